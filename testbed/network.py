@@ -90,10 +90,10 @@ class Network(Block):
         self.subnet = subnet
         self.delay_ms = delay_ms
         self.rates: dict[str, float] = {}
-        self._wanted = dict(links)
+        self._rates = dict(links)
         self._numbers: dict[str, int] = {}
         self._spaces = Namespaces(group)
-        for name, mbit in self._wanted.items():
+        for name, mbit in self._rates.items():
             _check(name, mbit)
 
     def start(self) -> Self:
@@ -104,7 +104,7 @@ class Network(Block):
         self._spaces.run(HUB, "ip", "link", "add", _BRIDGE, *options)
         self._spaces.run(HUB, "ip", "addr", "add", f"{self.address(HUB)}/24", "dev", _BRIDGE)
         self._spaces.run(HUB, "ip", "link", "set", _BRIDGE, "up")
-        for name, mbit in self._wanted.items():
+        for name, mbit in self._rates.items():
             self.add(name, mbit)
         return self
 

@@ -100,12 +100,12 @@ class Throttle:
         """CPU seconds of each process so far."""
         if time.monotonic() - self._listed >= _KNOWN:
             self._members, self._listed = self.pids(), time.monotonic()
-        found = {}
+        result = {}
         for pid in self._members:
             with contextlib.suppress(OSError):
                 fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-                found[pid] = (int(fields[11]) + int(fields[12])) / _TICKS
-        return found
+                result[pid] = (int(fields[11]) + int(fields[12])) / _TICKS
+        return result
 
 
 def _checked(cores: float | None) -> float | None:

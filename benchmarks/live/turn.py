@@ -78,19 +78,19 @@ def begin(session: Session, situation: Situation, seed: int) -> None:
 
 def act(session: Session, variant: Variant) -> dict[str, Any]:
     """Have the way's policy decide and its moves land."""
-    asked = time.time()
+    request = time.time()
     if not variant.policy:
-        return {"asked": asked, "moves": 0, "sentence": "nobody is asked"}
+        return {"asked": request, "moves": 0, "sentence": "nobody is asked"}
     arguments = ["rebalance", "--apply", "--policy", variant.policy, "--reason", "benchmark"]
     arguments += ["--force"] if variant.force else []
     while True:
         code, answer = session.ask(*arguments)
-        if code != _NOT_READY or time.time() > asked + _PATIENCE:
+        if code != _NOT_READY or time.time() > request + _PATIENCE:
             break
         session.wait_batches(1)
     sentence = str(answer.get("sentence") or answer.get("error") or "")
     decision = answer.get("decision")
-    order: dict[str, Any] = {"asked": asked, "answered": time.time(), "code": code, "sentence": sentence, "moves": 0}
+    order: dict[str, Any] = {"asked": request, "answered": time.time(), "code": code, "sentence": sentence, "moves": 0}
     if not code and decision and decision.get("moves"):
         order |= {"moves": len(decision["moves"]), "decision": decision, **session.await_landed(decision)}
         order |= {"settled": time.time(), "journal": session.journal(decision["decision"])}

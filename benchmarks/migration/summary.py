@@ -185,5 +185,5 @@ def _summed(phases: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 def middle(values: Any) -> float | None:
     """The median of those there are."""
-    known = [value for value in values if value is not None]
-    return statistics.median(known) if known else None
+    existing = [value for value in values if value is not None]
+    return statistics.median(existing) if existing else None

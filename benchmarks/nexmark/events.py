@@ -177,14 +177,14 @@ class Events:
     @property
     def longest(self) -> int:
         """Milliseconds of event time that an auction is open at most: twice those in which ``in_flight`` more come."""
-        source, shape = self.feed.given, self.shape
+        source, shape = self.feed.input, self.shape
         events = shape.in_flight * shape.total // shape.auctions
         return max(2 * (events * source.seconds * 1000 // _most(source)), 1)
 
     @property
     def reach(self) -> int:
         """Seconds of event time that lie at most between an auction and any bid on it, early or late."""
-        source, shape = self.feed.given, self.shape
+        source, shape = self.feed.input, self.shape
         auctions = max(shape.in_flight, HOT_EVERY) + LEAD
         batches = (auctions + shape.auctions) * shape.total // (shape.auctions * _least(source)) + 2
         return batches * source.seconds
@@ -192,7 +192,7 @@ class Events:
     def _kind(self, first: int, count: int) -> DataFrame:
         """Return the events of one kind with their times and the last person and auction that there are by then."""
         shape, total = self.shape, self.shape.total
-        rows = self.feed.rows().select(_event(self.feed.given).alias("event"), "batch", "time")
+        rows = self.feed.rows().select(_event(self.feed.input).alias("event"), "batch", "time")
         rows = rows.where(F.expr(f"event % {total} >= {first} and event % {total} < {first + count}"))
         place = f"cast(event % {total} as long)"
         person = f"event div {total} * {shape.persons} + least({place}, {shape.persons - 1}L)"
@@ -206,7 +206,7 @@ class Events:
         )
 
     def _share(self, salt: int) -> Column:
-        return uniform(F.col("event"), self.feed.given.seed * 1000 + salt)
+        return uniform(F.col("event"), self.feed.input.seed * 1000 + salt)
 
     def _below(self, bound: int | Column, salt: int) -> Column:
         return F.floor(self._share(salt) * bound).cast("long")
@@ -220,11 +220,11 @@ class Events:
         active = F.least(people, F.lit(self.shape.active))
         return people - active + self._below(active + LEAD, salt)
 
-    def _one_of(self, words: tuple[str, ...], salt: int) -> Column:
-        return F.element_at(F.array(*map(F.lit, words)), (self._below(len(words), salt) + 1).cast("int"))
+    def _one_of(self, sentence: tuple[str, ...], salt: int) -> Column:
+        return F.element_at(F.array(*map(F.lit, sentence)), (self._below(len(sentence), salt) + 1).cast("int"))
 
     def _text(self, length: Column, most: int, salt: int) -> Column:
-        named = F.concat_ws(" ", F.col("event").cast("string"), F.lit(str(self.feed.given.seed * 1000 + salt)))
+        named = F.concat_ws(" ", F.col("event").cast("string"), F.lit(str(self.feed.input.seed * 1000 + salt)))
         return F.repeat(F.sha2(named, 512), -(-most // _DIGEST)).substr(F.lit(1), length.cast("int"))
 
     def _word(self, bound: int, salt: int) -> Column:

@@ -63,13 +63,13 @@ def measure(
         result = None
         if audited and _can_audit(workload, feed):
             result = audit(workload, feed, Path(directory), {workload.name: committed(progresses)})[workload.name]
-    return summarize(workload.name, feed.given.rows, progresses, result)
+    return summarize(workload.name, feed.input.rows, progresses, result)
 
 
 def _can_audit(workload: Workload, feed: Feed) -> bool:
     if int(feed.spark.version.split(".", 1)[0]) >= 4:
         return True
-    replay = Feed(feed.spark, feed.given, feed.partitions, replay=1)
+    replay = Feed(feed.spark, feed.input, feed.partitions, replay=1)
     return all(output.mode == "append" for output in workload.build(replay))
 
 

@@ -298,8 +298,8 @@ def _verdict(
     others = [name for name in cells if name != ADAPTIVE.name]
     if "mean" not in own or not others:
         return text
-    words = {name: _difference(name, sessions, chance) for name in others}
-    differences = [f"it is {word} than `{name}`" for name, word in words.items() if word]
+    sentence = {name: _difference(name, sessions, chance) for name in others}
+    differences = [f"it is {word} than `{name}`" for name, word in sentence.items() if word]
     return (
         f"{text} By the mean batch, in sessions in which both moved something, beyond chance: "
         f"{', '.join(differences) or 'no other way differs from it'}."

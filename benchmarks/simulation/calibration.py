@@ -156,7 +156,7 @@ def validate(runs: Sequence[LiveRun], *, every: int = 2) -> dict[str, Any]:
         fits[workload] = _fitted(fitted_points)
         for _, points in rows:
             held = [point for number, point in enumerate(points) if number % every]
-            columns = _told(held, fits[workload], fitted_points, points[::every])
+            columns = _predicted_columns(held, fits[workload], fitted_points, points[::every])
             moving = np.array([bool(point.moves) for point in held], dtype=np.bool_)
             for name, selected in (("all", slice(None)), ("quiet", ~moving), ("moving", moving)):
                 columns_of[name].append(columns[:, selected])
@@ -164,7 +164,7 @@ def validate(runs: Sequence[LiveRun], *, every: int = 2) -> dict[str, Any]:
             own = [point for name, points in rows if name == situation for point in points]
             others = [point for name, points in rows if name != situation for point in points[::every]]
             if not all(point.moves for point in others):
-                columns_of["unseen"].append(_told(own, _fitted(others), others, ()))
+                columns_of["unseen"].append(_predicted_columns(own, _fitted(others), others, ()))
     if not fits:
         raise ValueError("batches: at least one without a move is needed")
     whole = {name: np.concatenate(parts, axis=1) for name, parts in columns_of.items() if parts}
@@ -178,7 +178,9 @@ def validate(runs: Sequence[LiveRun], *, every: int = 2) -> dict[str, Any]:
     }
 
 
-def _told(points: Sequence[_Point], fitted: Fit, fitted_points: Sequence[_Point], turn: Sequence[_Point]) -> FloatArray:
+def _predicted_columns(
+    points: Sequence[_Point], fitted: Fit, fitted_points: Sequence[_Point], turn: Sequence[_Point]
+) -> FloatArray:
     """Return four rows: what the model says of the points, what two constants say (nan: unknown), what was measured."""
     constants = [np.full(len(points), np.median(_measured(some)) if some else np.nan) for some in (fitted_points, turn)]
     return np.array([_predictions(points, fitted.costs), *constants, _measured(points)])

@@ -88,8 +88,8 @@ class Workload:
 class Feed:
     """The rows, as a stream or replayed. ``replay``: so many batches at once as a plain frame; None: the stream."""
 
-    def __init__(self, spark: SparkSession, given: Input, partitions: int, replay: int | None = None) -> None:
-        self.spark, self.given, self.partitions, self.replay = spark, given, partitions, replay
+    def __init__(self, spark: SparkSession, arguments: Input, partitions: int, replay: int | None = None) -> None:
+        self.spark, self.input, self.partitions, self.replay = spark, arguments, partitions, replay
 
     @property
     def streaming(self) -> bool:
@@ -104,23 +104,25 @@ class Feed:
         """
         from pyspark.sql import functions as F  # noqa: N812  the name PySpark's own documentation uses
 
-        given, most = self.given, max(self.given.rows, int(self.given.rows * self.given.spike))
+        arguments, most = self.input, max(self.input.rows, int(self.input.rows * self.input.spike))
         if self.replay is None:
             source = self.spark.readStream.format("rate-micro-batch").option("rowsPerBatch", SLICES)
             values = source.option("numPartitions", SLICES).load().select("value")
         else:
             values = self.spark.range(self.replay * SLICES).select(F.col("id").alias("value"))
         batch, part = F.expr(f"value div {SLICES}"), F.expr(f"value % {SLICES}")
-        place = f"(value div {SLICES}) % {given.cycle}" if given.cycle else "0"
-        size = f"if({place} >= {given.spike_at}, {int(given.rows * given.spike)}L, {given.rows}L)"
-        size = f"cast(({size if given.cycle and given.spike != 1.0 else f'{given.rows}L'}) * {share}D as long)"
+        place = f"(value div {SLICES}) % {arguments.cycle}" if arguments.cycle else "0"
+        size = f"if({place} >= {arguments.spike_at}, {int(arguments.rows * arguments.spike)}L, {arguments.rows}L)"
+        size = (
+            f"cast(({size if arguments.cycle and arguments.spike != 1.0 else f'{arguments.rows}L'}) * {share}D as long)"
+        )
         low, high = (f"({size} * (value % {SLICES} + {at}) div {SLICES})" for at in (0, 1))
         places = F.expr(f"if({high} > {low}, sequence({low}, {high} - 1), array())")  # Spark's would count down
-        epoch = sum((F.expr(f"cast({place} >= {at} as long)") for at in given.drift_at), F.lit(0).cast("long"))
+        epoch = sum((F.expr(f"cast({place} >= {at} as long)") for at in arguments.drift_at), F.lit(0).cast("long"))
         rows = values.select(batch.alias("batch"), part.alias("part"), epoch.alias("epoch"), places.alias("places"))
         rows = rows.select("batch", "epoch", F.explode("places").alias("place"))
         # From the first millisecond on: Spark's first watermark is 0, and what is not later is dropped.
-        since = f"(batch * {most}L + place) * {given.seconds * 1000}L div {most}L + 1L"
+        since = f"(batch * {most}L + place) * {arguments.seconds * 1000}L div {most}L + 1L"
         return rows.select(
             "batch",
             F.expr(f"batch * {most}L + place").alias("number"),
@@ -132,8 +134,8 @@ class Feed:
         """Return a key for each row, 0 to ``keys - 1``, by the input's skew, popular ones changing with the epoch."""
         from pyspark.sql import functions as F  # noqa: N812
 
-        rank = pick(uniform(F.col("number") if number is None else number, self.given.seed * 1000 + salt), self.given)
-        return F.expr(f"(epoch * {self.given.keys // 3 + 1}L)").__add__(rank) % F.lit(self.given.keys)
+        rank = pick(uniform(F.col("number") if number is None else number, self.input.seed * 1000 + salt), self.input)
+        return F.expr(f"(epoch * {self.given.keys // 3 + 1}L)").__add__(rank) % F.lit(self.input.keys)
 
 
 def uniform(number: Column, salt: int) -> Column:
@@ -143,11 +145,11 @@ def uniform(number: Column, salt: int) -> Column:
     return F.shiftrightunsigned(F.xxhash64(number, F.lit(salt)), 64 - _BITS) / F.lit(float(2**_BITS))
 
 
-def pick(share: Column, given: Input) -> Column:
+def pick(share: Column, arguments: Input) -> Column:
     """Return a rank from 0 for an even share: the inverse of the continuous power law with exponent ``skew``."""
     from pyspark.sql import functions as F  # noqa: N812
 
-    keys, skew = float(given.keys), given.skew
+    keys, skew = float(arguments.keys), arguments.skew
     if skew == 0.0:
         rank = F.floor(share * keys)
     elif skew == 1.0:
@@ -155,4 +157,4 @@ def pick(share: Column, given: Input) -> Column:
     else:
         power = 1.0 - skew
         rank = F.floor(F.pow(share * ((keys + 1) ** power - 1) + 1, F.lit(1.0 / power))) - 1
-    return F.least(rank, F.lit(given.keys - 1)).cast("long")
+    return F.least(rank, F.lit(arguments.keys - 1)).cast("long")

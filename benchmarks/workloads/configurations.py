@@ -58,8 +58,8 @@ TRIES = 8  # keys that are tried for each partition: one in 3,000 finds none tha
 def _source(feed: Feed, keys: int, salt: int = 0, share: float = 1.0) -> DataFrame:
     """Messages: the moment ``at``, ``key``, ``epoch`` and a ``count`` of one."""
     rows = feed.rows(share).select(
-        F.timestamp_seconds(F.col("batch") * feed.given.seconds).alias("at"),
-        _popular(feed, keys, uniform(F.col("number"), feed.given.seed * 1000 + salt)).alias("key"),
+        F.timestamp_seconds(F.col("batch") * feed.input.seconds).alias("at"),
+        _popular(feed, keys, uniform(F.col("number"), feed.input.seed * 1000 + salt)).alias("key"),
         "epoch",
         F.lit(1).cast("long").alias("count"),
     )
@@ -68,7 +68,7 @@ def _source(feed: Feed, keys: int, salt: int = 0, share: float = 1.0) -> DataFra
 
 def _popular(feed: Feed, keys: int, share: Column) -> Column:
     """Return a key for an even share, other ones being popular with each epoch."""
-    return (pick(share, replace(feed.given, keys=keys)) + F.col("epoch") * (keys // 3 + 1)) % keys
+    return (pick(share, replace(feed.input, keys=keys)) + F.col("epoch") * (keys // 3 + 1)) % keys
 
 
 def _stage(feed: Feed, rows: DataFrame) -> DataFrame:
@@ -85,7 +85,7 @@ def _out(name: str, frame: DataFrame) -> list[Output]:
 
 def _chain(name: str) -> Callable[[Feed], list[Output]]:
     def build(feed: Feed) -> list[Output]:
-        first, *others = (max(1, feed.given.keys * eighths // 8) for eighths in SHAPES[name])
+        first, *others = (max(1, feed.input.keys * eighths // 8) for eighths in SHAPES[name])
         frame = _stage(feed, _source(feed, first))
         for salt, keys in enumerate(others, 1):
             frame = _stage(feed, _onward(feed, frame, keys, salt))
@@ -97,7 +97,7 @@ def _chain(name: str) -> Callable[[Feed], list[Output]]:
 def _onward(feed: Feed, frame: DataFrame, keys: int, salt: int) -> DataFrame:
     """Make each row ``FAN`` messages for the next stage."""
     messages = frame.select("at", F.col("key").alias("of"), "epoch", "count", _each())
-    key = _popular(feed, keys, uniform(F.col("of") * FAN + F.col("each"), feed.given.seed * 1000 + salt))
+    key = _popular(feed, keys, uniform(F.col("of") * FAN + F.col("each"), feed.input.seed * 1000 + salt))
     return messages.select("at", key.alias("key"), "epoch", "count")
 
 
@@ -107,7 +107,7 @@ def _each() -> Column:
 
 def fork_join(feed: Feed) -> list[Output]:
     """Count the same messages by two keys that each has; join both counts by key, and count in fewer keys."""
-    keys = feed.given.keys
+    keys = feed.input.keys
     halves = (_source(feed, keys, salt=salt) for salt in (0, 1))
     left, right = (
         _stage(feed, half).select(*(F.col(name).alias(f"{side}_{name}") for name in ("at", "key", "epoch", "count")))
@@ -126,7 +126,7 @@ def fork_join(feed: Feed) -> list[Output]:
 
 def fan_in(feed: Feed) -> list[Output]:
     """Count three streams of messages apart; unite what comes of them, and count that."""
-    keys = feed.given.keys
+    keys = feed.input.keys
     branches = (_stage(feed, _source(feed, keys, salt, 1 / BRANCHES)) for salt in range(BRANCHES))
     united = reduce(DataFrame.unionByName, branches)
     return _out("fan-in", _stage(feed, _onward(feed, united, keys, BRANCHES)))
@@ -135,7 +135,7 @@ def fan_in(feed: Feed) -> list[Output]:
 def correlated(feed: Feed) -> list[Output]:
     """Chain three stages so that a partition's keys become keys of the next partition, one key in twenty apart."""
     tries = TRIES * feed.partitions
-    rows = _source(feed, feed.given.keys)
+    rows = _source(feed, feed.input.keys)
     frame = _stage(feed, rows.withColumn("key", F.col("key") * tries))
     for _ in range(2):
         key = follower(F.col("key"), tries, feed.partitions)

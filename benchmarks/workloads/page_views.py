@@ -56,7 +56,7 @@ def unique(feed: Feed) -> list[Output]:
     A session of one moment stands for the window, as it is not among the columns that Spark shuffles by: a page stays
     with one partition, as it does in Storm.
     """
-    length = SECONDS * max(1, feed.given.seconds)
+    length = SECONDS * max(1, feed.input.seconds)
     # Not from 0 on: Spark's first watermark is 0, and what is not later than the watermark is dropped.
     start = F.expr(f"(batch * {feed.given.seconds}L div {length} + 1) * {length}L")
     clicks = _clicks(feed).withColumn("at", F.timestamp_seconds(start)).withWatermark("at", f"{length} seconds")

@@ -81,7 +81,7 @@ def audit(workload: Workload, feed: Feed, checkpoint: Path, committed: Mapping[s
     spark.conf.set(_BROADCAST, "-1")
     try:
         for name, batches in committed.items():
-            replay = type(feed)(spark, feed.given, feed.partitions, replay=batches.batches)
+            replay = type(feed)(spark, feed.input, feed.partitions, replay=batches.batches)
             expected = next(output for output in workload.build(replay) if output.name == name)
             if expected.mode == "append":
                 result[name] = _append(expected, batches)

@@ -148,7 +148,7 @@ def try_out(workload: Workload, feed: Feed, checkpoint: Path, batches: int) -> T
     result = audit(workload, feed, checkpoint, {name: committed(progresses) for name, progresses in by_query.items()})
     warm = [progresses[WARM:] for progresses in by_query.values() if len(progresses) > WARM]
     seconds = [sum(batch.durationMs["triggerExecution"] for batch in batches) / 1000 for batches in warm]
-    rows = [sum(feed.given.size(batch.batchId) for batch in batches) for batches in warm]
+    rows = [sum(feed.input.size(batch.batchId) for batch in batches) for batches in warm]
     return TrialResult(
         workload.name,
         min(progress.batchId + 1 for progress in last),

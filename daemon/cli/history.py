@@ -162,9 +162,9 @@ class HistoryReader:
             for state in report.body.queries
         ]
 
-    def _check_code(self, option: str, code: str, known: tuple[str, ...]) -> None:
-        if code and code not in known and code not in self._codes:
-            names = suggest_names(code, tuple(dict.fromkeys(known)))
+    def _check_code(self, option: str, code: str, existing: tuple[str, ...]) -> None:
+        if code and code not in existing and code not in self._codes:
+            names = suggest_names(code, tuple(dict.fromkeys(existing)))
             raise CommandError(ExitCode.REFUSED, f"unknown {option} {code}; {names}")
 
     def _applications(self) -> list[str]:

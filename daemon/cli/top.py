@@ -54,7 +54,7 @@ def run(settings: Settings, stop: threading.Event, *, application: str, every: f
 
 
 class Screen:
-    """What `top` draws, with a collector that reads only new messages."""
+    """Screen of `top`, with a collector that reads only new messages."""
 
     def __init__(self, settings: Settings, application: str) -> None:
         self._settings = settings
@@ -69,8 +69,8 @@ class Screen:
         status = read_status(self._store, self._settings, now, partitions=True, collector=self._collector)
         names = [row.application for row in status.applications]
         if self._application and not self._reported and self._application not in names:
-            known = ", ".join(names) or "none"
-            raise CommandError(ExitCode.REFUSED, f"unknown application {self._application}; known are {known}")
+            existing = ", ".join(names) or "none"
+            raise CommandError(ExitCode.REFUSED, f"unknown application {self._application}; known are {existing}")
         self._reported = True  # an application that leaves later may return
         shown = [row for row in status.applications if self._application in ("", row.application)]
         clock = format_time(now, "%H:%M:%S %Z")

@@ -158,7 +158,7 @@ class _Execution:
             apply=apply,
             force=force,
             policy=policy,
-            asked=propose,
+            source=propose,
         )
         return _decided(application, decision, decision.sentence)
 

@@ -247,7 +247,7 @@ class Controller:
         apply: bool = False,
         force: bool = False,
         policy: str = "",
-        asked: PlacementSource | None = None,
+        source: PlacementSource | None = None,
         leave: frozenset[str] = frozenset(),
     ) -> Decision:
         """Decide on one application, publish the decision, and with ``apply`` begin its migration.
@@ -267,7 +267,7 @@ class Controller:
             app = self.application(application)
             request = app.new_request(Trigger(trigger), reason, apply=apply)
             request = dataclasses.replace(
-                request, user=user, force=force, policy=policy or request.policy, source=asked, leave=leave
+                request, user=user, force=force, policy=policy or request.policy, source=source, leave=leave
             )
             return app.decide(request)
 

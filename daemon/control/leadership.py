@@ -28,7 +28,7 @@ from rechannel.wire.signing import Signer
 
 
 class Role(StrEnum):
-    """What a controller is doing in the cluster."""
+    """Role of a controller in its cluster."""
 
     STARTING = "starting"  # it has not yet read from Redis who leads
     LEADING = "leading"

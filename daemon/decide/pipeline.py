@@ -67,7 +67,7 @@ class Undecided(Exception):  # noqa: N818 it is an answer, not an error
 
 @dataclass(frozen=True)
 class DecisionRequest:
-    """Who wants a decision, why, by which policy, and what may be done with it.
+    """Request for a decision: user, reason, policy, and permissions.
 
     Attributes
     ----------

@@ -120,7 +120,7 @@ class Run:
         view.follow()
 
     def _rebalance(self, view: RechannelView) -> None:
-        self.timeline.asked = time.time()
+        self.timeline.ordered_at = time.time()
         decision = view.trigger_rebalance()
         self.screen.decision(decision)
         while decision.accepted and not self.stage.feeder.closed and time.monotonic() < self._deadline:
@@ -199,7 +199,7 @@ def _judge(outcome: dict[str, Any], screen: Screen) -> bool:
     screen.durations(outcome["batch_ms"])
     for query, verdict in outcome["audit"].get("queries", {}).items():
         screen.say(
-            f"audit {query}: {verdict['found']:,} rows of {verdict['expected']:,}, missing {verdict['missing']}, "
+            f"audit {query}: {verdict['actual']:,} rows of {verdict['expected']:,}, missing {verdict['missing']}, "
             f"extra {verdict['extra']}, different {verdict['different']}; "
             f"flights lost {verdict['rows_lost']}, doubled {verdict['rows_doubled']}"
         )

@@ -29,7 +29,7 @@ class AuditResult:
 
     query: str
     expected: int
-    found: int
+    actual: int
     missing: int
     extra: int
     different: int
@@ -47,13 +47,13 @@ class AuditResult:
 
 
 def compare(
-    query: str, expected: Iterable[Row], found: Iterable[Row], key_columns: int = 2, counts: int | None = None
+    query: str, expected: Iterable[Row], actual: Iterable[Row], key_columns: int = 2, counts: int | None = None
 ) -> AuditResult:
     """Compare two collections of rows as multisets; a row that comes twice is an extra one.
 
     ``counts``: the column that counts rows of the input.
     """
-    want, have = Counter(expected), Counter(found)
+    want, have = Counter(expected), Counter(actual)
     missing, extra = want - have, have - want
     wanted_keys = Counter(row[:key_columns] for row in missing.elements())
     different = sum((wanted_keys & Counter(row[:key_columns] for row in extra.elements())).values())

@@ -64,28 +64,28 @@ def blocks(page: Path) -> list[Block]:
         if match["kind"] == "file":
             result.append(Block(language, text, name=comment))
         else:
-            result.append(_told(language, text, comment, page))
+            result.append(_logged(language, text, comment, page))
     return result
 
 
-def _told(language: str, text: str, comment: str, page: Path) -> Block:
-    given: dict[str, object] = {}
+def _logged(language: str, text: str, comment: str, page: Path) -> Block:
+    arguments: dict[str, object] = {}
     for part in (part.strip() for part in comment.split(";")):
         word, _, rest = part.partition(" ")
         if part == "not run":
-            given["left_out"] = comment.partition(";")[2].strip() or "?"
+            arguments["left_out"] = comment.partition(";")[2].strip() or "?"
             break
         if part == "background":
-            given["background"] = True
+            arguments["background"] = True
         elif word == "says":
-            given["says"] = rest
+            arguments["says"] = rest
         elif word == "exit":
-            given["exits"] = None if rest == "any" else tuple(int(code) for code in rest.split(","))
+            arguments["exits"] = None if rest == "any" else tuple(int(code) for code in rest.split(","))
         elif seconds := re.fullmatch(r"(within|interrupt after) (\d+) s", part):
-            given["within" if seconds[1] == "within" else "interrupt"] = float(seconds[2])
+            arguments["within" if seconds[1] == "within" else "interrupt"] = float(seconds[2])
         elif part:
             raise ValueError(f"{page.name}: {part!r} is no word for tests")
-    return Block(language, text, **given)  # type: ignore[arg-type]
+    return Block(language, text, **arguments)  # type: ignore[arg-type]
 
 
 def links(page: Path) -> list[str]:

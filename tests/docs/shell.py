@@ -113,5 +113,5 @@ class Shell:
         return text
 
     def _files(self) -> str:
-        found = sorted(self.where.glob("*.log")) if self.where.is_dir() else []
-        return "\n".join(f"{path.name}: {path.read_text(errors='replace')[-1500:]}" for path in found)
+        result = sorted(self.where.glob("*.log")) if self.where.is_dir() else []
+        return "\n".join(f"{path.name}: {path.read_text(errors='replace')[-1500:]}" for path in result)

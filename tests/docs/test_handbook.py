@@ -16,23 +16,23 @@ TEXT = (DOCS / "handbook.md").read_text(encoding="utf-8")
 
 
 def section(title: str) -> str:
-    found = re.search(rf"^(#+) {title}\n(.*?)(?=^#{{1,3}} |\Z)", TEXT, re.M | re.S)
-    assert found, title
-    return found[2]
+    result = re.search(rf"^(#+) {title}\n(.*?)(?=^#{{1,3}} |\Z)", TEXT, re.M | re.S)
+    assert result, title
+    return result[2]
 
 
 def rows(*titles: str, column: str = "") -> list[list[str]]:
     """Return the cells of the tables in these sections; with ``column`` those of the table that begins with it."""
-    found = []
+    result = []
     for title in titles:
-        wanted = not column
+        expected = not column
         for line in section(title).splitlines():
             cells = [cell.strip() for cell in line.strip("|").split(" | ")]
             if line.startswith("| ") and not line.startswith(("| `", "| ---")):
-                wanted = not column or cells[0] == column
-            elif line.startswith("| `") and wanted:
-                found.append([cell.strip() for cell in re.split(r" \| ", line.strip("| "))])
-    return found
+                expected = not column or cells[0] == column
+            elif line.startswith("| `") and expected:
+                result.append([cell.strip() for cell in re.split(r" \| ", line.strip("| "))])
+    return result
 
 
 def names(table: list[list[str]]) -> list[str]:
@@ -40,7 +40,7 @@ def names(table: list[list[str]]) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    ("table", "known"),
+    ("table", "names_value"),
     [
         (rows("Exit codes"), code_names.exits()),
         (rows("Controllers") + rows("Agents", column="event") + rows("Links"), code_names.events()),
@@ -48,11 +48,11 @@ def names(table: list[list[str]]) -> list[str]:
     ],
     ids=["exit codes", "events", "not measured"],
 )
-def test_every_name_has_a_row_and_every_row_a_name(table: list[list[str]], known: set[str]):
-    found = names(table)
-    assert len(found) == len(set(found))
-    assert set(found) == known
-    assert len(known) > 3
+def test_every_name_has_a_row_and_every_row_a_name(table: list[list[str]], names_value: set[str]):
+    result = names(table)
+    assert len(result) == len(set(result))
+    assert set(result) == names_value
+    assert len(names_value) > 3
     for row in table:
         assert len(row) == 3 and all(len(cell) > 3 or cell.startswith("`") for cell in row), row
 

@@ -81,7 +81,7 @@ def _scenarios(
         scenario
         for scenario in SCENARIOS
         if (scenario.fast or not options.fast)
-        and (not options.scenario or any(re.search(words, scenario.name) for words in options.scenario))
+        and (not options.scenario or any(re.search(text, scenario.name) for text in options.scenario))
     ]
     if not runs:
         names = "\n".join(scenario.name for scenario in SCENARIOS)

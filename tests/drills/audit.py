@@ -47,7 +47,7 @@ def compare(name: str, written: Mapping[int, Mapping[int, int]], rows: int = ROW
     """Compare every batch that a query wrote (batch -> key -> count so far) with the batch computation."""
     last = max(written, default=-1)
     expected: Counter[int] = Counter()
-    found: dict[int, int] = {}
+    result: dict[int, int] = {}
     lost = 0
     wrong = []
     for batch in range(last + 1):
@@ -57,13 +57,13 @@ def compare(name: str, written: Mapping[int, Mapping[int, int]], rows: int = ROW
             lost += rows
             wrong.append(f"{name}: batch {batch} was not written")
             continue
-        found.update(written[batch])
-        differing = {key: (found.get(key), expected[key]) for key in added if found.get(key) != expected[key]}
+        result.update(written[batch])
+        differing = {key: (result.get(key), expected[key]) for key in added if result.get(key) != expected[key]}
         if differing:
             key, (was, should) = next(iter(differing.items()))
             wrong.append(f"{name}: batch {batch}, {len(differing)} keys, as key {key}: {was}, expected {should}")
-    lost += sum(max(0, count - found.get(key, 0)) for key, count in expected.items())
-    doubled = sum(max(0, count - expected.get(key, 0)) for key, count in found.items())
+    lost += sum(max(0, count - result.get(key, 0)) for key, count in expected.items())
+    doubled = sum(max(0, count - expected.get(key, 0)) for key, count in result.items())
     return Audit(last + 1, lost, doubled, tuple(wrong[:20]))
 
 

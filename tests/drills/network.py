@@ -58,5 +58,5 @@ class Network:
         """Have the calling thread, and the processes it starts meanwhile, live in a part's namespace."""
         return self._spaces.inside(part)
 
-    def _ip(self, name: str, *words: str) -> None:
-        self._spaces.run(name, "ip", *words)
+    def _ip(self, name: str, *text: str) -> None:
+        self._spaces.run(name, "ip", *text)

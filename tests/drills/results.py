@@ -90,9 +90,9 @@ def _key(item: Mapping[str, Any]) -> tuple[str, str, int]:
 
 def table(runs: Iterable[Mapping[str, Any]], order: Sequence[tuple[str, str]]) -> str:
     """Return faults x outcome in Markdown. ``order``: (fault, when) of each row; those without a run are left out."""
-    found: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
+    actual: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
     for run in runs:
-        found.setdefault((run["fault"], run["when"]), []).append(run)
+        actual.setdefault((run["fault"], run["when"]), []).append(run)
     lines = [
         (
             "| fault | when | runs that held | rows lost | rows doubled | failed attempts | recovered, median / worst "
@@ -100,7 +100,7 @@ def table(runs: Iterable[Mapping[str, Any]], order: Sequence[tuple[str, str]]) -
         ),
         "| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |",
     ]
-    lines += [_row(fault, when, found[fault, when]) for fault, when in order if (fault, when) in found]
+    lines += [_row(fault, when, actual[fault, when]) for fault, when in order if (fault, when) in actual]
     return "\n".join(lines)
 
 
@@ -205,8 +205,8 @@ def chaos_table(runs: Iterable[Mapping[str, Any]]) -> str:
 def between_marks(page: str, name: str, text: str) -> str:
     """Return the page with ``text`` between the marks of ``name``."""
     begin, end = BEGIN.format(name=name), END.format(name=name)
-    before, found, rest = page.partition(begin)
-    if not found:
+    before, actual, rest = page.partition(begin)
+    if not actual:
         raise ValueError(f"the page has no {begin}")
     after = rest.partition(end)[2]
     return f"{before}{begin}\n\n{text}\n\n{end}{after}"

@@ -44,9 +44,9 @@ def test_drill(session: Session, scenario: Scenario, provider: str):
 @pytest.mark.parametrize("attached", [False, True], ids=["without Rechannel", "with Rechannel"])
 @pytest.mark.parametrize("cured", [False, True], ids=["without the cure", "with the cure"])
 def test_rows_are_lost_to_sigterm_by_spark_alone_and_only_without_the_cure(tmp_path, cured: bool, attached: bool):
-    found = sigterm.run(
+    actual = sigterm.run(
         5 if cured else 20, cured=cured, attached=attached, directory=tmp_path, until_lost=not cured, say=to_stderr
     )
-    assert found["problems"] == []
-    assert any(one["committed"] for one in found["tries"]), "nothing was tried"
-    assert cured or any(one["lost"] for one in found["tries"]), "Spark has mended SPARK-37473"
+    assert actual["problems"] == []
+    assert any(one["committed"] for one in actual["tries"]), "nothing was tried"
+    assert cured or any(one["lost"] for one in actual["tries"]), "Spark has mended SPARK-37473"

@@ -222,8 +222,8 @@ class World:
         with self.inside(node):
             self._start_ours(f"agent-{node}", ["agent", "--node", node], self.environment(node))
 
-    def _start_ours(self, name: str, words: list[str], environment: dict[str, str]) -> None:
-        self.group.start(name, [sys.executable, "-m", "rechannel", *words], env=environment)
+    def _start_ours(self, name: str, arguments: list[str], environment: dict[str, str]) -> None:
+        self.group.start(name, [sys.executable, "-m", "rechannel", *arguments], env=environment)
 
     def start_driver(self) -> None:
         """Start the application, or start it again from its checkpoints."""
@@ -450,15 +450,15 @@ class World:
             raise DrillError(f"the migration was refused: {reason}")
         return str(answer["decision"]["decision"]), len(answer["decision"]["moves"])
 
-    def cli(self, *words: str) -> tuple[int, Any]:
+    def cli(self, *arguments: str) -> tuple[int, Any]:
         """Run a command of the operator's; returns its exit code and what it said."""
-        command = [sys.executable, "-m", "rechannel", *words, "--json"]
+        command = [sys.executable, "-m", "rechannel", *arguments, "--json"]
         try:
             done = subprocess.run(
                 command, env=self.environment(""), capture_output=True, text=True, timeout=120, check=False
             )
         except subprocess.TimeoutExpired as error:
-            raise DrillError(f"rechannel {words[0]} did not end within 120 s") from error
+            raise DrillError(f"rechannel {arguments[0]} did not end within 120 s") from error
         try:
             return done.returncode, json.loads(done.stdout)
         except ValueError:

@@ -1,4 +1,4 @@
-"""What these tests do alike: wait, write a configuration, have a controller lead in a thread."""
+"""Helpers of these tests: waiting, a configuration, a controller that leads in a thread."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ PATIENCE = float(os.environ.get("RECHANNEL_TEST_PATIENCE", "1"))
 def until(condition: Callable[[], Any], what: str = "", *, seconds: float = 30.0) -> Any:
     """Wait until something holds, and return it."""
     deadline = time.monotonic() + seconds * PATIENCE
-    while not (found := condition()):
+    while not (result := condition()):
         assert time.monotonic() < deadline, f"waited in vain: {what}" if what else "waited in vain"
         time.sleep(0.02)
-    return found
+    return result
 
 
 def configured(directory: Path, server: RedisServer, more: str, *, password: str = "geheim") -> Path:

@@ -1,4 +1,4 @@
-"""What several of these tests share: a real server with a password, and what stands in it.
+"""Fixtures of these tests: a real server with a password, and its store.
 
 Each module has its own ``settings``, by which the store connects.
 """

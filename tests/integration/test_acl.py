@@ -98,9 +98,9 @@ def test_it_can_do_nothing_else(agent: Store) -> None:
 
 def test_a_second_time_keeps_the_password(agent: Store, tmp_path: Path) -> None:
     before = (tmp_path / "agent").read_text()
-    said = add_node(NODE, "--password-file", str(tmp_path / "agent")).stdout
-    assert "that of" in said
-    assert "keeps no ACL file" in said
+    message = add_node(NODE, "--password-file", str(tmp_path / "agent")).stdout
+    assert "that of" in message
+    assert "keeps no ACL file" in message
     assert (tmp_path / "agent").read_text() == before
     agent.check()
 
@@ -167,10 +167,10 @@ def works(settings: Settings) -> bool:
 def test_a_user_outlives_a_fail_over(cluster: SentinelCluster, tmp_path: Path) -> None:
     config, password = configured(tmp_path, cluster.url), tmp_path / "controller"
     first, second = cluster.servers
-    words = ("acl", "add-role", "controller", "--config", str(config), "--password-file", str(password))
-    answer = json.loads(run(*words, "--json").stdout)
+    text = ("acl", "add-role", "controller", "--config", str(config), "--password-file", str(password))
+    answer = json.loads(run(*text, "--json").stdout)
     assert [one["problem"] for one in answer["servers"]] == ["", ""]
-    assert f"replicas 127.0.0.1:{second}" in run(*words).stdout
+    assert f"replicas 127.0.0.1:{second}" in run(*text).stdout
     config = configured(tmp_path, cluster.url, f'username = "{answer["user"]}"\npassword_file = "{password}"\n')
     assert works(load(config, {}))
     cluster.kill(first)
@@ -181,10 +181,10 @@ def test_a_user_outlives_a_fail_over(cluster: SentinelCluster, tmp_path: Path) -
 def test_a_replica_that_cannot_be_reached_is_named(cluster: SentinelCluster, tmp_path: Path) -> None:
     cluster.kill(cluster.servers[1])
     config = configured(tmp_path, cluster.url)
-    said = run("acl", "add-role", "viewer", "--config", str(config), "--password-file", str(tmp_path / "p")).stdout
-    assert f"NOT on 127.0.0.1:{cluster.servers[1]}" in said
-    assert "--print" in said
-    assert "user rechannel-default-viewer reset on #" in said
+    message = run("acl", "add-role", "viewer", "--config", str(config), "--password-file", str(tmp_path / "p")).stdout
+    assert f"NOT on 127.0.0.1:{cluster.servers[1]}" in message
+    assert "--print" in message
+    assert "user rechannel-default-viewer reset on #" in message
 
 
 SENTINEL_RIGHTS = ("+auth", "+hello", "+ping", "+client|setinfo", "+client|setname", "+sentinel|masters")
@@ -196,14 +196,14 @@ def test_what_the_sentinels_must_let_us_ask(cluster: SentinelCluster, tmp_path: 
     config = configured(tmp_path, cluster.url, more)
     for port in cluster.sentinels:
         assert "OK" in ask(port, "ACL", "SETUSER", "watcher", "on", ">geheim", "-@all", *SENTINEL_RIGHTS)
-    words = ("acl", "add-role", "viewer", "--config", str(config), "--password-file", str(tmp_path / "p"))
+    text = ("acl", "add-role", "viewer", "--config", str(config), "--password-file", str(tmp_path / "p"))
     assert works(load(config, {}))
-    said = run(*words).stdout
-    assert "NOT on replicas" in said
-    assert "redis.sentinel_username needs +sentinel|slaves" in said
+    message = run(*text).stdout
+    assert "NOT on replicas" in message
+    assert "redis.sentinel_username needs +sentinel|slaves" in message
     for port in cluster.sentinels:
         ask(port, "ACL", "SETUSER", "watcher", "+sentinel|slaves")
-    assert "NOT on" not in run(*words).stdout
+    assert "NOT on" not in run(*text).stdout
 
 
 # -- the user default --
@@ -216,8 +216,8 @@ def test_a_redis_that_lets_everybody_in_is_told_of_until_it_does_not(tmp_path: P
     with ProcessGroup(tmp_path / "logs") as group:
         server = RedisServer(group).start()
         config = configured(tmp_path, f"unix://{server.socket_path}", more)
-        words = ("acl", "add-role", "controller", "--config", str(config), "--password-file", str(tmp_path / "p"))
-        done = run(*words, "--json")
+        text = ("acl", "add-role", "controller", "--config", str(config), "--password-file", str(tmp_path / "p"))
+        done = run(*text, "--json")
         user = json.loads(done.stdout)["user"]
         assert "ACL SETUSER default off" in done.stderr
         assert "ACL SETUSER default off" in run("config", "check", "--config", str(config)).stderr

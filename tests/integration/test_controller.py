@@ -85,8 +85,8 @@ def led(settings: Settings, store: Store) -> Iterator[None]:
 
 
 def state(store: Store) -> ControllerState | None:
-    found = store.get(keys.STATE)
-    return found.body if found is not None and found.expires > time.time() else None  # type: ignore[return-value]
+    result = store.get(keys.STATE)
+    return result.body if result is not None and result.expires > time.time() else None  # type: ignore[return-value]
 
 
 def run(*arguments: str, code: int = 0) -> Result:
@@ -115,11 +115,11 @@ def test_plan_and_rebalance(led: None, world: World, store: Store, settings: Set
 
     done = run_json("rebalance", "--apply", "--reason", "skewed")
     assert done["decision"]["outcome"] == "applied"
-    found = store.get(keys.DESIRED, APP)
-    assert found is not None
-    Verifier.from_file(settings.signing.public_key_file).check(found)
-    assert isinstance(found.body, DesiredPlacement)
-    assert [move.move for move in found.body.moves] == [move["move"] for move in done["decision"]["moves"]]
+    result = store.get(keys.DESIRED, APP)
+    assert result is not None
+    Verifier.from_file(settings.signing.public_key_file).check(result)
+    assert isinstance(result.body, DesiredPlacement)
+    assert [move.move for move in result.body.moves] == [move["move"] for move in done["decision"]["moves"]]
 
     again = run_json("rebalance", "--apply", "--force", code=4)
     assert again["decision"]["reason"] == "migration-running"
@@ -142,8 +142,8 @@ def test_a_policy_is_asked_for_by_name(led: None, world: World, store: Store) ->
     assert run_json("plan")["decision"]["policy"] == "adaptive"
     done = run_json("rebalance", "--policy", "round-robin", "--apply", "--force", "--reason", "a test")
     assert [load["partitions_after"] for load in done["decision"]["executors"]] == [3, 3, 3, 3]
-    for words in (("plan",), ("rebalance", "--apply")):
-        refused = run_json(*words, "--policy", "magic", code=1)
+    for sentence in (("plan",), ("rebalance", "--apply")):
+        refused = run_json(*sentence, "--policy", "magic", code=1)
         assert refused["error"].startswith("no policy is called 'magic'; known are adaptive, aniello-online, ")
     entries = run_json("history")["entries"]
     assert [entry["policy"] for entry in entries] == ["round-robin", "adaptive", "round-robin"]
@@ -155,9 +155,9 @@ def test_a_plan_is_saved_and_applied_later_and_undone(
     led: None, world: World, store: Store, tmp_path: Path, settings: Settings
 ) -> None:
     path = tmp_path / "plan.json"
-    said = run("plan", "--save", path).stdout
-    assert "expected cost: " in said
-    assert said.endswith(f"saved in {path}; `rechannel apply {path}` does it\n")
+    message = run("plan", "--save", path).stdout
+    assert "expected cost: " in message
+    assert message.endswith(f"saved in {path}; `rechannel apply {path}` does it\n")
     saved = json.loads(path.read_text())
     assert (saved["format"], saved["application"], saved["runs"]) == (1, APP, {"q1": "run-1"})
 
@@ -179,7 +179,7 @@ def test_a_plan_is_saved_and_applied_later_and_undone(
 
 
 @pytest.mark.parametrize(
-    ("change", "code", "words"),
+    ("change", "code", "phrase"),
     [
         ({"executors": {"0": "127.0.0.2"}}, 1, "executor 1 (127.0.0.3) joined, 2 (127.0.0.4) joined"),
         ({"runs": {"q1": "another"}}, 1, "query name-of-q1 was started again since"),
@@ -191,12 +191,12 @@ def test_a_plan_is_saved_and_applied_later_and_undone(
     ],
 )
 def test_a_plan_that_fits_no_more_is_refused(
-    led: None, world: World, store: Store, tmp_path: Path, change: dict[str, Any], code: int, words: str
+    led: None, world: World, store: Store, tmp_path: Path, change: dict[str, Any], code: int, phrase: str
 ) -> None:
     path = tmp_path / "plan.json"
     run("plan", "--save", path)
     path.write_text(json.dumps(json.loads(path.read_text()) | change))
-    assert words in run("apply", path, code=code).stderr
+    assert phrase in run("apply", path, code=code).stderr
     assert store.get(keys.DESIRED, APP) is None
 
 
@@ -274,10 +274,10 @@ def test_pause_and_resume(led: None, world: World, store: Store) -> None:
 
 def test_status(world: World, led: None, store: Store) -> None:
     world.report()  # a driver that reported long ago is silent
-    found = run_json("status")
-    assert set(found) == {"at", "controller", "applications", "rejected_messages", "drains", "waiting"}
-    assert found["controller"]["epoch"] == 1
-    (application,) = found["applications"]
+    result = run_json("status")
+    assert set(result) == {"at", "controller", "applications", "rejected_messages", "drains", "waiting"}
+    assert result["controller"]["epoch"] == 1
+    (application,) = result["applications"]
     assert application["readiness"]["ready"] is True
     first = application["executors"][0]
     assert (first["node"], first["partitions"], first["cpu"], first["python_cpu"]) == ("127.0.0.2", 6, 0.4, 0.2)
@@ -294,7 +294,7 @@ def test_status(world: World, led: None, store: Store) -> None:
     world.report()
     text = run("status").stdout
     assert application["streams"] == {}
-    for words in (
+    for sentence in (
         "leads in epoch 1",
         "mode observe",
         "Observe mode: decisions are recorded, not applied.",
@@ -302,25 +302,25 @@ def test_status(world: World, led: None, store: Store) -> None:
         "name-of-q1",
         "ready: 12 partitions",
     ):
-        assert words in text
+        assert sentence in text
 
 
 def test_status_of_a_part(world: World) -> None:
     one = run_json("status", "--node", "127.0.0.3")["applications"][0]
     assert [row["executor"] for row in one["executors"]] == ["1"]
     assert run_json("status", "--query", "name-of-q1")["applications"][0]["queries"][0]["query"] == "q1"
-    for arguments, words in (
+    for arguments, sentence in (
         (("--node", "x"), "unknown node x; known are 127.0.0.2, 127.0.0.3, 127.0.0.4, 127.0.0.5"),
         (("--query", "x"), "unknown query x; known are name-of-q1"),
         (("--application", "x"), "unknown application x; known are app-1"),
     ):
-        assert run_json("status", *arguments, code=1) == {"error": words, "code": 1}
-        assert run("status", *arguments, code=1).stderr == f"rechannel: {words}\n"
+        assert run_json("status", *arguments, code=1) == {"error": sentence, "code": 1}
+        assert run("status", *arguments, code=1).stderr == f"rechannel: {sentence}\n"
 
 
 def test_status_without_anything(store: Store) -> None:
-    found = run_json("status")
-    assert (found["controller"], found["applications"]) == (None, [])
+    result = run_json("status")
+    assert (result["controller"], result["applications"]) == (None, [])
     text = run("status").stdout
     assert "no controller leads" in text
     assert "no application reports" in text
@@ -328,7 +328,7 @@ def test_status_without_anything(store: Store) -> None:
 
 def test_several_applications(led: None, world: World, store: Store) -> None:
     World(store, time.time, "app-2").ready()  # type: ignore[arg-type]
-    until(lambda: (found := state(store)) is not None and len(found.applications) == 2)
+    until(lambda: (result := state(store)) is not None and len(result.applications) == 2)
     assert "app-1, app-2" in run("plan", code=1).stderr
     assert "unknown application x; known are app-1, app-2" in run_json("plan", "--application", "x", code=1)["error"]
     assert run_json("plan", "--application", "app-2")["application"] == "app-2"
@@ -403,9 +403,9 @@ def test_a_stand_by_takes_over_from_a_leader_that_vanishes(config: Path, store: 
         other = start(config)
         first.send_signal(signal.SIGKILL)
         first.communicate()
-        until(lambda: (found := state(store)) is not None and found.epoch == 2)
-        found = until(lambda: (at := store.get(keys.DESIRED, APP)) is not None and at.epoch == 2 and at)
-        assert found.body.decision == done["decision"]["decision"]
+        until(lambda: (result := state(store)) is not None and result.epoch == 2)
+        result = until(lambda: (at := store.get(keys.DESIRED, APP)) is not None and at.epoch == 2 and at)
+        assert result.body.decision == done["decision"]["decision"]
         world.ready()
         assert run_json("rebalance", "--apply", code=4)["decision"]["reason"] == "migration-running"
         other.send_signal(signal.SIGTERM)
@@ -430,8 +430,8 @@ def test_an_emptied_redis_is_filled_again_under_a_higher_epoch(led: None, world:
     raw(store).flushall()
     world.accepted_epoch = 7
     world.report()
-    found = until(lambda: (at := store.get(keys.DESIRED, APP)) is not None and at.epoch >= 8 and at)
-    assert (found.body.decision, found.body.hold) == (done["decision"]["decision"], True)
+    result = until(lambda: (at := store.get(keys.DESIRED, APP)) is not None and at.epoch >= 8 and at)
+    assert (result.body.decision, result.body.hold) == (done["decision"]["decision"], True)
     assert store.is_paused()
     world.ready()
     assert run_json("resume")["paused"] is False
@@ -486,8 +486,8 @@ def test_an_unsigned_desired_placement_is_not_adopted(world: World, store: Store
 
 def test_nobody_answers(world: World) -> None:
     for command in (("plan",), ("rebalance", "--apply"), ("pause",), ("resume",)):
-        found = run_json(*command, "--wait", "0.2", code=6)
-        assert found == {
+        result = run_json(*command, "--wait", "0.2", code=6)
+        assert result == {
             "error": "no controller answered within 0.2 s: none leads; start one with `rechannel controller`",
             "code": 6,
         }
@@ -513,14 +513,14 @@ class _OldRedis(socketserver.StreamRequestHandler):
 
     def handle(self) -> None:
         while line := self.rfile.readline():
-            words = []
+            sentence = []
             for _ in range(int(line[1:])):
                 size = int(self.rfile.readline()[1:])
-                words.append(self.rfile.read(size + 2)[:-2].upper())
-            if words[0] == b"INFO":
+                sentence.append(self.rfile.read(size + 2)[:-2].upper())
+            if sentence[0] == b"INFO":
                 text = b"redis_version:6.2.14\r\n"
                 self.wfile.write(b"$%d\r\n%s\r\n" % (len(text), text))
-            elif words[0] == b"HELLO":
+            elif sentence[0] == b"HELLO":
                 self.wfile.write(b"%1\r\n$5\r\nproto\r\n:3\r\n")
             else:
                 self.wfile.write(b"+OK\r\n")
@@ -562,8 +562,8 @@ def test_the_unit_tests_fake_store_keeps_the_real_ones_promises(kind: str, store
     assert tried.last_id(keys.REQUESTS) == "0"
     assert tried.read(keys.REQUESTS, "", "0") == ("0", [])
     tried.append(keys.REQUESTS, "", *(author.envelope(state, ttl=number) for number in range(3)))
-    newest, found = tried.read(keys.REQUESTS, "", "0")
-    assert (newest, len(found)) == (tried.last_id(keys.REQUESTS), 3)
+    newest, result = tried.read(keys.REQUESTS, "", "0")
+    assert (newest, len(result)) == (tried.last_id(keys.REQUESTS), 3)
     assert tried.read(keys.REQUESTS, "", newest) == (newest, [])
     after, first = tried.read(keys.REQUESTS, "", "0", 1)
     assert [item.expires for item in first] == [author.clock()]

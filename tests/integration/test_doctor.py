@@ -47,14 +47,14 @@ def files(server: RedisServer, tmp_path_factory: pytest.TempPathFactory) -> dict
     password = directory / "admin"
     password.write_text("geheim\n")
     password.chmod(0o600)
-    found = {"": write(directory, server, "", password, "admin")}
+    result = {"": write(directory, server, "", password, "admin")}
     for role in Role:
         own = directory / f"{role}.password"
-        words = ["acl", "add-role", role.value, *([NODE] if role is Role.AGENT else []), "--json"]
-        done = CliRunner().invoke(main, [*words, "--config", str(found[""]), "--password-file", str(own)])
+        text = ["acl", "add-role", role.value, *([NODE] if role is Role.AGENT else []), "--json"]
+        done = CliRunner().invoke(main, [*text, "--config", str(result[""]), "--password-file", str(own)])
         assert done.exit_code == 0, done.output
-        found[role] = write(directory, server, json.loads(done.stdout)["user"], own, role)
-    return found
+        result[role] = write(directory, server, json.loads(done.stdout)["user"], own, role)
+    return result
 
 
 @pytest.fixture
@@ -70,31 +70,31 @@ def store(files: dict[str, Path]) -> Iterator[Store]:
 def diagnosed(path: Path, code: int = 0) -> dict[str, list[dict[str, Any]]]:
     done = CliRunner().invoke(main, ["doctor", "--config", str(path), "--json"])
     assert done.exit_code == code, done.output
-    found: dict[str, list[dict[str, Any]]] = {}
+    result: dict[str, list[dict[str, Any]]] = {}
     for item in json.loads(done.stdout)["checks"]:
-        found.setdefault(item["check"], []).append(item)
-    return found
+        result.setdefault(item["check"], []).append(item)
+    return result
 
 
 @pytest.mark.parametrize("role", Role)
 def test_every_role_is_told_its_rights_and_nothing_is_written(files: dict[str, Path], store: Store, role: Role) -> None:
     client: Any = store._redis
     sees = role in (Role.VIEWER, Role.OPERATOR)
-    found = diagnosed(files[role], code=4 if sees else 0)
-    (rights,) = found["redis-rights"]
+    result = diagnosed(files[role], code=4 if sees else 0)
+    (rights,) = result["redis-rights"]
     assert rights["verdict"] == "ok", rights
     assert f"has the role {role}: " in rights["sentence"]
     assert list(client.scan_iter("*")) == []
-    assert ("controller" in found) == sees, "the cluster takes a viewer's rights"
+    assert ("controller" in result) == sees, "the cluster takes a viewer's rights"
 
 
 def test_the_administrator_is_warned_and_redis_is_described(files: dict[str, Path], store: Store) -> None:
-    found = diagnosed(files[""], code=4)
-    assert found["redis-rights"][0]["verdict"] == "warning"
+    result = diagnosed(files[""], code=4)
+    assert result["redis-rights"][0]["verdict"] == "warning"
     for check in ("redis", "redis-version", "redis-role", "redis-memory", "clock", "clock-parts"):
-        assert found[check][0]["verdict"] == "ok", found[check]
-    assert found["controller"][0]["verdict"] == "failed"
-    assert "no application" in found["links"][0]["sentence"]
+        assert result[check][0]["verdict"] == "ok", result[check]
+    assert result["controller"][0]["verdict"] == "failed"
+    assert "no application" in result["links"][0]["sentence"]
 
 
 def test_a_user_that_lacks_rights_and_one_that_has_too_many(files: dict[str, Path], store: Store) -> None:
@@ -108,8 +108,8 @@ def test_a_user_that_lacks_rights_and_one_that_has_too_many(files: dict[str, Pat
         (rights, *_) = diagnosed(files[Role.VIEWER], code=5)["redis-rights"]
         assert (rights["verdict"], "read applications" in rights["sentence"]) == ("failed", True)
     finally:
-        words = ["acl", "add-role", "viewer", "--config", str(files[""]), "--password-file"]
-        again = CliRunner().invoke(main, [*words, str(files[""].parent / "viewer.password")])
+        text = ["acl", "add-role", "viewer", "--config", str(files[""]), "--password-file"]
+        again = CliRunner().invoke(main, [*text, str(files[""].parent / "viewer.password")])
         assert again.exit_code == 0, again.output
 
 
@@ -117,8 +117,8 @@ def test_a_wrong_password(files: dict[str, Path], server: RedisServer, tmp_path:
     password = tmp_path / "password"
     password.write_text("wrong\n")
     password.chmod(0o600)
-    (found,) = diagnosed(write(tmp_path, server, "", password, "wrong"), code=5)["redis"]
-    assert (found["verdict"], "refuses us" in found["sentence"]) == ("failed", True)
+    (result,) = diagnosed(write(tmp_path, server, "", password, "wrong"), code=5)["redis"]
+    assert (result["verdict"], "refuses us" in result["sentence"]) == ("failed", True)
 
 
 def test_eviction_is_a_failure(files: dict[str, Path], store: Store) -> None:
@@ -136,25 +136,25 @@ def test_eviction_is_a_failure(files: dict[str, Path], store: Store) -> None:
 def test_a_cluster_with_faults_is_seen_through(files: dict[str, Path], store: Store) -> None:
     """One node has an agent whose clock is 60 s ahead, the others have none; the link is of an older release."""
     now = time.time()
-    given = {"spark.speculation": "true", "spark.task.cpus": "2"}
-    told = environment(lambda key, default: given.get(key, default)) | {"rechannel": "0.0.1"}
-    said = msgspec.structs.replace(report([query(["0", "1"])]), environment=told)
+    arguments = {"spark.speculation": "true", "spark.task.cpus": "2"}
+    logged = environment(lambda key, default: arguments.get(key, default)) | {"rechannel": "0.0.1"}
+    message = msgspec.structs.replace(report([query(["0", "1"])]), environment=logged)
     link = EnvelopeFactory("default", f"link@{APP}")
     store.register_application(APP, now)
-    store.put(keys.REPORT, APP, link.envelope(said, ttl=60, application=APP))
+    store.put(keys.REPORT, APP, link.envelope(message, ttl=60, application=APP))
     store.append(keys.BATCHES, APP, link.envelope(batch(9, ["0", "1"], end=now), ttl=60, application=APP))
     fast = EnvelopeFactory("default", f"agent:{NODE}", lambda: time.time() + 60)
     store.append(keys.WINDOWS, NODE, fast.envelope(window(0, end=now + 60), ttl=60))
-    found = diagnosed(files[Role.VIEWER], code=4)
-    assert [item["subject"] for item in found["clock-parts"]] == [f"agent:{NODE}"]
-    assert "60.0 s ahead" in found["clock-parts"][0]["sentence"]
-    assert "the keys of 4 nodes and 1 applications take up to" in found["redis-memory"][1]["sentence"]
-    assert [item["subject"] for item in found["agents"]] == ["127.0.0.3", "127.0.0.4", "127.0.0.5"]
-    assert "0.0.1" in found["links"][0]["sentence"]
-    assert [item["verdict"] for item in found["spark-settings"]] == ["warning"]
-    assert found["spark-cores"][0]["verdict"] == "warning"
-    assert "the longest stateful stage takes 0.1 s" in found["spark-locality"][0]["sentence"]
-    store.put(keys.REPORT, APP, msgspec.structs.replace(link.envelope(said, ttl=60, application=APP), schema=99))
+    result = diagnosed(files[Role.VIEWER], code=4)
+    assert [item["subject"] for item in result["clock-parts"]] == [f"agent:{NODE}"]
+    assert "60.0 s ahead" in result["clock-parts"][0]["sentence"]
+    assert "the keys of 4 nodes and 1 applications take up to" in result["redis-memory"][1]["sentence"]
+    assert [item["subject"] for item in result["agents"]] == ["127.0.0.3", "127.0.0.4", "127.0.0.5"]
+    assert "0.0.1" in result["links"][0]["sentence"]
+    assert [item["verdict"] for item in result["spark-settings"]] == ["warning"]
+    assert result["spark-cores"][0]["verdict"] == "warning"
+    assert "the longest stateful stage takes 0.1 s" in result["spark-locality"][0]["sentence"]
+    store.put(keys.REPORT, APP, msgspec.structs.replace(link.envelope(message, ttl=60, application=APP), schema=99))
     assert diagnosed(files[Role.VIEWER], code=4)["links"][0]["verdict"] == "failed"
 
 
@@ -162,9 +162,9 @@ def test_keys_that_do_not_match(files: dict[str, Path], server: RedisServer, tmp
     private, _ = make_keys(tmp_path / "one")
     _, public = make_keys(tmp_path / "other")
     more = f'[signing]\nprivate_key_file = "{private}"\npublic_key_file = "{public}"\n'
-    found = diagnosed(write(tmp_path, server, "", files[""].parent / "admin", "keys", more), code=7)
-    assert found["signing-keys"][0]["verdict"] == "failed"
-    assert found["redis"][0]["verdict"] == "ok"
+    result = diagnosed(write(tmp_path, server, "", files[""].parent / "admin", "keys", more), code=7)
+    assert result["signing-keys"][0]["verdict"] == "failed"
+    assert result["redis"][0]["verdict"] == "ok"
 
 
 def test_agents_that_nobody_knows_are_listed_for_who_may_list_keys(files: dict[str, Path], store: Store) -> None:
@@ -180,13 +180,13 @@ def test_agents_that_nobody_knows_are_listed_for_who_may_list_keys(files: dict[s
     twin = EnvelopeFactory("default", f"agent:{NODE}")  # another agent of that node
     for end in (now - 9, now - 4, now + 1):
         store.append(keys.WINDOWS, NODE, twin.envelope(window(0, end=end), ttl=60))
-    said = {item["subject"]: item["sentence"] for item in diagnosed(files[""], code=4)["agents"]}
-    assert "no application has executors there, only on 127.0.0.2" in said["stranger"]
-    assert "127.0.0.2" not in said, "three windows of one and then three of the other do not alternate"
+    message = {item["subject"]: item["sentence"] for item in diagnosed(files[""], code=4)["agents"]}
+    assert "no application has executors there, only on 127.0.0.2" in message["stranger"]
+    assert "127.0.0.2" not in message, "three windows of one and then three of the other do not alternate"
     for number in range(3):
         for author, ahead in ((EnvelopeFactory("default", f"agent:{NODE}"), 0), (twin, 1)):
             end = now + 5 * number + ahead
             store.append(keys.WINDOWS, NODE, author.envelope(window(0, end=end), ttl=60))
-    said = {item["subject"]: item["sentence"] for item in diagnosed(files[Role.VIEWER], code=4)["agents"]}
-    assert "more than one agent reports for it" in said[NODE]
-    assert "stranger" not in said
+    message = {item["subject"]: item["sentence"] for item in diagnosed(files[Role.VIEWER], code=4)["agents"]}
+    assert "more than one agent reports for it" in message[NODE]
+    assert "stranger" not in message

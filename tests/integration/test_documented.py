@@ -65,28 +65,28 @@ def led(settings: Settings, store: Store) -> Iterator[None]:
         yield
 
 
-def put(words: list[str]) -> list[str]:
+def put(text: list[str]) -> list[str]:
     """Put what is here for what pages name; what would go on until it is interrupted is asked once."""
     names = {"NODE": "127.0.0.5", "NAME": "adaptive", "FILE": "plan.json"}
-    if words[0] == "cancel":
+    if text[0] == "cancel":
         status = json.loads(CliRunner().invoke(main, ["status", "--json"]).stdout)
-        names[words[1]] = status["waiting"][0]["pending"]
-    return [names.get(word, word) for word in words if word != "--follow"]
+        names[text[1]] = status["waiting"][0]["pending"]
+    return [names.get(word, word) for word in text if word != "--follow"]
 
 
 def test_pages_hold_such_commands():
-    asked = {line.split()[1] for lines in LINES.values() for line in lines}
+    request = {line.split()[1] for lines in LINES.values() for line in lines}
     assert {"README.md", "triggers.md", "handbook.md"} <= LINES.keys()
-    assert {"status", "plan", "apply", "rebalance", "drain", "rollback", "cancel", "explain"} <= asked
+    assert {"status", "plan", "apply", "rebalance", "drain", "rollback", "cancel", "explain"} <= request
 
 
 @pytest.mark.parametrize("page", LINES)
 def test_each_does_what_a_reader_expects(led: None, world: World, page: str):
     for line in LINES[page]:
-        for words in variants(line):
+        for text in variants(line):
             world.ready()
-            words = put(words)
-            done = CliRunner().invoke(main, words)
-            assert done.exit_code in RIGHT.get(words[0], (0,)), f"{words}: {done.output}"
+            text = put(text)
+            done = CliRunner().invoke(main, text)
+            assert done.exit_code in RIGHT.get(text[0], (0,)), f"{text}: {done.output}"
             assert done.output.strip()
             assert "Traceback" not in done.output

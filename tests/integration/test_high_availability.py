@@ -53,9 +53,9 @@ def until(condition: Callable[[], Any], what: str = "") -> Any:
     deadline = time.monotonic() + PATIENCE
     while True:
         with contextlib.suppress(StoreError):
-            found = condition()
-            if found:
-                return found
+            result = condition()
+            if result:
+                return result
         assert time.monotonic() < deadline, f"waited in vain: {what}"
         time.sleep(0.05)
 
@@ -102,8 +102,8 @@ def config(server: RedisServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 @pytest.fixture
 def settings(config: Path) -> Settings:
     """Those of controllers in this process, which must not lose the lead because the machine is slow."""
-    found = load(config)
-    return dataclasses.replace(found, controller=dataclasses.replace(found.controller, lease=60.0))
+    result = load(config)
+    return dataclasses.replace(result, controller=dataclasses.replace(result.controller, lease=60.0))
 
 
 def raw(store: Store) -> redis.Redis:
@@ -111,8 +111,8 @@ def raw(store: Store) -> redis.Redis:
 
 
 def state(store: Store) -> ControllerState | None:
-    found = store.get(keys.STATE)
-    return found.body if found is not None and found.expires > time.time() else None  # type: ignore[return-value]
+    result = store.get(keys.STATE)
+    return result.body if result is not None and result.expires > time.time() else None  # type: ignore[return-value]
 
 
 def start(group: ProcessGroup, name: str, command: str, config: Path, *arguments: str) -> ManagedProcess:
@@ -126,7 +126,7 @@ def events(process: ManagedProcess) -> list[str]:
 
 def written_by(store: Store, name: str) -> set[tuple[str, int]]:
     """Every message of a controller that stands in Redis: its key and sequence."""
-    found = set()
+    result = set()
     for key in raw(store).scan_iter("rechannel:*"):
         kind = raw(store).type(key)
         values = [raw(store).get(key)] if kind == b"string" else []
@@ -135,8 +135,8 @@ def written_by(store: Store, name: str) -> set[tuple[str, int]]:
             with contextlib.suppress(MessageError):
                 envelope = decode(value or b"")
                 if envelope.sender.startswith(f"{name}/"):
-                    found.add((key.decode(), envelope.sequence))
-    return found
+                    result.add((key.decode(), envelope.sequence))
+    return result
 
 
 def content(store: Store) -> dict[bytes, bytes | None]:
@@ -164,10 +164,10 @@ def test_a_leader_that_is_paused_in_a_migration_writes_nothing_more_when_it_goes
 
     os.kill(first.pid, signal.SIGSTOP)
     stopped = time.monotonic()
-    until(lambda: (found := state(store)) is not None and found.leader.startswith("other/"), "the stand-by to lead")
+    until(lambda: (result := state(store)) is not None and result.leader.startswith("other/"), "the stand-by to lead")
     taken = time.monotonic() - stopped
-    found = until(lambda: (at := store.get(keys.DESIRED, APP)) is not None and at.epoch == 2 and at)
-    assert found.body.decision == done["decision"]["decision"]
+    result = until(lambda: (at := store.get(keys.DESIRED, APP)) is not None and at.epoch == 2 and at)
+    assert result.body.decision == done["decision"]["decision"]
     world.ready()
     assert run_json("rebalance", "--apply", code=4)["decision"]["reason"] == "migration-running"
     before = written_by(store, "first")
@@ -187,7 +187,7 @@ def test_a_leader_that_is_paused_in_a_migration_writes_nothing_more_when_it_goes
 
     group.kill("other")
     until(
-        lambda: (found := state(store)) is not None and found.leader.startswith("first/"), "the old one to lead again"
+        lambda: (result := state(store)) is not None and result.leader.startswith("first/"), "the old one to lead again"
     )
     assert state(store).epoch == 3  # type: ignore[union-attr]
     assert first.alive()
@@ -250,8 +250,8 @@ def test_an_order_is_carried_out_once_though_its_leader_vanishes_before_it_answe
     store.append(keys.REQUESTS, "", EnvelopeFactory("default", "cli").envelope(order, ttl=60))
     with pytest.raises(StoreUnavailableError):
         first.answer_requests()
-    wanted = store.get(keys.DESIRED, APP)
-    assert wanted is not None
+    expected = store.get(keys.DESIRED, APP)
+    assert expected is not None
     world.obey("drained")
     raw(store).delete(store.keys(keys.LEASE))
     second.run_leader_cycle()
@@ -260,7 +260,7 @@ def test_an_order_is_carried_out_once_though_its_leader_vanishes_before_it_answe
     assert reply is not None
     assert reply.body.code == ExitCode.UNCLEAR
     assert "history" in reply.body.sentence
-    assert [line.body.decision for line in store.last(keys.DECISIONS, "", 10)] == [wanted.body.decision]
+    assert [line.body.decision for line in store.last(keys.DECISIONS, "", 10)] == [expected.body.decision]
     assert 60 < raw(store).ttl(store.keys(keys.CLAIM, "r1")) <= keys.CLAIM.ttl
 
 
@@ -302,8 +302,8 @@ def test_everything_goes_on_after_a_fail_over_that_lost_the_newest_epoch(
 
     def epoch_above(least: int) -> ControllerState | None:
         courier.post_report(report([query(list("0123"))], accepted_epoch=accepted), set())
-        found = state(store)
-        return found if found is not None and found.epoch > least else None
+        result = state(store)
+        return result if result is not None and result.epoch > least else None
 
     try:
         for name in ("one", "two"):
@@ -317,7 +317,7 @@ def test_everything_goes_on_after_a_fail_over_that_lost_the_newest_epoch(
         # The replica hears no more, an epoch is given out, and the master dies.
         os.kill(cluster.processes[replica].pid, signal.SIGSTOP)
         accepted = 7
-        given = until(lambda: epoch_above(7), "an epoch above the links'").epoch
+        inputs = until(lambda: epoch_above(7), "an epoch above the links'").epoch
         accepted = 0
         killed, wall = time.monotonic(), time.time()
         cluster.kill(master)
@@ -325,8 +325,8 @@ def test_everything_goes_on_after_a_fail_over_that_lost_the_newest_epoch(
 
         took = {}
 
-        def fresh(what: str, found: Envelope | None) -> None:
-            if what not in took and found is not None and found.time > wall:
+        def fresh(what: str, actual: Envelope | None) -> None:
+            if what not in took and actual is not None and actual.time > wall:
                 took[what] = time.monotonic() - killed
 
         def back() -> bool:
@@ -339,7 +339,7 @@ def test_everything_goes_on_after_a_fail_over_that_lost_the_newest_epoch(
 
         until(back, f"all to be back, {took}")
         print("seconds after kill -9 of the master:", {what: round(seconds, 1) for what, seconds in took.items()})
-        led = until(lambda: epoch_above(given), "an epoch above all that were given out")
+        led = until(lambda: epoch_above(inputs), "an epoch above all that were given out")
         assert led.epoch > EPOCH_LEAP
         accepted = led.epoch + 5000
         assert until(lambda: epoch_above(accepted), "an epoch above the links'")
@@ -370,8 +370,8 @@ def test_a_policy_that_plans_for_several_leases_acts_and_keeps_nobody_waiting(
     author = EnvelopeFactory("default", "cli")
 
     def order(name: str, verb: str) -> None:
-        asked = Request(request=name, user="u", reason="r", command={"verb": verb})
-        store.append(keys.REQUESTS, "", author.envelope(asked, ttl=PATIENCE))
+        requested = Request(request=name, user="u", reason="r", command={"verb": verb})
+        store.append(keys.REQUESTS, "", author.envelope(requested, ttl=PATIENCE))
 
     with leading(settings, lambda: state(store)):
         other = Controller(settings, store, signer_of(settings), Clock(), name="other")
@@ -383,16 +383,16 @@ def test_a_policy_that_plans_for_several_leases_acts_and_keeps_nobody_waiting(
         while time.monotonic() < since + 3 * lease:
             world.report()
             assert other.run_leader_cycle().startswith("standing by"), "the lease is renewed"
-            asked = time.monotonic()
+            requested = time.monotonic()
             order(f"quick-{number}", "resume")
             until(lambda number=number: store.get(keys.REPLY, f"quick-{number}"), "an answer")
-            longest = max(longest, time.monotonic() - asked)
+            longest = max(longest, time.monotonic() - requested)
             number += 1
         assert store.get(keys.REPLY, "slow") is None
         go_on.set()
         reply = until(lambda: store.get(keys.REPLY, "slow"), "the plan")
         assert reply.body.code == ExitCode.DONE, reply.body.sentence
-        wanted = store.get(keys.DESIRED, APP)
-        assert wanted is not None
-        assert (wanted.epoch, wanted.body.decision) == (1, reply.body.data["decision"]["decision"])
+        expected = store.get(keys.DESIRED, APP)
+        assert expected is not None
+        assert (expected.epoch, expected.body.decision) == (1, reply.body.data["decision"]["decision"])
     print(f"a plan of {3 * lease:.1f} s under a lease of {lease:.1f} s; {number} orders, the slowest {longest:.2f} s")

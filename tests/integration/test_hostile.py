@@ -171,13 +171,13 @@ def test_whatever_the_keys_hold_the_controller_lives_leads_and_answers(
         time.sleep(1.0)  # the controller has seen it
         controller.require_alive()
         for command in (("status",), ("history",)):
-            said = until(functools.partial(_shown, *command), f"{command} after {spoil.__name__}")
-            json.loads(said)
-        said = until(lambda: _planned(world), f"a plan after {spoil.__name__}")
-        assert json.loads(said)["application"] == APP
+            text = until(functools.partial(_shown, *command), f"{command} after {spoil.__name__}")
+            json.loads(text)
+        text = until(lambda: _planned(world), f"a plan after {spoil.__name__}")
+        assert json.loads(text)["application"] == APP
         until(lambda: leads(store), f"a leader after {spoil.__name__}")
-        code, said = ask("rebalance", "--apply", "--reason", "test")
-        assert code in (ExitCode.DONE, ExitCode.REFUSED, ExitCode.NOTHING, ExitCode.NOT_READY), (spoil.__name__, said)
+        code, text = ask("rebalance", "--apply", "--reason", "test")
+        assert code in (ExitCode.DONE, ExitCode.REFUSED, ExitCode.NOTHING, ExitCode.NOT_READY), (spoil.__name__, text)
         world.measure()
         link = _courier(store, settings)
         link._exchange()
@@ -192,15 +192,15 @@ def test_whatever_the_keys_hold_the_controller_lives_leads_and_answers(
 def _planned(world: World) -> str:
     """The leader's decision on a plan, whatever it is; asked for again until it knows of the application again."""
     world.ready()
-    code, said = ask("plan")
+    code, text = ask("plan")
     answered = code in (ExitCode.DONE, ExitCode.REFUSED, ExitCode.NOTHING, ExitCode.NOT_READY)
-    return said if answered and "decision" in json.loads(said) else ""
+    return text if answered and "decision" in json.loads(text) else ""
 
 
 def _shown(*command: str) -> str:
-    code, said = ask(*command)
-    assert code in (ExitCode.DONE, ExitCode.REDIS), said  # on a busy box Redis may not answer in time
-    return said if code == ExitCode.DONE else ""
+    code, text = ask(*command)
+    assert code in (ExitCode.DONE, ExitCode.REDIS), text  # on a busy box Redis may not answer in time
+    return text if code == ExitCode.DONE else ""
 
 
 def _courier(store: Store, settings: Settings) -> Mailbox:
@@ -313,7 +313,7 @@ def test_memory_stays_bounded_while_hostile_content_is_written(
     assert len(link._closed_stores) <= 10_000 and here.memory_info().rss < 2000 * MIB
     assert link.rejected_messages > 0
     print(f"controller grew by {grown / MIB:.0f} MiB to {max(seen) / MIB:.0f} MiB in {len(seen)} rounds")
-    status = json.loads(until(lambda: (found := ask("status"))[0] == ExitCode.DONE and found[1], "a status"))
+    status = json.loads(until(lambda: (result := ask("status"))[0] == ExitCode.DONE and result[1], "a status"))
     assert status["rejected_messages"] > 0  # the fakes' reports
     controller.require_alive()
     until(lambda: leads(store), "a leader")

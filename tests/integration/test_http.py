@@ -38,8 +38,8 @@ listen = "127.0.0.1:{free_port()}"
 
 
 def started(config: Path) -> subprocess.Popen[str]:
-    words = [sys.executable, "-m", "rechannel", "controller", "--config", str(config)]
-    return subprocess.Popen(words, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True)
+    sentence = [sys.executable, "-m", "rechannel", "controller", "--config", str(config)]
+    return subprocess.Popen(sentence, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True)
 
 
 @pytest.fixture
@@ -59,13 +59,13 @@ def test_a_controller_is_scraped(config: Path, running: subprocess.Popen[str]) -
     base = f"http://{settings.controller.listen}"
     with httpx.Client(base_url=base, trust_env=False, timeout=30) as client:
 
-        def asked(path: str) -> httpx.Response | None:
+        def requested(path: str) -> httpx.Response | None:
             try:
                 return client.get(path)
             except httpx.TransportError:
                 return None
 
-        until(lambda: (answer := asked("/readyz")) and answer.status_code == 200)
+        until(lambda: (answer := requested("/readyz")) and answer.status_code == 200)
         until(lambda: 'rechannel_executor_partitions{application="app-2"' in client.get("/metrics").text)
         text = client.get("/metrics").text
         assert (

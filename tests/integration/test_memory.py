@@ -1,4 +1,4 @@
-"""What the keys take in a real Redis, filled with as much as is ever written; and what reading evidence costs it."""
+"""Size of the keys in a real Redis at their bounds, and the cost of reading evidence."""
 
 from __future__ import annotations
 
@@ -128,7 +128,7 @@ def calls(store: Store, command: str) -> int:
     return int(stats.get(f"cmdstat_{command}", {"calls": 0})["calls"])
 
 
-def asked(store: Store, link: Mailbox, rounds: int = 10) -> dict[str, int]:
+def requested(store: Store, link: Mailbox, rounds: int = 10) -> dict[str, int]:
     """How many commands of each kind some rounds take."""
     names = ("xrange", "xrevrange", "memory|usage", "info")
     before = {name: calls(store, name) for name in names}
@@ -150,17 +150,17 @@ def test_nodes_are_asked_only_while_their_evidence_is_awaited(store: Store, sett
         store.append(keys.EVIDENCE, node, evidence(node))
     link = Mailbox(settings, EnvelopeFactory("c", "link"), "app-1", None)
     link.post_report(fakes.report([]), ())
-    assert asked(store, link) == {"xrange": 0, "xrevrange": 0, "memory|usage": 0, "info": 1}, "when it connects"
+    assert requested(store, link) == {"xrange": 0, "xrevrange": 0, "memory|usage": 0, "info": 1}, "when it connects"
     link.post_report(fakes.report([]), nodes)
     link._exchange()
     assert len(link.pop_closed_stores()) == 1000
-    assert asked(store, link) == {"xrange": 10_000, "xrevrange": 0, "memory|usage": 0, "info": 0}
+    assert requested(store, link) == {"xrange": 10_000, "xrevrange": 0, "memory|usage": 0, "info": 0}
     link.post_report(fakes.report([]), nodes[:3])
     store.append(keys.EVIDENCE, nodes[0], evidence(nodes[0]), evidence(nodes[0]))
-    assert asked(store, link) == {"xrange": 30, "xrevrange": 0, "memory|usage": 0, "info": 0}
+    assert requested(store, link) == {"xrange": 30, "xrevrange": 0, "memory|usage": 0, "info": 0}
     assert len(link.pop_closed_stores()) == 2
     link.post_report(fakes.report([]), ())
-    assert not any(asked(store, link).values())
+    assert not any(requested(store, link).values())
     link._store.close()
 
 
@@ -174,14 +174,14 @@ def test_many_streams_are_read_at_once_each_from_where_it_was_left(
     store.append(keys.EVIDENCE, "large", *[evidence("large", 300)] * 3)
     monkeypatch.setattr("rechannel.wire.redis.store.READ_AT_ONCE", 100_000)
     after = dict.fromkeys(("a", "b", "large", "empty", "foreign"), start) | {"b": store.last_id(keys.EVIDENCE, "b")}
-    found = store.read_each(keys.EVIDENCE, after, 10, doubtful={"large", "a", "foreign"})
-    assert {node: len(page.messages) for node, page in found.items()} == {
+    result = store.read_each(keys.EVIDENCE, after, 10, doubtful={"large", "a", "foreign"})
+    assert {node: len(page.messages) for node, page in result.items()} == {
         "a": 2,
         "b": 0,
         "large": 4,  # the fifth is more than is read at once
         "empty": 0,
         "foreign": 0,
     }
-    assert found["b"].last == after["b"] and found["empty"].last == start
-    assert found["large"].size > 100_000 > found["a"].size
+    assert result["b"].last == after["b"] and result["empty"].last == start
+    assert result["large"].size > 100_000 > result["a"].size
     assert store.rejected == 1

@@ -1,4 +1,4 @@
-"""What an agent sees by the user it runs as: real processes, users and capabilities. Needs root: `make test-root`.
+"""Rights of the agent's user: real processes, users and capabilities. Needs root: `make test-root`.
 
 An executor runs as one user, its local directory closed to all others, as Spark makes it.
 """
@@ -58,9 +58,9 @@ def executor(tmp_path: Path) -> Iterator[subprocess.Popen[bytes]]:
     for path in [local, *local.rglob("*")]:
         os.chown(path, SPARK, SPARK)
         path.chmod(0o700 if path.is_dir() else 0o600)
-    words = ["java", "-c", "read line", *backend(NODE)[3:]]
+    text = ["java", "-c", "read line", *backend(NODE)[3:]]
     process = subprocess.Popen(
-        words,
+        text,
         executable="/bin/sh",
         stdin=subprocess.PIPE,
         cwd=local,
@@ -145,9 +145,9 @@ def test_two_capabilities_make_up_for_it(executor: subprocess.Popen[bytes]) -> N
 
 
 def test_one_capability_alone_does_not(executor: subprocess.Popen[bytes]) -> None:
-    found = _as(STRANGER, SYS_PTRACE, look=_look)
-    assert found["rows"] == []
-    assert found["reasons"] == ["executor 0: rights missing to read its environment"]
-    found = _as(STRANGER, DAC_READ_SEARCH, look=_look)
-    assert found["rows"] == []
-    assert len(found["reasons"]) == 2
+    result = _as(STRANGER, SYS_PTRACE, look=_look)
+    assert result["rows"] == []
+    assert result["reasons"] == ["executor 0: rights missing to read its environment"]
+    result = _as(STRANGER, DAC_READ_SEARCH, look=_look)
+    assert result["rows"] == []
+    assert len(result["reasons"]) == 2

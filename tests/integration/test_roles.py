@@ -63,14 +63,14 @@ def files(server: RedisServer, directory: Path) -> dict[Role | None, Path]:
     """A configuration file for each role, and one for the administrator (None)."""
     (directory / "admin").write_text("geheim\n")
     make_keys(directory / "keys")
-    found: dict[Role | None, Path] = {None: _write(directory, server, "", directory / "admin", None)}
+    result: dict[Role | None, Path] = {None: _write(directory, server, "", directory / "admin", None)}
     for role in Role:
         password = directory / f"{role}.password"
-        words = ["acl", "add-role", role.value, *([NODE] if role is Role.AGENT else []), "--json"]
-        done = CliRunner().invoke(main, [*words, "--config", str(found[None]), "--password-file", str(password)])
+        text = ["acl", "add-role", role.value, *([NODE] if role is Role.AGENT else []), "--json"]
+        done = CliRunner().invoke(main, [*text, "--config", str(result[None]), "--password-file", str(password)])
         assert done.exit_code == 0, done.output
-        found[role] = _write(directory, server, json.loads(done.stdout)["user"], password, role)
-    return found
+        result[role] = _write(directory, server, json.loads(done.stdout)["user"], password, role)
+    return result
 
 
 def _write(directory: Path, server: RedisServer, user: str, password: Path, role: Role | None) -> Path:
@@ -116,8 +116,8 @@ def open_as(settings: Callable[[Role | None], Settings]) -> Iterator[Callable[[R
     for key in admin.scan_iter("*"):
         admin.delete(key)
     yield store
-    for found in opened.values():
-        found.close()
+    for result in opened.values():
+        result.close()
 
 
 def raw(store: Store) -> redis.Redis:
@@ -309,8 +309,8 @@ def test_an_order_among_the_questions_is_refused_whoever_wrote_it(
     for verb in ("rebalance", "apply", "rollback", "stop", "pause", "resume", "drain", "undrain"):
         request = Request(request=f"forged-{verb}", user="root", command={"verb": verb, "nodes": [NODE]})
         viewer.append(keys.QUESTIONS, "", author.envelope(request, ttl=30))
-        found = until(lambda verb=verb: viewer.get(keys.REPLY, f"forged-{verb}"))
-        assert (found.body.code, found.body.sentence.split(",")[0]) == (1, f"{verb} is an order")
+        result = until(lambda verb=verb: viewer.get(keys.REPLY, f"forged-{verb}"))
+        assert (result.body.code, result.body.sentence.split(",")[0]) == (1, f"{verb} is an order")
     assert open_as(None).get(keys.DESIRED, APP) is None
     assert not open_as(None).is_paused()
 
@@ -379,9 +379,9 @@ def test_two_of_one_role_have_passwords_of_their_own(
     files: dict[Role | None, Path], settings: Callable[[Role | None], Settings], tmp_path: Path
 ) -> None:
     for name in ("ann", "bob"):
-        words = ["acl", "add-role", "operator", name, "--json", "--password-file", str(tmp_path / name)]
-        said = json.loads(run(files[None], *words).stdout)
-        assert said["user"] == f"rechannel-default-operator-{name}"
+        text = ["acl", "add-role", "operator", name, "--json", "--password-file", str(tmp_path / name)]
+        message = json.loads(run(files[None], *text).stdout)
+        assert message["user"] == f"rechannel-default-operator-{name}"
     passwords = {(tmp_path / name).read_text() for name in ("ann", "bob")}
     assert len(passwords) == 2
     wrong = dataclasses.replace(

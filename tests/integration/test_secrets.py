@@ -99,7 +99,7 @@ def commands(group: click.Group, before: tuple[str, ...] = ()) -> Iterator[tuple
             yield (*before, name)
 
 
-COMMANDS = [words for words in commands(main) if words[0] not in DAEMONS]
+COMMANDS = [sentence for sentence in commands(main) if sentence[0] not in DAEMONS]
 
 
 def breakages(directory: Path, server: RedisServer) -> dict[str, dict[str, str]]:
@@ -154,17 +154,17 @@ def test_no_command_shows_a_secret(
     monkeypatch: pytest.MonkeyPatch,
     breakage: str,
 ) -> None:
-    found = breakages(config.parent, server)
-    assert tuple(found) == BREAKAGES
-    for name, value in found[breakage].items():
+    result = breakages(config.parent, server)
+    assert tuple(result) == BREAKAGES
+    for name, value in result[breakage].items():
         monkeypatch.setenv(name, value)
     monkeypatch.chdir(config.parent)
-    for words in COMMANDS:
-        given = [text.format(directory=config.parent) for text in GIVEN.get(" ".join(words), [])]
+    for sentence in COMMANDS:
+        arguments = [text.format(directory=config.parent) for text in GIVEN.get(" ".join(sentence), [])]
         for more in ([], ["--json"]):
-            done = CliRunner().invoke(main, [*words, *given, *more])
+            done = CliRunner().invoke(main, [*sentence, *arguments, *more])
             clean(done.output + done.stderr + lines.getvalue(), secrets)
-            assert done.exception is None or isinstance(done.exception, SystemExit), (words, done.exception)
+            assert done.exception is None or isinstance(done.exception, SystemExit), (sentence, done.exception)
 
 
 def test_showing_the_settings_names_files_and_not_what_they_hold(config: Path, secrets: list[str]) -> None:
@@ -187,16 +187,16 @@ def test_no_daemon_logs_a_secret(
     for name, value in breakages(config.parent, server)[breakage].items():
         monkeypatch.setenv(name, value)
     settings = load(config)
-    said = [repr(settings)]
+    message = [repr(settings)]
     stop = threading.Event()
     stop.set()
-    for act in (lambda: run_controller(settings, stop), lambda: _push(settings), lambda: _carry(settings, said)):
+    for act in (lambda: run_controller(settings, stop), lambda: _push(settings), lambda: _carry(settings, message)):
         try:
             act()
         except (StoreError, KeyFileError) as error:
-            said.append(str(error) + repr(error) + repr(error.__cause__))
+            message.append(str(error) + repr(error) + repr(error.__cause__))
             structlog.get_logger("test").exception("as a daemon logs it")
-    clean(lines.getvalue() + "".join(said), secrets)
+    clean(lines.getvalue() + "".join(message), secrets)
 
 
 def _push(settings: Settings) -> None:
@@ -206,10 +206,10 @@ def _push(settings: Settings) -> None:
     store.check()
 
 
-def _carry(settings: Settings, said: list[str]) -> None:
+def _carry(settings: Settings, message: list[str]) -> None:
     verifier = Verifier.from_file(settings.signing.public_key_file)
     courier = Mailbox(settings.redis, EnvelopeFactory("default", f"link@{APP}"), APP, verifier)
-    said.append(repr(courier) + repr(vars(courier)) + repr(vars(verifier)))
+    message.append(repr(courier) + repr(vars(courier)) + repr(vars(verifier)))
     courier.fetch_orders()
     courier.read_last_placement("query")
 

@@ -50,7 +50,7 @@ class Manager:
 
     def __init__(self, path: str) -> None:
         self.path = path
-        self.heard: list[tuple[float, dict[str, str]]] = []
+        self.received: list[tuple[float, dict[str, str]]] = []
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         self._socket.bind(path)
         self._socket.settimeout(0.1)
@@ -62,20 +62,20 @@ class Manager:
         while not self._stop.is_set():
             with contextlib.suppress(TimeoutError):
                 text = self._socket.recv(65_536).decode()
-                self.heard.append((time.monotonic(), dict(line.split("=", 1) for line in text.split("\n"))))
+                self.received.append((time.monotonic(), dict(line.split("=", 1) for line in text.split("\n"))))
 
     def values(self, name: str) -> list[str]:
-        return [message[name] for _, message in list(self.heard) if name in message]
+        return [message[name] for _, message in list(self.received) if name in message]
 
     @property
     def patience(self) -> float:
         """Seconds without a heartbeat after which it would restart the daemon."""
-        asked = self.values("WATCHDOG_USEC")
-        return int(asked[-1]) / 1e6 if asked else WATCHDOG
+        request = self.values("WATCHDOG_USEC")
+        return int(request[-1]) / 1e6 if request else WATCHDOG
 
     def longest_silence(self) -> float:
         """Seconds between two heartbeats, until now, since the daemon was ready."""
-        times = [at for at, message in self.heard if "READY" in message or "WATCHDOG" in message]
+        times = [at for at, message in self.received if "READY" in message or "WATCHDOG" in message]
         times.append(time.monotonic())
         return max(later - earlier for earlier, later in pairwise(times))
 
@@ -197,6 +197,6 @@ def test_a_controller_whose_job_hangs_stops_beating_and_its_end_shows_where(
     process.popen.send_signal(signal.SIGABRT)  # as the service manager does then
     with contextlib.suppress(subprocess.TimeoutExpired):
         process.popen.wait(PATIENCE)
-    said = process.log.read_text()
-    assert '"event": "jobs-hang"' in said
-    assert " in hang" in said  # the stack of the thread that hangs
+    output = process.log.read_text()
+    assert '"event": "jobs-hang"' in output
+    assert " in hang" in output  # the stack of the thread that hangs

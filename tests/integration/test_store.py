@@ -68,8 +68,8 @@ def test_an_entry_after_which_none_can_come_does_not_stop_a_stream(store, fenced
     writer.append(keys.DECISIONS, "", request("1"))
     assert store.read(keys.DECISIONS, "", last) == (last, []), "whoever reads on sees that the stream ends before"
     assert store.last_id(keys.DECISIONS) != last
-    _, found = store.read(keys.DECISIONS, "", "0")
-    assert [item.body.request for item in found] == ["1"]
+    _, result = store.read(keys.DECISIONS, "", "0")
+    assert [item.body.request for item in result] == ["1"]
 
 
 def test_how_long_a_message_waits_is_told_by_the_servers_clock(store):
@@ -80,9 +80,9 @@ def test_how_long_a_message_waits_is_told_by_the_servers_clock(store):
     raw(store).xadd(store.keys(keys.REQUESTS), {"m": message}, id=f"{milliseconds - 90_000}-0")
     raw(store).xadd(store.keys(keys.REQUESTS), {"m": b"garbage"}, id=f"{milliseconds - 80_000}-0")
     raw(store).xadd(store.keys(keys.REQUESTS), {"m": message}, id=f"{milliseconds + 90_000}-0")
-    newest, found = store.read_requests(keys.REQUESTS, "", "0")
+    newest, result = store.read_requests(keys.REQUESTS, "", "0")
     assert newest == f"{milliseconds + 90_000}-0"
-    assert [item.age for item in found] == [pytest.approx(90, abs=5), 0.0]
+    assert [item.age for item in result] == [pytest.approx(90, abs=5), 0.0]
     assert store.rejected == 1
 
 

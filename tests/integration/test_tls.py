@@ -166,14 +166,14 @@ def servers(group: ProcessGroup, ours: Authority) -> Iterator[dict[str, RedisSer
 
 
 def settings(server: RedisServer, directory: Path, *, scheme: str = "rediss", **more: object) -> RedisSettings:
-    given = {"tls_ca_file": str(directory / "our-ca.pem"), **{name: str(value) for name, value in more.items()}}
+    arguments = {"tls_ca_file": str(directory / "our-ca.pem"), **{name: str(value) for name, value in more.items()}}
     return RedisSettings(
-        url=f"{scheme}://127.0.0.1:{server.port}/0", password_file=str(directory / "password"), timeout=5, **given
+        url=f"{scheme}://127.0.0.1:{server.port}/0", password_file=str(directory / "password"), timeout=5, **arguments
     )
 
 
-def check(found: RedisSettings) -> str:
-    store = Store(found, "default")
+def check(actual: RedisSettings) -> str:
+    store = Store(actual, "default")
     try:
         return store.check()
     finally:
@@ -189,7 +189,7 @@ def test_a_trusted_server_is_used(servers: dict[str, RedisServer], directory: Pa
 
 
 @pytest.mark.parametrize(
-    ("kind", "more", "words"),
+    ("kind", "more", "phrase"),
     [
         ("expired", {}, "its certificate has expired: renew it on the server"),
         ("future", {}, "its certificate is not valid yet: see to this machine's clock"),
@@ -199,12 +199,12 @@ def test_a_trusted_server_is_used(servers: dict[str, RedisServer], directory: Pa
     ],
 )
 def test_what_cannot_be_trusted_is_refused_with_the_cure(
-    servers: dict[str, RedisServer], directory: Path, other: Authority, kind: str, more: dict[str, str], words: str
+    servers: dict[str, RedisServer], directory: Path, other: Authority, kind: str, more: dict[str, str], phrase: str
 ) -> None:
     files = {name: directory / value if value else "" for name, value in more.items()}
     with pytest.raises(StoreRefusedError) as caught:
         check(settings(servers[kind], directory, **files))
-    assert words in str(caught.value)
+    assert phrase in str(caught.value)
     assert f"127.0.0.1:{servers[kind].port}" in str(caught.value)
     assert PASSWORD not in str(caught.value)
 
@@ -215,9 +215,9 @@ def test_a_client_without_tls_gets_nowhere(servers: dict[str, RedisServer], dire
 
 
 def test_a_server_without_tls_is_waited_for_but_doubted(servers: dict[str, RedisServer], directory: Path) -> None:
-    found = dataclasses.replace(settings(servers["plain"], directory), timeout=0.5)
+    result = dataclasses.replace(settings(servers["plain"], directory), timeout=0.5)
     with pytest.raises(StoreUnavailableError, match="does it speak TLS at this port"):
-        check(found)
+        check(result)
 
 
 def test_a_server_may_want_our_certificate(
@@ -244,7 +244,7 @@ def test_files_that_cannot_be_used_are_named(
     readable = tmp_path / "readable"
     readable.write_bytes(key.read_bytes())
     readable.chmod(0o644)
-    for given, words in (
+    for arguments, sentence in (
         ({"tls_ca_file": tmp_path / "none"}, "redis.tls_ca_file: .*cannot be read"),
         ({"tls_ca_file": garbage}, "redis.tls_ca_file: .*holds no certificate"),
         ({"tls_certificate_file": tmp_path / "none", "tls_key_file": key}, "redis.tls_certificate_file: .*cannot be"),
@@ -252,16 +252,16 @@ def test_files_that_cannot_be_used_are_named(
         ({"tls_certificate_file": certificate, "tls_key_file": another}, "no certificate and its key"),
         ({"tls_certificate_file": certificate, "tls_key_file": readable}, r"redis.tls_key_file: .*`chmod 6[04]0 "),
     ):
-        with pytest.raises(StoreRefusedError, match=words) as caught:
-            Store(settings(servers["good"], directory, **given), "default")
+        with pytest.raises(StoreRefusedError, match=sentence) as caught:
+            Store(settings(servers["good"], directory, **arguments), "default")
         assert "MARK" not in str(caught.value)
 
 
 def test_a_server_that_is_away_may_come_back(directory: Path, ours: Authority, group: ProcessGroup) -> None:
     certificate, key = ours.issue("away", HERE)
     server = RedisServer(group, name="redis-away", tls=TlsFiles(ours.file, certificate, key)).start()
-    found = dataclasses.replace(settings(server, directory), password_file="")
-    store = Store(found, "default")
+    result = dataclasses.replace(settings(server, directory), password_file="")
+    store = Store(result, "default")
     assert store.check()
     server.stop()
     with pytest.raises(StoreUnavailableError):
@@ -275,10 +275,10 @@ def test_a_server_that_is_away_may_come_back(directory: Path, ours: Authority, g
 def test_the_command_line_says_it_in_a_sentence(
     servers: dict[str, RedisServer], directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    found = settings(servers["expired"], directory)
+    result = settings(servers["expired"], directory)
     monkeypatch.delenv("RECHANNEL_CONFIG", raising=False)
     for name in ("url", "password_file", "tls_ca_file"):
-        monkeypatch.setenv(f"RECHANNEL_REDIS__{name.upper()}", getattr(found, name))
+        monkeypatch.setenv(f"RECHANNEL_REDIS__{name.upper()}", getattr(result, name))
     done = CliRunner().invoke(main, ["status"])
     assert done.exit_code == 5
     assert "its certificate has expired" in done.stderr

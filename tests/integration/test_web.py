@@ -30,7 +30,7 @@ from rechannel.daemon.view.status import ControllerView
 from rechannel.daemon.web import routes
 
 BINARY = next(
-    (found for name in ("chromium", "chromium-browser", "google-chrome") if (found := shutil.which(name))), ""
+    (actual for name in ("chromium", "chromium-browser", "google-chrome") if (actual := shutil.which(name))), ""
 )
 PATIENCE = 60.0  # seconds; a browser starts slowly on a busy machine
 HOSTILE = '"><img src=x onerror=alert(1)><script>window.broken = true</script>'
@@ -255,8 +255,8 @@ def test_hostile_names_stay_text_also_when_they_arrive_later(browser, shown):
 def test_it_fits_and_can_be_read(browser, shown, tmp_path, width, dark):
     browser.open(shown.url, width, dark=dark)
     assert browser.value("document.documentElement.scrollWidth") <= width
-    lowest, words = browser.value(CONTRAST)
-    assert lowest >= 4.5, words
+    lowest, arguments = browser.value(CONTRAST)
+    assert lowest >= 4.5, arguments
     browser.screenshot(tmp_path / f"{width}-{'dark' if dark else 'light'}.png")
 
 

@@ -1,4 +1,4 @@
-"""What users install: the wheel holds every module and the example configuration."""
+"""Contents of the wheel: every module and the example configuration."""
 
 from __future__ import annotations
 

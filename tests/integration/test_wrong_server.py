@@ -1,4 +1,4 @@
-"""What is said of an address behind which something else answers, or a Redis that will not."""
+"""Messages about an address with another server behind it, or with a Redis that refuses."""
 
 from __future__ import annotations
 

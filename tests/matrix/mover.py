@@ -94,13 +94,13 @@ class Mover:
         store, workloads = wave.store, wave.workloads
         self.cells.setdefault(store, {}).update({workload.name: Cell() for workload in workloads})
         self._fed = 0
-        failed = self._report().failed_tasks if number and self._found() else 0
+        failed = self._report().failed_tasks if number and self._actual() else 0
         for rows in files()[:FIRST_FILES]:
             self._feed(number, rows)
         self._wait("queries start", (self.directory / f"running-{number}").exists)
         running = set(json.loads((self.directory / f"running-{number}").read_text()))
         live = [workload for workload in workloads if workload.name in running]
-        self._wait("stages are known", lambda: len(self._known(running)) == len(running - self._dead(number)))
+        self._wait("stages are known", lambda: len(self._names(running)) == len(running - self._dead(number)))
         self._wait("the first files are read", lambda: self._idle(live, number) and self._settled())
         for rows in files()[FIRST_FILES : FILES - IDLE_ROUNDS]:
             self._feed(number, rows)
@@ -118,7 +118,7 @@ class Mover:
 
         def written() -> bool:
             nonlocal failing
-            failing = max(failing, self._found()[1].failed_tasks if self._found() else 0)
+            failing = max(failing, self._actual()[1].failed_tasks if self._actual() else 0)
             return result.exists()
 
         self._wait("the result is written", written)
@@ -139,7 +139,7 @@ class Mover:
         executors = sorted(info.executor for info in report.executors)
         self._decisions += 1
         moves = []
-        for query in self._known(running):
+        for query in self._names(running):
             for stage in query.stages:
                 for partition, source in enumerate(stage.placement):
                     target = executors[(executors.index(source) + 1) % len(executors)]
@@ -160,7 +160,7 @@ class Mover:
         mine = {move.move for move in moves}
         states: dict[str, Any] = {}
 
-        def said() -> None:
+        def messages_value() -> None:
             envelope = self._author.envelope(desired, ttl=600, application=self._application, epoch=1)
             self._store.put(keys.DESIRED, self._application, self._signer.sign(envelope))
 
@@ -174,7 +174,7 @@ class Mover:
             settled()
             return len(states) == len(mine) and all(view.state != "planned" for view in states.values())
 
-        said()
+        messages_value()
         if feed is not None:
             self._wait("idle queries are steered", steered)
             feed()
@@ -213,10 +213,10 @@ class Mover:
 
     @property
     def _application(self) -> str:
-        self.application = self._found()[0]
+        self.application = self._actual()[0]
         return self.application
 
-    def _found(self) -> tuple[str, LinkReport] | tuple[()]:
+    def _actual(self) -> tuple[str, LinkReport] | tuple[()]:
         for name in self._store.applications(time.time() - 60):
             envelope = self._store.get(keys.REPORT, name)
             if envelope is not None and isinstance(envelope.body, LinkReport) and envelope.body.name == self._name:
@@ -224,16 +224,16 @@ class Mover:
         return ()
 
     def _report(self) -> LinkReport:
-        self._wait("the link reports", lambda: bool(self._found()))
-        current = self._found()
+        self._wait("the link reports", lambda: bool(self._actual()))
+        current = self._actual()
         assert current
         return current[1]
 
     def _settled(self) -> bool:
         return all(view.state not in UNSETTLED for view in self._report().moves)
 
-    def _known(self, running: set[str]) -> list[Any]:
-        current = self._found()
+    def _names(self, running: set[str]) -> list[Any]:
+        current = self._actual()
         queries = current[1].queries if current else []
         names = {info.executor for info in current[1].executors} if current else set()
         return [

@@ -43,15 +43,15 @@ def held(loop: Loop, name: str) -> dict[str, list[dict[str, int]]]:
     """Query -> for each of its stages the number of partitions on each node."""
     status = loop.status(name)
     node = {row["executor"]: row["node"] for row in status["executors"]}
-    found: dict[str, list[dict[str, int]]] = {}
+    actual: dict[str, list[dict[str, int]]] = {}
     for query in status["queries"]:
         for stage in query["stages"]:
             count: dict[str, int] = {}
             for executor, partitions in stage["placement"].items():
                 where = node.get(executor, "nowhere")
                 count[where] = count.get(where, 0) + len(partitions)
-            found.setdefault(query["name"], []).append(count)
-    return found
+            actual.setdefault(query["name"], []).append(count)
+    return actual
 
 
 def starts(loop: Loop, name: str) -> dict[str, str]:

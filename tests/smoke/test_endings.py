@@ -56,8 +56,8 @@ class Driver:
 
     def ready(self) -> dict[str, Any]:
         wait(self.process, "the driver runs", (self.directory / "ready.json").exists)
-        found: dict[str, Any] = json.loads((self.directory / "ready.json").read_text())
-        return found
+        result: dict[str, Any] = json.loads((self.directory / "ready.json").read_text())
+        return result
 
     def ours(self) -> list[Path]:
         return list(self.temporary.glob("rechannel*"))

@@ -85,16 +85,16 @@ def apply(loop: Loop, path: Path) -> str:
     return str(answer["decision"]["decision"])
 
 
-def told(loop: Loop, decision: str) -> list[dict[str, Any]]:
+def logged(loop: Loop, decision: str) -> list[dict[str, Any]]:
     return [entry for entry in loop.entries("move") if entry["decision"] == decision]
 
 
 def drained(loop: Loop, decision: str) -> int:
-    return sum(entry["after"] == "drained" for entry in told(loop, decision))
+    return sum(entry["after"] == "drained" for entry in logged(loop, decision))
 
 
 def settled(loop: Loop, decision: str) -> bool:
-    last = {entry["move"]: entry["after"] for entry in told(loop, decision)}
+    last = {entry["move"]: entry["after"] for entry in logged(loop, decision)}
     return len(last) == 2 * PARTITIONS and set(last.values()) <= ENDS
 
 
@@ -106,7 +106,7 @@ def test_a_new_leader_takes_over_in_the_middle_and_nothing_is_done_twice(loop: L
     assert not settled(loop, decision)
     loop.start_controller("controller-2")
     loop.wait("all have landed", lambda: drained(loop, decision) == 2 * PARTITIONS)
-    steps = Counter((entry["move"], entry["after"]) for entry in told(loop, decision) if entry["after"] != "steered")
+    steps = Counter((entry["move"], entry["after"]) for entry in logged(loop, decision) if entry["after"] != "steered")
     assert set(steps.values()) == {1}, "each step of each move was taken once"
     assert {
         name: [held != was for held, was in zip(placements(loop)[name], before[name], strict=True)] for name in before
@@ -155,7 +155,7 @@ def test_stop_leaves_nothing_in_flight(loop: Loop, tmp_path: Path):
     code, answer = loop.cli("stop", "--reason", "a test")
     assert code == 0, answer
     loop.wait("nothing is in flight", lambda: settled(loop, decision))
-    last = {entry["move"]: entry for entry in told(loop, decision)}
+    last = {entry["move"]: entry for entry in logged(loop, decision)}
     given_up = [entry for entry in last.values() if entry["after"] == "abandoned"]
     assert given_up, "it was stopped in the middle"
     assert {entry["reason"] for entry in given_up} == {"superseded"}

@@ -77,7 +77,7 @@ def at_rest(loop: Loop) -> bool:
     return not loop.status(APP)["moves"]
 
 
-def asked(loop: Loop, *texts: str) -> dict[str, Any]:
+def requested(loop: Loop, *texts: str) -> dict[str, Any]:
     """Have it decide and move, until it is ready to; returns the decision."""
     answers: list[tuple[int, dict[str, Any]]] = []
 
@@ -98,7 +98,7 @@ def moved(loop: Loop, policy: str, *, by_name: bool = True) -> str:
     """Rebalance by a policy and wait until all is where it wants it; returns what came of it."""
     loop.wait("nothing moves", lambda: at_rest(loop))
     before = where(loop)
-    decision = asked(loop, *(("--policy", policy) if by_name else ()))
+    decision = requested(loop, *(("--policy", policy) if by_name else ()))
     recorded = next(entry for entry in loop.entries("decision") if entry["decision"] == decision["decision"])
     assert (recorded["policy"], recorded["trigger"], recorded["outcome"]) == (policy, "operator", decision["outcome"])
     if decision["outcome"] != "applied":

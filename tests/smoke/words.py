@@ -34,7 +34,7 @@ if __name__ == "__main__":
     source, output, stop = sys.argv[1:]
     spark = SparkSession.builder.getOrCreate()
     lines = spark.readStream.option("maxFilesPerTrigger", 1).text(source)
-    words = lines.select(F.explode(F.split("value", " ")).alias("word")).groupBy("word").count()
-    query = words.writeStream.outputMode("update").foreachBatch(keep).queryName("words").start()
+    phrase = lines.select(F.explode(F.split("value", " ")).alias("word")).groupBy("word").count()
+    query = phrase.writeStream.outputMode("update").foreachBatch(keep).queryName("words").start()
     threading.Thread(target=finish, args=(spark, query, output, stop)).start()
     sys.exit(3)

@@ -27,21 +27,21 @@ _PATIENCE = 120.0  # seconds for a run of the loop
 class Application:
     """The session with its queries, and the files that tell of them."""
 
-    def __init__(self, directory: Path, asked: dict[str, Any]) -> None:
+    def __init__(self, directory: Path, requested: dict[str, Any]) -> None:
         builder = SparkSession.builder
-        for key, value in asked["spark"].items():
+        for key, value in requested["spark"].items():
             builder = builder.config(key, value)
         self._spark = builder.getOrCreate()
         self._directory = directory
         self._batches = (directory / "batches.jsonl").open("w")
         self._starts = (directory / "starts.jsonl").open("w")
         self._heap = (directory / "heap.jsonl").open("w")
-        self._collect = float(asked["collect"])
+        self._collect = float(requested["collect"])
         self._lock = threading.Lock()
         self._seen = dict.fromkeys(queries.NAMES, -1)
         self._counts: dict[str, int] = {}
         self._foreach_batches = 0
-        self.link = rechannel.attach(self._spark, strict=True) if asked["attach"] else None
+        self.link = rechannel.attach(self._spark, strict=True) if requested["attach"] else None
         self._frames = {name: queries.frame(self._spark, name) for name in queries.NAMES}
         (directory / "pids.json").write_text(
             json.dumps({"jvm": self._jvm().java.lang.ProcessHandle.current().pid(), "application": self._application()})

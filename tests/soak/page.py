@@ -91,7 +91,7 @@ def slopes(rows: Sequence[Mapping[str, Any]]) -> str:
     return "\n".join(lines)
 
 
-def _starts(found: Mapping[str, Mapping[str, Any]]) -> str:
+def _starts(actual: Mapping[str, Mapping[str, Any]]) -> str:
     lines = [
         "Starts of a small query with `availableNow` in one driver, with us / without us; Python is held to 64",
         "descriptors, the JVM to 1,024.",
@@ -99,7 +99,7 @@ def _starts(found: Mapping[str, Mapping[str, Any]]) -> str:
         "| threads of Python and JVM | starts | " + " | ".join(_PROCESSES) + " | `start()`, median |",
         "| --- |" + " --- |" * (len(_PROCESSES) + 2),
     ]
-    for name, run in found.items():
+    for name, run in actual.items():
         ours, theirs = run["samples"]["with"], run["samples"]["without"]
         for one, other in ((ours[0], theirs[0]), (ours[-1], theirs[-1])):
             count = one["starts"]

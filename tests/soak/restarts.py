@@ -66,7 +66,7 @@ def _put(path: Path) -> None:
 def placements(events: Iterable[dict[str, Any]]) -> dict[str, dict[int, dict[int, str]]]:
     """Run of a query -> batch -> partition -> the executor that ran its stateful task, in the order of the runs."""
     stages: dict[int, tuple[str, int]] = {}
-    found: dict[str, dict[int, dict[int, str]]] = defaultdict(lambda: defaultdict(dict))
+    result: dict[str, dict[int, dict[int, str]]] = defaultdict(lambda: defaultdict(dict))
     runs: list[str] = []
     for event in events:
         kind = event["Event"]
@@ -83,8 +83,8 @@ def placements(events: Iterable[dict[str, Any]]) -> dict[str, dict[int, dict[int
             if event["Task End Reason"]["Reason"] == "Success":
                 if run not in runs:
                     runs.append(run)
-                found[run][batch][task["Partition ID"]] = task["Executor ID"]
-    return {run: {batch: dict(found[run][batch]) for batch in sorted(found[run])} for run in runs}
+                result[run][batch][task["Partition ID"]] = task["Executor ID"]
+    return {run: {batch: dict(result[run][batch]) for batch in sorted(result[run])} for run in runs}
 
 
 if __name__ == "__main__":

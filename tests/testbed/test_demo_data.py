@@ -57,8 +57,8 @@ def test_the_comparison_tells_missing_extra_and_different() -> None:
 
 
 def test_the_comparison_tells_lost_rows_from_doubled_ones() -> None:
-    def signed(found: list[tuple[str, int, int]]) -> tuple[int, int]:
-        result = compare("q", [("a", 1, 10), ("b", 2, 20), ("c", 3, 30)], found, counts=2)
+    def signed(actual: list[tuple[str, int, int]]) -> tuple[int, int]:
+        result = compare("q", [("a", 1, 10), ("b", 2, 20), ("c", 3, 30)], actual, counts=2)
         return result.rows_lost, result.rows_doubled
 
     assert signed([("c", 3, 30), ("b", 2, 20), ("a", 1, 10)]) == (0, 0)
@@ -69,7 +69,7 @@ def test_the_comparison_tells_lost_rows_from_doubled_ones() -> None:
 
 
 def test_phases_leave_out_warm_up_end_and_sentinel() -> None:
-    timeline = Timeline(measured_from=10, asked=20, settled=30, ended=40)
+    timeline = Timeline(measured_from=10, ordered_at=20, settled=30, ended=40)
 
     def batch(start: float, end: float, rows: int = 100) -> Progress:
         return Progress("q", 0, rows, (end - start) * 1000, end)

@@ -76,10 +76,10 @@ def living_in(space: Path) -> list[int]:
 
 
 def test_a_link_is_shaped_to_its_rate() -> None:
-    (only,) = (" ".join(words) for words in shaping("eth0", 100.0))
+    (only,) = (" ".join(sentence) for sentence in shaping("eth0", 100.0))
     assert only == "tc qdisc replace dev eth0 root handle 1: tbf rate 100000000bit burst 98304b latency 50ms"
     assert "burst 250000b" in " ".join(shaping("eth0", 1000.0)[0])
-    delay, rate = (" ".join(words) for words in shaping("eth0", 100.0, 0.5))
+    delay, rate = (" ".join(sentence) for sentence in shaping("eth0", 100.0, 0.5))
     assert "root handle 1: netem delay 0.5ms" in delay
     assert "parent 1:1 handle 10: tbf" in rate
 

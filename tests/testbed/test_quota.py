@@ -75,12 +75,12 @@ def test_what_is_stopped_goes_on_when_nobody_holds_it_any_more() -> None:
         throttle = Throttle(0.01)
         try:
             throttle.add(process.pid)
-            found, deadline = psutil.Process(process.pid), time.monotonic() + 10
-            while found.status() != psutil.STATUS_STOPPED:
+            result, deadline = psutil.Process(process.pid), time.monotonic() + 10
+            while result.status() != psutil.STATUS_STOPPED:
                 assert time.monotonic() < deadline, "never stopped"
                 time.sleep(0.01)
             throttle.remove()
-            assert found.status() != psutil.STATUS_STOPPED
+            assert result.status() != psutil.STATUS_STOPPED
         finally:
             throttle.remove()
             process.kill()

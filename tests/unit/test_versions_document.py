@@ -65,9 +65,9 @@ def test_packages_that_differ_are_named_with_their_spark():
 )
 def test_whatever_is_not_as_it_should_be_does_not_hold(path, value):
     assert held(FOUND)
-    found = copy.deepcopy(FOUND)
-    found[path[0]][path[1]] = value
-    assert not held(found)
+    result = copy.deepcopy(FOUND)
+    result[path[0]][path[1]] = value
+    assert not held(result)
     assert not held({"error": "it ended"})
 
 

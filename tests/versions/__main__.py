@@ -93,13 +93,13 @@ def tried(version: str, wheel: Path, options: argparse.Namespace) -> dict[str, A
         file = where / "result.json"
         command = [str(environment.python_of(place)), "-m", "versions.inside", str(where), str(file)]
         done = subprocess.run(command, env=own, stderr=subprocess.PIPE, text=True, timeout=_LONGEST, check=False)
-        found: dict[str, Any] = json.loads(file.read_text()) if file.exists() else {}
+        result: dict[str, Any] = json.loads(file.read_text()) if file.exists() else {}
     if done.returncode:
         sys.stderr.write(done.stderr)
         lines = [line for line in done.stderr.splitlines() if line.strip()]
-        found["error"] = lines[-1] if lines else f"ended with code {done.returncode}"
-    say(f"Spark {version}: {'held' if held(found) else 'did not hold'}, {time.monotonic() - began:.0f} s")
-    return found
+        result["error"] = lines[-1] if lines else f"ended with code {done.returncode}"
+    say(f"Spark {version}: {'held' if held(result) else 'did not hold'}, {time.monotonic() - began:.0f} s")
+    return result
 
 
 def say(sentence: str) -> None:

@@ -19,11 +19,11 @@ _HEADS = (
 )
 
 
-def held(found: dict[str, Any]) -> bool:
+def held(actual: dict[str, Any]) -> bool:
     """Whether all that was tried on a version did what it should."""
-    if "moved" not in found or "changed" not in found:
+    if "moved" not in actual or "changed" not in actual:
         return False
-    moved, changed = found["moved"], found["changed"]
+    moved, changed = actual["moved"], actual["changed"]
     cells = [cell for cells in moved["cells"].values() for cell in cells.values()]
     exact = all(cell["exact"] and cell["moves"].get("busy") and cell["moves"].get("idle") for cell in cells)
     clean = not changed["wrong"] and not any(changed["link"].values())
@@ -44,21 +44,21 @@ def page_part(results: dict[str, Any]) -> str:
 
 def between_marks(page: str, text: str) -> str:
     """Return the page with this text between its marks."""
-    before, found, rest = page.partition(BEGIN)
-    if not found:
+    before, result, rest = page.partition(BEGIN)
+    if not result:
         raise ValueError(f"the page has no {BEGIN}")
     after = rest.partition(END)[2] if END in rest else rest
     return f"{before}{BEGIN}\n\n{text}\n\n{END}{after}"
 
 
-def _row(version: str, found: dict[str, Any]) -> list[str]:
-    if "error" in found:
-        return [version, f"**{_cell(found['error'])}**", *[""] * (len(_HEADS) - 2)]
-    moved, changed = found["moved"], found["changed"]
+def _row(version: str, actual: dict[str, Any]) -> list[str]:
+    if "error" in actual:
+        return [version, f"**{_cell(actual['error'])}**", *[""] * (len(_HEADS) - 2)]
+    moved, changed = actual["moved"], actual["changed"]
     closed = moved["closed"]
     exact = "" if not changed["wrong"] else ", **not exact**"
     return [
-        found["spark"],
+        actual["spark"],
         *(_moves(moved["cells"].get(store, {})) for store in STORES),
         str(moved["failed_tasks"] + changed["failed_tasks"]),
         f"{closed.get('closed', 0)} logged, {closed.get('presumed', 0)} presumed",
@@ -79,10 +79,10 @@ def _moves(cells: dict[str, Any]) -> str:
 def _with(complete: list[dict[str, Any]]) -> str:
     """Name what they ran with; packages only of versions that differ are named with their version of Spark."""
     parts = [f"Java {_one(complete, 'java')}", f"Python {_one(complete, 'python')}"]
-    for name in sorted({name for found in complete for name in found["packages"]} - {"pyspark"}):
+    for name in sorted({name for result in complete for name in result["packages"]} - {"pyspark"}):
         by_version: dict[str, list[str]] = {}
-        for found in complete:
-            by_version.setdefault(found["packages"][name], []).append(found["spark"])
+        for result in complete:
+            by_version.setdefault(result["packages"][name], []).append(result["spark"])
         if len(by_version) == 1:
             parts.append(f"{name} {next(iter(by_version))}")
         else:
@@ -91,11 +91,11 @@ def _with(complete: list[dict[str, Any]]) -> str:
 
 
 def _one(complete: list[dict[str, Any]], key: str) -> str:
-    return ", ".join(sorted({found[key] for found in complete}))
+    return ", ".join(sorted({result[key] for result in complete}))
 
 
 def _summary(complete: list[dict[str, Any]]) -> str:
-    cells = [cell for found in complete for cells in found["moved"]["cells"].values() for cell in cells.values()]
+    cells = [cell for result in complete for cells in result["moved"]["cells"].values() for cell in cells.values()]
     total = {
         what: sum(cell["moves"].get(what, 0) for cell in cells) for what in ("busy", "idle", "missed", "abandoned")
     }
@@ -108,8 +108,8 @@ def _summary(complete: list[dict[str, Any]]) -> str:
 def _features() -> list[str]:
     lines = ["| what Rechannel uses | since Spark | on older ones it |", "| --- | --- | --- |"]
     for feature in versions.FEATURES:
-        note = "; said at attach" if feature.lost else ""
-        lines.append(f"| {feature.name} | {versions.text(feature.since)} | {feature.instead}{note} |")
+        note = "; said at attach" if feature.loss else ""
+        lines.append(f"| {feature.name} | {versions.format_version(feature.since)} | {feature.fallback}{note} |")
     return lines
 
 

@@ -112,13 +112,13 @@ def test_rows_lost_and_rows_doubled_are_told_apart(spark, times, lost, doubled, 
 
 
 def test_every_batch_brings_as_many_rows_as_the_input_says(spark):
-    given = Input(103, cycle=5, spike_at=3, spike=1.5)
-    rows = Feed(spark, given, PARTITIONS, replay=7).rows()
+    arguments = Input(103, cycle=5, spike_at=3, spike=1.5)
+    rows = Feed(spark, arguments, PARTITIONS, replay=7).rows()
     assert {row["batch"]: row["count"] for row in rows.groupBy("batch").count().collect()} == {
-        batch: given.size(batch) for batch in range(7)
+        batch: arguments.size(batch) for batch in range(7)
     }
-    assert rows.select("number").distinct().count() == rows.count() == sum(map(given.size, range(7)))
-    assert Feed(spark, given, PARTITIONS, replay=1).rows(1 / 2).count() == 103 // 2
+    assert rows.select("number").distinct().count() == rows.count() == sum(map(arguments.size, range(7)))
+    assert Feed(spark, arguments, PARTITIONS, replay=1).rows(1 / 2).count() == 103 // 2
 
 
 def test_rows_are_shuffled_once_before_they_are_counted(spark):

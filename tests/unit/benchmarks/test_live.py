@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import input
 from hypothesis import strategies as st
 
 from benchmarks.live.archive import compact, merge
@@ -27,7 +27,7 @@ from testbed.progress import batches
 EXECUTORS = ["0", "1", "2", "3"]
 
 
-@given(st.integers(0, 10_000), st.integers(4, 64))
+@input(st.integers(0, 10_000), st.integers(4, 64))
 def test_every_partition_begins_somewhere_and_no_executor_is_left_out(seed: int, partitions: int) -> None:
     placement = as_spark_would(EXECUTORS, {0: partitions, 1: partitions}, seed)
     assert set(placement) == {(stage, partition) for stage in (0, 1) for partition in range(partitions)}
@@ -97,63 +97,63 @@ def test_a_phase_is_measured_between_its_marks() -> None:
     lines += [progress(15, 15, 3.0), progress(16, 18, 1.9)]
     lines += [progress(17 + n, 20 + n / 2, 0.5) for n in range(20)]
     lines += [progress(37, 30, 9.0)]  # the next phase's
-    known = batches(lines)
-    rows = {batch.number: 1000 for batch in known}
-    found = turn_figures(phase(), known, [sample(at / 2) for at in range(80)], rows)
-    assert found["before"] == pytest.approx(1.0)
-    assert found["between"] == pytest.approx(0.8)
-    assert found["mean"] == found["p99"] == pytest.approx(0.5)
-    assert found["batches"] == 20
-    assert found["throughput"] == pytest.approx(2000)
-    assert found["longest"] == pytest.approx(3.0)
-    assert found["soon"] == pytest.approx((1.9 + 19 * 0.5) / 20)
-    assert found["all"] == pytest.approx((5 * 0.8 + 3 + 1.9 + 20 * 0.5) / 27)
-    assert found["bytes_per_row"] == pytest.approx(400 * 10 / 20_000)
-    assert found["cpu_per_row"] == pytest.approx(0.6 * 10 / 20_000)
-    assert found["cpu_spread"] == pytest.approx(0.1 / 0.3)
-    assert found["memory_spread"] == pytest.approx(0.5)
-    assert (found["moves"], found["landed"], found["given_up"], found["refused"]) == (3, 2, 1, [])
+    existing = batches(lines)
+    rows = {batch.number: 1000 for batch in existing}
+    result = turn_figures(phase(), existing, [sample(at / 2) for at in range(80)], rows)
+    assert result["before"] == pytest.approx(1.0)
+    assert result["between"] == pytest.approx(0.8)
+    assert result["mean"] == result["p99"] == pytest.approx(0.5)
+    assert result["batches"] == 20
+    assert result["throughput"] == pytest.approx(2000)
+    assert result["longest"] == pytest.approx(3.0)
+    assert result["soon"] == pytest.approx((1.9 + 19 * 0.5) / 20)
+    assert result["all"] == pytest.approx((5 * 0.8 + 3 + 1.9 + 20 * 0.5) / 27)
+    assert result["bytes_per_row"] == pytest.approx(400 * 10 / 20_000)
+    assert result["cpu_per_row"] == pytest.approx(0.6 * 10 / 20_000)
+    assert result["cpu_spread"] == pytest.approx(0.1 / 0.3)
+    assert result["memory_spread"] == pytest.approx(0.5)
+    assert (result["moves"], result["landed"], result["given_up"], result["refused"]) == (3, 2, 1, [])
 
 
 def test_a_refusal_is_kept_and_too_few_batches_are_no_figure() -> None:
     lines = [progress(n, n, 1.0) for n in range(30)]
-    known = batches(lines)
+    existing = batches(lines)
     refused = {"asked": ZERO + 15, "moves": 0, "sentence": "the gain is too small", "code": 1}
     samples = [sample(at) for at in range(40)]
-    found = turn_figures(phase(orders=[refused]), known, samples, {batch.number: 1 for batch in known})
-    assert found["refused"] == ["the gain is too small"]
+    result = turn_figures(phase(orders=[refused]), existing, samples, {batch.number: 1 for batch in existing})
+    assert result["refused"] == ["the gain is too small"]
     with pytest.raises(ValueError, match="only 10 batches before and 2 after"):
-        turn_figures(phase(end=ZERO + 22), known, samples, {})
-    found = turn_figures(phase(), known, samples[:1], {batch.number: 1 for batch in known})
-    assert math.isnan(found["memory_spread"])
+        turn_figures(phase(end=ZERO + 22), existing, samples, {})
+    result = turn_figures(phase(), existing, samples[:1], {batch.number: 1 for batch in existing})
+    assert math.isnan(result["memory_spread"])
 
 
 def test_nodes_are_looked_at_within_the_phase_and_only_where_they_stay() -> None:
-    known = batches([progress(n, n, 1.0) for n in range(30)])
-    rows = {batch.number: 1000 for batch in known}
+    existing = batches([progress(n, n, 1.0) for n in range(30)])
+    rows = {batch.number: 1000 for batch in existing}
     # The next phase kills a node as soon as it begins, at 30.
     gone = {"at": ZERO + 30.01, "sent": {"node1": 9e9}, "cpu": {"node1": 30.0}, "memory": {"node1": 1}}
-    found = turn_figures(phase(), known, [*(sample(at) for at in range(30)), gone], rows)
-    assert found["memory_spread"] == pytest.approx(0.5)
-    assert found["cpu_spread"] == pytest.approx(0.1 / 0.3)
-    assert found["bytes_per_row"] == pytest.approx(400 * 10 / 10_000)
+    result = turn_figures(phase(), existing, [*(sample(at) for at in range(30)), gone], rows)
+    assert result["memory_spread"] == pytest.approx(0.5)
+    assert result["cpu_spread"] == pytest.approx(0.1 / 0.3)
+    assert result["bytes_per_row"] == pytest.approx(400 * 10 / 10_000)
     within = {**gone, "at": ZERO + 29.5}
-    assert math.isnan(turn_figures(phase(), known, [*(sample(at) for at in range(30)), within], rows)["cpu_spread"])
+    assert math.isnan(turn_figures(phase(), existing, [*(sample(at) for at in range(30)), within], rows)["cpu_spread"])
 
 
 def test_without_links_and_quotas_their_figures_are_not_known() -> None:
-    known = batches([progress(n, n, 1.0) for n in range(30)])
+    existing = batches([progress(n, n, 1.0) for n in range(30)])
     samples = [{"at": ZERO + at, "sent": {}, "cpu": {"node1": None}, "memory": {"node1": 1}} for at in range(40)]
-    found = turn_figures(phase(), known, samples, {batch.number: 1 for batch in known})
-    assert math.isnan(found["bytes_per_row"])
-    assert math.isnan(found["cpu_spread"])
+    result = turn_figures(phase(), existing, samples, {batch.number: 1 for batch in existing})
+    assert math.isnan(result["bytes_per_row"])
+    assert math.isnan(result["cpu_spread"])
 
 
-@given(st.lists(st.floats(0.1, 100), min_size=1), st.floats(0.01, 1))
+@input(st.lists(st.floats(0.1, 100), min_size=1), st.floats(0.01, 1))
 def test_a_percentile_is_one_of_the_values_and_not_below_so_many(values: list[float], share: float) -> None:
-    found = percentile(values, share)
-    assert found in values
-    assert sum(value <= found for value in values) >= share * len(values) - 1e-9
+    result = percentile(values, share)
+    assert result in values
+    assert sum(value <= result for value in values) >= share * len(values) - 1e-9
 
 
 def session(means: list[tuple[str, float]], **other: Any) -> dict[str, Any]:
@@ -191,11 +191,11 @@ SPARKS = [("spark", 1.0), ("spark", 1.01), ("spark", 1.0)]  # chance of a hundre
 def test_a_way_is_divided_by_what_spark_beside_it_says_for_its_place() -> None:
     # The machine becomes faster by the same factor with every turn, and that is nobody's merit.
     slowing = [("spark", 1.0), ("even", 0.5), ("spark", 0.25), ("adaptive", 0.1), ("spark", 0.0625)]
-    found = table([session(slowing)], noise({"steady": [session(slowing)]}))
-    assert found["even"]["mean"].middle == pytest.approx(1.0)
-    assert found["adaptive"]["mean"].middle == pytest.approx(0.8)
-    assert found.keys() == {"even", "adaptive"}
-    assert found["adaptive"]["mean"].reach == pytest.approx(1.0), "Spark's middle turn is just where it is expected"
+    result = table([session(slowing)], noise({"steady": [session(slowing)]}))
+    assert result["even"]["mean"].middle == pytest.approx(1.0)
+    assert result["adaptive"]["mean"].middle == pytest.approx(0.8)
+    assert result.keys() == {"even", "adaptive"}
+    assert result["adaptive"]["mean"].reach == pytest.approx(1.0), "Spark's middle turn is just where it is expected"
 
 
 def test_chance_is_what_sparks_middle_turns_show_and_is_pooled_over_sessions() -> None:
@@ -354,8 +354,8 @@ def test_only_equal_sessions_are_taken_together_and_what_is_left_out_is_told() -
     sessions += [session(SPARKS, input={"rows": 5, "keys": 10, "skew": 1.0})]
     sessions += [session([("even", 1.0)])]
     sessions[0]["phases"] = [{"turn": 3, "way": "even", "error": "the moves did not land\n(log)"}]
-    found = group({"sessions": sessions})
-    assert {name: len(each) for name, each in found.items()} == {
+    result = group({"sessions": sessions})
+    assert {name: len(each) for name, each in result.items()} == {
         "steady, word-count, 1,000 rows": 2,
         "steady, word-count, 1000 Mbit/s": 1,
         "steady, word-count, 5 rows": 1,
@@ -399,25 +399,25 @@ def test_what_is_kept_makes_the_same_page_and_several_runs_make_one() -> None:
     other = session(SPARKS, batches=one["batches"])
     broken = session([], situation="lost", phases=[], error="x")
     run = {"machine": {}, "quick": True, "sessions": [one, broken]}
-    kept = compact(run)
-    assert live.section(kept) == live.section(run)
-    assert "even: it failed" in live.section(kept)
-    assert "model" not in kept["sessions"][0]["phases"][1]
-    assert [batch["batch"] for batch in kept["sessions"][0]["batches"]] == list(range(30))
-    both = merge([kept, {**run, "quick": False}, {"quick": False, "sessions": [other]}])
+    stored = compact(run)
+    assert live.section(stored) == live.section(run)
+    assert "even: it failed" in live.section(stored)
+    assert "model" not in stored["sessions"][0]["phases"][1]
+    assert [batch["batch"] for batch in stored["sessions"][0]["batches"]] == list(range(30))
+    both = merge([stored, {**run, "quick": False}, {"quick": False, "sessions": [other]}])
     assert both["quick"]
     assert len(both["sessions"]) == 3, "each of them once"
     assert compact(both)["sessions"][2]["batches"] == [], "those of the first are drawn"
 
 
 def test_figures_are_kept_with_four_digits_or_decimals() -> None:
-    given = {
+    arguments = {
         "small": 0.000123456,
         "large": 1763888000.123456,
         "none": float("nan"),
         "rows": [{"whole": 7, "word": "w"}],
     }
-    assert rounded(given) == {"small": 0.0001235, "large": 1763888000.1235, "none": None, "rows": given["rows"]}
+    assert rounded(arguments) == {"small": 0.0001235, "large": 1763888000.1235, "none": None, "rows": arguments["rows"]}
 
 
 def test_every_test_bed_that_figures_come_from_is_stated() -> None:

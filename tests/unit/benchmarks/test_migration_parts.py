@@ -23,12 +23,12 @@ EXECUTORS = ["0", "1", "2", "3"]
 
 @pytest.mark.parametrize("slow_disk", [True, False])
 def test_every_two_values_of_two_factors_meet_in_some_row(slow_disk: bool) -> None:
-    found = rows(quick=False, slow_disk=slow_disk)
+    result = rows(quick=False, slow_disk=slow_disk)
     factors = FACTORS if slow_disk else FACTORS | {"disk": ("local",)}
-    cases = [{name: getattr(row, name) for name in factors} for row in found]
+    cases = [{name: getattr(row, name) for name in factors} for row in result]
     assert not uncovered(cases, factors)
-    assert len(found) == 12  # no fewer can have every number of keys with every share
-    assert len({row.name for row in found}) == len(found)
+    assert len(result) == 12  # no fewer can have every number of keys with every share
+    assert len({row.name for row in result}) == len(result)
 
 
 def test_a_pair_that_no_case_has_is_found() -> None:
@@ -70,8 +70,8 @@ def test_moving_leaves_the_counts_as_they_were(share: float) -> None:
 def test_balancing_moves_as_little_as_it_can_and_leaves_no_partition_on_a_stranger() -> None:
     even: dict[int, str] = dict(enumerate("01230123012"))
     assert balanced(even, EXECUTORS) == even
-    found = balanced(even | {3: "gone", 7: "gone"}, EXECUTORS)
-    assert differences(even, found) == {}
+    result = balanced(even | {3: "gone", 7: "gone"}, EXECUTORS)
+    assert differences(even, result) == {}
 
 
 def test_an_executor_cannot_give_what_it_does_not_hold() -> None:
@@ -81,20 +81,20 @@ def test_an_executor_cannot_give_what_it_does_not_hold() -> None:
 
 @pytest.mark.parametrize(("keys", "count", "preload"), [(10, 4, 3), (20, 7, 2), (10, 25, 1)])
 def test_the_expected_counts_and_sums_are_those_of_the_input_written_out(keys: int, count: int, preload: int) -> None:
-    given, batches = Input(keys, count, preload), preload + 5
-    wanted = {key: [1, 0] for key in range(keys)}
+    arguments, batches = Input(keys, count, preload), preload + 5
+    target = {key: [1, 0] for key in range(keys)}
     for number in range((batches - preload) * count):
-        wanted[number * STRIDE % keys][0] += 1
-        wanted[number * STRIDE % keys][1] += number
-    assert [given.expected(key, batches) for key in range(keys)] == [tuple(pair) for pair in wanted.values()]
-    assert given.total(batches) == sum(pair[0] for pair in wanted.values())
-    assert sum(given.size(batch) for batch in range(batches)) == given.total(batches)
+        target[number * STRIDE % keys][0] += 1
+        target[number * STRIDE % keys][1] += number
+    assert [arguments.expected(key, batches) for key in range(keys)] == [tuple(pair) for pair in target.values()]
+    assert arguments.total(batches) == sum(pair[0] for pair in target.values())
+    assert sum(arguments.size(batch) for batch in range(batches)) == arguments.total(batches)
 
 
 @pytest.mark.parametrize("keys", FACTORS["keys"])
 def test_the_stride_reaches_every_key(keys: int) -> None:
-    given = Input(keys, 1, 1)
-    assert given.inverse * STRIDE % keys == 1
+    arguments = Input(keys, 1, 1)
+    assert arguments.inverse * STRIDE % keys == 1
 
 
 def test_what_is_to_load_is_the_newest_snapshot_and_the_changes_after_it(tmp_path: Path) -> None:
@@ -145,12 +145,12 @@ PIPELINED = [
 
 
 def test_a_step_waits_for_its_snapshots_only_from_its_turn_on() -> None:
-    found = {(span.step, span.stage): (span.begin, span.end) for span in spans(PIPELINED, overlapped=True)}
-    assert found[0, "prepare"] == (1.0, 1.0)  # at the first boundary
-    assert found[1, "prepare"] == (1.0, 1.5)
-    assert found[2, "prepare"] == (3.0, 4.0)  # its turn came when step 0 had landed
-    assert found[1, "load"] == (3.0, 5.0)
-    assert found[2, "close"] == (7.0, 9.0)
+    result = {(span.step, span.stage): (span.begin, span.end) for span in spans(PIPELINED, overlapped=True)}
+    assert result[0, "prepare"] == (1.0, 1.0)  # at the first boundary
+    assert result[1, "prepare"] == (1.0, 1.5)
+    assert result[2, "prepare"] == (3.0, 4.0)  # its turn came when step 0 had landed
+    assert result[1, "load"] == (3.0, 5.0)
+    assert result[2, "close"] == (7.0, 9.0)
 
 
 def test_without_overlap_a_step_begins_when_the_one_before_it_is_closed() -> None:
@@ -166,9 +166,9 @@ def test_without_overlap_a_step_begins_when_the_one_before_it_is_closed() -> Non
         line("b", 1, "drained", 6.0),
         line("b", 1, "killed", 8.0),
     ]
-    found = spans(lines, overlapped=False)
-    assert (found[3].step, found[3].stage, found[3].begin) == (1, "prepare", 4.0)
-    figures = overlap(found)
+    result = spans(lines, overlapped=False)
+    assert (result[3].step, result[3].stage, result[3].begin) == (1, "prepare", 4.0)
+    figures = overlap(result)
     assert figures == {
         "total": 7.0,
         "landed": 5.0,
@@ -197,6 +197,6 @@ def test_a_step_whose_moves_are_given_up_has_no_stages() -> None:
 
 def test_a_copy_that_closes_before_the_commit_has_no_negative_time() -> None:
     lines = [line("a", 0, after, at) for after, at in (("planned", 0), ("prepared", 1), ("steered", 1), ("drained", 3))]
-    found = spans([*lines, line("a", 0, "killed", 3.0)], overlapped=True)
-    assert [span.seconds for span in found] == [0.0, 2.0, 0.0]
-    assert all(earlier.end <= later.end for earlier, later in itertools.pairwise(found))
+    result = spans([*lines, line("a", 0, "killed", 3.0)], overlapped=True)
+    assert [span.seconds for span in result] == [0.0, 2.0, 0.0]
+    assert all(earlier.end <= later.end for earlier, later in itertools.pairwise(result))

@@ -100,41 +100,41 @@ def record() -> dict[str, Any]:
 
 def figures(*records: dict[str, Any], problem: str = "") -> dict[str, Any]:
     machine = {"cores": 2, "architecture": "x86_64", "python": "3.11.0", "load_average": 0.5}
-    given = {"partitions": 11, "executors": 4, "rows": 100_000, "quiet": 8, "maintenance": 10}
+    arguments = {"partitions": 11, "executors": 4, "rows": 100_000, "quiet": 8, "maintenance": 10}
     return {
         "machine": machine,
         "quick": True,
         "repeats": 2,
         "slow_disk_problem": problem,
-        "settings": given | {"latency": 0.005, "rate": 50e6},
+        "settings": arguments | {"latency": 0.005, "rate": 50e6},
         "rows": list(records),
     }
 
 
 def test_a_live_move_is_measured_by_the_batches_from_the_order_to_two_after_the_last_landing() -> None:
     row = record()
-    found = phase_figures(row["phases"][0], batches(row["batches"]), "q")
-    assert found["steady"] == pytest.approx(1.0)
-    assert found["peak_ratio"] == pytest.approx(1.2)
-    assert found["extra"] == pytest.approx(0.3)
-    assert found["window"] == 4
-    assert found["landing"] == pytest.approx(2.3)
-    assert found["state_bytes"] == 4e6
-    assert found["peak_error"] == pytest.approx(0.0, abs=1e-6)
-    assert found["total_error"] == pytest.approx(0.1)
-    assert found["load"] == pytest.approx(0.15)
-    assert found["settled"] == 2
-    assert (found["landed"], found["abandoned"], found["missed"]) == (2, 0, 0)
+    result = phase_figures(row["phases"][0], batches(row["batches"]), "q")
+    assert result["steady"] == pytest.approx(1.0)
+    assert result["peak_ratio"] == pytest.approx(1.2)
+    assert result["extra"] == pytest.approx(0.3)
+    assert result["window"] == 4
+    assert result["landing"] == pytest.approx(2.3)
+    assert result["state_bytes"] == 4e6
+    assert result["peak_error"] == pytest.approx(0.0, abs=1e-6)
+    assert result["total_error"] == pytest.approx(0.1)
+    assert result["load"] == pytest.approx(0.15)
+    assert result["settled"] == 2
+    assert (result["landed"], result["abandoned"], result["missed"]) == (2, 0, 0)
 
 
 def test_a_restart_is_measured_by_the_gap_between_two_commits() -> None:
     row = record()
-    found = phase_figures(row["phases"][1], batches(row["batches"]), "q")
-    assert found["gap"] == pytest.approx(5.0)
-    assert found["peak_ratio"] == pytest.approx(5.0)
-    assert found["extra"] == pytest.approx(5.0 - 1.0, abs=0.11)  # the period's median is that of seven
-    assert found["landing"] == pytest.approx(5.0)
-    assert found["settled"] == 1
+    result = phase_figures(row["phases"][1], batches(row["batches"]), "q")
+    assert result["gap"] == pytest.approx(5.0)
+    assert result["peak_ratio"] == pytest.approx(5.0)
+    assert result["extra"] == pytest.approx(5.0 - 1.0, abs=0.11)  # the period's median is that of seven
+    assert result["landing"] == pytest.approx(5.0)
+    assert result["settled"] == 1
 
 
 def test_a_batch_that_was_already_running_when_it_was_ordered_counts() -> None:
@@ -147,33 +147,33 @@ def test_steers_that_were_said_again_are_counted() -> None:
     row = record()
     phase = row["phases"][0]
     again = next(line for line in phase["journal"] if line["after"] == "steered")
-    found = phase_figures(phase | {"journal": [*phase["journal"], again]}, batches(row["batches"]), "q")
-    assert found["missed"] == 1
+    result = phase_figures(phase | {"journal": [*phase["journal"], again]}, batches(row["batches"]), "q")
+    assert result["missed"] == 1
 
 
 def test_of_the_repeats_the_median_the_smallest_and_the_largest_are_shown() -> None:
-    found = row_figures(record())
-    assert found["ways"]["live"]["extra"] == pytest.approx([0.35, 0.3, 0.4])
-    assert list(found["ways"]) == [way.name for way in VARIANTS]
-    assert not found["problems"]
+    result = row_figures(record())
+    assert result["ways"]["live"]["extra"] == pytest.approx([0.35, 0.3, 0.4])
+    assert list(result["ways"]) == [way.name for way in VARIANTS]
+    assert not result["problems"]
 
 
 def test_a_phase_that_broke_off_is_a_problem_and_not_a_figure() -> None:
     row = record()
     del row["phases"][0]["end"]
-    found = row_figures(row | {"error": "BenchError: no"})
-    assert found["ways"][LIVE.name]["extra"] == pytest.approx([0.4, 0.4, 0.4])
-    assert len(found["problems"]) == 2
+    result = row_figures(row | {"error": "BenchError: no"})
+    assert result["ways"][LIVE.name]["extra"] == pytest.approx([0.4, 0.4, 0.4])
+    assert len(result["problems"]) == 2
 
 
 def test_the_page_is_made_of_the_figures_alone_and_says_what_they_say() -> None:
     page = render(json.loads(json.dumps(figures(record()))))
     assert page == render(figures(record()))
-    words = " ".join(page.split())
-    assert "in 1 of 1 rows. * **Longest batch predicted" in words
+    text = " ".join(page.split())
+    assert "in 1 of 1 rows. * **Longest batch predicted" in text
     assert "| 1M-hdfs-3of11-slow | 1.00 s | 1.10 | " in page
-    assert "takes 5 ms for each operation and passes 50 MB/s" in words
-    assert "predicted within 25%**: of live moves in 1 of 1 rows, of all ways in 3 of 3 pairs" in words
+    assert "takes 5 ms for each operation and passes 50 MB/s" in text
+    assert "predicted within 25%**: of live moves in 1 of 1 rows, of all ways in 3 of 3 pairs" in text
     assert "## What overlaps" in page
     assert all(len(line) <= 120 for line in page.splitlines() if not line.startswith(("|", "!", "    ")))
 

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 NO_SPARK = cast("SparkSession", None)  # bounds are computed without
 
 
-def made(given: Input) -> Events:
-    return Events(Feed(NO_SPARK, given, partitions=4))
+def made(inputs: Input) -> Events:
+    return Events(Feed(NO_SPARK, inputs, partitions=4))
 
 
 def test_every_query_of_the_suite_is_there_or_said_to_be_impossible() -> None:
@@ -52,7 +52,7 @@ def test_a_shape_without_bids_is_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "milliseconds"),
+    ("inputs", "milliseconds"),
     [
         (Input(rows=10_000), 332),
         (Input(rows=10_000, seconds=3), 998),
@@ -60,8 +60,8 @@ def test_a_shape_without_bids_is_refused() -> None:
         (Input(rows=5_000_000), 1),
     ],
 )
-def test_an_auction_is_open_while_two_hundred_come(given: Input, milliseconds: int) -> None:
-    assert made(given).longest == milliseconds
+def test_an_auction_is_open_while_two_hundred_come(inputs: Input, milliseconds: int) -> None:
+    assert made(inputs).longest == milliseconds
 
 
 def test_a_bid_is_no_further_from_its_auction_than_the_slowest_batches_bring() -> None:
@@ -108,5 +108,5 @@ def test_the_first_batches_are_left_out_of_the_times() -> None:
     [(None, "not checked"), ({"ok": True}, "ok"), ({"ok": False, "lost": 3}, "DIFFERENT {'ok': False, 'lost': 3}")],
 )
 def test_the_table_says_what_the_audit_found(audit: dict[str, object] | None, text: str) -> None:
-    found = QueryFigures("nexmark-q3", 30, 50_000, 51_234.5, 0.976, 1.2, 1234, 99, 77, audit)
-    assert line(found).startswith("q3 ") and line(found).endswith(text) and "51,23" in line(found)
+    result = QueryFigures("nexmark-q3", 30, 50_000, 51_234.5, 0.976, 1.2, 1234, 99, 77, audit)
+    assert line(result).startswith("q3 ") and line(result).endswith(text) and "51,23" in line(result)

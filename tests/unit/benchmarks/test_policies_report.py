@@ -112,10 +112,10 @@ def test_no_line_of_text_is_too_long() -> None:
 
 
 def test_a_comparison_has_a_row_for_each_policy() -> None:
-    found = comparison.measure([0], ["page-view"])
-    assert [one["policy"] for one in found["rows"]][:3] == [comparison.CURRENT, "adaptive", comparison.EAGER]
-    assert {one["policy"] for one in found["rows"]} >= set(POLICIES)
-    json.dumps(found)
+    result = comparison.measure([0], ["page-view"])
+    assert [one["policy"] for one in result["rows"]][:3] == [comparison.CURRENT, "adaptive", comparison.EAGER]
+    assert {one["policy"] for one in result["rows"]} >= set(POLICIES)
+    json.dumps(result)
 
 
 # Where bandwidths are known the policy looks at them too, the literal reading does not.

@@ -25,22 +25,22 @@ def figures(**other: Any) -> dict[str, Any]:
         "state_rows": 7,
         "audit": {"ok": True, "lost": 0, "doubled": 0},
     }
-    known = {"machine": MACHINE, "spark": "4.3.0", "master": "local[*]", "partitions": 4}
-    return {**known, "queries": [row], "failed": {}, **other}
+    existing = {"machine": MACHINE, "spark": "4.3.0", "master": "local[*]", "partitions": 4}
+    return {**existing, "queries": [row], "failed": {}, **other}
 
 
 def test_a_query_that_failed_stands_on_the_page_with_its_reason() -> None:
     assert "| q3 | 30 | 1,234 | 0.50 | 0.75 | 7 | 0 | 0 | exact |" in nexmark_section(figures())
     assert "Not run to the end" not in nexmark_section(figures())
-    told = nexmark_section(figures(failed={"q7": "no batch in 600 s"}))
-    assert "**Not run to the end**:\n\n* q7: no batch in 600 s" in told
+    logged = nexmark_section(figures(failed={"q7": "no batch in 600 s"}))
+    assert "**Not run to the end**:\n\n* q7: no batch in 600 s" in logged
 
 
 def write(monkeypatch: pytest.MonkeyPatch, directory: Path, *options: str) -> None:
-    given, page = directory / "live.json", directory / "page" / "page.md"
-    given.write_text(json.dumps({"quick": True, "sessions": []}))
+    arguments, page = directory / "live.json", directory / "page" / "page.md"
+    arguments.write_text(json.dumps({"quick": True, "sessions": []}))
     page.parent.mkdir(exist_ok=True)
-    command = ["report", "--live", str(given), "--document", str(page), "--keep", str(directory / "kept"), *options]
+    command = ["report", "--live", str(arguments), "--document", str(page), "--keep", str(directory / "kept"), *options]
     monkeypatch.setattr(sys, "argv", command)
     report.main()
 
@@ -51,13 +51,13 @@ def test_notes_and_runs_are_kept_and_notes_of_other_figures_go(monkeypatch: pyte
     one.write_text('[{"name": "a"}, {"name": "b"}]')
     two.write_text('[{"name": "b"}, {"name": "c"}]')
     write(monkeypatch, tmp_path, "--notes", str(notes), "--runs", str(one), "--runs", str(two))
-    kept = tmp_path / "kept"
-    assert (kept / "notes.txt").read_text() == notes.read_text()
-    assert [run["name"] for run in json.loads((kept / "runs.json").read_text())] == ["a", "b", "c"]
+    stored = tmp_path / "kept"
+    assert (stored / "notes.txt").read_text() == notes.read_text()
+    assert [run["name"] for run in json.loads((stored / "runs.json").read_text())] == ["a", "b", "c"]
     assert "* of these figures" in (tmp_path / "page" / "page.md").read_text()
-    own = ("--notes", str(kept / "notes.txt"), "--runs", str(kept / "runs.json"))
-    before = {path.name: path.read_bytes() for path in kept.iterdir()}
+    own = ("--notes", str(stored / "notes.txt"), "--runs", str(stored / "runs.json"))
+    before = {path.name: path.read_bytes() for path in stored.iterdir()}
     write(monkeypatch, tmp_path, *own)
-    assert {path.name: path.read_bytes() for path in kept.iterdir()} == before
+    assert {path.name: path.read_bytes() for path in stored.iterdir()} == before
     write(monkeypatch, tmp_path)
-    assert [path.name for path in kept.iterdir()] == ["live.json"], "what belongs to other figures is gone"
+    assert [path.name for path in stored.iterdir()] == ["live.json"], "what belongs to other figures is gone"

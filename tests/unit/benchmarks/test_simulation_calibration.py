@@ -72,20 +72,20 @@ def fit(rows: list[dict[str, Any]]) -> Fit:
 
 
 def test_it_finds_what_the_batches_were_made_with() -> None:
-    found = fit([record(seed, 0.0) for seed in range(3)])
-    assert found.overhead == pytest.approx(TRUTH.commit, abs=0.02)
-    assert found.scale == pytest.approx(TRUTH.scale, rel=0.02)
-    assert found.load_rate == pytest.approx(TRUTH.load_rate, rel=0.3)
-    assert found.scale_known
-    assert found.loads_known
+    result = fit([record(seed, 0.0) for seed in range(3)])
+    assert result.overhead == pytest.approx(TRUTH.commit, abs=0.02)
+    assert result.scale == pytest.approx(TRUTH.scale, rel=0.02)
+    assert result.load_rate == pytest.approx(TRUTH.load_rate, rel=0.3)
+    assert result.scale_known
+    assert result.loads_known
 
 
 def test_with_five_percent_of_noise_held_out_batches_are_told_within_as_much() -> None:
-    told = validate(read_runs([record(seed, 0.05) for seed in range(3)]))
+    logged = validate(read_runs([record(seed, 0.05) for seed in range(3)]))
     for group in ("quiet", "moving"):
-        assert told["errors"][group]["batches"] > 5
-        assert told["errors"][group]["median"] < 0.06
-    assert told["errors"]["all"]["p90"] < 0.2
+        assert logged["errors"][group]["batches"] > 5
+        assert logged["errors"][group]["median"] < 0.06
+    assert logged["errors"]["all"]["p90"] < 0.2
 
 
 def test_each_workload_has_its_own_fit_and_situations_are_left_out_among_their_own_workload() -> None:
@@ -95,28 +95,32 @@ def test_each_workload_has_its_own_fit_and_situations_are_left_out_among_their_o
         for batch in row["batches"]:
             batch["milliseconds"] += 5000
     rows[1]["situation"] = "drift"
-    told = validate(read_runs(rows))
-    assert told["fits"]["slow"]["overhead"] == pytest.approx(TRUTH.commit + 5, abs=0.1)
-    assert told["fits"]["words"]["overhead"] == pytest.approx(TRUTH.commit, abs=0.1)
-    assert told["runs"] == {"words": 2, "slow": 2}
-    assert told["errors"]["unseen"]["batches"] == len(rows[0]["batches"]) + len(rows[1]["batches"])
-    assert told["errors"]["all"]["median"] < 0.05
-    text = section({"calibration": {"quick": True, "machine": {}, **told}})
+    logged = validate(read_runs(rows))
+    assert logged["fits"]["slow"]["overhead"] == pytest.approx(TRUTH.commit + 5, abs=0.1)
+    assert logged["fits"]["words"]["overhead"] == pytest.approx(TRUTH.commit, abs=0.1)
+    assert logged["runs"] == {"words": 2, "slow": 2}
+    assert logged["errors"]["unseen"]["batches"] == len(rows[0]["batches"]) + len(rows[1]["batches"])
+    assert logged["errors"]["all"]["median"] < 0.05
+    text = section({"calibration": {"quick": True, "machine": {}, **logged}})
     assert "words: 2 turns, overhead of a batch 8" in text
     assert next(line for line in text.splitlines() if line.startswith("| unseen ")).split("|")[5].strip() == "-, -"
 
 
 def test_a_constant_is_a_worse_guess_than_the_model_where_placements_matter() -> None:
-    told = validate(read_runs([record(seed, 0.05) for seed in range(3)]))
-    assert told["constant"]["quiet"]["median"] > told["turn"]["quiet"]["median"] > 2 * told["errors"]["quiet"]["median"]
-    assert "unseen" not in told["errors"], "there is one situation"
-    assert "unseen" not in told["turn"]
+    logged = validate(read_runs([record(seed, 0.05) for seed in range(3)]))
+    assert (
+        logged["constant"]["quiet"]["median"]
+        > logged["turn"]["quiet"]["median"]
+        > 2 * logged["errors"]["quiet"]["median"]
+    )
+    assert "unseen" not in logged["errors"], "there is one situation"
+    assert "unseen" not in logged["turn"]
 
 
 def test_batches_that_the_model_does_not_explain_show_a_large_error() -> None:
-    told = validate(read_runs([record(seed, 0.0, wrong=True) for seed in range(3)]))
-    assert told["errors"]["all"]["median"] > 0.2
-    assert told["errors"]["all"]["p90"] > 0.5
+    logged = validate(read_runs([record(seed, 0.0, wrong=True) for seed in range(3)]))
+    assert logged["errors"]["all"]["median"] > 0.2
+    assert logged["errors"]["all"]["p90"] > 0.5
 
 
 def test_a_placement_that_is_told_wrong_shows_an_error() -> None:
@@ -130,8 +134,8 @@ def test_a_placement_that_is_told_wrong_shows_an_error() -> None:
 def test_without_moves_and_with_one_path_only_the_overhead_is_fitted() -> None:
     row = record(0, 0.0)
     row["batches"], row["moves"] = row["batches"][:8], []
-    found = fit([row])
-    assert (found.scale, found.scale_known, found.loads_known) == (1.0, False, False)
+    result = fit([row])
+    assert (result.scale, result.scale_known, result.loads_known) == (1.0, False, False)
 
 
 def test_a_record_that_is_not_one_is_named() -> None:
@@ -145,7 +149,7 @@ def test_a_record_that_is_not_one_is_named() -> None:
 
 
 def test_errors_are_relative() -> None:
-    told = errors(np.array([1.1, 1.8, 3.0]), np.array([1.0, 2.0, 3.0]))
-    assert told["median"] == pytest.approx(0.1)
-    assert told["bias"] == pytest.approx(0.0)
+    logged = errors(np.array([1.1, 1.8, 3.0]), np.array([1.0, 2.0, 3.0]))
+    assert logged["median"] == pytest.approx(0.1)
+    assert logged["bias"] == pytest.approx(0.0)
     assert errors(np.array([]), np.array([]))["median"] is None

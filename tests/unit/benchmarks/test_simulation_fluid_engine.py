@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import input, settings
 from hypothesis import strategies as st
 
 from benchmarks.simulation import fleet, large, plots
@@ -29,12 +29,12 @@ def run(fluid: Fluid, seconds: float) -> None:
 def held(fluid: Fluid) -> np.ndarray[Any, Any]:
     """Tuples of each job that are somewhere, each counted as what it makes at the end: three words a sentence."""
     jobs = fluid.jobs
-    words = np.array([3.0, 3.0, 1.0, 1.0, 1.0])[jobs.component % COMPONENTS]
-    return np.asarray(((fluid.queue + fluid.transit) * words).sum())
+    sentence = np.array([3.0, 3.0, 1.0, 1.0, 1.0])[jobs.component % COMPONENTS]
+    return np.asarray(((fluid.queue + fluid.transit) * sentence).sum())
 
 
 @settings(deadline=None, max_examples=15)
-@given(st.integers(0, 99), st.integers(3, 12))
+@input(st.integers(0, 99), st.integers(3, 12))
 def test_what_came_in_is_waiting_or_has_left(seed: int, size: int) -> None:
     jobs = make_jobs(6 * size, size, seed)
     fluid = Fluid(jobs, np.arange(jobs.size) % size, size)
@@ -107,15 +107,15 @@ def test_claims_are_tested_by_pairs() -> None:
         for seed in range(4)
         for way, value in (("proposed", 1.0), ("DCR-like", 2.0 if seed else 0.5), ("MT-like", 4.0))
     ]
-    found = claims(rows, "during")
-    first = next(one for one in found if (one["less"], one["more"]) == ("proposed", "DCR-like"))
+    result = claims(rows, "during")
+    first = next(one for one in result if (one["less"], one["more"]) == ("proposed", "DCR-like"))
     assert (first["holds"], first["pairs"], first["medians"]) == (3, 4, [1.0, 2.0])
-    assert not any(one["less"] == "adaptive" for one in found)
+    assert not any(one["less"] == "adaptive" for one in result)
 
 
 def row(way: str, moves: int, deviation: float, latency: float) -> dict[str, Any]:
-    known = {"way": way, "moves": moves, "migrations": 1, "load_std": {"whole": 5.0, "joining": 5.0}}
-    return known | {
+    existing = {"way": way, "moves": moves, "migrations": 1, "load_std": {"whole": 5.0, "joining": 5.0}}
+    return existing | {
         "tuples_std": {"whole": deviation, "joining": deviation},
         "latency": {"whole": latency, "joining": latency},
     }
@@ -125,8 +125,8 @@ def hour(stopped: float, steps: float, adaptive: int) -> str:
     rows = [row("as it is", 0, 40.0, 0.07), row("proposed", 100, 21.5, 0.08), row("adaptive", adaptive, 17.5, 0.2)]
     rows += [row("DCR-like", 100, 21.6, 0.6), row("MT-like", 2000, stopped, 5.0)]
     rows += [row("MT's target, in steps", 2000, steps, 0.4)]
-    known = {"quick": True, "machine": MACHINE, "seconds": 3600.0, "seeds": 1, "rows": rows, "claims": []}
-    return " ".join(section({"hour": known}).split())
+    existing = {"quick": True, "machine": MACHINE, "seconds": 3600.0, "seeds": 1, "rows": rows, "claims": []}
+    return " ".join(section({"hour": existing}).split())
 
 
 def test_why_a_ranking_does_not_hold_is_read_off_the_figures() -> None:
@@ -138,11 +138,11 @@ def test_why_a_ranking_does_not_hold_is_read_off_the_figures() -> None:
 
 
 def test_the_section_and_the_plots_are_made_of_figures_alone(tmp_path: Path) -> None:
-    known = {"quick": True, "machine": MACHINE}
+    existing = {"quick": True, "machine": MACHINE}
     figures: dict[str, Any] = {
-        "paper": known
+        "paper": existing
         | {"rows": (rows := one_migration(5, 0, VARIANTS[:4])), "seeds": 1, "claims": claims(rows, "during")},
-        "large": known | large.hour(1000, 420.0, [("even", None)]),
+        "large": existing | large.hour(1000, 420.0, [("even", None)]),
     }
     text = section(figures)
     assert "### The pipelined-migration paper's experiment" in text
@@ -159,8 +159,8 @@ def test_the_section_and_the_plots_are_made_of_figures_alone(tmp_path: Path) -> 
 
 
 def test_the_hour_lets_nodes_join() -> None:
-    found = expansion(0, 60.0)
-    assert found["rows"] == []
+    result = expansion(0, 60.0)
+    assert result["rows"] == []
     cluster = nodes(100, 85)
     assert cluster.available.sum() == 85
     assert cluster.subcluster.max() == 19
@@ -169,7 +169,7 @@ def test_the_hour_lets_nodes_join() -> None:
 def test_synthetic_messages_are_such_as_a_controller_takes() -> None:
     shape = fleet.Shape(20, 2, 2, 50)
     assert implausibility(fleet.report(shape, 1e9)) == ""
-    known = fleet.bounds(shape)
-    assert known["report"] < known["largest"] == MAX_MESSAGE_BYTES
-    assert known["one_query_batch"] > known["batch"] / 2
+    existing = fleet.bounds(shape)
+    assert existing["report"] < existing["largest"] == MAX_MESSAGE_BYTES
+    assert existing["one_query_batch"] > existing["batch"] / 2
     assert len(fleet.batch(shape, 1, 7, 1e9).stages) == 2

@@ -38,9 +38,9 @@ def test_without_a_spike_every_batch_has_the_same_rows():
 
 
 def test_a_spike_comes_in_every_cycle():
-    given = Input(100, cycle=4, spike_at=3, spike=2.5)
-    assert [given.size(batch) for batch in range(8)] == [100, 100, 100, 250] * 2
-    assert sum(map(given.size, range(8))) == 2 * (3 * 100 + 250)
+    arguments = Input(100, cycle=4, spike_at=3, spike=2.5)
+    assert [arguments.size(batch) for batch in range(8)] == [100, 100, 100, 250] * 2
+    assert sum(map(arguments.size, range(8))) == 2 * (3 * 100 + 250)
 
 
 def test_the_registry_has_every_workload_by_its_name():
@@ -116,8 +116,8 @@ def test_costs_are_of_whole_batches_behind_the_first(tmp_path):
         events += [_task(source, seconds), _task(counts, seconds), _task(counts, seconds)]
     log = tmp_path / "log"
     log.write_text("\n".join(map(json.dumps, events)))
-    found = costs(log)
-    assert (found.cpu, found.stateful) == (4.5, 3.0)
+    result = costs(log)
+    assert (result.cpu, result.stateful) == (4.5, 3.0)
 
 
 def test_nothing_is_said_of_costs_before_there_are_batches(tmp_path):

@@ -40,8 +40,8 @@ def test_an_alert_is_tested(name: str) -> None:
     ]
     severity = re.search(r"severity: (\w+)", ALERTS[name])
     assert severity
-    wanted = (f'alertname="{name}"', 'alertstate="firing"', f'severity="{severity[1]}"')
-    assert any(all(word in labels for word in wanted) for labels in expected)
+    target = (f'alertname="{name}"', 'alertstate="firing"', f'severity="{severity[1]}"')
+    assert any(all(word in labels for word in target) for labels in expected)
 
 
 @pytest.mark.parametrize("name", ALERTS)
@@ -51,10 +51,10 @@ def test_an_alert_tells_clusters_apart(name: str) -> None:
     assert all(rest.startswith(" by (cluster") for rest in grouped)
 
 
-@pytest.mark.parametrize("words", [("check", "rules", RULES), ("test", "rules", TESTS)], ids=["check", "test"])
-def test_promtool_agrees(words: tuple[str | Path, ...]) -> None:
+@pytest.mark.parametrize("phrase", [("check", "rules", RULES), ("test", "rules", TESTS)], ids=["check", "test"])
+def test_promtool_agrees(phrase: tuple[str | Path, ...]) -> None:
     tool = shutil.which("promtool")
     if tool is None:
         pytest.skip("promtool is not installed (Debian package prometheus): the alert rules are NOT tested")
-    done = subprocess.run([tool, *words], capture_output=True, text=True, cwd=TESTS.parent)
+    done = subprocess.run([tool, *phrase], capture_output=True, text=True, cwd=TESTS.parent)
     assert done.returncode == 0, done.stdout + done.stderr

@@ -11,8 +11,8 @@ from rechannel.conf.settings import Settings
 from rechannel.daemon.cli.main import main
 
 
-def run(*words, code=0):
-    done = CliRunner().invoke(main, [str(word) for word in words])
+def run(*text, code=0):
+    done = CliRunner().invoke(main, [str(word) for word in text])
     assert done.exit_code == code, done.output
     return done
 
@@ -37,8 +37,8 @@ def test_check_tells_of_values_policies_and_files_at_once(tmp_path):
     )
     (tmp_path / "file").write_text("")
     path.chmod(0o646)
-    said = run("config", "check", "--config", path, code=7).stderr
-    for words in (
+    message = run("config", "check", "--config", path, code=7).stderr
+    for text in (
         "gate.min_gain",
         "policies.adaptive.horizn",
         "signing.private_key_file: /none/key",
@@ -47,15 +47,15 @@ def test_check_tells_of_values_policies_and_files_at_once(tmp_path):
         "link.directory",
         f"{path}: can be written to by everybody",
     ):
-        assert words in said, said
+        assert text in message, message
 
 
 def test_no_secret_is_shown(tmp_path):
     (tmp_path / "password").write_text("hunter2-hunter2\n")
     path = tmp_path / "c.toml"
     path.write_text(f"[redis]\npassword_file = '{tmp_path}/password'\n")
-    for words in (("show",), ("show", "--json"), ("check",)):
-        assert "hunter2" not in run("config", *words, "--config", path).output
+    for text in (("show",), ("show", "--json"), ("check",)):
+        assert "hunter2" not in run("config", *text, "--config", path).output
     path.write_text("[redis]\nurl = 'redis://:hunter2@h/0'\n")
-    for words in (("show",), ("show", "--json"), ("check",)):
-        assert "hunter2" not in run("config", *words, "--config", path, code=7).output
+    for text in (("show",), ("show", "--json"), ("check",)):
+        assert "hunter2" not in run("config", *text, "--config", path, code=7).output

@@ -22,19 +22,19 @@ _BY = re.compile(r"\bby \(([^)]*)\)")
 
 def mistakes(expression: str) -> list[str]:
     """What an expression names that is not there; grouping labels have to be those of a metric in it."""
-    found, known = [], set(ADDED)
+    result, existing = [], set(ADDED)
     for name, matchers in _SELECTOR.findall(expression):
         if name not in LABELS:
-            found.append(f"no metric {name}")
+            result.append(f"no metric {name}")
             continue
-        known |= LABELS[name]
-        wanted = set(re.findall(r"(\w+)\s*(?:=~|!~|!=|=)", matchers))
-        found += [f"{name} has no label {label}" for label in wanted - LABELS[name] - ADDED]
+        existing |= LABELS[name]
+        expected = set(re.findall(r"(\w+)\s*(?:=~|!~|!=|=)", matchers))
+        result += [f"{name} has no label {label}" for label in expected - LABELS[name] - ADDED]
         if f"increase({name}" in expression or f"rate({name}" in expression:
-            found += [] if name.endswith("_total") else [f"{name} is no counter"]
+            result += [] if name.endswith("_total") else [f"{name} is no counter"]
     for labels in _BY.findall(expression):
-        found += [f"no label {label}" for label in set(labels.split(", ")) - known]
-    return found if _SELECTOR.search(expression) else ["names no metric"]
+        result += [f"no label {label}" for label in set(labels.split(", ")) - existing]
+    return result if _SELECTOR.search(expression) else ["names no metric"]
 
 
 def panels() -> list[dict[str, Any]]:

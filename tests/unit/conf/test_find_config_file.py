@@ -1,4 +1,4 @@
-"""Which configuration is used, that it is said, and where in it a mistake stands."""
+"""Choice of the configuration file, its announcement, and the line of a mistake."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
-from hypothesis import given
+from hypothesis import input
 from hypothesis import strategies as st
 
 from rechannel.conf import loader
@@ -81,8 +81,8 @@ def test_a_redis_that_is_away_is_told_with_the_configuration(places: tuple[Path,
     assert "No configuration file: RECHANNEL_CONFIG is not set, ./rechannel.toml does not exist" in done.stderr
     named = tmp_path / "named.toml"
     named.write_text(AWAY)
-    for words in (["status", "--config", str(named)], ["status", "--config", str(named), "--json"]):
-        done = CliRunner().invoke(main, words)
+    for text in (["status", "--config", str(named)], ["status", "--config", str(named), "--json"]):
+        done = CliRunner().invoke(main, text)
         assert f"Configuration: {named}" in done.stderr
     assert f"Configuration: {named}" in json.loads(done.stdout)["error"]
     done = CliRunner().invoke(main, ["config", "check"], env={"RECHANNEL_CONFIG": str(named)})
@@ -97,8 +97,8 @@ def test_mistakes_name_file_and_line(places: tuple[Path, Path], tmp_path: Path) 
     )
     with pytest.raises(SettingsError) as caught:
         load(path, {"RECHANNEL_GATE__COOLDOWN": "soon", "RECHANNEL_AGENT__WINDOW": "0.5"})
-    told = {mistake.split(": ")[1]: mistake.split(": ")[0] for mistake in caught.value.errors}
-    assert told == {
+    logged = {mistake.split(": ")[1]: mistake.split(": ")[0] for mistake in caught.value.errors}
+    assert logged == {
         "gate.min_gain": f"{path}:4",
         "gate.cooldown": "RECHANNEL_GATE__COOLDOWN",
         "reschedule.excluded": f"{path}:6",
@@ -130,8 +130,8 @@ def test_files_are_relative_to_the_configuration_that_names_them(places: tuple[P
         'tls_key_file = "/d"\nsentinel_password_file = "e"\n[signing]\nprivate_key_file = "f"\npublic_key_file = "g/h"'
         '\n[controller]\naudit_file = "i"\n[link]\ndirectory = "j"\n'
     )
-    found = load(os.path.relpath(path), {"RECHANNEL_SIGNING__PRIVATE_KEY_FILE": "k"})
-    redis = found.redis
+    result = load(os.path.relpath(path), {"RECHANNEL_SIGNING__PRIVATE_KEY_FILE": "k"})
+    redis = result.redis
     files = (redis.password_file, redis.tls_ca_file, redis.tls_certificate_file, redis.tls_key_file)
     assert [os.path.normpath(name) for name in files] == [
         f"{tmp_path}/a",
@@ -140,14 +140,14 @@ def test_files_are_relative_to_the_configuration_that_names_them(places: tuple[P
         "/d",
     ]
     assert os.path.normpath(redis.sentinel_password_file) == f"{tmp_path}/e"
-    assert os.path.normpath(found.signing.public_key_file) == f"{tmp_path}/g/h"
-    assert found.signing.private_key_file == "k"  # a shell's, relative to where it stands
-    assert os.path.normpath(found.controller.audit_file) == f"{tmp_path}/i"
-    assert os.path.normpath(found.link.directory) == f"{tmp_path}/j"
+    assert os.path.normpath(result.signing.public_key_file) == f"{tmp_path}/g/h"
+    assert result.signing.private_key_file == "k"  # a shell's, relative to where it stands
+    assert os.path.normpath(result.controller.audit_file) == f"{tmp_path}/i"
+    assert os.path.normpath(result.link.directory) == f"{tmp_path}/j"
     assert load(None, {}).signing.private_key_file == ""
 
 
-@given(
+@input(
     st.dictionaries(
         st.sampled_from(["gate", "redis", "a b"]),
         st.dictionaries(

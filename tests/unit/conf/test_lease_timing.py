@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import example, given
+from hypothesis import example, input
 from hypothesis import strategies as st
 
 from rechannel.conf import lease_timing
@@ -22,7 +22,7 @@ def test_the_defaults_meet_it_with_and_without_sentinels() -> None:
 
 
 @pytest.mark.parametrize(
-    ("environment", "words"),
+    ("environment", "phrase"),
     [
         ({"CONTROLLER__LEASE": "9"}, "raise controller.lease to 9.1, or lower redis.timeout to 1.97"),
         ({"REDIS__TIMEOUT": "4"}, "raise controller.lease to 17.2, or lower redis.timeout to 3.46"),
@@ -34,17 +34,17 @@ def test_the_defaults_meet_it_with_and_without_sentinels() -> None:
         ),
     ],
 )
-def test_a_broken_inequality_is_refused_with_fields_and_cure(environment: dict[str, str], words: str) -> None:
+def test_a_broken_inequality_is_refused_with_fields_and_cure(environment: dict[str, str], phrase: str) -> None:
     with pytest.raises(SettingsError) as caught:
         load(None, {f"RECHANNEL_{name}": value for name, value in environment.items()})
     (mistake,) = caught.value.errors
     assert "controller.lease: " in mistake
     assert all(field in mistake for field in ("controller.observe", "redis.timeout"))
-    assert words in mistake
+    assert phrase in mistake
 
 
 @example(lease=30.0, observe=0.1, timeout=8.0, sentinels=False)
-@given(lease=st.floats(1, 600), observe=st.floats(0.1, 5), timeout=st.floats(0.05, 60), sentinels=st.booleans())
+@input(lease=st.floats(1, 600), observe=st.floats(0.1, 5), timeout=st.floats(0.05, 60), sentinels=st.booleans())
 def test_the_cure_cures(lease: float, observe: float, timeout: float, sentinels: bool) -> None:
     for mistake in lease_timing.errors(lease, observe, timeout, sentinels=sentinels):
         raised = float(mistake.partition("raise controller.lease to ")[2].partition(",")[0])
@@ -55,14 +55,14 @@ def test_the_cure_cures(lease: float, observe: float, timeout: float, sentinels:
 
 
 def test_an_address_of_sentinels() -> None:
-    found = sentinel_address(SENTINELS)
-    assert found == SentinelAddress((("a", 26379), ("b", 1), ("c", 26379)), "rechannel", 0)
+    result = sentinel_address(SENTINELS)
+    assert result == SentinelAddress((("a", 26379), ("b", 1), ("c", 26379)), "rechannel", 0)
     assert sentinel_address("sentinel://[::1]:7/3?service=x") == SentinelAddress((("::1", 7),), "x", 3)
     assert sentinel_address("redis://h/0") is None
 
 
 @pytest.mark.parametrize(
-    ("url", "words"),
+    ("url", "phrase"),
     [
         ("sentinel://a:1,b:2/0", "sentinel://host:port,host:port"),
         ("sentinel://a:1/x?service=m", "sentinel://host:port,host:port"),
@@ -73,9 +73,9 @@ def test_an_address_of_sentinels() -> None:
         ("sentinel://u:secret@a:1?service=m", "redis.sentinel_password_file"),
     ],
 )
-def test_a_wrong_address_of_sentinels_is_refused(url: str, words: str) -> None:
+def test_a_wrong_address_of_sentinels_is_refused(url: str, phrase: str) -> None:
     with pytest.raises(SettingsError) as caught:
         load(None, {"RECHANNEL_REDIS__URL": url})
     assert "redis.url: " in str(caught.value)
-    assert words in str(caught.value)
+    assert phrase in str(caught.value)
     assert "secret" not in str(caught.value)

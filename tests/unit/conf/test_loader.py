@@ -1,4 +1,4 @@
-"""Where values come from, what is shown of them, and that every mistake is found at once."""
+"""Origin of each value, its display, and all mistakes at once."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_an_odd_policy_and_parameter_are_quoted(tmp_path):
 def test_the_document_names_an_origin_for_every_setting(path):
     shown = render.to_document(read_settings(path, ENVIRON))
     assert shown["file"] == str(path)
-    fields = {f"{name}.{field}" for name, given in dataclasses.asdict(Settings()).items() for field in given}
+    fields = {f"{name}.{field}" for name, arguments in dataclasses.asdict(Settings()).items() for field in arguments}
     parameters = {"policies.adaptive.mode", "policies.even.max_moves", "policies.fair-redistribution.weight"}
     assert shown["origins"].keys() == fields | parameters
     assert shown["origins"]["gate.horizon"] == "default"

@@ -1,4 +1,4 @@
-"""What a running daemon takes over, what takes a restart, and that a mistake changes nothing."""
+"""Reload of a running daemon: live settings, settings that need a restart, mistakes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ LIVE_SECTIONS = ("reschedule", "gate", "migration")
 NEVER = ("cluster", "redis", "signing", "link")
 
 
-def given(**variables):
+def inputs(**variables):
     return load(None, {f"RECHANNEL_{name}": value for name, value in variables.items()})
 
 
@@ -73,7 +73,7 @@ class Daemon:
 
 
 def test_nothing_happens_unless_asked(daemon):
-    daemon.file = given(GATE__COOLDOWN="5")
+    daemon.file = inputs(GATE__COOLDOWN="5")
     assert daemon.reloader.poll() is None
     assert Reloader(Settings(), None, reload.AGENT, structlog.get_logger()).poll() is None
     taken, _ = daemon.hang_up()
@@ -82,7 +82,7 @@ def test_nothing_happens_unless_asked(daemon):
 
 
 def test_live_fields_are_taken_over_and_logged_one_by_one(daemon):
-    daemon.file = given(GATE__COOLDOWN="5", RESCHEDULE__MODE="apply", POLICIES__ADAPTIVE__MODE="light")
+    daemon.file = inputs(GATE__COOLDOWN="5", RESCHEDULE__MODE="apply", POLICIES__ADAPTIVE__MODE="light")
     taken, lines = daemon.hang_up()
     assert taken == daemon.file
     assert [(line["field"], line["before"], line["after"]) for line in lines if line["event"] == "setting-taken"] == [
@@ -99,18 +99,18 @@ def test_live_fields_are_taken_over_and_logged_one_by_one(daemon):
 
 
 def test_what_takes_a_restart_stays_and_is_said_each_time(daemon):
-    daemon.file = given(REDIS__URL="redis://h/1", CLUSTER__NAME="other", GATE__COOLDOWN="5", LINK__POLL="1")
+    daemon.file = inputs(REDIS__URL="redis://h/1", CLUSTER__NAME="other", GATE__COOLDOWN="5", LINK__POLL="1")
     for first in (True, False):
         taken, lines = daemon.hang_up()
         assert (taken is not None) is first
         if taken is not None:
             assert (taken.redis, taken.cluster, taken.gate.cooldown) == (Settings().redis, Settings().cluster, 5)
-        said = [line["sentence"] for line in lines if line["event"] == "setting-not-taken"]
-        assert said == ["cluster.name: restart needed", "redis.url: restart needed"]
+        message = [line["sentence"] for line in lines if line["event"] == "setting-not-taken"]
+        assert message == ["cluster.name: restart needed", "redis.url: restart needed"]
 
 
 def test_a_setting_goes_back_as_it_came(daemon):
-    daemon.file = given(POLICIES__ADAPTIVE__MODE="light")
+    daemon.file = inputs(POLICIES__ADAPTIVE__MODE="light")
     daemon.hang_up()
     daemon.file = Settings()
     taken, lines = daemon.hang_up()
@@ -120,7 +120,7 @@ def test_a_setting_goes_back_as_it_came(daemon):
 
 @pytest.mark.parametrize("where", ["mistakes", "examined"])
 def test_a_configuration_with_mistakes_changes_nothing_and_says_them_all(daemon, where):
-    daemon.file = given(GATE__COOLDOWN="5")
+    daemon.file = inputs(GATE__COOLDOWN="5")
     setattr(daemon, where, ["a.b: wrong", "c.d: wrong too"])
     taken, lines = daemon.hang_up()
     assert taken is None
@@ -130,7 +130,7 @@ def test_a_configuration_with_mistakes_changes_nothing_and_says_them_all(daemon,
 
 
 def test_a_daemon_minds_its_own_settings():
-    new = given(AGENT__WINDOW="6", AGENT__STREAM_ROWS="7", GATE__COOLDOWN="5")
+    new = inputs(AGENT__WINDOW="6", AGENT__STREAM_ROWS="7", GATE__COOLDOWN="5")
     controller = [change.field for change in reload.changes(Settings(), new, reload.CONTROLLER)]
     agent = [change.field for change in reload.changes(Settings(), new, reload.AGENT)]
     assert (controller, agent) == (["agent.window", "gate.cooldown"], ["agent.window", "agent.stream_rows"])

@@ -195,21 +195,21 @@ def test_policies_have_a_table_each_and_the_environment_wins(tmp_path):
         "data-locality": {"data_nodes": ["a", "b"]},
         "even": {},
     }
-    given = {
+    arguments = {
         "RECHANNEL_POLICIES__ADAPTIVE__LIMIT": "0.7",
         "RECHANNEL_POLICIES__ADAPTIVE__MAX_MOVES": "9",
         "RECHANNEL_POLICIES__FAIR_REDISTRIBUTION__WEIGHT": "inverse-distance",
         "RECHANNEL_POLICIES__FAIR_REDISTRIBUTION__SUB_CLUSTERS": "true",
     }
-    found = load(path, given).policies
-    assert found["adaptive"] == {"mode": "light", "limit": 0.7, "max_moves": 9}
-    assert found["fair-redistribution"] == {"weight": "inverse-distance", "sub_clusters": True}
+    result = load(path, arguments).policies
+    assert result["adaptive"] == {"mode": "light", "limit": 0.7, "max_moves": 9}
+    assert result["fair-redistribution"] == {"weight": "inverse-distance", "sub_clusters": True}
 
 
 @pytest.mark.parametrize("text", ["light", "none", "a b", "", "light # not", "1\nother = 2", "1,2"])
 def test_what_is_no_value_of_toml_is_text(text):
-    found = load(None, {"RECHANNEL_POLICIES__ADAPTIVE__MODE": text}).policies
-    assert found == {"adaptive": {"mode": text}}
+    result = load(None, {"RECHANNEL_POLICIES__ADAPTIVE__MODE": text}).policies
+    assert result == {"adaptive": {"mode": text}}
 
 
 @pytest.mark.parametrize(
@@ -232,5 +232,5 @@ def test_what_is_no_parameter_of_a_policy_is_a_mistake(tmp_path, text, environme
     path.write_text(text)
     with pytest.raises(SettingsError) as caught:
         load(path, environment)
-    (found,) = caught.value.errors
-    assert where in found
+    (result,) = caught.value.errors
+    assert where in result

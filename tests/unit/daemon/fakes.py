@@ -92,11 +92,11 @@ class FakeFenced:
     def claim(self, request: str, seconds: float) -> Lease:
         key = self.keys(keys.CLAIM, request)
         held = self._guard()
-        found, until = self._store.claims.get(key, (held, 0.0))
+        result, until = self._store.claims.get(key, (held, 0.0))
         if until <= self._store.clock():
-            found = held
+            result = held
             self._store.claims[key] = (held, self._store.clock() + seconds)
-        return found
+        return result
 
 
 class FakeStore:
@@ -189,20 +189,20 @@ class FakeStore:
         del entries[: -rule.bound]
 
     def read(self, rule: KeyRule, name: str, after: str, count: int = 1000) -> tuple[str, list[Envelope]]:
-        found = self._after(rule, name, after, count)
-        last = f"{found[-1][0][0]}-{found[-1][0][1]}" if found else after
-        return last, self._messages(found)
+        result = self._after(rule, name, after, count)
+        last = f"{result[-1][0][0]}-{result[-1][0][1]}" if result else after
+        return last, self._messages(result)
 
     def read_each(
         self, rule: KeyRule, after: Mapping[str, str], count: int, doubtful: Collection[str] = ()
     ) -> dict[str, Page]:
         self.reads.append((dict(after), set(doubtful)))
-        found = {}
+        result = {}
         for name, number in after.items():
             entries = self._after(rule, name, number, count)
             last = f"{entries[-1][0][0]}-{entries[-1][0][1]}" if entries else number
-            found[name] = Page(last, self._messages(entries), sum(len(data) for _, data in entries))
-        return found
+            result[name] = Page(last, self._messages(entries), sum(len(data) for _, data in entries))
+        return result
 
     def id_since(self, seconds: float) -> str:
         self._there()
@@ -214,11 +214,11 @@ class FakeStore:
         return [entry for entry in self.streams[self.keys(rule, name)] if entry[0] > since or after == "0"][:count]
 
     def read_requests(self, rule: KeyRule, name: str, after: str, count: int = 1000) -> tuple[str, list[QueuedRequest]]:
-        found = self._after(rule, name, after, count)
-        last = f"{found[-1][0][0]}-{found[-1][0][1]}" if found else after
+        result = self._after(rule, name, after, count)
+        last = f"{result[-1][0][0]}-{result[-1][0][1]}" if result else after
         return last, [
             QueuedRequest(envelope, max(0.0, self.clock() - number[0] / 1000))
-            for number, data in found
+            for number, data in result
             if (envelope := self._decoded(data)) is not None
         ]
 
@@ -449,11 +449,11 @@ class World:
 
     def obey(self, state: str = "drained", *, only: int | None = None) -> None:
         """The link takes up what is desired, and its moves reach a state (the first ``only`` of them)."""
-        found = self.store.get(keys.DESIRED, self.application)
-        assert found is not None
-        wanted = found.body.moves
-        self.decision, self.accepted_epoch = found.body.decision, found.epoch
-        reached = len(wanted) if only is None else only
+        result = self.store.get(keys.DESIRED, self.application)
+        assert result is not None
+        expected = result.body.moves
+        self.decision, self.accepted_epoch = result.body.decision, result.epoch
+        reached = len(expected) if only is None else only
         self.moves = [
             MoveView(
                 move=move.move,
@@ -465,7 +465,7 @@ class World:
                 step=move.step,
                 state=state if number < reached else "planned",
             )
-            for number, move in enumerate(wanted)
+            for number, move in enumerate(expected)
         ]
         self.report()
 
@@ -497,18 +497,18 @@ def desired(store: FakeStore, application: str = APP) -> Envelope | None:
 
 
 def state(store: FakeStore) -> ControllerState:
-    found = store.get(keys.STATE)
-    assert found is not None
-    assert isinstance(found.body, ControllerState)
-    return found.body
+    result = store.get(keys.STATE)
+    assert result is not None
+    assert isinstance(result.body, ControllerState)
+    return result.body
 
 
-def wanted(store: FakeStore, application: str = APP) -> DesiredPlacement:
-    found = desired(store, application)
-    assert found is not None
-    VERIFIER.check(found)
-    assert isinstance(found.body, DesiredPlacement)
-    return found.body
+def target_value(store: FakeStore, application: str = APP) -> DesiredPlacement:
+    result = desired(store, application)
+    assert result is not None
+    VERIFIER.check(result)
+    assert isinstance(result.body, DesiredPlacement)
+    return result.body
 
 
 def decisions(store: FakeStore) -> list[Decision]:
@@ -538,9 +538,9 @@ def request(
 
 
 def reply(store: FakeStore, name: str = "r1") -> Reply | None:
-    found = store.get(keys.REPLY, name)
-    assert found is None or isinstance(found.body, Reply)
-    return found.body if found is not None else None
+    result = store.get(keys.REPLY, name)
+    assert result is None or isinstance(result.body, Reply)
+    return result.body if result is not None else None
 
 
 def read_reply(store: FakeStore, name: str = "r1") -> Reply:

@@ -58,11 +58,11 @@ def test_a_traceback_is_part_of_its_line() -> None:
     assert json.loads(line)["exception"][0]["exc_type"] == "ZeroDivisionError"
 
 
-def _journal(path: Path, **asked: str) -> list[str]:
+def _journal(path: Path, **requested: str) -> list[str]:
     """What a daemon writes that stands under a service manager, one element a line."""
     with path.open("w") as target:
         status = os.fstat(target.fileno())
-        log.set_up(target, environ={"JOURNAL_STREAM": f"{status.st_dev}:{status.st_ino}", **asked})
+        log.set_up(target, environ={"JOURNAL_STREAM": f"{status.st_dev}:{status.st_ino}", **requested})
         logger = structlog.get_logger("x")
         logger.info("decision", moves=3, sentence='gains 10 %, "much"', nodes=["a", "b"])
         logging.getLogger("some.library").warning("careful:\nnow")

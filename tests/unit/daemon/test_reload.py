@@ -24,36 +24,36 @@ SECTIONS = tuple(type(getattr(CONFIG, item.name)) for item in dataclasses.fields
 
 
 def other(**variables: str) -> Settings:
-    found = load(None, {f"RECHANNEL_{name}": value for name, value in variables.items()})
-    return merged(CONFIG, found)
+    result = load(None, {f"RECHANNEL_{name}": value for name, value in variables.items()})
+    return merged(CONFIG, result)
 
 
-def holders(thing: Any, wanted: tuple[type, ...], seen: set[int]) -> list[tuple[Any, Any]]:
+def holders(thing: Any, expected: tuple[type, ...], seen: set[int]) -> list[tuple[Any, Any]]:
     """Every object of ours that holds such a value, reached from one, with the value."""
-    if id(thing) in seen or not type(thing).__module__.startswith("rechannel.") or isinstance(thing, wanted):
+    if id(thing) in seen or not type(thing).__module__.startswith("rechannel.") or isinstance(thing, expected):
         return []
     seen.add(id(thing))
-    found = []
+    result = []
     for value in list(vars(thing).values()) if hasattr(thing, "__dict__") else []:
         items = value.values() if isinstance(value, dict) else value if isinstance(value, (list, tuple)) else [value]
         for item in items:
-            if isinstance(item, wanted):
-                found.append((thing, item))
-            found += holders(item, wanted, seen)
-    return found
+            if isinstance(item, expected):
+                result.append((thing, item))
+            result += holders(item, expected, seen)
+    return result
 
 
 def test_no_part_of_the_controller_keeps_the_old_settings(leader: Controller) -> None:
     settings = other(GATE__COOLDOWN="5", RESCHEDULE__SETTLE="3", CONTROLLER__PLACEMENT_TTL="77")
     assert len(holders(leader, (Settings,), set())) >= 3
     leader.reload(settings)
-    kept = [
+    stored = [
         type(part).__name__
         for part, value in holders(leader, (Settings, *SECTIONS), set())
         # The lead lives by the lease, by Redis and by its name, none of which is live.
         if not isinstance(part, LeaderElection) and value != settings and value not in vars(settings).values()
     ]
-    assert kept == []
+    assert stored == []
 
 
 def test_what_is_decided_next_is_decided_by_the_new_ones(leader: Controller, store: FakeStore, world: World) -> None:
@@ -104,13 +104,13 @@ def test_a_hangup_reaches_a_running_controller(monkeypatch: Any, clock: FakeCloc
     store, stop = FakeStore(clock), threading.Event()
     monkeypatch.setattr(service, "Store", lambda *_: store)
     monkeypatch.setattr(service, "signer_of", lambda _: Signer(Ed25519PrivateKey.generate()))
-    asked, taken = threading.Event(), []
+    request, taken = threading.Event(), []
     monkeypatch.setattr(Controller, "reload", lambda self, settings: (taken.append(settings), stop.set()))
-    asked.set()
+    request.set()
     started = load(None, {"RECHANNEL_CONTROLLER__OBSERVE": "0.1"})
     new = load(None, {"RECHANNEL_CONTROLLER__OBSERVE": "0.2", "RECHANNEL_RESCHEDULE__TIMEOUT": "9"})
     with capture_logs() as lines:
-        service.run_controller(started, stop, reload_signal=ReloadSignal(asked, lambda: new))
+        service.run_controller(started, stop, reload_signal=ReloadSignal(request, lambda: new))
     assert [(item.reschedule.timeout, item.controller.observe) for item in taken] == [(9, 0.1)]
-    said = {line["field"]: line["event"] for line in lines if "field" in line}
-    assert said == {"reschedule.timeout": "setting-taken", "controller.observe": "setting-not-taken"}
+    message = {line["field"]: line["event"] for line in lines if "field" in line}
+    assert message == {"reschedule.timeout": "setting-taken", "controller.observe": "setting-not-taken"}

@@ -1,4 +1,4 @@
-"""Where a controller can start: what its unit lets it write to, and what it looks at first."""
+"""Start of a controller: directories of its unit, and checks before the first job."""
 
 from __future__ import annotations
 
@@ -47,8 +47,8 @@ def test_a_controller_does_not_start_where_it_could_not_write_orders_down(tmp_pa
 def test_a_controller_without_public_keys_is_warned(tmp_path: Path) -> None:
     settings = configured(tmp_path)
     assert key_notes(settings) == []
-    (said,) = key_notes(replace(settings, signing=replace(settings.signing, public_key_file="")))
-    assert said.startswith("signing.public_key_file is not set")
+    (message,) = key_notes(replace(settings, signing=replace(settings.signing, public_key_file="")))
+    assert message.startswith("signing.public_key_file is not set")
     assert key_notes(Settings()) == []
 
 
@@ -59,18 +59,18 @@ def test_what_is_reached_from_this_machine_alone_is_safe(listen: str) -> None:
 
 @pytest.mark.parametrize("listen", ["0.0.0.0:9418", "[::]:9418", "192.0.2.7:9418"])
 def test_what_others_can_reach_is_told_with_its_field(listen: str) -> None:
-    (said,) = listen_notes({"controller.listen": "127.0.0.1:9418", "agent.metrics": listen})
-    assert said.startswith(f"agent.metrics = {listen} can be reached from other machines")
+    (message,) = listen_notes({"controller.listen": "127.0.0.1:9418", "agent.metrics": listen})
+    assert message.startswith(f"agent.metrics = {listen} can be reached from other machines")
 
 
 def test_a_stand_by_says_once_for_whom(leader: Controller, store: FakeStore, clock: FakeClock) -> None:
     other = controller(store, clock, name="b")
     observe = log_standing_by(other, structlog.get_logger("test"))
-    with capture_logs() as said:
+    with capture_logs() as message:
         for _ in range(3):
             observe()
         leader.close()
         observe()
-    (line,) = [line for line in said if line["event"] == "standing-by"]
+    (line,) = [line for line in message if line["event"] == "standing-by"]
     assert (line["leader"], line["log_level"]) == (leader.lead.name, "info")
-    assert said[-1]["event"] == "lead-taken"
+    assert message[-1]["event"] == "lead-taken"

@@ -32,18 +32,18 @@ def test_rows_that_are_missing_are_lost_and_named():
     key = next(iter(written[2]))
     for batch in (2, 3):
         written[batch][key] -= 7
-    found = audit.compare("counts", written)
-    assert (found.lost, found.doubled) == (7, 0)
-    assert [text.split(",")[0] for text in found.wrong] == ["counts: batch 2", "counts: batch 3"]
+    result = audit.compare("counts", written)
+    assert (result.lost, result.doubled) == (7, 0)
+    assert [text.split(",")[0] for text in result.wrong] == ["counts: batch 2", "counts: batch 3"]
 
 
 def test_rows_that_were_counted_twice_are_doubled():
     written = exact(3)
     key = next(iter(written[2]))
     written[2][key] += 5
-    found = audit.compare("counts", written)
-    assert (found.lost, found.doubled) == (0, 5)
-    assert not found.exact
+    result = audit.compare("counts", written)
+    assert (result.lost, result.doubled) == (0, 5)
+    assert not result.exact
 
 
 def test_lost_and_doubled_rows_of_different_keys_do_not_cancel():
@@ -51,25 +51,25 @@ def test_lost_and_doubled_rows_of_different_keys_do_not_cancel():
     one, other = list(written[2])[:2]
     written[2][one] -= 3
     written[2][other] += 2
-    found = audit.compare("counts", written)
-    assert (found.lost, found.doubled) == (3, 2)
+    result = audit.compare("counts", written)
+    assert (result.lost, result.doubled) == (3, 2)
 
 
 def test_a_batch_that_was_never_written_is_lost_whole():
     written = exact(3)
     del written[1]
-    found = audit.compare("counts", written)
-    assert found.lost == audit.ROWS_PER_BATCH
-    assert found.wrong == ("counts: batch 1 was not written",)
+    result = audit.compare("counts", written)
+    assert result.lost == audit.ROWS_PER_BATCH
+    assert result.wrong == ("counts: batch 1 was not written",)
 
 
 def test_a_mistake_that_heals_later_is_told_though_the_sum_is_right():
     written = exact(3)
     key = next(iter(written[1]))
     written[1][key] += 1
-    found = audit.compare("counts", written)
-    assert (found.lost, found.doubled, len(found.wrong)) == (0, 0, 1)
-    assert not found.exact
+    result = audit.compare("counts", written)
+    assert (result.lost, result.doubled, len(result.wrong)) == (0, 0, 1)
+    assert not result.exact
 
 
 def test_a_migration_is_followed_through_the_journal():
@@ -82,10 +82,10 @@ def test_a_migration_is_followed_through_the_journal():
         line("d.3", "planned"),
         line("other.1", "planned", decision="other"),
     ]
-    found = audit.migrated(journal, "d", 3)
-    assert (found.landed, found.abandoned, found.unsettled) == (1, 1, {"d.3": "planned"})
-    assert found.sentence() == "1 of 3 landed, 1 given up (target-gone 1), 1 ended with the run"
-    assert found.twice == ()
+    result = audit.migrated(journal, "d", 3)
+    assert (result.landed, result.abandoned, result.unsettled) == (1, 1, {"d.3": "planned"})
+    assert result.sentence() == "1 of 3 landed, 1 given up (target-gone 1), 1 ended with the run"
+    assert result.twice == ()
 
 
 def test_a_step_that_was_taken_twice_is_named_but_saying_a_steer_again_is_no_step():

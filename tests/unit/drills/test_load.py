@@ -19,12 +19,12 @@ def batches(lasting: list[float]) -> list[Batch]:
 
 
 def test_a_phase_is_compared_with_those_beside_it():
-    found = compared(batches([1.0, 1.2, 1.4]), PHASES)
-    (row,) = found["phases"]
+    result = compared(batches([1.0, 1.2, 1.4]), PHASES)
+    (row,) = result["phases"]
     assert (row["phase"], row["batches"]) == ("Redis hangs", 7)
     assert row["ratio"] == pytest.approx(1.0)
-    assert found["noise"] == [pytest.approx(1.4), pytest.approx(1.4)]
-    assert "| Redis hangs | 7 | 1.20 s | 1.20 s | 1.00 |" in results.load_table(found)
+    assert result["noise"] == [pytest.approx(1.4), pytest.approx(1.4)]
+    assert "| Redis hangs | 7 | 1.20 s | 1.20 s | 1.00 |" in results.load_table(result)
 
 
 def test_a_batch_that_reaches_over_the_end_belongs_to_no_phase():
@@ -34,5 +34,5 @@ def test_a_batch_that_reaches_over_the_end_belongs_to_no_phase():
 
 
 def test_a_phase_in_which_no_batch_ended_is_told_as_such():
-    found = compared([batch for batch in batches([1.0, 1.0, 1.0]) if not 10 <= batch.ended < 20], PHASES)
-    assert (found["phases"][0]["batches"], found["phases"][0]["ratio"]) == (0, 0.0)
+    result = compared([batch for batch in batches([1.0, 1.0, 1.0]) if not 10 <= batch.ended < 20], PHASES)
+    assert (result["phases"][0]["batches"], result["phases"][0]["ratio"]) == (0, 0.0)

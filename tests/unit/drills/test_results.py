@@ -49,9 +49,9 @@ def test_what_cannot_be_run_here_is_done():
     assert results.problems(document["runs"]) == ""
 
 
-def rows(*found: Result) -> list[str]:
+def rows(*actual: Result) -> list[str]:
     document: results.Document = {"runs": []}
-    for result in found:
+    for result in actual:
         document = results.merge(document, result)
     return results.table(document["runs"], ORDER).splitlines()
 

@@ -21,7 +21,7 @@ GOOD = {"exceptions": {}, "problem": "", "failures": 0}
 
 
 @pytest.mark.parametrize(
-    ("found", "result", "problems"),
+    ("actual", "result", "problems"),
     [
         (run(0, 700), GOOD, []),  # Spark's own
         (run(0, 0, cured=True), GOOD, []),
@@ -31,8 +31,8 @@ GOOD = {"exceptions": {}, "problem": "", "failures": 0}
         (run(0, attached=True), GOOD | {"problem": "x", "failures": 2}, ["the link: 2 failed turns, x"]),
     ],
 )
-def test_rows_that_spark_loses_are_a_failure_only_with_the_cure(found, result, problems):
-    assert sigterm.problems(found, result) == problems
+def test_rows_that_spark_loses_are_a_failure_only_with_the_cure(actual, result, problems):
+    assert sigterm.problems(actual, result) == problems
 
 
 def test_the_table_has_a_row_for_each_way():

@@ -19,9 +19,9 @@ def test_the_limits_hold_the_true_slope_nearly_as_often_as_they_say(memory: floa
     at = np.linspace(0.0, 25.0, 200)
     held = 0
     for _ in range(60):
-        found = slope(at.tolist(), (3.0 + 0.5 * at + correlated(generator, 200, memory)).tolist())
-        assert found is not None
-        held += found.lower <= 0.5 <= found.upper
+        result = slope(at.tolist(), (3.0 + 0.5 * at + correlated(generator, 200, memory)).tolist())
+        assert result is not None
+        held += result.lower <= 0.5 <= result.upper
     assert held >= 48  # 57 of 60 at 95 %; a bootstrap of correlated samples is a little narrow
 
 
@@ -36,9 +36,9 @@ def test_samples_that_follow_each_other_are_less_sure_than_as_many_that_do_not()
 
 
 def test_a_series_without_noise_has_its_slope_as_limits() -> None:
-    found = slope([float(x) for x in range(20)], [2.0 * x + 1 for x in range(20)])
-    assert found is not None
-    assert (found.lower, found.value, found.upper) == pytest.approx((2.0, 2.0, 2.0))
+    result = slope([float(x) for x in range(20)], [2.0 * x + 1 for x in range(20)])
+    assert result is not None
+    assert (result.lower, result.value, result.upper) == pytest.approx((2.0, 2.0, 2.0))
     flat = slope([float(x) for x in range(20)], [5.0] * 20)
     assert flat is not None and (flat.lower, flat.upper) == pytest.approx((0.0, 0.0))
 

@@ -22,9 +22,9 @@ needs_systemd = pytest.mark.skipif(
 )
 
 
-def install(tmp_path: Path, *words: str, **variables: str) -> subprocess.CompletedProcess[str]:
+def install(tmp_path: Path, *sentence: str, **variables: str) -> subprocess.CompletedProcess[str]:
     environment = {"PATH": os.environ["PATH"], "DESTDIR": str(tmp_path / "root"), **variables}
-    return subprocess.run(["sh", str(SCRIPT), *words], env=environment, capture_output=True, text=True, check=False)
+    return subprocess.run(["sh", str(SCRIPT), *sentence], env=environment, capture_output=True, text=True, check=False)
 
 
 def installed(tmp_path: Path, **variables: str) -> Path:
@@ -64,9 +64,9 @@ def test_systemd_reads_the_installed_units_without_a_word(tmp_path: Path) -> Non
 def test_the_exposure_of_a_unit_has_a_bound(name: str) -> None:
     command = ["systemd-analyze", "security", "--offline=yes", str(ROOT / "systemd" / name)]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
-    found = re.search(r"Overall exposure level for \S+: (\d+\.\d)", done.stdout)
-    assert found is not None, done.stdout
-    assert float(found[1]) <= EXPOSURE[name]
+    result = re.search(r"Overall exposure level for \S+: (\d+\.\d)", done.stdout)
+    assert result is not None, done.stdout
+    assert float(result[1]) <= EXPOSURE[name]
 
 
 @pytest.mark.parametrize("name", UNITS)
@@ -128,8 +128,8 @@ def test_what_the_operator_wrote_stays_until_it_is_purged(tmp_path: Path) -> Non
     whole = root / "etc/systemd/system/rechannel-controller.service"  # as `systemctl edit --full` leaves it
     whole.write_text("[Service]\nUser=hadoop\n")
     done = install(tmp_path, "uninstall")
-    for kept in (dropin.parent, whole, root / "etc/rechannel"):
-        assert f"kept: {kept} (PURGE=1 removes it)" in done.stdout
+    for stored in (dropin.parent, whole, root / "etc/rechannel"):
+        assert f"kept: {stored} (PURGE=1 removes it)" in done.stdout
     assert files(root) == {
         "etc/rechannel/rechannel.toml",
         "etc/rechannel/signing.key",
@@ -154,18 +154,18 @@ def test_an_upgrade_keeps_the_operators_configuration_and_renews_an_untouched_on
     assert (root / "etc/rechannel/rechannel.toml").read_text() == "# mine\n"
 
 
-@pytest.mark.parametrize(("user", "said"), [("root", False), ("nobody-of-this-name", True)])
-def test_a_user_of_the_agent_that_is_not_there_is_told_of(tmp_path: Path, user: str, said: bool) -> None:
+@pytest.mark.parametrize(("user", "messages"), [("root", False), ("nobody-of-this-name", True)])
+def test_a_user_of_the_agent_that_is_not_there_is_told_of(tmp_path: Path, user: str, messages: bool) -> None:
     # Without DESTDIR the script installs for good, so only what it says of the user is run here.
     lines = SCRIPT.read_text()
     check = lines[lines.index("        getent passwd") : lines.index("    fi\n    if is_live; then\n        systemctl")]
     script = f'say() {{ echo "$1"; }}; agent_user={user}; set -e; {check}'
     done = subprocess.run(["sh", "-c", script], capture_output=True, text=True, check=True)
-    assert (f"there is no user {user}" in done.stdout) is said
+    assert (f"there is no user {user}" in done.stdout) is messages
 
 
 @pytest.mark.parametrize(
-    ("variables", "said"),
+    ("variables", "messages"),
     [
         ({"PREFIX": "/usr/local"}, "Rechannel's own"),
         ({"PREFIX": "opt"}, "no absolute path"),
@@ -174,11 +174,11 @@ def test_a_user_of_the_agent_that_is_not_there_is_told_of(tmp_path: Path, user: 
         ({"AGENT_USER": "a|b"}, "no user name"),
     ],
 )
-def test_what_would_do_harm_is_refused(tmp_path: Path, variables: dict[str, str], said: str) -> None:
+def test_what_would_do_harm_is_refused(tmp_path: Path, variables: dict[str, str], messages: str) -> None:
     for action in ("install", "uninstall"):
         done = install(tmp_path, action, NO_VENV="1", **variables)
         assert done.returncode == 1
-        assert said in done.stderr
+        assert messages in done.stderr
     assert not (tmp_path / "root").exists()
 
 

@@ -6,7 +6,7 @@ import base64
 
 import msgspec
 import pytest
-from hypothesis import given, settings
+from hypothesis import input, settings
 from hypothesis import strategies as st
 
 from rechannel.wire.envelope import OLDEST_READABLE, SCHEMA, EnvelopeFactory, MessageError, body_of, decode, encode
@@ -73,7 +73,7 @@ def test_a_message_that_is_not_ours_is_refused(data, why):
 
 
 @settings(max_examples=300, deadline=None)
-@given(st.data())
+@input(st.data())
 def test_a_damaged_message_is_refused_or_read_whole(data):
     good = encode(envelope())
     at = data.draw(st.integers(0, len(good) - 1))
@@ -139,9 +139,9 @@ def test_a_signature_covers_what_another_release_put_in(keys, before, after):
     unsigned = newer.removesuffix(b',"signature":""}')
     raw = signer._key.sign(newer)
     message = unsigned + b',"signature":"' + base64.b64encode(raw) + b'"}'
-    found = decode(message)
-    verifier.check(found)
-    assert encode(found) == message, "whoever hands it on hands on what was said"
+    result = decode(message)
+    verifier.check(result)
+    assert encode(result) == message, "whoever hands it on hands on what was said"
     for altered in (message.replace(after, before), message.replace(b'"target":"1"', b'"target":"2"')):
         with pytest.raises(SignatureError, match="does not hold"):
             verifier.check(decode(altered))
@@ -150,12 +150,12 @@ def test_a_signature_covers_what_another_release_put_in(keys, before, after):
 def test_what_was_said_is_not_anybodys_to_say(keys):
     private, public = keys
     good = encode(Signer.from_file(private).sign(envelope(placement())))
-    said = base64.b64encode(good[: good.rindex(b',"signature"')]).decode()
+    output = base64.b64encode(good[: good.rindex(b',"signature"')]).decode()
     evil = good.replace(b'"target":"1"', b'"target":"2"')
     for claims in (
-        evil[:-1] + b',"raw_bytes":"' + said.encode() + b'"}',
-        evil.replace(b',"signature"', b',"raw_bytes":"' + said.encode() + b'","signature"'),
-        b'{"raw_bytes":"' + said.encode() + b'",' + evil[1:],
+        evil[:-1] + b',"raw_bytes":"' + output.encode() + b'"}',
+        evil.replace(b',"signature"', b',"raw_bytes":"' + output.encode() + b'","signature"'),
+        b'{"raw_bytes":"' + output.encode() + b'",' + evil[1:],
     ):
         with pytest.raises(SignatureError, match="does not hold"):
             Verifier.from_file(public).check(decode(claims))
@@ -164,8 +164,8 @@ def test_what_was_said_is_not_anybodys_to_say(keys):
 def test_a_message_that_is_signed_anew_says_what_it_says_now(keys):
     private, public = keys
     signer, verifier = Signer.from_file(private), Verifier.from_file(public)
-    found = decode(encode(signer.sign(envelope(placement()))))
-    again = decode(encode(signer.sign(msgspec.structs.replace(found, epoch=9))))
+    result = decode(encode(signer.sign(envelope(placement()))))
+    again = decode(encode(signer.sign(msgspec.structs.replace(result, epoch=9))))
     verifier.check(again)
     assert again.epoch == 9
 

@@ -19,7 +19,7 @@ import msgspec
 import pytest
 import structlog
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from hypothesis import HealthCheck, assume, example, given, settings
+from hypothesis import HealthCheck, assume, example, input, settings
 from hypothesis import strategies as st
 from rich.console import Console
 
@@ -221,17 +221,17 @@ SPOILS = st.lists(
 )
 
 
-def like(value: Any, wanted: tuple[int, float, str, int]) -> Any:
+def like(value: Any, requested: tuple[int, float, str, int]) -> Any:
     """Another value of the same type, or as many copies of a list's or a table's entries."""
     if isinstance(value, bool):
         return not value
     if isinstance(value, int | float | str):
-        return wanted[{int: 0, float: 1, str: 2}[type(value)]]
+        return requested[{int: 0, float: 1, str: 2}[type(value)]]
     if isinstance(value, list):
-        return copy.deepcopy(value * wanted[3])
+        return copy.deepcopy(value * requested[3])
     if isinstance(value, dict):
-        return {key: value[key] for key in list(value)[: wanted[3]]} | (
-            {wanted[2]: next(iter(value.values()))} if value else {}
+        return {key: value[key] for key in list(value)[: requested[3]]} | (
+            {requested[2]: next(iter(value.values()))} if value else {}
         )
     return value
 
@@ -305,7 +305,7 @@ def test_there_is_a_seed_for_every_kind_of_message() -> None:
 
 
 @FUZZ
-@given(st.sampled_from(SEEDS), SPOILS)
+@input(st.sampled_from(SEEDS), SPOILS)
 def test_a_spoiled_message_is_read_whole_or_refused(seed: tuple[KeyRule, str, AnyBody], spoils: Any) -> None:
     data = spoiled(seal(seed[0], seed[2]), spoils)
     try:
@@ -316,7 +316,7 @@ def test_a_spoiled_message_is_read_whole_or_refused(seed: tuple[KeyRule, str, An
     assert msgspec.structs.replace(again, raw_bytes=envelope.raw_bytes) == envelope, "whatever its spaces"
 
 
-@given(st.binary(max_size=200))
+@input(st.binary(max_size=200))
 @example(b"[" * 100_000)
 @example(b'{"a":' * 50_000)
 @example(b'{"schema":2,"cluster":"' + b"\xed\xa0\x80" + b'"}')
@@ -341,7 +341,7 @@ def test_figures_that_nobody_measures_are_refused_with_their_message(number: str
 
 
 @FUZZ
-@given(WRITES)
+@input(WRITES)
 def test_the_controller_decides_or_says_why_not(writes: Any) -> None:
     store, clock, _ = world()
     leader = controller(store, clock)
@@ -360,7 +360,7 @@ def test_the_controller_decides_or_says_why_not(writes: Any) -> None:
 
 
 @FUZZ
-@given(WRITES)
+@input(WRITES)
 def test_only_what_this_leader_signed_is_ever_desired(writes: Any) -> None:
     store, clock, made = world()
     leader = controller(store, clock)
@@ -384,7 +384,7 @@ def test_only_what_this_leader_signed_is_ever_desired(writes: Any) -> None:
 
 
 @FUZZ
-@given(st.lists(st.tuples(st.sampled_from(SEEDS[:3]), SPOILS), max_size=5), st.randoms(use_true_random=False))
+@input(st.lists(st.tuples(st.sampled_from(SEEDS[:3]), SPOILS), max_size=5), st.randoms(use_true_random=False))
 def test_what_comes_again_or_out_of_order_decides_the_same(writes: Any, shuffler: Any) -> None:
     """A stream that was replayed backwards, twice, models the same batches."""
     store, clock, _ = world()
@@ -403,9 +403,9 @@ def test_what_comes_again_or_out_of_order_decides_the_same(writes: Any, shuffler
     shuffler.shuffle(data)
     for item in data:
         store.append_raw(keys.BATCHES, APP, item)
-    found = _facts(store)
-    if found is not None:
-        build_snapshot(found, CONFIG, clock(), include_unmeasured=True)
+    result = _facts(store)
+    if result is not None:
+        build_snapshot(result, CONFIG, clock(), include_unmeasured=True)
 
 
 def _facts(store: FakeStore) -> ApplicationMessages | None:
@@ -415,7 +415,7 @@ def _facts(store: FakeStore) -> ApplicationMessages | None:
 
 
 @FUZZ
-@given(
+@input(
     st.lists(
         st.tuples(st.sampled_from([keys.JOURNAL, keys.DECISIONS, keys.OUTCOMES, keys.BATCHES]), SPOILS),
         min_size=1,
@@ -453,7 +453,7 @@ def test_an_outcome_is_measured_or_awaited(writes: Any) -> None:
 
 
 @FUZZ
-@given(WRITES)
+@input(WRITES)
 def test_status_top_and_history_show_what_there_is(writes: Any) -> None:
     store, clock, _ = world()
     for (rule, name, body), spoils in writes:
@@ -480,18 +480,18 @@ def test_an_application_whose_name_is_no_key_does_not_hide_the_history_of_others
     store.append(keys.DECISIONS, "", sealed(DECISION, "a/b"))
     store.append(keys.JOURNAL, APP, sealed(LINE))
     store.register_application("../..", NOW)
-    found = history.HistoryReader(store, clock).first(10)  # type: ignore[arg-type]
-    assert [(entry["type"], entry["application"]) for entry in found] == [("decision", "a/b"), ("move", APP)]
+    result = history.HistoryReader(store, clock).first(10)  # type: ignore[arg-type]
+    assert [(entry["type"], entry["application"]) for entry in result] == [("decision", "a/b"), ("move", APP)]
 
 
 @pytest.mark.parametrize("name", ["²", "1" * 5000, "[/red]", "\x1b[2J\x9b2J", "\u202e1"])
 def test_names_are_only_ever_shown(name: str) -> None:
     """Neither digits that are no number, nor markup, nor what would steer a terminal."""
     store, clock, _ = world()
-    said = fakes.report([fakes.query([name, *PLACEMENT[1:]])])
-    odd = msgspec.structs.replace(said.executors[0], executor=name, host=name)
-    said = msgspec.structs.replace(said, executors=[odd, *said.executors[1:]], problems=[name], name=name)
-    store.put(keys.REPORT, APP, sealed(said))
+    output = fakes.report([fakes.query([name, *PLACEMENT[1:]])])
+    odd = msgspec.structs.replace(output.executors[0], executor=name, host=name)
+    output = msgspec.structs.replace(output, executors=[odd, *output.executors[1:]], problems=[name], name=name)
+    store.put(keys.REPORT, APP, sealed(output))
     [row] = read_status(store, CONFIG, clock(), partitions=True).applications  # type: ignore[arg-type]
     assert row.executors[0].executor == name
     console = Console(record=True, width=120, file=io.StringIO())
@@ -519,7 +519,7 @@ LIMITS = ReconcilerLimits(deadline_batches=3, deadline_seconds=100.0, presume=12
 
 
 @FUZZ
-@given(st.sampled_from([keys.DESIRED, keys.ORDERS]), SPOILS)
+@input(st.sampled_from([keys.DESIRED, keys.ORDERS]), SPOILS)
 def test_a_link_obeys_nothing_that_was_changed_after_it_was_signed(rule: KeyRule, spoils: Any) -> None:
     store, _, _ = world()
     carrier = courier(store)
@@ -535,7 +535,7 @@ def test_a_link_obeys_nothing_that_was_changed_after_it_was_signed(rule: KeyRule
 
 
 @FUZZ
-@given(SPOILS)
+@input(SPOILS)
 def test_even_a_signed_placement_only_ever_moves_what_it_can(spoils: Any) -> None:
     """A controller gone mad: the reconciler takes it up or refuses it, and keeps its own laws."""
     try:
@@ -562,7 +562,7 @@ def test_even_a_signed_placement_only_ever_moves_what_it_can(spoils: Any) -> Non
 
 
 @FUZZ
-@given(st.lists(SPOILS, min_size=1, max_size=4))
+@input(st.lists(SPOILS, min_size=1, max_size=4))
 def test_evidence_and_memories_of_anybody_do_a_link_no_harm(writes: Any) -> None:
     store, _, _ = world()
     carrier = courier(store)
@@ -576,17 +576,17 @@ def test_evidence_and_memories_of_anybody_do_a_link_no_harm(writes: Any) -> None
         assert not reconciler.handle_closed_store(
             store_closed, {(0, "default")}, 0, QUERY, NOW
         )  # nothing was steered yet
-    known = fakes.executors()
+    existing = fakes.executors()
     for spoils in writes:
         try:
             last = decode(spoiled(sealed(LAST), spoils)).body
         except MessageError:
             continue
         if isinstance(last, LastPlacement):
-            wanted = restore_placement(
-                last, [CheckpointOperator(0, 12, ("default",))], {info.executor: info for info in known}
+            requested = restore_placement(
+                last, [CheckpointOperator(0, 12, ("default",))], {info.executor: info for info in existing}
             )
-            assert {name for where in wanted.values() for name in where} <= {info.executor for info in known}
+            assert {name for where in requested.values() for name in where} <= {info.executor for info in existing}
 
 
 def _signature(envelope: Envelope) -> Envelope:
@@ -684,8 +684,8 @@ def test_what_is_kept_of_batches_and_windows_is_bounded_in_bytes(monkeypatch: py
         collector.refresh()
         facts = collector.gather(APP)
     assert facts is not None
-    kept = [*facts.batches, *(window for some in facts.windows.values() for window in some)]
-    assert 80_000 < sum(len(encode(sealed(body))) for body in kept) < 110_000
+    stored = [*facts.batches, *(window for some in facts.windows.values() for window in some)]
+    assert 80_000 < sum(len(encode(sealed(body))) for body in stored) < 110_000
     assert facts.batches[-1].batch == 399
 
 
@@ -715,9 +715,9 @@ def test_many_nodes_do_not_crowd_out_the_batches_a_decision_needs(monkeypatch: p
     monkeypatch.setattr(collect, "_WINDOW_BYTES_KEPT", 50_000)
     facts = gathered(store, clock, huge, nodes=30)
     assert [batch.batch for batch in facts.batches] == list(range(10 + need, 10 + 2 * need))
-    ends = [[window.end for window in kept] for kept in facts.windows.values()]
-    assert len(ends) == 30 and all(kept and kept[-1] == NOW + 9 + 2 * need for kept in ends)
-    windows = [window for kept in facts.windows.values() for window in kept]
+    ends = [[window.end for window in stored] for stored in facts.windows.values()]
+    assert len(ends) == 30 and all(stored and stored[-1] == NOW + 9 + 2 * need for stored in ends)
+    windows = [window for stored in facts.windows.values() for window in stored]
     assert sum(len(encode(sealed(body))) for body in windows) <= 50_000
 
 
@@ -729,7 +729,7 @@ def test_huge_batches_do_not_crowd_out_what_everybody_else_has(monkeypatch: pyte
     assert all(len(encode(sealed(batch))) > 60_000 for batch in huge), "more than six shares"
     facts = gathered(store, clock, huge, nodes=10)
     assert len(facts.windows) == 10
-    assert min(len(kept) for kept in facts.windows.values()) >= 3
+    assert min(len(stored) for stored in facts.windows.values()) >= 3
     assert len(facts.batches) <= 1
 
 
@@ -740,9 +740,9 @@ def test_reports_are_read_only_as_far_as_there_is_room(monkeypatch: pytest.Monke
         name = f"x-{number:02}"
         store.put(keys.REPORT, name, sealed(fakes.report([fakes.query(PLACEMENT)]), name))
         store.register_application(name, NOW)
-    found = Collector(store, CONFIG, clock).refresh()  # type: ignore[arg-type]
-    assert APP in found and 10 < len(found) < 30
-    assert store.rejected == 51 - len(found)
+    result = Collector(store, CONFIG, clock).refresh()  # type: ignore[arg-type]
+    assert APP in result and 10 < len(result) < 30
+    assert store.rejected == 51 - len(result)
 
 
 def test_a_stream_that_nobody_trims_is_not_read_to_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -757,6 +757,6 @@ def test_a_stream_that_nobody_trims_is_not_read_to_its_end(monkeypatch: pytest.M
     after, _ = collect.read_new_entries(store, keys.WINDOWS, HOST, "", first=64)  # type: ignore[arg-type]
     clock.sleep(1)
     store.streams[store.keys(keys.WINDOWS, HOST)] += [((int(clock() * 1000), n), entry) for n in range(5000)]
-    after, found = collect.read_new_entries(store, keys.WINDOWS, HOST, after, first=64)  # type: ignore[arg-type]
-    assert (len(found), after) == (64, f"{int(clock() * 1000)}-4999")
+    after, result = collect.read_new_entries(store, keys.WINDOWS, HOST, after, first=64)  # type: ignore[arg-type]
+    assert (len(result), after) == (64, f"{int(clock() * 1000)}-4999")
     assert sum(reads) <= 200 * 3

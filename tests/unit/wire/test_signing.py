@@ -84,7 +84,7 @@ def test_an_unchanged_file_is_not_read_again(pairs, tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("content", "words"),
+    ("content", "phrase"),
     [
         (b"", "holds no public key"),
         (b"-----BEGIN PUBLIC KEY-----\nMARK\n-----END PUBLIC KEY-----\n", "holds no public key"),
@@ -92,18 +92,18 @@ def test_an_unchanged_file_is_not_read_again(pairs, tmp_path, monkeypatch):
         (b"-----BEGIN PRIVATE KEY-----\nMARK\n-----END PRIVATE KEY-----\n", "holds a private key"),
     ],
 )
-def test_what_is_no_public_key_is_refused_and_not_shown(tmp_path, content, words):
+def test_what_is_no_public_key_is_refused_and_not_shown(tmp_path, content, phrase):
     path = tmp_path / "keys.pub"
     path.write_bytes(content)
-    with pytest.raises(KeyFileError, match=words) as caught:
+    with pytest.raises(KeyFileError, match=phrase) as caught:
         public_keys(path)
     assert "MARK" not in str(caught.value)
 
 
 def test_many_keys_are_refused(tmp_path):
-    found = [make_keys(tmp_path / str(number))[1] for number in range(17)]
+    result = [make_keys(tmp_path / str(number))[1] for number in range(17)]
     with pytest.raises(KeyFileError, match="16 at most"):
-        Verifier.from_file(bundle(tmp_path / "bundle", *found))
+        Verifier.from_file(bundle(tmp_path / "bundle", *result))
 
 
 def test_a_private_key_that_others_may_read_is_refused_with_the_cure(tmp_path):

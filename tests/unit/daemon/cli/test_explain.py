@@ -1,4 +1,4 @@
-"""What `explain` and the filters of `history` show, and the words that make plans wait."""
+"""Output of `explain`, filters of `history`, and commands for plans that wait."""
 
 from __future__ import annotations
 

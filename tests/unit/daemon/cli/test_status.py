@@ -1,4 +1,4 @@
-"""What `status` says, in words and as JSON, and the web view beside it."""
+"""Output of `status` as text and JSON."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def text(world: World, capsys: pytest.CaptureFixture[str], *, verbose: bool = Fa
     return capsys.readouterr().out
 
 
-def lead(world: World, words: str = "ready: 12 partitions on 4 executors") -> None:
+def lead(world: World, arguments: str = "ready: 12 partitions on 4 executors") -> None:
     state = ControllerState(
         leader="c/1",
         since=NOW,
@@ -48,7 +48,7 @@ def lead(world: World, words: str = "ready: 12 partitions on 4 executors") -> No
         mode="observe",
         next_decision=world.clock() + 60,
         last_sentence="",
-        applications={APP: words},
+        applications={APP: arguments},
     )
     world._send(keys.STATE, "", state)
 
@@ -133,8 +133,8 @@ def test_queries_stages_and_moves_have_one_name(world: World, capsys: pytest.Cap
     (row,) = as_json(world)["applications"]
     assert [move["name"] for move in row["moves"]] == ["name-of-q1", ""]
     shown = text(world, capsys, partitions=True)
-    for words in ("name-of-q1/0 #3", "query-895c1599/0 #3", "name-of-q1/0 aggregate", "query-895c1599/0 aggregate"):
-        assert words in shown
+    for arguments in ("name-of-q1/0 #3", "query-895c1599/0 #3", "name-of-q1/0 aggregate", "query-895c1599/0 aggregate"):
+        assert arguments in shown
     assert UUID not in shown
 
 
@@ -169,8 +169,8 @@ def test_the_web_view_names_stages_and_node_cpu_as_status_does(
     world.queries = [query(world.placement), unnamed]
     world.ready()
     page = rendering.fragment(build_document(Shown(leader, store, clock).view(), clock()))
-    for words in ("name-of-q1/0</span>", "query-895c1599/0</span>", "node CPU 60%"):
-        assert words in page
+    for arguments in ("name-of-q1/0</span>", "query-895c1599/0</span>", "node CPU 60%"):
+        assert arguments in page
     assert UUID not in page
 
 

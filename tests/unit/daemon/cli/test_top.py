@@ -1,4 +1,4 @@
-"""What `top` draws, and the status behind it."""
+"""Output of `top`, and the status behind it."""
 
 from __future__ import annotations
 
@@ -67,8 +67,8 @@ def test_it_draws_executors_partitions_and_moves(world: World) -> None:
     ]
     world.ready()
     text = _drawn(_application(world))
-    for words in ("127.0.0.5", "utilization", "busy s/batch", f"name-of-{QUERY}", "0 → 1", "steered"):
-        assert words in text
+    for sentence in ("127.0.0.5", "utilization", "busy s/batch", f"name-of-{QUERY}", "0 → 1", "steered"):
+        assert sentence in text
     assert text.count("█") > 12
 
 

@@ -52,9 +52,9 @@ def test_a_skewed_application_is_rebalanced(leader: Controller, store: FakeStore
     assert decision.gain > decision.cost
     placed = wanted(store)
     assert (placed.decision, placed.runs, placed.moves) == (decision.decision, {"q1": "run-1"}, decision.moves)
-    found = desired(store)
-    assert found is not None
-    assert (found.application, found.epoch, found.expires) == (APP, 1, NOW + 120)
+    result = desired(store)
+    assert result is not None
+    assert (result.application, result.epoch, result.expires) == (APP, 1, NOW + 120)
     assert decisions(store) == [decision]
 
 
@@ -160,9 +160,9 @@ def test_a_migration_is_renewed_until_every_move_is_settled(leader: Controller, 
         go_on(world, 30)
         leader.run_leader_cycle()
         assert "running" in leader.follow()
-        found = desired(store)
-        assert found is not None
-        assert found.expires > world.clock() + 60
+        result = desired(store)
+        assert result is not None
+        assert result.expires > world.clock() + 60
         assert wanted(store).decision == decision.decision
     world.obey("drained")
     assert leader.follow() == "no migration runs"
@@ -287,8 +287,8 @@ def test_moves_the_link_still_works_on_block_a_new_decision(store: FakeStore, cl
 
 def test_a_stand_by_does_nothing_but_try(leader: Controller, store: FakeStore, clock: FakeClock) -> None:
     other = controller(store, clock, name="b")
-    said = other.run_leader_cycle()
-    assert said.startswith("standing by: a/")
+    message = other.run_leader_cycle()
+    assert message.startswith("standing by: a/")
     store.writes.clear()
     assert other.decide_all() == []
     assert other.answer_requests() == 0
@@ -307,9 +307,9 @@ def test_a_stand_by_goes_on_with_the_migration_of_a_leader_that_vanished(
     go_on(world, 16)
     assert other.run_leader_cycle() == "leading in epoch 2"
     assert "running" in other.follow()
-    found = desired(store)
-    assert found is not None
-    assert (found.epoch, wanted(store).decision) == (2, decision.decision)
+    result = desired(store)
+    assert result is not None
+    assert (result.epoch, wanted(store).decision) == (2, decision.decision)
     assert other.decide_all()[0].reason == "migration-running"
     # The old one wakes up: its lease is over, and it keeps its hands off.
     store.writes.clear()
@@ -366,9 +366,9 @@ def test_an_emptied_redis_brings_no_old_epoch_back(leader: Controller, store: Fa
     assert leader.run_leader_cycle() == "leading in epoch 43"
     world.report()
     leader.follow()
-    found = desired(store)
-    assert found is not None
-    assert (found.epoch, wanted(store).decision) == (43, decision.decision), "published again, the same one"
+    result = desired(store)
+    assert result is not None
+    assert (result.epoch, wanted(store).decision) == (43, decision.decision), "published again, the same one"
 
 
 def test_a_leader_whose_place_was_taken_while_redis_was_away_follows_the_newer_decision(
@@ -413,22 +413,22 @@ def test_an_epoch_that_redis_gave_out_and_forgot_is_overtaken(
     leader: Controller, store: FakeStore, world: World
 ) -> None:
     (decision,) = leader.decide_all()
-    found = desired(store)
-    assert found is not None
-    store.put(keys.DESIRED, APP, SIGNER.sign(msgspec.structs.replace(found, epoch=9)))
+    result = desired(store)
+    assert result is not None
+    store.put(keys.DESIRED, APP, SIGNER.sign(msgspec.structs.replace(result, epoch=9)))
     leader.follow()
     assert leader.run_leader_cycle() == "leading in epoch 10"
     leader.follow()
-    found = desired(store)
-    assert found is not None
-    assert (found.epoch, wanted(store).decision) == (10, decision.decision)
+    result = desired(store)
+    assert result is not None
+    assert (result.epoch, wanted(store).decision) == (10, decision.decision)
 
 
 def test_a_forged_epoch_does_not_silence_the_leader(leader: Controller, store: FakeStore) -> None:
     (decision,) = leader.decide_all()
-    found = desired(store)
-    assert found is not None
-    store.put(keys.DESIRED, APP, msgspec.structs.replace(found, epoch=10**9, raw_bytes=msgspec.UNSET))
+    result = desired(store)
+    assert result is not None
+    store.put(keys.DESIRED, APP, msgspec.structs.replace(result, epoch=10**9, raw_bytes=msgspec.UNSET))
     leader.follow()
     assert wanted(store).decision == decision.decision
 
@@ -479,8 +479,8 @@ def test_stop_ends_a_running_migration_and_leaves_nothing_wanted(
 def test_nothing_is_applied_while_paused(leader: Controller, store: FakeStore) -> None:
     leader.pause(True)
     assert leader.decide_all()[0].outcome == "planned"
-    asked = leader.decide("operator", application=APP, apply=True, force=True)
-    assert (asked.outcome, asked.reason) == ("refused", "paused")
+    requested = leader.decide("operator", application=APP, apply=True, force=True)
+    assert (requested.outcome, requested.reason) == ("refused", "paused")
     assert desired(store) is None
 
 
@@ -524,10 +524,10 @@ def test_a_resume_by_another_leader_is_heard(leader: Controller, store: FakeStor
 
 
 def test_the_state_says_what_an_operator_wants_to_know(leader: Controller, store: FakeStore, world: World) -> None:
-    found = state(store)
-    assert (found.epoch, found.mode, found.paused, found.next_decision) == (1, "apply", False, NOW + 300)
-    assert found.leader.startswith("a/")
-    assert found.applications == {APP: "ready: 12 partitions on 4 executors"}
+    result = state(store)
+    assert (result.epoch, result.mode, result.paused, result.next_decision) == (1, "apply", False, NOW + 300)
+    assert result.leader.startswith("a/")
+    assert result.applications == {APP: "ready: 12 partitions on 4 executors"}
     leader.decide_all()
     leader.run_leader_cycle()
     assert state(store).applications[APP].startswith("migration ")
@@ -547,12 +547,12 @@ def test_malformed_messages_are_counted_and_passed_over(leader: Controller, stor
 
 def test_signatures_are_checked_by_links_with_the_public_key(leader: Controller, store: FakeStore) -> None:
     leader.decide_all()
-    found = desired(store)
-    assert found is not None
+    result = desired(store)
+    assert result is not None
     with pytest.raises(SignatureError):
-        VERIFIER.check(msgspec.structs.replace(found, epoch=99, raw_bytes=msgspec.UNSET))
+        VERIFIER.check(msgspec.structs.replace(result, epoch=99, raw_bytes=msgspec.UNSET))
     with pytest.raises(MessageError):
-        VERIFIER.check(msgspec.structs.replace(found, signature=""))
+        VERIFIER.check(msgspec.structs.replace(result, signature=""))
 
 
 def test_a_query_that_cannot_be_moved_is_said(store: FakeStore, clock: FakeClock, world: World) -> None:

@@ -1,4 +1,4 @@
-"""When executors that join or leave ask for a decision."""
+"""Trigger for executors that join or leave."""
 
 from __future__ import annotations
 
@@ -95,13 +95,13 @@ def test_a_refusal_that_leaves_nobody_empty_is_an_answer(clock, joining):
 def test_it_is_asked_again_at_growing_intervals(clock, joining):
     joining.see(FOUR)
     clock.sleep(5)
-    asked = []
+    request = []
     for second in range(100):
         if joining.is_due():
-            asked.append(second)
+            request.append(second)
             joining.decided(answer("refused"), report([query("0012")]))
         clock.sleep(1)
-    assert asked == [0, 10, 30, 60, 90]
+    assert request == [0, 10, 30, 60, 90]
     joining.see(frozenset("013"))
     clock.sleep(5)
     assert joining.is_due(), "another change is another question"

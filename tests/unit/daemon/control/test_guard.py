@@ -7,7 +7,7 @@ import itertools
 
 import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import input
 from hypothesis import strategies as st
 
 from rechannel.conf.settings import RescheduleSettings, Settings
@@ -62,16 +62,16 @@ def decision(at: float, outcome: str = "planned", reason: str = "ok", **more: ob
 # -- overload --
 
 
-def asked(values: list[float], settings: RescheduleSettings = RULES, fresh: bool = True) -> list[bool]:
+def requested(values: list[float], settings: RescheduleSettings = RULES, fresh: bool = True) -> list[bool]:
     """Whether a decision is asked for after each window, each one being taken at once."""
-    overload, found = OverloadDetector(), []
+    overload, result = OverloadDetector(), []
     for number, value in enumerate(values):
         overload.observe([LoadReading("executor 1", value, 1.0, "busy", fresh)], settings)
-        words = overload.due(float(number))
-        found.append(bool(words))
-        if words:
+        arguments = overload.due(float(number))
+        result.append(bool(arguments))
+        if arguments:
             overload.record(decision(float(number)), float(number))
-    return found
+    return result
 
 
 @pytest.mark.parametrize(
@@ -86,21 +86,21 @@ def asked(values: list[float], settings: RescheduleSettings = RULES, fresh: bool
     ],
 )
 def test_an_overload_has_hysteresis(values: list[float], at: list[int]) -> None:
-    assert [number for number, due in enumerate(asked(values)) if due] == at
+    assert [number for number, due in enumerate(requested(values)) if due] == at
 
 
-@given(st.lists(st.floats(0, 2), max_size=60))
+@input(st.lists(st.floats(0, 2), max_size=60))
 def test_between_two_overloads_there_is_always_a_low(values: list[float]) -> None:
-    found = [number for number, due in enumerate(asked(values)) if due]
-    for number in found:
+    result = [number for number, due in enumerate(requested(values)) if due]
+    for number in result:
         assert all(value > 1.0 for value in values[number - 2 : number + 1])
-    for one, other in itertools.pairwise(found):
+    for one, other in itertools.pairwise(result):
         assert min(values[one:other]) < 0.8
 
 
 def test_what_was_not_measured_anew_says_nothing_and_zero_turns_it_off() -> None:
-    assert not any(asked([2.0] * 9, fresh=False))
-    assert not any(asked([2.0] * 9, dataclasses.replace(RULES, overload_windows=0)))
+    assert not any(requested([2.0] * 9, fresh=False))
+    assert not any(requested([2.0] * 9, dataclasses.replace(RULES, overload_windows=0)))
 
 
 def test_an_overload_is_told_with_its_numbers_until_it_is_decided_on() -> None:
@@ -124,7 +124,7 @@ MOVED = st.dictionaries(
 )
 
 
-@given(moved=MOVED, now=st.floats(0, 12_000), limit=st.integers(1, 100))
+@input(moved=MOVED, now=st.floats(0, 12_000), limit=st.integers(1, 100))
 def test_there_is_room_again_just_when_it_is_said(moved: dict[str, tuple[float, int]], now: float, limit: int) -> None:
     free = next_room(moved, now, limit)
     assert free >= now
@@ -151,23 +151,23 @@ def test_the_budget_rolls_to_its_very_edge() -> None:
 
 
 def test_what_was_moved_is_known_to_the_next_controller() -> None:
-    kept = decision(NOON, "applied", moves=moves(1, 2, 3))
+    stored = decision(NOON, "applied", moves=moves(1, 2, 3))
     guard, limits = guarded(moves_per_hour=3)
-    guard.record(kept)
+    guard.record(stored)
     assert limits.moves_left(NOON + 1) == 0
-    guard.record(kept)
+    guard.record(stored)
     assert limits.moves_left(NOON + HOUR) == 3, "and is not counted twice"
 
 
 def test_what_is_ahead_of_a_clock_that_was_set_back_counts_for_an_hour() -> None:
-    kept = decision(NOON, "applied", moves=moves(1, 2, 3))
+    stored = decision(NOON, "applied", moves=moves(1, 2, 3))
     guard = guarded(moves_per_hour=3)[0]
-    guard.record(kept)
+    guard.record(stored)
     before = NOON - 86_400
     held = guard.blocked_by(Trigger.TIMEOUT, before)
     assert held is not None
     assert held.until == before + HOUR
-    guard.record(kept)
+    guard.record(stored)
     assert guard.blocked_by(Trigger.TIMEOUT, before + HOUR) is None
 
 
@@ -214,11 +214,11 @@ def agree(
     """One decision by timeout that recommends these moves, after so many batches where that is told."""
     batches = {} if batch is None else {"q": batch}
     draft = decision(at, moves=moves(*partitions), cost=cost, last_batches=batches)
-    found = guard.agreement(draft, total)
-    outcome = "applied" if found is None else "refused"
-    reason = "ok" if found is None else Law.AGREEMENTS
+    result = guard.agreement(draft, total)
+    outcome = "applied" if result is None else "refused"
+    reason = "ok" if result is None else Law.AGREEMENTS
     guard.record(decision(at, outcome, reason, moves=moves(*partitions), last_batches=batches))
-    return found
+    return result
 
 
 def test_a_costly_plan_has_to_be_recommended_several_times() -> None:
@@ -295,7 +295,7 @@ def test_without_a_new_batch_the_figures_are_the_same() -> None:
     assert agree(guard, NOON + 600, 1, 2, 3, batch=8) is None
 
 
-@given(st.sets(st.integers(0, 9)), st.sets(st.integers(0, 9)))
+@input(st.sets(st.integers(0, 9)), st.sets(st.integers(0, 9)))
 def test_overlap_is_a_share_that_both_sides_agree_on(one: set[int], other: set[int]) -> None:
     left, right = move_keys(moves(*one)), move_keys(moves(*other))
     assert 0 <= overlap(left, right) == overlap(right, left) <= 1

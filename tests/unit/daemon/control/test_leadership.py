@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import input, settings
 from hypothesis import strategies as st
 
 from rechannel.conf import lease_timing
@@ -48,9 +48,9 @@ class SlowView(FakeFenced):
         def arrive() -> None:
             answer.append(FakeStore.acquire_lease(self._store, holder, seconds, least_epoch))
 
-        asked = trial.time.now
+        request = trial.time.now
         if not lost_there:
-            trial.time.at(asked + there, arrive)
+            trial.time.at(request + there, arrive)
         held_up = trial.pause()
         waits = max(min(there + back, call), held_up)  # a process that is stopped notices no timeout
         trial.time.sleep(waits)
@@ -159,7 +159,7 @@ def config(observe: float, timeout: float, more: float) -> Settings:
 TIMES = {"observe": st.floats(0.1, 5), "timeout": st.floats(0.05, 5), "more": st.floats(0, 20)}
 
 
-@given(seed=st.integers(0, 2**32), **TIMES)
+@input(seed=st.integers(0, 2**32), **TIMES)
 @settings(max_examples=100, deadline=None)
 def test_never_two_that_act_at_the_same_moment(seed: int, observe: float, timeout: float, more: float) -> None:
     trial = Trial(seed, config(observe, timeout, more))
@@ -168,7 +168,7 @@ def test_never_two_that_act_at_the_same_moment(seed: int, observe: float, timeou
     assert trial.written == sorted(trial.written), "nothing of an older epoch is written after something of a newer one"
 
 
-@given(seed=st.integers(0, 2**32), **TIMES)
+@input(seed=st.integers(0, 2**32), **TIMES)
 @settings(max_examples=50, deadline=None)
 def test_nothing_late_is_written_though_the_clock_of_redis_jumps(
     seed: int, observe: float, timeout: float, more: float
@@ -264,10 +264,10 @@ def test_a_fail_over_that_lost_the_newest_epochs_gives_out_none_of_them_again(
         first.renew(0)
         clock.sleep(16)
     assert first.renew(0) is LeaseResult.RAISED
-    known = first.epoch
+    existing = first.epoch
     store.fail_over(known_epoch=2)
     assert second.renew(0) is LeaseResult.TAKEN
-    assert second.epoch > known
+    assert second.epoch > existing
     with pytest.raises(StoreDeposedError):
         first.pause(True)
 

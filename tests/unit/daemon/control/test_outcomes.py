@@ -1,4 +1,4 @@
-"""What a migration brought is measured, later prices learn from it, and what made things worse goes back."""
+"""Outcomes of migrations: measured, learned from, and rolled back after a regression."""
 
 from __future__ import annotations
 
@@ -111,15 +111,15 @@ def test_a_decision_tells_its_price_before_it_is_made(leader: Controller) -> Non
 
 def test_the_outcome_stands_beside_the_prediction(leader: Controller, store: FakeStore, world: World) -> None:
     decision = moved(leader, world)
-    (found,) = outcomes(store)
-    assert (found.decision, found.verdict, found.landed) == (decision.decision, "kept", len(decision.moves))
-    assert found.predicted == decision.price
-    assert found.batch_before == {"q1": pytest.approx(5.0)}
-    assert found.batch_after == {"q1": pytest.approx(4.0)}
-    assert found.peak == {"q1": pytest.approx(USUAL)}
-    assert found.total == pytest.approx(USUAL * (1 + max(move.step for move in decision.moves)))
-    assert sorted(found.loads) == [(pytest.approx(1000.0), pytest.approx(LOAD))] * len(decision.moves)
-    assert "name-of-q1 5.00 → 4.00 s" in found.sentence
+    (result,) = outcomes(store)
+    assert (result.decision, result.verdict, result.landed) == (decision.decision, "kept", len(decision.moves))
+    assert result.predicted == decision.price
+    assert result.batch_before == {"q1": pytest.approx(5.0)}
+    assert result.batch_after == {"q1": pytest.approx(4.0)}
+    assert result.peak == {"q1": pytest.approx(USUAL)}
+    assert result.total == pytest.approx(USUAL * (1 + max(move.step for move in decision.moves)))
+    assert sorted(result.loads) == [(pytest.approx(1000.0), pytest.approx(LOAD))] * len(decision.moves)
+    assert "name-of-q1 5.00 → 4.00 s" in result.sentence
     leader.follow()
     assert len(outcomes(store)) == 1
 
@@ -143,16 +143,16 @@ def test_an_outcome_waits_until_the_batches_have_settled(leader: Controller, sto
     go_on(world, 601)
     leader.run_leader_cycle()
     leader.follow()
-    (found,) = outcomes(store)
-    assert found.verdict == "not-judged"
-    assert "had 3 batches since, 5 are needed" in found.sentence
+    (result,) = outcomes(store)
+    assert result.verdict == "not-judged"
+    assert "had 3 batches since, 5 are needed" in result.sentence
 
 
 def test_what_made_batches_longer_goes_back(leader: Controller, store: FakeStore, world: World) -> None:
     before = list(world.placement)
     decision = moved(leader, world, settled=8.0)
-    (found,) = outcomes(store)
-    assert found.verdict == "regressed"
+    (result,) = outcomes(store)
+    assert result.verdict == "regressed"
     leader.follow()
     back = decisions(store)[-1]
     assert (back.trigger, back.outcome, back.rollback_of, back.policy) == (
@@ -169,7 +169,7 @@ def test_what_made_batches_longer_goes_back(leader: Controller, store: FakeStore
     assert world.placement == before
     leader.run_leader_cycle()
     leader.follow()
-    assert [found.verdict for found in outcomes(store)][1:] in (["kept"], ["regressed"], ["not-judged"])
+    assert [result.verdict for result in outcomes(store)][1:] in (["kept"], ["regressed"], ["not-judged"])
     go_on(world, 600)
     leader.run_leader_cycle()
     leader.follow()
@@ -189,9 +189,9 @@ def test_what_does_not_go_back_by_itself(store: FakeStore, clock: FakeClock, wor
     leader.decide("operator", application=APP, apply=True, force=why == "forced")
     land(world, 8.0, rows=600 if why == "load" else 400)
     if why == "executors":
-        found = store.get(keys.REPORT, APP)
-        assert found is not None
-        fewer = msgspec.structs.replace(found.body, executors=found.body.executors[:3])
+        result = store.get(keys.REPORT, APP)
+        assert result is not None
+        fewer = msgspec.structs.replace(result.body, executors=result.body.executors[:3])
         world._send(keys.REPORT, APP, fewer)
     leader.run_leader_cycle()
     leader.follow()
@@ -210,7 +210,7 @@ def test_a_new_leader_measures_what_the_old_one_began(
     other = controller(store, clock, name="b")
     other.run_leader_cycle()
     other.follow()
-    assert [found.decision for found in outcomes(store)] == [decision.decision]
+    assert [result.decision for result in outcomes(store)] == [decision.decision]
     other.close()
     third = controller(store, clock, name="c")
     third.run_leader_cycle()
@@ -230,9 +230,9 @@ def test_what_was_stopped_is_not_judged(leader: Controller, store: FakeStore, wo
     land(world, 9.0)
     leader.run_leader_cycle()
     leader.follow()
-    (found,) = outcomes(store)
-    assert (found.verdict, found.landed, found.abandoned) == ("not-judged", 1, len(rest))
-    assert "it was ended before all had landed" in found.sentence
+    (result,) = outcomes(store)
+    assert (result.verdict, result.landed, result.abandoned) == ("not-judged", 1, len(rest))
+    assert "it was ended before all had landed" in result.sentence
 
 
 def test_what_cannot_be_compared_is_not_judged(leader: Controller, store: FakeStore, world: World) -> None:
@@ -242,15 +242,15 @@ def test_what_cannot_be_compared_is_not_judged(leader: Controller, store: FakeSt
     journal = [envelope.body for envelope in store.last(keys.JOURNAL, APP, 100)]
     batches = [envelope.body for envelope in store.last(keys.BATCHES, APP, 100)]
 
-    def judged(made: Decision = decision, kept: object = batches, run: str = "run-1") -> tuple[str, str]:
-        messages = ApplicationMessages(APP, report([query(world.placement, run=run)]), 0.0, kept, {})  # type: ignore[arg-type]
-        found = measure_outcome(made, journal, messages, CONFIG, world.clock())  # type: ignore[arg-type]
-        assert found is not None
-        return found.verdict, found.sentence
+    def judged(made: Decision = decision, stored: object = batches, run: str = "run-1") -> tuple[str, str]:
+        messages = ApplicationMessages(APP, report([query(world.placement, run=run)]), 0.0, stored, {})  # type: ignore[arg-type]
+        result = measure_outcome(made, journal, messages, CONFIG, world.clock())  # type: ignore[arg-type]
+        assert result is not None
+        return result.verdict, result.sentence
 
     assert judged()[0] == "regressed"
     assert "started again meanwhile" in judged(run="run-2")[1]
-    assert "not known any more" in judged(kept=later(batches[-5:], 40))[1]
+    assert "not known any more" in judged(stored=later(batches[-5:], 40))[1]
     assert decision.price is not None
     unknown = msgspec.structs.replace(decision, price=msgspec.structs.replace(decision.price, recent_batches={}))
     assert "not known any more" in judged(unknown)[1]
@@ -269,9 +269,9 @@ def test_what_is_longer_than_predicted_is_a_mistake_only_if_it_is_longer_than_be
     journal = [envelope.body for envelope in store.last(keys.JOURNAL, APP, 100)]
     batches = [envelope.body for envelope in store.last(keys.BATCHES, APP, 100)]
     messages = ApplicationMessages(APP, report([query(world.placement)]), 0.0, batches, {})  # type: ignore[arg-type]
-    found = measure_outcome(bold, journal, messages, CONFIG, world.clock())  # type: ignore[arg-type]
-    assert found is not None
-    assert found.verdict == verdict
+    result = measure_outcome(bold, journal, messages, CONFIG, world.clock())  # type: ignore[arg-type]
+    assert result is not None
+    assert result.verdict == verdict
 
 
 def later(batches: list[BatchReport], by: int) -> list[BatchReport]:
@@ -306,7 +306,7 @@ def test_a_rollback_that_waits_for_the_end_of_an_excluded_period_is_taken_over(
     leader.run_leader_cycle()
     leader.follow()
     leader.follow()
-    assert [found.verdict for found in outcomes(store)] == ["regressed"]
+    assert [result.verdict for result in outcomes(store)] == ["regressed"]
     assert decisions(store)[-1].reason == "excluded"
     leader.close()
     clock.now = (NOW // 3600 + 2) * 3600 + ends_ago
@@ -327,7 +327,7 @@ def test_what_is_ordered_since_then_stands(leader: Controller, store: FakeStore,
     leader.run_leader_cycle()
     turned = {key: (where + 1) % 4 for key, where in {"q1/0": np.array([int(at) for at in world.placement])}.items()}
     made = leader.decide(
-        "operator", application=APP, apply=True, force=True, asked=lambda _: RequestedPlacement(Placement(turned))
+        "operator", application=APP, apply=True, force=True, source=lambda _: RequestedPlacement(Placement(turned))
     )
     assert made.outcome == "applied"
     assert leader.application(APP).rollback is None
@@ -342,7 +342,7 @@ def test_in_observe_mode_a_mistake_is_told_and_not_undone(store: FakeStore, cloc
     leader.run_leader_cycle()
     leader.follow()
     leader.follow()
-    assert [found.verdict for found in outcomes(store)] == ["regressed"]
+    assert [result.verdict for result in outcomes(store)] == ["regressed"]
     assert len(decisions(store)) == 1
 
 
@@ -408,7 +408,7 @@ def test_a_second_rollback_by_a_nervous_finger_goes_no_decision_further_back(
     first = moved(leader, world)
     go_on(world, 400)
     leader.run_leader_cycle()
-    second = leader.decide("operator", application=APP, apply=True, force=True, asked=swapped)
+    second = leader.decide("operator", application=APP, apply=True, force=True, source=swapped)
     land(world, number=40)
     leader.run_leader_cycle()
     leader.follow()
@@ -572,8 +572,8 @@ def test_a_rollback_names_the_decision_that_is_made_and_the_one_that_is_undone(
     decision = moved(leader, world)
     request(store, "rollback")
     leader.answer_requests()
-    found = reply(store)
-    assert found is not None
-    made = found.data["decision"]
+    result = reply(store)
+    assert result is not None
+    made = result.data["decision"]
     assert made["rollback_of"] == decision.decision
-    assert found.sentence.startswith(f"decision {made['decision']} (undoes {decision.decision}): ")
+    assert result.sentence.startswith(f"decision {made['decision']} (undoes {decision.decision}): ")

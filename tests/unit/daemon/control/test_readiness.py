@@ -1,4 +1,4 @@
-"""What is said of each application every window, and how seldom a model that takes long is made for it."""
+"""Sentence about each application in every window, and the share of a core for its model."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What operators ask for is answered once, by whoever leads."""
+"""Answers to operators: each request once, by the leader."""
 
 from __future__ import annotations
 

@@ -6,7 +6,7 @@ import datetime
 from zoneinfo import ZoneInfo
 
 import pytest
-from hypothesis import given
+from hypothesis import input
 from hypothesis import strategies as st
 
 from rechannel.daemon.control.time_windows import Calendar, parse
@@ -33,8 +33,8 @@ def at(text: str, zone: str = BERLIN, fold: int = 0) -> float:
     ],
 )
 def test_a_period_is_read(text: str, days: set[int], start: int, end: int) -> None:
-    found = parse(text)
-    assert (found.days, found.start, found.end) == (days, start, end)
+    result = parse(text)
+    assert (result.days, result.start, result.end) == (days, start, end)
 
 
 @pytest.mark.parametrize(
@@ -56,9 +56,9 @@ def test_a_period_across_midnight_belongs_to_the_day_it_begins_on() -> None:
         ("2026-06-05 03:00:00", False),
     ):
         assert (nights.inside(at(moment)) is not None) is within, moment
-    found = nights.inside(at("2026-06-06 00:30"))
-    assert found is not None
-    assert (found.begin, found.end) == (at("2026-06-05 22:00"), at("2026-06-06 06:00"))
+    result = nights.inside(at("2026-06-06 00:30"))
+    assert result is not None
+    assert (result.begin, result.end) == (at("2026-06-05 22:00"), at("2026-06-06 06:00"))
 
 
 @pytest.mark.parametrize(
@@ -70,21 +70,21 @@ def test_a_period_across_midnight_belongs_to_the_day_it_begins_on() -> None:
     ],
 )
 def test_a_period_that_falls_into_a_gap_comes_a_week_later(zone: str, text: str, since: str, begin: str) -> None:
-    found = Calendar([text], zone).coming(at(since, zone))
-    assert found is not None
-    assert found.begin == at(begin, zone)
+    result = Calendar([text], zone).coming(at(since, zone))
+    assert result is not None
+    assert result.begin == at(begin, zone)
 
 
 def test_what_follows_without_a_gap_counts_in() -> None:
-    found = Calendar(["Mon 22:00-24:00", "Tue 00:00-03:00"], "UTC").inside(at("2026-06-01 23:00", "UTC"))
-    assert found is not None
-    assert found.end == at("2026-06-02 03:00", "UTC")
+    result = Calendar(["Mon 22:00-24:00", "Tue 00:00-03:00"], "UTC").inside(at("2026-06-01 23:00", "UTC"))
+    assert result is not None
+    assert result.end == at("2026-06-02 03:00", "UTC")
 
 
 def test_the_clock_put_forward_shortens_a_night_and_skips_what_falls_into_the_gap() -> None:
-    found = Calendar(["01:00-05:00"], BERLIN).inside(at("2026-03-29 01:30"))
-    assert found is not None
-    assert found.end - found.begin == 3 * 3600
+    result = Calendar(["01:00-05:00"], BERLIN).inside(at("2026-03-29 01:30"))
+    assert result is not None
+    assert result.end - result.begin == 3 * 3600
     gap = Calendar(["02:00-03:00"], BERLIN)
     assert gap.inside(at("2026-03-29 03:00")) is None
     half = Calendar(["02:30-04:00"], BERLIN).inside(at("2026-03-29 03:10"))
@@ -95,21 +95,21 @@ def test_the_clock_put_forward_shortens_a_night_and_skips_what_falls_into_the_ga
 def test_the_hour_that_comes_twice_is_in_the_period_both_times() -> None:
     nights = Calendar(["02:00-03:00"], BERLIN)
     for fold in (0, 1):
-        found = nights.inside(at("2026-10-25 02:30", fold=fold))
-        assert found is not None
-        assert found.end - found.begin == 2 * 3600
+        result = nights.inside(at("2026-10-25 02:30", fold=fold))
+        assert result is not None
+        assert result.end - result.begin == 2 * 3600
 
 
 def test_the_next_one_is_found_over_a_week_and_none_without_periods() -> None:
     sunday = Calendar(["Sun 02:00-05:00"], BERLIN)
-    found = sunday.coming(at("2026-06-07 05:00"))
-    assert found is not None
-    assert found.begin == at("2026-06-14 02:00")
+    result = sunday.coming(at("2026-06-07 05:00"))
+    assert result is not None
+    assert result.begin == at("2026-06-14 02:00")
     assert sunday.coming(at("2026-06-07 03:00")) == sunday.inside(at("2026-06-07 03:00"))
     assert Calendar([], BERLIN).coming(0.0) is None
 
 
-@given(text=PERIODS, zone=ZONES, moment=MOMENTS)
+@input(text=PERIODS, zone=ZONES, moment=MOMENTS)
 def test_it_agrees_with_the_clock_on_the_wall(text: str, zone: str, moment: int) -> None:
     period, local = parse(text), datetime.datetime.fromtimestamp(moment, ZoneInfo(zone))
     minute, today, before = local.hour * 60 + local.minute, local.weekday(), (local.weekday() - 1) % 7
@@ -118,21 +118,21 @@ def test_it_agrees_with_the_clock_on_the_wall(text: str, zone: str, moment: int)
     else:
         holds = (today in period.days and minute >= period.start) or (before in period.days and minute < period.end)
     near = [datetime.datetime.fromtimestamp(moment + hours * 3600, ZoneInfo(zone)).utcoffset() for hours in (-26, 26)]
-    found = Calendar([text], zone).inside(moment)
+    result = Calendar([text], zone).inside(moment)
     if near[0] == near[1]:  # where the clock is set a time may come twice or never: the tests above say what is so then
-        assert (found is not None) is holds
-    if found is not None:
-        assert found.begin <= moment < found.end
+        assert (result is not None) is holds
+    if result is not None:
+        assert result.begin <= moment < result.end
 
 
-@given(text=PERIODS, zone=ZONES, moment=MOMENTS)
+@input(text=PERIODS, zone=ZONES, moment=MOMENTS)
 def test_what_comes_begins_just_where_it_says(text: str, zone: str, moment: int) -> None:
     periods = Calendar([text], zone)
-    found = periods.coming(moment)
-    assert found is not None
-    assert found.end > moment
-    assert periods.inside(found.begin) is not None
-    assert periods.inside(found.end) is None or found.end > moment + 9 * 86_400
-    if found.begin > moment:
+    result = periods.coming(moment)
+    assert result is not None
+    assert result.end > moment
+    assert periods.inside(result.begin) is not None
+    assert periods.inside(result.end) is None or result.end > moment + 9 * 86_400
+    if result.begin > moment:
         assert periods.inside(moment) is None
-        assert periods.inside(found.begin - 1) is None
+        assert periods.inside(result.begin - 1) is None

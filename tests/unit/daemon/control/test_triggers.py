@@ -50,9 +50,9 @@ def config(mode: str = "apply", **rules: object) -> Settings:
 
 def leading(store: FakeStore, clock: FakeClock, world: World, made: Settings, name: str = "a") -> Controller:
     world.ready()
-    found = controller(store, clock, made, name)
-    found.run_leader_cycle()
-    return found
+    result = controller(store, clock, made, name)
+    result.run_leader_cycle()
+    return result
 
 
 def saved(leader: Controller) -> str:
@@ -86,15 +86,15 @@ def test_in_an_excluded_period_nothing_begins_by_itself_and_that_is_kept_once(
         assert leader.decide_all() == []
     assert decisions(store) == [refused]
     assert desired(store) is None
-    found = store.get(keys.STATE)
-    assert found is not None
-    assert "excluded period" in found.body.applications[APP]  # type: ignore[union-attr]
+    result = store.get(keys.STATE)
+    assert result is not None
+    assert "excluded period" in result.body.applications[APP]  # type: ignore[union-attr]
 
 
 def test_an_operator_and_a_drain_go_with_a_warning(store: FakeStore, clock: FakeClock, world: World) -> None:
     leader = leading(store, clock, world, config(excluded=(NOW_AND_NEXT,)))
-    said = leader.drain("127.0.0.5", user="ann", reason="old", remove=False, patience=0.0)
-    assert "warning: this is in the excluded period" in said
+    message = leader.drain("127.0.0.5", user="ann", reason="old", remove=False, patience=0.0)
+    assert "warning: this is in the excluded period" in message
     leader.follow()
     assert (last(store).trigger, last(store).outcome) == ("drain", "applied")
     assert "warning: this is in the excluded period" in last(store).sentence
@@ -136,9 +136,9 @@ def test_viewers_push_neither_the_budget_nor_what_can_be_undone_out(
     (made,) = first.decide_all()
     world.obey()
     first.follow()
-    asked = first.decide("operator", application=APP)
-    told = EnvelopeFactory("default", "c", clock).envelope(asked, ttl=1000, application=APP)
-    store.append(keys.DECISIONS, "", *[told] * keys.DECISIONS.bound)
+    requested = first.decide("operator", application=APP)
+    logged = EnvelopeFactory("default", "c", clock).envelope(requested, ttl=1000, application=APP)
+    store.append(keys.DECISIONS, "", *[logged] * keys.DECISIONS.bound)
     first.close()
     other = leading(store, clock, world, config(moves_per_hour=2), "b")
     assert made not in decisions(store)
@@ -155,9 +155,9 @@ def test_a_costly_plan_waits_for_agreement(store: FakeStore, clock: FakeClock, w
     assert desired(store) is None
     go_on(world, 60)
     leader.run_leader_cycle()
-    found = store.get(keys.STATE)
-    assert found is not None
-    assert "a costly plan was recommended 1 of 2 times" in found.body.applications[APP]  # type: ignore[union-attr]
+    result = store.get(keys.STATE)
+    assert result is not None
+    assert "a costly plan was recommended 1 of 2 times" in result.body.applications[APP]  # type: ignore[union-attr]
     assert leader.decide_all()[0].reason == "agreements", "no batch was measured since"
     world.queries = [msgspec.structs.replace(query(world.placement), batch=10)]
     world.report()
@@ -275,10 +275,10 @@ def test_who_is_silent_for_an_hour_is_forgotten(store: FakeStore, clock: FakeClo
     leader = overloaded(store, clock, world)
     clock.sleep(3599)
     leader.run_leader_cycle()
-    known = leader.application(APP)
+    existing = leader.application(APP)
     clock.sleep(1)
     leader.run_leader_cycle()
-    assert leader.application(APP) is not known
+    assert leader.application(APP) is not existing
 
 
 def test_why_each_partition_goes_is_kept(store: FakeStore, clock: FakeClock, world: World) -> None:
@@ -308,18 +308,18 @@ def test_a_plan_waits_and_is_checked_and_begun_in_its_window(store: FakeStore, c
     text = saved(leader)
     request(store, "apply", plan=text, at=LATER)
     leader.answer_requests()
-    found = reply(store)
-    assert found is not None
-    assert found.code == ExitCode.DONE
-    waiting = found.data["pending"]
-    assert f"`rechannel cancel {waiting}` ends that" in found.sentence
-    kept = store.get(keys.PENDING)
-    assert kept is not None
-    assert isinstance(kept.body, PendingPlans)
-    assert [plan.pending for plan in kept.body.plans] == [waiting]
+    result = reply(store)
+    assert result is not None
+    assert result.code == ExitCode.DONE
+    waiting = result.data["pending"]
+    assert f"`rechannel cancel {waiting}` ends that" in result.sentence
+    stored = store.get(keys.PENDING)
+    assert stored is not None
+    assert isinstance(stored.body, PendingPlans)
+    assert [plan.pending for plan in stored.body.plans] == [waiting]
     cycle(leader, world, 60)
     assert desired(store) is None
-    while clock() < kept.body.plans[0].begin:
+    while clock() < stored.body.plans[0].begin:
         cycle(leader, world, 600)
     assert (last(store).trigger, last(store).outcome, last(store).user) == ("pending", "applied", "root")
     assert desired(store) is not None
@@ -350,10 +350,10 @@ def test_what_is_not_ready_is_tried_until_the_window_is_over(store: FakeStore, c
         world.report()
         leader.run_leader_cycle()
         leader.follow()
-    found = decisions(store)[before:]
-    assert [made.reason for made in found] == ["no-active-query", "window-passed"], "each is told once"
-    assert "last: not ready" in found[-1].sentence
-    assert (found[-1].user, found[-1].operator_reason) == ("ann", "tonight")
+    result = decisions(store)[before:]
+    assert [made.reason for made in result] == ["no-active-query", "window-passed"], "each is told once"
+    assert "last: not ready" in result[-1].sentence
+    assert (result[-1].user, result[-1].operator_reason) == ("ann", "tonight")
 
 
 def test_a_plan_outlives_its_controller_and_can_be_canceled(store: FakeStore, clock: FakeClock, world: World) -> None:
@@ -463,9 +463,9 @@ def test_a_plan_is_canceled_once_and_with_a_trace_though_redis_went_away_meanwhi
         leader.answer_requests()
     store.unsendable = None
     leader.answer_requests()
-    found = reply(store)
-    assert found is not None
-    assert found.code == ExitCode.DONE
+    result = reply(store)
+    assert result is not None
+    assert result.code == ExitCode.DONE
     assert [(made.reason, made.pending_plan) for made in decisions(store)[before:]] == [("canceled", waiting.pending)]
     assert leader._cluster.plans.plans == {}
 
@@ -500,7 +500,7 @@ def test_an_order_to_wait_that_redis_did_not_take_is_no_order(store: FakeStore, 
 
 
 @pytest.mark.parametrize(
-    ("arguments", "words"),
+    ("arguments", "phrase"),
     [
         ({"at": "tonight"}, "--at: 'tonight' is no period; write it as in"),
         ({"when": "off-peak"}, "set reschedule.off_peak, or say a period with --at"),
@@ -508,12 +508,12 @@ def test_an_order_to_wait_that_redis_did_not_take_is_no_order(store: FakeStore, 
     ],
 )
 def test_a_time_that_cannot_be_is_refused_with_the_cure(
-    store: FakeStore, clock: FakeClock, world: World, arguments: dict[str, str], words: str
+    store: FakeStore, clock: FakeClock, world: World, arguments: dict[str, str], phrase: str
 ) -> None:
     leader = leading(store, clock, world, config("observe"))
     request(store, "apply", plan=saved(leader), **arguments)
     leader.answer_requests()
-    found = reply(store)
-    assert found is not None
-    assert found.code == ExitCode.REFUSED
-    assert words in found.sentence
+    result = reply(store)
+    assert result is not None
+    assert result.code == ExitCode.REFUSED
+    assert phrase in result.sentence

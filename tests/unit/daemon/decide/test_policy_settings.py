@@ -1,4 +1,4 @@
-"""Which policy decides, with which parameters; and what the configuration may say of them."""
+"""Policy of a decision with its parameters, and errors in the policy sections."""
 
 from __future__ import annotations
 
@@ -22,7 +22,9 @@ NODE = "127.0.0.5"  # holds partitions 10 and 11
 
 
 def configured(**policies: dict[str, object]) -> Settings:
-    return dataclasses.replace(CONFIG, policies={name.replace("_", "-"): given for name, given in policies.items()})
+    return dataclasses.replace(
+        CONFIG, policies={name.replace("_", "-"): arguments for name, arguments in policies.items()}
+    )
 
 
 def leading(store, clock, world: World, config: Settings = CONFIG):
@@ -64,8 +66,8 @@ def test_what_is_configured_wins_except_that_a_drain_moves_nothing_else():
     assert (chosen["mode"], chosen["limit"], chosen["max_moves"]) == ("light", 0.5, 3)
     assert parameters_for("adaptive", config, drain=True)["max_moves"] == 0
     assert parameters_for("bottleneck", config, drain=True) == {"memory": None}
-    words = configured(fair_redistribution={"weight": "none"})
-    assert parameters_for("fair-redistribution", words)["weight"] == "none", "a word of its own"
+    text = configured(fair_redistribution={"weight": "none"})
+    assert parameters_for("fair-redistribution", text)["weight"] == "none", "a word of its own"
 
 
 @pytest.mark.parametrize("policy", sorted(POLICIES))
@@ -89,7 +91,7 @@ def test_the_defaults_are_no_mistake():
 
 
 @pytest.mark.parametrize(
-    ("given", "said"),
+    ("inputs", "messages_value"),
     [
         ({"adaptive": {"mode": "heavy"}}, "policies.adaptive.mode: expected one of full, light, got 'heavy'"),
         ({"adaptive": {"limit": True}}, "policies.adaptive.limit: expected a number above 0 to 10, got True"),
@@ -101,9 +103,9 @@ def test_the_defaults_are_no_mistake():
         ({"balance": {}}, "[policies.balance]: no policy is called 'balance'; known are adaptive, "),
     ],
 )
-def test_mistakes_have_their_field_and_the_cure(given, said):
-    (found,) = policy_errors(dataclasses.replace(Settings(), policies=given))
-    assert found.startswith(said)
+def test_mistakes_have_their_field_and_the_cure(inputs, messages_value):
+    (result,) = policy_errors(dataclasses.replace(Settings(), policies=inputs))
+    assert result.startswith(messages_value)
 
 
 def test_every_mistake_is_found_at_once():
@@ -113,12 +115,12 @@ def test_every_mistake_is_found_at_once():
     )
     fields = ["reschedule.policy", "reschedule.drain_policy", "policies.adaptive.mode", "policies.adaptive.size"]
     fields += ["policies.even.slots", "[policies.balance]"]
-    assert [found.partition(": ")[0] for found in policy_errors(config)] == fields
+    assert [result.partition(": ")[0] for result in policy_errors(config)] == fields
     with pytest.raises(SettingsError) as caught:
         signer_of(config)
     assert all(field in str(caught.value) for field in fields)
-    told, _ = cli_config.examine(LoadResult(config, {}, ()))
-    assert [found.partition(": ")[0] for found in told] == fields
+    logged, _ = cli_config.examine(LoadResult(config, {}, ()))
+    assert [result.partition(": ")[0] for result in logged] == fields
 
 
 @pytest.mark.parametrize("policy", sorted(POLICIES))
@@ -126,8 +128,8 @@ def test_odd_values_are_mistakes_and_nothing_worse(policy: str):
     odd = (-1, 0, 1.5, 2**62, True, "", "none", "x", [], ["x"], [1], [True, "x"])
     for field in dataclasses.fields(POLICIES[policy].parameters):
         for value in odd:
-            found = policy_errors(dataclasses.replace(Settings(), policies={policy: {field.name: value}}))
-            assert all(words.startswith(f"policies.{policy}.{field.name}: ") for words in found)
+            result = policy_errors(dataclasses.replace(Settings(), policies={policy: {field.name: value}}))
+            assert all(text.startswith(f"policies.{policy}.{field.name}: ") for text in result)
 
 
 # -- asked for by name --
@@ -172,10 +174,10 @@ def test_refusals_and_silences_name_the_policy_too(store, clock, world):
     leader = leading(store, clock, world)
     world.ready()
     leader.pause(True)
-    asked = {"application": APP, "policy": "even", "apply": True}
-    assert (leader.decide("operator", **asked).policy, leader.decide("operator", **asked).reason) == ("even", "paused")
+    query = {"application": APP, "policy": "even", "apply": True}
+    assert (leader.decide("operator", **query).policy, leader.decide("operator", **query).reason) == ("even", "paused")
     leader.close()
-    assert leader.decide("operator", **asked).policy == "even"
+    assert leader.decide("operator", **query).policy == "even"
 
 
 def test_its_configured_parameters_are_used(store, clock, world):

@@ -1,4 +1,4 @@
-"""What counts as a job that gets nowhere, and what it may rightly wait for."""
+"""Jobs that hang, and waits that are no hang."""
 
 from __future__ import annotations
 

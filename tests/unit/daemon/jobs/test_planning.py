@@ -97,30 +97,30 @@ def test_while_one_plans_the_migrations_and_requests_of_others_go_on(
     moved = leader.decide("operator", application=OTHER, apply=True)
     assert moved.outcome == "applied"
     author = EnvelopeFactory("default", "cli", clock)
-    asked: list[str] = []
+    query: list[str] = []
 
     def meanwhile() -> None:
         world.report()
         second.obey("steered")
         second.measure()
-        name = f"r{len(asked)}"
-        verb = "resume" if len(asked) % 2 else "plan"
+        name = f"r{len(query)}"
+        verb = "resume" if len(query) % 2 else "plan"
         fields = {"application": OTHER} if verb == "plan" else {}
         order = Request(request=name, user="u", reason="r", command={"verb": verb, **fields})
         store.append(keys.REQUESTS, "", author.envelope(order, ttl=60))
-        asked.append(name)
+        query.append(name)
         jobs(leader)
         assert store.get(keys.REPLY, name) is not None
-        found = desired(store, OTHER)
-        assert found is not None
-        assert found.expires > clock()
+        actual = desired(store, OTHER)
+        assert actual is not None
+        assert actual.expires > clock()
         assert wanted(store, OTHER).decision == moved.decision
         assert state(store).applications[OTHER].endswith("0 of 3 moves landed")
 
     Slow(monkeypatch, clock, 130, meanwhile)
     made = leader.decide("operator", application=APP, apply=True)
     assert made.outcome == "applied"
-    assert len(asked) == 130
+    assert len(query) == 130
     second.obey("drained")
     leader.follow()
     assert leader.application(APP).migrations.running is not None
@@ -217,9 +217,9 @@ def test_what_is_ordered_while_a_plan_is_made_counts(
 
 
 def _undo(leader: Controller) -> PendingRollback:
-    found = find_undoable(applied_decisions(read_decision_log(leader._context.store), APP))
-    assert found is not None
-    return PendingRollback(found, "u", "", leader._clock.steady() + 600)
+    actual = find_undoable(applied_decisions(read_decision_log(leader._context.store), APP))
+    assert actual is not None
+    return PendingRollback(actual, "u", "", leader._clock.steady() + 600)
 
 
 def test_an_application_is_planned_for_once_at_a_time(

@@ -1,4 +1,4 @@
-"""What the daemons tell the service manager, heard by a socket that stands for it."""
+"""Messages of the daemons to the service manager, received by a socket in its place."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Manager:
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         self._socket.bind("\0" + address[1:] if address.startswith("@") else address)
         self._socket.setblocking(False)
-        self._kept: list[dict[str, str]] = []
+        self._stored: list[dict[str, str]] = []
 
     def listen(self) -> None:
         """Take what was sent: the kernel keeps ten messages, and lets no more be sent."""
@@ -46,17 +46,17 @@ class Manager:
                 text = self._socket.recv(65_536).decode()
             except BlockingIOError:
                 return
-            self._kept.append(dict(line.split("=", 1) for line in text.split("\n")))
+            self._stored.append(dict(line.split("=", 1) for line in text.split("\n")))
 
-    def heard(self) -> list[dict[str, str]]:
+    def received(self) -> list[dict[str, str]]:
         """Every message since the last call."""
         self.listen()
-        messages, self._kept = self._kept, []
+        messages, self._stored = self._stored, []
         return messages
 
     def names(self) -> list[str]:
         """The same, only what each is about."""
-        return [next(iter(message)) for message in self.heard()]
+        return [next(iter(message)) for message in self.received()]
 
     def close(self) -> None:
         self._socket.close()
@@ -95,13 +95,13 @@ def test_ready_is_said_once_and_a_status_only_when_it_changed(manager: Manager, 
     notifier.status("works")
     notifier.ready("works on")
     assert notifier.is_ready
-    assert manager.heard() == [{"READY": "1", "STATUS": "works"}, {"STATUS": "works on"}]
+    assert manager.received() == [{"READY": "1", "STATUS": "works"}, {"STATUS": "works on"}]
 
 
 def test_an_abstract_socket_is_found_too() -> None:
     manager = Manager(f"@rechannel-test-{os.getpid()}")
     Notifier(manager.address).ready()
-    assert manager.heard() == [{"READY": "1"}]
+    assert manager.received() == [{"READY": "1"}]
     manager.close()
 
 
@@ -112,12 +112,12 @@ def test_a_reload_ends_with_ready(manager: Manager, notifier: Notifier) -> None:
     reload = notifier.announce_reload(again)
     with pytest.raises(ValueError, match="mistake"):
         reload()
-    assert manager.heard() == []  # who is not ready yet is not asked to be again
+    assert manager.received() == []  # who is not ready yet is not asked to be again
     notifier.ready()
     with pytest.raises(ValueError, match="mistake"):
         reload()
     notifier.stopping()
-    _, reloading, ready, stopping = manager.heard()
+    _, reloading, ready, stopping = manager.received()
     assert reloading["RELOADING"] == "1"
     assert int(reloading["MONOTONIC_USEC"]) > 0
     assert ready == {"READY": "1"}
@@ -126,7 +126,7 @@ def test_a_reload_ends_with_ready(manager: Manager, notifier: Notifier) -> None:
 
 def test_a_status_cannot_say_anything_else(manager: Manager, notifier: Notifier) -> None:
     notifier.status("fine\nWATCHDOG=trigger\x1b[2J \udcff" + "x" * 10_000)
-    (message,) = manager.heard()
+    (message,) = manager.received()
     assert list(message) == ["STATUS"]
     assert message["STATUS"].startswith("fine WATCHDOG=trigger?[2J ?x")
     assert len(message["STATUS"]) == 500
@@ -147,13 +147,13 @@ def test_without_a_watchdog_there_is_no_heartbeat(manager: Manager) -> None:
     notifier = Notifier(manager.address)
     notifier.request_watchdog(60)
     assert not notifier.beat()
-    assert manager.heard() == []
+    assert manager.received() == []
 
 
 def test_a_longer_interval_is_asked_for_and_a_shorter_one_never(manager: Manager, notifier: Notifier) -> None:
     notifier.request_watchdog(30)
     notifier.request_watchdog(90)
-    assert manager.heard() == [{"WATCHDOG_USEC": "90000000"}]
+    assert manager.received() == [{"WATCHDOG_USEC": "90000000"}]
     assert notifier.watchdog == 90
 
 
@@ -198,7 +198,7 @@ def test_what_did_not_arrive_is_said_again() -> None:
             notifier.ready("works")
         manager = Manager(f"{directory}/notify")
         notifier.ready("works")
-        assert manager.heard() == [{"READY": "1", "STATUS": "works"}]
+        assert manager.received() == [{"READY": "1", "STATUS": "works"}]
         manager.close()
 
 
@@ -238,10 +238,10 @@ def test_a_controller_is_ready_once_it_leads(manager: Manager, heart: Watchdog) 
     heart.begin()
     assert manager.names() == ["EXTEND_TIMEOUT_USEC", "STATUS"]
     heart.send_heartbeat()
-    assert manager.heard() == []
+    assert manager.received() == []
     jobs.run()
     heart.send_heartbeat()
-    assert manager.heard() == [
+    assert manager.received() == [
         {"READY": "1", "STATUS": "leading in epoch 3; no migration runs"},
         {"WATCHDOG": "1"},
     ]
@@ -252,7 +252,7 @@ def test_a_controller_that_stands_by_is_ready_too(manager: Manager, heart: Watch
     jobs.answer |= {"observe": "standing by: other leads in epoch 3", "follow": "not leading"}
     jobs.run()
     heart.send_heartbeat()
-    assert manager.heard()[0] == {"READY": "1", "STATUS": "standing by: other leads in epoch 3"}
+    assert manager.received()[0] == {"READY": "1", "STATUS": "standing by: other leads in epoch 3"}
 
 
 def test_a_controller_that_waits_for_redis_is_ready_and_goes_on_beating(
@@ -266,34 +266,34 @@ def test_a_controller_that_waits_for_redis_is_ready_and_goes_on_beating(
             heart.send_heartbeat()
             manager.listen()
             clock.now += 1
-    messages = manager.heard()
+    messages = manager.received()
     assert messages[0] == {"READY": "1", "STATUS": "waits for Redis: no route to Redis"}
     assert messages[1:] == [{"WATCHDOG": "1"}] * 20
 
 
 @pytest.mark.parametrize(
-    ("trouble", "said"),
+    ("trouble", "messages_value"),
     [
         (StoreRefusedError("wrong password"), "Redis refuses: wrong password"),
         (ZeroDivisionError(), "follow failed (ZeroDivisionError), see the log; it is tried again"),
     ],
 )
 def test_a_job_that_fails_is_no_hang_and_stands_in_the_status(
-    manager: Manager, heart: Watchdog, clock: Clock, trouble: Exception, said: str
+    manager: Manager, heart: Watchdog, clock: Clock, trouble: Exception, messages_value: str
 ) -> None:
     jobs = Jobs(heart)
     jobs.run()
     heart.send_heartbeat()
     jobs.answer["follow"] = trouble
-    manager.heard()
+    manager.received()
     with capture_logs():
         for _ in range(200):  # most of the time its brake lets it rest
             clock.now += 1
             jobs.run()
             heart.send_heartbeat()
             manager.listen()
-    messages = manager.heard()
-    assert {"STATUS": said} in messages
+    messages = manager.received()
+    assert {"STATUS": messages_value} in messages
     assert messages.count({"WATCHDOG": "1"}) == 20
 
 
@@ -304,7 +304,7 @@ def test_a_job_that_does_not_come_back_ends_the_heartbeats(
     jobs = Jobs(heart)
     jobs.run()
     heart.send_heartbeat()
-    manager.heard()
+    manager.received()
     others = [title for title in jobs.answer if title != hung]
     with capture_logs() as lines:
         for _ in range(100):
@@ -346,7 +346,7 @@ def test_a_plan_of_minutes_ends_no_heartbeat_and_one_that_never_ends_does(
                 jobs.run()
                 heart.send_heartbeat()
                 manager.listen()
-        return manager.heard().count({"WATCHDOG": "1"}), [line["event"] for line in lines]
+        return manager.received().count({"WATCHDOG": "1"}), [line["event"] for line in lines]
 
     with planning.plan("app"):
         assert turns(int(LONGEST)) == (60, [])
@@ -364,7 +364,7 @@ def test_a_slow_redis_is_given_the_time_it_may_take(manager: Manager, notifier: 
     slow = dataclasses.replace(Settings(), redis=RedisSettings(timeout=30.0))
     watchdog(notifier, Clock(), slow).begin()
     longest = 4 * 2 * 30.0  # four jobs in turn, each with one call that is given up
-    messages = manager.heard()
+    messages = manager.received()
     assert int(messages[0]["EXTEND_TIMEOUT_USEC"]) > longest * 1e6
     assert int(messages[1]["WATCHDOG_USEC"]) > longest * 1e6
     assert notifier.watchdog > longest
@@ -407,7 +407,7 @@ def _agent(notifier: Notifier, clock: _StoppingClock, settings: AgentSettings) -
 def test_an_agent_is_ready_with_its_first_window_and_beats_with_its_samples(manager: Manager) -> None:
     clock = _StoppingClock(41.0, manager)
     _agent(Notifier(manager.address, 40.0, monotonic=clock.monotonic), clock, AgentSettings(node=NODE))
-    messages = manager.heard()
+    messages = manager.received()
     ready = next(index for index, message in enumerate(messages) if "READY" in message)
     assert {name for message in messages[:ready] for name in message} == {"EXTEND_TIMEOUT_USEC", "WATCHDOG"}
     assert messages[ready]["STATUS"] == f"{NODE}: 1 executors, 0 map outputs in the last window"
@@ -419,7 +419,7 @@ def test_an_agent_that_samples_seldom_asks_for_a_longer_interval(manager: Manage
     clock = _StoppingClock(1.0, manager)
     settings = AgentSettings(node=NODE, sample=60.0, window=60.0)
     _agent(Notifier(manager.address, 40.0, monotonic=clock.monotonic), clock, settings)
-    assert manager.heard()[0] == {"WATCHDOG_USEC": "180000000"}
+    assert manager.received()[0] == {"WATCHDOG_USEC": "180000000"}
 
 
 def test_an_agent_whose_pushing_thread_died_stops_beating(manager: Manager, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -438,7 +438,7 @@ def test_an_agent_without_an_executor_is_ready_and_says_what_it_waits_for(
     run_agent(
         Settings(), stop=stop, store_factory=lambda _: _Store(), host=AgentHost(table=FakeTable(), notifier=notifier)
     )
-    ready, beat, stopping = manager.heard()
+    ready, beat, stopping = manager.received()
     assert ready == {"READY": "1", "STATUS": "waits for an executor of this machine"}
     assert beat == {"WATCHDOG": "1"}
     assert "STOPPING" in stopping

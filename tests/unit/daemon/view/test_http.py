@@ -67,9 +67,9 @@ def test_metrics_in_both_formats(served: Served) -> None:
     plain = served.get("/metrics")
     assert plain.headers["content-type"].startswith("text/plain; version=")
     assert '\nrechannel_controller_leads{cluster="c"} 1.0\n' in plain.text
-    asked = served.get("/metrics", headers={"accept": "application/openmetrics-text; version=1.0.0"})
-    assert asked.headers["content-type"].startswith("application/openmetrics-text")
-    assert asked.text.endswith("# EOF\n")
+    query = served.get("/metrics", headers={"accept": "application/openmetrics-text; version=1.0.0"})
+    assert query.headers["content-type"].startswith("application/openmetrics-text")
+    assert query.text.endswith("# EOF\n")
 
 
 def test_every_answer_has_the_headers(served: Served) -> None:
@@ -174,9 +174,9 @@ def test_connections_that_ask_nothing_do_not_keep_others_out(served: Served) -> 
         client.close()
 
 
-@pytest.mark.parametrize("said", [b"", b"GET /healthz HTTP/1.1\r\nhost: localh"])
+@pytest.mark.parametrize("messages", [b"", b"GET /healthz HTTP/1.1\r\nhost: localh"])
 def test_a_connection_without_a_complete_request_is_cut_soon(
-    served: Served, monkeypatch: pytest.MonkeyPatch, said: bytes
+    served: Served, monkeypatch: pytest.MonkeyPatch, messages: bytes
 ) -> None:
     question = b"GET /healthz HTTP/1.1\r\nhost: localhost\r\n\r\n"
     (asks,) = _connected(served, 1)
@@ -184,12 +184,12 @@ def test_a_connection_without_a_complete_request_is_cut_soon(
         asks.sendall(question)
         assert _answered(asks) == 200
         monkeypatch.setattr(http, "_IDLE", 0.05)
-        asks.sendall(question + said)
+        asks.sendall(question + messages)
         assert _answered(asks) == 200
         assert _ended(asks)
     (silent,) = _connected(served, 1)
     with silent:
-        silent.sendall(said)
+        silent.sendall(messages)
         assert _ended(silent)
 
 

@@ -90,14 +90,14 @@ def test_names_are_given_once() -> None:
 
 
 def test_what_is_known_is_told_and_nothing_else() -> None:
-    found = scraped(VIEW)
-    assert found["rechannel_controller_leads",] == 1
-    assert found["rechannel_executor_utilization_ratio", "app", "1", "n1"] == 0.5
-    assert ("rechannel_executor_utilization_ratio", "app", "2", "n2") not in found
-    assert found["rechannel_executor_partitions", "app", "2", "n2"] == 3
-    assert found["rechannel_query_snapshot_lag_batches", "app", "named", "q"] == 7
-    assert found["rechannel_link_landed_moves_total", "app"] == 4
-    assert found["rechannel_moves_in_flight", "planned"] == 0
+    result = scraped(VIEW)
+    assert result["rechannel_controller_leads",] == 1
+    assert result["rechannel_executor_utilization_ratio", "app", "1", "n1"] == 0.5
+    assert ("rechannel_executor_utilization_ratio", "app", "2", "n2") not in result
+    assert result["rechannel_executor_partitions", "app", "2", "n2"] == 3
+    assert result["rechannel_query_snapshot_lag_batches", "app", "named", "q"] == 7
+    assert result["rechannel_link_landed_moves_total", "app"] == 4
+    assert result["rechannel_moves_in_flight", "planned"] == 0
 
 
 def test_a_query_that_is_told_twice_is_one_series() -> None:
@@ -126,10 +126,10 @@ def test_labels_of_counters_are_bounded() -> None:
 def test_what_alerts_count_is_0_before_the_first() -> None:
     counters = Counters()
     counters.add(CounterKind.MOVES, "abandoned", "deadline")
-    found = scraped(VIEW, counters)
-    assert found["rechannel_moves_total", "deadline", "abandoned"] == 1
-    assert found["rechannel_moves_total", "landed", "drained"] == 0
-    assert found["rechannel_migrations_total", "regressed"] == 0
+    result = scraped(VIEW, counters)
+    assert result["rechannel_moves_total", "deadline", "abandoned"] == 1
+    assert result["rechannel_moves_total", "landed", "drained"] == 0
+    assert result["rechannel_migrations_total", "regressed"] == 0
 
 
 def test_every_way_a_move_settles_is_told_from_the_start() -> None:
@@ -154,16 +154,16 @@ def test_a_job_that_never_ended_ended_when_the_controller_began_with_it() -> Non
         assert scraped(VIEW, monitor=monitor)["rechannel_controller_loop_last_end_timestamp_seconds", "follow"] == began
 
     monitor.add("follow", 1.0, hangs).run()
-    found = scraped(VIEW, monitor=monitor)
-    assert found["rechannel_controller_loop_last_end_timestamp_seconds", "follow"] == began + 9
+    result = scraped(VIEW, monitor=monitor)
+    assert result["rechannel_controller_loop_last_end_timestamp_seconds", "follow"] == began + 9
 
 
 def test_an_answer_is_bounded_and_any_text_can_be_a_label(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(metric_table, "MOST_SERIES", 3)
     odd = tuple(ExecutorStatus(f'{number}"\n\ud800' + "x" * 999, "n", 1, 1) for number in range(9))
-    found = scraped(dataclasses.replace(VIEW, applications=(dataclasses.replace(APPLICATION, executors=odd),)))
-    assert len([key for key in found if key[0] == "rechannel_executor_partitions"]) == 3
-    assert found["rechannel_controller_series_left_out",] > 0
+    result = scraped(dataclasses.replace(VIEW, applications=(dataclasses.replace(APPLICATION, executors=odd),)))
+    assert len([key for key in result if key[0] == "rechannel_executor_partitions"]) == 3
+    assert result["rechannel_controller_series_left_out",] > 0
 
 
 def test_a_metric_takes_the_labels_it_has() -> None:

@@ -115,16 +115,16 @@ def test_a_migration_is_shown_and_its_moves_are_counted_once(
     assert view.last_decision("other") is None
     assert shown.counters.read(CounterKind.DECISIONS) == {("applied", decision.reason, "operator"): 1}
 
-    wanted = decision.moves[0]
+    expected = decision.moves[0]
     for after, reason in (("steered", "said"), ("drained", "landed"), ("killed", "closed")):
         line = MoveTransition(
-            move=wanted.move,
+            move=expected.move,
             decision=decision.decision,
-            query=wanted.query,
+            query=expected.query,
             stage=0,
-            partition=wanted.partition,
-            source=wanted.source,
-            target=wanted.target,
+            partition=expected.partition,
+            source=expected.source,
+            target=expected.target,
             step=0,
             before="",
             after=after,
@@ -206,12 +206,12 @@ def test_one_odd_application_hides_no_other(
         return real(item, model, starts)  # type: ignore[arg-type]
 
     monkeypatch.setattr(status_builder, "_query", odd)
-    said: list[str] = []
-    log = SimpleNamespace(exception=lambda event, **words: said.append(words["application"]))
+    message: list[str] = []
+    log = SimpleNamespace(exception=lambda event, **text: message.append(text["application"]))
     monkeypatch.setattr(shown.publisher, "_log", log)
     assert [row.application for row in shown.view().applications] == [APP]
     shown.view()
-    assert said == ["app-2"]
+    assert message == ["app-2"]
 
 
 @pytest.mark.parametrize(("worked", "rest"), [(1.0, 10.0), (60.0, 20.0)])

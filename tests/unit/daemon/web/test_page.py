@@ -117,14 +117,21 @@ def test_the_placement_is_shown_by_node_and_executor_with_every_partition():
     cells = [attrs for tag, attrs in page.tags if tag == "li" and (attrs.get("class") or "")[:2] in ("c0", "c1", "c2")]
     assert cells
     assert sum(tag == "li" and "title" in attrs for tag, attrs in page.tags) == 52
-    for words in ("node-1", "executor 1", "orders-join", "over the limit", "drained", "slow: its tasks take 1.4 times"):
-        assert words in page.text
+    for sentence in (
+        "node-1",
+        "executor 1",
+        "orders-join",
+        "over the limit",
+        "drained",
+        "slow: its tasks take 1.4 times",
+    ):
+        assert sentence in page.text
     assert "Shown are" not in page.text
 
 
 def test_moves_decisions_refusals_and_drains_are_told_with_their_numbers():
     text = shown(sample.sample(NOW, 2)).text
-    for words in (
+    for sentence in (
         "2 of 6 moves have landed; step 2 of 3; 2 planned; 1 prepared; 1 steered",
         "4% gain, below gate.min_gain (10%)",
         "executor 3 would be 97% busy, the limit is 95%",
@@ -134,7 +141,7 @@ def test_moves_decisions_refusals_and_drains_are_told_with_their_numbers():
         "missed 1",
         "18.4 MB",
     ):
-        assert words in text
+        assert sentence in text
 
 
 def test_plans_that_wait_are_told_as_text():
@@ -195,14 +202,14 @@ def test_one_executor_with_everything_shows_its_hottest_partitions():
 
 def test_what_is_empty_is_said_in_words():
     text = shown(sample.empty(NOW)).text
-    for words in (
+    for sentence in (
         "No application reports: does a driver run rechannel.attach(spark) ?",
         "Nothing is being moved.",
         "Nothing has been decided yet.",
         "No stream is hot",
         "No node is drained.",
     ):
-        assert words in text
+        assert sentence in text
 
 
 def test_an_application_without_anything_says_so():
@@ -223,7 +230,7 @@ def test_figures_of_now_have_no_banner():
 
 
 @pytest.mark.parametrize(
-    ("view", "now", "words"),
+    ("view", "now", "phrase"),
     [
         pytest.param(sample.away(NOW), NOW, "Stale: Redis is away (redis.internal:6379", id="Redis is away"),
         pytest.param(sample.away(NOW), NOW, "nobody is known to lead", id="and nobody leads"),
@@ -234,11 +241,11 @@ def test_figures_of_now_have_no_banner():
         ),
     ],
 )
-def test_figures_that_may_be_old_are_said_to_be(view, now, words):
+def test_figures_that_may_be_old_are_said_to_be(view, now, phrase):
     stale, sentences = _banners(view, now)
     assert stale
-    assert words in sentences
-    assert words in shown(view, now).text
+    assert phrase in sentences
+    assert phrase in shown(view, now).text
 
 
 def test_a_view_that_is_rarely_made_is_not_stale_at_once():

@@ -197,9 +197,9 @@ def test_batches_of_which_parts_are_missing_are_bounded_in_bytes(
     collector = Collector(store, settings(), store.clock)  # type: ignore[arg-type]
     collector.refresh()
     collector.gather(APP)
-    kept = [batch.size for state in collector._applications.values() for batch in state.partial.values()]
-    assert 500_000 < sum(kept) <= 1_000_000
-    assert collector.incomplete == 10 - len(kept)
+    stored = [batch.size for state in collector._applications.values() for batch in state.partial.values()]
+    assert 500_000 < sum(stored) <= 1_000_000
+    assert collector.incomplete == 10 - len(stored)
 
 
 def test_redis_keeps_three_batches_of_each_query_and_no_more_than_it_may() -> None:

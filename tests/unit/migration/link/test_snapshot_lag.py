@@ -16,11 +16,11 @@ def _stage(*operators: int, partitions: int = 3) -> StageStores:
 class _Spark:
     def __init__(self) -> None:
         self.versions: dict[tuple[int, int], int] = {}
-        self.asked: list[StoreId] = []
+        self.requested: list[StoreId] = []
         self.error: Exception | None = None
 
     def __call__(self, store: StoreId) -> int:
-        self.asked.append(store)
+        self.requested.append(store)
         if self.error is not None:
             raise self.error
         return self.versions.get((store.operator, store.partition), UNKNOWN)
@@ -38,17 +38,17 @@ def test_a_round_asks_once_for_each_partition_within_its_time() -> None:
     for tenth in range(40):
         snapshots.step(STAGES, tenth / 10)
     assert snapshots.lags("run", 0, 3) == [7, 3, UNKNOWN], "of two operators the older snapshot counts"
-    assert len(spark.asked) in (6, 8), "a round, and perhaps one more"
-    assert {store.store for store in spark.asked} == {"default"}
+    assert len(spark.requested) in (6, 8), "a round, and perhaps one more"
+    assert {store.store for store in spark.requested} == {"default"}
 
 
 def test_one_turn_asks_for_one_partition_at_most() -> None:
     spark = _Spark()
     snapshots = SnapshotLag(spark, DONE)
     for turn in range(5):
-        before = len(spark.asked)
+        before = len(spark.requested)
         snapshots.step({("run", 0): _stage(0, partitions=1000)}, turn * 100.0)
-        assert len(spark.asked) - before <= 1
+        assert len(spark.requested) - before <= 1
 
 
 def test_a_failed_call_costs_one_partition_its_figure() -> None:
@@ -70,7 +70,7 @@ def test_a_spark_without_the_method_is_asked_once() -> None:
     snapshots = SnapshotLag(spark, DONE)
     for turn in range(9):
         snapshots.step(STAGES, turn * 100.0)
-    assert len(spark.asked) == 1
+    assert len(spark.requested) == 1
     assert snapshots.lags("run", 0, 3) == []
     assert snapshots.replay([("run", 0, 0)], {"query": "run"}) == {}, "nothing to wait for"
 
@@ -89,7 +89,7 @@ def test_what_is_about_to_move_is_asked_for_first_and_ages_with_every_batch() ->
     assert replay() == [NOT_ASKED] * 3
     for tenth in range(4):
         snapshots.step(STAGES, tenth / 10, [("run", 0, 1), ("run", 0, 2), ("gone", 0, 0)])
-    assert {store.partition for store in spark.asked} == {1, 2}
+    assert {store.partition for store in spark.requested} == {1, 2}
     assert replay() == [NOT_ASKED, 3, UNKNOWN]
     committed["run"] += 4
     assert replay() == [NOT_ASKED, 7, UNKNOWN]
@@ -109,13 +109,13 @@ def test_a_query_without_a_batch_is_asked_about_no_more_until_its_next_one() -> 
     spark, done = _Spark(), dict(DONE)
     snapshots = SnapshotLag(spark, done)
 
-    def asked(begin: int, end: int) -> int:
-        before = len(spark.asked)
+    def requested(begin: int, end: int) -> int:
+        before = len(spark.requested)
         for second in range(begin, end):
             snapshots.step(STAGES, float(second))
-        return len(spark.asked) - before
+        return len(spark.requested) - before
 
-    assert asked(0, 180) > 100
-    assert asked(190, 400) == 0
+    assert requested(0, 180) > 100
+    assert requested(190, 400) == 0
     done["run"] += 1
-    assert asked(400, 410) > 0
+    assert requested(400, 410) > 0

@@ -94,7 +94,7 @@ def test_what_changes_nothing_is_left_out(settings):
     ],
 )
 def test_a_setting_that_matters_is_found_once_and_named(key, value, code):
-    (finding,) = check_settings(lambda asked, default: value if asked == key else default)
+    (finding,) = check_settings(lambda requested, default: value if requested == key else default)
     assert (finding.code, finding.setting, finding.value) == (code, key, value)
     assert key in finding.sentence
     assert finding.sentence.endswith(".")
@@ -121,7 +121,7 @@ def test_both_levels_inherit_the_wait_and_give_one_finding():
 @pytest.mark.parametrize("value", ["", "soon", "3 s", "1.5s", "-", "3parsecs", "9" * 400])
 @pytest.mark.parametrize("key", ["spark.locality.wait", f"{STORE}.maintenanceInterval", "spark.speculation"])
 def test_an_unreadable_value_is_no_crash(key, value):
-    check_settings(lambda asked, default: value if asked == key else default)
+    check_settings(lambda requested, default: value if requested == key else default)
 
 
 @pytest.mark.parametrize(
@@ -149,11 +149,11 @@ def test_durations_are_read_as_spark_reads_them(text, expected):
 
 def test_defaults_asked_with_are_ones_that_spark_accepts():
     # Spark checks the default against the type of the key's entry and throws: "" for a boolean would end attaching.
-    asked = {}
-    check_settings(lambda key, default: asked.setdefault(key, default))
-    assert asked[f"{STORE}.unloadOnCommit"] == "false"
-    assert asked[f"{STORE}.maintenanceInterval"] == "60s"
-    assert asked[f"{STORE}.providerClass"].endswith("HDFSBackedStateStoreProvider")
+    request = {}
+    check_settings(lambda key, default: request.setdefault(key, default))
+    assert request[f"{STORE}.unloadOnCommit"] == "false"
+    assert request[f"{STORE}.maintenanceInterval"] == "60s"
+    assert request[f"{STORE}.providerClass"].endswith("HDFSBackedStateStoreProvider")
 
 
 @pytest.mark.parametrize("value", [None, "200", "1", "12"])

@@ -21,7 +21,7 @@ def answered(text: str) -> Exception:
 
 
 @pytest.mark.parametrize(
-    ("text", "kind", "words", "cure"),
+    ("text", "kind", "phrase", "cure"),
     [
         ("LOADING Redis is loading the dataset in memory", Kind.AWAY, "is loading its data", "once that is done"),
         ("READONLY You can't write against a read only replica.", Kind.AWAY, "is a replica", "name the master"),
@@ -44,11 +44,11 @@ def answered(text: str) -> Exception:
         ("ERR odd", Kind.REFUSED, "answered: odd", ""),
     ],
 )
-def test_what_redis_says_when_it_says_no(text: str, kind: Kind, words: str, cure: str) -> None:
-    found, sentence = explain(answered(text), WHERE)
-    assert found is kind
+def test_what_redis_says_when_it_says_no(text: str, kind: Kind, phrase: str, cure: str) -> None:
+    result, sentence = explain(answered(text), WHERE)
+    assert result is kind
     assert sentence.startswith(f"Redis at {WHERE} ")
-    assert words in sentence
+    assert phrase in sentence
     assert cure in sentence
     assert not cure or "; " in sentence, "the doctor parts the cure there"
 
@@ -62,16 +62,16 @@ def test_a_server_that_is_not_redis(error: Exception) -> None:
 
 
 @pytest.mark.parametrize(
-    ("error", "words"),
+    ("error", "phrase"),
     [
         (redis.ConnectionError("Connection closed by server."), "does it want TLS (rediss://)?"),
         (redis.ConnectionError("Error 104 while reading: Connection reset by peer"), "does it want TLS"),
         (redis.TimeoutError("Timeout reading from socket"), "takes connections there and does not answer"),
     ],
 )
-def test_a_doubt_is_told_only_where_nothing_ever_came_back(error: Exception, words: str) -> None:
-    assert words in explain(error, WHERE, first=True)[1]
-    assert words not in explain(error, WHERE)[1]
+def test_a_doubt_is_told_only_where_nothing_ever_came_back(error: Exception, phrase: str) -> None:
+    assert phrase in explain(error, WHERE, first=True)[1]
+    assert phrase not in explain(error, WHERE)[1]
     assert "want TLS" not in explain(error, "rediss://h:1/0", first=True)[1]
     assert explain(error, WHERE, first=True)[0] is Kind.AWAY
 

@@ -1,4 +1,4 @@
-"""What a connection is made with: passwords that nothing shows, and TLS failures in words."""
+"""Options of a connection: hidden passwords, and TLS failures in words."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from rechannel.wire.redis import tls
 
 def test_a_secret_is_sent_and_not_shown(tmp_path):
     (tmp_path / "password").write_text("hunter2-hunter2\n")
-    found = tls.connection_options(RedisSettings(password_file=str(tmp_path / "password")))["password"]
-    assert found.encode() == b"hunter2-hunter2"
-    assert found == "hunter2-hunter2"
-    for shown in (repr(found), str(found), f"{found}", "%s" % found, repr({"password": found}), repr((found,))):  # noqa: UP031
+    result = tls.connection_options(RedisSettings(password_file=str(tmp_path / "password")))["password"]
+    assert result.encode() == b"hunter2-hunter2"
+    assert result == "hunter2-hunter2"
+    for shown in (repr(result), str(result), f"{result}", "%s" % result, repr({"password": result}), repr((result,))):  # noqa: UP031
         assert "hunter2" not in shown
 
 
 @pytest.mark.parametrize(
-    ("environment", "words"),
+    ("environment", "phrase"),
     [
         ({"TLS_CA_FILE": "/ca"}, "redis.tls_ca_file: is set, but redis.url is no rediss://"),
         ({"URL": "rediss://h", "TLS_KEY_FILE": "/k"}, "set both, or neither"),
@@ -32,23 +32,23 @@ def test_a_secret_is_sent_and_not_shown(tmp_path):
         ({"URL": "rediss:/joe:hunter2@h"}, "'…@h' does not fit; write redis://"),
     ],
 )
-def test_settings_that_cannot_be(environment, words):
+def test_settings_that_cannot_be(environment, phrase):
     with pytest.raises(SettingsError) as caught:
         load(None, {f"RECHANNEL_REDIS__{name}": value for name, value in environment.items()})
-    assert words in str(caught.value)
+    assert phrase in str(caught.value)
     assert "hunter2" not in str(caught.value)
 
 
 def test_sentinels_are_asked_by_tls_where_a_ca_is_named():
-    found = load(None, {"RECHANNEL_REDIS__URL": "sentinel://h:1/0?service=m", "RECHANNEL_REDIS__TLS_CA_FILE": "/ca"})
+    result = load(None, {"RECHANNEL_REDIS__URL": "sentinel://h:1/0?service=m", "RECHANNEL_REDIS__TLS_CA_FILE": "/ca"})
     with pytest.raises(tls.CredentialFileError, match=r"redis\.tls_ca_file: /ca cannot be read"):
-        tls.connection_options(found.redis)
+        tls.connection_options(result.redis)
     assert "ssl" not in tls.connection_options(RedisSettings(url="sentinel://h:1/0?service=m"))
 
 
-def error(kind: type[ssl.SSLError] = ssl.SSLError, **known: object) -> Exception:
+def error(kind: type[ssl.SSLError] = ssl.SSLError, **existing: object) -> Exception:
     cause = kind(1, "failed")
-    for name, value in known.items():
+    for name, value in existing.items():
         setattr(cause, name, value)
     outer = RuntimeError("wrapped")
     outer.__cause__ = cause
@@ -56,7 +56,7 @@ def error(kind: type[ssl.SSLError] = ssl.SSLError, **known: object) -> Exception
 
 
 @pytest.mark.parametrize(
-    ("found", "words"),
+    ("actual", "phrase"),
     [
         (error(ssl.SSLCertVerificationError, verify_code=10, verify_message="x"), "has expired"),
         (error(ssl.SSLCertVerificationError, verify_code=9, verify_message="x"), "not valid yet"),
@@ -67,8 +67,8 @@ def error(kind: type[ssl.SSLError] = ssl.SSLError, **known: object) -> Exception
         (error(reason="TLSV1_ALERT_UNKNOWN_CA"), "who issued our certificate"),
     ],
 )
-def test_a_failed_handshake_has_a_cure(found, words):
-    assert words in tls.handshake_failure(found)
+def test_a_failed_handshake_has_a_cure(actual, phrase):
+    assert phrase in tls.handshake_failure(actual)
 
 
 def test_other_failures_have_none():
