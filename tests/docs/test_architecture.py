@@ -1,0 +1,30 @@
+"""docs/architecture.md against the tree: files that pages name exist, and every room has its row."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from .code_names import PARTS
+from .pages import DOCS, ROOT
+
+MAP = DOCS / "architecture.md"
+NAMING = (MAP, ROOT / "CONTRIBUTING.md", *sorted((DOCS / "decisions").glob("*.md")))
+_FILE = re.compile(r"(?<![\w./-])(?:[\w-]+/)+[\w-]+\.(?:py|md|toml|yml|json)\b")
+
+
+@pytest.mark.parametrize("page", NAMING, ids=lambda page: page.name)
+def test_every_file_that_a_page_names_exists(page: Path):
+    text = re.sub(r"\]\([^)]*\)", "]", page.read_text(encoding="utf-8"))  # links have a test of their own
+    assert [path for path in _FILE.findall(text) if not (ROOT / path).is_file()] == []
+
+
+def test_every_room_has_a_row_and_every_row_is_a_room():
+    modules = [path for part in PARTS for path in (ROOT / part).rglob("*.py") if path.name != "__init__.py"]
+    rooms = {f"{path.parent.relative_to(ROOT)}/" for path in modules}
+    rows = re.findall(r"^\| `([\w/]+/)` \|", MAP.read_text(encoding="utf-8"), re.M)
+    assert len(rows) == len(set(rows))
+    assert rooms - set(rows) == set()
+    assert [row for row in rows if not (ROOT / row).is_dir()] == []
