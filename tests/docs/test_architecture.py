@@ -1,4 +1,4 @@
-"""docs/architecture.md against the tree: files that pages name exist, and every room has its row."""
+"""docs/architecture.md against the tree: named files exist, and every room has its row; named tests exist."""
 
 from __future__ import annotations
 
@@ -28,3 +28,13 @@ def test_every_room_has_a_row_and_every_row_is_a_room():
     assert len(rows) == len(set(rows))
     assert rooms - set(rows) == set()
     assert [row for row in rows if not (ROOT / row).is_dir()] == []
+
+
+def test_every_test_that_the_threat_model_names_exists():
+    text = (DOCS / "threat-model.md").read_text(encoding="utf-8")
+    tests = list((ROOT / "tests").rglob("*.py"))
+    functions = {name for path in tests for name in re.findall(r"def (test_\w+)", path.read_text(encoding="utf-8"))}
+    assert set(re.findall(r"`(test_\w+)`", text)) - functions == set()
+    named = re.findall(r"`([\w/]*test_\w+\.py)`", text)
+    assert named
+    assert [path for path in named if not any(str(test).endswith(f"/{path}") for test in tests)] == []
