@@ -75,10 +75,7 @@ def run_controller(
     reload_signal = reload_signal and replace(
         reload_signal, load=supervision.notifier.announce_reload(reload_signal.load)
     )
-    for sentence in _check_environment(settings, store, log):
-        log.warning("not-safe", sentence=sentence)
-    for sentence in installed_policies().errors:
-        log.warning("policy-unusable", sentence=sentence)
+    _check_environment(settings, store, log)
     counters = Counters()
     controller = Controller(
         settings,
@@ -124,8 +121,8 @@ def run_controller(
         log.info("controller-ends", name=controller.lead.name)
 
 
-def _check_environment(settings: Settings, store: Store, log: Any) -> list[str]:
-    """Return what is unsafe about keys, addresses and Redis."""
+def _check_environment(settings: Settings, store: Store, log: Any) -> None:
+    """Log what is unsafe about keys, addresses and Redis, and which installed policies cannot be used."""
     notes = security.key_notes(settings)
     notes += security.listen_notes({"controller.listen": settings.controller.listen})
     try:
@@ -133,7 +130,10 @@ def _check_environment(settings: Settings, store: Store, log: Any) -> list[str]:
         notes += security.redis_notes(settings)
     except StoreUnavailableError as error:
         log.warning("redis-away", job="start", sentence=str(error))
-    return notes
+    for sentence in notes:
+        log.warning("not-safe", sentence=sentence)
+    for sentence in installed_policies().errors:
+        log.warning("policy-unusable", sentence=sentence)
 
 
 def _add_jobs(monitor: JobMonitor, controller: Controller, log: Any) -> None:

@@ -200,7 +200,7 @@ class Events:
         return rows.select(
             "event",
             "time",
-            F.expr(f"timestamp_seconds(batch * {self.feed.given.seconds}L)").alias("arrival"),
+            F.expr(f"timestamp_seconds(batch * {self.feed.input.seconds}L)").alias("arrival"),
             F.expr(person).alias("last_person"),
             F.expr(auction).alias("last_auction"),
         )

@@ -135,7 +135,7 @@ class Feed:
         from pyspark.sql import functions as F  # noqa: N812
 
         rank = pick(uniform(F.col("number") if number is None else number, self.input.seed * 1000 + salt), self.input)
-        return F.expr(f"(epoch * {self.given.keys // 3 + 1}L)").__add__(rank) % F.lit(self.input.keys)
+        return F.expr(f"(epoch * {self.input.keys // 3 + 1}L)").__add__(rank) % F.lit(self.input.keys)
 
 
 def uniform(number: Column, salt: int) -> Column:

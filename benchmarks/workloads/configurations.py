@@ -73,7 +73,7 @@ def _popular(feed: Feed, keys: int, share: Column) -> Column:
 
 def _stage(feed: Feed, rows: DataFrame) -> DataFrame:
     """Count messages by moment and key: ``at`` (a little later), ``end`` (when it was told), key, epoch, count."""
-    gap = f"{900 * feed.given.seconds} milliseconds"  # shorter than from one moment to the next
+    gap = f"{900 * feed.input.seconds} milliseconds"  # shorter than from one moment to the next
     spans = rows.repartition(feed.partitions, "key").groupBy(F.session_window("at", gap).alias("span"), "key")
     counts = spans.agg(F.max("epoch").alias("epoch"), F.sum("count").alias("count"))
     return counts.select(F.window_time("span").alias("at"), F.col("span.end").alias("end"), "key", "epoch", "count")

@@ -58,7 +58,7 @@ def unique(feed: Feed) -> list[Output]:
     """
     length = SECONDS * max(1, feed.input.seconds)
     # Not from 0 on: Spark's first watermark is 0, and what is not later than the watermark is dropped.
-    start = F.expr(f"(batch * {feed.given.seconds}L div {length} + 1) * {length}L")
+    start = F.expr(f"(batch * {feed.input.seconds}L div {length} + 1) * {length}L")
     clicks = _clicks(feed).withColumn("at", F.timestamp_seconds(start)).withWatermark("at", f"{length} seconds")
     users = clicks.select("at", "page", "user").dropDuplicates(["at", "page", "user"])
     spans = users.repartition(feed.partitions, "page").groupBy(F.session_window("at", "1 second").alias("span"), "page")

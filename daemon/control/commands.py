@@ -24,7 +24,7 @@ from rechannel.daemon.decide.requested_placement import (
     read_plan,
 )
 from rechannel.daemon.model.snapshot import Snapshot
-from rechannel.policies.registry import POLICIES
+from rechannel.policies.registry import known_policies
 from rechannel.wire.codes import Trigger
 from rechannel.wire.commands import (
     Apply,
@@ -148,7 +148,7 @@ class _Execution:
     ) -> _Answer:
         """Have the controller decide; ``propose`` makes a placement instead of the policy."""
         application = self._resolve(application)
-        if policy and policy not in POLICIES:
+        if policy and policy not in known_policies():
             raise CommandError(ExitCode.REFUSED, unknown_policy(policy))
         decision = self.controller.decide(
             Trigger.OPERATOR,

@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Callable, Collection, Iterable
+from typing import TypedDict, Unpack
 
 import structlog
 
@@ -58,10 +59,20 @@ class ControllerSnapshot:
     rejected: int
 
 
+class RequestFields(TypedDict, total=False):
+    """Optional fields of a decision's request, as `rechannel.daemon.decide.pipeline.DecisionRequest` has them."""
+
+    user: str
+    force: bool
+    policy: str
+    source: PlacementSource | None
+    leave: frozenset[str]
+
+
 class Controller:
     """One controller of one cluster."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 one for each part that a test replaces
         self,
         settings: Settings,
         store: Store,
@@ -242,34 +253,16 @@ class Controller:
         trigger: str,
         *,
         application: str,
-        user: str = "",
         reason: str = "",
         apply: bool = False,
-        force: bool = False,
-        policy: str = "",
-        source: PlacementSource | None = None,
-        leave: frozenset[str] = frozenset(),
+        **fields: Unpack[RequestFields],
     ) -> Decision:
-        """Decide on one application, publish the decision, and with ``apply`` begin its migration.
-
-        Parameters
-        ----------
-        force
-            Skip the gate and the rest; never a hard law, a pause or a running migration.
-        policy
-            Policy of this decision alone; "" for that of the settings.
-        asked
-            Returns the placement that takes the place of the policy's.
-        leave
-            Nodes that are planned as if they were drained.
-        """
+        """Decide on one application, publish the decision, and with ``apply`` begin its migration."""
         with self._lock:
             app = self.application(application)
             request = app.new_request(Trigger(trigger), reason, apply=apply)
-            request = dataclasses.replace(
-                request, user=user, force=force, policy=policy or request.policy, source=source, leave=leave
-            )
-            return app.decide(request)
+            fields["policy"] = fields.get("policy") or request.policy
+            return app.decide(dataclasses.replace(request, **fields))
 
     def pause(self, paused: bool) -> str:
         """Pause or resume everything; a running migration begins no further move while paused."""

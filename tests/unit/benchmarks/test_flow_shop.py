@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import input
+from hypothesis import given
 from hypothesis import strategies as st
 
 from benchmarks.simulation.flow_shop import finish_times
@@ -35,7 +35,7 @@ def test_variants_of_the_example(transfers: list[float], makespan: float) -> Non
     assert finish_times(np.array(transfers), 6, 2).makespan == makespan
 
 
-@input(st.lists(seconds, min_size=1, max_size=12), seconds, seconds)
+@given(st.lists(seconds, min_size=1, max_size=12), seconds, seconds)
 def test_the_recurrence_is_the_closed_form(values: list[float], processing: float, packing: float) -> None:
     """The makespan follows from the worst step after which the slower stage never waits again."""
     slower = max(processing, packing)

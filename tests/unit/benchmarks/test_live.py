@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import input
+from hypothesis import given
 from hypothesis import strategies as st
 
 from benchmarks.live.archive import compact, merge
@@ -27,7 +27,7 @@ from testbed.progress import batches
 EXECUTORS = ["0", "1", "2", "3"]
 
 
-@input(st.integers(0, 10_000), st.integers(4, 64))
+@given(st.integers(0, 10_000), st.integers(4, 64))
 def test_every_partition_begins_somewhere_and_no_executor_is_left_out(seed: int, partitions: int) -> None:
     placement = as_spark_would(EXECUTORS, {0: partitions, 1: partitions}, seed)
     assert set(placement) == {(stage, partition) for stage in (0, 1) for partition in range(partitions)}
@@ -149,7 +149,7 @@ def test_without_links_and_quotas_their_figures_are_not_known() -> None:
     assert math.isnan(result["cpu_spread"])
 
 
-@input(st.lists(st.floats(0.1, 100), min_size=1), st.floats(0.01, 1))
+@given(st.lists(st.floats(0.1, 100), min_size=1), st.floats(0.01, 1))
 def test_a_percentile_is_one_of_the_values_and_not_below_so_many(values: list[float], share: float) -> None:
     result = percentile(values, share)
     assert result in values

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import input, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from benchmarks.simulation.control import Controller, Observation, decide
@@ -58,7 +58,7 @@ def layouts(draw: Any) -> tuple[int, int, list[list[float]], list[list[int]]]:
 
 
 @settings(deadline=None, max_examples=60)
-@input(layouts())
+@given(layouts())
 def test_with_infinite_links_and_equal_executors_a_batch_is_what_list_scheduling_by_hand_says(layout: Any) -> None:
     executors, cores, busy, at = layout
     stages = tuple(stage(f"q/{i}", one) for i, one in enumerate(busy))
@@ -70,7 +70,7 @@ def test_with_infinite_links_and_equal_executors_a_batch_is_what_list_scheduling
 
 
 @settings(deadline=None, max_examples=40)
-@input(layouts(), st.floats(0.0, 0.5), st.integers(0, 5))
+@given(layouts(), st.floats(0.0, 0.5), st.integers(0, 5))
 def test_no_batch_is_shorter_than_its_critical_path_undisturbed_and_no_work_is_lost(
     layout: Any, noise: float, seed: int
 ) -> None:

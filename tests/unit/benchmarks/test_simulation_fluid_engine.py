@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import input, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from benchmarks.simulation import fleet, large, plots
@@ -34,7 +34,7 @@ def held(fluid: Fluid) -> np.ndarray[Any, Any]:
 
 
 @settings(deadline=None, max_examples=15)
-@input(st.integers(0, 99), st.integers(3, 12))
+@given(st.integers(0, 99), st.integers(3, 12))
 def test_what_came_in_is_waiting_or_has_left(seed: int, size: int) -> None:
     jobs = make_jobs(6 * size, size, seed)
     fluid = Fluid(jobs, np.arange(jobs.size) % size, size)

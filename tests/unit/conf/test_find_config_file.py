@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
-from hypothesis import input
+from hypothesis import given
 from hypothesis import strategies as st
 
 from rechannel.conf import loader
@@ -147,7 +147,7 @@ def test_files_are_relative_to_the_configuration_that_names_them(places: tuple[P
     assert load(None, {}).signing.private_key_file == ""
 
 
-@input(
+@given(
     st.dictionaries(
         st.sampled_from(["gate", "redis", "a b"]),
         st.dictionaries(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import example, input
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from rechannel.conf import lease_timing
@@ -44,7 +44,7 @@ def test_a_broken_inequality_is_refused_with_fields_and_cure(environment: dict[s
 
 
 @example(lease=30.0, observe=0.1, timeout=8.0, sentinels=False)
-@input(lease=st.floats(1, 600), observe=st.floats(0.1, 5), timeout=st.floats(0.05, 60), sentinels=st.booleans())
+@given(lease=st.floats(1, 600), observe=st.floats(0.1, 5), timeout=st.floats(0.05, 60), sentinels=st.booleans())
 def test_the_cure_cures(lease: float, observe: float, timeout: float, sentinels: bool) -> None:
     for mistake in lease_timing.errors(lease, observe, timeout, sentinels=sentinels):
         raised = float(mistake.partition("raise controller.lease to ")[2].partition(",")[0])

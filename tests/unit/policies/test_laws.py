@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import input, settings
+from hypothesis import given, settings
 
 from rechannel.policies.model.arrays import ScaleOutError
 from rechannel.policies.registry import POLICIES, Proposal, is_worse, propose
@@ -15,7 +15,7 @@ MAY_ASK_FOR_MORE = {"fair-redistribution"}  # says so where nobody is below the 
 
 @pytest.mark.parametrize("name", sorted(POLICIES))
 @settings(max_examples=40, deadline=None)
-@input(situation=situations())
+@given(situation=situations())
 def test_proposal_keeps_the_laws_with_executors_missing(name: str, situation: Situation) -> None:
     proposal = _proposed(name, situation)
     if proposal is not None:
@@ -24,7 +24,7 @@ def test_proposal_keeps_the_laws_with_executors_missing(name: str, situation: Si
 
 @pytest.mark.parametrize("name", sorted(POLICIES))
 @settings(max_examples=40, deadline=None)
-@input(situation=situations(all_available=True))
+@given(situation=situations(all_available=True))
 def test_proposal_keeps_the_laws_with_all_executors(name: str, situation: Situation) -> None:
     proposal = _proposed(name, situation)
     if proposal is not None:
@@ -33,7 +33,7 @@ def test_proposal_keeps_the_laws_with_all_executors(name: str, situation: Situat
 
 @pytest.mark.parametrize("name", sorted(POLICIES))
 @settings(max_examples=25, deadline=None)
-@input(situation=situations())
+@given(situation=situations())
 def test_asking_again_after_applying_never_gets_worse(name: str, situation: Situation) -> None:
     cluster, workload, _ = situation
     first = _proposed(name, situation)

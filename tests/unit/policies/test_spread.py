@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 import pytest
-from hypothesis import input
+from hypothesis import given
 from hypothesis import strategies as st
 
 from rechannel.policies.spread import spread_evenly
@@ -38,7 +38,7 @@ def test_nobody_to_take_them():
     assert spread_evenly(["gone", "0"], {}) == ["gone", "0"]
 
 
-@input(st.lists(NAMES, max_size=30), st.dictionaries(st.sampled_from("0123"), st.integers(1, 8), min_size=1), st.data())
+@given(st.lists(NAMES, max_size=30), st.dictionaries(st.sampled_from("0123"), st.integers(1, 8), min_size=1), st.data())
 def test_laws(placement, cores, data):
     movable = data.draw(st.none() | st.sets(st.integers(0, max(0, len(placement) - 1))))
     movable = None if movable is None else {p for p in movable if p < len(placement)}

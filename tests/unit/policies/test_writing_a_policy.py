@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from click.testing import CliRunner
-from hypothesis import HealthCheck, input, settings
+from hypothesis import HealthCheck, given, settings
 
 from rechannel.conf.settings import Settings
 from rechannel.daemon.cli.main import main
@@ -82,7 +82,7 @@ def test_the_page_shows_a_policy_of_forty_lines() -> None:
 
 @pytest.mark.usefixtures("page")
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@input(situation=situations())
+@given(situation=situations())
 def test_the_policy_of_the_page_proposes_and_is_held_to_the_laws(situation: Situation) -> None:
     check_proposal(*situation, propose("longest-first", *situation))
 

@@ -6,7 +6,7 @@ import base64
 
 import msgspec
 import pytest
-from hypothesis import input, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rechannel.wire.envelope import OLDEST_READABLE, SCHEMA, EnvelopeFactory, MessageError, body_of, decode, encode
@@ -73,7 +73,7 @@ def test_a_message_that_is_not_ours_is_refused(data, why):
 
 
 @settings(max_examples=300, deadline=None)
-@input(st.data())
+@given(st.data())
 def test_a_damaged_message_is_refused_or_read_whole(data):
     good = encode(envelope())
     at = data.draw(st.integers(0, len(good) - 1))

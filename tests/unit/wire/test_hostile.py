@@ -19,7 +19,7 @@ import msgspec
 import pytest
 import structlog
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from hypothesis import HealthCheck, assume, example, input, settings
+from hypothesis import HealthCheck, assume, example, given, settings
 from hypothesis import strategies as st
 from rich.console import Console
 
@@ -305,7 +305,7 @@ def test_there_is_a_seed_for_every_kind_of_message() -> None:
 
 
 @FUZZ
-@input(st.sampled_from(SEEDS), SPOILS)
+@given(st.sampled_from(SEEDS), SPOILS)
 def test_a_spoiled_message_is_read_whole_or_refused(seed: tuple[KeyRule, str, AnyBody], spoils: Any) -> None:
     data = spoiled(seal(seed[0], seed[2]), spoils)
     try:
@@ -316,7 +316,7 @@ def test_a_spoiled_message_is_read_whole_or_refused(seed: tuple[KeyRule, str, An
     assert msgspec.structs.replace(again, raw_bytes=envelope.raw_bytes) == envelope, "whatever its spaces"
 
 
-@input(st.binary(max_size=200))
+@given(st.binary(max_size=200))
 @example(b"[" * 100_000)
 @example(b'{"a":' * 50_000)
 @example(b'{"schema":2,"cluster":"' + b"\xed\xa0\x80" + b'"}')
@@ -341,7 +341,7 @@ def test_figures_that_nobody_measures_are_refused_with_their_message(number: str
 
 
 @FUZZ
-@input(WRITES)
+@given(WRITES)
 def test_the_controller_decides_or_says_why_not(writes: Any) -> None:
     store, clock, _ = world()
     leader = controller(store, clock)
@@ -360,7 +360,7 @@ def test_the_controller_decides_or_says_why_not(writes: Any) -> None:
 
 
 @FUZZ
-@input(WRITES)
+@given(WRITES)
 def test_only_what_this_leader_signed_is_ever_desired(writes: Any) -> None:
     store, clock, made = world()
     leader = controller(store, clock)
@@ -384,7 +384,7 @@ def test_only_what_this_leader_signed_is_ever_desired(writes: Any) -> None:
 
 
 @FUZZ
-@input(st.lists(st.tuples(st.sampled_from(SEEDS[:3]), SPOILS), max_size=5), st.randoms(use_true_random=False))
+@given(st.lists(st.tuples(st.sampled_from(SEEDS[:3]), SPOILS), max_size=5), st.randoms(use_true_random=False))
 def test_what_comes_again_or_out_of_order_decides_the_same(writes: Any, shuffler: Any) -> None:
     """A stream that was replayed backwards, twice, models the same batches."""
     store, clock, _ = world()
@@ -415,7 +415,7 @@ def _facts(store: FakeStore) -> ApplicationMessages | None:
 
 
 @FUZZ
-@input(
+@given(
     st.lists(
         st.tuples(st.sampled_from([keys.JOURNAL, keys.DECISIONS, keys.OUTCOMES, keys.BATCHES]), SPOILS),
         min_size=1,
@@ -453,7 +453,7 @@ def test_an_outcome_is_measured_or_awaited(writes: Any) -> None:
 
 
 @FUZZ
-@input(WRITES)
+@given(WRITES)
 def test_status_top_and_history_show_what_there_is(writes: Any) -> None:
     store, clock, _ = world()
     for (rule, name, body), spoils in writes:
@@ -519,7 +519,7 @@ LIMITS = ReconcilerLimits(deadline_batches=3, deadline_seconds=100.0, presume=12
 
 
 @FUZZ
-@input(st.sampled_from([keys.DESIRED, keys.ORDERS]), SPOILS)
+@given(st.sampled_from([keys.DESIRED, keys.ORDERS]), SPOILS)
 def test_a_link_obeys_nothing_that_was_changed_after_it_was_signed(rule: KeyRule, spoils: Any) -> None:
     store, _, _ = world()
     carrier = courier(store)
@@ -535,7 +535,7 @@ def test_a_link_obeys_nothing_that_was_changed_after_it_was_signed(rule: KeyRule
 
 
 @FUZZ
-@input(SPOILS)
+@given(SPOILS)
 def test_even_a_signed_placement_only_ever_moves_what_it_can(spoils: Any) -> None:
     """A controller gone mad: the reconciler takes it up or refuses it, and keeps its own laws."""
     try:
@@ -562,7 +562,7 @@ def test_even_a_signed_placement_only_ever_moves_what_it_can(spoils: Any) -> Non
 
 
 @FUZZ
-@input(st.lists(SPOILS, min_size=1, max_size=4))
+@given(st.lists(SPOILS, min_size=1, max_size=4))
 def test_evidence_and_memories_of_anybody_do_a_link_no_harm(writes: Any) -> None:
     store, _, _ = world()
     carrier = courier(store)

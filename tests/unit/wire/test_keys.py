@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from hypothesis import input
+from hypothesis import given
 from hypothesis import strategies as st
 
 from rechannel.wire import keys
@@ -66,7 +66,7 @@ def test_what_an_earlier_writer_left_stays_as_long_as_there_is_room():
     assert trimming.add(100, most=1000) == 2
 
 
-@input(st.lists(st.integers(1, 300), min_size=1, max_size=200), st.integers(1, 50), st.integers(1, 1000))
+@given(st.lists(st.integers(1, 300), min_size=1, max_size=200), st.integers(1, 50), st.integers(1, 1000))
 def test_what_stays_always_fits(sizes: list[int], bound: int, most: int) -> None:
     trimming, stored = StreamTrimmer(bound), list[int]()
     for size in sizes:

@@ -7,7 +7,7 @@ import itertools
 
 import msgspec
 import pytest
-from hypothesis import input
+from hypothesis import given
 from hypothesis import strategies as st
 
 from rechannel.conf.settings import RescheduleSettings, Settings
@@ -89,7 +89,7 @@ def test_an_overload_has_hysteresis(values: list[float], at: list[int]) -> None:
     assert [number for number, due in enumerate(requested(values)) if due] == at
 
 
-@input(st.lists(st.floats(0, 2), max_size=60))
+@given(st.lists(st.floats(0, 2), max_size=60))
 def test_between_two_overloads_there_is_always_a_low(values: list[float]) -> None:
     result = [number for number, due in enumerate(requested(values)) if due]
     for number in result:
@@ -124,7 +124,7 @@ MOVED = st.dictionaries(
 )
 
 
-@input(moved=MOVED, now=st.floats(0, 12_000), limit=st.integers(1, 100))
+@given(moved=MOVED, now=st.floats(0, 12_000), limit=st.integers(1, 100))
 def test_there_is_room_again_just_when_it_is_said(moved: dict[str, tuple[float, int]], now: float, limit: int) -> None:
     free = next_room(moved, now, limit)
     assert free >= now
@@ -295,7 +295,7 @@ def test_without_a_new_batch_the_figures_are_the_same() -> None:
     assert agree(guard, NOON + 600, 1, 2, 3, batch=8) is None
 
 
-@input(st.sets(st.integers(0, 9)), st.sets(st.integers(0, 9)))
+@given(st.sets(st.integers(0, 9)), st.sets(st.integers(0, 9)))
 def test_overlap_is_a_share_that_both_sides_agree_on(one: set[int], other: set[int]) -> None:
     left, right = move_keys(moves(*one)), move_keys(moves(*other))
     assert 0 <= overlap(left, right) == overlap(right, left) <= 1

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
-from hypothesis import input, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rechannel.conf import lease_timing
@@ -159,7 +159,7 @@ def config(observe: float, timeout: float, more: float) -> Settings:
 TIMES = {"observe": st.floats(0.1, 5), "timeout": st.floats(0.05, 5), "more": st.floats(0, 20)}
 
 
-@input(seed=st.integers(0, 2**32), **TIMES)
+@given(seed=st.integers(0, 2**32), **TIMES)
 @settings(max_examples=100, deadline=None)
 def test_never_two_that_act_at_the_same_moment(seed: int, observe: float, timeout: float, more: float) -> None:
     trial = Trial(seed, config(observe, timeout, more))
@@ -168,7 +168,7 @@ def test_never_two_that_act_at_the_same_moment(seed: int, observe: float, timeou
     assert trial.written == sorted(trial.written), "nothing of an older epoch is written after something of a newer one"
 
 
-@input(seed=st.integers(0, 2**32), **TIMES)
+@given(seed=st.integers(0, 2**32), **TIMES)
 @settings(max_examples=50, deadline=None)
 def test_nothing_late_is_written_though_the_clock_of_redis_jumps(
     seed: int, observe: float, timeout: float, more: float

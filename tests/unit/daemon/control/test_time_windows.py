@@ -6,7 +6,7 @@ import datetime
 from zoneinfo import ZoneInfo
 
 import pytest
-from hypothesis import input
+from hypothesis import given
 from hypothesis import strategies as st
 
 from rechannel.daemon.control.time_windows import Calendar, parse
@@ -109,7 +109,7 @@ def test_the_next_one_is_found_over_a_week_and_none_without_periods() -> None:
     assert Calendar([], BERLIN).coming(0.0) is None
 
 
-@input(text=PERIODS, zone=ZONES, moment=MOMENTS)
+@given(text=PERIODS, zone=ZONES, moment=MOMENTS)
 def test_it_agrees_with_the_clock_on_the_wall(text: str, zone: str, moment: int) -> None:
     period, local = parse(text), datetime.datetime.fromtimestamp(moment, ZoneInfo(zone))
     minute, today, before = local.hour * 60 + local.minute, local.weekday(), (local.weekday() - 1) % 7
@@ -125,7 +125,7 @@ def test_it_agrees_with_the_clock_on_the_wall(text: str, zone: str, moment: int)
         assert result.begin <= moment < result.end
 
 
-@input(text=PERIODS, zone=ZONES, moment=MOMENTS)
+@given(text=PERIODS, zone=ZONES, moment=MOMENTS)
 def test_what_comes_begins_just_where_it_says(text: str, zone: str, moment: int) -> None:
     periods = Calendar([text], zone)
     result = periods.coming(moment)

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import msgspec
 import pytest
-from hypothesis import input
+from hypothesis import given
 from hypothesis import strategies as st
 
 from rechannel.daemon.model.cpu_attribution import PartitionKey, attribute_cpu, complete_span
@@ -104,7 +104,7 @@ def _worlds(draw: st.DrawFn) -> World:
     return [_batch(*tasks)], {HERE: windows}
 
 
-@input(_worlds())
+@given(_worlds())
 def test_the_parts_add_up_to_what_the_executor_used(
     world: tuple[list[BatchReport], dict[str, list[AgentWindow]]],
 ) -> None:

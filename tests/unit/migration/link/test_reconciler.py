@@ -7,7 +7,7 @@ import random
 
 import msgspec
 import pytest
-from hypothesis import input, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rechannel.migration.link.driver_state import DriverState, ReconcilerLimits
@@ -470,7 +470,7 @@ def test_an_illegal_step_raises():
 
 
 @settings(max_examples=200, deadline=None)
-@input(seed=st.integers(0, 10_000), count=st.integers(1, 8))
+@given(seed=st.integers(0, 10_000), count=st.integers(1, 8))
 def test_whatever_drifts_or_dies_each_move_ends_and_each_line_is_legal(seed, count):
     """Laws: every journal line follows from the last one of its move; everything settles; landed moves are placed."""
     chance = random.Random(seed)

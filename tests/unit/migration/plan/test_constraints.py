@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import event, input, settings
+from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
 from rechannel.conf.settings import GateSettings, MigrationSettings, Settings
@@ -267,7 +267,7 @@ def check_laws(proposed: Placement, at: PlanInputs, limits: Settings, force: boo
 
 
 @settings(max_examples=100, deadline=None)
-@input(situations())
+@given(situations())
 def test_whatever_is_proposed_the_laws_hold(situation: tuple[Placement, PlanInputs, Settings, bool]) -> None:
     proposed, at, limits, force = situation
     plan = apply_constraints(proposed, at, limits, PlanOptions("d", force=force))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import input
+from hypothesis import given
 from hypothesis import strategies as st
 
 from rechannel.migration.plan.cost import (
@@ -152,7 +152,7 @@ def test_moves_of_one_size_say_nothing_of_the_rate() -> None:
     assert cost.overhead == pytest.approx(0.7, abs=0.05)
 
 
-@input(st.lists(st.tuples(st.floats(0, 1e10), st.floats(-5, 100)), max_size=60))
+@given(st.lists(st.tuples(st.floats(0, 1e10), st.floats(-5, 100)), max_size=60))
 def test_whatever_was_measured_a_price_is_sound(measured: list[tuple[float, float]]) -> None:
     cost = fit_load_rates([MeasuredLoad(size, added) for size, added in measured], PRIOR)
     assert cost.overhead >= 0

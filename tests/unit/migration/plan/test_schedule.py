@@ -4,7 +4,7 @@ from collections import Counter
 
 import numpy as np
 import pytest
-from hypothesis import input, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rechannel.migration.plan.schedule import StepLimits, _color_greedily, order_steps
@@ -50,7 +50,7 @@ pairs_strategy = st.lists(st.tuples(st.integers(UNPLACED, 5), st.integers(0, 5))
 
 
 @settings(deadline=None)
-@input(pairs_strategy, st.integers(1, 4), st.randoms(use_true_random=False))
+@given(pairs_strategy, st.integers(1, 4), st.randoms(use_true_random=False))
 def test_every_schedule_keeps_the_laws(pairs: list[tuple[int, int]], per_executor: int, random: object) -> None:
     weights = np.array([random.random() for _ in pairs])  # type: ignore[attr-defined]
     steps = order_steps(moves(*pairs), weights, StepLimits(per_executor))
@@ -67,7 +67,7 @@ def test_every_schedule_keeps_the_laws(pairs: list[tuple[int, int]], per_executo
     assert (np.diff(relief) <= 1e-9).all(), "a step that relieves more comes later"
 
 
-@input(pairs_strategy, st.integers(1, 3))
+@given(pairs_strategy, st.integers(1, 3))
 def test_the_greedy_way_takes_the_first_step_with_room_at_both_ends(
     pairs: list[tuple[int, int]], per_executor: int
 ) -> None:

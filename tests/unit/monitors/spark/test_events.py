@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import input
+from hypothesis import given
 from hypothesis import strategies as st
 
 from rechannel.monitors.spark import events, task_table
@@ -50,7 +50,7 @@ def test_garbage_is_an_error_of_its_own_kind(text):
         events.parse(text)
 
 
-@input(st.binary(max_size=200))
+@given(st.binary(max_size=200))
 def test_no_bytes_raise_anything_else(text):
     try:
         events.parse(text)

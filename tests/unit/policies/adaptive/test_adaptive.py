@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import pytest
-from hypothesis import input, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rechannel.policies.adaptive.parameters import AdaptiveParameters
@@ -275,7 +275,7 @@ def test_bad_parameter_is_named(field: str, value: object) -> None:
 
 
 @settings(max_examples=50, deadline=None)
-@input(
+@given(
     st.integers(1, 6),
     st.lists(st.floats(0.01, 100), min_size=1, max_size=30),
     st.integers(0, 2**32 - 1),

@@ -7,7 +7,7 @@ import itertools
 import highspy
 import numpy as np
 import pytest
-from hypothesis import input, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rechannel.policies.adaptive.lower_bounds import certified_bound
@@ -78,7 +78,7 @@ def test_executors_of_several_cores_against_every_placement_there_is(seed: int) 
 
 
 @settings(max_examples=40, deadline=None)
-@input(situation=situations())
+@given(situation=situations())
 def test_no_placement_below_saturation_beats_the_certified_bound(situation: Situation) -> None:
     cluster, workload, current = situation
     bound = certified_bound(cluster, workload)
@@ -107,7 +107,7 @@ def test_never_worse_than_the_best_of_the_other_policies(name: str, seed: int) -
 
 
 @settings(max_examples=50, deadline=None)
-@input(situation=situations(all_available=True))
+@given(situation=situations(all_available=True))
 def test_light_mode_moves_only_where_a_limit_is_broken_by_less_then(situation: Situation) -> None:
     cluster, workload, current = situation
     proposal = propose("adaptive", cluster, workload, current, {"mode": "light"})
@@ -131,7 +131,7 @@ def test_no_more_than_max_moves_though_an_executor_is_overloaded(mode: str, most
 
 
 @settings(max_examples=40, deadline=None)
-@input(situation=situations(), most=st.integers(0, 3))
+@given(situation=situations(), most=st.integers(0, 3))
 def test_max_moves_bounds_what_nothing_forces(situation: Situation, most: int) -> None:
     cluster, workload, current = situation
     answer = adaptive(cluster, workload, current, AdaptiveParameters(max_moves=most)).placement
@@ -150,7 +150,7 @@ def test_what_has_to_be_placed_is_placed_well_though_no_move_is_left() -> None:
 
 
 @settings(max_examples=40, deadline=None)
-@input(situation=situations())
+@given(situation=situations())
 def test_moves_that_never_pay_are_made_for_a_broken_limit_alone(situation: Situation) -> None:
     cluster, workload, current = situation
     answer = adaptive(cluster, workload, current, AdaptiveParameters(move_seconds=1e9)).placement

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import input
+from hypothesis import given
 from hypothesis import strategies as st
 
 from rechannel.policies.analysis.classification import HotStream, StreamClass, classify, high_edges, hot_streams
@@ -42,13 +42,13 @@ def test_impossible_volumes_are_refused(volumes: list[float]) -> None:
         classify(np.array(volumes))
 
 
-@input(VOLUMES, st.sampled_from([0.5, 2.0, 1024.0]))
+@given(VOLUMES, st.sampled_from([0.5, 2.0, 1024.0]))
 def test_scale_does_not_change_classes(volumes: list[float], factor: float) -> None:
     array = np.array(volumes)
     assert (classify(array).classes == classify(array * factor).classes).all()
 
 
-@input(VOLUMES)
+@given(VOLUMES)
 def test_high_is_above_its_cut_and_low_below(volumes: list[float]) -> None:
     array, result = np.array(volumes), classify(np.array(volumes))
     assert (array[result.classes == H] > result.high_cut).all()

@@ -4,7 +4,7 @@ import time
 
 import numpy as np
 import pytest
-from hypothesis import input, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
@@ -27,7 +27,7 @@ def errors(series: FloatArray, ahead: int = AHEAD) -> tuple[float, float, FloatA
 
 
 @settings(max_examples=15, deadline=None)
-@input(st.floats(0, 1e9), st.integers(1, 40), st.integers(1, 12))
+@given(st.floats(0, 1e9), st.integers(1, 40), st.integers(1, 12))
 def test_what_never_changes_keeps_its_value(value: float, slots: int, ahead: int):
     forecast = look_ahead(np.full((slots, 3), value), ahead)
     assert forecast.values.tolist() == [value] * 3
@@ -35,7 +35,7 @@ def test_what_never_changes_keeps_its_value(value: float, slots: int, ahead: int
 
 
 @settings(max_examples=15, deadline=None)
-@input(
+@given(
     arrays(np.float64, st.tuples(st.integers(1, 30), st.integers(0, 5)), elements=st.floats(0, 1e12)), st.integers(1, 9)
 )
 def test_a_forecast_stays_between_nothing_and_twice_what_was_seen(past: FloatArray, ahead: int):
@@ -49,7 +49,7 @@ def test_a_forecast_stays_between_nothing_and_twice_what_was_seen(past: FloatArr
 
 
 @settings(max_examples=15, deadline=None)
-@input(st.integers(0, 2**31))
+@given(st.integers(0, 2**31))
 def test_a_steady_drift_is_told_better_than_by_the_last_value(seed: int):
     forecast, last, method = errors(drift(np.random.default_rng(seed)))
     assert (method == Method.TREND).mean() > 0.5
@@ -57,7 +57,7 @@ def test_a_steady_drift_is_told_better_than_by_the_last_value(seed: int):
 
 
 @settings(max_examples=15, deadline=None)
-@input(st.integers(0, 2**31))
+@given(st.integers(0, 2**31))
 def test_noise_is_not_followed(seed: int):
     noise = np.clip(np.random.default_rng(seed).normal(10, 2, (SLOTS + AHEAD, 200)), 0, None)
     forecast, last, method = errors(noise)
@@ -66,7 +66,7 @@ def test_noise_is_not_followed(seed: int):
 
 
 @settings(max_examples=15, deadline=None)
-@input(st.integers(0, 2**31), st.integers(4, SLOTS - 1))
+@given(st.integers(0, 2**31), st.integers(4, SLOTS - 1))
 def test_a_step_is_followed_by_the_last_value(seed: int, at: int):
     random = np.random.default_rng(seed)
     series = 10 + 10.0 * (np.arange(SLOTS + AHEAD) >= at)[:, None] + random.normal(0, 0.3, (SLOTS + AHEAD, 100))

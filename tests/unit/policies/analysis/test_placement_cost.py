@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import input, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rechannel.policies.adaptive.two_executors import finish
@@ -66,7 +66,7 @@ def test_what_comes_once_makes_its_own_query_longer_and_no_other() -> None:
     assert path == {"q": pytest.approx(3.0 / 0.5), "p": pytest.approx(1.0 / 0.8)}
 
 
-@input(situations(), st.integers(0, 2**32 - 1))
+@given(situations(), st.integers(0, 2**32 - 1))
 def test_what_comes_once_is_as_if_the_query_alone_had_it_for_good(situation: Situation, seed: int) -> None:
     cluster, workload, placement = situation
     random = np.random.default_rng(seed)
@@ -81,7 +81,7 @@ def test_what_comes_once_is_as_if_the_query_alone_had_it_for_good(situation: Sit
         assert seconds[query] == pytest.approx(alone[query], rel=1e-9, abs=1e-12)
 
 
-@input(situations(), st.data())
+@given(situations(), st.data())
 def test_paths_of_some_queries_are_those_of_all(situation: Situation, data: st.DataObject) -> None:
     cluster, workload, placement = situation
     every = critical_path(cluster, workload, placement)
@@ -118,7 +118,7 @@ def test_spread() -> None:
 
 
 @settings(max_examples=60)
-@input(st.lists(st.floats(0.1, 10), min_size=1, max_size=6), st.integers(1, 3))
+@given(st.lists(st.floats(0.1, 10), min_size=1, max_size=6), st.integers(1, 3))
 def test_stage_time_is_within_grahams_bound_of_the_best_schedule(busy: list[float], cores: int) -> None:
     stage = workload_of({"a": busy}).stage("a")
     (time,) = finish_times(cluster_of(1, cores=cores), stage.busy, np.zeros(len(busy), dtype=np.int64))

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import input, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rechannel.policies.analysis.placement_cost import executor_busy
@@ -19,7 +19,7 @@ from unit.policies.random_clusters import Situation, cluster_of, placement_of, s
 
 
 @settings(max_examples=100, deadline=None)
-@input(situations())
+@given(situations())
 def test_utilization_is_busy_time_over_cores(situation: Situation) -> None:
     cluster, _, _ = situation
     report = executor_utilization(*situation)
@@ -30,7 +30,7 @@ def test_utilization_is_busy_time_over_cores(situation: Situation) -> None:
 
 
 @settings(max_examples=100, deadline=None)
-@input(situations())
+@given(situations())
 def test_stage_by_stage_equals_the_dense_solution(situation: Situation) -> None:
     _, workload, _ = situation
     starts: dict[str, int] = {}
@@ -96,7 +96,7 @@ def test_all_saturated_asks_for_executors() -> None:
         fair_shares(-1, np.array([0.5]))
 
 
-@input(st.integers(0, 10_000), st.lists(st.floats(0, 1.2), min_size=2, max_size=12))
+@given(st.integers(0, 10_000), st.lists(st.floats(0, 1.2), min_size=2, max_size=12))
 def test_shares_lose_nothing_and_are_off_by_less_than_one(count: int, rho: list[float]) -> None:
     free = np.maximum(0.0, 1 - np.array(rho))
     try:

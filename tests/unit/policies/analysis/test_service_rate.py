@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import input
+from hypothesis import given
 from hypothesis import strategies as st
 
 from rechannel.policies.analysis.service_rate import Observations, ServiceRates, service_rates
@@ -166,7 +166,7 @@ def test_bad_arguments_are_refused() -> None:
         Observations(one, one, one, one == 1, np.array([1.0, 2.0]), one + 1.0)
 
 
-@input(
+@given(
     seed=st.integers(0, 2**32 - 1),
     executors=st.integers(2, 6),
     partitions=st.integers(2, 16),

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import input, settings
+from hypothesis import given, settings
 
 from rechannel.policies.analysis.placement_cost import executor_busy, inter_executor_volume, inter_node_volume
 from rechannel.policies.model.arrays import ModelError, ScaleOutError
@@ -81,7 +81,7 @@ def _ask(entry: FunctionPolicy, situation: Situation) -> Placement | None:
 
 @every_entry
 @settings(max_examples=60, deadline=None)
-@input(situation=situations())
+@given(situation=situations())
 def test_every_partition_is_on_an_available_executor(entry: FunctionPolicy, situation: Situation) -> None:
     cluster, workload, _ = situation
     placement = _ask(entry, situation)
@@ -93,7 +93,7 @@ def test_every_partition_is_on_an_available_executor(entry: FunctionPolicy, situ
 
 @every_entry
 @settings(max_examples=40, deadline=None)
-@input(situation=situations())
+@given(situation=situations())
 def test_names_do_not_matter(entry: FunctionPolicy, situation: Situation) -> None:
     cluster, workload, current = situation
     # The new names sort the other way round.
@@ -247,7 +247,7 @@ def test_fixed_ends_are_fetched_from_and_sent_to() -> None:
 
 
 @settings(max_examples=60, deadline=None)
-@input(situation=situations())
+@given(situation=situations())
 def test_the_note_of_bottleneck_is_its_objective(situation: Situation) -> None:
     cluster, workload, current = situation
     limited = Cluster(
@@ -414,7 +414,7 @@ def test_slots_left_empty_take_the_partition_that_loses_least() -> None:
 
 
 @settings(max_examples=60, deadline=None)
-@input(situation=situations())
+@given(situation=situations())
 def test_flat_view_holds_everything(situation: Situation) -> None:
     cluster, workload, current = situation
     units = flatten(cluster, workload, current)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import input, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rechannel.policies.analysis.placement_cost import executor_busy
@@ -108,7 +108,7 @@ def test_impossible_options_are_refused(given_: dict[str, np.ndarray], named: st
         fair_shares(3, PAPER, **given_)
 
 
-@input(
+@given(
     st.integers(0, 500),
     st.lists(st.tuples(st.floats(0, 1.2), st.floats(0.1, 10), st.integers(0, 300)), min_size=1, max_size=9),
 )
@@ -290,7 +290,7 @@ def test_impossible_parameters_are_refused(settings_: dict[str, object], named: 
 
 
 @settings(max_examples=100, deadline=None)
-@input(situation=situations(all_available=True), most=st.sampled_from([0, 1, 2, None]))
+@given(situation=situations(all_available=True), most=st.sampled_from([0, 1, 2, None]))
 def test_what_leaves_an_overloaded_executor_overloads_no_other(situation: Situation, most: int | None) -> None:
     cluster, workload, current = situation
     try:

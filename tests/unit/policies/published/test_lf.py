@@ -8,7 +8,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, input, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from rechannel.policies.model.arrays import ModelError, ScaleOutError
@@ -131,7 +131,7 @@ def test_even_uses_the_slots_it_is_given() -> None:
     assert placement["po0"].tolist() == [0, 2, 0, 2, 0]
 
 
-@input(situations())
+@given(situations())
 @settings(max_examples=50, deadline=None)
 def test_no_placement_is_more_even_than_even(situation: Situation) -> None:
     cluster, workload, current = situation
@@ -175,7 +175,7 @@ def test_lf_number_of_pipelines(name: str, count: int) -> None:
     assert sum(len(pipeline) for pipeline in answer) == sum(TABLE_3[name])
 
 
-@input(st.lists(st.integers(1, 9), min_size=1, max_size=9))
+@given(st.lists(st.integers(1, 9), min_size=1, max_size=9))
 @settings(max_examples=100, deadline=None)
 def test_lf_number_of_pipelines_of_a_chain(parts: list[int]) -> None:
     answer = pipelines(job(tuple(parts)))
@@ -461,7 +461,7 @@ def check_entry(entry: FunctionPolicy, situation: Situation, parameters: Mapping
         (LOCALITY_FAIRNESS, {"placement": "sibling", "slots": 3}),
     ],
 )
-@input(situation=situations())
+@given(situation=situations())
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_laws(entry: FunctionPolicy, parameters: Mapping[str, object], situation: Situation) -> None:
     check_entry(entry, situation, parameters)

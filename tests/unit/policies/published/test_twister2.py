@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, input, settings
+from hypothesis import HealthCheck, given, settings
 
 from rechannel.policies.model.arrays import ModelError, ScaleOutError
 from rechannel.policies.model.cluster import Cluster, Topology
@@ -227,7 +227,7 @@ def test_no_available_executor_asks_for_one(entry: FunctionPolicy) -> None:
         (DATA_LOCALITY, {"cost": "transfer_time", "instances_per_executor": 200, "strict": True}),
     ],
 )
-@input(situation=situations())
+@given(situation=situations())
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_laws(entry: FunctionPolicy, parameters: Mapping[str, object], situation: Situation) -> None:
     check_entry(entry, situation, parameters)

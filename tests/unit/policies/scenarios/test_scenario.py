@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import input, settings
+from hypothesis import given, settings
 
 from rechannel.policies.model.arrays import ModelError
 from rechannel.policies.model.cluster import UNPLACED, Cluster, Topology
@@ -91,7 +91,7 @@ def test_it_comes_back_as_it_was_through_json() -> None:
 
 
 @settings(deadline=None, max_examples=50)
-@input(situations())
+@given(situations())
 def test_any_situation_comes_back_bit_by_bit(situation: Situation) -> None:
     scenario = Scenario("any", *situation)
     check_same(from_document(json.loads(json.dumps(to_document(scenario)))), scenario)
