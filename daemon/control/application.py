@@ -1,4 +1,4 @@
-"""One application as its leader knows it: all of its state, and its cycle."""
+"""One application as its leader knows it: all of its state, its cycle, and the order of its triggers."""
 
 from __future__ import annotations
 
@@ -145,9 +145,8 @@ class Application:
         return "an overload" if self._decide_on_overload(steady_now) else "nothing is due"
 
     def _leave_drained_nodes(self, report: LinkReport, steady_now: float) -> bool:
-        if not any(partitions_on(report, self._cluster.orders.nodes).values()) or not self._drain_timer.start(
-            steady_now
-        ):
+        placed = any(partitions_on(report, self._cluster.orders.nodes).values())
+        if not placed or not self._drain_timer.start(steady_now):
             return False
         return self.decide(self.new_request(Trigger.DRAIN, apply=True)).outcome == Outcome.APPLIED
 
