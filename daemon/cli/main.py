@@ -141,11 +141,11 @@ def controller(config: str | None) -> None:
 @verbose_option
 @json_option
 @exit_code_on_error
-def status(config: str | None, **options: Any) -> None:
+def status(config: str | None, application: str, query: str, node: str, **options: Any) -> None:
     """Show the controller, the executors with their load, the queries, and moves under way."""
-    from rechannel.daemon.cli.status import run
+    from rechannel.daemon.cli.status import StatusFilter, run
 
-    run(load_settings(config), **options)
+    run(load_settings(config), StatusFilter(application, query, node), **options)
 
 
 @main.command()

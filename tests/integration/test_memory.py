@@ -79,7 +79,7 @@ def test_a_stream_takes_no_more_than_its_bytes(
             again = Store(settings, "c")
             again.append(rule, "n", one, one)
             again.close()
-            store._trimming.clear()
+            store._trimmers.clear()
         store.append(rule, "n", one, one)
         if number % 100 == 0 or size > 2**20:
             most = max(most, taken(store, rule))
