@@ -141,11 +141,11 @@ def controller(config: str | None) -> None:
 @verbose_option
 @json_option
 @exit_code_on_error
-def status(config: str | None, application: str, query: str, node: str, **options: Any) -> None:
+def status(config: str | None, partitions: bool, verbose: bool, as_json: bool, **only: str) -> None:
     """Show the controller, the executors with their load, the queries, and moves under way."""
     from rechannel.daemon.cli.status import StatusFilter, run
 
-    run(load_settings(config), StatusFilter(application, query, node), **options)
+    run(load_settings(config), StatusFilter(**only), partitions=partitions, verbose=verbose, as_json=as_json)
 
 
 @main.command()
@@ -154,11 +154,11 @@ def status(config: str | None, application: str, query: str, node: str, **option
 @click.option("--every", type=click.FloatRange(0.5, 60), default=2.0, show_default=True, metavar="SECONDS")
 @click.option("--once", is_flag=True, help="Show it once and end.")
 @exit_code_on_error
-def top(config: str | None, **options: Any) -> None:
+def top(config: str | None, application: str, every: float, once: bool) -> None:
     """Watch executors, partitions, hot streams and moves live, until interrupted."""
     from rechannel.daemon.cli.top import run
 
-    run(load_settings(config), stop_on_signals(), **options)
+    run(load_settings(config), stop_on_signals(), application=application, every=every, once=once)
 
 
 @main.command()

@@ -9,7 +9,7 @@ import pytest
 
 from rechannel.migration.spark import versions
 from tests.versions.document import BEGIN, END, between_marks, held, page_part
-from tests.versions.environment import PINS, kept, name_of
+from tests.versions.environment import PINS, still_valid, name_of
 
 CELL = {"moves": {"busy": 6, "idle": 3, "missed": 1, "abandoned": 0}, "batches": 12, "exact": True, "error": ""}
 FOUND: dict[str, Any] = {
@@ -80,6 +80,6 @@ def test_only_what_stands_between_the_marks_is_written():
 
 def test_an_environment_takes_the_projects_pins_but_those_of_spark_and_its_own():
     lines = ["# words", "numpy==2.4.6", "py4j==0.10.9.9", "pyspark==4.3.0", "inotify_simple==2.0.1"]
-    assert kept(lines, ()) == ["numpy==2.4.6", "inotify_simple==2.0.1"]
-    assert kept(lines, PINS["3.5"]) == ["inotify_simple==2.0.1"]
+    assert still_valid(lines, ()) == ["numpy==2.4.6", "inotify_simple==2.0.1"]
+    assert still_valid(lines, PINS["3.5"]) == ["inotify_simple==2.0.1"]
     assert name_of("inotify-simple>=1") == name_of("inotify_simple==2.0.1")

@@ -28,7 +28,7 @@ def make(version: str, place: Path, wheel: Path) -> None:
     subprocess.run([sys.executable, "-m", "venv", str(place)], check=True)
     pins = PINS.get(version, ())
     with tempfile.NamedTemporaryFile("w", suffix=".txt") as constraints:
-        constraints.write("\n".join(stored(constraints_of(ROOT), pins)) + "\n")
+        constraints.write("\n".join(still_valid(constraints_of(ROOT), pins)) + "\n")
         constraints.flush()
         command = [str(python_of(place)), "-m", "pip", "install", "--disable-pip-version-check", "--quiet"]
         command += [
@@ -49,7 +49,7 @@ def constraints_of(root: Path) -> list[str]:
     return path.read_text().splitlines() if path.exists() else []
 
 
-def stored(constraints: list[str], pins: tuple[str, ...]) -> list[str]:
+def still_valid(constraints: list[str], pins: tuple[str, ...]) -> list[str]:
     """Return the constraints that hold for this version as well."""
     own = {name_of(pin) for pin in pins}.union(_FREE)
     return [line for line in constraints if line and not line.startswith("#") and name_of(line) not in own]

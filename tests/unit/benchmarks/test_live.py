@@ -351,7 +351,7 @@ def test_rows_of_the_input_are_told_by_sign_where_the_output_counts_them() -> No
 def test_only_equal_sessions_are_taken_together_and_what_is_left_out_is_told() -> None:
     failed = {"situation": "lost", "workload": "w", "seed": 0, "error": "x\nlog: ..."}
     sessions = [session(SPARKS), session(SPARKS), failed, session(SPARKS, shape=asdict(Shape(link=1000.0)))]
-    sessions += [session(SPARKS, given={"rows": 5, "keys": 10, "skew": 1.0})]
+    sessions += [session(SPARKS, input={"rows": 5, "keys": 10, "skew": 1.0})]
     sessions += [session([("even", 1.0)])]
     sessions[0]["phases"] = [{"turn": 3, "way": "even", "error": "the moves did not land\n(log)"}]
     result = group({"sessions": sessions})

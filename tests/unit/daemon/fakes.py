@@ -503,7 +503,7 @@ def state(store: FakeStore) -> ControllerState:
     return result.body
 
 
-def target_value(store: FakeStore, application: str = APP) -> DesiredPlacement:
+def published_placement(store: FakeStore, application: str = APP) -> DesiredPlacement:
     result = desired(store, application)
     assert result is not None
     VERIFIER.check(result)

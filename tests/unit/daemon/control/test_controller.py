@@ -33,7 +33,7 @@ from unit.daemon.fakes import (
     request,
     settings,
     state,
-    wanted,
+    published_placement,
 )
 
 
@@ -50,7 +50,7 @@ def test_a_skewed_application_is_rebalanced(leader: Controller, store: FakeStore
     assert max(load.partitions_after for load in decision.executors) < 6
     assert decision.batch_time_after["q1"] < decision.batch_time_before["q1"]
     assert decision.gain > decision.cost
-    placed = wanted(store)
+    placed = published_placement(store)
     assert (placed.decision, placed.runs, placed.moves) == (decision.decision, {"q1": "run-1"}, decision.moves)
     result = desired(store)
     assert result is not None
@@ -163,11 +163,11 @@ def test_a_migration_is_renewed_until_every_move_is_settled(leader: Controller, 
         result = desired(store)
         assert result is not None
         assert result.expires > world.clock() + 60
-        assert wanted(store).decision == decision.decision
+        assert published_placement(store).decision == decision.decision
     world.obey("drained")
     assert leader.follow() == "no migration runs"
     last = desired(store)
-    assert wanted(store).moves == [], "a link that is attached anew finds nothing to be done again"
+    assert published_placement(store).moves == [], "a link that is attached anew finds nothing to be done again"
     go_on(world, 60)
     leader.run_leader_cycle()
     leader.follow()
@@ -184,14 +184,14 @@ def test_abandoned_and_idle_moves_are_settled_too(leader: Controller, world: Wor
 
 def test_one_migration_at_a_time_then_the_cool_down(leader: Controller, store: FakeStore, world: World) -> None:
     leader.decide_all()
-    first = wanted(store).decision
+    first = published_placement(store).decision
     world.obey("drained", only=1)
     go_on(world, 20)
     leader.run_leader_cycle()
     (second,) = leader.decide_all()
     assert (second.outcome, second.reason) == ("not-ready", "migration-running")
     assert "1 of" in second.sentence
-    assert wanted(store).decision == first
+    assert published_placement(store).decision == first
     world.obey("drained")
     leader.follow()
     go_on(world, 10)
@@ -264,7 +264,7 @@ def test_a_placement_that_could_not_be_sent_is_sent_while_it_is_fresh(leader: Co
     assert desired(store) is None
     store.unsendable = None
     leader.follow()
-    assert wanted(store).decision == decision.decision
+    assert published_placement(store).decision == decision.decision
 
 
 def test_moves_the_link_still_works_on_block_a_new_decision(store: FakeStore, clock: FakeClock, world: World) -> None:
@@ -309,7 +309,7 @@ def test_a_stand_by_goes_on_with_the_migration_of_a_leader_that_vanished(
     assert "running" in other.follow()
     result = desired(store)
     assert result is not None
-    assert (result.epoch, wanted(store).decision) == (2, decision.decision)
+    assert (result.epoch, published_placement(store).decision) == (2, decision.decision)
     assert other.decide_all()[0].reason == "migration-running"
     # The old one wakes up: its lease is over, and it keeps its hands off.
     store.writes.clear()
@@ -353,7 +353,7 @@ def test_a_desired_placement_that_is_not_ours_is_counted_and_not_adopted(
     assert made.application(APP).migrations.rejected == 1
     assert made.application(APP).migrations.running is None
     assert made.decide_all()[0].outcome == "applied"
-    assert wanted(store).decision != "evil"
+    assert published_placement(store).decision != "evil"
 
 
 def test_an_emptied_redis_brings_no_old_epoch_back(leader: Controller, store: FakeStore, world: World) -> None:
@@ -368,7 +368,9 @@ def test_an_emptied_redis_brings_no_old_epoch_back(leader: Controller, store: Fa
     leader.follow()
     result = desired(store)
     assert result is not None
-    assert (result.epoch, wanted(store).decision) == (43, decision.decision), "published again, the same one"
+    assert (result.epoch, published_placement(store).decision) == (43, decision.decision), (
+        "published again, the same one"
+    )
 
 
 def test_a_leader_whose_place_was_taken_while_redis_was_away_follows_the_newer_decision(
@@ -386,7 +388,7 @@ def test_a_leader_whose_place_was_taken_while_redis_was_away_follows_the_newer_d
     world.clock.sleep(1)
     assert leader.run_leader_cycle() == "leading in epoch 3"
     leader.follow()
-    assert wanted(store).decision == newer.decision
+    assert published_placement(store).decision == newer.decision
 
 
 def test_after_planning_outlived_the_lease_nothing_is_done_before_the_orders_of_others_are_known(
@@ -421,7 +423,7 @@ def test_an_epoch_that_redis_gave_out_and_forgot_is_overtaken(
     leader.follow()
     result = desired(store)
     assert result is not None
-    assert (result.epoch, wanted(store).decision) == (10, decision.decision)
+    assert (result.epoch, published_placement(store).decision) == (10, decision.decision)
 
 
 def test_a_forged_epoch_does_not_silence_the_leader(leader: Controller, store: FakeStore) -> None:
@@ -430,7 +432,7 @@ def test_a_forged_epoch_does_not_silence_the_leader(leader: Controller, store: F
     assert result is not None
     store.put(keys.DESIRED, APP, msgspec.structs.replace(result, epoch=10**9, raw_bytes=msgspec.UNSET))
     leader.follow()
-    assert wanted(store).decision == decision.decision
+    assert published_placement(store).decision == decision.decision
 
 
 # -- pausing --
@@ -442,15 +444,15 @@ def test_pause_holds_a_running_migration_and_resume_lets_it_go_on(
     (decision,) = leader.decide_all()
     world.obey("steered", only=1)
     assert leader.pause(True) == "paused; 1 running migration held"
-    assert (wanted(store).hold, wanted(store).decision) == (True, decision.decision)
+    assert (published_placement(store).hold, published_placement(store).decision) == (True, decision.decision)
     assert state(store).paused
     assert leader.run_leader_cycle() == "leading in epoch 1, paused"
     go_on(world, 90)
     leader.run_leader_cycle()
     leader.follow()
-    assert wanted(store).hold, "renewed, still on hold"
+    assert published_placement(store).hold, "renewed, still on hold"
     assert leader.pause(False) == "resumed; 1 running migration go on"
-    assert not wanted(store).hold
+    assert not published_placement(store).hold
 
 
 def test_stop_ends_a_running_migration_and_leaves_nothing_wanted(
@@ -460,14 +462,14 @@ def test_stop_ends_a_running_migration_and_leaves_nothing_wanted(
     world.obey("steered", only=1)
     sentence = leader.stop("", user="ann", reason="enough")
     assert sentence == f"migration {decision.decision} is running: 0 of 3 moves landed, and ends"
-    assert (wanted(store).decision, wanted(store).moves) == (f"{decision.decision}-stop", [])
+    assert (published_placement(store).decision, published_placement(store).moves) == (f"{decision.decision}-stop", [])
     assert leader.follow() == (
         f"migration {decision.decision} is ending: no further move is begun, what Spark was told lands"
     )
     assert leader.application(APP).migrations.running is not None, "the link has not said yet that it knows"
     again = leader.stop("", user="ann", reason="nervous")
     assert again == f"migration {decision.decision} is ending: no further move is begun, what Spark was told lands"
-    assert wanted(store).decision == f"{decision.decision}-stop"
+    assert published_placement(store).decision == f"{decision.decision}-stop"
     assert leader.snapshot().migrations[0].decision == decision.decision
     world.obey()
     leader.follow()

@@ -38,7 +38,7 @@ from unit.daemon.fakes import (
     report,
     request,
     settings,
-    wanted,
+    published_placement,
     window,
 )
 
@@ -64,8 +64,8 @@ def test_a_drain_is_said_to_the_links_and_moves_what_has_to_leave_alone(leader, 
     leader.follow()
     decision = decisions(store)[-1]
     assert (decision.trigger, decision.outcome) == ("drain", "applied")
-    assert [(move.partition, move.source) for move in wanted(store).moves] == [(10, "3"), (11, "3")]
-    assert {move.target for move in wanted(store).moves} <= {"0", "1", "2"}
+    assert [(move.partition, move.source) for move in published_placement(store).moves] == [(10, "3"), (11, "3")]
+    assert {move.target for move in published_placement(store).moves} <= {"0", "1", "2"}
 
 
 def test_a_drain_acts_in_observe_mode_and_without_any_measurement(store, clock):
@@ -76,7 +76,7 @@ def test_a_drain_acts_in_observe_mode_and_without_any_measurement(store, clock):
     drain(leader)
     leader.follow()
     assert decisions(store)[-1].outcome == "applied"
-    assert len(wanted(store).moves) == 2
+    assert len(published_placement(store).moves) == 2
 
 
 def test_what_is_steered_and_idle_is_done_and_the_migration_ends(leader, store, world):
@@ -110,8 +110,8 @@ def test_other_decisions_put_nothing_on_a_drained_node(leader, store, world):
     world.ready()
     drain(leader)
     leader.decide("operator", application=APP, apply=True, force=True)
-    assert wanted(store).moves
-    assert "3" not in {move.target for move in wanted(store).moves}
+    assert published_placement(store).moves
+    assert "3" not in {move.target for move in published_placement(store).moves}
 
 
 def test_a_drain_waits_while_all_is_paused(leader, store):

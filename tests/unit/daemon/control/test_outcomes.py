@@ -34,7 +34,7 @@ from unit.daemon.fakes import (
     report,
     request,
     settings,
-    wanted,
+    published_placement,
 )
 
 USUAL = 5.0  # seconds of a batch before
@@ -69,7 +69,7 @@ def tell(world: World, decision: str, move: DesiredMove, before: str, after: str
 def land(world: World, settled: float = 4.0, *, batches: int = 6, rows: int = 400, number: int = 10) -> None:
     """All desired moves land, a step in each batch; then come ``batches`` more that last ``settled`` seconds each."""
     clock = world.clock
-    desired = wanted(world.store, world.application)
+    desired = published_placement(world.store, world.application)
     for move in desired.moves:
         tell(world, desired.decision, move, "", "planned", "accepted", -1)
     steps = sorted({move.step for move in desired.moves})
@@ -161,7 +161,7 @@ def test_what_made_batches_longer_goes_back(leader: Controller, store: FakeStore
         decision.decision,
         "rollback",
     )
-    assert wanted(store).decision == back.decision
+    assert published_placement(store).decision == back.decision
     assert {(move.partition, move.source, move.target) for move in back.moves} == {
         (move.partition, move.target, move.source) for move in decision.moves
     }
@@ -453,7 +453,7 @@ def cut(store: FakeStore, clock: FakeClock, world: World, **reschedule: object) 
 
 
 def turn(leader: Controller, world: World, number: int, settled: float = 4.9) -> None:
-    """What is wanted lands and settles, and the controller looks at it."""
+    """What is published_placement lands and settles, and the controller looks at it."""
     land(world, settled, number=number)
     leader.run_leader_cycle()
     leader.follow()
@@ -528,7 +528,7 @@ def test_rollback_ends_a_running_migration_first(leader: Controller, store: Fake
     sentence, made = leader.rollback(APP, "", user="ann", reason="")
     assert "ends; then what" in sentence
     assert made is None
-    assert wanted(store).moves == []
+    assert published_placement(store).moves == []
     leader.follow()
     assert decisions(store)[-1] == decision, "the link has not given up the rest yet"
     world.placement[first.partition] = first.target

@@ -16,7 +16,18 @@ from rechannel.daemon.service import signer_of
 from rechannel.policies.model.arrays import ScaleOutError
 from rechannel.policies.registry import POLICIES
 from rechannel.wire.messages import Decision
-from unit.daemon.fakes import APP, CONFIG, World, controller, decisions, go_on, reply, request, settings, wanted
+from unit.daemon.fakes import (
+    APP,
+    CONFIG,
+    World,
+    controller,
+    decisions,
+    go_on,
+    reply,
+    request,
+    settings,
+    published_placement,
+)
 
 NODE = "127.0.0.5"  # holds partitions 10 and 11
 
@@ -147,7 +158,7 @@ def test_every_policy_can_be_asked_for(store, clock, world, policy: str):
     assert decision.outcome == "applied" or decision.reason in ("nothing-to-do", "law"), decision.sentence
     assert decisions(store) == [decision]
     if decision.outcome == "applied":
-        assert wanted(store).moves == decision.moves
+        assert published_placement(store).moves == decision.moves
     assert leader.settings.reschedule.policy == "adaptive"
 
 
@@ -259,7 +270,7 @@ def test_a_drain_that_waited_goes_on_with_the_rest(store, clock, world):
     leader = leading(store, clock, world, config)
     drained(leader)
     assert [refusal.law for refusal in decisions(store)[-1].refusals] == ["max-moves"]
-    (first,) = wanted(store).moves
+    (first,) = published_placement(store).moves
     world.placement[first.partition] = first.target
     world.obey("drained")
     go_on(world, 11)

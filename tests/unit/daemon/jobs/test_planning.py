@@ -27,7 +27,7 @@ from unit.daemon.fakes import (
     decisions,
     desired,
     state,
-    wanted,
+    published_placement,
 )
 
 OTHER = "app-2"
@@ -83,7 +83,7 @@ def test_a_plan_of_any_length_is_carried_out(
     Slow(monkeypatch, clock, seconds, meanwhile)
     (decision,) = leader.decide_all()
     assert (decision.outcome, decision.reason) == ("applied", "ok")
-    assert wanted(store).decision == decision.decision
+    assert published_placement(store).decision == decision.decision
     assert leader.lead.epoch == 1
     assert set(seen) <= {f"standing by: {leader.lead.name} leads in epoch 1"}
 
@@ -114,7 +114,7 @@ def test_while_one_plans_the_migrations_and_requests_of_others_go_on(
         actual = desired(store, OTHER)
         assert actual is not None
         assert actual.expires > clock()
-        assert wanted(store, OTHER).decision == moved.decision
+        assert published_placement(store, OTHER).decision == moved.decision
         assert state(store).applications[OTHER].endswith("0 of 3 moves landed")
 
     Slow(monkeypatch, clock, 130, meanwhile)
