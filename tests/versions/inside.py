@@ -90,7 +90,11 @@ def changed(loop: Loop) -> dict[str, Any]:
 
     def starts() -> dict[str, str]:
         current = report(loop)
-        return {query.name: current.initial_placements.get(query.query, "") for query in current.queries} if current else {}
+        return (
+            {query.name: current.initial_placements.get(query.query, "") for query in current.queries}
+            if current
+            else {}
+        )
 
     def lags() -> list[int]:
         current = report(loop)
