@@ -220,8 +220,8 @@ class Events:
         active = F.least(people, F.lit(self.shape.active))
         return people - active + self._below(active + LEAD, salt)
 
-    def _one_of(self, sentence: tuple[str, ...], salt: int) -> Column:
-        return F.element_at(F.array(*map(F.lit, sentence)), (self._below(len(sentence), salt) + 1).cast("int"))
+    def _one_of(self, choices: tuple[str, ...], salt: int) -> Column:
+        return F.element_at(F.array(*map(F.lit, choices)), (self._below(len(choices), salt) + 1).cast("int"))
 
     def _text(self, length: Column, most: int, salt: int) -> Column:
         named = F.concat_ws(" ", F.col("event").cast("string"), F.lit(str(self.feed.input.seed * 1000 + salt)))

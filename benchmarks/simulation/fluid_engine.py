@@ -121,9 +121,9 @@ def make_jobs(tasks: int, size: int, seed: int, *, utilization: float = 0.55, st
     return Jobs(component, share, service, held, rate)
 
 
-def _hashed(random: np.random.Generator, parts: int, text: int = 1000) -> FloatArray:
-    weights = 1.0 / np.arange(1, text + 1) ** 0.8
-    return sum_by_index(random.integers(parts, size=text), weights / weights.sum(), parts)
+def _hashed(random: np.random.Generator, parts: int, vocabulary: int = 1000) -> FloatArray:
+    weights = 1.0 / np.arange(1, vocabulary + 1) ** 0.8
+    return sum_by_index(random.integers(parts, size=vocabulary), weights / weights.sum(), parts)
 
 
 def view(jobs: Jobs, node: IntArray, *, whole: bool = False) -> tuple[Workload, Placement]:

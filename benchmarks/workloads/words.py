@@ -29,9 +29,9 @@ def _word(rank: Column) -> Column:
     return F.concat(F.lit("word"), rank.cast("string"))
 
 
-def _counted(name: str, feed: Feed, arguments: DataFrame) -> list[Output]:
-    """Count ``words``, each shuffled to its partition as Storm and Heron do: nothing is combined before."""
-    counts = arguments.repartition(feed.partitions, "word").groupBy("word").agg(F.count(F.lit(1)).alias("count"))
+def _counted(name: str, feed: Feed, words_frame: DataFrame) -> list[Output]:
+    """Count the words of a frame, each shuffled to its partition as Storm and Heron do: nothing is combined before."""
+    counts = words_frame.repartition(feed.partitions, "word").groupBy("word").agg(F.count(F.lit(1)).alias("count"))
     return [Output(name, counts, "update", ("word",), counts="count")]
 
 
@@ -42,8 +42,8 @@ def word_count(feed: Feed) -> list[Output]:
 
 def sentence_word_count(feed: Feed) -> list[Output]:
     """Make sentences, split them, and count their words."""
-    arguments = (_word(feed.key(F.expr(f"number * {WORDS}L + {place}L"))) for place in range(WORDS))
-    sentences = feed.rows().select(F.concat_ws(" ", *arguments).alias("sentence"))
+    sentence_words = (_word(feed.key(F.expr(f"number * {WORDS}L + {place}L"))) for place in range(WORDS))
+    sentences = feed.rows().select(F.concat_ws(" ", *sentence_words).alias("sentence"))
     return _counted("sentence-word-count", feed, sentences.select(F.explode(F.split("sentence", " ")).alias("word")))
 
 

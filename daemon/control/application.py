@@ -1,4 +1,4 @@
-"""One application as its leader knows it: all of its state, and its cycle."""
+"""One application as its leader knows it: all of its state, its cycle, and the order of its triggers."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ _LONGEST_REST = 30.0  # seconds between two models: an overload has to be seen s
 
 
 @dataclass
-class Cluster:
+class ControllerServices:
     """Shared parts of a controller's applications; ``last_sentence``: the last event."""
 
     context: LeaderContext
@@ -70,7 +70,7 @@ class Application:
     ordered that it does not know.
     """
 
-    def __init__(self, name: str, cluster: Cluster) -> None:
+    def __init__(self, name: str, cluster: ControllerServices) -> None:
         self.name = name
         self.last_heard = cluster.context.clock.steady()
         self.last_complaint: float | None = None  # time of the last traceback about this application
@@ -93,7 +93,7 @@ class Application:
         self._published = DecisionDeduplicator()
         self.migrations.reset()
         self.retry_drain()
-        self.describe_anew()
+        self.invalidate_sentence()
 
     # -- taking over from an earlier leader --
 
@@ -107,7 +107,7 @@ class Application:
         """Renew the running migration, and note how it ended."""
         if ended := self.migrations.follow(self._report):
             self._cluster.last_sentence = ended
-            self.describe_anew()
+            self.invalidate_sentence()
 
     def step(self) -> str:
         """Do what is due, in order of priority; returns what is done or waited for."""
@@ -127,8 +127,8 @@ class Application:
 
     def _run_due_triggers(self, report: LinkReport) -> str:
         """Decide on the first trigger that is due: orders, the rest, unattended triggers."""
-        now, waited = self._clock.wall(), self._clock.steady()
-        if self._leave_drained_nodes(report, waited):
+        now, steady_now = self._clock.wall(), self._clock.steady()
+        if self._leave_drained_nodes(report, steady_now):
             return "drained nodes"
         resting = self.migrations.resting(now)
         plan = self._cluster.plans.due(self.name, now)
@@ -138,14 +138,15 @@ class Application:
         if resting:
             return "resting"
         if left := self.migrations.continuation(now):
-            self._continue_plan(left, waited)
+            self._continue_plan(left, steady_now)
             return "the continuation of a plan"
-        if self._decide_on_executors(report, waited):
+        if self._decide_on_executors(report, steady_now):
             return "changed executors"
-        return "an overload" if self._decide_on_overload(waited) else "nothing is due"
+        return "an overload" if self._decide_on_overload(steady_now) else "nothing is due"
 
-    def _leave_drained_nodes(self, report: LinkReport, waited: float) -> bool:
-        if not any(partitions_on(report, self._cluster.orders.nodes).values()) or not self._drain_timer.start(waited):
+    def _leave_drained_nodes(self, report: LinkReport, steady_now: float) -> bool:
+        placed = any(partitions_on(report, self._cluster.orders.nodes).values())
+        if not placed or not self._drain_timer.start(steady_now):
             return False
         return self.decide(self.new_request(Trigger.DRAIN, apply=True)).outcome == Outcome.APPLIED
 
@@ -159,8 +160,8 @@ class Application:
         )
         self._cluster.plans.record(plan, self.decide(request))
 
-    def _continue_plan(self, left: int, waited: float) -> None:
-        if self._context.settings.reschedule.mode != "apply" or not self._continuation_timer.start(waited):
+    def _continue_plan(self, left: int, steady_now: float) -> None:
+        if self._context.settings.reschedule.mode != "apply" or not self._continuation_timer.start(steady_now):
             return
         reason = f"the plan before was cut to migration.max_moves, and kept: at most {left} more moves may follow"
         decision = self.decide_unattended(Trigger.CONTINUATION, reason)
@@ -169,9 +170,9 @@ class Application:
         if decision.outcome not in (Outcome.APPLIED, Outcome.NOT_READY):
             self.migrations.cancel_continuation()  # there is nothing more to gain
 
-    def _decide_on_executors(self, report: LinkReport, waited: float) -> bool:
+    def _decide_on_executors(self, report: LinkReport, steady_now: float) -> bool:
         trigger, settings = self.executors, self._context.settings
-        if not trigger.due(waited, settings):
+        if not trigger.due(steady_now, settings):
             return False
         decision = self.decide_unattended(Trigger.EXECUTORS)
         if decision is None or decision.reason in BLOCKING:
@@ -179,14 +180,14 @@ class Application:
         trigger.record(decision, report, self._clock.steady(), settings)
         return True
 
-    def _decide_on_overload(self, waited: float) -> bool:
+    def _decide_on_overload(self, steady_now: float) -> bool:
         detector = self.overload
-        if not (reason := detector.due(waited)):
+        if not (reason := detector.due(steady_now)):
             return False
         decision = self.decide_unattended(Trigger.OVERLOAD, reason)
         if decision is None or decision.reason in BLOCKING:
             return False
-        detector.record(decision, waited, averaging_time(self._context.settings))
+        detector.record(decision, steady_now, averaging_time(self._context.settings))
         return True
 
     # -- decisions --
@@ -216,7 +217,7 @@ class Application:
         if self._await_running_plan():
             request = dataclasses.replace(request, at=self._clock.wall())
         try:
-            decision = self._review(request, self._plan(request))
+            decision = self._ask_guard(request, self._plan(request))
         except Undecided as end:
             decision = pipeline.decision_without_plan(request, end.reason)
             if end.reason is pipeline.NOT_LEADING:
@@ -232,12 +233,12 @@ class Application:
 
     def _await_running_plan(self) -> bool:
         """Wait until no plan is under way; returns whether there was one."""
-        waited = False
+        had_to_wait = False
         while (plan := self._running_plan) is not None:
-            waited = True
+            had_to_wait = True
             with self._cluster.lock.released():
                 plan.ended.wait()
-        return waited
+        return had_to_wait
 
     def _plan(self, request: DecisionRequest) -> Draft:
         if not self._context.can_act:
@@ -311,7 +312,7 @@ class Application:
             self._cluster.plans.waiting,
         )
 
-    def _review(self, request: DecisionRequest, draft: Draft) -> Decision:
+    def _ask_guard(self, request: DecisionRequest, draft: Draft) -> Decision:
         """Return the decision of a draft, once the guard was asked."""
         limits, now, moves = self._cluster.limits, self._clock.wall(), len(draft.decision.moves)
         if not request.apply or not moves:
@@ -339,7 +340,7 @@ class Application:
         self._published.record(decision)  # only now: a decision that was not stored was not published
         self.guard.record(decision)
         if decision.outcome == Outcome.APPLIED:
-            self.describe_anew()
+            self.invalidate_sentence()
             if not decision.rollback_of:
                 self.rollback = None  # the newer order stands
             self.migrations.begin(decision)
@@ -393,22 +394,22 @@ class Application:
 
         Returns the decision once it is made. An operator's rollback does not wait for the end of a quiet period.
         """
-        pending, report, waited = self.rollback, self._report, self._clock.steady()
+        pending, report, steady_now = self.rollback, self._report, self._clock.steady()
         if pending is None:
             return None
         period = None if pending.user else self._cluster.limits.quiet_period(self._clock.wall())
         if period is not None:
-            pending.extend(waited, period.until - self._clock.wall())
+            pending.extend(steady_now, period.until - self._clock.wall())
             if self.guard.should_log(Trigger.ROLLBACK, period):
                 self.refuse(self.new_request(Trigger.ROLLBACK, pending.reason), period)
             return None
-        if waited >= pending.until:
+        if steady_now >= pending.until:
             self._log.warning("rollback-given-up", application=self.name, decision=pending.decision.decision)
             self.rollback = None
             return None
         if self.migrations.running is not None or report is None or moves_in_flight(report):
             return None
-        if not pending.start_try(report, waited):
+        if not pending.start_try(report, steady_now):
             return None
         request = dataclasses.replace(
             self.new_request(Trigger.ROLLBACK, pending.reason, apply=True),
@@ -433,7 +434,7 @@ class Application:
 
     # -- description --
 
-    def describe_anew(self) -> None:
+    def invalidate_sentence(self) -> None:
         """Let the next cycle describe the application again, whatever that takes."""
         self.sentence = ""
         self._window: float | None = None  # agent window in which it was described last
@@ -448,12 +449,12 @@ class Application:
         if self._window == window:
             return
         try:
-            self._describe(window)
+            self._refresh_model(window)
         except Exception:
             self.sentence = ""  # it may no longer be true
             raise
 
-    def _describe(self, window: float) -> None:
+    def _refresh_model(self, window: float) -> None:
         if self.migrations.running is not None:
             self.sentence, self._window = self.migrations.running.sentence(), window
             return
@@ -463,7 +464,7 @@ class Application:
             return
         now, began = self._clock.wall(), self._clock.steady()
         if (silent := driver_silence(messages.reported_at, self._context.settings, now)) is not None:
-            self._describe_not_ready(silent)
+            self._note_not_ready(silent)
             return
         settings = without_forecast(self._context.settings)
         if began < self._next_model and readiness_problem(messages, settings, now) is None:
@@ -475,15 +476,15 @@ class Application:
             return
         self._next_model = began + work.rest
         if isinstance(snapshot, NotReady):
-            self._describe_not_ready(snapshot)
+            self._note_not_ready(snapshot)
         else:
-            self._describe_ready(snapshot, messages, window)
+            self._note_ready(snapshot, messages, window)
 
-    def _describe_not_ready(self, reason: NotReady) -> None:
+    def _note_not_ready(self, reason: NotReady) -> None:
         self.overload.observe((), self._context.settings.reschedule)  # an overload may be over unseen
         self.sentence = f"not ready: {reason.sentence}"
 
-    def _describe_ready(self, snapshot: Snapshot, messages: ApplicationMessages, window: float) -> None:
+    def _note_ready(self, snapshot: Snapshot, messages: ApplicationMessages, window: float) -> None:
         self.executors.mark_ready(usable_executors(messages.report, self._cluster.orders.nodes))
         self.overload.observe_window(snapshot, messages.batches, window, self._context.settings.reschedule)
         now = self._clock.wall()

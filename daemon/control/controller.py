@@ -15,7 +15,7 @@ from typing import TypedDict, Unpack
 import structlog
 
 from rechannel.conf.settings import Settings
-from rechannel.daemon.control.application import FORGOTTEN_AFTER, Application, Cluster
+from rechannel.daemon.control.application import FORGOTTEN_AFTER, Application, ControllerServices
 from rechannel.daemon.control.commands import drain_sentence, execute, undrain_sentence
 from rechannel.daemon.control.decision_log import LoggedDecision, read_decision_log
 from rechannel.daemon.control.guard import ClusterLimits
@@ -90,7 +90,7 @@ class Controller:
         self._lock = Mutex()
         envelopes = EnvelopeFactory(settings.cluster.name, self.lead.name, clock.wall)
         self._context = context = LeaderContext(settings, self.lead, signer, envelopes, clock)
-        self._cluster = Cluster(
+        self._cluster = ControllerServices(
             context=context,
             collector=Collector(context.store, settings, clock.wall),
             orders=StandingOrderStore(context),
@@ -113,7 +113,7 @@ class Controller:
         """Renew the lease, read the links' reports, and publish what the controller is doing."""
         sentence = self._renew()
         if self._context.can_act:
-            self._aside.run("look", self._describe)
+            self._aside.run("look", self._refresh_models)
             with self._lock:
                 if self._context.can_act:
                     self._publish_state()
@@ -197,7 +197,7 @@ class Controller:
             self.application(name).guard.record(decision)
         self._cluster.plans.restore(decision for _, decision in log)
 
-    def _describe(self) -> None:
+    def _refresh_models(self) -> None:
         with self._lock:
             now = self._clock.steady()
             if now >= self._window + self.settings.agent.window:

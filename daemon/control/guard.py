@@ -199,7 +199,12 @@ class SelfActionGuard:
 
     def cooldown(self, trigger: Trigger, now: float) -> Refusal | None:
         """Return the refusal of a trigger whose last decision is too recent, or None."""
-        cooldown = float(getattr(self._limits.settings.reschedule, f"{trigger}_cooldown", 0.0))
+        rules = self._limits.settings.reschedule
+        cooldown = {
+            Trigger.TIMEOUT: rules.timeout_cooldown,
+            Trigger.EXECUTORS: rules.executors_cooldown,
+            Trigger.OVERLOAD: rules.overload_cooldown,
+        }.get(trigger, 0.0)  # a continuation, and what an operator orders, need not wait
         last = self._last.get(trigger)
         if last is None or not 0 <= now - last < cooldown:  # negative after the clock was set back
             return None

@@ -176,10 +176,10 @@ class ScheduledPlans:
 
     def due(self, application: str, now: float) -> PendingPlan | None:
         """Return the plan of an application whose window it is, the oldest one."""
-        waited = self._context.clock.steady()
+        steady_now = self._context.clock.steady()
         for plan in sorted(self._waiting_plans(), key=lambda plan: (plan.at, plan.pending)):
             if plan.application == application and plan.begin <= now < plan.end:
-                return plan if waited >= self._next_try.get(plan.pending, waited) else None
+                return plan if steady_now >= self._next_try.get(plan.pending, steady_now) else None
         return None
 
     def expired(self, now: float) -> list[tuple[PendingPlan, Refusal]]:

@@ -23,16 +23,16 @@ _RETRY_EVERY = 10.0  # seconds between two decisions that were not ready, or on 
 
 
 class RetryTimer:
-    """Pause between two decisions by the same trigger. ``waited``: seconds of a steady clock."""
+    """Pause between two decisions by the same trigger. ``steady_now``: seconds of a steady clock."""
 
     def __init__(self) -> None:
         self._next_try = 0.0
 
-    def start(self, waited: float) -> bool:
+    def start(self, steady_now: float) -> bool:
         """Return whether a decision is due, and begin the pause if it is."""
-        if waited < self._next_try:
+        if steady_now < self._next_try:
             return False
-        self._next_try = waited + _RETRY_EVERY
+        self._next_try = steady_now + _RETRY_EVERY
         return True
 
 
@@ -45,7 +45,7 @@ class ExecutorSetTrigger:
     """Trigger of one application whose executors changed and stayed so for a while.
 
     After a refusal it is due again at growing intervals, as long as an executor holds nothing: the first figures (of a
-    cold executor, of batches that loaded state) are not reliable. ``waited``: seconds of a steady clock.
+    cold executor, of batches that loaded state) are not reliable. ``steady_now``: seconds of a steady clock.
     """
 
     def __init__(self) -> None:
@@ -64,25 +64,25 @@ class ExecutorSetTrigger:
         """Take executors that may hold partitions again as a change."""
         self.decided_for = frozenset()
 
-    def observe(self, executors: frozenset[str], waited: float) -> None:
+    def observe(self, executors: frozenset[str], steady_now: float) -> None:
         """Record the executors that may hold partitions now."""
         if self.executors != executors:
-            self.executors, self.since = executors, waited
+            self.executors, self.since = executors, steady_now
             self._next_try, self._pause = 0.0, _FIRST_PAUSE
 
-    def due(self, waited: float, settings: Settings) -> bool:
+    def due(self, steady_now: float, settings: Settings) -> bool:
         """Return whether a change has lasted long enough and was not decided on."""
         changed = self.decided_for is not None and self.executors != self.decided_for
-        return changed and waited - self.since >= settle_time(settings) and waited >= self._next_try
+        return changed and steady_now - self.since >= settle_time(settings) and steady_now >= self._next_try
 
-    def record(self, decision: Decision, report: LinkReport, waited: float, settings: Settings) -> None:
+    def record(self, decision: Decision, report: LinkReport, steady_now: float, settings: Settings) -> None:
         """Record the decision on a change."""
         if decision.reason == Law.AGREEMENTS:
-            self._next_try = waited + averaging_time(settings)
+            self._next_try = steady_now + averaging_time(settings)
         elif decision.outcome == Outcome.NOT_READY:
-            self._next_try = waited + _FIRST_PAUSE
+            self._next_try = steady_now + _FIRST_PAUSE
         elif decision.outcome == Outcome.REFUSED and self.executors - executors_in_use(report):
-            self._next_try = waited + self._pause
+            self._next_try = steady_now + self._pause
             self._pause = min(2 * self._pause, settings.reschedule.timeout)
         else:
             self.decided_for = self.executors
@@ -151,23 +151,23 @@ class OverloadDetector:
         executors = _executor_readings(snapshot, rules.overload_utilization, fresh)
         self.observe([*executors, *self._query_readings(snapshot, batches, rules.overload_duration)], rules)
 
-    def due(self, waited: float) -> str:
+    def due(self, steady_now: float) -> str:
         """Return the overloads to decide on, with their numbers; "" if there is none.
 
-        ``waited``: steady seconds.
+        ``steady_now``: steady seconds.
         """
-        if waited < self._next_try:
+        if steady_now < self._next_try:
             return ""
         return "; ".join(level.due for level in self._levels.values() if level.due)
 
-    def record(self, decision: Decision, waited: float, pause: float = _RETRY_EVERY) -> None:
+    def record(self, decision: Decision, steady_now: float, pause: float = _RETRY_EVERY) -> None:
         """Record a decision; only one that was not ready, or has to be agreed on, is taken again.
 
         ``pause``: seconds until there are new figures for an agreement.
         """
         agreement = decision.reason == Law.AGREEMENTS
         if decision.outcome == Outcome.NOT_READY or agreement:
-            self._next_try = waited + (pause if agreement else _RETRY_EVERY)
+            self._next_try = steady_now + (pause if agreement else _RETRY_EVERY)
             return
         for level in self._levels.values():
             level.due = ""

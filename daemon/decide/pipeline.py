@@ -187,9 +187,9 @@ def draft_decision(request: DecisionRequest, basis: PlanBasis) -> Draft:
     snapshot = _snapshot(request, basis)
     settings = _effective_settings(basis)
     proposed = _propose(request, snapshot, settings, basis.moves_left)
-    plan = _review(request, basis, snapshot, proposed, settings)
+    plan = _apply_laws(request, basis, snapshot, proposed, settings)
     return Draft(
-        _describe(request, basis, snapshot, proposed, plan),
+        _decision_of(request, basis, snapshot, proposed, plan),
         plan.sentence,
         sum(stage.n for stage in snapshot.workload.placeable),
     )
@@ -290,7 +290,7 @@ def _restrict_to_drained(snapshot: Snapshot, proposed: Placement) -> Placement:
     )
 
 
-def _review(
+def _apply_laws(
     request: DecisionRequest, basis: PlanBasis, snapshot: Snapshot, proposed: ProposedPlacement, settings: Settings
 ) -> ReviewedPlan:
     inputs = PlanInputs(
@@ -312,7 +312,7 @@ def _review(
     return apply_constraints(proposed.placement, inputs, settings, options)
 
 
-def _describe(
+def _decision_of(
     request: DecisionRequest, basis: PlanBasis, snapshot: Snapshot, proposed: ProposedPlacement, plan: ReviewedPlan
 ) -> Decision:
     moving = {move.query for move in plan.moves}

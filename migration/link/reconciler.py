@@ -170,7 +170,7 @@ class Reconciler:
     # -- at a batch boundary --
 
     def due(self, query: str, driver: DriverState, now: float) -> tuple[Lines, list[Move]]:
-        """Return the journal's lines at a quiet moment, and the moves to `steer` one by one.
+        """Return the journal's lines at a quiet moment, and the moves to `record_steer` one by one.
 
         A move that is held, expired, settled or of another run is passed over. Any other one is either
 
@@ -269,7 +269,7 @@ class Reconciler:
         evidence = f"ran on executor {current or '?'} in {move.misses} batches"
         return [self._abandon(move, MoveReason.DEADLINE, now, batch=batch, evidence=evidence)]
 
-    def steer(self, move: Move, driver: DriverState, now: float) -> Lines:
+    def record_steer(self, move: Move, driver: DriverState, now: float) -> Lines:
         """Take the step of a move that is due; the caller publishes the lines, then tells Spark."""
         last_batch, current = driver.batches.get(move.query, -1), driver.executor_of(*move.unit)
         again = move.awaits_landing

@@ -57,7 +57,7 @@ class Steering:
             if not self._drain_event_log() or not self._is_quiet(query):
                 return
             now = time.time()
-            self._journal_and_report(self._reconciler.steer(move, driver_state(), now))
+            self._journal_and_report(self._reconciler.record_steer(move, driver_state(), now))
             self._read_backs[move.name] = (0, now)
             self._steer_in_spark(move)
         self._repair_overwritten(query, driver_state())

@@ -319,14 +319,14 @@ def _code_of(refusal: Refusal) -> PlanResult | Law:
     return PlanResult.LAW if refusal.law == Law.UTILIZATION else Law(refusal.law)
 
 
-def is_forced(move: Move, cluster: Cluster) -> bool:
+def must_leave(move: Move, cluster: Cluster) -> bool:
     """Return whether a partition cannot stay, being on no executor that is available."""
     return move.source == UNPLACED or not bool(cluster.available[move.source])
 
 
 def _all_forced(moves: Sequence[Move], cluster: Cluster) -> bool:
     """Return whether all moves are forced, and not only because their partitions are unplaced."""
-    return all(is_forced(move, cluster) for move in moves) and any(move.source != UNPLACED for move in moves)
+    return all(must_leave(move, cluster) for move in moves) and any(move.source != UNPLACED for move in moves)
 
 
 def drain_summary(plan: SteppedMoves, inputs: PlanInputs, too_full: Refusal | None) -> str:

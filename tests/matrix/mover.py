@@ -160,7 +160,7 @@ class Mover:
         mine = {move.move for move in moves}
         states: dict[str, Any] = {}
 
-        def messages_value() -> None:
+        def publish_desired() -> None:
             envelope = self._author.envelope(desired, ttl=600, application=self._application, epoch=1)
             self._store.put(keys.DESIRED, self._application, self._signer.sign(envelope))
 
@@ -174,7 +174,7 @@ class Mover:
             settled()
             return len(states) == len(mine) and all(view.state != "planned" for view in states.values())
 
-        messages_value()
+        publish_desired()
         if feed is not None:
             self._wait("idle queries are steered", steered)
             feed()

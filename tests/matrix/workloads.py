@@ -48,16 +48,16 @@ Output = Counter[tuple[Any, ...]]
 
 def files() -> list[list[Row]]:
     """Return the input, file by file; squares make some keys heavy."""
-    stored_value = []
+    expected_rows = []
     for number in range(FILES):
         first = number * ROWS_PER_FILE
-        stored_value.append(
+        expected_rows.append(
             [
                 Row(seq, (seq // 2) ** 2 % KEYS, seq // 2, _FIRST + number * FILE_SECONDS + (seq - first) // 4)
                 for seq in range(first, first + ROWS_PER_FILE)
             ]
         )
-    return stored_value
+    return expected_rows
 
 
 def sentinels() -> list[list[Row]]:
@@ -190,7 +190,7 @@ def _sessions(stream: Callable[[], DataFrame]) -> DataFrame:
 
 
 def _session_rows(rows: list[Row]) -> Output:
-    stored_value: list[tuple[int, int, int]] = []
+    expected_rows: list[tuple[int, int, int]] = []
     times: dict[int, list[int]] = defaultdict(list)
     for row in _closed(rows):
         times[row.key].append(row.at)
@@ -198,11 +198,11 @@ def _session_rows(rows: list[Row]) -> Output:
         start, last, count = seen[0], seen[0], 0
         for at in seen:
             if at - last > 3:  # sessions that touch are one
-                stored_value.append((start, key, count))
+                expected_rows.append((start, key, count))
                 start, count = at, 0
             last, count = at, count + 1
-        stored_value.append((start, key, count))
-    return _once(stored_value)
+        expected_rows.append((start, key, count))
+    return _once(expected_rows)
 
 
 # -- Python state --
@@ -245,20 +245,20 @@ class _CountAndAlarm(StatefulProcessor):
             count += len(frame)
             self._sequence.appendList([(int(seq),) for seq in frame["seq"]])
             for minute, n in Counter((frame["at"].astype("datetime64[s]").astype("int64") // 60).tolist()).items():
-                stored_value = self._minutes.getValue((int(minute),))
-                if stored_value is None:
+                expected_rows = self._minutes.getValue((int(minute),))
+                if expected_rows is None:
                     self._handle.registerTimer((int(minute) + 1) * 60_000)
-                self._minutes.updateValue((int(minute),), ((stored_value[0] if stored_value else 0) + n,))
+                self._minutes.updateValue((int(minute),), ((expected_rows[0] if expected_rows else 0) + n,))
         self._count.update((count,))
         yield pd.DataFrame({"key": [], "minute": [], "n": [], "so_far": []}, dtype="int64")
 
     def handleExpiredTimer(self, key: Any, timerValues: Any, expiredTimerInfo: Any) -> Iterator[pd.DataFrame]:
         minute = expiredTimerInfo.getExpiryTimeInMs() // 60_000 - 1
-        stored_value = self._minutes.getValue((minute,))
+        expected_rows = self._minutes.getValue((minute,))
         self._minutes.removeKey((minute,))
         listed = sum(1 for _ in self._sequence.get())
         agreed = listed == self._count.get()[0]
-        yield pd.DataFrame({"key": [key[0]], "minute": [minute], "n": [stored_value[0]], "so_far": [int(agreed)]})
+        yield pd.DataFrame({"key": [key[0]], "minute": [minute], "n": [expected_rows[0]], "so_far": [int(agreed)]})
 
     def close(self) -> None:
         """Nothing to close."""

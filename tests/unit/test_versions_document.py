@@ -9,7 +9,7 @@ import pytest
 
 from rechannel.migration.spark import versions
 from tests.versions.document import BEGIN, END, between_marks, held, page_part
-from tests.versions.environment import PINS, still_valid, name_of
+from tests.versions.environment import PINS, name_of, still_valid
 
 CELL = {"moves": {"busy": 6, "idle": 3, "missed": 1, "abandoned": 0}, "batches": 12, "exact": True, "error": ""}
 FOUND: dict[str, Any] = {

@@ -264,7 +264,7 @@ class Link:
         for move in due:
             if self.world.race(query):
                 return
-            self.write(self.reconciler.steer(move, observed, self.world.now))
+            self.write(self.reconciler.record_steer(move, observed, self.world.now))
             self._read_backs[move.name] = (0, self.world.now)
             self._steer_in_spark(move, again=False)
         for move in self.reconciler.awaiting_batch(query.name, self.observed(), self.world.now):

@@ -29,11 +29,11 @@ from unit.daemon.fakes import (
     decisions,
     desired,
     go_on,
+    published_placement,
     query,
     request,
     settings,
     state,
-    published_placement,
 )
 
 

@@ -32,13 +32,13 @@ from unit.daemon.fakes import (
     desired,
     executors,
     go_on,
+    published_placement,
     query,
     read_reply,
     reply,
     report,
     request,
     settings,
-    published_placement,
     window,
 )
 

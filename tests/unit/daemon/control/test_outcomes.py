@@ -29,12 +29,12 @@ from unit.daemon.fakes import (
     controller,
     decisions,
     go_on,
+    published_placement,
     query,
     reply,
     report,
     request,
     settings,
-    published_placement,
 )
 
 USUAL = 5.0  # seconds of a batch before

@@ -224,7 +224,7 @@ def test_what_is_not_ready_for_long_is_told_once_for_each_reason(
 
 def test_a_window_counts_once(store: FakeStore, clock: FakeClock, world: World) -> None:
     leader = overloaded(store, clock, world)
-    leader.application(APP).describe_anew()
+    leader.application(APP).invalidate_sentence()
     leader.run_leader_cycle()
     leader.follow()
     assert decisions(store) == []

@@ -23,10 +23,10 @@ from unit.daemon.fakes import (
     controller,
     decisions,
     go_on,
+    published_placement,
     reply,
     request,
     settings,
-    published_placement,
 )
 
 NODE = "127.0.0.5"  # holds partitions 10 and 11

@@ -26,8 +26,8 @@ from unit.daemon.fakes import (
     controller,
     decisions,
     desired,
-    state,
     published_placement,
+    state,
 )
 
 OTHER = "app-2"

@@ -58,7 +58,7 @@ class Driver:
     def boundary(self, reconciler: Reconciler, now: float) -> list[MoveTransition]:
         lines, due = reconciler.due("q", self.observed(), now)
         for item in due:
-            lines += reconciler.steer(item, self.observed(), now)
+            lines += reconciler.record_steer(item, self.observed(), now)
             self.preferred[item.desired.partition] = item.desired.target
         return lines
 
@@ -307,7 +307,7 @@ def test_a_released_move_is_said_again_when_a_batch_runs_elsewhere_after_all():
     assert reconciler.handle_batch("q", 1, driver.observed(), 300.0) == []
     lines, due = reconciler.due("q", driver.observed(), 300.0)
     assert lines == []
-    assert [line.reason for line in reconciler.steer(due[0], driver.observed(), 300.0)] == ["said-again"]
+    assert [line.reason for line in reconciler.record_steer(due[0], driver.observed(), 300.0)] == ["said-again"]
 
 
 def test_a_released_move_ends_when_it_missed_and_its_placement_is_no_longer_obeyed():
@@ -320,7 +320,7 @@ def test_a_released_move_ends_when_it_missed_and_its_placement_is_no_longer_obey
 def test_what_was_asked_for_is_no_drift_even_if_superseded_since():
     driver, reconciler = accepted(["0", "0"], move(0, "0", "1"), move(1, "0", "1", step=1))
     for item in reconciler.due("q", driver.observed(), 2.0)[1]:
-        reconciler.steer(item, driver.observed(), 2.0)
+        reconciler.record_steer(item, driver.observed(), 2.0)
     assert reconciler.was_steered_to("q", 0, 0, "1")
     assert not reconciler.was_steered_to("q", 0, 0, "2")
     assert not reconciler.was_steered_to("q", 0, 1, "1"), "its step has not come"
@@ -442,7 +442,7 @@ def test_an_idle_query_does_not_hold_back_the_steps_of_others():
     reconciler = Reconciler(LIMITS)
     reconciler.accept_desired(EnvelopeFactory("c", "x", lambda: 0.0).envelope(body, ttl=1000, epoch=1), observed, 1.0)
     (waiting,) = reconciler.due("idle", observed, 2.0)[1]
-    reconciler.steer(waiting, observed, 2.0)
+    reconciler.record_steer(waiting, observed, 2.0)
     assert reconciler.due("q", observed, 3.0)[1] == [], "prepared beside it, not steered"
     assert reconciler.tick(observed, 3.0) == []
     assert [line.after for line in reconciler.tick(observed, 13.0)] == ["released_idle"]
