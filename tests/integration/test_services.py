@@ -32,16 +32,17 @@ WATCHDOG = 8.0  # seconds; the daemons may ask for more
 HANGS = """
 import sys, threading
 from pathlib import Path
-from rechannel.daemon import cli, controller
-follow = controller.Controller.follow
+from rechannel.daemon.cli.main import main
+from rechannel.daemon.control.controller import Controller
+follow = Controller.follow
 def hang(self):
     with self._lock:
         if Path(FILE).exists():
             threading.Event().wait()
     return follow(self)
 FILE = sys.argv.pop()
-controller.Controller.follow = hang
-cli.main()
+Controller.follow = hang
+main()
 """
 
 

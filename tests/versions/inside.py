@@ -90,7 +90,11 @@ def changed(loop: Loop) -> dict[str, Any]:
 
     def starts() -> dict[str, str]:
         current = report(loop)
-        return {query.name: current.starts.get(query.query, "") for query in current.queries} if current else {}
+        return (
+            {query.name: current.initial_placements.get(query.query, "") for query in current.queries}
+            if current
+            else {}
+        )
 
     def lags() -> list[int]:
         current = report(loop)
@@ -113,7 +117,7 @@ def changed(loop: Loop) -> dict[str, Any]:
     loop.wait("it ran again", lambda: "before its first batch" in starts().get("counts", ""))
     loop.wait("it is put back", lambda: starts().get("counts", "").endswith((" landed", " now")))
     restarted = starts()["counts"]
-    if link_report is not None and versions.has(link_report.spark_version, versions.SNAPSHOTS):
+    if link_report is not None and versions.has_feature(link_report.spark_version, versions.SNAPSHOTS):
         with contextlib.suppress(TimeoutError):
             within(60.0, lambda: bool(lags()))
     first_lags = lags()
