@@ -36,7 +36,7 @@ def setting(
     allowed: str | tuple[str, ...] = "",
     path: bool = False,
 ) -> Any:
-    """Define a field of a section that takes a restart to change; its metadata holds the properties.
+    """Define a setting that takes a restart to change; its metadata holds the properties.
 
     Parameters
     ----------

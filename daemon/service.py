@@ -122,7 +122,7 @@ def run_controller(
 
 
 def _check_environment(settings: Settings, store: Store, log: Any) -> None:
-    """Log what is unsafe about keys, addresses and Redis, and which installed policies cannot be used."""
+    """Log unsafe keys, addresses and Redis, and installed policies that cannot be used."""
     notes = security.key_notes(settings)
     notes += security.listen_notes({"controller.listen": settings.controller.listen})
     try:

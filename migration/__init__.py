@@ -1,4 +1,4 @@
-"""From a wanted placement to partitions that live elsewhere: what to move, in which order, and the moving itself.
+"""Migration of partitions: the plan, the moves, and the link in the driver.
 
 `plan` (pure, in the controller) turns a policy's proposal into priced, ordered and permitted moves; `link` (in the
 Spark driver) reconciles what is wanted with what is observed. Nothing here imports the daemon, and importing this

@@ -31,7 +31,7 @@ def count(number: int, noun: str) -> str:
 
 
 def plain(value: Any) -> Any:
-    """Return a text, or a structure of texts, with every character that is not printable replaced.
+    """Replace every character of a text, or a structure of texts, that is not printable.
 
     A structure is a list, tuple, dict, dataclass or msgspec struct, and comes back as the same type.
     """

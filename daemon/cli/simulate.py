@@ -1,4 +1,4 @@
-"""The commands ``policies`` and ``simulate``: what policies there are, and what they would do. No cluster is asked."""
+"""Commands ``policies`` and ``simulate``, which need no cluster."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ def _parameters(names: Sequence[str], settings: Sequence[str]) -> dict[str, dict
 
 
 def _value(policy: str, key: str, text: str) -> object:
-    """Read a parameter as its type has it: a number, true, none, one of its words, or a list as in JSON."""
+    """Read a parameter by its type: a number, true, none, one of its words, or a JSON list."""
     hints = parameter_types(known_policies()[policy])
     if key not in hints:
         raise click.UsageError(f"--set: policy {policy!r} has no parameter {key!r}, it has: {', '.join(hints)}")

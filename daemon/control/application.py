@@ -1,4 +1,4 @@
-"""One application as its leader knows it: all of its state, its cycle, and the order of its triggers."""
+"""One application: all of its state, its cycle, and the order of its triggers."""
 
 from __future__ import annotations
 

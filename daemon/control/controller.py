@@ -60,7 +60,7 @@ class ControllerSnapshot:
 
 
 class RequestFields(TypedDict, total=False):
-    """Optional fields of a decision's request, as `rechannel.daemon.decide.pipeline.DecisionRequest` has them."""
+    """Optional fields of a `rechannel.daemon.decide.pipeline.DecisionRequest`."""
 
     user: str
     force: bool
@@ -367,7 +367,7 @@ class Controller:
     # -- state --
 
     def reload(self, settings: Settings) -> None:
-        """Continue with other settings, of which only live fields differ (`rechannel.conf.reload`)."""
+        """Continue with other settings; only live fields differ (`rechannel.conf.reload`)."""
         with self._lock:
             self._context.settings = self._cluster.limits.settings = settings
             self._cluster.collector.reload(settings)

@@ -23,7 +23,7 @@ _RETRY_EVERY = 10.0  # seconds between two decisions that were not ready, or on 
 
 
 class RetryTimer:
-    """Pause between two decisions by the same trigger. ``steady_now``: seconds of a steady clock."""
+    """Pause between two decisions by a trigger; ``steady_now`` in seconds of a steady clock."""
 
     def __init__(self) -> None:
         self._next_try = 0.0

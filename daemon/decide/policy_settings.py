@@ -41,7 +41,7 @@ def parameters_for(policy: str, settings: Settings, *, drain: bool = False) -> d
 
 
 def unknown_policy(name: str) -> str:
-    """Return the sentence on an unknown policy, with the names there are and the error of a broken installed one."""
+    """Return the sentence on an unknown policy: known names, error of a broken installed one."""
     broken = [error for error in installed_policies().errors if error.startswith(f"policy {name!r} ")]
     return "; ".join([f"no policy is called {name!r}", *broken, suggest_names(name, sorted(known_policies()))])
 

@@ -170,7 +170,7 @@ class Reconciler:
     # -- at a batch boundary --
 
     def due(self, query: str, driver: DriverState, now: float) -> tuple[Lines, list[Move]]:
-        """Return the journal's lines at a quiet moment, and the moves to `record_steer` one by one.
+        """Return the journal's lines at a quiet moment, and the moves to steer one by one.
 
         A move that is held, expired, settled or of another run is passed over. Any other one is either
 
