@@ -553,7 +553,7 @@ def test_even_a_signed_placement_only_ever_moves_what_it_can(spoils: Any) -> Non
         for move in due:
             assert move.desired.target in observed().executors
             assert 0 <= move.desired.partition < len(PLACEMENT)
-            lines += reconciler.steer(move, observed(), now)
+            lines += reconciler.record_steer(move, observed(), now)
         reconciler.handle_batch(QUERY, 10, observed(), now, 1.0)
         reconciler.tick(observed(), now)
         now += 60
