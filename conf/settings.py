@@ -337,9 +337,21 @@ class GateSettings:
 
     min_gain: float = live_setting(
         0.10,
-        "Minimum reduction of a query's critical path, which is a part of its batch time; less is noise.",
+        "Minimum predicted reduction of a query's batch, half of it at 95 % confidence; less is noise.",
         unit="share",
         bounds=(0, 1),
+    )
+    max_loss: float = live_setting(
+        0.05,
+        "A plan by which a query's batch could become longer by more than this, at 95 % confidence, is refused.",
+        unit="share",
+        bounds=(0, 10),
+    )
+    max_residual: float = live_setting(
+        0.15,
+        "No decision while the replay of the present placement differs from the measured batches of a query by more.",
+        unit="share",
+        bounds=(0.01, 10),
     )
     min_step: float = live_setting(
         0.03,

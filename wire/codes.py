@@ -89,6 +89,14 @@ class NotReadyReason(Code):
         ),
         "Ask again. The controller repeats its own decisions automatically.",
     )
+    UNEXPLAINED = (
+        "unexplained",
+        (
+            "The replay of the present placement differs from a query's measured batches by more than "
+            "`gate.max_residual`: a prediction would not come true either."
+        ),
+        "The sentence names the query. Wait until its load is steady, or find out what else its executors do.",
+    )
     NO_REPORT = (
         "no-report",
         "The application's link sends no reports.",

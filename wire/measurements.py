@@ -109,12 +109,16 @@ class TaskRow(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class StageRun(msgspec.Struct, frozen=True, kw_only=True):
-    """One stage of one batch; ``stateful`` is its `StatefulStage.stage`, -1 without state."""
+    """One stage of one batch; ``stateful`` is its `StatefulStage.stage`, -1 without state.
+
+    ``submitted``: when the driver gave its tasks to the scheduler; 0 if unknown.
+    """
 
     spark_stage: Int53
     parents: list[Int53]
     stateful: Int53
     tasks: list[TaskRow]
+    submitted: Timestamp = 0.0
 
 
 class BatchReport(Body, frozen=True, tag="batch-report", kw_only=True):

@@ -241,6 +241,7 @@ class MigrationPrice(msgspec.Struct, frozen=True, kw_only=True):
     overhead: BoundedFloat
     load_rate: BoundedFloat
     moves: Int53 = 0
+    batch_error: dict[str, BoundedFloat] = {}  # query -> standard error of batch_after
     # query -> median seconds and rows of its last batches
     recent_batches: dict[str, tuple[BoundedFloat, BoundedFloat]] = {}
 
@@ -282,8 +283,10 @@ class Decision(Body, frozen=True, tag="decision", kw_only=True):
     executors: list[ExecutorLoad] = []
     moves: list[DesiredMove] = []
     refusals: list[Refusal] = []
-    batch_time_before: dict[str, BoundedFloat] = {}  # query -> predicted critical path, seconds
-    batch_time_after: dict[str, BoundedFloat] = {}
+    batch_time_before: dict[str, BoundedFloat] = {}  # query -> mean seconds of its measured batches
+    batch_time_after: dict[str, BoundedFloat] = {}  # query -> predicted seconds of a batch with the moves
+    # query -> share by which the replay of the present placement differs from its measured batches
+    residuals: dict[str, BoundedFloat] = {}
     gain: BoundedFloat = 0.0  # seconds over the horizon
     cost: BoundedFloat = 0.0  # seconds
     streams: dict[str, Int53] = {}  # class -> count

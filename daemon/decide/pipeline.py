@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import msgspec
@@ -24,10 +24,13 @@ from rechannel.migration.moves import UNSETTLED
 from rechannel.migration.plan.constraints import apply_constraints
 from rechannel.migration.plan.cost import LoadRates
 from rechannel.migration.plan.inputs import Cooldown, PlanInputs, PlanOptions, ReviewedPlan
+from rechannel.policies.adaptive.policy import ADAPTIVE
 from rechannel.policies.analysis.classification import StreamClass, classify, hot_streams
 from rechannel.policies.model.arrays import ModelError, ScaleOutError
 from rechannel.policies.model.cluster import UNPLACED
 from rechannel.policies.model.placement import Placement
+from rechannel.policies.prediction.fewest import fewest_moves
+from rechannel.policies.prediction.gain import Residual, residuals
 from rechannel.policies.registry import PolicyLawError, Proposal, propose
 from rechannel.wire.codes import Law, NotReadyReason, Outcome, PlanResult, Trigger
 from rechannel.wire.exit_codes import OBSERVE_MODE, ExitCode
@@ -46,6 +49,8 @@ OUTCOME_AWAITED = NotReady(
 )
 _NO_STATE = NotReady(NotReadyReason.NO_STATE, "no active query has a known stateful stage (yet)")
 _HOT_STREAMS = 10
+_FEWEST_UNITS = 4_000  # partitions of an application for which the fewest moves are searched
+_RESIDUAL_ERRORS = 2.0  # standard errors by which a residual has to be certain
 _EXITS: dict[str, ExitCode] = {
     PlanResult.OK: ExitCode.DONE,
     PlanResult.NOTHING_TO_DO: ExitCode.NOTHING,
@@ -186,10 +191,15 @@ def draft_decision(request: DecisionRequest, basis: PlanBasis) -> Draft:
     """Model an application, propose a placement and put it under the laws; raises Undecided."""
     snapshot = _snapshot(request, basis)
     settings = _effective_settings(basis)
+    differences = residuals(snapshot.prediction, snapshot.placement, snapshot.measured)
+    _check_explained(request, snapshot, differences, settings)
     proposed = _propose(request, snapshot, settings, basis.moves_left)
     plan = _apply_laws(request, basis, snapshot, proposed, settings)
     return Draft(
-        _decision_of(request, basis, snapshot, proposed, plan),
+        msgspec.structs.replace(
+            _decision_of(request, basis, snapshot, proposed, plan),
+            residuals={query: residual.share for query, residual in differences.items()},
+        ),
         plan.sentence,
         sum(stage.n for stage in snapshot.workload.placeable),
     )
@@ -219,6 +229,27 @@ def _snapshot(request: DecisionRequest, basis: PlanBasis) -> Snapshot:
     if isinstance(snapshot, NotReady):
         raise Undecided(snapshot)
     return snapshot
+
+
+def _check_explained(
+    request: DecisionRequest, snapshot: Snapshot, differences: Mapping[str, Residual], settings: Settings
+) -> None:
+    """Raise Undecided where the replay does not explain the present; moves that do not rest on it are not held up."""
+    if request.force or request.source is not None or request.trigger in (Trigger.DRAIN, Trigger.ROLLBACK):
+        return
+    for query, residual in sorted(differences.items(), key=lambda item: (-abs(item[1].share), item[0])):
+        if abs(residual.share) <= max(settings.gate.max_residual, _RESIDUAL_ERRORS * residual.error):
+            continue
+        state = snapshot.queries.get(query)
+        measured = float(snapshot.measured[query].mean())
+        raise Undecided(
+            NotReady(
+                NotReadyReason.UNEXPLAINED,
+                f"the model does not explain the batches of {query_name(query, state.name if state else '')}: measured "
+                f"{measured:.2f} s, replayed {measured * (1 + residual.share):.2f} s ({residual.share:+.0%}), "
+                f"gate.max_residual is {settings.gate.max_residual:.0%}",
+            )
+        )
 
 
 def _effective_settings(basis: PlanBasis) -> Settings:
@@ -264,7 +295,7 @@ def _ask_policy(request: DecisionRequest, snapshot: Snapshot, settings: Settings
 
     def ask(policy: str) -> Proposal:
         parameters = parameters_for(policy, settings, drain=drain)
-        return propose(policy, snapshot.cluster, snapshot.workload, snapshot.placement, parameters)
+        return propose(policy, snapshot.cluster, snapshot.prediction.workload, snapshot.placement, parameters)
 
     notes: tuple[str, ...] = ()
     try:
@@ -275,8 +306,27 @@ def _ask_policy(request: DecisionRequest, snapshot: Snapshot, settings: Settings
             raise
         proposal = ask(other)
         notes = (f"{other} decides instead of {request.policy}, which finds no room: {error}",)
-    placement = _restrict_to_drained(snapshot, proposal.placement) if drain else proposal.placement
-    return ProposedPlacement(proposal.policy, placement, (*notes, *proposal.notes))
+    if drain:
+        return ProposedPlacement(
+            proposal.policy, _restrict_to_drained(snapshot, proposal.placement), (*notes, *proposal.notes)
+        )
+    full = parameters_for(request.policy, settings).get("mode", "full") == "full"
+    return _with_fewest_moves(snapshot, proposal, settings, own=full)
+
+
+def _with_fewest_moves(snapshot: Snapshot, proposal: Proposal, settings: Settings, *, own: bool) -> ProposedPlacement:
+    """Return the part of the default policy's proposal that is worth its moves; others' proposals stay as they are."""
+    model, placement = snapshot.prediction, proposal.placement
+    units = sum(stage.n for stage in model.workload.placeable)
+    if proposal.policy != ADAPTIVE.name:
+        return ProposedPlacement(proposal.policy, placement, proposal.notes)
+    if units > _FEWEST_UNITS:
+        note = f"{units} partitions are more than the fewest moves are searched for ({_FEWEST_UNITS})"
+        return ProposedPlacement(proposal.policy, placement, (*proposal.notes, note))
+    chosen = fewest_moves(model, snapshot.placement, placement, most=settings.migration.max_moves, own=own)
+    moves, all_moves = len(chosen.moves_from(snapshot.placement)), len(proposal.moves)
+    note = f"the fewest moves that bring most of the gain: {moves}, of the policy's {all_moves}"
+    return ProposedPlacement(proposal.policy, chosen, (*proposal.notes, note) if moves != all_moves else proposal.notes)
 
 
 def _restrict_to_drained(snapshot: Snapshot, proposed: Placement) -> Placement:
@@ -302,8 +352,9 @@ def _apply_laws(
         in_flight=moves_in_flight(basis.messages.report),
         cooldown=basis.cooldown or Cooldown(total=settings.gate.cooldown),
         loads=snapshot.loads,
-        batch_seconds=snapshot.batch_seconds,
+        batch_seconds={query: float(seconds.mean()) for query, seconds in snapshot.measured.items()},
         batch_period=snapshot.batch_period,
+        prediction=snapshot.prediction,
         rates=basis.rates,
     )
     options = PlanOptions(
@@ -361,8 +412,7 @@ def _price(plan: ReviewedPlan, snapshot: Snapshot) -> MigrationPrice | None:
     price, rates = plan.cost, plan.rates
     if price is None:
         return None
-    before = {query: snapshot.batch_seconds.get(query, 0.0) for query in price.peak}
-    saved = {query: plan.batch_time_before[query] - plan.batch_time_after[query] for query in before}
+    before = {query: plan.batch_time_before[query] for query in price.peak}
     return MigrationPrice(
         steps=len(price.added),
         bytes=price.bytes,
@@ -371,8 +421,8 @@ def _price(plan: ReviewedPlan, snapshot: Snapshot) -> MigrationPrice | None:
         total=price.total,
         batch_before=before,
         peak=price.peak,
-        # A critical path that shrinks by more than a batch lasts predicts no batch.
-        batch_after={query: seconds - saved[query] for query, seconds in before.items() if seconds > saved[query]},
+        batch_after={query: plan.batch_time_after[query] for query in before},
+        batch_error={query: plan.batch_error[query] for query in before},
         overhead=rates.overhead,
         load_rate=rates.load_rate,
         moves=rates.moves,

@@ -35,6 +35,7 @@ from rechannel.daemon.model.application_messages import (
     reporting_spans,
 )
 from rechannel.daemon.model.forecast import StageForecast, apply_forecasts, forecast_stages
+from rechannel.daemon.model.prediction import MeasuredQueries, build_prediction, measured_batches
 from rechannel.daemon.model.query_model import ModelInputs, QueryModel
 from rechannel.daemon.model.readiness import NotReady, readiness_problem
 from rechannel.policies.analysis.service_rate import ServiceRates, service_rates
@@ -42,6 +43,7 @@ from rechannel.policies.model.arrays import BoolArray, FloatArray, IntArray
 from rechannel.policies.model.cluster import UNPLACED, Cluster
 from rechannel.policies.model.placement import Placement
 from rechannel.policies.model.workload import Stage, Workload
+from rechannel.policies.prediction.model import PredictionModel
 from rechannel.wire.codes import NotReadyReason
 from rechannel.wire.measurements import BatchReport
 from rechannel.wire.messages import ExecutorInfo, QueryState, StatefulStage
@@ -65,6 +67,8 @@ class Snapshot:
         Query -> median seconds and median rows of its last twenty batches.
     loads
         Key of a placeable stage -> bytes that another executor would load of each partition.
+    prediction, measured
+        Model that batches are predicted from, and query -> seconds of the measured batches that it has to explain.
     shuffle_coverage
         Share of the map outputs that agents reported, within the time they reported on; None without map outputs.
     forecasts
@@ -83,6 +87,8 @@ class Snapshot:
     coverage: AgentCoverage
     rates: ServiceRates
     loads: Mapping[str, FloatArray]
+    prediction: PredictionModel
+    measured: Mapping[str, FloatArray]
     shuffle_coverage: float | None = None
     notes: tuple[str, ...] = ()
     forecasts: Mapping[str, StageForecast] = field(default_factory=dict)
@@ -161,13 +167,16 @@ def build_snapshot(
     averaged = {name: recent[name] for name in models if recent[name]}
     forecasts = _forecast(stages, numbers, queries, recent, messages.batches, settings)
     applied = forecasts if settings.reschedule.forecast else {}
+    if applied:
+        workload = apply_forecasts(workload, applied)
+    measured = MeasuredQueries(queries, averaged, messages.batches, executors, _cold_tasks_of(messages, infos, now))
     coverage = measure_coverage(messages, settings, now)
     skipped = sum((model.skipped for model in models.values()), Counter[str]())
     silent_agents = describe_silent_agents(coverage)
     return Snapshot(
         application=messages.application,
         cluster=cluster,
-        workload=apply_forecasts(workload, applied) if applied else workload,
+        workload=workload,
         placement=Placement({key: _assignment(stage, executors) for key, (_, stage) in placed.items()}),
         stages=numbers,
         queries=queries,
@@ -177,6 +186,8 @@ def build_snapshot(
         coverage=coverage,
         rates=rates,
         loads={key: query_model.load_bytes(stage, name, recent[name]) for key, (name, stage) in placed.items()},
+        prediction=build_prediction(cluster, workload, measured),
+        measured={name: measured_batches(name, measured) for name in averaged},
         shuffle_coverage=(
             query_model.shuffle_coverage(messages.batches, inputs.streams, reporting_spans(messages, settings))
             if coverage.fresh
@@ -204,8 +215,7 @@ def _measure_rates(
     batches = [batch for batch in messages.batches if batch.query in first]
     executors = {info.executor: index for index, info in enumerate(infos)}
     observed = query_model.task_observations(batches, first, executors)
-    oldest = min((batch.start for batch in batches), default=now)
-    observed = query_model.skip_first_tasks(observed, _cold_tasks(infos, oldest))
+    observed = query_model.skip_first_tasks(observed, _cold_tasks_of(messages, infos, now))
     return service_rates(observed, len(infos), settings.reschedule.slow_ratio)
 
 
@@ -289,12 +299,13 @@ def _usual_batch(batches: Sequence[BatchReport]) -> tuple[float, float]:
     )
 
 
-def _cold_tasks(infos: Sequence[ExecutorInfo], oldest: float) -> IntArray:
+def _cold_tasks_of(messages: ApplicationMessages, infos: Sequence[ExecutorInfo], now: float) -> IntArray:
     """Return the number of first tasks of a stage that do not tell an executor's speed, (E,).
 
-    It is 0 everywhere if all executors are new, and for executors that are older than the ``oldest`` known batch:
-    their first tasks are not known.
+    It is 0 everywhere if all executors are new, and for executors that are older than the oldest known batch: their
+    first tasks are not known.
     """
+    oldest = min((batch.start for batch in messages.batches), default=now)
     new = np.array([info.added >= oldest for info in infos])
     count = np.array([_COLD_TASKS * max(1, info.cores) for info in infos], dtype=np.int64)
     return np.asarray(np.where(new & ~new.all(), count, 0))

@@ -25,7 +25,7 @@ refused for its utilization.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -40,6 +40,8 @@ from rechannel.policies.analysis.queueing import QueueReport, executor_utilizati
 from rechannel.policies.model.arrays import FloatArray
 from rechannel.policies.model.cluster import UNPLACED, Cluster
 from rechannel.policies.model.placement import Move, Placement
+from rechannel.policies.prediction.cycle import assume_timing
+from rechannel.policies.prediction.gain import predict_changes
 from rechannel.wire.codes import Law, PlanResult
 from rechannel.wire.messages import DesiredMove, QueryState, Refusal, StatefulStage
 from rechannel.wire.printable import count, partition_name, query_name
@@ -69,8 +71,7 @@ def apply_constraints(
     placement = _moved(inputs.current, moves)
     before, after = (executor_utilization(inputs.cluster, inputs.workload, at) for at in (inputs.current, placement))
     filled = fill_unplaced(inputs.current, placement)
-    path_before = critical_path(inputs.cluster, inputs.workload, filled)
-    path_after = critical_path(inputs.cluster, inputs.workload, placement)
+    gains = _predict_gains(inputs, filled, placement)
     rates = inputs.rates or LoadRates(settings.gate.move_cost, settings.gate.load_rate)
     gate: GateResult | None = None
     cost: MigrationCost | None = None
@@ -80,9 +81,10 @@ def apply_constraints(
     elif not moves:
         code, sentence = PlanResult.LAW, f"none of {count(len(changes), 'move')} is permitted: {refusals[0].detail}"
     else:
-        times = BatchTimes(path_before, inputs.batch_seconds, inputs.batch_period)
+        path = critical_path(inputs.cluster, inputs.workload, filled)
+        times = BatchTimes(path, inputs.batch_seconds, inputs.batch_period)
         cost = estimate_cost(inputs.cluster, inputs.workload, filled, plan, rates, times)
-        gate = _evaluate_gate(inputs, path_before, path_after, cost.seconds, settings)
+        gate = evaluate_gate(gains, cost.seconds, settings.gate)
         too_full = utilization_refusal(inputs.cluster, before, after, settings)
         if _all_forced(moves, inputs.cluster):
             sentence = drain_summary(plan, inputs, too_full)
@@ -103,8 +105,9 @@ def apply_constraints(
         placement=placement,
         queue_before=before,
         queue_after=after,
-        batch_time_before=path_before,
-        batch_time_after=path_after,
+        batch_time_before={item.query: item.before for item in gains},
+        batch_time_after={item.query: item.after for item in gains},
+        batch_error={item.query: item.before * item.change.error for item in gains},
         reasons=_explain(accepted[:_EXPLAINED_MOVES], inputs, placement),
     )
 
@@ -246,18 +249,20 @@ def fill_unplaced(current: Placement, planned: Placement) -> Placement:
     )
 
 
-def _evaluate_gate(
-    inputs: PlanInputs, before: Mapping[str, float], after: Mapping[str, float], cost: float, settings: Settings
-) -> GateResult:
-    rates = dict.fromkeys(before, 0.0)
+def _predict_gains(inputs: PlanInputs, before: Placement, after: Placement) -> list[QueryGain]:
+    """Return each query's batch now and its predicted change."""
+    model = inputs.prediction or assume_timing(
+        inputs.cluster, inputs.workload, before, inputs.batch_seconds, inputs.batch_period
+    )
+    changes = predict_changes(model, before, after)
+    rates = dict.fromkeys(changes, 0.0)
     for stage in inputs.workload.stages:
         rates[stage.query] = max(rates[stage.query], stage.batches_per_second)
     names = {query: query_name(query, state.name) for query, state in inputs.queries.items()}
-    gains = [
-        QueryGain(query, path, after[query], rates[query], names.get(query, ""), inputs.batch_seconds.get(query, 0.0))
-        for query, path in before.items()
+    return [
+        QueryGain(query, inputs.batch_seconds.get(query, change.before), change, rates[query], names.get(query, ""))
+        for query, change in changes.items()
     ]
-    return evaluate_gate(gains, cost, settings.gate)
 
 
 def utilization_refusal(

@@ -1,41 +1,54 @@
 """Gate: the predicted gain of a plan over a horizon against its predicted cost.
 
-Gain is batch time saved: for each query, its critical path before minus after, times its batches in the horizon. A
-query that gets slower counts against it. Cost is batch time spent: what loading the moved state is expected to add to
-the batches of the steps (:mod:`rechannel.migration.plan.cost`). A plan passes if at least one query gains
-``gate.min_gain`` of its critical path, and the whole gains more than it costs. The share is asked of the query that
-gains most, not of every query: one that hardly changes must not keep another one slow.
+Gain is batch time saved: for each query, its predicted batch before minus after, times its batches in the horizon. Cost
+is batch time spent: what loading the moved state is expected to add to the batches of the steps
+(:mod:`rechannel.migration.plan.cost`). Both durations come from the replay (:mod:`rechannel.policies.prediction`), with
+a standard error from the noise of the tasks that were seen. A plan passes if
 
-Not priced are the cost of the moves to other applications, and what a placement saves in network traffic.
+* a query's batch shortens by ``gate.min_gain``, and at 95 % confidence by half of that,
+* no query's batch becomes longer by more than ``gate.max_loss``, at 95 % confidence,
+* at 95 % confidence the gain of all queries together exceeds the cost.
+
+The share is asked of the query that gains most, not of every query: one that hardly changes must not keep another one
+slow. Not priced are the cost of the moves to other applications, and what a placement saves in network traffic.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from rechannel.conf.settings import GateSettings
+from rechannel.policies.prediction.gain import CONFIDENCE, PredictedChange
+
+_CERTAIN_SHARE = 0.5  # of gate.min_gain, at 95 % confidence
 
 
 @dataclass(frozen=True)
 class QueryGain:
-    """Critical path of a query before and after a plan, in seconds per batch.
-
-    ``name`` and ``batch_seconds`` (of a whole batch now, 0 if unknown) are for people: a path is often a small part of
-    its batch.
-    """
+    """Batch of a query before a plan in seconds, and its predicted change; ``name`` is for people."""
 
     query: str
     before: float
-    after: float
+    change: PredictedChange
     batches_per_second: float
     name: str = ""
-    batch_seconds: float = 0.0
+
+    @property
+    def after(self) -> float:
+        """Predicted seconds of a batch after the plan."""
+        return self.before * self.change.ratio
 
     @property
     def share(self) -> float:
-        """Saved share of the critical path."""
-        return (self.before - self.after) / self.before
+        """Saved share of the batch."""
+        return 1.0 - self.change.ratio
+
+    def describe(self) -> str:
+        """Describe the change with its uncertainty."""
+        doubt = f" ± {CONFIDENCE * self.change.error:.0%}" if self.change.error > 0 else ""
+        return f"batch of {self.name or self.query} {self.before:.2f} → {self.after:.2f} s ({-self.share:+.0%}{doubt})"
 
 
 @dataclass(frozen=True)
@@ -56,22 +69,25 @@ class GateResult:
 
 def evaluate_gate(queries: Sequence[QueryGain], cost: float, settings: GateSettings) -> GateResult:
     """Evaluate a plan that adds ``cost`` seconds to the batches."""
-    gain = sum((item.before - item.after) * item.batches_per_second for item in queries) * settings.horizon
-    best = max((item for item in queries if item.before > 0), key=lambda item: (item.share, item.query), default=None)
-    share = best.share if best is not None else 0.0
+    weights = [item.before * item.batches_per_second * settings.horizon for item in queries]
+    gain = sum(weight * item.share for weight, item in zip(weights, queries, strict=True))
+    error = math.sqrt(sum((weight * item.change.error) ** 2 for weight, item in zip(weights, queries, strict=True)))
+    least = gain - CONFIDENCE * error
     balance = f"gain {gain:.1f} s over {settings.horizon:g} s against a cost of {cost:.1f} s"
-    if best is None or share < settings.min_gain or share <= 0:
-        change = (
-            f"a critical path would shorten by {share:.1%} at most"
-            if share > 0
-            else "no query's critical path would shorten"
-        )
+    best = max((item for item in queries if item.before > 0), key=lambda item: (item.share, item.query), default=None)
+    if best is None or best.share < settings.min_gain or best.share <= 0:
+        share = best.share if best is not None else 0.0
+        change = f"a batch would shorten by {share:.1%} at most" if share > 0 else "no query's batch would shorten"
         sentence = f"{change}, gate.min_gain asks for {settings.min_gain:.1%}: {balance}"
         return GateResult(False, gain, cost, sentence, share, settings.min_gain, "share")
-    change = f"critical path of {best.name or best.query} {best.before:.2f} → {best.after:.2f} s ({-share:+.0%})"
-    saved = best.before - best.after
-    if best.batch_seconds > saved:  # a path that shrinks by more than a batch lasts is no prediction of it
-        change += f", its batch {best.batch_seconds:.2f} → {best.batch_seconds - saved:.2f} s"
-    passes = gain > cost
-    sentence = f"{change}, {balance}" if passes else f"moving does not pay: {change}, but {balance}"
-    return GateResult(passes, gain, cost, sentence, gain, cost, "s")
+    certain = _CERTAIN_SHARE * settings.min_gain
+    if best.change.least_gain < certain:
+        sentence = f"the gain is not certain enough: {best.describe()}, at least {certain:.1%} has to be: {balance}"
+        return GateResult(False, gain, cost, sentence, best.change.least_gain, certain, "share")
+    worst = max(queries, key=lambda item: (item.change.largest_loss, item.query))
+    if worst.change.largest_loss > settings.max_loss:
+        sentence = f"another query could lose more than gate.max_loss {settings.max_loss:.0%}: {worst.describe()}"
+        return GateResult(False, gain, cost, sentence, worst.change.largest_loss, settings.max_loss, "share")
+    passes = least > cost
+    sentence = f"{best.describe()}, {balance}"
+    return GateResult(passes, gain, cost, sentence if passes else f"moving does not pay: {sentence}", least, cost, "s")

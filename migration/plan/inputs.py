@@ -12,6 +12,7 @@ from rechannel.policies.model.arrays import FloatArray
 from rechannel.policies.model.cluster import Cluster
 from rechannel.policies.model.placement import Placement
 from rechannel.policies.model.workload import Workload
+from rechannel.policies.prediction.model import PredictionModel
 from rechannel.wire.codes import Law, PlanResult
 from rechannel.wire.messages import DesiredMove, QueryState, Refusal
 
@@ -38,7 +39,9 @@ class PlanInputs:
     loads
         Key of a stage -> bytes to load of each partition; the stage's state where it is missing.
     batch_seconds, batch_period
-        Query -> seconds of a batch now, and from the start of one to the start of the next.
+        Query -> mean seconds of its measured batches, and from the start of one to the start of the next.
+    prediction
+        Model that batches are predicted from; made of the workload where None.
     rates
         Measured cost of loading; that of the settings where None.
     """
@@ -53,6 +56,7 @@ class PlanInputs:
     loads: Mapping[str, FloatArray] = field(default_factory=dict)
     batch_seconds: Mapping[str, float] = field(default_factory=dict)
     batch_period: Mapping[str, float] = field(default_factory=dict)
+    prediction: PredictionModel | None = None
     rates: LoadRates | None = None
 
 
@@ -83,6 +87,8 @@ class ReviewedPlan:
     placement
         Where the permitted moves lead, even if a soft law or the utilization refused them afterwards: the numbers of a
         refusal are shown too.
+    batch_time_before, batch_time_after, batch_error
+        Query -> seconds of a batch now, predicted seconds with the moves, and the standard error of that prediction.
     gate, cost
         Gain against cost, and what the moves cost by ``rates``; None without permitted moves.
     reasons
@@ -101,4 +107,5 @@ class ReviewedPlan:
     queue_after: QueueReport
     batch_time_before: dict[str, float]
     batch_time_after: dict[str, float]
+    batch_error: dict[str, float]
     reasons: dict[str, str] = field(default_factory=dict)

@@ -46,7 +46,8 @@ class JobEnded(msgspec.Struct, frozen=True):
 class StageEnded(msgspec.Struct, frozen=True):
     """A stage attempt of ``tasks`` tasks is over.
 
-    ``accumulators`` are the ids of its SQL metrics: they tie it to the plan's operators.
+    ``accumulators`` are the ids of its SQL metrics: they tie it to the plan's operators. ``submitted``: when its tasks
+    were given to the scheduler, in seconds since the epoch; 0 if unknown.
     """
 
     stage: int
@@ -54,6 +55,7 @@ class StageEnded(msgspec.Struct, frozen=True):
     failure: str
     accumulators: frozenset[int]
     tasks: int = 0
+    submitted: float = 0.0
 
 
 class TaskEnded(msgspec.Struct, frozen=True):
@@ -145,6 +147,7 @@ class _Stage(_Json, frozen=True, kw_only=True):
     rdds: list[_Rdd] = msgspec.field(name="RDD Info", default_factory=list)
     parents: list[int] = msgspec.field(name="Parent IDs", default_factory=list)
     failure: str = msgspec.field(name="Failure Reason", default="")
+    submitted: int = msgspec.field(name="Submission Time", default=0)
     accumulables: list[_Accumulable] = msgspec.field(name="Accumulables", default_factory=list)
 
 
@@ -309,7 +312,8 @@ def _event(data: object) -> Event | None:
             return JobEnded(data.job, data.time / 1000)
         case _StageEnd():
             ids = frozenset(item.id for item in data.info.accumulables if item.metadata == "sql")
-            return StageEnded(data.info.stage, data.info.attempt, data.info.failure, ids, data.info.tasks)
+            info = data.info
+            return StageEnded(info.stage, info.attempt, info.failure, ids, info.tasks, info.submitted / 1000)
         case _ExecutorAdded():
             return ExecutorAdded(data.executor, data.info.host, data.info.cores, data.time / 1000)
         case _ExecutorRemoved():

@@ -258,6 +258,7 @@ class TaskTable:
                 parents=list(stage.parents),
                 stateful=ordinal,
                 tasks=(earlier.tasks if earlier else []) + rows,
+                submitted=earlier.submitted if earlier else event.submitted,
             )
         if not event.failure and len({row.partition for row in rows}) < event.tasks:
             self._doubt(started.query, job.ordinals.get(event.stage, -1), event.tasks)

@@ -1,0 +1,174 @@
+"""Model that batches are predicted from: what tasks took, and when the driver was busy. Pure.
+
+A task takes its core from its launch to its finish by the driver's clock, which includes its way to the executor and
+back. A batch in which a partition ran on another executor than before loaded state: neither that task nor the duration
+of that batch counts. Nor do the first tasks on a new executor.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from rechannel.daemon.model.query_model import busy_seconds, latest_tasks, stage_keys
+from rechannel.policies.model.arrays import FloatArray, IntArray
+from rechannel.policies.model.cluster import Cluster
+from rechannel.policies.model.workload import Stage, Workload
+from rechannel.policies.prediction.model import FloatingTasks, PredictionModel, QueryTiming, StageSpread
+from rechannel.policies.prediction.work import TaskSamples, fit_work
+from rechannel.wire.measurements import BatchReport, StageRun, TaskRow
+from rechannel.wire.messages import QueryState
+
+__all__ = ["MeasuredQueries", "build_prediction", "measured_batches", "slot_seconds"]
+
+_SAMPLED_BATCHES = 32  # of a query, at most
+_SAMPLED_TASKS = 25_600  # of a query, beyond the batches that a decision averages
+_COMPARED_BATCHES = 12
+_SAME_LOAD = 0.2  # share by which the rows of compared batches may differ from the newest ones
+
+
+@dataclass(frozen=True, eq=False)
+class MeasuredQueries:
+    """Measured side of a model.
+
+    Attributes
+    ----------
+    queries
+        Queries of the report that are active.
+    recent
+        Query -> the batches that a decision averages, oldest first.
+    batches
+        All known batches, in any order.
+    executors
+        Executor -> index.
+    cold_tasks
+        First tasks of a stage on each executor that do not count, (E,).
+    """
+
+    queries: Mapping[str, QueryState]
+    recent: Mapping[str, Sequence[BatchReport]]
+    batches: Sequence[BatchReport]
+    executors: Mapping[str, int]
+    cold_tasks: IntArray
+
+
+def slot_seconds(task: TaskRow) -> float:
+    """Return the time for which a task took a core, by the driver's clock."""
+    return max(busy_seconds(task), task.finish - task.launch)
+
+
+def build_prediction(cluster: Cluster, workload: Workload, measured: MeasuredQueries) -> PredictionModel:
+    """Return the model of the present load, with the uncertainty of the partitions' work."""
+    stages: dict[str, Stage] = {stage.key: stage for stage in workload.stages}
+    spread: dict[str, StageSpread] = {}
+    floating: dict[str, FloatingTasks] = {}
+    timing: dict[str, QueryTiming] = {}
+    ends = [last[-1].end for last in measured.recent.values() if last]
+    now = max(ends, default=0.0)
+    for query in workload.queries:
+        recent = measured.recent.get(query, ())
+        if not recent:
+            continue
+        sampled = _sampled(query, measured)
+        moved = _batches_with_moves(sampled)
+        timing[query] = _timing(measured.queries[query], [it for it in recent if it.batch not in moved] or recent, now)
+        runs = [(batch, dict(stage_keys(query, batch))) for batch in sampled]
+        for key in [key for key, stage in stages.items() if stage.query == query]:
+            stage = stages[key]
+            own = [(batch, by_key[key]) for batch, by_key in runs if key in by_key]
+            if stage.placeable:
+                fitted = fit_work(_samples(own, cluster, measured), stage.rows, stage.busy)
+                stages[key] = replace(stage, busy=fitted.seconds)
+                spread[key] = StageSpread(fitted.doubt, fitted.noise)
+            elif "/f" in key and own:
+                floating[key] = _floating_tasks([run for _, run in own[-len(recent) :]])
+    fitted_workload = Workload(tuple(stages.values()), workload.streams)
+    return PredictionModel(cluster, fitted_workload, timing, spread, floating)
+
+
+def measured_batches(query: str, measured: MeasuredQueries) -> FloatArray:
+    """Return the seconds of the last batches that had today's load and loaded no state, oldest first."""
+    recent = measured.recent.get(query, ())
+    if not recent:
+        return np.empty(0)
+    rows = float(np.mean([batch.input_rows for batch in recent]))
+    sampled = _sampled(query, measured)
+    moved = _batches_with_moves(sampled)
+    compared = [
+        batch.seconds
+        for batch in sampled[-_COMPARED_BATCHES:]
+        if batch.batch not in moved and abs(batch.input_rows - rows) <= _SAME_LOAD * max(rows, 1.0)
+    ]
+    return np.array(compared or [batch.seconds for batch in recent])
+
+
+def _sampled(query: str, measured: MeasuredQueries) -> list[BatchReport]:
+    """Return the batches that work is estimated from, oldest first."""
+    by_number = {batch.batch: batch for batch in measured.batches if batch.query == query and batch.stages}
+    ordered = [by_number[number] for number in sorted(by_number)][-_SAMPLED_BATCHES:]
+    least = len(measured.recent.get(query, ()))
+    tasks = np.cumsum([batch.tasks for batch in reversed(ordered)])
+    return ordered[len(ordered) - max(least, int((tasks <= _SAMPLED_TASKS).sum())) :]
+
+
+def _batches_with_moves(batches: Sequence[BatchReport]) -> frozenset[int]:
+    """Return the numbers of the batches in which a partition ran on another executor than before."""
+    last: dict[tuple[int, int], str] = {}
+    moved = set()
+    for batch in batches:
+        for run in (run for run in batch.stages if run.stateful >= 0):
+            for task in latest_tasks(run):
+                if last.get((run.stateful, task.partition), task.executor) != task.executor:
+                    moved.add(batch.batch)
+                last[run.stateful, task.partition] = task.executor
+    return frozenset(moved)
+
+
+def _samples(runs: Sequence[tuple[BatchReport, StageRun]], cluster: Cluster, measured: MeasuredQueries) -> TaskSamples:
+    """Return the tasks of one stateful stage whose seconds tell its work, on a reference executor."""
+    last: dict[int, str] = {}
+    seen: Counter[str] = Counter()
+    rows: list[tuple[float, float, float, float]] = []
+    for batch, run in runs:
+        for task in latest_tasks(run):
+            executor = measured.executors.get(task.executor, -1)
+            seen[task.executor] += 1
+            warm = executor >= 0 and seen[task.executor] > measured.cold_tasks[executor]
+            if warm and last.get(task.partition, task.executor) == task.executor:
+                seconds = slot_seconds(task) * float(cluster.speed[executor])
+                rows.append((task.partition, batch.batch, seconds, max(0, task.rows_in)))
+            last[task.partition] = task.executor
+    table = np.array(rows, dtype=np.float64).reshape(len(rows), 4).T
+    return TaskSamples(table[0].astype(np.int64), table[1].astype(np.int64), table[2], table[3])
+
+
+def _floating_tasks(runs: Sequence[StageRun]) -> FloatingTasks:
+    tasks = [task for run in runs for task in latest_tasks(run)]
+    return FloatingTasks(
+        max(1, round(len(tasks) / len(runs))), float(np.mean([slot_seconds(task) for task in tasks])) if tasks else 0.0
+    )
+
+
+def _timing(query: QueryState, batches: Sequence[BatchReport], now: float) -> QueryTiming:
+    """Return a query's overhead by the time in which none of its stages ran, and its trigger."""
+    overhead = float(np.mean([max(0.0, batch.seconds - _stage_seconds(batch)) for batch in batches]))
+    interval = max(0.0, query.interval)
+    phase = (batches[-1].start - now) % interval if interval > 0 else 0.0
+    return QueryTiming(overhead, interval, phase)
+
+
+def _stage_seconds(batch: BatchReport) -> float:
+    """Return the time in which some stage of a batch had been submitted and was not finished."""
+    spans = sorted(
+        (run.submitted or min(task.launch for task in run.tasks), max(task.finish for task in run.tasks))
+        for run in batch.stages
+        if run.tasks
+    )
+    total, end = 0.0, float("-inf")
+    for start, finish in spans:
+        total += max(0.0, finish - max(start, end))
+        end = max(end, finish)
+    return total

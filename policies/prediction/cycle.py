@@ -1,0 +1,144 @@
+"""Cycle formula: batch durations of queries that share executors, in closed form.
+
+A query's batch lasts as long as the larger of two:
+
+    its own path     overhead + sum over its stages of the slowest executor
+    its cycle        on any executor that it uses, what everybody does there while one of its batches lasts
+
+    T[q] = max(own[q], max over e of sum over p of work[p, e] x min(1, T[q] / period[p])),  period = max(T, interval)
+
+Queries that wait for a trigger are met at work with some probability only, and are waited for in addition to the own
+path: the mean residual work, sum over p of work[p, e]^2 / (2 period[p]). With queries back to back the second line is
+the throughput bound of a closed system (Lazowska and others, Quantitative System Performance, 1984, chapter 5).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from rechannel.policies.analysis.placement_cost import finish_times
+from rechannel.policies.model.arrays import BoolArray, FloatArray
+from rechannel.policies.model.cluster import Cluster
+from rechannel.policies.model.placement import Placement
+from rechannel.policies.model.workload import Workload
+from rechannel.policies.prediction.model import PredictionModel, QueryTiming
+
+__all__ = ["QueryWork", "assume_timing", "batch_seconds", "estimate_batches", "query_work"]
+
+_ROUNDS = 12
+_IDLE = 1.05  # times its batch that the period of a query with a trigger has at least
+
+
+@dataclass(frozen=True, eq=False)
+class QueryWork:
+    """Work of the queries under one placement.
+
+    ``path`` (Q,) is the seconds of each query's stages one after the other, undisturbed; ``work`` (Q, E) the seconds
+    for which a batch keeps each executor at work, all its cores together.
+    """
+
+    path: FloatArray
+    work: FloatArray
+
+
+def query_work(model: PredictionModel, placement: Placement) -> QueryWork:
+    """Return what every query does under a placement; queries in the order of the workload."""
+    cluster, workload = model.cluster, model.workload
+    index = {query: number for number, query in enumerate(workload.queries)}
+    path, work = np.zeros(len(index)), np.zeros((len(index), cluster.size))
+    capacity = cluster.cores * cluster.speed
+    for stage in workload.stages:
+        if stage.placeable:
+            at = placement[stage.key]
+            share = np.bincount(at[at >= 0], stage.busy[at >= 0], cluster.size) / capacity
+            longest = float((finish_times(cluster, stage.busy, at) / cluster.speed).max())
+        else:
+            share, longest = model.floating_work(stage)
+        work[index[stage.query]] += share
+        path[index[stage.query]] += longest
+    return QueryWork(path, work)
+
+
+def estimate_batches(model: PredictionModel, placement: Placement) -> dict[str, float]:
+    """Return the duration of each query's batches in seconds."""
+    work = query_work(model, placement)
+    timings = [model.timing_of(query) for query in model.workload.queries]
+    overhead = np.array([timing.overhead for timing in timings])
+    interval = np.array([timing.interval for timing in timings])
+    seconds = batch_seconds(work.path, work.work, overhead, interval)
+    return dict(zip(model.workload.queries, seconds.tolist(), strict=True))
+
+
+def batch_seconds(path: FloatArray, work: FloatArray, overhead: FloatArray, interval: FloatArray) -> FloatArray:
+    """Return the duration of each query's batches by the cycle formula, (Q,).
+
+    Parameters
+    ----------
+    path
+        Seconds of the stages of each query, undisturbed, (Q,).
+    work
+        Seconds for which a batch of each query keeps each executor at work, (Q, E).
+    overhead, interval
+        Of each query in seconds, (Q,); interval 0: back to back.
+    """
+    own = overhead + path
+    seconds = own.copy()
+    if len(own) < 2:
+        return seconds
+    uses = work > 0
+    waits = interval > 0
+    for _ in range(_ROUNDS):
+        period = np.maximum(np.maximum(seconds, interval), 1e-9)
+        before = seconds
+        seconds = np.maximum(own + _waiting(work, uses, waits, period), _cycle(work, uses, seconds, period))
+        if np.allclose(seconds, before, rtol=1e-4):
+            break
+    return seconds
+
+
+def _cycle(work: FloatArray, uses: BoolArray, seconds: FloatArray, period: FloatArray) -> FloatArray:
+    """Return what everybody does on the busiest executor of each query while one of its batches lasts, (Q,)."""
+    share = np.minimum(1.0, seconds[:, None] / period[None, :])  # of p's batch, within one of q's
+    np.fill_diagonal(share, 1.0)
+    return np.asarray(np.where(uses, share @ work, 0.0).max(axis=1))
+
+
+def _waiting(work: FloatArray, uses: BoolArray, waits: BoolArray, period: FloatArray) -> FloatArray:
+    """Return how long each query waits for the work of others that it meets, where any of both has a trigger, (Q,)."""
+    met = work**2 / (2 * period[:, None])
+    triggered = met * waits[:, None]
+    total = np.where(waits[:, None], met.sum(axis=0)[None, :] - met, triggered.sum(axis=0)[None, :] - triggered)
+    # The wait counts on the executor that is waited for longest among those that bind the query.
+    binding = work >= 0.8 * work.max(axis=1, keepdims=True)
+    return np.asarray(np.where(uses & binding, total, 0.0).max(axis=1))
+
+
+def assume_timing(
+    cluster: Cluster,
+    workload: Workload,
+    placement: Placement,
+    seconds: Mapping[str, float],
+    period: Mapping[str, float],
+) -> PredictionModel:
+    """Return a model of a workload whose timing is not measured, as in simulations.
+
+    Parameters
+    ----------
+    cluster, workload, placement
+        What runs now, and where.
+    seconds, period
+        Query -> seconds of a batch, and from the start of one to the start of the next. Where they are missing, a batch
+        lasts as long as its path, and the period follows from the rate of its stages.
+    """
+    model = PredictionModel(cluster, workload, {})
+    paths = query_work(model, placement).path
+    timing = {}
+    for query, path in zip(workload.queries, paths.tolist(), strict=True):
+        rate = max(stage.batches_per_second for stage in model.stages_of(query))
+        lasts = seconds.get(query, path)
+        every = period.get(query, 1.0 / rate if rate > 0 else 0.0)
+        timing[query] = QueryTiming(max(0.0, lasts - path), every if every > _IDLE * lasts else 0.0)
+    return PredictionModel(cluster, workload, timing)

@@ -1,0 +1,244 @@
+"""Fewest moves: the smallest part of a change of placement that brings most of its gain.
+
+From the present placement moves are added one at a time, each the one that shortens the batches most (steepest
+descent): once from among the moves of a proposed placement, once from among all moves off the executors that hold a
+query up. Both ways give a curve of gain against moves. Of all points that bring 90 % of the largest gain, and the
+busiest executor within 5 % of the least busy answer's, the one with the fewest moves is taken, without moves that add
+nothing.
+
+Durations are those of the cycle formula (:mod:`rechannel.policies.prediction.cycle`), each over the present one, so
+that a query with short batches counts as much as one with long ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+
+from rechannel.policies.analysis.placement_cost import task_slots
+from rechannel.policies.model.arrays import FloatArray, IntArray
+from rechannel.policies.model.cluster import UNPLACED
+from rechannel.policies.model.placement import Placement
+from rechannel.policies.prediction.cycle import batch_seconds
+from rechannel.policies.prediction.model import PredictionModel
+
+__all__ = ["fewest_moves"]
+
+_SHARE = 0.9  # of the largest gain
+_NEAR = 1.05  # times the busiest executor of the best placement
+_LEAST = 0.002  # of the batch time: what a move has to bring
+_EVENNESS = 0.02  # weight of even executors: moves that prepare the next one
+_TARGETS = 4  # of the least busy executors, for each move
+_SOURCES = 3  # busiest executors that moves come off
+_MOST_UNITS = 24  # of each of them
+
+
+@dataclass(frozen=True)
+class _Unit:
+    stage: int
+    partition: int
+
+
+class _State:
+    """A placement with the sums that its duration is computed from; moves change it in place."""
+
+    def __init__(self, model: PredictionModel, placement: Placement) -> None:
+        workload, cluster = model.workload, model.cluster
+        self.model = model
+        self.stages = workload.placeable
+        self._query = {query: index for index, query in enumerate(workload.queries)}
+        self._stage_query = [self._query[stage.query] for stage in self.stages]
+        self._capacity = cluster.cores * cluster.speed
+        self._slots = task_slots(cluster)
+        self.at = [placement[stage.key].copy() for stage in self.stages]
+        self._sums = np.array(
+            [
+                np.bincount(at[at >= 0], stage.busy[at >= 0], cluster.size)
+                for stage, at in zip(self.stages, self.at, strict=True)
+            ]
+        ).reshape(len(self.stages), cluster.size)
+        self._largest = [self._longest_tasks(index) for index in range(len(self.stages))]
+        floating = [stage for stage in workload.stages if not stage.placeable]
+        self._fixed_path = np.zeros(len(self._query))
+        self._fixed = np.zeros((len(self._query), cluster.size))
+        for stage in floating:
+            share, longest = model.floating_work(stage)
+            self._fixed[self._query[stage.query]] += share
+            self._fixed_path[self._query[stage.query]] += longest
+        timings = [model.timing_of(query) for query in self._query]
+        self._overhead = np.array([timing.overhead for timing in timings])
+        self._interval = np.array([timing.interval for timing in timings])
+
+    def _longest_tasks(self, stage: int) -> FloatArray:
+        """Return the longest task of a stage on each executor, (E,): where cores are several, it bounds the stage."""
+        longest = np.zeros(self.model.cluster.size)
+        at = self.at[stage]
+        np.maximum.at(longest, at[at >= 0], self.stages[stage].busy[at >= 0])
+        return longest
+
+    def move(self, stage: int, partition: int, target: int) -> int:
+        """Move a partition; return where it was."""
+        source = int(self.at[stage][partition])
+        busy = self.stages[stage].busy[partition]
+        if source >= 0:
+            self._sums[stage, source] -= busy
+        self._sums[stage, target] += busy
+        self.at[stage][partition] = target
+        if self._slots.max() > 1:
+            self._largest[stage] = self._longest_tasks(stage)
+        return source
+
+    def seconds(self) -> FloatArray:
+        """Return the predicted batch of each query, (Q,)."""
+        path, work = self._fixed_path.copy(), self._fixed.copy()
+        shares = self._sums / self._capacity
+        for stage, query in enumerate(self._stage_query):
+            slowest = shares[stage]
+            if self._slots.max() > 1:
+                slowest = np.maximum(slowest, self._largest[stage] / self.model.cluster.speed)
+            path[query] += slowest.max()
+            work[query] += shares[stage]
+        return batch_seconds(path, work, self._overhead, self._interval)
+
+    def loads(self) -> FloatArray:
+        """Return the seconds of everybody's work on each executor in one batch of each, (E,)."""
+        return np.asarray((self._sums.sum(axis=0) / self._capacity) + self._fixed.sum(axis=0))
+
+    def placement(self) -> Placement:
+        """Return the placement as it is now."""
+        return Placement({stage.key: at.copy() for stage, at in zip(self.stages, self.at, strict=True)})
+
+
+@dataclass(frozen=True)
+class _Step:
+    """A point of the curve: the move that leads to it, and what holds there."""
+
+    stage: int
+    partition: int
+    target: int
+    cost: float
+    busiest: float
+
+
+def fewest_moves(
+    model: PredictionModel, current: Placement, proposed: Placement, *, most: int = 200, own: bool = True
+) -> Placement:
+    """Return the placement that brings most of the possible gain by the fewest moves from the present one.
+
+    Partitions of ``current`` that cannot stay (on no executor, or on an unavailable one) are where ``proposed`` puts
+    them.
+
+    Parameters
+    ----------
+    model
+        What runs, and how long it takes.
+    current, proposed
+        The present placement, and the one that a policy proposes.
+    most
+        Moves of one curve.
+    own
+        Whether moves that are not part of the proposal are tried too.
+    """
+    start = _forced(model, current, proposed)
+    base = _State(model, start).seconds()
+    curves = [
+        _descend(_State(model, start), base, most, proposed=proposed),
+        _descend(_State(model, start), base, most, proposed=None) if own else [],
+    ]
+    first = _State(model, start)
+    points = [(0, curves[0][:0], 1.0, float(first.loads().max()))]
+    points += [
+        (count, curve[:count], curve[count - 1].cost, curve[count - 1].busiest)
+        for curve in curves
+        for count in range(1, len(curve) + 1)
+    ]
+    lowest = min(point[2] for point in points)
+    enough = [point for point in points if 1.0 - point[2] >= _SHARE * (1.0 - lowest) - 1e-12]
+    busiest = min(point[3] for point in enough)
+    near = [point for point in enough if point[3] <= _NEAR * busiest] or enough
+    chosen = min(near, key=lambda point: (point[0], point[2]))
+    return _pruned(model, start, chosen[1], base)
+
+
+def _forced(model: PredictionModel, current: Placement, proposed: Placement) -> Placement:
+    available = model.cluster.available
+    return Placement(
+        {key: np.where((at == UNPLACED) | ~available[at], proposed[key], at) for key, at in current.assignments.items()}
+    )
+
+
+def _cost(state: _State, base: FloatArray) -> float:
+    """Return the mean of the queries' batches over their present ones."""
+    return float((state.seconds() / np.maximum(base, 1e-9)).mean())
+
+
+def _soft_cost(state: _State, base: FloatArray, square: float) -> float:
+    loads = state.loads()
+    return _cost(state, base) + _EVENNESS * float(loads @ loads) / square
+
+
+def _descend(state: _State, base: FloatArray, most: int, proposed: Placement | None) -> list[_Step]:
+    """Return the moves of the steepest descent with the cost after each of them."""
+    square = max(float(state.loads() @ state.loads()), 1e-12)
+    soft = _soft_cost(state, base, square)
+    steps: list[_Step] = []
+    while len(steps) < most:
+        best: tuple[float, int, int, int] | None = None
+        for stage, partition, target in _candidates(state, proposed):
+            source = state.move(stage, partition, target)
+            after = _soft_cost(state, base, square)
+            state.move(stage, partition, source)
+            if best is None or after < best[0] - 1e-12:
+                best = after, stage, partition, target
+        if best is None or best[0] >= soft - 1e-4:
+            break
+        soft = best[0]
+        state.move(*best[1:])
+        steps.append(_Step(*best[1:], _cost(state, base), float(state.loads().max())))
+    return steps
+
+
+def _candidates(state: _State, proposed: Placement | None) -> Iterable[tuple[int, int, int]]:
+    """Yield moves worth trying: stage, partition, target."""
+    loads = state.loads()
+    if proposed is not None:
+        for stage, at in enumerate(state.at):
+            planned = proposed[state.stages[stage].key]
+            for partition in np.flatnonzero(at != planned).tolist():
+                yield stage, partition, int(planned[partition])
+        return
+    available = np.flatnonzero(state.model.cluster.available)
+    order = available[np.argsort(loads[available], kind="stable")]
+    targets, sources = order[:_TARGETS].tolist(), order[::-1][:_SOURCES]
+    for stage, at in enumerate(state.at):
+        busy = state.stages[stage].busy
+        for source in sources.tolist():
+            for partition in _by_weight(np.flatnonzero(at == source), busy):
+                for target in targets:
+                    if target != source:
+                        yield stage, partition, target
+
+
+def _by_weight(partitions: IntArray, busy: FloatArray) -> list[int]:
+    order = partitions[np.argsort(-busy[partitions], kind="stable")]
+    return [int(partition) for partition in order[:_MOST_UNITS] if busy[partition] > 0]
+
+
+def _pruned(model: PredictionModel, start: Placement, steps: list[_Step], base: FloatArray) -> Placement:
+    """Return the placement of the steps without those that add nothing."""
+    state = _State(model, start)
+    origin: dict[tuple[int, int], int] = {}
+    for step in steps:
+        origin.setdefault((step.stage, step.partition), int(state.at[step.stage][step.partition]))
+        state.move(step.stage, step.partition, step.target)
+    cost = _cost(state, base)
+    for (stage, partition), source in origin.items():
+        target = state.move(stage, partition, source)
+        without = _cost(state, base)
+        if without <= cost + _LEAST:
+            cost = min(cost, without)
+        else:
+            state.move(stage, partition, target)
+    return state.placement()

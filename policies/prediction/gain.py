@@ -1,0 +1,152 @@
+"""Predicted change of every query's batches by a placement, with its uncertainty.
+
+Both placements are replayed on the same draws: each draw takes the work of every partition from its estimate's
+distribution, and the noise of its tasks with it. What is measured now, times the predicted ratio, is the prediction: a
+part that the replay misses under both placements cancels out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from rechannel.policies.model.arrays import FloatArray
+from rechannel.policies.model.placement import Placement
+from rechannel.policies.model.workload import Workload
+from rechannel.policies.prediction.model import PredictionModel
+from rechannel.policies.prediction.replay import replay
+
+__all__ = ["CONFIDENCE", "PredictedChange", "Residual", "predict_changes", "residuals"]
+
+CONFIDENCE = 1.645
+"""Standard errors of a bound at 95 % confidence on one side."""
+_ROUNDING = 1e-9
+
+
+@dataclass(frozen=True)
+class PredictedChange:
+    """Prediction for one query; times in seconds a batch.
+
+    Attributes
+    ----------
+    before, after
+        Mean batch under both placements, by the replay.
+    p95_after
+        95th percentile of the batches after.
+    ratio, error
+        Mean of after over before, and its standard error over the draws.
+    """
+
+    before: float
+    after: float
+    p95_after: float
+    ratio: float
+    error: float
+
+    @property
+    def least_gain(self) -> float:
+        """Lower confidence bound (95 %) of the share that is saved."""
+        return 1.0 - self.ratio - CONFIDENCE * self.error
+
+    @property
+    def largest_loss(self) -> float:
+        """Upper confidence bound (95 %) of the share that is added."""
+        return self.ratio + CONFIDENCE * self.error - 1.0
+
+
+def _draw_workloads(model: PredictionModel, draws: int, seed: int) -> list[Workload]:
+    """Return workloads drawn from the distribution of the estimated work."""
+    random = np.random.default_rng(seed)
+    drawn = []
+    for _ in range(draws):
+        stages = tuple(
+            replace(stage, busy=stage.busy * _factors(random, model.spread[stage.key].doubt))
+            if stage.key in model.spread
+            else stage
+            for stage in model.workload.stages
+        )
+        drawn.append(Workload(stages, model.workload.streams))
+    return drawn
+
+
+def _factors(random: np.random.Generator, doubt: FloatArray) -> FloatArray:
+    return np.asarray(np.exp(random.normal(-(doubt**2) / 2, doubt)))
+
+
+def predict_changes(
+    model: PredictionModel, current: Placement, planned: Placement, *, draws: int = 8, batches: int = 8, seed: int = 0
+) -> dict[str, PredictedChange]:
+    """Predict the change of every query's batches between two placements.
+
+    Parameters
+    ----------
+    model
+        What runs, with its uncertainty.
+    current, planned
+        The placements to compare.
+    draws, batches
+        Replays of each placement, and batches of the slowest query in each.
+    seed
+        Of draws and noise.
+    """
+    taken: dict[str, list[tuple[float, float, float]]] = {query: [] for query in model.workload.queries}
+    for number, workload in enumerate(_draw_workloads(model, draws, seed)):
+        drawn = replace(model, workload=workload)
+        before, after = (
+            replay(drawn, placement, batches=batches, seed=seed + number) for placement in (current, planned)
+        )
+        for query, results in taken.items():
+            results.append(
+                (float(before[query].mean()), float(after[query].mean()), float(np.quantile(after[query], 0.95)))
+            )
+    return {query: _change(np.array(results)) for query, results in taken.items()}
+
+
+def _change(results: FloatArray) -> PredictedChange:
+    """Summarize the draws of one query, (draws, 3)."""
+    before, after, p95 = results.mean(axis=0).tolist()
+    ratios = results[:, 1] / np.maximum(results[:, 0], _ROUNDING)
+    return PredictedChange(
+        before, after, p95, after / max(before, _ROUNDING), float(ratios.std(ddof=1)) if len(ratios) > 1 else 0.0
+    )
+
+
+@dataclass(frozen=True)
+class Residual:
+    """Difference of a query's replayed batches from the measured ones, as a share of the measured mean.
+
+    ``error`` is its standard error by the number of batches measured.
+    """
+
+    share: float
+    error: float
+
+
+def residuals(
+    model: PredictionModel, placement: Placement, measured: Mapping[str, FloatArray], *, batches: int = 20
+) -> dict[str, Residual]:
+    """Return how far the replay is from what was measured under the same placement.
+
+    Parameters
+    ----------
+    model, placement
+        What ran, and where.
+    measured
+        Query -> seconds of its batches, (B,); queries without batches are left out.
+    batches
+        Batches of the slowest query that are replayed.
+    """
+    replayed = replay(model, placement, batches=batches)
+    return {
+        query: _residual(replayed[query], seconds)
+        for query, seconds in measured.items()
+        if len(seconds) and query in replayed and float(seconds.mean()) > 0
+    }
+
+
+def _residual(replayed: FloatArray, seconds: FloatArray) -> Residual:
+    mean = float(seconds.mean())
+    spread = max(float(seconds.std()), float(replayed.std())) if len(seconds) > 1 else float(replayed.std())
+    return Residual(float(replayed.mean()) / mean - 1.0, spread / mean / len(seconds) ** 0.5)

@@ -1,0 +1,97 @@
+"""Input of every prediction: work of each task with its uncertainty, and the timing of each query."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from rechannel.policies.analysis.placement_cost import task_slots
+from rechannel.policies.model.arrays import FloatArray, ModelError
+from rechannel.policies.model.cluster import Cluster
+from rechannel.policies.model.workload import Stage, Workload
+
+__all__ = ["FloatingTasks", "PredictionModel", "QueryTiming", "StageSpread"]
+
+
+@dataclass(frozen=True)
+class QueryTiming:
+    """Timing of one query, in seconds.
+
+    Attributes
+    ----------
+    overhead
+        Part of a batch in which none of its stages runs: planning, logs, commit.
+    interval
+        Interval of its trigger; 0 for a query whose batches follow each other without a pause.
+    phase
+        Start of its first replayed batch, from the start of the replay.
+    """
+
+    overhead: float
+    interval: float = 0.0
+    phase: float = 0.0
+
+
+@dataclass(frozen=True, eq=False)
+class StageSpread:
+    """Uncertainty of a placeable stage's work.
+
+    ``doubt`` (n,) is the standard error of the logarithm of each partition's mean work; ``noise`` the standard
+    deviation of the logarithm of a single task's work from batch to batch.
+    """
+
+    doubt: FloatArray
+    noise: float
+
+
+@dataclass(frozen=True)
+class FloatingTasks:
+    """Tasks of a stage without state, which run on any executor: ``count`` a batch, of ``seconds`` each."""
+
+    count: int
+    seconds: float
+
+
+@dataclass(frozen=True, eq=False)
+class PredictionModel:
+    """Cluster, work and timing that a batch is predicted from.
+
+    ``timing``: query -> its timing. ``spread``: key of a placeable stage -> its uncertainty; without, it is taken as
+    certain. ``floating``: key of a stage -> its tasks; a floating stage without runs where the workload says, divided
+    over the cores.
+    """
+
+    cluster: Cluster
+    workload: Workload
+    timing: Mapping[str, QueryTiming]
+    spread: Mapping[str, StageSpread] = field(default_factory=dict)
+    floating: Mapping[str, FloatingTasks] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for key, spread in self.spread.items():
+            if len(spread.doubt) != self.workload.stage(key).n:
+                raise ModelError(f"spread of {key!r}: expected {self.workload.stage(key).n} entries")
+
+    def timing_of(self, query: str) -> QueryTiming:
+        """Return the timing of a query; one that was not measured begins as often as its stages run."""
+        if query in self.timing:
+            return self.timing[query]
+        rate = max(stage.batches_per_second for stage in self.stages_of(query))
+        return QueryTiming(0.0, 1.0 / rate if rate > 0 else 0.0)
+
+    def stages_of(self, query: str) -> tuple[Stage, ...]:
+        """Return the stages of a query in the order they run."""
+        return tuple(stage for stage in self.workload.stages if stage.query == query)
+
+    def floating_work(self, stage: Stage) -> tuple[FloatArray, float]:
+        """Return core seconds of a floating stage on each executor, (E,), and its time if nothing else runs."""
+        cluster = self.cluster
+        tasks = self.floating.get(stage.key)
+        capacity = cluster.cores * cluster.speed
+        if tasks is None:
+            return stage.busy / capacity, float((stage.busy / capacity).max())
+        slots = task_slots(cluster)
+        turns = -(-tasks.count // int(slots.sum()))
+        return np.asarray(tasks.count * tasks.seconds * slots / slots.sum() / capacity), turns * tasks.seconds

@@ -1,0 +1,201 @@
+"""Replay of micro-batches under a placement, task by task.
+
+Each query plans a batch (its overhead), runs its stages one after the other, and begins the next batch at once or at
+the next tick of its trigger. Tasks are pinned to their executor and run on its cores in the order of Spark's FIFO
+scheduler: the tasks of the job that was submitted first come first, whatever stage they are of
+(``FIFOSchedulingAlgorithm``), and nothing is preempted. The tasks of a floating stage run on any free core.
+
+The work of a task varies from batch to batch by the noise that was measured of its stage: the mean of the slowest of
+several noisy executors is longer than the slowest of their means. Equal seeds give equal noise under every placement,
+so that two placements are compared on the same batches.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from rechannel.policies.analysis.placement_cost import task_slots
+from rechannel.policies.model.arrays import FloatArray
+from rechannel.policies.model.cluster import UNPLACED
+from rechannel.policies.model.placement import Placement
+from rechannel.policies.prediction.cycle import estimate_batches
+from rechannel.policies.prediction.model import PredictionModel
+
+__all__ = ["replay"]
+
+_LEAST_TASKS = 2_000  # tasks and batches of one replay
+_ROUNDS = 4  # times the batches asked for that all queries' tasks may run; a query too slow for that has fewer batches
+_WARM_UP = 2  # batches of each query that are not counted
+_SHORTEST_BATCH = 1e-3  # seconds
+_ANYWHERE = -1  # executor of a task that may run on any
+
+
+@dataclass
+class _Query:
+    number: int
+    overhead: float
+    interval: float
+    stages: list[tuple[list[int], FloatArray]]  # executor of each task; seconds of each task in each batch, (B, n)
+    phase: float
+    start: float = 0.0
+    batch: int = 0
+    job: int = 0
+    left: int = 0
+    durations: list[float] = field(default_factory=list)
+
+
+def replay(model: PredictionModel, placement: Placement, *, batches: int = 10, seed: int = 0) -> dict[str, FloatArray]:
+    """Return the durations of some batches of each query in seconds, at least one each.
+
+    Parameters
+    ----------
+    model, placement
+        What runs, and where. Partitions on no executor run nowhere.
+    batches
+        Batches of the slowest query; the others run as many as fit beside them, up to four times as many. Where others
+        are so much faster that this would take too long, it has fewer, or the one of the cycle formula.
+    seed
+        Of the noise.
+    """
+    queries = _queries(model, placement, batches, seed)
+    _Run(queries, task_slots(model.cluster).tolist(), batches + _WARM_UP).run()
+    names = model.workload.queries
+    if not all(query.durations for query in queries):
+        estimate = estimate_batches(model, placement)
+        for query, seconds in zip(queries, estimate.values(), strict=True):
+            query.durations = query.durations or [seconds]
+    return {
+        name: np.array(query.durations[_WARM_UP:] or query.durations)
+        for name, query in zip(names, queries, strict=True)
+    }
+
+
+def _queries(model: PredictionModel, placement: Placement, batches: int, seed: int) -> list[_Query]:
+    cluster, slots = model.cluster, task_slots(model.cluster)
+    queries = []
+    for number, name in enumerate(model.workload.queries):
+        timing = model.timing_of(name)
+        stages = []
+        for position, stage in enumerate(model.stages_of(name)):
+            tasks_anywhere = model.floating.get(stage.key)
+            if tasks_anywhere is not None:
+                executors = np.full(tasks_anywhere.count, _ANYWHERE)
+                work, noise = np.full(tasks_anywhere.count, tasks_anywhere.seconds), 0.0
+            elif stage.placeable:
+                at = placement[stage.key]
+                tasks = np.flatnonzero(at != UNPLACED)
+                executors, work = at[tasks], stage.busy[tasks]
+                spread = model.spread.get(stage.key)
+                noise = spread.noise if spread is not None else 0.0
+            else:
+                ran = np.flatnonzero(stage.busy > 0)
+                executors = np.repeat(ran, slots[ran])
+                work, noise = stage.busy[executors] / slots[executors], 0.0
+            speed = np.where(executors == _ANYWHERE, 1.0, cluster.speed[executors])
+            seconds = np.tile(work / speed, (batches + _WARM_UP, 1))
+            if noise > 0:
+                random = np.random.default_rng((seed, number, position))
+                drawn = random.normal(-(noise**2) / 2, noise, (batches + _WARM_UP, stage.n))
+                seconds *= np.exp(drawn[:, tasks])
+            if len(executors):
+                stages.append((executors.tolist(), seconds))
+        queries.append(_Query(number, timing.overhead, timing.interval, stages, timing.phase, start=timing.phase))
+    return queries
+
+
+class _Run:
+    """One replay; time is in seconds from its start."""
+
+    def __init__(self, queries: list[_Query], slots: list[int], batches: int) -> None:
+        self._queries = queries
+        self._batches = batches
+        self._free = list(slots)
+        # Tasks without an executor wait in the last queue, of which every executor takes.
+        self._waiting: list[list[tuple[int, int, int, float, int]]] = [[] for _ in (*slots, _ANYWHERE)]
+        self._events: list[tuple[float, int, int, int]] = []  # time, order, query, executor; -1: a stage, -2: a batch
+        self._order = 0
+        self._jobs = 0
+        self._stage = [0] * len(queries)
+        tasks = sum(len(executors) for query in queries for executors, _ in query.stages)
+        self._tasks_left = max(_LEAST_TASKS, _ROUNDS * batches * tasks)
+
+    def run(self) -> None:
+        for query in self._queries:
+            self._push(query.start, query.number, -2)
+        unfinished = {query.number for query in self._queries}
+        while self._events and unfinished:
+            now, _, number, executor = heapq.heappop(self._events)
+            query = self._queries[number]
+            if executor == -2:
+                self._push(now + max(query.overhead, _SHORTEST_BATCH), number, -1)
+            elif executor == -1:
+                self._jobs += 1
+                query.job = self._jobs
+                self._stage[number] = 0
+                self._submit(query, now)
+            else:
+                self._task_ended(query, executor, now)
+            if len(query.durations) >= self._batches:
+                unfinished.discard(number)
+            if self._tasks_left < 0:
+                break
+
+    def _push(self, when: float, number: int, executor: int) -> None:
+        self._order += 1
+        heapq.heappush(self._events, (when, self._order, number, executor))
+
+    def _submit(self, query: _Query, now: float) -> None:
+        """Submit the next stage of a query's batch, or finish the batch."""
+        position = self._stage[query.number]
+        if position == len(query.stages):
+            self._finish(query, now)
+            return
+        self._stage[query.number] = position + 1
+        executors, seconds = query.stages[position]
+        work = seconds[query.batch % len(seconds)].tolist()
+        query.left = len(executors)
+        self._tasks_left -= len(executors)
+        touched = set()
+        for task, (executor, took) in enumerate(zip(executors, work, strict=True)):
+            heapq.heappush(self._waiting[executor], (query.job, position, task, took, query.number))
+            touched.add(executor)
+        if _ANYWHERE in touched:
+            touched = set(range(len(self._free)))
+        order = sorted(touched, key=lambda executor: (-self._free[executor], executor))
+        while any(self._start_task(executor, now) for executor in order):
+            pass
+
+    def _start_task(self, executor: int, now: float) -> bool:
+        """Start the first waiting task of an executor with a free core; return whether there is one."""
+        own, anywhere = self._waiting[executor], self._waiting[_ANYWHERE]
+        if not self._free[executor] or not (own or anywhere):
+            return False
+        self._free[executor] -= 1
+        queue = anywhere if not own or (anywhere and anywhere[0] < own[0]) else own
+        _, _, _, took, number = heapq.heappop(queue)
+        self._push(now + took, number, executor)
+        return True
+
+    def _task_ended(self, query: _Query, executor: int, now: float) -> None:
+        self._free[executor] += 1
+        query.left -= 1
+        if not query.left:
+            self._submit(query, now)
+        self._start_task(executor, now)
+
+    def _finish(self, query: _Query, now: float) -> None:
+        if len(query.durations) < 4 * self._batches:
+            query.durations.append(now - query.start)
+        query.batch += 1
+        self._tasks_left -= 1
+        following = now
+        if query.interval > 0:
+            # As Spark's ProcessingTimeExecutor: a tick that passed during a batch is made up for once, at once.
+            ticks = math.floor((query.start - query.phase) / query.interval + 1e-9) + 1
+            following = max(now, query.phase + ticks * query.interval)
+        query.start = following
+        self._push(following, query.number, -2)

@@ -1,0 +1,121 @@
+"""Work of each partition, estimated from its rows and its own past, with a standard error.
+
+Rows are counted exactly, while the seconds of single tasks are noisy. So seconds are fitted to rows over the whole
+stage first, and a partition deviates from that line only as far as its own tasks show it:
+
+    log(seconds) = log(overhead + cost x rows) + deviation[partition] + noise
+    deviation ~ normal(0, between), noise ~ normal(0, within)
+
+``within`` and ``between`` are the components of variance of the stage (method of moments), and the estimated deviation
+is its posterior mean (empirical Bayes; Efron and Morris 1975): the mean of the partition's own residuals, shrunk by
+``between / (between + within / tasks)``. What is optimized on such estimates is not a selection of the luckiest tasks.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from rechannel.policies.model.arrays import FloatArray, IntArray, check_lengths
+
+__all__ = ["FittedWork", "TaskSamples", "fit_work"]
+
+_LEAST_NOISE = 0.02
+_PRIOR_NOISE = 0.3  # standard deviation that counts where a stage has a single task a partition
+_SHORTEST = 1e-4  # seconds; shorter tasks are clock ticks
+_LEAST_SHARE = 0.02  # of the mean seconds of a task: the line is not trusted below
+_ROUNDS = 3
+
+
+@dataclass(frozen=True, eq=False)
+class TaskSamples:
+    """Observed tasks of one stage, one entry for each.
+
+    ``seconds`` are those of a reference executor, ``batch`` numbers the batches.
+    """
+
+    partition: IntArray
+    batch: IntArray
+    seconds: FloatArray
+    rows: FloatArray
+
+    def __post_init__(self) -> None:
+        check_lengths("samples: ", len(self.partition), batch=self.batch, seconds=self.seconds, rows=self.rows)
+
+
+@dataclass(frozen=True, eq=False)
+class FittedWork:
+    """Expected seconds of each partition's task, (n,), and their uncertainty.
+
+    ``doubt`` (n,) is the standard error of the logarithm of ``seconds``; ``noise`` the standard deviation of the
+    logarithm of a single task's seconds.
+    """
+
+    seconds: FloatArray
+    doubt: FloatArray
+    noise: float
+
+
+def fit_work(samples: TaskSamples, rows: FloatArray, mean: FloatArray) -> FittedWork:
+    """Estimate the work of each partition of a stage in its next batches.
+
+    Parameters
+    ----------
+    samples
+        Tasks of the last batches.
+    rows
+        Rows of each partition in the batches to predict, (n,).
+    mean
+        Mean seconds of each partition in the newest batches, (n,): the answer where nothing was sampled.
+    """
+    size = len(rows)
+    valid = (samples.partition >= 0) & (samples.partition < size) & (samples.seconds > _SHORTEST)
+    partition, seconds = samples.partition[valid], samples.seconds[valid]
+    if not len(seconds):
+        return FittedWork(mean, np.full(size, _PRIOR_NOISE), _PRIOR_NOISE)
+    overhead, slope = _fit_line(np.maximum(samples.rows[valid], 0.0), seconds)
+    floor = _LEAST_SHARE * float(seconds.mean())
+    usual = np.maximum(overhead + slope * np.maximum(samples.rows[valid], 0.0), floor)
+    residual = np.log(seconds / usual)
+    count = np.bincount(partition, minlength=size)
+    own = np.bincount(partition, residual, size) / np.maximum(count, 1)
+    level = float(residual.mean())
+    within, between = _components(residual, own, level, partition, count)
+    shrink = between / np.maximum(between + within / np.maximum(count, 1), 1e-12)
+    deviation = level + np.where(count > 0, shrink * (own - level), 0.0)
+    doubt = np.sqrt(np.where(count > 0, shrink * within / np.maximum(count, 1), between))
+    expected = np.maximum(overhead + slope * rows, floor) * np.exp(deviation + within / 2)
+    idle = (rows <= 0) & (count == 0)
+    return FittedWork(np.where(idle, mean, expected), doubt, max(_LEAST_NOISE, within**0.5))
+
+
+def _fit_line(rows: FloatArray, seconds: FloatArray) -> tuple[float, float]:
+    """Return overhead and cost per row by relative least squares; neither is negative."""
+    overhead, slope = float(seconds.mean()), 0.0
+    for _ in range(_ROUNDS):
+        weight = np.maximum(overhead + slope * rows, _LEAST_SHARE * float(seconds.mean())) ** -2
+        total, mean_rows, mean = weight.sum(), np.average(rows, weights=weight), np.average(seconds, weights=weight)
+        spread = float(weight @ (rows - mean_rows) ** 2)
+        if spread <= 1e-9 * max(float(total) * float(mean_rows) ** 2, 1e-300):
+            return float(mean), 0.0
+        slope = max(0.0, float(weight @ ((rows - mean_rows) * (seconds - mean))) / spread)
+        overhead = float(mean - slope * mean_rows)
+        if overhead < 0:
+            overhead, slope = 0.0, float(weight @ (rows * seconds)) / float(weight @ rows**2)
+    return overhead, slope
+
+
+def _components(
+    residual: FloatArray, own: FloatArray, level: float, partition: IntArray, count: IntArray
+) -> tuple[float, float]:
+    """Return the variance of one task's residual within a partition, and that between partitions."""
+    sampled = count > 0
+    free = len(residual) - int(sampled.sum())
+    within = float(((residual - own[partition]) ** 2).sum()) / free if free > 0 else _PRIOR_NOISE**2
+    partitions = int(sampled.sum())
+    if partitions < 2:
+        return within, 0.0
+    spread = float((count[sampled] * (own[sampled] - level) ** 2).sum()) / (partitions - 1)
+    usual = (len(residual) - float((count**2).sum()) / len(residual)) / (partitions - 1)
+    return within, max(0.0, (spread - within) / max(usual, 1e-12))

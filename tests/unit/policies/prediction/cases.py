@@ -1,0 +1,44 @@
+"""Queries that share executors, drawn from a seed, with known work."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from rechannel.policies.model.cluster import Cluster
+from rechannel.policies.model.placement import Placement
+from rechannel.policies.model.workload import Stage, Workload
+from rechannel.policies.prediction.model import PredictionModel, QueryTiming, StageSpread
+
+
+def cluster_of(executors: int, cores: int = 1) -> Cluster:
+    return Cluster(
+        tuple(str(number) for number in range(executors)),
+        tuple(f"node-{number}" for number in range(executors)),
+        np.full(executors, float(cores)),
+        np.full(executors, np.inf),
+        np.ones(executors),
+        np.ones(executors, dtype=bool),
+    )
+
+
+def stage(query: str, busy: list[float] | np.ndarray, ordinal: int = 0) -> Stage:
+    work = np.asarray(busy, dtype=np.float64)
+    return Stage(f"{query}/{ordinal}", query, True, 1.0, work, work * 1000, np.zeros(len(work)))
+
+
+def model_of(
+    stages: list[Stage], executors: int, *, overhead: float = 0.2, interval: float = 0.0, cores: int = 1
+) -> PredictionModel:
+    workload = Workload(tuple(stages))
+    timing = {query: QueryTiming(overhead, interval) for query in workload.queries}
+    return PredictionModel(cluster_of(executors, cores), workload, timing)
+
+
+def drawn(seed: int, *, queries: int = 2, executors: int = 4, noise: float = 0.0, doubt: float = 0.0):
+    """Return a model of skewed queries, and Spark's first placement of them."""
+    random = np.random.default_rng(seed)
+    stages = [stage(f"q{number}", random.lognormal(-1.5, 0.7, 12)) for number in range(queries)]
+    model = model_of(stages, executors)
+    spread = {it.key: StageSpread(np.full(it.n, doubt), noise) for it in stages}
+    at = Placement({it.key: random.permutation(np.arange(it.n) % executors) for it in stages})
+    return PredictionModel(model.cluster, model.workload, model.timing, spread), at

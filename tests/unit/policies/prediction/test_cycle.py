@@ -1,0 +1,40 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from rechannel.policies.model.placement import Placement
+from rechannel.policies.prediction.cycle import batch_seconds, estimate_batches
+from unit.policies.prediction.cases import drawn, model_of, stage
+
+
+def test_one_query_lasts_its_overhead_and_its_slowest_executor() -> None:
+    model = model_of([stage("q", [1.0, 2.0, 4.0])], 2, overhead=0.5)
+    assert estimate_batches(model, Placement({"q/0": np.array([0, 0, 1])})) == {"q": pytest.approx(4.5)}
+
+
+def test_queries_back_to_back_share_the_cycle_of_the_busiest_executor() -> None:
+    model = model_of([stage("q", [2.0, 1.0]), stage("r", [2.0, 1.0])], 2, overhead=0.1)
+    both = Placement({"q/0": np.array([0, 1]), "r/0": np.array([0, 1])})
+    apart = Placement({"q/0": np.array([0, 1]), "r/0": np.array([1, 0])})
+    assert list(estimate_batches(model, both).values()) == pytest.approx([4.0, 4.0])
+    assert list(estimate_batches(model, apart).values()) == pytest.approx([3.0, 3.0])
+
+
+def test_a_query_with_a_trigger_is_met_now_and_then() -> None:
+    work = np.array([[1.0], [1.0]])
+    seconds = batch_seconds(work[:, 0], work, np.zeros(2), np.array([10.0, 10.0]))
+    assert np.all((seconds > 1.0) & (seconds < 1.15))
+
+
+def test_no_query_is_faster_than_its_own_path() -> None:
+    for seed in range(20):
+        model, at = drawn(seed, queries=3)
+        alone = {
+            query: estimate_batches(
+                model_of(list(model.stages_of(query)), 4), Placement({f"{query}/0": at[f"{query}/0"]})
+            )
+            for query in model.workload.queries
+        }
+        together = estimate_batches(model, at)
+        assert all(together[query] >= alone[query][query] - 1e-9 for query in together)

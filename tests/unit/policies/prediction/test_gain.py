@@ -1,0 +1,40 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from rechannel.policies.model.placement import Placement
+from rechannel.policies.prediction.gain import predict_changes, residuals
+from rechannel.policies.prediction.replay import replay
+from unit.policies.prediction.cases import drawn, model_of, stage
+
+
+def test_the_change_of_an_evident_move_is_predicted_with_certainty() -> None:
+    model = model_of([stage("q", [2.0, 2.0])], 2, overhead=0.0)
+    change = predict_changes(model, Placement({"q/0": np.array([0, 0])}), Placement({"q/0": np.array([0, 1])}))["q"]
+    assert change.ratio == pytest.approx(0.5, abs=0.01)
+    assert change.error == pytest.approx(0.0, abs=1e-6)
+    assert change.least_gain == pytest.approx(0.5, abs=0.01)
+
+
+def test_staying_changes_nothing_whatever_the_doubt() -> None:
+    model, at = drawn(1, noise=0.3, doubt=0.3)
+    for change in predict_changes(model, at, at).values():
+        assert (change.ratio, change.error) == (pytest.approx(1.0), pytest.approx(0.0, abs=1e-9))
+
+
+def test_doubt_widens_the_bounds() -> None:
+    errors = []
+    for doubt in (0.02, 0.3):
+        model, at = drawn(2, queries=1, doubt=doubt)
+        planned = Placement({"q0/0": np.arange(12) % 4})
+        errors.append(predict_changes(model, at, planned)["q0"].error)
+    assert errors[1] > 3 * errors[0]
+
+
+def test_the_residual_is_the_difference_from_what_was_measured() -> None:
+    model, at = drawn(4, queries=1)
+    measured = replay(model, at, batches=5)["q0"]
+    difference = residuals(model, at, {"q0": measured * 2, "unknown": measured, "idle": np.empty(0)})
+    assert set(difference) == {"q0"}
+    assert difference["q0"].share == pytest.approx(-0.5, abs=0.01)

@@ -1,0 +1,53 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from rechannel.policies.prediction.work import TaskSamples, fit_work
+
+
+def samples(work: np.ndarray, rows: np.ndarray, batches: int, noise: float, seed: int = 0) -> TaskSamples:
+    random = np.random.default_rng(seed)
+    seconds = work * random.lognormal(-(noise**2) / 2, noise, (batches, len(work)))
+    size = len(work)
+    return TaskSamples(
+        np.tile(np.arange(size), batches), np.repeat(np.arange(batches), size), seconds.ravel(), np.tile(rows, batches)
+    )
+
+
+def test_equal_partitions_stay_equal_whatever_their_noise() -> None:
+    work, rows = np.full(16, 0.5), np.full(16, 100.0)
+    fitted = fit_work(samples(work, rows, 3, 0.3), rows, work)
+    assert np.ptp(fitted.seconds) < 0.1 * 0.5  # the means of three noisy tasks differ by 0.6 of it
+    assert fitted.seconds.mean() == pytest.approx(0.5, rel=0.1)
+    assert fitted.noise == pytest.approx(0.3, rel=0.35)
+
+
+def test_work_follows_the_rows_of_the_batches_to_come() -> None:
+    rows = np.linspace(100, 1000, 12)
+    work = 0.05 + rows / 1000
+    fitted = fit_work(samples(work, rows, 10, 0.05), rows * 2, work)
+    assert fitted.seconds == pytest.approx(0.05 + rows * 2 / 1000, rel=0.06)
+
+
+def test_a_partition_with_dear_rows_deviates_by_its_own_evidence() -> None:
+    rows = np.full(12, 100.0)
+    work = np.where(np.arange(12) == 3, 2.0, 0.5)
+    fitted = fit_work(samples(work, rows, 12, 0.1), rows, work)
+    assert fitted.seconds[3] == pytest.approx(2.0, rel=0.1)
+    assert np.delete(fitted.seconds, 3) == pytest.approx(0.5, rel=0.1)
+
+
+def test_doubt_shrinks_with_the_number_of_batches() -> None:
+    rows = np.full(12, 100.0)
+    work = np.random.default_rng(1).lognormal(0, 0.4, 12)
+    few, many = (fit_work(samples(work, rows, count, 0.2), rows, work).doubt.mean() for count in (3, 27))
+    assert many < few / 2
+
+
+@pytest.mark.parametrize("partition", [[], [-1], [12]], ids=["none", "unknown", "out of range"])
+def test_without_usable_samples_the_measured_mean_stands(partition: list[int]) -> None:
+    mean = np.arange(3.0)
+    one = np.ones(len(partition))
+    fitted = fit_work(TaskSamples(np.array(partition, dtype=np.int64), one.astype(np.int64), one, one), mean, mean)
+    assert fitted.seconds.tolist() == mean.tolist()
