@@ -1,0 +1,143 @@
+"""``python -m benchmarks.predictions [--quick] [--json FILE] [--document FILE]``: predictions against the truth.
+
+Each case is decided on as a controller does: a proposal of the default policy, the fewest moves of it, the gate. The
+truth of the present placement, of the few moves and of the whole proposal comes from an engine of its own.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from benchmarks.predictions.cases import REGIMES, Case, draw_case, observe, true_seconds
+from benchmarks.report.results import Result, ResultFile, argument_parser, progress, read_results, write_page
+from benchmarks.report.templates import render
+from rechannel.conf.settings import GateSettings
+from rechannel.migration.plan.gate import QueryGain, evaluate_gate
+from rechannel.policies.model.placement import Placement
+from rechannel.policies.model.workload import Workload
+from rechannel.policies.prediction.fewest import fewest_moves
+from rechannel.policies.prediction.gain import predict_changes
+from rechannel.policies.prediction.model import PredictionModel
+from rechannel.policies.registry import propose
+
+NOISES = (0.1, 0.3)
+SEEN = (3, 12)  # batches seen before the decision
+CASES = 42  # of each regime, noise and number of batches: 1,008 in all
+QUICK = 4
+_WORTH = 0.10  # true gain of a query from which a plan is worth finding
+_LOSS = 0.05
+_SETTINGS = GateSettings()
+
+
+def main() -> None:
+    """Decide on every case and report."""
+    parser = argument_parser("benchmarks.predictions", __doc__, f"{QUICK} cases in place of {CASES}")
+    parser.add_argument("--document", type=Path, metavar="FILE", help="page to write, as docs/predictions.md")
+    parser.add_argument("--no-run", action="store_true", help="only write the page of the figures in the file")
+    options = parser.parse_args()
+    results = ResultFile(options.json, dict(read_results(options.json)))
+    if not options.no_run:
+        count = QUICK if options.quick else CASES
+        began = time.monotonic()
+        rows = [
+            summarize(regime, noise, seen, count) for regime in REGIMES for noise in NOISES for seen in SEEN
+        ]
+        figures = {"rows": rows, "cases": count, "regimes": REGIMES, "took": time.monotonic() - began}
+        results.figures["predictions"] = Result.of(
+            "Predicted batches against those of an independent simulation", figures, quick=options.quick
+        )
+        results.save()
+    if options.document:
+        write_page(options.document, page(results.figures))
+
+
+def page(results: dict[str, Result]) -> str:
+    """Return the page of the results."""
+    return render("predictions", results["predictions"].figures(), wrap=False)
+
+
+def summarize(regime: str, noise: float, seen: int, count: int) -> dict[str, Any]:
+    """Return the figures of all cases of one kind."""
+    decisions = [decide(draw_case(regime, seed), noise, seen, seed) for seed in range(count)]
+    accepted = [decision for decision in decisions if decision["accepted"]]
+    worth = [decision for decision in decisions if decision["worth"]]
+    errors = np.abs([error for decision in accepted for error in decision["errors"]])
+    row = {
+        "regime": regime,
+        "noise": noise,
+        "seen": seen,
+        "decisions": count,
+        "accepted": len(accepted),
+        "error_median": _quantile(errors, 0.5),
+        "error_p90": _quantile(errors, 0.9),
+        "predicted_change": _mean([decision["predicted"] for decision in accepted]),
+        "true_change": _mean([decision["true"] for decision in accepted]),
+        "queries_that_lose": sum(decision["loses"] for decision in accepted),
+        "worth": len(worth),
+        "worth_accepted": sum(decision["accepted"] for decision in worth),
+        "few_moves": sum(decision["moves"] for decision in accepted),
+        "proposed_moves": sum(decision["proposed_moves"] for decision in accepted),
+        "few_over_proposed": _mean([decision["few_over_proposed"] for decision in accepted]),
+        "cpu": _mean([decision["cpu"] for decision in decisions]),
+    }
+    progress(f"{regime}, noise {noise}, {seen} batches: {row}")
+    return row
+
+
+def decide(case: Case, noise: float, seen: int, seed: int) -> dict[str, Any]:
+    """Decide on one case and compare with the truth."""
+    now = true_seconds(case, case.placement, noise, seed)
+    began = time.process_time()
+    model = observe(case, noise, seen, seed)
+    paced = _paced(model, now)
+    proposed = propose("adaptive", case.cluster, paced.workload, case.placement).placement
+    few = fewest_moves(model, case.placement, proposed)
+    changes = predict_changes(model, case.placement, few, seed=seed)
+    rates = {stage.query: stage.batches_per_second for stage in paced.workload.stages}
+    gains = [QueryGain(query, now[query], change, rates[query]) for query, change in changes.items()]
+    accepted = few != case.placement and evaluate_gate(gains, 0.0, _SETTINGS).passes
+    cpu = time.process_time() - began
+    after_few, after_all = (_after(case, placement, now, noise, seed) for placement in (few, proposed))
+    best = [after for after in (after_few, after_all) if all(after[query] <= (1 + _LOSS) * now[query] for query in now)]
+    return {
+        "accepted": accepted,
+        "worth": any(after[query] <= (1 - _WORTH) * now[query] for after in best for query in now),
+        "errors": [now[query] * change.ratio / after_few[query] - 1 for query, change in changes.items()],
+        "predicted": _mean([change.ratio - 1 for change in changes.values()]),
+        "true": _mean([after_few[query] / now[query] - 1 for query in now]),
+        "loses": any(after_few[query] > (1 + _LOSS) * now[query] for query in now),
+        "moves": len(few.moves_from(case.placement)),
+        "proposed_moves": len(proposed.moves_from(case.placement)),
+        "few_over_proposed": _mean([after_few[query] / after_all[query] - 1 for query in now]),
+        "cpu": cpu,
+    }
+
+
+def _paced(model: PredictionModel, now: dict[str, float]) -> PredictionModel:
+    """Return the model with the rates that a controller measures."""
+    stages = tuple(
+        replace(stage, batches_per_second=1 / max(now[stage.query], model.timing[stage.query].interval))
+        for stage in model.workload.stages
+    )
+    return replace(model, workload=Workload(stages))
+
+
+def _after(case: Case, placement: Placement, now: dict[str, float], noise: float, seed: int) -> dict[str, float]:
+    return now if placement == case.placement else true_seconds(case, placement, noise, seed)
+
+
+def _mean(values: list[float]) -> float | None:
+    return float(np.mean(values)) if values else None
+
+
+def _quantile(values: np.ndarray[Any, Any], share: float) -> float | None:
+    return float(np.quantile(values, share)) if len(values) else None
+
+
+if __name__ == "__main__":
+    main()

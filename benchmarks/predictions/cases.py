@@ -1,0 +1,131 @@
+"""Cases drawn from a seed: queries that share executors, and the task times that a controller would have seen.
+
+The truth comes from :mod:`benchmarks.simulation.engine`, which was written independently of the replay that is judged
+here: it serves tasks in the order of their stages, not of their jobs, and every task takes some milliseconds of the
+driver besides.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from benchmarks.simulation.engine import Costs, Simulation
+from rechannel.policies.model.arrays import FloatArray
+from rechannel.policies.model.cluster import Cluster
+from rechannel.policies.model.placement import Placement
+from rechannel.policies.model.workload import Stage, Workload
+from rechannel.policies.prediction.model import PredictionModel, QueryTiming, StageSpread
+from rechannel.policies.prediction.work import TaskSamples, fit_work
+
+__all__ = ["REGIMES", "Case", "draw_case", "observe", "true_seconds"]
+
+REGIMES = {
+    "one": "one query back to back on three to eight executors",
+    "two": "two queries back to back on four executors",
+    "several": "two to four queries back to back on four to eight executors",
+    "triggers": "two to four queries with processing-time triggers on four executors",
+    "nearly even": "two queries back to back whose executors are nearly even together",
+    "even": "one to three queries of equal partitions, dealt evenly: no move is worth it",
+}
+OVERHEAD = 0.3  # seconds of a batch in which no task runs
+LAUNCH = 0.003  # seconds of the driver for each task
+_BACK_TO_BACK = 1000.0  # batches per second: the next one begins at once
+
+
+@dataclass(frozen=True, eq=False)
+class Case:
+    """A cluster, its queries, and where Spark put them."""
+
+    cluster: Cluster
+    workload: Workload
+    placement: Placement
+    timing: Mapping[str, QueryTiming]
+
+
+def draw_case(regime: str, seed: int) -> Case:
+    """Draw a case of a regime."""
+    random = np.random.default_rng((list(REGIMES).index(regime), seed))
+    executors = {"one": random.integers(3, 9), "several": random.integers(4, 9)}.get(regime, 4)
+    queries = {"one": 1, "two": 2, "nearly even": 2, "even": random.integers(1, 4)}.get(regime, random.integers(2, 5))
+    stages, timing, placed = [], {}, {}
+    for number in range(int(queries)):
+        rows, busy = _work(random, regime, int(executors))
+        at = np.arange(len(busy)) % executors if regime == "even" else random.permutation(len(busy)) % executors
+        interval = 0.0
+        if regime == "triggers":
+            own = OVERHEAD + float(np.bincount(at, busy, executors).max())
+            interval = own * float(queries) / random.uniform(0.6, 1.2)
+        name = f"q{number}"
+        rate = 1 / interval if interval else _BACK_TO_BACK
+        stages.append(Stage(f"{name}/0", name, True, rate, busy, rows, np.zeros(len(busy))))
+        timing[name] = QueryTiming(OVERHEAD, interval, interval * (number * 0.618034 % 1.0))
+        placed[f"{name}/0"] = at
+    if regime == "nearly even":
+        _level(random, stages, placed, int(executors))
+    names = tuple(str(number) for number in range(int(executors)))
+    cluster = Cluster(
+        names,
+        tuple(f"node-{name}" for name in names),
+        np.ones(len(names)),
+        np.full(len(names), np.inf),
+        np.ones(len(names)),
+        np.ones(len(names), dtype=bool),
+    )
+    return Case(cluster, Workload(tuple(stages)), Placement(placed), timing)
+
+
+def _work(random: np.random.Generator, regime: str, executors: int) -> tuple[FloatArray, FloatArray]:
+    """Return rows and busy seconds of the partitions of one query."""
+    if regime == "even":
+        count = int(random.integers(2, 5)) * executors
+        return np.full(count, 1000.0), np.full(count, random.uniform(0.1, 0.6))
+    count = int(random.choice([12, 16, 24, 32]))
+    skewed = 1 / np.arange(1, count + 1) ** random.uniform(0.8, 1.5)
+    rows = random.permutation(skewed if random.random() < 0.5 else random.lognormal(0, 0.6, count))
+    rows = rows / rows.sum() * count * 1000
+    each = random.uniform(0.4, 1.6) * executors / count
+    return rows, (0.01 + each * rows / 1000) * np.exp(random.normal(0, 0.1, count))
+
+
+def _level(random: np.random.Generator, stages: list[Stage], placed: dict[str, np.ndarray], executors: int) -> None:
+    """Place the partitions of all queries so that the executors are nearly even together, though not by query."""
+    loads = np.zeros(executors)
+    heaviest = sorted(((float(busy), stage.key, part) for stage in stages for part, busy in enumerate(stage.busy)))
+    for busy, key, part in reversed(heaviest):
+        executor = int(loads.argmin()) if random.random() < 0.7 else int(random.integers(executors))
+        loads[executor] += busy
+        placed[key][part] = executor
+
+
+def true_seconds(case: Case, placement: Placement, noise: float, seed: int, batches: int = 40) -> dict[str, float]:
+    """Return the mean batch of each query under a placement, after the first two."""
+    costs = Costs(planning=OVERHEAD / 2, commit=OVERHEAD / 2, task=LAUNCH, noise=noise)
+    simulation = Simulation(case.cluster, case.workload, placement, costs, seed=seed)
+    until, need = 10.0, batches + 2
+    taken: dict[str, list[float]] = {}
+    while min((len(taken.get(query, ())) for query in case.timing), default=0) < need:
+        simulation.run(until)
+        until *= 1.5
+        taken = {query: [it.seconds for it in simulation.batches if it.query == query] for query in case.timing}
+    return {query: float(np.mean(seconds[2:need])) for query, seconds in taken.items()}
+
+
+def observe(case: Case, noise: float, batches: int, seed: int) -> PredictionModel:
+    """Return the model that a controller has after some batches."""
+    random = np.random.default_rng((seed, 7))
+    stages, spread = [], {}
+    for stage in case.workload.stages:
+        seconds = stage.busy * random.lognormal(-(noise**2) / 2, noise, (batches, stage.n)) + LAUNCH
+        samples = TaskSamples(
+            np.tile(np.arange(stage.n), batches),
+            np.repeat(np.arange(batches), stage.n),
+            seconds.ravel(),
+            np.tile(stage.rows, batches),
+        )
+        fitted = fit_work(samples, stage.rows, seconds.mean(axis=0))
+        stages.append(replace(stage, busy=fitted.seconds))
+        spread[stage.key] = StageSpread(fitted.doubt, fitted.noise)
+    return PredictionModel(case.cluster, Workload(tuple(stages)), case.timing, spread)
