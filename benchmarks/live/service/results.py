@@ -80,7 +80,8 @@ class RunResult(msgspec.Struct, kw_only=True):
 
     Batches that begin and end between ``before_from`` and ``before_until`` are those before; those after lie between
     ``after_from`` and ``after_until``. ``first`` is the decision whose moves were carried out first, "" if there is
-    none. ``task_overhead``: seconds of a task beside its rows; ``asleep``: share of stateful tasks' time that is slept.
+    none. ``task_overhead``: median seconds of a stateful task beside its rows, before; ``asleep``: share of all these
+    tasks' time that is slept. ``load_average``: the machine's at the end of both parts.
     """
 
     command: list[str]
@@ -99,6 +100,8 @@ class RunResult(msgspec.Struct, kw_only=True):
     placed_before: list[list[int]] = []
     placed_after: list[list[int]] = []
     task_overhead: float = 0.0
+    task_overhead_after: float = 0.0
+    load_average: list[float] = []
     asleep: float = 0.0
     batches: list[BatchLine] = []
     decisions: list[DecisionLine] = []

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import os
 import statistics
 import time
 from collections.abc import Mapping, Sequence
@@ -67,8 +69,6 @@ def _run(session: ServiceSession, plan: Plan, result: RunResult) -> None:
     session.await_each(plan.warm_up, 0.0)
     _measure_before(session, plan, result)
     names = session.names()
-    tasks = session.tasks(names)
-    result.task_overhead, result.asleep = task_figures(session.case, tasks)
     decision, resumed = _decide(session, plan)
     moved: dict[str, float] = {}  # what came of the moves
     if decision is not None and decision.outcome == Outcome.APPLIED and decision.moves:
@@ -78,7 +78,10 @@ def _run(session: ServiceSession, plan: Plan, result: RunResult) -> None:
     elif decision is not None:
         _note(result, f"no move ({decision.trigger}, {decision.reason}): {decision.sentence}")
     _measure_after(session, plan, result, resumed)
-    _note(result, "measured: the audit")
+    tasks = session.tasks(names)
+    result.task_overhead, result.asleep = task_figures(session.case, tasks, result.before_from, result.before_until)
+    result.task_overhead_after, _ = task_figures(session.case, tasks, result.after_from, result.after_until)
+    _note(result, f"measured, {result.asleep:.0%} of tasks' time asleep: the audit")
     end = session.finish_case()
     result.audit, result.failed_attempts = end["audit"], end["failed_attempts"]
     result.exact = all(audit["ok"] for audit in result.audit.values()) and len(result.audit) == len(names)
@@ -100,6 +103,7 @@ def _measure_before(session: ServiceSession, plan: Plan, result: RunResult) -> N
         result.placed_before, result.before_from = session.homes(), time.time()
         session.await_each(plan.before, result.before_from)
         result.before_until = time.time()
+        result.load_average.append(os.getloadavg()[0])
         if result.placed_before and session.homes() == result.placed_before:
             return
         _note(result, "the placement changed while it was measured: again")
@@ -133,17 +137,28 @@ def _measure_after(session: ServiceSession, plan: Plan, result: RunResult, resum
     result.placed_after, result.after_from = session.homes(), time.time()
     session.await_each(plan.after, result.after_from)
     result.after_until = time.time()
+    result.load_average.append(os.getloadavg()[0])
     others = [decision for decision in session.applied(resumed) if decision.decision != result.first and decision.moves]
     if others:
         result.after_until, result.cut_short = others[0].at, True
         _note(result, f"then {len(others[0].moves)} moves ({others[0].trigger}): {others[0].sentence}")
 
 
-def task_figures(case: Case, tasks: Mapping[str, Sequence[TaskRow]]) -> tuple[float, float]:
-    """Return the median seconds of a stateful task beside its rows, and the share of all tasks' time that is slept."""
+def task_figures(
+    case: Case, tasks: Mapping[str, Sequence[TaskRow]], begin: float = 0.0, end: float = math.inf
+) -> tuple[float, float]:
+    """Return the median seconds of a stateful task beside its rows, and the share of all tasks' time that is slept.
+
+    Parameters
+    ----------
+    case, tasks
+        The case, and the stateful tasks of each query.
+    begin, end
+        The time in which a task is to begin.
+    """
     beside, slept, whole = [], 0.0, 0.0
     for query, seconds in zip(case.queries, case.slept(), strict=True):
-        for task in tasks.get(query.name, ()):
+        for task in (task for task in tasks.get(query.name, ()) if begin <= task.launch <= end):
             lasted = task.finish - task.launch
             beside.append(max(0.0, lasted - seconds[task.partition]))
             slept += min(lasted, seconds[task.partition])

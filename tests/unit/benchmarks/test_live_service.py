@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -139,7 +140,7 @@ def run(first: str = "d1", **other: object) -> RunResult:
         batch_after={"service-0": 2.0, "service-1": 2.5},
         peak={"service-0": 6.0, "service-1": 3.0},
     )
-    fields = {
+    fields: dict[str, Any] = {
         "command": ["--seed", "3"],
         "seed": 3,
         "variant": "adaptive",
@@ -220,12 +221,13 @@ def test_the_table_is_printed_from_files(tmp_path: Path, capsys: pytest.CaptureF
 
 def test_tasks_tell_what_they_take_beside_their_rows() -> None:
     def task(partition: int, seconds: float) -> TaskRow:
-        return TaskRow(0, partition, "0", 5.0, 5.0 + seconds, *[0.0] * 3, *[0] * 7, 0.0)
+        return TaskRow(0, partition, "0", 5.0, 5.0 + seconds, 0.0, 0.0, 0.0, 0, 0, 0, 0, 0, 0, 0, 0.0)
 
     overhead, asleep = task_figures(case(), {"service-0": [task(0, 1.1), task(1, 0.6), task(2, 0.7)]})
     assert overhead == pytest.approx(0.1)
     assert asleep == pytest.approx(2.0 / 2.4)
     assert task_figures(case(), {}) == (0.0, 0.0)
+    assert task_figures(case(), {"service-0": [task(0, 1.1)]}, 6.0) == (0.0, 0.0)
 
 
 def test_a_percentile_is_a_value() -> None:
