@@ -27,7 +27,7 @@ __all__ = ["Plan", "measure", "task_figures", "truths"]
 SAME, BEST = 1.02, 1.05  # of the load where it ended, of the optimum: within which moves are counted
 _NOT_READY = 4  # exit code of `rechannel`: figures are missing
 _ATTEMPTS = 4  # to see a placement that stays while it is measured
-_BARELY_MOVED = 30.0  # seconds of variant "none" between before and after, as long as a migration
+_PAUSE = 30.0  # seconds of variant "none" between before and after, as long as a migration
 
 
 @dataclass(frozen=True)
@@ -54,8 +54,11 @@ def measure(directory: Path, case: Case, plan: Plan, command: Sequence[str]) -> 
     )
     try:
         with ServiceSession(directory, case, plan.variant) as session:
-            _run(session, plan, result)
-    except StackError as error:
+            try:
+                _run(session, plan, result)
+            finally:
+                result.batches = session.lines()
+    except RuntimeError as error:  # a part that died, or did not do in time what was waited for
         result.error = str(error)
     if result.placed_after:
         result.truth = truths(case, result.task_overhead, result.placed_before, result.placed_after)
@@ -85,7 +88,6 @@ def _run(session: ServiceSession, plan: Plan, result: RunResult) -> None:
     end = session.finish_case()
     result.audit, result.failed_attempts = end["audit"], end["failed_attempts"]
     result.exact = all(audit["ok"] for audit in result.audit.values()) and len(result.audit) == len(names)
-    result.batches = session.lines()
     result.decisions = [
         msgspec.structs.replace(line, **moved) if line.decision == result.first else line
         for line in session.decision_lines(names)
@@ -114,7 +116,7 @@ def _decide(session: ServiceSession, plan: Plan) -> tuple[Decision | None, float
     """Return the decision that came, and the time from which on one could; None where nobody decides."""
     resumed = time.time()
     if plan.variant == "none":
-        session.wait("as long as a migration", lambda: time.time() > resumed + _BARELY_MOVED)
+        session.wait("as long as a migration", lambda: time.time() > resumed + _PAUSE, every=1.0)
         return None, resumed
     session.order("resume")
     while plan.request and session.order("rebalance", "--apply")[0] == _NOT_READY:

@@ -30,6 +30,7 @@ __all__ = ["VARIANTS", "ServiceSession"]
 VARIANTS = ("adaptive", "even", "none")
 _MEMORY_MB = 640
 _FIRST_HOST = 121  # 127.0.0.121 and so on, one for each executor
+_ANSWERS = (0, 1, 3, 4)  # exit codes of `rechannel`: done, a law refuses it, nothing to do, not ready
 _LONGEST = 1200  # seconds that CPU noise lasts at most
 _JAVA = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"  # tasks sleep: compiling more would only take CPU from the others
 # On local disks Spark's usual one starts a process, `readlink`, for each file that it puts in place.
@@ -76,9 +77,9 @@ class ServiceSession(PlacedSession):
         return end
 
     def order(self, *arguments: str) -> tuple[int, dict[str, Any]]:
-        """Give an order; StackError where it is refused outright."""
+        """Give an order; StackError where there is no answer to it. Not to move, or not yet, is one."""
         code, answer = self.ask(*arguments, "--reason", "benchmark")
-        if code and not answer.get("decision"):
+        if code not in _ANSWERS:
             raise StackError(f"{' '.join(arguments)}: {answer.get('error') or answer.get('sentence')} ({code})")
         return code, answer
 
