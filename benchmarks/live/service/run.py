@@ -26,6 +26,7 @@ __all__ = ["Plan", "measure", "task_figures", "truths"]
 
 SAME, BEST = 1.02, 1.05  # of the load where it ended, of the optimum: within which moves are counted
 _NOT_READY = 4  # exit code of `rechannel`: figures are missing
+_ANSWERS = (0, 1, 3, _NOT_READY)  # exit codes of a decision: done, a law refuses it, nothing to do
 _ATTEMPTS = 4  # to see a placement that stays while it is measured
 _PAUSE = 30.0  # seconds of variant "none" between before and after, as long as a migration
 
@@ -119,7 +120,7 @@ def _decide(session: ServiceSession, plan: Plan) -> tuple[Decision | None, float
         session.wait("as long as a migration", lambda: time.time() > resumed + _PAUSE, every=1.0)
         return None, resumed
     session.order("resume")
-    while plan.request and session.order("rebalance", "--apply")[0] == _NOT_READY:
+    while plan.request and session.order("rebalance", "--apply", answers=_ANSWERS) == _NOT_READY:
         if time.time() > resumed + plan.patience:
             raise StackError(f"no decision is possible within {plan.patience:g} s")
         session.await_each(1, time.time())

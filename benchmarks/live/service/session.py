@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +30,6 @@ __all__ = ["VARIANTS", "ServiceSession"]
 VARIANTS = ("adaptive", "even", "none")
 _MEMORY_MB = 640
 _FIRST_HOST = 121  # 127.0.0.121 and so on, one for each executor
-_ANSWERS = (0, 1, 3, 4)  # exit codes of `rechannel`: done, a law refuses it, nothing to do, not ready
 _LONGEST = 1200  # seconds that CPU noise lasts at most
 _JAVA = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"  # tasks sleep: compiling more would only take CPU from the others
 # On local disks Spark's usual one starts a process, `readlink`, for each file that it puts in place.
@@ -76,12 +75,12 @@ class ServiceSession(PlacedSession):
         end: dict[str, Any] = msgspec.json.decode(path.read_bytes())
         return end
 
-    def order(self, *arguments: str) -> tuple[int, dict[str, Any]]:
-        """Give an order; StackError where there is no answer to it. Not to move, or not yet, is one."""
+    def order(self, *arguments: str, answers: Collection[int] = (0,)) -> int:
+        """Give an order; return its exit code, or raise StackError where it is none of ``answers``."""
         code, answer = self.ask(*arguments, "--reason", "benchmark")
-        if code not in _ANSWERS:
+        if code not in answers:
             raise StackError(f"{' '.join(arguments)}: {answer.get('error') or answer.get('sentence')} ({code})")
-        return code, answer
+        return code
 
     # -- batches --
 
