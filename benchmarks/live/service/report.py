@@ -11,9 +11,10 @@ from benchmarks.live.service.results import QueryFigures, RunResult, percentile
 __all__ = ["report", "summary"]
 
 LOSS = 1.05  # times the batch before
+ASLEEP = 0.7  # share of tasks' time below which a run tells of the machine, not of the decisions
 _HEAD = (
     *("run", "variant", "case", "query", "before", "after", "after/before", "predicted", "error", "longest/predicted"),
-    *("moves/fewest", "busiest/optimum", "migrations"),
+    *("moves/fewest", "busiest/optimum", "migrations", "asleep", "load"),
 )
 
 
@@ -42,10 +43,12 @@ def summary(results: Sequence[RunResult]) -> list[str]:
     losses = [f"seed {result.seed} {one.query}" for result in moved for one in result.figures() if one.ratio > LOSS]
     named = f" ({', '.join(losses)})" if losses else ""
     ratio = f" ({moves / fewest:.2f})" if fewest else ""
+    shares = [result.asleep for result in usable]
+    resting = sum(share >= ASLEEP for share in shares)
     lines = [
         f"runs: {len(results)}, {len(moved)} of them with moves, {len(results) - len(usable)} failed",
         f"output exact: {sum(result.exact for result in usable)} of {len(usable)}",
-        f"asleep: {_span(result.asleep for result in usable)} of stateful tasks' time",
+        f"asleep: {_span(shares)} of stateful tasks' time, at least {ASLEEP:.0%} in {resting} of {len(usable)}",
         f"predicted batch against measured, {len(errors)} queries: {_middle(errors)}",
         f"longest batch while moving against predicted, {len(peaks)} queries: {_middle(peaks)}",
         f"moves over the fewest for the same load within 2 %: {moves} to {fewest}{ratio}",
@@ -93,6 +96,8 @@ def _cells(result: RunResult, figures: QueryFigures, *, first: bool) -> list[str
         moves,
         busiest,
         str(result.migrations) if first else "",
+        f"{result.asleep:.0%}" if first else "",
+        "/".join(f"{load:.0f}" for load in result.load_average) if first else "",
     ]
 
 

@@ -156,6 +156,7 @@ def run(first: str = "d1", **other: object) -> RunResult:
         "placed_after": after,
         "exact": True,
         "asleep": 0.8,
+        "load_average": [3.2, 1.8],
         "batches": [BatchLine(name, int(at), at, seconds) for name, at, seconds in names],
         "decisions": [decision] if first else [],
         "truth": truths(case(), 0.0, before, after),
@@ -191,6 +192,7 @@ def test_the_summary_of_runs() -> None:
     text = "\n".join(summary([run(), still, run(error="it broke\nhere")]))
     assert "runs: 3, 2 of them" not in text
     assert "runs: 3, 1 of them with moves, 1 failed" in text
+    assert "asleep: 80% to 80% of stateful tasks' time, at least 70% in 2 of 2" in text
     assert "predicted batch against measured, 2 queries: median 0%, p90 25%" in text
     assert "longest batch while moving against predicted, 2 queries: median 0%, p90 50%" in text
     assert "moves over the fewest for the same load within 2 %: 4 to 2 (2.00)" in text
@@ -214,7 +216,7 @@ def test_the_table_is_printed_from_files(tmp_path: Path, capsys: pytest.CaptureF
     assert main(["--workload", "service", "--report", *map(str, paths)]) == 0
     table = capsys.readouterr().out
     assert "| 4.00 -> 2.50 | +25% | 6.00/3.00 |" in table
-    assert "| 4/2 | 2.00 -> 1.00 | 1 |" in table
+    assert "| 4/2 | 2.00 -> 1.00 | 1 | 80% | 3/2 |" in table
     assert "it broke |" in table
     assert report([]).startswith("| run | variant |")
 
