@@ -25,7 +25,7 @@ from testbed.session import SETTLED
 from testbed.spark_cluster import SparkOptions
 from testbed.stack import Place, StackError
 
-__all__ = ["Session", "open_session"]
+__all__ = ["PlacedSession", "Session", "open_session"]
 
 _SAMPLE = 0.5  # seconds between two samples of the nodes
 _MEMORY_MB = 900
@@ -40,7 +40,47 @@ _SECTIONS: dict[str, dict[str, Any]] = {
 }
 
 
-class Session(testbed_session.Session):
+class PlacedSession(testbed_session.Session):
+    """A session whose application names its queries in ``queries.json``."""
+
+    def query(self) -> QueryState | None:
+        """Return the first query once all partitions of all queries are placed."""
+        return next(iter(self.queries()), None)
+
+    def queries(self) -> list[QueryState]:
+        """Return the queries in the order of their names, [] until all partitions of all of them are placed."""
+        names = self.directory / "queries.json"
+        report = self.report()
+        if report is None or not names.exists():
+            return []
+        active = sorted((query for query in report.queries if query.active), key=lambda query: query.name)
+        placed = [
+            query
+            for query in active
+            if query.stages and all(stage.operators and all(stage.placement) for stage in query.stages)
+        ]
+        return placed if len(placed) == len(active) == len(json.loads(names.read_text())) else []
+
+    def placement(self) -> dict[Place, str]:
+        """Return executor by (query, stage, partition)."""
+        return {
+            (query.query, stage.stage, partition): executor
+            for query in self.queries()
+            for stage in query.stages
+            for partition, executor in enumerate(stage.placement)
+        }
+
+    def await_landed(self, decision: Mapping[str, Any], patience: float = 180.0) -> dict[str, int]:
+        """Wait until every move of a decision has landed or is given up; returns how many did which."""
+        count = len(decision["moves"])
+        with contextlib.suppress(StackError):
+            self.wait("the moves land", lambda: len(self.moves_in(decision, SETTLED)) >= count, patience)
+        states = self.moves_in(decision, SETTLED).values()
+        landed = sum(state != MoveState.ABANDONED for state in states)
+        return {"landed": landed, "given_up": count - landed}
+
+
+class Session(PlacedSession):
     """A running workload on a running cluster."""
 
     def __init__(self, directory: Path, shape: Shape, nodes: int) -> None:
@@ -77,24 +117,6 @@ class Session(testbed_session.Session):
         }
         self.run_application("benchmarks.live.app", plan)
 
-    def query(self) -> QueryState | None:
-        """Return the first query once all partitions of all queries are placed."""
-        return next(iter(self.queries()), None)
-
-    def queries(self) -> list[QueryState]:
-        """Return the queries in the order of their names, [] until all partitions of all of them are placed."""
-        names = self.directory / "queries.json"
-        report = self.report()
-        if report is None or not names.exists():
-            return []
-        active = sorted((query for query in report.queries if query.active), key=lambda query: query.name)
-        placed = [
-            query
-            for query in active
-            if query.stages and all(stage.operators and all(stage.placement) for stage in query.stages)
-        ]
-        return placed if len(placed) == len(active) == len(json.loads(names.read_text())) else []
-
     def executors(self) -> dict[str, str]:
         """Return executor by node, of those that the link knows."""
         report = self.report()
@@ -113,15 +135,6 @@ class Session(testbed_session.Session):
         return end
 
     # -- placement --
-
-    def placement(self) -> dict[Place, str]:
-        """Return executor by (query, stage, partition)."""
-        return {
-            (query.query, stage.stage, partition): executor
-            for query in self.queries()
-            for stage in query.stages
-            for partition, executor in enumerate(stage.placement)
-        }
 
     def place(self, target: Mapping[Place, str], reason: str) -> None:
         """Bring every partition to its executor, by force; StackError when that fails."""
@@ -148,15 +161,6 @@ class Session(testbed_session.Session):
         left = sum(now.get(key) != executor for key, executor in target.items())
         if left:
             raise StackError(f"{left} of {len(target)} partitions do not go to their executors: {problem}")
-
-    def await_landed(self, decision: Mapping[str, Any], patience: float = 180.0) -> dict[str, int]:
-        """Wait until every move of a decision has landed or is given up; returns how many did which."""
-        count = len(decision["moves"])
-        with contextlib.suppress(StackError):
-            self.wait("the moves land", lambda: len(self.moves_in(decision, SETTLED)) >= count, patience)
-        states = self.moves_in(decision, SETTLED).values()
-        landed = sum(state != MoveState.ABANDONED for state in states)
-        return {"landed": landed, "given_up": count - landed}
 
     # -- nodes --
 

@@ -1,0 +1,59 @@
+"""The query of the testbed: a count by key in which each row sleeps for its service time, in the stateful stage.
+
+The rows of a batch and their keys follow from the batch's number alone, and each partition gets the same number of rows
+in every batch. A row sleeps in the Java machine, so that executors with many cores' worth of tasks are real on two.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import accumulate
+from typing import TYPE_CHECKING
+
+from pyspark.sql import functions as F  # noqa: N812
+
+from benchmarks.workloads.base import Feed, Input, Output, Workload
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+__all__ = ["keys_of", "service_feed", "service_workload"]
+
+KEYS = 4  # of each partition
+_TRIED = 400  # keys for each partition's turn: Spark's hash leaves none out
+
+
+def keys_of(spark: SparkSession, partitions: int) -> list[list[int]]:
+    """Return keys by the partition to which Spark's hash sends them."""
+    held: list[list[int]] = [[] for _ in range(partitions)]
+    numbers = spark.range(partitions * _TRIED).select("id", F.expr(f"pmod(hash(id), {partitions})").alias("partition"))
+    for row in numbers.collect():
+        if len(held[row["partition"]]) < KEYS:
+            held[row["partition"]].append(int(row["id"]))
+    return held
+
+
+def service_feed(spark: SparkSession, rows: Sequence[int]) -> Feed:
+    """Return the input: so many rows of each partition in every batch."""
+    return Feed(spark, Input(sum(rows), keys=KEYS * len(rows), skew=0.0), len(rows))
+
+
+def service_workload(name: str, rows: Sequence[int], keys: Sequence[Sequence[int]], service_ms: int) -> Workload:
+    """Return the workload of one query; its replay sleeps nowhere."""
+    starts = list(accumulate(rows, initial=0))[:-1]
+
+    def build(feed: Feed) -> list[Output]:
+        place = F.col("number") % sum(rows)
+        partition = F.size(F.filter(F.array(*map(F.lit, starts)), lambda start: start <= F.col("place"))) - 1
+        flat = F.array(*(F.lit(key).cast("long") for held in keys for key in held))
+        key = F.element_at(flat, (F.col("partition") * KEYS + F.col("place") % KEYS + 1).cast("int"))
+        keyed = feed.rows().withColumn("place", place).withColumn("partition", partition).select(key.alias("key"))
+        if feed.streaming:
+            slept = F.reflect(F.lit("java.lang.Thread"), F.lit("sleep"), F.lit(service_ms).cast("long"))
+            keyed = keyed.repartition(feed.partitions, "key").select("key", slept.alias("slept"))
+            counts = keyed.groupBy("key").agg(F.count("slept").alias("count"))
+        else:
+            counts = keyed.groupBy("key").agg(F.count(F.lit(1)).alias("count"))
+        return [Output(name, counts, "update", ("key",), counts="count")]
+
+    return Workload(name, "Rows that take a known time, counted by key.", "own: known truth", build, sum(rows))

@@ -1,0 +1,202 @@
+"""The cluster of one run: executors as a case has them, its application, a controller that is paused at first."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Collection, Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from benchmarks.live.service.cases import Case
+from benchmarks.live.service.results import BatchLine, DecisionLine
+from benchmarks.live.session import PlacedSession
+from rechannel.daemon.control.decision_log import applied_decisions, read_decision_log
+from rechannel.daemon.control.guard import BLOCKING
+from rechannel.wire import keys
+from rechannel.wire.codes import Law, Outcome
+from rechannel.wire.measurements import BatchReport, TaskRow
+from rechannel.wire.messages import Decision, MigrationOutcome
+from testbed.processes import ProcessGroup
+from testbed.progress import batches
+from testbed.session import SETTLED
+from testbed.spark_cluster import SparkOptions, StandaloneCluster, WorkerSpec
+from testbed.stack import PYTHON_PATH, StackError, clean_environment
+
+__all__ = ["VARIANTS", "ServiceSession"]
+
+VARIANTS = ("adaptive", "even", "none")
+_MEMORY_MB = 640
+_FIRST_HOST = 121  # 127.0.0.121 and so on, one for each executor
+_LONGEST = 1200  # seconds that CPU noise lasts at most
+_JAVA = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"  # tasks sleep: compiling more would only take CPU from the others
+# On local disks Spark's usual one starts a process, `readlink`, for each file that it puts in place.
+_FILES = "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
+
+
+class ServiceSession(PlacedSession):
+    """A running case. ``variant``: the policy that decides, or that nobody moves anything."""
+
+    def __init__(self, directory: Path, case: Case, variant: str) -> None:
+        self.case, self.variant = case, variant
+        self.hosts = [f"127.0.0.{_FIRST_HOST + number}" for number in range(case.executors)]
+
+        def cluster(group: ProcessGroup, path: Path) -> StandaloneCluster:
+            workers = [WorkerSpec(host, case.cores, _MEMORY_MB + 100) for host in self.hosts]
+            return StandaloneCluster(group, path, workers, SparkOptions(_MEMORY_MB, _JAVA, "warn"))
+
+        super().__init__(directory, _sections(case, variant), cluster)
+
+    def start_case(self) -> None:
+        """Start agents, a paused controller, noise and the application; wait until its partitions are placed."""
+        for host in self.hosts:
+            self.start_agent(host)
+        self.use_controller({})
+        self.order("pause")
+        if self.case.noise:
+            arguments = [str(self.case.noise), str(_LONGEST), str(self.case.seed)]
+            command = [sys.executable, "-m", "benchmarks.live.service.burner", *arguments]
+            self.group.start("burner", command, env=clean_environment(PYTHONPATH=PYTHON_PATH))
+        conf = {"spark.scheduler.mode": self.case.scheduler, "spark.sql.streaming.checkpointFileManagerClass": _FILES}
+        plan = {
+            "case": msgspec.to_builtins(self.case),
+            "checkpoint": str(self.directory / "checkpoint"),
+            "conf": self.spark_conf("rechannel-service", self.case.cores, self.case.slots, **conf),
+        }
+        self.run_application("benchmarks.live.service.app", plan)
+
+    def finish_case(self) -> dict[str, Any]:
+        """Stop the queries; return the result of the audit."""
+        (self.directory / "finish").touch()
+        path = self.directory / "end.json"
+        self.wait("the audit", path.exists)
+        end: dict[str, Any] = msgspec.json.decode(path.read_bytes())
+        return end
+
+    def order(self, *arguments: str, answers: Collection[int] = (0,)) -> int:
+        """Give an order; return its exit code, or raise StackError where it is none of ``answers``."""
+        code, answer = self.ask(*arguments, "--reason", "benchmark")
+        if code not in answers:
+            raise StackError(f"{' '.join(arguments)}: {answer.get('error') or answer.get('sentence')} ({code})")
+        return code
+
+    # -- batches --
+
+    def lines(self) -> list[BatchLine]:
+        """Return every committed batch so far."""
+        return [BatchLine(one.query, one.number, one.begin, one.seconds) for one in batches(self.poll())]
+
+    def await_each(self, count: int, since: float, until: float = float("inf")) -> None:
+        """Wait until each query has committed so many batches that began later, or until a time."""
+        names = [query.name for query in self.case.queries]
+
+        def committed() -> bool:
+            lines = self.lines()
+            numbers = [sum(line.query == name and line.begin >= since for line in lines) for name in names]
+            return min(numbers) >= count or time.time() > until
+
+        self.wait(f"{count} batches of each query", committed, every=0.3)
+
+    # -- placement --
+
+    def homes(self) -> list[list[int]]:
+        """Return the number of the executor of each partition, by query in the order of the case; [] if unknown."""
+        report = self.report()
+        queries = {query.name: query for query in self.queries()}
+        if report is None or len(queries) < len(self.case.queries):
+            return []
+        numbers = {one.executor: self.hosts.index(one.host) for one in report.executors if one.host in self.hosts}
+        try:
+            return [[numbers[one] for one in queries[query.name].stages[0].placement] for query in self.case.queries]
+        except KeyError:
+            return []
+
+    def at_rest(self) -> bool:
+        """Whether no move is under way."""
+        report = self.report()
+        return report is not None and all(move.state in SETTLED for move in report.moves)
+
+    # -- decisions --
+
+    def conclusive(self, since: float) -> Decision | None:
+        """Return the first decision after a time that says whether something moves; None while there is none."""
+        for name, decision in read_decision_log(self.store):
+            if name == self.application and decision.at >= since and not _is_provisional(decision):
+                return decision
+        return None
+
+    def applied(self, since: float) -> list[Decision]:
+        """Return the decisions after a time whose moves were begun, the first one first."""
+        decisions = applied_decisions(read_decision_log(self.store), self.application)
+        return [decision for decision in reversed(decisions) if decision.at >= since]
+
+    def names(self) -> dict[str, str]:
+        """Return the name of each query by its id."""
+        report = self.report()
+        return {query.query: query.name for query in report.queries} if report is not None else {}
+
+    def decision_lines(self, names: Mapping[str, str]) -> list[DecisionLine]:
+        """Return every published decision with what came of it; ``names``: of the queries."""
+        outcomes = {
+            envelope.body.decision: envelope.body.verdict
+            for envelope in self.store.last(keys.OUTCOMES, "", keys.OUTCOMES.bound)
+            if isinstance(envelope.body, MigrationOutcome)
+        }
+        mine = [decision for name, decision in read_decision_log(self.store) if name == self.application]
+        return [_line(decision, names, outcomes.get(decision.decision, "")) for decision in mine]
+
+    def tasks(self, names: Mapping[str, str]) -> dict[str, list[TaskRow]]:
+        """Return the stateful tasks of all batches that Redis has, by the query's name."""
+        tasks: dict[str, list[TaskRow]] = {}
+        last = "0"
+        while True:
+            last, entries = self.store.read(keys.BATCHES, self.application, last)
+            if not entries:
+                return tasks
+            for body in (entry.body for entry in entries):
+                if isinstance(body, BatchReport) and body.query in names:
+                    for stage in body.stages:
+                        tasks.setdefault(names[body.query], []).extend(stage.tasks if stage.stateful >= 0 else [])
+
+
+def _sections(case: Case, variant: str) -> dict[str, dict[str, Any]]:
+    mode = "observe" if variant == "none" else "apply"
+    reschedule = {"mode": mode} | ({"policy": variant} if variant == "even" else {})
+    return {
+        "redis": {"timeout": 10.0},  # the machine is shared: nobody is to lose the lead for that
+        "controller": {"lease": 45.0},
+        "link": {} if case.spread else {"spread": False},
+        "reschedule": reschedule,
+    }
+
+
+def _is_provisional(decision: Decision) -> bool:
+    """Whether a decision is taken again soon: not ready, held back, or to be agreed on."""
+    if decision.outcome == Outcome.APPLIED:
+        return False
+    return decision.outcome == Outcome.NOT_READY or decision.reason in {Law.AGREEMENTS, *BLOCKING}
+
+
+def _line(decision: Decision, names: Mapping[str, str], verdict: str) -> DecisionLine:
+    def named(seconds: Mapping[str, float]) -> dict[str, float]:
+        return {names.get(query, query): value for query, value in seconds.items()}
+
+    price = decision.price
+    return DecisionLine(
+        decision=decision.decision,
+        at=decision.at,
+        trigger=decision.trigger,
+        outcome=decision.outcome,
+        reason=decision.reason,
+        sentence=decision.sentence,
+        moves=len(decision.moves) if decision.outcome == Outcome.APPLIED else 0,
+        rollback_of=decision.rollback_of,
+        path_before=named(decision.batch_time_before),
+        path_after=named(decision.batch_time_after),
+        batch_before=named(price.batch_before) if price else {},
+        batch_after=named(price.batch_after) if price else {},
+        peak=named(price.peak) if price else {},
+        verdict=verdict,
+    )
