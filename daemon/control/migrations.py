@@ -369,8 +369,8 @@ class MigrationTracker:
         context = self._context
         lead, now, ttl = context.lead, context.clock.wall(), context.settings.controller.placement_ttl
         migration.desired = msgspec.structs.replace(migration.desired, hold=lead.paused)
-        present = context.store.get(keys.DESIRED, self._application)
-        if present is not None and context.signer.is_own_signature(present):
+        present = context.read_signed(keys.DESIRED, self._application)
+        if present is not None:
             if present.epoch > lead.epoch:
                 self._log.warning("epoch-behind", application=self._application, found=present.epoch)
                 lead.note_epoch(present.epoch)
@@ -380,10 +380,7 @@ class MigrationTracker:
                 return
         if not lead.holds():
             return
-        envelope = context.envelopes.envelope(
-            migration.desired, ttl=ttl, application=self._application, epoch=lead.epoch
-        )
-        context.store.put(keys.DESIRED, self._application, context.signer.sign(envelope))
+        context.put_signed(keys.DESIRED, migration.desired, ttl=ttl, application=self._application)
         migration.epoch = lead.epoch
 
     def _finish(self, migration: RunningMigration, now: float) -> str:

@@ -15,8 +15,8 @@ import msgspec
 import numpy as np
 
 from rechannel.conf.settings import Settings
-from rechannel.daemon.decide.policy_settings import SAVED_PLAN, parameters_for
-from rechannel.daemon.decide.requested_placement import RequestedPlacement
+from rechannel.daemon.decide.policy_settings import parameters_for
+from rechannel.daemon.decide.requested_placement import ProposedPlacement
 from rechannel.daemon.model.application_messages import ApplicationMessages
 from rechannel.daemon.model.readiness import NotReady
 from rechannel.daemon.model.snapshot import Snapshot, build_snapshot, take_snapshot
@@ -29,13 +29,13 @@ from rechannel.policies.model.arrays import ModelError, ScaleOutError
 from rechannel.policies.model.cluster import UNPLACED
 from rechannel.policies.model.placement import Placement
 from rechannel.policies.registry import PolicyLawError, Proposal, propose
-from rechannel.wire.codes import Law, NotReadyReason, Outcome, PlanResult, Trigger
+from rechannel.wire.codes import Law, Mode, NotReadyReason, Outcome, PlanResult, Trigger
 from rechannel.wire.exit_codes import OBSERVE_MODE, ExitCode
 from rechannel.wire.messages import Decision, ExecutorLoad, LinkReport, MigrationPrice, Refusal
 from rechannel.wire.printable import query_name
 
 OBSERVE_NOTE = f"{OBSERVE_MODE} `rechannel rebalance --apply` moves once."
-PAUSED = Refusal(law=Law.PAUSED, scope="plan", detail="Rechannel is paused: `rechannel resume` first")
+PAUSED = Refusal(law=Law.PAUSED, detail="Rechannel is paused: `rechannel resume` first")
 NOT_LEADING = NotReady(NotReadyReason.NOT_LEADING, "this controller does not lead")
 OVERTAKEN = NotReady(
     NotReadyReason.OVERTAKEN,
@@ -53,7 +53,7 @@ _EXITS: dict[str, ExitCode] = {
     Law.COOLDOWN: ExitCode.NOTHING,
 }
 
-PlacementSource = Callable[[Snapshot], RequestedPlacement | Refusal]
+PlacementSource = Callable[[Snapshot], ProposedPlacement | Refusal]
 MoveUnit = tuple[str, int, int]  # query, stage, partition
 
 
@@ -75,11 +75,11 @@ class DecisionRequest:
         Id of the decision, and the time it was asked for.
     apply, force
         Whether the moves may begin, and whether the gate and the rest are skipped.
-    pending
-        Scheduled plan that this decision is about.
+    scheduled_plan
+        Id of the scheduled plan that this decision is about.
     leave
         Nodes that are planned as if they were drained.
-    source
+    placement_source
         Returns the placement that takes the place of a policy's.
     """
 
@@ -91,9 +91,9 @@ class DecisionRequest:
     reason: str = ""
     apply: bool = False
     force: bool = False
-    pending: str = ""
+    scheduled_plan: str = ""
     leave: frozenset[str] = frozenset()
-    source: PlacementSource | None = None
+    placement_source: PlacementSource | None = None
 
 
 @dataclass(frozen=True)
@@ -118,16 +118,6 @@ class PlanBasis:
     cooldown: Cooldown | None = None
     rates: LoadRates | None = None
     moves_left: int | None = None
-
-
-@dataclass(frozen=True)
-class ProposedPlacement:
-    """A policy's or a requested placement. ``undoes``: the decision that it moves back."""
-
-    policy: str
-    placement: Placement
-    notes: tuple[str, ...] = ()
-    undoes: str = ""
 
 
 @dataclass(frozen=True)
@@ -178,7 +168,7 @@ def decision_without_plan(request: DecisionRequest, reason: Refusal | NotReady) 
         refusals=refusals,
         notes=_request_notes(request),
         operator_reason=request.reason,
-        pending_plan=request.pending,
+        scheduled_plan=request.scheduled_plan,
     )
 
 
@@ -233,18 +223,17 @@ def _propose(
     request: DecisionRequest, snapshot: Snapshot, settings: Settings, moves_left: int | None
 ) -> ProposedPlacement:
     """Return the placement that was asked for, or else the policy's."""
-    if request.source is not None:
-        requested = request.source(snapshot)
+    if request.placement_source is not None:
+        requested = request.placement_source(snapshot)
         if isinstance(requested, Refusal):
             raise Undecided(requested)
-        policy = Trigger.ROLLBACK if requested.undoes else SAVED_PLAN
-        return ProposedPlacement(policy, requested.placement, requested.notes, requested.undoes)
+        return requested
     try:
         return _ask_policy(request, snapshot, _cap_max_moves(settings, moves_left))
     except ScaleOutError as error:
-        raise Undecided(Refusal(law=Law.SCALE_OUT, scope="plan", detail=str(error))) from error
+        raise Undecided(Refusal(law=Law.SCALE_OUT, detail=str(error))) from error
     except (ModelError, PolicyLawError) as error:
-        raise Undecided(Refusal(law=Law.POLICY, scope="plan", detail=str(error))) from error
+        raise Undecided(Refusal(law=Law.POLICY, detail=str(error))) from error
 
 
 def _cap_max_moves(settings: Settings, moves_left: int | None) -> Settings:
@@ -276,7 +265,7 @@ def _ask_policy(request: DecisionRequest, snapshot: Snapshot, settings: Settings
         proposal = ask(other)
         notes = (f"{other} decides instead of {request.policy}, which finds no room: {error}",)
     placement = _restrict_to_drained(snapshot, proposal.placement) if drain else proposal.placement
-    return ProposedPlacement(proposal.policy, placement, (*notes, *proposal.notes))
+    return ProposedPlacement(placement, (*notes, *proposal.notes), proposal.policy)
 
 
 def _restrict_to_drained(snapshot: Snapshot, proposed: Placement) -> Placement:
@@ -316,7 +305,7 @@ def _decision_of(
     request: DecisionRequest, basis: PlanBasis, snapshot: Snapshot, proposed: ProposedPlacement, plan: ReviewedPlan
 ) -> Decision:
     moving = {move.query for move in plan.moves}
-    observing = not request.apply and plan.moves and basis.settings.reschedule.mode == "observe"
+    observing = not request.apply and plan.moves and basis.settings.reschedule.mode == Mode.OBSERVE
     notes = [*_request_notes(request), *(f"the link says: {problem}" for problem in basis.messages.report.problems)]
     notes += [*snapshot.notes, *proposed.notes]
     notes += [OBSERVE_NOTE] if observing and request.trigger != Trigger.DRAIN else []
@@ -346,7 +335,7 @@ def _decision_of(
         runs={name: query.run for name, query in snapshot.queries.items() if name in moving},
         move_reasons=plan.reasons,
         operator_reason=request.reason,
-        pending_plan=request.pending,
+        scheduled_plan=request.scheduled_plan,
         last_batches={name: query.batch for name, query in snapshot.queries.items() if name in moving},
     )
 

@@ -46,6 +46,14 @@ def joining(clock: FakeClock) -> Trigger:
     return trigger
 
 
+@pytest.fixture
+def changed(clock: FakeClock, joining: Trigger) -> Trigger:
+    """One executor more, for long enough."""
+    joining.see(FOUR)
+    clock.sleep(5)
+    return joining
+
+
 def answer(outcome: str) -> Decision:
     decision = decision_without_plan(
         DecisionRequest("d", 0.0, "executors", "adaptive"), Refusal(law="gate", scope="plan", detail="too little")
@@ -76,44 +84,36 @@ def test_what_left_and_came_back_is_no_change(clock, joining):
 
 
 @pytest.mark.parametrize(("outcome", "again"), [("applied", False), ("planned", False), ("refused", True)])
-def test_only_a_refusal_with_an_empty_executor_is_no_answer(clock, joining, outcome, again):
-    joining.see(FOUR)
-    clock.sleep(5)
-    joining.decided(answer(outcome), report([query("0012")]))
+def test_only_a_refusal_with_an_empty_executor_is_no_answer(clock, changed, outcome, again):
+    changed.decided(answer(outcome), report([query("0012")]))
     clock.sleep(10)
-    assert joining.is_due() is again
+    assert changed.is_due() is again
 
 
-def test_a_refusal_that_leaves_nobody_empty_is_an_answer(clock, joining):
-    joining.see(FOUR)
-    clock.sleep(5)
-    joining.decided(answer("refused"), report([query("0123")]))
+def test_a_refusal_that_leaves_nobody_empty_is_an_answer(clock, changed):
+    changed.decided(answer("refused"), report([query("0123")]))
     clock.sleep(1000)
-    assert not joining.is_due()
+    assert not changed.is_due()
 
 
-def test_it_is_asked_again_at_growing_intervals(clock, joining):
-    joining.see(FOUR)
-    clock.sleep(5)
+def test_it_is_asked_again_at_growing_intervals(clock, changed):
     request = []
     for second in range(100):
-        if joining.is_due():
+        if changed.is_due():
             request.append(second)
-            joining.decided(answer("refused"), report([query("0012")]))
+            changed.decided(answer("refused"), report([query("0012")]))
         clock.sleep(1)
     assert request == [0, 10, 30, 60, 90]
-    joining.see(frozenset("013"))
+    changed.see(frozenset("013"))
     clock.sleep(5)
-    assert joining.is_due(), "another change is another question"
+    assert changed.is_due(), "another change is another question"
 
 
-def test_what_is_not_ready_is_asked_again_at_the_same_interval(clock, joining):
-    joining.see(FOUR)
-    clock.sleep(5)
+def test_what_is_not_ready_is_asked_again_at_the_same_interval(clock, changed):
     for _ in range(4):
-        assert joining.is_due()
-        joining.decided(answer("not-ready"), report([query("0012")]))
-        assert not joining.is_due()
+        assert changed.is_due()
+        changed.decided(answer("not-ready"), report([query("0012")]))
+        assert not changed.is_due()
         clock.sleep(10)
 
 
