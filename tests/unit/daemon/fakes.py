@@ -27,9 +27,11 @@ from rechannel.wire.messages import (
     AnyBody,
     ControllerState,
     Decision,
+    DesiredMove,
     DesiredPlacement,
     ExecutorInfo,
     LinkReport,
+    MoveTransition,
     MoveView,
     Operator,
     QueryState,
@@ -381,6 +383,24 @@ def batch(
         StageRun(spark_stage=2 * number + 1, parents=[2 * number], stateful=0, tasks=state),
     ]
     return BatchReport(query=name, batch=number, start=start, end=start + period, input_rows=400, stages=stages)
+
+
+def transition(move: DesiredMove, *, decision: str, batch: int = -1, at: float = NOW, **how: str) -> MoveTransition:
+    """Return a line of the link's journal; ``how``: before, after and reason."""
+    return MoveTransition(
+        move=move.move,
+        decision=decision,
+        query=move.query,
+        stage=move.stage,
+        partition=move.partition,
+        source=move.source,
+        target=move.target,
+        step=move.step,
+        evidence="",
+        batch=batch,
+        at=at,
+        **how,
+    )
 
 
 def window(

@@ -7,13 +7,14 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from structlog.testing import capture_logs
 
-from rechannel.conf.settings import GateSettings
+from rechannel.conf.settings import GateSettings, Settings
 from rechannel.daemon.control.controller import Controller
 from rechannel.daemon.decide import pipeline
 from rechannel.daemon.decide.pipeline import DecisionRequest, Draft, PlanBasis
 from rechannel.wire import keys
 from rechannel.wire.commands import Pause, Resume, Stop
 from rechannel.wire.envelope import EnvelopeFactory, MessageError
+from rechannel.wire.exit_codes import ExitCode
 from rechannel.wire.messages import DesiredPlacement, MoveView
 from rechannel.wire.redis.errors import StoreUnavailableError
 from rechannel.wire.signing import SignatureError, Signer
@@ -63,56 +64,42 @@ def test_a_skewed_application_is_rebalanced(leader, store):
     assert decisions(store) == [decision]
 
 
-def test_observe_mode_says_it_and_moves_nothing(store, world):
-    made = leading(world, dataclasses.replace(CONFIG, reschedule=settings("observe").reschedule))
-    (decision,) = made.decide_all()
-    assert (decision.outcome, decision.reason) == ("planned", "ok")
-    assert decision.sentence.startswith("would move ")
-    assert decision.moves
-    assert desired(store) is None
+def ruled(mode: str = "apply", **rules: object) -> Settings:
+    return dataclasses.replace(CONFIG, reschedule=settings(mode, **rules).reschedule)
 
 
-def test_an_even_application_is_left_alone(store, clock):
-    World(store, clock, where="000111222333").ready()
-    made = controller(store, clock, lead=True)
-    (decision,) = made.decide_all()
-    assert (decision.outcome, decision.reason, decision.moves) == ("planned", "nothing-to-do", [])
-    assert desired(store) is None
+UNMEASURED = "not ready: query name-of-q1 has 2 measured batches, 3 are needed (reschedule.batches); ready in about 5 s"
+MODERATE = dataclasses.replace(CONFIG, gate=GateSettings(min_gain=0.9))
+EVEN = "000111222333"
+SKEWED = "000000112233"
 
 
-def test_a_gate_that_says_no_keeps_the_numbers(store, world):
-    made = leading(world, dataclasses.replace(CONFIG, gate=GateSettings(min_gain=0.9)))
-    (decision,) = made.decide_all()
-    assert (decision.outcome, decision.reason) == ("refused", "gate")
-    assert "gate.min_gain asks for 90.0%" in decision.sentence
-    assert decision.executors
-    assert decision.batch_time_before
-    assert desired(store) is None
-    forced = decide(made, user="root", reason="now", apply=True, force=True)
-    assert forced.outcome == "applied"
-    assert forced.notes[0] == "asked by root: now"
-
-
-def test_not_ready_is_a_decision_too(store, clock, world):
+@pytest.mark.parametrize(
+    ("config", "where", "batches", "end", "code", "sentence"),
+    [
+        (ruled("observe"), SKEWED, 3, ("planned", "ok"), ExitCode.DONE, "would move "),
+        (CONFIG, EVEN, 3, ("planned", "nothing-to-do"), ExitCode.NOTHING, "nothing to move: no better placement"),
+        (MODERATE, SKEWED, 3, ("refused", "gate"), ExitCode.NOTHING, "gate.min_gain asks for 90.0%"),
+        (CONFIG, SKEWED, 2, ("not-ready", "too-few-batches"), ExitCode.NOT_READY, UNMEASURED),
+        (ruled(policy="magic"), SKEWED, 3, ("refused", "policy"), ExitCode.REFUSED, "adaptive"),
+    ],
+    ids=["observe", "even", "gate", "unmeasured", "unknown policy"],
+)
+def test_a_decision_that_moves_nothing(store, clock, config, where, batches, end, code, sentence):
+    world = World(store, clock, where=where)
     world.report()
-    world.measure(batches=2)
-    made = controller(store, clock, lead=True)
-    (decision,) = made.decide_all()
-    assert (decision.outcome, decision.reason) == ("not-ready", "too-few-batches")
-    assert decision.sentence == (
-        "not ready: query name-of-q1 has 2 measured batches, 3 are needed (reschedule.batches); ready in about 5 s"
-    )
-    assert decisions(store) == [decision]
+    world.measure(batches)
+    leader = controller(store, clock, config, lead=True)
+    (decision,) = leader.decide_all()
+    assert (decision.outcome, decision.reason, sentence in decision.sentence) == (*end, True), decision.sentence
+    assert pipeline.exit_of(decision) == code
+    assert (decisions(store), desired(store)) == ([decision], None)
+    assert bool(decision.executors) == (code != ExitCode.NOT_READY and decision.reason != "policy")
 
 
-def test_an_unknown_policy_is_a_refusal_with_the_names(store, clock, world):
-    world.ready()
-    made = controller(
-        store, clock, dataclasses.replace(CONFIG, reschedule=settings("apply", policy="magic").reschedule), lead=True
-    )
-    (decision,) = made.decide_all()
-    assert (decision.outcome, decision.reason) == ("refused", "policy")
-    assert "adaptive" in decision.sentence
+def test_a_gate_that_says_no_is_passed_by_force(world):
+    forced = decide(leading(world, MODERATE), user="root", reason="now", apply=True, force=True)
+    assert (forced.outcome, forced.notes[0]) == ("applied", "asked by root: now")
 
 
 def test_nothing_is_decided_while_redis_is_away(leader, store):

@@ -15,7 +15,7 @@ from rechannel.daemon.model.snapshot import Snapshot
 from rechannel.policies.model.placement import Placement
 from rechannel.wire import keys
 from rechannel.wire.commands import Pause, Resume, Rollback, Stop
-from rechannel.wire.messages import Decision, DesiredMove, MigrationOutcome, MoveTransition
+from rechannel.wire.messages import Decision, DesiredMove, MigrationOutcome
 from unit.daemon.fakes import (
     APP,
     CONFIG,
@@ -37,6 +37,7 @@ from unit.daemon.fakes import (
     reply,
     request,
     settings,
+    transition,
 )
 
 USUAL = 5.0  # seconds of a batch before
@@ -49,22 +50,8 @@ def outcomes(store: FakeStore) -> list[MigrationOutcome]:
 
 def tell(world: World, decision: str, move: DesiredMove, before: str, after: str, reason: str, number: int) -> None:
     """A line of the link's journal."""
-    line = MoveTransition(
-        move=move.move,
-        decision=decision,
-        query=move.query,
-        stage=move.stage,
-        partition=move.partition,
-        source=move.source,
-        target=move.target,
-        step=move.step,
-        before=before,
-        after=after,
-        reason=reason,
-        evidence="",
-        batch=number,
-        at=world.clock(),
-    )
+    how = {"before": before, "after": after, "reason": reason}
+    line = transition(move, decision=decision, batch=number, at=world.clock(), **how)
     world._send(keys.JOURNAL, world.application, line)
 
 

@@ -9,7 +9,6 @@ import msgspec
 import pytest
 from structlog.testing import capture_logs
 
-from rechannel.conf.settings import GateSettings
 from rechannel.daemon.control.controller import Collaborators, Controller
 from rechannel.wire import keys
 from rechannel.wire.commands import Drain, Pause, Resume
@@ -34,7 +33,6 @@ from unit.daemon.fakes import (
     read_reply,
     reply,
     request,
-    settings,
 )
 
 VERBS = "apply, cancel, drain, pause, plan, rebalance, resume, rollback, stop, undrain"
@@ -105,19 +103,6 @@ def test_several_applications_need_a_name(leader, store, clock):
 def test_no_application_is_not_ready(store, clock):
     late_leader = controller(store, clock, lead=True)
     assert ask(late_leader, store, "plan").code == ExitCode.NOT_READY
-
-
-@pytest.mark.parametrize(
-    ("config", "code"),
-    [
-        (dataclasses.replace(CONFIG, gate=GateSettings(min_gain=0.9)), ExitCode.NOTHING),
-        (dataclasses.replace(CONFIG, reschedule=settings(batches=50).reschedule), ExitCode.NOT_READY),
-        (dataclasses.replace(CONFIG, reschedule=settings(policy="magic").reschedule), ExitCode.REFUSED),
-    ],
-)
-def test_exit_codes_of_decisions(store, world, config, code):
-    late_leader = leading(world, config)
-    assert ask(late_leader, store, "rebalance").code == code
 
 
 def test_stale_requests_are_passed_over(leader, store, clock):

@@ -11,7 +11,7 @@ from rechannel.daemon.decide.outcome import measure_outcome
 from rechannel.wire.codes import MoveReason, MoveState
 from rechannel.wire.measurements import BatchReport
 from rechannel.wire.messages import Decision, DesiredMove, ExecutorLoad, LinkReport, MigrationPrice, MoveTransition
-from unit.daemon.fakes import CONFIG, NOW, QUERY, query, report
+from unit.daemon.fakes import CONFIG, NOW, QUERY, query, report, transition
 from unit.daemon.model.builders import messages
 
 OTHER = "q2"
@@ -84,17 +84,14 @@ class Case:
     moves: int = 2
 
     def journal(self) -> list[MoveTransition]:
-        fields = ("move", "query", "stage", "partition", "source", "target", "step")
         return [
-            MoveTransition(
-                **{name: getattr(move(number), name) for name in fields},
+            transition(
+                move(number),
                 decision="d",
+                batch=-1 if reason else 10 + number,
                 before=MoveState.STEERED,
                 after=MoveState.ABANDONED if reason else MoveState.DRAINED,
                 reason=reason or MoveReason.LANDED,
-                evidence="",
-                batch=-1 if reason else 10 + number,
-                at=NOW,
             )
             for number, reason in enumerate(self.lines)
         ]

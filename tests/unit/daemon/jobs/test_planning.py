@@ -191,10 +191,10 @@ def test_what_is_ordered_while_a_plan_is_made_counts(
         if what != "gone":
             world.report()
         if not orders:
-            orders.append(order())
+            orders.append(give_order())
         leader.run_leader_cycle()
 
-    def order() -> object:
+    def give_order() -> object:
         if what == "drain":
             return order(leader, Drain(nodes=["127.0.0.3"]))
         if what == "pause":
