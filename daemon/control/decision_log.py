@@ -70,16 +70,15 @@ def choose_undoable(applied: Sequence[Decision], decision: str, application: str
     last = applied[0] if applied and applied[0].rollback_of and not decision else None
     if last is not None and 0 <= now - last.at < _NAME_WITHIN:
         ago = f"{last.rollback_of} was rolled back {now - last.at:.0f} s ago, by {last.decision}"
-        if target is None:
-            raise CommandError(ExitCode.NOTHING, f"{ago}; nothing before it is left to undo")
-        raise CommandError(ExitCode.NOTHING, f"{ago}; to undo {target.decision} too, name it with --decision")
-    if target is None and decision:  # a wrong request; without a name there is just nothing to undo
+        more = f"to undo {target.decision} too, name it with --decision" if target else ""
+        raise CommandError(ExitCode.NOTHING, f"{ago}; {more or 'nothing before it is left to undo'}")
+    if target is not None:
+        return target
+    if decision:  # a wrong request; without a name there is just nothing to undo
         sentence = f"no decision {decision} moved anything in {application}; `rechannel history` lists them"
         raise CommandError(ExitCode.REFUSED, sentence)
-    if target is None:
-        sentence = f"no decision of the last days moved anything in {application} that was not undone"
-        raise CommandError(ExitCode.NOTHING, sentence)
-    return target
+    sentence = f"no decision of the last days moved anything in {application} that was not undone"
+    raise CommandError(ExitCode.NOTHING, sentence)
 
 
 def append_decision(context: LeaderContext, application: str, decision: Decision) -> None:

@@ -39,13 +39,11 @@ _SETTLED, _NOT_TAKEN_UP, _LOST = "settled", "not-taken-up", "lost"  # why a migr
 class MigrationStatus:
     """Copy of a running migration for display.
 
-    ``begun``: when this controller began to follow it. ``moves``: number ordered, of which ``landed`` and ``abandoned``
-    are over.
+    ``moves``: number ordered, of which ``landed`` and ``abandoned`` are over.
     """
 
     application: str
     decision: str
-    begun: float
     moves: int
     landed: int
     abandoned: int
@@ -125,7 +123,6 @@ class RunningMigration:
         return MigrationStatus(
             application=self.application,
             decision=self.decision,
-            begun=self.begun,
             moves=len(self.desired.moves),
             landed=self.landed,
             abandoned=self.abandoned,

@@ -215,7 +215,7 @@ def _lead(settings: Settings, store: Store) -> Callable[[], None]:
     return end
 
 
-def test_a_plan_that_waits_outlives_its_controller(
+def test_a_scheduled_plan_outlives_its_controller(
     world: World, store: Store, tmp_path: Path, settings: Settings
 ) -> None:
     path = tmp_path / "plan.json"
@@ -227,11 +227,11 @@ def test_a_plan_that_waits_outlives_its_controller(
         world.ready()
         later = run_json("apply", path, "--at", f"{tomorrow} 02:00-05:00", "--reason", "quiet then")
         soon = run_json("apply", path, "--at", "00:00-24:00", "--reason", "now")
-        assert "waits as wait-" in later["sentence"]
+        assert "is scheduled as plan-" in later["sentence"]
     finally:
         end()
-    waiting = {plan["scheduled_plan"] for plan in run_json("status")["scheduled_plans"]}
-    assert later["scheduled_plan"] in waiting
+    scheduled = {plan["scheduled_plan"] for plan in run_json("status")["scheduled_plans"]}
+    assert later["scheduled_plan"] in scheduled
     store.delete(keys.STATE)
     end = _lead(settings, store)
     try:
@@ -247,7 +247,7 @@ def test_a_plan_that_waits_outlives_its_controller(
         assert "frees executor 0" in explained
         assert run_json("explain")["decision"]["decision"]
         assert "is canceled by " in run("cancel", later["scheduled_plan"], "--reason", "no need").stdout
-        assert "no plan x waits" in run("cancel", "x", code=1).stderr
+        assert "no plan x is scheduled" in run("cancel", "x", code=1).stderr
         assert run_json("status")["scheduled_plans"] == []
     finally:
         end()
