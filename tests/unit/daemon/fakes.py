@@ -385,6 +385,12 @@ def batch(
     return BatchReport(query=name, batch=number, start=start, end=start + period, input_rows=400, stages=stages)
 
 
+def a_decision(**fields: Any) -> Decision:
+    """Return a decision by timeout that plans nothing, but for these fields."""
+    usual = {"decision": "d", "at": NOW, "trigger": "timeout", "user": "", "policy": "adaptive"}
+    return Decision(**{**usual, "outcome": "planned", "reason": "ok", "sentence": "", **fields})
+
+
 def transition(move: DesiredMove, *, decision: str, batch: int = -1, at: float = NOW, **how: str) -> MoveTransition:
     """Return a line of the link's journal; ``how``: before, after and reason."""
     return MoveTransition(

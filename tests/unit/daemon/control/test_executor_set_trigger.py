@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import msgspec
 import pytest
 
 from rechannel.conf.settings import RescheduleSettings, Settings
 from rechannel.daemon.control.triggers import ExecutorSetTrigger, executors_in_use, settle_time
-from rechannel.daemon.decide.pipeline import DecisionRequest, decision_without_plan
 from rechannel.wire.codes import Law
-from rechannel.wire.messages import Decision, LinkReport, Refusal
-from unit.daemon.fakes import FakeClock, query, report
+from rechannel.wire.messages import Decision, LinkReport
+from unit.daemon.fakes import FakeClock, a_decision, query, report
 
 RULES = Settings(reschedule=RescheduleSettings(settle=5.0, settle_windows=0, timeout=30.0))
 THREE, FOUR = frozenset("012"), frozenset("0123")
@@ -54,11 +52,8 @@ def changed(clock: FakeClock, joining: Trigger) -> Trigger:
     return joining
 
 
-def answer(outcome: str) -> Decision:
-    decision = decision_without_plan(
-        DecisionRequest("d", 0.0, "executors", "adaptive"), Refusal(law="gate", scope="plan", detail="too little")
-    )
-    return msgspec.structs.replace(decision, outcome=outcome)
+def answer(outcome: str, reason: str = "gate") -> Decision:
+    return a_decision(trigger="executors", outcome=outcome, reason=reason)
 
 
 def test_the_executors_of_the_beginning_are_no_change(clock, joining):
@@ -121,8 +116,7 @@ def test_what_is_to_be_agreed_on_waits_for_other_figures(clock, joining):
     joining.settings = Settings()
     joining.see(FOUR)
     clock.sleep(settle_time(joining.settings))
-    agreements = msgspec.structs.replace(answer("refused"), reason=Law.AGREEMENTS)
-    joining.decided(agreements, report([query("0012")]))
+    joining.decided(answer("refused", Law.AGREEMENTS), report([query("0012")]))
     clock.sleep(14)
     assert not joining.is_due()
     clock.sleep(1)

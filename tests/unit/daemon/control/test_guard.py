@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import itertools
 
-import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -23,6 +22,7 @@ from rechannel.daemon.control.guard import (
 from rechannel.daemon.control.triggers import LoadReading, OverloadDetector
 from rechannel.wire.codes import Law, Trigger
 from rechannel.wire.messages import Decision, DesiredMove, Refusal
+from unit.daemon.fakes import a_decision
 
 NOON = 1_780_315_200.0  # 2026-06-01, a Monday, 12:00 UTC
 RULES = RescheduleSettings(overload_windows=3, overload_release=0.8)
@@ -46,17 +46,7 @@ def moves(*partitions: int, target: str = "1", decision: str = "d") -> list[Desi
 
 
 def decision(at: float, outcome: str = "planned", reason: str = "ok", **more: object) -> Decision:
-    made = Decision(
-        decision=f"d{at}",
-        at=at,
-        trigger="timeout",
-        user="",
-        policy="adaptive",
-        outcome=outcome,
-        reason=reason,
-        sentence="",
-    )
-    return msgspec.structs.replace(made, **more)
+    return a_decision(decision=f"d{at}", at=at, outcome=outcome, reason=reason, **more)
 
 
 # -- overload --

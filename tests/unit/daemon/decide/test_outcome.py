@@ -11,7 +11,7 @@ from rechannel.daemon.decide.outcome import measure_outcome
 from rechannel.wire.codes import MoveReason, MoveState
 from rechannel.wire.measurements import BatchReport
 from rechannel.wire.messages import Decision, DesiredMove, ExecutorLoad, LinkReport, MigrationPrice, MoveTransition
-from unit.daemon.fakes import CONFIG, NOW, QUERY, query, report, transition
+from unit.daemon.fakes import CONFIG, NOW, QUERY, a_decision, query, report, transition
 from unit.daemon.model.builders import messages
 
 OTHER = "q2"
@@ -48,15 +48,8 @@ def move(number: int) -> DesiredMove:
 def decision(moves: int, price: MigrationPrice | None, executors: str) -> Decision:
     load = dict.fromkeys(["arrival_before", "arrival_after", "service_before"], 1.0)
     load |= dict.fromkeys(["utilization_before", "utilization_after"], 0.5)
-    return Decision(
-        decision="d",
-        at=NOW,
-        trigger="timeout",
-        user="",
-        policy="adaptive",
+    return a_decision(
         outcome="applied",
-        reason="ok",
-        sentence="",
         moves=[move(number) for number in range(moves)],
         executors=[
             ExecutorLoad(executor=name, node=name, partitions_before=3, partitions_after=3, **load)
