@@ -14,7 +14,7 @@ import structlog
 from rechannel.conf import reload
 from rechannel.conf.settings import Settings, SettingsError
 from rechannel.daemon.control.audit import AuditError, AuditFile
-from rechannel.daemon.control.controller import Controller
+from rechannel.daemon.control.controller import Collaborators, Controller
 from rechannel.daemon.control.leadership import Role
 from rechannel.daemon.decide import policy_settings
 from rechannel.daemon.doctor import security
@@ -77,8 +77,7 @@ def run_controller(
     )
     _check_environment(settings, store, log)
     counters = Counters()
-    controller = Controller(
-        settings,
+    parts = Collaborators(
         store,
         signer,
         clock,
@@ -86,6 +85,7 @@ def run_controller(
         aside=Aside(settings.controller.observe / 10, monitor.planning),
         count_answer=counters.count_answer,
     )
+    controller = Controller(settings, parts)
     frontend = _frontend(controller, store, monitor, counters, clock) if settings.controller.listen else None
     _add_jobs(monitor, controller, log)
     if frontend is not None:
@@ -105,7 +105,7 @@ def run_controller(
                 if frontend is not None:
                     frontend.reload(changed)
                 if (timeout := changed.reschedule.timeout) != monitor.jobs["decide"].status.every:
-                    controller.next_decision = clock.wall() + timeout
+                    controller.schedule_decision()
                     runner.reschedule("decide", timeout)
             runner.follow_clock()
     finally:

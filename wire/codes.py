@@ -43,7 +43,14 @@ class Trigger(Code):
     OPERATOR = "operator", "An operator asked for it."
     DRAIN = "drain", "A drained node still held state (`rechannel drain`)."
     ROLLBACK = "rollback", "The moves of an earlier decision were to be undone."
-    PENDING = "pending", "The time of a waiting saved plan had come."
+    SCHEDULED = "scheduled", "The time of a scheduled plan had come."
+
+
+class Mode(Code):
+    """Permission of the controller to act (`reschedule.mode`)."""
+
+    OBSERVE = "observe", "Decisions are recorded; only what an operator orders is moved."
+    APPLY = "apply", "Decisions are carried out."
 
 
 class Outcome(Code):
@@ -240,15 +247,24 @@ class Law(Code):
     )
     WINDOW_PASSED = (
         "window-passed",
-        "A waiting plan could not be begun in its time; the sentence gives the cause.",
+        "A scheduled plan could not be begun in its time; the sentence gives the cause.",
         "Save a new plan, or choose a longer period.",
     )
-    CANCELED = "canceled", "An operator canceled a waiting plan.", "Nothing."
+    CANCELED = "canceled", "An operator canceled a scheduled plan.", "Nothing."
     ROLLBACK = (
         "rollback",
         "No partition of that decision can go back.",
         "Nothing: `rechannel plan` shows what is better now.",
     )
+
+
+class Scope(Code):
+    """Part of a plan that a law refuses."""
+
+    MOVE = "move", "One move."
+    EXECUTOR = "executor", "All moves to one executor."
+    QUERY = "query", "All moves of one query."
+    PLAN = "plan", "The whole plan."
 
 
 class MoveState(Code):

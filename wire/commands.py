@@ -54,7 +54,7 @@ class Rebalance(_Command, frozen=True):
 
 
 class Apply(_Command, frozen=True):
-    """Carry out a saved plan: now, ``at`` a time of the day or week, or ``when`` off-peak."""
+    """Carry out a saved plan: now, or schedule it ``at`` a period or ``when`` off-peak."""
 
     plans: ClassVar[bool] = True
     plan: str
@@ -64,9 +64,9 @@ class Apply(_Command, frozen=True):
 
 
 class Cancel(_Command, frozen=True):
-    """Remove the saved plan of this id from the list of waiting plans."""
+    """Cancel the scheduled plan of this id."""
 
-    pending: str
+    scheduled_plan: str
 
 
 class Rollback(_Command, frozen=True):
@@ -92,7 +92,10 @@ class Resume(_Command, frozen=True):
 
 
 class Drain(_Command, frozen=True):
-    """Keep nodes free of state; ``remove`` releases executors, at the ``deadline`` anyway."""
+    """Keep nodes free of state; ``remove`` releases their executors once they are empty.
+
+    ``deadline``: seconds from the order after which executors are released anyway, 0 for never.
+    """
 
     nodes: list[str]
     remove: bool = False

@@ -135,7 +135,7 @@ ORDERS = KeyRule(
     0,
     "signed: pause and drained nodes",
 )
-PENDING = KeyRule("pending", "string", Role.CONTROLLER, _VIEWED, 1, 0, "signed: scheduled plans")
+SCHEDULED_PLANS = KeyRule("scheduled-plans", "string", Role.CONTROLLER, _VIEWED, 1, 0, "signed: scheduled plans")
 PLACEMENT = KeyRule(
     "query:{query}:placement", "string", Role.LINK, (Role.LINK,), 1, _FORTNIGHT, "last placement of a query"
 )
@@ -181,7 +181,7 @@ TABLE = (
     EPOCH,
     STATE,
     ORDERS,
-    PENDING,
+    SCHEDULED_PLANS,
     PLACEMENT,
     PAUSED,
     QUESTIONS,

@@ -10,6 +10,7 @@ from typing import Annotated, Any, TypeAlias
 
 import msgspec
 
+from rechannel.wire.codes import Scope
 from rechannel.wire.measurements import (
     AgentEvidence,
     AgentWindow,
@@ -88,10 +89,11 @@ class MoveView(msgspec.Struct, frozen=True, kw_only=True):
     missed_batches: Int53 = 0
 
 
-class Drain(msgspec.Struct, frozen=True, kw_only=True):
+class DrainedNode(msgspec.Struct, frozen=True, kw_only=True):
     """A drained node: no state may be placed on it.
 
-    With ``remove`` its executors are released once they are empty, and at ``deadline`` (0: never) even if they are not.
+    With ``remove`` its executors are released once they are empty, and from the time ``deadline`` on (0: never) even if
+    they are not.
     """
 
     node: str
@@ -106,7 +108,7 @@ class StandingOrders(Body, frozen=True, tag="standing-orders", kw_only=True):
     """Pause and drains, signed: links place nothing while paused, and never on drains."""
 
     paused: bool = False
-    drains: list[Drain] = []
+    drains: list[DrainedNode] = []
 
 
 class LastPlacement(Body, frozen=True, tag="last-placement", kw_only=True):
@@ -193,12 +195,12 @@ class MoveTransition(Body, frozen=True, tag="move-transition", kw_only=True):
 class Refusal(msgspec.Struct, frozen=True, kw_only=True):
     """A law that refused something, the scope of the refusal, and the numbers behind it.
 
-    ``scope`` is ``move``, ``executor``, ``query`` or ``plan``. ``measured`` and ``limit`` are in ``unit`` if the law
+    ``scope`` is a `rechannel.wire.codes.Scope`. ``measured`` and ``limit`` are in ``unit`` if the law
     compares numbers. ``until`` is the end of the refusal (0: unknown).
     """
 
     law: str
-    scope: str
+    scope: str = Scope.PLAN
     detail: str
     measured: BoundedFloat | None = None
     limit: BoundedFloat | None = None
@@ -299,17 +301,17 @@ class Decision(Body, frozen=True, tag="decision", kw_only=True):
     runs: dict[str, str] = {}  # moved query -> its run
     move_reasons: dict[str, str] = {}  # move -> why the partition goes there, with numbers; for the first moves
     operator_reason: str = ""  # given by the operator
-    pending_plan: str = ""  # the scheduled plan that this decision carried out or gave up
+    scheduled_plan: str = ""  # id of the scheduled plan that this decision carried out or gave up
     last_batches: dict[str, Int53] = {}  # moved query -> its last batch
 
 
-class PendingPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """A saved plan that is scheduled between ``begin`` and ``end``.
+class ScheduledPlan(msgspec.Struct, frozen=True, kw_only=True):
+    """A saved plan that is to be carried out between ``begin`` and ``end``.
 
-    ``plan`` is the text of its file, ``window`` the time as the operator wrote it.
+    ``scheduled_plan`` is its id, ``plan`` the text of its file, ``window`` the time as the operator wrote it.
     """
 
-    pending: str
+    scheduled_plan: str
     at: Timestamp
     application: str
     begin: Timestamp
@@ -322,10 +324,10 @@ class PendingPlan(msgspec.Struct, frozen=True, kw_only=True):
     force: bool = False
 
 
-class PendingPlans(Body, frozen=True, tag="pending-plans", kw_only=True):
+class ScheduledPlans(Body, frozen=True, tag="scheduled-plans", kw_only=True):
     """All scheduled plans, signed: leaders carry out only plans that a controller accepted."""
 
-    plans: list[PendingPlan] = []
+    plans: list[ScheduledPlan] = []
 
 
 class Request(Body, frozen=True, tag="request", kw_only=True):
@@ -383,5 +385,5 @@ AnyBody: TypeAlias = (
     | StandingOrders
     | LastPlacement
     | MigrationOutcome
-    | PendingPlans
+    | ScheduledPlans
 )

@@ -147,7 +147,11 @@ class HistoryReader:
             return ids[query]
         if query not in ids.values():
             # A query that has ended is in no report any more, but its moves are in the journal.
-            past = {entry["query"] for entry in self._read_all(keys.JOURNAL.bound) if entry["type"] == "move"}
+            past = {
+                entry["query"]
+                for entry in self._read_all(keys.JOURNAL.bound)
+                if entry["type"] == _TYPES[MoveTransition]
+            }
             if query not in past:
                 names = ", ".join(sorted(set(ids) | past)) or "none"
                 raise CommandError(ExitCode.REFUSED, f"unknown query {query}; known are {names}")

@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from rechannel import __version__
 from rechannel.daemon.cli import orders
 from rechannel.daemon.cli.options import (
     application_option,
@@ -33,6 +32,7 @@ from rechannel.daemon.cli.options import (
 )
 from rechannel.daemon.cli.submit import submit
 from rechannel.wire.exit_codes import ExitCode
+from rechannel.wire.version import __version__
 
 if TYPE_CHECKING:
     from rechannel.conf.settings import Settings
@@ -51,7 +51,7 @@ OVERVIEW = {
     "Order": {
         "rebalance": "Rebalance now, with --apply",
         "apply": "Do what a saved plan says, now or later",
-        "cancel": "Let a saved plan wait no longer",
+        "cancel": "Cancel a scheduled plan",
         "rollback": "Move back what a decision moved",
         "drain": "Empty a node",
         "undrain": "Let a drained node hold state again",

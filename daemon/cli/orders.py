@@ -105,10 +105,10 @@ def rebalance(client: ControllerClient, application: str, policy: str, apply: bo
 @order_command(
     click.argument("plan", metavar="PLAN", type=click.Path(exists=True, dir_okay=False)),
     click.option(
-        "--at", metavar="PERIOD", default="", help='Wait for this time of the day or week: "Sun 02:00-05:00".'
+        "--at", metavar="PERIOD", default="", help='Schedule it for this time of the day or week: "Sun 02:00-05:00".'
     ),
     click.option(
-        "--when", type=click.Choice(["off-peak"]), default=None, help="Wait for the next reschedule.off_peak."
+        "--when", type=click.Choice(["off-peak"]), default=None, help="Schedule it for the next reschedule.off_peak."
     ),
     _FORCE,
     _reason(_DECISION),
@@ -117,23 +117,23 @@ def apply(client: ControllerClient, plan: str, at: str, when: str | None, force:
     """Do what a saved PLAN says, checked anew; refused where executors or queries are others
     by now.
 
-    With --at or --when the controller keeps it until then, and checks it then. `rechannel status` lists what waits,
-    `rechannel cancel` ends it.
+    With --at or --when the plan is scheduled: the controller checks it then. `rechannel status` lists
+    the scheduled plans, `rechannel cancel` cancels one.
     """
     from rechannel.wire.commands import Apply
 
     if at and when:
-        raise click.UsageError("--at and --when both say for what to wait: give one of them")
+        raise click.UsageError("--at and --when both say when: give one of them")
     command = Apply(plan=client.read_plan(Path(plan)), at=at, when=when or "", force=force)
     return client.order(command) if at or when else client.decide(command)
 
 
-@order_command(click.argument("pending", metavar="ID"), _reason(_DECISION))
-def cancel(client: ControllerClient, pending: str) -> int:
-    """Let a saved plan wait no longer: the ID that `apply --at` said, and `status` shows."""
+@order_command(click.argument("scheduled_plan", metavar="ID"), _reason(_DECISION))
+def cancel(client: ControllerClient, scheduled_plan: str) -> int:
+    """Cancel a scheduled plan: ID is what `apply --at` printed, and `status` shows."""
     from rechannel.wire.commands import Cancel
 
-    return client.order(Cancel(pending=pending))
+    return client.order(Cancel(scheduled_plan=scheduled_plan))
 
 
 @order_command(

@@ -25,6 +25,7 @@ from rechannel.daemon.view.status import (
     MoveStatus,
     PartitionStatus,
 )
+from rechannel.wire.codes import Mode
 from rechannel.wire.exit_codes import NOBODY_REPORTS, OBSERVE_MODE
 from rechannel.wire.messages import Decision, ExecutorLoad, MigrationPrice
 from rechannel.wire.printable import count, partition_name, plain, query_name, stage_name
@@ -58,8 +59,8 @@ def print_status(status: ClusterStatus, now: float, *, verbose: bool = False) ->
     for drain in status.drains:
         style = "green" if drain.state in (DrainState.EMPTY, DrainState.RELEASED) else "yellow"
         console.print(f"drain {escape(drain.node)}: {escape(drain.sentence)}", style=style)
-    for plan in status.waiting:
-        console.print(f"waiting {escape(plan.pending)}: {escape(plan.sentence)}", style="yellow")
+    for plan in status.scheduled_plans:
+        console.print(f"plan {escape(plan.scheduled_plan)}: {escape(plan.sentence)}", style="yellow")
     if not status.applications:
         console.print(NOBODY_REPORTS)
     for application in status.applications:
@@ -102,7 +103,7 @@ def controller_line(leader: LeaderStatus | None, now: float) -> str:
         f"next decision in {max(0.0, leader.next_decision - now):.0f} s",
     ]
     line = ", ".join(part for part in parts if part)
-    if leader.mode == "observe":
+    if leader.mode == Mode.OBSERVE:
         line += f"\n{escape(OBSERVE_MODE)}"
     return f"{line}\nlast: {escape(leader.last_sentence)}" if leader.last_sentence else line
 

@@ -17,29 +17,27 @@ from rechannel.daemon.control.decision_log import (
     append_decision,
     applied_decisions,
     log_decision,
-    read_decision_log,
 )
 from rechannel.daemon.control.guard import BLOCKING, UNATTENDED, ClusterLimits, SelfActionGuard, averaging_time
 from rechannel.daemon.control.leadership import LeaderContext
 from rechannel.daemon.control.migrations import MigrationTracker
-from rechannel.daemon.control.outcomes import LoadRateEstimator, OutcomeTracker
-from rechannel.daemon.control.rollback import REGRESSED_REASON, PendingRollback, choose_undoable
-from rechannel.daemon.control.scheduled_plans import ScheduledPlans
+from rechannel.daemon.control.outcomes import REGRESSED_REASON, LoadRateEstimator, OutcomeTracker, PendingRollback
+from rechannel.daemon.control.scheduled_plans import ScheduledPlanStore
 from rechannel.daemon.control.standing_orders import StandingOrderStore, partitions_on
-from rechannel.daemon.control.triggers import ExecutorSetTrigger, OverloadDetector, RetryTimer, usable_executors
+from rechannel.daemon.control.triggers import RETRY_EVERY, ExecutorSetTrigger, OverloadDetector, usable_executors
 from rechannel.daemon.decide import pipeline
 from rechannel.daemon.decide.pipeline import DecisionRequest, Draft, PlanBasis, Undecided, moves_in_flight
 from rechannel.daemon.decide.policy_settings import policy_for
 from rechannel.daemon.decide.requested_placement import rollback_placement
-from rechannel.daemon.jobs.clock import DutyCycle
+from rechannel.daemon.jobs.clock import COMPLAIN_EVERY, DutyCycle, RateLimit
 from rechannel.daemon.jobs.planning import Mutex, PlanningClock, RunningPlan
 from rechannel.daemon.model.application_messages import ApplicationMessages, describe_silent_agents
 from rechannel.daemon.model.collector import Collector
 from rechannel.daemon.model.readiness import NotReady, driver_silence, readiness_problem
 from rechannel.daemon.model.snapshot import Snapshot, take_snapshot, without_forecast
 from rechannel.migration.plan.inputs import Cooldown
-from rechannel.wire.codes import NotReadyReason, Outcome, OutcomeVerdict, Trigger
-from rechannel.wire.messages import Decision, LinkReport, PendingPlan, Refusal
+from rechannel.wire.codes import Mode, NotReadyReason, Outcome, OutcomeVerdict, Trigger
+from rechannel.wire.messages import Decision, LinkReport, Refusal, ScheduledPlan
 from rechannel.wire.printable import count
 
 FORGOTTEN_AFTER = 3600.0  # seconds without a report: a driver or Redis that is back sooner finds its state
@@ -54,7 +52,7 @@ class ControllerServices:
     context: LeaderContext
     collector: Collector
     orders: StandingOrderStore
-    plans: ScheduledPlans
+    plans: ScheduledPlanStore
     limits: ClusterLimits
     estimator: LoadRateEstimator
     planning: PlanningClock
@@ -73,14 +71,14 @@ class Application:
     def __init__(self, name: str, cluster: ControllerServices) -> None:
         self.name = name
         self.last_heard = cluster.context.clock.steady()
-        self.last_complaint: float | None = None  # time of the last traceback about this application
+        self.complaints = RateLimit(COMPLAIN_EVERY)
         self.guard = SelfActionGuard(cluster.limits)
         self.migrations = MigrationTracker(name, cluster.context)
         self._cluster = cluster
         self._context = cluster.context
         self._clock = cluster.context.clock
         self._running_plan: RunningPlan | None = None
-        self._continuation_timer = RetryTimer()
+        self._continuation_timer = RateLimit(RETRY_EVERY)
         self._log = structlog.get_logger("rechannel.controller")
         self.reset()
 
@@ -146,22 +144,23 @@ class Application:
 
     def _leave_drained_nodes(self, report: LinkReport, steady_now: float) -> bool:
         placed = any(partitions_on(report, self._cluster.orders.nodes).values())
-        if not placed or not self._drain_timer.start(steady_now):
+        if not placed or not self._drain_timer.allows(steady_now):
             return False
         return self.decide(self.new_request(Trigger.DRAIN, apply=True)).outcome == Outcome.APPLIED
 
-    def _run_scheduled_plan(self, plan: PendingPlan) -> None:
+    def _run_scheduled_plan(self, plan: ScheduledPlan) -> None:
+        reason = plan.reason or f"{plan.scheduled_plan} was scheduled for {plan.window}"
         request = dataclasses.replace(
-            self.new_request(Trigger.PENDING, plan.reason or f"{plan.pending} waited for {plan.window}", apply=True),
+            self.new_request(Trigger.SCHEDULED, reason, apply=True),
             user=plan.user,
             force=plan.force,
-            pending=plan.pending,
-            source=self._cluster.plans.requested_placement(plan),
+            scheduled_plan=plan.scheduled_plan,
+            placement_source=self._cluster.plans.placement_source(plan),
         )
         self._cluster.plans.record(plan, self.decide(request))
 
     def _continue_plan(self, left: int, steady_now: float) -> None:
-        if self._context.settings.reschedule.mode != "apply" or not self._continuation_timer.start(steady_now):
+        if self._context.settings.reschedule.mode != Mode.APPLY or not self._continuation_timer.allows(steady_now):
             return
         reason = f"the plan before was cut to migration.max_moves, and kept: at most {left} more moves may follow"
         decision = self.decide_unattended(Trigger.CONTINUATION, reason)
@@ -201,10 +200,7 @@ class Application:
 
     def decide_unattended(self, trigger: Trigger, reason: str = "") -> Decision | None:
         """Decide because of a trigger; a guard's refusal is returned once, then None."""
-        apply, now = (
-            self._context.settings.reschedule.mode == "apply" and not self._context.lead.paused,
-            self._clock.wall(),
-        )
+        apply, now = self._context.acts_unattended, self._clock.wall()
         refusal = self.guard.blocked_by(trigger, now) if apply else self.guard.cooldown(trigger, now)
         if refusal is None:
             return self.decide(self.new_request(trigger, reason, apply=apply))
@@ -309,7 +305,7 @@ class Application:
             self._cluster.orders.nodes,
             self.rollback and self.rollback.decision.decision,
             migration and migration.desired.decision,
-            self._cluster.plans.waiting,
+            self._cluster.plans.scheduled,
         )
 
     def _ask_guard(self, request: DecisionRequest, draft: Draft) -> Decision:
@@ -348,14 +344,12 @@ class Application:
 
     # -- outcomes and rollbacks --
 
-    def order_rollback(self, decision: str, *, user: str, reason: str) -> tuple[str, Decision | None]:
-        """Undo a decision ("": the last one that was not undone); ValueError if there is none.
+    def order_rollback(self, target: Decision, *, user: str, reason: str) -> tuple[str, Decision | None]:
+        """Undo a decision; a running migration is ended first.
 
-        A running migration is ended first. Returns a sentence, and the rollback's decision if there is one already.
+        Returns a sentence, and the rollback's decision if there is one already.
         """
-        applied = applied_decisions(read_decision_log(self._context.store), self.name)
-        target = choose_undoable(applied, decision, self.name, self._clock.wall())
-        self.rollback = PendingRollback.begin(target, user, reason, self._clock.steady())
+        self.rollback = PendingRollback(target, user, reason, self._clock.steady())
         paused = self._context.lead.paused
         stopped = f"{self.migrations.stop()}; then " if self.migrations.running is not None else ""
         self._log.info("rollback", application=self.name, decision=target.decision, user=user, reason=reason)
@@ -387,7 +381,7 @@ class Application:
 
     def _await_rollback(self, undo: Decision | None) -> None:
         if undo is not None:
-            self.rollback = PendingRollback.begin(undo, "", REGRESSED_REASON, self._clock.steady())
+            self.rollback = PendingRollback(undo, "", REGRESSED_REASON, self._clock.steady())
 
     def _try_rollback(self) -> Decision | None:
         """Move a decision's partitions back, once nothing else is under way.
@@ -414,7 +408,7 @@ class Application:
         request = dataclasses.replace(
             self.new_request(Trigger.ROLLBACK, pending.reason, apply=True),
             user=pending.user,
-            source=lambda snapshot: rollback_placement(pending.decision, snapshot),
+            placement_source=lambda snapshot: rollback_placement(pending.decision, snapshot),
         )
         decision = self.decide(request)
         if decision.outcome != Outcome.NOT_READY and self.rollback is pending:
@@ -425,7 +419,7 @@ class Application:
 
     def retry_drain(self) -> None:
         """Decide on drains at once: another one was ordered."""
-        self._drain_timer = RetryTimer()
+        self._drain_timer = RateLimit(RETRY_EVERY)
 
     def reopen(self) -> None:
         """Decide again as soon as the executors stay the same: a node may hold state again."""

@@ -23,6 +23,7 @@ from rechannel.wire.redis.store import Lease
 
 ASKED, ANSWERED, REFUSED = "asked", "answered", "refused"
 _RENAMED = {"nodes": "node"}  # field of a command -> its name in the file, where they differ
+_DIGESTED = frozenset({"plan"})  # fields of which only the digest is written
 _MAX_LENGTH = 1000  # characters of a text from outside
 _MODE = 0o640  # a user who may read the file can lock it, and so keep orders from being given
 _LOCK_ATTEMPTS, _LOCK_RETRY = 20, 0.05  # seconds between two attempts; a line is written much faster
@@ -56,7 +57,19 @@ class Line(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def line(event: str, request: Request, *, sender: str, at: float, leader: Lease, reply: Reply | None = None) -> Line:
-    """Return the line of an event; ``at`` is in seconds since the epoch."""
+    """Return the line of an event.
+
+    Parameters
+    ----------
+    event, request, sender
+        `ASKED`, `ANSWERED` or `REFUSED`, the request that it is about, and the sender in its envelope.
+    at
+        Time of the event, seconds since the epoch.
+    leader
+        Lease of the controller that writes the line.
+    reply
+        The reply, None if there is none yet.
+    """
     data = reply.data if reply is not None else {}
     decision = data.get("decision")
     return Line(
@@ -86,7 +99,7 @@ def _arguments(request: Request) -> dict[str, str]:
 
 
 def _text(name: str, value: object) -> str:
-    if name == "plan":
+    if name in _DIGESTED:
         return f"sha256:{hashlib.sha256(str(value).encode(errors='replace')).hexdigest()}"
     if isinstance(value, list):
         return _short(",".join(map(str, value[:_MAX_LENGTH])))

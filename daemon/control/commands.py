@@ -1,31 +1,29 @@
 """Execution of operators' commands by the leading controller.
 
-`execute` decodes the command of a request and calls the controller. Every command has one `_run` branch; a refusal is
-raised as `CommandError` (or as ValueError by the controller) and becomes a reply in `execute` alone.
+`execute` decodes the command of a request and carries it out on the applications of the cluster. Every command has one
+branch in `_Execution.run`; a refusal is raised as `CommandError` and becomes a reply in `execute` alone.
 """
 
 from __future__ import annotations
 
-import contextlib
+import dataclasses
 import functools
-from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 import structlog
 
+from rechannel.daemon.control.cluster_state import ClusterState
+from rechannel.daemon.control.decision_log import applied_decisions, choose_undoable, read_decision_log
+from rechannel.daemon.control.standing_orders import partitions_on
+from rechannel.daemon.control.triggers import settle_time
 from rechannel.daemon.decide import pipeline
+from rechannel.daemon.decide.pipeline import PlacementSource
 from rechannel.daemon.decide.policy_settings import unknown_policy
-from rechannel.daemon.decide.requested_placement import (
-    PlanFileError,
-    RequestedPlacement,
-    placement_of_saved_plan,
-    read_plan,
-)
-from rechannel.daemon.model.snapshot import Snapshot
+from rechannel.daemon.decide.requested_placement import PlanFileError, placement_of_saved_plan, read_plan
 from rechannel.policies.registry import known_policies
-from rechannel.wire.codes import Trigger
+from rechannel.wire.codes import Mode, Trigger
 from rechannel.wire.commands import (
     Apply,
     Cancel,
@@ -42,13 +40,11 @@ from rechannel.wire.commands import (
     decode,
 )
 from rechannel.wire.exit_codes import NOBODY_REPORTS, CommandError, ExitCode
-from rechannel.wire.messages import Decision, Refusal, Reply, Request
+from rechannel.wire.messages import Decision, LinkReport, Reply, Request
 from rechannel.wire.printable import count
 from rechannel.wire.redis.errors import StoreError
 
-if TYPE_CHECKING:
-    from rechannel.daemon.control.controller import Controller
-
+_PAUSED = "paused: `rechannel resume` first"
 _log = structlog.get_logger("rechannel.controller")
 
 
@@ -61,10 +57,10 @@ class _Answer:
     code: ExitCode = ExitCode.DONE
 
 
-def execute(controller: Controller, request: Request) -> Reply:
+def execute(cluster: ClusterState, request: Request) -> Reply:
     """Carry out the command of a request; raises StoreError, every other problem is a reply."""
     try:
-        answer = _run(_Execution(controller, request.user, request.reason), decode(request.command))
+        answer = _Execution(cluster, request.user, request.reason).run(decode(request.command))
     except CommandError as error:
         answer = _Answer(error.sentence, code=error.code)
     except UnknownCommandError as error:
@@ -78,162 +74,210 @@ def execute(controller: Controller, request: Request) -> Reply:
     return Reply(request=request.request, code=int(answer.code), sentence=answer.sentence, data=answer.data)
 
 
-def _run(execution: _Execution, command: Command) -> _Answer:
-    match command:
-        case Plan():
-            return execution.plan(command)
-        case Rebalance():
-            return execution.decide(command.application, command.policy, apply=True, force=command.force)
-        case Apply():
-            return execution.apply(command)
-        case Cancel():
-            return execution.cancel(command)
-        case Rollback():
-            return execution.rollback(command)
-        case Stop():
-            return execution.stop(command)
-        case Pause() | Resume():
-            paused = isinstance(command, Pause)
-            return _Answer(execution.controller.pause(paused), {"paused": paused})
-        case Drain():
-            return execution.drain(command)
-        case Undrain():
-            return execution.undrain(command)
-
-
-@contextlib.contextmanager
-def _refusing(code: ExitCode = ExitCode.REFUSED, hint: str = "") -> Iterator[None]:
-    """Turn the ValueError by which the controller refuses into a CommandError."""
-    try:
-        yield
-    except ValueError as error:
-        raise CommandError(code, f"{error}{hint}") from error
-
-
-@dataclass(frozen=True)
 class _Execution:
     """Execution of one command, with the operator who gave it and the operator's reason."""
 
-    controller: Controller
-    user: str
-    reason: str
+    def __init__(self, cluster: ClusterState, user: str, reason: str) -> None:
+        self._cluster = cluster
+        self._services = cluster.services
+        self._lead = cluster.services.context.lead
+        self._user = user
+        self._reason = reason
 
-    def plan(self, command: Plan) -> _Answer:
+    def run(self, command: Command) -> _Answer:
+        """Carry out a command; raises CommandError."""
+        match command:
+            case Plan():
+                return self._plan(command)
+            case Rebalance():
+                return self._decide(command.application, command.policy, apply=True, force=command.force)
+            case Apply():
+                return self._apply(command)
+            case Cancel():
+                return self._cancel(command)
+            case Rollback():
+                return self._rollback(command)
+            case Stop():
+                return self._stop(command)
+            case Pause() | Resume():
+                return self._pause(isinstance(command, Pause))
+            case Drain():
+                return self._drain(msgspec.structs.replace(command, nodes=_distinct(command.nodes)))
+            case Undrain():
+                return self._undrain(_distinct(command.nodes))
+
+    def _plan(self, command: Plan) -> _Answer:
         if command.drain:
             return self._plan_drain(_distinct(command.drain))
-        return self.decide(command.application, command.policy, force=command.force)
+        return self._decide(command.application, command.policy, force=command.force)
 
     def _plan_drain(self, nodes: list[str]) -> _Answer:
         """Plan the drain of these nodes for every application with state on them."""
-        with _refusing():
-            applications = self.controller.held_on(nodes)
+        reports = self._check_drain(nodes)
         plans = []
-        for application in applications:
-            decision = self.controller.decide(
-                Trigger.DRAIN, application=application, user=self.user, reason=self.reason, leave=frozenset(nodes)
+        for name in sorted(name for name, report in reports.items() if any(partitions_on(report, nodes).values())):
+            app = self._cluster.application(name)
+            request = dataclasses.replace(
+                app.new_request(Trigger.DRAIN, self._reason), user=self._user, leave=frozenset(nodes)
             )
-            plans.append({"application": application, "decision": msgspec.to_builtins(decision)})
-        names = ", ".join(nodes)
+            plans.append({"application": name, "decision": msgspec.to_builtins(app.decide(request))})
         left = f"state of {count(len(plans), 'application')} would leave" if plans else "no state"
-        return _Answer(f"{names}: {left}", {"nodes": nodes, "plans": plans})
+        return _Answer(f"{', '.join(nodes)}: {left}", {"nodes": nodes, "plans": plans})
 
-    def decide(
+    def _decide(
         self,
         application: str,
         policy: str = "",
         *,
         apply: bool = False,
         force: bool = False,
-        propose: Callable[[Snapshot], RequestedPlacement | Refusal] | None = None,
+        placement_source: PlacementSource | None = None,
     ) -> _Answer:
-        """Have the controller decide; ``propose`` makes a placement instead of the policy."""
+        """Decide on an application; ``placement_source`` takes the place of the policy."""
         application = self._resolve(application)
         if policy and policy not in known_policies():
             raise CommandError(ExitCode.REFUSED, unknown_policy(policy))
-        decision = self.controller.decide(
-            Trigger.OPERATOR,
-            application=application,
-            user=self.user,
-            reason=self.reason,
-            apply=apply,
-            force=force,
-            policy=policy,
-            source=propose,
+        app = self._cluster.application(application)
+        request = app.new_request(Trigger.OPERATOR, self._reason, apply=apply)
+        decision = app.decide(
+            dataclasses.replace(
+                request,
+                user=self._user,
+                policy=policy or request.policy,
+                force=force,
+                placement_source=placement_source,
+            )
         )
         return _decided(application, decision, decision.sentence)
 
-    def apply(self, command: Apply) -> _Answer:
+    def _apply(self, command: Apply) -> _Answer:
         try:
-            plan = read_plan(command.plan, self.controller.settings.cluster.name)
+            plan = read_plan(command.plan, self._services.context.envelopes.cluster)
         except PlanFileError as error:
             raise CommandError(ExitCode.REFUSED, f"the saved plan: {error}") from error
         if not (command.at or command.when):
-            propose = functools.partial(placement_of_saved_plan, plan)
-            return self.decide(plan.application, apply=True, force=command.force, propose=propose)
+            source = functools.partial(placement_of_saved_plan, plan)
+            return self._decide(plan.application, apply=True, force=command.force, placement_source=source)
         self._resolve(plan.application)
-        with _refusing():
-            sentence, pending = self.controller.wait(
-                command.plan,
-                at=command.at,
-                when=command.when,
-                user=self.user,
-                reason=self.reason,
-                force=command.force,
-            )
-        return _Answer(
-            sentence, {name: value for name, value in msgspec.to_builtins(pending).items() if name != "plan"}
-        )
+        sentence, scheduled = self._services.plans.schedule(command, plan, user=self._user, reason=self._reason)
+        period = self._services.limits.quiet_period(max(scheduled.at, scheduled.begin))
+        warning = f"; warning: then {period.detail}, this plan all the same" if period is not None else ""
+        data = msgspec.to_builtins(scheduled)
+        del data["plan"]
+        return self._ordered(f"{sentence}{warning}", data)
 
-    def cancel(self, command: Cancel) -> _Answer:
-        with _refusing():
-            sentence = self.controller.cancel(command.pending, user=self.user, reason=self.reason)
-        return _Answer(sentence, {"pending": command.pending})
+    def _cancel(self, command: Cancel) -> _Answer:
+        plan, refusal = self._services.plans.cancel(command.scheduled_plan, user=self._user, reason=self._reason)
+        self._cluster.close_scheduled_plan(plan, refusal, self._user, self._reason)
+        return self._ordered(refusal.detail, {"scheduled_plan": command.scheduled_plan})
 
-    def rollback(self, command: Rollback) -> _Answer:
+    def _rollback(self, command: Rollback) -> _Answer:
+        """Move back what a decision moved; a running migration is ended first."""
         application = self._resolve(command.application)
-        # A named decision that moved nothing is a wrong request; without a name there is nothing to undo.
-        refusal = (
-            _refusing(hint="; `rechannel history` lists them") if command.decision else _refusing(ExitCode.NOTHING)
+        self._cluster.follow_migrations()
+        context = self._services.context
+        applied = applied_decisions(read_decision_log(context.store), application)
+        target = choose_undoable(applied, command.decision, application, context.clock.wall())
+        sentence, decision = self._cluster.application(application).order_rollback(
+            target, user=self._user, reason=self._reason
         )
-        with refusal:
-            sentence, decision = self.controller.rollback(
-                application, command.decision, user=self.user, reason=self.reason
-            )
-        if decision is None:  # the running migration is ended first
-            return _Answer(sentence)
+        if decision is None:
+            return self._ordered(sentence)
+        self._cluster.publish_state()
         undoes = f" (undoes {decision.rollback_of})" if decision.rollback_of else ""
         return _decided(application, decision, f"decision {decision.decision}{undoes}: {decision.sentence}")
 
-    def stop(self, command: Stop) -> _Answer:
-        try:
-            return _Answer(self.controller.stop(command.application, user=self.user, reason=self.reason))
-        except ValueError as error:
-            # Only now: an application that no longer reports may still have a migration to be stopped.
-            if command.application:
+    def _stop(self, command: Stop) -> _Answer:
+        """End the running migration of an application, or of all, at the next batch."""
+        self._cluster.follow_migrations()
+        running = [app for app in self._cluster.migrating() if command.application in ("", app.name)]
+        if not running:
+            if command.application:  # one that no longer reports may still have a migration to be stopped
                 self._check_known(command.application)
-            raise CommandError(ExitCode.NOTHING, str(error)) from error
-
-    def drain(self, command: Drain) -> _Answer:
-        nodes = _distinct(command.nodes)
-        with _refusing():
-            sentence = self.controller.drain(
-                *nodes, user=self.user, reason=self.reason, remove=command.remove, patience=command.deadline
+            raise CommandError(
+                ExitCode.NOTHING, f"no migration of {command.application or 'any application'} is running"
             )
-        return _Answer(sentence, {"node": ",".join(nodes), "nodes": nodes})
+        sentence = "; ".join(app.migrations.stop() for app in running)
+        if nodes := self._services.orders.nodes:
+            sentence += f"; drained still: {', '.join(sorted(nodes))}, `undrain` ends that"
+        for app in running:
+            app.rollback = None
+        self._log("stop", applications=[app.name for app in running])
+        return self._ordered(sentence)
 
-    def undrain(self, command: Undrain) -> _Answer:
-        nodes = _distinct(command.nodes)
-        with _refusing():
-            sentence = self.controller.undrain(*nodes, user=self.user, reason=self.reason)
-        unattended = self.controller.settings.reschedule.mode == "apply" and not self.controller.paused
-        return _Answer(sentence, {"node": ",".join(nodes), "nodes": nodes, "moves_by_itself": unattended})
+    def _pause(self, paused: bool) -> _Answer:
+        """Pause or resume everything; a running migration begins no further move while paused."""
+        self._lead.pause(paused)
+        self._services.orders.publish()
+        self._cluster.follow_migrations()
+        running = len(self._cluster.migrating())
+        held = f"; {running} running migration{'s' if running != 1 else ''} {'held' if paused else 'go on'}"
+        self._log("paused" if paused else "resumed", migrations=running)
+        return self._ordered(f"{'paused' if paused else 'resumed'}{held if running else ''}", {"paused": paused})
+
+    def _drain(self, command: Drain) -> _Answer:
+        nodes, services = command.nodes, self._services
+        reports = self._check_drain(nodes)
+        services.orders.drain(command, user=self._user, reason=self._reason)
+        for app in self._cluster.applications():
+            app.retry_drain()
+        partitions = sum(sum(partitions_on(report, nodes).values()) for report in reports.values())
+        executors = sum(info.host in nodes for report in reports.values() for info in report.executors)
+        self._log("drain", nodes=nodes, remove=command.remove, deadline=command.deadline)
+        warning = services.limits.order_warning(services.context.clock.wall(), partitions)
+        sentence = self._drain_sentence(command, partitions, executors)
+        return self._ordered(f"{sentence}{warning}", {"node": ",".join(nodes), "nodes": nodes})
+
+    def _drain_sentence(self, command: Drain, partitions: int, executors: int) -> str:
+        names = ", ".join(command.nodes)
+        if not executors:
+            return f"{names}: no executor runs there; those that start hold no state"
+        leaving = f"{count(partitions, 'partition')} to leave" if partitions else "no state to leave"
+        released = f", {'which is' if executors == 1 else 'which are'} released then" if command.remove else ""
+        held = f"; {_PAUSED}" if self._lead.paused else ""
+        return f"draining {names}: {leaving} {count(executors, 'executor')}{released}{held}"
+
+    def _undrain(self, nodes: list[str]) -> _Answer:
+        services = self._services
+        if others := [node for node in nodes or [""] if node not in services.orders.nodes]:
+            drained = ", ".join(sorted(services.orders.nodes)) or "none"
+            raise CommandError(ExitCode.REFUSED, f"node {', '.join(others)} is not drained; drained are {drained}")
+        services.orders.undrain(nodes)
+        for name, report in services.collector.refresh().items():
+            if any(info.host in nodes for info in report.executors):
+                self._cluster.application(name).reopen()
+        self._log("undrain", nodes=nodes)
+        unattended = services.context.acts_unattended
+        sentence = self._undrain_sentence(nodes) + services.limits.order_warning(services.context.clock.wall())
+        return self._ordered(sentence, {"node": ",".join(nodes), "nodes": nodes, "moves_by_itself": unattended})
+
+    def _undrain_sentence(self, nodes: list[str]) -> str:
+        settings = self._services.context.settings
+        parts = [f"{', '.join(nodes)} may hold state again"]
+        if self._cluster.migrating():
+            parts.append("the running migration goes on: `rechannel stop` ends it")
+        if self._lead.paused:
+            parts.append(_PAUSED)
+        elif settings.reschedule.mode == Mode.APPLY:
+            parts.append(f"in about {settle_time(settings):.0f} s it is decided whether moving partitions there pays")
+        else:
+            parts.append("in observe mode nothing moves there by itself: `rechannel rebalance --apply` does it")
+        return "; ".join(parts)
+
+    # -- checks and replies --
+
+    def _check_drain(self, nodes: list[str]) -> dict[str, LinkReport]:
+        """Return the reports of all applications; CommandError if nodes cannot be drained."""
+        reports = self._services.collector.refresh()
+        self._services.orders.check_drain(nodes, reports)
+        return reports
 
     def _resolve(self, application: str) -> str:
         """Return the application that is meant; CommandError if that is not clear."""
-        reporting = self.controller.applications
         if application:
             self._check_known(application)
             return application
+        reporting = sorted(self._services.collector.reports)
         if not reporting:
             raise CommandError(ExitCode.NOT_READY, NOBODY_REPORTS)
         if len(reporting) > 1:
@@ -244,10 +288,16 @@ class _Execution:
         return reporting[0]
 
     def _check_known(self, application: str) -> None:
-        reporting = self.controller.applications
+        reporting = sorted(self._services.collector.reports)
         if application not in reporting:
             names = ", ".join(reporting) or "none"
             raise CommandError(ExitCode.REFUSED, f"unknown application {application}; known are {names}")
+
+    def _ordered(self, sentence: str, data: dict[str, Any] | None = None) -> _Answer:
+        return _Answer(self._cluster.report_order(sentence), data or {})
+
+    def _log(self, event: str, **fields: object) -> None:
+        _log.info(event, user=self._user, reason=self._reason, **fields)
 
 
 def _decided(application: str, decision: Decision, sentence: str) -> _Answer:
@@ -257,28 +307,3 @@ def _decided(application: str, decision: Decision, sentence: str) -> _Answer:
 
 def _distinct(nodes: list[str]) -> list[str]:
     return list(dict.fromkeys(node.strip() for node in nodes if node.strip()))
-
-
-def drain_sentence(nodes: Sequence[str], partitions: int, executors: int, *, remove: bool, paused: bool) -> str:
-    """Describe what a drain of nodes with so many partitions and executors begins."""
-    names = ", ".join(nodes)
-    if not executors:
-        return f"{names}: no executor runs there; those that start hold no state"
-    leaving = f"{count(partitions, 'partition')} to leave" if partitions else "no state to leave"
-    released = f", {'which is' if executors == 1 else 'which are'} released then" if remove else ""
-    held = "; paused: `rechannel resume` first" if paused else ""
-    return f"draining {names}: {leaving} {count(executors, 'executor')}{released}{held}"
-
-
-def undrain_sentence(nodes: Sequence[str], *, mode: str, paused: bool, running: bool, wait: float) -> str:
-    """Describe what the end of a drain begins; ``wait``: seconds until the next decision."""
-    parts = [f"{', '.join(nodes)} may hold state again"]
-    if running:
-        parts.append("the running migration goes on: `rechannel stop` ends it")
-    if paused:
-        parts.append("paused: `rechannel resume` first")
-    elif mode == "apply":
-        parts.append(f"in about {wait:.0f} s it is decided whether moving partitions there pays")
-    else:
-        parts.append("in observe mode nothing moves there by itself: `rechannel rebalance --apply` does it")
-    return "; ".join(parts)

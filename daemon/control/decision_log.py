@@ -6,18 +6,22 @@ must not be pushed out with it, so applied decisions have a stream of their own.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import structlog
 
 from rechannel.daemon.control.guard import BLOCKING
 from rechannel.daemon.control.leadership import LeaderContext
 from rechannel.wire import keys
 from rechannel.wire.codes import Outcome, Trigger
+from rechannel.wire.exit_codes import CommandError, ExitCode
 from rechannel.wire.keys import KeyRule
 from rechannel.wire.messages import Decision
 from rechannel.wire.redis.store import Store
 
 LoggedDecision = tuple[str, Decision]  # application, decision
-_ORDERED = frozenset({Trigger.DRAIN, Trigger.ROLLBACK, Trigger.PENDING})
+_ORDERED = frozenset({Trigger.DRAIN, Trigger.ROLLBACK, Trigger.SCHEDULED})
+_NAME_WITHIN = 300.0  # seconds after a rollback in which the next one has to name its decision
 _RETRIED = _ORDERED | {Trigger.CONTINUATION, Trigger.EXECUTORS, Trigger.OVERLOAD}  # tried again within seconds
 
 
@@ -34,10 +38,52 @@ def applied_decisions(log: list[LoggedDecision], application: str) -> list[Decis
     return [entry for name, entry in reversed(log) if name == application and entry.outcome == Outcome.APPLIED]
 
 
+def find_undoable(applied: Sequence[Decision], decision: str = "") -> Decision | None:
+    """Return the decision of this id, or the last applied one not undone ("").
+
+    ``applied``: decisions that moved something in one application, the last one first.
+    """
+    undone = {entry.rollback_of for entry in applied}
+    for entry in applied:
+        if entry.decision == decision or not (decision or entry.rollback_of or entry.decision in undone):
+            return entry
+    return None
+
+
+def choose_undoable(applied: Sequence[Decision], decision: str, application: str, now: float) -> Decision:
+    """Return the decision that an operator's rollback means; CommandError if there is none.
+
+    Also CommandError if one was undone a moment ago and none is named: nobody goes back two decisions by accident.
+
+    Parameters
+    ----------
+    applied
+        Decisions that moved something in the application, the last one first.
+    decision
+        Id of the decision to undo, "" for the last one that was not undone.
+    application
+        Name of the application, for the refusal.
+    now
+        Seconds since the epoch.
+    """
+    target = find_undoable(applied, decision)
+    last = applied[0] if applied and applied[0].rollback_of and not decision else None
+    if last is not None and 0 <= now - last.at < _NAME_WITHIN:
+        ago = f"{last.rollback_of} was rolled back {now - last.at:.0f} s ago, by {last.decision}"
+        more = f"to undo {target.decision} too, name it with --decision" if target else ""
+        raise CommandError(ExitCode.NOTHING, f"{ago}; {more or 'nothing before it is left to undo'}")
+    if target is not None:
+        return target
+    if decision:  # a wrong request; without a name there is just nothing to undo
+        sentence = f"no decision {decision} moved anything in {application}; `rechannel history` lists them"
+        raise CommandError(ExitCode.REFUSED, sentence)
+    sentence = f"no decision of the last days moved anything in {application} that was not undone"
+    raise CommandError(ExitCode.NOTHING, sentence)
+
+
 def append_decision(context: LeaderContext, application: str, decision: Decision) -> None:
     """Append a decision to the log in Redis."""
-    epoch = context.lead.epoch
-    envelope = context.envelopes.envelope(decision, ttl=keys.DECISIONS.ttl, application=application, epoch=epoch)
+    envelope = context.envelope(decision, ttl=keys.DECISIONS.ttl, application=application)
     context.store.append(keys.DECISIONS, "", envelope)
     if decision.outcome == Outcome.APPLIED:
         context.store.append(keys.APPLIED, "", envelope)
@@ -82,7 +128,7 @@ class DecisionDeduplicator:
 
 def _fingerprint(decision: Decision) -> str:
     text = decision.reason if decision.outcome == Outcome.NOT_READY else decision.sentence
-    return f"{decision.pending_plan}: {text}"  # each scheduled plan has its own last word
+    return f"{decision.scheduled_plan}: {text}"  # each scheduled plan has its own last word
 
 
 def _read(store: Store, rule: KeyRule) -> list[LoggedDecision]:

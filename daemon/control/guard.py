@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from rechannel.conf.settings import Settings
-from rechannel.daemon.control.time_windows import calendar_of, clock_time
+from rechannel.daemon.control.time_windows import TimeWindow, calendar_of, clock_time
 from rechannel.wire.codes import Law, Outcome, PlanResult, Trigger
 from rechannel.wire.messages import Decision, DesiredMove, Refusal
 
@@ -104,13 +104,12 @@ class ClusterLimits:
 
     def quiet_period(self, now: float) -> Refusal | None:
         """Return the refusal of a quiet period, or None outside one."""
-        rules = self.settings.reschedule
-        span = calendar_of(rules.excluded, rules.time_zone).inside(now) if rules.excluded else None
-        if span is None:
+        period = self._excluded_period(now)
+        if period is None:
             return None
-        until = clock_time(span.end, rules.time_zone)
-        detail = f"nothing begins by itself in the excluded period {span.text}, until {until} (reschedule.excluded)"
-        return Refusal(law=Law.EXCLUDED, scope="plan", detail=detail, until=span.end)
+        span, text = period
+        detail = f"nothing begins by itself in the {text} (reschedule.excluded)"
+        return Refusal(law=Law.EXCLUDED, detail=detail, until=span.end)
 
     def moves_left(self, now: float) -> int | None:
         """Return the moves left in the budget, None for any number."""
@@ -130,7 +129,6 @@ class ClusterLimits:
         )
         return Refusal(
             law=Law.BUDGET,
-            scope="plan",
             detail=detail,
             measured=used,
             limit=rules.moves_per_hour,
@@ -143,16 +141,21 @@ class ClusterLimits:
 
         "" if there is none.
         """
-        rules, text = self.settings.reschedule, ""
-        span = calendar_of(rules.excluded, rules.time_zone).inside(now) if rules.excluded else None
-        if span is not None:
-            until = clock_time(span.end, rules.time_zone)
-            text += f"; warning: this is in the excluded period {span.text}, until {until}"
+        rules, period = self.settings.reschedule, self._excluded_period(now)
+        text = f"; warning: this is in the {period[1]}" if period is not None else ""
         left = self.moves_left(now)
         if left is not None and moves > left:
             total = moves_within_hour(self._counts(now), now) + moves
             text += f"; warning: {total} moves within an hour, reschedule.moves_per_hour is {rules.moves_per_hour}"
         return text
+
+    def _excluded_period(self, now: float) -> tuple[TimeWindow, str] | None:
+        """Return the excluded period of a moment, also in words, or None."""
+        rules = self.settings.reschedule
+        span = calendar_of(rules.excluded, rules.time_zone).inside(now)
+        if span is None:
+            return None
+        return span, f"excluded period {span.text}, until {clock_time(span.end, rules.time_zone)}"
 
     def _counts(self, now: float) -> MoveCounts:
         # After the clock was set back, times ahead of it count for an hour from now on.
@@ -212,7 +215,6 @@ class SelfActionGuard:
         detail = f"the last decision by {trigger} was {age:.0f} s ago, reschedule.{trigger}_cooldown is {cooldown:g} s"
         return Refusal(
             law=Law.TRIGGER_COOLDOWN,
-            scope="plan",
             detail=detail,
             measured=age,
             limit=cooldown,
@@ -245,9 +247,7 @@ class SelfActionGuard:
         detail = (
             f"a costly plan, recommended {count} of {rules.agreements} times in a row (reschedule.agreements): {why}"
         )
-        return Refusal(
-            law=Law.AGREEMENTS, scope="plan", detail=detail, measured=count, limit=rules.agreements, unit="decisions"
-        )
+        return Refusal(law=Law.AGREEMENTS, detail=detail, measured=count, limit=rules.agreements, unit="decisions")
 
     def describe(self, now: float) -> str:
         """Return what holds the application back and what was agreed so far, each after ", ".

@@ -20,8 +20,10 @@ from rechannel.conf.redis_url import SENTINEL_SCHEME
 from rechannel.conf.settings import Settings
 from rechannel.daemon.jobs.clock import Clock
 from rechannel.wire import keys
-from rechannel.wire.envelope import EnvelopeFactory
-from rechannel.wire.messages import ControllerState
+from rechannel.wire.codes import Mode
+from rechannel.wire.envelope import Envelope, EnvelopeFactory
+from rechannel.wire.keys import KeyRule
+from rechannel.wire.messages import AnyBody, ControllerState
 from rechannel.wire.redis.lua_scripts import EPOCH_LEAP
 from rechannel.wire.redis.store import Lease, Store
 from rechannel.wire.signing import Signer
@@ -45,7 +47,19 @@ class LeaseResult(StrEnum):
 
 
 class LeaderElection:
-    """One controller's part in the election of a leader."""
+    """One controller's part in the election of a leader.
+
+    Parameters
+    ----------
+    settings
+        Length of the lease in seconds, and the time-out of Redis; neither follows a reload.
+    store
+        Redis; `store` of the election writes only under its lease.
+    clock
+        Its steady time counts the lease, its wall time is that of the begin of the lead.
+    name
+        First part of the name as holder of the lease.
+    """
 
     def __init__(self, settings: Settings, store: Store, clock: Clock, name: str) -> None:
         # Two controllers of one name must not share a lease, so each start is a holder of its own.
@@ -197,6 +211,36 @@ class LeaderContext:
         return self.lead.store
 
     @property
+    def acts_unattended(self) -> bool:
+        """Whether decisions that nobody ordered are carried out."""
+        return self.settings.reschedule.mode == Mode.APPLY and not self.lead.paused
+
+    @property
     def can_act(self) -> bool:
         """Whether this controller leads and knows what was ordered before."""
         return self.restored and self.lead.holds()
+
+    def envelope(self, body: AnyBody, *, ttl: float, application: str = "") -> Envelope:
+        """Return a message of this leader, in its epoch; ``ttl``: seconds until it expires."""
+        return self.envelopes.envelope(body, ttl=ttl, application=application, epoch=self.lead.epoch)
+
+    def read_signed(self, rule: KeyRule, name: str = "") -> Envelope | None:
+        """Return the message in Redis if this cluster's key signed it, else None."""
+        envelope = self.store.get(rule, name)
+        return envelope if envelope is not None and self.signer.is_own_signature(envelope) else None
+
+    def put_signed(self, rule: KeyRule, body: AnyBody, *, ttl: float, application: str = "") -> Envelope:
+        """Put a signed message into Redis.
+
+        Parameters
+        ----------
+        rule, body
+            Kind of its key, and the message.
+        ttl
+            Seconds until it expires.
+        application
+            Application that it is about, "" for the whole cluster.
+        """
+        envelope = self.envelope(body, ttl=ttl, application=application)
+        self.store.put(rule, application, self.signer.sign(envelope))
+        return envelope

@@ -39,13 +39,11 @@ _SETTLED, _NOT_TAKEN_UP, _LOST = "settled", "not-taken-up", "lost"  # why a migr
 class MigrationStatus:
     """Copy of a running migration for display.
 
-    ``begun``: when this controller began to follow it. ``moves``: number ordered, of which ``landed`` and ``abandoned``
-    are over.
+    ``moves``: number ordered, of which ``landed`` and ``abandoned`` are over.
     """
 
     application: str
     decision: str
-    begun: float
     moves: int
     landed: int
     abandoned: int
@@ -125,7 +123,6 @@ class RunningMigration:
         return MigrationStatus(
             application=self.application,
             decision=self.decision,
-            begun=self.begun,
             moves=len(self.desired.moves),
             landed=self.landed,
             abandoned=self.abandoned,
@@ -369,8 +366,8 @@ class MigrationTracker:
         context = self._context
         lead, now, ttl = context.lead, context.clock.wall(), context.settings.controller.placement_ttl
         migration.desired = msgspec.structs.replace(migration.desired, hold=lead.paused)
-        present = context.store.get(keys.DESIRED, self._application)
-        if present is not None and context.signer.is_own_signature(present):
+        present = context.read_signed(keys.DESIRED, self._application)
+        if present is not None:
             if present.epoch > lead.epoch:
                 self._log.warning("epoch-behind", application=self._application, found=present.epoch)
                 lead.note_epoch(present.epoch)
@@ -380,10 +377,7 @@ class MigrationTracker:
                 return
         if not lead.holds():
             return
-        envelope = context.envelopes.envelope(
-            migration.desired, ttl=ttl, application=self._application, epoch=lead.epoch
-        )
-        context.store.put(keys.DESIRED, self._application, context.signer.sign(envelope))
+        context.put_signed(keys.DESIRED, migration.desired, ttl=ttl, application=self._application)
         migration.epoch = lead.epoch
 
     def _finish(self, migration: RunningMigration, now: float) -> str:

@@ -1,4 +1,4 @@
-"""Outcomes of migrations: measured, published, and used for later prices.
+"""Outcomes of migrations: measured, published, used for later prices, and undone.
 
 The outcome of a migration is awaited as long as it is its application's last one. A new leader finds it again in Redis:
 the last applied decision without an outcome.
@@ -6,21 +6,57 @@ the last applied decision without an outcome.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import structlog
 
 from rechannel.daemon.control.leadership import LeaderContext
 from rechannel.daemon.control.time_windows import calendar_of
 from rechannel.daemon.decide.outcome import measure_outcome
+from rechannel.daemon.jobs.clock import RateLimit
 from rechannel.daemon.model.application_messages import ApplicationMessages
 from rechannel.migration.plan.cost import LoadRates, MeasuredLoad, fit_load_rates
 from rechannel.wire import keys
-from rechannel.wire.codes import OutcomeVerdict, Trigger
-from rechannel.wire.messages import Decision, MigrationOutcome, MoveTransition
+from rechannel.wire.codes import Mode, MoveState, OutcomeVerdict, Trigger
+from rechannel.wire.messages import Decision, LinkReport, MigrationOutcome, MoveTransition
 
 _LINES_A_MOVE = 8  # of the journal, usually at most
 _LOADS_COUNT_FOR = 86_400.0  # seconds
 _LOOK_EVERY = 2.0  # seconds
 _UNDO_WITHIN = 600.0  # seconds in which a new leader undoes what the one before it measured
+_RETRY_EVERY = 10.0  # seconds between two tries of a rollback
+_PATIENCE = 600.0  # seconds in which a rollback has to become possible
+REGRESSED_REASON = "its batches are longer than predicted and than before"
+
+
+@dataclass
+class PendingRollback:
+    """A decision whose moves are to go back, and who asked for that ("": nobody).
+
+    ``since`` and ``until``: steady seconds between which it is tried.
+    """
+
+    decision: Decision
+    user: str
+    reason: str
+    since: float
+
+    def __post_init__(self) -> None:
+        self.until = self.since + _PATIENCE
+        self._tries = RateLimit(_RETRY_EVERY)
+
+    def extend(self, steady_now: float, quiet: float) -> None:
+        """Wait for the end of a quiet period of so many seconds, and the usual time after it."""
+        self.until = max(self.until, steady_now + quiet + _PATIENCE)
+
+    def start_try(self, report: LinkReport, steady_now: float) -> bool:
+        """Return whether a try is due, and begin the pause until the next one if it is.
+
+        Spark still directs the moves that were released while idle, and only their next batch shows where they are.
+        """
+        own = f"{self.decision.decision}."
+        idle = any(view.state == MoveState.RELEASED_IDLE and view.move.startswith(own) for view in report.moves)
+        return not idle and self._tries.allows(steady_now)
 
 
 class LoadRateEstimator:
@@ -63,7 +99,7 @@ class OutcomeTracker:
         self._context = context
         self._estimator = estimator
         self._awaited: Decision | None = None
-        self._next_look = 0.0
+        self._looks = RateLimit(_LOOK_EVERY)
         self._log = structlog.get_logger("rechannel.controller")
 
     @property
@@ -73,7 +109,7 @@ class OutcomeTracker:
 
     def start_tracking(self, decision: Decision) -> None:
         """Await the outcome of a migration that begins, and no longer that of the one before it."""
-        self._awaited = decision
+        self._awaited, self._looks = decision, RateLimit(_LOOK_EVERY)
 
     def restore(self, applied: list[Decision]) -> Decision | None:
         """Await the outcome of an earlier leader's migration.
@@ -98,10 +134,9 @@ class OutcomeTracker:
 
         Returns it, and the decision if it has to be undone, once it is known.
         """
-        decision, now = self._awaited, self._context.clock.steady()
-        if decision is None or now < self._next_look:
+        decision = self._awaited
+        if decision is None or not self._looks.allows(self._context.clock.steady()):
             return None
-        self._next_look = now + _LOOK_EVERY
         most = min(keys.JOURNAL.bound, 1000 + _LINES_A_MOVE * len(decision.moves))
         lines = [envelope.body for envelope in self._context.store.last(keys.JOURNAL, self._application, most)]
         outcome = measure_outcome(
@@ -114,7 +149,7 @@ class OutcomeTracker:
         if outcome is None:
             return None
         self._publish(outcome)
-        self._awaited, self._next_look = None, 0.0
+        self._awaited = None
         self._estimator.add(outcome)
         self._log.info(
             "outcome",
@@ -126,9 +161,7 @@ class OutcomeTracker:
         return outcome, decision if self._must_undo(decision, outcome) else None
 
     def _publish(self, outcome: MigrationOutcome) -> None:
-        envelope = self._context.envelopes.envelope(
-            outcome, ttl=keys.OUTCOMES.ttl, application=self._application, epoch=self._context.lead.epoch
-        )
+        envelope = self._context.envelope(outcome, ttl=keys.OUTCOMES.ttl, application=self._application)
         self._context.store.append(keys.OUTCOMES, "", envelope)
 
     def _undo_until(self, at: float) -> float:
@@ -146,6 +179,6 @@ class OutcomeTracker:
     def _must_undo(self, decision: Decision, outcome: MigrationOutcome) -> bool:
         """Return whether a migration goes back: not a forced one, a drain, or a rollback."""
         settings = self._context.settings
-        acts = settings.reschedule.mode == "apply" and settings.migration.rollback
+        acts = settings.reschedule.mode == Mode.APPLY and settings.migration.rollback
         ordered = decision.forced or decision.trigger == Trigger.DRAIN or decision.rollback_of
         return outcome.verdict == OutcomeVerdict.REGRESSED and acts and not ordered

@@ -21,14 +21,13 @@ from typing import TypeVar
 
 import structlog
 
-from rechannel.conf.settings import Settings
 from rechannel.daemon.control import audit
 from rechannel.daemon.control.audit import AuditError, AuditFile
-from rechannel.daemon.control.leadership import LeaderElection
+from rechannel.daemon.control.leadership import LeaderContext
 from rechannel.daemon.model.collector import entry_number
 from rechannel.wire import keys
 from rechannel.wire.commands import COMMANDS, READ_ONLY_VERBS
-from rechannel.wire.envelope import Envelope, EnvelopeFactory
+from rechannel.wire.envelope import Envelope
 from rechannel.wire.exit_codes import ExitCode
 from rechannel.wire.keys import KeyNameError, KeyRule
 from rechannel.wire.messages import Reply, Request
@@ -43,43 +42,26 @@ _REFUSALS_AUDITED = 5  # of misplaced orders, per minute: more lines would let a
 class RequestHandler:
     """Reads requests, claims and audits orders, and writes replies.
 
-    Parameters
-    ----------
-    settings
-        ``controller.audit_file`` is read once, ``controller.require_reason`` follows `reload`.
-    election
-        The store of the leader, and the epoch it leads in.
-    author
-        Makes the envelopes of replies.
-    clock
-        Seconds since the epoch (UTC).
-    execute
-        Carries out the command of a request; may raise StoreError.
-    count_answer
-        Called once for each answered request, with its verb and the code of the reply.
+    ``execute`` carries out the command of a request, and may raise StoreError. ``count_answer`` is called once for each
+    answered request, with its verb and the code of the reply. The setting ``controller.audit_file`` is read once.
     """
 
     def __init__(
         self,
-        settings: Settings,
-        election: LeaderElection,
-        author: EnvelopeFactory,
-        clock: Callable[[], float],
+        context: LeaderContext,
         execute: Callable[[Request], Reply],
         count_answer: Callable[[str, int], None],
     ) -> None:
-        self._settings = settings
-        self._election = election
-        self._store = election.store
-        self._author = author
-        self._clock = clock
+        self._context = context
+        self._store = context.store
+        self._clock = context.clock.wall
         self._execute = execute
         self._count_answer = count_answer
         self.refused = 0  # orders on the viewers' stream since the start
         self._questions = 0  # of this cycle
         self._refusal_times: deque[float] = deque(maxlen=_REFUSALS_AUDITED)
         self._unaudited = 0  # refusals since the last line about one
-        self._audit_file = AuditFile(settings.controller.audit_file)
+        self._audit_file = AuditFile(context.settings.controller.audit_file)
         self._after = dict.fromkeys((keys.REQUESTS, keys.QUESTIONS), "0")
         # Requests that need a plan, which can take minutes and holds nothing else up: with stream and expiry.
         self._plans: deque[tuple[Envelope, KeyRule, float]] = deque()
@@ -87,10 +69,6 @@ class RequestHandler:
         self._replies: OrderedDict[str, Envelope] = OrderedDict()  # of this leader, by request id
         self._claiming: set[str] = set()  # ids of orders that this leader claimed, or tried to, and has not answered
         self._log = structlog.get_logger("rechannel.controller")
-
-    def reload(self, settings: Settings) -> None:
-        """Continue with changed live settings."""
-        self._settings = settings
 
     def forget(self) -> None:
         """Begin at the start of the streams again, because another leader answers meanwhile."""
@@ -158,7 +136,7 @@ class RequestHandler:
             reply = self._dispatch(request, envelope, stream)
             # Anybody can send any verb: only existing ones become labels of the metrics.
             self._count_answer(request.verb if request.verb in COMMANDS else "unknown", reply.code)
-            message = self._author.envelope(reply, ttl=ttl, epoch=self._election.epoch)
+            message = self._context.envelope(reply, ttl=ttl)
             _remember(self._replies, request.request, message)
         self._store.put(keys.REPLY, request.request, message, ttl)
         return True
@@ -178,7 +156,7 @@ class RequestHandler:
 
     def _run_order(self, request: Request, envelope: Envelope) -> Reply:
         """Carry out an order between its two audit lines, unless another leader claimed it."""
-        if self._settings.controller.require_reason and not request.reason.strip():
+        if self._context.settings.controller.require_reason and not request.reason.strip():
             sentence = f"{request.verb} needs a reason here (controller.require_reason): say why with --reason"
             reply = _refuse(request, sentence)
             self._audit(audit.REFUSED, request, envelope, reply)
@@ -200,7 +178,7 @@ class RequestHandler:
         again = request.request in self._claiming
         self._claiming.add(request.request)  # before the call: its answer can get lost after Redis took the claim
         claim = self._store.claim(request.request, keys.CLAIM.ttl)  # longer than the request stays in its stream
-        own = self._election.lease()
+        own = self._context.lead.lease()
         return claim == own or (again and claim.holder == own.holder)
 
     def _reject_misplaced(self, request: Request, envelope: Envelope) -> Reply:
@@ -231,7 +209,7 @@ class RequestHandler:
             self._log.error("audit-failed", sentence=str(error))
 
     def _append_line(self, event: str, request: Request, envelope: Envelope, reply: Reply | None = None) -> None:
-        leader = self._election.lease()
+        leader = self._context.lead.lease()
         self._audit_file.append(
             audit.line(event, request, sender=envelope.sender, at=self._clock(), leader=leader, reply=reply)
         )

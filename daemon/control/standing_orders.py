@@ -13,9 +13,12 @@ import structlog
 from rechannel.daemon.control.leadership import LeaderContext
 from rechannel.wire import keys
 from rechannel.wire.codes import MoveState
+from rechannel.wire.commands import Drain
 from rechannel.wire.envelope import Envelope, MessageError, decode
+from rechannel.wire.exit_codes import CommandError, ExitCode
 from rechannel.wire.keys import KeyNameError
-from rechannel.wire.messages import Drain, LinkReport, StandingOrders
+from rechannel.wire.messages import DrainedNode, LinkReport, StandingOrders
+from rechannel.wire.redis.errors import StoreError
 
 _UNKNOWN = (
     "the standing orders in Redis are signed by a key that this controller does not trust, so nobody knows what is "
@@ -30,7 +33,7 @@ class StandingOrderStore:
     """The drains of one cluster, as the leader knows them."""
 
     def __init__(self, context: LeaderContext) -> None:
-        self.drains: dict[str, Drain] = {}
+        self.drains: dict[str, DrainedNode] = {}
         self._context = context
         self._version = (0, 0)  # epoch and sequence of the newest orders read or written
         self._settled = False  # whether Redis has held this controller's orders since the start
@@ -105,12 +108,11 @@ class StandingOrderStore:
             return
         if present is None and body == StandingOrders() and self._version == (0, 0):
             return  # no order was ever given
-        envelope = self._context.envelopes.envelope(body, ttl=_LIFE, epoch=lead.epoch)
-        self._version = (lead.epoch, envelope.sequence)
-        self._context.store.put(keys.ORDERS, "", self._context.signer.sign(envelope))
+        envelope = self._context.put_signed(keys.ORDERS, body, ttl=_LIFE)
+        self._version = (envelope.epoch, envelope.sequence)
 
     def check_drain(self, nodes: Collection[str], reports: Mapping[str, LinkReport]) -> None:
-        """Raise ValueError if a node is unknown, or an application had no executor left.
+        """Raise CommandError if a node is unknown, or an application had no executor left.
 
         A node is known by an executor, or before it has any by its agent.
         """
@@ -118,16 +120,18 @@ class StandingOrderStore:
         for node in sorted(set(nodes) - hosts - self.nodes) or ([] if nodes else [""]):
             if not self._has_agent(node):
                 names = ", ".join(sorted(hosts)) or "none, as no application reports an executor"
-                raise ValueError(
+                raise CommandError(
+                    ExitCode.REFUSED,
                     f"unknown node {node}; known are {names}. A node without executors can be drained in advance once "
-                    f"its agent reports: `rechannel agent --node {node or 'NAME'}` there"
+                    f"its agent reports: `rechannel agent --node {node or 'NAME'}` there",
                 )
         stuck = apps_without_target(reports, self.nodes | set(nodes))
         if stuck:
             others = ", ".join(sorted(self.nodes - set(nodes)))
-            raise ValueError(
+            raise CommandError(
+                ExitCode.REFUSED,
                 f"draining {', '.join(sorted(nodes))} leaves {', '.join(stuck)} no executor to move to: add a node "
-                f"first{f', or undrain {others}' if others else ''}"
+                f"first{f', or undrain {others}' if others else ''}",
             )
 
     def _has_agent(self, node: str) -> bool:
@@ -137,26 +141,33 @@ class StandingOrderStore:
             return False  # a name that no agent can report under
         return bool(newest) and newest[-1].time >= self._context.clock.wall() - _AGENT_FRESH
 
-    def drain(self, node: str, *, user: str, reason: str, remove: bool, patience: float) -> Drain:
-        """Order that a node is to hold no state, or change the order.
-
-        ``patience``: seconds until its deadline.
-        """
+    def drain(self, command: Drain, *, user: str, reason: str) -> None:
+        """Order that nodes are to hold no state, or change the order, and publish it."""
         now = self._context.clock.wall()
-        before = self.drains.get(node)
-        self.drains[node] = Drain(
-            node=node,
-            since=before.since if before is not None and before.remove == remove else now,
-            user=user,
-            reason=reason,
-            remove=remove,
-            deadline=now + patience if patience else 0.0,
-        )
-        return self.drains[node]
+        drains = dict(self.drains)
+        for node in command.nodes:
+            before = self.drains.get(node)
+            drains[node] = DrainedNode(
+                node=node,
+                since=before.since if before is not None and before.remove == command.remove else now,
+                user=user,
+                reason=reason,
+                remove=command.remove,
+                deadline=now + command.deadline if command.deadline else 0.0,
+            )
+        self._replace(drains)
 
-    def undrain(self, node: str) -> bool:
-        """Let a node hold state again; returns False if it was not drained."""
-        return self.drains.pop(node, None) is not None
+    def undrain(self, nodes: Collection[str]) -> None:
+        """Let nodes hold state again, and publish that."""
+        self._replace({node: drain for node, drain in self.drains.items() if node not in nodes})
+
+    def _replace(self, drains: dict[str, DrainedNode]) -> None:
+        before, self.drains = self.drains, drains
+        try:
+            self.publish()
+        except StoreError:
+            self.drains = before  # the request is read again later
+            raise
 
 
 def partitions_on(report: LinkReport, nodes: Iterable[str]) -> dict[str, int]:

@@ -19,21 +19,7 @@ from rechannel.wire.messages import Decision, LinkReport
 from rechannel.wire.printable import query_name
 
 _FIRST_PAUSE = 10.0  # seconds until a refused decision is taken again; doubles with every refusal
-_RETRY_EVERY = 10.0  # seconds between two decisions that were not ready, or on the same order
-
-
-class RetryTimer:
-    """Pause between two decisions by a trigger; ``steady_now`` in seconds of a steady clock."""
-
-    def __init__(self) -> None:
-        self._next_try = 0.0
-
-    def start(self, steady_now: float) -> bool:
-        """Return whether a decision is due, and begin the pause if it is."""
-        if steady_now < self._next_try:
-            return False
-        self._next_try = steady_now + _RETRY_EVERY
-        return True
+RETRY_EVERY = 10.0  # seconds between two decisions that were not ready, or on the same order
 
 
 def settle_time(settings: Settings) -> float:
@@ -76,7 +62,17 @@ class ExecutorSetTrigger:
         return changed and steady_now - self.since >= settle_time(settings) and steady_now >= self._next_try
 
     def record(self, decision: Decision, report: LinkReport, steady_now: float, settings: Settings) -> None:
-        """Record the decision on a change."""
+        """Record the decision on a change.
+
+        Parameters
+        ----------
+        decision, report
+            The decision, and the link's report that shows which executors hold nothing.
+        steady_now
+            Steady seconds.
+        settings
+            The settings it was decided by.
+        """
         if decision.reason == Law.AGREEMENTS:
             self._next_try = steady_now + averaging_time(settings)
         elif decision.outcome == Outcome.NOT_READY:
@@ -146,7 +142,17 @@ class OverloadDetector:
     def observe_window(
         self, snapshot: Snapshot, batches: Sequence[BatchReport], window: float, rules: RescheduleSettings
     ) -> None:
-        """Record the loads in a snapshot of measurements; each ``window`` counts once."""
+        """Record the loads in a snapshot of measurements.
+
+        Parameters
+        ----------
+        snapshot, batches
+            Model of the application, without a forecast, and its batches.
+        window
+            Steady seconds of the begin of the agent window; each counts once.
+        rules
+            Limits of utilization and of the length of a batch.
+        """
         fresh, self._window = self._window != window, window
         executors = _executor_readings(snapshot, rules.overload_utilization, fresh)
         self.observe([*executors, *self._query_readings(snapshot, batches, rules.overload_duration)], rules)
@@ -160,14 +166,14 @@ class OverloadDetector:
             return ""
         return "; ".join(level.due for level in self._levels.values() if level.due)
 
-    def record(self, decision: Decision, steady_now: float, pause: float = _RETRY_EVERY) -> None:
+    def record(self, decision: Decision, steady_now: float, pause: float = RETRY_EVERY) -> None:
         """Record a decision; only one that was not ready, or has to be agreed on, is taken again.
 
         ``pause``: seconds until there are new figures for an agreement.
         """
         agreement = decision.reason == Law.AGREEMENTS
         if decision.outcome == Outcome.NOT_READY or agreement:
-            self._next_try = steady_now + (pause if agreement else _RETRY_EVERY)
+            self._next_try = steady_now + (pause if agreement else RETRY_EVERY)
             return
         for level in self._levels.values():
             level.due = ""

@@ -15,8 +15,8 @@ import msgspec
 import numpy as np
 
 from rechannel.conf.settings import Settings
-from rechannel.daemon.decide.policy_settings import SAVED_PLAN, parameters_for
-from rechannel.daemon.decide.requested_placement import RequestedPlacement
+from rechannel.daemon.decide.policy_settings import parameters_for
+from rechannel.daemon.decide.requested_placement import ProposedPlacement
 from rechannel.daemon.model.application_messages import ApplicationMessages
 from rechannel.daemon.model.readiness import NotReady
 from rechannel.daemon.model.snapshot import Snapshot, build_snapshot, take_snapshot
@@ -32,13 +32,13 @@ from rechannel.policies.model.placement import Placement
 from rechannel.policies.prediction.fewest import fewest_moves
 from rechannel.policies.prediction.gain import Residual, residuals
 from rechannel.policies.registry import PolicyLawError, Proposal, propose
-from rechannel.wire.codes import Law, NotReadyReason, Outcome, PlanResult, Trigger
+from rechannel.wire.codes import Law, Mode, NotReadyReason, Outcome, PlanResult, Trigger
 from rechannel.wire.exit_codes import OBSERVE_MODE, ExitCode
 from rechannel.wire.messages import Decision, ExecutorLoad, LinkReport, MigrationPrice, Refusal
 from rechannel.wire.printable import query_name
 
 OBSERVE_NOTE = f"{OBSERVE_MODE} `rechannel rebalance --apply` moves once."
-PAUSED = Refusal(law=Law.PAUSED, scope="plan", detail="Rechannel is paused: `rechannel resume` first")
+PAUSED = Refusal(law=Law.PAUSED, detail="Rechannel is paused: `rechannel resume` first")
 NOT_LEADING = NotReady(NotReadyReason.NOT_LEADING, "this controller does not lead")
 OVERTAKEN = NotReady(
     NotReadyReason.OVERTAKEN,
@@ -58,7 +58,7 @@ _EXITS: dict[str, ExitCode] = {
     Law.COOLDOWN: ExitCode.NOTHING,
 }
 
-PlacementSource = Callable[[Snapshot], RequestedPlacement | Refusal]
+PlacementSource = Callable[[Snapshot], ProposedPlacement | Refusal]
 MoveUnit = tuple[str, int, int]  # query, stage, partition
 
 
@@ -80,11 +80,11 @@ class DecisionRequest:
         Id of the decision, and the time it was asked for.
     apply, force
         Whether the moves may begin, and whether the gate and the rest are skipped.
-    pending
-        Scheduled plan that this decision is about.
+    scheduled_plan
+        Id of the scheduled plan that this decision is about.
     leave
         Nodes that are planned as if they were drained.
-    source
+    placement_source
         Returns the placement that takes the place of a policy's.
     """
 
@@ -96,9 +96,9 @@ class DecisionRequest:
     reason: str = ""
     apply: bool = False
     force: bool = False
-    pending: str = ""
+    scheduled_plan: str = ""
     leave: frozenset[str] = frozenset()
-    source: PlacementSource | None = None
+    placement_source: PlacementSource | None = None
 
 
 @dataclass(frozen=True)
@@ -123,16 +123,6 @@ class PlanBasis:
     cooldown: Cooldown | None = None
     rates: LoadRates | None = None
     moves_left: int | None = None
-
-
-@dataclass(frozen=True)
-class ProposedPlacement:
-    """A policy's or a requested placement. ``undoes``: the decision that it moves back."""
-
-    policy: str
-    placement: Placement
-    notes: tuple[str, ...] = ()
-    undoes: str = ""
 
 
 @dataclass(frozen=True)
@@ -183,7 +173,7 @@ def decision_without_plan(request: DecisionRequest, reason: Refusal | NotReady) 
         refusals=refusals,
         notes=_request_notes(request),
         operator_reason=request.reason,
-        pending_plan=request.pending,
+        scheduled_plan=request.scheduled_plan,
     )
 
 
@@ -235,7 +225,7 @@ def _check_explained(
     request: DecisionRequest, snapshot: Snapshot, differences: Mapping[str, Residual], settings: Settings
 ) -> None:
     """Raise Undecided where the replay does not explain the present; moves that do not rest on it are not held up."""
-    if request.force or request.source is not None or request.trigger in (Trigger.DRAIN, Trigger.ROLLBACK):
+    if request.force or request.placement_source is not None or request.trigger in (Trigger.DRAIN, Trigger.ROLLBACK):
         return
     for query, residual in sorted(differences.items(), key=lambda item: (-abs(item[1].share), item[0])):
         if abs(residual.share) <= max(settings.gate.max_residual, _RESIDUAL_ERRORS * residual.error):
@@ -264,18 +254,17 @@ def _propose(
     request: DecisionRequest, snapshot: Snapshot, settings: Settings, moves_left: int | None
 ) -> ProposedPlacement:
     """Return the placement that was asked for, or else the policy's."""
-    if request.source is not None:
-        requested = request.source(snapshot)
+    if request.placement_source is not None:
+        requested = request.placement_source(snapshot)
         if isinstance(requested, Refusal):
             raise Undecided(requested)
-        policy = Trigger.ROLLBACK if requested.undoes else SAVED_PLAN
-        return ProposedPlacement(policy, requested.placement, requested.notes, requested.undoes)
+        return requested
     try:
         return _ask_policy(request, snapshot, _cap_max_moves(settings, moves_left))
     except ScaleOutError as error:
-        raise Undecided(Refusal(law=Law.SCALE_OUT, scope="plan", detail=str(error))) from error
+        raise Undecided(Refusal(law=Law.SCALE_OUT, detail=str(error))) from error
     except (ModelError, PolicyLawError) as error:
-        raise Undecided(Refusal(law=Law.POLICY, scope="plan", detail=str(error))) from error
+        raise Undecided(Refusal(law=Law.POLICY, detail=str(error))) from error
 
 
 def _cap_max_moves(settings: Settings, moves_left: int | None) -> Settings:
@@ -307,9 +296,8 @@ def _ask_policy(request: DecisionRequest, snapshot: Snapshot, settings: Settings
         proposal = ask(other)
         notes = (f"{other} decides instead of {request.policy}, which finds no room: {error}",)
     if drain:
-        return ProposedPlacement(
-            proposal.policy, _restrict_to_drained(snapshot, proposal.placement), (*notes, *proposal.notes)
-        )
+        restricted = _restrict_to_drained(snapshot, proposal.placement)
+        return ProposedPlacement(restricted, (*notes, *proposal.notes), proposal.policy)
     full = parameters_for(request.policy, settings).get("mode", "full") == "full"
     return _with_fewest_moves(snapshot, proposal, settings, own=full)
 
@@ -319,14 +307,14 @@ def _with_fewest_moves(snapshot: Snapshot, proposal: Proposal, settings: Setting
     model, placement = snapshot.prediction, proposal.placement
     units = sum(stage.n for stage in model.workload.placeable)
     if proposal.policy != ADAPTIVE.name:
-        return ProposedPlacement(proposal.policy, placement, proposal.notes)
+        return ProposedPlacement(placement, proposal.notes, proposal.policy)
     if units > _FEWEST_UNITS:
         note = f"{units} partitions are more than the fewest moves are searched for ({_FEWEST_UNITS})"
-        return ProposedPlacement(proposal.policy, placement, (*proposal.notes, note))
+        return ProposedPlacement(placement, (*proposal.notes, note), proposal.policy)
     chosen = fewest_moves(model, snapshot.placement, placement, most=settings.migration.max_moves, own=own)
     moves, all_moves = len(chosen.moves_from(snapshot.placement)), len(proposal.moves)
     note = f"the fewest moves that bring most of the gain: {moves}, of the policy's {all_moves}"
-    return ProposedPlacement(proposal.policy, chosen, (*proposal.notes, note) if moves != all_moves else proposal.notes)
+    return ProposedPlacement(chosen, (*proposal.notes, note) if moves != all_moves else proposal.notes, proposal.policy)
 
 
 def _restrict_to_drained(snapshot: Snapshot, proposed: Placement) -> Placement:
@@ -367,7 +355,7 @@ def _decision_of(
     request: DecisionRequest, basis: PlanBasis, snapshot: Snapshot, proposed: ProposedPlacement, plan: ReviewedPlan
 ) -> Decision:
     moving = {move.query for move in plan.moves}
-    observing = not request.apply and plan.moves and basis.settings.reschedule.mode == "observe"
+    observing = not request.apply and plan.moves and basis.settings.reschedule.mode == Mode.OBSERVE
     notes = [*_request_notes(request), *(f"the link says: {problem}" for problem in basis.messages.report.problems)]
     notes += [*snapshot.notes, *proposed.notes]
     notes += [OBSERVE_NOTE] if observing and request.trigger != Trigger.DRAIN else []
@@ -397,7 +385,7 @@ def _decision_of(
         runs={name: query.run for name, query in snapshot.queries.items() if name in moving},
         move_reasons=plan.reasons,
         operator_reason=request.reason,
-        pending_plan=request.pending,
+        scheduled_plan=request.scheduled_plan,
         last_batches={name: query.batch for name, query in snapshot.queries.items() if name in moving},
     )
 

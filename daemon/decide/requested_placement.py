@@ -8,13 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import compress
 
 import msgspec
 
+from rechannel.daemon.decide.policy_settings import SAVED_PLAN
 from rechannel.daemon.model.snapshot import Snapshot
 from rechannel.policies.model.cluster import UNPLACED
 from rechannel.policies.model.placement import Placement
-from rechannel.wire.codes import Law
+from rechannel.wire.codes import Law, Trigger
 from rechannel.wire.messages import Decision, DesiredMove, MigrationPrice, Refusal
 from rechannel.wire.printable import query_name
 
@@ -54,14 +56,15 @@ class SavedPlan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
 
 @dataclass(frozen=True)
-class RequestedPlacement:
-    """A placement in place of a policy's.
+class ProposedPlacement:
+    """A policy's placement, or one in place of it.
 
-    ``undoes``: the decision whose partitions go back, if any.
+    ``policy``: name of the policy. ``undoes``: the decision whose partitions go back, if any.
     """
 
     placement: Placement
     notes: tuple[str, ...] = ()
+    policy: str = SAVED_PLAN
     undoes: str = ""
 
 
@@ -75,10 +78,7 @@ def saved_plan_of(decision: Decision, cluster: str, application: str) -> SavedPl
         at=decision.at,
         executors={load.executor: load.node for load in decision.executors},
         runs=decision.runs,
-        moves=[
-            PlannedMove(query=it.query, stage=it.stage, partition=it.partition, source=it.source, target=it.target)
-            for it in decision.moves
-        ],
+        moves=msgspec.convert(decision.moves, list[PlannedMove], from_attributes=True),
         sentence=decision.sentence,
         price=decision.price,
     )
@@ -99,7 +99,7 @@ def read_plan(text: str | bytes, cluster: str) -> SavedPlan:
     return plan
 
 
-def placement_of_saved_plan(plan: SavedPlan, snapshot: Snapshot) -> RequestedPlacement | Refusal:
+def placement_of_saved_plan(plan: SavedPlan, snapshot: Snapshot) -> ProposedPlacement | Refusal:
     """Return the placement of a saved plan, or why the plan is expired."""
     here = dict(zip(snapshot.cluster.executors, snapshot.cluster.nodes, strict=True))
     changed = [
@@ -117,47 +117,38 @@ def placement_of_saved_plan(plan: SavedPlan, snapshot: Snapshot) -> RequestedPla
     return _with_moves(plan.moves, snapshot, (), f"saved plan {plan.decision}")
 
 
-def rollback_placement(decision: Decision, snapshot: Snapshot) -> RequestedPlacement | Refusal:
+def rollback_placement(decision: Decision, snapshot: Snapshot) -> ProposedPlacement | Refusal:
     """Return the placement that moves a decision's partitions back, those that can go."""
-    moves = [
-        PlannedMove(
-            query=move.query, stage=move.stage, partition=move.partition, source=move.target, target=move.source
-        )
-        for move in decision.moves
-    ]
-    usable = {
-        name
-        for name, available in zip(snapshot.cluster.executors, snapshot.cluster.available, strict=True)
-        if available
-    }
+    moves = [msgspec.structs.replace(move, source=move.target, target=move.source) for move in decision.moves]
+    usable = set(compress(snapshot.cluster.executors, snapshot.cluster.available))
     gone = sorted({move.target for move in moves if move.target not in usable})
     left = [move for move in moves if move.target in usable]
     notes = [f"{len(moves) - len(left)} of {len(moves)} stay: executor {', '.join(gone) or '?'} may hold nothing"]
     requested = _with_moves(
         left, snapshot, notes if gone else (), f"rollback of {decision.decision}", decision.decision
     )
-    if isinstance(requested, RequestedPlacement) and requested.placement == snapshot.placement:
+    if isinstance(requested, ProposedPlacement) and requested.placement == snapshot.placement:
         reasons = "; ".join(requested.notes)
         detail = f"none of the {len(moves)} partitions that {decision.decision} moved can go back: {reasons}"
-        return Refusal(law=Law.ROLLBACK, scope="plan", detail=detail)
+        return Refusal(law=Law.ROLLBACK, detail=detail)
     return requested
 
 
 def _with_moves(
-    moves: Iterable[PlannedMove | DesiredMove], snapshot: Snapshot, notes: Sequence[str], what: str, undoes: str = ""
-) -> RequestedPlacement | Refusal:
+    moves: Iterable[PlannedMove | DesiredMove], snapshot: Snapshot, notes: Sequence[str], title: str, undoes: str = ""
+) -> ProposedPlacement | Refusal:
     keys = {unit: key for key, unit in snapshot.stages.items()}
     placement = {key: array.copy() for key, array in snapshot.placement.assignments.items()}
     names = snapshot.cluster.executors
     there = elsewhere = gone = 0
     for move in moves:
         key = keys.get((move.query, move.stage))
-        if undoes and (key is None or not 0 <= move.partition < len(placement[key])):
+        if key is None or not 0 <= move.partition < len(placement[key]):
+            if not undoes:
+                unit = f"partition {move.partition} of query {move.query} stage {move.stage}"
+                return Refusal(law=Law.STORES_UNKNOWN, detail=f"{title}: {unit} is not known now")
             gone += 1
             continue
-        if key is None or not 0 <= move.partition < len(placement[key]):
-            unit = f"partition {move.partition} of query {move.query} stage {move.stage}"
-            return Refusal(law=Law.STORES_UNKNOWN, scope="plan", detail=f"{what}: {unit} is not known now")
         index = int(placement[key][move.partition])
         now = names[index] if index != UNPLACED else ""
         if now == move.target:
@@ -165,15 +156,15 @@ def _with_moves(
         elif now != move.source:
             elsewhere += 1
         elif (target := snapshot.cluster.index_of(move.target)) == UNPLACED:
-            detail = f"{what}: its target executor {move.target} is not known"
-            return Refusal(law=Law.TARGET, scope="plan", detail=detail)
+            detail = f"{title}: its target executor {move.target} is not known"
+            return Refusal(law=Law.TARGET, detail=detail)
         else:
             placement[key][move.partition] = target
-    remarks = [*([what] if not undoes else []), *notes]
+    remarks = [*([title] if not undoes else []), *notes]
     remarks += [f"{there} are there already"] if there else []
     remarks += [f"{gone} are of queries that cannot be moved now"] if gone else []
     remarks += [f"{elsewhere} are elsewhere by now and stay"] if elsewhere else []
-    return RequestedPlacement(Placement(placement), tuple(remarks), undoes)
+    return ProposedPlacement(Placement(placement), tuple(remarks), Trigger.ROLLBACK if undoes else SAVED_PLAN, undoes)
 
 
 def _with_host(executor: str, hosts: dict[str, str]) -> str:
@@ -182,4 +173,4 @@ def _with_host(executor: str, hosts: dict[str, str]) -> str:
 
 def _expired(plan: SavedPlan, why: str) -> Refusal:
     detail = f"saved plan {plan.decision} is expired: {why}; make a new one with `rechannel plan --save`"
-    return Refusal(law=Law.PLAN_EXPIRED, scope="plan", detail=detail)
+    return Refusal(law=Law.PLAN_EXPIRED, detail=detail)

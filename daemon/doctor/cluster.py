@@ -8,13 +8,13 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
 
-from rechannel import __version__
 from rechannel.daemon.doctor.finding import Finding, failed, ok, warning
 from rechannel.migration.spark import compatibility, versions
 from rechannel.wire.envelope import Envelope
 from rechannel.wire.measurements import AgentWindow
 from rechannel.wire.messages import ControllerState, LinkReport
 from rechannel.wire.redis import capacity
+from rechannel.wire.version import __version__
 
 _OVERLAPS, _SHARED = 3, 0.4  # pairs of windows with at least this share of their time in common
 _LISTED = 5  # nodes

@@ -1,12 +1,14 @@
-"""Clocks of a process, detection of clock changes, and a duty-cycle limiter."""
+"""Clocks of a process, detection of clock changes, and limits of rate and duty cycle."""
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Self
 
+COMPLAIN_EVERY = 60.0  # seconds between two tracebacks about one application
 _STEP = 1.0  # seconds; a smaller difference is drift between the clocks
 
 
@@ -57,6 +59,21 @@ class ClockJumpDetector:
 def due_after_jump(due: float, jump: float, now: float, every: float) -> float:
     """Return when a job is due after the clock was set, within one interval from now."""
     return min(max(due + jump, now), now + every)
+
+
+class RateLimit:
+    """Limit of a repeated event: once in ``every`` seconds of any one clock."""
+
+    def __init__(self, every: float) -> None:
+        self._every = every
+        self._next = -math.inf
+
+    def allows(self, now: float) -> bool:
+        """Return whether the event may happen now, and begin the pause if it may."""
+        if now < self._next:
+            return False
+        self._next = now + self._every
+        return True
 
 
 class DutyCycle:

@@ -36,6 +36,15 @@ def last_batches(messages: ApplicationMessages, query: str, settings: Settings, 
 
     These are the batches that ended within the averaged windows, and at least ``reschedule.batches`` where there are
     as many: a slow query has few batches in fifteen seconds, a fast one enough to even out the noise.
+
+    Parameters
+    ----------
+    messages, query
+        Messages about the application, and the id of the query.
+    settings
+        Length of a window in seconds, number of windows and least number of batches.
+    now
+        Seconds since the epoch.
     """
     by_number = {batch.batch: batch for batch in messages.batches if batch.query == query and batch.stages}
     ordered = [by_number[number] for number in sorted(by_number)]

@@ -90,7 +90,17 @@ def attribute_cpu(
     *,
     span: tuple[float, float] = (0.0, float("inf")),
 ) -> Attribution:
-    """Share out the CPU of an application's executors in all windows within a span of time."""
+    """Share out the CPU of an application's executors.
+
+    Parameters
+    ----------
+    application, batches
+        Id of the application, and the batches whose tasks used the CPU.
+    windows
+        Node -> windows of its agent.
+    span
+        First and last second since the epoch; windows that are not wholly within are left out.
+    """
     since, until = span
     tasks: dict[str, list[tuple[PartitionKey, TaskRow]]] = defaultdict(list)
     for batch in batches:

@@ -259,14 +259,7 @@ def skip_first_tasks(observed: Observations, first: IntArray) -> Observations:
     rank = np.empty(len(key), dtype=np.int64)
     rank[order] = np.arange(len(key)) - np.repeat(begins, np.diff(np.r_[begins, len(key)]))
     counts = (observed.executor < 0) | (rank >= first[observed.executor])
-    return Observations(
-        observed.stage[counts],
-        observed.partition[counts],
-        observed.executor[counts],
-        observed.now[counts],
-        observed.busy[counts],
-        observed.rows[counts],
-    )
+    return Observations(**{name: column[counts] for name, column in vars(observed).items()})
 
 
 def shuffle_coverage(

@@ -104,7 +104,7 @@ def take_snapshot(
 ) -> Snapshot | NotReady:
     """Return the model of an application, or the reason why it cannot be decided on.
 
-    ``drained``: nodes that are to hold no state.
+    The parameters are those of `build_snapshot`.
     """
     problem = readiness_problem(messages, settings, now)
     if problem is not None:

@@ -21,7 +21,7 @@ from rechannel.daemon.jobs.health import JobMonitor
 from rechannel.daemon.jobs.job import JobStatus
 from rechannel.daemon.view.status import ApplicationStatus, ControllerView, DrainState
 from rechannel.migration.moves import UNSETTLED
-from rechannel.wire.codes import MoveReason, MoveState, OutcomeVerdict
+from rechannel.wire.codes import Mode, MoveReason, MoveState, OutcomeVerdict
 from rechannel.wire.exit_codes import ExitCode
 from rechannel.wire.metric_table import MetricDefinition, MetricSamples
 
@@ -285,7 +285,7 @@ def _add_controller(samples: MetricSamples, view: ControllerView) -> None:
     samples.set(REDIS_TRIP, view.redis_round_trip)
     samples.set(REJECTED, view.rejected_messages)
     samples.set(PAUSED, leader.paused)
-    samples.set(APPLIES, leader.mode == "apply")
+    samples.set(APPLIES, leader.mode == Mode.APPLY)
     samples.set(NEXT_DECISION, leader.next_decision or None)
     samples.set(RUNNING, len(view.migrations))
     in_flight = [move.state for application in view.applications for move in application.moves]

@@ -11,11 +11,10 @@ from collections.abc import Callable, Iterable, Sequence
 
 import structlog
 
-from rechannel import __version__
 from rechannel.conf.settings import Settings
 from rechannel.daemon.control.controller import ControllerSnapshot
 from rechannel.daemon.control.leadership import LeaderElection, Role
-from rechannel.daemon.jobs.clock import Clock, DutyCycle
+from rechannel.daemon.jobs.clock import COMPLAIN_EVERY, Clock, DutyCycle, RateLimit
 from rechannel.daemon.jobs.health import JobMonitor
 from rechannel.daemon.model.application_messages import ApplicationMessages
 from rechannel.daemon.model.collector import read_new_entries
@@ -36,6 +35,7 @@ from rechannel.wire.keys import KeyRule
 from rechannel.wire.messages import Decision, MigrationOutcome, MoveTransition
 from rechannel.wire.redis.errors import StoreError
 from rechannel.wire.redis.store import Store
+from rechannel.wire.version import __version__
 
 VIEW_EVERY = 2.0  # seconds from one view to the next, unless making one takes long
 _SHARE = 0.1  # of a core for making views: with many partitions they are made less often
@@ -44,7 +44,6 @@ _DECISIONS = 50  # shown
 _OUTCOMES = 100  # kept for their decisions
 _LINES = 1000  # of a journal, at the first read
 _SILENT_JOURNALS = 1000  # journals of silent applications whose position is kept
-_COMPLAIN_EVERY = 60.0  # seconds between two tracebacks about one application
 
 
 class EventReader:
@@ -137,7 +136,7 @@ class Publisher:
         self._clock = clock
         self._events = EventReader(store, counters, clock.wall())
         self._not_before = 0.0
-        self._complaints: dict[str, float] = {}  # application -> time of the last traceback
+        self._complaints: dict[str, RateLimit] = {}  # application -> limit of tracebacks about it
         self._log = structlog.get_logger("rechannel.controller")
         self._view = ControllerView(
             at=clock.wall(),
@@ -184,7 +183,8 @@ class Publisher:
     def _make(self, snapshot: ControllerSnapshot, round_trip: float) -> ControllerView:
         now = self._clock.wall()
         self._events.read(snapshot)
-        self._complaints = {name: at for name, at in self._complaints.items() if now - at < _COMPLAIN_EVERY}
+        names = [item.application for item in snapshot.applications]
+        self._complaints = {name: self._complaints.get(name) or RateLimit(COMPLAIN_EVERY) for name in names}
         status = self._status(read_messages(self._store, snapshot.applications, now), now)
         leader = status.controller or LeaderStatus(
             leader=snapshot.holder,
@@ -197,7 +197,7 @@ class Publisher:
             controller=leader,
             applications=status.applications,
             drains=status.drains,
-            waiting=status.waiting,
+            scheduled_plans=status.scheduled_plans,
             rejected_messages=snapshot.rejected + self._store.rejected,
             cluster=self.settings.cluster.name,
             name=snapshot.name,
@@ -222,8 +222,7 @@ class Publisher:
         try:
             application_status(item, messages, self.settings, now, partitions=True)
         except Exception:  # noqa: BLE001 as above
-            if item.application not in self._complaints:
-                self._complaints[item.application] = now
+            if self._complaints[item.application].allows(now):
                 self._log.exception("application-not-shown", application=item.application)
             return False
         return True

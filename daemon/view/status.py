@@ -16,7 +16,7 @@ from enum import StrEnum
 from rechannel.daemon.control.leadership import Role
 from rechannel.daemon.control.migrations import MigrationStatus
 from rechannel.daemon.jobs.job import JobStatus
-from rechannel.wire.messages import Decision, Drain, MigrationOutcome, MoveView
+from rechannel.wire.messages import Decision, DrainedNode, MigrationOutcome, MoveView
 
 BUSY = 0.95  # utilization above which an executor is marked
 
@@ -241,7 +241,7 @@ class DrainState(StrEnum):
     RELEASED = "released"  # no executor is left
 
 
-class DrainStatus(Drain, frozen=True, kw_only=True):
+class DrainStatus(DrainedNode, frozen=True, kw_only=True):
     """A node drain with its progress.
 
     ``partitions``: number of partitions left on ``executors``. ``overdue``: the deadline has passed.
@@ -256,9 +256,9 @@ class DrainStatus(Drain, frozen=True, kw_only=True):
 
 @dataclass(frozen=True)
 class ScheduledPlanStatus:
-    """A saved plan that waits for its window, ``begin`` to ``end``; ``pending``: its id."""
+    """A plan that is scheduled between ``begin`` and ``end``; ``scheduled_plan``: its id."""
 
-    pending: str
+    scheduled_plan: str
     at: float
     application: str
     begin: float
@@ -279,7 +279,7 @@ class ClusterStatus:
     controller: LeaderStatus | None = None
     applications: tuple[ApplicationStatus, ...] = ()
     drains: tuple[DrainStatus, ...] = ()
-    waiting: tuple[ScheduledPlanStatus, ...] = ()
+    scheduled_plans: tuple[ScheduledPlanStatus, ...] = ()
     rejected_messages: int = 0
 
 

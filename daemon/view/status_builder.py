@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 import msgspec
 
 from rechannel.conf.settings import Settings
-from rechannel.daemon.control import scheduled_plans
+from rechannel.daemon.control.scheduled_plans import describe
 from rechannel.daemon.control.standing_orders import partitions_on
 from rechannel.daemon.decide.pipeline import stream_classes
 from rechannel.daemon.model.application_messages import ApplicationMessages, fresh_usage
@@ -43,12 +43,12 @@ from rechannel.policies.analysis.queueing import executor_utilization
 from rechannel.wire import keys
 from rechannel.wire.measurements import AgentWindow, ExecutorUsage
 from rechannel.wire.messages import (
-    Drain,
+    DrainedNode,
     ExecutorInfo,
     LinkReport,
-    PendingPlan,
-    PendingPlans,
     QueryState,
+    ScheduledPlan,
+    ScheduledPlans,
     StandingOrders,
     StatefulStage,
 )
@@ -62,19 +62,19 @@ class ClusterMessages:
 
     applications: tuple[ApplicationMessages, ...]
     leader: Leadership | None
-    drains: tuple[Drain, ...]
-    plans: tuple[PendingPlan, ...]
+    drains: tuple[DrainedNode, ...]
+    scheduled_plans: tuple[ScheduledPlan, ...]
     rejected: int
 
 
 def read_messages(store: Store, applications: Iterable[ApplicationMessages], now: float) -> ClusterMessages:
     """Read the messages that belong to no application and put them beside those that do."""
-    orders, pending = store.get(keys.ORDERS), store.get(keys.PENDING)
+    orders, plans = store.get(keys.ORDERS), store.get(keys.SCHEDULED_PLANS)
     return ClusterMessages(
         applications=tuple(applications),
         leader=leading(store, now),
         drains=tuple(orders.body.drains) if orders is not None and isinstance(orders.body, StandingOrders) else (),
-        plans=tuple(pending.body.plans) if pending is not None and isinstance(pending.body, PendingPlans) else (),
+        scheduled_plans=tuple(plans.body.plans) if plans is not None and isinstance(plans.body, ScheduledPlans) else (),
         rejected=store.rejected,
     )
 
@@ -106,7 +106,7 @@ def build_status(
             application_status(item, messages, settings, now, partitions=partitions) for item in messages.applications
         ),
         drains=tuple(drain_status(drain, reports, now) for drain in drains.values()),
-        waiting=tuple(scheduled_plan_status(plan, settings, now) for plan in messages.plans),
+        scheduled_plans=tuple(scheduled_plan_status(plan, settings, now) for plan in messages.scheduled_plans),
         rejected_messages=messages.rejected,
     )
 
@@ -162,7 +162,7 @@ def application_status(
     )
 
 
-def drain_status(drain: Drain, reports: Sequence[LinkReport], now: float) -> DrainStatus:
+def drain_status(drain: DrainedNode, reports: Sequence[LinkReport], now: float) -> DrainStatus:
     """Build the status of a node drain."""
     left = sum(partitions_on(report, [drain.node])[drain.node] for report in reports)
     executors = tuple(info.executor for report in reports for info in report.executors if info.host == drain.node)
@@ -197,10 +197,10 @@ def drain_status(drain: Drain, reports: Sequence[LinkReport], now: float) -> Dra
     )
 
 
-def scheduled_plan_status(plan: PendingPlan, settings: Settings, now: float) -> ScheduledPlanStatus:
-    """Build the status of a saved plan that waits for its time window."""
+def scheduled_plan_status(plan: ScheduledPlan, settings: Settings, now: float) -> ScheduledPlanStatus:
+    """Build the status of a scheduled plan."""
     status = msgspec.convert(plan, ScheduledPlanStatus, from_attributes=True)
-    return replace(status, sentence=scheduled_plans.sentence(plan, now, settings.reschedule.time_zone))
+    return replace(status, sentence=describe(plan, now, settings.reschedule.time_zone))
 
 
 def _leader(leader: Leadership | None, now: float) -> LeaderStatus | None:

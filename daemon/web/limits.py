@@ -27,7 +27,7 @@ REFUSALS = 20
 NOTES = 8
 MOVES = 150  # of all applications together
 DRAINS = 50
-WAITING = 20  # saved plans
+SCHEDULED_PLANS = 20
 HOT = 10
 
 Item = TypeVar("Item")

@@ -14,8 +14,13 @@ from rechannel.daemon.web import limits
 from rechannel.daemon.web.decisions import decision_rows, drain_rows, migration_rows
 from rechannel.daemon.web.limits import clip_name, clip_sentence
 from rechannel.daemon.web.placement import application_rows, busiest_partitions
+from rechannel.wire.codes import Mode
 
 VERSION = 1
+_MODES: dict[str, str] = {
+    Mode.OBSERVE: "observe mode: decisions are recorded, not applied",
+    Mode.APPLY: "apply mode",
+}
 _STALE = 10.0  # seconds; a view is made every two
 
 Row = dict[str, Any]
@@ -63,7 +68,10 @@ def build_document(view: ControllerView, now: float) -> Row:
         "hot_partitions": busiest_partitions(view.applications),
         "drains": drains,
         "drains_left_out": drains_left_out,
-        "waiting": [clip_sentence(f"{plan.pending}: {plan.sentence}") for plan in view.waiting[: limits.WAITING]],
+        "scheduled_plans": [
+            clip_sentence(f"{plan.scheduled_plan}: {plan.sentence}")
+            for plan in view.scheduled_plans[: limits.SCHEDULED_PLANS]
+        ],
     }
 
 
@@ -118,7 +126,7 @@ def _pills(view: ControllerView, now: float) -> list[Row]:
     pills = [roles[view.role]]
     if leader.leader:
         pills.append((f"leader {clip_name(leader.leader)}", "plain"))
-    mode = {"observe": "observe mode: decisions are recorded, not applied", "apply": "apply mode"}.get(leader.mode)
+    mode = _MODES.get(leader.mode)
     pills.append((mode or f"mode {clip_name(leader.mode)}", "plain"))
     if leader.paused:
         pills.append(("paused", "warn"))

@@ -33,7 +33,7 @@ from rechannel.migration.spark.executor_control import ExecutorControl
 from rechannel.migration.spark.gateway import LinkError
 from rechannel.monitors.spark.task_table import TaskTable
 from rechannel.wire.codes import MoveState
-from rechannel.wire.messages import Drain, ExecutorInfo
+from rechannel.wire.messages import DrainedNode, ExecutorInfo
 
 _LOG = structlog.get_logger("rechannel.link")
 _TARGET_EVERY = 5.0  # seconds between two readings of the master's workers
@@ -51,14 +51,14 @@ class ReleaseInputs:
     """
 
     executors: Mapping[str, ExecutorInfo]
-    drains: Mapping[str, Drain]
+    drains: Mapping[str, DrainedNode]
     holders: Collection[str]
     batches: Mapping[str, int]
     quiet: Collection[str]
 
 
 def collect_inputs(
-    table: TaskTable, queries: Collection[str], drains: Mapping[str, Drain], moves: Iterable[Move]
+    table: TaskTable, queries: Collection[str], drains: Mapping[str, DrainedNode], moves: Iterable[Move]
 ) -> ReleaseInputs:
     """Return the input of a step; state steered away from an idle query no longer counts."""
     steered_away = {
@@ -247,11 +247,11 @@ class ExecutorReleaser:
             _LOG.info("executors-limited", most=limit)
 
 
-def _is_overdue(drain: Drain | None, now: float) -> bool:
+def _is_overdue(drain: DrainedNode | None, now: float) -> bool:
     return drain is not None and 0 < drain.deadline <= now
 
 
-def _was_restarted(info: ExecutorInfo, drains: Mapping[str, Drain]) -> bool:
+def _was_restarted(info: ExecutorInfo, drains: Mapping[str, DrainedNode]) -> bool:
     """Whether an executor was started on a node after its drain began."""
     drain = drains.get(info.host)
     return drain is not None and drain.remove and info.added > drain.since

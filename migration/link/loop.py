@@ -44,7 +44,7 @@ from rechannel.migration.spark.hooks import StartHook
 from rechannel.monitors.spark import events, task_table
 from rechannel.wire.codes import MoveState
 from rechannel.wire.envelope import Envelope, EnvelopeFactory, MessageError, encode
-from rechannel.wire.messages import Drain, ExecutorInfo, LinkReport, MoveTransition, StandingOrders
+from rechannel.wire.messages import DrainedNode, ExecutorInfo, LinkReport, MoveTransition, StandingOrders
 from rechannel.wire.signing import Verifier
 
 _LOG = structlog.get_logger("rechannel.link")
@@ -107,7 +107,7 @@ class Link:
         self._table = task_table.TaskTable()
         self._lines: deque[bytes] = deque()
         self._orders: Envelope | None = None
-        self._drains: dict[str, Drain] = {}  # by node
+        self._drains: dict[str, DrainedNode] = {}  # by node
         self._drifted = self._garbage = self._rejected = 0
         self._attached, self._next_check, self._next_report, self._next_tick = time.time(), 0.0, 0.0, 0.0
         maintenance = compatibility.seconds(adapter.setting(_MAINTENANCE, "60s")) or 60.0

@@ -6,12 +6,12 @@ import platform
 from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 
-from rechannel import __version__
 from rechannel.migration.link.stages import StageStores
 from rechannel.migration.spark import compatibility
 from rechannel.migration.spark.adapter import ActiveQuery
 from rechannel.monitors.spark.task_table import TaskTable
 from rechannel.wire.messages import Operator, QueryState, StatefulStage
+from rechannel.wire.version import __version__
 
 
 class QuerySources(NamedTuple):

@@ -42,7 +42,7 @@ from rechannel.policies.model.cluster import UNPLACED, Cluster
 from rechannel.policies.model.placement import Move, Placement
 from rechannel.policies.prediction.cycle import assume_timing
 from rechannel.policies.prediction.gain import predict_changes
-from rechannel.wire.codes import Law, PlanResult
+from rechannel.wire.codes import Law, PlanResult, Scope
 from rechannel.wire.messages import DesiredMove, QueryState, Refusal, StatefulStage
 from rechannel.wire.printable import count, partition_name, query_name
 
@@ -131,20 +131,22 @@ def filter_moves(moves: Sequence[Move], inputs: PlanInputs, refusals: list[Refus
 def _query_refusal(move: Move, inputs: PlanInputs) -> Refusal | None:
     """Return the law that keeps all partitions of a query or stage where they are."""
     if move.stage not in inputs.stages:
-        return Refusal(law=Law.STORES_UNKNOWN, scope="query", detail=f"stage {move.stage}: no such stateful stage")
+        return Refusal(law=Law.STORES_UNKNOWN, scope=Scope.QUERY, detail=f"stage {move.stage}: no such stateful stage")
     query, number = inputs.stages[move.stage]
     state = inputs.queries.get(query)
     name = query_name(query, state.name if state else "")
     if state is None or not state.active:
-        return Refusal(law=Law.QUERY_PROBLEM, scope="query", detail=f"query {name} is not active")
+        return Refusal(law=Law.QUERY_PROBLEM, scope=Scope.QUERY, detail=f"query {name} is not active")
     if state.problem:
-        return Refusal(law=Law.QUERY_PROBLEM, scope="query", detail=f"query {name} cannot be moved: {state.problem}")
+        return Refusal(
+            law=Law.QUERY_PROBLEM, scope=Scope.QUERY, detail=f"query {name} cannot be moved: {state.problem}"
+        )
     if not state.run:
-        return Refusal(law=Law.RUN_UNKNOWN, scope="query", detail=f"the run id of query {name} is not known")
+        return Refusal(law=Law.RUN_UNKNOWN, scope=Scope.QUERY, detail=f"the run id of query {name} is not known")
     stage = _stage(state, number)
     if stage is None or not stage.operators or not all(operator.stores for operator in stage.operators):
         detail = f"query {name}: the state stores of stage {number} are not known"
-        return Refusal(law=Law.STORES_UNKNOWN, scope="query", detail=detail)
+        return Refusal(law=Law.STORES_UNKNOWN, scope=Scope.QUERY, detail=detail)
     return None
 
 
@@ -158,19 +160,19 @@ def _move_refusal(move: Move, inputs: PlanInputs) -> Refusal | None:
     if not 0 <= move.partition < partitions:
         return Refusal(
             law=Law.PARTITION,
-            scope="move",
+            scope=Scope.MOVE,
             detail=f"{unit}: the stage has {count(partitions, 'partition')}",
             measured=move.partition,
             limit=partitions - 1,
             unit="partition number",
         )
     if not 0 <= move.target < inputs.cluster.size:
-        return Refusal(law=Law.TARGET, scope="move", detail=f"{unit}: its target executor is not known")
+        return Refusal(law=Law.TARGET, scope=Scope.MOVE, detail=f"{unit}: its target executor is not known")
     if not inputs.cluster.available[move.target]:
         executor = inputs.cluster.executors[move.target]
-        return Refusal(law=Law.TARGET, scope="move", detail=f"{unit}: executor {executor} is not available")
+        return Refusal(law=Law.TARGET, scope=Scope.MOVE, detail=f"{unit}: executor {executor} is not available")
     if (query, number, move.partition) in inputs.in_flight:
-        return Refusal(law=Law.IN_FLIGHT, scope="move", detail=f"{unit} is being moved already")
+        return Refusal(law=Law.IN_FLIGHT, scope=Scope.MOVE, detail=f"{unit} is being moved already")
     return None
 
 
@@ -192,7 +194,7 @@ def cap_moves(
     refusals.append(
         Refusal(
             law=Law.MAX_MOVES if per_hour is None else Law.BUDGET,
-            scope="move",
+            scope=Scope.MOVE,
             detail=f"{len(moves) - most} of {count(len(moves), 'move')} wait: {rule}",
             measured=len(moves),
             limit=most,
@@ -279,7 +281,7 @@ def utilization_refusal(
         f"gate.max_utilization {settings.gate.max_utilization:.0%} and above today's highest {highest:.0%}"
     )
     measured = float(after.utilization[worst])
-    return Refusal(law=Law.UTILIZATION, scope="plan", detail=detail, measured=measured, limit=limit, unit="share")
+    return Refusal(law=Law.UTILIZATION, detail=detail, measured=measured, limit=limit, unit="share")
 
 
 def _plan_refusal(
@@ -302,7 +304,6 @@ def soft_refusal(inputs: PlanInputs, gate: GateResult) -> Refusal | None:
         ago = max(0.0, cooldown.total - cooldown.left)
         return Refusal(
             law=Law.COOLDOWN,
-            scope="plan",
             detail=f"the last migration ended {ago:.0f} s ago, {rule}: {cooldown.left:.0f} s to go",
             measured=cooldown.left,
             limit=0.0,
@@ -311,7 +312,6 @@ def soft_refusal(inputs: PlanInputs, gate: GateResult) -> Refusal | None:
     if not gate.passes:
         return Refusal(
             law=Law.GATE,
-            scope="plan",
             detail=gate.sentence,
             measured=gate.measured,
             limit=gate.limit,

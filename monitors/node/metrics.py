@@ -10,9 +10,9 @@ from prometheus_client import CollectorRegistry, start_http_server
 from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
-from rechannel import __version__
 from rechannel.wire.measurements import AgentWindow
 from rechannel.wire.metric_table import MetricDefinition, MetricSamples
+from rechannel.wire.version import __version__
 
 REASONS = 100  # a reason may name an executor: the ones beyond so many are counted together
 

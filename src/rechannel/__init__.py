@@ -11,7 +11,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-__version__ = "0.1.0"
+from rechannel.wire.version import __version__
+
 __all__ = ["__version__", "attach"]
 
 if TYPE_CHECKING:

@@ -215,7 +215,7 @@ def _lead(settings: Settings, store: Store) -> Callable[[], None]:
     return end
 
 
-def test_a_plan_that_waits_outlives_its_controller(
+def test_a_scheduled_plan_outlives_its_controller(
     world: World, store: Store, tmp_path: Path, settings: Settings
 ) -> None:
     path = tmp_path / "plan.json"
@@ -227,28 +227,28 @@ def test_a_plan_that_waits_outlives_its_controller(
         world.ready()
         later = run_json("apply", path, "--at", f"{tomorrow} 02:00-05:00", "--reason", "quiet then")
         soon = run_json("apply", path, "--at", "00:00-24:00", "--reason", "now")
-        assert "waits as wait-" in later["sentence"]
+        assert "is scheduled as plan-" in later["sentence"]
     finally:
         end()
-    waiting = {plan["pending"] for plan in run_json("status")["waiting"]}
-    assert later["pending"] in waiting
+    scheduled = {plan["scheduled_plan"] for plan in run_json("status")["scheduled_plans"]}
+    assert later["scheduled_plan"] in scheduled
     store.delete(keys.STATE)
     end = _lead(settings, store)
     try:
         world.ready()
         done = until(
-            lambda: [it for it in run_json("history", "--trigger", "pending")["entries"] if it["type"] == "decision"]
+            lambda: [it for it in run_json("history", "--trigger", "scheduled")["entries"] if it["type"] == "decision"]
         )
         assert (done[-1]["outcome"], done[-1]["operator_reason"]) == ("applied", "now")
-        assert soon["pending"] not in run("status").stdout
-        assert f"waiting {later['pending']}: " in run("status").stdout
+        assert soon["scheduled_plan"] not in run("status").stdout
+        assert f"plan {later['scheduled_plan']}: " in run("status").stdout
         explained = run("explain", done[-1]["decision"]).stdout
-        assert "why then:  the time of a waiting saved plan had come, asked by " in explained
+        assert "why then:  the time of a scheduled plan had come, asked by " in explained
         assert "frees executor 0" in explained
         assert run_json("explain")["decision"]["decision"]
-        assert "is canceled by " in run("cancel", later["pending"], "--reason", "no need").stdout
-        assert "no plan x waits" in run("cancel", "x", code=1).stderr
-        assert run_json("status")["waiting"] == []
+        assert "is canceled by " in run("cancel", later["scheduled_plan"], "--reason", "no need").stdout
+        assert "no plan x is scheduled" in run("cancel", "x", code=1).stderr
+        assert run_json("status")["scheduled_plans"] == []
     finally:
         end()
     assert "unknown decision x" in run("explain", "x", code=1).stderr
@@ -275,7 +275,7 @@ def test_pause_and_resume(led: None, world: World, store: Store) -> None:
 def test_status(world: World, led: None, store: Store) -> None:
     world.report()  # a driver that reported long ago is silent
     result = run_json("status")
-    assert set(result) == {"at", "controller", "applications", "rejected_messages", "drains", "waiting"}
+    assert set(result) == {"at", "controller", "applications", "rejected_messages", "drains", "scheduled_plans"}
     assert result["controller"]["epoch"] == 1
     (application,) = result["applications"]
     assert application["readiness"]["ready"] is True

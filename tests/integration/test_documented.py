@@ -70,7 +70,7 @@ def put(text: list[str]) -> list[str]:
     names = {"NODE": "127.0.0.5", "NAME": "adaptive", "FILE": "plan.json"}
     if text[0] == "cancel":
         status = json.loads(CliRunner().invoke(main, ["status", "--json"]).stdout)
-        names[text[1]] = status["waiting"][0]["pending"]
+        names[text[1]] = status["scheduled_plans"][0]["scheduled_plan"]
     return [names.get(word, word) for word in text if word != "--follow"]
 
 

@@ -18,19 +18,20 @@ import pytest
 import redis
 from click.testing import CliRunner
 from integration.common import leading
-from unit.daemon.fakes import APP, World, query, report
+from unit.daemon.fakes import APP, World, app, decide, order, query, report
 
 from rechannel.conf import lease_timing
 from rechannel.conf.loader import load
 from rechannel.conf.settings import Settings
 from rechannel.daemon.cli.main import main
-from rechannel.daemon.control.controller import Controller
+from rechannel.daemon.control.controller import Collaborators, Controller
 from rechannel.daemon.decide import pipeline
 from rechannel.daemon.decide.pipeline import DecisionRequest, Draft, PlanBasis
 from rechannel.daemon.jobs.clock import Clock
 from rechannel.daemon.service import signer_of
 from rechannel.migration.link.mailbox import Mailbox
 from rechannel.wire import keys
+from rechannel.wire.commands import Drain, Pause
 from rechannel.wire.envelope import Envelope, EnvelopeFactory, MessageError, decode
 from rechannel.wire.exit_codes import ExitCode
 from rechannel.wire.keys import KeyRule
@@ -196,9 +197,11 @@ def test_a_leader_that_is_paused_in_a_migration_writes_nothing_more_when_it_goes
 def test_what_a_deposed_leader_still_does_changes_nothing(
     settings: Settings, store: Store, world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    late, leads = (Controller(settings, store, signer_of(settings), Clock(), name=name) for name in ("late", "leads"))
+    late, leads = (
+        Controller(settings, Collaborators(store, signer_of(settings), Clock(), name)) for name in ("late", "leads")
+    )
     late.run_leader_cycle()
-    made = late.decide("operator", application=APP, apply=True)
+    made = decide(late, apply=True)
     assert made.outcome == "applied", made.sentence
     world.obey("steered", only=1)
     late.follow()
@@ -207,18 +210,18 @@ def test_what_a_deposed_leader_still_does_changes_nothing(
     leads.follow()
     # It was stopped right after it had looked whether it leads.
     monkeypatch.setattr(late.lead, "holds", lambda: True)
-    order = Request(request="r1", user="u", reason="r", command={"verb": "pause"})
-    store.append(keys.REQUESTS, "", EnvelopeFactory("default", "cli").envelope(order, ttl=60))
+    pause = Request(request="r1", user="u", reason="r", command={"verb": "pause"})
+    store.append(keys.REQUESTS, "", EnvelopeFactory("default", "cli").envelope(pause, ttl=60))
     before = content(store)
     refused = 0
     for act in (
         late.follow,
         late.decide_all,
         late.answer_requests,
-        late._publish_state,
-        lambda: late.pause(True),
-        lambda: late.drain(NODE, user="u", reason="r", remove=False, patience=0),
-        lambda: late.application(APP).migrations.stop(),
+        late._cluster.publish_state,
+        lambda: order(late, Pause()),
+        lambda: order(late, Drain(nodes=[NODE]), reason="r"),
+        lambda: app(late).migrations.stop(),
         lambda: late._requests.answer(),
         late.close,
     ):
@@ -236,7 +239,7 @@ def test_an_order_is_carried_out_once_though_its_leader_vanishes_before_it_answe
     settings: Settings, store: Store, world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     signer = signer_of(settings)
-    first, second = (Controller(settings, store, signer, Clock(), name=name) for name in ("first", "second"))
+    first, second = (Controller(settings, Collaborators(store, signer, Clock(), name)) for name in ("first", "second"))
     first.run_leader_cycle()
     real = first.lead.store.put
 
@@ -374,7 +377,7 @@ def test_a_policy_that_plans_for_several_leases_acts_and_keeps_nobody_waiting(
         store.append(keys.REQUESTS, "", author.envelope(requested, ttl=PATIENCE))
 
     with leading(settings, lambda: state(store)):
-        other = Controller(settings, store, signer_of(settings), Clock(), name="other")
+        other = Controller(settings, Collaborators(store, signer_of(settings), Clock(), "other"))
         world.ready()
         order("slow", "rebalance")
         assert begun.wait(PATIENCE)

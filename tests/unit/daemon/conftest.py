@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from rechannel.daemon.control.controller import Controller
-from unit.daemon.fakes import FakeClock, FakeStore, World, controller
+from unit.daemon.fakes import FakeClock, FakeStore, World, leading
 
 
 @pytest.fixture
@@ -24,9 +24,6 @@ def world(store: FakeStore, clock: FakeClock) -> World:
 
 
 @pytest.fixture
-def leader(store: FakeStore, clock: FakeClock, world: World) -> Controller:
+def leader(world: World) -> Controller:
     """A leading controller over an application whose first executor holds half of the partitions."""
-    world.ready()
-    made = controller(store, clock)
-    made.run_leader_cycle()
-    return made
+    return leading(world)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
@@ -10,19 +11,27 @@ from typing import Any
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from rechannel.conf.settings import ControllerSettings, GateSettings, RescheduleSettings, Settings
-from rechannel.daemon.control.controller import Controller
+from rechannel.daemon.control.application import Application
+from rechannel.daemon.control.commands import execute
+from rechannel.daemon.control.controller import Collaborators, Controller
 from rechannel.daemon.jobs.clock import Clock
 from rechannel.wire import keys
+from rechannel.wire.codes import Trigger
+from rechannel.wire.commands import Command
+from rechannel.wire.commands import encode as encode_command
 from rechannel.wire.envelope import Envelope, EnvelopeFactory, MessageError, decode, encode
+from rechannel.wire.exit_codes import ExitCode
 from rechannel.wire.keys import KeyRule, Keys
 from rechannel.wire.measurements import AgentWindow, BatchReport, ExecutorUsage, StageRun, StreamRow, TaskRow
 from rechannel.wire.messages import (
     AnyBody,
     ControllerState,
     Decision,
+    DesiredMove,
     DesiredPlacement,
     ExecutorInfo,
     LinkReport,
+    MoveTransition,
     MoveView,
     Operator,
     QueryState,
@@ -376,6 +385,30 @@ def batch(
     return BatchReport(query=name, batch=number, start=start, end=start + period, input_rows=400, stages=stages)
 
 
+def a_decision(**fields: Any) -> Decision:
+    """Return a decision by timeout that plans nothing, but for these fields."""
+    usual = {"decision": "d", "at": NOW, "trigger": "timeout", "user": "", "policy": "adaptive"}
+    return Decision(**{**usual, "outcome": "planned", "reason": "ok", "sentence": "", **fields})
+
+
+def transition(move: DesiredMove, *, decision: str, batch: int = -1, at: float = NOW, **how: str) -> MoveTransition:
+    """Return a line of the link's journal; ``how``: before, after and reason."""
+    return MoveTransition(
+        move=move.move,
+        decision=decision,
+        query=move.query,
+        stage=move.stage,
+        partition=move.partition,
+        source=move.source,
+        target=move.target,
+        step=move.step,
+        evidence="",
+        batch=batch,
+        at=at,
+        **how,
+    )
+
+
 def window(
     e: int, *, end: float = NOW, application: str = APP, streams: Sequence[StreamRow] = (), seconds: float = 5.0
 ) -> AgentWindow:
@@ -487,9 +520,29 @@ def controller(
     config: Settings = CONFIG,
     name: str = "a",
     busy: Callable[[], float] = lambda: 0.0,
-    count_answer: Callable[[str, int], None] | None = None,
+    count_answer: Callable[[str, int], None] = lambda _verb, _code: None,
+    lead: bool = False,
 ) -> Controller:
-    return Controller(config, store, SIGNER, clocks(clock, busy), name=name, count_answer=count_answer)  # type: ignore[arg-type]
+    """Return a controller, which takes the lead if there is none and it is to ``lead``."""
+    parts = Collaborators(store, SIGNER, clocks(clock, busy), name, count_answer=count_answer)  # type: ignore[arg-type]
+    result = Controller(config, parts)
+    if lead:
+        result.run_leader_cycle()
+    return result
+
+
+def leading(world: World, config: Settings = CONFIG, name: str = "a") -> Controller:
+    """Return a controller that leads over an application that is ready."""
+    world.ready()
+    return controller(world.store, world.clock, config, name, lead=True)
+
+
+def cycle(leader: Controller, world: World | None = None, seconds: float = 0.0) -> str:
+    """Run the leader's jobs of one interval, after some time in a world; returns what it follows."""
+    if world is not None:
+        go_on(world, seconds)
+    leader.run_leader_cycle()
+    return leader.follow()
 
 
 def desired(store: FakeStore, application: str = APP) -> Envelope | None:
@@ -515,13 +568,42 @@ def decisions(store: FakeStore) -> list[Decision]:
     return [envelope.body for envelope in store.last(keys.DECISIONS, "", 1000)]  # type: ignore[misc]
 
 
-def go_on(world: World, seconds: float) -> None:
-    """Let time pass, and link and agents report again."""
+def go_on(world: World, seconds: float, leader: Controller | None = None) -> None:
+    """Let time pass, and link and agents report again, to a leader too that renews its lease."""
     world.clock.sleep(seconds)
     world.ready()
+    if leader is not None:
+        leader.run_leader_cycle()
 
 
-# -- deciding --
+# -- deciding and ordering --
+
+
+def app(leader: Controller, name: str = APP) -> Application:
+    """Return the leader's state of an application."""
+    return leader._cluster.application(name)
+
+
+def decide(
+    leader: Controller, application: str = APP, *, trigger: str = Trigger.OPERATOR, policy: str = "", **fields: Any
+) -> Decision:
+    """Have the leader decide, and with ``apply`` begin the migration."""
+    with leader._lock:
+        request = app(leader, application).new_request(Trigger(trigger))
+        return app(leader, application).decide(dataclasses.replace(request, policy=policy or request.policy, **fields))
+
+
+def order(leader: Controller, command: Command, *, user: str = "op", reason: str = "") -> Reply:
+    """Have the leader carry out a command, without the way of a request through Redis."""
+    with leader._lock:
+        return execute(leader._cluster, Request(request="r", user=user, reason=reason, command=encode_command(command)))
+
+
+def refuses(leader: Controller, command: Command, pattern: str) -> None:
+    """Assert that an order is refused, or that there is nothing to do, with a sentence like this."""
+    result = order(leader, command)
+    assert result.code in (ExitCode.REFUSED, ExitCode.NOTHING)
+    assert re.search(pattern, result.sentence)
 
 
 def request(

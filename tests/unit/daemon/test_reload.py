@@ -18,7 +18,7 @@ from rechannel.daemon.control.leadership import LeaderElection
 from rechannel.monitors.node.sender import Sender
 from rechannel.wire.envelope import EnvelopeFactory
 from rechannel.wire.signing import Signer
-from unit.daemon.fakes import APP, CONFIG, FakeClock, FakeStore, World, decisions, go_on, window
+from unit.daemon.fakes import CONFIG, FakeClock, FakeStore, World, app, cycle, decide, decisions, go_on, window
 
 SECTIONS = tuple(type(getattr(CONFIG, item.name)) for item in dataclasses.fields(Settings) if item.name != "policies")
 
@@ -67,14 +67,13 @@ def test_what_is_decided_next_is_decided_by_the_new_ones(leader: Controller, sto
 
 
 def test_a_migration_under_way_goes_on(leader: Controller, world: World, store: FakeStore) -> None:
-    leader.decide("operator", application=APP, apply=True)
-    assert leader.application(APP).migrations.running is not None
+    decide(leader, apply=True)
+    assert app(leader).migrations.running is not None
     leader.reload(other(GATE__COOLDOWN="5", MIGRATION__MAX_MOVES="1"))
     world.obey()
-    leader.run_leader_cycle()
-    leader.follow()
-    assert leader.application(APP).migrations.running is None
-    assert leader.application(APP).migrations.resting(store.clock()) == 300  # the rest it was begun with
+    cycle(leader)
+    assert app(leader).migrations.running is None
+    assert app(leader).migrations.resting(store.clock()) == 300  # the rest it was begun with
     assert leader.settings.gate.cooldown == 5
 
 

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import configparser
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 
 import pytest
 import structlog
 from structlog.testing import capture_logs
 
-from rechannel.conf.settings import Settings, SettingsError
+from rechannel.conf.settings import RescheduleSettings, Settings, SettingsError
 from rechannel.daemon.control.controller import Controller
 from rechannel.daemon.doctor.security import key_notes, listen_notes
 from rechannel.daemon.service import log_standing_by, signer_of
+from rechannel.wire.codes import Mode
 from rechannel.wire.signing import make_keys
 from unit.daemon.fakes import FakeClock, FakeStore, controller
 
@@ -61,6 +62,11 @@ def test_what_is_reached_from_this_machine_alone_is_safe(listen: str) -> None:
 def test_what_others_can_reach_is_told_with_its_field(listen: str) -> None:
     (message,) = listen_notes({"controller.listen": "127.0.0.1:9418", "agent.metrics": listen})
     assert message.startswith(f"agent.metrics = {listen} can be reached from other machines")
+
+
+def test_the_modes_that_can_be_set_are_codes() -> None:
+    (mode,) = [item for item in fields(RescheduleSettings) if item.name == "mode"]
+    assert mode.metadata["choices"] == tuple(Mode)
 
 
 def test_a_stand_by_says_once_for_whom(leader: Controller, store: FakeStore, clock: FakeClock) -> None:

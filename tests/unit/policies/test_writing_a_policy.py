@@ -28,7 +28,7 @@ from rechannel.policies.registry import (
     known_policies,
     propose,
 )
-from unit.daemon.fakes import APP, FakeClock, FakeStore, World, controller
+from unit.daemon.fakes import FakeClock, FakeStore, World, controller, decide
 from unit.daemon.fakes import settings as controller_settings
 from unit.policies.laws import check_proposal
 from unit.policies.random_clusters import Situation, cluster_of, placement_of, situations, workload_of
@@ -140,7 +140,7 @@ def test_a_controller_decides_by_it() -> None:
     leader = controller(store, clock, controller_settings(policy="longest-first"))
     leader.run_leader_cycle()
     world.ready()
-    decision = leader.decide("operator", application=APP, force=True)
+    decision = decide(leader, force=True)
     assert (decision.policy, decision.outcome) == ("longest-first", "planned"), decision.sentence
     assert decision.moves
     assert "12 partitions, longest first" in decision.notes

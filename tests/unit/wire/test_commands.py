@@ -29,7 +29,7 @@ EXAMPLES: list[Command] = [
     Plan(application="app-1", policy="even", force=True, drain=["n1"]),
     Rebalance(application="app-1"),
     Apply(plan="{}", at="02:00-05:00"),
-    Cancel(pending="wait-1"),
+    Cancel(scheduled_plan="plan-1"),
     Rollback(decision="d"),
     Stop(),
     Pause(),

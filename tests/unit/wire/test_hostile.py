@@ -48,17 +48,17 @@ from rechannel.wire.messages import (
     Decision,
     DesiredMove,
     DesiredPlacement,
-    Drain,
+    DrainedNode,
     ExecutorLoad,
     LastPlacement,
     MigrationOutcome,
     MigrationPrice,
     MoveTransition,
-    PendingPlan,
-    PendingPlans,
     Refusal,
     Reply,
     Request,
+    ScheduledPlan,
+    ScheduledPlans,
     StandingOrders,
 )
 from rechannel.wire.signing import Signer
@@ -150,7 +150,7 @@ OUTCOME = MigrationOutcome(
     predicted=PRICE,
 )
 DESIRED = DesiredPlacement(decision="d", runs={QUERY: "run-1"}, moves=[MOVE])
-ORDERS = StandingOrders(paused=True, drains=[Drain(node=HOST, since=NOW - 9, deadline=NOW + 60)])
+ORDERS = StandingOrders(paused=True, drains=[DrainedNode(node=HOST, since=NOW - 9, deadline=NOW + 60)])
 LAST = LastPlacement(query=QUERY, name="n", batch=3, operators={0: PLACEMENT}, hosts={"0": HOST, "1": "127.0.0.3"})
 CLOSED = ClosedStore(
     application=APP, executor="0", run="run-1", operator=0, partition=0, store="default", evidence="closed"
@@ -168,8 +168,15 @@ STATE = ControllerState(
 STREAMS = [StreamRow(APP, "0", 0, 9000, [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12])]
 
 # Every kind of key that holds messages, with one that fits.
-PLAN = PendingPlan(
-    pending="p1", at=NOW - 60, application=APP, begin=NOW - 30, end=NOW + 60, window="02:00-05:00", plan="{}", moves=1
+PLAN = ScheduledPlan(
+    scheduled_plan="p1",
+    at=NOW - 60,
+    application=APP,
+    begin=NOW - 30,
+    end=NOW + 60,
+    window="02:00-05:00",
+    plan="{}",
+    moves=1,
 )
 SEEDS: list[tuple[KeyRule, str, AnyBody]] = [
     (keys.REPORT, APP, fakes.report([fakes.query(PLACEMENT)])),
@@ -183,7 +190,7 @@ SEEDS: list[tuple[KeyRule, str, AnyBody]] = [
     (keys.OUTCOMES, "", OUTCOME),
     (keys.STATE, "", STATE),
     (keys.ORDERS, "", ORDERS),
-    (keys.PENDING, "", PendingPlans(plans=[PLAN])),
+    (keys.SCHEDULED_PLANS, "", ScheduledPlans(plans=[PLAN])),
     (keys.PLACEMENT, QUERY, LAST),
     (keys.REQUESTS, "", Request(request="r1", user="root", reason="r", command={"verb": "plan", "drain": [HOST]})),
     (keys.REPLY, "r1", Reply(request="r1", code=0, sentence="s", data={"a": 1})),
@@ -375,7 +382,7 @@ def test_only_what_this_leader_signed_is_ever_desired(writes: Any) -> None:
         if isinstance(envelope.body, DesiredPlacement | StandingOrders):
             VERIFIER.check(envelope)
             decode(encode(envelope))  # its links can read it
-    report = leader._cluster.collector.reports.get(APP)
+    report = leader._services.collector.reports.get(APP)
     executors = {info.executor for info in report.executors} if report is not None else set()
     for envelope in signed:
         if isinstance(envelope.body, DesiredPlacement):

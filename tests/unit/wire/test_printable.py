@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from rechannel.daemon.view.status import DrainState, HotStream
-from rechannel.wire.messages import Drain
+from rechannel.wire.messages import DrainedNode
 from rechannel.wire.printable import plain
 
 HOSTILE, SAFE = "a\x1b[2J\tb", "a\ufffd[2J b"
@@ -18,7 +18,7 @@ HOSTILE, SAFE = "a\x1b[2J\tb", "a\ufffd[2J b"
         ([HOSTILE, 1, None], [SAFE, 1, None]),
         ({HOSTILE: (HOSTILE,)}, {SAFE: (SAFE,)}),
         (HotStream(HOSTILE, "u", HOSTILE, 1.0, True), HotStream(SAFE, "u", SAFE, 1.0, True)),
-        (Drain(node=HOSTILE, since=1.0), Drain(node=SAFE, since=1.0)),
+        (DrainedNode(node=HOSTILE, since=1.0), DrainedNode(node=SAFE, since=1.0)),
         (DrainState.EMPTY, DrainState.EMPTY),
     ],
 )

@@ -67,7 +67,7 @@ def test_what_was_lost_on_the_way_back_is_said_again_and_done_once(
 
     monkeypatch.setattr(store, "append", append)
     done: list[bool] = []
-    monkeypatch.setattr(session.leader, "pause", lambda paused: done.append(paused) or "paused")
+    monkeypatch.setattr(session.leader.lead, "pause", done.append)
     assert session.ask(Pause()).code == ExitCode.DONE
     assert (len(sent), done) == (2, [True])
 

@@ -18,7 +18,7 @@ from rechannel.daemon.view.status_builder import drain_status
 from rechannel.wire import commands
 from rechannel.wire.commands import Plan, Undrain
 from rechannel.wire.exit_codes import CommandError, ExitCode
-from rechannel.wire.messages import Drain, MoveView, Reply
+from rechannel.wire.messages import DrainedNode, MoveView, Reply
 from unit.daemon.fakes import query, report
 
 
@@ -88,30 +88,32 @@ GONE = MoveView(move="m", query="q1", stage=0, partition=3, source="3", target="
 
 
 def test_a_drain_says_what_cannot_be_moved():
-    status = drain_status(Drain(node="127.0.0.5", since=0), [report([query("0123", problem="real-time mode")])], 10.0)
+    status = drain_status(
+        DrainedNode(node="127.0.0.5", since=0), [report([query("0123", problem="real-time mode")])], 10.0
+    )
     assert status.sentence.endswith("name-of-q1 cannot be moved: real-time mode")
 
 
 @pytest.mark.parametrize(
     ("drain", "where", "moves", "state", "phrase"),
     [
-        (Drain(node="127.0.0.5", since=0), "0123", [], "draining", "1 partition is left on 1 executor"),
-        (Drain(node="127.0.0.5", since=0, deadline=5), "0123", [], "draining", "the deadline has passed"),
+        (DrainedNode(node="127.0.0.5", since=0), "0123", [], "draining", "1 partition is left on 1 executor"),
+        (DrainedNode(node="127.0.0.5", since=0, deadline=5), "0123", [], "draining", "the deadline has passed"),
         (
-            Drain(node="127.0.0.5", since=0),
+            DrainedNode(node="127.0.0.5", since=0),
             "0123",
             [GONE],
             "empty",
             "1 executor still runs source and stateless tasks",
         ),
         (
-            Drain(node="127.0.0.5", since=0, remove=True),
+            DrainedNode(node="127.0.0.5", since=0, remove=True),
             "0120",
             [],
             "releasing",
             "to be released at a batch boundary",
         ),
-        (Drain(node="127.0.0.9", since=0, remove=True), "0123", [], "released", "no executor runs there"),
+        (DrainedNode(node="127.0.0.9", since=0, remove=True), "0123", [], "released", "no executor runs there"),
     ],
 )
 def test_how_far_a_drain_is(drain, where, moves, state, phrase):
@@ -157,7 +159,9 @@ def test_a_drain_waits_for_no_plan(answered):
 def test_several_drains_are_followed_until_the_last_is_empty(monkeypatch, capsys):
     drains = {
         node: msgspec.structs.replace(
-            drain_status(Drain(node=node, since=0), [], 10.0), state=DrainState.DRAINING, sentence=f"{node} leaves"
+            drain_status(DrainedNode(node=node, since=0), [], 10.0),
+            state=DrainState.DRAINING,
+            sentence=f"{node} leaves",
         )
         for node in ("n1", "n2")
     }

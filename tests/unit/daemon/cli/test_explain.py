@@ -24,11 +24,11 @@ from rechannel.wire.codes import Law, Trigger
 from rechannel.wire.commands import Apply, Cancel, Command
 from rechannel.wire.envelope import EnvelopeFactory
 from rechannel.wire.messages import Decision, MoveTransition, Refusal
-from unit.daemon.fakes import APP, NOW, FakeClock, FakeStore, World, go_on
+from unit.daemon.fakes import APP, NOW, FakeClock, FakeStore, World, app, decide, go_on
 
 
 def test_a_decision_is_explained_with_all_its_numbers(leader: Controller) -> None:
-    decision = leader.decide("operator", application=APP, user="ann", reason="skewed", apply=True)
+    decision = decide(leader, user="ann", reason="skewed", apply=True)
     first = decision.moves[0]
     text = "\n".join(lines(APP, decision, None, {first.move: "drained"}))
     for phrase in (
@@ -48,7 +48,7 @@ def test_a_decision_is_explained_with_all_its_numbers(leader: Controller) -> Non
 
 
 def test_a_plan_that_was_only_looked_at_says_so(leader: Controller) -> None:
-    decision = leader.decide("operator", application=APP, user="ann", apply=False)
+    decision = decide(leader, user="ann", apply=False)
     assert "result:    planned (ok): nothing was begun: a plan was asked for" in lines(APP, decision, None, {})[2]
     timed = msgspec.structs.replace(decision, trigger="timeout", user="")
     assert "nothing was begun: mode observe, or all was paused" in lines(APP, timed, None, {})[2]
@@ -85,7 +85,7 @@ def test_a_refusal_says_how_far_it_was() -> None:
 
 
 def test_history_is_filtered_by_trigger_outcome_and_time(leader: Controller, store: FakeStore, world: World) -> None:
-    planned = leader.decide("operator", application=APP, user="ann", reason="a look")
+    planned = decide(leader, user="ann", reason="a look")
     go_on(world, 60)
     leader.run_leader_cycle()
     (applied,) = leader.decide_all()
@@ -138,7 +138,7 @@ def history(*arguments: str) -> Result:
 
 def test_history_knows_no_other_names(leader: Controller, recorded: FakeStore) -> None:
     assert history().stdout == "nothing has been decided yet\n"
-    decision = leader.decide("operator", application=APP, user="ann", apply=False)
+    decision = decide(leader, user="ann", apply=False)
     for arguments, message in (
         (("--trigger", "operater"), "unknown trigger operater; did you mean operator? known are timeout, executors, "),
         (("--outcome", "aplied"), "unknown outcome aplied; did you mean applied? known are applied, planned, "),
@@ -149,7 +149,7 @@ def test_history_knows_no_other_names(leader: Controller, recorded: FakeStore) -
         assert message in done.stderr
         assert history(*arguments, "--json").exit_code == 1
     assert history("--outcome", "gate").stdout == "the one decision does not match\n"
-    leader.decide("operator", application=APP, user="bob", apply=False)
+    decide(leader, user="bob", apply=False)
     done = history("--trigger", "timeout")
     assert (done.exit_code, done.stdout) == (0, "none of 2 decisions matches\n")
     assert json.loads(history("--trigger", "timeout", "--json").stdout) == {"entries": []}
@@ -157,9 +157,8 @@ def test_history_knows_no_other_names(leader: Controller, recorded: FakeStore) -
 
 
 def test_a_name_of_a_later_release_is_known_once_it_was_met(leader: Controller, recorded: FakeStore) -> None:
-    app = leader.application(APP)
-    later = dataclasses.replace(app.new_request(Trigger.OPERATOR), trigger="moon")
-    app.refuse(later, Refusal(law="tide", scope="plan", detail="too high"))
+    later = dataclasses.replace(app(leader).new_request(Trigger.OPERATOR), trigger="moon")
+    app(leader).refuse(later, Refusal(law="tide", scope="plan", detail="too high"))
     assert "too high" in history("--trigger", "moon", "--outcome", "tide").stdout
 
 
@@ -200,14 +199,14 @@ def test_words_that_make_a_plan_wait(sent: list[Command], tmp_path: Path) -> Non
     for arguments in (
         ["apply", file, "--at", "02:00-05:00"],
         ["apply", file, "--when", "off-peak"],
-        ["cancel", "wait-1"],
+        ["cancel", "plan-1"],
     ):
         done = CliRunner().invoke(cli.main, arguments)
         assert done.exit_code == 0, done.output
     assert sent == [
         Apply(plan="{}", at="02:00-05:00"),
         Apply(plan="{}", when="off-peak"),
-        Cancel(pending="wait-1"),
+        Cancel(scheduled_plan="plan-1"),
     ]
     both = CliRunner().invoke(cli.main, ["apply", file, "--at", "02:00-05:00", "--when", "off-peak"])
     assert both.exit_code == 2
@@ -215,7 +214,7 @@ def test_words_that_make_a_plan_wait(sent: list[Command], tmp_path: Path) -> Non
 
 
 def test_a_plan_is_told_without_riddles(leader: Controller, capsys: pytest.CaptureFixture[str]) -> None:
-    decision = leader.decide("operator", application=APP, user="ann", apply=False)
+    decision = decide(leader, user="ann", apply=False)
     decision = msgspec.structs.replace(decision, streams={"high": 3}, hot_streams=["a → b: 0.3 kB/s, local"])
     for (
         load
@@ -233,7 +232,7 @@ def test_a_plan_is_told_without_riddles(leader: Controller, capsys: pytest.Captu
 
 
 def test_the_longest_batch_of_a_migration_is_not_below_that_of_now(leader: Controller) -> None:
-    price = leader.decide("operator", application=APP, user="ann", apply=False).price
+    price = decide(leader, user="ann", apply=False).price
     assert price is not None
     less = msgspec.structs.replace(price, batch_before={"q1": 3.0}, peak={"q1": 2.78}, batch_after={"q1": 2.0}, moves=1)
     first, line = tables.price_lines(less, {"q1": "join"})
@@ -247,8 +246,8 @@ def test_without_an_id_the_last_that_moved_or_proposed_something_is_explained(
     leader: Controller, store: FakeStore, world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("rechannel.daemon.cli.explain.Store", lambda *_: store)
-    decision = leader.decide("operator", application=APP, user="ann", apply=True)
-    busy = leader.decide("operator", application=APP, user="ann", apply=False)
+    decision = decide(leader, user="ann", apply=True)
+    busy = decide(leader, user="ann", apply=False)
     assert busy.outcome == "not-ready"
     done = CliRunner().invoke(cli.main, ["explain", "--json"])
     assert json.loads(done.stdout)["decision"]["decision"] == decision.decision
@@ -260,9 +259,8 @@ def test_the_newest_decision_is_explained_where_none_moved_anything(
     monkeypatch.setattr("rechannel.daemon.cli.explain.Store", lambda *_: store)
     for _ in range(2):
         clock.sleep(1)
-        app = leader.application(APP)
         refusal = Refusal(law=Law.EXCLUDED, scope="plan", detail="not now")
-        newest = app.refuse(app.new_request(Trigger.TIMEOUT), refusal)
+        newest = app(leader).refuse(app(leader).new_request(Trigger.TIMEOUT), refusal)
     done = CliRunner().invoke(cli.main, ["explain", "--json"])
     assert json.loads(done.stdout)["decision"]["decision"] == newest.decision
 

@@ -178,7 +178,7 @@ def test_the_json_document_has_the_documented_fields(world: World) -> None:
     world.ready()
     lead(world)
     document = as_json(world, partitions=True)
-    assert list(document) == ["at", "controller", "applications", "drains", "waiting", "rejected_messages"]
+    assert list(document) == ["at", "controller", "applications", "drains", "scheduled_plans", "rejected_messages"]
     assert document["controller"]["applications"] == {APP: "ready: 12 partitions on 4 executors"}
     (row,) = document["applications"]
     assert set(row) == {

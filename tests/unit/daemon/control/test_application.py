@@ -5,33 +5,32 @@ from __future__ import annotations
 from rechannel.daemon.control.application import FORGOTTEN_AFTER
 from rechannel.daemon.control.controller import Controller
 from rechannel.wire.codes import Trigger
-from unit.daemon.fakes import APP, FakeClock, FakeStore, World, controller, decisions
+from rechannel.wire.commands import Drain, Pause, Resume
+from unit.daemon.fakes import APP, app, controller, decisions, order
 
 
 def step(leader: Controller, application: str = APP) -> str:
     with leader._lock:
-        return leader.application(application).step()
+        return app(leader, application).step()
 
 
-def test_a_step_does_the_first_thing_that_is_due(leader: Controller, store: FakeStore, world: World) -> None:
+def test_a_step_does_the_first_thing_that_is_due(leader, store, world):
     assert step(leader) == "nothing is due"
-    leader.pause(True)
+    order(leader, Pause())
     assert step(leader) == "paused"
-    leader.pause(False)
+    order(leader, Resume())
     leader.decide_all()
     assert step(leader) == "a migration is running"
     world.obey()
     leader.follow()
     assert step(leader) == "resting"
     assert step(leader, "silent") == "no report"
-    leader.drain("127.0.0.2", user="u", reason="", remove=False, patience=0)
+    order(leader, Drain(nodes=["127.0.0.2"]))
     assert step(leader) == "drained nodes", "an order does not wait for the rest"
     assert decisions(store)[-1].trigger == Trigger.DRAIN
 
 
-def test_the_rest_outlives_the_lead_and_an_hour_of_silence_ends_it(
-    leader: Controller, store: FakeStore, clock: FakeClock, world: World
-) -> None:
+def test_the_rest_outlives_the_lead_and_an_hour_of_silence_ends_it(leader, store, clock, world):
     leader.decide_all()
     world.obey()
     leader.follow()
@@ -40,9 +39,9 @@ def test_the_rest_outlives_the_lead_and_an_hour_of_silence_ends_it(
     world.ready()
     other.run_leader_cycle()
     leader.run_leader_cycle()
-    app = leader.application(APP)
-    assert app.migrations.running is None
-    assert app.migrations.resting(clock()) > 0
+    forgotten = app(leader)
+    assert forgotten.migrations.running is None
+    assert forgotten.migrations.resting(clock()) > 0
     clock.sleep(FORGOTTEN_AFTER)
     leader.run_leader_cycle()
-    assert leader.application(APP) is not app
+    assert app(leader) is not forgotten

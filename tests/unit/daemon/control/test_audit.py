@@ -21,7 +21,7 @@ from rechannel.wire.envelope import EnvelopeFactory
 from rechannel.wire.exit_codes import ExitCode
 from rechannel.wire.messages import Reply, Request
 from rechannel.wire.redis.store import Lease
-from unit.daemon.fakes import CONFIG, FakeClock, FakeStore, World, controller, desired, read_reply, request
+from unit.daemon.fakes import CONFIG, FakeClock, FakeStore, World, desired, leading, read_reply, request
 
 
 @pytest.fixture
@@ -35,10 +35,7 @@ def configured(**more: object) -> Settings:
 
 @pytest.fixture
 def audited(store: FakeStore, clock: FakeClock, world: World, path: Path) -> Controller:
-    world.ready()
-    started = controller(store, clock, configured(audit_file=str(path)))
-    started.run_leader_cycle()
-    return started
+    return leading(world, configured(audit_file=str(path)))
 
 
 def lines(path: Path) -> list[dict[str, object]]:
@@ -59,7 +56,7 @@ def entry(event: str = audit.ASKED, **changed: object) -> audit.Line:
 # -- what the desk writes --
 
 
-def test_an_order_leaves_two_lines(audited: Controller, store: FakeStore, path: Path) -> None:
+def test_an_order_leaves_two_lines(audited, store, path):
     request(store, "rebalance", force=True)
     audited.answer_requests()
     first, answered = lines(path)
@@ -67,7 +64,7 @@ def test_an_order_leaves_two_lines(audited: Controller, store: FakeStore, path: 
     assert (answered["event"], answered["code"]) == ("answered", 0)
     for line in (first, answered):
         assert (line["verb"], line["user"], line["reason"]) == ("rebalance", "root", "because")
-        assert (line["arguments"], line["epoch"]) == ({"force": "yes"}, audited.epoch)
+        assert (line["arguments"], line["epoch"]) == ({"force": "yes"}, audited.lead.epoch)
         assert line["leader"] == audited.lead.name
         assert str(line["at"]).endswith("Z")
     answer = read_reply(store)
@@ -77,28 +74,26 @@ def test_an_order_leaves_two_lines(audited: Controller, store: FakeStore, path: 
 
 
 @pytest.mark.parametrize("verb", COMMANDS)
-def test_every_field_of_a_command_is_written_down(verb: str) -> None:
+def test_every_field_of_a_command_is_written_down(verb):
     fields = COMMANDS[verb].__struct_fields__
     arguments = entry(command={"verb": verb, **dict.fromkeys(fields, "x")}).arguments
     assert set(arguments) == {"node" if name == "nodes" else name for name in fields}
 
 
-def test_fields_are_written_as_on_the_command_line() -> None:
+def test_fields_are_written_as_on_the_command_line():
     drain = Drain(nodes=["n1", "n2"], remove=True, deadline=600.0)
     assert entry(command=encode(drain)).arguments == {"node": "n1,n2", "remove": "yes", "deadline": "600"}
     assert entry(command=encode(Rebalance(policy="even"))).arguments == {"policy": "even"}
 
 
-def test_a_plan_leaves_none(audited: Controller, store: FakeStore, path: Path) -> None:
+def test_a_plan_leaves_none(audited, store, path):
     request(store, "plan")
     ask_as_viewer(store, "plan")
     assert audited.answer_requests() == 2
     assert not path.exists()
 
 
-def test_an_order_among_the_questions_is_refused_counted_and_told(
-    audited: Controller, store: FakeStore, clock: FakeClock, path: Path
-) -> None:
+def test_an_order_among_the_questions_is_refused_counted_and_told(audited, store, clock, path):
     for number, verb in enumerate(("rebalance", "apply", "rollback", "stop", "pause", "resume", "drain", "undrain")):
         clock.sleep(13)  # more in a minute are counted only
         audited.run_leader_cycle()
@@ -116,7 +111,7 @@ def test_an_order_among_the_questions_is_refused_counted_and_told(
     assert not audited.lead.paused
 
 
-def test_many_questions_do_not_hold_the_leader_up(audited: Controller, store: FakeStore) -> None:
+def test_many_questions_do_not_hold_the_leader_up(audited, store):
     for number in range(20):
         ask_as_viewer(store, "plan", name=f"q{number}")
     request(store, "pause")
@@ -126,7 +121,7 @@ def test_many_questions_do_not_hold_the_leader_up(audited: Controller, store: Fa
     assert audited.lead.paused
 
 
-def test_nothing_is_ordered_that_cannot_be_audited(audited: Controller, store: FakeStore, path: Path) -> None:
+def test_nothing_is_ordered_that_cannot_be_audited(audited, store, path):
     path.mkdir()
     request(store, "rebalance")
     audited.answer_requests()
@@ -141,10 +136,8 @@ def test_nothing_is_ordered_that_cannot_be_audited(audited: Controller, store: F
     assert desired(store) is not None
 
 
-def test_a_reason_may_be_required(store: FakeStore, clock: FakeClock, world: World, path: Path) -> None:
-    world.ready()
-    leader = controller(store, clock, configured(audit_file=str(path), require_reason=True))
-    leader.run_leader_cycle()
+def test_a_reason_may_be_required(store, clock, world, path):
+    leader = leading(world, configured(audit_file=str(path), require_reason=True))
     for name, verb, reason in (("r1", "pause", " "), ("r2", "plan", ""), ("r3", "resume", "done")):
         body = Request(request=name, user="root", reason=reason, command={"verb": verb})
         store.append(keys.REQUESTS, "", EnvelopeFactory("default", "cli", clock).envelope(body, ttl=20))
@@ -163,7 +156,7 @@ def test_a_reason_may_be_required(store: FakeStore, clock: FakeClock, world: Wor
 # -- the file --
 
 
-def test_lines_are_appended_whole_even_after_half_a_line(path: Path) -> None:
+def test_lines_are_appended_whole_even_after_half_a_line(path):
     file = AuditFile(str(path))
     file.append(entry())
     with path.open("a") as half:
@@ -173,7 +166,7 @@ def test_lines_are_appended_whole_even_after_half_a_line(path: Path) -> None:
     assert [json.loads(text)["event"] for text in (texts[0], texts[2])] == ["asked", "answered"]
 
 
-def test_a_full_disk_is_an_error(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_is_an_error(path, monkeypatch):
     write = os.write
 
     def full(descriptor: int, data: bytes) -> int:
@@ -186,7 +179,7 @@ def test_a_full_disk_is_an_error(path: Path, monkeypatch: pytest.MonkeyPatch) ->
         AuditFile(str(path)).append(entry())
 
 
-def test_files_that_cannot_be_trusted_are_refused(path: Path, tmp_path: Path) -> None:
+def test_files_that_cannot_be_trusted_are_refused(path, tmp_path):
     path.touch()
     path.chmod(0o622)
     with pytest.raises(AuditError, match="others can open it"):
@@ -206,7 +199,7 @@ def test_files_that_cannot_be_trusted_are_refused(path: Path, tmp_path: Path) ->
 @pytest.mark.parametrize(
     ("mode", "well"), [(0o600, True), (0o640, True), (0o644, False), (0o660, False), (0o604, False)]
 )
-def test_who_may_read_it_may_lock_it_so_few_may(path: Path, mode: int, well: bool) -> None:
+def test_who_may_read_it_may_lock_it_so_few_may(path, mode, well):
     path.touch()
     path.chmod(mode)
     file = AuditFile(str(path))
@@ -219,7 +212,7 @@ def test_who_may_read_it_may_lock_it_so_few_may(path: Path, mode: int, well: boo
             act()
 
 
-def test_looking_makes_no_file(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_looking_makes_no_file(path, monkeypatch):
     AuditFile(str(path)).check()
     assert not path.exists()
     monkeypatch.setattr("rechannel.daemon.control.audit.os.access", lambda _path, _mode: False)
@@ -227,7 +220,7 @@ def test_looking_makes_no_file(path: Path, monkeypatch: pytest.MonkeyPatch) -> N
         AuditFile(str(path)).check()
 
 
-def test_a_lock_that_another_keeps_is_waited_for_a_second_and_no_longer(path: Path) -> None:
+def test_a_lock_that_another_keeps_is_waited_for_a_second_and_no_longer(path):
     slept: list[float] = []
     path.touch(0o600)
     with path.open() as other:
@@ -240,7 +233,7 @@ def test_a_lock_that_another_keeps_is_waited_for_a_second_and_no_longer(path: Pa
     assert len(lines(path)) == 1
 
 
-def test_what_others_wrote_cannot_end_a_line_or_fill_the_disk(path: Path) -> None:
+def test_what_others_wrote_cannot_end_a_line_or_fill_the_disk(path):
     file = AuditFile(str(path))
     file.append(entry(user='x\n{"event": "answered"}', reason="y" * 10**6, command=encode(Apply(plan="z" * 10**6))))
     (line,) = lines(path)
@@ -249,7 +242,7 @@ def test_what_others_wrote_cannot_end_a_line_or_fill_the_disk(path: Path) -> Non
     assert str(line["arguments"]["plan"]).startswith("sha256:")  # type: ignore[index]
 
 
-def test_a_reply_without_a_decision_is_told_too() -> None:
+def test_a_reply_without_a_decision_is_told_too():
     answer = Reply(request="r", code=3, sentence="nothing runs", data={"decision": "odd"})
     first = Request(request="r", user="root", command={"verb": "stop"})
     line = audit.line(audit.ANSWERED, first, sender="s", at=0.0, leader=Lease("c", 1), reply=answer)

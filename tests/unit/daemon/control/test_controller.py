@@ -7,12 +7,14 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from structlog.testing import capture_logs
 
-from rechannel.conf.settings import GateSettings
+from rechannel.conf.settings import GateSettings, Settings
 from rechannel.daemon.control.controller import Controller
 from rechannel.daemon.decide import pipeline
 from rechannel.daemon.decide.pipeline import DecisionRequest, Draft, PlanBasis
 from rechannel.wire import keys
+from rechannel.wire.commands import Pause, Resume, Stop
 from rechannel.wire.envelope import EnvelopeFactory, MessageError
+from rechannel.wire.exit_codes import ExitCode
 from rechannel.wire.messages import DesiredPlacement, MoveView
 from rechannel.wire.redis.errors import StoreUnavailableError
 from rechannel.wire.signing import SignatureError, Signer
@@ -22,22 +24,27 @@ from unit.daemon.fakes import (
     NOW,
     SIGNER,
     VERIFIER,
-    FakeClock,
     FakeStore,
     World,
+    app,
     controller,
+    cycle,
+    decide,
     decisions,
     desired,
     go_on,
+    leading,
+    order,
     published_placement,
     query,
+    refuses,
     request,
     settings,
     state,
 )
 
 
-def test_a_skewed_application_is_rebalanced(leader: Controller, store: FakeStore) -> None:
+def test_a_skewed_application_is_rebalanced(leader, store):
     (decision,) = leader.decide_all()
     assert (decision.outcome, decision.reason, decision.trigger, decision.policy) == (
         "applied",
@@ -53,95 +60,69 @@ def test_a_skewed_application_is_rebalanced(leader: Controller, store: FakeStore
     placed = published_placement(store)
     assert (placed.decision, placed.runs, placed.moves) == (decision.decision, {"q1": "run-1"}, decision.moves)
     result = desired(store)
-    assert result is not None
     assert (result.application, result.epoch, result.expires) == (APP, 1, NOW + 120)
     assert decisions(store) == [decision]
 
 
-def test_observe_mode_says_it_and_moves_nothing(store: FakeStore, clock: FakeClock, world: World) -> None:
-    world.ready()
-    made = controller(store, clock, dataclasses.replace(CONFIG, reschedule=settings("observe").reschedule))
-    made.run_leader_cycle()
-    (decision,) = made.decide_all()
-    assert (decision.outcome, decision.reason) == ("planned", "ok")
-    assert decision.sentence.startswith("would move ")
-    assert decision.moves
-    assert desired(store) is None
+def ruled(mode: str = "apply", **rules: object) -> Settings:
+    return dataclasses.replace(CONFIG, reschedule=settings(mode, **rules).reschedule)
 
 
-def test_an_even_application_is_left_alone(store: FakeStore, clock: FakeClock) -> None:
-    World(store, clock, where="000111222333").ready()
-    made = controller(store, clock)
-    made.run_leader_cycle()
-    (decision,) = made.decide_all()
-    assert (decision.outcome, decision.reason, decision.moves) == ("planned", "nothing-to-do", [])
-    assert desired(store) is None
+UNMEASURED = "not ready: query name-of-q1 has 2 measured batches, 3 are needed (reschedule.batches); ready in about 5 s"
+MODERATE = dataclasses.replace(CONFIG, gate=GateSettings(min_gain=0.9))
+EVEN = "000111222333"
+SKEWED = "000000112233"
 
 
-def test_a_gate_that_says_no_keeps_the_numbers(store: FakeStore, clock: FakeClock, world: World) -> None:
-    world.ready()
-    made = controller(store, clock, dataclasses.replace(CONFIG, gate=GateSettings(min_gain=0.9)))
-    made.run_leader_cycle()
-    (decision,) = made.decide_all()
-    assert (decision.outcome, decision.reason) == ("refused", "gate")
-    assert "gate.min_gain asks for 90.0%" in decision.sentence
-    assert decision.executors
-    assert decision.batch_time_before
-    assert desired(store) is None
-    forced = made.decide("operator", application=APP, user="root", reason="now", apply=True, force=True)
-    assert forced.outcome == "applied"
-    assert forced.notes[0] == "asked by root: now"
-
-
-def test_not_ready_is_a_decision_too(store: FakeStore, clock: FakeClock, world: World) -> None:
+@pytest.mark.parametrize(
+    ("config", "where", "batches", "end", "code", "sentence"),
+    [
+        (ruled("observe"), SKEWED, 3, ("planned", "ok"), ExitCode.DONE, "would move "),
+        (CONFIG, EVEN, 3, ("planned", "nothing-to-do"), ExitCode.NOTHING, "nothing to move: no better placement"),
+        (MODERATE, SKEWED, 3, ("refused", "gate"), ExitCode.NOTHING, "gate.min_gain asks for 90.0%"),
+        (CONFIG, SKEWED, 2, ("not-ready", "too-few-batches"), ExitCode.NOT_READY, UNMEASURED),
+        (ruled(policy="magic"), SKEWED, 3, ("refused", "policy"), ExitCode.REFUSED, "adaptive"),
+    ],
+    ids=["observe", "even", "gate", "unmeasured", "unknown policy"],
+)
+def test_a_decision_that_moves_nothing(store, clock, config, where, batches, end, code, sentence):
+    world = World(store, clock, where=where)
     world.report()
-    world.measure(batches=2)
-    made = controller(store, clock)
-    made.run_leader_cycle()
-    (decision,) = made.decide_all()
-    assert (decision.outcome, decision.reason) == ("not-ready", "too-few-batches")
-    assert decision.sentence == (
-        "not ready: query name-of-q1 has 2 measured batches, 3 are needed (reschedule.batches); ready in about 5 s"
-    )
-    assert decisions(store) == [decision]
+    world.measure(batches)
+    leader = controller(store, clock, config, lead=True)
+    (decision,) = leader.decide_all()
+    assert (decision.outcome, decision.reason, sentence in decision.sentence) == (*end, True), decision.sentence
+    assert pipeline.exit_of(decision) == code
+    assert (decisions(store), desired(store)) == ([decision], None)
+    assert bool(decision.executors) == (code != ExitCode.NOT_READY and decision.reason != "policy")
 
 
-def test_an_unknown_policy_is_a_refusal_with_the_names(store: FakeStore, clock: FakeClock, world: World) -> None:
-    world.ready()
-    made = controller(
-        store, clock, dataclasses.replace(CONFIG, reschedule=settings("apply", policy="magic").reschedule)
-    )
-    made.run_leader_cycle()
-    (decision,) = made.decide_all()
-    assert (decision.outcome, decision.reason) == ("refused", "policy")
-    assert "adaptive" in decision.sentence
+def test_a_gate_that_says_no_is_passed_by_force(world):
+    forced = decide(leading(world, MODERATE), user="root", reason="now", apply=True, force=True)
+    assert (forced.outcome, forced.notes[0]) == ("applied", "asked by root: now")
 
 
-def test_nothing_is_decided_while_redis_is_away(leader: Controller, store: FakeStore) -> None:
+def test_nothing_is_decided_while_redis_is_away(leader, store):
     store.away = True
-    for cycle in (leader.run_leader_cycle, leader.decide_all, leader.answer_requests):
+    for job in (leader.run_leader_cycle, leader.decide_all, leader.answer_requests):
         with pytest.raises(StoreUnavailableError):
-            cycle()
+            job()
     store.away = False
     assert decisions(store) == []
     leader.run_leader_cycle()
     assert leader.decide_all()[0].outcome == "applied"
 
 
-def test_an_application_whose_report_ran_out_is_not_decided_on(
-    leader: Controller, clock: FakeClock, store: FakeStore
-) -> None:
+def test_an_application_whose_report_ran_out_is_not_decided_on(leader, clock):
     clock.sleep(61)
     leader.run_leader_cycle()
     assert leader.decide_all() == []
-    assert leader.decide("operator", application=APP).reason == "no-report"
+    assert decide(leader).reason == "no-report"
 
 
-def test_one_failing_application_does_not_stop_the_others(
-    leader: Controller, store: FakeStore, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_one_failing_application_does_not_stop_the_others(leader, store, clock, monkeypatch):
     World(store, clock, "app-0").ready()
-    monkeypatch.setattr(leader.application("app-0"), "decide", lambda _: 1 / 0)
+    monkeypatch.setattr(app(leader, "app-0"), "decide", lambda _: 1 / 0)
     with capture_logs() as logs:
         assert [decision.outcome for decision in leader.decide_all()] == ["applied"]
         leader.decide_all()
@@ -153,28 +134,24 @@ def test_one_failing_application_does_not_stop_the_others(
 # -- following --
 
 
-def test_a_migration_is_renewed_until_every_move_is_settled(leader: Controller, store: FakeStore, world: World) -> None:
+def test_a_migration_is_renewed_until_every_move_is_settled(leader, store, world):
     (decision,) = leader.decide_all()
     world.obey("steered")
     for _ in range(10):
-        go_on(world, 30)
-        leader.run_leader_cycle()
+        go_on(world, 30, leader)
         assert "running" in leader.follow()
         result = desired(store)
-        assert result is not None
         assert result.expires > world.clock() + 60
         assert published_placement(store).decision == decision.decision
     world.obey("drained")
     assert leader.follow() == "no migration runs"
     last = desired(store)
     assert published_placement(store).moves == [], "a link that is attached anew finds nothing to be done again"
-    go_on(world, 60)
-    leader.run_leader_cycle()
-    leader.follow()
+    cycle(leader, world, 60)
     assert desired(store) == last, "nothing is renewed any more"
 
 
-def test_abandoned_and_idle_moves_are_settled_too(leader: Controller, world: World) -> None:
+def test_abandoned_and_idle_moves_are_settled_too(leader, world):
     leader.decide_all()
     world.obey("abandoned")
     world.moves[0] = msgspec.structs.replace(world.moves[0], state="released_idle")
@@ -182,47 +159,40 @@ def test_abandoned_and_idle_moves_are_settled_too(leader: Controller, world: Wor
     assert leader.follow() == "no migration runs"
 
 
-def test_one_migration_at_a_time_then_the_cool_down(leader: Controller, store: FakeStore, world: World) -> None:
+def test_one_migration_at_a_time_then_the_cool_down(leader, store, world):
     leader.decide_all()
     first = published_placement(store).decision
     world.obey("drained", only=1)
-    go_on(world, 20)
-    leader.run_leader_cycle()
+    go_on(world, 20, leader)
     (second,) = leader.decide_all()
     assert (second.outcome, second.reason) == ("not-ready", "migration-running")
     assert "1 of" in second.sentence
     assert published_placement(store).decision == first
     world.obey("drained")
     leader.follow()
-    go_on(world, 10)
-    leader.run_leader_cycle()
+    go_on(world, 10, leader)
     (third,) = leader.decide_all()
     assert (third.outcome, third.reason) == ("refused", "cooldown")
     assert "290 s to go" in third.sentence
-    go_on(world, 290)
-    leader.run_leader_cycle()
+    go_on(world, 290, leader)
     assert leader.decide_all()[0].reason == "outcome-awaited", "the journal tells of no landing yet"
-    go_on(world, 311)
-    leader.run_leader_cycle()
-    leader.follow()
+    cycle(leader, world, 311)
     assert leader.decide_all()[0].outcome == "applied", "it is not waited for for ever"
 
 
-def test_a_migration_that_ended_unseen_is_noticed_by_the_next_decision(leader: Controller, world: World) -> None:
+def test_a_migration_that_ended_unseen_is_noticed_by_the_next_decision(leader, world):
     leader.decide_all()
     world.obey("drained")
     assert leader.decide_all()[0].reason == "cooldown"
 
 
-def test_a_link_that_never_takes_it_up_is_given_up_on(leader: Controller, store: FakeStore, world: World) -> None:
+def test_a_link_that_never_takes_it_up_is_given_up_on(leader, store, world):
     leader.decide_all()
     for _ in range(5):
-        go_on(world, 25)
-        leader.run_leader_cycle()
-        leader.follow()
+        cycle(leader, world, 25)
     assert "did not take it up within 120 s" in state_sentence(leader, store)
-    assert leader.application(APP).migrations.running is None
-    assert leader.application(APP).migrations.rest.ended is None, "nothing moved, so nothing has to rest"
+    assert app(leader).migrations.running is None
+    assert app(leader).migrations.rest.ended is None, "nothing moved, so nothing has to rest"
 
 
 def state_sentence(leader: Controller, store: FakeStore) -> str:
@@ -230,19 +200,18 @@ def state_sentence(leader: Controller, store: FakeStore) -> str:
     return state(store).last_sentence
 
 
-def test_a_link_that_vanishes_is_given_up_on(leader: Controller, store: FakeStore, world: World) -> None:
+def test_a_link_that_vanishes_is_given_up_on(leader, store, world):
     leader.decide_all()
     world.obey("steered")
     leader.follow()
     for _ in range(95):  # its last report counts for a minute
         world.clock.sleep(2)
-        leader.run_leader_cycle()
-        leader.follow()
-    assert leader.application(APP).migrations.running is None
+        cycle(leader)
+    assert app(leader).migrations.running is None
     assert "no word from the link for 120 s" in state(store).last_sentence
 
 
-def test_a_long_outage_of_redis_is_not_the_links_silence(leader: Controller, store: FakeStore, world: World) -> None:
+def test_a_long_outage_of_redis_is_not_the_links_silence(leader, store, world):
     leader.decide_all()
     world.obey("steered")
     leader.follow()
@@ -257,7 +226,7 @@ def test_a_long_outage_of_redis_is_not_the_links_silence(leader: Controller, sto
     assert "running" in leader.follow()
 
 
-def test_a_placement_that_could_not_be_sent_is_sent_while_it_is_fresh(leader: Controller, store: FakeStore) -> None:
+def test_a_placement_that_could_not_be_sent_is_sent_while_it_is_fresh(leader, store):
     store.unsendable = keys.DESIRED
     (decision,) = leader.decide_all()
     assert decision.outcome == "applied"
@@ -267,14 +236,12 @@ def test_a_placement_that_could_not_be_sent_is_sent_while_it_is_fresh(leader: Co
     assert published_placement(store).decision == decision.decision
 
 
-def test_moves_the_link_still_works_on_block_a_new_decision(store: FakeStore, clock: FakeClock, world: World) -> None:
+def test_moves_the_link_still_works_on_block_a_new_decision(world):
     world.moves = [
         MoveView(move="x.0", query="q1", stage=0, partition=0, source="0", target="1", step=0, state="steered")
     ]
     world.decision = "x"
-    world.ready()
-    made = controller(store, clock)
-    made.run_leader_cycle()
+    made = leading(world)
     (decision,) = made.decide_all()
     assert (decision.reason, decision.sentence) == (
         "migration-running",
@@ -285,7 +252,7 @@ def test_moves_the_link_still_works_on_block_a_new_decision(store: FakeStore, cl
 # -- leading --
 
 
-def test_a_stand_by_does_nothing_but_try(leader: Controller, store: FakeStore, clock: FakeClock) -> None:
+def test_a_stand_by_does_nothing_but_try(leader, store, clock):
     other = controller(store, clock, name="b")
     message = other.run_leader_cycle()
     assert message.startswith("standing by: a/")
@@ -293,22 +260,18 @@ def test_a_stand_by_does_nothing_but_try(leader: Controller, store: FakeStore, c
     assert other.decide_all() == []
     assert other.answer_requests() == 0
     assert other.follow() == "not leading"
-    assert other.decide("operator", application=APP, apply=True).reason == "not-leading"
+    assert decide(other, apply=True).reason == "not-leading"
     assert store.writes == []
 
 
-def test_a_stand_by_goes_on_with_the_migration_of_a_leader_that_vanished(
-    leader: Controller, store: FakeStore, world: World
-) -> None:
-    other = controller(store, world.clock, name="b")
-    other.run_leader_cycle()
+def test_a_stand_by_goes_on_with_the_migration_of_a_leader_that_vanished(leader, store, world):
+    other = controller(store, world.clock, name="b", lead=True)
     (decision,) = leader.decide_all()
     world.obey("drained", only=1)
     go_on(world, 16)
     assert other.run_leader_cycle() == "leading in epoch 2"
     assert "running" in other.follow()
     result = desired(store)
-    assert result is not None
     assert (result.epoch, published_placement(store).decision) == (2, decision.decision)
     assert other.decide_all()[0].reason == "migration-running"
     # The old one wakes up: its lease is over, and it keeps its hands off.
@@ -317,15 +280,14 @@ def test_a_stand_by_goes_on_with_the_migration_of_a_leader_that_vanished(
     assert leader.follow() == "not leading"
     assert leader.run_leader_cycle().startswith("standing by")
     assert store.writes == []
-    assert leader.application(APP).migrations.running is None
+    assert app(leader).migrations.running is None
     world.obey("drained")
     other.follow()
-    go_on(world, 10)
-    other.run_leader_cycle()
+    go_on(world, 10, other)
     assert other.decide_all()[0].reason == "cooldown"
 
 
-def test_a_new_leader_learns_of_the_cool_down(leader: Controller, store: FakeStore, world: World) -> None:
+def test_a_new_leader_learns_of_the_cool_down(leader, store, world):
     leader.decide_all()
     world.obey("drained")
     leader.follow()
@@ -336,9 +298,7 @@ def test_a_new_leader_learns_of_the_cool_down(leader: Controller, store: FakeSto
 
 
 @pytest.mark.parametrize("wrong", ["unsigned", "foreign key", "another application's"])
-def test_a_desired_placement_that_is_not_ours_is_counted_and_not_adopted(
-    wrong: str, store: FakeStore, world: World
-) -> None:
+def test_a_desired_placement_that_is_not_ours_is_counted_and_not_adopted(wrong, store, world):
     author = EnvelopeFactory("default", "somebody", world.clock)
     body = DesiredPlacement(decision="evil", runs={}, moves=[])
     envelope = author.envelope(body, ttl=100, application=APP if wrong != "another application's" else "app-2")
@@ -347,16 +307,14 @@ def test_a_desired_placement_that_is_not_ours_is_counted_and_not_adopted(
     elif wrong == "another application's":
         envelope = SIGNER.sign(envelope)
     store.put(keys.DESIRED, APP, envelope)
-    world.ready()
-    made = controller(store, world.clock)
-    made.run_leader_cycle()
-    assert made.application(APP).migrations.rejected == 1
-    assert made.application(APP).migrations.running is None
+    made = leading(world)
+    assert app(made).migrations.rejected == 1
+    assert app(made).migrations.running is None
     assert made.decide_all()[0].outcome == "applied"
     assert published_placement(store).decision != "evil"
 
 
-def test_an_emptied_redis_brings_no_old_epoch_back(leader: Controller, store: FakeStore, world: World) -> None:
+def test_an_emptied_redis_brings_no_old_epoch_back(leader, store, world):
     world.accepted_epoch = 41
     world.report()
     assert leader.run_leader_cycle() == "leading in epoch 42"
@@ -367,22 +325,19 @@ def test_an_emptied_redis_brings_no_old_epoch_back(leader: Controller, store: Fa
     world.report()
     leader.follow()
     result = desired(store)
-    assert result is not None
     assert (result.epoch, published_placement(store).decision) == (43, decision.decision), (
         "published again, the same one"
     )
 
 
-def test_a_leader_whose_place_was_taken_while_redis_was_away_follows_the_newer_decision(
-    leader: Controller, store: FakeStore, world: World
-) -> None:
+def test_a_leader_whose_place_was_taken_while_redis_was_away_follows_the_newer_decision(leader, store, world):
     leader.decide_all()
     world.clock.sleep(20)
     other = controller(store, world.clock, name="b")
     world.ready()
     other.run_leader_cycle()
-    other.application(APP).migrations.running = None
-    newer = other.decide("operator", application=APP, apply=True, force=True)
+    app(other).migrations.running = None
+    newer = decide(other, apply=True, force=True)
     assert newer.outcome == "applied"
     other.close()
     world.clock.sleep(1)
@@ -392,8 +347,8 @@ def test_a_leader_whose_place_was_taken_while_redis_was_away_follows_the_newer_d
 
 
 def test_after_planning_outlived_the_lease_nothing_is_done_before_the_orders_of_others_are_known(
-    leader: Controller, store: FakeStore, world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    leader, world, monkeypatch
+):
     real = pipeline.draft_decision
 
     def slow(request: DecisionRequest, basis: PlanBasis) -> Draft:
@@ -411,25 +366,20 @@ def test_after_planning_outlived_the_lease_nothing_is_done_before_the_orders_of_
     assert leader.follow() != "not leading"
 
 
-def test_an_epoch_that_redis_gave_out_and_forgot_is_overtaken(
-    leader: Controller, store: FakeStore, world: World
-) -> None:
+def test_an_epoch_that_redis_gave_out_and_forgot_is_overtaken(leader, store):
     (decision,) = leader.decide_all()
     result = desired(store)
-    assert result is not None
     store.put(keys.DESIRED, APP, SIGNER.sign(msgspec.structs.replace(result, epoch=9)))
     leader.follow()
     assert leader.run_leader_cycle() == "leading in epoch 10"
     leader.follow()
     result = desired(store)
-    assert result is not None
     assert (result.epoch, published_placement(store).decision) == (10, decision.decision)
 
 
-def test_a_forged_epoch_does_not_silence_the_leader(leader: Controller, store: FakeStore) -> None:
+def test_a_forged_epoch_does_not_silence_the_leader(leader, store):
     (decision,) = leader.decide_all()
     result = desired(store)
-    assert result is not None
     store.put(keys.DESIRED, APP, msgspec.structs.replace(result, epoch=10**9, raw_bytes=msgspec.UNSET))
     leader.follow()
     assert published_placement(store).decision == decision.decision
@@ -438,85 +388,65 @@ def test_a_forged_epoch_does_not_silence_the_leader(leader: Controller, store: F
 # -- pausing --
 
 
-def test_pause_holds_a_running_migration_and_resume_lets_it_go_on(
-    leader: Controller, store: FakeStore, world: World
-) -> None:
+def test_pause_holds_a_running_migration_and_resume_lets_it_go_on(leader, store, world):
     (decision,) = leader.decide_all()
     world.obey("steered", only=1)
-    assert leader.pause(True) == "paused; 1 running migration held"
+    assert order(leader, Pause()).sentence == "paused; 1 running migration held"
     assert (published_placement(store).hold, published_placement(store).decision) == (True, decision.decision)
     assert state(store).paused
     assert leader.run_leader_cycle() == "leading in epoch 1, paused"
-    go_on(world, 90)
-    leader.run_leader_cycle()
-    leader.follow()
+    cycle(leader, world, 90)
     assert published_placement(store).hold, "renewed, still on hold"
-    assert leader.pause(False) == "resumed; 1 running migration go on"
+    assert order(leader, Resume()).sentence == "resumed; 1 running migration go on"
     assert not published_placement(store).hold
 
 
-def test_stop_ends_a_running_migration_and_leaves_nothing_wanted(
-    leader: Controller, store: FakeStore, world: World
-) -> None:
+def test_stop_ends_a_running_migration_and_leaves_nothing_wanted(leader, store, world):
     (decision,) = leader.decide_all()
     world.obey("steered", only=1)
-    sentence = leader.stop("", user="ann", reason="enough")
+    sentence = order(leader, Stop()).sentence
     assert sentence == f"migration {decision.decision} is running: 0 of 3 moves landed, and ends"
     assert (published_placement(store).decision, published_placement(store).moves) == (f"{decision.decision}-stop", [])
     assert leader.follow() == (
         f"migration {decision.decision} is ending: no further move is begun, what Spark was told lands"
     )
-    assert leader.application(APP).migrations.running is not None, "the link has not said yet that it knows"
-    again = leader.stop("", user="ann", reason="nervous")
+    assert app(leader).migrations.running is not None, "the link has not said yet that it knows"
+    again = order(leader, Stop()).sentence
     assert again == f"migration {decision.decision} is ending: no further move is begun, what Spark was told lands"
     assert published_placement(store).decision == f"{decision.decision}-stop"
     assert leader.snapshot().migrations[0].decision == decision.decision
     world.obey()
     leader.follow()
-    assert leader.application(APP).migrations.running is None
-    with pytest.raises(ValueError, match="no migration"):
-        leader.stop("", user="ann", reason="again")
+    assert app(leader).migrations.running is None
+    refuses(leader, Stop(), "no migration")
 
 
-def test_nothing_is_applied_while_paused(leader: Controller, store: FakeStore) -> None:
-    leader.pause(True)
+def test_nothing_is_applied_while_paused(leader, store):
+    order(leader, Pause())
     assert leader.decide_all()[0].outcome == "planned"
-    requested = leader.decide("operator", application=APP, apply=True, force=True)
+    requested = decide(leader, apply=True, force=True)
     assert (requested.outcome, requested.reason) == ("refused", "paused")
     assert desired(store) is None
 
 
-def test_a_pause_outlives_its_leader(leader: Controller, store: FakeStore, clock: FakeClock) -> None:
-    leader.pause(True)
-    leader.close()
-    other = controller(store, clock, name="b")
-    assert other.run_leader_cycle() == "leading in epoch 2, paused"
-
-
-def test_a_pause_outlives_an_emptied_redis(leader: Controller, store: FakeStore, clock: FakeClock) -> None:
-    leader.pause(True)
-    store.empty()
-    assert leader.run_leader_cycle() == "leading in epoch 2, paused"
+@pytest.mark.parametrize("lost", ["leader", "redis", "both"])
+def test_a_pause_outlives_its_leader_and_an_emptied_redis(leader, store, clock, lost):
+    order(leader, Pause())
+    other = controller(store, clock, name="b", lead=lost == "both")  # a stand-by that knew of the pause
+    if lost == "leader":
+        leader.close()
+    else:
+        store.empty()
+    successor = leader if lost == "redis" else other
+    assert successor.run_leader_cycle() == "leading in epoch 2, paused"
     assert store.is_paused()
 
 
-def test_a_stand_by_that_takes_over_an_emptied_redis_stays_paused(
-    leader: Controller, store: FakeStore, clock: FakeClock
-) -> None:
-    other = controller(store, clock, name="b")
-    leader.pause(True)
-    other.run_leader_cycle()
-    store.empty()
-    assert other.run_leader_cycle() == "leading in epoch 2, paused"
-    assert store.is_paused()
-
-
-def test_a_resume_by_another_leader_is_heard(leader: Controller, store: FakeStore, clock: FakeClock) -> None:
-    leader.pause(True)
+def test_a_resume_by_another_leader_is_heard(leader, store, clock):
+    order(leader, Pause())
     clock.sleep(16)
-    other = controller(store, clock, name="b")
-    other.run_leader_cycle()
-    other.pause(False)
+    other = controller(store, clock, name="b", lead=True)
+    order(other, Resume())
     other.close()
     assert leader.run_leader_cycle() == "leading in epoch 3"
     assert not store.is_paused()
@@ -525,7 +455,7 @@ def test_a_resume_by_another_leader_is_heard(leader: Controller, store: FakeStor
 # -- what it says of itself --
 
 
-def test_the_state_says_what_an_operator_wants_to_know(leader: Controller, store: FakeStore, world: World) -> None:
+def test_the_state_says_what_an_operator_wants_to_know(leader, store, world):
     result = state(store)
     assert (result.epoch, result.mode, result.paused, result.next_decision) == (1, "apply", False, NOW + 300)
     assert result.leader.startswith("a/")
@@ -534,11 +464,10 @@ def test_the_state_says_what_an_operator_wants_to_know(leader: Controller, store
     leader.run_leader_cycle()
     assert state(store).applications[APP].startswith("migration ")
     envelope = store.get(keys.STATE)
-    assert envelope is not None
     assert envelope.expires == world.clock() + CONFIG.controller.lease
 
 
-def test_malformed_messages_are_counted_and_passed_over(leader: Controller, store: FakeStore) -> None:
+def test_malformed_messages_are_counted_and_passed_over(leader, store):
     for data in (b"", b"{", b'{"schema": 99}', b"\xff\xfe"):
         store.append_raw(keys.REQUESTS, "", data)
         store.append_raw(keys.BATCHES, APP, data)
@@ -547,20 +476,17 @@ def test_malformed_messages_are_counted_and_passed_over(leader: Controller, stor
     assert store.rejected == 8
 
 
-def test_signatures_are_checked_by_links_with_the_public_key(leader: Controller, store: FakeStore) -> None:
+def test_signatures_are_checked_by_links_with_the_public_key(leader, store):
     leader.decide_all()
     result = desired(store)
-    assert result is not None
     with pytest.raises(SignatureError):
         VERIFIER.check(msgspec.structs.replace(result, epoch=99, raw_bytes=msgspec.UNSET))
     with pytest.raises(MessageError):
         VERIFIER.check(msgspec.structs.replace(result, signature=""))
 
 
-def test_a_query_that_cannot_be_moved_is_said(store: FakeStore, clock: FakeClock, world: World) -> None:
+def test_a_query_that_cannot_be_moved_is_said(store, world):
     world.queries = [query(world.placement, problem="runs in real-time mode")]
-    world.ready()
-    made = controller(store, clock)
-    made.run_leader_cycle()
+    made = leading(world)
     assert state(store).applications == {APP: "not ready: no query can be moved: name-of-q1: runs in real-time mode"}
     assert made.decide_all()[0].reason == "query-problem"

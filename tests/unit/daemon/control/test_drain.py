@@ -13,9 +13,10 @@ from rechannel.conf.settings import GateSettings, RescheduleSettings
 from rechannel.daemon.control.controller import Controller
 from rechannel.daemon.control.standing_orders import partitions_on
 from rechannel.wire import keys
+from rechannel.wire.commands import Drain, Pause, Resume, Undrain
 from rechannel.wire.envelope import Envelope, EnvelopeFactory, encode
 from rechannel.wire.exit_codes import ExitCode
-from rechannel.wire.messages import Drain, MoveView, StandingOrders
+from rechannel.wire.messages import DrainedNode, MoveView, StandingOrders
 from rechannel.wire.redis.errors import StoreUnavailableError
 from rechannel.wire.signing import Signer
 from unit.daemon.control.test_outcomes import land
@@ -25,16 +26,21 @@ from unit.daemon.fakes import (
     VERIFIER,
     FakeStore,
     World,
+    app,
     ask,
     batch,
     controller,
+    cycle,
+    decide,
     decisions,
     desired,
     executors,
-    go_on,
+    leading,
+    order,
     published_placement,
     query,
     read_reply,
+    refuses,
     reply,
     report,
     request,
@@ -46,19 +52,17 @@ NODE = "127.0.0.5"  # holds partitions 10 and 11
 
 
 def drain(leader: Controller, node: str = NODE, **more) -> str:
-    options = {"user": "op", "reason": "", "remove": False, "patience": 0.0} | more
-    return leader.drain(node, **options)
+    return order(leader, Drain(nodes=[node], **more)).sentence
 
 
 def orders(store: FakeStore) -> StandingOrders:
     envelope = store.get(keys.ORDERS)
-    assert envelope is not None
     VERIFIER.check(envelope)
     assert isinstance(envelope.body, StandingOrders)
     return envelope.body
 
 
-def test_a_drain_is_said_to_the_links_and_moves_what_has_to_leave_alone(leader, store, world):
+def test_a_drain_is_said_to_the_links_and_moves_what_has_to_leave_alone(leader, store):
     assert drain(leader) == f"draining {NODE}: 2 partitions to leave 1 executor"
     assert [item.node for item in orders(store).drains] == [NODE]
     leader.follow()
@@ -71,8 +75,7 @@ def test_a_drain_is_said_to_the_links_and_moves_what_has_to_leave_alone(leader, 
 def test_a_drain_acts_in_observe_mode_and_without_any_measurement(store, clock):
     world = World(store, clock)
     world.report()  # no batch was ever measured: the query is idle, or agents are away
-    leader = controller(store, clock, settings("observe"))
-    leader.run_leader_cycle()
+    leader = controller(store, clock, settings("observe"), lead=True)
     drain(leader)
     leader.follow()
     assert decisions(store)[-1].outcome == "applied"
@@ -83,13 +86,11 @@ def test_what_is_steered_and_idle_is_done_and_the_migration_ends(leader, store, 
     drain(leader)
     leader.follow()
     world.obey("released_idle")
-    assert partitions_on(leader._cluster.collector.refresh()[APP], [NODE]) == {NODE: 0}
+    assert partitions_on(leader._services.collector.refresh()[APP], [NODE]) == {NODE: 0}
     assert leader.follow() == "no migration runs"
     before = len(decisions(store))
     for _ in range(5):
-        go_on(world, 30)
-        leader.run_leader_cycle()
-        leader.follow()
+        cycle(leader, world, 30)
     assert "drain" not in [decision.trigger for decision in decisions(store)][before:], "nothing is left to do"
 
 
@@ -99,9 +100,7 @@ def test_what_is_abandoned_is_tried_again_but_not_at_once(leader, store, world):
     world.obey("abandoned")
     leader.follow()
     assert len(decisions(store)) == 1
-    go_on(world, 11)
-    leader.run_leader_cycle()
-    leader.follow()
+    cycle(leader, world, 11)
     assert [decision.trigger for decision in decisions(store)] == ["drain", "drain"]
 
 
@@ -109,25 +108,25 @@ def test_other_decisions_put_nothing_on_a_drained_node(leader, store, world):
     world.placement = list("000000112222")
     world.ready()
     drain(leader)
-    leader.decide("operator", application=APP, apply=True, force=True)
+    decide(leader, apply=True, force=True)
     assert published_placement(store).moves
     assert "3" not in {move.target for move in published_placement(store).moves}
 
 
 def test_a_drain_waits_while_all_is_paused(leader, store):
-    leader.pause(True)
+    order(leader, Pause())
     assert "resume" in drain(leader)
     assert orders(store).paused
     leader.follow()
     assert desired(store) is None
-    leader.pause(False)
+    order(leader, Resume())
     leader.follow()
     assert desired(store) is not None
 
 
 @pytest.mark.parametrize("lost", ["nothing", "redis", "memory", "both"])
 def test_drains_are_remembered(leader, store, clock, world, lost):
-    drain(leader, remove=True, patience=60.0)
+    drain(leader, remove=True, deadline=60.0)
     signed = store.get(keys.ORDERS)
     if lost in ("redis", "both"):
         store.empty()
@@ -142,17 +141,15 @@ def test_drains_are_remembered(leader, store, clock, world, lost):
         last_report = report([query(world.placement)])
         world._send(keys.REPORT, APP, msgspec.structs.replace(last_report, standing_orders=encode(signed).decode()))
     follower.run_leader_cycle()
-    (order,) = orders(store).drains
-    assert (order.node, order.remove, order.deadline) == (NODE, True, signed.body.drains[0].deadline)
+    (drained,) = orders(store).drains
+    assert (drained.node, drained.remove, drained.deadline) == (NODE, True, signed.body.drains[0].deadline)
 
 
-def test_forged_orders_are_not_adopted(store, clock, world):
-    forged = StandingOrders(drains=[Drain(node="127.0.0.2", since=0.0, remove=True)])
+def test_forged_orders_are_not_adopted(store, world):
+    forged = StandingOrders(drains=[DrainedNode(node="127.0.0.2", since=0.0, remove=True)])
     world._send(keys.ORDERS, "", forged)
-    world.ready()
-    leader = controller(store, clock)
-    leader.run_leader_cycle()
-    assert leader._cluster.orders.drains == {}
+    leader = leading(world)
+    assert leader._services.orders.drains == {}
     assert orders(store).drains == [], "they are replaced"
 
 
@@ -165,20 +162,20 @@ def other_keys_orders(world: World, body: StandingOrders) -> Envelope:
 
 
 def test_orders_of_an_unknown_key_are_left_and_all_is_paused_until_somebody_orders(store, clock, world):
-    old = other_keys_orders(world, StandingOrders(drains=[Drain(node=NODE, since=1.0)]))
+    old = other_keys_orders(world, StandingOrders(drains=[DrainedNode(node=NODE, since=1.0)]))
     world.ready()
     leader = controller(store, clock)
     with capture_logs() as logs:
         for _ in range(3):
             leader.run_leader_cycle()
             clock.sleep(1)
-        leader.pause(True)
+        order(leader, Pause())
     (line,) = [line for line in logs if line["log_level"] == "error"]
     assert "signing.public_key_file" in line["sentence"]
     assert leader.lead.paused
     assert encode(store.get(keys.ORDERS)) == encode(old)
     drain(leader)
-    leader.pause(False)
+    order(leader, Resume())
     assert [item.node for item in orders(store).drains] == [NODE]
     assert not orders(store).paused
 
@@ -193,19 +190,16 @@ def test_orders_of_an_unknown_key_stop_nobody_who_knows_better(leader, store, wo
 
 def test_orders_of_an_unknown_key_that_say_nothing_are_replaced(store, clock, world):
     other_keys_orders(world, StandingOrders())
-    leader = controller(store, clock)
-    leader.run_leader_cycle()
+    leader = controller(store, clock, lead=True)
     assert not leader.lead.paused
     assert orders(store) == StandingOrders()
 
 
 def test_undrain_and_its_mistakes(leader, store):
-    with pytest.raises(ValueError, match=r"unknown node 10\.0\.0\.1; known are 127\.0\.0\.2, "):
-        drain(leader, "10.0.0.1")
-    with pytest.raises(ValueError, match="is not drained; drained are none"):
-        leader.undrain(NODE, user="op", reason="")
+    refuses(leader, Drain(nodes=["10.0.0.1"]), r"unknown node 10\.0\.0\.1; known are 127\.0\.0\.2, ")
+    refuses(leader, Undrain(nodes=[NODE]), "is not drained; drained are none")
     drain(leader)
-    leader.undrain(NODE, user="op", reason="")
+    order(leader, Undrain(nodes=[NODE]))
     assert orders(store).drains == []
 
 
@@ -217,10 +211,8 @@ def test_undrain_and_its_mistakes(leader, store):
         ("apply", True, "paused: `rechannel resume` first"),
     ],
 )
-def test_the_end_of_a_drain_promises_what_happens(store, clock, world, mode, paused, phrase):
-    world.ready()
-    leader = controller(store, clock, dataclasses.replace(CONFIG, reschedule=RescheduleSettings(mode=mode)))
-    leader.run_leader_cycle()
+def test_the_end_of_a_drain_promises_what_happens(store, world, mode, paused, phrase):
+    leader = leading(world, dataclasses.replace(CONFIG, reschedule=RescheduleSettings(mode=mode)))
     drain(leader)
     leader.lead.pause(paused)
     request(store, "undrain", nodes=[NODE])
@@ -230,38 +222,35 @@ def test_the_end_of_a_drain_promises_what_happens(store, clock, world, mode, pau
     assert answer.data["moves_by_itself"] is (mode == "apply" and not paused)
 
 
-def test_the_end_of_a_drain_says_that_its_migration_goes_on(leader, store, world):
+def test_the_end_of_a_drain_says_that_its_migration_goes_on(leader):
     drain(leader)
     leader.follow()
-    assert "the running migration goes on: `rechannel stop` ends it" in leader.undrain(NODE, user="op", reason="")
+    assert "the running migration goes on: `rechannel stop` ends it" in order(leader, Undrain(nodes=[NODE])).sentence
 
 
 def test_several_nodes_are_drained_together_or_not_at_all(leader, store):
-    with pytest.raises(ValueError, match="unknown node"):
-        leader.drain(NODE, "10.0.0.1", user="op", reason="", remove=False, patience=0.0)
-    assert leader._cluster.orders.drains == {}
-    message = leader.drain(NODE, "127.0.0.4", user="op", reason="", remove=True, patience=0.0)
+    refuses(leader, Drain(nodes=[NODE, "10.0.0.1"]), "unknown node")
+    assert leader._services.orders.drains == {}
+    message = order(leader, Drain(nodes=[NODE, "127.0.0.4"], remove=True)).sentence
     assert message == f"draining {NODE}, 127.0.0.4: 4 partitions to leave 2 executors, which are released then"
     assert [item.node for item in orders(store).drains] == ["127.0.0.4", NODE]
-    with pytest.raises(ValueError, match=r"node 127\.0\.0\.2 is not drained; drained are 127\.0\.0\.4, "):
-        leader.undrain(NODE, "127.0.0.2", user="op", reason="")
-    leader.undrain(NODE, "127.0.0.4", user="op", reason="")
+    refuses(leader, Undrain(nodes=[NODE, "127.0.0.2"]), r"node 127\.0\.0\.2 is not drained; drained are 127\.0\.0\.4, ")
+    order(leader, Undrain(nodes=[NODE, "127.0.0.4"]))
     assert orders(store).drains == []
 
 
 def test_a_node_can_be_drained_before_it_has_executors_once_its_agent_reports(leader, store, world):
-    with pytest.raises(ValueError, match=r"can be drained in advance once its agent reports: `rechannel agent --node"):
-        drain(leader, "127.0.0.9")
+    refuses(
+        leader, Drain(nodes=["127.0.0.9"]), r"can be drained in advance once its agent reports: `rechannel agent --node"
+    )
     new = msgspec.structs.replace(window(0, end=world.clock()), node="127.0.0.9", executors=[])
     world._send(keys.WINDOWS, "127.0.0.9", new)
     assert drain(leader, "127.0.0.9") == "127.0.0.9: no executor runs there; those that start hold no state"
     assert [item.node for item in orders(store).drains] == ["127.0.0.9"]
-    leader.undrain("127.0.0.9", user="op", reason="")
+    order(leader, Undrain(nodes=["127.0.0.9"]))
     world.clock.sleep(61)
-    with pytest.raises(ValueError, match="unknown node"):
-        drain(leader, "127.0.0.9")
-    with pytest.raises(ValueError, match="unknown node"):
-        drain(leader, "no such/node")
+    refuses(leader, Drain(nodes=["127.0.0.9"]), "unknown node")
+    refuses(leader, Drain(nodes=["no such/node"]), "unknown node")
 
 
 def test_a_dry_run_says_what_a_drain_would_move_and_drains_nothing(leader, store):
@@ -272,7 +261,7 @@ def test_a_dry_run_says_what_a_drain_would_move_and_drains_nothing(leader, store
     assert plan["decision"]["sentence"].startswith("would move 4 partitions in ")
     assert {move["source"] for move in plan["decision"]["moves"]} == {"2", "3"}
     assert {move["target"] for move in plan["decision"]["moves"]} <= {"0", "1"}
-    assert leader._cluster.orders.drains == {}
+    assert leader._services.orders.drains == {}
     assert desired(store) is None
     assert not any("bserve" in note for note in plan["decision"]["notes"]), "a drain is carried out in both modes"
 
@@ -284,8 +273,7 @@ def test_a_dry_run_warns_of_an_overload(store, clock, world):
         world._send(keys.BATCHES, APP, batch(number, list("001122330123"), busy, end=clock()))
     world.placement = list("001122330123")
     world.report()
-    leader = controller(store, clock)
-    leader.run_leader_cycle()
+    leader = controller(store, clock, lead=True)
     answer = ask(leader, store, "plan", drain=[NODE])
     ((plan),) = answer.data["plans"]
     message = " ".join([plan["decision"]["sentence"], *plan["decision"]["notes"]])
@@ -301,33 +289,27 @@ def test_a_dry_run_of_what_cannot_be_drained_says_why(leader, store):
 @pytest.mark.parametrize("stand_by", [False, True])
 def test_neither_a_drain_nor_what_was_before_it_holds_the_decision_after_undrain(store, clock, world, stand_by):
     """What `undrain` promises comes true at once, though the drain and a migration before it have just ended."""
-    world.ready()
-    leader = controller(store, clock)
-    leader.run_leader_cycle()
+    leader = leading(world)
     leader.decide_all()
     land(world)
-    leader.run_leader_cycle()
-    leader.follow()
-    assert leader.application(APP).migrations.resting(clock()) > 0
+    cycle(leader)
+    assert app(leader).migrations.resting(clock()) > 0
     drain(leader)
     leader.follow()
     assert decisions(store)[-1].trigger == "drain"
-    before = leader.application(APP).migrations.rest.ended
+    before = app(leader).migrations.rest.ended
     land(world, number=40)
     if stand_by:
         leader.close()
         leader = controller(store, clock, name="b")
-    leader.run_leader_cycle()
-    leader.follow()
+    cycle(leader)
     if not stand_by:
-        assert leader.application(APP).migrations.rest.ended == before, "the drain is followed by no rest of its own"
-    assert partitions_on(leader._cluster.collector.reports[APP], [NODE]) == {NODE: 0}
-    leader.undrain(NODE, user="op", reason="")
-    assert leader.application(APP).migrations.resting(clock()) == 0
+        assert app(leader).migrations.rest.ended == before, "the drain is followed by no rest of its own"
+    assert partitions_on(leader._services.collector.reports[APP], [NODE]) == {NODE: 0}
+    order(leader, Undrain(nodes=[NODE]))
+    assert app(leader).migrations.resting(clock()) == 0
     for _ in range(6):
-        go_on(world, 3)
-        leader.run_leader_cycle()
-        leader.follow()
+        cycle(leader, world, 3)
     last = decisions(store)[-1]
     assert (last.trigger, last.outcome) == ("executors", "applied"), last.sentence
     assert "3" in {move.target for move in last.moves}
@@ -337,14 +319,12 @@ def test_the_last_node_is_not_drained(leader):
     for node in ("127.0.0.3", "127.0.0.4", "127.0.0.5"):
         drain(leader, node)
     others = r"no executor to move to: add a node first, or undrain 127\.0\.0\.3, 127\.0\.0\.4, 127\.0\.0\.5$"
-    with pytest.raises(ValueError, match=rf"leaves app-\S+ {others}"):
-        drain(leader, "127.0.0.2")
+    refuses(leader, Drain(nodes=["127.0.0.2"]), rf"leaves app-\S+ {others}")
 
 
 def test_of_the_only_node_no_other_is_said_to_be_drained(leader):
     nodes = [f"127.0.0.{number}" for number in range(2, 6)]
-    with pytest.raises(ValueError, match=r"no executor to move to: add a node first$"):
-        leader.drain(*nodes, user="op", reason="", remove=False, patience=0.0)
+    refuses(leader, Drain(nodes=nodes), r"no executor to move to: add a node first$")
 
 
 @pytest.mark.parametrize(
@@ -379,8 +359,7 @@ def test_an_executor_that_joins_is_acted_on_once_the_set_is_stable(store, clock,
         world._send(keys.REPORT, APP, body)
         store.register_application(APP, clock())
         world.measure()
-        leader.run_leader_cycle()
-        leader.follow()
+        cycle(leader)
 
     report_with(3)
     assert decisions(store) == [], "the executors of the beginning are no change"
@@ -413,27 +392,22 @@ def test_partitions_are_counted_on_nodes():
 def test_a_drain_that_cannot_go_on_is_told_once(store, clock):
     world = World(store, clock)
     world.queries = [query(list("0123"), problem="real-time mode")]
-    world.ready()
-    leader = controller(store, clock)
-    leader.run_leader_cycle()
+    leader = leading(world)
     drain(leader)
     for _ in range(5):
-        go_on(world, 30)
-        leader.run_leader_cycle()
-        leader.follow()
+        cycle(leader, world, 30)
     assert [decision.outcome for decision in decisions(store)] == ["planned"]
 
 
 def test_links_that_remember_a_pause_bring_it_back(leader, store, clock, world):
-    leader.pause(True)
+    order(leader, Pause())
     signed = store.get(keys.ORDERS)
     store.empty()
     clock.sleep(30)
     last_report = report([query(world.placement)])
     world._send(keys.REPORT, APP, msgspec.structs.replace(last_report, standing_orders=encode(signed).decode()))
     store.register_application(APP, clock())
-    follower = controller(store, clock, name="b")
-    follower.run_leader_cycle()
+    follower = controller(store, clock, name="b", lead=True)
     assert follower.lead.paused
     assert orders(store).paused
 
@@ -459,7 +433,7 @@ def test_an_undrain_that_redis_did_not_hear_is_tried_again(leader, store):
 
 def test_an_undrain_is_said_though_redis_was_emptied_meanwhile(leader, store):
     drain(leader)
-    leader.undrain(NODE, user="op", reason="")
+    order(leader, Undrain(nodes=[NODE]))
     store.empty()
     leader.run_leader_cycle()
     assert orders(store).drains == [], "a link that missed it must hear of it"

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import msgspec
 import pytest
 
 from rechannel.conf.settings import RescheduleSettings, Settings
 from rechannel.daemon.control.triggers import ExecutorSetTrigger, executors_in_use, settle_time
-from rechannel.daemon.decide.pipeline import DecisionRequest, decision_without_plan
 from rechannel.wire.codes import Law
-from rechannel.wire.messages import Decision, LinkReport, Refusal
-from unit.daemon.fakes import FakeClock, query, report
+from rechannel.wire.messages import Decision, LinkReport
+from unit.daemon.fakes import FakeClock, a_decision, query, report
 
 RULES = Settings(reschedule=RescheduleSettings(settle=5.0, settle_windows=0, timeout=30.0))
 THREE, FOUR = frozenset("012"), frozenset("0123")
@@ -46,11 +44,16 @@ def joining(clock: FakeClock) -> Trigger:
     return trigger
 
 
-def answer(outcome: str) -> Decision:
-    decision = decision_without_plan(
-        DecisionRequest("d", 0.0, "executors", "adaptive"), Refusal(law="gate", scope="plan", detail="too little")
-    )
-    return msgspec.structs.replace(decision, outcome=outcome)
+@pytest.fixture
+def changed(clock: FakeClock, joining: Trigger) -> Trigger:
+    """One executor more, for long enough."""
+    joining.see(FOUR)
+    clock.sleep(5)
+    return joining
+
+
+def answer(outcome: str, reason: str = "gate") -> Decision:
+    return a_decision(trigger="executors", outcome=outcome, reason=reason)
 
 
 def test_the_executors_of_the_beginning_are_no_change(clock, joining):
@@ -76,44 +79,36 @@ def test_what_left_and_came_back_is_no_change(clock, joining):
 
 
 @pytest.mark.parametrize(("outcome", "again"), [("applied", False), ("planned", False), ("refused", True)])
-def test_only_a_refusal_with_an_empty_executor_is_no_answer(clock, joining, outcome, again):
-    joining.see(FOUR)
-    clock.sleep(5)
-    joining.decided(answer(outcome), report([query("0012")]))
+def test_only_a_refusal_with_an_empty_executor_is_no_answer(clock, changed, outcome, again):
+    changed.decided(answer(outcome), report([query("0012")]))
     clock.sleep(10)
-    assert joining.is_due() is again
+    assert changed.is_due() is again
 
 
-def test_a_refusal_that_leaves_nobody_empty_is_an_answer(clock, joining):
-    joining.see(FOUR)
-    clock.sleep(5)
-    joining.decided(answer("refused"), report([query("0123")]))
+def test_a_refusal_that_leaves_nobody_empty_is_an_answer(clock, changed):
+    changed.decided(answer("refused"), report([query("0123")]))
     clock.sleep(1000)
-    assert not joining.is_due()
+    assert not changed.is_due()
 
 
-def test_it_is_asked_again_at_growing_intervals(clock, joining):
-    joining.see(FOUR)
-    clock.sleep(5)
+def test_it_is_asked_again_at_growing_intervals(clock, changed):
     request = []
     for second in range(100):
-        if joining.is_due():
+        if changed.is_due():
             request.append(second)
-            joining.decided(answer("refused"), report([query("0012")]))
+            changed.decided(answer("refused"), report([query("0012")]))
         clock.sleep(1)
     assert request == [0, 10, 30, 60, 90]
-    joining.see(frozenset("013"))
+    changed.see(frozenset("013"))
     clock.sleep(5)
-    assert joining.is_due(), "another change is another question"
+    assert changed.is_due(), "another change is another question"
 
 
-def test_what_is_not_ready_is_asked_again_at_the_same_interval(clock, joining):
-    joining.see(FOUR)
-    clock.sleep(5)
+def test_what_is_not_ready_is_asked_again_at_the_same_interval(clock, changed):
     for _ in range(4):
-        assert joining.is_due()
-        joining.decided(answer("not-ready"), report([query("0012")]))
-        assert not joining.is_due()
+        assert changed.is_due()
+        changed.decided(answer("not-ready"), report([query("0012")]))
+        assert not changed.is_due()
         clock.sleep(10)
 
 
@@ -121,8 +116,7 @@ def test_what_is_to_be_agreed_on_waits_for_other_figures(clock, joining):
     joining.settings = Settings()
     joining.see(FOUR)
     clock.sleep(settle_time(joining.settings))
-    agreements = msgspec.structs.replace(answer("refused"), reason=Law.AGREEMENTS)
-    joining.decided(agreements, report([query("0012")]))
+    joining.decided(answer("refused", Law.AGREEMENTS), report([query("0012")]))
     clock.sleep(14)
     assert not joining.is_due()
     clock.sleep(1)

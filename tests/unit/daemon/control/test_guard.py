@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import itertools
 
-import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -23,6 +22,7 @@ from rechannel.daemon.control.guard import (
 from rechannel.daemon.control.triggers import LoadReading, OverloadDetector
 from rechannel.wire.codes import Law, Trigger
 from rechannel.wire.messages import Decision, DesiredMove, Refusal
+from unit.daemon.fakes import a_decision
 
 NOON = 1_780_315_200.0  # 2026-06-01, a Monday, 12:00 UTC
 RULES = RescheduleSettings(overload_windows=3, overload_release=0.8)
@@ -46,17 +46,7 @@ def moves(*partitions: int, target: str = "1", decision: str = "d") -> list[Desi
 
 
 def decision(at: float, outcome: str = "planned", reason: str = "ok", **more: object) -> Decision:
-    made = Decision(
-        decision=f"d{at}",
-        at=at,
-        trigger="timeout",
-        user="",
-        policy="adaptive",
-        outcome=outcome,
-        reason=reason,
-        sentence="",
-    )
-    return msgspec.structs.replace(made, **more)
+    return a_decision(decision=f"d{at}", at=at, outcome=outcome, reason=reason, **more)
 
 
 # -- overload --
@@ -142,7 +132,6 @@ def test_the_budget_rolls_to_its_very_edge() -> None:
     assert (limits.moves_left(NOON + 601), guard.blocked_by(Trigger.TIMEOUT, NOON + 601)) == (1, None)
     guard.record(decision(NOON + 700, "applied", moves=moves(9)))
     held = guard.blocked_by(Trigger.TIMEOUT, NOON + 800)
-    assert held is not None
     assert (held.law, held.measured, held.limit, held.until) == (Law.BUDGET, 10, 10, NOON + HOUR)
     assert guard.blocked_by(Trigger.TIMEOUT, NOON + HOUR - 0.01) is not None
     assert limits.moves_left(NOON + HOUR) == 6
@@ -165,7 +154,6 @@ def test_what_is_ahead_of_a_clock_that_was_set_back_counts_for_an_hour() -> None
     guard.record(stored)
     before = NOON - 86_400
     held = guard.blocked_by(Trigger.TIMEOUT, before)
-    assert held is not None
     assert held.until == before + HOUR
     guard.record(stored)
     assert guard.blocked_by(Trigger.TIMEOUT, before + HOUR) is None
@@ -177,17 +165,14 @@ def test_what_is_ahead_of_a_clock_that_was_set_back_counts_for_an_hour() -> None
 def test_nothing_begins_in_an_excluded_period_and_that_is_told_once() -> None:
     guard, limits = guarded(excluded=("Mon-Fri 09:00-18:00",), time_zone="Europe/Berlin")
     held = guard.blocked_by(Trigger.TIMEOUT, NOON)
-    assert held is not None
     assert (held.law, held.until - NOON) == (Law.EXCLUDED, 4 * HOUR)
     assert "until Mon 18:00 CEST" in held.detail
     assert guard.should_log(Trigger.TIMEOUT, held)
     guard.record(decision(NOON, "refused", Law.EXCLUDED, refusals=[held]))
     again = guard.blocked_by(Trigger.TIMEOUT, NOON + 300)
-    assert again is not None
     assert not guard.should_log(Trigger.TIMEOUT, again)
     assert guard.blocked_by(Trigger.TIMEOUT, NOON + 4 * HOUR) is None
     tomorrow = guard.blocked_by(Trigger.TIMEOUT, NOON + 24 * HOUR)
-    assert tomorrow is not None
     assert guard.should_log(Trigger.TIMEOUT, tomorrow)
     assert "warning: this is in the excluded period Mon-Fri 09:00-18:00" in limits.order_warning(NOON)
 
@@ -196,7 +181,6 @@ def test_each_trigger_has_its_own_cool_down() -> None:
     guard, limits = guarded(overload_cooldown=300.0, executors_cooldown=60.0)
     guard.record(decision(NOON, "refused", "gate", trigger="overload"))
     held = guard.blocked_by(Trigger.OVERLOAD, NOON + 100)
-    assert held is not None
     assert (held.law, held.measured, held.limit, held.until) == (Law.TRIGGER_COOLDOWN, 100, 300, NOON + 300)
     assert guard.blocked_by(Trigger.OVERLOAD, NOON + 300) is None
     assert guard.blocked_by(Trigger.EXECUTORS, NOON + 1) is None
@@ -224,7 +208,6 @@ def agree(
 def test_a_costly_plan_has_to_be_recommended_several_times() -> None:
     guard = guarded(agreements=3)[0]
     first = agree(guard, NOON, 1, 2, 3)
-    assert first is not None
     assert (first.law, first.measured, first.limit) == (Law.AGREEMENTS, 1, 3)
     assert "recommended 1 of 3 times in a row" in first.detail
     assert agree(guard, NOON + 300, 1, 2, 4) is not None
@@ -267,7 +250,6 @@ def test_what_does_not_break_the_row() -> None:
 
 def test_agreement_is_remembered_by_the_next_controller() -> None:
     held = agree(guarded()[0], NOON, 1, 2)
-    assert held is not None
     other = guarded()[0]
     other.record(decision(NOON, "refused", Law.AGREEMENTS, moves=moves(1, 2), refusals=[held]))
     assert other.agreement(decision(NOON + 300, moves=moves(1, 2), cost=99.0), 100) is None

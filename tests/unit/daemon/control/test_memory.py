@@ -10,8 +10,9 @@ import pytest
 
 from rechannel.daemon.control.application import FORGOTTEN_AFTER
 from rechannel.daemon.control.controller import Controller
+from rechannel.wire.commands import Drain, Resume, Undrain
 from unit.daemon.control.test_outcomes import land, outcomes
-from unit.daemon.fakes import FakeClock, FakeStore, World, controller, decisions, request
+from unit.daemon.fakes import FakeClock, FakeStore, World, app, controller, cycle, decisions, order, request
 
 AT_ONCE = 20
 _SKIPPED = (type, types.ModuleType, types.CodeType, FakeStore, FakeClock)
@@ -46,31 +47,27 @@ def live(leader: Controller, store: FakeStore, clock: FakeClock, worlds: list[Wo
         land(world, settled=9.0 if number % 2 else 4.0)
     for world in worlds:
         world.ready()
-    leader.run_leader_cycle()
-    leader.follow()
+    cycle(leader)
     for _ in range(2):  # the outcomes, and what they ask for
         clock.sleep(3)
         for world in worlds:
             world.report()
-        leader.run_leader_cycle()
-        leader.follow()
+        cycle(leader)
     request(store, "rollback", name=f"r-{clock()}", application=worlds[0].application)
     request(store, "plan", name=f"p-{clock()}", application=worlds[2].application)
     leader.answer_requests()
-    leader.drain("127.0.0.2", user="u", reason="", remove=False, patience=0)
+    order(leader, Drain(nodes=["127.0.0.2"]))
     leader.follow()
-    leader.undrain("127.0.0.2", user="u", reason="")
-    leader.application(worlds[0].application).last_complaint = clock()
+    order(leader, Undrain(nodes=["127.0.0.2"]))
+    app(leader, worlds[0].application).complaints.allows(clock())
     clock.sleep(120)
-    leader.run_leader_cycle()
-    leader.follow()
+    cycle(leader)
 
 
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("applications", [80, pytest.param(1000, marks=pytest.mark.slow)])
-def test_nothing_is_left_of_applications_that_ended(store: FakeStore, clock: FakeClock, applications: int) -> None:
-    leader = controller(store, clock)
-    leader.run_leader_cycle()
+def test_nothing_is_left_of_applications_that_ended(store, clock, applications):
+    leader = controller(store, clock, lead=True)
     sizes = []
     for first in range(0, applications, AT_ONCE):
         worlds = [World(store, clock, f"ended-{first + number}") for number in range(AT_ONCE)]
@@ -86,9 +83,9 @@ def test_nothing_is_left_of_applications_that_ended(store: FakeStore, clock: Fak
                 leader.run_leader_cycle()
             leader.follow()
             leader.answer_requests()
-            leader._cluster.collector._drop_unused_nodes()  # as with the next application that is looked at
-            leader.pause(False)  # whose sentence names no application
+            leader._services.collector._drop_unused_nodes()  # as with the next application that is looked at
+            order(leader, Resume())  # whose sentence names no application
             assert mentions(leader, "ended-") == []
-            leader._cluster.estimator.reset()  # loads of a day, without a name
+            leader._services.estimator.reset()  # loads of a day, without a name
             sizes.append(sum(1 for _ in reachable(leader)))
     assert abs(sizes[1] - sizes[0]) < 50, sizes

@@ -10,14 +10,12 @@ import pytest
 
 from rechannel.conf.settings import MigrationSettings, Settings
 from rechannel.daemon.control.controller import Controller
-from rechannel.daemon.decide.outcome import measure_outcome
-from rechannel.daemon.decide.requested_placement import RequestedPlacement
-from rechannel.daemon.model.application_messages import ApplicationMessages
+from rechannel.daemon.decide.requested_placement import ProposedPlacement
 from rechannel.daemon.model.snapshot import Snapshot
 from rechannel.policies.model.placement import Placement
 from rechannel.wire import keys
-from rechannel.wire.measurements import BatchReport
-from rechannel.wire.messages import Decision, DesiredMove, MigrationOutcome, MoveTransition
+from rechannel.wire.commands import Pause, Resume, Rollback, Stop
+from rechannel.wire.messages import Decision, DesiredMove, MigrationOutcome
 from unit.daemon.fakes import (
     APP,
     CONFIG,
@@ -25,16 +23,21 @@ from unit.daemon.fakes import (
     FakeClock,
     FakeStore,
     World,
+    app,
     batch,
     controller,
+    cycle,
+    decide,
     decisions,
     go_on,
+    leading,
+    order,
     published_placement,
-    query,
+    refuses,
     reply,
-    report,
     request,
     settings,
+    transition,
 )
 
 USUAL = 5.0  # seconds of a batch before
@@ -47,22 +50,8 @@ def outcomes(store: FakeStore) -> list[MigrationOutcome]:
 
 def tell(world: World, decision: str, move: DesiredMove, before: str, after: str, reason: str, number: int) -> None:
     """A line of the link's journal."""
-    line = MoveTransition(
-        move=move.move,
-        decision=decision,
-        query=move.query,
-        stage=move.stage,
-        partition=move.partition,
-        source=move.source,
-        target=move.target,
-        step=move.step,
-        before=before,
-        after=after,
-        reason=reason,
-        evidence="",
-        batch=number,
-        at=world.clock(),
-    )
+    how = {"before": before, "after": after, "reason": reason}
+    line = transition(move, decision=decision, batch=number, at=world.clock(), **how)
     world._send(keys.JOURNAL, world.application, line)
 
 
@@ -92,13 +81,12 @@ def moved(leader: Controller, world: World, settled: float = 4.0, **how: int) ->
     (decision,) = leader.decide_all()
     assert decision.outcome == "applied"
     land(world, settled, **how)
-    leader.run_leader_cycle()
-    leader.follow()
+    cycle(leader)
     return decision
 
 
-def test_a_decision_tells_its_price_before_it_is_made(leader: Controller) -> None:
-    decision = leader.decide("operator", application=APP)
+def test_a_decision_tells_its_price_before_it_is_made(leader):
+    decision = decide(leader)
     assert decision.price is not None
     assert decision.price.steps == 1 + max(move.step for move in decision.moves)
     assert decision.price.bytes == pytest.approx(1000 * len(decision.moves)), "state alone: no lag is known"
@@ -109,7 +97,7 @@ def test_a_decision_tells_its_price_before_it_is_made(leader: Controller) -> Non
     assert decision.price.total >= 5.0 * decision.price.steps - 5.0
 
 
-def test_the_outcome_stands_beside_the_prediction(leader: Controller, store: FakeStore, world: World) -> None:
+def test_the_outcome_stands_beside_the_prediction(leader, store, world):
     decision = moved(leader, world)
     (result,) = outcomes(store)
     assert (result.decision, result.verdict, result.landed) == (decision.decision, "kept", len(decision.moves))
@@ -124,31 +112,20 @@ def test_the_outcome_stands_beside_the_prediction(leader: Controller, store: Fak
     assert len(outcomes(store)) == 1
 
 
-def test_the_next_price_has_learned(leader: Controller, store: FakeStore, world: World, clock: FakeClock) -> None:
+def test_the_next_price_has_learned(leader, store, world, clock):
     decision = moved(leader, world)
-    learned = leader.decide("operator", application=APP, force=True)
+    learned = decide(leader, force=True)
     assert learned.price is None or learned.price.moves == len(decision.moves)
-    rates = leader._cluster.estimator.rates()
+    rates = leader._services.estimator.rates()
     assert rates.moves == len(decision.moves)
     assert rates.overhead == pytest.approx(LOAD, abs=0.3)
     other = controller(store, clock, name="b")
     leader.close()
     other.run_leader_cycle()
-    assert other._cluster.estimator.rates() == rates, "a new leader reads it in Redis"
+    assert other._services.estimator.rates() == rates, "a new leader reads it in Redis"
 
 
-def test_an_outcome_waits_until_the_batches_have_settled(leader: Controller, store: FakeStore, world: World) -> None:
-    moved(leader, world, batches=3)
-    assert outcomes(store) == []
-    go_on(world, 601)
-    leader.run_leader_cycle()
-    leader.follow()
-    (result,) = outcomes(store)
-    assert result.verdict == "not-judged"
-    assert "had 3 batches since, 5 are needed" in result.sentence
-
-
-def test_what_made_batches_longer_goes_back(leader: Controller, store: FakeStore, world: World) -> None:
+def test_what_made_batches_longer_goes_back(leader, store, world):
     before = list(world.placement)
     decision = moved(leader, world, settled=8.0)
     (result,) = outcomes(store)
@@ -167,224 +144,126 @@ def test_what_made_batches_longer_goes_back(leader: Controller, store: FakeStore
     }
     land(world, 5.0, number=40)
     assert world.placement == before
-    leader.run_leader_cycle()
-    leader.follow()
+    cycle(leader)
     assert [result.verdict for result in outcomes(store)][1:] in (["kept"], ["regressed"], ["not-judged"])
-    go_on(world, 600)
-    leader.run_leader_cycle()
-    leader.follow()
+    cycle(leader, world, 600)
     assert decisions(store)[-1].trigger == "rollback", "what went back is not undone again"
-    rest = leader.application(APP).migrations.resting(world.clock())
+    rest = app(leader).migrations.resting(world.clock())
     assert rest > 300 - 1, "ended 900 s ago at most, and it rests four times as long: 1,200 s"
 
 
-@pytest.mark.parametrize("why", ["forced", "switched off", "load", "executors"])
-def test_what_does_not_go_back_by_itself(store: FakeStore, clock: FakeClock, world: World, why: str) -> None:
+@pytest.mark.parametrize("why", ["forced", "switched off", "load"])
+def test_what_does_not_go_back_by_itself(store, world, why):
     config: Settings = CONFIG
     if why == "switched off":
         config = dataclasses.replace(CONFIG, migration=MigrationSettings(rollback=False))
-    world.ready()
-    leader = controller(store, clock, config)
-    leader.run_leader_cycle()
-    leader.decide("operator", application=APP, apply=True, force=why == "forced")
+    leader = leading(world, config)
+    decide(leader, apply=True, force=why == "forced")
     land(world, 8.0, rows=600 if why == "load" else 400)
-    if why == "executors":
-        result = store.get(keys.REPORT, APP)
-        assert result is not None
-        fewer = msgspec.structs.replace(result.body, executors=result.body.executors[:3])
-        world._send(keys.REPORT, APP, fewer)
-    leader.run_leader_cycle()
-    leader.follow()
+    cycle(leader)
     (outcome,) = outcomes(store)
-    assert outcome.verdict == ("not-judged" if why in ("load", "executors") else "regressed")
+    assert outcome.verdict == ("not-judged" if why == "load" else "regressed")
     leader.follow()
     assert [decision.trigger for decision in decisions(store)] == ["operator"]
 
 
-def test_a_new_leader_measures_what_the_old_one_began(
-    leader: Controller, store: FakeStore, world: World, clock: FakeClock
-) -> None:
+def test_a_new_leader_measures_what_the_old_one_began(leader, store, world, clock):
     (decision,) = leader.decide_all()
     land(world)
     leader.close()
-    other = controller(store, clock, name="b")
-    other.run_leader_cycle()
+    other = controller(store, clock, name="b", lead=True)
     other.follow()
     assert [result.decision for result in outcomes(store)] == [decision.decision]
     other.close()
-    third = controller(store, clock, name="c")
-    third.run_leader_cycle()
+    third = controller(store, clock, name="c", lead=True)
     third.follow()
     assert len(outcomes(store)) == 1
 
 
-def test_what_was_stopped_is_not_judged(leader: Controller, store: FakeStore, world: World) -> None:
-    (decision,) = leader.decide_all()
-    first, *rest = decision.moves
-    tell(world, decision.decision, first, "", "planned", "accepted", -1)
-    tell(world, decision.decision, first, "steered", "drained", "landed", 9)
-    for move in rest:
-        tell(world, decision.decision, move, "planned", "abandoned", "superseded", -1)
-    world.obey("drained", only=1)
-    leader.stop(APP, user="ann", reason="")
-    land(world, 9.0)
-    leader.run_leader_cycle()
-    leader.follow()
-    (result,) = outcomes(store)
-    assert (result.verdict, result.landed, result.abandoned) == ("not-judged", 1, len(rest))
-    assert "it was ended before all had landed" in result.sentence
-
-
-def test_what_cannot_be_compared_is_not_judged(leader: Controller, store: FakeStore, world: World) -> None:
-    decision = leader.decide("operator", application=APP, apply=True)
-    world.obey("drained")
-    land(world, 9.0)
-    journal = [envelope.body for envelope in store.last(keys.JOURNAL, APP, 100)]
-    batches = [envelope.body for envelope in store.last(keys.BATCHES, APP, 100)]
-
-    def judged(made: Decision = decision, stored: object = batches, run: str = "run-1") -> tuple[str, str]:
-        messages = ApplicationMessages(APP, report([query(world.placement, run=run)]), 0.0, stored, {})  # type: ignore[arg-type]
-        result = measure_outcome(made, journal, messages, CONFIG, world.clock())  # type: ignore[arg-type]
-        assert result is not None
-        return result.verdict, result.sentence
-
-    assert judged()[0] == "regressed"
-    assert "started again meanwhile" in judged(run="run-2")[1]
-    assert "not known any more" in judged(stored=later(batches[-5:], 40))[1]
-    assert decision.price is not None
-    unknown = msgspec.structs.replace(decision, price=msgspec.structs.replace(decision.price, recent_batches={}))
-    assert "not known any more" in judged(unknown)[1]
-    assert judged(msgspec.structs.replace(decision, price=None))[0] == "not-judged"
-
-
-@pytest.mark.parametrize(("settled", "verdict"), [(4.9, "kept"), (5.2, "kept"), (5.4, "kept"), (5.6, "regressed")])
-def test_what_is_longer_than_predicted_is_a_mistake_only_if_it_is_longer_than_before_beyond_noise(
-    leader: Controller, store: FakeStore, world: World, settled: float, verdict: str
-) -> None:
-    """Before they lasted 5 s, and `gate.min_gain` of that is noise; 3 s were predicted."""
-    decision = leader.decide("operator", application=APP, apply=True)
-    assert decision.price is not None
-    bold = msgspec.structs.replace(decision, price=msgspec.structs.replace(decision.price, batch_after={"q1": 3.0}))
-    land(world, settled)
-    journal = [envelope.body for envelope in store.last(keys.JOURNAL, APP, 100)]
-    batches = [envelope.body for envelope in store.last(keys.BATCHES, APP, 100)]
-    messages = ApplicationMessages(APP, report([query(world.placement)]), 0.0, batches, {})  # type: ignore[arg-type]
-    result = measure_outcome(bold, journal, messages, CONFIG, world.clock())  # type: ignore[arg-type]
-    assert result is not None
-    assert result.verdict == verdict
-
-
-def later(batches: list[BatchReport], by: int) -> list[BatchReport]:
-    return [msgspec.structs.replace(made, batch=made.batch + by) for made in batches]
-
-
-def test_a_rollback_that_a_leader_did_not_get_to_is_taken_over(
-    leader: Controller, store: FakeStore, world: World, clock: FakeClock
-) -> None:
+def test_a_rollback_that_a_leader_did_not_get_to_is_taken_over(leader, store, world, clock):
     moved(leader, world, settled=8.0)
     assert outcomes(store)[0].verdict == "regressed"
     leader.close()
-    other = controller(store, clock, name="b")
-    other.run_leader_cycle()
+    other = controller(store, clock, name="b", lead=True)
     other.follow()
     assert decisions(store)[-1].trigger == "rollback"
 
 
 @pytest.mark.parametrize("ends_ago", [300.0, 700.0])
-def test_a_rollback_that_waits_for_the_end_of_an_excluded_period_is_taken_over(
-    store: FakeStore, clock: FakeClock, world: World, ends_ago: float
-) -> None:
-    world.ready()
-    leader = controller(store, clock)
-    leader.run_leader_cycle()
+def test_a_rollback_that_waits_for_the_end_of_an_excluded_period_is_taken_over(store, clock, world, ends_ago):
+    leader = leading(world)
     hour = int(clock() // 3600) % 24
     excluded = (f"{hour:02d}:00-{(hour + 2) % 24:02d}:00",)
     config = dataclasses.replace(CONFIG, reschedule=dataclasses.replace(CONFIG.reschedule, excluded=excluded))
-    leader.decide("operator", application=APP, apply=True)
+    decide(leader, apply=True)
     leader.reload(config)
     land(world, 8.0)
-    leader.run_leader_cycle()
-    leader.follow()
+    cycle(leader)
     leader.follow()
     assert [result.verdict for result in outcomes(store)] == ["regressed"]
     assert decisions(store)[-1].reason == "excluded"
     leader.close()
     clock.now = (NOW // 3600 + 2) * 3600 + ends_ago
-    world.ready()
-    other = controller(store, clock, config, "b")
-    other.run_leader_cycle()
+    other = leading(world, config, "b")
     other.follow()
     assert (decisions(store)[-1].outcome == "applied") is (ends_ago < 600)
 
 
-def test_what_is_ordered_since_then_stands(leader: Controller, store: FakeStore, world: World) -> None:
+def test_what_is_ordered_since_then_stands(leader, world):
     decision = moved(leader, world)
-    leader.pause(True)
-    leader.rollback(APP, "", user="ann", reason="")
-    assert leader.application(APP).rollback.decision == decision
+    order(leader, Pause())
+    order(leader, Rollback(application=APP), user="ann")
+    assert app(leader).rollback.decision == decision
     leader.lead.pause(False)
-    go_on(world, 1)
-    leader.run_leader_cycle()
+    go_on(world, 1, leader)
     turned = {key: (where + 1) % 4 for key, where in {"q1/0": np.array([int(at) for at in world.placement])}.items()}
-    made = leader.decide(
-        "operator", application=APP, apply=True, force=True, source=lambda _: RequestedPlacement(Placement(turned))
-    )
+    made = decide(leader, apply=True, force=True, placement_source=lambda _: ProposedPlacement(Placement(turned)))
     assert made.outcome == "applied"
-    assert leader.application(APP).rollback is None
+    assert app(leader).rollback is None
 
 
-def test_in_observe_mode_a_mistake_is_told_and_not_undone(store: FakeStore, clock: FakeClock, world: World) -> None:
-    world.ready()
-    leader = controller(store, clock, dataclasses.replace(settings(), gate=CONFIG.gate))
-    leader.run_leader_cycle()
-    leader.decide("operator", application=APP, apply=True)
+def test_in_observe_mode_a_mistake_is_told_and_not_undone(store, world):
+    leader = leading(world, dataclasses.replace(settings(), gate=CONFIG.gate))
+    decide(leader, apply=True)
     land(world, 8.0)
-    leader.run_leader_cycle()
-    leader.follow()
+    cycle(leader)
     leader.follow()
     assert [result.verdict for result in outcomes(store)] == ["regressed"]
     assert len(decisions(store)) == 1
 
 
-def test_rollback_by_hand(leader: Controller, store: FakeStore, world: World) -> None:
+def test_rollback_by_hand(leader, store, world):
     before = list(world.placement)
     decision = moved(leader, world)
-    sentence, made = leader.rollback(APP, "", user="ann", reason="it was better before")
-    assert "moving" in sentence
-    assert made == decisions(store)[-1]
+    made = order(leader, Rollback(application=APP), user="ann", reason="it was better before")
+    assert "moving" in made.sentence
+    assert msgspec.convert(made.data["decision"], Decision) == decisions(store)[-1]
     back = decisions(store)[-1]
     assert (back.user, back.rollback_of, back.outcome) == ("ann", decision.decision, "applied")
     land(world, 5.0, number=40)
     assert world.placement == before
-    leader.run_leader_cycle()
-    leader.follow()
-    with pytest.raises(ValueError, match="nothing before it is left to undo"):
-        leader.rollback(APP, "", user="ann", reason="once more")
+    cycle(leader)
+    refuses(leader, Rollback(application=APP), "nothing before it is left to undo")
 
 
-def test_an_operators_rollback_does_not_make_the_rest_longer(leader: Controller, world: World) -> None:
+def test_an_operators_rollback_does_not_make_the_rest_longer(leader, world):
     moved(leader, world)
-    _, made = leader.rollback(APP, "", user="ann", reason="")
-    assert made is not None
+    assert "decision" in order(leader, Rollback(application=APP), user="ann").data
     land(world, 5.0, number=40)
-    leader.run_leader_cycle()
-    leader.follow()
-    go_on(world, 10)
-    leader.run_leader_cycle()
-    assert leader.application(APP).migrations.resting(world.clock()) == 290
-    refused = leader.decide("operator", application=APP, apply=True)
+    cycle(leader)
+    go_on(world, 10, leader)
+    assert app(leader).migrations.resting(world.clock()) == 290
+    refused = decide(leader, apply=True)
     assert refused.sentence.startswith("the last migration ended 10 s ago, gate.cooldown is 300 s: 290 s to go")
 
 
-def test_the_rest_after_a_mistake_is_told_with_its_true_numbers(leader: Controller, world: World) -> None:
+def test_the_rest_after_a_mistake_is_told_with_its_true_numbers(leader, world):
     moved(leader, world, settled=8.0)
     leader.follow()
     land(world, 5.0, number=40)
-    leader.run_leader_cycle()
-    leader.follow()
-    go_on(world, 10)
-    leader.run_leader_cycle()
-    refused = leader.decide("operator", application=APP, apply=True)
+    cycle(leader)
+    go_on(world, 10, leader)
+    refused = decide(leader, apply=True)
     assert refused.sentence.startswith(
         "the last migration ended 10 s ago, the rest after it is 1200 s, 4 times gate.cooldown, as it went back: "
         "1190 s to go"
@@ -393,46 +272,40 @@ def test_the_rest_after_a_mistake_is_told_with_its_true_numbers(leader: Controll
     assert law.measured == 1190
 
 
-def test_whoever_stops_a_rollback_has_the_usual_rest(leader: Controller, world: World) -> None:
+def test_whoever_stops_a_rollback_has_the_usual_rest(leader, world):
     moved(leader, world, settled=8.0)
     leader.follow()
-    leader.stop(APP, user="ann", reason="")
+    order(leader, Stop(application=APP))
     world.obey()
     leader.follow()
-    assert 0 < leader.application(APP).migrations.resting(world.clock()) <= 300
+    assert 0 < app(leader).migrations.resting(world.clock()) <= 300
 
 
-def test_a_second_rollback_by_a_nervous_finger_goes_no_decision_further_back(
-    leader: Controller, store: FakeStore, world: World
-) -> None:
+def test_a_second_rollback_by_a_nervous_finger_goes_no_decision_further_back(leader, store, world):
     first = moved(leader, world)
-    go_on(world, 400)
-    leader.run_leader_cycle()
-    second = leader.decide("operator", application=APP, apply=True, force=True, source=swapped)
+    go_on(world, 400, leader)
+    second = decide(leader, apply=True, force=True, placement_source=swapped)
     land(world, number=40)
-    leader.run_leader_cycle()
-    leader.follow()
+    cycle(leader)
     assert (first.outcome, second.outcome) == ("applied", "applied")
-    leader.rollback(APP, "", user="ann", reason="")
+    order(leader, Rollback(application=APP), user="ann")
     back = decisions(store)[-1]
     assert back.rollback_of == second.decision
-    go_on(world, 20)
-    leader.run_leader_cycle()
+    go_on(world, 20, leader)
     again = f"{second.decision} was rolled back 20 s ago, by {back.decision}; to undo {first.decision} too, name it"
     for _ in range(2):
-        with pytest.raises(ValueError, match=again):
-            leader.rollback(APP, "", user="ann", reason="")
+        refuses(leader, Rollback(application=APP), again)
     assert decisions(store)[-1] == back
-    assert leader.application(APP).migrations.running.desired.decision == back.decision, "and it is not stopped either"
-    leader.rollback(APP, first.decision, user="ann", reason="")
-    assert leader.application(APP).rollback.decision.decision == first.decision
+    assert app(leader).migrations.running.desired.decision == back.decision, "and it is not stopped either"
+    order(leader, Rollback(application=APP, decision=first.decision), user="ann")
+    assert app(leader).rollback.decision.decision == first.decision
 
 
-def swapped(snapshot: Snapshot) -> RequestedPlacement:
+def swapped(snapshot: Snapshot) -> ProposedPlacement:
     """Two partitions change places."""
     placement = {key: array.copy() for key, array in snapshot.placement.assignments.items()}
     placement["q1/0"][[10, 11]] = [2, 2]
-    return RequestedPlacement(Placement(placement))
+    return ProposedPlacement(Placement(placement))
 
 
 # -- plans that were cut to the moves of one migration --
@@ -447,27 +320,23 @@ def cut(store: FakeStore, clock: FakeClock, world: World, **reschedule: object) 
         reschedule=settings("apply", **reschedule).reschedule,
         gate=dataclasses.replace(CONFIG.gate, min_gain=0.01),
     )
-    leader = controller(store, clock, config)
-    leader.run_leader_cycle()
-    return leader
+    return controller(store, clock, config, lead=True)
 
 
 def turn(leader: Controller, world: World, number: int, settled: float = 4.9) -> None:
     """What is published_placement lands and settles, and the controller looks at it."""
     land(world, settled, number=number)
-    leader.run_leader_cycle()
-    leader.follow()
+    cycle(leader)
     world.clock.sleep(3)
     world.report()
-    leader.run_leader_cycle()
-    leader.follow()
+    cycle(leader)
 
 
-def test_a_plan_that_was_cut_goes_on_without_a_cool_down(store: FakeStore, clock: FakeClock, world: World) -> None:
+def test_a_plan_that_was_cut_goes_on_without_a_cool_down(store, clock, world):
     leader = cut(store, clock, world)
     leader.decide_all()
     number = 10
-    while leader.application(APP).migrations.running is not None and number < 400:
+    while app(leader).migrations.running is not None and number < 400:
         turn(leader, world, number)
         number += 20
     made = [decision for decision in decisions(store) if decision.outcome == "applied"]
@@ -479,16 +348,16 @@ def test_a_plan_that_was_cut_goes_on_without_a_cool_down(store: FakeStore, clock
         made[1].operator_reason
         == "the plan before was cut to migration.max_moves, and kept: at most 11 more moves may follow"
     )
-    assert leader.application(APP).migrations.continuation(clock()) == 0
-    assert leader.application(APP).migrations.resting(clock()) > 0, "and then it rests as ever"
+    assert app(leader).migrations.continuation(clock()) == 0
+    assert app(leader).migrations.resting(clock()) > 0, "and then it rests as ever"
 
 
 @pytest.mark.parametrize("why", ["regressed", "stopped", "observe", "excluded"])
-def test_what_ends_a_plan_that_was_cut(store: FakeStore, clock: FakeClock, world: World, why: str) -> None:
+def test_what_ends_a_plan_that_was_cut(store, clock, world, why):
     leader = cut(store, clock, world)
     leader.decide_all()
     if why == "stopped":
-        leader.stop(APP, user="ann", reason="")
+        order(leader, Stop(application=APP))
     if why == "observe":
         leader.reload(dataclasses.replace(leader.settings, reschedule=settings("observe").reschedule))
     if why == "excluded":
@@ -504,11 +373,9 @@ def test_what_ends_a_plan_that_was_cut(store: FakeStore, clock: FakeClock, world
         assert made[-1] == ("continuation", "refused")
 
 
-def test_a_plan_that_was_cut_goes_on_for_no_more_moves_than_there_are_partitions(
-    store: FakeStore, clock: FakeClock, world: World
-) -> None:
+def test_a_plan_that_was_cut_goes_on_for_no_more_moves_than_there_are_partitions(store, clock, world):
     leader = cut(store, clock, world)
-    migrations, begun = leader.application(APP).migrations, 0
+    migrations, begun = app(leader).migrations, 0
     (decision,) = leader.decide_all()
     migrations.confirm()
     for _ in range(50):
@@ -521,59 +388,53 @@ def test_a_plan_that_was_cut_goes_on_for_no_more_moves_than_there_are_partitions
     assert begun == 11, "the first one, and these, are as many as there are partitions"
 
 
-def test_rollback_ends_a_running_migration_first(leader: Controller, store: FakeStore, world: World) -> None:
+def test_rollback_ends_a_running_migration_first(leader, store, world):
     (decision,) = leader.decide_all()
     world.obey("drained", only=1)
     first = decision.moves[0]
-    sentence, made = leader.rollback(APP, "", user="ann", reason="")
-    assert "ends; then what" in sentence
-    assert made is None
+    made = order(leader, Rollback(application=APP), user="ann")
+    assert "ends; then what" in made.sentence
+    assert made.data == {}
     assert published_placement(store).moves == []
     leader.follow()
     assert decisions(store)[-1] == decision, "the link has not given up the rest yet"
     world.placement[first.partition] = first.target
     world.obey()
     world.measure()
-    leader.run_leader_cycle()
-    leader.follow()
+    cycle(leader)
     leader.follow()
     back = decisions(store)[-1]
     assert (back.trigger, back.rollback_of) == ("rollback", decision.decision)
     assert [(move.partition, move.target) for move in back.moves] == [(first.partition, first.source)]
 
 
-def test_there_is_nothing_to_roll_back(leader: Controller, store: FakeStore, world: World) -> None:
-    with pytest.raises(ValueError, match=r"no decision of the last days moved anything in app-1"):
-        leader.rollback(APP, "", user="ann", reason="")
+def test_there_is_nothing_to_roll_back(leader, store, world):
+    refuses(leader, Rollback(application=APP), r"no decision of the last days moved anything in app-1")
     decision = moved(leader, world)
-    with pytest.raises(ValueError, match="no decision 123 moved anything"):
-        leader.rollback(APP, "123", user="ann", reason="")
+    refuses(leader, Rollback(application=APP, decision="123"), "no decision 123 moved anything")
     for move in decision.moves:
         world.placement[move.partition] = "3" if move.source != "3" and move.target != "3" else "1"
     world.ready()
-    leader.rollback(APP, decision.decision, user="ann", reason="")
+    order(leader, Rollback(application=APP, decision=decision.decision), user="ann")
     assert decisions(store)[-1].outcome in ("refused", "applied")
 
 
-def test_a_rollback_waits_while_all_is_paused(leader: Controller, store: FakeStore, world: World) -> None:
+def test_a_rollback_waits_while_all_is_paused(leader, store, world):
     moved(leader, world)
-    leader.pause(True)
-    assert "paused: `rechannel resume` first" in leader.rollback(APP, "", user="ann", reason="")[0]
+    order(leader, Pause())
+    assert "paused: `rechannel resume` first" in order(leader, Rollback(application=APP), user="ann").sentence
     leader.follow()
     assert decisions(store)[-1].trigger == "timeout"
-    leader.pause(False)
+    order(leader, Resume())
     leader.follow()
     assert decisions(store)[-1].trigger == "rollback"
 
 
-def test_a_rollback_names_the_decision_that_is_made_and_the_one_that_is_undone(
-    leader: Controller, store: FakeStore, world: World
-) -> None:
+def test_a_rollback_names_the_decision_that_is_made_and_the_one_that_is_undone(leader, store, world):
     decision = moved(leader, world)
     request(store, "rollback")
     leader.answer_requests()
     result = reply(store)
-    assert result is not None
     made = result.data["decision"]
     assert made["rollback_of"] == decision.decision
     assert result.sentence.startswith(f"decision {made['decision']} (undoes {decision.decision}): ")

@@ -10,7 +10,7 @@ import pytest
 
 from rechannel.daemon.control import application
 from rechannel.daemon.model.snapshot import take_snapshot
-from unit.daemon.fakes import APP, FakeClock, FakeStore, World, controller, state
+from unit.daemon.fakes import APP, FakeClock, FakeStore, controller, cycle, leading, state
 
 
 class Laborious:
@@ -30,9 +30,7 @@ class Laborious:
 
 
 @pytest.mark.parametrize(("worked", "rest"), [(0.5, 5.0), (2.0, 10.0), (2.1, 15.0), (60.0, 30.0)])
-def test_a_model_that_takes_much_work_is_made_less_often(
-    store: FakeStore, clock: FakeClock, world: World, monkeypatch: pytest.MonkeyPatch, worked: float, rest: float
-) -> None:
+def test_a_model_that_takes_much_work_is_made_less_often(store, clock, world, monkeypatch, worked, rest):
     """None takes more than a fifth of a core over time, as long as that makes it no rarer than every half a minute."""
     made = Laborious(store, clock, monkeypatch, worked)
     for _ in range(200):
@@ -43,9 +41,7 @@ def test_a_model_that_takes_much_work_is_made_less_often(
     assert gaps == {rest}
 
 
-def test_what_runs_is_told_every_window_however_long_a_model_takes(
-    store: FakeStore, clock: FakeClock, world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_runs_is_told_every_window_however_long_a_model_takes(store, clock, world, monkeypatch):
     made = Laborious(store, clock, monkeypatch).controller
     world.ready()
     made.run_leader_cycle()
@@ -57,16 +53,13 @@ def test_what_runs_is_told_every_window_however_long_a_model_takes(
     world.moves[0] = msgspec.structs.replace(world.moves[0], state="drained")
     world.report()
     clock.sleep(5)
-    made.run_leader_cycle()
-    made.follow()
+    cycle(made)
     clock.sleep(5)
     made.run_leader_cycle()
     assert state(store).applications[APP].endswith("1 of 3 moves landed")
 
 
-def test_what_is_not_ready_is_seen_however_long_a_model_takes(
-    store: FakeStore, clock: FakeClock, world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_is_not_ready_is_seen_however_long_a_model_takes(store, clock, world, monkeypatch):
     made = Laborious(store, clock, monkeypatch).controller
     world.ready()
     made.run_leader_cycle()
@@ -77,10 +70,8 @@ def test_what_is_not_ready_is_seen_however_long_a_model_takes(
     assert state(store).applications[APP] == "not ready: no streaming query is active"
 
 
-def test_status_names_the_nodes_whose_agents_are_silent(store: FakeStore, clock: FakeClock, world: World) -> None:
-    world.ready()
-    made = controller(store, clock)
-    made.run_leader_cycle()
+def test_status_names_the_nodes_whose_agents_are_silent(store, clock, world):
+    made = leading(world)
     assert state(store).applications[APP] == "ready: 12 partitions on 4 executors"
     clock.sleep(25)
     world.report()
@@ -91,12 +82,8 @@ def test_status_names_the_nodes_whose_agents_are_silent(store: FakeStore, clock:
     )
 
 
-def test_nothing_is_said_of_an_application_that_cannot_be_looked_at(
-    store: FakeStore, clock: FakeClock, world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    world.ready()
-    made = controller(store, clock)
-    made.run_leader_cycle()
+def test_nothing_is_said_of_an_application_that_cannot_be_looked_at(store, clock, world, monkeypatch):
+    made = leading(world)
     assert state(store).applications[APP].startswith("ready: ")
     looks: list[str] = []
 
@@ -113,7 +100,7 @@ def test_nothing_is_said_of_an_application_that_cannot_be_looked_at(
     assert looks == [APP], "once a window"
 
 
-def test_a_silent_driver_is_named_and_not_its_agents(store: FakeStore, clock: FakeClock, world: World) -> None:
+def test_a_silent_driver_is_named_and_not_its_agents(store, clock, world):
     made = controller(store, clock)
     world.ready()
     made.run_leader_cycle()

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
-from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 from structlog.testing import capture_logs
 
-from rechannel.conf.settings import GateSettings, Settings
-from rechannel.daemon.control.controller import Controller
+from rechannel.daemon.control.controller import Collaborators, Controller
 from rechannel.wire import keys
+from rechannel.wire.commands import Drain, Pause, Resume
 from rechannel.wire.envelope import Envelope, EnvelopeFactory
 from rechannel.wire.exit_codes import ExitCode
 from rechannel.wire.messages import Decision, Request
@@ -22,24 +21,25 @@ from unit.daemon.fakes import (
     CONFIG,
     SIGNER,
     FakeClock,
-    FakeStore,
     World,
+    app,
     ask,
     clocks,
     controller,
     decisions,
     desired,
+    leading,
+    order,
     read_reply,
     reply,
     request,
-    settings,
 )
 
 VERBS = "apply, cancel, drain, pause, plan, rebalance, resume, rollback, stop, undrain"
 
 
 @pytest.mark.parametrize(("verb", "outcome", "sent"), [("plan", "planned", False), ("rebalance", "applied", True)])
-def test_a_request_gets_its_decision(leader: Controller, store: FakeStore, verb: str, outcome: str, sent: bool) -> None:
+def test_a_request_gets_its_decision(leader, store, verb, outcome, sent):
     request(store, verb)
     assert leader.answer_requests() == 1
     answer = read_reply(store)
@@ -72,14 +72,12 @@ def test_a_request_gets_its_decision(leader: Controller, store: FakeStore, verb:
         ("resume", {}, ExitCode.DONE, "resumed"),
     ],
 )
-def test_replies(
-    leader: Controller, store: FakeStore, verb: Any, fields: dict[str, Any], code: ExitCode, phrase: str
-) -> None:
+def test_replies(leader, store, verb, fields, code, phrase):
     answer = ask(leader, store, verb, **fields)
     assert (answer.code, answer.sentence) == (code, phrase)
 
 
-def test_a_request_without_a_command_is_answered_too(leader: Controller, store: FakeStore) -> None:
+def test_a_request_without_a_command_is_answered_too(leader, store):
     """As of an older release, whose fields are others."""
     body = Request(request="r1", user="root")
     store.append(keys.REQUESTS, "", EnvelopeFactory("default", "cli", store.clock).envelope(body, ttl=20))
@@ -88,7 +86,7 @@ def test_a_request_without_a_command_is_answered_too(leader: Controller, store: 
     assert (answer.code, answer.sentence) == (ExitCode.REFUSED, f"unknown verb None; known are {VERBS}")
 
 
-def test_several_applications_need_a_name(leader: Controller, store: FakeStore, clock: FakeClock) -> None:
+def test_several_applications_need_a_name(leader, store, clock):
     World(store, clock, "app-2").ready()
     leader.run_leader_cycle()
     request(store, "plan")
@@ -102,30 +100,12 @@ def test_several_applications_need_a_name(leader: Controller, store: FakeStore, 
     assert (second.code, second.data["application"]) == (ExitCode.DONE, "app-2")
 
 
-def test_no_application_is_not_ready(store: FakeStore, clock: FakeClock) -> None:
-    late_leader = controller(store, clock)
-    late_leader.run_leader_cycle()
+def test_no_application_is_not_ready(store, clock):
+    late_leader = controller(store, clock, lead=True)
     assert ask(late_leader, store, "plan").code == ExitCode.NOT_READY
 
 
-@pytest.mark.parametrize(
-    ("config", "code"),
-    [
-        (dataclasses.replace(CONFIG, gate=GateSettings(min_gain=0.9)), ExitCode.NOTHING),
-        (dataclasses.replace(CONFIG, reschedule=settings(batches=50).reschedule), ExitCode.NOT_READY),
-        (dataclasses.replace(CONFIG, reschedule=settings(policy="magic").reschedule), ExitCode.REFUSED),
-    ],
-)
-def test_exit_codes_of_decisions(
-    store: FakeStore, clock: FakeClock, world: World, config: Settings, code: ExitCode
-) -> None:
-    world.ready()
-    late_leader = controller(store, clock, config)
-    late_leader.run_leader_cycle()
-    assert ask(late_leader, store, "rebalance").code == code
-
-
-def test_stale_requests_are_passed_over(leader: Controller, store: FakeStore, clock: FakeClock) -> None:
+def test_stale_requests_are_passed_over(leader, store, clock):
     request(store, "rebalance", ttl=5)
     clock.sleep(6)
     leader.run_leader_cycle()
@@ -134,20 +114,17 @@ def test_stale_requests_are_passed_over(leader: Controller, store: FakeStore, cl
     assert desired(store) is None
 
 
-def test_a_new_leader_does_not_answer_again(leader: Controller, store: FakeStore, clock: FakeClock) -> None:
+def test_a_new_leader_does_not_answer_again(leader, store, clock):
     request(store, "pause")
     leader.answer_requests()
-    leader.pause(False)
+    order(leader, Resume())
     leader.close()
-    other = controller(store, clock, name="b")
-    other.run_leader_cycle()
+    other = controller(store, clock, name="b", lead=True)
     assert other.answer_requests() == 0
     assert not store.is_paused()
 
 
-def test_a_reply_that_could_not_be_sent_is_sent_later_and_nothing_done_twice(
-    leader: Controller, store: FakeStore
-) -> None:
+def test_a_reply_that_could_not_be_sent_is_sent_later_and_nothing_done_twice(leader, store):
     store.unsendable = keys.REPLY
     request(store, "rebalance")
     with pytest.raises(StoreUnavailableError):
@@ -160,8 +137,8 @@ def test_a_reply_that_could_not_be_sent_is_sent_later_and_nothing_done_twice(
 
 @pytest.mark.parametrize("verb", ["rebalance", "pause"])
 def test_an_order_that_a_leader_took_up_and_did_not_answer_is_not_carried_out_again(
-    leader: Controller, store: FakeStore, clock: FakeClock, world: World, verb: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    leader, store, clock, world, verb, monkeypatch
+):
     real = store.put
 
     def failing(rule: Any, name: str, envelope: Envelope, ttl: float | None = None) -> None:
@@ -176,9 +153,7 @@ def test_an_order_that_a_leader_took_up_and_did_not_answer_is_not_carried_out_ag
     monkeypatch.setattr(store, "put", real)
     done = (desired(store), store.is_paused(), len(decisions(store)))
     clock.sleep(16)  # and the leader is dead
-    world.ready()
-    other = controller(store, clock, name="b")
-    other.run_leader_cycle()
+    other = leading(world, name="b")
     store.set_paused(False)
     assert other.answer_requests() == 1
     answer = read_reply(store)
@@ -189,13 +164,11 @@ def test_an_order_that_a_leader_took_up_and_did_not_answer_is_not_carried_out_ag
     assert other.answer_requests() == 0
     # The dead one was only slow: what it still does changes nothing.
     with pytest.raises(StoreDeposedError):
-        leader.pause(True)
+        order(leader, Pause())
     assert not store.is_paused()
 
 
-def test_a_claim_whose_answer_was_lost_is_the_same_leaders(
-    leader: Controller, store: FakeStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_claim_whose_answer_was_lost_is_the_same_leaders(leader, store, monkeypatch):
     view = leader.lead.store
     real = view.claim
 
@@ -213,17 +186,13 @@ def test_a_claim_whose_answer_was_lost_is_the_same_leaders(
     assert answer.code == ExitCode.DONE
 
 
-def test_a_question_is_answered_by_every_leader_that_is_asked(
-    leader: Controller, store: FakeStore, clock: FakeClock
-) -> None:
+def test_a_question_is_answered_by_every_leader_that_is_asked(leader, store):
     store.fenced(leader.lead.lease).claim("r1", 100)
     assert ask(leader, store, "plan").code == ExitCode.DONE
     assert store.claims.keys() == {store.keys(keys.CLAIM, "r1")}
 
 
-def test_an_order_is_heard_no_longer_than_its_claim_is_kept(
-    leader: Controller, store: FakeStore, clock: FakeClock
-) -> None:
+def test_an_order_is_heard_no_longer_than_its_claim_is_kept(leader, store, clock):
     request(store, "pause", ttl=1e9)
     clock.sleep(keys.REQUESTS.ttl + 1)
     leader.run_leader_cycle()
@@ -231,41 +200,33 @@ def test_an_order_is_heard_no_longer_than_its_claim_is_kept(
     assert not store.is_paused()
 
 
-def test_a_leader_whose_clock_is_behind_carries_out_nothing_that_is_over(
-    leader: Controller, store: FakeStore, clock: FakeClock
-) -> None:
+def test_a_leader_whose_clock_is_behind_carries_out_nothing_that_is_over(leader, store, clock):
     request(store, "pause", ttl=20)
     assert leader.answer_requests() == 1
-    leader.pause(False)
+    order(leader, Resume())
     leader.close()
     clock.sleep(700)  # the reply is gone, the request stands in its stream
     behind = FakeClock(clock.now - 700)
-    other = Controller(CONFIG, store, SIGNER, clocks(behind), name="b")  # type: ignore[arg-type]
+    other = Controller(CONFIG, Collaborators(store, SIGNER, clocks(behind), "b"))  # type: ignore[arg-type]
     other.run_leader_cycle()
     assert other.answer_requests() == 0
     assert not store.is_paused()
 
 
-def test_a_reply_stands_as_long_as_its_request_may_be_answered(
-    leader: Controller, store: FakeStore, clock: FakeClock
-) -> None:
+def test_a_reply_stands_as_long_as_its_request_may_be_answered(leader, store, clock):
     request(store, "pause", ttl=3600)
     leader.answer_requests()
     leader.close()
     clock.sleep(3000)
-    other = controller(store, clock, name="b")
-    other.run_leader_cycle()
+    other = controller(store, clock, name="b", lead=True)
     assert other.answer_requests() == 0
     assert read_reply(store).code == ExitCode.DONE
 
 
-def test_a_flood_of_questions_is_answered_in_parts_and_told_of_in_a_few_lines(
-    store: FakeStore, clock: FakeClock, tmp_path: Path
-) -> None:
+def test_a_flood_of_questions_is_answered_in_parts_and_told_of_in_a_few_lines(store, clock, tmp_path):
     file = tmp_path / "audit.jsonl"
     config = dataclasses.replace(CONFIG, controller=dataclasses.replace(CONFIG.controller, audit_file=str(file)))
-    leader = controller(store, clock, config)
-    leader.run_leader_cycle()
+    leader = controller(store, clock, config, lead=True)
     for number in range(200):
         request(store, "pause", name=f"q{number}", stream=keys.QUESTIONS)
     assert leader.answer_requests() == 50
@@ -282,13 +243,11 @@ def test_a_flood_of_questions_is_answered_in_parts_and_told_of_in_a_few_lines(
     assert "more like it were not written down" in file.read_text().splitlines()[-1]
 
 
-def test_nothing_is_answered_before_it_is_known_what_was_ordered(
-    store: FakeStore, clock: FakeClock, world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_nothing_is_answered_before_it_is_known_what_was_ordered(store, clock, world, monkeypatch):
     first = controller(store, clock)
     world.ready()
     first.run_leader_cycle()
-    first.drain("127.0.0.4", user="op", reason="", remove=False, patience=0.0)
+    order(first, Drain(nodes=["127.0.0.4"]))
     first.close()
     other = controller(store, clock, name="b")
     real = store.get
@@ -308,20 +267,18 @@ def test_nothing_is_answered_before_it_is_known_what_was_ordered(
     assert other.decide_all() == []
     other.run_leader_cycle()
     assert other.answer_requests() == 1
-    assert set(other._cluster.orders.drains) == {"127.0.0.4", "127.0.0.5"}
+    assert set(other._services.orders.drains) == {"127.0.0.4", "127.0.0.5"}
 
 
-def test_a_request_with_an_id_that_is_no_key_is_passed_over(leader: Controller, store: FakeStore) -> None:
+def test_a_request_with_an_id_that_is_no_key_is_passed_over(leader, store):
     request(store, "pause", name="../../x y")
     request(store, "plan", name="r2")
     assert leader.answer_requests() == 1
     assert not store.is_paused()
 
 
-def test_whoever_asks_is_told_of_a_defect(
-    leader: Controller, store: FakeStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(leader, "decide", lambda *_, **__: 1 / 0)
+def test_whoever_asks_is_told_of_a_defect(leader, store, monkeypatch):
+    monkeypatch.setattr(app(leader), "decide", lambda _: 1 / 0)
     request(store, "plan")
     with capture_logs():
         leader.answer_requests()
@@ -330,9 +287,7 @@ def test_whoever_asks_is_told_of_a_defect(
     assert "ZeroDivisionError" in answer.sentence
 
 
-def test_requests_are_heard_after_redis_was_emptied_and_its_clock_set_back(
-    leader: Controller, store: FakeStore, clock: FakeClock
-) -> None:
+def test_requests_are_heard_after_redis_was_emptied_and_its_clock_set_back(leader, store, clock):
     request(store, "pause")
     leader.answer_requests()
     store.empty()

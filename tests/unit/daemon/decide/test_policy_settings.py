@@ -15,14 +15,15 @@ from rechannel.daemon.decide.policy_settings import parameters_for, policy_error
 from rechannel.daemon.service import signer_of
 from rechannel.policies.model.arrays import ScaleOutError
 from rechannel.policies.registry import POLICIES
+from rechannel.wire.commands import Drain, Pause
 from rechannel.wire.messages import Decision
 from unit.daemon.fakes import (
-    APP,
     CONFIG,
-    World,
-    controller,
+    cycle,
+    decide,
     decisions,
-    go_on,
+    leading,
+    order,
     published_placement,
     reply,
     request,
@@ -38,15 +39,8 @@ def configured(**policies: dict[str, object]) -> Settings:
     )
 
 
-def leading(store, clock, world: World, config: Settings = CONFIG):
-    world.ready()
-    made = controller(store, clock, config)
-    made.run_leader_cycle()
-    return made
-
-
 def drained(leader, node: str = NODE) -> None:
-    leader.drain(node, user="op", reason="", remove=False, patience=0.0)
+    order(leader, Drain(nodes=[node]))
     leader.follow()
 
 
@@ -148,11 +142,10 @@ def test_odd_values_are_mistakes_and_nothing_worse(policy: str):
 
 @pytest.mark.parametrize("policy", sorted(POLICIES))
 def test_every_policy_can_be_asked_for(store, clock, world, policy: str):
-    leader = leading(store, clock, world)
+    leader = leading(world)
     request(store, "rebalance", policy=policy, force=True)
     assert leader.answer_requests() == 1
     answer = reply(store)
-    assert answer is not None
     decision = msgspec.convert(answer.data["decision"], Decision)
     assert (decision.policy, decision.trigger) == (policy, "operator")
     assert decision.outcome == "applied" or decision.reason in ("nothing-to-do", "law"), decision.sentence
@@ -162,8 +155,8 @@ def test_every_policy_can_be_asked_for(store, clock, world, policy: str):
     assert leader.settings.reschedule.policy == "adaptive"
 
 
-def test_it_is_asked_for_one_decision_alone(store, clock, world):
-    leader = leading(store, clock, world)
+def test_it_is_asked_for_one_decision_alone(store, world):
+    leader = leading(world)
     request(store, "plan", policy="round-robin")
     leader.answer_requests()
     leader.decide_all()
@@ -172,7 +165,7 @@ def test_it_is_asked_for_one_decision_alone(store, clock, world):
 
 @pytest.mark.parametrize("verb", ["plan", "rebalance"])
 def test_an_unknown_name_is_refused_with_the_known_ones(store, clock, world, verb: str):
-    leader = leading(store, clock, world)
+    leader = leading(world)
     request(store, verb, policy="magic")
     leader.answer_requests()
     answer = reply(store)
@@ -181,24 +174,24 @@ def test_an_unknown_name_is_refused_with_the_known_ones(store, clock, world, ver
     assert decisions(store) == []
 
 
-def test_refusals_and_silences_name_the_policy_too(store, clock, world):
-    leader = leading(store, clock, world)
+def test_refusals_and_silences_name_the_policy_too(world):
+    leader = leading(world)
     world.ready()
-    leader.pause(True)
-    query = {"application": APP, "policy": "even", "apply": True}
-    assert (leader.decide("operator", **query).policy, leader.decide("operator", **query).reason) == ("even", "paused")
+    order(leader, Pause())
+    query = {"policy": "even", "apply": True}
+    assert (decide(leader, **query).policy, decide(leader, **query).reason) == ("even", "paused")
     leader.close()
-    assert leader.decide("operator", **query).policy == "even"
+    assert decide(leader, **query).policy == "even"
 
 
-def test_its_configured_parameters_are_used(store, clock, world):
-    leader = leading(store, clock, world, configured(even={"slots": 1}))
-    decision = leader.decide("operator", application=APP, force=True, policy="even")
+def test_its_configured_parameters_are_used(world):
+    leader = leading(world, configured(even={"slots": 1}))
+    decision = decide(leader, force=True, policy="even")
     assert [load.partitions_after for load in decision.executors] == [12, 0, 0, 0]
 
 
-def test_light_mode_moves_nothing_that_is_not_overloaded(store, clock, world):
-    leader = leading(store, clock, world, configured(adaptive={"mode": "light"}))
+def test_light_mode_moves_nothing_that_is_not_overloaded(world):
+    leader = leading(world, configured(adaptive={"mode": "light"}))
     (decision,) = leader.decide_all()
     assert (decision.outcome, decision.reason) == ("planned", "nothing-to-do")
 
@@ -206,9 +199,9 @@ def test_light_mode_moves_nothing_that_is_not_overloaded(store, clock, world):
 # -- drains --
 
 
-def test_a_drain_is_decided_by_its_own_policy(store, clock, world):
+def test_a_drain_is_decided_by_its_own_policy(store, world):
     assert (policy_for("drain", CONFIG), policy_for("timeout", CONFIG)) == ("fair-redistribution", "adaptive")
-    leader = leading(store, clock, world)
+    leader = leading(world)
     drained(leader)
     (decision,) = decisions(store)
     assert (decision.trigger, decision.policy, decision.outcome) == ("drain", "fair-redistribution", "applied")
@@ -218,7 +211,7 @@ def test_a_drain_is_decided_by_its_own_policy(store, clock, world):
 @pytest.mark.parametrize("policy", sorted(POLICIES))
 def test_whatever_policy_drains_only_what_has_to_leave_does(store, clock, world, policy: str):
     config = dataclasses.replace(CONFIG, reschedule=settings("observe", drain_policy=policy).reschedule)
-    leader = leading(store, clock, world, config)
+    leader = leading(world, config)
     drained(leader)
     (decision,) = decisions(store)
     assert (decision.policy, decision.outcome) == (policy, "applied")
@@ -234,29 +227,29 @@ def cramped(policy: str = "round-robin") -> Settings:
     )
 
 
-def test_where_the_drains_policy_finds_no_room_the_other_one_decides(store, clock, world):
-    leader = leading(store, clock, world, cramped("adaptive"))
+def test_where_the_drains_policy_finds_no_room_the_other_one_decides(store, world):
+    leader = leading(world, cramped("adaptive"))
     drained(leader)
     (decision,) = decisions(store)
     assert (decision.policy, decision.outcome, len(decision.moves)) == ("adaptive", "applied", 2)
     assert decision.notes[0].startswith("adaptive decides instead of round-robin, which finds no room: stage 'q1/0'")
 
 
-def test_where_no_policy_finds_room_it_is_refused(store, clock, world):
-    leader = leading(store, clock, world, cramped("round-robin"))
+def test_where_no_policy_finds_room_it_is_refused(store, world):
+    leader = leading(world, cramped("round-robin"))
     drained(leader)
     (decision,) = decisions(store)
     assert (decision.policy, decision.outcome, decision.reason) == ("round-robin", "refused", "scale-out")
 
 
-def test_only_a_drain_falls_back(store, clock, world, monkeypatch):
-    leader = leading(store, clock, world)
+def test_only_a_drain_falls_back(world, monkeypatch):
+    leader = leading(world)
 
     def full(*_: object) -> None:
         raise ScaleOutError("add executors")
 
     monkeypatch.setattr(pipeline, "propose", full)
-    decision = leader.decide("operator", application=APP, policy="fair-redistribution")
+    decision = decide(leader, policy="fair-redistribution")
     assert (decision.policy, decision.reason, decision.sentence) == (
         "fair-redistribution",
         "scale-out",
@@ -264,17 +257,15 @@ def test_only_a_drain_falls_back(store, clock, world, monkeypatch):
     )
 
 
-def test_a_drain_that_waited_goes_on_with_the_rest(store, clock, world):
+def test_a_drain_that_waited_goes_on_with_the_rest(store, world):
     """The drained node's partitions are more than one migration may move."""
     config = dataclasses.replace(CONFIG, migration=MigrationSettings(max_moves=1))
-    leader = leading(store, clock, world, config)
+    leader = leading(world, config)
     drained(leader)
     assert [refusal.law for refusal in decisions(store)[-1].refusals] == ["max-moves"]
     (first,) = published_placement(store).moves
     world.placement[first.partition] = first.target
     world.obey("drained")
-    go_on(world, 11)
-    leader.run_leader_cycle()
-    leader.follow()
+    cycle(leader, world, 11)
     leader.follow()
     assert {move.partition for decision in decisions(store) for move in decision.moves} == {10, 11}

@@ -9,12 +9,13 @@ from collections.abc import Callable
 import pytest
 
 from rechannel.daemon.control.controller import Controller
-from rechannel.daemon.control.decision_log import applied_decisions, read_decision_log
-from rechannel.daemon.control.rollback import PendingRollback, find_undoable
+from rechannel.daemon.control.decision_log import applied_decisions, find_undoable, read_decision_log
+from rechannel.daemon.control.outcomes import PendingRollback
 from rechannel.daemon.decide import pipeline
 from rechannel.daemon.decide.pipeline import DecisionRequest, Draft, PlanBasis
 from rechannel.daemon.jobs.planning import Aside, Mutex, PlanningClock
 from rechannel.wire import keys
+from rechannel.wire.commands import Apply, Cancel, Drain, Pause
 from rechannel.wire.envelope import EnvelopeFactory
 from rechannel.wire.messages import Request
 from unit.daemon.fakes import (
@@ -23,9 +24,13 @@ from unit.daemon.fakes import (
     FakeClock,
     FakeStore,
     World,
+    app,
     controller,
+    cycle,
+    decide,
     decisions,
     desired,
+    order,
     published_placement,
     state,
 )
@@ -55,8 +60,7 @@ class Slow:
 
 def jobs(made: Controller) -> None:
     """Everything that a controller does every second."""
-    made.run_leader_cycle()
-    made.follow()
+    cycle(made)
     made.answer_requests()
 
 
@@ -94,7 +98,7 @@ def test_while_one_plans_the_migrations_and_requests_of_others_go_on(
     second = World(store, clock, OTHER)
     second.ready()
     leader.run_leader_cycle()
-    moved = leader.decide("operator", application=OTHER, apply=True)
+    moved = decide(leader, application=OTHER, apply=True)
     assert moved.outcome == "applied"
     author = EnvelopeFactory("default", "cli", clock)
     query: list[str] = []
@@ -112,19 +116,18 @@ def test_while_one_plans_the_migrations_and_requests_of_others_go_on(
         jobs(leader)
         assert store.get(keys.REPLY, name) is not None
         actual = desired(store, OTHER)
-        assert actual is not None
         assert actual.expires > clock()
         assert published_placement(store, OTHER).decision == moved.decision
         assert state(store).applications[OTHER].endswith("0 of 3 moves landed")
 
     Slow(monkeypatch, clock, 130, meanwhile)
-    made = leader.decide("operator", application=APP, apply=True)
+    made = decide(leader, apply=True)
     assert made.outcome == "applied"
     assert len(query) == 130
     second.obey("drained")
     leader.follow()
-    assert leader.application(APP).migrations.running is not None
-    assert leader.application(OTHER).migrations.running is None
+    assert app(leader).migrations.running is not None
+    assert app(leader, OTHER).migrations.running is None
 
 
 def test_a_leader_that_was_stopped_while_it_planned_throws_its_plan_away(
@@ -176,7 +179,7 @@ def test_what_is_ordered_while_a_plan_is_made_counts(
     world.ready()
     leader.run_leader_cycle()
     if what == "rollback":
-        leader.decide("operator", application=APP, apply=True, force=True)
+        decide(leader, apply=True, force=True)
         world.obey("drained")
         leader.follow()
         clock.sleep(400)
@@ -188,20 +191,20 @@ def test_what_is_ordered_while_a_plan_is_made_counts(
         if what != "gone":
             world.report()
         if not orders:
-            orders.append(order())
+            orders.append(give_order())
         leader.run_leader_cycle()
 
-    def order() -> object:
+    def give_order() -> object:
         if what == "drain":
-            return leader.drain("127.0.0.3", user="u", reason="", remove=False, patience=0)
+            return order(leader, Drain(nodes=["127.0.0.3"]))
         if what == "pause":
-            return leader.pause(True)
+            return order(leader, Pause())
         if what == "rollback":
-            leader.application(APP).rollback = _undo(leader)
+            app(leader).rollback = _undo(leader)
         if what == "budget":
             second.ready()
             leader.run_leader_cycle()
-            return leader.decide("timeout", application=OTHER, apply=True)
+            return decide(leader, trigger="timeout", application=OTHER, apply=True)
         if what == "excluded":
             rules = dataclasses.replace(CONFIG.reschedule, excluded=("00:00-23:59",))
             leader.reload(dataclasses.replace(CONFIG, reschedule=rules))
@@ -209,7 +212,7 @@ def test_what_is_ordered_while_a_plan_is_made_counts(
 
     Slow(monkeypatch, clock, 70 if what == "gone" else 3, meanwhile)
     before = desired(store)
-    decision = leader.decide("executors", application=APP, apply=True)
+    decision = decide(leader, trigger="executors", apply=True)
     expected = {"pause": "paused", "excluded": "excluded", "gone": "no-report"}
     assert decision.reason == expected.get(what, "overtaken")
     assert decision.outcome != "applied"
@@ -218,15 +221,14 @@ def test_what_is_ordered_while_a_plan_is_made_counts(
 
 def _undo(leader: Controller) -> PendingRollback:
     actual = find_undoable(applied_decisions(read_decision_log(leader._context.store), APP))
-    assert actual is not None
-    return PendingRollback(actual, "u", "", leader._clock.steady() + 600)
+    return PendingRollback(actual, "u", "", leader._clock.steady())
 
 
 def test_an_application_is_planned_for_once_at_a_time(
     leader: Controller, store: FakeStore, clock: FakeClock, world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What asks for a decision again each second waits for the plan that is made."""
-    leader.drain("127.0.0.2", user="u", reason="", remove=False, patience=0)
+    order(leader, Drain(nodes=["127.0.0.2"]))
 
     def meanwhile() -> None:
         world.report()
@@ -244,21 +246,21 @@ def test_a_canceled_plan_is_not_begun_though_it_was_being_checked(
 
     from rechannel.daemon.decide.requested_placement import saved_plan_of
 
-    text = msgspec.json.encode(saved_plan_of(leader.decide("operator", application=APP), "default", APP)).decode()
-    _, waiting = leader.wait(text, at="00:00-23:59", when="", user="u", reason="", force=True)
+    text = msgspec.json.encode(saved_plan_of(decide(leader), "default", APP)).decode()
+    waiting = order(leader, Apply(plan=text, at="00:00-23:59", force=True)).data["scheduled_plan"]
     canceled: list[str] = []
 
     def meanwhile() -> None:
         world.report()
         if not canceled:
-            canceled.append(leader.cancel(waiting.pending, user="u", reason=""))
+            canceled.append(order(leader, Cancel(scheduled_plan=waiting)).sentence)
         leader.run_leader_cycle()
 
     Slow(monkeypatch, clock, 3, meanwhile)
     leader.follow()
     assert canceled
     assert desired(store) is None
-    assert leader._cluster.plans.plans == {}
+    assert leader._services.plans.plans == {}
 
 
 # -- the parts --

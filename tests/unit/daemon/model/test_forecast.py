@@ -40,9 +40,7 @@ def history(count: int, grows: float) -> list[BatchReport]:
 def modeled(batches: list[BatchReport], *, forecast: bool = True) -> Snapshot:
     config = settings()
     config = dataclasses.replace(config, reschedule=dataclasses.replace(config.reschedule, forecast=forecast))
-    result = build_snapshot(messages(report([query(WHERE)]), batches), config, NOW)
-    assert result is not None
-    return result
+    return build_snapshot(messages(report([query(WHERE)]), batches), config, NOW)
 
 
 def test_a_partition_that_grows_is_decided_on_as_it_will_be():

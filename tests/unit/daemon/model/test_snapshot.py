@@ -3,19 +3,19 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 import msgspec
 import numpy as np
 import pytest
 
 from rechannel.daemon.model import query_model
-from rechannel.daemon.model.application_messages import measure_coverage
 from rechannel.daemon.model.readiness import NotReady
 from rechannel.daemon.model.snapshot import Snapshot, build_snapshot, take_snapshot
 from rechannel.policies.analysis.queueing import executor_utilization
 from rechannel.wire.codes import NotReadyReason
-from rechannel.wire.measurements import AgentWindow, BatchReport, StageRun, StreamRow
-from rechannel.wire.messages import LinkReport
+from rechannel.wire.measurements import AgentWindow, BatchReport, StageRun, StreamRow, TaskRow
+from rechannel.wire.messages import LinkReport, QueryState
 from unit.daemon.fakes import APP, NOW, QUERY, batch, query, report, settings, task, window
 from unit.daemon.model.builders import messages
 
@@ -80,64 +80,6 @@ def test_the_model_of_one_query() -> None:
     assert queue.utilization.tolist() == pytest.approx([0.62, 0.04, 0.04, 0.02])
 
 
-def test_time_spent_waiting_for_others_data_is_not_work() -> None:
-    waiting = [only_state(item, [task(1, p, WHERE[p], run=2.0, wait=1.5) for p in range(4)]) for item in BATCHES]
-    assert ready(batches=waiting).workload.stage(f"{QUERY}/0").busy.tolist() == pytest.approx([0.5] * 4)
-
-
-def only_state(item: BatchReport, tasks: list[object]) -> BatchReport:
-    run = StageRun(spark_stage=99, parents=[], stateful=0, tasks=tasks)  # type: ignore[arg-type]
-    return BatchReport(query=item.query, batch=item.batch, start=item.start, end=item.end, input_rows=1, stages=[run])
-
-
-def test_a_partition_that_did_not_run_in_a_batch_counts_as_idle_there() -> None:
-    partial = [*BATCHES[:2], only_state(BATCHES[2], [task(1, 0, "0", run=2.0)])]
-    state = ready(batches=partial).workload.stage(f"{QUERY}/0")
-    assert state.busy.tolist() == pytest.approx([2.0, 2 / 3, 0.2 / 3, 0.2 / 3])
-    assert state.state_bytes.tolist() == [1000] * 4, "its state is still there"
-
-
-def test_a_stage_run_again_counts_once() -> None:
-    earlier = msgspec.structs.replace(task(1, 0, "1", run=9.0), finish=NOW - 60)
-    again = [only_state(item, [earlier, task(2, 0, "0", run=2.0)]) for item in BATCHES]
-    assert ready(batches=again).workload.stage(f"{QUERY}/0").busy[0] == pytest.approx(2.0)
-
-
-OLD = [batch(number, WHERE, {0: 50.0}) for number in (3, 4, 5)]
-# Batches of a second: of twenty, those of the last three windows of five seconds count, not only the least three.
-FAST = [batch(number, WHERE, {0: 9.0 if number < -6 else 1.0}, period=1.0) for number in range(-10, 7)]
-FAST += [batch(number, WHERE, {0: 4.0}, period=1.0) for number in (7, 8, 9)]
-SLOW = [batch(number, WHERE, {0: float(number)}, period=60.0) for number in range(10)]
-
-
-@pytest.mark.parametrize(
-    ("batches", "busy"),
-    [
-        pytest.param([*BATCHES, *OLD], 2.0, id="only the last batches count"),
-        pytest.param(FAST, (13 * 1.0 + 3 * 4.0) / 16, id="a fast query over the whole windows"),
-        pytest.param(SLOW, 8.0, id="a slow query over the least number of batches"),
-    ],
-)
-def test_the_batches_that_are_averaged(batches: list[BatchReport], busy: float) -> None:
-    assert ready(batches=batches).workload.stage(f"{QUERY}/0").busy[0] == pytest.approx(busy)
-
-
-def test_an_idle_querys_rate_falls_with_its_silence() -> None:
-    windows = {node: [window(number, end=NOW + 95)] for number, node in enumerate(WINDOWS)}
-    result = ready(windows=windows, now=NOW + 100)
-    assert result.workload.stage(f"{QUERY}/0").batches_per_second == pytest.approx(0.01)
-
-
-def test_partitions_of_executors_that_are_gone_are_on_no_executor() -> None:
-    assert ready(link=report([query(["0", "7", "", "2"])])).placement[f"{QUERY}/0"].tolist() == [0, -1, -1, 2]
-
-
-def test_executors_follow_by_number() -> None:
-    many = report([query(WHERE)], count=12)
-    windows = {f"127.0.0.{e + 2}": [window(e)] for e in range(12)}
-    assert ready(link=many, windows=windows).cluster.executors == tuple(str(e) for e in range(12))
-
-
 def stream_rows(numbers: tuple[int, ...] = (7, 8, 9)) -> list[StreamRow]:
     return [StreamRow(APP, str(e), 0, number * 1000 + e, [100 * e, 10, 0, 0]) for number in numbers for e in range(4)]
 
@@ -195,80 +137,6 @@ def test_a_floating_readers_stream_goes_to_where_it_ran() -> None:
     assert stream.volume[0].tolist() == pytest.approx([0, 0, 12, 8])
 
 
-def test_a_query_that_cannot_be_moved_still_loads_its_executors() -> None:
-    other = [batch(number, WHERE, {0: 4.0}, name="q2") for number in (7, 8, 9)]
-    link = report([query(WHERE), query(WHERE, "q2", problem="real-time mode")])
-    result = ready(link=link, batches=[*BATCHES, *other])
-    assert [stage.key for stage in result.workload.placeable] == [f"{QUERY}/0"]
-    fixed = result.workload.stage("q2/0")
-    assert not fixed.placeable
-    assert fixed.busy.tolist() == pytest.approx([4.1, 0.1, 0.1, 0])
-
-
-def test_a_young_query_does_not_hold_up_the_others() -> None:
-    young = [batch(9, WHERE, {0: 4.0}, name="q2")]
-    result = ready(link=report([query(WHERE), query(WHERE, "q2")]), batches=[*BATCHES, *young])
-    assert {stage.query for stage in result.workload.placeable} == {QUERY}
-    assert not result.workload.stage("q2/0").placeable
-
-
-def not_ready(**arguments: object) -> NotReady:
-    result = snapshot(**arguments)  # type: ignore[arg-type]
-    assert isinstance(result, NotReady)
-    return result
-
-
-@pytest.mark.parametrize(
-    ("link", "code", "transient", "sentence"),
-    [
-        (report([query(WHERE)], count=0), "no-executors", True, "the application has no executors"),
-        (report([query(WHERE, active=False)]), "no-active-query", True, "no streaming query is active"),
-        (
-            report([query(WHERE, problem="runs in real-time mode")]),
-            "query-problem",
-            False,
-            "no query can be moved: name-of-q1: runs in real-time mode",
-        ),
-        (
-            report([msgspec.structs.replace(query(WHERE), stages=[])]),
-            "no-state",
-            True,
-            "no active query has a known stateful stage (yet)",
-        ),
-    ],
-)
-def test_not_ready_whatever_the_batches(link: LinkReport, code: str, transient: bool, sentence: str) -> None:
-    assert not_ready(link=link) == NotReady(NotReadyReason(code), sentence, transient)
-
-
-def test_not_ready_before_enough_batches_says_how_long() -> None:
-    result = not_ready(batches=BATCHES[2:])
-    assert (result.code, result.transient, result.ready_in) == ("too-few-batches", True, pytest.approx(10))
-    assert result.sentence == "query name-of-q1 has 1 measured batch, 3 are needed (reschedule.batches)"
-    assert not_ready(batches=[]).ready_in is None
-
-
-def test_silent_agents_hold_no_decision_up_and_are_named() -> None:
-    result = ready(windows={**WINDOWS, "127.0.0.3": [], "127.0.0.5": [window(3, end=NOW - 21)]})
-    assert result.coverage.silent == ("127.0.0.3", "127.0.0.5")
-    unknown = "the sizes of streams from there are taken as unknown"
-    assert result.notes == (f"no agent reports from nodes 127.0.0.3, 127.0.0.5: {unknown}",)
-    none = ready(windows={})
-    assert none.notes == (f"no agent reports from any node: {unknown}",)
-    assert none.shuffle_coverage is None
-    assert none.workload.streams == ()
-    assert ready().notes == ()
-    for one in (result, none):
-        for mine, whole in zip(one.workload.stages, ready().workload.stages, strict=True):
-            assert mine.busy.tolist() == whole.busy.tolist()
-
-
-def test_nothing_is_said_of_shuffles_that_agents_reported_before_they_fell_silent() -> None:
-    sent = [streams_of(number) for number in (7, 8, 9)]
-    old = {node: [msgspec.structs.replace(window(e, end=NOW - 60), streams=sent[0])] for e, node in enumerate(WINDOWS)}
-    assert ready(windows=old).shuffle_coverage is None
-
-
 def streams_of(number: int, executors: Sequence[int] = range(4)) -> list[StreamRow]:
     """What the source tasks of a batch sent to each of four partitions."""
     return [
@@ -288,46 +156,167 @@ def test_what_a_silent_node_sent_speaks_neither_for_nor_against_its_executors() 
     assert stream.volume[3].sum() > 0
 
 
-def test_another_applications_executor_of_the_same_name_covers_nothing() -> None:
-    windows = {node: [window(number, application="other")] for number, node in enumerate(WINDOWS)}
-    assert measure_coverage(messages(report([query(WHERE)]), [], windows), settings(), NOW).fresh == 0
+# -- the branches of the model and of readiness --
 
 
-def test_not_ready_still_has_a_model_to_look_at() -> None:
-    built = build_snapshot(messages(report([query(WHERE)]), BATCHES[2:]), settings(), NOW)
-    assert built is not None
-    assert built.workload.placeable == ()
-    assert built.coverage.fresh == 0
+@dataclass(frozen=True)
+class Case:
+    """What is different from the usual application, and the figures of its model; None for no model."""
+
+    figures: dict[str, object] | None
+    queries: tuple[QueryState, ...] = (query(WHERE),)
+    batches: Sequence[BatchReport] = tuple(BATCHES)
+    windows: Windows = field(default_factory=lambda: WINDOWS)
+    drained: tuple[str, ...] = ()
+    leaving: tuple[str, ...] = ()
+    count: int = 4
+    now: float = NOW
+    include_unmeasured: bool = False
+
+    def build(self) -> Snapshot | None:
+        link = report(self.queries, count=self.count)
+        link = msgspec.structs.replace(link, releasing_executors=list(self.leaving))
+        inputs = messages(link, self.batches, self.windows)
+        return build_snapshot(inputs, settings(), self.now, self.drained, include_unmeasured=self.include_unmeasured)
 
 
-def test_a_stage_of_no_partitions_is_left_out() -> None:
-    empty = query([])
-    result = build_snapshot(messages(report([empty]), BATCHES, WINDOWS), settings(), NOW)
-    assert result is not None
-    assert result.stages == {}
+def figures(built: Snapshot) -> dict[str, object]:
+    """Return what the cases speak of."""
+    stages = built.workload.stages
+    return {
+        "executors": built.cluster.executors,
+        "available": built.cluster.available.tolist(),
+        "placement": {key: array.tolist() for key, array in built.placement.assignments.items()},
+        "placeable": [stage.key for stage in stages if stage.placeable],
+        "floating": [stage.key for stage in stages if not stage.placeable],
+        "busy": {stage.key: [round(float(busy), 3) for busy in stage.busy] for stage in stages},
+        "state": {stage.key: stage.state_bytes.tolist() for stage in stages},
+        "rate": {stage.key: round(stage.batches_per_second, 3) for stage in stages},
+        "measured": set(built.batch_seconds),
+        "fresh": built.coverage.fresh,
+        "silent": built.coverage.silent,
+        "shuffles": built.shuffle_coverage,
+        "notes": built.notes,
+    }
 
 
-def test_settings_bound_what_is_looked_at() -> None:
+def only_state(item: BatchReport, tasks: list[TaskRow]) -> BatchReport:
+    run = StageRun(spark_stage=99, parents=[], stateful=0, tasks=tasks)
+    return msgspec.structs.replace(item, input_rows=1, stages=[run])
+
+
+KEY = f"{QUERY}/0"
+USUAL = [2.0, 1.0, 0.1, 0.1]
+UNKNOWN = "the sizes of streams from there are taken as unknown"
+OLD = [batch(number, WHERE, {0: 50.0}) for number in (3, 4, 5)]
+# Batches of a second: of twenty, those of the last three windows of five seconds count, not only the least three.
+FAST = [batch(number, WHERE, {0: 9.0 if number < -6 else 1.0}, period=1.0) for number in range(-10, 7)]
+FAST += [batch(number, WHERE, {0: 4.0}, period=1.0) for number in (7, 8, 9)]
+SLOW = [batch(number, WHERE, {0: float(number)}, period=60.0) for number in range(10)]
+WAITING = [only_state(item, [task(1, p, WHERE[p], run=2.0, wait=1.5) for p in range(4)]) for item in BATCHES]
+IN_PART = [*BATCHES[:2], only_state(BATCHES[2], [task(1, 0, "0", run=2.0)])]
+TWICE = [
+    only_state(item, [msgspec.structs.replace(task(1, 0, "1", run=9.0), finish=NOW - 60), task(2, 0, "0", run=2.0)])
+    for item in BATCHES
+]
+SECOND = [batch(number, WHERE, {0: 4.0}, name="q2") for number in (7, 8, 9)]
+STUCK = query(WHERE, "q2", problem="real-time mode")
+CASES = {
+    "no executors": Case(None, count=0),
+    "no batch of any query": Case(None, batches=()),
+    "no active query": Case(None, queries=(query(WHERE, active=False),)),
+    "unmeasured": Case(
+        {
+            "placeable": [KEY, "idle/0"],
+            "measured": {QUERY},
+            "busy": {"idle/0": [0, 0]},
+            "placement": {"idle/0": [3, 3]},
+        },
+        queries=(query(WHERE), query(["3", "3"], "idle"), query(["3"], "stuck", problem="real-time")),
+        include_unmeasured=True,
+    ),
+    "too few batches": Case({"placeable": [], "floating": [f"{QUERY}/f0", KEY]}, batches=BATCHES[2:]),
+    "a young query beside another": Case(
+        {"placeable": [KEY], "floating": [f"{QUERY}/f0", "q2/f0", "q2/0"]},
+        queries=(query(WHERE), query(WHERE, "q2")),
+        batches=[*BATCHES, SECOND[2]],
+    ),
+    "a query that cannot be moved": Case(
+        {"placeable": [KEY], "busy": {"q2/0": [4.1, 0.1, 0.1, 0]}}, (query(WHERE), STUCK), [*BATCHES, *SECOND]
+    ),
+    "a stage of no partitions": Case({"placeable": [], "placement": {}}, queries=(query([]),)),
+    "executors by number": Case({"executors": tuple(map(str, range(12)))}, count=12),
+    "executors that are gone": Case({"placement": {KEY: [0, -1, -1, 2]}}, queries=(query(["0", "7", "", "2"]),)),
+    "drained and leaving": Case({"available": [True, False, False, True]}, drained=("127.0.0.4",), leaving=("1",)),
+    "the last batches count": Case({"busy": {KEY: USUAL}}, batches=[*BATCHES, *OLD]),
+    "a fast query over whole windows": Case({"busy": {KEY: [1.562, 0.1, 0.1, 0.1]}}, batches=FAST),
+    "a slow query over the least batches": Case({"busy": {KEY: [8.0, 0.1, 0.1, 0.1]}}, batches=SLOW),
+    "waiting for data is not work": Case({"busy": {KEY: [0.5] * 4}}, batches=WAITING),
+    "idle in one batch": Case({"busy": {KEY: [2.0, 0.667, 0.067, 0.067]}, "state": {KEY: [1000] * 4}}, batches=IN_PART),
+    "a stage that ran again": Case({"busy": {KEY: [2.0, 0, 0, 0]}}, batches=TWICE),
+    "a silent query": Case({"rate": {KEY: 0.01}}, now=NOW + 100),
+    "agents report": Case({"fresh": 4, "silent": (), "notes": ()}),
+    "agents of two nodes are silent": Case(
+        {
+            "fresh": 2,
+            "silent": ("127.0.0.3", "127.0.0.5"),
+            "notes": (f"no agent reports from nodes 127.0.0.3, 127.0.0.5: {UNKNOWN}",),
+            "busy": {KEY: USUAL},
+        },
+        windows={**WINDOWS, "127.0.0.3": [], "127.0.0.5": [window(3, end=NOW - 21)]},
+    ),
+    "no agent reports": Case(
+        {"notes": (f"no agent reports from any node: {UNKNOWN}",), "shuffles": None, "busy": {KEY: USUAL}}, windows={}
+    ),
+    "agents reported before": Case(
+        {"shuffles": None},
+        windows={node: [window(e, end=NOW - 60, streams=streams_of(7))] for e, node in enumerate(WINDOWS)},
+    ),
+    "agents of another application": Case(
+        {"fresh": 0}, windows={node: [window(e, application="other")] for e, node in enumerate(WINDOWS)}
+    ),
+}
+
+
+@pytest.mark.parametrize("case", CASES.values(), ids=CASES)
+def test_the_model_of_an_application(case: Case) -> None:
+    built = case.build()
+    assert (built is None) == (case.figures is None)
+    for name, expected in (case.figures or {}).items():
+        actual = figures(built)[name]
+        if isinstance(expected, dict) and isinstance(actual, dict) and expected:
+            actual = {key: actual[key] for key in expected}
+        assert actual == expected, name
+
+
+READINESS = {
+    "no-executors": (report([query(WHERE)], count=0), True, "the application has no executors"),
+    "no-active-query": (report([query(WHERE, active=False)]), True, "no streaming query is active"),
+    "query-problem": (report([STUCK]), False, "no query can be moved: name-of-q2: real-time mode"),
+    "no-state": (
+        report([msgspec.structs.replace(query(WHERE), stages=[])]),
+        True,
+        "no active query has a known stateful stage (yet)",
+    ),
+}
+
+
+@pytest.mark.parametrize("code", READINESS)
+def test_not_ready_whatever_the_batches(code: str) -> None:
+    link, transient, sentence = READINESS[code]
+    assert snapshot(link=link) == NotReady(NotReadyReason(code), sentence, transient)
+
+
+def test_not_ready_before_enough_batches_says_how_long() -> None:
+    result = snapshot(batches=BATCHES[2:])
+    assert (result.code, result.transient, result.ready_in) == ("too-few-batches", True, pytest.approx(10))
+    assert result.sentence == "query name-of-q1 has 1 measured batch, 3 are needed (reschedule.batches)"
+    assert snapshot(batches=[]).ready_in is None
     more = dataclasses.replace(settings(), reschedule=dataclasses.replace(settings().reschedule, batches=5))
-    result = take_snapshot(messages(report([query(WHERE)]), BATCHES, WINDOWS), more, NOW)
-    assert isinstance(result, NotReady)
+    assert isinstance(take_snapshot(messages(report([query(WHERE)]), BATCHES, WINDOWS), more, NOW), NotReady)
 
 
-def test_executors_of_drained_nodes_and_those_that_leave_are_not_available() -> None:
-    leaving = msgspec.structs.replace(report([query(WHERE)]), releasing_executors=["1"])
-    result = take_snapshot(messages(leaving, BATCHES, WINDOWS), settings(), NOW, ["127.0.0.4"])
-    assert isinstance(result, Snapshot)
-    assert result.cluster.available.tolist() == [True, False, False, True]
-
-
-def test_the_whole_model_has_queries_that_were_never_measured() -> None:
-    link = report([query(WHERE), query(["3", "3"], "idle"), query(["3"], "stuck", problem="real-time")])
-    result = build_snapshot(messages(link, BATCHES), settings(), NOW, include_unmeasured=True)
-    assert result is not None
-    assert result.stages == {f"{QUERY}/0": (QUERY, 0), "idle/0": ("idle", 0)}
-    assert result.workload.stage("idle/0").busy.tolist() == [0, 0]
-    assert result.placement["idle/0"].tolist() == [3, 3]
-    assert set(result.batch_seconds) == {QUERY}
+# -- speeds of executors --
 
 
 def slowed(number: int, times: float) -> BatchReport:

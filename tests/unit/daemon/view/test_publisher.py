@@ -18,10 +18,24 @@ from rechannel.daemon.view.metrics import CounterKind, Counters
 from rechannel.daemon.view.publisher import VIEW_EVERY, CurrentView, Publisher
 from rechannel.daemon.view.status import ControllerView, LeaderStatus
 from rechannel.wire import keys
+from rechannel.wire.commands import Drain
 from rechannel.wire.envelope import EnvelopeFactory
-from rechannel.wire.messages import Drain, MoveTransition, PendingPlan, PendingPlans
+from rechannel.wire.messages import MoveTransition, ScheduledPlan, ScheduledPlans
 from rechannel.wire.redis.errors import StoreUnavailableError
-from unit.daemon.fakes import APP, FakeClock, FakeStore, World, clocks, controller, go_on, query, reply, request
+from unit.daemon.fakes import (
+    APP,
+    FakeClock,
+    FakeStore,
+    World,
+    clocks,
+    controller,
+    decide,
+    go_on,
+    order,
+    query,
+    reply,
+    request,
+)
 
 
 class Shown:
@@ -103,7 +117,7 @@ def test_a_migration_is_shown_and_its_moves_are_counted_once(
     shown: Shown, store: FakeStore, world: World, clock: FakeClock
 ) -> None:
     shown.view()
-    decision = shown.controller.decide("operator", application=APP, apply=True)
+    decision = decide(shown.controller, apply=True)
     assert decision.outcome == "applied"
     world.obey("steered")
     view = shown.view()
@@ -149,7 +163,7 @@ def test_a_migration_is_shown_and_its_moves_are_counted_once(
 def test_what_was_before_this_controller_is_shown_but_not_counted(
     leader: Controller, store: FakeStore, clock: FakeClock, world: World
 ) -> None:
-    leader.decide("operator", application=APP)
+    decide(leader)
     clock.sleep(1)
     other = Shown(controller(store, clock, name="b"), store, clock)
     assert len(other.view().decisions) == 1
@@ -170,16 +184,15 @@ def test_without_redis_the_last_figures_stay_for_a_minute(shown: Shown, store: F
 
 
 def test_drains_are_shown(shown: Shown, world: World) -> None:
-    shown.controller.drain("127.0.0.2", user="me", reason="why", remove=False, patience=60.0)
+    order(shown.controller, Drain(nodes=["127.0.0.2"], deadline=60.0), reason="why")
     (drain,) = shown.view().drains
     assert (drain.node, drain.state, drain.partitions, drain.executors) == ("127.0.0.2", "draining", 6, ("0",))
     assert msgspec.convert(msgspec.to_builtins(drain), type(drain)) == drain
-    assert isinstance(Drain(node="x", since=0), Drain)
 
 
 def test_plans_that_wait_are_shown(shown: Shown, store: FakeStore, clock: FakeClock) -> None:
-    plan = PendingPlan(
-        pending="wait-1",
+    plan = ScheduledPlan(
+        scheduled_plan="plan-1",
         at=clock(),
         application=APP,
         begin=clock() + 60,
@@ -188,10 +201,14 @@ def test_plans_that_wait_are_shown(shown: Shown, store: FakeStore, clock: FakeCl
         plan="{}",
         moves=3,
     )
-    store.put(keys.PENDING, "", EnvelopeFactory("default", "test", clock).envelope(PendingPlans(plans=[plan]), ttl=600))
-    (waiting,) = shown.view().waiting
-    assert waiting.pending == "wait-1"
-    assert "02:00-03:00" in waiting.sentence
+    store.put(
+        keys.SCHEDULED_PLANS,
+        "",
+        EnvelopeFactory("default", "test", clock).envelope(ScheduledPlans(plans=[plan]), ttl=600),
+    )
+    (scheduled,) = shown.view().scheduled_plans
+    assert scheduled.scheduled_plan == "plan-1"
+    assert "02:00-03:00" in scheduled.sentence
 
 
 def test_one_odd_application_hides_no_other(

@@ -62,7 +62,7 @@ def sample(now: float, step: int = 0) -> ControllerView:
         redis_round_trip=0.0004,
         read_at=now,
         applications=(_application(held, landed, step),),
-        migrations=_migrations(now, landed),
+        migrations=_migrations(landed),
         drains=(_drain(now, held),),
         decisions=_decisions(now),
         version="sample",
@@ -236,11 +236,11 @@ def _drain(now: float, held: dict[tuple[str, int], int]) -> DrainStatus:
     )
 
 
-def _migrations(now: float, landed: int) -> tuple[MigrationStatus, ...]:
+def _migrations(landed: int) -> tuple[MigrationStatus, ...]:
     if landed == _MOVED:
         return ()
     sentence = f"{landed} of {_MOVED} moves have landed"
-    return (MigrationStatus(_APPLICATION, "20260301-101500-4f2a", now - 42, _MOVED, landed, 0, sentence),)
+    return (MigrationStatus(_APPLICATION, "20260301-101500-4f2a", _MOVED, landed, 0, sentence),)
 
 
 def _decisions(now: float) -> tuple[DecisionView, ...]:

@@ -145,10 +145,10 @@ def test_moves_decisions_refusals_and_drains_are_told_with_their_numbers():
 
 
 def test_plans_that_wait_are_told_as_text():
-    plan = ScheduledPlanStatus("wait-1", NOW, "app", NOW, NOW, "", 1, "", "", False, "of <b>ada</b> at 02:00")
-    view = dataclasses.replace(sample.sample(NOW), drains=(), waiting=(plan,) * 30)
+    plan = ScheduledPlanStatus("plan-1", NOW, "app", NOW, NOW, "", 1, "", "", False, "of <b>ada</b> at 02:00")
+    view = dataclasses.replace(sample.sample(NOW), drains=(), scheduled_plans=(plan,) * 30)
     text = shown(view).text
-    assert text.count("Saved plan wait-1: of <b>ada</b> at 02:00") == 20
+    assert text.count("Scheduled plan plan-1: of <b>ada</b> at 02:00") == 20
     assert "No node is drained." in text
 
 

@@ -15,7 +15,7 @@ from rechannel.migration.moves import Move
 from rechannel.migration.spark.gateway import SparkCallError
 from rechannel.monitors.spark.task_table import TaskTable
 from rechannel.wire.codes import MoveState
-from rechannel.wire.messages import DesiredMove, Drain, ExecutorInfo
+from rechannel.wire.messages import DesiredMove, DrainedNode, ExecutorInfo
 
 
 class FakeCluster:
@@ -92,8 +92,8 @@ def info(name: str, host: str, added: float = 0.0) -> ExecutorInfo:
     return ExecutorInfo(executor=name, host=host, cores=1, added=added)
 
 
-def drained(node: str, *, remove: bool = True, deadline: float = 0.0) -> dict[str, Drain]:
-    return {node: Drain(node=node, since=10.0, remove=remove, deadline=deadline)}
+def drained(node: str, *, remove: bool = True, deadline: float = 0.0) -> dict[str, DrainedNode]:
+    return {node: DrainedNode(node=node, since=10.0, remove=remove, deadline=deadline)}
 
 
 def inputs(cluster: FakeCluster, drains, holders=(), batches=None, quiet=()) -> ReleaseInputs:

@@ -1,0 +1,181 @@
+"""State of a cluster under one leader: its applications, and what is done for all of them.
+
+The controller's lock has to be held. Everything is written through the leader's fenced store, so nothing is written
+once another controller leads.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterable
+
+import structlog
+
+from rechannel.daemon.control.application import FORGOTTEN_AFTER, Application, ControllerServices
+from rechannel.daemon.control.decision_log import LoggedDecision, read_decision_log
+from rechannel.wire import keys
+from rechannel.wire.codes import Outcome, Trigger
+from rechannel.wire.messages import ControllerState, LinkReport, Refusal, ScheduledPlan
+from rechannel.wire.redis.errors import StoreError
+
+
+class ClusterState:
+    """The applications of one cluster, as its leader knows them.
+
+    ``next_decision``: time of the next periodic decision.
+    """
+
+    def __init__(self, services: ControllerServices) -> None:
+        context = services.context
+        self.services = services
+        self.next_decision = context.clock.wall() + context.settings.reschedule.timeout
+        self._context = context
+        self._clock = context.clock
+        self._applications: dict[str, Application] = {}
+        self._followed_at = self._clock.steady()
+        self._log = structlog.get_logger("rechannel.controller")
+
+    # -- applications --
+
+    def application(self, name: str) -> Application:
+        """Return the state of an application, new if it is not known."""
+        app = self._applications.get(name)
+        if app is None:
+            app = self._applications[name] = Application(name, self.services)
+        return app
+
+    def applications(self) -> list[Application]:
+        """Return all applications, with a report or not, by name."""
+        return [app for _, app in sorted(self._applications.items())]
+
+    def migrating(self) -> list[Application]:
+        """Return the applications whose migration is running, by name."""
+        return [app for app in self.applications() if app.migrations.running is not None]
+
+    def mark_heard(self, names: Iterable[str]) -> None:
+        """Note which applications report, and forget those that were silent for long."""
+        now = self._clock.steady()
+        for name in names:
+            self.application(name).last_heard = now
+        for name in [name for name, app in self._applications.items() if now - app.last_heard >= FORGOTTEN_AFTER]:
+            del self._applications[name]
+
+    def for_each(self, names: Iterable[str], act: Callable[[Application], object]) -> None:
+        """Act on applications; what fails for one is logged and never stops the others."""
+        for app in [self.application(name) for name in names]:
+            try:
+                act(app)
+            except StoreError:
+                raise
+            except Exception:  # noqa: BLE001 one application's odd figures must not leave the others without a leader
+                if app.complaints.allows(self._clock.steady()):
+                    self._log.exception("application-failed", application=app.name)
+
+    # -- begin and end of a lead --
+
+    def stand_by(self) -> None:
+        """Drop what another leader has now."""
+        if any(app.migrations.examined or app.migrations.running for app in self._applications.values()):
+            self._log.warning("lead-lost", leader=self._context.lead.holder, epoch=self._context.lead.epoch)
+        self._context.restored = False
+        for app in self._applications.values():
+            app.reset()
+        self.services.plans.reset()
+        self.services.estimator.reset()
+
+    def restore(self, reports: dict[str, LinkReport]) -> None:
+        """Take over the applications not examined yet, all of them at the begin of a lead."""
+        first = not self._context.restored
+        if first:
+            for app in self._applications.values():
+                app.migrations.examined = False
+        names = sorted(name for name in reports if not self.application(name).migrations.examined)
+        if not names and not first:
+            return
+        log = read_decision_log(self._context.store)
+        if first:
+            self.mark_heard(name for name, _ in log)  # they may report again
+            self._restore_log(log)
+        paused = self.services.orders.restore({name: reports[name] for name in names})
+        if paused and not self._context.lead.paused:
+            self._context.lead.pause(True)
+        for name, decision in log:
+            if decision.outcome == Outcome.APPLIED:
+                self.application(name).migrations.note_applied(decision)
+        self.for_each(names, lambda app: app.migrations.restore(reports[app.name]))
+        self.for_each(names, lambda app: app.restore_rollback(log))
+        self._context.restored = True
+
+    def _restore_log(self, log: list[LoggedDecision]) -> None:
+        for app in self._applications.values() if log else ():  # an empty log means that Redis was emptied
+            app.guard.clear()
+        for name, decision in log:
+            self.application(name).guard.record(decision)
+        self.services.plans.restore(decision for _, decision in log)
+
+    # -- migrations and scheduled plans --
+
+    def follow_migrations(self) -> bool:
+        """Renew running migrations, and close scheduled plans whose window has passed.
+
+        Returns False if this controller may not act.
+        """
+        if not self._context.can_act:
+            return False
+        if any(app.migrations.running or app.rollback for app in self._applications.values()):
+            self.services.collector.refresh()
+        now = self._clock.steady()
+        silence, self._followed_at = now - self._followed_at, now
+        if silence > 3 * self._context.settings.controller.observe:  # Redis was away, and no link could be heard
+            for app in self.migrating():
+                app.migrations.extend_deadline(silence)
+        self.for_each([app.name for app in self.migrating()], Application.follow)
+        plans = self.services.plans
+        plans.remove_settled()
+        for plan, refusal in plans.expired(self._clock.wall()):
+            self.close_scheduled_plan(plan, refusal, plan.user, plan.reason)
+        plans.publish()
+        return True
+
+    def close_scheduled_plan(self, plan: ScheduledPlan, refusal: Refusal, user: str, reason: str) -> None:
+        """Publish the last word on a plan, once, and only then remove it.
+
+        Parameters
+        ----------
+        plan, refusal
+            The plan, and why it is not carried out.
+        user, reason
+            Who ended it and why; of a plan whose window has passed, who scheduled it.
+        """
+        plans, name = self.services.plans, plan.scheduled_plan
+        if name not in plans.settled:
+            app = self.application(plan.application)
+            request = dataclasses.replace(app.new_request(Trigger.SCHEDULED, reason), user=user, scheduled_plan=name)
+            app.refuse(request, refusal)
+            plans.settled[name] = refusal.law
+        plans.remove(name)
+
+    # -- description --
+
+    def publish_state(self) -> None:
+        """Publish what the leader is doing, for as long as its lease lasts."""
+        context, lead = self._context, self._context.lead
+        sentences = {name: self.application(name).sentence for name in self.services.collector.reports}
+        state = ControllerState(
+            leader=lead.name,
+            since=lead.since,
+            epoch=lead.epoch,
+            paused=lead.paused,
+            mode=context.settings.reschedule.mode,
+            next_decision=self.next_decision,
+            last_sentence=self.services.last_sentence,
+            applications={name: sentence for name, sentence in sentences.items() if sentence},
+        )
+        # It expires with the lease: a valid state means that somebody leads.
+        context.store.put(keys.STATE, "", context.envelope(state, ttl=context.settings.controller.lease))
+
+    def report_order(self, sentence: str) -> str:
+        """Publish the sentence about an order as the last event; returns it."""
+        self.services.last_sentence = sentence
+        self.publish_state()
+        return sentence

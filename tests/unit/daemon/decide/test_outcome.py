@@ -1,0 +1,143 @@
+"""Outcome of a migration: a row for each branch of its measurement."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import msgspec
+import pytest
+
+from rechannel.daemon.decide.outcome import measure_outcome
+from rechannel.wire.codes import MoveReason, MoveState
+from rechannel.wire.measurements import BatchReport
+from rechannel.wire.messages import Decision, DesiredMove, ExecutorLoad, LinkReport, MigrationPrice, MoveTransition
+from unit.daemon.fakes import CONFIG, NOW, QUERY, a_decision, query, report, transition
+from unit.daemon.model.builders import messages
+
+OTHER = "q2"
+PRICE = MigrationPrice(
+    steps=2,
+    bytes=0,
+    pause=0,
+    seconds=0,
+    total=10,
+    batch_before={QUERY: 5.0},
+    peak={},
+    batch_after={QUERY: 4.0},
+    overhead=0,
+    load_rate=1,
+    recent_batches={QUERY: (5.0, 400), OTHER: (5.0, 400)},
+)
+SUPERSEDED, DEADLINE = MoveReason.SUPERSEDED, MoveReason.DEADLINE
+
+
+def batches(
+    seconds: float, *, name: str = QUERY, first: int = 12, count: int = 5, rows: int = 400
+) -> list[BatchReport]:
+    return [
+        BatchReport(query=name, batch=number, start=NOW, end=NOW + seconds, input_rows=rows, stages=[])
+        for number in range(first, first + count)
+    ]
+
+
+def move(number: int) -> DesiredMove:
+    name = QUERY if number < 2 else OTHER
+    return DesiredMove(move=f"d.{number}", query=name, stage=0, partition=number, source="0", target="1", step=number)
+
+
+def decision(moves: int, price: MigrationPrice | None, executors: str) -> Decision:
+    load = dict.fromkeys(["arrival_before", "arrival_after", "service_before"], 1.0)
+    load |= dict.fromkeys(["utilization_before", "utilization_after"], 0.5)
+    return a_decision(
+        outcome="applied",
+        moves=[move(number) for number in range(moves)],
+        executors=[
+            ExecutorLoad(executor=name, node=name, partitions_before=3, partitions_after=3, **load)
+            for name in executors
+        ],
+        price=price,
+        runs={QUERY: "run-1", OTHER: "run-1"},
+    )
+
+
+@dataclass(frozen=True)
+class Case:
+    """Two moves that land in the batches 10 and 11, and what is different about them.
+
+    ``lines``: reason for which each move was abandoned, "" for one that landed; ``age``: seconds since the landing.
+    """
+
+    expected: tuple[str, str] | None
+    batches: list[BatchReport] = field(default_factory=lambda: batches(4.0))
+    lines: tuple[str, ...] = ("", "")
+    age: float = 30.0
+    run: str = "run-1"
+    executors: str = "0123"
+    price: MigrationPrice | None = PRICE
+    moves: int = 2
+
+    def journal(self) -> list[MoveTransition]:
+        return [
+            transition(
+                move(number),
+                decision="d",
+                batch=-1 if reason else 10 + number,
+                before=MoveState.STEERED,
+                after=MoveState.ABANDONED if reason else MoveState.DRAINED,
+                reason=reason or MoveReason.LANDED,
+            )
+            for number, reason in enumerate(self.lines)
+        ]
+
+    def link(self) -> LinkReport:
+        return report([query("0011", run=self.run), query("0011", OTHER)])
+
+
+def priced(**changes: object) -> MigrationPrice:
+    return msgspec.structs.replace(PRICE, **changes)
+
+
+LATE = 601.0  # seconds, after which nothing is waited for
+OLD = priced(batch_after={QUERY: 3.0})
+UNKNOWN = ("not-judged", "are not known any more")
+CASES = {
+    "batches are to come": Case(None, batches(4.0, count=4)),
+    "lines of the journal are to come": Case(None, lines=("",)),
+    "too few batches came": Case(("not-judged", "had 4 batches since, 5 are needed"), batches(4.0, count=4), age=LATE),
+    "released while idle": Case(("kept", "1 of 2 moves landed"), lines=("",), age=LATE),
+    "nothing landed": Case(("not-judged", "no partition landed"), lines=(DEADLINE, DEADLINE)),
+    "no line came": Case(("not-judged", "no partition landed"), lines=(), age=LATE),
+    "stopped": Case(("not-judged", "it was ended before all had landed"), lines=("", SUPERSEDED)),
+    "other executors": Case(("not-judged", "the executors changed meanwhile"), executors="012"),
+    "another run": Case(("not-judged", "started again meanwhile"), run="run-2"),
+    "batches were lost": Case(UNKNOWN, batches(9.0, first=40)),
+    "batches before are unknown": Case(UNKNOWN, price=priced(recent_batches={})),
+    "no price": Case(UNKNOWN, price=None),
+    "another load": Case(("not-judged", "changed meanwhile: 400 → 600"), batches(9.0, rows=600)),
+    "as predicted": Case(("kept", "2 of 2 moves landed in 0.0 s (predicted 10.0); batch of q1 5.00 → 4.00 s")),
+    # 5 s before, of which a tenth is noise; 3 s were predicted.
+    "faster than before": Case(("kept", ""), batches(4.9), price=OLD),
+    "within noise of before": Case(("kept", ""), batches(5.4), price=OLD),
+    "longer than predicted and before": Case(("regressed", "last 87% longer than predicted"), batches(5.6), price=OLD),
+    "longer, but no longer than predicted": Case(("kept", ""), batches(5.9), price=priced(batch_after={QUERY: 5.0})),
+    "in part, against the batches before": Case(("kept", ""), batches(5.9), lines=("", DEADLINE), price=OLD),
+    "in part, and longer than before": Case(("regressed", "40% longer"), batches(7.0), lines=("", DEADLINE)),
+    "one of two queries is judged": Case(
+        ("regressed", f"batches of {OTHER}"),
+        [*batches(9.0, first=40), *batches(9.0, name=OTHER, first=13)],
+        lines=("", "", ""),
+        moves=3,
+    ),
+}
+
+
+@pytest.mark.parametrize("case", CASES.values(), ids=CASES)
+def test_the_outcome_of_a_migration(case: Case) -> None:
+    made = decision(case.moves, case.price, case.executors)
+    result = measure_outcome(made, case.journal(), messages(case.link(), case.batches), CONFIG, NOW + case.age)
+    if case.expected is None:
+        assert result is None
+        return
+    verdict, phrase = case.expected
+    assert (result.verdict, phrase in result.sentence) == (verdict, True), result.sentence
+    assert result.landed == case.lines.count("")
