@@ -78,9 +78,7 @@ class ExecutorAdded(msgspec.Struct, frozen=True):
 class ExecutorRemoved(msgspec.Struct, frozen=True):
     """An executor is gone."""
 
-    executor: str
-    reason: str
-    at: float
+    executor: str = msgspec.field(name="Executor ID")
 
 
 class QueryProgressed(msgspec.Struct, frozen=True):
@@ -96,14 +94,12 @@ class QueryProgressed(msgspec.Struct, frozen=True):
 class QueryTerminated(msgspec.Struct, frozen=True):
     """A run of a query is over."""
 
-    query: str
-    run: str
+    query: str = msgspec.field(name="id")
+    run: str = msgspec.field(name="runId")
 
 
 class ApplicationEnded(msgspec.Struct, frozen=True):
     """The application has ended."""
-
-    at: float
 
 
 Event: TypeAlias = (
@@ -143,7 +139,7 @@ class _Stage(_Json, frozen=True, kw_only=True):
     attempt: int = msgspec.field(name="Stage Attempt ID", default=0)
     tasks: int = msgspec.field(name="Number of Tasks", default=0)
     rdds: list[_Rdd] = msgspec.field(name="RDD Info", default_factory=list)
-    parents: list[int] = msgspec.field(name="Parent IDs", default_factory=list)
+    parents: tuple[int, ...] = msgspec.field(name="Parent IDs", default=())
     failure: str = msgspec.field(name="Failure Reason", default="")
     accumulables: list[_Accumulable] = msgspec.field(name="Accumulables", default_factory=list)
 
@@ -226,12 +222,6 @@ class _ExecutorAdded(_Json, frozen=True, kw_only=True):
     info: _ExecutorInfo = msgspec.field(name="Executor Info", default_factory=_ExecutorInfo)
 
 
-class _ExecutorRemoved(_Json, frozen=True, kw_only=True):
-    time: int = msgspec.field(name="Timestamp", default=0)
-    executor: str = msgspec.field(name="Executor ID")
-    reason: str = msgspec.field(name="Removed Reason", default="")
-
-
 class _Source(_Json, frozen=True, kw_only=True):
     rows: int = msgspec.field(name="numInputRows", default=0)
 
@@ -248,26 +238,17 @@ class _ProgressEvent(_Json, frozen=True, kw_only=True):
     progress: _Progress
 
 
-class _Terminated(_Json, frozen=True, kw_only=True):
-    id: str
-    run: str = msgspec.field(name="runId")
-
-
-class _ApplicationEnd(_Json, frozen=True, kw_only=True):
-    time: int = msgspec.field(name="Timestamp", default=0)
-
-
 _STREAMING = "org.apache.spark.sql.streaming.StreamingQueryListener$"
-_SHAPES: dict[str, type[_Json]] = {
+_SHAPES: dict[str, type[msgspec.Struct]] = {
     "SparkListenerJobStart": _JobStart,
     "SparkListenerJobEnd": _JobEnd,
     "SparkListenerStageCompleted": _StageEnd,
     "SparkListenerTaskEnd": _TaskEnd,
     "SparkListenerExecutorAdded": _ExecutorAdded,
-    "SparkListenerExecutorRemoved": _ExecutorRemoved,
+    "SparkListenerExecutorRemoved": ExecutorRemoved,
     _STREAMING + "QueryProgressEvent": _ProgressEvent,
-    _STREAMING + "QueryTerminatedEvent": _Terminated,
-    "SparkListenerApplicationEnd": _ApplicationEnd,
+    _STREAMING + "QueryTerminatedEvent": QueryTerminated,
+    "SparkListenerApplicationEnd": ApplicationEnded,
 }
 _DECODERS = {kind: msgspec.json.Decoder(shape) for kind, shape in _SHAPES.items()}
 _OPENED_STATE = "number of state store instances"
@@ -312,8 +293,6 @@ def _event(data: object) -> Event | None:
             return StageEnded(data.info.stage, data.info.attempt, data.info.failure, ids, data.info.tasks)
         case _ExecutorAdded():
             return ExecutorAdded(data.executor, data.info.host, data.info.cores, data.time / 1000)
-        case _ExecutorRemoved():
-            return ExecutorRemoved(data.executor, data.reason, data.time / 1000)
         case _ProgressEvent():
             progress = data.progress
             return QueryProgressed(
@@ -323,10 +302,8 @@ def _event(data: object) -> Event | None:
                 sum(source.rows for source in progress.sources),
                 progress.durations.get("triggerExecution", 0) / 1000,
             )
-        case _Terminated():
-            return QueryTerminated(data.id, data.run)
-        case _ApplicationEnd():
-            return ApplicationEnded(data.time / 1000)
+        case ExecutorRemoved() | QueryTerminated() | ApplicationEnded():
+            return data
     return None
 
 
@@ -340,12 +317,7 @@ def _job_started(data: _JobStart) -> JobStarted:
         int(batch),
         data.time / 1000,
         tuple(
-            StageInfo(
-                stage.stage,
-                tuple(stage.parents),
-                stage.tasks,
-                any(rdd.name in STATE_RDDS for rdd in stage.rdds),
-            )
+            StageInfo(stage.stage, stage.parents, stage.tasks, any(rdd.name in STATE_RDDS for rdd in stage.rdds))
             for stage in data.stages
         ),
     )

@@ -62,31 +62,15 @@ class PartitionMoved:
 
 
 @dataclass(frozen=True)
-class QueryIdle:
-    """The last running job of a query ended."""
-
-    query: str
-    run: str
-    batch: int
-
-
-@dataclass(frozen=True)
 class QueryBusy:
     """A job of the query began."""
 
     query: str
     run: str
-    batch: int
 
 
 Notice = (
-    StatefulStageFinished
-    | BatchDone
-    | PartitionMoved
-    | QueryIdle
-    | QueryBusy
-    | events.ExecutorRemoved
-    | events.QueryTerminated
+    StatefulStageFinished | BatchDone | PartitionMoved | QueryBusy | events.ExecutorRemoved | events.QueryTerminated
 )
 
 
@@ -202,7 +186,7 @@ class TaskTable:
         for batch in unfinished[: -_MAX_UNFINISHED + 1]:
             del self._batches[event.query, batch]
         self._batches.setdefault((event.query, event.batch), _Batch(start=event.at))
-        return [QueryBusy(event.query, event.run, event.batch)]
+        return [QueryBusy(event.query, event.run)]
 
     def _job_ended(self, event: events.JobEnded) -> list[Notice]:
         job = self._jobs.get(event.job)
@@ -223,10 +207,7 @@ class TaskTable:
         batch = self._batches.get((started.query, started.batch))
         if batch is not None:
             batch.end = event.at
-        running = self._running.get(started.query, set())
-        running.discard(event.job)
-        if not running and self.is_quiet(started.query):
-            notices.append(QueryIdle(started.query, started.run, started.batch))
+        self._running.get(started.query, set()).discard(event.job)
         return notices
 
     def _task_ended(self, event: events.TaskEnded) -> list[Notice]:

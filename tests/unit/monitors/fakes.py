@@ -7,7 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from rechannel.monitors.node.inotify import DirectoryWatch
 from rechannel.monitors.node.processes import Executor, ProcessDeniedError, ProcessGoneError, Usage
+from rechannel.monitors.node.shuffle import ShuffleReader
 
 START = 1_000_000.0  # a multiple of every window length used here
 
@@ -30,6 +32,21 @@ class FakeClock:
     def pass_time(self, seconds: float) -> None:
         self.now += seconds
         self.steady += seconds
+
+
+class NoWatch(DirectoryWatch):
+    """A system without inotify: directories are listed."""
+
+    def watch(self, path: str) -> bool:
+        return False
+
+
+def listing_reader(budget: int = 5_000) -> ShuffleReader:
+    return ShuffleReader(NoWatch(), wall=lambda: START, budget=budget)
+
+
+def reasons(reader: ShuffleReader) -> dict[str, int]:
+    return {reason: count for reason, count in reader.skipped.items() if "cannot be watched" not in reason}
 
 
 @dataclass

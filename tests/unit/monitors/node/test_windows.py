@@ -100,7 +100,7 @@ def test_a_counter_that_goes_back_grows_by_nothing_and_is_counted() -> None:
     window = windower.close()
     assert window is not None
     assert window.growth == {"a": 0.0}
-    assert windower.pop_skipped() == {WENT_BACK: 1}
+    assert windower.skipped == {WENT_BACK: 1}
 
 
 @pytest.mark.parametrize("jump", [-3600.0, -6.0, 6.0, 3600.0])
@@ -110,7 +110,7 @@ def test_a_jump_of_the_wall_clock_drops_the_window_and_is_counted(jump: float) -
     _run(windower, clock, 3)
     clock.now += jump
     assert _run(windower, clock, 1) == []
-    assert windower.pop_skipped() == {CLOCK_JUMPED: 1}
+    assert windower.skipped == {CLOCK_JUMPED: 1}
     later = _run(windower, clock, 12)
     assert later[0].start == START + 3 + jump
     assert later[1].complete == 1.0
@@ -128,7 +128,7 @@ def test_a_small_step_of_the_wall_clock_loses_no_growth(step: float) -> None:
     assert last is not None
     assert sum(window.growth["a"] for window in [*closed, last]) == pytest.approx(20.0)
     assert all(window.growth["a"] >= 0 and window.end > window.start for window in closed)
-    assert windower.pop_skipped() == {}
+    assert windower.skipped == {}
 
 
 def test_the_steps_of_a_window_add_up_to_it_and_end_where_samples_were_taken() -> None:
@@ -149,7 +149,7 @@ def test_no_window_tells_a_rate_that_a_step_of_the_wall_clock_made(step: float) 
     clock.now += step
     closed += _run(windower, clock, 13)
     assert all(window.growth["a"] == pytest.approx(window.end - window.start) for window in closed)
-    assert windower.pop_skipped() == {CLOCK_JUMPED: 1}
+    assert windower.skipped == {CLOCK_JUMPED: 1}
 
 
 def test_windows_that_passed_without_a_sample_are_dropped_and_counted() -> None:
@@ -161,7 +161,7 @@ def test_windows_that_passed_without_a_sample_are_dropped_and_counted() -> None:
     assert window is not None
     assert (window.end, window.complete) == (START + 5, 0.6)
     assert window.growth["a"] == pytest.approx(5.0)
-    assert windower.pop_skipped() == {PAUSED: 3}
+    assert windower.skipped == {PAUSED: 3}
 
 
 def test_nothing_seen_gives_no_last_window() -> None:
