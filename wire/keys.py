@@ -166,29 +166,7 @@ REPLY = KeyRule(
     "the answer, under an id that only the requester knows",
 )
 
-TABLE = (
-    WINDOWS,
-    EVIDENCE,
-    APPLICATIONS,
-    REPORT,
-    BATCHES,
-    JOURNAL,
-    DESIRED,
-    DECISIONS,
-    APPLIED,
-    OUTCOMES,
-    LEASE,
-    EPOCH,
-    STATE,
-    ORDERS,
-    PENDING,
-    PLACEMENT,
-    PAUSED,
-    QUESTIONS,
-    REQUESTS,
-    CLAIM,
-    REPLY,
-)
+TABLE = tuple(rule for rule in vars().values() if isinstance(rule, KeyRule))
 
 
 class Keys:

@@ -42,22 +42,7 @@ SHUFFLED = MetricDefinition(
 OUTPUTS = MetricDefinition("rechannel_agent_map_outputs_total", "Map outputs of an executor that were read", _EXECUTOR)
 SKIPPED = MetricDefinition("rechannel_agent_skipped_total", "What was not measured, by reason", ("reason",))
 
-TABLE = (
-    BUILD,
-    REDIS_UP,
-    WAITING,
-    WINDOWS,
-    LAST_WINDOW,
-    NODE_CPU,
-    NODE_MEMORY,
-    NODE_USED,
-    CPU,
-    MEMORY,
-    WORKERS,
-    SHUFFLED,
-    OUTPUTS,
-    SKIPPED,
-)
+TABLE = tuple(item for item in vars().values() if isinstance(item, MetricDefinition))
 
 
 class EndpointError(RuntimeError):
