@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import socket
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -424,3 +425,13 @@ def section_class(name: str) -> type[Any]:
     """Return the class of a section."""
     kind: type[Any] = get_type_hints(Settings)[name]
     return kind
+
+
+def fields() -> dict[str, dataclasses.Field[Any]]:
+    """Return every setting except parameters of policies, by a name such as ``gate.min_gain``."""
+    return {
+        f"{section.name}.{item.name}": item
+        for section in dataclasses.fields(Settings)
+        if section.name != POLICIES
+        for item in dataclasses.fields(section_class(section.name))
+    }

@@ -73,8 +73,8 @@ class QueryState(msgspec.Struct, frozen=True, kw_only=True):
     interval: BoundedFloat = 0.0  # seconds from one trigger to the next; 0: immediately, or unknown
 
 
-class MoveView(msgspec.Struct, frozen=True, kw_only=True):
-    """A move and its state."""
+class _Move(msgspec.Struct, frozen=True, kw_only=True):
+    """A partition that moves from ``source`` to ``target``; moves of a lower step come first."""
 
     move: str
     query: str
@@ -83,6 +83,11 @@ class MoveView(msgspec.Struct, frozen=True, kw_only=True):
     source: str
     target: str
     step: Int53
+
+
+class MoveView(_Move, frozen=True, kw_only=True):
+    """A move and its state."""
+
     state: str
     reason: str = ""
     missed_batches: Int53 = 0
@@ -146,16 +151,9 @@ class LinkReport(Body, frozen=True, tag="link-report", kw_only=True):
     environment: Labels = {}  # versions of the link and of Python, and the Spark settings in use
 
 
-class DesiredMove(msgspec.Struct, frozen=True, kw_only=True):
-    """A partition to move to ``target``; moves of a lower step come first."""
+class DesiredMove(_Move, frozen=True, kw_only=True):
+    """A move that the controller wants."""
 
-    move: str
-    query: str
-    stage: Int53
-    partition: Int53
-    source: str
-    target: str
-    step: Int53
     bytes: BoundedFloat = 0.0  # size of the state and the changes after its snapshot, as far as known
 
 
@@ -171,17 +169,10 @@ class DesiredPlacement(Body, frozen=True, tag="desired-placement", kw_only=True)
     hold: bool = False
 
 
-class MoveTransition(Body, frozen=True, tag="move-transition", kw_only=True):
+class MoveTransition(Body, _Move, frozen=True, tag="move-transition", kw_only=True):
     """A line of the journal of moves, written by the link."""
 
-    move: str
     decision: str
-    query: str
-    stage: Int53
-    partition: Int53
-    source: str
-    target: str
-    step: Int53
     before: str
     after: str
     reason: str

@@ -87,8 +87,8 @@ def test_live_fields_are_taken_over_and_logged_one_by_one(daemon):
     assert taken == daemon.file
     assert [(line["field"], line["before"], line["after"]) for line in lines if line["event"] == "setting-taken"] == [
         ("reschedule.mode", "observe", "apply"),
-        ("policies.adaptive.mode", None, "light"),
         ("gate.cooldown", 300.0, 5.0),
+        ("policies.adaptive.mode", None, "light"),
     ]
     assert lines[-1] == {
         "event": "configuration-read-again",

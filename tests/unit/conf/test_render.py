@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from rechannel.conf import render
+from rechannel.conf.settings import fields
 
 DOCUMENT = Path(__file__).parents[3] / "docs" / "configuration.md"
 
@@ -18,7 +19,7 @@ def test_the_document_is_not_stale():
 
 def test_every_setting_has_a_row():
     rows = [line for line in render.to_markdown().splitlines() if line.startswith("| `")]
-    assert [row.split("`")[1] for row in rows] == [name.partition(".")[2] for name in render.fields()]
+    assert [row.split("`")[1] for row in rows] == [name.partition(".")[2] for name in fields()]
     assert all(row.count(" | ") == 4 or "\\|" in row for row in rows)
 
 

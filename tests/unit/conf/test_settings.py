@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from rechannel.conf.loader import load
-from rechannel.conf.render import fields
-from rechannel.conf.settings import SettingsError
+from rechannel.conf.settings import SettingsError, fields
 
 
 def test_every_mistake_is_found_at_once(tmp_path):
