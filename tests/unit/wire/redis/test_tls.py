@@ -6,8 +6,7 @@ import ssl
 
 import pytest
 
-from rechannel.conf.loader import load
-from rechannel.conf.settings import RedisSettings, SettingsError
+from rechannel.conf.settings import RedisSettings
 from rechannel.wire.redis import tls
 
 
@@ -20,29 +19,9 @@ def test_a_secret_is_sent_and_not_shown(tmp_path):
         assert "hunter2" not in shown
 
 
-@pytest.mark.parametrize(
-    ("environment", "phrase"),
-    [
-        ({"TLS_CA_FILE": "/ca"}, "redis.tls_ca_file: is set, but redis.url is no rediss://"),
-        ({"URL": "rediss://h", "TLS_KEY_FILE": "/k"}, "set both, or neither"),
-        ({"URL": "rediss://h", "TLS_CERTIFICATE_FILE": "/c"}, "set both, or neither"),
-        ({"URL": "rediss://h?ssl_cert_reqs=none"}, "TLS is set by redis.tls_ca_file"),
-        ({"URL": "rediss://h?ssl_check_hostname="}, "TLS is set by redis.tls_ca_file"),
-        ({"URL": "rediss://joe:hunter2@h"}, "holds a password"),
-        ({"URL": "rediss:/joe:hunter2@h"}, "'…@h' does not fit; write redis://"),
-    ],
-)
-def test_settings_that_cannot_be(environment, phrase):
-    with pytest.raises(SettingsError) as caught:
-        load(None, {f"RECHANNEL_REDIS__{name}": value for name, value in environment.items()})
-    assert phrase in str(caught.value)
-    assert "hunter2" not in str(caught.value)
-
-
 def test_sentinels_are_asked_by_tls_where_a_ca_is_named():
-    result = load(None, {"RECHANNEL_REDIS__URL": "sentinel://h:1/0?service=m", "RECHANNEL_REDIS__TLS_CA_FILE": "/ca"})
     with pytest.raises(tls.CredentialFileError, match=r"redis\.tls_ca_file: /ca cannot be read"):
-        tls.connection_options(result.redis)
+        tls.connection_options(RedisSettings(url="sentinel://h:1/0?service=m", tls_ca_file="/ca"))
     assert "ssl" not in tls.connection_options(RedisSettings(url="sentinel://h:1/0?service=m"))
 
 
