@@ -1,8 +1,8 @@
-"""Whatever stands in Redis: nothing crashes on it, nothing is steered by it that was not signed, nothing grows by it.
+"""Hostile content of Redis: nothing crashes on it, only signed messages steer, and memory stays bounded.
 
-Valid messages of every kind are taken and spoiled: other types, huge and negative numbers, NaN, deep nesting, huge and
-odd text, missing and doubled parts, other application, epoch, sequence, expiry and signature. The controller must not
-even need its catch-alls: a job that failed, or an application that did, is a failure here.
+Valid messages of every kind are altered: other types, huge and negative numbers, NaN, deep nesting, huge and odd text,
+missing and doubled parts, other application, epoch, sequence, expiry and signature. The controller must not even need
+its catch-alls: a failed job or application is a failure here.
 """
 
 from __future__ import annotations
@@ -64,6 +64,7 @@ from rechannel.wire.messages import (
 from rechannel.wire.signing import Signer
 from unit.daemon import fakes
 from unit.daemon.fakes import APP, CONFIG, NOW, QUERY, SIGNER, VERIFIER, FakeClock, FakeStore, World, clocks, controller
+from unit.wire.samples import sample
 
 FUZZ = settings(
     max_examples=int(os.environ.get("RECHANNEL_FUZZ", "25")),
@@ -76,58 +77,15 @@ PLACEMENT = list("000000112233")
 
 # -- a valid message of every kind, and how it is spoiled --
 
-PRICE = MigrationPrice(
-    steps=1,
-    bytes=1e6,
-    pause=0.5,
-    seconds=1.0,
-    total=10.0,
-    batch_before={QUERY: 5.0},
-    peak={QUERY: 6.0},
-    batch_after={QUERY: 4.0},
-    overhead=0.1,
-    load_rate=1e8,
-)
+PRICE = sample(MigrationPrice, batch_before={QUERY: 5.0}, peak={QUERY: 6.0}, batch_after={QUERY: 4.0}, load_rate=1e8)
 MOVE = DesiredMove(move="d.0", query=QUERY, stage=0, partition=0, source="0", target="1", step=0, bytes=10.0)
-LINE = MoveTransition(
-    move="d.0",
-    decision="d",
-    query=QUERY,
-    stage=0,
-    partition=0,
-    source="0",
-    target="1",
-    step=0,
-    before="steered",
-    after="drained",
-    reason="landed",
-    evidence="batch 7",
-    batch=7,
-    at=NOW - 5,
-)
-DECISION = Decision(
-    decision="d",
+LINE = sample(MoveTransition, query=QUERY, stage=0, partition=0, before="steered", after="drained", at=NOW - 5)
+DECISION = sample(
+    Decision,
     at=NOW - 20,
     trigger="timeout",
-    user="root",
-    policy="adaptive",
     outcome="applied",
-    reason="ok",
-    sentence="moving",
-    executors=[
-        ExecutorLoad(
-            executor=str(e),
-            node=f"127.0.0.{e + 2}",
-            partitions_before=3,
-            partitions_after=3,
-            arrival_before=1.0,
-            arrival_after=1.0,
-            service_before=2.0,
-            utilization_before=0.5,
-            utilization_after=0.5,
-        )
-        for e in range(4)
-    ],
+    executors=[sample(ExecutorLoad, executor=str(e), node=f"127.0.0.{e + 2}") for e in range(4)],
     moves=[MOVE],
     refusals=[Refusal(law="gate", scope="plan", detail="no")],
     batch_time_before={QUERY: 5.0},
@@ -135,42 +93,25 @@ DECISION = Decision(
     price=PRICE,
     runs={QUERY: "run-1"},
 )
-OUTCOME = MigrationOutcome(
+OUTCOME = sample(
+    MigrationOutcome,
     decision="earlier",
     at=NOW - 30,
-    landed=1,
-    abandoned=0,
-    total=9.0,
     batch_before={QUERY: 5.0},
     peak={QUERY: 6.0},
     batch_after={QUERY: 4.0},
-    loads=[(1e6, 0.1)],
     verdict="kept",
-    sentence="1 of 1",
     predicted=PRICE,
 )
 DESIRED = DesiredPlacement(decision="d", runs={QUERY: "run-1"}, moves=[MOVE])
 ORDERS = StandingOrders(paused=True, drains=[Drain(node=HOST, since=NOW - 9, deadline=NOW + 60)])
-LAST = LastPlacement(query=QUERY, name="n", batch=3, operators={0: PLACEMENT}, hosts={"0": HOST, "1": "127.0.0.3"})
-CLOSED = ClosedStore(
-    application=APP, executor="0", run="run-1", operator=0, partition=0, store="default", evidence="closed"
-)
-STATE = ControllerState(
-    leader="a",
-    since=NOW,
-    epoch=1,
-    paused=False,
-    mode="apply",
-    next_decision=NOW + 9,
-    last_sentence="x",
-    applications={APP: "r"},
-)
+LAST = sample(LastPlacement, query=QUERY, operators={0: PLACEMENT}, hosts={"0": HOST, "1": "127.0.0.3"})
+CLOSED = sample(ClosedStore, application=APP, executor="0", run="run-1", operator=0, partition=0, store="default")
+STATE = sample(ControllerState, since=NOW, mode="apply", next_decision=NOW + 9, applications={APP: "r"})
+PLAN = sample(PendingPlan, at=NOW - 60, application=APP, begin=NOW - 30, end=NOW + 60, window="02:00-05:00", plan="{}")
 STREAMS = [StreamRow(APP, "0", 0, 9000, [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12])]
 
 # Every kind of key that holds messages, with one that fits.
-PLAN = PendingPlan(
-    pending="p1", at=NOW - 60, application=APP, begin=NOW - 30, end=NOW + 60, window="02:00-05:00", plan="{}", moves=1
-)
 SEEDS: list[tuple[KeyRule, str, AnyBody]] = [
     (keys.REPORT, APP, fakes.report([fakes.query(PLACEMENT)])),
     (keys.BATCHES, APP, fakes.batch(9, PLACEMENT)),
@@ -285,6 +226,11 @@ def put(store: FakeStore, rule: KeyRule, name: str, data: bytes) -> None:
         store.append_raw(rule, name, data)
 
 
+def put_all(store: FakeStore, writes: Any) -> None:
+    for (rule, name, body), spoils in writes:
+        put(store, rule, name, spoiled(seal(rule, body), spoils))
+
+
 def world() -> tuple[FakeStore, FakeClock, World]:
     clock = FakeClock()
     store = FakeStore(clock)
@@ -346,8 +292,7 @@ def test_the_controller_decides_or_says_why_not(writes: Any) -> None:
     store, clock, _ = world()
     leader = controller(store, clock)
     leader.run_leader_cycle()
-    for (rule, name, body), spoils in writes:
-        put(store, rule, name, spoiled(seal(rule, body), spoils))
+    put_all(store, writes)
     with structlog.testing.capture_logs() as logs:
         for _ in range(2):
             leader.run_leader_cycle()
@@ -365,8 +310,7 @@ def test_only_what_this_leader_signed_is_ever_desired(writes: Any) -> None:
     store, clock, made = world()
     leader = controller(store, clock)
     leader.run_leader_cycle()
-    for (rule, name, body), spoils in writes:
-        put(store, rule, name, spoiled(seal(rule, body), spoils))
+    put_all(store, writes)
     signed: list[Envelope] = []
     store.put, plain = (lambda rule, *rest, **more: (signed.append(rest[1]), plain(rule, *rest, **more))[1]), store.put  # type: ignore[method-assign]
     leader.run_leader_cycle()
@@ -396,8 +340,7 @@ def test_what_comes_again_or_out_of_order_decides_the_same(writes: Any, shuffler
     assert facts is not None and again is not None
     models = [take_snapshot(it, CONFIG, NOW) for it in (facts, again)]
     assert models[0].workload.stages[0].busy.tolist() == models[1].workload.stages[0].busy.tolist()  # type: ignore[union-attr]
-    for (rule, name, body), spoils in writes:
-        put(store, rule, name, spoiled(seal(rule, body), spoils))
+    put_all(store, writes)
     entries = store.streams[store.keys(keys.BATCHES, APP)]
     data = [item for _, item in entries]
     shuffler.shuffle(data)

@@ -8,20 +8,14 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
-from rechannel.wire.envelope import Envelope, EnvelopeFactory
-from rechannel.wire.messages import DesiredPlacement
 from rechannel.wire.signing import KeyFileError, SignatureError, Signer, Verifier, make_keys, public_keys
+from unit.wire.samples import envelope
 
 
 @pytest.fixture
 def pairs(tmp_path: Path) -> list[tuple[Signer, Path]]:
     made = [make_keys(tmp_path / name) for name in ("one", "two", "three")]
     return [(Signer.from_file(private), public) for private, public in made]
-
-
-def message() -> Envelope:
-    body = DesiredPlacement(decision="d", runs={}, moves=[])
-    return EnvelopeFactory("default", "c", lambda: 1.0).envelope(body, ttl=9, application="app-1", epoch=1)
 
 
 def bundle(path: Path, *files: Path) -> Path:
@@ -34,9 +28,9 @@ def test_each_key_of_a_bundle_is_trusted_and_no_other(pairs, tmp_path):
     verifier = Verifier.from_file(bundle(tmp_path / "bundle", first, second, first))
     assert len(verifier.keys) == 2
     for signer in (one, two):
-        verifier.check(signer.sign(message()))
+        verifier.check(signer.sign(envelope()))
     with pytest.raises(SignatureError, match="does not hold"):
-        verifier.check(three.sign(message()))
+        verifier.check(three.sign(envelope()))
 
 
 def test_a_directory_of_keys_is_trusted(pairs, tmp_path):
@@ -49,12 +43,12 @@ def test_a_directory_of_keys_is_trusted(pairs, tmp_path):
     (trusted / "notes.txt").write_text("not a key")
     verifier = Verifier.from_file(trusted)
     with pytest.raises(SignatureError):
-        verifier.check(two.sign(message()))
+        verifier.check(two.sign(envelope()))
     (trusted / "new.pem").write_bytes(second.read_bytes())
-    verifier.check(two.sign(message()))
+    verifier.check(two.sign(envelope()))
     (trusted / "old.pub").unlink()
     with pytest.raises(SignatureError):
-        verifier.check(one.sign(message()))
+        verifier.check(one.sign(envelope()))
 
 
 def test_a_changed_file_is_read_again_and_a_broken_one_changes_nothing(pairs, tmp_path):
@@ -63,24 +57,24 @@ def test_a_changed_file_is_read_again_and_a_broken_one_changes_nothing(pairs, tm
     verifier = Verifier.from_file(path)
     with capture_logs() as lines:
         path.write_text("half writ")
-        verifier.check(one.sign(message()))
+        verifier.check(one.sign(envelope()))
         path.unlink()
-        verifier.check(one.sign(message()))
-        verifier.check(one.sign(message()))
+        verifier.check(one.sign(envelope()))
+        verifier.check(one.sign(envelope()))
     assert [line["log_level"] for line in lines] == ["warning", "warning"]
     with capture_logs() as lines:
         bundle(path, second)
-        verifier.check(two.sign(message()))
+        verifier.check(two.sign(envelope()))
     assert [line["event"] for line in lines] == ["public keys read again"]
     with pytest.raises(SignatureError):
-        verifier.check(one.sign(message()))
+        verifier.check(one.sign(envelope()))
 
 
 def test_an_unchanged_file_is_not_read_again(pairs, tmp_path, monkeypatch):
     (one, first), *_ = pairs
     verifier = Verifier.from_file(first)
     monkeypatch.setattr("rechannel.wire.signing.public_keys", lambda source: pytest.fail("read again"))
-    verifier.check(one.sign(message()))
+    verifier.check(one.sign(envelope()))
 
 
 @pytest.mark.parametrize(
@@ -131,11 +125,11 @@ def test_a_controller_takes_over_what_the_other_key_of_the_bundle_signed(pairs, 
     (one, first), (two, second), (three, _) = pairs
     private = tmp_path / "one" / "signing.key"
     trusted = Signer.from_file(private, bundle(tmp_path / "bundle", first, second))
-    assert trusted.is_own_signature(one.sign(message()))
-    assert trusted.is_own_signature(two.sign(message()))
-    assert not trusted.is_own_signature(three.sign(message()))
-    assert not trusted.is_own_signature(message())
-    assert not one.is_own_signature(two.sign(message()))
+    assert trusted.is_own_signature(one.sign(envelope()))
+    assert trusted.is_own_signature(two.sign(envelope()))
+    assert not trusted.is_own_signature(three.sign(envelope()))
+    assert not trusted.is_own_signature(envelope())
+    assert not one.is_own_signature(two.sign(envelope()))
 
 
 def test_nothing_shows_the_key(pairs):
