@@ -20,9 +20,7 @@ from rechannel.monitors.node.processes import (
     machine_usage,
     own_names,
 )
-from unit.monitors.fakes import DAEMON, START, FakeClock, FakeProcess, FakeTable, backend
-
-NODE = "127.0.0.2"
+from unit.monitors.fakes import DAEMON, NODE, START, FakeClock, FakeProcess, FakeTable, backend
 
 
 def _watcher(table: FakeTable, clock: FakeClock | None = None) -> ProcessWatcher:
