@@ -21,12 +21,7 @@ pytestmark = pytest.mark.timeout(20)  # a plain open of a pipe waits for ever
 INDEX = struct.pack(">3q", 0, 5, 9)
 
 
-def _fifo(path: Path) -> None:
-    os.mkfifo(path)
-
-
-def _socket(path: Path) -> None:
-    os.mknod(path, stat.S_IFSOCK | 0o600)  # a bound socket's path may have 107 bytes only
+Maker = Callable[[Path], object]
 
 
 def _link(path: Path) -> None:
@@ -35,19 +30,15 @@ def _link(path: Path) -> None:
     path.symlink_to(target)
 
 
-def _loop(path: Path) -> None:
-    path.symlink_to(path.name)
-
-
-def _device(path: Path) -> None:
-    path.symlink_to("/dev/zero")
-
-
-def _directory(path: Path) -> None:
-    path.mkdir()
-
-
-STRANGE = pytest.mark.parametrize("make", [_fifo, _socket, _link, _loop, _device, _directory])
+MAKERS: dict[str, Maker] = {
+    "fifo": os.mkfifo,
+    "socket": lambda path: os.mknod(path, stat.S_IFSOCK | 0o600),  # a bound socket's path may have 107 bytes only
+    "link": _link,
+    "loop": lambda path: path.symlink_to(path.name),
+    "device": lambda path: path.symlink_to("/dev/zero"),
+    "directory": Path.mkdir,
+}
+STRANGE = pytest.mark.parametrize("make", MAKERS.values(), ids=MAKERS)
 
 
 @pytest.fixture
@@ -57,14 +48,19 @@ def leaf(tmp_path: Path) -> Path:
     return path
 
 
+@pytest.fixture
+def root(leaf: Path) -> Path:
+    return leaf.parents[1]
+
+
 @STRANGE
-def test_no_index_file_is_read_that_is_not_a_regular_one(leaf: Path, make: Callable[[Path], None]) -> None:
+def test_no_index_file_is_read_that_is_not_a_regular_one(leaf: Path, root: Path, make: Maker) -> None:
     make(leaf / "shuffle_1_1_0.index")
     (leaf / "shuffle_1_2_0.index").write_bytes(INDEX)
     with pytest.raises(IndexFileError, match="not a regular file"):
         read_index(leaf / "shuffle_1_1_0.index")
     reader = listing_reader()
-    assert [row.map_task for row in reader.read(executor(leaf.parents[1]))] == [2]
+    assert [row.map_task for row in reader.read(executor(root))] == [2]
     assert reasons(reader) == {"index file not a regular file": 1}
 
 
@@ -80,8 +76,7 @@ def test_a_device_is_not_read(leaf: Path) -> None:
 
 
 @pytest.mark.parametrize("replaced", ["blockmgr-1", "blockmgr-1/0c"])
-def test_no_link_out_of_the_local_directory_is_followed(leaf: Path, tmp_path: Path, replaced: str) -> None:
-    root = leaf.parents[1]
+def test_no_link_out_of_the_local_directory_is_followed(root: Path, tmp_path: Path, replaced: str) -> None:
     other = tmp_path / "other" / replaced
     (other / "0c" if replaced == "blockmgr-1" else other).mkdir(parents=True)
     (tmp_path / "other/blockmgr-1/0c/shuffle_1_1_0.index").write_bytes(INDEX)
@@ -93,9 +88,9 @@ def test_no_link_out_of_the_local_directory_is_followed(leaf: Path, tmp_path: Pa
     assert list(listing_reader().read(executor(root))) == []
 
 
-def test_a_link_in_the_way_to_a_local_directory_is_an_administrators(leaf: Path, tmp_path: Path) -> None:
+def test_a_link_in_the_way_to_a_local_directory_is_an_administrators(leaf: Path, root: Path, tmp_path: Path) -> None:
     (leaf / "shuffle_1_1_0.index").write_bytes(INDEX)
-    (tmp_path / "disk").symlink_to(leaf.parents[1])
+    (tmp_path / "disk").symlink_to(root)
     assert len(list(listing_reader().read(executor(tmp_path / "disk")))) == 1
 
 
@@ -110,28 +105,28 @@ def test_no_link_of_a_pod_is_followed_into_the_host(tmp_path: Path) -> None:
             pass
 
 
-def test_a_huge_sparse_file_is_not_read(leaf: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_huge_sparse_file_is_not_read(leaf: Path, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with (leaf / "shuffle_1_1_0.index").open("wb") as file:
         file.truncate(2**40)
     monkeypatch.setattr(shuffle.os, "read", lambda *_: pytest.fail("it was read"))
     reader = listing_reader()
-    assert list(reader.read(executor(leaf.parents[1]))) == []
+    assert list(reader.read(executor(root))) == []
     assert reasons(reader) == {"index file too big": 1}
 
 
-def test_large_files_are_spread_over_passes(leaf: Path) -> None:
+def test_large_files_are_spread_over_passes(leaf: Path, root: Path) -> None:
     for number in range(40):
         with (leaf / f"shuffle_1_{number}_0.index").open("wb") as file:
             file.truncate(8 * 100_001)  # as sparse as its 100,000 empty partitions
     reader = listing_reader()
     passes = []
-    while len(rows := list(reader.read(executor(leaf.parents[1])))) and len(passes) < 50:
+    while len(rows := list(reader.read(executor(root)))) and len(passes) < 50:
         passes.append([row.map_task for row in rows])
     assert max(map(len, passes)) <= 3
     assert sorted(number for numbers in passes for number in numbers) == list(range(40))
 
 
-def test_files_deleted_while_they_are_read(leaf: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_files_deleted_while_they_are_read(leaf: Path, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for number in range(3):
         (leaf / f"shuffle_1_{number}_0.index").write_bytes(INDEX)
     whole = os.read
@@ -145,9 +140,9 @@ def test_files_deleted_while_they_are_read(leaf: Path, monkeypatch: pytest.Monke
 
     monkeypatch.setattr(shuffle.os, "read", read)
     reader = listing_reader()
-    assert len(list(reader.read(executor(leaf.parents[1])))) == 1
+    assert len(list(reader.read(executor(root)))) == 1
     assert reasons(reader) == {"index file vanished": 2}
-    assert list(reader.read(executor(leaf.parents[1]))) == []
+    assert list(reader.read(executor(root))) == []
 
 
 def test_a_file_cut_off_while_it_is_read(leaf: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -157,22 +152,21 @@ def test_a_file_cut_off_while_it_is_read(leaf: Path, monkeypatch: pytest.MonkeyP
         read_index(leaf / "shuffle_1_1_0.index")
 
 
-def test_no_descriptor_stays_open(leaf: Path) -> None:
+def test_no_descriptor_stays_open(leaf: Path, root: Path) -> None:
     before = sum(1 for _ in Path("/proc/self/fd").iterdir())
-    for number, make in enumerate((_fifo, _socket, _link, _device, _directory)):
+    for number, make in enumerate(MAKERS.values()):
         make(leaf / f"shuffle_1_{number}_0.index")
     (leaf / "shuffle_2_1_0.index").write_bytes(INDEX)
     logs = ClosedStoreReader()
-    _fifo(leaf.parents[1] / "stderr")
+    os.mkfifo(root / "stderr")
     for _ in range(5):
-        list(listing_reader().read(executor(leaf.parents[1])))
-        logs.read(executor(leaf.parents[1]))
+        list(listing_reader().read(executor(root)))
+        logs.read(executor(root))
     assert sum(1 for _ in Path("/proc/self/fd").iterdir()) == before
 
 
 @STRANGE
-def test_no_log_is_read_that_is_not_a_regular_file(leaf: Path, make: Callable[[Path], None]) -> None:
-    root = leaf.parents[1]
+def test_no_log_is_read_that_is_not_a_regular_file(root: Path, make: Maker) -> None:
     make(root / "stderr")
     reader, who = ClosedStoreReader(), executor(root)
     for _ in range(2):
@@ -186,8 +180,7 @@ def test_no_log_is_read_that_is_not_a_regular_file(leaf: Path, make: Callable[[P
 
 
 @STRANGE
-def test_a_log_that_is_exchanged(leaf: Path, make: Callable[[Path], None]) -> None:
-    root = leaf.parents[1]
+def test_a_log_that_is_exchanged(root: Path, make: Maker) -> None:
     log, who, reader = root / "stderr", executor(root), ClosedStoreReader()
     log.write_text("a line\n")
     reader.read(who)
@@ -198,11 +191,11 @@ def test_a_log_that_is_exchanged(leaf: Path, make: Callable[[Path], None]) -> No
     reader.close()
 
 
-def test_a_log_that_cannot_be_opened_is_counted(leaf: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_log_that_cannot_be_opened_is_counted(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(_: Path) -> tuple[int, int]:
         raise OSError(errno.EIO, "disk")
 
     monkeypatch.setattr(files, "open_regular", refuse)
     reader = ClosedStoreReader()
-    assert reader.read(executor(leaf.parents[1])) == []
+    assert reader.read(executor(root)) == []
     assert reader.skipped == {"executor log unreadable": 1}

@@ -91,6 +91,9 @@ def test_known_processes_are_not_opened_again() -> None:
     assert table.opened == 101
 
 
+Sampled = tuple[FakeTable, ProcessWatcher]
+
+
 def _family() -> FakeTable:
     return FakeTable(
         FakeProcess(12, ppid=11, arguments=DAEMON, cpu=2.0, rss=20),
@@ -102,46 +105,47 @@ def _family() -> FakeTable:
     )
 
 
+@pytest.fixture
+def sampled() -> Sampled:
+    """The family, sampled once."""
+    table = _family()
+    watcher = _watcher(table)
+    watcher.sample()
+    return table, watcher
+
+
 def test_python_side_is_every_descendant_but_only_workers_are_counted_as_workers() -> None:
     (sample,) = _watcher(_family()).sample()
     assert (sample.python_cpu, sample.python_rss, sample.python_workers) == (6.5, 65, 2)
     assert sample.jvm_cpu == 50.0
 
 
-def test_cpu_of_an_ended_worker_is_kept_once() -> None:
-    table = _family()
-    watcher = _watcher(table)
-    watcher.sample()
+def test_cpu_of_an_ended_worker_is_kept_once(sampled: Sampled) -> None:
+    table, watcher = sampled
     del table.processes[12]
     assert watcher.sample()[0].python_cpu == 6.5
     table.add(FakeProcess(12, ppid=11, arguments=DAEMON, cpu=0.25))  # its pid used again
     assert watcher.sample()[0].python_cpu == 6.75
 
 
-def test_cpu_of_a_worker_that_ends_while_read_is_kept_and_counted() -> None:
-    table = _family()
-    watcher = _watcher(table)
-    watcher.sample()
+def test_cpu_of_a_worker_that_ends_while_read_is_kept_and_counted(sampled: Sampled) -> None:
+    table, watcher = sampled
     table.processes[12].ended = True
     (sample,) = watcher.sample()
     assert (sample.python_cpu, sample.python_workers) == (6.5, 1)
     assert watcher.skipped == {"process of an executor vanished while read": 1}
 
 
-def test_executor_that_ends_while_read_is_counted_not_raised() -> None:
-    table = _family()
-    watcher = _watcher(table)
-    watcher.sample()
+def test_executor_that_ends_while_read_is_counted_not_raised(sampled: Sampled) -> None:
+    table, watcher = sampled
     table.processes[10].ended = True
     assert watcher.sample() == []
     assert watcher.skipped == {"executor vanished while read": 1}
     assert watcher.sample() == []
 
 
-def test_ended_executor_is_forgotten_with_its_workers() -> None:
-    table = _family()
-    watcher = _watcher(table)
-    watcher.sample()
+def test_ended_executor_is_forgotten_with_its_workers(sampled: Sampled) -> None:
+    table, watcher = sampled
     table.processes.clear()
     assert watcher.sample() == []
     table.add(FakeProcess(10, arguments=backend(executor="5"), cpu=1.0))
@@ -265,14 +269,7 @@ _YARN_ENVIRONMENT = {
     "LOG_DIRS": "/var/log/yarn/c7,/disk2/log/c7",
 }
 _POD_JAVA = [
-    *(
-        "/opt/java/openjdk/bin/java",
-        "-Dspark.driver.port=7078",
-        "-Xms1g",
-        "-Xmx1g",
-        "-cp",
-        "/opt/spark/conf::/opt/spark/jars/*",
-    ),
+    *("/opt/java/openjdk/bin/java", "-Dspark.driver.port=7078", "-Xmx1g", "-cp", "/opt/spark/conf::/opt/spark/jars/*"),
     *("org.apache.spark.scheduler.cluster.k8s.KubernetesExecutorBackend", "--driver-url"),
     *("spark://CoarseGrainedScheduler@driver-svc:7078", "--executor-id", "5", "--cores", "2", "--app-id", "spark-0f3c"),
     *("--hostname", "10.244.1.7", "--resourceProfileId", "0", "--podName", "app-exec-5"),
