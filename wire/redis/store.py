@@ -103,7 +103,7 @@ class Store:
 
     def check(self) -> str:
         """Return the server's version, or raise StoreRefusedError when it is older than 7.0."""
-        server = self._info("server")
+        server = self.info("server")
         if server.get("redis_mode") == "sentinel":
             raise StoreRefusedError(f"redis.url: {self._where} is a sentinel; write it as sentinel://…?service=NAME")
         # Valkey reports redis_version 7.2.4 for compatibility, and its own version beside it.
@@ -113,11 +113,8 @@ class Store:
         self._is_checked = True
         return version
 
-    def server_info(self) -> dict[str, Any]:
-        """Return the fields of INFO."""
-        return self._info()
-
-    def _info(self, *sections: str) -> dict[str, Any]:
+    def info(self, *sections: str) -> dict[str, Any]:
+        """Return the fields of INFO, by default of all sections."""
         with _translated(self._where, first=not self._is_checked):
             try:
                 return dict(self._redis.info(*sections))
