@@ -11,7 +11,7 @@ from rechannel.conf.settings import Settings
 from unit.conf.sources import errors_of
 
 
-def test_the_defaults_meet_it_with_and_without_sentinels() -> None:
+def test_the_defaults_meet_the_inequality_with_and_without_sentinels() -> None:
     settings = Settings()
     for sentinels, call in ((False, 4.0), (True, 6.0)):
         assert lease_timing.longest_call(settings.redis.timeout, sentinels=sentinels) == call

@@ -50,7 +50,7 @@ def daemon():
     return Daemon()
 
 
-def test_nothing_happens_unless_asked(daemon):
+def test_nothing_is_reloaded_without_a_request(daemon):
     daemon.file = load_text(GATE__COOLDOWN="5")
     assert daemon.reloader.poll() is None
     assert Reloader(Settings(), None, reload.AGENT, structlog.get_logger()).poll() is None
@@ -59,7 +59,7 @@ def test_nothing_happens_unless_asked(daemon):
     assert daemon.reloader.poll() is None
 
 
-def test_live_fields_are_taken_over_and_logged_one_by_one(daemon):
+def test_live_fields_are_applied_and_logged_one_by_one(daemon):
     daemon.file = load_text(GATE__COOLDOWN="5", RESCHEDULE__MODE="apply", POLICIES__ADAPTIVE__MODE="light")
     taken, lines = daemon.hang_up()
     assert taken == daemon.file
@@ -76,7 +76,7 @@ def test_live_fields_are_taken_over_and_logged_one_by_one(daemon):
     }
 
 
-def test_what_takes_a_restart_stays_and_is_said_each_time(daemon):
+def test_fields_that_need_a_restart_are_logged_each_time(daemon):
     daemon.file = load_text(REDIS__URL="redis://h/1", CLUSTER__NAME="other", GATE__COOLDOWN="5", LINK__POLL="1")
     for first in (True, False):
         taken, lines = daemon.hang_up()
@@ -87,7 +87,7 @@ def test_what_takes_a_restart_stays_and_is_said_each_time(daemon):
         assert message == ["cluster.name: restart needed", "redis.url: restart needed"]
 
 
-def test_a_setting_goes_back_as_it_came(daemon):
+def test_a_setting_returns_to_its_default(daemon):
     daemon.file = load_text(POLICIES__ADAPTIVE__MODE="light")
     daemon.hang_up()
     daemon.file = Settings()
@@ -97,7 +97,7 @@ def test_a_setting_goes_back_as_it_came(daemon):
 
 
 @pytest.mark.parametrize("where", ["mistakes", "examined"])
-def test_a_configuration_with_mistakes_changes_nothing_and_says_them_all(daemon, where):
+def test_a_configuration_with_errors_changes_nothing_and_logs_them_all(daemon, where):
     daemon.file = load_text(GATE__COOLDOWN="5")
     setattr(daemon, where, ["a.b: wrong", "c.d: wrong too"])
     taken, lines = daemon.hang_up()
@@ -107,7 +107,7 @@ def test_a_configuration_with_mistakes_changes_nothing_and_says_them_all(daemon,
     assert daemon.hang_up()[0].gate.cooldown == 5
 
 
-def test_a_daemon_minds_its_own_settings():
+def test_changes_of_other_daemons_settings_are_ignored():
     new = load_text(AGENT__WINDOW="6", AGENT__STREAM_ROWS="7", GATE__COOLDOWN="5")
     controller = [change.field for change in reload.changes(Settings(), new, reload.CONTROLLER)]
     agent = [change.field for change in reload.changes(Settings(), new, reload.AGENT)]

@@ -26,7 +26,7 @@ def test_every_setting_has_a_row():
     assert all(row.count(" | ") == 4 or "\\|" in row for row in rows)
 
 
-def test_it_is_written_in_place_and_nothing_else_is_touched(tmp_path, capsys):
+def test_only_the_reference_of_a_document_is_replaced(tmp_path, capsys):
     path = tmp_path / "c.md"
     path.write_text(f"before\n{render.BEGIN}\nold\n{render.END}\nafter\n")
     assert render.main([str(path)]) == 0

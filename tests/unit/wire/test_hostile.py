@@ -252,7 +252,7 @@ def test_there_is_a_seed_for_every_kind_of_message() -> None:
 
 @FUZZ
 @given(st.sampled_from(SEEDS), SPOILS)
-def test_a_spoiled_message_is_read_whole_or_refused(seed: tuple[KeyRule, str, AnyBody], spoils: Any) -> None:
+def test_an_altered_message_is_decoded_whole_or_refused(seed: tuple[KeyRule, str, AnyBody], spoils: Any) -> None:
     data = spoiled(seal(seed[0], seed[2]), spoils)
     try:
         envelope = decode(data, cluster="default")
@@ -266,7 +266,7 @@ def test_a_spoiled_message_is_read_whole_or_refused(seed: tuple[KeyRule, str, An
 @example(b"[" * 100_000)
 @example(b'{"a":' * 50_000)
 @example(b'{"schema":2,"cluster":"' + b"\xed\xa0\x80" + b'"}')
-def test_what_is_no_message_is_refused(data: bytes) -> None:
+def test_other_bytes_are_refused(data: bytes) -> None:
     with pytest.raises(MessageError):
         decode(data)
 
@@ -274,7 +274,7 @@ def test_what_is_no_message_is_refused(data: bytes) -> None:
 @pytest.mark.parametrize(
     "number", ["NaN", "Infinity", "-Infinity", "1e999", "9" * 400, "1" + "0" * 31, "-1e31", "null"]
 )
-def test_figures_that_nobody_measures_are_refused_with_their_message(number: str) -> None:
+def test_numbers_out_of_bounds_are_refused_with_their_message(number: str) -> None:
     whole = encode(sealed(fakes.window(0))).decode()
     for field in ('"node_cpu":3.0', '"memory_total":8589934592'):
         assert field in whole
@@ -288,7 +288,7 @@ def test_figures_that_nobody_measures_are_refused_with_their_message(number: str
 
 @FUZZ
 @given(WRITES)
-def test_the_controller_decides_or_says_why_not(writes: Any) -> None:
+def test_the_controller_decides_or_gives_the_reason(writes: Any) -> None:
     store, clock, _ = world()
     leader = controller(store, clock)
     leader.run_leader_cycle()
@@ -329,7 +329,7 @@ def test_only_what_this_leader_signed_is_ever_desired(writes: Any) -> None:
 
 @FUZZ
 @given(st.lists(st.tuples(st.sampled_from(SEEDS[:3]), SPOILS), max_size=5), st.randoms(use_true_random=False))
-def test_what_comes_again_or_out_of_order_decides_the_same(writes: Any, shuffler: Any) -> None:
+def test_repeated_and_reordered_batches_give_the_same_model(writes: Any, shuffler: Any) -> None:
     """A stream that was replayed backwards, twice, models the same batches."""
     store, clock, _ = world()
     batches = list(store.streams[store.keys(keys.BATCHES, APP)])
@@ -506,7 +506,7 @@ def test_even_a_signed_placement_only_ever_moves_what_it_can(spoils: Any) -> Non
 
 @FUZZ
 @given(st.lists(SPOILS, min_size=1, max_size=4))
-def test_evidence_and_memories_of_anybody_do_a_link_no_harm(writes: Any) -> None:
+def test_hostile_evidence_and_placements_change_nothing_in_a_link(writes: Any) -> None:
     store, _, _ = world()
     carrier = courier(store)
     reconciler = Reconciler(LIMITS)
@@ -647,7 +647,7 @@ def gathered(store: FakeStore, clock: FakeClock, batches: Sequence[BatchReport],
     return facts
 
 
-def test_many_nodes_do_not_crowd_out_the_batches_a_decision_needs(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_nodes_do_not_displace_the_batches_of_a_decision(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nor do they with a query whose batches are a hundred times as large as a window."""
     store, clock, _ = world()
     need = CONFIG.reschedule.batches
@@ -664,7 +664,7 @@ def test_many_nodes_do_not_crowd_out_the_batches_a_decision_needs(monkeypatch: p
     assert sum(len(encode(sealed(body))) for body in windows) <= 50_000
 
 
-def test_huge_batches_do_not_crowd_out_what_everybody_else_has(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_huge_batches_do_not_displace_the_windows(monkeypatch: pytest.MonkeyPatch) -> None:
     store, clock, _ = world()
     monkeypatch.setattr(collect, "_BATCH_BYTES_KEPT", 100_000)
     monkeypatch.setattr(collect, "_NEEDED_BYTES_KEPT", 100_000)
@@ -676,7 +676,7 @@ def test_huge_batches_do_not_crowd_out_what_everybody_else_has(monkeypatch: pyte
     assert len(facts.batches) <= 1
 
 
-def test_reports_are_read_only_as_far_as_there_is_room(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_reports_are_bounded_in_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
     store, clock, _ = world()
     monkeypatch.setattr(collect, "_REPORT_BYTES", 20_000)
     for number in range(50):
@@ -688,7 +688,7 @@ def test_reports_are_read_only_as_far_as_there_is_room(monkeypatch: pytest.Monke
     assert store.rejected == 51 - len(result)
 
 
-def test_a_stream_that_nobody_trims_is_not_read_to_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_untrimmed_stream_is_not_read_to_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
     store, clock, _ = world()
     reads: list[int] = []
     plain = store.read

@@ -19,7 +19,7 @@ from unit.monitors.fakes import NODE, START, FakeClock, FakeProcess, FakeStore, 
 SETTINGS = dataclasses.replace(Settings(), agent=AgentSettings(node=NODE))
 
 
-def test_an_agent_that_waits_for_an_executor_says_that_redis_is_away(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_agent_without_an_executor_logs_that_redis_is_away(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without its executor it has no node, and nothing to push; without this nobody would know."""
     monkeypatch.setattr(agent, "own_names", lambda: {"here"})
     monkeypatch.setattr(agent, "HOST_EVERY", 0.0)

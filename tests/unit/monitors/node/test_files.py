@@ -88,7 +88,7 @@ def test_no_link_out_of_the_local_directory_is_followed(root: Path, tmp_path: Pa
     assert list(listing_reader().read(executor(root))) == []
 
 
-def test_a_link_in_the_way_to_a_local_directory_is_an_administrators(leaf: Path, root: Path, tmp_path: Path) -> None:
+def test_a_link_above_a_local_directory_is_followed(leaf: Path, root: Path, tmp_path: Path) -> None:
     (leaf / "shuffle_1_1_0.index").write_bytes(INDEX)
     (tmp_path / "disk").symlink_to(root)
     assert len(list(listing_reader().read(executor(tmp_path / "disk")))) == 1
@@ -180,7 +180,7 @@ def test_no_log_is_read_that_is_not_a_regular_file(root: Path, make: Maker) -> N
 
 
 @STRANGE
-def test_a_log_that_is_exchanged(root: Path, make: Maker) -> None:
+def test_a_log_replaced_by_another_kind_of_file_is_not_read(root: Path, make: Maker) -> None:
     log, who, reader = root / "stderr", executor(root), ClosedStoreReader()
     log.write_text("a line\n")
     reader.read(who)

@@ -67,7 +67,7 @@ def node(tmp_path: Path) -> Iterator[_Node]:
     result.monitor.finish()
 
 
-def test_a_window_holds_what_the_node_used_and_sent(node: _Node) -> None:
+def test_a_window_has_usage_and_map_outputs_of_the_node(node: _Node) -> None:
     assert list(node.run(5)) == []
     node.write(7)
     (window,) = node.run(1)
@@ -83,7 +83,7 @@ def test_a_window_holds_what_the_node_used_and_sent(node: _Node) -> None:
     assert later.streams == []
 
 
-def test_evidence_is_there_with_the_sample_that_saw_it(node: _Node) -> None:
+def test_evidence_is_returned_with_its_sample(node: _Node) -> None:
     list(node.run(1))
     run = "64704fd1-ee7d-46f1-bdcb-39a5a5a98401"
     with (node.root / "stderr").open("a") as file:
@@ -118,14 +118,14 @@ def test_an_executor_that_ended_in_the_window_is_still_in_it(node: _Node) -> Non
     assert window.executors == []
 
 
-def test_the_last_window_is_as_long_as_it_came(node: _Node) -> None:
+def test_the_last_window_ends_with_the_last_sample(node: _Node) -> None:
     list(node.run(3))
     window = node.monitor.finish()
     assert window is not None
     assert (window.end - window.start, window.complete) == (2.0, 0.6)
 
 
-def test_a_node_name_no_executor_carries_is_warned_of_once(node: _Node) -> None:
+def test_a_node_name_of_no_executor_is_logged_once(node: _Node) -> None:
     node.java.arguments = backend("worker-7.example")
     with capture_logs() as logs:
         list(node.run(int(HOST_MISMATCH_AFTER)))
@@ -137,7 +137,7 @@ def test_a_node_name_no_executor_carries_is_warned_of_once(node: _Node) -> None:
     assert NODE in entry["problem"]
 
 
-def test_a_node_between_two_applications_is_not_warned_of(node: _Node) -> None:
+def test_there_is_no_warning_between_two_applications(node: _Node) -> None:
     with capture_logs() as logs:
         list(node.run(3))
         node.java.arguments = backend("127.0.0.3")

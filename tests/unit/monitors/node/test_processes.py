@@ -40,7 +40,7 @@ def test_executor_of_this_node_is_described_by_its_command_line_and_environment(
     assert (sample.jvm_cpu, sample.jvm_rss, sample.python_workers) == (7.0, 100, 0)
 
 
-def test_executors_of_other_nodes_on_the_machine_are_left_to_their_agents_but_named() -> None:
+def test_executors_of_other_nodes_are_not_sampled_but_named() -> None:
     table = FakeTable(
         FakeProcess(10, arguments=backend("127.0.0.3")),
         FakeProcess(11, arguments=backend("127.0.0.4")),
@@ -72,7 +72,7 @@ def test_a_fork_of_the_executor_before_its_exec_is_not_a_second_executor(order: 
     assert watcher.sample()[0].python_workers == 1
 
 
-def test_a_process_that_becomes_an_executor_by_exec_is_found_while_young() -> None:
+def test_a_process_that_becomes_an_executor_by_exec_is_detected() -> None:
     clock, child = FakeClock(), FakeProcess(10, arguments=["java", "org.apache.spark.deploy.worker.Worker"])
     watcher = _watcher(FakeTable(child), clock)
     assert watcher.sample() == []
@@ -81,7 +81,7 @@ def test_a_process_that_becomes_an_executor_by_exec_is_found_while_young() -> No
     assert len(watcher.sample()) == 1
 
 
-def test_known_processes_are_not_opened_again() -> None:
+def test_processes_are_opened_once() -> None:
     table = FakeTable(FakeProcess(10, arguments=backend()), *(FakeProcess(pid) for pid in range(100, 200)))
     clock = FakeClock()
     watcher = _watcher(table, clock)
@@ -114,13 +114,13 @@ def sampled() -> Sampled:
     return table, watcher
 
 
-def test_python_side_is_every_descendant_but_only_workers_are_counted_as_workers() -> None:
+def test_python_usage_has_every_descendant_and_worker_count_only_workers() -> None:
     (sample,) = _watcher(_family()).sample()
     assert (sample.python_cpu, sample.python_rss, sample.python_workers) == (6.5, 65, 2)
     assert sample.jvm_cpu == 50.0
 
 
-def test_cpu_of_an_ended_worker_is_kept_once(sampled: Sampled) -> None:
+def test_cpu_of_an_ended_worker_counts_once(sampled: Sampled) -> None:
     table, watcher = sampled
     del table.processes[12]
     assert watcher.sample()[0].python_cpu == 6.5
@@ -128,7 +128,7 @@ def test_cpu_of_an_ended_worker_is_kept_once(sampled: Sampled) -> None:
     assert watcher.sample()[0].python_cpu == 6.75
 
 
-def test_cpu_of_a_worker_that_ends_while_read_is_kept_and_counted(sampled: Sampled) -> None:
+def test_cpu_of_a_worker_that_ends_while_it_is_read_counts(sampled: Sampled) -> None:
     table, watcher = sampled
     table.processes[12].ended = True
     (sample,) = watcher.sample()
@@ -144,7 +144,7 @@ def test_executor_that_ends_while_read_is_counted_not_raised(sampled: Sampled) -
     assert watcher.sample() == []
 
 
-def test_ended_executor_is_forgotten_with_its_workers(sampled: Sampled) -> None:
+def test_an_ended_executor_is_dropped_with_its_workers(sampled: Sampled) -> None:
     table, watcher = sampled
     table.processes.clear()
     assert watcher.sample() == []
@@ -153,7 +153,7 @@ def test_ended_executor_is_forgotten_with_its_workers(sampled: Sampled) -> None:
     assert (sample.executor.executor, sample.python_cpu) == ("5", 0.0)
 
 
-def test_missing_rights_are_named_in_every_window_and_do_not_hide_the_executor() -> None:
+def test_missing_rights_are_lasting_reasons_and_do_not_hide_the_executor() -> None:
     java = FakeProcess(10, arguments=backend(executor="3"), cpu=1.0, denied=frozenset({"environment", "directory"}))
     watcher = _watcher(FakeTable(java))
     (sample,) = watcher.sample()
@@ -172,7 +172,7 @@ def test_missing_rights_to_the_usage_of_an_executor_are_counted() -> None:
 
 
 @pytest.mark.parametrize("arguments", [backend()[:6], [*backend()[:-5], "many", *backend()[-4:]]])
-def test_a_command_line_that_makes_no_sense_is_no_executor(arguments: list[str]) -> None:
+def test_an_unparseable_command_line_is_no_executor(arguments: list[str]) -> None:
     watcher = _watcher(FakeTable(FakeProcess(10, arguments=arguments)))
     assert watcher.sample() == []
 
@@ -187,9 +187,7 @@ def test_a_command_line_that_makes_no_sense_is_no_executor(arguments: list[str])
         ({}, ()),
     ],
 )
-def test_local_directories_are_looked_up_in_sparks_order(
-    environment: dict[str, str], expected: tuple[str, ...]
-) -> None:
+def test_local_directories_follow_the_order_of_spark(environment: dict[str, str], expected: tuple[str, ...]) -> None:
     assert local_directories(environment) == tuple(map(Path, expected))
 
 
@@ -231,7 +229,7 @@ def test_every_foreign_error_is_translated(
         me.command_line()
 
 
-def test_a_pid_that_became_another_processs_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_reused_pid_is_detected(monkeypatch: pytest.MonkeyPatch) -> None:
     me = ProcessTable().open(os.getpid())
     monkeypatch.setattr(psutil.Process, "is_running", lambda _: False)
     with pytest.raises(ProcessGoneError):
@@ -292,7 +290,7 @@ def test_a_yarn_container_is_one_executor_with_its_own_logs_and_directories() ->
     assert (sample.jvm_cpu, sample.python_cpu, sample.python_workers) == (3.0, 2.0, 1)
 
 
-def test_a_pods_executor_is_its_java_and_not_the_tini_that_started_it() -> None:
+def test_the_executor_of_a_pod_is_its_java_process_not_tini() -> None:
     table = FakeTable(
         FakeProcess(1, ppid=0, arguments=["/usr/bin/tini", "-s", "--", *_POD_JAVA], cpu=0.1),
         FakeProcess(14, ppid=1, arguments=_POD_JAVA, environ={"SPARK_LOCAL_DIRS": "/var/data/spark-77"}, cpu=3.0),

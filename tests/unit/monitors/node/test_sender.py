@@ -35,7 +35,7 @@ class _Bench:
         return [window.start for window in self.store.windows]
 
 
-def test_windows_and_evidence_go_to_their_keys_evidence_first() -> None:
+def test_evidence_is_pushed_before_windows() -> None:
     bench = _Bench()
     bench.offer_windows(1)
     bench.offer(AgentEvidence(node=NODE, closed=[]))
@@ -45,7 +45,7 @@ def test_windows_and_evidence_go_to_their_keys_evidence_first() -> None:
     assert len(bench.store.pushed) == 2
 
 
-def test_while_redis_is_away_windows_are_kept_and_the_oldest_dropped_and_counted() -> None:
+def test_the_oldest_windows_are_dropped_while_redis_is_away() -> None:
     bench = _Bench(bound=3)
     bench.store.trouble = StoreUnavailableError("away")
     for number in range(5):
@@ -58,7 +58,7 @@ def test_while_redis_is_away_windows_are_kept_and_the_oldest_dropped_and_counted
     assert bench.sender.pop_dropped() == {}
 
 
-def test_an_outage_and_its_end_are_logged_once_and_attempts_grow_rarer() -> None:
+def test_an_outage_and_its_end_are_logged_once_and_delays_grow() -> None:
     bench = _Bench()
     bench.store.trouble = StoreUnavailableError("away")
     bench.offer_windows(0)
@@ -73,7 +73,7 @@ def test_an_outage_and_its_end_are_logged_once_and_attempts_grow_rarer() -> None
     assert [entry["event"] for entry in logs] == ["redis is away", "redis is back"]
 
 
-def test_a_refusal_is_said_once_a_minute_and_the_store_opened_anew_each_time() -> None:
+def test_a_refusal_is_logged_once_a_minute_and_the_store_reopened_each_time() -> None:
     bench = _Bench()
     bench.store.trouble = StoreRefusedError("wrong password")
     bench.offer_windows(0)
@@ -85,7 +85,7 @@ def test_a_refusal_is_said_once_a_minute_and_the_store_opened_anew_each_time() -
     assert bench.store.closed == 12
 
 
-def test_another_cause_is_said_too_but_no_more_than_once_a_minute() -> None:
+def test_another_cause_is_logged_at_most_once_a_minute() -> None:
     bench = _Bench()
     with capture_logs() as logs:
         for trouble in (
@@ -103,7 +103,7 @@ def test_another_cause_is_said_too_but_no_more_than_once_a_minute() -> None:
     assert [entry["problem"] for entry in logs] == ["nobody there", "wrong password", "nobody there", "too slow"]
 
 
-def test_redis_is_asked_without_anything_to_push() -> None:
+def test_redis_is_checked_without_messages() -> None:
     bench = _Bench()
     with capture_logs() as logs:
         assert bench.sender.push() == 0.0
@@ -127,7 +127,7 @@ def test_a_store_that_cannot_be_opened_is_retried() -> None:
     assert "password_file" in logs[0]["problem"]
 
 
-def test_a_window_dropped_while_it_is_pushed_takes_no_other_with_it() -> None:
+def test_a_window_dropped_during_a_push_drops_no_other() -> None:
     bench = _Bench(bound=2)
     append = bench.store.append
 

@@ -51,7 +51,7 @@ def answered(text: str) -> Exception:
         ("ERR odd", REFUSED, "answered: odd", ""),
     ],
 )
-def test_what_redis_says_when_it_says_no(text: str, kind: type[StoreError], phrase: str, cure: str) -> None:
+def test_an_error_of_redis_has_kind_and_cure(text: str, kind: type[StoreError], phrase: str, cure: str) -> None:
     result = store_error(answered(text), WHERE)
     sentence = str(result)
     assert type(result) is kind
@@ -64,7 +64,7 @@ def test_what_redis_says_when_it_says_no(text: str, kind: type[StoreError], phra
 @pytest.mark.parametrize(
     "error", [redis.InvalidResponse("Protocol Error: b'HTTP/1.1 400 Bad Request'"), ValueError("int(b'abc')")]
 )
-def test_a_server_that_is_not_redis(error: Exception) -> None:
+def test_a_server_that_is_not_redis_is_refused(error: Exception) -> None:
     result = store_error(error, WHERE)
     assert type(result) is StoreRefusedError
     assert str(result) == f"{WHERE} answered, but not as a Redis server; check redis.url"
@@ -78,7 +78,7 @@ def test_a_server_that_is_not_redis(error: Exception) -> None:
         (redis.TimeoutError("Timeout reading from socket"), "takes connections there and does not answer"),
     ],
 )
-def test_a_doubt_is_told_only_where_nothing_ever_came_back(error: Exception, phrase: str) -> None:
+def test_a_hint_is_given_only_before_the_first_answer(error: Exception, phrase: str) -> None:
     result = store_error(error, WHERE, first=True)
     assert type(result) is StoreUnavailableError
     assert phrase in str(result)
@@ -86,7 +86,7 @@ def test_a_doubt_is_told_only_where_nothing_ever_came_back(error: Exception, phr
     assert "want TLS" not in str(store_error(error, "rediss://h:1/0", first=True))
 
 
-def test_a_sentinel_is_not_written_to(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_sentinel_is_refused_as_a_server(monkeypatch: pytest.MonkeyPatch) -> None:
     store = Store(RedisSettings(url="redis://h:26379/0"), "default")
     monkeypatch.setattr(store._redis, "info", lambda *_: {"redis_version": "7.2.4", "redis_mode": "sentinel"})
     with pytest.raises(StoreRefusedError, match="is a sentinel; write it as sentinel://"):

@@ -10,7 +10,7 @@ from rechannel.conf.settings import RedisSettings
 from rechannel.wire.redis import tls
 
 
-def test_a_secret_is_sent_and_not_shown(tmp_path):
+def test_a_secret_is_encoded_but_not_shown(tmp_path):
     (tmp_path / "password").write_text("hunter2-hunter2\n")
     result = tls.connection_options(RedisSettings(password_file=str(tmp_path / "password")))["password"]
     assert result.encode() == b"hunter2-hunter2"
@@ -50,7 +50,7 @@ def test_a_failed_handshake_has_a_cure(actual, phrase):
     assert phrase in tls.handshake_failure(actual)
 
 
-def test_other_failures_have_none():
+def test_other_failures_have_no_cure():
     assert tls.handshake_failure(RuntimeError("away")) == ""
     assert tls.handshake_failure(error(reason="SOMETHING_NEW")) == ""
     assert tls.handshake_hint(RuntimeError("away")) == ""
