@@ -10,8 +10,9 @@ import pytest
 from click.testing import CliRunner, Result
 
 from rechannel.daemon.cli.main import main
+from rechannel.wire.envelope import Envelope, EnvelopeFactory
+from rechannel.wire.messages import DesiredPlacement
 from rechannel.wire.signing import SignatureError, Signer, Verifier, fingerprint, make_keys
-from unit.wire.samples import envelope
 
 
 def run(*arguments: object, code: int = 0) -> Result:
@@ -19,6 +20,11 @@ def run(*arguments: object, code: int = 0) -> Result:
     assert done.exit_code == code, done.output
     assert "PRIVATE" not in done.output
     return done
+
+
+def message() -> Envelope:
+    body = DesiredPlacement(decision="d", runs={}, moves=[])
+    return EnvelopeFactory("default", "c", lambda: 1.0).envelope(body, ttl=9, application="app-1", epoch=1)
 
 
 def test_a_key_is_changed_without_a_gap(tmp_path: Path) -> None:
@@ -32,14 +38,14 @@ def test_a_key_is_changed_without_a_gap(tmp_path: Path) -> None:
     assert following.stat().st_mode & 0o777 == 0o600
     new = Signer.from_file(following)
     for signer in (old, new):
-        link.check(signer.sign(envelope()))
+        link.check(signer.sign(message()))
     assert "not in use yet" in run("config", "keys", "--retire", tmp_path, code=1).stderr
     following.rename(private)
     again = json.loads(run("config", "keys", "--retire", tmp_path, "--json").stdout)
     assert (len(again["keys"]), len(again["dropped"])) == (1, 1)
-    link.check(new.sign(envelope()))
+    link.check(new.sign(message()))
     with pytest.raises(SignatureError):
-        link.check(old.sign(envelope()))
+        link.check(old.sign(message()))
     assert "nothing to drop" in run("config", "keys", "--retire", tmp_path).stdout
     assert sorted(path.name for path in tmp_path.iterdir()) == ["signing.key", "signing.pub"]
 
