@@ -73,8 +73,8 @@ class QueryState(msgspec.Struct, frozen=True, kw_only=True):
     interval: BoundedFloat = 0.0  # seconds from one trigger to the next; 0: immediately, or unknown
 
 
-class _Move(msgspec.Struct, frozen=True, kw_only=True):
-    """A partition that moves from ``source`` to ``target``; moves of a lower step come first."""
+class PartitionMove(msgspec.Struct, frozen=True, kw_only=True):
+    """A partition's move to ``target``; moves of a lower step come first."""
 
     move: str
     query: str
@@ -84,8 +84,17 @@ class _Move(msgspec.Struct, frozen=True, kw_only=True):
     target: str
     step: Int53
 
+    @property
+    def unit(self) -> tuple[str, int, int]:
+        """The moved partition: (query, stage, partition)."""
+        return self.query, self.stage, self.partition
 
-class MoveView(_Move, frozen=True, kw_only=True):
+    def shared_fields(self) -> dict[str, Any]:
+        """Return the fields that every message about a move has."""
+        return {name: getattr(self, name) for name in PartitionMove.__struct_fields__}
+
+
+class MoveView(PartitionMove, frozen=True, kw_only=True):
     """A move and its state."""
 
     state: str
@@ -151,8 +160,8 @@ class LinkReport(Body, frozen=True, tag="link-report", kw_only=True):
     environment: Labels = {}  # versions of the link and of Python, and the Spark settings in use
 
 
-class DesiredMove(_Move, frozen=True, kw_only=True):
-    """A move that the controller wants."""
+class DesiredMove(PartitionMove, frozen=True, kw_only=True):
+    """A move that the link is to make."""
 
     bytes: BoundedFloat = 0.0  # size of the state and the changes after its snapshot, as far as known
 
@@ -169,7 +178,7 @@ class DesiredPlacement(Body, frozen=True, tag="desired-placement", kw_only=True)
     hold: bool = False
 
 
-class MoveTransition(Body, _Move, frozen=True, tag="move-transition", kw_only=True):
+class MoveTransition(PartitionMove, Body, frozen=True, tag="move-transition", kw_only=True):
     """A line of the journal of moves, written by the link."""
 
     decision: str

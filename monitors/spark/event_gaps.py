@@ -61,7 +61,7 @@ class EventGaps:
     def _differences(self, state: SparkState) -> set[Difference]:
         table = self.table
         executors, jobs, runs = set(table.executors), table.jobs, table.runs
-        committed = {run for run, query in table.uncommitted().items() if query in state.idle}
+        committed = {run for run, query in table.uncommitted(state.jobs).items() if query in state.idle}
         return {
             *((GapKind.EXECUTOR_ADDED, name) for name in state.executors - executors),
             *((GapKind.EXECUTOR_REMOVED, name) for name in executors - state.executors),
