@@ -28,11 +28,10 @@ _HEAD = """\
 def to_document(result: LoadResult) -> dict[str, Any]:
     """Return the settings and the origin of each field as plain values, for JSON."""
     settings = dataclasses.asdict(result.settings)
-    origins = {name: result.origins.get(name, DEFAULT) for name in fields()}
     parameters = [
         f"{POLICIES}.{policy}.{name}" for policy, values in result.settings.policies.items() for name in values
     ]
-    origins |= {name: result.origins.get(name, DEFAULT) for name in parameters}
+    origins = {name: result.origins.get(name, DEFAULT) for name in [*fields(), *parameters]}
     return {"file": str(result.path) if result.path else None, "settings": settings, "origins": origins}
 
 

@@ -216,7 +216,7 @@ def test_a_client_without_tls_gets_nowhere(servers: dict[str, RedisServer], dire
 
 def test_a_server_without_tls_is_waited_for_but_doubted(servers: dict[str, RedisServer], directory: Path) -> None:
     result = dataclasses.replace(settings(servers["plain"], directory), timeout=0.5)
-    with pytest.raises(StoreUnavailableError, match="does it speak TLS at this port"):
+    with pytest.raises(StoreUnavailableError, match="check that this is its TLS port"):
         check(result)
 
 

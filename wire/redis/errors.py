@@ -49,16 +49,16 @@ _CLASSES: tuple[tuple[type[Exception], type[StoreError], str], ...] = (
     (
         exceptions.MasterDownError,
         _AWAY,
-        "is a replica without its master and does not answer now; see to the master, or name it in redis.url",
+        "is a replica without its master and does not answer now; start the master, or name it in redis.url",
     ),
-    (exceptions.ClusterDownError, _AWAY, "is of a Redis Cluster that is down ({error}); see to its nodes"),
+    (exceptions.ClusterDownError, _AWAY, "is of a Redis Cluster that is down ({error}); check its nodes"),
     (exceptions.TryAgainError, _AWAY, "is of a Redis Cluster that moves keys now ({error}); wait"),
     (exceptions.MovedError, _REFUSED, f"holds other keys than ours, which are elsewhere ({{error}}); {_OF_A_CLUSTER}"),
 )
 _TEXTS = (
-    ("MISCONF", _AWAY, "cannot save to its disk and takes no writes now; see its log and its disk"),
-    ("NOREPLICAS", _AWAY, "has too few replicas and takes no writes now; see to them, or min-replicas-to-write"),
-    ("BUSY ", _AWAY, "is busy with somebody's script and answers nothing else now; wait, or end it (SCRIPT KILL)"),
+    ("MISCONF", _AWAY, "cannot save to its disk and takes no writes now; check its log and its disk"),
+    ("NOREPLICAS", _AWAY, "has too few replicas and takes no writes now; add replicas, or lower min-replicas-to-write"),
+    ("BUSY ", _AWAY, "runs a script and answers nothing else now; wait, or end the script (SCRIPT KILL)"),
     ("READONLY", _AWAY, "is a replica and takes no writes now; name the master in redis.url"),
     ("OOM ", _AWAY, "is full and takes no writes now; raise maxmemory in redis.conf"),
     ("DB index is out of range", _REFUSED, "has no such database; change the number at the end of redis.url"),
@@ -66,17 +66,17 @@ _TEXTS = (
     (
         "DENIED",
         _REFUSED,
-        "lets only its own machine in while it has no password (protected mode); give it one (redis.password_file)",
+        "accepts only local clients while it has no password (protected mode); set one (redis.password_file)",
     ),
     (
         "WRONGTYPE",
         _REFUSED,
-        "holds something else under a key of ours ({error}); who else writes to this database? use one of its own",
+        "has another type of value under one of our keys ({error}); use a database that nothing else writes to",
     ),
     (
         "unknown command",
         _REFUSED,
-        "does not know what every Redis knows ({error}); is it a sentinel or a proxy? check redis.url",
+        "lacks a command that every Redis has ({error}); check that redis.url names no sentinel and no proxy",
     ),
 )
 _ENDED = ("Connection closed by server", "Connection reset by peer", "Broken pipe")
@@ -111,8 +111,8 @@ def store_error(error: Exception, where: str, *, first: bool = False) -> StoreEr
 
 def _first_contact_hint(error: Exception, where: str) -> str:
     if any(text in str(error) for text in _ENDED):
-        tls = ", and does it want TLS (rediss://)" if where.startswith("redis://") else ""
-        return f"; it ended the connection without an answer: is it a Redis server{tls}?"
+        tls = ", and whether it requires TLS (rediss://)" if where.startswith("redis://") else ""
+        return f"; it closed the connection without an answer: check that it is a Redis server{tls}"
     if isinstance(error, redis.TimeoutError) and "reading" in str(error):
-        return "; something takes connections there and does not answer: is it a Redis server?"
+        return "; it accepts connections and does not answer: check that it is a Redis server"
     return ""

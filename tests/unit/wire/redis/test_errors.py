@@ -33,18 +33,18 @@ def answered(text: str) -> Exception:
         ("LOADING Redis is loading the dataset in memory", AWAY, "is loading its data", "once that is done"),
         ("READONLY You can't write against a read only replica.", AWAY, "is a replica", "name the master"),
         ("OOM command not allowed when used memory > 'maxmemory'.", AWAY, "is full", "raise maxmemory"),
-        ("MASTERDOWN Link with MASTER is down", AWAY, "without its master", "see to the master"),
+        ("MASTERDOWN Link with MASTER is down", AWAY, "without its master", "start the master"),
         ("MISCONF Redis is configured to save RDB snapshots", AWAY, "cannot save", "its disk"),
         ("NOREPLICAS Not enough good replicas to write.", AWAY, "too few replicas", "min-replicas-to-write"),
-        ("BUSY Redis is busy running a script.", AWAY, "busy with somebody's script", "SCRIPT KILL"),
-        ("CLUSTERDOWN Hash slot not served", AWAY, "Cluster that is down", "see to its nodes"),
+        ("BUSY Redis is busy running a script.", AWAY, "runs a script", "SCRIPT KILL"),
+        ("CLUSTERDOWN Hash slot not served", AWAY, "Cluster that is down", "check its nodes"),
         ("ERR max number of clients reached", AWAY, "max number of clients", "check redis.url"),
         ("MOVED 3999 127.0.0.1:6381", REFUSED, "127.0.0.1:6381", "name the node"),
         ("ERR SELECT is not allowed in cluster mode", REFUSED, "one database", "/0"),
         ("ERR DB index is out of range", REFUSED, "no such database", "the number at the end of redis.url"),
         ("DENIED Redis is running in protected mode because", REFUSED, "protected mode", "redis.password_file"),
-        ("WRONGTYPE Operation against a key holding the wrong kind", REFUSED, "under a key of ours", "of its own"),
-        ("ERR unknown command 'GETRANGE'", REFUSED, "unknown command 'GETRANGE'", "a sentinel or a proxy"),
+        ("WRONGTYPE Operation against a key holding the wrong kind", REFUSED, "under one of our keys", "use a database"),
+        ("ERR unknown command 'GETRANGE'", REFUSED, "unknown command 'GETRANGE'", "no sentinel and no proxy"),
         ("NOAUTH Authentication required.", REFUSED, "refuses us", "redis.password_file"),
         ("WRONGPASS invalid username-password pair", REFUSED, "invalid username-password", "redis.username"),
         ("NOPERM this user has no permissions", FORBIDDEN, "no permissions", "its ACL"),
@@ -73,9 +73,9 @@ def test_a_server_that_is_not_redis_is_refused(error: Exception) -> None:
 @pytest.mark.parametrize(
     ("error", "phrase"),
     [
-        (redis.ConnectionError("Connection closed by server."), "does it want TLS (rediss://)?"),
-        (redis.ConnectionError("Error 104 while reading: Connection reset by peer"), "does it want TLS"),
-        (redis.TimeoutError("Timeout reading from socket"), "takes connections there and does not answer"),
+        (redis.ConnectionError("Connection closed by server."), "requires TLS (rediss://)"),
+        (redis.ConnectionError("Error 104 while reading: Connection reset by peer"), "requires TLS"),
+        (redis.TimeoutError("Timeout reading from socket"), "accepts connections and does not answer"),
     ],
 )
 def test_a_hint_is_given_only_before_the_first_answer(error: Exception, phrase: str) -> None:
@@ -83,7 +83,7 @@ def test_a_hint_is_given_only_before_the_first_answer(error: Exception, phrase: 
     assert type(result) is StoreUnavailableError
     assert phrase in str(result)
     assert phrase not in str(store_error(error, WHERE))
-    assert "want TLS" not in str(store_error(error, "rediss://h:1/0", first=True))
+    assert "requires TLS" not in str(store_error(error, "rediss://h:1/0", first=True))
 
 
 def test_a_sentinel_is_refused_as_a_server(monkeypatch: pytest.MonkeyPatch) -> None:
