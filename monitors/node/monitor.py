@@ -31,7 +31,17 @@ _log: Any = structlog.get_logger("rechannel.agent")
 
 
 class NodeMonitor:
-    """Samples a node: `sample` is called once for every sampling interval."""
+    """Samples a node: `sample` is called once for every sampling interval.
+
+    Parameters
+    ----------
+    settings
+        The section ``agent`` with the node's name.
+    clock
+        Wall clock and monotonic clock in seconds.
+    table, machine
+        Processes and usage of this machine.
+    """
 
     def __init__(
         self,

@@ -44,7 +44,18 @@ class Sender:
 
     An outage and its end are logged once each, another cause of it or a refusal at most once a minute. With nothing to
     push it asks Redis all the same, at its start and every `IDLE` seconds: an agent that waits for its first executor
-    reports an outage too. ``node`` may be set as late as the first message.
+    reports an outage too.
+
+    Parameters
+    ----------
+    node
+        Name of the node in the keys; may be set as late as the first message.
+    store_factory
+        Opens the store, again after a refusal.
+    buffered_windows
+        Windows that wait at most.
+    monotonic
+        Clock in seconds.
     """
 
     def __init__(

@@ -140,7 +140,15 @@ class TaskTable:
         }
 
     def resolve_doubt(self, query: str, stage: int, partition: int, executor: str) -> None:
-        """Set a doubtful partition's executor by Spark; "": Spark does not know it."""
+        """Set the executor of a doubtful partition.
+
+        Parameters
+        ----------
+        query, stage, partition
+            The partition, by the number of its stateful stage.
+        executor
+            Its location by Spark, "" if Spark has none.
+        """
         self.doubts.discard((query, stage, partition))
         placement = self.placement.get((query, stage), [])
         if executor and partition < len(placement) and placement[partition] != executor:

@@ -138,7 +138,17 @@ class Store:
             self._connection.close()
 
     def put(self, rule: KeyRule, name: str, envelope: Envelope, ttl: float | None = None) -> None:
-        """Set a string key; it expires after ``ttl`` seconds (by default those of the rule)."""
+        """Set a string key.
+
+        Parameters
+        ----------
+        rule, name
+            The key.
+        envelope
+            Its message; StoreTooLargeError if it exceeds the size of the rule.
+        ttl
+            Seconds until the key expires, by default those of the rule; 0: never.
+        """
         data = encode(envelope)
         if len(data) > rule.size:
             raise StoreTooLargeError(f"{rule.pattern}: a message of {len(data)} bytes, and {rule.size} is the most")
@@ -177,9 +187,16 @@ class Store:
         self._trimmers[key] = trimmer  # only after the write succeeded
 
     def read(self, rule: KeyRule, name: str, after: str, count: int = 1000) -> tuple[str, list[Envelope]]:
-        """Read a stream after an id ("0" for all); return the last id and the valid messages.
+        """Read a stream; return the last id that was read and the valid messages.
 
-        At most ``count`` entries are read, and fewer of large ones.
+        Parameters
+        ----------
+        rule, name
+            The key.
+        after
+            Id of the entry to begin after, "0" for all.
+        count
+            Maximum number of entries; fewer of large ones.
         """
         entries = self._after(rule, name, after, count)
         return (entries[-1][0].decode() if entries else after), self._messages(entries)
@@ -187,9 +204,18 @@ class Store:
     def read_each(
         self, rule: KeyRule, after: Mapping[str, str], count: int, doubtful: Collection[str] = ()
     ) -> dict[str, Page]:
-        """Read streams of several names, each after its id, a hundred in one round trip.
+        """Read streams of several names, a hundred in one round trip.
 
-        The size of ``doubtful`` streams is checked first, and large ones are read entry by entry.
+        Parameters
+        ----------
+        rule
+            The kind of their keys.
+        after
+            Name -> id of the entry to begin after.
+        count
+            Maximum number of entries of each.
+        doubtful
+            Names of streams whose size is checked first; large ones are read entry by entry.
         """
         names = [name for name, number in after.items() if number != _LAST_ID]
         pages: dict[str, Page] = {}
