@@ -48,9 +48,7 @@ class ClosedStoreReader:
     executor's log cannot be read at all.
     """
 
-    def __init__(self, *, pass_bytes: int = PASS_BYTES, backlog_bytes: int = BACKLOG_BYTES) -> None:
-        self._pass_bytes = pass_bytes
-        self._backlog_bytes = backlog_bytes
+    def __init__(self) -> None:
         self.skipped: Counter[str] = Counter()
         self.lasting: dict[tuple[int, float], str] = {}
         self._logs: dict[tuple[int, float], _Log] = {}
@@ -99,15 +97,15 @@ class ClosedStoreReader:
         if size < log.offset:
             self.skipped["executor log truncated"] += 1
             log.offset = 0
-        if size - log.offset > self._backlog_bytes:
+        if size - log.offset > BACKLOG_BYTES:
             self.skipped["executor log too fast: part left unread"] += 1
-            log.offset = size - self._pass_bytes
+            log.offset = size - PASS_BYTES
         if size == log.offset:
             self._follow_rename(identity, log)
             return b""
-        data = os.pread(log.descriptor, self._pass_bytes, log.offset)
+        data = os.pread(log.descriptor, PASS_BYTES, log.offset)
         end = data.rfind(b"\n") + 1
-        if end == 0 and len(data) == self._pass_bytes:
+        if end == 0 and len(data) == PASS_BYTES:
             self.skipped["executor log line too long"] += 1
             end = len(data)
         if end == 0:

@@ -56,7 +56,7 @@ class NodeMonitor:
         self._clock = clock
         self._machine = machine
         self._watcher = ProcessWatcher(self.node, table, clock.monotonic)
-        self._shuffle = ShuffleReader(DirectoryWatch(), wall=clock.wall)
+        self._shuffle = ShuffleReader(DirectoryWatch(), clock.wall)
         self._logs = ClosedStoreReader()
         self._aggregator = WindowAggregator(settings.agent.window, settings.agent.sample, clock)
         self._usage = machine()

@@ -35,6 +35,7 @@ from rechannel.wire.measurements import StreamRow
 
 MOST_PARTITIONS = 200_000  # downstream partitions of a map output; a window has no room for more
 LARGEST_INDEX = 8 * (MOST_PARTITIONS + 1)  # bytes
+BUDGET = 5_000  # cost of one executor's pass, in names listed
 READ_COST = 20  # cost of reading an index file, in names of a directory's listing
 SIZES_A_NAME = 50  # numbers of an index file that cost as much as one more name
 SETTLED = 0.1  # seconds: two changes closer than the file system's clock ticks leave one modification time
@@ -96,16 +97,15 @@ class ShuffleReader:
     """Reads every new shuffle index file once.
 
     A directory that did not change costs nothing, or one stat where it cannot be watched; a file read before costs
-    nothing in a watched one. ``budget`` bounds one executor's pass (names listed; a file counts as `READ_COST` names
+    nothing in a watched one. `BUDGET` bounds one executor's pass (names listed; a file counts as `READ_COST` names
     and more by its size); the rest is read in the next pass, the directory that waited longest first. ``skipped``
     counts failed readings by reason.
     """
 
-    def __init__(self, watch: DirectoryWatch, *, wall: Callable[[], float] = time.time, budget: int = 5_000) -> None:
+    def __init__(self, watch: DirectoryWatch, wall: Callable[[], float] = time.time) -> None:
         self.skipped: Counter[str] = Counter()
         self._watch = watch
         self._wall = wall
-        self._budget = budget
         self._since = wall()
         self._executors: dict[tuple[int, float], _ExecutorFiles] = {}
         self._owners: dict[str, tuple[int, float]] = {}
@@ -147,10 +147,10 @@ class ShuffleReader:
             # To the end of the queue: the next pass begins with those that waited longer.
             tracked.leaves[path] = tracked.leaves.pop(path)
             spent += listed
-            rows, cost, directory.waiting = self._rows(executor, path, waiting + (new or []), self._budget - spent)
+            rows, cost, directory.waiting = self._rows(executor, path, waiting + (new or []), BUDGET - spent)
             yield from rows
             spent += cost
-            if spent > self._budget:
+            if spent > BUDGET:
                 self.skipped["shuffle directories put off to the next pass"] += 1
                 return
 

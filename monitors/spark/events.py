@@ -115,26 +115,25 @@ Event: TypeAlias = (
 )
 
 
-class _Json(msgspec.Struct, frozen=True, kw_only=True):
-    """Base of the wire shapes below."""
+# Shapes of Spark's JSON.
 
 
-class _Kind(_Json, frozen=True, kw_only=True):
+class _Kind(msgspec.Struct, frozen=True, kw_only=True):
     kind: str = msgspec.field(name="Event", default="")
 
 
-class _Rdd(_Json, frozen=True, kw_only=True):
+class _Rdd(msgspec.Struct, frozen=True, kw_only=True):
     name: str = msgspec.field(name="Name", default="")
 
 
-class _Accumulable(_Json, frozen=True, kw_only=True):
+class _Accumulable(msgspec.Struct, frozen=True, kw_only=True):
     id: int = msgspec.field(name="ID", default=-1)
     name: str = msgspec.field(name="Name", default="")
     update: Any = msgspec.field(name="Update", default=None)
     metadata: str | None = msgspec.field(name="Metadata", default=None)
 
 
-class _Stage(_Json, frozen=True, kw_only=True):
+class _Stage(msgspec.Struct, frozen=True, kw_only=True):
     stage: int = msgspec.field(name="Stage ID")
     attempt: int = msgspec.field(name="Stage Attempt ID", default=0)
     tasks: int = msgspec.field(name="Number of Tasks", default=0)
@@ -144,27 +143,27 @@ class _Stage(_Json, frozen=True, kw_only=True):
     accumulables: list[_Accumulable] = msgspec.field(name="Accumulables", default_factory=list)
 
 
-class _JobStart(_Json, frozen=True, kw_only=True):
+class _JobStart(msgspec.Struct, frozen=True, kw_only=True):
     job: int = msgspec.field(name="Job ID")
     time: int = msgspec.field(name="Submission Time", default=0)
     stages: list[_Stage] = msgspec.field(name="Stage Infos", default_factory=list)
     properties: dict[str, str | None] | None = msgspec.field(name="Properties", default=None)
 
 
-class _JobEnd(_Json, frozen=True, kw_only=True):
+class _JobEnd(msgspec.Struct, frozen=True, kw_only=True):
     job: int = msgspec.field(name="Job ID")
     time: int = msgspec.field(name="Completion Time", default=0)
 
 
-class _StageEnd(_Json, frozen=True, kw_only=True):
+class _StageEnd(msgspec.Struct, frozen=True, kw_only=True):
     info: _Stage = msgspec.field(name="Stage Info")
 
 
-class _Reason(_Json, frozen=True, kw_only=True):
+class _Reason(msgspec.Struct, frozen=True, kw_only=True):
     reason: str = msgspec.field(name="Reason", default="")
 
 
-class _TaskInfo(_Json, frozen=True, kw_only=True):
+class _TaskInfo(msgspec.Struct, frozen=True, kw_only=True):
     task: int = msgspec.field(name="Task ID")
     index: int = msgspec.field(name="Index")
     partition: int = msgspec.field(name="Partition ID", default=-1)
@@ -174,27 +173,27 @@ class _TaskInfo(_Json, frozen=True, kw_only=True):
     accumulables: list[_Accumulable] = msgspec.field(name="Accumulables", default_factory=list)
 
 
-class _Read(_Json, frozen=True, kw_only=True):
+class _Read(msgspec.Struct, frozen=True, kw_only=True):
     local: int = msgspec.field(name="Local Bytes Read", default=0)
     remote: int = msgspec.field(name="Remote Bytes Read", default=0)
     records: int = msgspec.field(name="Total Records Read", default=0)
     wait: int = msgspec.field(name="Fetch Wait Time", default=0)
 
 
-class _Write(_Json, frozen=True, kw_only=True):
+class _Write(msgspec.Struct, frozen=True, kw_only=True):
     size: int = msgspec.field(name="Shuffle Bytes Written", default=0)
     records: int = msgspec.field(name="Shuffle Records Written", default=0)
 
 
-class _Input(_Json, frozen=True, kw_only=True):
+class _Input(msgspec.Struct, frozen=True, kw_only=True):
     records: int = msgspec.field(name="Records Read", default=0)
 
 
-class _Output(_Json, frozen=True, kw_only=True):
+class _Output(msgspec.Struct, frozen=True, kw_only=True):
     records: int = msgspec.field(name="Records Written", default=0)
 
 
-class _Metrics(_Json, frozen=True, kw_only=True):
+class _Metrics(msgspec.Struct, frozen=True, kw_only=True):
     run: int = msgspec.field(name="Executor Run Time", default=0)
     cpu: int = msgspec.field(name="Executor CPU Time", default=0)
     read: _Read = msgspec.field(name="Shuffle Read Metrics", default_factory=_Read)
@@ -203,7 +202,7 @@ class _Metrics(_Json, frozen=True, kw_only=True):
     output: _Output = msgspec.field(name="Output Metrics", default_factory=_Output)
 
 
-class _TaskEnd(_Json, frozen=True, kw_only=True):
+class _TaskEnd(msgspec.Struct, frozen=True, kw_only=True):
     stage: int = msgspec.field(name="Stage ID")
     attempt: int = msgspec.field(name="Stage Attempt ID", default=0)
     reason: _Reason = msgspec.field(name="Task End Reason", default_factory=_Reason)
@@ -211,22 +210,22 @@ class _TaskEnd(_Json, frozen=True, kw_only=True):
     metrics: _Metrics | None = msgspec.field(name="Task Metrics", default=None)
 
 
-class _ExecutorInfo(_Json, frozen=True, kw_only=True):
+class _ExecutorInfo(msgspec.Struct, frozen=True, kw_only=True):
     host: str = msgspec.field(name="Host", default="")
     cores: int = msgspec.field(name="Total Cores", default=1)
 
 
-class _ExecutorAdded(_Json, frozen=True, kw_only=True):
+class _ExecutorAdded(msgspec.Struct, frozen=True, kw_only=True):
     time: int = msgspec.field(name="Timestamp", default=0)
     executor: str = msgspec.field(name="Executor ID")
     info: _ExecutorInfo = msgspec.field(name="Executor Info", default_factory=_ExecutorInfo)
 
 
-class _Source(_Json, frozen=True, kw_only=True):
+class _Source(msgspec.Struct, frozen=True, kw_only=True):
     rows: int = msgspec.field(name="numInputRows", default=0)
 
 
-class _Progress(_Json, frozen=True, kw_only=True):
+class _Progress(msgspec.Struct, frozen=True, kw_only=True):
     id: str
     run: str = msgspec.field(name="runId")
     batch: int = msgspec.field(name="batchId", default=-1)
@@ -234,7 +233,7 @@ class _Progress(_Json, frozen=True, kw_only=True):
     sources: list[_Source] = msgspec.field(default_factory=list)
 
 
-class _ProgressEvent(_Json, frozen=True, kw_only=True):
+class _ProgressEvent(msgspec.Struct, frozen=True, kw_only=True):
     progress: _Progress
 
 

@@ -109,7 +109,7 @@ def _as(user: int, *capabilities: int, look: Callable[[], Any]) -> Any:
 
 
 def _look() -> dict[str, Any]:
-    watcher, shuffle = ProcessWatcher(NODE), ShuffleReader(DirectoryWatch(), wall=lambda: 0.0)
+    watcher, shuffle = ProcessWatcher(NODE), ShuffleReader(DirectoryWatch(), lambda: 0.0)
     samples = watcher.sample()
     rows = [row.sizes for sample in samples for row in shuffle.read(sample.executor)]
     shuffle.close()

@@ -45,8 +45,8 @@ class NoWatch(DirectoryWatch):
         return False
 
 
-def listing_reader(budget: int = 5_000) -> ShuffleReader:
-    return ShuffleReader(NoWatch(), wall=lambda: START, budget=budget)
+def listing_reader() -> ShuffleReader:
+    return ShuffleReader(NoWatch(), lambda: START)
 
 
 def reasons(reader: ShuffleReader) -> dict[str, int]:

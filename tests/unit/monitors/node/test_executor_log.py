@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from rechannel.monitors.node import executor_log
 from rechannel.monitors.node.executor_log import ClosedStoreReader
 from rechannel.wire.measurements import ClosedStore
 from unit.monitors.fakes import executor
@@ -34,10 +35,6 @@ class _Log:
         self.path, self.executor, self.reader = root / "stderr", executor(root, name="3"), ClosedStoreReader()
         self.path.write_text("Spark Executor Command: java\n" + _line(partition=99))
 
-    def follow(self, reader: ClosedStoreReader) -> None:
-        self.reader = reader
-        assert self.read() == []
-
     def write(self, text: str) -> None:
         with self.path.open("a") as file:
             file.write(text)
@@ -52,7 +49,7 @@ class _Log:
 @pytest.fixture
 def log(tmp_path: Path) -> Iterator[_Log]:
     result = _Log(tmp_path)
-    result.follow(result.reader)
+    assert result.read() == []
     yield result
     result.reader.close()
 
@@ -122,15 +119,16 @@ def test_a_missing_log_is_a_lasting_reason(tmp_path: Path) -> None:
     log.reader.close()
 
 
-def test_a_pass_is_bounded(log: _Log) -> None:
-    log.follow(ClosedStoreReader(pass_bytes=2 * len(_line())))
+def test_a_pass_is_bounded(log: _Log, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(executor_log, "PASS_BYTES", 2 * len(_line()))
     log.write("".join(_line(partition=n) for n in range(5)))
     assert [log.partitions() for _ in range(4)] == [[0, 1], [2, 3], [4], []]
 
 
-def test_a_backlog_and_a_line_over_their_limits_are_skipped(log: _Log) -> None:
+def test_a_backlog_and_a_line_over_their_limits_are_skipped(log: _Log, monkeypatch: pytest.MonkeyPatch) -> None:
     size = 2 * len(_line())
-    log.follow(ClosedStoreReader(pass_bytes=size, backlog_bytes=10 * size))
+    monkeypatch.setattr(executor_log, "PASS_BYTES", size)
+    monkeypatch.setattr(executor_log, "BACKLOG_BYTES", 10 * size)
     log.write("y" * (size + 5) + "\n" + _line(partition=1))
     assert log.partitions(passes=2) == [1]
     log.write("".join(_line(partition=n) for n in range(50)))
