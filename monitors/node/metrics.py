@@ -19,7 +19,7 @@ REASONS = 100  # a reason may name an executor: the ones beyond so many are coun
 _EXECUTOR = ("application", "executor")
 _KIND = (*_EXECUTOR, "kind")
 
-BUILD = MetricDefinition("rechannel_agent_build_info", "1; the label says which release runs", ("version",))
+BUILD = MetricDefinition("rechannel_agent_build_info", "1; the label names the release", ("version",))
 REDIS_UP = MetricDefinition("rechannel_agent_redis_up", "1 while Redis takes what the agent pushes")
 WAITING = MetricDefinition("rechannel_agent_waiting_messages", "Messages that wait to be pushed")
 WINDOWS = MetricDefinition("rechannel_agent_windows_total", "Windows closed")

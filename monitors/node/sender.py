@@ -23,7 +23,7 @@ BUFFERED_EVIDENCE = 1_000  # messages
 BATCH = 16  # messages pushed in one round trip
 FIRST_DELAY, LONGEST_DELAY, REFUSED_DELAY = 0.25, 5.0, 10.0  # seconds between two attempts
 REFUSED_EVERY = 60.0  # seconds between two log lines of the same refusal
-IDLE = 30.0  # seconds without a message after which Redis is asked whether it is there
+IDLE = 30.0  # seconds without a message after which Redis is checked
 
 _WINDOW_DROPPED = "window dropped: buffer full while Redis was away"
 _ROWS_DROPPED = "map outputs dropped: buffer full while Redis was away"
@@ -43,7 +43,7 @@ class Sender:
     Messages are buffered, bounded, while Redis is away.
 
     An outage and its end are logged once each, another cause of it or a refusal at most once a minute. With nothing to
-    push it asks Redis all the same, at its start and every `IDLE` seconds: an agent that waits for its first executor
+    push it checks Redis at its start and every `IDLE` seconds, so that an agent that waits for its first executor
     reports an outage too.
 
     Parameters

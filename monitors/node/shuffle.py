@@ -228,7 +228,7 @@ class ShuffleReader:
             self.read_changes()
             reported |= self._pop_index_names(path)
             if complete and _index_files(directory.files - before - reported):
-                self.skipped["new files the kernel does not tell of: directory listed from now on"] += 1
+                self.skipped["new files not reported by the kernel: directory listed from now on"] += 1
                 directory.watched = False
                 self._watch.unwatch(path)
         return _index_files((directory.files | reported) - before), len(directory.files)

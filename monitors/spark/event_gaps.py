@@ -1,7 +1,7 @@
 """Detection of lost events, by comparing the task table with Spark's own state. Pure.
 
 A bus queue drops events when it is full, and a listener that fails loses one. The task table is then wrong for good: a
-job that never ends, an executor that never leaves. `EventGaps.confirmed_differences` returns the differences, and
+job never ends, an executor never leaves. `EventGaps.confirmed_differences` returns the differences, and
 `healing_event` the event that brings the table back into line. A difference counts if two comparisons in a row have
 it, as events arrive some moments late.
 """
@@ -44,7 +44,7 @@ class SparkState:
 
 @dataclass
 class EventGaps:
-    """Repeated comparison of table and Spark; ``healed``: differences that were made good."""
+    """Repeated comparison of table and Spark; ``healed``: differences that were corrected."""
 
     table: TaskTable
     healed: int = 0
@@ -73,7 +73,7 @@ class EventGaps:
 
 
 def healing_event(difference: Difference, table: TaskTable, now: float) -> events.Event | None:
-    """Return the lost event, or None where Spark has to be asked for it."""
+    """Return the lost event, or None where Spark has to be queried for it."""
     kind, name = difference
     match kind:
         case GapKind.EXECUTOR_REMOVED:

@@ -114,7 +114,7 @@ class TaskTable:
         return batch.start if batch else 0.0
 
     def assume_quiet(self, query: str) -> None:
-        """Take a query as quiet whose jobs were never seen: by Spark its trigger is not active."""
+        """Assume that a query without known jobs is quiet, as Spark reports its trigger inactive."""
         if not self._running.get(query):
             self._complete.add(query)
 

@@ -192,7 +192,7 @@ def test_a_trusted_server_is_used(servers: dict[str, RedisServer], directory: Pa
     ("kind", "more", "phrase"),
     [
         ("expired", {}, "its certificate has expired: renew it on the server"),
-        ("future", {}, "its certificate is not valid yet: see to this machine's clock"),
+        ("future", {}, "its certificate is not valid yet: check this machine's clock"),
         ("elsewhere", {}, "its certificate is for another name"),
         ("good", {"tls_ca_file": "other-ca.pem"}, "redis.tls_ca_file must hold the certificate of the CA"),
         ("good", {"tls_ca_file": ""}, "redis.tls_ca_file must hold the certificate of the CA"),

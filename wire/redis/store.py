@@ -381,11 +381,11 @@ class Store:
         with _translated(self._where):
             yield
 
-    def _answer(self, ask: Callable[[], Any], otherwise: Any) -> Any:
+    def _answer(self, call: Callable[[], Any], otherwise: Any) -> Any:
         """Run a read command; return ``otherwise`` if the key has another type, which is counted."""
         with self._calling():
             try:
-                return ask()
+                return call()
             except redis.ResponseError as error:
                 if not _wrong_type(error):
                     raise

@@ -68,9 +68,9 @@ def handshake_failure(error: BaseException) -> str:
         return ""
     if isinstance(cause, ssl.SSLCertVerificationError):
         if cause.verify_code == _EXPIRED:
-            return "its certificate has expired: renew it on the server, and see to this machine's clock"
+            return "its certificate has expired: renew it on the server, and check this machine's clock"
         if cause.verify_code == _NOT_YET_VALID:
-            return "its certificate is not valid yet: see to this machine's clock"
+            return "its certificate is not valid yet: check this machine's clock"
         if cause.verify_code in (_NAME, _ADDRESS):
             return (
                 f"its certificate is for another name ({cause.verify_message}): write a name of the certificate into "

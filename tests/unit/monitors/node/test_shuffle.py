@@ -207,7 +207,7 @@ def test_a_directory_whose_changes_are_not_reported_is_listed_from_then_on(watch
     assert watching.tasks() == []
     watching.now += shuffle.VERIFY_EVERY
     assert watching.tasks() == [1]
-    assert list(reasons(watching.reader)) == ["new files the kernel does not tell of: directory listed from now on"]
+    assert list(reasons(watching.reader)) == ["new files not reported by the kernel: directory listed from now on"]
     assert watching.watched() == 0
     watching.write(2)
     assert watching.tasks() == [2]
