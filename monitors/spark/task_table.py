@@ -114,7 +114,7 @@ class TaskTable:
         return batch.start if batch else 0.0
 
     def assume_quiet(self, query: str) -> None:
-        """Assume that a query without known jobs is quiet, as Spark reports its trigger inactive."""
+        """Assume that a query is quiet, as Spark reports its trigger as inactive."""
         if not self._running.get(query):
             self._complete.add(query)
 
