@@ -43,7 +43,7 @@ def answered(text: str) -> Exception:
         ("ERR SELECT is not allowed in cluster mode", REFUSED, "one database", "/0"),
         ("ERR DB index is out of range", REFUSED, "no such database", "the number at the end of redis.url"),
         ("DENIED Redis is running in protected mode because", REFUSED, "protected mode", "redis.password_file"),
-        ("WRONGTYPE Operation against a key holding the wrong kind", REFUSED, "under one of our keys", "use a database"),
+        ("WRONGTYPE Operation against a key holding the wrong kind", REFUSED, "under one of our keys", "a database"),
         ("ERR unknown command 'GETRANGE'", REFUSED, "unknown command 'GETRANGE'", "no sentinel and no proxy"),
         ("NOAUTH Authentication required.", REFUSED, "refuses us", "redis.password_file"),
         ("WRONGPASS invalid username-password pair", REFUSED, "invalid username-password", "redis.username"),
