@@ -36,7 +36,15 @@ def least_lease(observe: float, call: float) -> float:
 
 
 def errors(lease: float, observe: float, timeout: float, *, sentinels: bool) -> list[str]:
-    """Return a sentence with the cure if these settings do not meet the inequality."""
+    """Return a sentence with the cure if these settings do not meet the inequality.
+
+    Parameters
+    ----------
+    lease, observe, timeout
+        ``controller.lease``, ``controller.observe`` and ``redis.timeout`` in seconds.
+    sentinels
+        Whether sentinels are asked for the master.
+    """
     call = longest_call(timeout, sentinels=sentinels)
     least = least_lease(observe, call)
     if lease >= least or math.isclose(lease, least):

@@ -96,10 +96,6 @@ class LoadResult:
         section, dot, _ = field.partition(".")
         return f"{self.path}: {error}" if self.path and dot and section in _SECTIONS else error
 
-    def has_error(self, *fields: str) -> bool:
-        """Whether one of these fields has an error."""
-        return any(error.partition(":")[0] in fields for error in self.errors)
-
 
 def load(path: str | os.PathLike[str] | None = None, environ: Mapping[str, str] | None = None) -> Settings:
     """Load the settings, or raise SettingsError with all errors.
@@ -133,7 +129,8 @@ def read_settings(path: str | os.PathLike[str] | None = None, environ: Mapping[s
     errors += [f"[{name}]: no such section; {suggest_names(name, _SECTIONS)}" for name in values]
     result = LoadResult(Settings(**sections), origins, tuple(errors), source)
     # A field with an error has its default, so rules between it and other fields are not checked.
-    conflicts = [error for fields, error in validation.errors(result.settings) if not result.has_error(*fields)]
+    wrong = {error.partition(":")[0] for error in errors}
+    conflicts = [error for fields, error in validation.errors(result.settings) if wrong.isdisjoint(fields)]
     return dataclasses.replace(result, errors=(*errors, *conflicts))
 
 

@@ -6,13 +6,12 @@ configuration with errors changes nothing.
 
 from __future__ import annotations
 
-import dataclasses
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from rechannel.conf.settings import POLICIES, Settings, SettingsError
+from rechannel.conf.settings import POLICIES, Settings, SettingsError, fields
 
 if TYPE_CHECKING:
     from structlog.typing import FilteringBoundLogger
@@ -36,34 +35,24 @@ class Change:
 
 def changes(old: Settings, new: Settings, concerns: frozenset[str]) -> list[Change]:
     """Return the fields that differ, limited to these sections and fields."""
-    differences: list[Change] = []
-    for section in dataclasses.fields(Settings):
-        before, after = getattr(old, section.name), getattr(new, section.name)
-        if section.name == POLICIES:
-            differences += _policy_changes(before, after) if POLICIES in concerns else []
-            continue
-        for item in dataclasses.fields(before):
-            name, old_value, new_value = (
-                f"{section.name}.{item.name}",
-                getattr(before, item.name),
-                getattr(after, item.name),
-            )
-            if old_value != new_value and not concerns.isdisjoint((section.name, name)):
-                differences.append(Change(name, old_value, new_value, item.metadata["live"]))
-    return differences
+    differences = []
+    for name, item in fields().items():
+        section = name.partition(".")[0]
+        before, after = (getattr(getattr(side, section), item.name) for side in (old, new))
+        if before != after and not concerns.isdisjoint((section, name)):
+            differences.append(Change(name, before, after, item.metadata["live"]))
+    return differences + (_policy_changes(old.policies, new.policies) if POLICIES in concerns else [])
 
 
 def merged(old: Settings, new: Settings) -> Settings:
     """Return the old settings with live fields and parameters of policies of the new ones."""
-    sections: dict[str, Any] = {POLICIES: new.policies}
-    for section in dataclasses.fields(Settings):
-        if section.name != POLICIES:
-            before, after = getattr(old, section.name), getattr(new, section.name)
-            live = {
-                item.name: getattr(after, item.name) for item in dataclasses.fields(before) if item.metadata["live"]
-            }
-            sections[section.name] = dataclasses.replace(before, **live)
-    return Settings(**sections)
+    live: dict[str, dict[str, Any]] = {}
+    for name, item in fields().items():
+        if item.metadata["live"]:
+            section = name.partition(".")[0]
+            live.setdefault(section, {})[item.name] = getattr(getattr(new, section), item.name)
+    sections: dict[str, Any] = {name: replace(getattr(old, name), **values) for name, values in live.items()}
+    return replace(old, policies=new.policies, **sections)
 
 
 @dataclass(frozen=True)
@@ -141,9 +130,8 @@ def _policy_changes(old: Any, new: Any) -> list[Change]:
         {f"{POLICIES}.{policy}.{name}": value for policy, content in side.items() for name, value in content.items()}
         for side in (old, new)
     )
-    names = dict.fromkeys([*before, *after])
     return [
         Change(name, before.get(name), after.get(name), True)
-        for name in names
-        if before.get(name) != after.get(name) or (name in before) != (name in after)
+        for name in dict.fromkeys([*before, *after])
+        if before.get(name) != after.get(name)
     ]

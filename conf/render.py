@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from rechannel.conf.loader import DEFAULT, LoadResult
-from rechannel.conf.settings import ENVIRONMENT_PREFIX, POLICIES, Settings, section_class
+from rechannel.conf.settings import ENVIRONMENT_PREFIX, POLICIES, Settings, fields, section_class
 
 BEGIN = "<!-- written by `python -m rechannel.conf.render docs/configuration.md`; change conf/settings.py instead -->"
 END = "<!-- end of the reference -->"
@@ -28,11 +28,10 @@ _HEAD = """\
 def to_document(result: LoadResult) -> dict[str, Any]:
     """Return the settings and the origin of each field as plain values, for JSON."""
     settings = dataclasses.asdict(result.settings)
-    origins = {name: result.origins.get(name, DEFAULT) for name in fields()}
     parameters = [
         f"{POLICIES}.{policy}.{name}" for policy, values in result.settings.policies.items() for name in values
     ]
-    origins |= {name: result.origins.get(name, DEFAULT) for name in parameters}
+    origins = {name: result.origins.get(name, DEFAULT) for name in [*fields(), *parameters]}
     return {"file": str(result.path) if result.path else None, "settings": settings, "origins": origins}
 
 
@@ -69,16 +68,6 @@ def _escaped(character: str) -> str:
         return character
     code = ord(character)
     return f"\\u{code:04x}" if code <= 0xFFFF else f"\\U{code:08x}"
-
-
-def fields() -> dict[str, dataclasses.Field[Any]]:
-    """Return every setting except parameters of policies, by a name such as ``gate.min_gain``."""
-    return {
-        f"{section.name}.{item.name}": item
-        for section in dataclasses.fields(Settings)
-        if section.name != POLICIES
-        for item in dataclasses.fields(section_class(section.name))
-    }
 
 
 def bounds(rule: Any) -> str:

@@ -6,9 +6,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 import socket
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, get_type_hints
 
 CONFIG_VARIABLE = "RECHANNEL_CONFIG"  # names the file
@@ -59,6 +61,15 @@ def live_setting(default: Any, reason: str, **properties: Any) -> Any:
     return field(default=default, metadata={**setting(default, reason, **properties).metadata, "live": True})
 
 
+seconds, live_seconds = partial(setting, unit="seconds"), partial(live_setting, unit="seconds")
+live_share = partial(live_setting, unit="share", bounds=(0, 1))
+live_periods = partial(
+    live_setting, (), unit="periods as in Mon-Fri 09:00-18:00, or 22:00-06:00 for every day", allowed=PERIOD
+)
+file = partial(setting, "", path=True)
+address = partial(setting, "", unit="host:port", allowed=r"([A-Za-z0-9.-]+|\[[0-9a-fA-F:]+\]):\d{1,5}|")
+
+
 @dataclass(frozen=True)
 class ClusterSettings:
     """Name of the cluster."""
@@ -79,29 +90,18 @@ class RedisSettings:
         allowed=r"(redis|rediss|unix|sentinel)://\S+",
     )
     username: str = setting("", "ACL user; empty means Redis' default user.")
-    password_file: str = setting(
-        "", "A file that holds the password alone; a password in a URL ends up in logs.", path=True
-    )
-    tls_ca_file: str = setting(
-        "",
+    password_file: str = file("A file that holds the password alone; a password in a URL ends up in logs.")
+    tls_ca_file: str = file(
         "PEM of the CA of the server's certificate, trusted in addition to those of the system. For rediss://; "
-        "turns TLS on for sentinel://.",
-        path=True,
+        "turns TLS on for sentinel://."
     )
-    tls_certificate_file: str = setting(
-        "", "PEM of the client certificate, if the server requires one (tls-auth-clients).", path=True
-    )
-    tls_key_file: str = setting(
-        "", "PEM of its private key, without a pass phrase; other users must not be able to read it.", path=True
-    )
+    tls_certificate_file: str = file("PEM of the client certificate, if the server requires one (tls-auth-clients).")
+    tls_key_file: str = file("PEM of its private key, without a pass phrase; other users must not be able to read it.")
     sentinel_username: str = setting("", "ACL user of the sentinels themselves; empty means their default user.")
-    sentinel_password_file: str = setting(
-        "", "A file that holds the sentinels' own password alone, if they have one.", path=True
-    )
-    timeout: float = setting(
+    sentinel_password_file: str = file("A file that holds the sentinels' own password alone, if they have one.")
+    timeout: float = seconds(
         2.0,
         "A Redis that is slower counts as not reachable; all sentinels together have the same time to answer.",
-        unit="seconds",
         bounds=(0.05, 60),
     )
 
@@ -110,16 +110,12 @@ class RedisSettings:
 class SigningSettings:
     """Ed25519 keys: the controller signs desired placements, links verify them."""
 
-    private_key_file: str = setting(
-        "",
-        "PEM; only for the controller, and refused if other users can read it. Made by `rechannel config keys`.",
-        path=True,
+    private_key_file: str = file(
+        "PEM; only for the controller, and refused if other users can read it. Made by `rechannel config keys`."
     )
-    public_key_file: str = setting(
-        "",
+    public_key_file: str = file(
         "PEM of one or several keys, or a directory of such files; for every link, and reloaded when it changes. "
-        "Without it a link follows no orders, and a controller cannot verify messages signed with other keys.",
-        path=True,
+        "Without it a link follows no orders, and a controller cannot verify messages signed with other keys."
     )
 
 
@@ -130,14 +126,9 @@ class AgentSettings:
     node: str = setting(
         "", "Host name of this node's executors in Spark (`--hostname`). Empty: any name or address of this machine."
     )
-    sample: float = setting(
-        1.0, "Time between two samples of the processes; shorter times cost CPU.", unit="seconds", bounds=(0.1, 60)
-    )
-    window: float = setting(
-        5.0,
-        "Length of a measurement window; 5 s as in the stream-classification paper.",
-        unit="seconds",
-        bounds=(0.5, 600),
+    sample: float = seconds(1.0, "Time between two samples of the processes; shorter times cost CPU.", bounds=(0.1, 60))
+    window: float = seconds(
+        5.0, "Length of a measurement window; 5 s as in the stream-classification paper.", bounds=(0.5, 600)
     )
     buffered_windows: int = live_setting(
         120,
@@ -145,12 +136,9 @@ class AgentSettings:
         unit="windows",
         bounds=(1, 10_000),
     )
-    metrics: str = setting(
-        "",
+    metrics: str = address(
         "Address of the metrics endpoint for Prometheus, as in 127.0.0.1:9417, without access control. Empty: no "
-        "endpoint.",
-        unit="host:port",
-        allowed=r"([A-Za-z0-9.-]+|\[[0-9a-fA-F:]+\]):\d{1,5}|",
+        "endpoint."
     )
     stream_rows: int = live_setting(
         20_000, "Map outputs reported in one window; further ones are only counted.", unit="rows", bounds=(1, 1_000_000)
@@ -161,16 +149,11 @@ class AgentSettings:
 class LinkSettings:
     """Link: the part in the Spark driver."""
 
-    directory: str = setting(
-        "", "Directory of the event stream, private to the user. Empty means a temporary directory.", path=True
-    )
-    poll: float = setting(
-        0.1, "Time between two reads of the event stream without moves.", unit="seconds", bounds=(0.005, 5)
-    )
-    poll_moving: float = setting(
+    directory: str = file("Directory of the event stream, private to the user. Empty means a temporary directory.")
+    poll: float = seconds(0.1, "Time between two reads of the event stream without moves.", bounds=(0.005, 5))
+    poll_moving: float = seconds(
         0.005,
         "Time between two reads during a migration, because the gap between two batches is short.",
-        unit="seconds",
         bounds=(0.001, 1),
     )
     event_log_bytes: int = setting(
@@ -182,13 +165,12 @@ class LinkSettings:
     deadline_batches: int = setting(
         6, "A move that has not landed after so many batches is abandoned.", unit="batches", bounds=(1, 1000)
     )
-    deadline_seconds: float = setting(
+    deadline_seconds: float = seconds(
         600.0,
         "A move that has not landed after this time is abandoned, also if the query has no batches.",
-        unit="seconds",
         bounds=(1, 86_400),
     )
-    report: float = setting(1.0, "Time between two reports of the link.", unit="seconds", bounds=(0.1, 60))
+    report: float = seconds(1.0, "Time between two reports of the link.", bounds=(0.1, 60))
     spread: bool = setting(
         True,
         "Spread a new query after its first batch, restore the placement of a restarted one, and spread the partitions "
@@ -206,11 +188,10 @@ class RescheduleSettings:
         "drains continue, and links spread new queries (link.spread).",
         allowed=("observe", "apply"),
     )
-    timeout: float = live_setting(300.0, "Time between two periodic decisions.", unit="seconds", bounds=(1, 86_400))
-    settle: float = live_setting(
+    timeout: float = live_seconds(300.0, "Time between two periodic decisions.", bounds=(1, 86_400))
+    settle: float = live_seconds(
         10.0,
         "Time for which the set of executors must be stable before joined or lost executors trigger a decision.",
-        unit="seconds",
         bounds=(0, 3600),
     )
     settle_windows: int = live_setting(
@@ -235,43 +216,29 @@ class RescheduleSettings:
         unit="windows",
         bounds=(0, 1000),
     )
-    overload_release: float = live_setting(
-        0.85,
-        "An overload ends below this share of its limit (hysteresis); only then can it trigger again.",
-        unit="share",
-        bounds=(0, 1),
+    overload_release: float = live_share(
+        0.85, "An overload ends below this share of its limit (hysteresis); only then can it trigger again."
     )
-    timeout_cooldown: float = live_setting(
+    timeout_cooldown: float = live_seconds(
         0.0,
         "Minimum time between two decisions by timeout on one application, in addition to the timeout itself.",
-        unit="seconds",
         bounds=(0, 7 * 86_400),
     )
-    executors_cooldown: float = live_setting(
+    executors_cooldown: float = live_seconds(
         0.0,
         "Minimum time between two decisions because executors joined or left; 0 gives a new executor its share soon.",
-        unit="seconds",
         bounds=(0, 7 * 86_400),
     )
-    overload_cooldown: float = live_setting(
+    overload_cooldown: float = live_seconds(
         300.0,
         "Minimum time between two decisions because of overload, for the effect of the last one to show.",
-        unit="seconds",
         bounds=(0, 7 * 86_400),
     )
-    excluded: tuple[str, ...] = live_setting(
-        (),
+    excluded: tuple[str, ...] = live_periods(
         "The controller begins nothing on its own in these periods; orders are carried out with a warning. "
-        "Separated by ; in the environment.",
-        unit="periods as in Mon-Fri 09:00-18:00, or 22:00-06:00 for every day",
-        allowed=PERIOD,
+        "Separated by ; in the environment."
     )
-    off_peak: tuple[str, ...] = live_setting(
-        (),
-        "Periods for `rechannel apply --when off-peak`.",
-        unit="periods as in Mon-Fri 09:00-18:00, or 22:00-06:00 for every day",
-        allowed=PERIOD,
-    )
+    off_peak: tuple[str, ...] = live_periods("Periods for `rechannel apply --when off-peak`.")
     time_zone: str = live_setting(
         "UTC", "Time zone of these periods, with daylight saving time.", unit="name as in Europe/Berlin"
     )
@@ -289,18 +256,13 @@ class RescheduleSettings:
         unit="decisions",
         bounds=(1, 100),
     )
-    agreement_overlap: float = live_setting(
-        0.5,
-        "Share of equal moves (the same partition to the same executor) for two decisions to agree.",
-        unit="share",
-        bounds=(0, 1),
+    agreement_overlap: float = live_share(
+        0.5, "Share of equal moves (the same partition to the same executor) for two decisions to agree."
     )
-    costly: float = live_setting(
-        30.0, "A plan is costly if it adds more than this time to the batches.", unit="seconds", bounds=(0, 86_400)
+    costly: float = live_seconds(
+        30.0, "A plan is costly if it adds more than this time to the batches.", bounds=(0, 86_400)
     )
-    costly_share: float = live_setting(
-        0.75, "A plan is costly if it moves more than this share of the partitions.", unit="share", bounds=(0, 1)
-    )
+    costly_share: float = live_share(0.75, "A plan is costly if it moves more than this share of the partitions.")
     policy: str = live_setting(
         "adaptive", "Policy that places partitions; `rechannel policies` lists all.", allowed=r"[a-z][a-z0-9-]*"
     )
@@ -319,15 +281,13 @@ class RescheduleSettings:
         unit="times",
         bounds=(1.05, 100),
     )
-    warm_up: float = live_setting(
+    warm_up: float = live_seconds(
         120.0,
         "Time after which a new executor among older ones can count as slow; before, its JVM compiles code.",
-        unit="seconds",
         bounds=(0, 3600),
     )
     forecast: bool = live_setting(
-        True,
-        "Decide on the forecast of the load if it was more accurate than the last value. False: only show it.",
+        True, "Decide on the forecast of the load if it was more accurate than the last value. False: only show it."
     )
 
 
@@ -335,11 +295,8 @@ class RescheduleSettings:
 class GateSettings:
     """Gate: a plan must gain more than it costs."""
 
-    min_gain: float = live_setting(
-        0.10,
-        "Minimum predicted reduction of a query's batch, half of it at 95 % confidence; less is noise.",
-        unit="share",
-        bounds=(0, 1),
+    min_gain: float = live_share(
+        0.10, "Minimum predicted reduction of a query's batch, half of it at 95 % confidence; less is noise."
     )
     max_loss: float = live_setting(
         0.05,
@@ -359,15 +316,10 @@ class GateSettings:
         unit="share",
         bounds=(0, 0.99),
     )
-    horizon: float = live_setting(
-        600.0, "Time within which a migration must pay off.", unit="seconds", bounds=(1, 7 * 86_400)
-    )
-    cooldown: float = live_setting(300.0, "Minimum time between two migrations.", unit="seconds", bounds=(0, 86_400))
-    move_cost: float = live_setting(
-        1.0,
-        "Fixed time to load a partition, in addition to its bytes, until it is measured.",
-        unit="seconds",
-        bounds=(0, 3600),
+    horizon: float = live_seconds(600.0, "Time within which a migration must pay off.", bounds=(1, 7 * 86_400))
+    cooldown: float = live_seconds(300.0, "Minimum time between two migrations.", bounds=(0, 86_400))
+    move_cost: float = live_seconds(
+        1.0, "Fixed time to load a partition, in addition to its bytes, until it is measured.", bounds=(0, 3600)
     )
     load_rate: float = live_setting(
         50e6, "Rate at which an executor loads state, until it is measured.", unit="bytes/s", bounds=(1e3, 1e12)
@@ -433,38 +385,26 @@ class ControllerSettings:
     """Controller: lease, orders and HTTP endpoint."""
 
     name: str = setting("", "Identity in the lease; empty means host name and process id.")
-    lease: float = setting(
+    lease: float = seconds(
         15.0,
         "Time after which a leader that does not renew its lease loses the lead; at least observe plus four times "
         "redis.timeout (six times with sentinels), plus 1 %.",
-        unit="seconds",
         bounds=(1, 600),
     )
-    observe: float = setting(
-        1.0,
-        "Time between two cycles that read reports and requests and renew the lease.",
-        unit="seconds",
-        bounds=(0.1, 5),
+    observe: float = seconds(
+        1.0, "Time between two cycles that read reports and requests and renew the lease.", bounds=(0.1, 5)
     )
-    audit_file: str = setting(
-        "",
+    audit_file: str = file(
         "Audit log of orders as JSON lines, on the leader's machine. Orders that cannot be logged (for example "
-        "because the disk is full) are refused. Empty: no audit log.",
-        path=True,
+        "because the disk is full) are refused. Empty: no audit log."
     )
     require_reason: bool = live_setting(False, "Refuse orders that come without --reason.")
-    listen: str = setting(
-        "",
+    listen: str = address(
         "HTTP address of metrics, health and the web view, as in 127.0.0.1:9418. It has no access control, so use "
-        "loopback or a proxy. Empty: no endpoint.",
-        unit="host:port",
-        allowed=r"([A-Za-z0-9.-]+|\[[0-9a-fA-F:]+\]):\d{1,5}|",
+        "loopback or a proxy. Empty: no endpoint."
     )
-    placement_ttl: float = live_setting(
-        120.0,
-        "Time after which links ignore a desired placement that is not renewed.",
-        unit="seconds",
-        bounds=(5, 3600),
+    placement_ttl: float = live_seconds(
+        120.0, "Time after which links ignore a desired placement that is not renewed.", bounds=(5, 3600)
     )
 
 
@@ -497,3 +437,13 @@ def section_class(name: str) -> type[Any]:
     """Return the class of a section."""
     kind: type[Any] = get_type_hints(Settings)[name]
     return kind
+
+
+def fields() -> dict[str, dataclasses.Field[Any]]:
+    """Return every setting except parameters of policies, by a name such as ``gate.min_gain``."""
+    return {
+        f"{section.name}.{item.name}": item
+        for section in dataclasses.fields(Settings)
+        if section.name != POLICIES
+        for item in dataclasses.fields(section_class(section.name))
+    }

@@ -83,7 +83,7 @@ def _url_errors(url: str) -> list[str]:
     errors = []
     address = _split(url)
     if address is None:
-        return ["redis.url: cannot be read as a URL; see to its brackets and to characters that are no ASCII"]
+        return ["redis.url: cannot be read as a URL; check its brackets and characters outside ASCII"]
     try:
         _ = address.port
     except ValueError:

@@ -6,7 +6,7 @@ know it. Durations are seconds, names are those that `rechannel status` shows; "
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, TypeAlias
+from typing import Any, ClassVar, TypeAlias, get_args
 
 import msgspec
 
@@ -113,10 +113,7 @@ class Undrain(_Command, frozen=True):
 
 
 Command: TypeAlias = Plan | Rebalance | Apply | Cancel | Rollback | Stop | Pause | Resume | Drain | Undrain
-COMMANDS: dict[str, type[_Command]] = {
-    str(kind.__struct_config__.tag): kind
-    for kind in (Apply, Cancel, Drain, Pause, Plan, Rebalance, Resume, Rollback, Stop, Undrain)
-}
+COMMANDS: dict[str, type[_Command]] = {str(kind.__struct_config__.tag): kind for kind in get_args(Command)}
 
 
 #: verbs that viewers may send; every other verb is an order and goes to the stream of the operators

@@ -73,122 +73,60 @@ def _roles(role: Role) -> frozenset[Role]:
     return frozenset({role, Role.VIEWER} if role is Role.OPERATOR else {role})
 
 
+def _string(pattern: str, writer: Role, readers: tuple[Role, ...], ttl: int, holds: str, **size: int) -> KeyRule:
+    return KeyRule(pattern, "string", writer, readers, 1, ttl, holds, **size)
+
+
 _DAY = 86_400
 _FORTNIGHT = 14 * _DAY
 _VIEWED = (Role.CONTROLLER, Role.VIEWER)
+_CONTROLLER = (Role.CONTROLLER,)
 
 WINDOWS = KeyRule(
     "node:{node}:windows", "stream", Role.AGENT, _VIEWED, 64, 3600, "measurements of the node", size=2 * _MIB
 )
 EVIDENCE = KeyRule(
-    "node:{node}:evidence",
-    "stream",
-    Role.AGENT,
-    (Role.LINK,),
-    4096,
-    3600,
-    "state stores that executors closed",
-    size=512 * _KIB,
+    "node:{node}:evidence", "stream", Role.AGENT, (Role.LINK,), 4096, 3600, "closed state stores", size=512 * _KIB
 )
 APPLICATIONS = KeyRule(
     "applications", "sorted set", Role.LINK, _VIEWED, 10_000, _DAY, "application ids by time last seen", size=4 * _MIB
 )
-REPORT = KeyRule("app:{app}:report", "string", Role.LINK, _VIEWED, 1, 60, "state of the application")
+REPORT = _string("app:{app}:report", Role.LINK, _VIEWED, 60, "state of the application")
 BATCHES = KeyRule(
     "app:{app}:batches", "stream", Role.LINK, _VIEWED, 512, 3600, "finished batches with their tasks", size=96 * _MIB
 )
 JOURNAL = KeyRule(
     "app:{app}:journal", "stream", Role.LINK, _VIEWED, 20_000, _FORTNIGHT, "journal of moves", size=8 * _MIB
 )
-DESIRED = KeyRule(
-    "app:{app}:desired", "string", Role.CONTROLLER, (Role.LINK, Role.CONTROLLER), 1, 3600, "signed desired placement"
-)
+DESIRED = _string("app:{app}:desired", Role.CONTROLLER, (Role.LINK, Role.CONTROLLER), 3600, "signed desired placement")
 DECISIONS = KeyRule(
     "decisions", "stream", Role.CONTROLLER, _VIEWED, 1000, _FORTNIGHT, "every decision with its numbers", size=32 * _MIB
 )
 APPLIED = KeyRule(
-    "applied",
-    "stream",
-    Role.CONTROLLER,
-    (Role.CONTROLLER,),
-    1000,
-    _FORTNIGHT,
-    "decisions that moved something, for the budget of moves and for rollbacks",
-    size=32 * _MIB,
+    "applied", "stream", Role.CONTROLLER, _CONTROLLER, 1000, _FORTNIGHT, "decisions with moves", size=32 * _MIB
 )
 OUTCOMES = KeyRule(
     "outcomes", "stream", Role.CONTROLLER, _VIEWED, 500, _FORTNIGHT, "result of each migration", size=8 * _MIB
 )
-LEASE = KeyRule(
-    "controller:lease", "string", Role.CONTROLLER, (Role.CONTROLLER,), 1, 600, "the leader and its epoch", size=_KIB
-)
-EPOCH = KeyRule(
-    "controller:epoch", "string", Role.CONTROLLER, (Role.CONTROLLER,), 1, 0, "highest epoch used", size=_KIB
-)
-STATE = KeyRule("controller:state", "string", Role.CONTROLLER, _VIEWED, 1, 60, "state of the controller")
-ORDERS = KeyRule(
-    "orders",
-    "string",
-    Role.CONTROLLER,
-    (Role.LINK, Role.CONTROLLER, Role.VIEWER),
-    1,
-    0,
-    "signed: pause and drained nodes",
-)
-SCHEDULED_PLANS = KeyRule("scheduled-plans", "string", Role.CONTROLLER, _VIEWED, 1, 0, "signed: scheduled plans")
-PLACEMENT = KeyRule(
-    "query:{query}:placement", "string", Role.LINK, (Role.LINK,), 1, _FORTNIGHT, "last placement of a query"
-)
-PAUSED = KeyRule(
-    "controller:paused", "string", Role.CONTROLLER, (Role.CONTROLLER,), 1, 0, "present while paused", size=_KIB
-)
+LEASE = _string("controller:lease", Role.CONTROLLER, _CONTROLLER, 600, "the leader and its epoch", size=_KIB)
+EPOCH = _string("controller:epoch", Role.CONTROLLER, _CONTROLLER, 0, "highest epoch used", size=_KIB)
+STATE = _string("controller:state", Role.CONTROLLER, _VIEWED, 60, "state of the controller")
+ORDERS = _string("orders", Role.CONTROLLER, (Role.LINK, *_VIEWED), 0, "signed: pause and drained nodes")
+SCHEDULED_PLANS = _string("scheduled-plans", Role.CONTROLLER, _VIEWED, 0, "signed: scheduled plans")
+PLACEMENT = _string("query:{query}:placement", Role.LINK, (Role.LINK,), _FORTNIGHT, "last placement of a query")
+PAUSED = _string("controller:paused", Role.CONTROLLER, _CONTROLLER, 0, "present while paused", size=_KIB)
 QUESTIONS = KeyRule(
-    "questions", "stream", Role.VIEWER, (Role.CONTROLLER,), 1000, _DAY, "requests of viewers: plans only, no orders"
+    "questions", "stream", Role.VIEWER, _CONTROLLER, 1000, _DAY, "requests of viewers: plans only, no orders"
 )
-REQUESTS = KeyRule("requests", "stream", Role.OPERATOR, (Role.CONTROLLER,), 1000, _DAY, "orders of operators")
-CLAIM = KeyRule(
-    "claim:{request}",
-    "string",
-    Role.CONTROLLER,
-    (Role.CONTROLLER,),
-    1,
-    87_000,
-    "the leader that accepted a request, written before it is carried out",
-    size=_KIB,
+REQUESTS = KeyRule("requests", "stream", Role.OPERATOR, _CONTROLLER, 1000, _DAY, "orders of operators")
+CLAIM = _string(
+    "claim:{request}", Role.CONTROLLER, _CONTROLLER, 87_000, "leader of a request, set before it acts", size=_KIB
 )
-REPLY = KeyRule(
-    "reply:{request}",
-    "string",
-    Role.CONTROLLER,
-    _VIEWED,
-    1,
-    600,
-    "the answer, under an id that only the requester knows",
+REPLY = _string(
+    "reply:{request}", Role.CONTROLLER, _VIEWED, 600, "the answer, under an id that only the requester knows"
 )
 
-TABLE = (
-    WINDOWS,
-    EVIDENCE,
-    APPLICATIONS,
-    REPORT,
-    BATCHES,
-    JOURNAL,
-    DESIRED,
-    DECISIONS,
-    APPLIED,
-    OUTCOMES,
-    LEASE,
-    EPOCH,
-    STATE,
-    ORDERS,
-    SCHEDULED_PLANS,
-    PLACEMENT,
-    PAUSED,
-    QUESTIONS,
-    REQUESTS,
-    CLAIM,
-    REPLY,
-)
+TABLE = tuple(rule for rule in vars().values() if isinstance(rule, KeyRule))
 
 
 class Keys:

@@ -44,9 +44,7 @@ def main() -> None:
     if not options.no_run:
         count = QUICK if options.quick else CASES
         began = time.monotonic()
-        rows = [
-            summarize(regime, noise, seen, count) for regime in REGIMES for noise in NOISES for seen in SEEN
-        ]
+        rows = [summarize(regime, noise, seen, count) for regime in REGIMES for noise in NOISES for seen in SEEN]
         figures = {"rows": rows, "cases": count, "regimes": REGIMES, "took": time.monotonic() - began}
         results.figures["predictions"] = Result.of(
             "Predicted batches against those of an independent simulation", figures, quick=options.quick

@@ -17,7 +17,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
 from rechannel.conf import render
 from rechannel.conf.loader import LoadResult, read_settings
-from rechannel.conf.settings import CONFIG_VARIABLE, ENVIRONMENT_PREFIX, Settings, SettingsError
+from rechannel.conf.settings import CONFIG_VARIABLE, ENVIRONMENT_PREFIX, Settings, SettingsError, fields
 from rechannel.daemon.control.audit import AuditError, AuditFile
 from rechannel.daemon.decide import policy_settings
 from rechannel.daemon.doctor import security
@@ -93,7 +93,7 @@ def examine(loaded: LoadResult) -> tuple[list[str], list[str]]:
 
 def _unknown_variables(environ: Mapping[str, str]) -> list[str]:
     """Describe environment variables with the prefix of Rechannel that it does not read."""
-    variables = [*_VARIABLES[:-2], *(ENVIRONMENT_PREFIX + name.replace(".", "__").upper() for name in render.fields())]
+    variables = [*_VARIABLES[:-2], *(ENVIRONMENT_PREFIX + name.replace(".", "__").upper() for name in fields())]
     by_suffix = {name.removeprefix(ENVIRONMENT_PREFIX): name for name in variables}
     notes = []
     for name in sorted(environ):

@@ -150,7 +150,7 @@ def read_spark_properties(path: Path) -> dict[str, str]:
 def _check_redis(store: Store, settings: Settings) -> list[Finding]:
     """Check Redis and the cluster; raises StoreError if Redis does not answer."""
     start, clock = time.monotonic(), time.time()
-    info = store.server_info()
+    info = store.info()
     seconds = time.monotonic() - start
     ahead = float(info.get("server_time_usec", clock * 1e6)) / 1e6 - (clock + seconds / 2)
     findings = node.check_redis(RedisFacts(info, seconds, ahead), settings.redis.timeout)

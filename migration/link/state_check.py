@@ -10,7 +10,7 @@ import structlog
 from rechannel.migration.link.stages import Stages
 from rechannel.migration.spark.adapter import ActiveQuery, SparkAdapter
 from rechannel.monitors.spark import events
-from rechannel.monitors.spark.event_gaps import Difference, EventGaps, healing_event
+from rechannel.monitors.spark.event_gaps import Difference, EventGaps, GapKind, healing_event
 from rechannel.monitors.spark.task_table import TaskTable
 
 _LOG = structlog.get_logger("rechannel.link")
@@ -48,7 +48,8 @@ class StateCheck:
             if self._table.is_quiet(query) is None and self._adapter.is_idle(query):
                 self._table.assume_quiet(query)
         self.retiring = self._adapter.executor_control.retiring()
-        idle = frozenset(query for query in self._table.uncommitted().values() if self._adapter.is_idle(query))
+        uncommitted = self._table.uncommitted(state.jobs).values()
+        idle = frozenset(query for query in uncommitted if self._adapter.is_idle(query))
         gaps = self._gaps.confirmed_differences(replace(state, idle=idle))
         if gaps or events_lost:
             self._table.doubt_placement()
@@ -61,7 +62,7 @@ class StateCheck:
 
     def _event_from_spark(self, gap: Difference) -> events.Event | None:
         kind, name = gap
-        if kind == "job started":
+        if kind is GapKind.JOB_STARTED:
             return self._adapter.job(int(name))
         info = self._adapter.executor(name)
         return events.ExecutorAdded(name, info.host, info.cores, info.added) if info is not None else None

@@ -44,27 +44,20 @@ class ClosedStoreReader:
     """Follows the logs of executors and reports the state stores they closed.
 
     A log is followed from its end when first seen. Renamed logs are read to their end before the new one is begun,
-    truncated ones from the start.
+    truncated ones from the start. ``skipped`` counts failed readings by reason; ``lasting`` has the reason why an
+    executor's log cannot be read at all.
     """
 
-    def __init__(self, *, pass_bytes: int = PASS_BYTES, backlog_bytes: int = BACKLOG_BYTES) -> None:
-        self._pass_bytes = pass_bytes
-        self._backlog_bytes = backlog_bytes
+    def __init__(self) -> None:
+        self.skipped: Counter[str] = Counter()
+        self.lasting: dict[tuple[int, float], str] = {}
         self._logs: dict[tuple[int, float], _Log] = {}
-        self._lasting: dict[tuple[int, float], str] = {}
-        self._skipped: Counter[str] = Counter()
-
-    def pop_skipped(self) -> dict[str, int]:
-        """Return failed readings since the last call by reason; lasting reasons each time."""
-        skipped = self._skipped + Counter(self._lasting.values())
-        self._skipped = Counter()
-        return dict(skipped)
 
     def retain(self, alive: set[tuple[int, float]]) -> None:
         """Keep the logs of these executors (pid, start time); close all others."""
         for identity in [identity for identity in self._logs if identity not in alive]:
             self._close(identity)
-        self._lasting = {identity: reason for identity, reason in self._lasting.items() if identity in alive}
+        self.lasting = {identity: reason for identity, reason in self.lasting.items() if identity in alive}
 
     def close(self) -> None:
         """Close every log."""
@@ -79,21 +72,21 @@ class ClosedStoreReader:
             log = self._logs.get(identity)
             if log is None:
                 log = self._logs[identity] = _Log(executor.log, *files.open_regular(executor.log))
-                self._lasting.pop(identity, None)
+                self.lasting.pop(identity, None)
                 return []
             data = self._read_lines(identity, log)
         except FileNotFoundError:
-            self._lasting[identity] = f"executor {executor.executor}: no stderr in its working directory"
+            self.lasting[identity] = f"executor {executor.executor}: no stderr in its working directory"
             return []
         except PermissionError:
-            self._lasting[identity] = f"executor {executor.executor}: rights missing to read its log"
+            self.lasting[identity] = f"executor {executor.executor}: rights missing to read its log"
             return []
         except files.NotRegularError:
-            self._lasting[identity] = f"executor {executor.executor}: its log is not a regular file"
+            self.lasting[identity] = f"executor {executor.executor}: its log is not a regular file"
             self._close(identity)
             return []
         except OSError:
-            self._skipped["executor log unreadable"] += 1
+            self.skipped["executor log unreadable"] += 1
             self._close(identity)
             return []
         return [_store(executor, match) for match in _CLOSED.finditer(data)]
@@ -102,18 +95,18 @@ class ClosedStoreReader:
         """Return the complete lines that were added, up to the bound."""
         size = os.fstat(log.descriptor).st_size
         if size < log.offset:
-            self._skipped["executor log truncated"] += 1
+            self.skipped["executor log truncated"] += 1
             log.offset = 0
-        if size - log.offset > self._backlog_bytes:
-            self._skipped["executor log too fast: part left unread"] += 1
-            log.offset = size - self._pass_bytes
+        if size - log.offset > BACKLOG_BYTES:
+            self.skipped["executor log too fast: part left unread"] += 1
+            log.offset = size - PASS_BYTES
         if size == log.offset:
             self._follow_rename(identity, log)
             return b""
-        data = os.pread(log.descriptor, self._pass_bytes, log.offset)
+        data = os.pread(log.descriptor, PASS_BYTES, log.offset)
         end = data.rfind(b"\n") + 1
-        if end == 0 and len(data) == self._pass_bytes:
-            self._skipped["executor log line too long"] += 1
+        if end == 0 and len(data) == PASS_BYTES:
+            self.skipped["executor log line too long"] += 1
             end = len(data)
         if end == 0:
             # An incomplete line; in a renamed log it will never be completed.

@@ -10,6 +10,8 @@ import errno
 import os
 import re
 import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 _FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NOCTTY | os.O_NONBLOCK  # a pipe would wait for its writer
 _DIRECTORY = os.O_RDONLY | os.O_CLOEXEC | os.O_DIRECTORY | os.O_NONBLOCK
@@ -39,8 +41,9 @@ def open_regular(path: str | os.PathLike[str], *, directory: int | None = None) 
     return descriptor, status.st_size
 
 
-def open_directory(root: str, *names: str) -> int:
-    """Open a directory below ``root``, following no link below it; return the descriptor.
+@contextmanager
+def open_directory(root: str, *names: str) -> Iterator[int]:
+    """Open a directory below ``root``, following no link below it, and yield the descriptor.
 
     Links in ``root`` itself are followed, as an administrator may have put them there. In the file system of a pod
     no link is followed: it would lead into that of the host.
@@ -49,10 +52,10 @@ def open_directory(root: str, *names: str) -> int:
     if pod:
         root, names = pod[1], (*filter(None, pod[2].split("/")), *names)
     descriptor = os.open(root, _DIRECTORY)
-    for name in names:
-        outer = descriptor
-        try:
-            descriptor = os.open(name, _DIRECTORY | os.O_NOFOLLOW, dir_fd=outer)
-        finally:
+    try:
+        for name in names:
+            outer, descriptor = descriptor, os.open(name, _DIRECTORY | os.O_NOFOLLOW, dir_fd=descriptor)
             os.close(outer)
-    return descriptor
+        yield descriptor
+    finally:
+        os.close(descriptor)

@@ -25,11 +25,6 @@ class DirectoryWatch:
         self._names: dict[str, list[str]] = {}
         self._count = 0
 
-    @property
-    def watches(self) -> int:
-        """Number of watched directories."""
-        return len(self._watch)
-
     def watch(self, path: str) -> bool:
         """Begin to watch a directory; return False where that is not possible."""
         try:

@@ -19,7 +19,7 @@ REASONS = 100  # a reason may name an executor: the ones beyond so many are coun
 _EXECUTOR = ("application", "executor")
 _KIND = (*_EXECUTOR, "kind")
 
-BUILD = MetricDefinition("rechannel_agent_build_info", "1; the label says which release runs", ("version",))
+BUILD = MetricDefinition("rechannel_agent_build_info", "1; the label names the release", ("version",))
 REDIS_UP = MetricDefinition("rechannel_agent_redis_up", "1 while Redis takes what the agent pushes")
 WAITING = MetricDefinition("rechannel_agent_waiting_messages", "Messages that wait to be pushed")
 WINDOWS = MetricDefinition("rechannel_agent_windows_total", "Windows closed")
@@ -42,22 +42,7 @@ SHUFFLED = MetricDefinition(
 OUTPUTS = MetricDefinition("rechannel_agent_map_outputs_total", "Map outputs of an executor that were read", _EXECUTOR)
 SKIPPED = MetricDefinition("rechannel_agent_skipped_total", "What was not measured, by reason", ("reason",))
 
-TABLE = (
-    BUILD,
-    REDIS_UP,
-    WAITING,
-    WINDOWS,
-    LAST_WINDOW,
-    NODE_CPU,
-    NODE_MEMORY,
-    NODE_USED,
-    CPU,
-    MEMORY,
-    WORKERS,
-    SHUFFLED,
-    OUTPUTS,
-    SKIPPED,
-)
+TABLE = tuple(item for item in vars().values() if isinstance(item, MetricDefinition))
 
 
 class EndpointError(RuntimeError):

@@ -31,7 +31,17 @@ _log: Any = structlog.get_logger("rechannel.agent")
 
 
 class NodeMonitor:
-    """Samples a node: `sample` is called once for every sampling interval."""
+    """Samples a node: `sample` is called once for every sampling interval.
+
+    Parameters
+    ----------
+    settings
+        The section ``agent`` with the node's name.
+    clock
+        Wall clock and monotonic clock in seconds.
+    table, machine
+        Processes and usage of this machine.
+    """
 
     def __init__(
         self,
@@ -46,14 +56,13 @@ class NodeMonitor:
         self._clock = clock
         self._machine = machine
         self._watcher = ProcessWatcher(self.node, table, clock.monotonic)
-        self._shuffle = ShuffleReader(wall=clock.wall, watch=DirectoryWatch())
+        self._shuffle = ShuffleReader(DirectoryWatch(), clock.wall)
         self._logs = ClosedStoreReader()
         self._aggregator = WindowAggregator(settings.agent.window, settings.agent.sample, clock)
         self._usage = machine()
         self._latest: dict[tuple[int, float], ExecutorSample] = {}
         self._rows: list[StreamRow] = []
         self._sizes = 0
-        self._skipped: Counter[str] = Counter()
         self._started = clock.monotonic()
         self._host_confirmed = False  # an executor of this node was found, or its absence was logged
 
@@ -98,15 +107,16 @@ class NodeMonitor:
 
     def _add_row(self, row: StreamRow) -> None:
         if len(self._rows) >= self._settings.stream_rows or self._sizes + len(row.sizes) > WINDOW_SIZES:
-            self._skipped[_OVER_LIMIT] += 1
+            self._shuffle.skipped[_OVER_LIMIT] += 1
             return
         self._rows.append(row)
         self._sizes += len(row.sizes)
 
     def _window_message(self, window: ClosedWindow) -> AgentWindow:
-        skipped, self._skipped = self._skipped, Counter()
+        skipped = Counter([*self._watcher.lasting, *self._logs.lasting.values()])
         for part in (self._watcher, self._shuffle, self._logs, self._aggregator):
-            skipped.update(part.pop_skipped())
+            skipped.update(part.skipped)
+            part.skipped.clear()
         rows, self._rows, self._sizes = self._rows, [], 0
         latest, self._latest = self._latest, {}
         return AgentWindow(

@@ -206,7 +206,7 @@ class ProcessWatcher:
 
     Only new processes are examined, so a sample costs one listing of pids and two small reads for each process of an
     executor. A new process is examined again until it is `YOUNG` seconds old: before its exec it has the command line
-    of its parent.
+    of its parent. ``skipped`` counts failed readings by reason.
     """
 
     def __init__(
@@ -215,7 +215,7 @@ class ProcessWatcher:
         self.node = node
         self._table = table or ProcessTable()
         self._monotonic = monotonic
-        self._skipped: Counter[str] = Counter()
+        self.skipped: Counter[str] = Counter()
         self._examined: set[int] = set()
         self._young: dict[int, tuple[Process, float]] = {}  # with the time of its first sample
         self._tracked: dict[int, _Tracked] = {}
@@ -227,11 +227,10 @@ class ProcessWatcher:
         """Host names that the machine's other executors carry."""
         return sorted({host for host in self._foreign.values() if host})
 
-    def pop_skipped(self) -> dict[str, int]:
-        """Return failed readings since the last call by reason; lasting reasons each time."""
-        skipped, self._skipped = self._skipped, Counter()
-        skipped.update(note for tracked in self._tracked.values() for note in tracked.notes)
-        return dict(skipped)
+    @property
+    def lasting(self) -> list[str]:
+        """Reasons why something of the present executors cannot be read at all."""
+        return [note for tracked in self._tracked.values() for note in tracked.notes]
 
     def sample(self) -> list[ExecutorSample]:
         """Sample every executor of the node once."""
@@ -259,7 +258,7 @@ class ProcessWatcher:
             except ProcessGoneError:
                 self._examined.discard(pid)
             except ProcessDeniedError:
-                self._skipped["process: rights missing to read it"] += 1
+                self.skipped["process: rights missing to read it"] += 1
         parents: dict[int, int] = {}
         arguments: dict[int, list[str]] = {}
         for pid, (process, _) in list(self._young.items()):
@@ -291,7 +290,7 @@ class ProcessWatcher:
             except ProcessGoneError:
                 self._examined.discard(pid)
             except ValueError:
-                self._skipped["executor: command line not understood"] += 1
+                self.skipped["executor: command line not understood"] += 1
 
     def _track_children(self, parents: dict[int, int], arguments: dict[int, list[str]]) -> None:
         waiting = {pid: parent for pid, parent in parents.items() if pid in self._young}
@@ -310,11 +309,11 @@ class ProcessWatcher:
         try:
             jvm = tracked.process.usage()
         except ProcessGoneError:
-            self._skipped["executor vanished while read"] += 1
+            self.skipped["executor vanished while read"] += 1
             self._drop_executor(pid)
             return None
         except ProcessDeniedError:
-            self._skipped[f"executor {name}: rights missing to read its usage"] += 1
+            self.skipped[f"executor {name}: rights missing to read its usage"] += 1
             return None
         rss = 0
         for child_pid, child in list(tracked.children.items()):
@@ -323,11 +322,11 @@ class ProcessWatcher:
                 if child.worker is None:
                     child.worker = _is_worker(child.process.command_line(), of_jvm=True)
             except ProcessGoneError:
-                self._skipped["process of an executor vanished while read"] += 1
+                self.skipped["process of an executor vanished while read"] += 1
                 self._drop_child(child_pid)
                 continue
             except ProcessDeniedError:
-                self._skipped[f"executor {name}: rights missing to read its workers"] += 1
+                self.skipped[f"executor {name}: rights missing to read its workers"] += 1
                 continue
             child.cpu, rss = max(child.cpu, usage.cpu), rss + usage.rss
         return ExecutorSample(

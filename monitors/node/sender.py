@@ -23,7 +23,7 @@ BUFFERED_EVIDENCE = 1_000  # messages
 BATCH = 16  # messages pushed in one round trip
 FIRST_DELAY, LONGEST_DELAY, REFUSED_DELAY = 0.25, 5.0, 10.0  # seconds between two attempts
 REFUSED_EVERY = 60.0  # seconds between two log lines of the same refusal
-IDLE = 30.0  # seconds without a message after which Redis is asked whether it is there
+IDLE = 30.0  # seconds without a message after which Redis is checked
 
 _WINDOW_DROPPED = "window dropped: buffer full while Redis was away"
 _ROWS_DROPPED = "map outputs dropped: buffer full while Redis was away"
@@ -43,8 +43,19 @@ class Sender:
     Messages are buffered, bounded, while Redis is away.
 
     An outage and its end are logged once each, another cause of it or a refusal at most once a minute. With nothing to
-    push it asks Redis all the same, at its start and every `IDLE` seconds: an agent that waits for its first executor
-    reports an outage too. ``node`` may be set as late as the first message.
+    push it checks Redis at its start and every `IDLE` seconds, so that an agent that waits for its first executor
+    reports an outage too.
+
+    Parameters
+    ----------
+    node
+        Name of the node in the keys; may be set as late as the first message.
+    store_factory
+        Opens the store, again after a refusal.
+    buffered_windows
+        Windows that wait at most.
+    monotonic
+        Clock in seconds.
     """
 
     def __init__(
@@ -64,9 +75,8 @@ class Sender:
         self._evidence: deque[Envelope] = deque()
         self._bound = buffered_windows
         self._dropped: Counter[str] = Counter()
-        self._failures = 0
+        self._failures: int | None = None  # in a row; None before the first attempt
         self._problem: StoreError | None = None  # the error logged last, until it is over
-        self.reachable = False  # whether the last attempt pushed everything
         self._logged_at = -REFUSED_EVERY
         self._closing = False
         self._thread = threading.Thread(target=self._run, name="rechannel-push", daemon=True)
@@ -92,7 +102,12 @@ class Sender:
     @property
     def away(self) -> bool:
         """Whether the last push failed."""
-        return self._failures > 0
+        return bool(self._failures)
+
+    @property
+    def reachable(self) -> bool:
+        """Whether the last push succeeded."""
+        return self._failures == 0
 
     @property
     def alive(self) -> bool:
@@ -128,11 +143,7 @@ class Sender:
 
     def push(self) -> float:
         """Push all messages; return the seconds to rest before the next attempt, 0 if done."""
-        rest = self._try_push()
-        self.reachable = rest == 0.0
-        return rest
-
-    def _try_push(self) -> float:
+        failures = (self._failures or 0) + 1
         try:
             if self._store is None:
                 self._store = self._factory()
@@ -148,13 +159,13 @@ class Sender:
             ):
                 self._problem, self._logged_at = error, self._monotonic()
                 _log.warning("redis is away", problem=str(error), buffers_windows=self._bound)
-            self._failures += 1
-            return float(min(LONGEST_DELAY, FIRST_DELAY * 2 ** min(self._failures - 1, 10)))
+            self._failures = failures
+            return float(min(LONGEST_DELAY, FIRST_DELAY * 2 ** min(failures - 1, 10)))
         except StoreRefusedError as error:
             if not isinstance(self._problem, StoreRefusedError) or self._may_log_again():
                 self._problem, self._logged_at = error, self._monotonic()
                 _log.error("redis refuses", problem=str(error), next_attempt_in=REFUSED_DELAY)
-            self._failures += 1
+            self._failures = failures
             self._close_store()  # the next attempt reads the password file anew
             return REFUSED_DELAY
         if self._failures:

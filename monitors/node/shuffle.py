@@ -23,6 +23,7 @@ import struct
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from itertools import pairwise
 from zlib import crc32
@@ -34,6 +35,7 @@ from rechannel.wire.measurements import StreamRow
 
 MOST_PARTITIONS = 200_000  # downstream partitions of a map output; a window has no room for more
 LARGEST_INDEX = 8 * (MOST_PARTITIONS + 1)  # bytes
+BUDGET = 5_000  # cost of one executor's pass, in names listed
 READ_COST = 20  # cost of reading an index file, in names of a directory's listing
 SIZES_A_NAME = 50  # numbers of an index file that cost as much as one more name
 SETTLED = 0.1  # seconds: two changes closer than the file system's clock ticks leave one modification time
@@ -95,48 +97,35 @@ class ShuffleReader:
     """Reads every new shuffle index file once.
 
     A directory that did not change costs nothing, or one stat where it cannot be watched; a file read before costs
-    nothing in a watched one. Without ``watch`` nothing is watched. ``budget`` bounds one executor's pass
-    (names listed; a file counts as `READ_COST` names and more by its size); the rest is read in the next pass, the
-    directory that waited longest first.
+    nothing in a watched one. `BUDGET` bounds one executor's pass (names listed; a file counts as `READ_COST` names
+    and more by its size); the rest is read in the next pass, the directory that waited longest first. ``skipped``
+    counts failed readings by reason.
     """
 
-    def __init__(
-        self,
-        *,
-        wall: Callable[[], float] = time.time,
-        budget: int = 5_000,
-        watch: DirectoryWatch | None = None,
-    ) -> None:
+    def __init__(self, watch: DirectoryWatch, wall: Callable[[], float] = time.time) -> None:
+        self.skipped: Counter[str] = Counter()
         self._watch = watch
         self._wall = wall
-        self._budget = budget
         self._since = wall()
         self._executors: dict[tuple[int, float], _ExecutorFiles] = {}
         self._owners: dict[str, tuple[int, float]] = {}
-        self._skipped: Counter[str] = Counter()
-
-    def pop_skipped(self) -> dict[str, int]:
-        """Return the number of failed readings since the last call, by reason."""
-        skipped, self._skipped = self._skipped, Counter()
-        return dict(skipped)
 
     def retain(self, alive: set[tuple[int, float]]) -> None:
         """Keep the files of these executors (pid, start time); drop all others."""
         for identity in [identity for identity in self._executors if identity not in alive]:
             for leaf in self._executors.pop(identity).leaves:
-                self._unwatch(leaf)
+                self._watch.unwatch(leaf)
         self._owners = {path: owner for path, owner in self._owners.items() if owner in alive}
 
     def close(self) -> None:
         """Stop watching."""
-        if self._watch is not None:
-            self._watch.close()
+        self._watch.close()
 
     def read_changes(self) -> None:
         """Read the kernel's reports since the last call; to be called before a round of `read`."""
-        if self._watch is None or self._watch.read_events():
+        if self._watch.read_events():
             return
-        self._skipped["changes of directories lost by the kernel, directories listed instead"] += 1
+        self.skipped["changes of directories lost by the kernel, directories listed instead"] += 1
         for tracked in self._executors.values():
             for directory in tracked.leaves.values():
                 directory.verify_at = 0.0
@@ -149,8 +138,7 @@ class ShuffleReader:
         self._find_directories(executor, identity, tracked, first=first)
         spent = 0
         # Those with reported files come first: they cost no listing, and the budget may end before the others.
-        changed = self._watch.changed_directories if self._watch is not None else frozenset[str]()
-        for path in sorted(tracked.leaves, key=lambda leaf: leaf not in changed):
+        for path in sorted(tracked.leaves, key=lambda leaf: leaf not in self._watch.changed_directories):
             directory = tracked.leaves[path]
             waiting, directory.waiting = directory.waiting, []
             new, listed = self._new_files(executor, path, tracked)
@@ -159,11 +147,11 @@ class ShuffleReader:
             # To the end of the queue: the next pass begins with those that waited longer.
             tracked.leaves[path] = tracked.leaves.pop(path)
             spent += listed
-            rows, cost, directory.waiting = self._rows(executor, path, waiting + (new or []), self._budget - spent)
+            rows, cost, directory.waiting = self._rows(executor, path, waiting + (new or []), BUDGET - spent)
             yield from rows
             spent += cost
-            if spent > self._budget:
-                self._skipped["shuffle directories put off to the next pass"] += 1
+            if spent > BUDGET:
+                self.skipped["shuffle directories put off to the next pass"] += 1
                 return
 
     def _find_directories(
@@ -181,30 +169,37 @@ class ShuffleReader:
                     if leaf in tracked.leaves:
                         continue
                     # Watched before it is listed, so that no file in between is missed.
-                    directory = tracked.leaves[leaf] = _Directory()
-                    directory.watched = self._watch is not None and self._watch.watch(leaf)
-                    if self._watch is not None and not directory.watched:
-                        self._skipped["shuffle directory that cannot be watched, listed instead"] += 1
+                    directory = tracked.leaves[leaf] = _Directory(watched=self._watch.watch(leaf))
+                    if not directory.watched:
+                        self.skipped["shuffle directory that cannot be watched, listed instead"] += 1
                     if tracked.old and first:
                         self._list(executor, leaf, directory)
+
+    @contextmanager
+    def _count_errors(self, executor: Executor) -> Iterator[None]:
+        """Count every error of a directory but FileNotFoundError, and leave the block."""
+        try:
+            yield
+        except FileNotFoundError:
+            raise
+        except PermissionError:
+            self.skipped[f"executor {executor.executor}: rights missing to read its local directories"] += 1
+        except OSError:
+            self.skipped["local directory unreadable"] += 1
 
     def _subdirectories(self, executor: Executor, tracked: _ExecutorFiles, *parts: str) -> list[str]:
         """Return the directories in one of few entries; a change of one shows in its own stat."""
         try:
-            descriptor = files.open_directory(*parts)
-            try:
-                with os.scandir(descriptor) as entries:
-                    return [entry.name for entry in entries if entry.is_dir(follow_symlinks=False)]
-            finally:
-                os.close(descriptor)
-        except PermissionError:
-            self._skipped[f"executor {executor.executor}: rights missing to read its local directories"] += 1
+            with (
+                self._count_errors(executor),
+                files.open_directory(*parts) as descriptor,
+                os.scandir(descriptor) as entries,
+            ):
+                return [entry.name for entry in entries if entry.is_dir(follow_symlinks=False)]
         except FileNotFoundError:
             for leaf in [leaf for leaf in tracked.leaves if leaf.startswith("/".join(parts) + "/")]:
-                self._unwatch(leaf)
+                self._watch.unwatch(leaf)
                 del tracked.leaves[leaf]
-        except OSError:
-            self._skipped["local directory unreadable"] += 1
         return []
 
     def _new_files(self, executor: Executor, path: str, tracked: _ExecutorFiles) -> tuple[list[_Named] | None, int]:
@@ -220,7 +215,7 @@ class ShuffleReader:
             # 64 directories of each executor, every second.
             changed = os.stat(path, follow_symlinks=False).st_mtime_ns  # noqa: PTH116
         except OSError:
-            self._unwatch(path)
+            self._watch.unwatch(path)
             del tracked.leaves[path]
             return None, 0
         if changed == directory.changed:
@@ -233,76 +228,55 @@ class ShuffleReader:
             self.read_changes()
             reported |= self._pop_index_names(path)
             if complete and _index_files(directory.files - before - reported):
-                self._skipped["new files the kernel does not tell of: directory listed from now on"] += 1
+                self.skipped["new files not reported by the kernel: directory listed from now on"] += 1
                 directory.watched = False
-                self._unwatch(path)
+                self._watch.unwatch(path)
         return _index_files((directory.files | reported) - before), len(directory.files)
 
     def _pop_index_names(self, path: str) -> set[str]:
-        names = self._watch.pop_new_names(path) if self._watch is not None else []
-        return {name for name in names if name.endswith("_0.index")}
-
-    def _unwatch(self, path: str) -> None:
-        if self._watch is not None:
-            self._watch.unwatch(path)
+        return {name for name in self._watch.pop_new_names(path) if name.endswith("_0.index")}
 
     def _list(self, executor: Executor, path: str, directory: _Directory) -> None:
-        try:
-            descriptor = files.open_directory(*_split(path))
-            try:
-                changed = os.fstat(descriptor).st_mtime_ns
-                names = {name for name in os.listdir(descriptor) if name.endswith("_0.index")}  # noqa: PTH208
-            finally:
-                os.close(descriptor)
-        except FileNotFoundError:
-            return
-        except PermissionError:
-            self._skipped[f"executor {executor.executor}: rights missing to read its local directories"] += 1
-            return
-        except OSError:
-            self._skipped["local directory unreadable"] += 1
-            return
-        directory.files = names
-        settled = self._wall() - changed / 1e9 > SETTLED
-        directory.changed = changed if settled else -1
+        with (
+            suppress(FileNotFoundError),
+            self._count_errors(executor),
+            files.open_directory(*_split(path)) as descriptor,
+        ):
+            changed = os.fstat(descriptor).st_mtime_ns
+            directory.files = {name for name in os.listdir(descriptor) if name.endswith("_0.index")}  # noqa: PTH208
+            settled = self._wall() - changed / 1e9 > SETTLED
+            directory.changed = changed if settled else -1
 
     def _rows(
         self, executor: Executor, path: str, named: list[_Named], budget: int
     ) -> tuple[list[StreamRow], int, list[_Named]]:
         """Read files of a directory; return the rows, their cost, and the files beyond the budget."""
-        if not named:
-            return [], 0, []
-        try:
-            descriptor = files.open_directory(*_split(path))
-        except FileNotFoundError:
-            self._skipped["index file vanished"] += len(named)
-            return [], 0, []
-        except OSError:
-            self._skipped["local directory unreadable"] += 1
-            return [], 0, []
         rows, cost = list[StreamRow](), 0
+        if not named:
+            return rows, cost, []
         try:
-            for number, (name, match) in enumerate(named):
-                if cost > budget:
-                    return rows, cost, named[number:]
-                row = self._row(executor, descriptor, name, match)
-                cost += READ_COST
-                if row is not None:
-                    rows.append(row)
-                    cost += len(row.sizes) // SIZES_A_NAME
-        finally:
-            os.close(descriptor)
+            with self._count_errors(executor), files.open_directory(*_split(path)) as descriptor:
+                for number, (name, match) in enumerate(named):
+                    if cost > budget:
+                        return rows, cost, named[number:]
+                    row = self._row(executor, descriptor, name, match)
+                    cost += READ_COST
+                    if row is not None:
+                        rows.append(row)
+                        cost += len(row.sizes) // SIZES_A_NAME
+        except FileNotFoundError:
+            self.skipped["index file vanished"] += len(named)
         return rows, cost, []
 
     def _row(self, executor: Executor, directory: int, name: str, match: re.Match[str]) -> StreamRow | None:
         try:
             sizes = read_index(name, directory=directory)
         except FileNotFoundError:
-            self._skipped["index file vanished"] += 1
+            self.skipped["index file vanished"] += 1
         except OSError:
-            self._skipped["index file unreadable"] += 1
+            self.skipped["index file unreadable"] += 1
         except IndexFileError as error:
-            self._skipped[str(error)] += 1
+            self.skipped[str(error)] += 1
         else:
             return StreamRow(
                 application=executor.application,

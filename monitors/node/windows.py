@@ -66,8 +66,8 @@ class WindowAggregator:
 
     The growth between two samples is split at a window's edge in proportion to time. A counter first seen counts from
     zero if it was born since the last sample, else from its first value: the key of a restarted
-    counter must therefore differ from the one before. Drops are counted by reason in `pop_skipped`: a window in which
-    the wall clock jumped, and windows that passed without a sample.
+    counter must therefore differ from the one before. ``skipped`` counts drops by reason: a window in which the wall
+    clock jumped, and windows that passed without a sample.
     """
 
     def __init__(self, window: float, sample: float, clock: Clock) -> None:
@@ -75,7 +75,7 @@ class WindowAggregator:
         self._sample = sample
         self._samples_per_window = max(1, round(window / sample))
         self._clock = clock
-        self._skipped: Counter[str] = Counter()
+        self.skipped: Counter[str] = Counter()
         self._last: dict[Hashable, float] = {}
         self._wall: float | None = None  # of the last sample
         self._monotonic = 0.0
@@ -89,42 +89,36 @@ class WindowAggregator:
         """Return the seconds until the next sample, just behind the wall clock's grid."""
         return self._sample - self._clock.wall() % self._sample + LATE
 
-    def pop_skipped(self) -> dict[str, int]:
-        """Return what was dropped since the last call, by reason."""
-        skipped, self._skipped = self._skipped, Counter()
-        return dict(skipped)
-
     def add(self, readings: Mapping[Hashable, CounterReading]) -> ClosedWindow | None:
         """Add one sample; return the window that it closes, if any."""
-        wall, monotonic = self._clock.wall(), self._clock.monotonic()
-        if self._wall is None:
-            self._store(readings, wall, monotonic)
-            self._begin(wall, math.floor(wall / self._window))
-            self._count_samples(readings)
-            return None
-        if abs((wall - self._wall) - (monotonic - self._monotonic)) > JUMP * self._window:
-            self._skipped[CLOCK_JUMPED] += 1
-            self._store(readings, wall, monotonic)
-            self._begin(wall, math.floor(wall / self._window))
-            self._count_samples(readings)
-            return None
-        growth = self._growth_since(readings, self._wall)
-        before = self._wall
-        self._store(readings, wall, monotonic)
+        closed = self._advance(readings)
+        self._sample_count += 1
+        self._samples.update(readings.keys())
+        return closed
+
+    def _advance(self, readings: Mapping[Hashable, CounterReading]) -> ClosedWindow | None:
+        wall, monotonic, before = self._clock.wall(), self._clock.monotonic(), self._wall
+        jumped = before is not None and abs((wall - before) - (monotonic - self._monotonic)) > JUMP * self._window
+        growth = {} if before is None or jumped else self._growth_since(readings, before)
+        self._last = {key: reading.value for key, reading in readings.items()}
+        self._wall, self._monotonic = wall, monotonic
         index = math.floor(wall / self._window)
+        if before is None or jumped:
+            if jumped:
+                self.skipped[CLOCK_JUMPED] += 1
+            self._begin(wall, index)
+            return None
         if index <= self._index:
             self._add_step(growth, 1.0, wall)
-            self._count_samples(readings)
             return None
         end, edge = (self._index + 1) * self._window, index * self._window
         span = wall - before
         self._add_step(growth, min(1.0, (end - before) / span) if span > 0 else 1.0, end)
         closed = self._build_window(end)
         if index - self._index > 1:
-            self._skipped[PAUSED] += index - self._index - 1
+            self.skipped[PAUSED] += index - self._index - 1
         self._begin(edge, index)
         self._add_step(growth, min(1.0, (wall - edge) / span) if span > 0 else 0.0, wall)
-        self._count_samples(readings)
         return closed
 
     def close(self) -> ClosedWindow | None:
@@ -141,20 +135,12 @@ class WindowAggregator:
         self._samples = Counter()
         self._sample_count = 0
 
-    def _count_samples(self, readings: Mapping[Hashable, CounterReading]) -> None:
-        self._sample_count += 1
-        self._samples.update(readings.keys())
-
-    def _store(self, readings: Mapping[Hashable, CounterReading], wall: float, monotonic: float) -> None:
-        self._last = {key: reading.value for key, reading in readings.items()}
-        self._wall, self._monotonic = wall, monotonic
-
     def _growth_since(self, readings: Mapping[Hashable, CounterReading], since: float) -> dict[Hashable, float]:
         growth = {}
         for key, reading in readings.items():
             before = self._last.get(key, 0.0 if reading.born >= since else reading.value)
             if reading.value < before:
-                self._skipped[WENT_BACK] += 1
+                self.skipped[WENT_BACK] += 1
             growth[key] = max(0.0, reading.value - before)
         return growth
 

@@ -1,7 +1,7 @@
 """Detection of lost events, by comparing the task table with Spark's own state. Pure.
 
 A bus queue drops events when it is full, and a listener that fails loses one. The task table is then wrong for good: a
-job that never ends, an executor that never leaves. `EventGaps.confirmed_differences` returns the differences, and
+job never ends, an executor never leaves. `EventGaps.confirmed_differences` returns the differences, and
 `healing_event` the event that brings the table back into line. A difference counts if two comparisons in a row have
 it, as events arrive some moments late.
 """
@@ -9,13 +9,24 @@ it, as events arrive some moments late.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Literal
+from enum import StrEnum
 
 from rechannel.monitors.spark import events
 from rechannel.monitors.spark.task_table import TaskTable
 
-Kind = Literal["executor added", "executor removed", "job started", "job ended", "query terminated", "batch committed"]
-Difference = tuple[Kind, str]
+
+class GapKind(StrEnum):
+    """Kind of a lost event, by which a difference is named in the log."""
+
+    EXECUTOR_ADDED = "executor added"
+    EXECUTOR_REMOVED = "executor removed"
+    JOB_STARTED = "job started"
+    JOB_ENDED = "job ended"
+    QUERY_TERMINATED = "query terminated"
+    BATCH_COMMITTED = "batch committed"
+
+
+Difference = tuple[GapKind, str]
 
 
 @dataclass(frozen=True)
@@ -33,7 +44,7 @@ class SparkState:
 
 @dataclass
 class EventGaps:
-    """Repeated comparison of table and Spark; ``healed``: differences that were made good."""
+    """Repeated comparison of table and Spark; ``healed``: differences that were corrected."""
 
     table: TaskTable
     healed: int = 0
@@ -50,27 +61,28 @@ class EventGaps:
     def _differences(self, state: SparkState) -> set[Difference]:
         table = self.table
         executors, jobs, runs = set(table.executors), table.jobs, table.runs
-        differences: set[Difference] = set()
-        differences |= {("executor added", name) for name in state.executors - executors}
-        differences |= {("executor removed", name) for name in executors - state.executors}
-        differences |= {("job started", str(job)) for job in state.jobs - jobs}
-        differences |= {("job ended", str(job)) for job in jobs - state.jobs}
-        differences |= {("query terminated", run) for run in runs.keys() - state.runs.keys()}
-        differences |= {("batch committed", run) for run, query in table.uncommitted().items() if query in state.idle}
-        return differences
+        committed = {run for run, query in table.uncommitted(state.jobs).items() if query in state.idle}
+        return {
+            *((GapKind.EXECUTOR_ADDED, name) for name in state.executors - executors),
+            *((GapKind.EXECUTOR_REMOVED, name) for name in executors - state.executors),
+            *((GapKind.JOB_STARTED, str(job)) for job in state.jobs - jobs),
+            *((GapKind.JOB_ENDED, str(job)) for job in jobs - state.jobs),
+            *((GapKind.QUERY_TERMINATED, run) for run in runs.keys() - state.runs.keys()),
+            *((GapKind.BATCH_COMMITTED, run) for run in committed),
+        }
 
 
 def healing_event(difference: Difference, table: TaskTable, now: float) -> events.Event | None:
-    """Return the lost event, or None where Spark has to be asked for it."""
+    """Return the lost event, or None where Spark has to be queried for it."""
     kind, name = difference
     match kind:
-        case "executor removed":
-            return events.ExecutorRemoved(name, "its event was lost", now)
-        case "job ended":
+        case GapKind.EXECUTOR_REMOVED:
+            return events.ExecutorRemoved(name)
+        case GapKind.JOB_ENDED:
             return events.JobEnded(int(name), now)
-        case "query terminated":
+        case GapKind.QUERY_TERMINATED:
             return events.QueryTerminated(table.runs[name], name)
-        case "batch committed":
+        case GapKind.BATCH_COMMITTED:
             query = table.runs[name]
             return events.QueryProgressed(query, name, table.last_batch.get(query, -1), -1, 0.0)
     return None

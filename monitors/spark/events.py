@@ -80,9 +80,7 @@ class ExecutorAdded(msgspec.Struct, frozen=True):
 class ExecutorRemoved(msgspec.Struct, frozen=True):
     """An executor is gone."""
 
-    executor: str
-    reason: str
-    at: float
+    executor: str = msgspec.field(name="Executor ID")
 
 
 class QueryProgressed(msgspec.Struct, frozen=True):
@@ -98,14 +96,12 @@ class QueryProgressed(msgspec.Struct, frozen=True):
 class QueryTerminated(msgspec.Struct, frozen=True):
     """A run of a query is over."""
 
-    query: str
-    run: str
+    query: str = msgspec.field(name="id")
+    run: str = msgspec.field(name="runId")
 
 
 class ApplicationEnded(msgspec.Struct, frozen=True):
     """The application has ended."""
-
-    at: float
 
 
 Event: TypeAlias = (
@@ -121,57 +117,56 @@ Event: TypeAlias = (
 )
 
 
-class _Json(msgspec.Struct, frozen=True, kw_only=True):
-    """Base of the wire shapes below."""
+# Shapes of Spark's JSON.
 
 
-class _Kind(_Json, frozen=True, kw_only=True):
+class _Kind(msgspec.Struct, frozen=True, kw_only=True):
     kind: str = msgspec.field(name="Event", default="")
 
 
-class _Rdd(_Json, frozen=True, kw_only=True):
+class _Rdd(msgspec.Struct, frozen=True, kw_only=True):
     name: str = msgspec.field(name="Name", default="")
 
 
-class _Accumulable(_Json, frozen=True, kw_only=True):
+class _Accumulable(msgspec.Struct, frozen=True, kw_only=True):
     id: int = msgspec.field(name="ID", default=-1)
     name: str = msgspec.field(name="Name", default="")
     update: Any = msgspec.field(name="Update", default=None)
     metadata: str | None = msgspec.field(name="Metadata", default=None)
 
 
-class _Stage(_Json, frozen=True, kw_only=True):
+class _Stage(msgspec.Struct, frozen=True, kw_only=True):
     stage: int = msgspec.field(name="Stage ID")
     attempt: int = msgspec.field(name="Stage Attempt ID", default=0)
     tasks: int = msgspec.field(name="Number of Tasks", default=0)
     rdds: list[_Rdd] = msgspec.field(name="RDD Info", default_factory=list)
-    parents: list[int] = msgspec.field(name="Parent IDs", default_factory=list)
+    parents: tuple[int, ...] = msgspec.field(name="Parent IDs", default=())
     failure: str = msgspec.field(name="Failure Reason", default="")
     submitted: int = msgspec.field(name="Submission Time", default=0)
     accumulables: list[_Accumulable] = msgspec.field(name="Accumulables", default_factory=list)
 
 
-class _JobStart(_Json, frozen=True, kw_only=True):
+class _JobStart(msgspec.Struct, frozen=True, kw_only=True):
     job: int = msgspec.field(name="Job ID")
     time: int = msgspec.field(name="Submission Time", default=0)
     stages: list[_Stage] = msgspec.field(name="Stage Infos", default_factory=list)
     properties: dict[str, str | None] | None = msgspec.field(name="Properties", default=None)
 
 
-class _JobEnd(_Json, frozen=True, kw_only=True):
+class _JobEnd(msgspec.Struct, frozen=True, kw_only=True):
     job: int = msgspec.field(name="Job ID")
     time: int = msgspec.field(name="Completion Time", default=0)
 
 
-class _StageEnd(_Json, frozen=True, kw_only=True):
+class _StageEnd(msgspec.Struct, frozen=True, kw_only=True):
     info: _Stage = msgspec.field(name="Stage Info")
 
 
-class _Reason(_Json, frozen=True, kw_only=True):
+class _Reason(msgspec.Struct, frozen=True, kw_only=True):
     reason: str = msgspec.field(name="Reason", default="")
 
 
-class _TaskInfo(_Json, frozen=True, kw_only=True):
+class _TaskInfo(msgspec.Struct, frozen=True, kw_only=True):
     task: int = msgspec.field(name="Task ID")
     index: int = msgspec.field(name="Index")
     partition: int = msgspec.field(name="Partition ID", default=-1)
@@ -181,27 +176,27 @@ class _TaskInfo(_Json, frozen=True, kw_only=True):
     accumulables: list[_Accumulable] = msgspec.field(name="Accumulables", default_factory=list)
 
 
-class _Read(_Json, frozen=True, kw_only=True):
+class _Read(msgspec.Struct, frozen=True, kw_only=True):
     local: int = msgspec.field(name="Local Bytes Read", default=0)
     remote: int = msgspec.field(name="Remote Bytes Read", default=0)
     records: int = msgspec.field(name="Total Records Read", default=0)
     wait: int = msgspec.field(name="Fetch Wait Time", default=0)
 
 
-class _Write(_Json, frozen=True, kw_only=True):
+class _Write(msgspec.Struct, frozen=True, kw_only=True):
     size: int = msgspec.field(name="Shuffle Bytes Written", default=0)
     records: int = msgspec.field(name="Shuffle Records Written", default=0)
 
 
-class _Input(_Json, frozen=True, kw_only=True):
+class _Input(msgspec.Struct, frozen=True, kw_only=True):
     records: int = msgspec.field(name="Records Read", default=0)
 
 
-class _Output(_Json, frozen=True, kw_only=True):
+class _Output(msgspec.Struct, frozen=True, kw_only=True):
     records: int = msgspec.field(name="Records Written", default=0)
 
 
-class _Metrics(_Json, frozen=True, kw_only=True):
+class _Metrics(msgspec.Struct, frozen=True, kw_only=True):
     run: int = msgspec.field(name="Executor Run Time", default=0)
     cpu: int = msgspec.field(name="Executor CPU Time", default=0)
     read: _Read = msgspec.field(name="Shuffle Read Metrics", default_factory=_Read)
@@ -210,7 +205,7 @@ class _Metrics(_Json, frozen=True, kw_only=True):
     output: _Output = msgspec.field(name="Output Metrics", default_factory=_Output)
 
 
-class _TaskEnd(_Json, frozen=True, kw_only=True):
+class _TaskEnd(msgspec.Struct, frozen=True, kw_only=True):
     stage: int = msgspec.field(name="Stage ID")
     attempt: int = msgspec.field(name="Stage Attempt ID", default=0)
     reason: _Reason = msgspec.field(name="Task End Reason", default_factory=_Reason)
@@ -218,28 +213,22 @@ class _TaskEnd(_Json, frozen=True, kw_only=True):
     metrics: _Metrics | None = msgspec.field(name="Task Metrics", default=None)
 
 
-class _ExecutorInfo(_Json, frozen=True, kw_only=True):
+class _ExecutorInfo(msgspec.Struct, frozen=True, kw_only=True):
     host: str = msgspec.field(name="Host", default="")
     cores: int = msgspec.field(name="Total Cores", default=1)
 
 
-class _ExecutorAdded(_Json, frozen=True, kw_only=True):
+class _ExecutorAdded(msgspec.Struct, frozen=True, kw_only=True):
     time: int = msgspec.field(name="Timestamp", default=0)
     executor: str = msgspec.field(name="Executor ID")
     info: _ExecutorInfo = msgspec.field(name="Executor Info", default_factory=_ExecutorInfo)
 
 
-class _ExecutorRemoved(_Json, frozen=True, kw_only=True):
-    time: int = msgspec.field(name="Timestamp", default=0)
-    executor: str = msgspec.field(name="Executor ID")
-    reason: str = msgspec.field(name="Removed Reason", default="")
-
-
-class _Source(_Json, frozen=True, kw_only=True):
+class _Source(msgspec.Struct, frozen=True, kw_only=True):
     rows: int = msgspec.field(name="numInputRows", default=0)
 
 
-class _Progress(_Json, frozen=True, kw_only=True):
+class _Progress(msgspec.Struct, frozen=True, kw_only=True):
     id: str
     run: str = msgspec.field(name="runId")
     batch: int = msgspec.field(name="batchId", default=-1)
@@ -247,30 +236,21 @@ class _Progress(_Json, frozen=True, kw_only=True):
     sources: list[_Source] = msgspec.field(default_factory=list)
 
 
-class _ProgressEvent(_Json, frozen=True, kw_only=True):
+class _ProgressEvent(msgspec.Struct, frozen=True, kw_only=True):
     progress: _Progress
 
 
-class _Terminated(_Json, frozen=True, kw_only=True):
-    id: str
-    run: str = msgspec.field(name="runId")
-
-
-class _ApplicationEnd(_Json, frozen=True, kw_only=True):
-    time: int = msgspec.field(name="Timestamp", default=0)
-
-
 _STREAMING = "org.apache.spark.sql.streaming.StreamingQueryListener$"
-_SHAPES: dict[str, type[_Json]] = {
+_SHAPES: dict[str, type[msgspec.Struct]] = {
     "SparkListenerJobStart": _JobStart,
     "SparkListenerJobEnd": _JobEnd,
     "SparkListenerStageCompleted": _StageEnd,
     "SparkListenerTaskEnd": _TaskEnd,
     "SparkListenerExecutorAdded": _ExecutorAdded,
-    "SparkListenerExecutorRemoved": _ExecutorRemoved,
+    "SparkListenerExecutorRemoved": ExecutorRemoved,
     _STREAMING + "QueryProgressEvent": _ProgressEvent,
-    _STREAMING + "QueryTerminatedEvent": _Terminated,
-    "SparkListenerApplicationEnd": _ApplicationEnd,
+    _STREAMING + "QueryTerminatedEvent": QueryTerminated,
+    "SparkListenerApplicationEnd": ApplicationEnded,
 }
 _DECODERS = {kind: msgspec.json.Decoder(shape) for kind, shape in _SHAPES.items()}
 _OPENED_STATE = "number of state store instances"
@@ -316,8 +296,6 @@ def _event(data: object) -> Event | None:
             return StageEnded(info.stage, info.attempt, info.failure, ids, info.tasks, info.submitted / 1000)
         case _ExecutorAdded():
             return ExecutorAdded(data.executor, data.info.host, data.info.cores, data.time / 1000)
-        case _ExecutorRemoved():
-            return ExecutorRemoved(data.executor, data.reason, data.time / 1000)
         case _ProgressEvent():
             progress = data.progress
             return QueryProgressed(
@@ -327,10 +305,8 @@ def _event(data: object) -> Event | None:
                 sum(source.rows for source in progress.sources),
                 progress.durations.get("triggerExecution", 0) / 1000,
             )
-        case _Terminated():
-            return QueryTerminated(data.id, data.run)
-        case _ApplicationEnd():
-            return ApplicationEnded(data.time / 1000)
+        case ExecutorRemoved() | QueryTerminated() | ApplicationEnded():
+            return data
     return None
 
 
@@ -344,12 +320,7 @@ def _job_started(data: _JobStart) -> JobStarted:
         int(batch),
         data.time / 1000,
         tuple(
-            StageInfo(
-                stage.stage,
-                tuple(stage.parents),
-                stage.tasks,
-                any(rdd.name in STATE_RDDS for rdd in stage.rdds),
-            )
+            StageInfo(stage.stage, stage.parents, stage.tasks, any(rdd.name in STATE_RDDS for rdd in stage.rdds))
             for stage in data.stages
         ),
     )

@@ -6,6 +6,7 @@ of it runs, so none of its state stores is open and a steer cannot reach a store
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, field
 
 from rechannel.monitors.spark import events
@@ -62,31 +63,15 @@ class PartitionMoved:
 
 
 @dataclass(frozen=True)
-class QueryIdle:
-    """The last running job of a query ended."""
-
-    query: str
-    run: str
-    batch: int
-
-
-@dataclass(frozen=True)
 class QueryBusy:
     """A job of the query began."""
 
     query: str
     run: str
-    batch: int
 
 
 Notice = (
-    StatefulStageFinished
-    | BatchDone
-    | PartitionMoved
-    | QueryIdle
-    | QueryBusy
-    | events.ExecutorRemoved
-    | events.QueryTerminated
+    StatefulStageFinished | BatchDone | PartitionMoved | QueryBusy | events.ExecutorRemoved | events.QueryTerminated
 )
 
 
@@ -129,7 +114,7 @@ class TaskTable:
         return batch.start if batch else 0.0
 
     def assume_quiet(self, query: str) -> None:
-        """Take a query as quiet whose jobs were never seen: by Spark its trigger is not active."""
+        """Assume that a query is quiet, as Spark reports its trigger as inactive."""
         if not self._running.get(query):
             self._complete.add(query)
 
@@ -138,9 +123,13 @@ class TaskTable:
         """All running jobs by the events."""
         return self._jobs.keys() | self._unnamed_jobs | self._unrelated_jobs
 
-    def uncommitted(self) -> dict[str, str]:
-        """Return run -> query where the last batch's jobs ended and its commit is not known."""
-        return {run: query for run, query in self.runs.items() if self.in_batch(query) and not self._running.get(query)}
+    def uncommitted(self, active_jobs: Collection[int]) -> dict[str, str]:
+        """Return run -> query where the last batch has no active job and no known commit.
+
+        ``active_jobs``: by Spark itself, as a job's end may have been lost together with the commit.
+        """
+        jobs = {query: running.intersection(active_jobs) for query, running in self._running.items()}
+        return {run: query for run, query in self.runs.items() if self.in_batch(query) and not jobs.get(query)}
 
     def doubt_placement(self) -> None:
         """Doubt every partition's placement, as events were lost."""
@@ -151,7 +140,15 @@ class TaskTable:
         }
 
     def resolve_doubt(self, query: str, stage: int, partition: int, executor: str) -> None:
-        """Set a doubtful partition's executor by Spark; "": Spark does not know it."""
+        """Set the executor of a doubtful partition.
+
+        Parameters
+        ----------
+        query, stage, partition
+            The partition, by the number of its stateful stage.
+        executor
+            Its location by Spark, "" if Spark has none.
+        """
         self.doubts.discard((query, stage, partition))
         placement = self.placement.get((query, stage), [])
         if executor and partition < len(placement) and placement[partition] != executor:
@@ -202,7 +199,7 @@ class TaskTable:
         for batch in unfinished[: -_MAX_UNFINISHED + 1]:
             del self._batches[event.query, batch]
         self._batches.setdefault((event.query, event.batch), _Batch(start=event.at))
-        return [QueryBusy(event.query, event.run, event.batch)]
+        return [QueryBusy(event.query, event.run)]
 
     def _job_ended(self, event: events.JobEnded) -> list[Notice]:
         job = self._jobs.get(event.job)
@@ -223,10 +220,7 @@ class TaskTable:
         batch = self._batches.get((started.query, started.batch))
         if batch is not None:
             batch.end = event.at
-        running = self._running.get(started.query, set())
-        running.discard(event.job)
-        if not running and self.is_quiet(started.query):
-            notices.append(QueryIdle(started.query, started.run, started.batch))
+        self._running.get(started.query, set()).discard(event.job)
         return notices
 
     def _task_ended(self, event: events.TaskEnded) -> list[Notice]:

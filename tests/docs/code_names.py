@@ -74,7 +74,7 @@ def skipped() -> set[str]:
             continue
         keys: list[ast.expr | None] = []
         if isinstance(node, ast.Subscript) and isinstance(node.value, ast.Attribute):
-            keys = [node.slice] if node.value.attr in ("_skipped", "_dropped") else []
+            keys = [node.slice] if node.value.attr in ("skipped", "_dropped") else []
         elif isinstance(node, ast.Call) and _name(node) == "Counter" and node.args:
             keys = node.args[0].keys if isinstance(node.args[0], ast.Dict) else []
         for key in keys:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from rechannel.conf.render import fields
+from rechannel.conf.settings import fields
 
 from .pages import DOCS, ROOT
 

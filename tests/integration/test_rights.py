@@ -109,11 +109,11 @@ def _as(user: int, *capabilities: int, look: Callable[[], Any]) -> Any:
 
 
 def _look() -> dict[str, Any]:
-    watcher, shuffle = ProcessWatcher(NODE), ShuffleReader(wall=lambda: 0.0, watch=DirectoryWatch())
+    watcher, shuffle = ProcessWatcher(NODE), ShuffleReader(DirectoryWatch(), lambda: 0.0)
     samples = watcher.sample()
     rows = [row.sizes for sample in samples for row in shuffle.read(sample.executor)]
     shuffle.close()
-    reasons = {**watcher.pop_skipped(), **shuffle.pop_skipped()}
+    reasons = {*watcher.skipped, *watcher.lasting, *shuffle.skipped}
     return {
         "executors": len(samples),
         "memory": [sample.jvm_rss > 0 for sample in samples],

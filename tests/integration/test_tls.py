@@ -192,7 +192,7 @@ def test_a_trusted_server_is_used(servers: dict[str, RedisServer], directory: Pa
     ("kind", "more", "phrase"),
     [
         ("expired", {}, "its certificate has expired: renew it on the server"),
-        ("future", {}, "its certificate is not valid yet: see to this machine's clock"),
+        ("future", {}, "its certificate is not valid yet: check this machine's clock"),
         ("elsewhere", {}, "its certificate is for another name"),
         ("good", {"tls_ca_file": "other-ca.pem"}, "redis.tls_ca_file must hold the certificate of the CA"),
         ("good", {"tls_ca_file": ""}, "redis.tls_ca_file must hold the certificate of the CA"),
@@ -216,7 +216,7 @@ def test_a_client_without_tls_gets_nowhere(servers: dict[str, RedisServer], dire
 
 def test_a_server_without_tls_is_waited_for_but_doubted(servers: dict[str, RedisServer], directory: Path) -> None:
     result = dataclasses.replace(settings(servers["plain"], directory), timeout=0.5)
-    with pytest.raises(StoreUnavailableError, match="does it speak TLS at this port"):
+    with pytest.raises(StoreUnavailableError, match="check that this is its TLS port"):
         check(result)
 
 

@@ -65,7 +65,7 @@ def test_what_is_not_redis(answering: Answering, answer: bytes) -> None:
 @pytest.mark.parametrize("answer", [b"", b"\x15\x03\x03\x00\x02\x02\x28"])
 def test_a_server_that_hangs_up_may_want_tls(answering: Answering, answer: bytes) -> None:
     port = answering(answer)
-    with pytest.raises(StoreUnavailableError, match=r"does it want TLS \(rediss://\)"):
+    with pytest.raises(StoreUnavailableError, match=r"whether it requires TLS \(rediss://\)"):
         Store(RedisSettings(url=f"redis://127.0.0.1:{port}/0", timeout=2), "default").check()
 
 

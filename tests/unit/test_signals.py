@@ -13,7 +13,7 @@ TESTS = Path(__file__).parent / "migration" / "link" / "test_submit_main.py"
 
 
 @pytest.mark.root
-def test_what_a_background_job_ignores_is_not_inherited_by_what_tests_start() -> None:
+def test_processes_of_tests_do_not_inherit_ignored_signals() -> None:
     program = f"trap '' INT QUIT HUP; exec {sys.executable} -m pytest -q -p no:cacheprovider -k a_signal_ends {TESTS}"
     done = subprocess.run(
         ["sh", "-c", program], cwd=TESTS.parents[3], capture_output=True, text=True, timeout=120, env=dict(os.environ)

@@ -34,7 +34,7 @@ FOUND: dict[str, Any] = {
 }
 
 
-def test_a_version_is_a_row_and_the_features_stand_below():
+def test_each_version_has_a_row_and_the_features_follow():
     text = page_part({"4.3": {"error": "no | network"}, "4.0": FOUND})
     rows = [line for line in text.splitlines() if line.startswith("| 4.")]
     assert rows[0].startswith("| 4.0.5 | 1 queries exact, 6 + 3 | 1 queries exact, 6 + 3 | 0 | 2 logged, 1 presumed |")
@@ -46,7 +46,7 @@ def test_a_version_is_a_row_and_the_features_stand_below():
         assert f"| {feature.name} | {versions.format_version(feature.since)} |" in text
 
 
-def test_packages_that_differ_are_named_with_their_spark():
+def test_differing_packages_are_named_with_their_spark():
     other = copy.deepcopy(FOUND) | {"spark": "3.5.9", "packages": {"numpy": "1.26.4"}}
     assert "numpy 1.26.4 (3.5.9), 2.4.6 (4.0.5)" in page_part({"4.0": FOUND, "3.5": other})
 
@@ -63,7 +63,7 @@ def test_packages_that_differ_are_named_with_their_spark():
         (("moved", "cells"), {"RocksDB": {"aggregation": CELL | {"moves": {"busy": 3}}}}),
     ],
 )
-def test_whatever_is_not_as_it_should_be_does_not_hold(path, value):
+def test_a_run_with_any_failure_does_not_hold(path, value):
     assert held(FOUND)
     result = copy.deepcopy(FOUND)
     result[path[0]][path[1]] = value
@@ -71,14 +71,14 @@ def test_whatever_is_not_as_it_should_be_does_not_hold(path, value):
     assert not held({"error": "it ended"})
 
 
-def test_only_what_stands_between_the_marks_is_written():
+def test_only_the_text_between_the_marks_is_replaced():
     page = f"before\n\n{BEGIN}\n\nold\n\n{END}\n\nafter\n"
     assert between_marks(page, "new") == f"before\n\n{BEGIN}\n\nnew\n\n{END}\n\nafter\n"
     with pytest.raises(ValueError, match="has no"):
         between_marks("nothing", "new")
 
 
-def test_an_environment_takes_the_projects_pins_but_those_of_spark_and_its_own():
+def test_an_environment_has_the_projects_pins_except_those_of_spark():
     lines = ["# words", "numpy==2.4.6", "py4j==0.10.9.9", "pyspark==4.3.0", "inotify_simple==2.0.1"]
     assert still_valid(lines, ()) == ["numpy==2.4.6", "inotify_simple==2.0.1"]
     assert still_valid(lines, PINS["3.5"]) == ["inotify_simple==2.0.1"]

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from enum import Enum
-
 import redis
 from redis import exceptions
 
@@ -34,98 +32,87 @@ class StoreTooLargeError(StoreError):
     """A message that is larger than its key may be, and was not written."""
 
 
-class Kind(Enum):
-    """Kind of an error: AWAY may pass, the others need a change of the configuration."""
-
-    AWAY = "away"
-    REFUSED = "refused"
-    FORBIDDEN = "forbidden"
-
-
+_AWAY, _REFUSED, _FORBIDDEN = StoreUnavailableError, StoreRefusedError, StoreForbiddenError
 _LOGIN = "check redis.username, redis.password_file and its ACL"
 _OF_A_CLUSTER = "name the node of a Redis Cluster that holds them, a single server, or sentinels"
 # redis-py has exception classes for some answers, without their first word; for others only the text.
-_CLASSES: tuple[tuple[type[Exception], Kind, str], ...] = (
-    (exceptions.NoPermissionError, Kind.FORBIDDEN, f"refuses us ({{error}}); {_LOGIN}"),
-    (exceptions.AuthenticationError, Kind.REFUSED, f"refuses us ({{error}}); {_LOGIN}"),
-    (exceptions.BusyLoadingError, Kind.AWAY, "is loading its data after a start; it answers once that is done"),
+_CLASSES: tuple[tuple[type[Exception], type[StoreError], str], ...] = (
+    (exceptions.NoPermissionError, _FORBIDDEN, f"refuses us ({{error}}); {_LOGIN}"),
+    (exceptions.AuthenticationError, _REFUSED, f"refuses us ({{error}}); {_LOGIN}"),
+    (exceptions.BusyLoadingError, _AWAY, "is loading its data after a start; it answers once that is done"),
     (
         exceptions.ReadOnlyError,
-        Kind.AWAY,
+        _AWAY,
         "is a replica and takes no writes now; name the master in redis.url, or let sentinels find it (sentinel://)",
     ),
-    (exceptions.OutOfMemoryError, Kind.AWAY, "is full and takes no writes now; raise maxmemory in redis.conf"),
+    (exceptions.OutOfMemoryError, _AWAY, "is full and takes no writes now; raise maxmemory in redis.conf"),
     (
         exceptions.MasterDownError,
-        Kind.AWAY,
-        "is a replica without its master and does not answer now; see to the master, or name it in redis.url",
+        _AWAY,
+        "is a replica without its master and does not answer now; start the master, or name it in redis.url",
     ),
-    (exceptions.ClusterDownError, Kind.AWAY, "is of a Redis Cluster that is down ({error}); see to its nodes"),
-    (exceptions.TryAgainError, Kind.AWAY, "is of a Redis Cluster that moves keys now ({error}); wait"),
-    (
-        exceptions.MovedError,
-        Kind.REFUSED,
-        f"holds other keys than ours, which are elsewhere ({{error}}); {_OF_A_CLUSTER}",
-    ),
+    (exceptions.ClusterDownError, _AWAY, "is of a Redis Cluster that is down ({error}); check its nodes"),
+    (exceptions.TryAgainError, _AWAY, "is of a Redis Cluster that moves keys now ({error}); wait"),
+    (exceptions.MovedError, _REFUSED, f"holds other keys than ours, which are elsewhere ({{error}}); {_OF_A_CLUSTER}"),
 )
 _TEXTS = (
-    ("MISCONF", Kind.AWAY, "cannot save to its disk and takes no writes now; see its log and its disk"),
-    ("NOREPLICAS", Kind.AWAY, "has too few replicas and takes no writes now; see to them, or min-replicas-to-write"),
-    ("BUSY ", Kind.AWAY, "is busy with somebody's script and answers nothing else now; wait, or end it (SCRIPT KILL)"),
-    ("READONLY", Kind.AWAY, "is a replica and takes no writes now; name the master in redis.url"),
-    ("OOM ", Kind.AWAY, "is full and takes no writes now; raise maxmemory in redis.conf"),
-    ("DB index is out of range", Kind.REFUSED, "has no such database; change the number at the end of redis.url"),
-    ("not allowed in cluster mode", Kind.REFUSED, "is of a Redis Cluster, with one database; end redis.url with /0"),
+    ("MISCONF", _AWAY, "cannot save to its disk and takes no writes now; check its log and its disk"),
+    ("NOREPLICAS", _AWAY, "has too few replicas and takes no writes now; add replicas, or lower min-replicas-to-write"),
+    ("BUSY ", _AWAY, "runs a script and answers nothing else now; wait, or end the script (SCRIPT KILL)"),
+    ("READONLY", _AWAY, "is a replica and takes no writes now; name the master in redis.url"),
+    ("OOM ", _AWAY, "is full and takes no writes now; raise maxmemory in redis.conf"),
+    ("DB index is out of range", _REFUSED, "has no such database; change the number at the end of redis.url"),
+    ("not allowed in cluster mode", _REFUSED, "is of a Redis Cluster, with one database; end redis.url with /0"),
     (
         "DENIED",
-        Kind.REFUSED,
-        "lets only its own machine in while it has no password (protected mode); give it one (redis.password_file)",
+        _REFUSED,
+        "accepts only local clients while it has no password (protected mode); set one (redis.password_file)",
     ),
     (
         "WRONGTYPE",
-        Kind.REFUSED,
-        "holds something else under a key of ours ({error}); who else writes to this database? use one of its own",
+        _REFUSED,
+        "has another type of value under one of our keys ({error}); use a database that nothing else writes to",
     ),
     (
         "unknown command",
-        Kind.REFUSED,
-        "does not know what every Redis knows ({error}); is it a sentinel or a proxy? check redis.url",
+        _REFUSED,
+        "lacks a command that every Redis has ({error}); check that redis.url names no sentinel and no proxy",
     ),
 )
-_NOT_REDIS = "{where} answered, but not as a Redis server; check redis.url"
 _ENDED = ("Connection closed by server", "Connection reset by peer", "Broken pipe")
 
 
-def explain(error: Exception, where: str, *, first: bool = False) -> tuple[Kind, str]:
-    """Return the kind of an error and its cure; ``first``: the server has never answered.
+def store_error(error: Exception, where: str, *, first: bool = False) -> StoreError:
+    """Return the error of the store with its cure; ``first``: the server has never answered.
 
     In order: unusable files, answers with an exception class, failed connections (TLS first), answers known by their
     text, and servers that do not speak the protocol.
     """
     if isinstance(error, tls.CredentialFileError):
-        return Kind.REFUSED, str(error)
+        return StoreRefusedError(str(error))
     for error_class, kind, sentence in _CLASSES:
         if isinstance(error, error_class):
-            return kind, f"Redis at {where} {sentence.format(error=error)}"
+            return kind(f"Redis at {where} {sentence.format(error=error)}")
     if isinstance(error, (redis.ConnectionError, redis.TimeoutError)):
         if cure := tls.handshake_failure(error):
-            return Kind.REFUSED, f"Redis at {where}: {cure}"
+            return StoreRefusedError(f"Redis at {where}: {cure}")
         hint = tls.handshake_hint(error) or (_first_contact_hint(error, where) if first else "")
-        return Kind.AWAY, f"Redis at {where} cannot be reached ({error}){hint}; check redis.url and the server"
+        sentence = f"Redis at {where} cannot be reached ({error}){hint}; check redis.url and the server"
+        return StoreUnavailableError(sentence)
     if isinstance(error, redis.ResponseError):
         for mark, kind, sentence in _TEXTS:
             if mark in str(error):
-                return kind, f"Redis at {where} {sentence.format(error=error)}"
-        return Kind.REFUSED, f"Redis at {where} answered: {error}"
+                return kind(f"Redis at {where} {sentence.format(error=error)}")
+        return StoreRefusedError(f"Redis at {where} answered: {error}")
     if isinstance(error, (exceptions.InvalidResponse, ValueError)):
-        return Kind.REFUSED, _NOT_REDIS.format(where=where)
-    return Kind.REFUSED, f"redis.url: {where}: {error}"
+        return StoreRefusedError(f"{where} answered, but not as a Redis server; check redis.url")
+    return StoreRefusedError(f"redis.url: {where}: {error}")
 
 
 def _first_contact_hint(error: Exception, where: str) -> str:
     if any(text in str(error) for text in _ENDED):
-        tls = ", and does it want TLS (rediss://)" if where.startswith("redis://") else ""
-        return f"; it ended the connection without an answer: is it a Redis server{tls}?"
+        tls = ", and whether it requires TLS (rediss://)" if where.startswith("redis://") else ""
+        return f"; it closed the connection without an answer: check that it is a Redis server{tls}"
     if isinstance(error, redis.TimeoutError) and "reading" in str(error):
-        return "; something takes connections there and does not answer: is it a Redis server?"
+        return "; it accepts connections and does not answer: check that it is a Redis server"
     return ""

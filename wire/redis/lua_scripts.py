@@ -23,8 +23,8 @@ local function text(key)
   return type(value) == 'string' and #value < 1024 and value or nil
 end
 local function number(value)
-  local found = value and string.match(value, '^%d+$') and tonumber(value)
-  return found and found < tonumber(ARGV[5]) and found or nil
+  local result = value and string.match(value, '^%d+$') and tonumber(value)
+  return result and result < tonumber(ARGV[5]) and result or nil
 end
 local owner = text(KEYS[1])
 local holder, epoch = string.match(owner or '', '^(.*)\\n(%d+)$')
@@ -33,14 +33,14 @@ epoch = number(epoch)
 if not epoch or left < 0 or left > tonumber(ARGV[4]) then holder = nil end
 if holder and holder ~= ARGV[1] then return owner end
 local line = string.match(redis.call('INFO', 'replication'), 'master_replid:(%x+)') or ''
-local kept = text(KEYS[2]) or ''
-local known, past = number(string.match(kept, '^%d+')) or 0, string.match(kept, '^%d+ (%x+)$')
-local leap = past and past ~= line
-if holder and not leap and epoch >= tonumber(ARGV[3]) and epoch >= known then
+local stored = text(KEYS[2]) or ''
+local highest, previous = number(string.match(stored, '^%d+')) or 0, string.match(stored, '^%d+ (%x+)$')
+local leap = previous and previous ~= line
+if holder and not leap and epoch >= tonumber(ARGV[3]) and epoch >= highest then
   redis.call('PEXPIRE', KEYS[1], ARGV[2])
   return owner
 end
-epoch = math.max(known, tonumber(ARGV[3])) + (leap and LEAP or 1)
+epoch = math.max(highest, tonumber(ARGV[3])) + (leap and LEAP or 1)
 redis.call('SET', KEYS[2], string.format('%d %s', epoch, line))
 owner = ARGV[1] .. '\\n' .. string.format('%d', epoch)
 redis.call('SET', KEYS[1], owner, 'PX', ARGV[2])

@@ -19,15 +19,7 @@ from rechannel.wire.redis import acl, lua_scripts, tls
 from rechannel.wire.redis.acl import AclResult
 from rechannel.wire.redis.capacity import StreamTrimmer
 from rechannel.wire.redis.connection import Connection
-from rechannel.wire.redis.errors import (
-    Kind,
-    StoreDeposedError,
-    StoreForbiddenError,
-    StoreRefusedError,
-    StoreTooLargeError,
-    StoreUnavailableError,
-    explain,
-)
+from rechannel.wire.redis.errors import StoreDeposedError, StoreRefusedError, StoreTooLargeError, store_error
 
 OLDEST_REDIS = (7, 0)
 HIGHEST_EPOCH = 2**53  # numbers in Lua scripts are floats
@@ -70,6 +62,12 @@ class Lease:
         """The lease as stored in Redis."""
         return f"{self.holder}\n{self.epoch}"
 
+    @classmethod
+    def from_token(cls, token: bytes) -> Lease:
+        """Return a lease that Redis has stored; epoch 0 if the token has none."""
+        holder, _, epoch = token.decode(errors="replace").rpartition("\n")
+        return cls(holder, int(epoch) if epoch.isdecimal() else 0)
+
 
 class Store:
     """Typed access to the keys of one cluster; connects on first use, thread-safe."""
@@ -105,7 +103,7 @@ class Store:
 
     def check(self) -> str:
         """Return the server's version, or raise StoreRefusedError when it is older than 7.0."""
-        server = self._info("server")
+        server = self.info("server")
         if server.get("redis_mode") == "sentinel":
             raise StoreRefusedError(f"redis.url: {self._where} is a sentinel; write it as sentinel://…?service=NAME")
         # Valkey reports redis_version 7.2.4 for compatibility, and its own version beside it.
@@ -115,11 +113,8 @@ class Store:
         self._is_checked = True
         return version
 
-    def server_info(self) -> dict[str, Any]:
-        """Return the fields of INFO."""
-        return self._info()
-
-    def _info(self, *sections: str) -> dict[str, Any]:
+    def info(self, *sections: str) -> dict[str, Any]:
+        """Return the fields of INFO, by default of all sections."""
         with _translated(self._where, first=not self._is_checked):
             try:
                 return dict(self._redis.info(*sections))
@@ -143,7 +138,17 @@ class Store:
             self._connection.close()
 
     def put(self, rule: KeyRule, name: str, envelope: Envelope, ttl: float | None = None) -> None:
-        """Set a string key; it expires after ``ttl`` seconds (by default those of the rule)."""
+        """Set a string key.
+
+        Parameters
+        ----------
+        rule, name
+            The key.
+        envelope
+            Its message; StoreTooLargeError if it exceeds the size of the rule.
+        ttl
+            Seconds until the key expires, by default those of the rule; 0: never.
+        """
         data = encode(envelope)
         if len(data) > rule.size:
             raise StoreTooLargeError(f"{rule.pattern}: a message of {len(data)} bytes, and {rule.size} is the most")
@@ -182,9 +187,16 @@ class Store:
         self._trimmers[key] = trimmer  # only after the write succeeded
 
     def read(self, rule: KeyRule, name: str, after: str, count: int = 1000) -> tuple[str, list[Envelope]]:
-        """Read a stream after an id ("0" for all); return the last id and the valid messages.
+        """Read a stream; return the last id that was read and the valid messages.
 
-        At most ``count`` entries are read, and fewer of large ones.
+        Parameters
+        ----------
+        rule, name
+            The key.
+        after
+            Id of the entry to begin after, "0" for all.
+        count
+            Maximum number of entries; fewer of large ones.
         """
         entries = self._after(rule, name, after, count)
         return (entries[-1][0].decode() if entries else after), self._messages(entries)
@@ -192,11 +204,19 @@ class Store:
     def read_each(
         self, rule: KeyRule, after: Mapping[str, str], count: int, doubtful: Collection[str] = ()
     ) -> dict[str, Page]:
-        """Read streams of several names, each after its id, a hundred in one round trip.
+        """Read streams of several names, a hundred in one round trip.
 
-        The size of ``doubtful`` streams is checked first, and large ones are read entry by entry.
+        Parameters
+        ----------
+        rule
+            The kind of their keys.
+        after
+            Name -> id of the entry to begin after.
+        count
+            Maximum number of entries of each.
+        doubtful
+            Names of streams whose size is checked first; large ones are read entry by entry.
         """
-        self._connected()
         names = [name for name, number in after.items() if number != _LAST_ID]
         pages: dict[str, Page] = {}
         for start in range(0, len(names), _STREAMS_AT_ONCE):
@@ -217,7 +237,6 @@ class Store:
 
     def id_since(self, seconds: float) -> str:
         """Return an id before all entries of the last so many seconds, by the clock of Redis."""
-        self._connected()
         return f"{max(0, int((self._now() - seconds) * 1000))}-0"
 
     def read_requests(self, rule: KeyRule, name: str, after: str, count: int = 1000) -> tuple[str, list[QueuedRequest]]:
@@ -237,22 +256,17 @@ class Store:
         key = self.keys(rule, name)
         if after == _LAST_ID:
             return []
-
-        def page(after: str, count: int) -> list[Any]:
-            entries: list[Any] = self._redis.xrange(key, min=f"({after}" if after != "0" else "-", count=count)
-            return entries
-
-        return self._entries(key, page, after, count)
+        return self._entries(
+            key, lambda start, most: self._redis.xrange(key, min=f"({start}", count=most), after, count
+        )
 
     def last(self, rule: KeyRule, name: str, count: int) -> list[Envelope]:
         """Read the newest ``count`` entries of a stream, oldest first; fewer large ones."""
         key = self.keys(rule, name)
-
-        def page(before: str, count: int) -> list[Any]:
-            entries: list[Any] = self._redis.xrevrange(key, max=f"({before}" if before else "+", count=count)
-            return entries
-
-        return self._messages(list(reversed(self._entries(key, page, "", count))))
+        entries = self._entries(
+            key, lambda end, most: self._redis.xrevrange(key, max=f"({end}" if end else "+", count=most), "", count
+        )
+        return self._messages(entries[::-1])
 
     def last_id(self, rule: KeyRule, name: str = "") -> str:
         """Return the id of the newest entry of a stream, "0" if it is empty."""
@@ -266,8 +280,7 @@ class Store:
         """
         before, _, after = self.keys.acl_pattern(rule).partition("*")
         names, cursor = set[str](), 0
-        self._connected()
-        with _translated(self._where):
+        with self._calling():
             for _ in range(_SCANS):
                 cursor, page = self._redis.scan(cursor, match=f"{before}*{after}", count=1000)
                 names |= {key.decode(errors="replace")[len(before) : -len(after) or None] for key in page}
@@ -295,20 +308,13 @@ class Store:
 
     def acquire_lease(self, holder: str, seconds: float, least_epoch: int) -> Lease:
         """Acquire or renew the lease; return the one in Redis. ``least_epoch``: that of links."""
-        self._connected()
-        with _translated(self._where):
+        epoch = max(0, min(least_epoch, _TRUSTED_EPOCH))
+        with self._calling():
             owner = self._acquire(
                 keys=[self.keys(key_rules.LEASE), self.keys(key_rules.EPOCH)],
-                args=[
-                    holder,
-                    int(seconds * 1000),
-                    max(0, min(least_epoch, _TRUSTED_EPOCH)),
-                    key_rules.LEASE.ttl * 1000,
-                    HIGHEST_EPOCH,
-                ],
+                args=[holder, int(seconds * 1000), epoch, key_rules.LEASE.ttl * 1000, HIGHEST_EPOCH],
             )
-        name, _, epoch = owner.decode(errors="replace").rpartition("\n")
-        return Lease(name, int(epoch))
+        return Lease.from_token(owner)
 
     def claim(self, request: str, seconds: float) -> Lease:
         """Claim a request for this leader before it is carried out; KeyNameError for a bad id.
@@ -318,14 +324,12 @@ class Store:
         if self._lease is None:
             raise TypeError("only a leader's view of the store, made by fenced(), can claim")
         key = self.keys(key_rules.CLAIM, request)
-        self._connected()
-        lease = self._lease()
-        with _translated(self._where):
+        with self._calling():
+            lease = self._lease()
             owner = self._claim(keys=[self.keys(key_rules.LEASE), key], args=[lease.token, max(1, int(seconds * 1000))])
         if owner is None:
             raise _deposed_error(lease)
-        name, _, epoch = owner.decode(errors="replace").rpartition("\n")
-        return Lease(name, int(epoch) if epoch.isdecimal() else 0)
+        return Lease.from_token(owner)
 
     def release_lease(self, holder: str) -> None:
         """Give the lead up if it is this holder's."""
@@ -338,14 +342,12 @@ class Store:
 
     def is_paused(self) -> bool:
         """Whether everything is paused."""
-        self._connected()
-        with _translated(self._where):
+        with self._calling():
             return bool(self._redis.exists(self.keys(key_rules.PAUSED)))
 
     def set_user(self, user: str, rules: Sequence[str]) -> list[AclResult]:
         """Create or replace a Redis user on master and replicas; return a result for each."""
-        self._connected()
-        with _translated(self._where):
+        with self._calling():
             first = AclResult(self._where, acl.create_user(self._redis, user, rules))
             return [first, *acl.create_user_on_replicas(self._connection, user, rules)]
 
@@ -353,7 +355,7 @@ class Store:
         """Run read commands in one round trip; None for a key of another type (counted)."""
         if not commands:
             return []
-        with _translated(self._where):
+        with self._calling():
             pipe = self._redis.pipeline(transaction=False)
             for command in commands:
                 pipe.execute_command(*command)
@@ -371,16 +373,19 @@ class Store:
         size = sum(len(value) for _, fields in entries for value in fields.values())
         return Page(entries[-1][0].decode() if entries else after, self._messages(entries), size)
 
-    def _connected(self) -> None:
+    @contextmanager
+    def _calling(self) -> Iterator[None]:
+        """Check the server before the first call, and translate errors."""
         if not self._is_checked:
             self.check()
-
-    def _answer(self, ask: Callable[[], Any], otherwise: Any) -> Any:
-        """Run a read command; return ``otherwise`` if the key has another type, which is counted."""
-        self._connected()
         with _translated(self._where):
+            yield
+
+    def _answer(self, call: Callable[[], Any], otherwise: Any) -> Any:
+        """Run a read command; return ``otherwise`` if the key has another type, which is counted."""
+        with self._calling():
             try:
-                return ask()
+                return call()
             except redis.ResponseError as error:
                 if not _wrong_type(error):
                     raise
@@ -393,8 +398,7 @@ class Store:
         A key of another type, and a stream whose last id is the highest possible, is deleted first: another user with
         the right to write the key put it there.
         """
-        self._connected()
-        with _translated(self._where):
+        with self._calling():
             try:
                 self._run(key, commands)
             except redis.ResponseError as error:
@@ -416,7 +420,7 @@ class Store:
             raise _deposed_error(lease)
 
     def _now(self) -> float:
-        with _translated(self._where):
+        with self._calling():
             return int(self._redis.info("server")["server_time_usec"]) / 1e6
 
     def _size(self, key: str) -> int:
@@ -468,18 +472,10 @@ def _stream_ended(error: redis.ResponseError) -> bool:
     return "equal or smaller than the target stream top item" in str(error) or "exhausted" in str(error)
 
 
-_ERRORS = {
-    Kind.AWAY: StoreUnavailableError,
-    Kind.REFUSED: StoreRefusedError,
-    Kind.FORBIDDEN: StoreForbiddenError,
-}
-
-
 @contextmanager
 def _translated(where: str, *, first: bool = False) -> Iterator[None]:
     """Translate errors of redis-py; ``first``: the server has not answered yet."""
     try:
         yield
     except (redis.RedisError, ValueError, OSError) as error:
-        kind, sentence = explain(error, where, first=first)
-        raise _ERRORS[kind](sentence) from error
+        raise store_error(error, where, first=first) from error

@@ -14,9 +14,9 @@ from rechannel.conf.settings import RedisSettings
 
 # Reasons of OpenSSL for a handshake that will fail again.
 _CURES = {
-    "CERTIFICATE_REQUIRED": "it wants a client certificate: set redis.tls_certificate_file and redis.tls_key_file",
-    "HANDSHAKE_FAILURE": "it refuses the handshake: does it want a client certificate (redis.tls_certificate_file)?",
-    "UNKNOWN_CA": "it does not know who issued our certificate: see redis.tls_certificate_file, and the server's CA",
+    "CERTIFICATE_REQUIRED": "it requires a client certificate: set redis.tls_certificate_file and redis.tls_key_file",
+    "HANDSHAKE_FAILURE": "it refuses the handshake; it may require a client certificate (redis.tls_certificate_file)",
+    "UNKNOWN_CA": "it does not trust the issuer of our certificate: see redis.tls_certificate_file and the server's CA",
     "BAD_CERTIFICATE": "it refuses our certificate: see redis.tls_certificate_file",
     "CERTIFICATE_EXPIRED": "our certificate has expired: renew redis.tls_certificate_file",
     "WRONG_VERSION_NUMBER": "it speaks no TLS at this port: name its TLS port, or use redis:// in redis.url",
@@ -68,9 +68,9 @@ def handshake_failure(error: BaseException) -> str:
         return ""
     if isinstance(cause, ssl.SSLCertVerificationError):
         if cause.verify_code == _EXPIRED:
-            return "its certificate has expired: renew it on the server, and see to this machine's clock"
+            return "its certificate has expired: renew it on the server, and check this machine's clock"
         if cause.verify_code == _NOT_YET_VALID:
-            return "its certificate is not valid yet: see to this machine's clock"
+            return "its certificate is not valid yet: check this machine's clock"
         if cause.verify_code in (_NAME, _ADDRESS):
             return (
                 f"its certificate is for another name ({cause.verify_message}): write a name of the certificate into "
@@ -90,9 +90,9 @@ def handshake_failure(error: BaseException) -> str:
 def handshake_hint(error: BaseException) -> str:
     """Return a possible TLS cause of a failure that may also be temporary, else ""."""
     if isinstance(_ssl_error(error), ssl.SSLEOFError):
-        return "; it ended the TLS connection: does it want a client certificate (redis.tls_certificate_file)?"
+        return "; it closed the TLS connection: it may require a client certificate (redis.tls_certificate_file)"
     if any("handshake operation timed out" in str(cause) for cause in _causes(error)):
-        return "; it does not answer the TLS handshake: does it speak TLS at this port?"
+        return "; it does not answer the TLS handshake: check that this is its TLS port"
     return ""
 
 

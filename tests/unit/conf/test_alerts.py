@@ -18,7 +18,7 @@ ALERTS = dict(re.findall(r"- alert: (\w+)\n(.*?)(?=\n      - alert:|\Z)", RULES.
 
 
 @pytest.mark.parametrize("name", ALERTS)
-def test_an_alert_is_whole(name: str) -> None:
+def test_an_alert_has_all_parts(name: str) -> None:
     text = ALERTS[name]
     (expression,) = re.findall(r"expr: (.*)", text)
     assert mistakes(expression) == []
@@ -45,14 +45,14 @@ def test_an_alert_is_tested(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ALERTS)
-def test_an_alert_tells_clusters_apart(name: str) -> None:
+def test_an_alert_groups_by_cluster(name: str) -> None:
     (expression,) = re.findall(r"expr: (.*)", ALERTS[name])
     grouped = re.findall(r"\b(?:sum|max|min|group|count)\b(.{0,12})", expression)
     assert all(rest.startswith(" by (cluster") for rest in grouped)
 
 
 @pytest.mark.parametrize("phrase", [("check", "rules", RULES), ("test", "rules", TESTS)], ids=["check", "test"])
-def test_promtool_agrees(phrase: tuple[str | Path, ...]) -> None:
+def test_promtool_accepts_the_rules(phrase: tuple[str | Path, ...]) -> None:
     tool = shutil.which("promtool")
     if tool is None:
         pytest.skip("promtool is not installed (Debian package prometheus): the alert rules are NOT tested")

@@ -48,7 +48,7 @@ def expressions() -> Iterator[tuple[str, str, str]]:
 
 
 @pytest.mark.parametrize(("title", "expression", "legend"), list(expressions()))
-def test_a_panel_asks_for_what_exists(title: str, expression: str, legend: str) -> None:
+def test_a_panel_queries_existing_metrics(title: str, expression: str, legend: str) -> None:
     assert mistakes(expression) == []
     grouped = {label for labels in _BY.findall(expression) for label in labels.split(", ")}
     assert set(re.findall(r"\{\{(\w+)\}\}", legend)) <= grouped
@@ -80,5 +80,5 @@ def test_panels_do_not_overlap_and_ids_are_given_once() -> None:
         "rate(rechannel_paused[1m])",
     ],
 )
-def test_what_does_not_exist_is_found(expression: str) -> None:
+def test_missing_metrics_and_labels_are_detected(expression: str) -> None:
     assert mistakes(expression)

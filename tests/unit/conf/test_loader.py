@@ -1,97 +1,322 @@
-"""Origin of each value, its display, and all mistakes at once."""
+"""Search, reading and checking of the configuration: origin, line and error of each value."""
 
 from __future__ import annotations
 
-import dataclasses
-import tomllib
+import json
+import os
+from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
+from hypothesis import given
+from hypothesis import strategies as st
 
-from rechannel.conf import render
+from rechannel.conf import loader
 from rechannel.conf.loader import load, read_settings
-from rechannel.conf.settings import Settings
+from rechannel.conf.settings import SettingsError
+from rechannel.daemon.cli.main import main
+from unit.conf.sources import ENVIRON, errors_of, load_text
+
+# -- search --
 
 
 @pytest.fixture
-def path(tmp_path):
-    path = tmp_path / "rechannel.toml"
-    path.write_text(
-        '[gate]\nmin_gain = 0.2\ncooldown = 5\n[reschedule]\nexcluded = ["Mon-Fri 09:00-18:00"]\n'
-        '[cluster]\nname = "a-b"\n[policies.adaptive]\nmode = "light"\n[policies.even]\nmax_moves = 3\n'
-    )
-    return path
+def places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, Path]:
+    """Configuration files of a working directory and of the machine, neither of which exists."""
+    here = tmp_path / "here"
+    here.mkdir()
+    monkeypatch.chdir(here)
+    monkeypatch.delenv("RECHANNEL_CONFIG", raising=False)
+    monkeypatch.setattr(loader, "SEARCH_PATH", (Path("rechannel.toml"), tmp_path / "etc.toml"))
+    return here / "rechannel.toml", tmp_path / "etc.toml"
 
 
-ENVIRON = {"RECHANNEL_GATE__COOLDOWN": "7", "RECHANNEL_POLICIES__FAIR_REDISTRIBUTION__WEIGHT": "x", "HOME": "/"}
+def test_the_first_place_with_a_file_wins(places: tuple[Path, Path], tmp_path: Path) -> None:
+    own, machines = places
+    named, of_environment = tmp_path / "named.toml", tmp_path / "environment.toml"
+    for path in (own, machines, named, of_environment):
+        path.write_text(f'[cluster]\nname = "{path.stem}"\n')
+    environ = {"RECHANNEL_CONFIG": str(of_environment)}
+    assert load(named, environ).cluster.name == "named"
+    assert load(None, environ).cluster.name == "environment"
+    assert load(None, {}).cluster.name == "rechannel"
+    assert read_settings(None, {}).path == own
+    own.unlink()
+    assert load(None, {}).cluster.name == "etc"
+    machines.unlink()
+    assert load(None, {}).cluster.name == "default"
 
 
-def test_each_value_has_its_origin(path):
-    loaded = read_settings(path, ENVIRON)
+def test_the_file_in_use_is_described(places: tuple[Path, Path]) -> None:
+    own, machines = places
+    none = f"no configuration file: RECHANNEL_CONFIG is not set, ./rechannel.toml does not exist, {machines} does not"
+    assert read_settings(None, {}).describe() == f"{none} exist; defaults used"
+    set_by = {"RECHANNEL_CLUSTER__NAME": "a"}
+    assert read_settings(None, set_by).describe() == f"{none} exist; variables of the environment and defaults used"
+    for path in (machines, own):
+        path.write_text("")
+        assert read_settings(None, {}).describe() == f"configuration: {path}"
+    assert read_settings(None, {"RECHANNEL_CONFIG": "/x"}).describe() == "configuration: /x (RECHANNEL_CONFIG)"
+
+
+def test_a_file_that_another_user_could_have_put_there_is_skipped(places: tuple[Path, Path]) -> None:
+    own, machines = places
+    own.write_text('[cluster]\nname = "theirs"\n')
+    own.chmod(0o666)
+    machines.write_text("")
+    assert load(None, {}).cluster.name == "default"
+    assert "; ./rechannel.toml is passed over, as it belongs to another user" in read_settings(None, {}).describe()
+    own.chmod(0o600)
+    if os.geteuid() == 0:
+        os.chown(own, 12345, 0)
+        assert load(None, {}).cluster.name == "default"
+    own.unlink()
+    os.mkfifo(own)  # not waited for
+    assert "./rechannel.toml is not a regular file" in read_settings(None, {}).describe()
+
+
+def test_commands_name_the_configuration_when_redis_is_away(places: tuple[Path, Path], tmp_path: Path) -> None:
+    done = CliRunner().invoke(main, ["status"], env={"RECHANNEL_REDIS__URL": "redis://127.0.0.1:1/0"})
+    assert done.exit_code == 5
+    assert "No configuration file: RECHANNEL_CONFIG is not set, ./rechannel.toml does not exist" in done.stderr
+    named = tmp_path / "named.toml"
+    named.write_text('[redis]\nurl = "redis://127.0.0.1:1/0"\ntimeout = 0.2\n')
+    for text in (["status", "--config", str(named)], ["status", "--config", str(named), "--json"]):
+        done = CliRunner().invoke(main, text)
+        assert f"Configuration: {named}" in done.stderr
+    assert f"Configuration: {named}" in json.loads(done.stdout)["error"]
+    done = CliRunner().invoke(main, ["config", "check"], env={"RECHANNEL_CONFIG": str(named)})
+    assert (done.exit_code, f"configuration: {named} (RECHANNEL_CONFIG)\n" in done.stderr) == (0, True)
+
+
+def test_a_missing_file_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(SettingsError, match="cannot be read"):
+        load(tmp_path / "none.toml", {})
+
+
+# -- origins --
+
+
+def test_the_environment_wins_over_the_file_and_each_value_has_its_origin(example: Path) -> None:
+    loaded = read_settings(example, ENVIRON)
     assert loaded.errors == ()
+    assert (loaded.settings.gate.min_gain, loaded.settings.gate.cooldown) == (0.2, 7.0)
     assert loaded.origins == {
-        "gate.min_gain": str(path),
+        "gate.min_gain": str(example),
         "gate.cooldown": "RECHANNEL_GATE__COOLDOWN",
-        "reschedule.excluded": str(path),
-        "cluster.name": str(path),
-        "policies.adaptive": str(path),
-        "policies.even": str(path),
-        "policies.adaptive.mode": str(path),
-        "policies.even.max_moves": str(path),
+        "reschedule.excluded": str(example),
+        "cluster.name": str(example),
+        "policies.adaptive": str(example),
+        "policies.even": str(example),
+        "policies.adaptive.mode": str(example),
+        "policies.even.max_moves": str(example),
         "policies.fair-redistribution.weight": "RECHANNEL_POLICIES__FAIR_REDISTRIBUTION__WEIGHT",
     }
 
 
-def test_what_is_shown_can_be_read_and_gives_the_same(path, tmp_path):
-    loaded = read_settings(path, ENVIRON)
-    again = tmp_path / "again.toml"
-    again.write_text(render.to_toml(loaded))
-    assert load(again, {}) == loaded.settings
-    lines = again.read_text().splitlines()
-    assert "cooldown = 7.0  # RECHANNEL_GATE__COOLDOWN" in lines
-    assert f"min_gain = 0.2  # {path}" in lines
-    assert "horizon = 600.0  # default" in lines
-    assert "# Time within which a migration must pay off. (seconds; 1 … 604800; live)" in lines
+def test_relative_paths_start_at_the_directory_of_their_file(tmp_path: Path) -> None:
+    path = tmp_path / "c.toml"
+    path.write_text(
+        '[redis]\nurl = "rediss://h:1/0"\npassword_file = "a"\ntls_ca_file = "b"\ntls_certificate_file = "../c"\n'
+        'tls_key_file = "/d"\nsentinel_password_file = "e"\n[signing]\nprivate_key_file = "f"\npublic_key_file = "g/h"'
+        '\n[controller]\naudit_file = "i"\n[link]\ndirectory = "j"\n'
+    )
+    result = load(os.path.relpath(path), {"RECHANNEL_SIGNING__PRIVATE_KEY_FILE": "k"})
+    redis = result.redis
+    files = (redis.password_file, redis.tls_ca_file, redis.tls_certificate_file, redis.tls_key_file)
+    more = (redis.sentinel_password_file, result.signing.public_key_file, result.controller.audit_file)
+    assert [os.path.relpath(name, tmp_path) for name in (*files[:3], *more, result.link.directory)] == [
+        *("a", "b", "../c", "e", "g/h", "i", "j")
+    ]
+    assert redis.tls_key_file == "/d"
+    assert result.signing.private_key_file == "k"  # of the environment: relative to the working directory
+    assert load(None, {}).signing.private_key_file == ""
+
+
+# -- lines --
+
+
+def test_errors_name_file_and_line(tmp_path: Path) -> None:
+    path = tmp_path / "c.toml"
+    path.write_text(
+        '# a comment\n[gate] # one\n\nmin_gain = 7\n[reschedule]\nexcluded = [\n  "Funday 01:00-02:00",\n]\n'
+        'policy = """\nmagic"""\n[gaet]\nx = 1\n[policies.adaptive]\n  limt = 1\n[redis]\ntls_key_file = "/k"\n'
+    )
+    with pytest.raises(SettingsError) as caught:
+        load(path, {"RECHANNEL_GATE__COOLDOWN": "soon", "RECHANNEL_AGENT__WINDOW": "0.5"})
+    assert {error.split(": ")[1]: error.split(": ")[0] for error in caught.value.errors} == {
+        "gate.min_gain": f"{path}:4",
+        "gate.cooldown": "RECHANNEL_GATE__COOLDOWN",
+        "reschedule.excluded": f"{path}:6",
+        "[gaet]": f"{path}:11",
+        "redis.tls_certificate_file and redis.tls_key_file": f"{path}",
+        "redis.tls_key_file": f"{path}:16",
+        "agent.sample": f"{path}",
+    }
+    done = CliRunner().invoke(main, ["config", "check", "--config", str(path)])
+    assert f"{path}:9: reschedule.policy: " in done.stderr
+    assert f"{path}:14: policies.adaptive.limt: " in done.stderr
+    assert done.stderr.count(f"{path}:4: ") == 1
+
+
+def test_errors_of_files_that_the_configuration_names_have_a_line(tmp_path: Path) -> None:
+    path = tmp_path / "c.toml"
+    path.write_text('[signing]\nprivate_key_file = "nowhere"\n[redis]\npassword_file = "away"\n')
+    done = CliRunner().invoke(main, ["config", "check", "--config", str(path)])
+    assert f"{path}:2: signing.private_key_file: {tmp_path}/nowhere cannot be read" in done.stderr
+    assert f"{path}:4: redis.password_file: {tmp_path}/away cannot be read" in done.stderr
+    done = CliRunner().invoke(main, ["controller", "--config", str(path)])
+    assert (done.exit_code, f"{path}:2: signing.private_key_file: " in done.stderr) == (7, True)
+
+
+@given(
+    st.dictionaries(
+        st.sampled_from(["gate", "redis", "a b"]),
+        st.dictionaries(
+            st.sampled_from(["x", "y", "z w"]), st.sampled_from(["1", '"a#b"', "[\n 1, # one\n 2]", '"""\n\n#\n[q]"""'])
+        ),
+    ),
+    st.lists(st.sampled_from(["", "# c", "  "]), max_size=3),
+)
+def test_lines_of_any_file(content: dict[str, dict[str, str]], between: list[str]) -> None:
+    rows: list[str] = []
+    expected: dict[tuple[str, ...], int] = {}
+    for section, fields in content.items():
+        rows += [*between, f'["{section}"]']
+        expected[section,] = len(rows)
+        for name, value in fields.items():
+            rows += between
+            expected[section, name] = len(rows) + 1
+            rows += f'"{name}" = {value}'.split("\n")
+    path = Path("/dev/shm") / f"rechannel-test-{os.getpid()}.toml"
+    path.write_text("\n".join(rows))
+    try:
+        assert loader.line_numbers(path) == expected
+    finally:
+        path.unlink()
+
+
+@pytest.mark.parametrize("text", [None, "[a\n", "a = 1\n" + "\n" * 3000], ids=["missing", "broken", "long"])
+def test_some_files_have_no_line_numbers(tmp_path: Path, text: str | None) -> None:
+    path = tmp_path / "c.toml"
+    if text is not None:
+        path.write_text(text)
+    assert loader.line_numbers(path) == {}
+
+
+# -- errors --
 
 
 @pytest.mark.parametrize(
-    "text", ['a"b', "tab\there", "line\nbreak", "back\\slash", "\x7f", "\x85", "ü", "\U0001f600", "\U000e0001", ""]
+    ("source", "sentence"),
+    [
+        ("[gate]\nmin_gain = 7", "gate.min_gain: 7 is out of bounds; it must be between 0 and 1 share"),
+        ("[link]\nevent_log_bytes = 1", "it must be at least 10485760 bytes"),
+        ("[agent]\nbuffered_windows = 2.5", "2.5 is not a whole number (unit: windows)"),
+        ("[agent]\nbuffered_windows = true", "True is not a whole number (unit: windows)"),
+        ("[agent]\nbuffered_windows = inf", "inf is not a whole number (unit: windows)"),
+        ("[gate]\nhorizon = inf", "inf is not a number (unit: seconds)"),
+        ("[gate]\nhorizon = '5'", "'5' is not a number (unit: seconds)"),
+        ("[cluster]\nname = 3", "3 is not text; put it in quotes"),
+        ("[reschedule]\nmode = 'maybe'", "'maybe' is not one of observe, apply"),
+        ('[link]\nspread = "false"', "'false' is neither true nor false"),
+        ("stray = 1", "stray: stands outside a section"),
+        ("[nonsense]\na = 1", "[nonsense]: no such section; known are cluster, redis"),
+        ("[agent]\nwindw = 5", "agent.windw: no such field; did you mean window? known are node"),
+        ("[[", "rechannel.toml: not valid TOML"),
+        ("\x00", "rechannel.toml: not valid TOML"),
+        ("[policies]\nadaptive = 3", "policies.adaptive: names no parameter"),
+        ("policies = 3", "policies: stands outside a section"),
+        ("[policies.adaptive]\nlimit = inf", "policies.adaptive.limit: inf is neither"),
+        ("[policies.adaptive]\nlimit = [nan]", "policies.adaptive.limit: [nan] is neither"),
+        ("[policies.adaptive.mode]\na = 1", "policies.adaptive.mode: {'a': 1} is neither"),
+        ("[policies.adaptive]\nmode = [[1]]", "policies.adaptive.mode: [[1]] is neither"),
+        ("[policies.adaptive]\nmode = 2024-01-01", "policies.adaptive.mode: datetime.date"),
+        (f"[policies.adaptive]\nmax_moves = {10**400}", "policies.adaptive.max_moves: 1000"),
+        (("POLICIES__ADAPTIVE", "light"), "policies.adaptive: names no parameter"),
+        (("POLICIES__ADAPTIVE__LIMIT", "inf"), "policies.adaptive.limit: inf is neither"),
+        (("GATE__COOLDOWN", "nan"), "gate.cooldown: nan is not a number (unit: seconds)"),
+        (("GATE__MIN_GAIN", "abc"), "gate.min_gain: 'abc' is not a number (unit: share)"),
+        (("AGENT__BUFFERED_WINDOWS", "many"), "'many' is not a whole number (unit: windows)"),
+        (("AGENT__BUFFERED_WINDOWS", "1.5"), "'1.5' is not a whole number (unit: windows)"),
+        (("AGENT__BUFFERED_WINDOWS", "true"), "'true' is not a whole number (unit: windows)"),
+        (("AGENT__BUFFERED_WINDOWS", "1e3"), "'1e3' is not a whole number (unit: windows)"),
+        (("RESCHEDULE__EXCLUDED", "Funday 1"), "'Funday 1' does not fit; write periods as in Mon-Fri"),
+        (("RESCHEDULE__TIMOUT", "1"), "reschedule.timout: no such field; did you mean timeout? known are mode"),
+        (("GAT__MIN_GAIN", "1"), "RECHANNEL_GAT__MIN_GAIN: no such section 'gat'; did you mean gate? known"),
+        (("LINK__SPREAD", "yes"), "link.spread: 'yes' is neither true nor false"),
+    ],
 )
-def test_any_text_survives_being_shown(text):
-    assert tomllib.loads(f"value = {render.literal(text)}") == {"value": text}
-    assert tomllib.loads(f"value = {render.literal([text, 1, 0.5, True])}") == {"value": [text, 1, 0.5, True]}
+def test_an_error_names_value_bound_and_cure(source: str | tuple[str, str], sentence: str) -> None:
+    (error,) = errors_of(source) if isinstance(source, str) else errors_of(**dict([source]))
+    assert sentence in error
 
 
-def test_an_odd_policy_and_parameter_are_quoted(tmp_path):
-    path = tmp_path / "c.toml"
-    path.write_text('[policies."a b"]\n"c d" = 1\n')
-    again = tmp_path / "again.toml"
-    again.write_text(render.to_toml(read_settings(path, {})))
-    assert load(again, {}).policies == {"a b": {"c d": 1}}
-
-
-def test_the_document_names_an_origin_for_every_setting(path):
-    shown = render.to_document(read_settings(path, ENVIRON))
-    assert shown["file"] == str(path)
-    fields = {f"{name}.{field}" for name, arguments in dataclasses.asdict(Settings()).items() for field in arguments}
-    parameters = {"policies.adaptive.mode", "policies.even.max_moves", "policies.fair-redistribution.weight"}
-    assert shown["origins"].keys() == fields | parameters
-    assert shown["origins"]["gate.horizon"] == "default"
-
-
-def test_mistakes_in_values_and_between_them_are_told_together(tmp_path):
-    path = tmp_path / "c.toml"
-    path.write_text(
-        "[gate]\nmin_gain = 7\n[agent]\nsample = 30\n[link]\npoll_moving = 1\n"
-        '[redis]\nurl = "redis://:secret@h/0"\ntls_key_file = "/k"\n[reschedule]\ntime_zone = "Nowhere/At_All"\n'
+def test_all_errors_are_reported_at_once() -> None:
+    errors = errors_of(
+        "stray = 1\n[gate]\nmin_gain = 7\n[agent]\nwindw = 5\nwindow = 'long'\n[link]\npoll_moving = 1\n"
+        "[redis]\ntls_key_file = '/k'\n[nonsense]\na = 1\n",
+        LINK__DEADLINE_BATCHES="1.5",
     )
-    mistakes = "\n".join(read_settings(path, {}).errors)
-    fields = ("gate.min_gain", "agent.sample", "link.poll_moving", "password_file", "tls_key_file", "time_zone")
-    assert all(field in mistakes for field in fields), mistakes
-    assert "secret" not in mistakes
+    fields = ("stray", "gate.min_gain", "agent.windw", "agent.window", "[nonsense]", "link.deadline_batches")
+    between = ("link.poll_moving", "redis.tls_certificate_file and redis.tls_key_file", "redis.tls_key_file")
+    assert len(errors) == len(fields) + len(between)
+    assert all(field in "\n".join(errors) for field in (*fields, *between))
 
 
-def test_a_wrong_field_is_not_held_against_the_others(tmp_path):
-    path = tmp_path / "c.toml"
-    path.write_text('[agent]\nsample = 30\nwindow = "long"\n[controller]\nlease = 1\nobserve = 99\n')
-    mistakes = read_settings(path, {}).errors
-    assert [mistake.partition(":")[0] for mistake in mistakes] == ["agent.window", "controller.observe"]
+def test_rules_between_fields_are_not_checked_for_a_field_with_an_error() -> None:
+    errors = errors_of('[agent]\nsample = 30\nwindow = "long"\n[controller]\nlease = 1\nobserve = 99\n')
+    assert [error.split(": ")[1] for error in errors] == ["agent.window", "controller.observe"]
+
+
+def test_every_wrong_text_of_a_list_is_named() -> None:
+    *texts, section = errors_of(
+        '[reschedule]\nexcluded = ["Funday 01:00-02:00", "Mon 01:00-02:00", "Mon 25:00-26:00", 3]\n[gat]\n'
+    )
+    assert "[gat]: no such section; did you mean gate? known are " in section
+    assert [error.partition("excluded: ")[2].split(" ")[0] for error in texts] == ["'Funday", "'Mon", "3"]
+    assert all("rechannel.toml:2: " in error for error in texts)
+
+
+# -- values --
+
+
+@pytest.mark.parametrize(("text", "value"), [("5", 5), (" 5 ", 5), ("1_000", 1000)])
+def test_a_whole_number_of_the_environment(text: str, value: int) -> None:
+    assert load_text(AGENT__BUFFERED_WINDOWS=text).agent.buffered_windows == value
+
+
+def test_a_whole_number_may_be_written_with_a_fraction_of_zero() -> None:
+    assert repr(load_text("[agent]\nbuffered_windows = 5.0\n").agent.buffered_windows) == "5"
+
+
+def test_truth_values_of_file_and_environment() -> None:
+    assert load_text("[link]\nspread = false\n").link.spread is False
+    assert load_text("[link]\nspread = false\n", LINK__SPREAD="True").link.spread is True
+
+
+def test_policies_have_a_table_each_and_the_environment_wins() -> None:
+    text = (
+        '[policies.adaptive]\nmode = "light"\nlimit = 0.8\n[policies.fair-redistribution]\nsub_clusters = false\n'
+        '[policies.data-locality]\ndata_nodes = ["a", "b"]\n[policies.even]\n'
+    )
+    assert load_text(text).policies == {
+        "adaptive": {"mode": "light", "limit": 0.8},
+        "fair-redistribution": {"sub_clusters": False},
+        "data-locality": {"data_nodes": ["a", "b"]},
+        "even": {},
+    }
+    result = load_text(
+        text,
+        POLICIES__ADAPTIVE__LIMIT="0.7",
+        POLICIES__ADAPTIVE__MAX_MOVES="9",
+        POLICIES__FAIR_REDISTRIBUTION__WEIGHT="inverse-distance",
+        POLICIES__FAIR_REDISTRIBUTION__SUB_CLUSTERS="true",
+    ).policies
+    assert result["adaptive"] == {"mode": "light", "limit": 0.7, "max_moves": 9}
+    assert result["fair-redistribution"] == {"weight": "inverse-distance", "sub_clusters": True}
+
+
+@pytest.mark.parametrize("text", ["light", "none", "a b", "", "light # not", "1\nother = 2", "1,2"])
+def test_a_variable_that_is_no_value_of_toml_is_text(text: str) -> None:
+    assert load_text(POLICIES__ADAPTIVE__MODE=text).policies == {"adaptive": {"mode": text}}

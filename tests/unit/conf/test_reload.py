@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import threading
 
 import pytest
@@ -10,47 +9,21 @@ import structlog
 from structlog.testing import capture_logs
 
 from rechannel.conf import reload
-from rechannel.conf.loader import load
 from rechannel.conf.reload import Reloader, ReloadSignal
-from rechannel.conf.settings import Settings, SettingsError
+from rechannel.conf.settings import Settings, SettingsError, fields
+from unit.conf.sources import load_text
 
 LIVE_SECTIONS = ("reschedule", "gate", "migration")
-NEVER = ("cluster", "redis", "signing", "link")
+LIVE_FIELDS = ("agent.stream_rows", "agent.buffered_windows", "controller.require_reason", "controller.placement_ttl")
 
 
-def inputs(**variables):
-    return load(None, {f"RECHANNEL_{name}": value for name, value in variables.items()})
-
-
-def test_whole_sections_are_live_or_not():
-    for section in dataclasses.fields(Settings):
-        if section.name in LIVE_SECTIONS + NEVER:
-            for item in dataclasses.fields(getattr(Settings(), section.name)):
-                assert item.metadata["live"] == (section.name in LIVE_SECTIONS), f"{section.name}.{item.name}"
-
-
-def test_single_fields_that_are_live():
-    live = {
-        f"{section}.{item.name}"
-        for section in ("agent", "controller")
-        for item in dataclasses.fields(getattr(Settings(), section))
-        if item.metadata["live"]
-    }
-    assert live == {
-        "agent.stream_rows",
-        "agent.buffered_windows",
-        "controller.require_reason",
-        "controller.placement_ttl",
-    }
-
-
-@pytest.fixture
-def daemon():
-    return Daemon()
+def test_live_sections_and_fields():
+    for name, item in fields().items():
+        assert item.metadata["live"] == (name.partition(".")[0] in LIVE_SECTIONS or name in LIVE_FIELDS), name
 
 
 class Daemon:
-    """Something that reloads."""
+    """A daemon that reloads its settings."""
 
     def __init__(self) -> None:
         self.file = Settings()
@@ -72,8 +45,13 @@ class Daemon:
             return self.reloader.poll(), lines
 
 
-def test_nothing_happens_unless_asked(daemon):
-    daemon.file = inputs(GATE__COOLDOWN="5")
+@pytest.fixture
+def daemon():
+    return Daemon()
+
+
+def test_nothing_is_reloaded_without_a_request(daemon):
+    daemon.file = load_text(GATE__COOLDOWN="5")
     assert daemon.reloader.poll() is None
     assert Reloader(Settings(), None, reload.AGENT, structlog.get_logger()).poll() is None
     taken, _ = daemon.hang_up()
@@ -81,14 +59,14 @@ def test_nothing_happens_unless_asked(daemon):
     assert daemon.reloader.poll() is None
 
 
-def test_live_fields_are_taken_over_and_logged_one_by_one(daemon):
-    daemon.file = inputs(GATE__COOLDOWN="5", RESCHEDULE__MODE="apply", POLICIES__ADAPTIVE__MODE="light")
+def test_live_fields_are_applied_and_logged_one_by_one(daemon):
+    daemon.file = load_text(GATE__COOLDOWN="5", RESCHEDULE__MODE="apply", POLICIES__ADAPTIVE__MODE="light")
     taken, lines = daemon.hang_up()
     assert taken == daemon.file
     assert [(line["field"], line["before"], line["after"]) for line in lines if line["event"] == "setting-taken"] == [
         ("reschedule.mode", "observe", "apply"),
-        ("policies.adaptive.mode", None, "light"),
         ("gate.cooldown", 300.0, 5.0),
+        ("policies.adaptive.mode", None, "light"),
     ]
     assert lines[-1] == {
         "event": "configuration-read-again",
@@ -98,8 +76,8 @@ def test_live_fields_are_taken_over_and_logged_one_by_one(daemon):
     }
 
 
-def test_what_takes_a_restart_stays_and_is_said_each_time(daemon):
-    daemon.file = inputs(REDIS__URL="redis://h/1", CLUSTER__NAME="other", GATE__COOLDOWN="5", LINK__POLL="1")
+def test_fields_that_need_a_restart_are_logged_each_time(daemon):
+    daemon.file = load_text(REDIS__URL="redis://h/1", CLUSTER__NAME="other", GATE__COOLDOWN="5", LINK__POLL="1")
     for first in (True, False):
         taken, lines = daemon.hang_up()
         assert (taken is not None) is first
@@ -109,8 +87,8 @@ def test_what_takes_a_restart_stays_and_is_said_each_time(daemon):
         assert message == ["cluster.name: restart needed", "redis.url: restart needed"]
 
 
-def test_a_setting_goes_back_as_it_came(daemon):
-    daemon.file = inputs(POLICIES__ADAPTIVE__MODE="light")
+def test_a_setting_returns_to_its_default(daemon):
+    daemon.file = load_text(POLICIES__ADAPTIVE__MODE="light")
     daemon.hang_up()
     daemon.file = Settings()
     taken, lines = daemon.hang_up()
@@ -119,8 +97,8 @@ def test_a_setting_goes_back_as_it_came(daemon):
 
 
 @pytest.mark.parametrize("where", ["mistakes", "examined"])
-def test_a_configuration_with_mistakes_changes_nothing_and_says_them_all(daemon, where):
-    daemon.file = inputs(GATE__COOLDOWN="5")
+def test_a_configuration_with_errors_changes_nothing_and_logs_them_all(daemon, where):
+    daemon.file = load_text(GATE__COOLDOWN="5")
     setattr(daemon, where, ["a.b: wrong", "c.d: wrong too"])
     taken, lines = daemon.hang_up()
     assert taken is None
@@ -129,8 +107,8 @@ def test_a_configuration_with_mistakes_changes_nothing_and_says_them_all(daemon,
     assert daemon.hang_up()[0].gate.cooldown == 5
 
 
-def test_a_daemon_minds_its_own_settings():
-    new = inputs(AGENT__WINDOW="6", AGENT__STREAM_ROWS="7", GATE__COOLDOWN="5")
+def test_changes_of_other_daemons_settings_are_ignored():
+    new = load_text(AGENT__WINDOW="6", AGENT__STREAM_ROWS="7", GATE__COOLDOWN="5")
     controller = [change.field for change in reload.changes(Settings(), new, reload.CONTROLLER)]
     agent = [change.field for change in reload.changes(Settings(), new, reload.AGENT)]
     assert (controller, agent) == (["agent.window", "gate.cooldown"], ["agent.window", "agent.stream_rows"])

@@ -1,4 +1,4 @@
-"""A clock that stands still until told, and a process table made of plain values."""
+"""Fakes of the clock, the processes and the store, and samples of executors."""
 
 from __future__ import annotations
 
@@ -7,8 +7,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from rechannel.monitors.node.inotify import DirectoryWatch
 from rechannel.monitors.node.processes import Executor, ProcessDeniedError, ProcessGoneError, Usage
+from rechannel.monitors.node.shuffle import ShuffleReader
+from rechannel.wire.envelope import Envelope
+from rechannel.wire.keys import KeyRule
+from rechannel.wire.measurements import AgentWindow
 
+NODE = "127.0.0.2"
 START = 1_000_000.0  # a multiple of every window length used here
 
 
@@ -30,6 +36,21 @@ class FakeClock:
     def pass_time(self, seconds: float) -> None:
         self.now += seconds
         self.steady += seconds
+
+
+class NoWatch(DirectoryWatch):
+    """A system without inotify: directories are listed."""
+
+    def watch(self, path: str) -> bool:
+        return False
+
+
+def listing_reader() -> ShuffleReader:
+    return ShuffleReader(NoWatch(), lambda: START)
+
+
+def reasons(reader: ShuffleReader) -> dict[str, int]:
+    return {reason: count for reason, count in reader.skipped.items() if "cannot be watched" not in reason}
 
 
 @dataclass
@@ -89,7 +110,7 @@ class FakeTable:
         return self.processes[pid]
 
 
-def backend(host: str = "127.0.0.2", executor: str = "0", application: str = "app-1") -> list[str]:
+def backend(host: str = NODE, executor: str = "0", application: str = "app-1") -> list[str]:
     return [
         *("java", "-cp", "jars/*", "org.apache.spark.executor.CoarseGrainedExecutorBackend"),
         *("--driver-url", "spark://CoarseGrainedScheduler@127.0.0.1:4040", "--executor-id", executor),
@@ -104,10 +125,36 @@ def executor(root: Path | None = None, *, name: str = "0", pid: int = 10, starte
     return Executor(
         application="app-1",
         executor=name,
-        host="127.0.0.2",
+        host=NODE,
         pid=pid,
         started=started,
         cores=2,
         directories=() if root is None else (root,),
         log=None if root is None else root / "stderr",
     )
+
+
+class FakeStore:
+    def __init__(self) -> None:
+        self.pushed: list[tuple[KeyRule, str, Envelope]] = []
+        self.trouble: Exception | None = None
+        self.closed = 0
+        self.checked = threading.Semaphore(0)
+
+    def check(self) -> str:
+        self.checked.release()
+        if self.trouble:
+            raise self.trouble
+        return "7.2.4"
+
+    def append(self, rule: KeyRule, name: str, *envelopes: Envelope) -> None:
+        if self.trouble:
+            raise self.trouble
+        self.pushed += [(rule, name, envelope) for envelope in envelopes]
+
+    def close(self) -> None:
+        self.closed += 1
+
+    @property
+    def windows(self) -> list[AgentWindow]:
+        return [envelope.body for _, _, envelope in self.pushed if isinstance(envelope.body, AgentWindow)]

@@ -1,4 +1,4 @@
-"""Lines as Spark's EventLoggingListener writes them (fields we do not read are left out, some kept for the noise)."""
+"""Lines of Spark's EventLoggingListener, with the fields that the reader uses and a few others."""
 
 from __future__ import annotations
 
@@ -62,51 +62,39 @@ def task_end(
     *,
     state: bool = True,
 ) -> bytes:
-    opened = [{"ID": 4, "Name": "number of state store instances", "Update": "1", "Metadata": "sql"}] if state else []
-    return _line(
-        "SparkListenerTaskEnd",
-        {
-            "Stage ID": stage,
-            "Stage Attempt ID": attempt,
-            "Task Type": "ResultTask",
-            "Task End Reason": {"Reason": reason},
-            "Task Info": {
-                "Task ID": task,
-                "Index": partition,
-                "Partition ID": partition,
-                "Launch Time": 1100,
-                "Executor ID": executor,
-                "Finish Time": 2100,
-                "Accumulables": [
-                    {"ID": 1, "Name": "number of total state rows", "Update": "30", "Metadata": "sql"},
-                    {"ID": 2, "Name": "memory used by state", "Update": "4096", "Metadata": "sql"},
-                    {
-                        "ID": 7,
-                        "Name": "estimated size of state only on current version",
-                        "Update": "1024",
-                        "Metadata": "sql",
-                    },
-                    {"ID": 3, "Name": "time to commit changes", "Update": "250", "Metadata": "sql"},
-                    {"ID": 5, "Name": "time to execute Python code", "Update": "300", "Metadata": "sql"},
-                    {"ID": 6, "Name": "time to initialize Python workers", "Update": "20", "Metadata": "sql"},
-                    *opened,
-                ],
-            },
-            "Task Metrics": {
-                "Executor Run Time": 900,
-                "Executor CPU Time": 400_000_000,
-                "Shuffle Read Metrics": {
-                    "Local Bytes Read": 10,
-                    "Remote Bytes Read": 20,
-                    "Total Records Read": 5,
-                    "Fetch Wait Time": 100,
-                },
-                "Shuffle Write Metrics": {"Shuffle Bytes Written": 40, "Shuffle Records Written": 6},
-                "Input Metrics": {"Records Read": 0},
-                "Output Metrics": {"Records Written": 0},
-            },
-        },
-    )
+    updates = {
+        "number of total state rows": 30,
+        "memory used by state": 4096,
+        "estimated size of state only on current version": 1024,
+        "time to commit changes": 250,
+        "time to execute Python code": 300,
+        "time to initialize Python workers": 20,
+        **({"number of state store instances": 1} if state else {}),
+    }
+    accumulables = [
+        {"ID": number, "Name": name, "Update": str(value), "Metadata": "sql"}
+        for number, (name, value) in enumerate(updates.items())
+    ]
+    info = {
+        "Task ID": task,
+        "Index": partition,
+        "Partition ID": partition,
+        "Launch Time": 1100,
+        "Executor ID": executor,
+        "Finish Time": 2100,
+        "Accumulables": accumulables,
+    }
+    read = {"Local Bytes Read": 10, "Remote Bytes Read": 20, "Total Records Read": 5, "Fetch Wait Time": 100}
+    metrics = {
+        "Executor Run Time": 900,
+        "Executor CPU Time": 400_000_000,
+        "Shuffle Read Metrics": read,
+        "Shuffle Write Metrics": {"Shuffle Bytes Written": 40, "Shuffle Records Written": 6},
+        "Input Metrics": {"Records Read": 0},
+        "Output Metrics": {"Records Written": 0},
+    }
+    fields = {"Stage ID": stage, "Stage Attempt ID": attempt, "Task Type": "ResultTask", "Task Info": info}
+    return _line("SparkListenerTaskEnd", {**fields, "Task End Reason": {"Reason": reason}, "Task Metrics": metrics})
 
 
 def progress(batch: int, query: str = "q", rows: int = 10) -> bytes:

@@ -1,8 +1,8 @@
-"""Whatever stands in Redis: nothing crashes on it, nothing is steered by it that was not signed, nothing grows by it.
+"""Hostile content of Redis: nothing crashes on it, only signed messages steer, and memory stays bounded.
 
-Valid messages of every kind are taken and spoiled: other types, huge and negative numbers, NaN, deep nesting, huge and
-odd text, missing and doubled parts, other application, epoch, sequence, expiry and signature. The controller must not
-even need its catch-alls: a job that failed, or an application that did, is a failure here.
+Valid messages of every kind are altered: other types, huge and negative numbers, NaN, deep nesting, huge and odd text,
+missing and doubled parts, other application, epoch, sequence, expiry and signature. The controller must not even need
+its catch-alls: a failed job or application is a failure here.
 """
 
 from __future__ import annotations
@@ -64,6 +64,7 @@ from rechannel.wire.messages import (
 from rechannel.wire.signing import Signer
 from unit.daemon import fakes
 from unit.daemon.fakes import APP, CONFIG, NOW, QUERY, SIGNER, VERIFIER, FakeClock, FakeStore, World, clocks, controller
+from unit.wire.samples import sample
 
 FUZZ = settings(
     max_examples=int(os.environ.get("RECHANNEL_FUZZ", "25")),
@@ -76,58 +77,15 @@ PLACEMENT = list("000000112233")
 
 # -- a valid message of every kind, and how it is spoiled --
 
-PRICE = MigrationPrice(
-    steps=1,
-    bytes=1e6,
-    pause=0.5,
-    seconds=1.0,
-    total=10.0,
-    batch_before={QUERY: 5.0},
-    peak={QUERY: 6.0},
-    batch_after={QUERY: 4.0},
-    overhead=0.1,
-    load_rate=1e8,
-)
+PRICE = sample(MigrationPrice, batch_before={QUERY: 5.0}, peak={QUERY: 6.0}, batch_after={QUERY: 4.0}, load_rate=1e8)
 MOVE = DesiredMove(move="d.0", query=QUERY, stage=0, partition=0, source="0", target="1", step=0, bytes=10.0)
-LINE = MoveTransition(
-    move="d.0",
-    decision="d",
-    query=QUERY,
-    stage=0,
-    partition=0,
-    source="0",
-    target="1",
-    step=0,
-    before="steered",
-    after="drained",
-    reason="landed",
-    evidence="batch 7",
-    batch=7,
-    at=NOW - 5,
-)
-DECISION = Decision(
-    decision="d",
+LINE = sample(MoveTransition, query=QUERY, stage=0, partition=0, before="steered", after="drained", at=NOW - 5)
+DECISION = sample(
+    Decision,
     at=NOW - 20,
     trigger="timeout",
-    user="root",
-    policy="adaptive",
     outcome="applied",
-    reason="ok",
-    sentence="moving",
-    executors=[
-        ExecutorLoad(
-            executor=str(e),
-            node=f"127.0.0.{e + 2}",
-            partitions_before=3,
-            partitions_after=3,
-            arrival_before=1.0,
-            arrival_after=1.0,
-            service_before=2.0,
-            utilization_before=0.5,
-            utilization_after=0.5,
-        )
-        for e in range(4)
-    ],
+    executors=[sample(ExecutorLoad, executor=str(e), node=f"127.0.0.{e + 2}") for e in range(4)],
     moves=[MOVE],
     refusals=[Refusal(law="gate", scope="plan", detail="no")],
     batch_time_before={QUERY: 5.0},
@@ -135,49 +93,27 @@ DECISION = Decision(
     price=PRICE,
     runs={QUERY: "run-1"},
 )
-OUTCOME = MigrationOutcome(
+OUTCOME = sample(
+    MigrationOutcome,
     decision="earlier",
     at=NOW - 30,
-    landed=1,
-    abandoned=0,
-    total=9.0,
     batch_before={QUERY: 5.0},
     peak={QUERY: 6.0},
     batch_after={QUERY: 4.0},
-    loads=[(1e6, 0.1)],
     verdict="kept",
-    sentence="1 of 1",
     predicted=PRICE,
 )
 DESIRED = DesiredPlacement(decision="d", runs={QUERY: "run-1"}, moves=[MOVE])
 ORDERS = StandingOrders(paused=True, drains=[DrainedNode(node=HOST, since=NOW - 9, deadline=NOW + 60)])
-LAST = LastPlacement(query=QUERY, name="n", batch=3, operators={0: PLACEMENT}, hosts={"0": HOST, "1": "127.0.0.3"})
-CLOSED = ClosedStore(
-    application=APP, executor="0", run="run-1", operator=0, partition=0, store="default", evidence="closed"
-)
-STATE = ControllerState(
-    leader="a",
-    since=NOW,
-    epoch=1,
-    paused=False,
-    mode="apply",
-    next_decision=NOW + 9,
-    last_sentence="x",
-    applications={APP: "r"},
+LAST = sample(LastPlacement, query=QUERY, operators={0: PLACEMENT}, hosts={"0": HOST, "1": "127.0.0.3"})
+CLOSED = sample(ClosedStore, application=APP, executor="0", run="run-1", operator=0, partition=0, store="default")
+STATE = sample(ControllerState, since=NOW, mode="apply", next_decision=NOW + 9, applications={APP: "r"})
+PLAN = sample(
+    ScheduledPlan, at=NOW - 60, application=APP, begin=NOW - 30, end=NOW + 60, window="02:00-05:00", plan="{}"
 )
 STREAMS = [StreamRow(APP, "0", 0, 9000, [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12])]
 
 # Every kind of key that holds messages, with one that fits.
-PLAN = ScheduledPlan(
-    scheduled_plan="p1",
-    at=NOW - 60,
-    application=APP,
-    begin=NOW - 30,
-    end=NOW + 60,
-    window="02:00-05:00",
-    plan="{}",
-    moves=1,
-)
 SEEDS: list[tuple[KeyRule, str, AnyBody]] = [
     (keys.REPORT, APP, fakes.report([fakes.query(PLACEMENT)])),
     (keys.BATCHES, APP, fakes.batch(9, PLACEMENT)),
@@ -292,6 +228,11 @@ def put(store: FakeStore, rule: KeyRule, name: str, data: bytes) -> None:
         store.append_raw(rule, name, data)
 
 
+def put_all(store: FakeStore, writes: Any) -> None:
+    for (rule, name, body), spoils in writes:
+        put(store, rule, name, spoiled(seal(rule, body), spoils))
+
+
 def world() -> tuple[FakeStore, FakeClock, World]:
     clock = FakeClock()
     store = FakeStore(clock)
@@ -313,7 +254,7 @@ def test_there_is_a_seed_for_every_kind_of_message() -> None:
 
 @FUZZ
 @given(st.sampled_from(SEEDS), SPOILS)
-def test_a_spoiled_message_is_read_whole_or_refused(seed: tuple[KeyRule, str, AnyBody], spoils: Any) -> None:
+def test_an_altered_message_is_decoded_whole_or_refused(seed: tuple[KeyRule, str, AnyBody], spoils: Any) -> None:
     data = spoiled(seal(seed[0], seed[2]), spoils)
     try:
         envelope = decode(data, cluster="default")
@@ -327,7 +268,7 @@ def test_a_spoiled_message_is_read_whole_or_refused(seed: tuple[KeyRule, str, An
 @example(b"[" * 100_000)
 @example(b'{"a":' * 50_000)
 @example(b'{"schema":2,"cluster":"' + b"\xed\xa0\x80" + b'"}')
-def test_what_is_no_message_is_refused(data: bytes) -> None:
+def test_other_bytes_are_refused(data: bytes) -> None:
     with pytest.raises(MessageError):
         decode(data)
 
@@ -335,7 +276,7 @@ def test_what_is_no_message_is_refused(data: bytes) -> None:
 @pytest.mark.parametrize(
     "number", ["NaN", "Infinity", "-Infinity", "1e999", "9" * 400, "1" + "0" * 31, "-1e31", "null"]
 )
-def test_figures_that_nobody_measures_are_refused_with_their_message(number: str) -> None:
+def test_numbers_out_of_bounds_are_refused_with_their_message(number: str) -> None:
     whole = encode(sealed(fakes.window(0))).decode()
     for field in ('"node_cpu":3.0', '"memory_total":8589934592'):
         assert field in whole
@@ -349,12 +290,11 @@ def test_figures_that_nobody_measures_are_refused_with_their_message(number: str
 
 @FUZZ
 @given(WRITES)
-def test_the_controller_decides_or_says_why_not(writes: Any) -> None:
+def test_the_controller_decides_or_gives_the_reason(writes: Any) -> None:
     store, clock, _ = world()
     leader = controller(store, clock)
     leader.run_leader_cycle()
-    for (rule, name, body), spoils in writes:
-        put(store, rule, name, spoiled(seal(rule, body), spoils))
+    put_all(store, writes)
     with structlog.testing.capture_logs() as logs:
         for _ in range(2):
             leader.run_leader_cycle()
@@ -372,8 +312,7 @@ def test_only_what_this_leader_signed_is_ever_desired(writes: Any) -> None:
     store, clock, made = world()
     leader = controller(store, clock)
     leader.run_leader_cycle()
-    for (rule, name, body), spoils in writes:
-        put(store, rule, name, spoiled(seal(rule, body), spoils))
+    put_all(store, writes)
     signed: list[Envelope] = []
     store.put, plain = (lambda rule, *rest, **more: (signed.append(rest[1]), plain(rule, *rest, **more))[1]), store.put  # type: ignore[method-assign]
     leader.run_leader_cycle()
@@ -392,7 +331,7 @@ def test_only_what_this_leader_signed_is_ever_desired(writes: Any) -> None:
 
 @FUZZ
 @given(st.lists(st.tuples(st.sampled_from(SEEDS[:3]), SPOILS), max_size=5), st.randoms(use_true_random=False))
-def test_what_comes_again_or_out_of_order_decides_the_same(writes: Any, shuffler: Any) -> None:
+def test_repeated_and_reordered_batches_give_the_same_model(writes: Any, shuffler: Any) -> None:
     """A stream that was replayed backwards, twice, models the same batches."""
     store, clock, _ = world()
     batches = list(store.streams[store.keys(keys.BATCHES, APP)])
@@ -403,8 +342,7 @@ def test_what_comes_again_or_out_of_order_decides_the_same(writes: Any, shuffler
     assert facts is not None and again is not None
     models = [take_snapshot(it, CONFIG, NOW) for it in (facts, again)]
     assert models[0].workload.stages[0].busy.tolist() == models[1].workload.stages[0].busy.tolist()  # type: ignore[union-attr]
-    for (rule, name, body), spoils in writes:
-        put(store, rule, name, spoiled(seal(rule, body), spoils))
+    put_all(store, writes)
     entries = store.streams[store.keys(keys.BATCHES, APP)]
     data = [item for _, item in entries]
     shuffler.shuffle(data)
@@ -570,7 +508,7 @@ def test_even_a_signed_placement_only_ever_moves_what_it_can(spoils: Any) -> Non
 
 @FUZZ
 @given(st.lists(SPOILS, min_size=1, max_size=4))
-def test_evidence_and_memories_of_anybody_do_a_link_no_harm(writes: Any) -> None:
+def test_hostile_evidence_and_placements_change_nothing_in_a_link(writes: Any) -> None:
     store, _, _ = world()
     carrier = courier(store)
     reconciler = Reconciler(LIMITS)
@@ -711,7 +649,7 @@ def gathered(store: FakeStore, clock: FakeClock, batches: Sequence[BatchReport],
     return facts
 
 
-def test_many_nodes_do_not_crowd_out_the_batches_a_decision_needs(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_nodes_do_not_displace_the_batches_of_a_decision(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nor do they with a query whose batches are a hundred times as large as a window."""
     store, clock, _ = world()
     need = CONFIG.reschedule.batches
@@ -728,7 +666,7 @@ def test_many_nodes_do_not_crowd_out_the_batches_a_decision_needs(monkeypatch: p
     assert sum(len(encode(sealed(body))) for body in windows) <= 50_000
 
 
-def test_huge_batches_do_not_crowd_out_what_everybody_else_has(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_huge_batches_do_not_displace_the_windows(monkeypatch: pytest.MonkeyPatch) -> None:
     store, clock, _ = world()
     monkeypatch.setattr(collect, "_BATCH_BYTES_KEPT", 100_000)
     monkeypatch.setattr(collect, "_NEEDED_BYTES_KEPT", 100_000)
@@ -740,7 +678,7 @@ def test_huge_batches_do_not_crowd_out_what_everybody_else_has(monkeypatch: pyte
     assert len(facts.batches) <= 1
 
 
-def test_reports_are_read_only_as_far_as_there_is_room(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_reports_are_bounded_in_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
     store, clock, _ = world()
     monkeypatch.setattr(collect, "_REPORT_BYTES", 20_000)
     for number in range(50):
@@ -752,7 +690,7 @@ def test_reports_are_read_only_as_far_as_there_is_room(monkeypatch: pytest.Monke
     assert store.rejected == 51 - len(result)
 
 
-def test_a_stream_that_nobody_trims_is_not_read_to_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_untrimmed_stream_is_not_read_to_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
     store, clock, _ = world()
     reads: list[int] = []
     plain = store.read

@@ -1,24 +1,17 @@
-"""The key table: names that are safe, and the page that shows it."""
+"""Keys: safe names, and the table in docs/redis-keys.md."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from rechannel.wire import keys
-from rechannel.wire.redis import capacity
-from rechannel.wire.redis.capacity import StreamTrimmer
 
 
-def test_the_page_shows_the_table():
+def test_the_page_has_the_table():
     page = Path(__file__).parents[3] / "docs" / "redis-keys.md"
     assert keys.markdown() in page.read_text()
-    assert capacity.markdown() in page.read_text()
-    for figure in (f"{capacity.NODE / 2**20:.2f} for each node", f"{capacity.CLUSTER / 2**20:.0f} for the cluster"):
-        assert figure in page.read_text()
 
 
 def test_names_fill_the_pattern():
@@ -36,39 +29,3 @@ def test_a_name_that_could_reach_other_keys_is_refused(name):
 
 def test_every_key_has_a_bound():
     assert all(rule.bound > 0 and rule.size > 0 for rule in keys.TABLE)
-
-
-def test_an_application_of_ten_thousand_tasks_a_batch_needs_some_tens_of_megabytes():
-    one = capacity.Application(executors=50, queries=1, partitions=5_000)
-    assert one.size < 64 * 2**20
-    assert capacity.batch_budget(10_000) == capacity.LEAST_BATCH_BUDGET
-    assert capacity.batch_budget(400_000) == keys.BATCHES.size >= 400_000 * capacity.TASK_BYTES
-    assert one.size < capacity.Application(executors=50, queries=1, partitions=200_000).size
-    assert capacity.required_memory(10, [one]) > capacity.required_memory(9, [one]) > capacity.required_memory(9, [])
-
-
-# -- trimming --
-
-
-def test_a_stream_is_trimmed_to_as_many_entries_as_fit():
-    trimming = StreamTrimmer(bound=10)
-    assert [trimming.add(40, most=100) for _ in range(4)] == [2, 2, 2, 2], "as if earlier ones were as large"
-    assert trimming.add(10, most=100) == 3
-    assert [trimming.add(1, most=100) for _ in range(12)] == [4, 5, 6, 7, 8, 9, 10, 10, 10, 10, 10, 10]
-    assert trimming.add(500, most=100) == 1, "the newest stays in any case"
-
-
-def test_what_an_earlier_writer_left_stays_as_long_as_there_is_room():
-    trimming = StreamTrimmer(bound=1000)
-    assert trimming.add(10, most=1000) == 100
-    assert trimming.add(50, most=1000) == 2 + 940 // 50
-    assert trimming.add(900, most=1000) == 3 + 40 // 900
-    assert trimming.add(100, most=1000) == 2
-
-
-@given(st.lists(st.integers(1, 300), min_size=1, max_size=200), st.integers(1, 50), st.integers(1, 1000))
-def test_what_stays_always_fits(sizes: list[int], bound: int, most: int) -> None:
-    trimming, stored = StreamTrimmer(bound), list[int]()
-    for size in sizes:
-        stored = [*stored, size][-trimming.add(size, most) :]
-        assert len(stored) == 1 or (sum(stored) <= most and len(stored) <= bound)

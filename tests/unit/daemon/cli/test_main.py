@@ -19,8 +19,8 @@ import structlog
 from click.testing import CliRunner
 
 from rechannel.conf.loader import load
-from rechannel.conf.render import bounds, fields
-from rechannel.conf.settings import Settings, SettingsError
+from rechannel.conf.render import bounds
+from rechannel.conf.settings import Settings, SettingsError, fields
 from rechannel.daemon.cli.client import ControllerClient
 from rechannel.daemon.cli.main import OVERVIEW, main
 from rechannel.daemon.service import signer_of

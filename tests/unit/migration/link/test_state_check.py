@@ -153,7 +153,7 @@ class Spark:
         if len(self.executors) > 2:
             name = self.anyone()
             del self.executors[name]
-            self.emit(events.ExecutorRemoved(name, "", self.now))
+            self.emit(events.ExecutorRemoved(name))
 
     # -- what the adapter is asked --
 

@@ -39,7 +39,7 @@ def metrics() -> AgentMetrics:
     return AgentMetrics(lambda: 3, lambda: True, "c")
 
 
-def test_an_agent_that_closed_no_window_says_so(metrics: AgentMetrics) -> None:
+def test_metrics_before_the_first_window(metrics: AgentMetrics) -> None:
     samples = _scraped(metrics)
     assert samples["windows_total",] == 0
     assert (samples["waiting_messages",], samples["redis_up",]) == (3, 1)
@@ -59,7 +59,7 @@ def test_counters_add_up_over_windows(metrics: AgentMetrics) -> None:
     assert samples["executor_memory_bytes", APP, "0", "jvm"] == 2**28
 
 
-def test_an_executor_that_is_gone_is_forgotten(metrics: AgentMetrics) -> None:
+def test_an_executor_that_is_gone_has_no_series(metrics: AgentMetrics) -> None:
     metrics.add(window(0, streams=[StreamRow(APP, "0", 1, 1, [10])]))
     metrics.add(window(1))
     samples = _scraped(metrics)
@@ -83,7 +83,7 @@ def test_the_endpoint_answers_and_ends(metrics: AgentMetrics) -> None:
         urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=5)
 
 
-def test_a_taken_port_and_an_impossible_one_are_named(metrics: AgentMetrics, occupied_port: int) -> None:
+def test_an_address_that_cannot_be_opened_is_named(metrics: AgentMetrics, occupied_port: int) -> None:
     for address in (f"127.0.0.1:{occupied_port}", "127.0.0.1:99999", "no.such.host.invalid:9417"):
         with pytest.raises(EndpointError, match=r"agent\.metrics"):
             serve(metrics, address)

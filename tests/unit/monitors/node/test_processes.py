@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import os
 import socket
+from collections import Counter
 from pathlib import Path
 
 import psutil
@@ -19,9 +20,7 @@ from rechannel.monitors.node.processes import (
     machine_usage,
     own_names,
 )
-from unit.monitors.fakes import DAEMON, START, FakeClock, FakeProcess, FakeTable, backend
-
-NODE = "127.0.0.2"
+from unit.monitors.fakes import DAEMON, NODE, START, FakeClock, FakeProcess, FakeTable, backend
 
 
 def _watcher(table: FakeTable, clock: FakeClock | None = None) -> ProcessWatcher:
@@ -41,7 +40,7 @@ def test_executor_of_this_node_is_described_by_its_command_line_and_environment(
     assert (sample.jvm_cpu, sample.jvm_rss, sample.python_workers) == (7.0, 100, 0)
 
 
-def test_executors_of_other_nodes_on_the_machine_are_left_to_their_agents_but_named() -> None:
+def test_executors_of_other_nodes_are_not_sampled_but_named() -> None:
     table = FakeTable(
         FakeProcess(10, arguments=backend("127.0.0.3")),
         FakeProcess(11, arguments=backend("127.0.0.4")),
@@ -73,7 +72,7 @@ def test_a_fork_of_the_executor_before_its_exec_is_not_a_second_executor(order: 
     assert watcher.sample()[0].python_workers == 1
 
 
-def test_a_process_that_becomes_an_executor_by_exec_is_found_while_young() -> None:
+def test_a_process_that_becomes_an_executor_by_exec_is_detected() -> None:
     clock, child = FakeClock(), FakeProcess(10, arguments=["java", "org.apache.spark.deploy.worker.Worker"])
     watcher = _watcher(FakeTable(child), clock)
     assert watcher.sample() == []
@@ -82,7 +81,7 @@ def test_a_process_that_becomes_an_executor_by_exec_is_found_while_young() -> No
     assert len(watcher.sample()) == 1
 
 
-def test_known_processes_are_not_opened_again() -> None:
+def test_processes_are_opened_once() -> None:
     table = FakeTable(FakeProcess(10, arguments=backend()), *(FakeProcess(pid) for pid in range(100, 200)))
     clock = FakeClock()
     watcher = _watcher(table, clock)
@@ -90,6 +89,9 @@ def test_known_processes_are_not_opened_again() -> None:
         watcher.sample()
         clock.pass_time(YOUNG)
     assert table.opened == 101
+
+
+Sampled = tuple[FakeTable, ProcessWatcher]
 
 
 def _family() -> FakeTable:
@@ -103,47 +105,47 @@ def _family() -> FakeTable:
     )
 
 
-def test_python_side_is_every_descendant_but_only_workers_are_counted_as_workers() -> None:
+@pytest.fixture
+def sampled() -> Sampled:
+    """The family, sampled once."""
+    table = _family()
+    watcher = _watcher(table)
+    watcher.sample()
+    return table, watcher
+
+
+def test_python_usage_has_every_descendant_and_worker_count_only_workers() -> None:
     (sample,) = _watcher(_family()).sample()
     assert (sample.python_cpu, sample.python_rss, sample.python_workers) == (6.5, 65, 2)
     assert sample.jvm_cpu == 50.0
 
 
-def test_cpu_of_an_ended_worker_is_kept_once() -> None:
-    table = _family()
-    watcher = _watcher(table)
-    watcher.sample()
+def test_cpu_of_an_ended_worker_counts_once(sampled: Sampled) -> None:
+    table, watcher = sampled
     del table.processes[12]
     assert watcher.sample()[0].python_cpu == 6.5
     table.add(FakeProcess(12, ppid=11, arguments=DAEMON, cpu=0.25))  # its pid used again
     assert watcher.sample()[0].python_cpu == 6.75
 
 
-def test_cpu_of_a_worker_that_ends_while_read_is_kept_and_counted() -> None:
-    table = _family()
-    watcher = _watcher(table)
-    watcher.sample()
+def test_cpu_of_a_worker_that_ends_while_it_is_read_counts(sampled: Sampled) -> None:
+    table, watcher = sampled
     table.processes[12].ended = True
     (sample,) = watcher.sample()
     assert (sample.python_cpu, sample.python_workers) == (6.5, 1)
-    assert watcher.pop_skipped() == {"process of an executor vanished while read": 1}
-    assert watcher.pop_skipped() == {}
+    assert watcher.skipped == {"process of an executor vanished while read": 1}
 
 
-def test_executor_that_ends_while_read_is_counted_not_raised() -> None:
-    table = _family()
-    watcher = _watcher(table)
-    watcher.sample()
+def test_executor_that_ends_while_read_is_counted_not_raised(sampled: Sampled) -> None:
+    table, watcher = sampled
     table.processes[10].ended = True
     assert watcher.sample() == []
-    assert watcher.pop_skipped() == {"executor vanished while read": 1}
+    assert watcher.skipped == {"executor vanished while read": 1}
     assert watcher.sample() == []
 
 
-def test_ended_executor_is_forgotten_with_its_workers() -> None:
-    table = _family()
-    watcher = _watcher(table)
-    watcher.sample()
+def test_an_ended_executor_is_dropped_with_its_workers(sampled: Sampled) -> None:
+    table, watcher = sampled
     table.processes.clear()
     assert watcher.sample() == []
     table.add(FakeProcess(10, arguments=backend(executor="5"), cpu=1.0))
@@ -151,7 +153,7 @@ def test_ended_executor_is_forgotten_with_its_workers() -> None:
     assert (sample.executor.executor, sample.python_cpu) == ("5", 0.0)
 
 
-def test_missing_rights_are_named_in_every_window_and_do_not_hide_the_executor() -> None:
+def test_missing_rights_are_lasting_reasons_and_do_not_hide_the_executor() -> None:
     java = FakeProcess(10, arguments=backend(executor="3"), cpu=1.0, denied=frozenset({"environment", "directory"}))
     watcher = _watcher(FakeTable(java))
     (sample,) = watcher.sample()
@@ -160,18 +162,17 @@ def test_missing_rights_are_named_in_every_window_and_do_not_hide_the_executor()
         "executor 3: rights missing to read its environment": 1,
         "executor 3: rights missing to read its working directory": 1,
     }
-    assert watcher.pop_skipped() == expected
-    assert watcher.pop_skipped() == expected
+    assert Counter(watcher.lasting) == expected
 
 
 def test_missing_rights_to_the_usage_of_an_executor_are_counted() -> None:
     watcher = _watcher(FakeTable(FakeProcess(10, arguments=backend(executor="3"), denied=frozenset({"usage"}))))
     assert watcher.sample() == []
-    assert watcher.pop_skipped()["executor 3: rights missing to read its usage"] == 1
+    assert watcher.skipped["executor 3: rights missing to read its usage"] == 1
 
 
 @pytest.mark.parametrize("arguments", [backend()[:6], [*backend()[:-5], "many", *backend()[-4:]]])
-def test_a_command_line_that_makes_no_sense_is_no_executor(arguments: list[str]) -> None:
+def test_an_unparseable_command_line_is_no_executor(arguments: list[str]) -> None:
     watcher = _watcher(FakeTable(FakeProcess(10, arguments=arguments)))
     assert watcher.sample() == []
 
@@ -186,9 +187,7 @@ def test_a_command_line_that_makes_no_sense_is_no_executor(arguments: list[str])
         ({}, ()),
     ],
 )
-def test_local_directories_are_looked_up_in_sparks_order(
-    environment: dict[str, str], expected: tuple[str, ...]
-) -> None:
+def test_local_directories_follow_the_order_of_spark(environment: dict[str, str], expected: tuple[str, ...]) -> None:
     assert local_directories(environment) == tuple(map(Path, expected))
 
 
@@ -230,7 +229,7 @@ def test_every_foreign_error_is_translated(
         me.command_line()
 
 
-def test_a_pid_that_became_another_processs_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_reused_pid_is_detected(monkeypatch: pytest.MonkeyPatch) -> None:
     me = ProcessTable().open(os.getpid())
     monkeypatch.setattr(psutil.Process, "is_running", lambda _: False)
     with pytest.raises(ProcessGoneError):
@@ -268,14 +267,7 @@ _YARN_ENVIRONMENT = {
     "LOG_DIRS": "/var/log/yarn/c7,/disk2/log/c7",
 }
 _POD_JAVA = [
-    *(
-        "/opt/java/openjdk/bin/java",
-        "-Dspark.driver.port=7078",
-        "-Xms1g",
-        "-Xmx1g",
-        "-cp",
-        "/opt/spark/conf::/opt/spark/jars/*",
-    ),
+    *("/opt/java/openjdk/bin/java", "-Dspark.driver.port=7078", "-Xmx1g", "-cp", "/opt/spark/conf::/opt/spark/jars/*"),
     *("org.apache.spark.scheduler.cluster.k8s.KubernetesExecutorBackend", "--driver-url"),
     *("spark://CoarseGrainedScheduler@driver-svc:7078", "--executor-id", "5", "--cores", "2", "--app-id", "spark-0f3c"),
     *("--hostname", "10.244.1.7", "--resourceProfileId", "0", "--podName", "app-exec-5"),
@@ -298,7 +290,7 @@ def test_a_yarn_container_is_one_executor_with_its_own_logs_and_directories() ->
     assert (sample.jvm_cpu, sample.python_cpu, sample.python_workers) == (3.0, 2.0, 1)
 
 
-def test_a_pods_executor_is_its_java_and_not_the_tini_that_started_it() -> None:
+def test_the_executor_of_a_pod_is_its_java_process_not_tini() -> None:
     table = FakeTable(
         FakeProcess(1, ppid=0, arguments=["/usr/bin/tini", "-s", "--", *_POD_JAVA], cpu=0.1),
         FakeProcess(14, ppid=1, arguments=_POD_JAVA, environ={"SPARK_LOCAL_DIRS": "/var/data/spark-77"}, cpu=3.0),

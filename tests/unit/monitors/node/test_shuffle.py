@@ -1,3 +1,5 @@
+"""Shuffle index files: new ones, bad ones, bounds of a pass, with and without inotify."""
+
 from __future__ import annotations
 
 import os
@@ -9,81 +11,100 @@ import pytest
 
 from rechannel.monitors.node import shuffle
 from rechannel.monitors.node.inotify import DirectoryWatch
+from rechannel.monitors.node.processes import Executor
 from rechannel.monitors.node.shuffle import IndexFileError, ShuffleReader, read_index
-from unit.monitors.fakes import START, executor
+from unit.monitors.fakes import START, executor, listing_reader, reasons
 
 
-def _index(path: Path, *offsets: int) -> Path:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(struct.pack(f">{len(offsets)}q", *offsets))
-    return path
+class _Bench:
+    """A reader, and the local directory of an executor with one leaf."""
+
+    def __init__(self, root: Path, watch: DirectoryWatch | None = None) -> None:
+        self.root, self.leaf, self.now = root, root / "blockmgr-1/0c", START
+        self.watch = watch
+        self.reader = listing_reader() if watch is None else ShuffleReader(watch, lambda: self.now)
+        self.leaf.mkdir(parents=True)
+
+    def write(self, task: int, *, leaf: Path | None = None, renamed: bool = False) -> None:
+        """Write a map output of one partition; ``renamed``: as Spark does."""
+        path = (leaf or self.leaf) / f"shuffle_1_{task}_0.index"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        first = path.with_suffix(".tmp") if renamed else path
+        first.write_bytes(struct.pack(">2q", 0, task))
+        first.rename(path)
+
+    def watched(self) -> int:
+        return 0 if self.watch is None else len(self.watch._watch)
+
+    def settle(self, at: float) -> None:
+        os.utime(self.leaf, (at, at))
+
+    def tasks(self, who: Executor | None = None) -> list[int]:
+        """Return the map tasks that a pass reads."""
+        self.reader.read_changes()
+        return [row.map_task for row in self.reader.read(who or executor(self.root))]
 
 
-def _settle(leaf: Path, at: float = START - 100) -> None:
-    os.utime(leaf, (at, at))
+@pytest.fixture
+def listing(tmp_path: Path) -> _Bench:
+    return _Bench(tmp_path)
 
 
-def _reader() -> ShuffleReader:
-    return ShuffleReader(wall=lambda: START)
+@pytest.fixture
+def watching(tmp_path: Path) -> Iterator[_Bench]:
+    bench = _Bench(tmp_path, DirectoryWatch())
+    yield bench
+    bench.reader.close()
 
 
-def test_a_map_output_gives_bytes_for_each_downstream_partition_once(tmp_path: Path) -> None:
-    _index(tmp_path / "blockmgr-1/0c/shuffle_3_41_0.index", 0, 10, 10, 25)
-    reader = _reader()
-    (row,) = reader.read(executor(tmp_path))
+# -- by listing --
+
+
+def test_a_map_output_gives_bytes_for_each_downstream_partition_once(listing: _Bench) -> None:
+    (listing.leaf / "shuffle_3_41_0.index").write_bytes(struct.pack(">4q", 0, 10, 10, 25))
+    (row,) = listing.reader.read(executor(listing.root))
     assert (row.application, row.executor, row.shuffle, row.map_task, row.sizes) == ("app-1", "0", 3, 41, [10, 0, 15])
-    assert list(reader.read(executor(tmp_path))) == []
-    assert reader.pop_skipped() == {}
+    assert listing.tasks() == []
+    assert reasons(listing.reader) == {}
 
 
-def test_files_of_other_names_are_left_alone(tmp_path: Path) -> None:
-    leaf = tmp_path / "blockmgr-1/0c"
+def test_files_of_other_names_are_ignored(listing: _Bench) -> None:
+    listing.write(1, leaf=listing.root / "other/0c")
+    listing.write(1, leaf=listing.root / "blockmgr-1")
     for name in ("shuffle_1_1_0.data", "shuffle_1_1_0.index.0f3c", "shuffle_1_1_1.index", "temp_0.index"):
-        _index(leaf / name, 0, 1)
-    _index(tmp_path / "other/0c/shuffle_1_1_0.index", 0, 1)
-    _index(tmp_path / "blockmgr-1/shuffle_1_1_0.index", 0, 1)
-    assert list(_reader().read(executor(tmp_path))) == []
+        (listing.leaf / name).write_bytes(struct.pack(">2q", 0, 1))
+    assert listing.tasks() == []
 
 
-def test_new_files_in_known_and_new_directories_are_found(tmp_path: Path) -> None:
-    reader = _reader()
-    assert list(reader.read(executor(tmp_path))) == []
-    for batch, leaf in enumerate(("blockmgr-1/00", "blockmgr-1/00", "blockmgr-1/3f", "blockmgr-2/00")):
-        _index(tmp_path / leaf / f"shuffle_{batch}_0_0.index", 0, batch)
-        assert [row.shuffle for row in reader.read(executor(tmp_path))] == [batch]
+def test_new_files_are_read_in_existing_and_new_directories(listing: _Bench) -> None:
+    assert listing.tasks() == []
+    for task, leaf in enumerate(("blockmgr-1/00", "blockmgr-1/00", "blockmgr-1/3f", "blockmgr-2/00")):
+        listing.write(task, leaf=listing.root / leaf)
+        assert listing.tasks() == [task]
 
 
-def test_a_directory_that_did_not_change_is_not_listed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    file = _index(tmp_path / "blockmgr-1/0c/shuffle_3_41_0.index", 0, 1)
-    _settle(file.parent)
-    reader = _reader()
-    assert len(list(reader.read(executor(tmp_path)))) == 1
-
-    def fail(path: str) -> list[str]:
-        raise AssertionError(f"listed {path}")
-
-    monkeypatch.setattr(shuffle.os, "listdir", fail)
-    assert list(reader.read(executor(tmp_path))) == []
+def test_a_directory_that_did_not_change_is_not_listed(listing: _Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    listing.write(1)
+    listing.settle(START - 100)
+    assert listing.tasks() == [1]
+    monkeypatch.setattr(shuffle.os, "listdir", lambda path: pytest.fail(f"listed {path}"))
+    assert listing.tasks() == []
 
 
-def test_a_directory_changed_a_moment_ago_is_listed_again(tmp_path: Path) -> None:
-    file = _index(tmp_path / "blockmgr-1/0c/shuffle_3_41_0.index", 0, 1)
-    _settle(file.parent, START)
-    reader = _reader()
-    assert len(list(reader.read(executor(tmp_path)))) == 1
-    _index(file.parent / "shuffle_3_42_0.index", 0, 1)
-    _settle(file.parent, START)  # within one tick of the file system's clock
-    assert [row.map_task for row in reader.read(executor(tmp_path))] == [42]
+def test_a_directory_changed_a_moment_ago_is_listed_again(listing: _Bench) -> None:
+    for task in (1, 2):
+        listing.write(task)
+        listing.settle(START)  # within one tick of the file system's clock
+        assert listing.tasks() == [task]
 
 
-def test_what_an_executor_left_before_the_agent_came_is_no_news(tmp_path: Path) -> None:
-    old = executor(tmp_path, started=START - 1000)
-    _index(tmp_path / "blockmgr-1/0c/shuffle_3_41_0.index", 0, 1)
-    reader = _reader()
-    assert list(reader.read(old)) == []
-    _index(tmp_path / "blockmgr-1/0c/shuffle_3_42_0.index", 0, 1)
-    _index(tmp_path / "blockmgr-1/0d/shuffle_3_43_0.index", 0, 1)
-    assert sorted(row.map_task for row in reader.read(old)) == [42, 43]
+def test_files_from_before_the_agent_are_not_reported(listing: _Bench) -> None:
+    old = executor(listing.root, started=START - 1000)
+    listing.write(1)
+    assert listing.tasks(old) == []
+    listing.write(2)
+    listing.write(3, leaf=listing.root / "blockmgr-1/0d")
+    assert sorted(listing.tasks(old)) == [2, 3]
 
 
 @pytest.mark.parametrize(
@@ -98,185 +119,127 @@ def test_what_an_executor_left_before_the_agent_came_is_no_news(tmp_path: Path) 
     ],
 )
 def test_a_bad_file_is_counted_once_by_reason(
-    tmp_path: Path, content: bytes, reason: str, monkeypatch: pytest.MonkeyPatch
+    listing: _Bench, content: bytes, reason: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(shuffle, "LARGEST_INDEX", 800)
-    bad = _index(tmp_path / "blockmgr-1/0c/shuffle_3_41_0.index")
+    bad = listing.leaf / "shuffle_1_1_0.index"
     bad.write_bytes(content)
-    _index(bad.parent / "shuffle_3_42_0.index", 0, 1)
+    listing.write(2)
     with pytest.raises(IndexFileError, match=reason):
         read_index(bad)
-    reader = _reader()
-    assert [row.map_task for row in reader.read(executor(tmp_path))] == [42]
-    assert list(reader.read(executor(tmp_path))) == []
-    assert reader.pop_skipped() == {reason: 1}
+    assert [listing.tasks(), listing.tasks()] == [[2], []]
+    assert reasons(listing.reader) == {reason: 1}
 
 
-def test_a_file_that_vanishes_between_listing_and_reading_is_counted(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "blockmgr-1/0c").mkdir(parents=True)
+def test_a_file_that_vanishes_before_it_is_read_is_counted(listing: _Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shuffle.os, "listdir", lambda _: ["shuffle_3_41_0.index"])
-    reader = _reader()
-    assert list(reader.read(executor(tmp_path))) == []
-    assert reader.pop_skipped() == {"index file vanished": 1}
+    assert listing.tasks() == []
+    assert reasons(listing.reader) == {"index file vanished": 1}
 
 
-def test_a_directory_that_vanishes_is_forgotten(tmp_path: Path) -> None:
-    file = _index(tmp_path / "blockmgr-1/0c/shuffle_3_41_0.index", 0, 1)
-    reader = _reader()
-    list(reader.read(executor(tmp_path)))
-    file.unlink()
-    file.parent.rmdir()
-    assert list(reader.read(executor(tmp_path))) == []
-    file.parent.parent.rmdir()
-    assert list(reader.read(executor(tmp_path / "never"))) == []
-    assert reader.pop_skipped() == {}
+def test_a_directory_that_vanishes_is_no_error(listing: _Bench) -> None:
+    listing.write(1)
+    assert listing.tasks() == [1]
+    (listing.leaf / "shuffle_1_1_0.index").unlink()
+    listing.leaf.rmdir()
+    assert listing.tasks() == []
+    listing.leaf.parent.rmdir()
+    assert listing.tasks(executor(listing.root / "never")) == []
+    assert reasons(listing.reader) == {}
 
 
-def test_a_pass_over_its_budget_goes_on_in_the_next(tmp_path: Path) -> None:
-    for leaf in range(4):
-        _index(tmp_path / f"blockmgr-1/0{leaf}/shuffle_0_{leaf}_0.index", 0, 1)
-    reader = ShuffleReader(wall=lambda: START, budget=10)
-    passes = [[row.map_task for row in reader.read(executor(tmp_path))] for _ in range(4)]
-    assert [len(rows) for rows in passes] == [1, 1, 1, 1]
-    assert sorted(task for rows in passes for task in rows) == [0, 1, 2, 3]
-    assert reader.pop_skipped() == {"shuffle directories put off to the next pass": 4}
+def test_a_pass_over_its_budget_goes_on_in_the_next(listing: _Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shuffle, "BUDGET", 10)
+    for task in range(4):
+        listing.write(task, leaf=listing.root / f"blockmgr-1/0{task}")
+    passes = [listing.tasks() for _ in range(4)]
+    assert sorted(passes) == [[0], [1], [2], [3]]
+    assert reasons(listing.reader) == {"shuffle directories put off to the next pass": 4}
 
 
-def test_executors_that_share_a_local_directory_report_no_map_output_twice(tmp_path: Path) -> None:
-    _index(tmp_path / "blockmgr-1/0c/shuffle_3_41_0.index", 0, 1)
-    reader = _reader()
-    first, second = executor(tmp_path), executor(tmp_path, name="1", pid=11)
-    assert len([*reader.read(first), *reader.read(second)]) == 1
-    reader.retain({(11, START)})
-    assert len(list(reader.read(second))) == 1
+def test_executors_that_share_a_local_directory_report_no_map_output_twice(listing: _Bench) -> None:
+    listing.write(1)
+    first, second = executor(listing.root), executor(listing.root, name="1", pid=11)
+    assert len([*listing.tasks(first), *listing.tasks(second)]) == 1
+    listing.reader.retain({(11, START)})
+    assert listing.tasks(second) == [1]
 
 
-def test_missing_rights_are_counted_with_the_executor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_rights_are_counted_with_the_executor(listing: _Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(path: str) -> None:
         raise PermissionError(path)
 
     monkeypatch.setattr(shuffle.os, "scandir", refuse)
-    reader = _reader()
-    assert list(reader.read(executor(tmp_path))) == []
-    assert reader.pop_skipped() == {"executor 0: rights missing to read its local directories": 1}
+    assert listing.tasks() == []
+    assert reasons(listing.reader) == {"executor 0: rights missing to read its local directories": 1}
 
 
-class _Time:
-    now = START
-
-    def __call__(self) -> float:
-        return self.now
+# -- by inotify --
 
 
-def _bring(leaf: Path, name: str, *offsets: int) -> None:
-    """Write a file as Spark does: under another name, then renamed."""
-    _index(leaf / f"{name}.tmp", *offsets).rename(leaf / name)
-
-
-@pytest.fixture
-def watching() -> Iterator[tuple[ShuffleReader, DirectoryWatch, _Time]]:
-    watch, now = DirectoryWatch(), _Time()
-    reader = ShuffleReader(wall=now, watch=watch)
-    yield reader, watch, now
-    reader.close()
-
-
-Watching = tuple[ShuffleReader, DirectoryWatch, _Time]
-
-
-def test_in_a_watched_directory_the_kernel_tells_of_new_files_and_nothing_is_listed(
-    tmp_path: Path, watching: Watching, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    reader, watch, _ = watching
-    leaf = tmp_path / "blockmgr-1/0c"
-    _index(leaf / "shuffle_1_1_0.index", 0, 1)
-    reader.read_changes()
-    assert [row.map_task for row in reader.read(executor(tmp_path))] == [1]
-    assert watch.watches == 1
+def test_a_watched_directory_is_not_listed(watching: _Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    watching.write(1)
+    assert watching.tasks() == [1]
+    assert watching.watched() == 1
     monkeypatch.setattr(shuffle.os, "listdir", lambda path: pytest.fail(f"listed {path}"))
     for task in (2, 3):
-        _bring(leaf, f"shuffle_1_{task}_0.index", 0, task)
-        _bring(leaf, f"shuffle_1_{task}_0.data", 0, task)
-        reader.read_changes()
-        assert [(row.map_task, row.sizes) for row in reader.read(executor(tmp_path))] == [(task, [task])]
-        reader.read_changes()
-        assert list(reader.read(executor(tmp_path))) == []
-    assert reader.pop_skipped() == {}
+        watching.write(task, renamed=True)
+        (watching.leaf / "temporary").touch()
+        (watching.leaf / "temporary").rename(watching.leaf / f"shuffle_1_{task}_0.data")
+        assert [watching.tasks(), watching.tasks()] == [[task], []]
+    assert reasons(watching.reader) == {}
 
 
-def test_a_file_that_is_both_listed_and_told_is_read_once(tmp_path: Path, watching: Watching) -> None:
-    reader, watch, now = watching
-    leaf = tmp_path / "blockmgr-1/0c"
-    leaf.mkdir(parents=True)
-    watch.watch(str(leaf))
-    _bring(leaf, "shuffle_1_1_0.index", 0, 1)  # told, and there when the directory is first listed
-    assert len(list(reader.read(executor(tmp_path)))) == 1
+def test_a_file_that_is_both_listed_and_reported_is_read_once(watching: _Bench) -> None:
+    assert watching.watch is not None
+    watching.watch.watch(str(watching.leaf))
+    watching.write(1, renamed=True)  # reported, and present when the directory is first listed
+    assert watching.tasks() == [1]
     for _ in range(3):
-        now.now += shuffle.VERIFY_EVERY
-        reader.read_changes()
-        assert list(reader.read(executor(tmp_path))) == []
-    assert reader.pop_skipped() == {}
+        watching.now += shuffle.VERIFY_EVERY
+        assert watching.tasks() == []
+    assert reasons(watching.reader) == {}
 
 
-def test_a_directory_whose_changes_are_not_told_is_listed_from_then_on(tmp_path: Path, watching: Watching) -> None:
-    reader, watch, now = watching
-    leaf = tmp_path / "blockmgr-1/0c"
-    leaf.mkdir(parents=True)
-    assert list(reader.read(executor(tmp_path))) == []
-    _index(leaf / "shuffle_1_1_0.index", 0, 1)  # no rename: nothing is told
-    reader.read_changes()
-    assert list(reader.read(executor(tmp_path))) == []
-    now.now += shuffle.VERIFY_EVERY
-    reader.read_changes()
-    assert len(list(reader.read(executor(tmp_path)))) == 1
-    assert list(reader.pop_skipped()) == ["new files the kernel does not tell of: directory listed from now on"]
-    assert watch.watches == 0
-    _index(leaf / "shuffle_1_2_0.index", 0, 1)
-    assert [row.map_task for row in reader.read(executor(tmp_path))] == [2]
+def test_a_directory_whose_changes_are_not_reported_is_listed_from_then_on(watching: _Bench) -> None:
+    assert watching.tasks() == []
+    watching.write(1)  # no rename: nothing is reported
+    assert watching.tasks() == []
+    watching.now += shuffle.VERIFY_EVERY
+    assert watching.tasks() == [1]
+    assert list(reasons(watching.reader)) == ["new files not reported by the kernel: directory listed from now on"]
+    assert watching.watched() == 0
+    watching.write(2)
+    assert watching.tasks() == [2]
 
 
-def test_lost_events_have_every_directory_listed(
-    tmp_path: Path, watching: Watching, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    reader, watch, _ = watching
-    leaf = tmp_path / "blockmgr-1/0c"
-    leaf.mkdir(parents=True)
-    assert list(reader.read(executor(tmp_path))) == []
-    _bring(leaf, "shuffle_1_1_0.index", 0, 1)
+def test_every_directory_is_listed_after_lost_events(watching: _Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert watching.tasks() == []
+    watching.write(1, renamed=True)
     with monkeypatch.context() as patch:
-        patch.setattr(watch, "read_events", lambda: False)
-        reader.read_changes()
-    assert [row.map_task for row in reader.read(executor(tmp_path))] == [1]
-    assert len(reader.pop_skipped()) == 1
-    reader.read_changes()
-    assert list(reader.read(executor(tmp_path))) == []
-    assert watch.watches == 1
+        patch.setattr(watching.watch, "read_events", lambda: False)
+        watching.reader.read_changes()
+    assert [row.map_task for row in watching.reader.read(executor(watching.root))] == [1]
+    assert len(reasons(watching.reader)) == 1
+    assert watching.tasks() == []
+    assert watching.watched() == 1
 
 
-@pytest.mark.parametrize("lacking", ["instance", "watch"])
-def test_without_inotify_directories_are_listed(tmp_path: Path, lacking: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("method", ["INotify", "INotify.add_watch"])
+def test_without_inotify_directories_are_listed(watching: _Bench, method: str, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: object) -> None:
         raise OSError(24, "no more")
 
-    if lacking == "instance":
-        monkeypatch.setattr("rechannel.monitors.node.inotify.INotify", fail)
-    else:
-        monkeypatch.setattr("rechannel.monitors.node.inotify.INotify.add_watch", fail)
-    reader = ShuffleReader(wall=lambda: START, watch=DirectoryWatch())
+    monkeypatch.setattr(f"rechannel.monitors.node.inotify.{method}", fail)
     for task in (1, 2):
-        _index(tmp_path / f"blockmgr-1/0c/shuffle_1_{task}_0.index", 0, 1)
-        reader.read_changes()
-        assert [row.map_task for row in reader.read(executor(tmp_path))] == [task]
-    reader.close()
+        watching.write(task)
+        assert watching.tasks() == [task]
+    assert watching.reader.skipped == {"shuffle directory that cannot be watched, listed instead": 1}
 
 
-def test_watches_end_with_their_executor_and_directory(tmp_path: Path, watching: Watching) -> None:
-    reader, watch, _ = watching
-    for leaf in ("blockmgr-1/00", "blockmgr-1/01"):
-        (tmp_path / leaf).mkdir(parents=True)
-    assert list(reader.read(executor(tmp_path))) == []
-    assert watch.watches == 2
-    reader.retain(set())
-    assert watch.watches == 0
+def test_watches_end_with_their_executor(watching: _Bench) -> None:
+    (watching.root / "blockmgr-1/01").mkdir()
+    assert watching.tasks() == []
+    assert watching.watched() == 2
+    watching.reader.retain(set())
+    assert watching.watched() == 0

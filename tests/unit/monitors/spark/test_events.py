@@ -1,4 +1,4 @@
-"""Spark's event stream folded into the task table."""
+"""Lines of Spark's event log, parsed into events."""
 
 from __future__ import annotations
 
@@ -6,32 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rechannel.monitors.spark import events, task_table
+from rechannel.monitors.spark import events
 from unit.monitors import spark_lines as lines
-
-
-def fold(table: task_table.TaskTable, *texts: bytes) -> list[task_table.Notice]:
-    notices = []
-    for text in texts:
-        event = events.parse(text)
-        if event is not None:
-            notices += table.add(event)
-    return notices
-
-
-def one_batch(batch: int, executors: str, first_stage: int) -> list[bytes]:
-    source, stateful = first_stage, first_stage + 1
-    return [
-        lines.job_start(first_stage, [(source, [], False), (stateful, [source], True)], batch=batch),
-        lines.task_end(source, 0, "0", task=first_stage * 10, state=False),
-        lines.stage_end(source),
-        *(
-            lines.task_end(stateful, partition, executor, task=first_stage * 10 + 1 + partition)
-            for partition, executor in enumerate(executors)
-        ),
-        lines.stage_end(stateful),
-        lines.job_end(first_stage),
-    ]
 
 
 def test_a_task_is_read_with_its_state_and_its_times():
@@ -45,190 +21,18 @@ def test_a_task_is_read_with_its_state_and_its_times():
 
 
 @pytest.mark.parametrize("text", [b"", b"{", b'{"Event":"SparkListenerTaskEnd"}', b"\xff", b"[1]", b'{"Event":"X'])
-def test_garbage_is_an_error_of_its_own_kind(text):
+def test_another_line_is_an_event_error(text):
     with pytest.raises(events.EventError):
         events.parse(text)
 
 
 @given(st.binary(max_size=200))
-def test_no_bytes_raise_anything_else(text):
+def test_no_bytes_raise_another_error(text):
     try:
         events.parse(text)
     except events.EventError:
         return
 
 
-def test_events_of_no_interest_are_passed_over():
+def test_other_events_are_skipped():
     assert events.parse(b'{"Event":"SparkListenerBlockManagerAdded","Timestamp":1}') is None
-
-
-def test_a_batch_is_reported_with_placement_and_stages():
-    table = task_table.TaskTable()
-    notices = fold(table, *one_batch(0, "01", 0), lines.progress(0))
-    kinds = [type(notice).__name__ for notice in notices]
-    assert kinds == ["QueryBusy", "StatefulStageFinished", "BatchDone"]
-    assert notices[1].accumulators == {7}
-    report = notices[-1].report
-    assert (report.batch, report.input_rows, report.start, report.end) == (0, 10, 1.0, 3.0)
-    assert [(stage.stateful, stage.parents, len(stage.tasks)) for stage in report.stages] == [(-1, [], 1), (0, [0], 2)]
-    assert table.placement == {("q", 0): ["0", "1"]}
-
-
-def test_a_partition_that_runs_elsewhere_than_before_is_told():
-    table = task_table.TaskTable()
-    fold(table, *one_batch(0, "01", 0), lines.progress(0))
-    notices = fold(table, *one_batch(1, "00", 10), lines.progress(1))
-    assert [notice for notice in notices if isinstance(notice, task_table.PartitionMoved)] == [
-        task_table.PartitionMoved("q", 0, 1, "1", "0")
-    ]
-    notices = fold(table, *one_batch(2, "00", 20), lines.progress(2))
-    assert not any(isinstance(notice, task_table.PartitionMoved) for notice in notices)
-
-
-def test_a_query_is_quiet_between_its_jobs_only():
-    table = task_table.TaskTable()
-    assert table.is_quiet("q") is None
-    fold(table, *one_batch(0, "01", 0))
-    assert table.is_quiet("q") is None, "a job of before the attach may still run"
-    fold(table, lines.progress(0))
-    assert table.is_quiet("q") is True
-    batch = one_batch(1, "01", 2)
-    fold(table, *batch[:-1])
-    assert table.is_quiet("q") is False
-    notices = fold(table, batch[-1])
-    assert [type(notice).__name__ for notice in notices] == ["QueryIdle"]
-    assert table.is_quiet("q") is True
-    fold(table, lines.job_start(5, [(8, [], True)], batch=1), lines.job_start(6, [(9, [], True)], batch=1))
-    fold(table, lines.job_end(5))
-    assert table.is_quiet("q") is False
-    fold(table, lines.job_end(6))
-    assert table.is_quiet("q") is True
-
-
-def test_nobody_is_quiet_while_a_job_without_a_query_opens_state():
-    """foreachBatch from a thread of the user's own loses the query's name."""
-    table = task_table.TaskTable()
-    fold(table, *one_batch(0, "01", 0), lines.progress(0))
-    fold(table, lines.job_start(7, [(9, [], False)], query=""))
-    assert table.is_quiet("q") is True, "a job without state is nobody's business"
-    fold(table, lines.job_start(8, [(10, [], True)], query=""))
-    assert table.is_quiet("q") is False
-    fold(table, lines.job_end(8))
-    assert table.is_quiet("q") is True
-
-
-def test_a_lost_job_end_is_healed_by_the_commit():
-    table = task_table.TaskTable()
-    fold(table, *one_batch(0, "01", 0), lines.progress(0), *one_batch(1, "01", 2)[:-1])
-    assert table.is_quiet("q") is False
-    fold(table, lines.progress(1))
-    assert table.is_quiet("q") is True
-    assert not table._jobs
-    assert not table._tasks
-
-
-def test_a_job_over_a_part_of_the_partitions_leaves_the_others_as_known():
-    table = task_table.TaskTable()
-    fold(table, *one_batch(0, "0120", 0), lines.progress(0))
-    fold(
-        table,
-        lines.job_start(5, [(8, [], True)], batch=1, tasks=1),
-        lines.task_end(8, 0, "2"),
-        lines.stage_end(8),
-        lines.job_end(5),
-    )
-    assert table.placement == {("q", 0): ["2", "1", "2", "0"]}
-    assert table.last_ran == {("q", 0): [1, 0, 0, 0]}
-
-
-def test_a_stage_that_reads_a_cached_copy_says_nothing_about_the_placement():
-    table = task_table.TaskTable()
-    fold(table, *one_batch(0, "01", 0))
-    notices = fold(
-        table,
-        lines.job_start(5, [(8, [], True)], batch=0),
-        lines.task_end(8, 0, "7", state=False),
-        lines.task_end(8, 1, "7", state=False),
-        lines.stage_end(8),
-        lines.job_end(5),
-        lines.progress(0),
-    )
-    assert table.placement == {("q", 0): ["0", "1"]}
-    assert [stage.stateful for stage in notices[-1].report.stages] == [-1, 0, -1]
-
-
-def test_placement_follows_the_last_successful_task():
-    table = task_table.TaskTable()
-    fold(table, *one_batch(0, "01", 0), lines.progress(0), *one_batch(1, "21", 4), lines.progress(1))
-    assert table.placement == {("q", 0): ["2", "1"]}
-
-
-def test_a_stage_that_is_tried_again_keeps_its_good_tasks():
-    table = task_table.TaskTable()
-    notices = fold(
-        table,
-        lines.job_start(0, [(0, [], True)]),
-        lines.task_end(0, 0, "0"),
-        lines.task_end(0, 1, "1", reason="FetchFailed"),
-        lines.stage_end(0, failure="fetch failed"),
-        lines.task_end(0, 1, "2", attempt=1),
-        lines.stage_end(0, attempt=1),
-        lines.job_end(0),
-        lines.progress(0),
-    )
-    assert table.placement == {("q", 0): ["0", "2"]}
-    assert table.failed_tasks == 1
-    assert len(notices[-1].report.stages[0].tasks) == 2
-
-
-def test_a_killed_copy_is_no_failure():
-    table = task_table.TaskTable()
-    fold(table, lines.job_start(0, [(0, [], True)]), lines.task_end(0, 0, "0", reason="TaskKilled"))
-    assert table.failed_tasks == 0
-
-
-def test_executors_come_and_go_and_a_terminated_query_is_forgotten():
-    table = task_table.TaskTable()
-    fold(table, lines.executor_added("3", "n1", 4), *one_batch(0, "01", 0))
-    assert (table.executors["3"].host, table.executors["3"].cores) == ("n1", 4)
-    fold(table, lines.executor_removed("3"), lines.terminated())
-    assert table.executors == {}
-    assert table.placement == {}
-    assert table.is_quiet("q") is None
-
-
-def test_events_of_a_batch_that_began_before_the_attach_do_no_harm():
-    table = task_table.TaskTable()
-    notices = fold(table, lines.task_end(3, 0, "0"), lines.stage_end(3), lines.job_end(2), lines.progress(7))
-    assert notices == []
-    assert table.is_quiet("q") is True
-
-
-def test_batches_whose_progress_never_comes_do_not_pile_up():
-    table = task_table.TaskTable()
-    for number in range(100):
-        fold(table, *one_batch(number, "01", number * 2))
-    assert len(table._batches) <= 4
-    assert not table._tasks
-
-
-def test_tasks_of_a_stage_whose_end_was_lost_count_when_its_job_ends():
-    table = task_table.TaskTable()
-    fold(table, *(line for line in one_batch(0, "01", 2) if b"StageCompleted" not in line))
-    assert table.placement == {("q", 0): ["0", "1"]}
-    assert not table._tasks
-
-
-def test_a_commit_tells_of_the_batches_before_it():
-    table = task_table.TaskTable()
-    fold(table, *one_batch(0, "01", 0), *one_batch(1, "01", 2), lines.progress(1))
-    assert not table._batches
-
-
-def test_a_failed_stage_leaves_no_doubt():
-    table = task_table.TaskTable()
-    fold(table, *one_batch(0, "01", 0), lines.progress(0))
-    fold(
-        table, lines.job_start(5, [(8, [], True)], batch=1), lines.task_end(8, 0, "0"), lines.stage_end(8, 0, "lost", 2)
-    )
-    assert not table.doubts
