@@ -207,8 +207,8 @@ class ControllerClient:
                 f": {leader} led and was last heard {age:.0f} s ago. Its lease runs out in {last.expires - now:.0f} s; "
                 "then a stand-by takes over, or start one with `rechannel controller`"
             )
-        heard = f"{leader} leads and was heard {max(0.0, age):.0f} s ago"
-        return f", though {heard}; its requests may be stuck, or the clocks differ"
+        state = f"{leader} leads and was heard {max(0.0, age):.0f} s ago"
+        return f", though {state}; its requests may be stuck, or the clocks differ"
 
 
 def _document(reply: Reply) -> dict[str, Any]:
