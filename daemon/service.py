@@ -151,9 +151,11 @@ def _add_jobs(monitor: JobMonitor, controller: Controller, log: Any) -> None:
 def _frontend(
     controller: Controller, store: Store, monitor: JobMonitor, counters: Counters, clock: Clock
 ) -> HttpFrontend:
-    from rechannel.daemon.view.http import HttpFrontend  # a controller that does not listen loads no web server
+    # Imported here: a controller that does not listen loads no web server.
+    from rechannel.daemon import web
+    from rechannel.daemon.view.http import HttpFrontend
 
-    return HttpFrontend(controller, store, monitor, counters, clock)
+    return HttpFrontend(controller, store, monitor, counters, clock, web.routes)
 
 
 def signer_of(settings: Settings) -> Signer:

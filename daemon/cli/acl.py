@@ -22,33 +22,47 @@ SHORTEST_PASSWORD = 16
 _AUDIENCE = {
     Role.LINK: "where the drivers run",
     Role.CONTROLLER: "on every machine with a controller",
-    Role.VIEWER: "for those who look",
-    Role.OPERATOR: "for those who give orders",
+    Role.VIEWER: "for people who read the status",
+    Role.OPERATOR: "for people who give orders",
 }
 
 
-def user_of(cluster: str, role: Role, name: str = "") -> str:
+def _user_of(cluster: str, role: Role, name: str = "") -> str:
     """Return the name of the Redis user of a role, and of one of several with ``name``."""
     return "-".join(part for part in ("rechannel", cluster, role, name) if part)
 
 
-def rules_of(cluster: str, role: Role, name: str, password: str) -> list[str]:
+def _rules_of(cluster: str, role: Role, name: str, password: str) -> list[str]:
     """Return the ACL rules of a user. Raises KeyNameError for an impossible name."""
     digest = hashlib.sha256(password.encode()).hexdigest()
     return ["reset", "on", f"#{digest}", *patterns(role, cluster, name), *commands(role)]
 
 
 def add_user(settings: Settings, part: str, name: str, password_file: str, *, only_print: bool, as_json: bool) -> None:
-    """Make the user of a role with the password in the file, or a new one written to it."""
+    """Make the Redis user of a role.
+
+    Parameters
+    ----------
+    settings
+        Redis and cluster.
+    part, name
+        The role, and which one of several users of it.
+    password_file
+        File of the password; a new one is written if there is none. "" for a file named like the user.
+    only_print
+        Print the line for an ACL file instead of making the user.
+    as_json
+        Print one JSON document.
+    """
     role = Role(part)
     if role is Role.AGENT and not name:
-        raise CommandError(ExitCode.USAGE, "an agent's user is one node's: name the node")
+        raise CommandError(ExitCode.USAGE, "the user of an agent belongs to one node: name the node")
     cluster = settings.cluster.name
-    user = user_of(cluster, role, name)
+    user = _user_of(cluster, role, name)
     path = Path(password_file or f"{user}.password")
-    rules_of(cluster, role, name, "")  # raises for an impossible name, before a file is written
+    _rules_of(cluster, role, name, "")  # raises for an impossible name, before a file is written
     password, is_new = _password(path, named=bool(password_file))
-    rules = rules_of(cluster, role, name, password)
+    rules = _rules_of(cluster, role, name, password)
     line = " ".join(["user", user, *rules])
     results = None if only_print else _set_user(settings, user, rules)
     if as_json:
@@ -57,13 +71,13 @@ def add_user(settings: Settings, part: str, name: str, password_file: str, *, on
         if not as_json:
             click.echo(line)
         if not is_new:
-            click.echo(f"note: the password is that of {path}, which was there already", err=True)
+            click.echo(f"note: the password is that of {path}, which existed before", err=True)
         return
     if not as_json:
         where = f"on {name}" if role is Role.AGENT else _AUDIENCE[role]
-        password_state = "written to" if is_new else "that of the file which was there already,"
+        password_state = "written to" if is_new else "that of the existing file"
         click.echo(f"Redis has the user {user}; its password is {password_state} {path}")
-        click.echo(f'{where}, bring that file there and set redis.username = "{user}" and redis.password_file')
+        click.echo(f'{where}, copy that file there and set redis.username = "{user}" and redis.password_file')
         _print_servers(results, line)
     for sentence in security.redis_notes(settings):
         click.echo(f"note: {sentence}", err=True)
@@ -116,7 +130,7 @@ def _password(path: Path, *, named: bool) -> tuple[str, bool]:
         if not named and path.lstat().st_uid != os.geteuid():
             raise CommandError(
                 ExitCode.REFUSED,
-                f"{path} is there already and belongs to somebody else, who may know that password; name it with "
+                f"{path} exists and belongs to another user, who may know the password; name it with "
                 "--password-file if it is meant, or go to another directory",
             ) from None
         return _read_password(path), False

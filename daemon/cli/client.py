@@ -31,7 +31,7 @@ _POLL = 0.05
 _MARGIN = 5.0  # seconds beyond the lease, so that a stand-by that takes over meanwhile can still answer
 _PLANNING = 10.0  # seconds that a drain waits for its plan, which is only shown
 _MISSED = 3  # leader's cycles without a sign of life before it counts as silent
-_MAY_BE_DONE = "the order may have been taken up: see `rechannel history` and `rechannel status` before asking again"
+_MAY_BE_DONE = "the order may have been accepted: see `rechannel history` and `rechannel status` before asking again"
 
 
 class ControllerClient:
@@ -68,7 +68,7 @@ class ControllerClient:
 
     def decide(self, command: Command, save: str | None = None) -> int:
         """Send a command, print its decision, save the plan if asked, and return the exit code."""
-        reply = self.ask(command)
+        reply = self.send(command)
         if "decision" not in reply.data:
             raise CommandError(ExitCode(reply.code), reply.sentence)
         application, decision = str(reply.data["application"]), msgspec.convert(reply.data["decision"], Decision)
@@ -86,7 +86,7 @@ class ControllerClient:
 
     def order(self, command: Command, **more: Any) -> int:
         """Send an order, print the reply with ``more`` in its document, and return the exit code."""
-        reply = self.ask(command)
+        reply = self.send(command)
         if reply.code:
             raise CommandError(ExitCode(reply.code), reply.sentence)
         click.echo(json.dumps(_document(reply) | more) if self.as_json else plain(reply.sentence))
@@ -99,7 +99,7 @@ class ControllerClient:
         """
         wait = self._wait if dry_run else min(self._wait or _PLANNING, _PLANNING)
         try:
-            reply = ControllerClient(self.settings, wait=wait).ask(Plan(drain=nodes))
+            reply = ControllerClient(self.settings, wait=wait).send(Plan(drain=nodes))
         except CommandError:
             if dry_run:
                 raise
@@ -143,9 +143,9 @@ class ControllerClient:
         except OSError as error:
             raise CommandError(ExitCode.REFUSED, f"{path}: the plan cannot be written ({error.strerror})") from error
         if not self.as_json:
-            click.echo(f"saved in {path}; `rechannel apply {path}` does it")
+            click.echo(f"saved in {path}; `rechannel apply {path}` carries it out")
 
-    def ask(
+    def send(
         self,
         command: Command,
         *,
@@ -207,7 +207,8 @@ class ControllerClient:
                 f": {leader} led and was last heard {age:.0f} s ago. Its lease runs out in {last.expires - now:.0f} s; "
                 "then a stand-by takes over, or start one with `rechannel controller`"
             )
-        return f", though {leader} leads and was heard {max(0.0, age):.0f} s ago: is it stuck, or are the clocks apart?"
+        state = f"{leader} leads and was heard {max(0.0, age):.0f} s ago"
+        return f", though {state}; its requests may be stuck, or the clocks differ"
 
 
 def _document(reply: Reply) -> dict[str, Any]:

@@ -207,20 +207,32 @@ def init(file: str, *, as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps({"file": str(path)}))
         return
-    click.echo(f"{path} holds every setting at its default; take the # off a line to change it")
+    click.echo(f"{path} has every setting with its default; remove the # of a line to change it")
     click.echo(f"then: export {CONFIG_VARIABLE}={path.resolve()}; rechannel config check")
 
 
 def change_keys(
     directory: str, *, rotate: bool = False, retire: bool = False, force: bool = False, as_json: bool
 ) -> None:
-    """Make a signing key pair, or replace one without a time in which no signature is trusted."""
+    """Make a signing key pair, or replace one without a time in which no signature is trusted.
+
+    Parameters
+    ----------
+    directory
+        Directory of the pair.
+    rotate, retire
+        Begin a change of keys, or end it. Without both, a new pair is made.
+    force
+        With ``retire``: keep the key in use even if it is the older one.
+    as_json
+        Print one JSON document.
+    """
     if rotate and retire:
         raise CommandError(
-            ExitCode.USAGE, "--rotate begins a change of keys and --retire ends it; drivers come between"
+            ExitCode.USAGE, "--rotate begins a change of keys and --retire ends it; update the drivers in between"
         )
     if force and not retire:
-        raise CommandError(ExitCode.USAGE, "--force goes with --retire")
+        raise CommandError(ExitCode.USAGE, "--force needs --retire")
     path = Path(directory)
     try:
         document, lines = _retire(path, force) if retire else _rotate(path) if rotate else _make(path)
@@ -261,10 +273,10 @@ def _rotate(directory: Path) -> _Result:
     }
     return document, [
         f"{public} trusts the key in use ({fingerprint(current)}) and the next one ({fingerprint(successor)})",
-        f"1. bring {public} to every driver and controller, in place of the old one; links read it again by themselves",
+        f"1. copy {public} to every driver and controller, in place of the old one; links read it automatically",
         f"2. copy {following} to every other machine with a controller, over its signing.key (same owner and mode)",
         f"3. here `mv {following} {private}`, which has its owner already; then restart the controllers one by one",
-        f"4. here `rechannel config keys --retire {directory}`, and bring {public} everywhere once more",
+        f"4. here `rechannel config keys --retire {directory}`, and copy {public} everywhere again",
     ]
 
 
@@ -292,7 +304,7 @@ def _retire(directory: Path, force: bool) -> _Result:
         return document, [f"{trust}; there was nothing to drop"]
     return document, [
         f"{trust}, which it kept; dropped: {', '.join(dropped)}",
-        "bring it to every driver and controller, in place of the old one; links read it again by themselves",
+        "copy it to every driver and controller, in place of the old one; links read it automatically",
     ]
 
 

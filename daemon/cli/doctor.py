@@ -159,7 +159,7 @@ def _check_redis(store: Store, settings: Settings) -> list[Finding]:
     permissions = probe_permissions(store, settings)
     findings.append(node.check_permissions(permissions))
     if not permissions.administrator and not node.permissions_of(Role.VIEWER) <= permissions.allowed:
-        sentence = "the running cluster was not looked at: that takes the rights of a viewer"
+        sentence = "the running cluster is not checked, which requires the rights of a viewer"
         return [*findings, finding.warning("links", sentence, "use the configuration of a viewer or an operator")]
     try:
         return findings + _check_cluster(store, settings, ahead, info)

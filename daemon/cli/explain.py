@@ -11,19 +11,32 @@ import msgspec
 
 from rechannel.conf.settings import Settings
 from rechannel.daemon.cli.options import format_time
-from rechannel.daemon.cli.tables import price_lines, size
+from rechannel.daemon.cli.tables import price_lines
+from rechannel.daemon.view.figures import batch_times, format_bytes
 from rechannel.wire import keys
 from rechannel.wire.codes import Code, Outcome, Trigger
 from rechannel.wire.exit_codes import CommandError, ExitCode
 from rechannel.wire.messages import Decision, ExecutorLoad, MigrationOutcome, MoveTransition, Refusal
-from rechannel.wire.printable import count, partition_name, plain, query_name
+from rechannel.wire.printable import count, partition_name, plain
 from rechannel.wire.redis.store import Store
 
 _MOVES_SHOWN = 100
 
 
 def print_explanation(settings: Settings, *, decision: str, application: str, as_json: bool) -> None:
-    """Print the decision of this id, "" for the last one that moved or proposed something."""
+    """Print the explanation of a decision.
+
+    Parameters
+    ----------
+    settings
+        Redis and cluster.
+    decision
+        Its id; "" for the last one that moved or proposed something.
+    application
+        Consider only decisions on this application; "" for all.
+    as_json
+        Print one JSON document.
+    """
     store = Store(settings.redis, settings.cluster.name)
     application, selected = _select(store, decision, application)
     outcome = _outcome(store, selected)
@@ -77,7 +90,17 @@ def _move_states(store: Store, application: str, decision: Decision) -> dict[str
 def lines(
     application: str, decision: Decision, outcome: MigrationOutcome | None, states: Mapping[str, str]
 ) -> list[str]:
-    """Return the explanation of a decision; ``states``: move -> its last state in the journal."""
+    """Return the explanation of a decision.
+
+    Parameters
+    ----------
+    application, decision
+        The decision and its application.
+    outcome
+        Outcome of its migration, None if it is not known.
+    states
+        Move -> its last state in the journal.
+    """
     cause = _meaning(Trigger, decision.trigger)
     user = f", asked by {decision.user}" if decision.user else ""
     if decision.user and decision.trigger == Trigger.OPERATOR:
@@ -147,10 +170,8 @@ def _service(load: ExecutorLoad) -> str:
 
 
 def _gain(decision: Decision) -> Iterator[str]:
-    for query, before in decision.batch_time_before.items():
-        after = decision.batch_time_after.get(query, before)
+    for name, before, after in batch_times(decision):
         change = f" ({(after - before) / before:+.0%})" if before else ""
-        name = query_name(query, decision.names.get(query, ""))
         yield f"  critical path of {name}: {before:.2f} s -> {after:.2f} s{change}"
     if decision.gain or decision.cost:
         yield f"  gain {decision.gain:.1f} s over the horizon (gate.horizon), cost {decision.cost:.1f} s"
@@ -168,8 +189,8 @@ def _moves(decision: Decision, states: Mapping[str, str]) -> Iterator[str]:
         state = f", {states[move.move]}" if move.move in states else ""
         reason = f": {decision.move_reasons[move.move]}" if decision.move_reasons.get(move.move) else ""
         yield (
-            f"  step {move.step}: {partition}, executor {move.source or '?'} -> {move.target}, {size(move.bytes)}"
-            f"{state}{reason}"
+            f"  step {move.step}: {partition}, executor {move.source or '?'} -> {move.target}, "
+            f"{format_bytes(move.bytes)}{state}{reason}"
         )
     if len(decision.moves) > _MOVES_SHOWN:
         yield f"  ... and {len(decision.moves) - _MOVES_SHOWN} more (--json has them)"

@@ -15,6 +15,7 @@ import msgspec
 
 from rechannel.conf.loader import suggest_names
 from rechannel.conf.settings import Settings
+from rechannel.daemon.cli.options import unknown_name
 from rechannel.daemon.model.collector import read_new_entries
 from rechannel.wire import keys
 from rechannel.wire.codes import Law, NotReadyReason, Outcome, PlanResult, Trigger
@@ -78,7 +79,21 @@ def parse_time(text: str, now: Callable[[], float] = time.time) -> float:
 def show_history(
     settings: Settings, selection: HistoryFilter, *, limit: int, as_json: bool, follow_until: threading.Event | None
 ) -> None:
-    """Print the newest ``limit`` entries; until ``follow_until`` is set also new ones."""
+    """Print decisions, moves and outcomes.
+
+    Parameters
+    ----------
+    settings
+        Redis and cluster.
+    selection
+        Which entries are printed.
+    limit
+        Number of the newest entries that are printed.
+    as_json
+        Print one JSON document; one a line if ``follow_until`` is set.
+    follow_until
+        Print new entries too until this event is set; None for no new entries.
+    """
     reader = HistoryReader(Store(settings.redis, settings.cluster.name), time.time, selection)
     entries = reader.first(limit)
     if follow_until is not None:
@@ -122,9 +137,7 @@ class HistoryReader:
         names = self._applications()
         application = self._selection.application
         if application and application not in names:
-            raise CommandError(
-                ExitCode.REFUSED, f"unknown application {application}; known are {', '.join(names) or 'none'}"
-            )
+            raise unknown_name("application", application, names)
         self._query_names |= {state.query: state.name for state in self._reported_queries() if state.name}
         if self._selection.query:
             self._query = self._resolve_query(self._selection.query)
@@ -153,8 +166,7 @@ class HistoryReader:
                 if entry["type"] == _TYPES[MoveTransition]
             }
             if query not in past:
-                names = ", ".join(sorted(set(ids) | past)) or "none"
-                raise CommandError(ExitCode.REFUSED, f"unknown query {query}; known are {names}")
+                raise unknown_name("query", query, ids.keys() | past)
         return query
 
     def _reported_queries(self) -> list[QueryState]:

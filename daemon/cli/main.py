@@ -43,33 +43,33 @@ _EPILOG += "\n  130  interrupted"
 OVERVIEW = {
     "Look": {
         "status": "Controller, executors, queries, moves",
-        "top": "The same live, with partitions",
-        "history": "Decisions, moves, and what came of them",
+        "top": "Live view of the status, with partitions",
+        "history": "Decisions, moves and outcomes",
         "explain": "One decision with all its numbers",
-        "plan": "What would be moved now, and why",
+        "plan": "Plan a rebalance; nothing is moved",
     },
     "Order": {
         "rebalance": "Rebalance now, with --apply",
-        "apply": "Do what a saved plan says, now or later",
+        "apply": "Carry out a saved plan, now or later",
         "cancel": "Cancel a scheduled plan",
-        "rollback": "Move back what a decision moved",
-        "drain": "Empty a node",
-        "undrain": "Let a drained node hold state again",
+        "rollback": "Undo the moves of a decision",
+        "drain": "Move all state off nodes",
+        "undrain": "End the drain of nodes",
         "stop": "End the running migration",
-        "pause": "Begin nothing, hold what runs",
+        "pause": "Pause all moves",
         "resume": "End the pause",
     },
     "Set up": {
-        "doctor": "What keeps it from working, and the cure",
+        "doctor": "Check the installation",
         "config": "Check, show, prepare the configuration",
-        "acl": "A Redis user for each part",
+        "acl": "Make Redis users",
         "policies": "Policies and their parameters",
-        "simulate": "Compare policies; no cluster is asked",
+        "simulate": "Compare policies without a cluster",
     },
     "Run": {
         "submit": "spark-submit, with Rechannel attached",
-        "controller": "The controller, until told to stop",
-        "agent": "The monitor of this node",
+        "controller": "Run the controller",
+        "agent": "Run the agent of this node",
     },
 }
 
@@ -87,9 +87,7 @@ class _Grouped(click.Group):
 @click.group(cls=_Grouped, epilog=_EPILOG, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="rechannel")
 def main() -> None:
-    """Rechannel: moves stateful partitions of running PySpark streaming queries to where they
-    run best.
-    """
+    """Rechannel rebalances stateful partitions of PySpark streaming queries while they run."""
 
 
 for _command in orders.COMMANDS:
@@ -99,10 +97,10 @@ main.add_command(submit)
 
 @main.command()
 @config_option
-@click.option("--node", metavar="NAME", default="", help="The host name this node's executors carry in Spark.")
+@click.option("--node", metavar="NAME", default="", help="Host name of this node's executors in Spark.")
 @exit_code_on_error
 def agent(config: str | None, node: str) -> None:
-    """Run the monitor of this node until it is told to stop."""
+    """Run the agent of this node until it is stopped."""
     from rechannel.daemon import log
     from rechannel.monitors.node.agent import run_agent
 
@@ -120,9 +118,7 @@ def agent(config: str | None, node: str) -> None:
 @config_option
 @exit_code_on_error
 def controller(config: str | None) -> None:
-    """Run the controller: lead or stand by, decide, and follow migrations, until it is told to
-    stop.
-    """
+    """Run the controller until it is stopped: lead or stand by, decide, and follow migrations."""
     from rechannel.daemon import log
     from rechannel.daemon.service import run_controller
 
@@ -137,12 +133,12 @@ def controller(config: str | None) -> None:
 @application_option
 @click.option("--query", metavar="ID|NAME", default="", help="Only this query.")
 @click.option("--node", metavar="NAME", default="", help="Only the executors of this node.")
-@click.option("--partitions", is_flag=True, help="Also every partition: CPU, rows, state, snapshot lag.")
+@click.option("--partitions", is_flag=True, help="Show each partition too: CPU, rows, state, snapshot lag.")
 @verbose_option
 @json_option
 @exit_code_on_error
 def status(config: str | None, partitions: bool, verbose: bool, as_json: bool, **only: str) -> None:
-    """Show the controller, the executors with their load, the queries, and moves under way."""
+    """Show the controller, the executors with their load, the queries, and moves in flight."""
     from rechannel.daemon.cli.status import StatusFilter, run
 
     run(load_settings(config), StatusFilter(**only), partitions=partitions, verbose=verbose, as_json=as_json)
@@ -152,10 +148,10 @@ def status(config: str | None, partitions: bool, verbose: bool, as_json: bool, *
 @config_option
 @application_option
 @click.option("--every", type=click.FloatRange(0.5, 60), default=2.0, show_default=True, metavar="SECONDS")
-@click.option("--once", is_flag=True, help="Show it once and end.")
+@click.option("--once", is_flag=True, help="Show it once.")
 @exit_code_on_error
 def top(config: str | None, application: str, every: float, once: bool) -> None:
-    """Watch executors, partitions, hot streams and moves live, until interrupted."""
+    """Show executors, partitions, hot streams and moves, refreshed until interrupted."""
     from rechannel.daemon.cli.top import run
 
     run(load_settings(config), stop_on_signals(), application=application, every=every, once=once)
@@ -164,16 +160,23 @@ def top(config: str | None, application: str, every: float, once: bool) -> None:
 @main.command()
 @config_option
 @application_option
-@click.option("--query", metavar="ID|NAME", default="", help="Only moves of this query, and decisions that touch it.")
-@click.option("--trigger", metavar="NAME", default="", help="Only decisions made because of it: timeout, operator, …")
-@click.option("--outcome", metavar="NAME", default="", help="Only decisions that ended so: applied, refused, gate, …")
-@click.option("--since", metavar="TIME", default="", help="Only what is newer: 90m, 2h, 3d, 2026-03-01 or with 10:00.")
-@click.option("--limit", type=click.IntRange(1, 20_000), default=50, show_default=True, help="Newest entries shown.")
-@click.option("--follow", is_flag=True, help="Go on showing what happens until interrupted.")
+@click.option("--query", metavar="ID|NAME", default="", help="Only decisions and moves of this query.")
+@click.option("--trigger", metavar="NAME", default="", help="Only decisions of this trigger: timeout, operator, …")
+@click.option(
+    "--outcome",
+    metavar="NAME",
+    default="",
+    help="Only decisions with this outcome or reason: applied, refused, gate, …",
+)
+@click.option(
+    "--since", metavar="TIME", default="", help="Only newer entries: 90m, 2h, 3d, 2026-03-01 or 2026-03-01T10:00."
+)
+@click.option("--limit", type=click.IntRange(1, 20_000), default=50, show_default=True, help="Number of entries.")
+@click.option("--follow", is_flag=True, help="Show new entries until interrupted.")
 @json_lines_option
 @exit_code_on_error
 def history(config: str | None, since: str, limit: int, follow: bool, as_json: bool, **filters: str) -> None:
-    """Show decisions, who asked for them and why, and the steps of their moves, oldest first."""
+    """Show decisions with user and reason, the steps of moves, and outcomes; oldest first."""
     from rechannel.daemon.cli.history import HistoryFilter, parse_time, show_history
 
     selection = HistoryFilter(since=parse_time(since), **filters)
@@ -188,10 +191,9 @@ def history(config: str | None, since: str, limit: int, follow: bool, as_json: b
 @json_option
 @exit_code_on_error
 def explain(config: str | None, **options: Any) -> None:
-    """Explain DECISION with all its numbers: why it was made, what it moves and why, what
-    refused what.
+    """Explain DECISION with all its numbers: cause, moves with their reasons, refusals.
 
-    Without DECISION the last one that moved something or proposed to; the ids are those of `rechannel history`.
+    `rechannel history` lists the ids. Without DECISION the last one that moved or proposed something is explained.
     """
     from rechannel.daemon.cli.explain import print_explanation
 
@@ -202,23 +204,29 @@ def explain(config: str | None, **options: Any) -> None:
 @json_option
 @exit_code_on_error
 def policies(as_json: bool) -> None:
-    """Show the policies, their parameters, and the scenarios they can be tried on."""
+    """Show the policies and the generators of scenarios, with their parameters."""
     from rechannel.daemon.cli.simulate import show_policies
 
     show_policies(as_json=as_json)
 
 
 @main.command()
-@click.option("--policy", metavar="NAME[,NAME...]|all", default="all", show_default=True, help="Which to compare.")
+@click.option("--policy", metavar="NAME[,NAME...]|all", default="all", show_default=True, help="Policies to compare.")
 @click.option(
-    "--workload", metavar="FILE|GENERATOR", required=True, help="A scenario, or what makes one: random-dag:seed=3."
+    "--workload", metavar="FILE|GENERATOR", required=True, help="File of a scenario, or a generator: random-dag:seed=3."
 )
-@click.option("--set", "settings", metavar="POLICY.PARAMETER=VALUE", multiple=True, help="May be given several times.")
-@click.option("--save", metavar="FILE", default="", help="Write the scenario there as JSON, over what is there.")
+@click.option(
+    "--set",
+    "settings",
+    metavar="POLICY.PARAMETER=VALUE",
+    multiple=True,
+    help="Parameter of a policy; may be given several times.",
+)
+@click.option("--save", metavar="FILE", default="", help="Write the scenario to this file as JSON.")
 @json_option
 @exit_code_on_error
 def simulate(**options: Any) -> None:
-    """Compare what policies would make of a scenario; no cluster is asked."""
+    """Compare policies on a scenario, without a cluster."""
     from rechannel.daemon.cli.simulate import compare_policies
 
     compare_policies(**options)
@@ -236,10 +244,9 @@ def simulate(**options: Any) -> None:
 @json_option
 @exit_code_on_error
 def doctor(config: str | None, spark_conf: str, as_json: bool) -> int:
-    """Look for what keeps Rechannel from doing its work here, and say the cure; changes
-    nothing.
+    """Check the installation, and print the cure of each problem. Nothing is changed.
 
-    Ends with 0 where nothing failed: warnings do not count.
+    The exit code is 0 if no check failed; warnings do not count.
     """
     from rechannel.daemon.cli.doctor import run
 
@@ -256,9 +263,7 @@ def config() -> None:
 @json_option
 @exit_code_on_error
 def config_check(config: str | None, as_json: bool) -> None:
-    """Say whether the configuration can be used, with every mistake, also in the files that it
-    names.
-    """
+    """Check the configuration and the files that it names; prints every mistake."""
     from rechannel.daemon.cli.config import check
 
     check(config, as_json=as_json)
@@ -269,9 +274,7 @@ def config_check(config: str | None, as_json: bool) -> None:
 @json_option
 @exit_code_on_error
 def config_show(config: str | None, as_json: bool) -> None:
-    """Show what is in force as a TOML file: each setting, where its value comes from, unit,
-    bounds and reason.
-    """
+    """Print the settings in force as TOML, each with its source, unit, bounds and reason."""
     from rechannel.daemon.cli.config import show
 
     show(config, as_json=as_json)
@@ -282,9 +285,7 @@ def config_show(config: str | None, as_json: bool) -> None:
 @json_option
 @exit_code_on_error
 def config_init(file: str, as_json: bool) -> None:
-    """Write a commented configuration to FILE, all of it at its defaults; never over what is
-    there.
-    """
+    """Write a commented configuration with all defaults to FILE, which must not exist."""
     from rechannel.daemon.cli.config import init
 
     init(file, as_json=as_json)
@@ -293,7 +294,7 @@ def config_init(file: str, as_json: bool) -> None:
 @config.command("reference")
 @exit_code_on_error
 def config_reference() -> None:
-    """Print the table of all settings in Markdown, as it stands in docs/configuration.md."""
+    """Print the table of all settings in Markdown, as in docs/configuration.md."""
     from rechannel.conf.render import to_markdown
 
     click.echo(to_markdown(), nl=False)
@@ -301,14 +302,15 @@ def config_reference() -> None:
 
 @config.command("keys")
 @click.argument("directory", type=click.Path(file_okay=False))
-@click.option("--rotate", is_flag=True, help="Make the next key, and let signing.pub trust both; says what is next.")
-@click.option("--retire", is_flag=True, help="Let signing.pub trust the key in use alone; it must be the newest.")
+@click.option("--rotate", is_flag=True, help="Make the next key, trust both in signing.pub, and print the next steps.")
+@click.option("--retire", is_flag=True, help="Trust only the key in use, which must be the newest.")
 @click.option("--force", is_flag=True, help="With --retire: even if the key in use is not the newest.")
 @json_option
 @exit_code_on_error
 def config_keys(directory: str, rotate: bool, retire: bool, force: bool, as_json: bool) -> None:
-    """Make a signing key pair in DIRECTORY: signing.key for controllers alone, signing.pub for
-    drivers and them.
+    """Make a signing key pair in DIRECTORY.
+
+    signing.key is for controllers alone, signing.pub for drivers and controllers.
     """
     from rechannel.daemon.cli.config import change_keys
 
@@ -317,7 +319,7 @@ def config_keys(directory: str, rotate: bool, retire: bool, force: bool, as_json
 
 @main.group()
 def acl() -> None:
-    """Give each part its own user in Redis, with no more rights than it needs."""
+    """Make a Redis user for each part, with no more rights than it needs."""
 
 
 def _acl_options(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -325,9 +327,11 @@ def _acl_options(command: Callable[..., Any]) -> Callable[..., Any]:
         "--password-file",
         type=click.Path(dir_okay=False),
         default="",
-        help="Where the user's password is, or is to be written. [default: <USER>.password here]",
+        help="File of the password; made if there is none. [default: ./<USER>.password]",
     )
-    only_print = click.option("--print", "only_print", is_flag=True, help="Only print the line for Redis' ACL file.")
+    only_print = click.option(
+        "--print", "only_print", is_flag=True, help="Print the line for Redis' ACL file, and make no user."
+    )
     return file(only_print(json_option(command)))
 
 
@@ -337,10 +341,9 @@ def _acl_options(command: Callable[..., Any]) -> Callable[..., Any]:
 @_acl_options
 @exit_code_on_error
 def acl_add_node(config: str | None, node: str, password_file: str, only_print: bool, as_json: bool) -> None:
-    """Make the Redis user of the agent on NODE: it can write that node's own keys and nothing
-    else.
+    """Make the Redis user of the agent on NODE, which can write that node's keys alone.
 
-    Asks Redis with the user of the configuration, which needs the right to use ACL SETUSER.
+    The Redis user of the configuration needs the right to use ACL SETUSER.
     """
     from rechannel.daemon.cli.acl import add_user
 
@@ -354,10 +357,10 @@ def acl_add_node(config: str | None, node: str, password_file: str, only_print: 
 @_acl_options
 @exit_code_on_error
 def acl_add_role(config: str | None, role: str, name: str, password_file: str, only_print: bool, as_json: bool) -> None:
-    """Make a Redis user of a ROLE: it can do what that part needs and nothing else.
+    """Make a Redis user with the rights of a ROLE.
 
-    A NAME makes several of one role, each with a password of its own: a link's for one application, an operator's for
-    one person. An agent's is its node.
+    With a NAME one role has several users, each with its own password: links of different applications, operators. The
+    name of an agent is its node.
     """
     from rechannel.daemon.cli.acl import add_user
 

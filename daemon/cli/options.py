@@ -9,7 +9,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
@@ -30,22 +30,25 @@ config_option = click.option(
     metavar="FILE",
     help="Configuration file. [default: RECHANNEL_CONFIG's, ./rechannel.toml, /etc/rechannel/rechannel.toml]",
 )
-json_option = click.option("--json", "as_json", is_flag=True, help="One JSON document on standard output.")
+json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 json_lines_option = click.option(
-    "--json", "as_json", is_flag=True, help="One JSON document on standard output; with --follow one a line."
+    "--json", "as_json", is_flag=True, help="Print one JSON document; with --follow one a line."
 )
 application_option = click.option(
-    "--application", metavar="ID", default="", help="Which application, where there are several."
+    "--application", metavar="ID", default="", help="Id of an application, if there are several."
 )
 policy_option = click.option(
     "--policy",
     metavar="NAME",
     default="",
-    help="Ask this policy, this once; `rechannel policies` lists them. [default: reschedule.policy]",
+    help="Use this policy once; `rechannel policies` lists them. [default: reschedule.policy]",
 )
-verbose_option = click.option("-v", "--verbose", is_flag=True, help="Also streams and forecasts.")
+verbose_option = click.option("-v", "--verbose", is_flag=True, help="Show streams and forecasts too.")
 wait_option = click.option(
-    "--wait", type=click.FloatRange(0.1, 3600), metavar="SECONDS", help="How long to wait for an answer."
+    "--wait",
+    type=click.FloatRange(0.1, 3600),
+    metavar="SECONDS",
+    help="Time to wait for an answer. [default: a bit longer than controller.lease]",
 )
 
 
@@ -66,6 +69,12 @@ def read_duration(_context: click.Context, _option: click.Parameter, text: str) 
 def format_time(at: float, form: str = "%Y-%m-%d %H:%M:%S %Z") -> str:
     """Format a time in the local time zone, with the name of the zone."""
     return time.strftime(form, time.localtime(at))
+
+
+def unknown_name(noun: str, name: str, existing: Iterable[str]) -> CommandError:
+    """Return the error for a name that does not exist."""
+    listed = ", ".join(sorted(set(existing))) or "none"
+    return CommandError(ExitCode.REFUSED, f"unknown {noun} {name}; known are {listed}")
 
 
 def exit_code_on_error(command: Callable[..., Any]) -> Callable[..., Any]:

@@ -33,9 +33,9 @@ if TYPE_CHECKING:
 
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 COMMANDS: list[click.Command] = []
-_DECISION, _LOG, _ORDER = "Kept with the decision.", "Kept in the controller's log.", "Kept with the order."
+_DECISION, _LOG, _ORDER = "Stored with the decision.", "Written to the controller's log.", "Stored with the order."
 _NODES = click.argument("nodes", metavar="NODE...", nargs=-1, required=True)
-_FORCE = click.option("--force", is_flag=True, help="Skip the gate and the cool-down; never the hard laws.")
+_FORCE = click.option("--force", is_flag=True, help="Skip gate and cool-down, but not the hard laws.")
 
 
 def _reason(text: str) -> Decorator:
@@ -75,12 +75,14 @@ def order_command(
 @order_command(
     application_option,
     policy_option,
-    click.option("--force", is_flag=True, help="Plan as if gate and cool-down said yes."),
-    click.option("--save", metavar="FILE", type=click.Path(dir_okay=False), help="Keep the plan there, for `apply`."),
+    click.option("--force", is_flag=True, help="Plan without gate and cool-down."),
+    click.option(
+        "--save", metavar="FILE", type=click.Path(dir_okay=False), help="Save the plan to this file, for `apply`."
+    ),
     verbose=True,
 )
 def plan(client: ControllerClient, application: str, policy: str, force: bool, save: str | None) -> int:
-    """Say what would be moved now, and why; move nothing."""
+    """Plan a rebalance and print it with its reasons; nothing is moved."""
     from rechannel.wire.commands import Plan
 
     return client.decide(Plan(application=application, policy=policy, force=force), save)
@@ -89,13 +91,15 @@ def plan(client: ControllerClient, application: str, policy: str, force: bool, s
 @order_command(
     application_option,
     policy_option,
-    click.option("--apply", is_flag=True, help="Do it. Without this it is a dry run, the same as `plan`."),
+    click.option(
+        "--apply", is_flag=True, help="Carry it out. Without this option it is a dry run, the same as `plan`."
+    ),
     _FORCE,
     _reason(_DECISION),
     verbose=True,
 )
 def rebalance(client: ControllerClient, application: str, policy: str, apply: bool, force: bool) -> int:
-    """Rebalance now."""
+    """Plan a rebalance, and with --apply carry it out."""
     from rechannel.wire.commands import Plan, Rebalance
 
     kind = Rebalance if apply else Plan
@@ -105,32 +109,31 @@ def rebalance(client: ControllerClient, application: str, policy: str, apply: bo
 @order_command(
     click.argument("plan", metavar="PLAN", type=click.Path(exists=True, dir_okay=False)),
     click.option(
-        "--at", metavar="PERIOD", default="", help='Schedule it for this time of the day or week: "Sun 02:00-05:00".'
+        "--at", metavar="PERIOD", default="", help='Begin in this period of the day or week: "Sun 02:00-05:00".'
     ),
     click.option(
-        "--when", type=click.Choice(["off-peak"]), default=None, help="Schedule it for the next reschedule.off_peak."
+        "--when", type=click.Choice(["off-peak"]), default=None, help="Begin in the next reschedule.off_peak."
     ),
     _FORCE,
     _reason(_DECISION),
 )
 def apply(client: ControllerClient, plan: str, at: str, when: str | None, force: bool) -> int:
-    """Do what a saved PLAN says, checked anew; refused where executors or queries are others
-    by now.
+    """Check a saved PLAN again and carry it out.
 
-    With --at or --when the plan is scheduled: the controller checks it then. `rechannel status` lists
-    the scheduled plans, `rechannel cancel` cancels one.
+    It is refused if executors or queries have changed. With --at or --when the controller stores the plan, and checks
+    it when the period begins. `rechannel status` lists the scheduled plans, `rechannel cancel` cancels one.
     """
     from rechannel.wire.commands import Apply
 
     if at and when:
-        raise click.UsageError("--at and --when both say when: give one of them")
+        raise click.UsageError("--at and --when exclude each other: give one of them")
     command = Apply(plan=client.read_plan(Path(plan)), at=at, when=when or "", force=force)
     return client.order(command) if at or when else client.decide(command)
 
 
 @order_command(click.argument("scheduled_plan", metavar="ID"), _reason(_DECISION))
 def cancel(client: ControllerClient, scheduled_plan: str) -> int:
-    """Cancel a scheduled plan: ID is what `apply --at` printed, and `status` shows."""
+    """Cancel a scheduled plan. `apply --at` and `status` print its ID."""
     from rechannel.wire.commands import Cancel
 
     return client.order(Cancel(scheduled_plan=scheduled_plan))
@@ -138,11 +141,13 @@ def cancel(client: ControllerClient, scheduled_plan: str) -> int:
 
 @order_command(
     application_option,
-    click.option("--decision", metavar="ID", default="", help="What to undo. [default: the last that moved something]"),
+    click.option(
+        "--decision", metavar="ID", default="", help="Decision to undo. [default: the last one that moved something]"
+    ),
     _reason(_DECISION),
 )
 def rollback(client: ControllerClient, application: str, decision: str) -> int:
-    """Move back what a decision moved; a running migration is ended first."""
+    """Undo the moves of a decision; a running migration is ended first."""
     from rechannel.wire.commands import Rollback
 
     return client.order(Rollback(application=application, decision=decision))
@@ -150,7 +155,7 @@ def rollback(client: ControllerClient, application: str, decision: str) -> int:
 
 @order_command(application_option, _reason(_LOG))
 def stop(client: ControllerClient, application: str) -> int:
-    """End the running migration at the next batch boundary; what was moved stays moved."""
+    """End the running migration at the next batch boundary; completed moves stay."""
     from rechannel.wire.commands import Stop
 
     return client.order(Stop(application=application))
@@ -158,9 +163,7 @@ def stop(client: ControllerClient, application: str) -> int:
 
 @order_command(_reason(_LOG))
 def pause(client: ControllerClient) -> int:
-    """Pause everything: nothing is begun, and running migrations hold after the moves already
-    steered.
-    """
+    """Pause: no move is begun; running migrations stop after the moves already steered."""
     from rechannel.wire.commands import Pause
 
     return client.order(Pause())
@@ -176,8 +179,10 @@ def resume(client: ControllerClient) -> int:
 
 @order_command(
     _NODES,
-    click.option("--dry-run", is_flag=True, help="Only say what would move, and whether the others can hold it."),
-    click.option("--remove", is_flag=True, help="Release the nodes' executors once they hold nothing."),
+    click.option(
+        "--dry-run", is_flag=True, help="Print what would move and whether the other nodes have room; drain nothing."
+    ),
+    click.option("--remove", is_flag=True, help="Release the nodes' executors once they hold no state."),
     click.option(
         "--deadline",
         metavar="DURATION",
@@ -186,20 +191,22 @@ def resume(client: ControllerClient) -> int:
         help="With --remove: release them after this time even if state is left (seconds, or 90s, 10m, 2h).",
     ),
     _reason(_ORDER),
-    click.option("--follow", is_flag=True, help="Show how far it is until nothing is left."),
+    click.option("--follow", is_flag=True, help="Show the progress until no state is left."),
     json=json_lines_option,
 )
 def drain(
     client: ControllerClient, nodes: tuple[str, ...], dry_run: bool, remove: bool, deadline: float, follow: bool
 ) -> int:
-    """Empty nodes: nothing new lands on NODE, and what is there leaves step by step.
+    """Move all state off each NODE, and place no new state there.
 
-    First it says what is to move, and warns where the executors that stay would be overloaded.
+    Prints first what will move, and warns if the remaining executors would be overloaded.
     """
     from rechannel.wire.commands import Drain
 
     if deadline and not remove:
-        raise click.UsageError("--deadline sets when executors are released even with state left: it needs --remove")
+        raise click.UsageError(
+            "--deadline is the time after which --remove releases executors even with state: it needs --remove"
+        )
     if dry_run and follow:
         raise click.UsageError("--dry-run drains nothing that --follow could follow")
     try:
@@ -219,7 +226,7 @@ def drain(
 
 @order_command(_NODES, _reason(_LOG))
 def undrain(client: ControllerClient, nodes: tuple[str, ...]) -> int:
-    """Let each drained NODE hold state again."""
+    """End the drain of each NODE, so that state is placed there again."""
     from rechannel.wire.commands import Undrain
 
     return client.order(Undrain(nodes=_split(nodes)))

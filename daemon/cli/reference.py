@@ -22,7 +22,7 @@ _HEAD = """\
 
 <!-- written by `python -m rechannel.daemon.cli.reference docs/cli.md`; change the commands instead -->
 
-`rechannel COMMAND --help` says the same. Every command reads the file that `--config` names, else the one that
+`rechannel COMMAND --help` prints the same. Every command reads the file that `--config` names, else the one that
 `RECHANNEL_CONFIG` names, else `./rechannel.toml`, else `/etc/rechannel/rechannel.toml`.
 With `--json` exactly one JSON document is on standard output (for
 `history --follow` and `drain --follow`, one a line); on an error it is `{"error": sentence, "code": number}`,
@@ -96,7 +96,7 @@ def _cell(text: str) -> str:
 
 
 def _plain(text: str) -> str:
-    """Join a text to one line in which nothing looks like HTML."""
+    """Return a text as one line, with HTML escaped."""
     return " ".join(text.split()).replace("<", "&lt;")
 
 

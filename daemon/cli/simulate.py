@@ -45,15 +45,13 @@ def show_policies(*, as_json: bool) -> None:
         click.echo(json.dumps({"policies": rows, "generators": generators, "errors": errors}))
         return
     console = new_console()
-    table = new_table(
-        "", ("policy", "<"), ("what it does", "<"), ("parameters", "<"), ("source", "<"), whole=["policy"]
-    )
+    table = new_table("policy | what it does | parameters | source", whole=["policy"])
     for one in rows:
         parameters = "\n".join(f"{key}={value}" for key, value in one["parameters"].items())
         table.add_row(*map(escape, (one["name"], one["summary"], parameters, one["source"])))
     console.print(table)
     console.print()
-    table = new_table("", ("generator", "<"), ("what it makes", "<"), ("parameters", "<"), whole=["generator"])
+    table = new_table("generator | what it makes | parameters", whole=["generator"])
     for name, generator in GENERATORS.items():
         table.add_row(*map(escape, (name, generator.summary, "\n".join(map(_range, generator.parameters)))))
     console.print(table)
@@ -62,7 +60,21 @@ def show_policies(*, as_json: bool) -> None:
 
 
 def compare_policies(*, policy: str, workload: str, settings: Sequence[str], save: str, as_json: bool) -> None:
-    """Show what each policy would make of a scenario."""
+    """Show what each policy would make of a scenario.
+
+    Parameters
+    ----------
+    policy
+        Names of policies, separated by commas, or ``all``.
+    workload
+        File of a scenario, or a generator with its parameters.
+    settings
+        Parameters of policies, each as POLICY.PARAMETER=VALUE.
+    save
+        File that the scenario is written to; "" for none.
+    as_json
+        Print one JSON document.
+    """
     names = _names(policy)
     parameters = _parameters(names, settings)
     scenario = _scenario(workload)
@@ -177,19 +189,8 @@ def _show(scenario: Scenario, current: PlacementCost, rows: Sequence[PolicyResul
         f"{sum(len(stream.volumes()) for stream in scenario.workload.streams):,} streams"
     )
     table = new_table(
-        "",
-        ("policy", "<"),
-        ("s/batch", ">"),
-        ("s/s", ">"),
-        ("highest load", ">"),
-        ("spread", ">"),
-        ("node MB/s", ">"),
-        ("executor MB/s", ">"),
-        ("cohesion", ">"),
-        ("coupling", ">"),
-        ("moves", ">"),
-        ("MiB moved", ">"),
-        ("took ms", ">"),
+        "policy | >s/batch | >s/s | >highest load | >spread | >node MB/s | >executor MB/s | >cohesion | >coupling"
+        " | >moves | >MiB moved | >took ms",
         whole=["policy"],
     )
     table.add_row("as it is", *_cells(current), "", "", "", style="bold")

@@ -5,14 +5,15 @@ from __future__ import annotations
 import json
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import NoReturn, TypeVar
+from typing import TypeVar
 
 import click
 import msgspec
 
 from rechannel.conf.settings import Settings
+from rechannel.daemon.cli.options import unknown_name
 from rechannel.daemon.view.status import ApplicationStatus, ClusterStatus, DrainState, DrainStatus
 from rechannel.daemon.view.status_builder import read_status
 from rechannel.wire.exit_codes import CommandError, ExitCode
@@ -35,13 +36,13 @@ class StatusFilter:
         """Return the status without the rest. Raises CommandError where nothing matches."""
         applications = [row for row in status.applications if self.application in ("", row.application)]
         if not applications and self.application:
-            _unknown("application", self.application, (row.application for row in status.applications))
+            raise unknown_name("application", self.application, (row.application for row in status.applications))
         filtered = tuple(self._filtered(row) for row in applications)
         if self.query and not any(row.queries for row in filtered):
             names = (query_name(query.query, query.name) for row in applications for query in row.queries)
-            _unknown("query", self.query, names)
+            raise unknown_name("query", self.query, names)
         if self.node and not any(row.executors for row in filtered):
-            _unknown("node", self.node, (executor.node for row in applications for executor in row.executors))
+            raise unknown_name("node", self.node, (executor.node for row in applications for executor in row.executors))
         return replace(status, applications=filtered)
 
     def _filtered(self, row: ApplicationStatus) -> ApplicationStatus:
@@ -62,7 +63,19 @@ class StatusFilter:
 
 
 def run(settings: Settings, only: StatusFilter, *, partitions: bool, verbose: bool, as_json: bool) -> None:
-    """Show the status; ``partitions``: with all partitions, ``verbose``: with forecasts."""
+    """Show the status.
+
+    Parameters
+    ----------
+    settings
+        Redis and cluster.
+    only
+        What is shown.
+    partitions, verbose
+        Whether to show each partition, and the forecasts.
+    as_json
+        Print one JSON document.
+    """
     store = Store(settings.redis, settings.cluster.name)
     status = only.apply(read_status(store, settings, time.time(), partitions=partitions))
     if as_json:
@@ -76,7 +89,21 @@ def run(settings: Settings, only: StatusFilter, *, partitions: bool, verbose: bo
 def follow_drain(settings: Settings, nodes: Sequence[str], stop: threading.Event, *, as_json: bool) -> None:
     """Show the progress of node drains until all are done.
 
-    Raises CommandError once a drain is canceled.
+    Parameters
+    ----------
+    settings
+        Redis and cluster.
+    nodes
+        Drained nodes.
+    stop
+        Ends the command when it is set.
+    as_json
+        Print JSON documents, one a line.
+
+    Raises
+    ------
+    CommandError
+        A drain was canceled.
     """
     store = Store(settings.redis, settings.cluster.name)
     last: dict[str, DrainStatus] = {}
@@ -99,8 +126,3 @@ def to_json(status: ClusterStatus | DrainStatus) -> str:
 
 def _matching(rows: Sequence[Row], name: str, names: Callable[[Row], Sequence[str]]) -> tuple[Row, ...]:
     return tuple(row for row in rows if not name or name in names(row))
-
-
-def _unknown(what: str, name: str, names: Iterable[str]) -> NoReturn:
-    listed = ", ".join(sorted(set(names))) or "none"
-    raise CommandError(ExitCode.REFUSED, f"unknown {what} {name}; known are {listed}")

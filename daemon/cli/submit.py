@@ -41,8 +41,8 @@ _PYTHON_SETTINGS = ("spark.pyspark.driver.python", "spark.pyspark.python")
 _PYTHON = "python3"  # Spark's default
 LENT, STRICT = "RECHANNEL_LENT", "RECHANNEL_STRICT"  # as in submit_main, whose package cannot be imported without py4j
 _UNTESTED = (
-    "{master}: Rechannel was tried on standalone clusters only; on this one moves, drains and the release of executors "
-    "are untried (docs/compatibility.md)"
+    "{master}: Rechannel is tested on standalone clusters only; on this one moves, drains and the release of executors "
+    "are not tested (docs/compatibility.md)"
 )
 _PACKAGES = {"site-packages", "dist-packages"}
 
@@ -83,18 +83,16 @@ class SparkSubmitCommand:
 @click.command(
     context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False},
     options_metavar="[--dry-run] [--strict] [--config FILE] [SPARK-SUBMIT OPTIONS]",
-    short_help="Run an unmodified PySpark script with its queries attached.",
 )
 @click.argument("command_line", nargs=-1, type=click.UNPROCESSED, metavar="SCRIPT.py [ARGUMENTS]")
 @exit_code_on_error
 def submit(command_line: tuple[str, ...]) -> None:
-    """Run an unmodified PySpark script by spark-submit, its streaming queries attached to
-    Rechannel.
+    """Run an unmodified PySpark script by spark-submit, its queries attached to Rechannel.
 
-    All options of spark-submit may be given, as --master URL or --conf KEY=VALUE; what follows the script is the
-    script's. --dry-run prints the command and starts nothing. --strict ends the script where a session of it cannot be
-    attached, which runs as without Rechannel otherwise. --config FILE is Rechannel's configuration, by default that of
-    RECHANNEL_CONFIG. Client mode only. Exits as spark-submit does.
+    All options of spark-submit are passed on, such as --master URL or --conf KEY=VALUE; arguments after the script
+    belong to the script. --dry-run prints the command without starting it. --strict ends the script if one of its
+    sessions cannot be attached; without it such a session runs as without Rechannel. --config FILE is Rechannel's
+    configuration, by default that of RECHANNEL_CONFIG. Only client mode is supported. The exit code is spark-submit's.
     """
     arguments = parse(command_line)
     if arguments.config:
@@ -123,7 +121,7 @@ def parse(command_line: Sequence[str]) -> SubmitArguments:
         word = left.pop(0)
         name, equals, value = word.partition("=") if word.startswith("--") else (word, "", "")
         if name in NO_SCRIPT_OPTIONS:
-            raise CommandError(ExitCode.USAGE, f"{name} submits no Python script; call spark-submit itself")
+            raise CommandError(ExitCode.USAGE, f"{name} submits no Python script; use spark-submit")
         if name in SWITCHES or word in _OWN_SWITCHES:
             switches.add(name)
             options += [] if word in _OWN_SWITCHES else [word]
@@ -137,7 +135,7 @@ def parse(command_line: Sequence[str]) -> SubmitArguments:
             options += [word] if equals else [name, value]
             conf |= _spark_setting(name, value)
     if not left:
-        raise CommandError(ExitCode.USAGE, "no script is named; as in `rechannel submit --master URL script.py`")
+        raise CommandError(ExitCode.USAGE, "no script is named; for example `rechannel submit --master URL script.py`")
     properties = values["--properties-file"][-1:]
     return SubmitArguments(
         options=tuple(options),
@@ -163,7 +161,7 @@ def _spark_setting(option: str, value: str) -> dict[str, str]:
 def build_command(arguments: SubmitArguments, environ: Mapping[str, str]) -> SparkSubmitCommand:
     """Return the command to start; CommandError if the script would not be attached."""
     if not arguments.script.endswith(".py"):
-        raise _refusal(f"{arguments.script} is not a Python script (.py); call spark-submit itself")
+        raise _refusal(f"{arguments.script} is not a Python script (.py); use spark-submit")
     if "://" in arguments.script or not Path(arguments.script).is_file():
         raise _refusal(f"{arguments.script} is not a file on this machine; the driver runs here, so copy it")
     home = spark_home(environ)
@@ -171,8 +169,8 @@ def build_command(arguments: SubmitArguments, environ: Mapping[str, str]) -> Spa
     mode = conf.get("spark.submit.deployMode") or environ.get("DEPLOY_MODE", "")
     if mode == "cluster":
         raise _refusal(
-            f"in cluster mode the driver runs elsewhere, where this command has no hand in it: use --deploy-mode "
-            f"client, {_ATTACH_HINT}"
+            "in cluster mode the driver runs on another machine, where this command cannot attach it: use "
+            f"--deploy-mode client, {_ATTACH_HINT}"
         )
     remote = conf.get("spark.remote") or environ.get("SPARK_REMOTE", "")
     if remote or "connect" in (conf.get("spark.api.mode", ""), environ.get("SPARK_API_MODE", "")):
@@ -204,7 +202,7 @@ def spark_home(environ: Mapping[str, str]) -> Path:
     configured = environ.get("SPARK_HOME", "")
     if configured:
         if not (Path(configured) / "bin" / "spark-submit").is_file():
-            raise _refusal(f"SPARK_HOME={configured} holds no bin/spark-submit; set it to a Spark, or unset")
+            raise _refusal(f"SPARK_HOME={configured} has no bin/spark-submit; set it to a Spark, or unset it")
         return Path(configured)
     spec = importlib.util.find_spec("pyspark")
     candidates = [Path(spec.origin).parent] if spec is not None and spec.origin else []
@@ -213,7 +211,7 @@ def spark_home(environ: Mapping[str, str]) -> Path:
     for home in candidates:
         if (home / "bin" / "spark-submit").is_file() and (home / "jars").is_dir():
             return home
-    raise _refusal("no Spark is found: set SPARK_HOME, or install pyspark")
+    raise _refusal("no Spark is installed: set SPARK_HOME, or install pyspark")
 
 
 def _environment(
@@ -221,7 +219,7 @@ def _environment(
 ) -> dict[str, str]:
     variables: dict[str, str] = {}
     if not environ.get("SPARK_HOME"):
-        variables["SPARK_HOME"] = str(home)  # else spark-submit asks a Python that may have another Spark, or none
+        variables["SPARK_HOME"] = str(home)  # otherwise spark-submit uses a Python that may have another Spark, or none
     if arguments.config:
         variables[CONFIG_VARIABLE] = str(Path(arguments.config).resolve())
     if arguments.strict:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 from rich.console import Console
@@ -15,6 +15,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from rechannel.daemon.cli.options import format_time
+from rechannel.daemon.view.figures import batch_times, format_bytes, price_basis
 from rechannel.daemon.view.status import (
     BUSY,
     ApplicationStatus,
@@ -33,7 +34,6 @@ from rechannel.wire.printable import count, partition_name, plain, query_name, s
 _WIDE = 160  # columns when the output is no terminal
 _MOVES_SHOWN = 20
 _QUIET = 5.0  # seconds; a leader reports every second
-_UNITS = (("GB", 1e9), ("MB", 1e6), ("kB", 1e3))
 
 
 def new_console() -> Console:
@@ -41,14 +41,16 @@ def new_console() -> Console:
     return Console(file=sys.stdout, width=None if sys.stdout.isatty() else _WIDE, highlight=False, soft_wrap=False)
 
 
-def new_table(title: str, *columns: tuple[str, str], whole: Collection[str] = ()) -> Table:
-    """Return an empty table of columns, each a name and an alignment.
+def new_table(header: str, whole: Collection[str] = ()) -> Table:
+    """Return an empty table with the columns of ``header``, such as ``node | >cores``.
 
-    Columns in ``whole`` are never wrapped.
+    Columns marked with ``>`` are aligned to the right; those in ``whole`` are never wrapped.
     """
-    table = Table(title=title, title_justify="left", box=None, pad_edge=False, header_style="bold")
-    for name, side in columns:
-        table.add_column(name, justify="right" if side == ">" else "left", overflow="fold", no_wrap=name in whole)
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for column in header.split("|"):
+        name = column.strip().removeprefix(">")
+        justify: Literal["left", "right"] = "right" if ">" in column else "left"
+        table.add_column(name, justify=justify, overflow="fold", no_wrap=name in whole)
     return table
 
 
@@ -66,7 +68,7 @@ def print_status(status: ClusterStatus, now: float, *, verbose: bool = False) ->
     for application in status.applications:
         _print_application(console, application, verbose=verbose)
     if status.rejected_messages:
-        console.print(f"{status.rejected_messages} unreadable messages in Redis were passed over", style="yellow")
+        console.print(f"{status.rejected_messages} unreadable messages in Redis were ignored", style="yellow")
 
 
 def _print_application(console: Console, status: ApplicationStatus, *, verbose: bool) -> None:
@@ -120,19 +122,8 @@ def number(value: float | None, form: str) -> str:
 
 def _executor_table(executors: Sequence[ExecutorStatus]) -> Table:
     table = new_table(
-        "",
-        ("node", "<"),
-        ("executor", "<"),
-        ("cores", ">"),
-        ("partitions", ">"),
-        ("utilization", ">"),
-        ("λ rows/s", ">"),
-        ("μ rows/s", ">"),
-        ("CPU", ">"),
-        ("Python CPU", ">"),
-        ("node CPU", ">"),
-        ("memory", ">"),
-        ("", "<"),
+        "node | executor | >cores | >partitions | >utilization | >λ rows/s | >μ rows/s | >CPU | >Python CPU | >node CPU"
+        " | >memory | "
     )
     for executor in executors:
         utilization = executor.utilization
@@ -162,15 +153,7 @@ def executor_flags(executor: ExecutorStatus) -> str:
 
 def _query_table(status: ApplicationStatus) -> Table:
     age = f", {status.last_heard:.0f} s ago" if status.silent else ""
-    table = new_table(
-        "",
-        ("query", "<"),
-        ("batch", ">"),
-        ("batch time", ">"),
-        ("stage", "<"),
-        ("partitions by executor", "<"),
-        ("", "<"),
-    )
+    table = new_table("query | >batch | >batch time | stage | partitions by executor | ")
     for query in status.queries:
         seconds = "?" if query.batch_seconds is None else f"{query.batch_seconds:.2f} s{age}"
         remark = query.problem or ("" if query.active else "not active")
@@ -192,17 +175,8 @@ def _query_table(status: ApplicationStatus) -> Table:
 def partition_table(partitions: Sequence[PartitionStatus]) -> Table:
     """Return the table of partitions."""
     table = new_table(
-        "",
-        ("partition", "<"),
-        ("executor", "<"),
-        ("CPU", ">"),
-        ("Python CPU", ">"),
-        ("busy s/batch", ">"),
-        ("rows/s", ">"),
-        ("state rows", ">"),
-        ("state", ">"),
-        ("commit", ">"),
-        ("snapshot lag", ">"),
+        "partition | executor | >CPU | >Python CPU | >busy s/batch | >rows/s | >state rows | >state | >commit"
+        " | >snapshot lag"
     )
     for item in partitions:
         table.add_row(
@@ -222,7 +196,7 @@ def partition_table(partitions: Sequence[PartitionStatus]) -> Table:
 
 def moves_table(moves: Sequence[MoveStatus]) -> Table:
     """Return the table of moves in flight."""
-    table = new_table("", ("move", "<"), ("partition", "<"), ("from → to", "<"), ("step", ">"), ("state", "<"))
+    table = new_table("move | partition | from → to | >step | state")
     for move in moves[:_MOVES_SHOWN]:
         missed = f", missed {move.missed_batches}" if move.missed_batches else ""
         table.add_row(
@@ -244,10 +218,8 @@ def print_decision(application: str, decision: Decision, *, verbose: bool = Fals
     console.print(f"[bold]{escape(application)}[/bold] {escape(title)}")
     if decision.executors:
         console.print(_load_table(decision.executors))
-    for query, before in decision.batch_time_before.items():
-        after = decision.batch_time_after.get(query, before)
-        name = escape(query_name(query, decision.names.get(query, "")))
-        console.print(f"critical path of {name}: {before:.2f} → {after:.2f} s per batch, predicted")
+    for name, before, after in batch_times(decision):
+        console.print(f"critical path of {escape(name)}: {before:.2f} → {after:.2f} s per batch, predicted")
     for line in price_lines(decision.price, decision.names) if decision.price is not None else ():
         console.print(escape(line))
     if decision.moves:
@@ -263,7 +235,7 @@ def print_decision(application: str, decision: Decision, *, verbose: bool = Fals
 
 
 def _load_table(loads: Sequence[ExecutorLoad]) -> Table:
-    table = new_table("", ("node", "<"), ("executor", "<"), ("partitions", ">"), ("utilization", ">"))
+    table = new_table("node | executor | >partitions | >utilization")
     for load in loads:
         table.add_row(
             escape(load.node),
@@ -275,7 +247,7 @@ def _load_table(loads: Sequence[ExecutorLoad]) -> Table:
 
 
 def _desired_moves_table(decision: Decision) -> Table:
-    table = new_table("", ("step", ">"), ("partition", "<"), ("from → to", "<"))
+    table = new_table(">step | partition | from → to")
     for move in decision.moves[:_MOVES_SHOWN]:
         unit = partition_name(move.query, move.stage, move.partition, decision.names.get(move.query, ""))
         table.add_row(str(move.step), escape(unit), escape(f"{move.source or '?'} → {move.target}"))
@@ -284,19 +256,13 @@ def _desired_moves_table(decision: Decision) -> Table:
     return table
 
 
-def size(number: float) -> str:
-    """Return a number of bytes in a suitable unit."""
-    unit, factor = next(((unit, factor) for unit, factor in _UNITS if number >= factor), ("bytes", 1.0))
-    return f"{number / factor:,.{0 if factor == 1 else 1}f} {unit}"
-
-
 def price_lines(price: MigrationPrice, names: Mapping[str, str]) -> list[str]:
     """Return the lines on the expected cost of a migration."""
-    basis = f"learned from {count(price.moves, 'move')}" if price.moves else "by the settings, no move was measured yet"
     cost = (
-        f"expected cost: {size(price.bytes)} of state in {count(price.steps, 'step')} "
+        f"expected cost: {format_bytes(price.bytes)} of state in {count(price.steps, 'step')} "
         f"within {price.total:.1f} s; the worst batch {price.pause:.2f} s longer, all batches together "
-        f"{price.seconds:.2f} s; a load takes {price.overhead:.2f} s and {price.load_rate / 1e6:,.0f} MB/s ({basis})"
+        f"{price.seconds:.2f} s; a load takes {price.overhead:.2f} s and {price.load_rate / 1e6:,.0f} MB/s "
+        f"({price_basis(price)})"
     )
     lines = [cost]
     for query, peak in price.peak.items():

@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from rechannel.conf.settings import Settings
-from rechannel.daemon.cli.options import format_time
+from rechannel.daemon.cli.options import format_time, unknown_name
 from rechannel.daemon.cli.tables import (
     controller_line,
     executor_flags,
@@ -27,7 +27,7 @@ from rechannel.daemon.cli.tables import (
 from rechannel.daemon.model.collector import Collector
 from rechannel.daemon.view.status import BUSY, ApplicationStatus, ExecutorStatus, HotStream, PartitionStatus
 from rechannel.daemon.view.status_builder import read_status
-from rechannel.wire.exit_codes import NOBODY_REPORTS, CommandError, ExitCode
+from rechannel.wire.exit_codes import NOBODY_REPORTS
 from rechannel.wire.printable import plain, query_name
 from rechannel.wire.redis.errors import StoreError
 from rechannel.wire.redis.store import Store
@@ -39,7 +39,21 @@ _COLORS = ("cyan", "magenta", "green", "yellow", "blue", "bright_red", "bright_c
 
 
 def run(settings: Settings, stop: threading.Event, *, application: str, every: float, once: bool) -> None:
-    """Draw until ``stop`` is set; without a terminal, or with ``once``, draw once."""
+    """Draw the screen until it is stopped.
+
+    Parameters
+    ----------
+    settings
+        Redis and cluster.
+    stop
+        Ends the command when it is set.
+    application
+        The application to show; "" for all.
+    every
+        Seconds between two drawings.
+    once
+        Draw once, as without a terminal.
+    """
     console = new_console()
     screen = Screen(settings, application)
     if once or not console.is_terminal:
@@ -69,8 +83,7 @@ class Screen:
         status = read_status(self._store, self._settings, now, partitions=True, collector=self._collector)
         names = [row.application for row in status.applications]
         if self._application and not self._reported and self._application not in names:
-            existing = ", ".join(names) or "none"
-            raise CommandError(ExitCode.REFUSED, f"unknown application {self._application}; known are {existing}")
+            raise unknown_name("application", self._application, names)
         self._reported = True  # an application that leaves later may return
         shown = [row for row in status.applications if self._application in ("", row.application)]
         clock = format_time(now, "%H:%M:%S %Z")
@@ -120,15 +133,7 @@ def _executors(
     executors: Sequence[ExecutorStatus], partitions: Sequence[PartitionStatus], colors: Mapping[str, str]
 ) -> Table:
     table = new_table(
-        "",
-        ("node", "<"),
-        ("executor", "<"),
-        ("utilization", "<"),
-        ("CPU", ">"),
-        ("node CPU", ">"),
-        ("speed", ">"),
-        ("partitions", "<"),
-        ("", "<"),
+        "node | executor | utilization | >CPU | >node CPU | >speed | partitions | ",
         whole=("node", "executor", "utilization", "CPU", "node CPU", "speed"),
     )
     most = max((item.busy_seconds or 0.0 for item in partitions), default=0.0)
@@ -164,8 +169,7 @@ def _bar(share: float | None) -> Text:
 
 
 def _streams(streams: Sequence[HotStream]) -> Table:
-    columns = ("hot stream", "<"), ("to", "<"), ("kB/s", ">"), ("", "<")
-    table = new_table("", *columns, whole=("hot stream", "to", "kB/s"))
+    table = new_table("hot stream | to | >kB/s | ", whole=("hot stream", "to", "kB/s"))
     for stream in streams:
         place = "local" if stream.local else "remote"
         rate = f"{stream.bytes_per_second / 1e3:,.1f}"

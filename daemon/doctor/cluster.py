@@ -55,7 +55,7 @@ def check_controller(state: ControllerState | None) -> Finding:
     """Check that a controller leads."""
     if state is None:
         cure = "start `rechannel controller`; if it runs, see its log"
-        return failed("controller", "no controller leads: nothing is decided, and orders stay unanswered", cure)
+        return failed("controller", "no controller leads: nothing is decided, and orders are not answered", cure)
     held = ", paused" if state.paused else ""
     return ok("controller", f"{state.leader} leads in epoch {state.epoch}, mode {state.mode}{held}")
 
@@ -70,7 +70,7 @@ def check_memory(info: Mapping[str, Any], applications: Sequence[ApplicationFact
     if not limit:
         return ok("redis-memory", f"{size}; maxmemory is not set")
     if limit < need:
-        sentence = f"maxmemory is {capacity.format_mib(limit)}, but {size}: when full, Redis refuses what is measured"
+        sentence = f"maxmemory is {capacity.format_mib(limit)}, but {size}: when full, Redis refuses measurements"
         return warning("redis-memory", sentence, f"in redis.conf: maxmemory {math.ceil(need / 2**20)}mb, or more")
     return ok("redis-memory", f"{size}, and maxmemory is {capacity.format_mib(limit)}")
 
@@ -114,7 +114,7 @@ def _check_agent(host: str, node: NodeFacts, stale: float) -> Finding | None:
     window = node.window
     if window is None:
         cure = "start `rechannel agent` there as Spark's user; if it runs, set agent.node to the host Spark shows"
-        return failed("agents", f"no agent was heard of, and it has {len(node.executors)} executors", cure, host)
+        return failed("agents", f"no agent reports for it, but it has {len(node.executors)} executors", cure, host)
     if node.age > stale:
         sentence = f"the agent's last window is {node.age:.0f} s old; older than {stale:.0f} s is not used"
         return failed("agents", sentence, "see the agent's log there, and whether it reaches Redis", host)
@@ -123,7 +123,7 @@ def _check_agent(host: str, node: NodeFacts, stale: float) -> Finding | None:
         return warning("agents", sentence, "run it as Spark's user, in the same PID namespace", host)
     if window.complete < _COMPLETE:
         sentence = f"the agent took only {window.complete:.0%} of its samples"
-        return warning("agents", sentence, "the node is overloaded: raise agent.sample, or see what is", host)
+        return warning("agents", sentence, "the node is overloaded: raise agent.sample, or reduce the load", host)
     return None
 
 
@@ -135,13 +135,13 @@ def _check_unexpected_agents(nodes: Mapping[str, NodeFacts], stale: float) -> li
         if node.window is None or node.age > stale:
             continue
         if node.several:
-            sentence = "more than one agent reports for it, and their figures mix"
+            sentence = "more than one agent reports for it, and their figures are mixed up"
             cure = "stop all but one; if they run on several machines, give each its own agent.node"
             findings.append(warning("agents", sentence, cure, host))
         if hosts and not node.executors and not node.window.executors:
             names = ", ".join(hosts[:_LISTED]) + (", …" if len(hosts) > _LISTED else "")
             sentence = f"an agent reports for it, but no application has executors there, only on {names}"
-            cure = "if executors run on that machine, set agent.node to the host Spark shows for them; else it is idle"
+            cure = "if executors run on that machine, set agent.node to the host that Spark shows; else it is idle"
             findings.append(warning("agents", sentence, cure, host))
     return findings
 
@@ -158,7 +158,7 @@ def check_links(applications: Sequence[ApplicationFacts]) -> list[Finding]:
 def _check_link(application: ApplicationFacts) -> list[Finding]:
     name, report = application.application, application.report
     if report is None and application.unreadable:
-        cure = "use one release of Rechannel everywhere; if it is one, somebody else writes to that key"
+        cure = "use one release of Rechannel everywhere; if you do, another program writes to that key"
         return [failed("links", "its report cannot be read: of another schema, or malformed", cure, name)]
     if report is None:
         cure = "if it still runs, see its driver's log (rechannel submit, rechannel.attach)"
@@ -166,11 +166,11 @@ def _check_link(application: ApplicationFacts) -> list[Finding]:
     findings = []
     release = report.environment.get("rechannel", "")
     if release != __version__:
-        origin = f"of release {release}" if release else "of an older release, which does not tell its Spark's settings"
+        origin = f"of release {release}" if release else "of an older release, which reports no settings of Spark"
         sentence = f"its link is {origin}, this is {__version__}"
         findings.append(warning("links", sentence, "use one release everywhere", name))
     if refusal := versions.refusal(report.spark_version):
-        findings.append(warning("links", refusal, "see docs/compatibility.md for what each version has", name))
+        findings.append(warning("links", refusal, "see docs/compatibility.md for the features of each version", name))
     if report.rejected_messages:
         sentence = f"its link refused {report.rejected_messages} messages: malformed, unsigned, or of another key"
         cure = "compare the controllers' key with its signing.public_key_file (`rechannel config check`)"
@@ -205,10 +205,10 @@ def check_settings(settings: Mapping[str, str], subject: str) -> list[Finding]:
     findings = []
     for finding in _examine(settings):
         sentence, cure = _split_cure(finding.sentence)
-        report = failed if finding.code == "local-master" else warning
+        report = failed if finding.code == compatibility.LOCAL_MASTER else warning
         findings.append(report("spark-settings", sentence, cure or "see docs/compatibility.md", subject))
     return [
-        *(findings or [ok("spark-settings", "no setting stands in the way", subject)]),
+        *(findings or [ok("spark-settings", "no setting restricts Rechannel", subject)]),
         _check_shuffle(settings, subject),
         _check_cores(settings.get("spark.task.cpus", "1"), subject),
         _check_scheduler(settings.get("spark.scheduler.mode", ""), subject),
@@ -219,7 +219,7 @@ def _check_shuffle(settings: Mapping[str, str], subject: str) -> Finding:
     advice = compatibility.advice(lambda key, default: settings.get(key, default))
     if not advice:
         threshold = settings.get(compatibility.BYPASS, "200")
-        reason = "no shuffle takes the writer that may lose rows (SPARK-37473)"
+        reason = "no shuffle uses the writer that may lose rows (SPARK-37473)"
         return ok("spark-shuffle", f"{compatibility.BYPASS} is {threshold}: {reason}", subject)
     sentence, cure = _split_cure(advice[0].sentence)
     return warning("spark-shuffle", sentence, cure, subject)
@@ -238,9 +238,9 @@ def _check_cores(cores: str, subject: str) -> Finding:
 
 def _check_scheduler(mode: str, subject: str) -> Finding:
     if mode.strip().upper() in ("", "FIFO", "FAIR"):
-        sentence = f"spark.scheduler.mode={mode or 'FIFO'} orders jobs, not their places: nothing to do"
+        sentence = f"spark.scheduler.mode={mode or 'FIFO'} orders jobs, and has no effect on placement"
         return ok("spark-scheduler", sentence, subject)
-    sentence = f"spark.scheduler.mode={mode} is none of Spark's: the application does not start with it"
+    sentence = f"spark.scheduler.mode={mode} does not exist in Spark: the application does not start"
     return warning("spark-scheduler", sentence, "set it to FIFO or FAIR", subject)
 
 
@@ -258,7 +258,7 @@ def _check_locality(report: LinkReport, application: ApplicationFacts) -> Findin
             f"{report.drifted_partitions} partitions drifted: a task that waits behind others goes to any idle executor"
         )
         if longest > compatibility.LONG_WAIT:
-            cure = "a wait that long would hold whole batches up, so some drift stays; shorten the stages if it matters"
+            cure = "a longer wait would delay whole batches, so some drift stays; shorten the stages if it matters"
             return ok("spark-locality", f"{sentence}; {cure}", name)
         # Within the limits that `check_settings` accepts.
         better = min(max(2 * longest, _DEFAULT_WAIT), compatibility.LONG_WAIT)
@@ -266,7 +266,7 @@ def _check_locality(report: LinkReport, application: ApplicationFacts) -> Findin
     if wait > _DEFAULT_WAIT and wait > _BUSY_WAIT * longest:
         sentence = (
             f"spark.locality.wait={value} is {wait / max(longest, 0.001):.0f} times the longest stage ({longest:.1f} s)"
-            ": one busy executor holds a whole batch up for that long"
+            ": one busy executor delays a whole batch for that long"
         )
         return warning("spark-locality", sentence, "set spark.locality.wait to 3s, the default", name)
     return ok(

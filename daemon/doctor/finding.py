@@ -1,4 +1,4 @@
-"""Results of checks, and the catalog of all checks."""
+"""Results of checks; docs/doctor.md has a section for each check."""
 
 from __future__ import annotations
 
@@ -7,33 +7,6 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from rechannel.wire.exit_codes import ExitCode
-
-#: check -> its subject; docs/doctor.md has a section for each
-CATALOG = {
-    "python": "the Python that runs this",
-    "packages": "the packages it needs, in versions that fit",
-    "java": "a Java that the Spark installed here can run on",
-    "configuration": "values, policies' parameters, and the files that are named",
-    "signing-keys": "the key pair: there, matching, closed to others",
-    "times": "time limits against each other",
-    "redis": "Redis can be reached, lets us in, and is quick enough",
-    "redis-version": "Redis 7.0 or newer, or Valkey",
-    "redis-role": "it takes writes",
-    "redis-eviction": "it evicts nothing",
-    "redis-memory": "it has room",
-    "redis-persistence": "it keeps drains, pauses and history across a restart",
-    "redis-rights": "what the Redis user of this configuration may do",
-    "clock": "this machine's clock against Redis'",
-    "clock-parts": "the clocks of agents, links and controllers against Redis'",
-    "controller": "a controller leads",
-    "agents": "an agent on every node with executors, its windows fresh",
-    "links": "every application's link: heard, of our release, without problems",
-    "spark-settings": "settings of an application that change what Rechannel can do",
-    "spark-shuffle": "rows that Spark itself may lose when executors are ended by others",
-    "spark-locality": "spark.locality.wait against the length of the stages",
-    "spark-cores": "spark.task.cpus: how many tasks an executor runs at a time",
-    "spark-scheduler": "spark.scheduler.mode",
-}
 
 
 class Severity(StrEnum):
@@ -61,12 +34,20 @@ def ok(check: str, sentence: str, subject: str = "") -> Finding:
 
 
 def warning(check: str, sentence: str, cure: str, subject: str = "") -> Finding:
-    """Return a finding of a problem that does not keep Rechannel from working."""
+    """Return a finding of a problem with which Rechannel still works.
+
+    Parameters
+    ----------
+    check, subject
+        Name of the check, and what it checked; "" if there is only one.
+    sentence, cure
+        The problem, and what to do about it.
+    """
     return Finding(check, Severity.WARNING, sentence, cure, subject)
 
 
 def failed(check: str, sentence: str, cure: str, subject: str = "") -> Finding:
-    """Return a finding of a problem that keeps Rechannel from working."""
+    """Return a finding of a problem with which Rechannel does not work; as `warning`."""
     return Finding(check, Severity.FAILED, sentence, cure, subject)
 
 

@@ -34,7 +34,7 @@ _CURES = (
     ("RECHANNEL_", "unset that variable, or write its name as `rechannel config show` has it"),
     ("", "change that setting, or its file"),
 )
-_TIME = "let a time service (chrony, systemd-timesyncd) set the clock of that machine"
+_TIME = "run a time service (chrony, systemd-timesyncd) on that machine"
 
 
 @dataclass(frozen=True)
@@ -105,7 +105,7 @@ def _check_packages(facts: HostFacts) -> list[Finding]:
             findings.append(report("packages", f"{name} is not installed{where}", cure, name))
         elif parse_version(version) < parse_version(low) or (high and parse_version(version) >= parse_version(high)):
             findings.append(report("packages", f"{name} {version} does not fit: {rule} is needed", cure, name))
-    return findings or [ok("packages", f"all {len(facts.requirements)} packages are here, in versions that fit")]
+    return findings or [ok("packages", f"all {len(facts.requirements)} packages are installed in versions that fit")]
 
 
 def parse_requirement(text: str) -> tuple[str, str, str]:
@@ -132,7 +132,7 @@ def _check_java(facts: HostFacts) -> Finding:
     if spark and spark < before and major > newest:
         sentence = f"Java {facts.java} is newer than {spark_name} was made for"
         return warning("java", sentence, f"use Java {least} or {newest}")
-    return ok("java", f"Java {facts.java} will do for {spark_name}")
+    return ok("java", f"Java {facts.java} fits {spark_name}")
 
 
 def check_configuration(loaded: LoadResult, mistakes: Sequence[str], notes: Sequence[str]) -> list[Finding]:
@@ -159,7 +159,7 @@ def _check_source(loaded: LoadResult) -> Finding:
     if loaded.path is None and not loaded.origins:
         cure = f"name a file: `export {CONFIG_VARIABLE}=FILE`; `rechannel config init` writes one"
         return warning("configuration", source, cure)
-    return ok("configuration", f"{source}; all values and the files they name can be used")
+    return ok("configuration", f"{source}; all values and the files that they name are valid")
 
 
 def _check_keys(settings: Settings) -> Finding:
@@ -170,7 +170,7 @@ def _check_keys(settings: Settings) -> Finding:
         return ok(check, f"the role {role} needs none")
     pair = "make a pair with `rechannel config keys DIR`, and name its"
     if role is Role.CONTROLLER and not private:
-        sentence = "signing.private_key_file is not set: no controller starts without"
+        sentence = "signing.private_key_file is not set, which every controller needs"
         return failed(check, sentence, f"{pair} signing.key there")
     if not private and not public:
         sentence = "neither signing.private_key_file nor signing.public_key_file is set"
@@ -197,7 +197,7 @@ def check_times(settings: Settings) -> list[Finding]:
     if controller.placement_ttl <= takeover:
         sentence = (
             f"controller.placement_ttl ({controller.placement_ttl:g} s) is over before a stand-by takes over "
-            f"({takeover:g} s): a running migration stands still then"
+            f"({takeover:g} s): a running migration stops meanwhile"
         )
         findings.append(warning("times", sentence, f"raise controller.placement_ttl above {takeover:g}"))
     measured = settings.agent.window * rules.windows
@@ -205,14 +205,16 @@ def check_times(settings: Settings) -> list[Finding]:
         sentence = f"reschedule.timeout ({rules.timeout:g} s) is shorter than what a decision averages ({measured:g} s)"
         findings.append(warning("times", sentence, f"raise reschedule.timeout to {measured:g} or more"))
     if settings.link.report * 3 > keys.REPORT.ttl:
-        sentence = (
-            f"link.report ({settings.link.report:g} s): a report lasts {keys.REPORT.ttl} s, so one late is missed"
-        )
+        period = f"link.report ({settings.link.report:g} s)"
+        sentence = f"{period}: a report expires after {keys.REPORT.ttl} s, so a single late one leaves a gap"
         findings.append(warning("times", sentence, f"lower link.report to {keys.REPORT.ttl // 3}"))
     call = lease_timing.longest_call(settings.redis.timeout, sentinels=settings.redis.url.startswith(SENTINEL_SCHEME))
     spare = controller.lease - lease_timing.least_lease(controller.observe, call)
     return findings or [
-        ok("times", f"they fit; the lease of {controller.lease:g} s is {max(spare, 0):.1f} s over the least")
+        ok(
+            "times",
+            f"they are consistent; the lease of {controller.lease:g} s is {max(spare, 0):.1f} s longer than needed",
+        )
     ]
 
 
@@ -223,7 +225,7 @@ def check_redis(server: RedisFacts, timeout: float) -> list[Finding]:
     name = "Valkey" if info.get("valkey_version") else "Redis"
     if server.seconds > _SLOW * timeout:
         sentence = f"a call took {server.seconds:.2f} s of the {timeout:g} s of redis.timeout"
-        speed = warning("redis", sentence, "see to the network and to slow commands, or raise redis.timeout")
+        speed = warning("redis", sentence, "check the network and slow commands, or raise redis.timeout")
     else:
         speed = ok("redis", f"{name} answers in {server.seconds * 1000:.1f} ms")
     old = parse_version(str(info.get("redis_version", "0")))[:2] < (7, 0)
@@ -247,7 +249,7 @@ def _check_eviction(info: Mapping[str, Any]) -> Finding:
     policy, limit, evicted = info.get("maxmemory_policy", ""), _number(info, "maxmemory"), _number(info, "evicted_keys")
     cure = "in redis.conf: maxmemory-policy noeviction"
     if policy != "noeviction" and (limit or evicted):
-        lost = f", and {evicted:.0f} are gone already" if evicted else ""
+        lost = f", and has dropped {evicted:.0f} already" if evicted else ""
         return failed(
             "redis-eviction", f"maxmemory-policy is {policy}: when full, Redis drops keys such as the lease{lost}", cure
         )
@@ -274,11 +276,9 @@ def _check_persistence(info: Mapping[str, Any]) -> Finding:
     if _number(info, "aof_enabled"):
         return ok(check, "every write goes to an append-only file")
     if _number(info, "rdb_saves"):
-        return ok(check, "Redis saves snapshots; what came after the last is lost when it crashes")
+        return ok(check, "Redis saves snapshots; a crash loses the writes after the last one")
     cure = "in redis.conf: appendonly yes, or save 60 1"
-    return warning(
-        check, "Redis has saved nothing since it started: a restart forgets drains, pauses and history", cure
-    )
+    return warning(check, "Redis has saved nothing since it started: a restart loses drains, pauses and history", cure)
 
 
 def check_clock(server: RedisFacts) -> Finding:
@@ -311,7 +311,7 @@ def check_permissions(facts: RedisPermissions) -> Finding:
     check, user, allowed = "redis-rights", f"the user {facts.user}", facts.allowed
     cure = "make a user of its role with `rechannel acl add-role ROLE`, and set redis.username and redis.password_file"
     if facts.administrator:
-        return warning(check, f"{user} may do everything, as CONFIG", cure)
+        return warning(check, f"{user} has all rights, such as CONFIG", cure)
     needed = {role: permissions_of(role) for role in Role}
     role = facts.role or next((role for role in Role if needed[role] == allowed), None)
     if role is None:  # the largest role within the permissions

@@ -30,10 +30,6 @@ class JobMonitor:
         job = self.jobs[name] = Job(name, every, work, self._clock)
         return job
 
-    def expect(self, name: str, every: float) -> None:
-        """Note that a job is run every so many seconds from now on."""
-        self.jobs[name].expect(every)
-
     def read(self) -> tuple[JobStatus, ...]:
         """Return the records of all jobs, in the order of their creation."""
         return tuple(job.status for job in self.jobs.values())

@@ -97,6 +97,15 @@ class Job:
 
     It has one writer, the thread that runs it; ``status`` is frozen and replaced as a whole, so readers take no lock.
 
+    Parameters
+    ----------
+    name, work
+        Name and work of the job; a text that the work returns describes the run.
+    every
+        Interval in seconds.
+    clock
+        Clocks of the process.
+
     Attributes
     ----------
     sentence

@@ -33,7 +33,19 @@ def patience(settings: Settings) -> float:
 
 
 class Watchdog:
-    """Reports of a controller to the service manager."""
+    """Reports of a controller to the service manager.
+
+    Parameters
+    ----------
+    notifier
+        Connection to the service manager.
+    settings
+        Timeouts and intervals of the controller.
+    monitor
+        The controller's jobs.
+    clock
+        Clocks of the process.
+    """
 
     def __init__(self, notifier: Notifier, settings: Settings, monitor: JobMonitor, clock: Clock) -> None:
         self.patience = patience(settings)
@@ -49,7 +61,7 @@ class Watchdog:
         """Tell the service manager which intervals this controller needs."""
         self.notifier.extend_timeout(max(_STARTS, self.patience))
         self.notifier.request_watchdog(self.patience)
-        self.notifier.status("asks Redis")
+        self.notifier.status("connects to Redis")
 
     def send_heartbeat(self) -> None:
         """Send what is due: readiness, status, and a heartbeat if all supervised jobs returned."""

@@ -8,13 +8,11 @@ connections. A connection without a complete request is closed after seconds, an
 from __future__ import annotations
 
 import asyncio
-import importlib.util
 import ipaddress
 import logging
 import socket
 import threading
-from collections.abc import Awaitable, Callable
-from typing import Any
+from collections.abc import Awaitable, Callable, Sequence
 
 import structlog
 import uvicorn
@@ -47,7 +45,6 @@ _ENCODINGS = 8  # of the metrics that are cached; clients may ask for any versio
 _HEADERS = 16_384  # bytes
 _JOIN = 5.0  # seconds in which the server ends
 _METHODS = ("GET", "HEAD")
-_WEB = "rechannel.daemon.web"
 
 SECURITY_HEADERS = {
     "content-security-policy": "default-src 'none'; frame-ancestors 'none'; base-uri 'none'; form-action 'none'",
@@ -62,11 +59,28 @@ SECURITY_HEADERS = {
 class HttpFrontend:
     """The HTTP side of a controller: records of its jobs, its views, and the server.
 
-    Takes its port at once and answers after `start`. Raises SettingsError where the port cannot be opened.
+    Takes its port at once and answers after `start`. Raises SettingsError if the port cannot be opened.
+
+    Parameters
+    ----------
+    controller, store
+        What is shown, and the Redis that it is read from.
+    monitor, counters
+        Records of the controller's jobs, and counts of its events.
+    clock
+        Clocks of the process.
+    pages
+        Makes the routes of further pages, given a function that returns the newest view. None for no page.
     """
 
     def __init__(
-        self, controller: Controller, store: Store, monitor: JobMonitor, counters: Counters, clock: Clock
+        self,
+        controller: Controller,
+        store: Store,
+        monitor: JobMonitor,
+        counters: Counters,
+        clock: Clock,
+        pages: Callable[[Callable[[], ControllerView]], Sequence[BaseRoute]] | None = None,
     ) -> None:
         settings = controller.settings
         self._monitor = monitor
@@ -82,14 +96,9 @@ class HttpFrontend:
                 metrics,
                 silence=settings.controller.lease,
                 local=local,
-                routes=web_routes(latest),
+                routes=pages(latest) if pages is not None else (),
             ),
         )
-
-    @property
-    def address(self) -> str:
-        """The address of the server."""
-        return self._server.address
 
     def publish(self) -> str:
         """Make a new view: the job ``view``."""
@@ -138,7 +147,7 @@ def build_app(
     *,
     silence: float,
     local: bool = True,
-    routes: list[BaseRoute] | None = None,
+    routes: Sequence[BaseRoute] = (),
 ) -> Starlette:
     """Build the ASGI application.
 
@@ -154,7 +163,7 @@ def build_app(
         The server listens on loopback alone. A request for another host is then refused, as it comes from a page that
         tricked a browser.
     routes
-        Routes of the web view.
+        Routes of further pages.
     """
 
     def scrape(request: Request) -> Response:
@@ -180,20 +189,12 @@ def build_app(
         Route("/readyz", readyz, name="readyz"),
     ]
     app = Starlette(
-        routes=[*own, *(routes or [])],
+        routes=[*own, *routes],
         middleware=[Middleware(_RequestGuard, local=local)],
         exception_handlers={HTTPException: _http_error, Exception: _server_error},
     )
     app.router.redirect_slashes = False
     return app
-
-
-def web_routes(latest: Callable[[], ControllerView]) -> list[BaseRoute]:
-    """Return the routes of the web view, none where it is not installed."""
-    if importlib.util.find_spec(_WEB) is None:
-        return []
-    web: Any = importlib.import_module(_WEB)
-    return list(web.routes(latest)) if hasattr(web, "routes") else []
 
 
 def _health(problem: str, sentence: str, **more: object) -> Response:

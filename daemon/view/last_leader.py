@@ -27,6 +27,6 @@ def last_leadership(store: Store) -> Leadership | None:
 
 
 def leading(store: Store, now: float) -> Leadership | None:
-    """Return the state of the leader, None where nobody leads."""
+    """Return the state of the leader, None if no controller leads."""
     last = last_leadership(store)
     return last if last is not None and last.expires > now else None

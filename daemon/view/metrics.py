@@ -11,7 +11,6 @@ import platform
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
-from enum import StrEnum
 
 from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
@@ -25,7 +24,7 @@ from rechannel.wire.codes import Mode, MoveReason, MoveState, OutcomeVerdict
 from rechannel.wire.exit_codes import ExitCode
 from rechannel.wire.metric_table import MetricDefinition, MetricSamples
 
-_MOST_SERIES = 1000  # of one kind of counter; the rest is counted as "other"
+_MOST_SERIES = 1000  # of one counter; the rest is counted as "other"
 _APPLICATION = ("application",)
 _EXECUTOR = ("application", "node", "executor")
 _QUERY = ("application", "query", "name")
@@ -179,6 +178,7 @@ SNAPSHOT_LAG = MetricDefinition(
 )
 
 TABLE = tuple(value for value in list(globals().values()) if isinstance(value, MetricDefinition))
+COUNTED = (DECISIONS, MOVES, MIGRATIONS, REQUESTS)  # events of this controller, which `Counters` counts
 
 # Counters that alerts watch are 0 before the first event: Prometheus sees no increase in a series that begins at 15.
 _SETTLED: dict[MoveState, tuple[MoveReason, ...]] = {
@@ -197,44 +197,27 @@ _SETTLED: dict[MoveState, tuple[MoveReason, ...]] = {
 }
 
 
-class CounterKind(StrEnum):
-    """Kinds of counted events, each with its labels."""
-
-    DECISIONS = "decisions"  # outcome, reason, trigger
-    MOVES = "moves"  # state, reason
-    MIGRATIONS = "migrations"  # verdict
-    REQUESTS = "requests"  # verb, outcome
-
-
-_COUNTED = {
-    CounterKind.DECISIONS: DECISIONS,
-    CounterKind.MOVES: MOVES,
-    CounterKind.MIGRATIONS: MIGRATIONS,
-    CounterKind.REQUESTS: REQUESTS,
-}
-
-
 class Counters:
     """Events that one controller counted since its start, from any thread."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._counts: dict[CounterKind, Counter[tuple[str, ...]]] = {kind: Counter() for kind in CounterKind}
+        self._counts: dict[MetricDefinition, Counter[tuple[str, ...]]] = {metric: Counter() for metric in COUNTED}
 
     def count_answer(self, verb: str, code: int) -> None:
         """Count an answer to a request; ``code`` is its exit code."""
-        self.add(CounterKind.REQUESTS, verb, ExitCode(code).name.lower().replace("_", "-"))
+        self.add(REQUESTS, verb, ExitCode(code).name.lower().replace("_", "-"))
 
-    def add(self, kind: CounterKind, *labels: str) -> None:
-        """Count one event."""
+    def add(self, metric: MetricDefinition, *labels: str) -> None:
+        """Count one event of a metric in `COUNTED`."""
         with self._lock:
-            counts = self._counts[kind]
+            counts = self._counts[metric]
             counts[labels if labels in counts or len(counts) < _MOST_SERIES else ("other",) * len(labels)] += 1
 
-    def read(self, kind: CounterKind) -> dict[tuple[str, ...], int]:
+    def read(self, metric: MetricDefinition) -> dict[tuple[str, ...], int]:
         """Return the number of events by labels."""
         with self._lock:
-            return dict(self._counts[kind])
+            return dict(self._counts[metric])
 
 
 class ControllerMetrics(Collector):
@@ -258,8 +241,8 @@ class ControllerMetrics(Collector):
                 samples.set(MOVES, 0, state, reason)
         for verdict in OutcomeVerdict:
             samples.set(MIGRATIONS, 0, verdict)
-        for kind, metric in _COUNTED.items():
-            for labels, count in self._counters.read(kind).items():
+        for metric in COUNTED:
+            for labels, count in self._counters.read(metric).items():
                 samples.set(metric, count, *labels)
         for node in view.nodes:
             samples.set(WINDOW_AGE, node.window_age, node.node)

@@ -18,7 +18,7 @@ from rechannel.daemon.jobs.clock import COMPLAIN_EVERY, Clock, DutyCycle, RateLi
 from rechannel.daemon.jobs.health import JobMonitor
 from rechannel.daemon.model.application_messages import ApplicationMessages
 from rechannel.daemon.model.collector import read_new_entries
-from rechannel.daemon.view.metrics import CounterKind, Counters
+from rechannel.daemon.view.metrics import DECISIONS, MIGRATIONS, MOVES, Counters
 from rechannel.daemon.view.status import (
     ApplicationStatus,
     ClusterStatus,
@@ -67,12 +67,12 @@ class EventReader:
                 body = envelope.body
                 self._decisions.append((envelope.application, body))
                 if envelope.sender == snapshot.name:
-                    self._counters.add(CounterKind.DECISIONS, body.outcome, body.reason, body.trigger)
+                    self._counters.add(DECISIONS, body.outcome, body.reason, body.trigger)
         for envelope in self._new(keys.OUTCOMES, "", _OUTCOMES):
             if isinstance(envelope.body, MigrationOutcome):
                 self._outcomes.append(envelope.body)
                 if envelope.sender == snapshot.name:
-                    self._counters.add(CounterKind.MIGRATIONS, envelope.body.verdict)
+                    self._counters.add(MIGRATIONS, envelope.body.verdict)
         applications = {item.application for item in snapshot.applications}
         for name in applications:
             self._read_journal(name, leading=snapshot.role is Role.LEADING)
@@ -95,7 +95,7 @@ class EventReader:
             if not leading or not isinstance(line, MoveTransition) or envelope.time < self._start:
                 continue
             if line.after not in UNSETTLED:
-                self._counters.add(CounterKind.MOVES, line.after, line.reason)
+                self._counters.add(MOVES, line.after, line.reason)
 
     def _new(self, rule: KeyRule, name: str, first: int) -> list[Envelope]:
         after = self._after.get((rule, name), "")
@@ -109,7 +109,7 @@ class Publisher:
     Parameters
     ----------
     snapshot
-        Returns a copy of what the controller knows; may raise StoreError.
+        Returns a copy of the controller's state; may raise StoreError.
     store, settings
         Redis, and the settings in force; `settings` may be replaced at any time.
     monitor
@@ -162,7 +162,7 @@ class Publisher:
             self._view = self._without_redis(str(error))
             raise
         self._not_before = began + work.rest
-        self._monitor.expect("view", max(VIEW_EVERY, work.rest))
+        self._monitor.jobs["view"].expect(max(VIEW_EVERY, work.rest))
         self._view = dataclasses.replace(view, jobs=self._monitor.read())
         return f"{len(view.applications)} applications shown"
 

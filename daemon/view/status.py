@@ -203,7 +203,7 @@ class ApplicationStatus:
 
     ``last_heard``: age of the last report. ``silent``: the report is so old that the driver may have ended; all figures
     are then of that time. ``shuffles_seen``: share of the last shuffle outputs that agents reported. ``streams``:
-    number of streams by class. ``hot_streams``: largest first, at most ten. ``partitions``: only where asked for.
+    number of streams by class. ``hot_streams``: largest first, at most ten. ``partitions``: only on request.
     ``moves``: those in flight. ``settled_moves``: number of the others in the report. ``problems``: complaints of the
     link.
     """
@@ -273,7 +273,7 @@ class ScheduledPlanStatus:
 
 @dataclass(frozen=True, kw_only=True)
 class ClusterStatus:
-    """The status of a cluster at ``at``; ``controller`` is None where nobody leads."""
+    """The status of a cluster at ``at``; ``controller`` is None if no controller leads."""
 
     at: float = 0.0
     controller: LeaderStatus | None = None

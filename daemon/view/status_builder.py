@@ -84,7 +84,16 @@ def read_status(
 ) -> ClusterStatus:
     """Read all messages and build the status.
 
-    A ``collector`` kept between two calls reads only new messages.
+    Parameters
+    ----------
+    store, settings
+        Redis, and the settings in force.
+    now
+        Time of the status, in seconds since the epoch.
+    partitions
+        Whether to add the status of each partition.
+    collector
+        Collector of earlier calls, which reads only new messages; None for a new one.
     """
     collector = collector or Collector(store, settings, lambda: now)
     gathered = [collector.gather(name) for name in collector.refresh()]
@@ -95,7 +104,7 @@ def read_status(
 def build_status(
     messages: ClusterMessages, settings: Settings, now: float, *, partitions: bool = False
 ) -> ClusterStatus:
-    """Build the status of a cluster; ``partitions``: with the status of each partition."""
+    """Build the status of a cluster; the parameters are those of `application_status`."""
     # A node has one drain; the last one counts, as for the links.
     drains = {drain.node: drain for drain in messages.drains}
     reports = [item.report for item in messages.applications]
@@ -117,6 +126,19 @@ def application_status(
     """Build the status of one application.
 
     The figures of a silent driver are those of its last report, and no other cause is named for its silence.
+
+    Parameters
+    ----------
+    item
+        Messages of the application.
+    messages
+        Messages of the whole cluster.
+    settings
+        The settings in force.
+    now
+        Time of the status, in seconds since the epoch.
+    partitions
+        Whether to add the status of each partition.
     """
     report = item.report
     silent = driver_silence(item.reported_at, settings, now)
@@ -206,31 +228,14 @@ def scheduled_plan_status(plan: ScheduledPlan, settings: Settings, now: float) -
 def _leader(leader: Leadership | None, now: float) -> LeaderStatus | None:
     if leader is None:
         return None
-    state = leader.state
-    return LeaderStatus(
-        leader=state.leader,
-        since=state.since,
-        epoch=state.epoch,
-        paused=state.paused,
-        mode=state.mode,
-        next_decision=state.next_decision,
-        last_sentence=state.last_sentence,
-        applications=state.applications,
-        last_heard=max(0.0, now - leader.sent),
-    )
+    status = msgspec.convert(leader.state, LeaderStatus, from_attributes=True)
+    return replace(status, last_heard=max(0.0, now - leader.sent))
 
 
 def _readiness(ready: NotReady | Snapshot, controller: str) -> ReadinessStatus:
     if isinstance(ready, NotReady):
-        return ReadinessStatus(
-            ready=False,
-            code=ready.code,
-            sentence=ready.sentence,
-            transient=ready.transient,
-            ready_in=ready.ready_in,
-            controller=controller,
-        )
-    return ReadinessStatus(ready=True, code="ready", sentence="ready", controller=controller)
+        return ReadinessStatus(False, ready.code, ready.sentence, ready.transient, ready.ready_in, controller)
+    return ReadinessStatus(True, "ready", "ready", controller=controller)
 
 
 def _forecast(forecast: StageForecast, settings: Settings) -> ForecastStatus:

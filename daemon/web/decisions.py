@@ -5,15 +5,17 @@ from __future__ import annotations
 import hashlib
 from collections import Counter
 from collections.abc import Sequence
+from itertools import islice
 from typing import Any
 
 from rechannel.daemon.control.migrations import MigrationStatus
+from rechannel.daemon.view.figures import batch_times, price_basis
 from rechannel.daemon.view.status import BUSY, ApplicationStatus, ControllerView, DecisionView, DrainStatus
 from rechannel.daemon.web import limits
 from rechannel.daemon.web.limits import clip_name, clip_sentence, cut
 from rechannel.daemon.web.placement import unit_name
-from rechannel.wire.messages import Decision, ExecutorLoad, MigrationPrice
-from rechannel.wire.printable import count, query_name
+from rechannel.wire.messages import ExecutorLoad, MigrationPrice
+from rechannel.wire.printable import count
 
 Row = dict[str, Any]
 
@@ -125,7 +127,10 @@ def _decision(view: DecisionView) -> Row:
         "undoes": clip_name(decision.rollback_of),
         "gain": decision.gain,
         "cost": decision.cost,
-        "batches": _batches(decision),
+        "batches": [
+            {"query": clip_name(name), "before": before, "after": after}
+            for name, before, after in islice(batch_times(decision), limits.QUERIES)
+        ],
         "price": _price(decision.price),
         "moves": f"{count(len(decision.moves), 'move')} in {count(steps, 'step')}" if steps else "",
         "executors": [_load(load) for load in loads],
@@ -154,22 +159,11 @@ def _load(load: ExecutorLoad) -> Row:
     }
 
 
-def _batches(decision: Decision) -> list[Row]:
-    rows = []
-    for query, before in list(decision.batch_time_before.items())[: limits.QUERIES]:
-        after = decision.batch_time_after.get(query, before)
-        rows.append(
-            {"query": clip_name(query_name(query, decision.names.get(query, ""))), "before": before, "after": after}
-        )
-    return rows
-
-
 def _price(price: MigrationPrice | None) -> str:
     if price is None:
         return ""
-    basis = f"learned from {count(price.moves, 'move')}" if price.moves else "by the settings, no move was measured yet"
     return (
         f"{price.bytes / 1e6:,.1f} MB of state in {count(price.steps, 'step')} within "
         f"{price.total:,.1f} s; the worst batch {price.pause:,.2f} s longer, all together "
-        f"{price.seconds:,.2f} s ({basis})"
+        f"{price.seconds:,.2f} s ({price_basis(price)})"
     )

@@ -35,25 +35,38 @@ Item = TypeVar("Item")
 
 def clip_name(value: str) -> str:
     """Return a printable name of bounded length."""
-    text: str = plain(value)
-    return text if len(text) <= NAME else text[: NAME - 1] + "…"
+    return _clip(value, NAME)
 
 
 def clip_sentence(value: str) -> str:
     """Return a printable sentence of bounded length."""
-    text: str = plain(value)
-    return text if len(text) <= SENTENCE else text[: SENTENCE - 1] + "…"
+    return _clip(value, SENTENCE)
 
 
-def left_out(shown: int, total: int, what: str, order: str = "") -> str:
-    """Return the sentence on a list that was cut, "" where all items are shown."""
-    return f"Shown are {shown:,} of {total:,} {what}{f': {order}' if order else ''}." if shown < total else ""
+def left_out(shown: int, total: int, noun: str, order: str = "") -> str:
+    """Return the sentence on a list that was cut, "" if all items are shown.
+
+    Parameters
+    ----------
+    shown, total
+        Number of the items that are shown, and of all.
+    noun
+        Plural of what the items are.
+    order
+        Which of them are shown, such as "the busiest"; "" for the first ones.
+    """
+    return f"Shown are {shown:,} of {total:,} {noun}{f': {order}' if order else ''}." if shown < total else ""
 
 
-def cut(items: Sequence[Item], most: int, what: str, order: str = "") -> tuple[list[Item], str]:
-    """Return the first ``most`` items and the sentence on the rest."""
+def cut(items: Sequence[Item], most: int, noun: str, order: str = "") -> tuple[list[Item], str]:
+    """Return the first ``most`` items and the sentence of `left_out` on the rest."""
     first = list(items[:most])
-    return first, left_out(len(first), len(items), what, order)
+    return first, left_out(len(first), len(items), noun, order)
+
+
+def _clip(value: str, most: int) -> str:
+    text: str = plain(value)
+    return text if len(text) <= most else text[: most - 1] + "…"
 
 
 def natural_key(value: str) -> tuple[tuple[int, int | str], ...]:

@@ -17,21 +17,18 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from rechannel.daemon.view.http import SECURITY_HEADERS
 from rechannel.daemon.view.status import ControllerView
 from rechannel.daemon.web import rendering
 from rechannel.daemon.web.view_model import build_document
 
 EVERY = 3.0  # seconds between two refreshes by the page's script
-HEADERS = {
-    "Content-Security-Policy": (
+HEADERS = SECURITY_HEADERS | {
+    "content-security-policy": (
         "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
         "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
     ),
-    "X-Content-Type-Options": "nosniff",
-    "X-Frame-Options": "DENY",
-    "Referrer-Policy": "no-referrer",
-    "Cross-Origin-Resource-Policy": "same-origin",
-    "Cross-Origin-Opener-Policy": "same-origin",
+    "cross-origin-opener-policy": "same-origin",
 }
 _STATIC = {
     "style.css": "text/css; charset=utf-8",
@@ -82,32 +79,22 @@ def routes(
     static = {name: (files(__package__) / "static" / name).read_bytes() for name in _STATIC}
     tags = {name: f'"{hashlib.sha256(data).hexdigest()[:16]}"' for name, data in static.items()}
 
-    # Starlette runs plain functions in threads, so that rendering delays no health check.
-    def page(_: Request) -> Response:
-        return _uncached(cache.get("page"), _HTML)
-
-    def fragment(_: Request) -> Response:
-        return _uncached(cache.get("fragment"), _HTML)
-
-    def as_json(_: Request) -> Response:
-        return _uncached(cache.get("json"), "application/json")
+    def uncached(kind: str, content_type: str) -> Callable[[Request], Response]:
+        return lambda _: Response(cache.get(kind), headers=HEADERS | {"content-type": content_type})
 
     def file(request: Request) -> Response:
         name = request.path_params["name"]
         if name not in static:
-            return Response("no such file\n", 404, {**HEADERS, "Content-Type": "text/plain; charset=utf-8"})
-        headers = {**HEADERS, "ETag": tags[name], "Cache-Control": "no-cache", "Content-Type": _STATIC[name]}
+            return Response("no such file\n", 404, HEADERS | {"content-type": "text/plain; charset=utf-8"})
+        headers = HEADERS | {"etag": tags[name], "cache-control": "no-cache", "content-type": _STATIC[name]}
         if request.headers.get("if-none-match") == tags[name]:
             return Response(status_code=304, headers=headers)
         return Response(static[name], headers=headers)
 
+    # Starlette runs plain functions in threads, so that rendering delays no health check.
     return [
-        Route("/", page),
-        Route("/fragment", fragment),
-        Route("/api/view", as_json),
+        Route("/", uncached("page", _HTML)),
+        Route("/fragment", uncached("fragment", _HTML)),
+        Route("/api/view", uncached("json", "application/json")),
         Route("/static/{name}", file),
     ]
-
-
-def _uncached(body: bytes, kind: str) -> Response:
-    return Response(body, headers={**HEADERS, "Cache-Control": "no-store", "Content-Type": kind})

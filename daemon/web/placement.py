@@ -52,7 +52,7 @@ def application_rows(statuses: Sequence[ApplicationStatus]) -> tuple[list[Row], 
             "partitions",
         ),
     ]
-    parts = [f"{part:,} of {total:,} {what}" for part, total, what in counts if part < total]
+    parts = [f"{part:,} of {total:,} {noun}" for part, total, noun in counts if part < total]
     return rows, f"Shown are {', '.join(parts)}; `rechannel status --partitions` shows all." if parts else ""
 
 

@@ -5,12 +5,12 @@ All values are escaped; all markup is in the templates of this package.
 
 from __future__ import annotations
 
-import time
 from functools import lru_cache
 from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
+from rechannel.daemon.view.figures import format_bytes
 from rechannel.daemon.view.status import DrainState
 from rechannel.daemon.web.view_model import format_time
 from rechannel.wire.codes import MoveState, Outcome, OutcomeVerdict
@@ -46,12 +46,13 @@ def _environment() -> Environment:
         # An upgrade replaces the directory; a running process keeps the templates that belong to its code.
         auto_reload=False,
     )
+    environment.globals["Outcome"] = Outcome
     environment.filters |= {
-        "bytes": _bytes,
+        "bytes": format_bytes,
         "cell": _cell_class,
         "cell_note": _cell_note,
         "clock": format_time,
-        "iso": _iso,
+        "iso": lambda at: format_time(at, "%Y-%m-%dT%H:%M:%SZ", ""),
         "number": lambda value: f"{value:,}",
         "percent": lambda value: f"{value:,.0%}",
         "seconds": _seconds,
@@ -60,23 +61,8 @@ def _environment() -> Environment:
     return environment
 
 
-def _bytes(value: float) -> str:
-    for unit in ("B", "kB", "MB", "GB", "TB"):
-        if abs(value) < 1000:
-            return f"{value:,.0f} B" if unit == "B" else f"{value:,.1f} {unit}"
-        value /= 1000
-    return f"{value:,.1f} PB"
-
-
 def _seconds(value: float) -> str:
     return f"{value:,.0f} s" if abs(value) >= 100 else f"{value:,.1f} s" if abs(value) >= 10 else f"{value:,.2f} s"
-
-
-def _iso(at: float | None) -> str:
-    try:
-        return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(at)) if at else ""
-    except (ValueError, OverflowError, OSError):
-        return ""
 
 
 def _cell_class(cell: Row) -> str:

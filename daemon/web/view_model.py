@@ -75,12 +75,12 @@ def build_document(view: ControllerView, now: float) -> Row:
     }
 
 
-def format_time(at: float | None) -> str:
-    """Return a time in UTC, "?" for no date."""
+def format_time(at: float | None, form: str = "%Y-%m-%d %H:%M:%S UTC", unknown: str = "?") -> str:
+    """Return a time in UTC; ``unknown`` for none, and for one outside the calendar."""
     try:
-        return time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(at)) if at else "?"
+        return time.strftime(form, time.gmtime(at)) if at else unknown
     except (ValueError, OverflowError, OSError):
-        return "?"
+        return unknown
 
 
 def _banners(view: ControllerView, now: float) -> list[Row]:
@@ -105,7 +105,7 @@ def _banners(view: ControllerView, now: float) -> list[Row]:
         reason = f": {problem}" if problem else ""
         banners.append((f"This controller is starting and has not heard from Redis yet{reason}.", True))
     if view.role is Role.STANDING_BY:
-        name = f"{clip_name(leader.leader)} leads" if leader.leader else "nobody is known to lead"
+        name = f"{clip_name(leader.leader)} leads" if leader.leader else "no leader is known"
         text = f"This controller does not lead: {name}. Only the leader knows the progress of a migration."
         banners.append((text if leader.leader else f"Stale: {text}", not leader.leader))
     if leader.paused:

@@ -38,6 +38,8 @@ ALWAYS_REPORTED = {"spark.locality.wait": "3s", "spark.task.cpus": "1", "spark.s
 _MAX_LENGTH = 500  # characters of a value
 _UNITS = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86_400.0}
 
+LOCAL_MASTER = "local-master"  # code of the finding that no move is possible
+
 SettingReader = Callable[[str, str], str]
 
 
@@ -118,7 +120,7 @@ def _check_task_placement(read: SettingReader) -> Iterator[Finding]:
     master = read("spark.master", "").strip()
     if master.startswith("local") and not master.startswith("local-cluster"):
         yield Finding(
-            "local-master",
+            LOCAL_MASTER,
             "spark.master",
             master,
             f"spark.master={master} runs every task in the driver: there is no second executor to move to. "

@@ -157,7 +157,7 @@ def test_a_plan_is_saved_and_applied_later_and_undone(
     path = tmp_path / "plan.json"
     message = run("plan", "--save", path).stdout
     assert "expected cost: " in message
-    assert message.endswith(f"saved in {path}; `rechannel apply {path}` does it\n")
+    assert message.endswith(f"saved in {path}; `rechannel apply {path}` carries it out\n")
     saved = json.loads(path.read_text())
     assert (saved["format"], saved["application"], saved["runs"]) == (1, APP, {"q1": "run-1"})
 

@@ -90,18 +90,40 @@ def all_codes() -> set[str]:
     return {str(member) for kind in kinds for member in kind} - {"ok"}
 
 
+def compared(tree: ast.AST) -> Iterator[tuple[int, object]]:
+    """Yield each literal that a tree compares with ``==``, ``!=``, ``in`` or ``case``."""
+    for node in ast.walk(tree):
+        sides: list[ast.expr] = []
+        if isinstance(node, ast.Compare) and isinstance(node.ops[0], ast.Eq | ast.NotEq | ast.In | ast.NotIn):
+            sides = [node.left, *node.comparators]
+        elif isinstance(node, ast.MatchValue):  # also within a pattern of alternatives, a sequence or a class
+            sides = [node.value]
+        for side in sides:
+            for item in side.elts if isinstance(side, ast.Tuple | ast.Set | ast.List) else [side]:
+                if isinstance(item, ast.Constant):
+                    yield item.lineno, item.value
+
+
 @pytest.mark.parametrize("part", PRODUCT)
 def test_no_code_is_compared_as_a_string(part: str) -> None:
     literals = all_codes()
-    wrong = []
-    for path, tree in modules(part):
-        for node in ast.walk(tree):
-            sides: list[ast.expr] = []
-            if isinstance(node, ast.Compare) and isinstance(node.ops[0], ast.Eq | ast.NotEq | ast.In | ast.NotIn):
-                sides = [node.left, *node.comparators]
-            for side in sides:
-                parts = side.elts if isinstance(side, ast.Tuple | ast.Set | ast.List) else [side]
-                for item in parts:
-                    if isinstance(item, ast.Constant) and item.value in literals:
-                        wrong.append(f"{shown(path)}:{node.lineno} {item.value!r}")
+    wrong = [
+        f"{shown(path)}:{line} {value!r}"
+        for path, tree in modules(part)
+        for line, value in compared(tree)
+        if value in literals
+    ]
+    wrong += [
+        f"{shown(path)} {match[1]!r}"
+        for path in sorted((ROOT / part).rglob("*.html"))
+        for match in re.finditer(r"""[!=]= ?["']([\w-]+)["']""", path.read_text())
+        if match[1] in literals
+    ]
     assert wrong == []
+
+
+@pytest.mark.parametrize(
+    "line", ['x == "applied"', 'x in ("a", "applied")', 'match x:\n    case "a" | ("applied", _): ...']
+)
+def test_the_search_for_compared_codes_sees_every_form(line: str) -> None:
+    assert "applied" in [value for _, value in compared(ast.parse(line))]

@@ -1,4 +1,4 @@
-"""The units as they are installed: systemd reads them, their hardening has a bound, nothing of them stays behind."""
+"""Installation of the systemd units: verification, hardening, upgrade and removal."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ needs_systemd = pytest.mark.skipif(
 )
 
 
-def install(tmp_path: Path, *sentence: str, **variables: str) -> subprocess.CompletedProcess[str]:
+def install(tmp_path: Path, *arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
     environment = {"PATH": os.environ["PATH"], "DESTDIR": str(tmp_path / "root"), **variables}
-    return subprocess.run(["sh", str(SCRIPT), *sentence], env=environment, capture_output=True, text=True, check=False)
+    return subprocess.run(["sh", str(SCRIPT), *arguments], env=environment, capture_output=True, text=True, check=False)
 
 
 def installed(tmp_path: Path, **variables: str) -> Path:
@@ -45,7 +45,7 @@ def unit(path: Path) -> configparser.RawConfigParser:
 
 
 @needs_systemd
-def test_systemd_reads_the_installed_units_without_a_word(tmp_path: Path) -> None:
+def test_systemd_accepts_the_installed_units(tmp_path: Path) -> None:
     prefix = tmp_path / "opt"
     root = installed(tmp_path, PREFIX=str(prefix))
     program = prefix / "bin" / "rechannel"
@@ -61,7 +61,7 @@ def test_systemd_reads_the_installed_units_without_a_word(tmp_path: Path) -> Non
 
 @needs_systemd
 @pytest.mark.parametrize("name", UNITS)
-def test_the_exposure_of_a_unit_has_a_bound(name: str) -> None:
+def test_the_exposure_of_a_unit_is_limited(name: str) -> None:
     command = ["systemd-analyze", "security", "--offline=yes", str(ROOT / "systemd" / name)]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     result = re.search(r"Overall exposure level for \S+: (\d+\.\d)", done.stdout)
@@ -79,7 +79,7 @@ def test_a_unit_is_supervised(name: str) -> None:
     assert service["ExecReload"] == "kill -HUP $MAINPID"
 
 
-def test_what_is_installed_names_the_chosen_directory_and_user(tmp_path: Path) -> None:
+def test_installed_files_name_the_chosen_directory_and_user(tmp_path: Path) -> None:
     root = installed(tmp_path, PREFIX="/srv/rechannel", AGENT_USER="hadoop")
     service = unit(root / "usr/lib/systemd/system/rechannel-agent.service")["Service"]
     assert service["ExecStart"] == "/srv/rechannel/bin/rechannel agent"
@@ -97,7 +97,7 @@ def test_install_and_uninstall_leave_nothing(tmp_path: Path) -> None:
     assert list(root.rglob("*")) == []
 
 
-def test_what_the_documentation_names_is_installed_with_it(tmp_path: Path) -> None:
+def test_files_named_in_the_documentation_are_installed(tmp_path: Path) -> None:
     share = installed(tmp_path) / "opt/rechannel/share"
     for path in ("alerts/rechannel.rules.yml", "grafana/rechannel.json", "rechannel.toml"):
         assert (share / "rechannel" / path).read_bytes() == (ROOT / "conf" / path).read_bytes()
@@ -110,7 +110,7 @@ def test_what_the_documentation_names_is_installed_with_it(tmp_path: Path) -> No
                 assert there.exists(), f"{page.name} names {link}"
 
 
-def test_what_the_documentation_names_is_in_the_package() -> None:
+def test_data_files_are_in_the_package() -> None:
     patterns = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["package-data"]
     for package, where in (("rechannel.conf", "conf"), ("rechannel.daemon.web", "daemon/web")):
         there = {path for path in (ROOT / where).rglob("*") if path.is_file() and "__pycache__" not in path.parts}
@@ -118,7 +118,7 @@ def test_what_the_documentation_names_is_in_the_package() -> None:
         assert {path.name for path in there - packed if path.suffix != ".py"} == set()
 
 
-def test_what_the_operator_wrote_stays_until_it_is_purged(tmp_path: Path) -> None:
+def test_the_operators_files_stay_unless_purged(tmp_path: Path) -> None:
     root = installed(tmp_path)
     (root / "etc/rechannel/rechannel.toml").write_text("[cluster]\nname = 'mine'\n")
     (root / "etc/rechannel/signing.key").write_text("secret")
@@ -140,7 +140,7 @@ def test_what_the_operator_wrote_stays_until_it_is_purged(tmp_path: Path) -> Non
     assert list(root.rglob("*")) == []
 
 
-def test_an_upgrade_keeps_the_operators_configuration_and_renews_an_untouched_one(tmp_path: Path) -> None:
+def test_an_upgrade_renews_only_an_unchanged_configuration(tmp_path: Path) -> None:
     root = installed(tmp_path)
     (root / "opt/rechannel/left-over").write_text("of the old version")
     for share in ("etc/rechannel", "opt/rechannel/share/rechannel"):  # as an older version had it
@@ -154,18 +154,18 @@ def test_an_upgrade_keeps_the_operators_configuration_and_renews_an_untouched_on
     assert (root / "etc/rechannel/rechannel.toml").read_text() == "# mine\n"
 
 
-@pytest.mark.parametrize(("user", "messages"), [("root", False), ("nobody-of-this-name", True)])
-def test_a_user_of_the_agent_that_is_not_there_is_told_of(tmp_path: Path, user: str, messages: bool) -> None:
+@pytest.mark.parametrize(("user", "reported"), [("root", False), ("nobody-of-this-name", True)])
+def test_a_missing_user_of_the_agent_is_reported(tmp_path: Path, user: str, reported: bool) -> None:
     # Without DESTDIR the script installs for good, so only what it says of the user is run here.
     lines = SCRIPT.read_text()
     check = lines[lines.index("        getent passwd") : lines.index("    fi\n    if is_live; then\n        systemctl")]
     script = f'say() {{ echo "$1"; }}; agent_user={user}; set -e; {check}'
     done = subprocess.run(["sh", "-c", script], capture_output=True, text=True, check=True)
-    assert (f"there is no user {user}" in done.stdout) is messages
+    assert (f"there is no user {user}" in done.stdout) is reported
 
 
 @pytest.mark.parametrize(
-    ("variables", "messages"),
+    ("variables", "message"),
     [
         ({"PREFIX": "/usr/local"}, "Rechannel's own"),
         ({"PREFIX": "opt"}, "no absolute path"),
@@ -174,15 +174,15 @@ def test_a_user_of_the_agent_that_is_not_there_is_told_of(tmp_path: Path, user: 
         ({"AGENT_USER": "a|b"}, "no user name"),
     ],
 )
-def test_what_would_do_harm_is_refused(tmp_path: Path, variables: dict[str, str], messages: str) -> None:
+def test_dangerous_paths_and_users_are_refused(tmp_path: Path, variables: dict[str, str], message: str) -> None:
     for action in ("install", "uninstall"):
         done = install(tmp_path, action, NO_VENV="1", **variables)
         assert done.returncode == 1
-        assert messages in done.stderr
+        assert message in done.stderr
     assert not (tmp_path / "root").exists()
 
 
-def test_what_others_put_there_is_neither_overwritten_nor_removed(tmp_path: Path) -> None:
+def test_files_of_others_are_not_overwritten(tmp_path: Path) -> None:
     other = tmp_path / "root/opt/rechannel/other"
     other.parent.mkdir(parents=True)
     other.write_text("not ours")

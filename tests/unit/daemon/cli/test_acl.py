@@ -1,4 +1,4 @@
-"""``acl`` without a server: which password file is whose."""
+"""Password files of ``acl``, without a server."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import os
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import Result
 
-from rechannel.daemon.cli.main import main
+from unit.daemon.cli.command import run
 
 
 @pytest.fixture(autouse=True)
@@ -17,9 +17,7 @@ def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def printed(*arguments: str, code: int = 0) -> Result:
-    done = CliRunner().invoke(main, ["acl", *arguments, "--print"])
-    assert done.exit_code == code, done.output
-    return done
+    return run("acl", *arguments, "--print", code=code)
 
 
 def test_each_user_has_a_password_of_its_own(tmp_path: Path) -> None:
@@ -35,19 +33,19 @@ def test_each_user_has_a_password_of_its_own(tmp_path: Path) -> None:
     assert len({path.read_text() for path in tmp_path.iterdir()}) == 3
 
 
-def test_a_password_that_was_there_is_named() -> None:
+def test_an_existing_password_is_used_again_with_a_note() -> None:
     first = printed("add-node", "host1")
     assert first.stderr == ""
     again = printed("add-node", "host1")
     assert again.stdout == first.stdout
-    assert "rechannel-default-agent-host1.password, which was there already" in again.stderr
+    assert "rechannel-default-agent-host1.password, which existed before" in again.stderr
 
 
-def test_a_password_that_somebody_else_put_there_is_refused_unless_it_is_named(
+def test_a_password_file_of_another_user_is_refused_unless_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "rechannel-default-viewer.password"
     path.write_text("known-to-somebody-else\n")
     monkeypatch.setattr(os, "geteuid", lambda: path.stat().st_uid + 1)
-    assert "belongs to somebody else" in printed("add-role", "viewer", code=1).stderr
+    assert "belongs to another user" in printed("add-role", "viewer", code=1).stderr
     printed("add-role", "viewer", "--password-file", str(path))

@@ -1,4 +1,4 @@
-"""The words of `drain` and `undrain`, and what status says of a drain."""
+"""Arguments of `drain` and `undrain`, and the status of a drain."""
 
 from __future__ import annotations
 
@@ -7,10 +7,8 @@ from types import SimpleNamespace
 
 import msgspec
 import pytest
-from click.testing import CliRunner
 
 from rechannel.conf.settings import Settings
-from rechannel.daemon.cli import main as cli
 from rechannel.daemon.cli import status
 from rechannel.daemon.cli.client import ControllerClient
 from rechannel.daemon.view.status import ClusterStatus, DrainState
@@ -18,22 +16,24 @@ from rechannel.daemon.view.status_builder import drain_status
 from rechannel.wire import commands
 from rechannel.wire.commands import Plan, Undrain
 from rechannel.wire.exit_codes import CommandError, ExitCode
-from rechannel.wire.messages import DrainedNode, MoveView, Reply
+from rechannel.wire.messages import DrainedNode, Reply
+from unit import sample_messages as samples
+from unit.daemon.cli.command import run
 from unit.daemon.fakes import query, report
 
 
 @pytest.fixture
 def answered(monkeypatch):
-    """Answer every command with what stands here; a code of 6 is no answer."""
+    """Answers to all commands; code 6 stands for no answer."""
     answer = {"code": 0, "sentence": "n1: state of 1 application would leave", "data": {"plans": []}, "sent": []}
 
-    def ask(client, command):
+    def send(client, command):
         answer["sent"].append((command, client._reason))
         if answer["code"] == 6:
             raise CommandError(ExitCode.NO_ANSWER, "no controller answered")
         return Reply(request="r", code=answer["code"], sentence=answer["sentence"], data=answer["data"])
 
-    monkeypatch.setattr(ControllerClient, "ask", ask)
+    monkeypatch.setattr(ControllerClient, "send", send)
     return answer
 
 
@@ -49,45 +49,38 @@ def answered(monkeypatch):
         (["undrain", "n1,n2"], Undrain(nodes=["n1", "n2"])),
     ],
 )
-def test_words_become_a_command(answered, arguments, command):
-    done = CliRunner().invoke(cli.main, [*arguments, "--reason", "why"])
-    assert done.exit_code == 0, done.output
+def test_arguments_become_a_command(answered, arguments, command):
+    run(*arguments, "--reason", "why")
     first = [(Plan(drain=command.nodes), "")] if arguments[0] == "drain" else []
     assert answered["sent"] == [*first, (command, "why")], "what it means is said first"
 
 
-def test_a_dry_run_orders_nothing(answered):
-    done = CliRunner().invoke(cli.main, ["drain", "n1", "n2", "--dry-run"])
-    assert (done.exit_code, answered["sent"]) == (0, [(Plan(drain=["n1", "n2"]), "")])
-
-
-def test_a_deadline_that_no_message_can_hold_is_refused(answered):
-    done = CliRunner().invoke(cli.main, ["drain", "n1", "--remove", "--deadline", "1000000h"])
-    assert (done.exit_code, answered["sent"]) == (1, [])
-    assert done.stderr.startswith("rechannel: --deadline: expected 0 to")
+def test_a_dry_run_sends_no_order(answered):
+    run("drain", "n1", "n2", "--dry-run")
+    assert answered["sent"] == [(Plan(drain=["n1", "n2"]), "")]
 
 
 @pytest.mark.parametrize(
-    ("arguments", "message"),
+    ("arguments", "code", "message"),
     [
-        (["drain"], "Missing argument"),
-        (["drain", "n1", "--deadline", "10m"], "needs --remove"),
-        (["drain", "n1", "--dry-run", "--follow"], "drains nothing"),
-        (["drain", "n1", "--remove", "--deadline", "soon"], "is not a time"),
-        (["drain", "n1", "--remove", "--deadline", "-5s"], "is not a time"),
-        (["drain", "n1", "--remove", "--deadline", "nan"], "is not a time"),
+        ("drain", 2, "Missing argument"),
+        ("drain n1 --deadline 10m", 2, "needs --remove"),
+        ("drain n1 --dry-run --follow", 2, "drains nothing"),
+        ("drain n1 --remove --deadline soon", 2, "is not a time"),
+        ("drain n1 --remove --deadline -5s", 2, "is not a time"),
+        ("drain n1 --remove --deadline nan", 2, "is not a time"),
+        ("drain n1 --remove --deadline 1000000h", 1, "rechannel: --deadline: expected 0 to"),
     ],
 )
-def test_mistakes_are_wrong_usage(answered, arguments, message):
-    done = CliRunner().invoke(cli.main, arguments)
-    assert (done.exit_code, answered["sent"]) == (2, [])
-    assert message in done.output
+def test_mistakes_are_refused_before_anything_is_sent(answered, arguments, code, message):
+    assert message in run(*arguments.split(), code=code).output
+    assert answered["sent"] == []
 
 
-GONE = MoveView(move="m", query="q1", stage=0, partition=3, source="3", target="0", step=0, state="released_idle")
+GONE = samples.move_view(partition=3, source="3", target="0", state="released_idle")
 
 
-def test_a_drain_says_what_cannot_be_moved():
+def test_a_drain_names_queries_that_cannot_be_moved():
     status = drain_status(
         DrainedNode(node="127.0.0.5", since=0), [report([query("0123", problem="real-time mode")])], 10.0
     )
@@ -97,27 +90,17 @@ def test_a_drain_says_what_cannot_be_moved():
 @pytest.mark.parametrize(
     ("drain", "where", "moves", "state", "phrase"),
     [
-        (DrainedNode(node="127.0.0.5", since=0), "0123", [], "draining", "1 partition is left on 1 executor"),
-        (DrainedNode(node="127.0.0.5", since=0, deadline=5), "0123", [], "draining", "the deadline has passed"),
-        (
-            DrainedNode(node="127.0.0.5", since=0),
-            "0123",
-            [GONE],
-            "empty",
-            "1 executor still runs source and stateless tasks",
-        ),
-        (
-            DrainedNode(node="127.0.0.5", since=0, remove=True),
-            "0120",
-            [],
-            "releasing",
-            "to be released at a batch boundary",
-        ),
-        (DrainedNode(node="127.0.0.9", since=0, remove=True), "0123", [], "released", "no executor runs there"),
+        ({}, "0123", [], "draining", "1 partition is left on 1 executor"),
+        ({"deadline": 5}, "0123", [], "draining", "the deadline has passed"),
+        ({}, "0123", [GONE], "empty", "1 executor still runs source and stateless tasks"),
+        ({"remove": True}, "0120", [], "releasing", "to be released at a batch boundary"),
+        ({"remove": True, "node": "127.0.0.9"}, "0123", [], "released", "no executor runs there"),
     ],
 )
-def test_how_far_a_drain_is(drain, where, moves, state, phrase):
-    row = drain_status(drain, [report([query(where)], moves=moves)], 10.0)
+def test_states_of_a_drain(drain, where, moves, state, phrase):
+    row = drain_status(
+        DrainedNode(**{"node": "127.0.0.5", "since": 0} | drain), [report([query(where)], moves=moves)], 10.0
+    )
     assert (row.state, phrase in row.sentence) == (state, True)
 
 
@@ -125,38 +108,29 @@ PLAN = {"application": "app-1", "decision": {"sentence": "executor 1 would be 15
 
 
 @pytest.mark.parametrize("more", [[], ["--dry-run"]])
-def test_an_overload_is_the_first_line_of_a_drain(answered, more):
+def test_a_drain_warns_of_an_overload_first(answered, more):
     answered["data"] = {"nodes": ["n1"], "plans": [PLAN]}
-    done = CliRunner().invoke(cli.main, ["drain", "n1", *more])
-    assert done.exit_code == 0, done.output
+    done = run("drain", "n1", *more)
     assert done.output.splitlines()[0] == "app-1: executor 1 would be 156% busy: add executors"
     assert [command.verb for command, _ in answered["sent"]] == (["plan"] if more else ["plan", "drain"])
     assert ("a dry run: nothing is drained" in done.output) == bool(more)
+    assert json.loads(run("drain", "n1", "--json", *more).stdout)["plans"] == [PLAN]
 
 
-@pytest.mark.parametrize("more", [[], ["--dry-run"]])
-def test_a_drain_is_one_json_document_with_its_plans(answered, more):
-    answered["data"] = {"nodes": ["n1"], "plans": [PLAN]}
-    done = CliRunner().invoke(cli.main, ["drain", "n1", "--json", *more])
-    assert json.loads(done.stdout)["plans"] == [PLAN]
-
-
-def test_a_drain_that_is_refused_is_not_ordered(answered):
+def test_a_drain_whose_plan_is_refused_is_not_ordered(answered):
     answered |= {"code": 1, "sentence": "unknown node n1"}
-    done = CliRunner().invoke(cli.main, ["drain", "n1"])
-    assert (done.exit_code, [command.verb for command, _ in answered["sent"]]) == (1, ["plan"])
-    assert "unknown node n1" in done.stderr
+    assert "unknown node n1" in run("drain", "n1", code=1).stderr
+    assert [command.verb for command, _ in answered["sent"]] == ["plan"]
 
 
-def test_a_drain_waits_for_no_plan(answered):
+def test_a_drain_does_not_depend_on_its_plan(answered):
     answered["code"] = 6
-    CliRunner().invoke(cli.main, ["drain", "n1"])
+    run("drain", "n1", code=6)
     assert [command.verb for command, _ in answered["sent"]] == ["plan", "drain"]
-    dry = CliRunner().invoke(cli.main, ["drain", "n1", "--dry-run"])
-    assert dry.exit_code == 6
+    run("drain", "n1", "--dry-run", code=6)
 
 
-def test_several_drains_are_followed_until_the_last_is_empty(monkeypatch, capsys):
+def test_follow_ends_when_the_last_drain_is_empty(monkeypatch, capsys):
     drains = {
         node: msgspec.structs.replace(
             drain_status(DrainedNode(node=node, since=0), [], 10.0),

@@ -9,21 +9,22 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import Result
 
-from rechannel.daemon.cli import main as cli
 from rechannel.daemon.cli import tables
 from rechannel.daemon.cli.client import ControllerClient
 from rechannel.daemon.cli.explain import lines
 from rechannel.daemon.cli.history import HistoryFilter, HistoryReader, parse_time
 from rechannel.daemon.cli.options import format_time
-from rechannel.daemon.cli.tables import history_line, size
+from rechannel.daemon.cli.tables import history_line
 from rechannel.daemon.control.controller import Controller
+from rechannel.daemon.view.figures import format_bytes
 from rechannel.wire import keys
 from rechannel.wire.codes import Law, Trigger
 from rechannel.wire.commands import Apply, Cancel, Command
-from rechannel.wire.envelope import EnvelopeFactory
-from rechannel.wire.messages import Decision, MoveTransition, Refusal
+from rechannel.wire.messages import Refusal
+from unit import sample_messages as samples
+from unit.daemon.cli.command import run
 from unit.daemon.fakes import APP, NOW, FakeClock, FakeStore, World, app, decide, go_on
 
 
@@ -47,7 +48,7 @@ def test_a_decision_is_explained_with_all_its_numbers(leader: Controller) -> Non
         assert phrase in text, phrase
 
 
-def test_a_plan_that_was_only_looked_at_says_so(leader: Controller) -> None:
+def test_explain_names_why_a_plan_was_not_begun(leader: Controller) -> None:
     decision = decide(leader, user="ann", apply=False)
     assert "result:    planned (ok): nothing was begun: a plan was asked for" in lines(APP, decision, None, {})[2]
     timed = msgspec.structs.replace(decision, trigger="timeout", user="")
@@ -59,25 +60,15 @@ def test_a_plan_that_was_only_looked_at_says_so(leader: Controller) -> None:
 @pytest.mark.parametrize(
     ("number", "text"), [(0, "0 bytes"), (999, "999 bytes"), (3_000, "3.0 kB"), (2.5e6, "2.5 MB"), (4e9, "4.0 GB")]
 )
-def test_bytes_are_told_in_the_unit_that_shows_them(number: float, text: str) -> None:
-    assert size(number) == text
+def test_byte_sizes_have_a_suitable_unit(number: float, text: str) -> None:
+    assert format_bytes(number) == text
 
 
-def test_a_refusal_says_how_far_it_was() -> None:
+def test_a_refusal_shows_its_distance_from_the_limit() -> None:
     refusal = Refusal(law="gate", scope="plan", detail="too little", measured=0.04, limit=0.1, unit="share", until=NOW)
     used = Refusal(law="budget", scope="plan", detail="used up", measured=10.0, limit=10.0, unit="moves")
-    decision = Decision(
-        decision="d",
-        at=NOW,
-        trigger="timeout",
-        user="",
-        policy="adaptive",
-        outcome="refused",
-        reason="gate",
-        sentence="too little",
-        refusals=[refusal, used],
-    )
-    text = "\n".join(lines(APP, decision, None, {}))
+    refused = samples.decision(outcome="refused", reason="gate", sentence="too little", refusals=[refusal, used])
+    text = "\n".join(lines(APP, refused, None, {}))
     assert "gate, which reaches the plan: too little" in text
     assert "measured 0.04, limit 0.1 share: 0.06 below" in text
     assert "until 20" in text
@@ -89,25 +80,8 @@ def test_history_is_filtered_by_trigger_outcome_and_time(leader: Controller, sto
     go_on(world, 60)
     leader.run_leader_cycle()
     (applied,) = leader.decide_all()
-    line = MoveTransition(
-        move=applied.moves[0].move,
-        decision=applied.decision,
-        query="q1",
-        stage=0,
-        partition=0,
-        source="0",
-        target="1",
-        step=0,
-        before="planned",
-        after="prepared",
-        reason="",
-        evidence="",
-        batch=9,
-        at=world.clock(),
-    )
-    store.append(
-        keys.JOURNAL, APP, EnvelopeFactory("default", "link", world.clock).envelope(line, ttl=60, application=APP)
-    )
+    line = samples.transition(move=applied.moves[0].move, decision=applied.decision, at=world.clock())
+    world._send(keys.JOURNAL, APP, line)
 
     def shown(selection: HistoryFilter, limit: int = 50) -> list[tuple[str, str]]:
         reader = HistoryReader(store, world.clock, selection)  # type: ignore[arg-type]
@@ -125,18 +99,23 @@ def test_history_is_filtered_by_trigger_outcome_and_time(leader: Controller, sto
 
 
 @pytest.fixture
-def recorded(store: FakeStore, monkeypatch: pytest.MonkeyPatch) -> FakeStore:
-    """The fakes' store, which `history` reads."""
+def recorded(store: FakeStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The fakes' store is the one that `history` and `explain` read."""
     monkeypatch.delenv("RECHANNEL_CONFIG", raising=False)
-    monkeypatch.setattr("rechannel.daemon.cli.history.Store", lambda *_: store)
-    return store
+    for command in ("history", "explain"):
+        monkeypatch.setattr(f"rechannel.daemon.cli.{command}.Store", lambda *_: store)
 
 
-def history(*arguments: str) -> Result:
-    return CliRunner().invoke(cli.main, ["history", *arguments])
+def history(*arguments: str, code: int = 0) -> Result:
+    return run("history", *arguments, code=code)
 
 
-def test_history_knows_no_other_names(leader: Controller, recorded: FakeStore) -> None:
+def explained() -> str:
+    """The id of the decision that `explain` chooses."""
+    return json.loads(run("explain", "--json").stdout)["decision"]["decision"]
+
+
+def test_history_refuses_unknown_triggers_and_outcomes(leader: Controller, recorded: None) -> None:
     assert history().stdout == "nothing has been decided yet\n"
     decision = decide(leader, user="ann", apply=False)
     for arguments, message in (
@@ -144,25 +123,23 @@ def test_history_knows_no_other_names(leader: Controller, recorded: FakeStore) -
         (("--outcome", "aplied"), "unknown outcome aplied; did you mean applied? known are applied, planned, "),
         (("--outcome", "foo"), "unknown outcome foo; known are applied, "),
     ):
-        done = history(*arguments)
-        assert (done.exit_code, done.stdout) == (1, "")
-        assert message in done.stderr
-        assert history(*arguments, "--json").exit_code == 1
+        done = history(*arguments, code=1)
+        assert (done.stdout, message in done.stderr) == ("", True)
+        history(*arguments, "--json", code=1)
     assert history("--outcome", "gate").stdout == "the one decision does not match\n"
     decide(leader, user="bob", apply=False)
-    done = history("--trigger", "timeout")
-    assert (done.exit_code, done.stdout) == (0, "none of 2 decisions matches\n")
+    assert history("--trigger", "timeout").stdout == "none of 2 decisions matches\n"
     assert json.loads(history("--trigger", "timeout", "--json").stdout) == {"entries": []}
     assert decision.decision in history("--trigger", "operator").stdout
 
 
-def test_a_name_of_a_later_release_is_known_once_it_was_met(leader: Controller, recorded: FakeStore) -> None:
+def test_history_accepts_codes_of_later_releases(leader: Controller, recorded: None) -> None:
     later = dataclasses.replace(app(leader).new_request(Trigger.OPERATOR), trigger="moon")
     app(leader).refuse(later, Refusal(law="tide", scope="plan", detail="too high"))
     assert "too high" in history("--trigger", "moon", "--outcome", "tide").stdout
 
 
-def test_times_are_told_with_their_zone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_times_have_a_time_zone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TZ", "Asia/Tokyo")
     time.tzset()
     try:
@@ -173,16 +150,14 @@ def test_times_are_told_with_their_zone(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 @pytest.mark.parametrize(("text", "ago"), [("90s", 90), ("10m", 600), ("1.5h", 5400), ("3d", 259_200)])
-def test_a_time_ago(text: str, ago: float) -> None:
+def test_ages_are_parsed(text: str, ago: float) -> None:
     assert parse_time(text, lambda: 1e6) == 1e6 - ago
 
 
-def test_a_date_and_what_is_none() -> None:
+def test_dates_are_parsed_and_other_texts_refused() -> None:
     assert parse_time("2026-03-01T10:00") - parse_time("2026-03-01") == 36_000
     assert parse_time("") == 0
-    done = CliRunner().invoke(cli.main, ["history", "--since", "lately"])
-    assert done.exit_code == 2
-    assert "'lately' is not a time; write 90m" in done.output
+    assert "'lately' is not a time; write 90m" in history("--since", "lately", code=2).output
 
 
 @pytest.fixture
@@ -193,32 +168,24 @@ def sent(monkeypatch: pytest.MonkeyPatch) -> list[Command]:
     return commands
 
 
-def test_words_that_make_a_plan_wait(sent: list[Command], tmp_path: Path) -> None:
+def test_options_of_a_plan_that_waits(sent: list[Command], tmp_path: Path) -> None:
+    (tmp_path / "plan.json").write_text("{}")
     file = str(tmp_path / "plan.json")
-    Path(file).write_text("{}")
-    for arguments in (
-        ["apply", file, "--at", "02:00-05:00"],
-        ["apply", file, "--when", "off-peak"],
-        ["cancel", "plan-1"],
-    ):
-        done = CliRunner().invoke(cli.main, arguments)
-        assert done.exit_code == 0, done.output
+    at, when = ("--at", "02:00-05:00"), ("--when", "off-peak")
+    for arguments in (("apply", file, *at), ("apply", file, *when), ("cancel", "plan-1")):
+        run(*arguments)
     assert sent == [
         Apply(plan="{}", at="02:00-05:00"),
         Apply(plan="{}", when="off-peak"),
         Cancel(scheduled_plan="plan-1"),
     ]
-    both = CliRunner().invoke(cli.main, ["apply", file, "--at", "02:00-05:00", "--when", "off-peak"])
-    assert both.exit_code == 2
-    assert "give one of them" in both.output
+    assert "give one of them" in run("apply", file, *at, *when, code=2).output
 
 
-def test_a_plan_is_told_without_riddles(leader: Controller, capsys: pytest.CaptureFixture[str]) -> None:
+def test_plan_shows_streams_with_verbose_only(leader: Controller, capsys: pytest.CaptureFixture[str]) -> None:
     decision = decide(leader, user="ann", apply=False)
     decision = msgspec.structs.replace(decision, streams={"high": 3}, hot_streams=["a → b: 0.3 kB/s, local"])
-    for (
-        load
-    ) in decision.executors:  # by what --json has of an executor, utilization is arrival over service at any time
+    for load in decision.executors:  # in --json, utilization is arrival over service
         assert load.utilization_before == pytest.approx(load.arrival_before / load.service_before)
         assert load.utilization_after == pytest.approx(load.arrival_after / load.service_after)
     tables.print_decision(APP, decision)
@@ -231,7 +198,7 @@ def test_a_plan_is_told_without_riddles(leader: Controller, capsys: pytest.Captu
     assert "0.3 kB/s" in shown
 
 
-def test_the_longest_batch_of_a_migration_is_not_below_that_of_now(leader: Controller) -> None:
+def test_a_price_with_a_lower_peak_has_no_longer_batches(leader: Controller) -> None:
     price = decide(leader, user="ann", apply=False).price
     assert price is not None
     less = msgspec.structs.replace(price, batch_before={"q1": 3.0}, peak={"q1": 2.78}, batch_after={"q1": 2.0}, moves=1)
@@ -242,50 +209,27 @@ def test_the_longest_batch_of_a_migration_is_not_below_that_of_now(leader: Contr
     assert "3.50 s at most meanwhile" in tables.price_lines(more, {"q1": "join"})[1]
 
 
-def test_without_an_id_the_last_that_moved_or_proposed_something_is_explained(
-    leader: Controller, store: FakeStore, world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("rechannel.daemon.cli.explain.Store", lambda *_: store)
+def test_explain_without_an_id_shows_the_last_decision_with_moves(leader: Controller, recorded: None) -> None:
     decision = decide(leader, user="ann", apply=True)
     busy = decide(leader, user="ann", apply=False)
     assert busy.outcome == "not-ready"
-    done = CliRunner().invoke(cli.main, ["explain", "--json"])
-    assert json.loads(done.stdout)["decision"]["decision"] == decision.decision
+    assert explained() == decision.decision
 
 
-def test_the_newest_decision_is_explained_where_none_moved_anything(
-    leader: Controller, store: FakeStore, world: World, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
+def test_explain_shows_the_newest_decision_if_none_has_moves(
+    leader: Controller, clock: FakeClock, recorded: None
 ) -> None:
-    monkeypatch.setattr("rechannel.daemon.cli.explain.Store", lambda *_: store)
     for _ in range(2):
         clock.sleep(1)
         refusal = Refusal(law=Law.EXCLUDED, scope="plan", detail="not now")
         newest = app(leader).refuse(app(leader).new_request(Trigger.TIMEOUT), refusal)
-    done = CliRunner().invoke(cli.main, ["explain", "--json"])
-    assert json.loads(done.stdout)["decision"]["decision"] == newest.decision
+    assert explained() == newest.decision
 
 
-def test_moves_in_the_history_have_the_names_of_their_queries(
-    leader: Controller, store: FakeStore, world: World
-) -> None:
+def test_moves_in_the_history_show_query_names(leader: Controller, store: FakeStore, world: World) -> None:
     unknown = "895c1599-0c4d-4e3f-9d0e-1f2a3b4c5d6e"
     for query in ("q1", unknown):
-        line = MoveTransition(
-            move=f"m-{query}",
-            decision="link",
-            query=query,
-            stage=1,
-            partition=2,
-            source="0",
-            target="1",
-            step=0,
-            before="",
-            after="prepared",
-            reason="ready",
-            evidence="",
-            batch=1,
-            at=NOW,
-        )
+        line = samples.transition(move=f"m-{query}", decision="link", query=query, stage=1, partition=2)
         world._send(keys.JOURNAL, APP, line)
     entries = [entry for entry in HistoryReader(store, lambda: NOW).first(10) if entry["type"] == "move"]  # type: ignore[arg-type]
     assert [entry["name"] for entry in entries] == ["name-of-q1", ""]

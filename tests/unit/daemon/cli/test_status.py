@@ -19,7 +19,7 @@ from rechannel.daemon.web import rendering
 from rechannel.daemon.web.view_model import build_document
 from rechannel.wire import keys
 from rechannel.wire.exit_codes import OBSERVE_MODE, CommandError
-from rechannel.wire.messages import ControllerState, MoveView
+from unit import sample_messages as samples
 from unit.daemon.fakes import APP, NOW, FakeClock, FakeStore, World, query, settings
 from unit.daemon.view.test_publisher import Shown
 
@@ -40,21 +40,11 @@ def text(world: World, capsys: pytest.CaptureFixture[str], *, verbose: bool = Fa
 
 
 def lead(world: World, arguments: str = "ready: 12 partitions on 4 executors") -> None:
-    state = ControllerState(
-        leader="c/1",
-        since=NOW,
-        epoch=1,
-        paused=False,
-        mode="observe",
-        next_decision=world.clock() + 60,
-        last_sentence="",
-        applications={APP: arguments},
-    )
-    world._send(keys.STATE, "", state)
+    world._send(keys.STATE, "", samples.controller_state(applications={APP: arguments}))
 
 
 @pytest.mark.parametrize("agents", ["report", "have none of its executors any more"])
-def test_a_silent_driver_is_named_and_no_agent_blamed(
+def test_status_names_a_silent_driver_and_no_agent(
     world: World, capsys: pytest.CaptureFixture[str], agents: str
 ) -> None:
     world.ready()
@@ -75,7 +65,7 @@ def test_a_silent_driver_is_named_and_no_agent_blamed(
     assert "agent" not in shown
 
 
-def test_the_web_view_says_of_a_silent_driver_what_status_says(
+def test_the_web_view_shows_a_silent_driver_as_status_does(
     leader: Any, store: FakeStore, clock: FakeClock, world: World
 ) -> None:
     shown = Shown(leader, store, clock)
@@ -97,13 +87,13 @@ def test_a_driver_that_reports_rarely_is_not_silent() -> None:
     assert driver_silence(NOW + 5, Settings(), NOW) is None, "its clock is ahead of ours"
 
 
-def test_agents_that_are_silent_are_still_named(world: World, capsys: pytest.CaptureFixture[str]) -> None:
+def test_silent_agents_are_named(world: World, capsys: pytest.CaptureFixture[str]) -> None:
     world.clock.sleep(40)
     world.report()
     assert text(world, capsys).count("no fresh agent figures") == 4
 
 
-def test_shares_of_figures_that_no_agent_reports_are_not_told(world: World, capsys: pytest.CaptureFixture[str]) -> None:
+def test_shares_are_hidden_if_no_agent_reports(world: World, capsys: pytest.CaptureFixture[str]) -> None:
     world.ready()
     status = read(world)
     (row,) = status.applications
@@ -115,7 +105,7 @@ def test_shares_of_figures_that_no_agent_reports_are_not_told(world: World, caps
     assert "agents reported" not in capsys.readouterr().out
 
 
-def test_how_busy_a_node_is_stands_beside_its_executors(world: World, capsys: pytest.CaptureFixture[str]) -> None:
+def test_executors_show_the_cpu_of_their_node(world: World, capsys: pytest.CaptureFixture[str]) -> None:
     world.ready()
     (row,) = as_json(world)["applications"]
     assert {item["node_cpu"] for item in row["executors"]} == {0.6}  # 3 s of one core in a window of 5 s
@@ -124,11 +114,10 @@ def test_how_busy_a_node_is_stands_beside_its_executors(world: World, capsys: py
     assert shown.count(" 60%") == 4
 
 
-def test_queries_stages_and_moves_have_one_name(world: World, capsys: pytest.CaptureFixture[str]) -> None:
+def test_queries_stages_and_moves_use_the_same_name(world: World, capsys: pytest.CaptureFixture[str]) -> None:
     unnamed = msgspec.structs.replace(query("0123", UUID), name="")
     world.queries = [query(world.placement), unnamed]
-    view = MoveView(move="m1", query="q1", stage=0, partition=3, source="0", target="1", step=1, state="steered")
-    world.moves = [view, msgspec.structs.replace(view, move="m2", query=UUID)]
+    world.moves = [samples.move_view(partition=3), samples.move_view(move="d.1", query=UUID, partition=3)]
     world.ready()
     (row,) = as_json(world)["applications"]
     assert [move["name"] for move in row["moves"]] == ["name-of-q1", ""]
@@ -138,14 +127,14 @@ def test_queries_stages_and_moves_have_one_name(world: World, capsys: pytest.Cap
     assert UUID not in shown
 
 
-def test_forecasts_are_for_those_who_ask(world: World, capsys: pytest.CaptureFixture[str]) -> None:
+def test_forecasts_are_shown_with_verbose_only(world: World, capsys: pytest.CaptureFixture[str]) -> None:
     world.ready()
     assert as_json(world)["applications"][0]["forecasts"]
     assert "forecast" not in text(world, capsys)
     assert "forecast of name-of-q1/0" in text(world, capsys, verbose=True)
 
 
-def test_observe_mode_is_one_plain_line(world: World, capsys: pytest.CaptureFixture[str]) -> None:
+def test_observe_mode_is_explained_in_one_line(world: World, capsys: pytest.CaptureFixture[str]) -> None:
     lead(world)
     lines = [line.rstrip() for line in text(world, capsys).splitlines()]
     assert lines[1] == OBSERVE_MODE
@@ -153,9 +142,7 @@ def test_observe_mode_is_one_plain_line(world: World, capsys: pytest.CaptureFixt
     assert 'reschedule.mode = "apply"' in OBSERVE_MODE
 
 
-def test_a_leader_that_is_silent_is_told_before_its_lease_runs_out(
-    world: World, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_silent_leader_is_shown_before_its_lease_ends(world: World, capsys: pytest.CaptureFixture[str]) -> None:
     lead(world)
     assert "last heard" not in text(world, capsys)
     world.clock.sleep(8)
@@ -181,31 +168,15 @@ def test_the_json_document_has_the_documented_fields(world: World) -> None:
     assert list(document) == ["at", "controller", "applications", "drains", "scheduled_plans", "rejected_messages"]
     assert document["controller"]["applications"] == {APP: "ready: 12 partitions on 4 executors"}
     (row,) = document["applications"]
-    assert set(row) == {
-        "application",
-        "name",
-        "spark_version",
-        "last_heard",
-        "silent",
-        "readiness",
-        "executors",
-        "queries",
-        "shuffles_seen",
-        "streams",
-        "hot_streams",
-        "partitions",
-        "moves",
-        "forecasts",
-        "settled_moves",
-        "counters",
-        "problems",
-    }
+    fields = """application name spark_version last_heard silent readiness executors queries shuffles_seen streams
+        hot_streams partitions moves forecasts settled_moves counters problems"""
+    assert set(row) == set(fields.split())
     assert set(row["readiness"]) == {"ready", "code", "sentence", "transient", "ready_in", "controller"}
     assert set(row["counters"]) == {"landed", "missed", "abandoned", "drifted", "failed_tasks", "rejected_messages"}
     assert row["queries"][0]["stages"][0]["placement"]["0"] == [0, 1, 2, 3, 4, 5]
 
 
-def test_a_filter_leaves_out_the_rest_and_names_what_it_does_not_know(world: World) -> None:
+def test_a_filter_selects_and_refuses_unknown_names(world: World) -> None:
     world.queries = [query(world.placement), query("0123", "q2")]
     world.ready()
     status = read(world, partitions=True)

@@ -1,4 +1,4 @@
-"""Output of `top`, and the status behind it."""
+"""Output of `top`, and its status."""
 
 from __future__ import annotations
 
@@ -14,14 +14,8 @@ from rechannel.daemon.view.status import ApplicationStatus, ClusterStatus
 from rechannel.daemon.view.status_builder import read_status
 from rechannel.wire import keys
 from rechannel.wire.measurements import StreamRow
-from rechannel.wire.messages import MoveView
-from unit.daemon.fakes import APP, NOW, QUERY, FakeClock, FakeStore, World, query, settings, window
-
-
-@pytest.fixture
-def world() -> World:
-    clock = FakeClock()
-    return World(FakeStore(clock), clock)
+from unit import sample_messages as samples
+from unit.daemon.fakes import APP, NOW, QUERY, World, query, settings, window
 
 
 def _read(world: World) -> ClusterStatus:
@@ -55,16 +49,14 @@ def test_partitions_have_their_cpu_state_and_snapshot_lag(world: World) -> None:
     assert sum(cpu) <= 4 * 3.0 / 5.0 + 1e-9, "no more than the agents measured"
 
 
-def test_a_batch_under_way_leaves_its_windows_out(world: World) -> None:
+def test_windows_of_a_running_batch_are_ignored(world: World) -> None:
     world.queries = [msgspec.structs.replace(query(world.placement), batch_started=NOW - 6)]
     world.ready()
     assert all(item.cpu is None for item in _application(world).partitions)
 
 
-def test_it_draws_executors_partitions_and_moves(world: World) -> None:
-    world.moves = [
-        MoveView(move="m1", query=QUERY, stage=0, partition=3, source="0", target="1", step=1, state="steered")
-    ]
+def test_top_draws_executors_partitions_and_moves(world: World) -> None:
+    world.moves = [samples.move_view()]
     world.ready()
     text = _drawn(_application(world))
     for sentence in ("127.0.0.5", "utilization", "busy s/batch", f"name-of-{QUERY}", "0 → 1", "steered"):
@@ -81,20 +73,17 @@ def test_a_slow_executor_is_named(world: World) -> None:
     assert remark in _drawn(dataclasses.replace(status, executors=(slow,)))
 
 
-def test_an_application_nobody_measured_is_drawn_too(world: World) -> None:
+def test_an_application_without_measurements_is_drawn(world: World) -> None:
     world.report()
     assert "?" in _drawn(_application(world))
 
 
-def test_the_share_of_shuffles_seen_is_said(world: World) -> None:
+def test_the_share_of_seen_shuffles_is_shown(world: World) -> None:
     world.ready()
     assert _application(world).shuffles_seen is None, "no task wrote anything"
-    sent = [
-        msgspec.structs.replace(item, bytes_out=100)
-        for item in world.store.last(keys.BATCHES, APP, 1)[0].body.stages[0].tasks
-    ]
-    assert sent
     newest = world.store.last(keys.BATCHES, APP, 1)[0].body
+    sent = [msgspec.structs.replace(item, bytes_out=100) for item in newest.stages[0].tasks]
+    assert sent
     first = msgspec.structs.replace(newest.stages[0], tasks=sent)
     again = msgspec.structs.replace(newest, batch=10, stages=[first, newest.stages[1]], start=NOW, end=NOW + 1)
     world._send(keys.BATCHES, APP, again)
@@ -109,7 +98,7 @@ def test_the_share_of_shuffles_seen_is_said(world: World) -> None:
     assert f"streams: {line}" in _drawn(status)
 
 
-def test_status_says_how_many_streams_are_of_each_class(world: World, capsys: pytest.CaptureFixture[str]) -> None:
+def test_status_shows_the_number_of_streams_in_each_class(world: World, capsys: pytest.CaptureFixture[str]) -> None:
     world.ready()
     status = _read(world)
     (row,) = status.applications

@@ -18,7 +18,8 @@ from rechannel.daemon.view.status_builder import read_status
 from rechannel.migration.link.report import environment
 from rechannel.wire import keys
 from rechannel.wire.envelope import Envelope, EnvelopeFactory
-from rechannel.wire.messages import ControllerState, LinkReport
+from rechannel.wire.messages import LinkReport
+from unit import sample_messages as samples
 from unit.daemon.doctor.checks import FAILED, OK, WARNING, of, verdicts
 from unit.daemon.fakes import APP, NOW, FakeClock, FakeStore, batch, query, report, window
 
@@ -34,20 +35,15 @@ def app(stages: dict[str, float] | None = None, **change: Any) -> ApplicationFac
 
 
 def test_controller() -> None:
-    state = ControllerState(
-        leader="a", since=NOW, epoch=1, paused=True, mode="apply", next_decision=NOW, last_sentence=""
-    )
-    assert verdicts([cluster.check_controller(state)], "controller") == [OK]
+    assert verdicts([cluster.check_controller(samples.controller_state(paused=True))], "controller") == [OK]
     assert verdicts([cluster.check_controller(None)], "controller") == [FAILED]
 
 
-def test_who_leads_is_told_by_the_lease_in_doctor_and_status_alike() -> None:
-    """What the leader said stands in Redis for a minute; it leads only for as long as its lease."""
+def test_the_lease_decides_who_leads_in_doctor_and_status() -> None:
+    """The state of a leader stays in Redis for a minute, longer than its lease."""
     store = FakeStore(FakeClock())
-    state = ControllerState(
-        leader="a", since=NOW, epoch=1, paused=False, mode="apply", next_decision=NOW, last_sentence=""
-    )
-    store.put(keys.STATE, "", EnvelopeFactory("default", "controller", lambda: NOW).envelope(state, ttl=15.0))
+    envelope = EnvelopeFactory("default", "controller", lambda: NOW).envelope(samples.controller_state(), ttl=15.0)
+    store.put(keys.STATE, "", envelope)
     for later, leads in ((0.0, True), (14.9, True), (15.1, False), (52.0, False)):
         leader = leading(store, NOW + later)  # type: ignore[arg-type]
         finding = cluster.check_controller(leader.state if leader is not None else None)
@@ -107,7 +103,7 @@ def pushed(*windows: tuple[float, float, int], ttl: float = 60) -> list[Envelope
 
 
 @pytest.mark.parametrize("apart", [0.0, 0.1, 1.0, 2.5, 4.0, 4.9])
-def test_two_agents_are_found_however_far_apart_they_began(apart: float) -> None:
+def test_two_agents_are_detected_at_any_offset(apart: float) -> None:
     both = [(NOW + 5 * n + late, NOW + 5 * n + late + 5, n) for n in range(4) for late in (0.0, apart + 0.001)]
     assert cluster.has_several_agents(pushed(*both))
 
@@ -126,7 +122,7 @@ def test_two_agents_on_one_node() -> None:
     assert not cluster.has_several_agents([])
 
 
-def test_agents_that_are_too_many_or_nobodys() -> None:
+def test_duplicate_and_unexpected_agents() -> None:
     here = frozenset({(APP, "0")})
     idle = msgspec.structs.replace(window(0), executors=[])
     nodes = {"a": NodeFacts(here, window(0), 5.0, several=True), "b": NodeFacts(frozenset(), idle, 5.0)}
@@ -142,7 +138,7 @@ def test_agents_that_are_too_many_or_nobodys() -> None:
     assert "by an administrator of Redis alone" in blind.sentence
 
 
-def test_what_is_said_of_settings_is_not_said_twice() -> None:
+def test_problems_of_settings_are_reported_once() -> None:
     changed = {**STOCK, "spark.speculation": "true"}
     finding_of_settings = cluster.check_settings(changed, APP)
     problem = f"{finding_of_settings[0].sentence}. {finding_of_settings[0].cure}."
@@ -157,11 +153,7 @@ def test_what_is_said_of_settings_is_not_said_twice() -> None:
         ("spark-settings", {"spark.dynamicAllocation.enabled": "true"}, WARNING),
         ("spark-settings", {"spark.sql.streaming.stateStore.unloadOnCommit": "true"}, WARNING),
         ("spark-settings", {"spark.locality.wait": "0"}, WARNING),
-        (
-            "spark-settings",
-            {"spark.sql.streaming.statefulOperator.stateRebalancing.enabled": "true"},
-            WARNING,
-        ),
+        ("spark-settings", {"spark.sql.streaming.statefulOperator.stateRebalancing.enabled": "true"}, WARNING),
         ("spark-settings", {"spark.master": "local[4]"}, FAILED),
         ("spark-shuffle", {}, WARNING),
         ("spark-shuffle", {"spark.shuffle.sort.bypassMergeThreshold": "1"}, WARNING),
@@ -175,7 +167,7 @@ def test_what_is_said_of_settings_is_not_said_twice() -> None:
 )
 def test_settings_of_spark(check: str, changed: dict[str, str], verdict: Severity) -> None:
     assert verdicts(cluster.check_settings(changed, APP), check) == [verdict]
-    # A link tells what is needed to find the same from afar.
+    # The report of a link has the settings that the same checks need.
     reported = environment(lambda key, default: changed.get(key, default))
     assert verdicts(cluster.check_spark([app(environment=reported)]), check) == [verdict]
 
@@ -201,33 +193,29 @@ def test_locality_against_stages(wait: str, stage: dict[str, float], drifted: in
 @pytest.mark.parametrize(
     ("wait", "stage", "cure"), [("100ms", 0.2, "3s"), ("3s", 9.3, "19s"), ("3s", 20.0, "30s"), ("0", 0.1, "3s")]
 )
-def test_the_cure_for_drift_is_none_that_doctor_condemns(wait: str, stage: float, cure: str) -> None:
-    (finding,) = told_of_locality(wait, stage)
+def test_the_cure_for_drift_passes_the_other_checks(wait: str, stage: float, cure: str) -> None:
+    (finding,) = locality_findings(wait, stage)
     assert (finding.verdict, finding.cure) == (WARNING, f"set spark.locality.wait to {cure}")
     settings = cluster.check_settings({"spark.locality.wait": cure}, APP)
     assert verdicts(settings, "spark-settings") == [OK]
-    assert [item.verdict for item in told_of_locality(cure, stage)] == [OK]
+    assert [item.verdict for item in locality_findings(cure, stage)] == [OK]
+    (normal,) = locality_findings("3s", 40.0)  # longer than any wait that is advised
+    assert (normal.verdict, normal.cure, "some drift stays" in normal.sentence) == (OK, "", True)
 
 
-def test_drift_in_stages_longer_than_any_wait_is_normal() -> None:
-    (finding,) = told_of_locality("3s", 40.0)
-    assert (finding.verdict, finding.cure) == (OK, "")
-    assert "some drift stays" in finding.sentence
-
-
-def told_of_locality(wait: str, stage: float) -> list[Finding]:
+def locality_findings(wait: str, stage: float) -> list[Finding]:
     reported = {**STOCK, "spark.locality.wait": wait}
     findings = cluster.check_spark([app({"q": stage}, environment=reported, drifted_partitions=3)])
     return [item for item in findings if item.check == "spark-locality"]
 
 
-def test_how_long_stages_take() -> None:
+def test_durations_of_stages() -> None:
     reports = [batch(number, ["0", "1"], {0: 1.0 + number}) for number in (7, 8, 9)]
     assert doctor.stage_seconds(reports, linked()) == {"name-of-q1": pytest.approx(9.0)}
     assert doctor.stage_seconds([], linked()) == {}
 
 
-def test_what_a_link_tells_is_bounded_and_holds_versions() -> None:
+def test_the_environment_of_a_link_is_bounded() -> None:
     reported = environment(lambda key, default: "x" * 9999)
     assert len(reported) <= 64
     assert max(map(len, reported.values())) <= 512

@@ -1,18 +1,16 @@
-"""The command `doctor`, and that its page has every check."""
+"""Command `doctor`, and its page."""
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
 
-from click.testing import CliRunner
-
 from rechannel.daemon.cli import doctor
-from rechannel.daemon.cli.main import main
-from rechannel.daemon.doctor.finding import CATALOG, Finding, Severity, exit_code_of
+from rechannel.daemon.doctor.finding import Finding, Severity, exit_code_of
 from rechannel.wire.exit_codes import ExitCode
 from rechannel.wire.signing import make_keys
-from unit.daemon.doctor.checks import FAILED, OK, ROOT, WARNING
+from unit.daemon.cli.command import run, write_config
+from unit.daemon.doctor.checks import FAILED, OK, PAGE, ROOT, SECTIONS, WARNING
 
 
 def findings(check: str, verdict: Severity) -> Finding:
@@ -38,38 +36,32 @@ def test_a_file_of_spark_settings_before_a_start(tmp_path: Path) -> None:
         "spark.scheduler.mode": "FAIR",
         "spark.executor.extraJavaOptions": "-Da=b -Dc=d",
     }
-    done = CliRunner().invoke(main, ["doctor", "--conf", str(path), "--json"])
-    document = json.loads(done.stdout)
-    assert (done.exit_code, document["ok"], document["counts"]) == (0, True, {"ok": 1, "warning": 3, "failed": 0})
-    missing = CliRunner().invoke(main, ["doctor", "--conf", str(tmp_path / "none")])
-    assert (missing.exit_code, "cannot be read" in missing.stderr) == (1, True)
+    document = json.loads(run("doctor", "--conf", path, "--json").stdout)
+    assert (document["ok"], document["counts"]) == (True, {"ok": 1, "warning": 3, "failed": 0})
+    assert "cannot be read" in run("doctor", "--conf", tmp_path / "none", code=1).stderr
 
 
-def test_a_wrong_configuration_is_told_whole_and_redis_not_asked(tmp_path: Path) -> None:
-    path = tmp_path / "c.toml"
-    path.write_text("[gate]\nmin_gain = 7\n[agent]\nwindow = 0\n")
-    done = CliRunner().invoke(main, ["doctor", "--config", str(path)])
-    assert done.exit_code == 7
+def test_a_wrong_configuration_is_reported_without_redis(tmp_path: Path) -> None:
+    path = write_config(tmp_path, "[gate]\nmin_gain = 7\n[agent]\nwindow = 0\n")
+    done = run("doctor", "--config", path, code=7)
     assert all(phrase in done.stdout for phrase in ("gate.min_gain", "agent.window", "3 failed"))
     assert "redis" not in done.stdout.replace("redis.", "")
 
 
-def test_a_redis_that_is_away(tmp_path: Path) -> None:
-    path = tmp_path / "c.toml"
+def test_redis_away_is_a_failed_check(tmp_path: Path) -> None:
     make_keys(tmp_path)
     signing = '[signing]\nprivate_key_file = "signing.key"\npublic_key_file = "signing.pub"\n'
-    path.write_text(f'{signing}[redis]\nurl = "redis://127.0.0.1:1/0"\ntimeout = 0.2\n')
-    done = CliRunner().invoke(main, ["doctor", "--config", str(path), "--json"])
+    path = write_config(tmp_path, f'{signing}[redis]\nurl = "redis://127.0.0.1:1/0"\ntimeout = 0.2\n')
+    done = run("doctor", "--config", path, "--json", code=5)
     document = {item["check"]: item for item in json.loads(done.stdout)["checks"]}
-    assert (done.exit_code, document["redis"]["verdict"]) == (5, "failed")
+    assert document["redis"]["verdict"] == "failed"
     assert document["redis"]["cure"]
 
 
-def test_the_page_tells_of_every_check() -> None:
-    text = (ROOT / "docs" / "doctor.md").read_text(encoding="utf-8")
-    headings = [line.removeprefix("### ").strip("`") for line in text.splitlines() if line.startswith("### ")]
-    assert headings == [*CATALOG]
-    for name in CATALOG:
-        section = text.partition(f"### `{name}`")[2].partition("###")[0]
-        assert CATALOG[name] in section, name
+def test_each_section_of_the_page_is_a_check_with_its_cure() -> None:
+    modules = [*(ROOT / "daemon" / "doctor").glob("*.py"), ROOT / "daemon" / "cli" / "doctor.py"]
+    source = "".join(path.read_text(encoding="utf-8") for path in modules)
+    assert len(SECTIONS) == PAGE.count("\n### ") > 20
+    for name, section in SECTIONS.items():
+        assert f'"{name}"' in source, name
         assert "Cure:" in section, name

@@ -18,6 +18,7 @@ from rechannel.daemon.doctor.node import HostFacts, RedisFacts, RedisPermissions
 from rechannel.wire.keys import Role
 from rechannel.wire.redis import capacity
 from rechannel.wire.signing import make_keys
+from unit.daemon.cli.command import write_config
 from unit.daemon.doctor.checks import FAILED, INFO, OK, ROOT, WARNING, of, verdicts
 from unit.daemon.fakes import query, report
 
@@ -51,7 +52,7 @@ def test_packages(change: dict[str, str], verdict: Severity) -> None:
 
 
 @pytest.mark.parametrize("requirement", REQUIREMENTS)
-def test_every_requirement_of_the_project_is_read_whole(requirement: str) -> None:
+def test_every_requirement_of_the_project_is_parsed(requirement: str) -> None:
     name, low, high = node.parse_requirement(requirement)
     assert requirement == f"{name}>={low}{f',<{high}' if high else ''}"
 
@@ -86,7 +87,7 @@ def test_java(java: str, spark: str, verdict: Severity) -> None:
     assert verdicts(node.check_host(HostFacts((3, 12, 0), REQUIREMENTS, packages, java)), "java") == [verdict]
 
 
-def test_java_is_found_where_spark_would_find_it(tmp_path: Path) -> None:
+def test_java_is_searched_like_spark_does(tmp_path: Path) -> None:
     java = tmp_path / "bin" / "java"
     java.parent.mkdir()
     java.write_text("#!/bin/sh\necho 'openjdk version \"21.0.3\" 2024-04-16' >&2\n")
@@ -108,30 +109,23 @@ def loaded(*fields: str, user: str = "") -> LoadResult:
 def test_configuration_and_keys(tmp_path: Path) -> None:
     fine = node.check_configuration(loaded(*KEYS), [], [])
     assert (verdicts(fine, "configuration"), verdicts(fine, "signing-keys")) == ([OK], [OK])
-    path = tmp_path / "c.toml"
-    path.write_text("[gate]\nmin_gain = 7\n")
-    bad = node.check_configuration(
-        read_settings(path, {}),
-        [
-            "gate.min_gain: 7 is out of bounds; it must be between 0 and 1",
-            "signing.private_key_file: /k cannot be read",
-        ],
-        ["redis.password_file: /p can be read by everybody; `chmod o= /p`"],
-    )
+    path = write_config(tmp_path, "[gate]\nmin_gain = 7\n")
+    mistakes = ["gate.min_gain: 7 is too much; use less", "signing.private_key_file: /k cannot be read"]
+    notes = ["redis.password_file: /p can be read by everybody; `chmod o= /p`"]
+    bad = node.check_configuration(read_settings(path, {}), mistakes, notes)
     assert (verdicts(bad, "configuration"), verdicts(bad, "signing-keys")) == ([FAILED, WARNING], [FAILED])
-    assert of(bad, "configuration")[0].sentence == f"{path}:2: gate.min_gain: 7 is out of bounds"
+    assert of(bad, "configuration")[0].sentence == f"{path}:2: gate.min_gain: 7 is too much"
     assert of(bad, "configuration")[1].cure == "`chmod o= /p`"
 
 
-def test_the_configuration_that_is_used_is_named(tmp_path: Path) -> None:
-    (none,) = of(node.check_configuration(read_settings(None, {}), [], []), "configuration")
-    assert (none.verdict, "no configuration file: RECHANNEL_CONFIG is not set" in none.sentence) == (WARNING, True)
-    path = tmp_path / "c.toml"
-    path.write_text("")
-    (finding,) = of(
-        node.check_configuration(read_settings(None, {"RECHANNEL_CONFIG": str(path)}), [], []), "configuration"
-    )
-    assert (finding.verdict, f"configuration: {path} (RECHANNEL_CONFIG); " in finding.sentence) == (OK, True)
+def test_the_used_configuration_file_is_named(tmp_path: Path) -> None:
+    path = write_config(tmp_path, "")
+    for variables, verdict, phrase in (
+        ({}, WARNING, "no configuration file: RECHANNEL_CONFIG is not set"),
+        ({"RECHANNEL_CONFIG": str(path)}, OK, f"configuration: {path} (RECHANNEL_CONFIG); "),
+    ):
+        (finding,) = of(node.check_configuration(read_settings(None, variables), [], []), "configuration")
+        assert (finding.verdict, phrase in finding.sentence) == (verdict, True)
 
 
 @pytest.mark.parametrize(
@@ -150,26 +144,24 @@ def test_the_configuration_that_is_used_is_named(tmp_path: Path) -> None:
         ("rechannel-other-viewer", (), FAILED),
     ],
 )
-def test_keys_that_are_missing_are_no_ok(user: str, fields: tuple[str, ...], verdict: Severity) -> None:
+def test_missing_keys_by_role(user: str, fields: tuple[str, ...], verdict: Severity) -> None:
     result = loaded(*fields, user=user)
-    _, notes = config.check_keys(loaded(user=user).settings)  # what it says of missing keys is not told as well
+    _, notes = config.check_keys(loaded(user=user).settings)  # notes on missing keys, which are not repeated
     findings = of(node.check_configuration(result, [], notes), "signing-keys")
     assert [item.verdict for item in findings] == [verdict], findings
     assert all("nobody" not in item.sentence for item in findings if item.verdict is OK)
 
 
 def test_a_private_key_alone_is_a_warning(tmp_path: Path) -> None:
-    private, _ = make_keys(tmp_path)
-    path = tmp_path / "c.toml"
-    path.write_text('[signing]\nprivate_key_file = "signing.key"\n')
-    result = read_settings(path, {})
+    make_keys(tmp_path)
+    result = read_settings(write_config(tmp_path, '[signing]\nprivate_key_file = "signing.key"\n'), {})
     mistakes, notes = config.check_keys(result.settings)
     assert mistakes == []
     (finding,) = of(node.check_configuration(result, mistakes, notes), "signing-keys")
-    assert (finding.verdict, finding.cure) == (WARNING, "name signing.pub there"), private
+    assert (finding.verdict, finding.cure) == (WARNING, "name signing.pub there")
 
 
-def test_an_open_redis_is_told_with_a_cure_that_cures() -> None:
+def test_an_open_redis_is_reported_with_its_cure() -> None:
     findings = node.check_configuration(loaded(*KEYS), [], [security.OPEN_REDIS])
     (finding,) = of(findings, "redis-rights")
     assert (finding.verdict, "ACL SETUSER default off" in finding.cure) == (WARNING, True)
@@ -231,32 +223,28 @@ def test_times(variables: dict[str, str], verdict: Severity) -> None:
 )
 def test_redis(check: str, change: dict[str, Any], verdict: Severity) -> None:
     assert verdicts(node.check_redis(RedisFacts(INFO | change, 0.001, 0.0), 2.0), check) == [verdict]
+    assert verdicts(node.check_redis(RedisFacts(INFO | change, 0.6, 0.0), 2.0), "redis") == [WARNING], "slow"
 
 
 @pytest.mark.parametrize(
     ("maxmemory", "verdict", "phrase"),
     [(0, OK, "not set"), (2**28, WARNING, "maxmemory is 256 MiB, but the keys of 100 nodes"), (2**30, OK, "1,024 MiB")],
 )
-def test_redis_has_room_for_what_the_cluster_may_come_to_hold(maxmemory: int, verdict: Severity, phrase: str) -> None:
+def test_redis_has_memory_for_the_whole_cluster(maxmemory: int, verdict: Severity, phrase: str) -> None:
     applications = [ApplicationFacts(f"app-{number}", report([query(["0"] * 200)])) for number in range(5)]
-    finding = cluster.check_memory(
-        INFO | {"maxmemory": maxmemory}, [*applications, ApplicationFacts("silent", None)], 100
-    )
+    applications.append(ApplicationFacts("silent", None))
+    finding = cluster.check_memory(INFO | {"maxmemory": maxmemory}, applications, 100)
     assert verdicts([finding], "redis-memory") == [verdict]
     assert phrase in finding.sentence and "5 applications" in finding.sentence
     figure = capacity.required_memory(100, [capacity.Application(executors=4, queries=1, partitions=200)] * 5)
     assert verdict is OK or f"maxmemory {figure / 2**20:.0f}mb" in finding.cure
 
 
-def test_a_slow_redis() -> None:
-    assert verdicts(node.check_redis(RedisFacts(INFO, 0.6, 0.0), 2.0), "redis") == [WARNING]
-
-
 @pytest.mark.parametrize(
     ("ahead", "seconds", "verdict"),
     [(0.2, 0.0, OK), (-2.0, 0.0, WARNING), (2.0, 1.5, OK), (30.0, 0.1, FAILED), (-30.0, 0.1, FAILED)],
 )
-def test_this_machines_clock(ahead: float, seconds: float, verdict: Severity) -> None:
+def test_the_clock_of_this_machine(ahead: float, seconds: float, verdict: Severity) -> None:
     finding = node.check_clock(RedisFacts(INFO, seconds, ahead))
     assert verdicts([finding], "clock") == [verdict]
     if verdict is not OK:
@@ -271,7 +259,7 @@ def test_clocks_of_the_parts(ahead: dict[str, float], verdict: Severity) -> None
 
 
 @pytest.mark.parametrize("role", Role)
-def test_a_role_has_what_it_needs_and_no_more(role: Role) -> None:
+def test_rights_of_a_role(role: Role) -> None:
     needed = node.permissions_of(role)
     assert verdicts([node.check_permissions(RedisPermissions("u", None, needed, False))], "redis-rights") == [OK]
     assert role in node.check_permissions(RedisPermissions("u", None, needed, False)).sentence
@@ -282,6 +270,6 @@ def test_a_role_has_what_it_needs_and_no_more(role: Role) -> None:
         assert (lacking.verdict, right[0] in lacking.sentence) == (FAILED, True)
 
 
-def test_users_of_no_role() -> None:
+def test_users_without_a_role() -> None:
     assert node.check_permissions(RedisPermissions("default", None, frozenset(), True)).verdict is WARNING
     assert node.check_permissions(RedisPermissions("u", None, frozenset(), False)).verdict is FAILED

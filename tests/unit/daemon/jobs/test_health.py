@@ -1,4 +1,4 @@
-"""Jobs that hang, and waits that are no hang."""
+"""Jobs and plans that hang."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from rechannel.daemon.jobs.watchdog import patience
 from unit.daemon.fakes import APP, FakeClock, clocks
 
 
-def test_a_job_is_not_stuck_as_long_as_redis_may_keep_it() -> None:
+def test_a_job_is_not_stuck_while_redis_may_delay_it() -> None:
     clock = FakeClock()
     allowed = patience(dataclasses.replace(Settings(), redis=RedisSettings(timeout=10.0)))
     loops = JobMonitor(clocks(clock), patience=allowed)

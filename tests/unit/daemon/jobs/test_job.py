@@ -24,7 +24,7 @@ class Work:
 
 
 @pytest.mark.parametrize("error", [ZeroDivisionError("x"), StoreRefusedError("no rights")])
-def test_a_failing_job_rests_longer_and_longer_and_never_raises(error: Exception) -> None:
+def test_a_failing_job_rests_longer_each_time(error: Exception) -> None:
     clock, work = FakeClock(), Work()
     work.error = error
     job = Job("job", 1.0, work, clocks(clock))
@@ -47,7 +47,7 @@ def test_a_failing_job_rests_longer_and_longer_and_never_raises(error: Exception
     assert job.status.failures == 0
 
 
-def test_redis_being_away_is_said_once_and_tried_at_every_turn() -> None:
+def test_redis_away_is_logged_once_and_retried_each_time() -> None:
     clock, work = FakeClock(), Work()
     work.error = StoreUnavailableError("Redis at x cannot be reached")
     job = Job("observe", 1.0, work, clocks(clock))

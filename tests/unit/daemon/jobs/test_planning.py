@@ -1,4 +1,4 @@
-"""Plans that take minutes: what goes on meanwhile, and which of them count."""
+"""Plans that take minutes: concurrent work, and plans that are discarded."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import dataclasses
 import threading
 from collections.abc import Callable
 
+import msgspec
 import pytest
 
 from rechannel.daemon.control.controller import Controller
@@ -13,11 +14,10 @@ from rechannel.daemon.control.decision_log import applied_decisions, find_undoab
 from rechannel.daemon.control.outcomes import PendingRollback
 from rechannel.daemon.decide import pipeline
 from rechannel.daemon.decide.pipeline import DecisionRequest, Draft, PlanBasis
+from rechannel.daemon.decide.requested_placement import saved_plan_of
 from rechannel.daemon.jobs.planning import Aside, Mutex, PlanningClock
 from rechannel.wire import keys
 from rechannel.wire.commands import Apply, Cancel, Drain, Pause
-from rechannel.wire.envelope import EnvelopeFactory
-from rechannel.wire.messages import Request
 from unit.daemon.fakes import (
     APP,
     CONFIG,
@@ -32,153 +32,155 @@ from unit.daemon.fakes import (
     desired,
     order,
     published_placement,
+    request,
     state,
 )
 
 OTHER = "app-2"
 
 
-class Slow:
-    """Every plan of one application takes so many seconds, in each of which ``meanwhile`` is done."""
+class Scene:
+    """A leader whose plans of one application take so many seconds."""
 
-    def __init__(self, patch: pytest.MonkeyPatch, clock: FakeClock, seconds: float, meanwhile: Callable[[], object]):
+    def __init__(self, leader: Controller, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.leader, self.world, self.clock = leader, world, world.clock
+        self.store: FakeStore = world.store
         self.plans = 0
+        self._patch = monkeypatch
+
+    def slow_down(self, seconds: float, meanwhile: Callable[[], object], *, reports: bool = True) -> None:
+        """In each second of a plan the link reports, and ``meanwhile`` is done."""
         real = pipeline.draft_decision
 
         def slow(request: DecisionRequest, basis: PlanBasis) -> Draft:
             draft = real(request, basis)
             if basis.messages.application == APP:
                 self.plans += 1
-                until = clock() + seconds
-                while clock() < until:
-                    clock.sleep(1)
+                until = self.clock() + seconds
+                while self.clock() < until:
+                    self.clock.sleep(1)
+                    if reports:
+                        self.world.report()
                     meanwhile()
             return draft
 
-        patch.setattr(pipeline, "draft_decision", slow)
+        self._patch.setattr(pipeline, "draft_decision", slow)
+
+    def run_jobs(self) -> None:
+        """All jobs that run every second."""
+        cycle(self.leader)
+        self.leader.answer_requests()
 
 
-def jobs(made: Controller) -> None:
-    """Everything that a controller does every second."""
-    cycle(made)
-    made.answer_requests()
+@pytest.fixture
+def scene(leader: Controller, world: World, monkeypatch: pytest.MonkeyPatch) -> Scene:
+    return Scene(leader, world, monkeypatch)
 
 
 @pytest.mark.parametrize("stand_by", [False, True])
 @pytest.mark.parametrize("seconds", [1, 12, 16, 120])
-def test_a_plan_of_any_length_is_carried_out(
-    leader: Controller,
-    store: FakeStore,
-    clock: FakeClock,
-    world: World,
-    monkeypatch: pytest.MonkeyPatch,
-    seconds: int,
-    stand_by: bool,
-) -> None:
-    other = controller(store, clock, name="b")
+def test_a_plan_of_any_length_is_carried_out(scene: Scene, seconds: int, stand_by: bool) -> None:
+    other = controller(scene.store, scene.clock, name="b")
     seen: list[str] = []
 
     def meanwhile() -> None:
-        world.report()
-        jobs(leader)
+        scene.run_jobs()
         if stand_by:
             seen.append(other.run_leader_cycle())
 
-    Slow(monkeypatch, clock, seconds, meanwhile)
-    (decision,) = leader.decide_all()
+    scene.slow_down(seconds, meanwhile)
+    (decision,) = scene.leader.decide_all()
     assert (decision.outcome, decision.reason) == ("applied", "ok")
-    assert published_placement(store).decision == decision.decision
-    assert leader.lead.epoch == 1
-    assert set(seen) <= {f"standing by: {leader.lead.name} leads in epoch 1"}
+    assert published_placement(scene.store).decision == decision.decision
+    lead = scene.leader.lead
+    assert lead.epoch == 1
+    assert set(seen) <= {f"standing by: {lead.name} leads in epoch 1"}
 
 
-def test_while_one_plans_the_migrations_and_requests_of_others_go_on(
-    leader: Controller, store: FakeStore, clock: FakeClock, world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    second = World(store, clock, OTHER)
+def test_migrations_and_requests_of_others_go_on_during_a_plan(scene: Scene) -> None:
+    leader, store = scene.leader, scene.store
+    second = World(store, scene.clock, OTHER)
     second.ready()
     leader.run_leader_cycle()
     moved = decide(leader, application=OTHER, apply=True)
     assert moved.outcome == "applied"
-    author = EnvelopeFactory("default", "cli", clock)
-    query: list[str] = []
+    requests: list[str] = []
 
     def meanwhile() -> None:
-        world.report()
         second.obey("steered")
         second.measure()
-        name = f"r{len(query)}"
-        verb = "resume" if len(query) % 2 else "plan"
-        fields = {"application": OTHER} if verb == "plan" else {}
-        order = Request(request=name, user="u", reason="r", command={"verb": verb, **fields})
-        store.append(keys.REQUESTS, "", author.envelope(order, ttl=60))
-        query.append(name)
-        jobs(leader)
-        assert store.get(keys.REPLY, name) is not None
+        requests.append(f"r{len(requests)}")
+        if len(requests) % 2:
+            request(store, "plan", name=requests[-1], application=OTHER)
+        else:
+            request(store, "resume", name=requests[-1])
+        scene.run_jobs()
+        assert store.get(keys.REPLY, requests[-1]) is not None
         actual = desired(store, OTHER)
-        assert actual.expires > clock()
+        assert actual is not None
+        assert actual.expires > scene.clock()
         assert published_placement(store, OTHER).decision == moved.decision
         assert state(store).applications[OTHER].endswith("0 of 3 moves landed")
 
-    Slow(monkeypatch, clock, 130, meanwhile)
-    made = decide(leader, apply=True)
-    assert made.outcome == "applied"
-    assert len(query) == 130
+    scene.slow_down(130, meanwhile)
+    assert decide(leader, apply=True).outcome == "applied"
+    assert len(requests) == 130
     second.obey("drained")
     leader.follow()
     assert app(leader).migrations.running is not None
     assert app(leader, OTHER).migrations.running is None
 
 
-def test_a_leader_that_was_stopped_while_it_planned_throws_its_plan_away(
-    leader: Controller, store: FakeStore, clock: FakeClock, world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    other = controller(store, clock, name="b")
-
-    def meanwhile() -> None:  # the whole process stands still
-        world.report()
-        other.run_leader_cycle()
-
-    Slow(monkeypatch, clock, 20, meanwhile)
-    (decision,) = leader.decide_all()
+def test_a_plan_of_a_leader_that_was_stopped_meanwhile_is_discarded(scene: Scene) -> None:
+    other = controller(scene.store, scene.clock, name="b")
+    scene.slow_down(20, other.run_leader_cycle)  # the leader's process is suspended
+    (decision,) = scene.leader.decide_all()
     assert (decision.outcome, decision.reason) == ("not-ready", "not-leading")
-    assert desired(store) is None
-    assert decisions(store) == []
+    assert desired(scene.store) is None
+    assert decisions(scene.store) == []
     assert other.run_leader_cycle() == "leading in epoch 2"
 
 
-def test_a_leader_that_lost_the_lead_and_has_it_again_throws_its_plan_away(
-    leader: Controller, store: FakeStore, clock: FakeClock, world: World, monkeypatch: pytest.MonkeyPatch
+def test_a_plan_of_a_lead_that_was_lost_and_won_again_is_discarded(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen: list[str] = []
+    began = scene.clock()
 
     def meanwhile() -> None:
-        world.report()
-        if not 5 < clock() - began < 25:
-            seen.append(leader.run_leader_cycle())
+        if not 5 < scene.clock() - began < 25:
+            seen.append(scene.leader.run_leader_cycle())
 
-    began = clock()
-    Slow(monkeypatch, clock, 30, meanwhile)
-    (decision,) = leader.decide_all()
+    scene.slow_down(30, meanwhile)
+    (decision,) = scene.leader.decide_all()
     assert seen[-1] == "leading in epoch 2"
     assert decision.reason == "not-leading"
-    assert desired(store) is None
+    assert desired(scene.store) is None
     monkeypatch.undo()
-    world.ready()
-    assert leader.decide_all()[0].outcome == "applied", "and nothing is left in the way"
+    scene.world.ready()
+    assert scene.leader.decide_all()[0].outcome == "applied", "and nothing is left in the way"
 
 
-@pytest.mark.parametrize("what", ["drain", "pause", "rollback", "budget", "excluded", "gone"])
-def test_what_is_ordered_while_a_plan_is_made_counts(
-    store: FakeStore, clock: FakeClock, world: World, monkeypatch: pytest.MonkeyPatch, what: str
+@pytest.mark.parametrize(
+    ("event", "reason"),
+    [
+        ("drain", "overtaken"),
+        ("pause", "paused"),
+        ("rollback", "overtaken"),
+        ("budget", "overtaken"),
+        ("excluded", "excluded"),
+        ("gone", "no-report"),
+    ],
+)
+def test_orders_and_events_during_a_plan_are_taken_into_account(
+    store: FakeStore, clock: FakeClock, world: World, monkeypatch: pytest.MonkeyPatch, event: str, reason: str
 ) -> None:
-    limits = dataclasses.replace(CONFIG.reschedule, moves_per_hour=4 if what == "budget" else 0)
-    config = dataclasses.replace(CONFIG, reschedule=limits)
-    leader = controller(store, clock, config)
+    limits = dataclasses.replace(CONFIG.reschedule, moves_per_hour=4 if event == "budget" else 0)
+    leader = controller(store, clock, dataclasses.replace(CONFIG, reschedule=limits))
     second = World(store, clock, OTHER)
     world.ready()
     leader.run_leader_cycle()
-    if what == "rollback":
+    if event == "rollback":
         decide(leader, apply=True, force=True)
         world.obey("drained")
         leader.follow()
@@ -188,33 +190,31 @@ def test_what_is_ordered_while_a_plan_is_made_counts(
     orders: list[object] = []
 
     def meanwhile() -> None:
-        if what != "gone":
-            world.report()
         if not orders:
             orders.append(give_order())
         leader.run_leader_cycle()
 
     def give_order() -> object:
-        if what == "drain":
+        if event == "drain":
             return order(leader, Drain(nodes=["127.0.0.3"]))
-        if what == "pause":
+        if event == "pause":
             return order(leader, Pause())
-        if what == "rollback":
+        if event == "rollback":
             app(leader).rollback = _undo(leader)
-        if what == "budget":
+        if event == "budget":
             second.ready()
             leader.run_leader_cycle()
             return decide(leader, trigger="timeout", application=OTHER, apply=True)
-        if what == "excluded":
+        if event == "excluded":
             rules = dataclasses.replace(CONFIG.reschedule, excluded=("00:00-23:59",))
             leader.reload(dataclasses.replace(CONFIG, reschedule=rules))
         return "ordered"
 
-    Slow(monkeypatch, clock, 70 if what == "gone" else 3, meanwhile)
+    gone = event == "gone"
+    Scene(leader, world, monkeypatch).slow_down(70 if gone else 3, meanwhile, reports=not gone)
     before = desired(store)
     decision = decide(leader, trigger="executors", apply=True)
-    expected = {"pause": "paused", "excluded": "excluded", "gone": "no-report"}
-    assert decision.reason == expected.get(what, "overtaken")
+    assert decision.reason == reason
     assert decision.outcome != "applied"
     assert desired(store) == before
 
@@ -224,49 +224,36 @@ def _undo(leader: Controller) -> PendingRollback:
     return PendingRollback(actual, "u", "", leader._clock.steady())
 
 
-def test_an_application_is_planned_for_once_at_a_time(
-    leader: Controller, store: FakeStore, clock: FakeClock, world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """What asks for a decision again each second waits for the plan that is made."""
-    order(leader, Drain(nodes=["127.0.0.2"]))
-
-    def meanwhile() -> None:
-        world.report()
-        jobs(leader)
-
-    slow = Slow(monkeypatch, clock, 30, meanwhile)
-    assert "running" in leader.follow()
-    assert slow.plans == 1
+def test_an_application_has_one_plan_at_a_time(scene: Scene) -> None:
+    order(scene.leader, Drain(nodes=["127.0.0.2"]))
+    scene.slow_down(30, scene.run_jobs)  # each of which asks for a decision again
+    assert "running" in scene.leader.follow()
+    assert scene.plans == 1
 
 
-def test_a_canceled_plan_is_not_begun_though_it_was_being_checked(
-    leader: Controller, store: FakeStore, clock: FakeClock, world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    import msgspec
-
-    from rechannel.daemon.decide.requested_placement import saved_plan_of
-
-    text = msgspec.json.encode(saved_plan_of(decide(leader), "default", APP)).decode()
+def test_a_plan_that_is_canceled_while_it_is_checked_is_not_begun(scene: Scene) -> None:
+    leader = scene.leader
+    plan = saved_plan_of(decide(leader), "default", APP)
+    text = msgspec.json.encode(plan).decode()
     waiting = order(leader, Apply(plan=text, at="00:00-23:59", force=True)).data["scheduled_plan"]
     canceled: list[str] = []
 
     def meanwhile() -> None:
-        world.report()
         if not canceled:
             canceled.append(order(leader, Cancel(scheduled_plan=waiting)).sentence)
         leader.run_leader_cycle()
 
-    Slow(monkeypatch, clock, 3, meanwhile)
+    scene.slow_down(3, meanwhile)
     leader.follow()
     assert canceled
-    assert desired(store) is None
+    assert desired(scene.store) is None
     assert leader._services.plans.plans == {}
 
 
-# -- the parts --
+# -- parts --
 
 
-def test_a_mutex_is_held_by_one_thread_as_often_as_it_likes_and_can_be_let_go_of() -> None:
+def test_a_mutex_is_reentrant_and_can_be_released() -> None:
     mutex, events = Mutex(), []
     let_go, taken = threading.Event(), threading.Event()
 
@@ -290,7 +277,7 @@ def test_a_mutex_is_held_by_one_thread_as_often_as_it_likes_and_can_be_let_go_of
     assert events == ["mine", "other", "mine again", "still mine"]
 
 
-def test_a_mutex_excludes_others_and_is_taken_back_after_an_error() -> None:
+def test_a_mutex_excludes_other_threads_and_is_reacquired_after_an_error() -> None:
     mutex = Mutex()
     inside = threading.Event()
 
@@ -308,7 +295,7 @@ def test_a_mutex_excludes_others_and_is_taken_back_after_an_error() -> None:
     assert inside.is_set()
 
 
-def test_work_that_takes_long_goes_on_aside_and_is_begun_once() -> None:
+def test_long_work_goes_on_in_a_thread_and_is_begun_once() -> None:
     aside, go_on = Aside(patience=0.01), threading.Event()
     begun: list[int] = []
 
@@ -327,7 +314,7 @@ def test_work_that_takes_long_goes_on_aside_and_is_begun_once() -> None:
     assert Aside(patience=10).run("act", work) == "done"
 
 
-def test_what_failed_aside_is_told_at_the_next_run() -> None:
+def test_an_error_of_long_work_is_raised_by_the_next_run() -> None:
     aside, go_on = Aside(patience=0.01), threading.Event()
 
     def work() -> None:

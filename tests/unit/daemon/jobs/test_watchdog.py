@@ -1,4 +1,4 @@
-"""Messages of the daemons to the service manager, received by a socket in its place."""
+"""Messages of the daemons to the service manager."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from rechannel.conf.settings import AgentSettings, RedisSettings, Settings
-from rechannel.daemon.jobs.clock import Clock as Clocks
+from rechannel.daemon.jobs.clock import Clock
 from rechannel.daemon.jobs.health import JobMonitor
 from rechannel.daemon.jobs.planning import LONGEST
 from rechannel.daemon.jobs.watchdog import Watchdog, patience
@@ -23,6 +23,7 @@ from rechannel.wire.envelope import Envelope
 from rechannel.wire.keys import KeyRule
 from rechannel.wire.redis.errors import StoreRefusedError, StoreUnavailableError
 from rechannel.wire.systemd import Notifier
+from unit.daemon.fakes import FakeClock
 from unit.monitors.fakes import FakeClock as SampleClock
 from unit.monitors.fakes import FakeProcess, FakeTable, backend
 
@@ -62,14 +63,6 @@ class Manager:
         self._socket.close()
 
 
-class Clock:
-    def __init__(self) -> None:
-        self.now = 1000.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
 @pytest.fixture
 def manager() -> Iterator[Manager]:
     with tempfile.TemporaryDirectory() as directory:  # tmp_path may be too long for a socket
@@ -79,16 +72,11 @@ def manager() -> Iterator[Manager]:
 
 
 @pytest.fixture
-def clock() -> Clock:
-    return Clock()
-
-
-@pytest.fixture
-def notifier(manager: Manager, clock: Clock) -> Notifier:
+def notifier(manager: Manager, clock: FakeClock) -> Notifier:
     return Notifier(manager.address, 40.0, monotonic=clock)
 
 
-def test_ready_is_said_once_and_a_status_only_when_it_changed(manager: Manager, notifier: Notifier) -> None:
+def test_ready_is_sent_once_and_a_status_when_it_changed(manager: Manager, notifier: Notifier) -> None:
     assert not notifier.is_ready
     notifier.ready("works")
     notifier.ready("works")
@@ -98,7 +86,7 @@ def test_ready_is_said_once_and_a_status_only_when_it_changed(manager: Manager, 
     assert manager.received() == [{"READY": "1", "STATUS": "works"}, {"STATUS": "works on"}]
 
 
-def test_an_abstract_socket_is_found_too() -> None:
+def test_abstract_sockets_are_supported() -> None:
     manager = Manager(f"@rechannel-test-{os.getpid()}")
     Notifier(manager.address).ready()
     assert manager.received() == [{"READY": "1"}]
@@ -124,7 +112,7 @@ def test_a_reload_ends_with_ready(manager: Manager, notifier: Notifier) -> None:
     assert stopping["STOPPING"] == "1"
 
 
-def test_a_status_cannot_say_anything_else(manager: Manager, notifier: Notifier) -> None:
+def test_a_status_cannot_inject_other_fields(manager: Manager, notifier: Notifier) -> None:
     notifier.status("fine\nWATCHDOG=trigger\x1b[2J \udcff" + "x" * 10_000)
     (message,) = manager.received()
     assert list(message) == ["STATUS"]
@@ -132,9 +120,7 @@ def test_a_status_cannot_say_anything_else(manager: Manager, notifier: Notifier)
     assert len(message["STATUS"]) == 500
 
 
-def test_heartbeats_are_sent_no_oftener_than_four_times_an_interval(
-    manager: Manager, notifier: Notifier, clock: Clock
-) -> None:
+def test_heartbeats_are_sent_four_times_an_interval(manager: Manager, notifier: Notifier, clock: FakeClock) -> None:
     due = []
     for _ in range(40):
         due.append(notifier.beat())
@@ -150,7 +136,7 @@ def test_without_a_watchdog_there_is_no_heartbeat(manager: Manager) -> None:
     assert manager.received() == []
 
 
-def test_a_longer_interval_is_asked_for_and_a_shorter_one_never(manager: Manager, notifier: Notifier) -> None:
+def test_only_longer_intervals_are_requested(manager: Manager, notifier: Notifier) -> None:
     notifier.request_watchdog(30)
     notifier.request_watchdog(90)
     assert manager.received() == [{"WATCHDOG_USEC": "90000000"}]
@@ -168,11 +154,11 @@ def test_a_longer_interval_is_asked_for_and_a_shorter_one_never(manager: Manager
         ({"WATCHDOG_USEC": "²"}, 0.0),
     ],
 )
-def test_the_interval_is_the_environments(variables: dict[str, str], seconds: float) -> None:
+def test_the_interval_is_read_from_the_environment(variables: dict[str, str], seconds: float) -> None:
     assert Notifier.from_environment(variables).watchdog == seconds
 
 
-def test_where_nobody_wants_to_know_nothing_happens() -> None:
+def test_without_a_service_manager_nothing_is_sent() -> None:
     notifier = Notifier.from_environment({})
     with capture_logs() as lines:
         notifier.ready("works")
@@ -182,7 +168,7 @@ def test_where_nobody_wants_to_know_nothing_happens() -> None:
 
 
 @pytest.mark.parametrize("address", ["/nowhere/at/all", "vsock:2:1", "@nobody-listens-here", "/" + "x" * 200])
-def test_a_manager_that_does_not_listen_is_complained_of_once_and_asked_again(address: str) -> None:
+def test_a_manager_that_does_not_listen_is_logged_once(address: str) -> None:
     notifier = Notifier(address, 40.0)
     with capture_logs() as lines:
         notifier.ready("works")
@@ -191,7 +177,7 @@ def test_a_manager_that_does_not_listen_is_complained_of_once_and_asked_again(ad
     assert [line["event"] for line in lines] == ["service-manager-does-not-listen"]
 
 
-def test_what_did_not_arrive_is_said_again() -> None:
+def test_undelivered_messages_are_sent_again() -> None:
     with tempfile.TemporaryDirectory() as directory:
         notifier = Notifier(f"{directory}/notify")
         with capture_logs():
@@ -202,171 +188,141 @@ def test_what_did_not_arrive_is_said_again() -> None:
         manager.close()
 
 
-class Jobs:
-    """The controller's jobs, run by hand; each says or raises what it is told to."""
+class Supervised:
+    """A watchdog with its jobs, which are run by hand; each returns or raises its answer."""
 
-    def __init__(self, heart: Watchdog) -> None:
-        self.answer: dict[str, object] = {"observe": "leading in epoch 3", "requests": 0, "follow": "no migration runs"}
-        self._run = {title: heart._monitor.add(title, 1.0, self._job(title)).run for title in self.answer}
+    def __init__(self, manager: Manager, notifier: Notifier, clock: FakeClock, settings: Settings) -> None:
+        clocks = Clock(wall=clock, monotonic=clock)
+        self.manager, self.clock = manager, clock
+        self.monitor = JobMonitor(clocks)
+        self.watchdog = Watchdog(notifier, settings, self.monitor, clocks)
+        self.answers: dict[str, object] = {
+            "observe": "leading in epoch 3",
+            "requests": 0,
+            "follow": "no migration runs",
+        }
+        for name in self.answers:
+            self.monitor.add(name, 1.0, self._work(name))
 
-    def _job(self, title: str) -> Callable[[], object]:
-        def job() -> object:
-            answer = self.answer[title]
+    def _work(self, name: str) -> Callable[[], object]:
+        def work() -> object:
+            answer = self.answers[name]
             if isinstance(answer, Exception):
                 raise answer
             return answer
 
-        return job
+        return work
 
-    def run(self, *titles: str) -> None:
-        for title in titles or tuple(self._run):
-            self._run[title]()
-
-
-def watchdog(notifier: Notifier, clock: Clock, settings: Settings | None = None) -> Watchdog:
-    clocks = Clocks(wall=clock, monotonic=clock)
-    return Watchdog(notifier, settings or Settings(), JobMonitor(clocks), clocks)
+    def turns(self, seconds: int = 1, hung: str = "") -> list[str]:
+        """Each second run the jobs but the hung one, and send a heartbeat; returns the events in the log."""
+        with capture_logs() as lines:
+            for _ in range(seconds):
+                for name, job in self.monitor.jobs.items():
+                    if name != hung:
+                        job.run()
+                self.watchdog.send_heartbeat()
+                self.manager.listen()
+                self.clock.sleep(1)
+        self.log = lines
+        return [line["event"] for line in lines]
 
 
 @pytest.fixture
-def heart(notifier: Notifier, clock: Clock) -> Watchdog:
-    return watchdog(notifier, clock)
-
-
-def test_a_controller_is_ready_once_it_leads(manager: Manager, heart: Watchdog) -> None:
-    jobs = Jobs(heart)
-    heart.begin()
-    assert manager.names() == ["EXTEND_TIMEOUT_USEC", "STATUS"]
-    heart.send_heartbeat()
-    assert manager.received() == []
-    jobs.run()
-    heart.send_heartbeat()
-    assert manager.received() == [
-        {"READY": "1", "STATUS": "leading in epoch 3; no migration runs"},
-        {"WATCHDOG": "1"},
-    ]
-
-
-def test_a_controller_that_stands_by_is_ready_too(manager: Manager, heart: Watchdog) -> None:
-    jobs = Jobs(heart)
-    jobs.answer |= {"observe": "standing by: other leads in epoch 3", "follow": "not leading"}
-    jobs.run()
-    heart.send_heartbeat()
-    assert manager.received()[0] == {"READY": "1", "STATUS": "standing by: other leads in epoch 3"}
-
-
-def test_a_controller_that_waits_for_redis_is_ready_and_goes_on_beating(
-    manager: Manager, heart: Watchdog, clock: Clock
-) -> None:
-    jobs = Jobs(heart)
-    jobs.answer = dict.fromkeys(jobs.answer, StoreUnavailableError("no route to Redis"))
-    with capture_logs():
-        for _ in range(200):
-            jobs.run()
-            heart.send_heartbeat()
-            manager.listen()
-            clock.now += 1
-    messages = manager.received()
-    assert messages[0] == {"READY": "1", "STATUS": "waits for Redis: no route to Redis"}
-    assert messages[1:] == [{"WATCHDOG": "1"}] * 20
+def supervised(manager: Manager, notifier: Notifier, clock: FakeClock) -> Supervised:
+    return Supervised(manager, notifier, clock, Settings())
 
 
 @pytest.mark.parametrize(
-    ("trouble", "messages_value"),
+    ("observed", "followed", "status"),
+    [
+        ("leading in epoch 3", "no migration runs", "leading in epoch 3; no migration runs"),
+        ("standing by: other leads in epoch 3", "not leading", "standing by: other leads in epoch 3"),
+    ],
+)
+def test_a_controller_is_ready_once_it_leads_or_stands_by(
+    supervised: Supervised, observed: str, followed: str, status: str
+) -> None:
+    supervised.answers |= {"observe": observed, "follow": followed}
+    supervised.watchdog.begin()
+    assert supervised.manager.names() == ["EXTEND_TIMEOUT_USEC", "STATUS"]
+    supervised.watchdog.send_heartbeat()
+    assert supervised.manager.received() == []
+    supervised.turns()
+    assert supervised.manager.received() == [{"READY": "1", "STATUS": status}, {"WATCHDOG": "1"}]
+
+
+def test_a_controller_that_waits_for_redis_is_ready_and_sends_heartbeats(supervised: Supervised) -> None:
+    supervised.answers = dict.fromkeys(supervised.answers, StoreUnavailableError("no route to Redis"))
+    supervised.turns(200)
+    first, *others = supervised.manager.received()
+    assert first == {"READY": "1", "STATUS": "waits for Redis: no route to Redis"}
+    assert others == [{"WATCHDOG": "1"}] * 20
+
+
+@pytest.mark.parametrize(
+    ("trouble", "status"),
     [
         (StoreRefusedError("wrong password"), "Redis refuses: wrong password"),
         (ZeroDivisionError(), "follow failed (ZeroDivisionError), see the log; it is tried again"),
     ],
 )
-def test_a_job_that_fails_is_no_hang_and_stands_in_the_status(
-    manager: Manager, heart: Watchdog, clock: Clock, trouble: Exception, messages_value: str
+def test_a_failing_job_is_no_hang_and_is_named_in_the_status(
+    supervised: Supervised, trouble: Exception, status: str
 ) -> None:
-    jobs = Jobs(heart)
-    jobs.run()
-    heart.send_heartbeat()
-    jobs.answer["follow"] = trouble
-    manager.received()
-    with capture_logs():
-        for _ in range(200):  # most of the time its brake lets it rest
-            clock.now += 1
-            jobs.run()
-            heart.send_heartbeat()
-            manager.listen()
-    messages = manager.received()
-    assert {"STATUS": messages_value} in messages
+    supervised.turns()
+    supervised.manager.received()
+    supervised.answers["follow"] = trouble
+    supervised.turns(200)  # most of the time its back-off lets it rest
+    messages = supervised.manager.received()
+    assert {"STATUS": status} in messages
     assert messages.count({"WATCHDOG": "1"}) == 20
 
 
 @pytest.mark.parametrize("hung", ["observe", "requests", "follow"])
-def test_a_job_that_does_not_come_back_ends_the_heartbeats(
-    manager: Manager, heart: Watchdog, clock: Clock, hung: str
-) -> None:
-    jobs = Jobs(heart)
-    jobs.run()
-    heart.send_heartbeat()
-    manager.received()
-    others = [title for title in jobs.answer if title != hung]
-    with capture_logs() as lines:
-        for _ in range(100):
-            clock.now += 1
-            jobs.run(*others)
-            heart.send_heartbeat()
-    assert "WATCHDOG" not in manager.names()
-    (line,) = [line for line in lines if line["event"] == "jobs-hang"]
+def test_a_job_that_does_not_return_ends_the_heartbeats(supervised: Supervised, hung: str) -> None:
+    supervised.turns()
+    supervised.manager.received()
+    assert supervised.turns(100, hung) == ["jobs-hang"]
+    assert "WATCHDOG" not in supervised.manager.names()
+    (line,) = supervised.log
     assert hung in line["sentence"]
     assert line["restart_after"] == 40.0
-    with capture_logs() as lines:
-        jobs.run()
-        heart.send_heartbeat()
-    assert [line["event"] for line in lines] == ["jobs-go-on"]
-    assert manager.names() == ["STATUS", "WATCHDOG"]
+    assert supervised.turns() == ["jobs-go-on"]
+    assert supervised.manager.names() == ["STATUS", "WATCHDOG"]
 
 
-def test_a_process_that_stood_still_holds_it_against_no_job(heart: Watchdog, clock: Clock) -> None:
-    jobs = Jobs(heart)
-    jobs.run()
-    heart.send_heartbeat()
-    clock.now += 3600
+def test_a_suspended_process_is_no_hang_of_its_jobs(supervised: Supervised) -> None:
+    supervised.turns()
+    supervised.clock.sleep(3600)
     with capture_logs() as lines:
-        heart.send_heartbeat()
+        supervised.watchdog.send_heartbeat()
     assert lines == []
 
 
-def test_a_plan_of_minutes_ends_no_heartbeat_and_one_that_never_ends_does(
-    manager: Manager, notifier: Notifier, clock: Clock
-) -> None:
-    heart = watchdog(notifier, clock)
-    planning = heart._monitor.planning
-    jobs = Jobs(heart)
+def test_a_plan_of_minutes_keeps_the_heartbeats_and_one_that_never_ends_does_not(supervised: Supervised) -> None:
+    def turns(seconds: int) -> tuple[list[str], int]:
+        events = supervised.turns(seconds)
+        return events, supervised.manager.received().count({"WATCHDOG": "1"})
 
-    def turns(seconds: int) -> tuple[int, list[str]]:
-        with capture_logs() as lines:
-            for _ in range(seconds):
-                clock.now += 1
-                jobs.run()
-                heart.send_heartbeat()
-                manager.listen()
-        return manager.received().count({"WATCHDOG": "1"}), [line["event"] for line in lines]
-
-    with planning.plan("app"):
-        assert turns(int(LONGEST)) == (60, [])
-        assert turns(60) == (0, ["jobs-hang"])
-    assert turns(20) == (2, ["jobs-go-on"])
+    with supervised.monitor.planning.plan("app"):
+        assert turns(int(LONGEST) + 1) == ([], 61)
+        assert turns(60) == (["jobs-hang"], 0)
+    assert turns(20) == (["jobs-go-on"], 2)
 
 
-def test_a_controller_that_shows_itself_has_one_job_more_that_waits_for_redis() -> None:
+def test_a_controller_that_listens_has_more_patience() -> None:
     plain = Settings()
     shown = dataclasses.replace(plain, controller=dataclasses.replace(plain.controller, listen="127.0.0.1:9418"))
     assert patience(shown) - patience(plain) == 2 * 2 * plain.redis.timeout
 
 
-def test_a_slow_redis_is_given_the_time_it_may_take(manager: Manager, notifier: Notifier) -> None:
+def test_a_slow_redis_is_given_the_time_it_may_take(manager: Manager, notifier: Notifier, clock: FakeClock) -> None:
     slow = dataclasses.replace(Settings(), redis=RedisSettings(timeout=30.0))
-    watchdog(notifier, Clock(), slow).begin()
+    Supervised(manager, notifier, clock, slow).watchdog.begin()
     longest = 4 * 2 * 30.0  # four jobs in turn, each with one call that is given up
-    messages = manager.received()
-    assert int(messages[0]["EXTEND_TIMEOUT_USEC"]) > longest * 1e6
-    assert int(messages[1]["WATCHDOG_USEC"]) > longest * 1e6
+    timeout, interval, _ = manager.received()
+    assert int(timeout["EXTEND_TIMEOUT_USEC"]) > longest * 1e6
+    assert int(interval["WATCHDOG_USEC"]) > longest * 1e6
     assert notifier.watchdog > longest
 
 
@@ -395,9 +351,11 @@ class _StoppingClock(SampleClock):
         return stop.is_set()
 
 
-def _agent(notifier: Notifier, clock: _StoppingClock, settings: AgentSettings) -> None:
+def _agent(manager: Manager, seconds: float, **settings: float) -> None:
+    clock = _StoppingClock(seconds, manager)
+    notifier = Notifier(manager.address, 40.0, monotonic=clock.monotonic)
     run_agent(
-        dataclasses.replace(Settings(), agent=settings),
+        dataclasses.replace(Settings(), agent=AgentSettings(node=NODE, **settings)),
         stop=threading.Event(),
         store_factory=lambda _: _Store(),
         host=AgentHost(clock, FakeTable(FakeProcess(10, arguments=backend())), notifier),
@@ -405,8 +363,7 @@ def _agent(notifier: Notifier, clock: _StoppingClock, settings: AgentSettings) -
 
 
 def test_an_agent_is_ready_with_its_first_window_and_beats_with_its_samples(manager: Manager) -> None:
-    clock = _StoppingClock(41.0, manager)
-    _agent(Notifier(manager.address, 40.0, monotonic=clock.monotonic), clock, AgentSettings(node=NODE))
+    _agent(manager, 41.0)
     messages = manager.received()
     ready = next(index for index, message in enumerate(messages) if "READY" in message)
     assert {name for message in messages[:ready] for name in message} == {"EXTEND_TIMEOUT_USEC", "WATCHDOG"}
@@ -415,23 +372,18 @@ def test_an_agent_is_ready_with_its_first_window_and_beats_with_its_samples(mana
     assert "STOPPING" in messages[-1]
 
 
-def test_an_agent_that_samples_seldom_asks_for_a_longer_interval(manager: Manager) -> None:
-    clock = _StoppingClock(1.0, manager)
-    settings = AgentSettings(node=NODE, sample=60.0, window=60.0)
-    _agent(Notifier(manager.address, 40.0, monotonic=clock.monotonic), clock, settings)
+def test_an_agent_that_samples_rarely_requests_a_longer_interval(manager: Manager) -> None:
+    _agent(manager, 1.0, sample=60.0, window=60.0)
     assert manager.received()[0] == {"WATCHDOG_USEC": "180000000"}
 
 
 def test_an_agent_whose_pushing_thread_died_stops_beating(manager: Manager, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Sender, "alive", property(lambda _: False))
-    clock = _StoppingClock(100.0, manager)
-    _agent(Notifier(manager.address, 40.0, monotonic=clock.monotonic), clock, AgentSettings(node=NODE))
+    _agent(manager, 100.0)
     assert "WATCHDOG" not in manager.names()
 
 
-def test_an_agent_without_an_executor_is_ready_and_says_what_it_waits_for(
-    manager: Manager, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_agent_without_executors_is_ready(manager: Manager, monkeypatch: pytest.MonkeyPatch) -> None:
     stop = threading.Event()
     monkeypatch.setattr(stop, "wait", lambda _: True)
     notifier = Notifier(manager.address, 40.0)

@@ -1,4 +1,4 @@
-"""Metrics: the table, the page that shows it, and what an answer holds."""
+"""Metrics: table, documentation, and samples."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from rechannel.daemon.control.leadership import Role
 from rechannel.daemon.jobs.health import JobMonitor
 from rechannel.daemon.view import metrics
-from rechannel.daemon.view.metrics import CounterKind, Counters
+from rechannel.daemon.view.metrics import Counters
 from rechannel.daemon.view.status import (
     ApplicationStatus,
     ControllerView,
@@ -78,18 +78,16 @@ def test_a_name_follows_the_conventions(item: metric_table.MetricDefinition) -> 
     assert item.name.startswith("rechannel_")
     assert not any(word in item.name for word in ("_ms", "millis", "percent", "_mb", "_count"))
     assert not {"partition", "move", "decision", "run"} & set(item.labels)
-    assert not {"job", "instance", "cluster"} & set(item.labels), (
-        "Prometheus gives the first two, and all have the third"
-    )
+    assert not {"job", "instance", "cluster"} & set(item.labels), "set by Prometheus, and by us for all"
     assert item.text
 
 
-def test_names_are_given_once() -> None:
+def test_metric_names_are_unique() -> None:
     names = [item.name for item in (*metrics.TABLE, *AGENT_TABLE)]
     assert len(set(names)) == len(names)
 
 
-def test_what_is_known_is_told_and_nothing_else() -> None:
+def test_unknown_figures_have_no_sample() -> None:
     result = scraped(VIEW)
     assert result["rechannel_controller_leads",] == 1
     assert result["rechannel_executor_utilization_ratio", "app", "1", "n1"] == 0.5
@@ -98,53 +96,40 @@ def test_what_is_known_is_told_and_nothing_else() -> None:
     assert result["rechannel_query_snapshot_lag_batches", "app", "named", "q"] == 7
     assert result["rechannel_link_landed_moves_total", "app"] == 4
     assert result["rechannel_moves_in_flight", "planned"] == 0
+    assert result["rechannel_query_batch_seconds", "app", "named", "q"] == 9.0, "one series, though it is there twice"
 
 
-def test_a_query_that_is_told_twice_is_one_series() -> None:
-    assert scraped(VIEW)["rechannel_query_batch_seconds", "app", "named", "q"] == 9.0
-
-
-def test_what_is_gone_has_no_series() -> None:
+def test_series_of_removed_applications_disappear() -> None:
     gone = dataclasses.replace(VIEW, applications=())
     assert not [key for key in scraped(gone) if "app" in key]
-
-
-def test_counts_are_shown() -> None:
-    counters = Counters()
-    counters.add(CounterKind.DECISIONS, "applied", "pays", "timeout")
-    assert scraped(VIEW, counters)["rechannel_decisions_total", "applied", "pays", "timeout"] == 1
 
 
 def test_labels_of_counters_are_bounded() -> None:
     counters = Counters()
     for number in range(2000):
-        counters.add(CounterKind.MOVES, "drained", str(number))
-    counts = counters.read(CounterKind.MOVES)
+        counters.add(metrics.MOVES, "drained", str(number))
+    counts = counters.read(metrics.MOVES)
     assert (len(counts), counts["other", "other"]) == (1001, 1000)
 
 
-def test_what_alerts_count_is_0_before_the_first() -> None:
+def test_counters_are_0_before_their_first_event() -> None:
     counters = Counters()
-    counters.add(CounterKind.MOVES, "abandoned", "deadline")
+    counters.add(metrics.MOVES, "abandoned", "deadline")
+    counters.add(metrics.DECISIONS, "applied", "pays", "timeout")
     result = scraped(VIEW, counters)
+    assert result["rechannel_decisions_total", "applied", "pays", "timeout"] == 1
     assert result["rechannel_moves_total", "deadline", "abandoned"] == 1
     assert result["rechannel_moves_total", "landed", "drained"] == 0
     assert result["rechannel_migrations_total", "regressed"] == 0
 
 
-def test_every_way_a_move_settles_is_told_from_the_start() -> None:
+def test_settled_moves_have_all_states_and_reasons() -> None:
     assert set(metrics._SETTLED) == set(MoveState) - UNSETTLED
-    on_the_way = {
-        MoveReason.ACCEPTED,
-        MoveReason.READY,
-        MoveReason.SNAPSHOT_LATE,
-        MoveReason.SAID,
-        MoveReason.SAID_AGAIN,
-    }
+    on_the_way = set(map(MoveReason, ("accepted", "ready", "snapshot-late", "said", "said-again")))
     assert {reason for reasons in metrics._SETTLED.values() for reason in reasons} == set(MoveReason) - on_the_way
 
 
-def test_a_job_that_never_ended_ended_when_the_controller_began_with_it() -> None:
+def test_the_end_of_a_job_that_never_ended_is_its_start() -> None:
     clock = FakeClock()
     monitor = JobMonitor(clocks(clock))
     began = clock()
@@ -158,7 +143,7 @@ def test_a_job_that_never_ended_ended_when_the_controller_began_with_it() -> Non
     assert result["rechannel_controller_loop_last_end_timestamp_seconds", "follow"] == began + 9
 
 
-def test_an_answer_is_bounded_and_any_text_can_be_a_label(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_series_are_bounded_and_any_text_is_a_valid_label(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(metric_table, "MOST_SERIES", 3)
     odd = tuple(ExecutorStatus(f'{number}"\n\ud800' + "x" * 999, "n", 1, 1) for number in range(9))
     result = scraped(dataclasses.replace(VIEW, applications=(dataclasses.replace(APPLICATION, executors=odd),)))
@@ -166,6 +151,6 @@ def test_an_answer_is_bounded_and_any_text_can_be_a_label(monkeypatch: pytest.Mo
     assert result["rechannel_controller_series_left_out",] > 0
 
 
-def test_a_metric_takes_the_labels_it_has() -> None:
+def test_a_wrong_number_of_labels_is_an_error() -> None:
     with pytest.raises(ValueError, match="labels"):
         metric_table.MetricSamples(metrics.TABLE, "c").set(metrics.EPOCH, 1, "odd")

@@ -1,4 +1,4 @@
-"""Views with made-up figures; in `tests`, ``python -m unit.daemon.web.sample`` serves them as a web page."""
+"""Views with sample figures; in `tests`, ``python -m unit.daemon.web.sample`` serves them as a web page."""
 
 from __future__ import annotations
 
@@ -25,7 +25,8 @@ from rechannel.daemon.view.status import (
     ReadinessStatus,
     StageStatus,
 )
-from rechannel.wire.messages import Decision, DesiredMove, ExecutorLoad, MigrationOutcome, MigrationPrice, Refusal
+from rechannel.wire.messages import ExecutorLoad, Refusal
+from unit.sample_messages import decision, desired_move, outcome, price
 
 _APPLICATION = "app-20260301090000-0007"
 _QUERIES = {
@@ -71,15 +72,8 @@ def sample(now: float, step: int = 0) -> ControllerView:
 
 def empty(now: float) -> ControllerView:
     """Return the view of a leader to whom no application has reported."""
-    return ControllerView(
-        at=now,
-        cluster="production",
-        name="c",
-        role=Role.LEADING,
-        controller=LeaderStatus("c", epoch=1),
-        redis_up=True,
-        read_at=now,
-    )
+    leader = LeaderStatus("c", epoch=1)
+    return dataclasses.replace(sample(now), controller=leader, applications=(), migrations=(), drains=(), decisions=())
 
 
 def away(now: float) -> ControllerView:
@@ -263,10 +257,9 @@ def _decisions(now: float) -> tuple[DecisionView, ...]:
         for number in range(_EXECUTORS)
     ]
     moves = [
-        DesiredMove(
+        desired_move(
             move=f"m.{number}",
             query=_QUERIES[name][0],
-            stage=0,
             partition=partition,
             source=str(source),
             target=str(target),
@@ -274,27 +267,9 @@ def _decisions(now: float) -> tuple[DecisionView, ...]:
         )
         for number, (name, partition, source, target) in enumerate(_moves())
     ]
-    price = MigrationPrice(
-        steps=3,
-        bytes=412e6,
-        pause=0.41,
-        seconds=1.3,
-        total=14.2,
-        batch_before={},
-        peak={},
-        batch_after={},
-        overhead=0.2,
-        load_rate=6.1e7,
-        moves=40,
-    )
-    applied = Decision(
+    applied = decision(
         decision="20260301-101500-4f2a",
         at=now - 43,
-        trigger="timeout",
-        user="",
-        policy="adaptive",
-        outcome="applied",
-        reason="ok",
         sentence=f"6 of 52 partitions in 3 steps; the busiest executor goes from {max(before):.0%} to {max(after):.0%}",
         executors=loads,
         moves=moves,
@@ -302,15 +277,14 @@ def _decisions(now: float) -> tuple[DecisionView, ...]:
         batch_time_after={query: 2.2},
         gain=174.0,
         cost=1.3,
-        price=price,
+        price=price(steps=3, bytes=412e6, pause=0.41, seconds=1.3, total=14.2, moves=40),
         names={query: "clicks"},
     )
-    refused = Decision(
+    refused = decision(
         decision="20260301-101000-91cd",
         at=now - 343,
         trigger="operator",
         user="ada",
-        policy="adaptive",
         outcome="refused",
         reason="gate",
         sentence="a critical path would shorten by 4% at most, gate.min_gain asks for 10%",
@@ -323,46 +297,33 @@ def _decisions(now: float) -> tuple[DecisionView, ...]:
         cost=11.0,
         notes=["asked by ada: clicks lags behind"],
     )
-    waiting = Decision(
+    waiting = decision(
         decision="20260301-100500-0b17",
         at=now - 643,
         trigger="executors",
-        user="",
-        policy="adaptive",
         outcome="not-ready",
         reason="too-few-batches",
         sentence="not ready: query clicks has 2 measured batches, 3 are needed (reschedule.batches)",
     )
-    earlier = Decision(
+    earlier = decision(
         decision="20260301-093000-7e55",
         at=now - 2743,
-        trigger="timeout",
-        user="",
-        policy="adaptive",
-        outcome="applied",
-        reason="ok",
         sentence="9 of 52 partitions in 4 steps; batch time of clicks 4.6 → 3.2 s",
         gain=840.0,
         cost=6.0,
     )
-    came = MigrationOutcome(
+    result = outcome(
         decision=earlier.decision,
         at=now - 2600,
         landed=9,
-        abandoned=0,
         total=31.0,
-        batch_before={query: 4.6},
-        peak={query: 5.2},
-        batch_after={query: 3.1},
-        loads=[],
-        verdict="kept",
         sentence="9 of 9 partitions landed in 31 s; batches of clicks went from 4.6 to 3.1 s, 3.2 s was predicted",
     )
     return (
         DecisionView(_APPLICATION, applied),
         DecisionView(_APPLICATION, refused),
         DecisionView(_APPLICATION, waiting),
-        DecisionView(_APPLICATION, earlier, came),
+        DecisionView(_APPLICATION, earlier, result),
     )
 
 
