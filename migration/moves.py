@@ -81,7 +81,7 @@ class Move:
     @property
     def unit(self) -> tuple[str, int, int]:
         """The moved partition: (query, stage, partition)."""
-        return self.desired.query, self.desired.stage, self.desired.partition
+        return self.desired.unit
 
     @property
     def unsteered(self) -> bool:
@@ -121,31 +121,13 @@ class Move:
 
     def view(self) -> MoveView:
         """Return what a report shows of the move."""
-        desired = self.desired
-        return MoveView(
-            move=desired.move,
-            query=desired.query,
-            stage=desired.stage,
-            partition=desired.partition,
-            source=desired.source,
-            target=desired.target,
-            step=desired.step,
-            state=self.state,
-            reason=self.reason,
-            missed_batches=self.misses,
-        )
+        fields = self.desired.shared_fields()
+        return MoveView(**fields, state=self.state, reason=self.reason, missed_batches=self.misses)
 
     def _journal_line(self, before: MoveState | None, *, at: float, batch: int, evidence: str) -> MoveTransition:
-        desired = self.desired
         return MoveTransition(
-            move=desired.move,
+            **self.desired.shared_fields(),
             decision=self.decision,
-            query=desired.query,
-            stage=desired.stage,
-            partition=desired.partition,
-            source=desired.source,
-            target=desired.target,
-            step=desired.step,
             before=before or "",
             after=self.state,
             reason=self.reason,

@@ -73,8 +73,8 @@ class QueryState(msgspec.Struct, frozen=True, kw_only=True):
     interval: BoundedFloat = 0.0  # seconds from one trigger to the next; 0: immediately, or unknown
 
 
-class MoveView(msgspec.Struct, frozen=True, kw_only=True):
-    """A move and its state."""
+class PartitionMove(msgspec.Struct, frozen=True, kw_only=True):
+    """A partition's move to ``target``; moves of a lower step come first."""
 
     move: str
     query: str
@@ -83,6 +83,20 @@ class MoveView(msgspec.Struct, frozen=True, kw_only=True):
     source: str
     target: str
     step: Int53
+
+    @property
+    def unit(self) -> tuple[str, int, int]:
+        """The moved partition: (query, stage, partition)."""
+        return self.query, self.stage, self.partition
+
+    def shared_fields(self) -> dict[str, Any]:
+        """Return the fields that every message about a move has."""
+        return {name: getattr(self, name) for name in PartitionMove.__struct_fields__}
+
+
+class MoveView(PartitionMove, frozen=True, kw_only=True):
+    """A move and its state."""
+
     state: str
     reason: str = ""
     missed_batches: Int53 = 0
@@ -146,16 +160,9 @@ class LinkReport(Body, frozen=True, tag="link-report", kw_only=True):
     environment: Labels = {}  # versions of the link and of Python, and the Spark settings in use
 
 
-class DesiredMove(msgspec.Struct, frozen=True, kw_only=True):
-    """A partition to move to ``target``; moves of a lower step come first."""
+class DesiredMove(PartitionMove, frozen=True, kw_only=True):
+    """A move that the link is to make."""
 
-    move: str
-    query: str
-    stage: Int53
-    partition: Int53
-    source: str
-    target: str
-    step: Int53
     bytes: BoundedFloat = 0.0  # size of the state and the changes after its snapshot, as far as known
 
 
@@ -171,17 +178,10 @@ class DesiredPlacement(Body, frozen=True, tag="desired-placement", kw_only=True)
     hold: bool = False
 
 
-class MoveTransition(Body, frozen=True, tag="move-transition", kw_only=True):
+class MoveTransition(PartitionMove, Body, frozen=True, tag="move-transition", kw_only=True):
     """A line of the journal of moves, written by the link."""
 
-    move: str
     decision: str
-    query: str
-    stage: Int53
-    partition: Int53
-    source: str
-    target: str
-    step: Int53
     before: str
     after: str
     reason: str

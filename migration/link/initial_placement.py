@@ -230,7 +230,7 @@ class InitialPlacement:
             if partitions:
                 self._lost.setdefault(key, set()).update(partitions)
 
-    def forget_run(self, query: str, run: str) -> None:
+    def remove_run(self, query: str, run: str) -> None:
         """Drop a run that is over; its last placement is kept for its restart."""
         with self._lock:
             self._restored.pop(run, None)

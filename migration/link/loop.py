@@ -127,8 +127,8 @@ class Link:
         verifier = Verifier.from_file(path) if (path := settings.signing.public_key_file) else None
         if verifier is None:
             self._problems.append("signing.public_key_file is not set: this link reports but obeys nobody")
-        author = EnvelopeFactory(settings.cluster.name, f"link@{adapter.application}")
-        self._mailbox = Mailbox(settings.redis, author, adapter.application, verifier)
+        factory = EnvelopeFactory(settings.cluster.name, f"link@{adapter.application}")
+        self._mailbox = Mailbox(settings.redis, factory, adapter.application, verifier)
         self._initial_placement = InitialPlacement(
             adapter, self._spreadable_executors, lambda: self._drains, self._mailbox.read_last_placement
         )
@@ -202,7 +202,7 @@ class Link:
         if now >= self._next_report:
             self._next_report = now + self._settings.link.report
             self._mailbox.post_report(self._report(), self._evidence_nodes())
-            self._steering.forget_settled()
+            self._steering.remove_settled()
 
     def _handle_boundaries(self) -> None:
         """Handle every query that is at a quiet moment and has something to be done."""
@@ -276,9 +276,9 @@ class Link:
                 self._mailbox.post_placement(last)
 
     def _handle_run_end(self, ended: events.QueryTerminated, now: float) -> None:
-        self._initial_placement.forget_run(ended.query, ended.run)
-        self._check.forget_run(ended.run)
-        self._stages.forget_run(ended.run)
+        self._initial_placement.remove_run(ended.query, ended.run)
+        self._check.remove_run(ended.run)
+        self._stages.remove_run(ended.run)
         self._journal_and_report(self._reconciler.handle_run_end(ended.query, ended.run, now))
 
     def _count_drift(self, notice: task_table.PartitionMoved) -> None:

@@ -120,7 +120,7 @@ class Reconciler:
         if envelope.epoch == self.epoch and envelope.sequence < self._sequence:
             # One epoch has one sender. Its clock may be set back; its sequence never is.
             raise MessageError("desired placement is older than the accepted one")
-        units = [(move.query, move.stage, move.partition) for move in desired.moves]
+        units = [move.unit for move in desired.moves]
         if len(set(units)) != len(units) or len({move.move for move in desired.moves}) != len(units):
             raise MessageError("desired placement names a move or a partition twice")
         self.epoch, self._sequence, self._expires = envelope.epoch, envelope.sequence, envelope.expires
@@ -142,7 +142,7 @@ class Reconciler:
 
     def add_own_moves(self, decision: str, moves: list[DesiredMove], run: str, why: str, now: float) -> Lines:
         """Take over moves of the link's own, of one query, beside the desired placement's."""
-        units = {(item.query, item.stage, item.partition) for item in moves}
+        units = {item.unit for item in moves}
         lines = [
             self._abandon(move, MoveReason.SUPERSEDED, now, evidence=f"decision {decision}")
             for move in self._moves.values()
@@ -157,7 +157,7 @@ class Reconciler:
 
     def _abandon_superseded(self, desired: DesiredPlacement, now: float) -> Lines:
         names = {move.move for move in desired.moves}
-        units = {(move.query, move.stage, move.partition) for move in desired.moves}
+        units = {move.unit for move in desired.moves}
         lines = []
         for move in self._moves.values():
             own = bool(move.expires_at) and move.unit not in units  # the link's own, and not touched by the decision
@@ -358,7 +358,7 @@ class Reconciler:
         Spark unloads all its stores, and nothing of it can be moved any more.
         """
         lines = []
-        self._throttle.forget_query(query)
+        self._throttle.remove_query(query)
         for move in self._moves.values():
             if move.query != query or move.run != run:
                 continue

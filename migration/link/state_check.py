@@ -77,7 +77,7 @@ class StateCheck:
             stores = self._stages.stores_of_partition(active.run, stage, partition) if active is not None else []
             self._table.resolve_doubt(query, stage, partition, self._adapter.location(stores[0]) if stores else "")
 
-    def forget_run(self, run: str) -> None:
+    def remove_run(self, run: str) -> None:
         """Drop a run that is over."""
         active = self.by_run.pop(run, None)
         if active is not None and self.queries.get(active.query) is active:

@@ -73,6 +73,6 @@ class MoveThrottle:
         bounds.bytes = min(self._max_bytes, bounds.bytes + _RECOVERY * self._max_bytes)
         return False
 
-    def forget_query(self, query: str) -> None:
+    def remove_query(self, query: str) -> None:
         """Drop the bounds of a query that has ended."""
         self._queries.pop(query, None)

@@ -317,7 +317,7 @@ class Controller:
     def __init__(self, world: World, epoch: int) -> None:
         self.world, self.epoch = world, epoch
         self.migration: RunningMigration | None = None
-        self._author = EnvelopeFactory("c", f"controller-{epoch}", lambda: world.now)
+        self._factory = EnvelopeFactory("c", f"controller-{epoch}", lambda: world.now)
         current = world.slot.body if world.slot is not None else None
         if world.slot is not None and isinstance(current, DesiredPlacement) and world.slot.expires > world.now:
             self.migration = RunningMigration("a", current, world.slot.time, TTL)
@@ -359,7 +359,7 @@ class Controller:
 
     def publish(self, desired: DesiredPlacement) -> None:
         """Write into the slot, whatever stands there."""
-        self.world.slot = self._author.envelope(desired, ttl=TTL, application="a", epoch=self.epoch)
+        self.world.slot = self._factory.envelope(desired, ttl=TTL, application="a", epoch=self.epoch)
         self.world.history.append(self.world.slot)
 
 

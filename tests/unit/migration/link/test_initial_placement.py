@@ -88,7 +88,7 @@ def test_a_query_that_ran_under_this_driver_needs_no_redis():
     assert starts.save_last_placement("q", "name", 4, {0: ["0", "1", "2", "0"]}, THREE) is None, (
         "unchanged is not said again"
     )
-    starts.forget_run("q", "run1")
+    starts.remove_run("q", "run1")
     starts.place_before_first_batch("q", "run2", "file:/c/state")
     assert [item[4] for item in starts._adapter.steered] == ["0", "1", "2", "0"]
 

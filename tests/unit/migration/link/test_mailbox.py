@@ -186,14 +186,14 @@ def test_batches_of_which_parts_are_missing_are_bounded_in_bytes(
     store: FakeStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(collect, "_PART_BYTES_KEPT", 1_000_000)
-    author = EnvelopeFactory("default", "link", store.clock)
+    envelopes = EnvelopeFactory("default", "link", store.clock)
     queries = [fakes.query(["0"] * 5000, f"q{number}") for number in range(10)]
-    report = author.envelope(fakes.report(queries), ttl=60, application=APP)
+    report = envelopes.envelope(fakes.report(queries), ttl=60, application=APP)
     store.put(keys.REPORT, APP, report)
     store.register_application(APP, NOW)
     for query in queries:
         part = msgspec.structs.replace(mailbox.parts_of(huge(5000))[0], query=query.query)
-        store.append(keys.BATCHES, APP, author.envelope(part, ttl=60, application=APP, run="run-1"))
+        store.append(keys.BATCHES, APP, envelopes.envelope(part, ttl=60, application=APP, run="run-1"))
     collector = Collector(store, settings(), store.clock)  # type: ignore[arg-type]
     collector.refresh()
     collector.gather(APP)

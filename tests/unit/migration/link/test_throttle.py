@@ -69,7 +69,7 @@ def test_queries_do_not_slow_each_other_and_an_ended_one_is_forgotten() -> None:
     _calm(throttle)
     throttle.record_batch("q", 9.0, landed=8)
     assert throttle.bounds("other") == (8, 100.0)
-    throttle.forget_query("q")
+    throttle.remove_query("q")
     assert throttle.bounds("q") == (8, 100.0)
 
 
