@@ -11,17 +11,17 @@ from rechannel.migration.link.executor_release import (
     collect_inputs,
     executor_target,
 )
-from rechannel.migration.moves import Move
 from rechannel.migration.spark.gateway import SparkCallError
 from rechannel.monitors.spark.task_table import TaskTable
 from rechannel.wire.codes import MoveState
-from rechannel.wire.messages import DesiredMove, Drain, ExecutorInfo
+from rechannel.wire.messages import Drain, ExecutorInfo
+from unit.migration.samples import accepted_move
 
 
 class FakeCluster:
     """An adapter and its standalone master: one executor for each worker, up to the limit.
 
-    ``reported`` is False while Spark has not reported yet that a released executor is executor_info.
+    ``reported`` is False while Spark has not reported yet that a released executor is gone.
     """
 
     standalone = True
@@ -83,9 +83,9 @@ class FakeCluster:
         return sorted(item.host for item in self.executors.values())
 
 
-def releasing(*hosts: str, cordon_ends_executor: bool = False) -> tuple[FakeCluster, ExecutorReleaser]:
+def releasing(*hosts: str, dynamic: bool = False, **options: bool) -> tuple[FakeCluster, ExecutorReleaser]:
     cluster = FakeCluster(*hosts)
-    return cluster, ExecutorReleaser(cluster, dynamic=False, cordon_ends_executor=cordon_ends_executor)
+    return cluster, ExecutorReleaser(cluster, dynamic=dynamic, **options)
 
 
 def info(name: str, host: str, added: float = 0.0) -> ExecutorInfo:
@@ -125,10 +125,22 @@ def test_where_a_cordoned_executor_would_end_by_itself_it_goes_between_two_batch
     assert (cluster.hosts(), cluster.cordoned, releaser.problem) == (["a"], [], "")
 
 
-def test_without_remove_executors_stay():
-    cluster, releaser = releasing("a", "b")
-    releaser.step(inputs(cluster, drained("b", remove=False)), 20.0)
-    assert (cluster.cordoned, cluster.limit) == ([], UNLIMITED)
+@pytest.mark.parametrize(
+    ("hosts", "drains", "busy", "options", "cordoned", "stay"),
+    [
+        ("ab", drained("b", remove=False), "", {}, [], "ab"),
+        ("a", drained("a"), "", {}, [], "a"),
+        ("ab", drained("a") | drained("b"), "", {}, [], "ab"),
+        ("ab", drained("b"), "1", {}, ["1"], "ab"),
+        ("ab", drained("b"), "", {"dynamic": True}, ["1"], "ab"),
+    ],
+    ids=["without remove", "the last executor", "all executors", "a busy one", "dynamic allocation removes it"],
+)
+def test_executors_that_stay(hosts, drains, busy, options, cordoned, stay):
+    cluster, releaser = releasing(*hosts, **options)
+    cluster.busy = set(busy)
+    releaser.step(inputs(cluster, drains), 20.0)
+    assert (cluster.cordoned, cluster.hosts(), cluster.limit == UNLIMITED) == (cordoned, [*stay], True)
 
 
 def test_a_deadline_that_has_passed_does_not_wait_for_state():
@@ -137,16 +149,6 @@ def test_a_deadline_that_has_passed_does_not_wait_for_state():
     assert cluster.cordoned == []
     releaser.step(inputs(cluster, drained("b", deadline=30.0), holders=["1"]), 30.0)
     assert cluster.hosts() == ["a"]
-
-
-def test_the_last_executor_and_a_busy_one_stay():
-    cluster, releaser = releasing("a")
-    releaser.step(inputs(cluster, drained("a")), 20.0)
-    assert cluster.hosts() == ["a"]
-    cluster, releaser = releasing("a", "b")
-    cluster.busy = {"1"}
-    releaser.step(inputs(cluster, drained("b")), 20.0)
-    assert cluster.hosts() == ["a", "b"]
 
 
 @pytest.mark.parametrize("order", [["a", "b", "c", "d"], ["c", "d", "b", "a"]])
@@ -227,18 +229,17 @@ def test_two_executors_of_one_node_that_empty_at_different_moments():
     assert (cluster.hosts(), cluster.kills, cluster.limit) == (["a"], 2, 1)
 
 
-def test_where_all_executors_are_to_leave_none_is_cordoned():
+@pytest.mark.parametrize(("standalone", "limit"), [(True, UNLIMITED), (False, 2)])
+def test_undrained_the_target_is_the_one_of_before(standalone, limit):
     cluster, releaser = releasing("a", "b")
-    releaser.step(inputs(cluster, drained("a") | drained("b")), 20.0)
-    assert cluster.cordoned == []
-
-
-def test_elsewhere_than_on_standalone_the_target_of_before_comes_back():
-    cluster, releaser = releasing("a", "b", "c")
-    cluster.standalone = False
-    releaser.step(inputs(cluster, drained("c")), 20.0)
-    releaser.step(inputs(cluster, {}), 30.0)
-    assert cluster.limit == 3
+    cluster.standalone = standalone
+    releaser.step(inputs(cluster, drained("b")), 20.0)
+    releaser.step(inputs(cluster, drained("b")), 26.0)
+    assert cluster.limit == 1
+    releaser.step(inputs(cluster, {}), 32.0)
+    assert cluster.limit == limit
+    cluster.schedule(33.0)
+    assert cluster.hosts() == ["a", "b"]
 
 
 def test_whoever_goes_leaves_the_target_to_spark():
@@ -248,24 +249,6 @@ def test_whoever_goes_leaves_the_target_to_spark():
     assert cluster.limit == 1
     releaser.restore_target()
     assert cluster.limit == UNLIMITED
-
-
-def test_undrained_the_target_is_sparks_own_again():
-    cluster, releaser = releasing("a", "b")
-    releaser.step(inputs(cluster, drained("b")), 20.0)
-    releaser.step(inputs(cluster, drained("b")), 26.0)
-    assert cluster.limit == 1
-    releaser.step(inputs(cluster, {}), 32.0)
-    assert cluster.limit == UNLIMITED
-    cluster.schedule(33.0)
-    assert cluster.hosts() == ["a", "b"]
-
-
-def test_with_dynamic_allocation_spark_removes_them():
-    cluster = FakeCluster("a", "b")
-    releaser = ExecutorReleaser(cluster, dynamic=True)
-    releaser.step(inputs(cluster, drained("b")), 20.0)
-    assert (cluster.cordoned, cluster.hosts(), cluster.limit) == (["1"], ["a", "b"], UNLIMITED)
 
 
 def test_an_executor_is_kept_while_rdds_live_on_executors_alone_until_the_deadline():
@@ -292,18 +275,20 @@ def test_an_error_of_sparks_is_said_and_tried_again():
     assert cluster.cordoned == ["1"]
 
 
-def test_how_many_executors_an_application_is_to_have():
-    assert executor_target(["a", "b"], 2, ["a", "b", "c"], ["c"]) == 2
-    assert executor_target(["a", "b"], 2, ["a", "b", "c", "d"], ["c"]) == 3
-    assert executor_target(["a"], 2, ["a", "b"], []) == 3, "one is missing, and one host is free"
-    assert executor_target(["a", "b"], 2, None, ["c"]) == 2
+@pytest.mark.parametrize(
+    ("hosts", "workers", "drained_hosts", "target"),
+    [("ab", "abc", "c", 2), ("ab", "abcd", "c", 3), ("ab", None, "c", 2), ("a", "ab", "", 3)],
+    ids=["none is free", "one host is free", "no standalone master", "one is missing, and one host is free"],
+)
+def test_target_of_an_application(hosts, workers, drained_hosts, target):
+    assert executor_target(hosts, 2, workers, drained_hosts) == target
 
 
 def test_state_that_was_steered_away_from_an_idle_query_no_longer_counts():
     table = TaskTable()
     table.executors = {"0": info("0", "a"), "1": info("1", "b")}
     table.placement = {("q", 0): ["0", "1"], ("other", 0): ["1"]}
-    desired = DesiredMove(move="m", query="q", stage=0, partition=1, source="1", target="0", step=0)
-    move = Move(desired, "d", "run", state=MoveState.RELEASED_IDLE)
+    move = accepted_move(1, "1", "0")
+    move.state = MoveState.RELEASED_IDLE
     assert collect_inputs(table, ["q"], {}, []).holders == {"0", "1"}
     assert collect_inputs(table, ["q"], {}, [move]).holders == {"0"}
