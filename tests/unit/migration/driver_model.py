@@ -22,6 +22,7 @@ from rechannel.migration.moves import Move
 from rechannel.wire.envelope import Envelope, EnvelopeFactory, MessageError
 from rechannel.wire.measurements import ClosedStore
 from rechannel.wire.messages import DesiredPlacement, LinkReport, MoveTransition
+from unit.daemon.fakes import report
 from unit.migration.laws import Laws
 from unit.migration.samples import Unit, a_move, closed_store
 
@@ -185,16 +186,8 @@ class Link:
 
     def report(self) -> LinkReport:
         """What the controllers read of it."""
-        return LinkReport(
-            name="",
-            spark_version="",
-            attached=0.0,
-            executors=[],
-            queries=[],
-            moves=[move.view() for move in self.reconciler.moves],
-            decision=self.reconciler.decision,
-            accepted_epoch=self.reconciler.epoch,
-        )
+        moves = [move.view() for move in self.reconciler.moves]
+        return report([], moves=moves, decision=self.reconciler.decision, accepted_epoch=self.reconciler.epoch)
 
     def mail(self) -> None:
         """Take the orders, the desired placement that stands in the slot, and the executors' evidence."""

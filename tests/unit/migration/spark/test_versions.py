@@ -70,10 +70,7 @@ def test_an_older_one_is_refused_with_the_cure():
 
 
 def test_where_snapshots_are_not_told_nobody_asks_for_them():
-    def ask(store):
-        pytest.fail("asked")
-
-    snapshots = SnapshotLag(ask, {"run": 3}, supported=False)
+    snapshots = SnapshotLag(pytest.fail, {"run": 3}, supported=False)
     snapshots.step({}, 1.0)
     assert snapshots.replay([("run", 0, 0)], {"query": "run"}) == {}
 
