@@ -134,8 +134,8 @@ class Link:
         )
         self._releaser = ExecutorReleaser(
             adapter.executor_control,
-            dynamic=compatibility.is_enabled(adapter.setting, "dynamicAllocation"),
-            cordon_ends_executor=compatibility.is_enabled(adapter.setting, "decommission"),
+            dynamic=compatibility.is_enabled(adapter.setting, compatibility.DYNAMIC_ALLOCATION),
+            cordon_ends_executor=compatibility.is_enabled(adapter.setting, compatibility.DECOMMISSION),
         )
         self._snapshot_lag = SnapshotLag(
             adapter.latest_snapshot, self._table.committed, supported=adapter.reports_snapshots
