@@ -36,8 +36,6 @@ TRANSITIONS: dict[MoveState, frozenset[MoveState]] = {
     MoveState.ABANDONED: frozenset(),
 }
 UNSETTLED = frozenset({MoveState.PLANNED, MoveState.PREPARED, MoveState.STEERED})
-UNSTEERED = frozenset({MoveState.PLANNED, MoveState.PREPARED})
-AWAITING_LANDING = frozenset({MoveState.STEERED, MoveState.RELEASED_IDLE})
 SETTLED = frozenset({MoveState.KILLED, MoveState.ABANDONED})
 
 
@@ -86,12 +84,12 @@ class Move:
     @property
     def unsteered(self) -> bool:
         """Whether Spark was not told of it yet."""
-        return self.state in UNSTEERED
+        return self.state in (MoveState.PLANNED, MoveState.PREPARED)
 
     @property
     def awaits_landing(self) -> bool:
         """Whether Spark was told of it and no batch has brought it to its target yet."""
-        return self.state in AWAITING_LANDING
+        return self.state in (MoveState.STEERED, MoveState.RELEASED_IDLE)
 
     @property
     def unsettled(self) -> bool:

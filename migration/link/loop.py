@@ -27,7 +27,6 @@ from rechannel.migration.link.initial_placement import InitialPlacement
 from rechannel.migration.link.mailbox import Mailbox, traceback_fields
 from rechannel.migration.link.reconciler import Reconciler
 from rechannel.migration.link.report import (
-    QuerySources,
     environment,
     operator_placement,
     problem_sentences,
@@ -268,7 +267,7 @@ class Link:
         driver = DriverState(table.executors.keys(), table.placement, table.last_ran, {}, (), table.last_batch)
         self._journal_and_report(self._reconciler.handle_batch(done.query, done.batch, driver, now, done.seconds))
         if (active := self._check.queries.get(done.query)) is not None:
-            placement = operator_placement(active, table, self._stages.mapped)
+            placement = operator_placement(active, table, self._stages)
             last = self._initial_placement.save_last_placement(
                 done.query, active.name, done.batch, placement, table.executors
             )
@@ -283,7 +282,8 @@ class Link:
 
     def _count_drift(self, notice: task_table.PartitionMoved) -> None:
         """Count a partition that left a living executor without having been steered."""
-        steered = self._reconciler.was_steered_to(notice.query, notice.stage, notice.partition, notice.after)
+        unit = notice.query, notice.stage, notice.partition
+        steered = self._reconciler.was_steered_to(unit, notice.after)
         self._drifted += notice.before in self._usable_executors() and not steered
 
     def _check_against_spark(self, now: float) -> None:
@@ -372,7 +372,7 @@ class Link:
 
     def _add_own_moves(self, query: ActiveQuery) -> None:
         """Add the link's own moves for a query that is new, restarted, or has lost an executor."""
-        if query.problem or not operator_placement(query, self._table, self._stages.mapped):
+        if query.problem or not operator_placement(query, self._table, self._stages):
             return
         stages = self._stages.operators_of_run(query.run, self._table.stages.get(query.query, ()))
         request = self._initial_placement.request_moves(
@@ -414,13 +414,13 @@ class Link:
 
     def _report(self) -> LinkReport:
         reconciler = self._reconciler
-        sources = QuerySources(self._table, self._stages.mapped, self._snapshot_lag.lags, self._stages.mismatches)
+        table, stages, lag = self._table, self._stages, self._snapshot_lag
         return LinkReport(
             name=self._adapter.name,
             spark_version=self._adapter.version,
             attached=self._attached,
             executors=sorted(self._table.executors.values(), key=lambda item: item.executor),
-            queries=[query_state(query, sources) for query in self._check.queries.values()],
+            queries=[query_state(query, table, stages, lag) for query in self._check.queries.values()],
             moves=[move.view() for move in reconciler.moves],
             decision=reconciler.decision,
             accepted_epoch=max(reconciler.epoch, self._orders.epoch if self._orders is not None else 0),

@@ -11,7 +11,7 @@ import time
 import traceback
 from collections import deque
 from collections.abc import Callable, Collection, Iterator
-from contextlib import contextmanager
+from contextlib import closing
 from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any
@@ -205,14 +205,9 @@ class Mailbox:
         except StoreError as error:
             _LOG.warning("the standing orders are not known yet", error=str(error))
 
-    @contextmanager
-    def _short_timeout_store(self) -> Iterator[Store]:
+    def _short_timeout_store(self) -> closing[Store]:
         timeout = min(_SHORT_TIMEOUT, self._settings.timeout)
-        store = Store(replace(self._settings, timeout=timeout), self._factory.cluster)
-        try:
-            yield store
-        finally:
-            store.close()
+        return closing(Store(replace(self._settings, timeout=timeout), self._factory.cluster))
 
     def pop_closed_stores(self) -> list[ClosedStore]:
         """Return the state stores that executors have closed, since the last call."""
@@ -358,7 +353,7 @@ class Mailbox:
 
     def _send_placements(self, store: Store) -> None:
         with self._lock:
-            if time.monotonic() >= self._rewrite_at:
+            if self._monotonic() >= self._rewrite_at:
                 self._rewrite_at = self._monotonic() + _REWRITE_EVERY
                 self._placements = self._last_placements | self._placements
             placements = dict(self._placements)

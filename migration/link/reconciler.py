@@ -50,11 +50,6 @@ class Reconciler:
         return list(self._moves.values())
 
     @property
-    def busy(self) -> bool:
-        """Whether some move still needs a batch boundary."""
-        return any(move.unsettled for move in self._moves.values())
-
-    @property
     def moving(self) -> set[tuple[str, int, int]]:
         """The (query, stage, partition) of every move that may still land."""
         return {move.unit for move in self._moves.values() if move.open}
@@ -79,13 +74,10 @@ class Reconciler:
         """Whether a batch boundary is awaited: something is to be steered and nothing holds it."""
         return any(move.unsettled and not self._is_held(move) for move in self._moves.values())
 
-    def was_steered_to(self, query: str, stage: int, partition: int, executor: str) -> bool:
-        """Whether a partition was steered to an executor, even if superseded since."""
+    def was_steered_to(self, unit: tuple[str, int, int], executor: str) -> bool:
+        """Whether a partition (query, stage, partition) was steered to an executor, even if superseded since."""
         return any(
-            move.steered_at > 0
-            and move.state is not MoveState.KILLED
-            and move.target == executor
-            and move.unit == (query, stage, partition)
+            move.steered_at > 0 and move.state is not MoveState.KILLED and move.target == executor and move.unit == unit
             for move in self._moves.values()
         )
 

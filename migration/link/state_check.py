@@ -48,7 +48,8 @@ class StateCheck:
             if self._table.is_quiet(query) is None and self._adapter.is_idle(query):
                 self._table.assume_quiet(query)
         self.retiring = self._adapter.executor_control.retiring()
-        idle = frozenset(query for query in self._table.uncommitted().values() if self._adapter.is_idle(query))
+        uncommitted = self._table.uncommitted(state.jobs).values()
+        idle = frozenset(query for query in uncommitted if self._adapter.is_idle(query))
         gaps = self._gaps.confirmed_differences(replace(state, idle=idle))
         if gaps or events_lost:
             self._table.doubt_placement()

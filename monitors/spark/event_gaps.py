@@ -56,7 +56,8 @@ class EventGaps:
         differences |= {("job started", str(job)) for job in state.jobs - jobs}
         differences |= {("job ended", str(job)) for job in jobs - state.jobs}
         differences |= {("query terminated", run) for run in runs.keys() - state.runs.keys()}
-        differences |= {("batch committed", run) for run, query in table.uncommitted().items() if query in state.idle}
+        uncommitted = table.uncommitted(state.jobs)
+        differences |= {("batch committed", run) for run, query in uncommitted.items() if query in state.idle}
         return differences
 
 

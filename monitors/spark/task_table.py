@@ -6,6 +6,7 @@ of it runs, so none of its state stores is open and a steer cannot reach a store
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, field
 
 from rechannel.monitors.spark import events
@@ -138,9 +139,13 @@ class TaskTable:
         """All running jobs by the events."""
         return self._jobs.keys() | self._unnamed_jobs | self._unrelated_jobs
 
-    def uncommitted(self) -> dict[str, str]:
-        """Return run -> query where the last batch's jobs ended and its commit is not known."""
-        return {run: query for run, query in self.runs.items() if self.in_batch(query) and not self._running.get(query)}
+    def uncommitted(self, active_jobs: Collection[int]) -> dict[str, str]:
+        """Return run -> query where no job of the last batch is active and its commit is not known.
+
+        ``active_jobs``: by Spark itself, as a job's end may have been lost together with the commit.
+        """
+        jobs = {query: running.intersection(active_jobs) for query, running in self._running.items()}
+        return {run: query for run, query in self.runs.items() if self.in_batch(query) and not jobs.get(query)}
 
     def doubt_placement(self) -> None:
         """Doubt every partition's placement, as events were lost."""

@@ -157,6 +157,11 @@ class Link:
         self._read_backs: dict[str, tuple[int, float]] = {}
         self._numbers = 0
 
+    @property
+    def busy(self) -> bool:
+        """Whether some move still needs a batch boundary."""
+        return any(move.unsettled for move in self.reconciler.moves)
+
     def observed(self) -> DriverState:
         """What the link knows at this moment, by reference."""
         if self.world.view is None:

@@ -103,7 +103,7 @@ def run(world: World, cut: int, interruption: Interruption) -> bool:
     """Run a plan to its end, interrupted after so many events; False where it has ended before."""
     later: dict[int, Event] = {}
     count = 0
-    while world.link.reconciler.busy or count < 3 or (count > cut and later):
+    while world.link.busy or count < 3 or (count > cut and later):
         for event in one_round(world):
             event()
             world.link.laws.check(world.link)
@@ -129,7 +129,7 @@ def let_it_end(world: World, *, renewed: bool = True) -> None:
             for event in one_round(world):
                 event()
             world.link.laws.check(world.link)
-            if not (world.link.reconciler.moving if final else world.link.reconciler.busy):
+            if not (world.link.reconciler.moving if final else world.link.busy):
                 break
             world.tick(3.0)
         world.tick(1.0)

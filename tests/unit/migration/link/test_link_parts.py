@@ -64,7 +64,7 @@ def test_what_spark_runs_elsewhere_counts_as_drifted(before, after, drifted):
     hosts = {"0": "a", "1": "b", "2": "c"}
     infos = {name: ExecutorInfo(executor=name, host=host, cores=1, added=1.0) for name, host in hosts.items()}
     link._table = SimpleNamespace(executors=infos)
-    link._reconciler = SimpleNamespace(was_steered_to=lambda _query, _stage, _partition, where: where == "2")
+    link._reconciler = SimpleNamespace(was_steered_to=lambda _unit, executor: executor == "2")
     link._releaser = SimpleNamespace(cordoned=set())
     link._check, link._drains, link._drifted = SimpleNamespace(retiring=set()), {"b"}, 0
     link._count_drift(PartitionMoved("q", 0, 3, before, after))

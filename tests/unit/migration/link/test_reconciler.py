@@ -98,7 +98,7 @@ def test_a_move_goes_through_its_whole_life():
     lines += driver.step(reconciler, 2.0)
     lines += reconciler.handle_closed_store(closed_store(), STORES, 0, "q", 3.0)
     assert steps(lines, "m0") == ["planned", "prepared", "steered", "drained", "killed"]
-    assert (reconciler.landed, reconciler.missed, reconciler.busy) == (1, 0, False)
+    assert (reconciler.landed, reconciler.missed) == (1, 0)
 
 
 def test_evidence_that_comes_before_the_commit_kills_once_drained():
@@ -330,11 +330,11 @@ def test_what_was_asked_for_is_no_drift_even_if_superseded_since():
     driver, reconciler = accepted(["0", "0"], a_move(0, "0", "1"), a_move(1, "0", "1", step=1))
     for item in reconciler.due("q", driver.observed(), 2.0)[1]:
         reconciler.record_steer(item, driver.observed(), 2.0)
-    assert reconciler.was_steered_to("q", 0, 0, "1")
-    assert not reconciler.was_steered_to("q", 0, 0, "2")
-    assert not reconciler.was_steered_to("q", 0, 1, "1"), "its step has not come"
+    assert reconciler.was_steered_to(("q", 0, 0), "1")
+    assert not reconciler.was_steered_to(("q", 0, 0), "2")
+    assert not reconciler.was_steered_to(("q", 0, 1), "1"), "its step has not come"
     reconciler.accept_desired(desired(a_move(0, "0", "2", name="n"), decision="d2", at=3.0), driver.observed(), 3.0)
-    assert reconciler.was_steered_to("q", 0, 0, "1")
+    assert reconciler.was_steered_to(("q", 0, 0), "1")
 
 
 def test_nothing_is_given_to_an_executor_that_is_to_leave():
@@ -484,6 +484,5 @@ def test_whatever_drifts_or_dies_each_move_ends_and_each_line_is_legal(seed, cou
         assert line.before == last.get(line.move, "")
         assert not line.before or MoveState(line.after) in TRANSITIONS[MoveState(line.before)]
         last[line.move] = line.after
-    assert not reconciler.busy
     assert set(last.values()) <= {"killed", "abandoned"}
     assert reconciler.landed + reconciler.abandoned == len(moves)
