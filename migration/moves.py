@@ -21,7 +21,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 
 from rechannel.wire.codes import MoveReason, MoveState
 from rechannel.wire.messages import DesiredMove, MoveTransition, MoveView
@@ -43,6 +44,16 @@ class IllegalTransitionError(RuntimeError):
     """Step that the state machine does not have: a defect of Rechannel, never of the user."""
 
 
+@dataclass(frozen=True)
+class OwnMoves:
+    """Moves of the link's own in one run of a query, and why."""
+
+    decision: str
+    run: str
+    why: str
+    moves: Sequence[DesiredMove]
+
+
 @dataclass
 class Move:
     """A move and its history."""
@@ -60,6 +71,8 @@ class Move:
     current_since: float = -1.0  # time at which its step became the current one; -1 before
     drained_at: float = 0.0
     expires_at: float = 0.0  # of a move of the link's own; others expire with their placement (0)
+    closed_stores: set[tuple[int, str]] = field(default_factory=set)  # (operator, store) that its holder closed
+    early_evidence: str | None = None  # that all of them are closed, if that came before it was drained
 
     @property
     def name(self) -> str:
@@ -107,10 +120,27 @@ class Move:
         """Take a step and return its line for the journal.
 
         Raises IllegalTransitionError for a step that the table does not have.
+
+        Parameters
+        ----------
+        state : MoveState
+            The state to go to.
+        reason : MoveReason
+            Why it is taken.
+        at : float
+            Now, in seconds since the epoch.
+        batch : int
+            The batch that it belongs to, -1 for none.
+        evidence : str
+            What shows that it is right, for people.
         """
         if state not in TRANSITIONS[self.state]:
             raise IllegalTransitionError(f"move {self.name}: {self.state} -> {state} ({reason})")
         before, self.state, self.reason = self.state, state, reason
+        if state is MoveState.STEERED or state in SETTLED:
+            # What was closed before a steer is open again where the partition ran last.
+            self.closed_stores.clear()
+            self.early_evidence = None
         return self._journal_line(before, at=at, batch=batch, evidence=evidence)
 
     def first_line(self, at: float, evidence: str = "") -> MoveTransition:

@@ -375,13 +375,11 @@ class Link:
         if query.problem or not operator_placement(query, self._table, self._stages):
             return
         stages = self._stages.operators_of_run(query.run, self._table.stages.get(query.query, ()))
-        request = self._initial_placement.request_moves(
+        own = self._initial_placement.request_moves(
             query.query, query.run, stages, self._table.placement, self._reconciler.moving
         )
-        if request is not None:
-            decision = request.moves[0].move.rpartition(".")[0]
-            lines = self._reconciler.add_own_moves(decision, request.moves, query.run, request.why, time.time())
-            self._journal_and_report(lines)
+        if own is not None:
+            self._journal_and_report(self._reconciler.add_own_moves(own, time.time()))
 
     # -- queries that start --
 

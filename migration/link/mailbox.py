@@ -69,6 +69,19 @@ class Mailbox:
     Outbound: reports and last placements (the newest alone), batches, journal lines. Inbound: desired placements,
     standing orders, closed stores. ``rejected``: messages that must not be obeyed; ``dropped``: messages that could not
     be sent.
+
+    Parameters
+    ----------
+    settings : RedisSettings
+        Address and time-outs of Redis.
+    factory : EnvelopeFactory
+        Makes the envelopes of what is sent.
+    application : str
+        Id of the application.
+    verifier : Verifier, optional
+        Checks signatures; without it nothing is obeyed.
+    monotonic : callable
+        Seconds of a clock that is never set back.
     """
 
     def __init__(

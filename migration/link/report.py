@@ -80,7 +80,17 @@ def environment(setting: Callable[[str, str], str]) -> dict[str, str]:
 def problem_sentences(
     lasting: Iterable[str], *, garbage: int, lost_events: int, healed: int, dropped: int, releasing: str
 ) -> list[str]:
-    """Return the problems of the link, a sentence each."""
+    """Return the problems of the link, a sentence each.
+
+    Parameters
+    ----------
+    lasting : iterable of str
+        What was noticed at the start.
+    garbage, lost_events, healed, dropped : int
+        Unreadable lines, events that Spark's bus dropped, events read off Spark's state instead, messages not sent.
+    releasing : str
+        Why an executor is not released, "" if nothing hinders it.
+    """
     sentences = list(lasting)
     if garbage:
         sentences.append(f"{garbage} lines of the event stream could not be read")

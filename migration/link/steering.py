@@ -30,8 +30,14 @@ _READ_BACK_EVERY = 0.02  # seconds
 class Steering:
     """Steers the moves that the reconciler says are due.
 
-    ``drain_event_log`` folds in the newest events, and returns False if there are more; ``journal_and_report`` takes
-    the transitions of a move, before Spark is told.
+    Parameters
+    ----------
+    adapter, table, reconciler, stages
+        The link's own.
+    drain_event_log : callable
+        Folds in the newest events; returns False if there are more.
+    journal_and_report : callable
+        Takes the transitions of a move, before Spark is told.
     """
 
     def __init__(

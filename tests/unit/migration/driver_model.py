@@ -18,7 +18,7 @@ import msgspec
 from rechannel.daemon.control.migrations import RunningMigration
 from rechannel.migration.link.driver_state import DriverState, ReconcilerLimits
 from rechannel.migration.link.reconciler import Reconciler
-from rechannel.migration.moves import Move
+from rechannel.migration.moves import Move, OwnMoves
 from rechannel.wire.envelope import Envelope, EnvelopeFactory, MessageError
 from rechannel.wire.measurements import ClosedStore
 from rechannel.wire.messages import DesiredPlacement, LinkReport, MoveTransition
@@ -264,8 +264,8 @@ class Link:
                 self._numbers += 1
                 moves.append(a_move(unit, source, target, 0, name=f"link-{query.run}-{self._numbers}"))
         if moves:
-            name = f"link-{self._numbers}"
-            self.write(self.reconciler.add_own_moves(name, moves, query.run, "its executor was lost", self.world.now))
+            own = OwnMoves(f"link-{self._numbers}", query.run, "its executor was lost", moves)
+            self.write(self.reconciler.add_own_moves(own, self.world.now))
 
     def tick(self) -> None:
         """Let the reconciler see that time passes."""

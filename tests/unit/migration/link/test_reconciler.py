@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from rechannel.migration.link.driver_state import DriverState, ReconcilerLimits
 from rechannel.migration.link.reconciler import Reconciler
-from rechannel.migration.moves import TRANSITIONS, IllegalTransitionError
+from rechannel.migration.moves import TRANSITIONS, IllegalTransitionError, OwnMoves
 from rechannel.wire.codes import MoveReason, MoveState
 from rechannel.wire.envelope import EnvelopeFactory, MessageError
 from rechannel.wire.messages import DesiredMove, DesiredPlacement, MoveTransition
@@ -108,6 +108,16 @@ def test_evidence_that_comes_before_the_commit_kills_once_drained():
     driver.run_batch()
     lines = reconciler.handle_batch("q", driver.batch, driver.observed(), 3.0)
     assert steps(lines, "m0") == ["drained", "killed"]
+
+
+def test_evidence_that_comes_before_a_move_is_released_kills_once_drained():
+    driver, reconciler = accepted(["0"], a_move(0, "0", "1"), ttl=10_000)
+    driver.boundary(reconciler, 2.0)
+    assert reconciler.handle_closed_store(closed_store(), STORES, 0, "q", 2.5) == []
+    assert steps(reconciler.tick(driver.observed(), 200.0), "m0") == ["released_idle"]
+    driver.run_batch()
+    lines = reconciler.handle_batch("q", driver.batch, driver.observed(), 300.0)
+    assert [(line.after, line.reason) for line in lines] == [("drained", "landed"), ("killed", "closed")]
 
 
 def test_a_move_is_killed_only_when_all_its_stores_are_closed():
@@ -300,7 +310,9 @@ GOAL = "0", "2"  # source and target of another move of partition 0
         (lambda _, reconciler: reconciler.handle_executor_loss("1", 300.0), ["m0 abandoned target-gone"]),
         (missed, ["m0 abandoned deadline"]),
         (
-            lambda _, reconciler: reconciler.add_own_moves("d", [a_move(0, *GOAL, name="own")], "run", "lost", 300.0),
+            lambda _, reconciler: reconciler.add_own_moves(
+                OwnMoves("d", "run", "lost", [a_move(0, *GOAL, name="own")]), 300.0
+            ),
             ["m0 abandoned superseded", "own planned accepted"],
         ),
         (
@@ -346,13 +358,13 @@ def test_nothing_is_given_to_an_executor_that_is_to_leave():
 
 def test_a_held_migration_does_not_hold_the_links_own_moves():
     driver, reconciler = accepted(["0", "0"], a_move(0, "0", "1"), hold=True)
-    reconciler.add_own_moves("own", [a_move(1, "0", "1", name="own.0")], "run", "a new query", 1.0)
+    reconciler.add_own_moves(OwnMoves("own", "run", "a new query", [a_move(1, "0", "1", name="own.0")]), 1.0)
     assert [item.name for item in reconciler.due("q", driver.observed(), 2.0)[1]] == ["own.0"]
 
 
 def test_moves_of_the_links_own_live_beside_a_desired_placement_and_expire_by_themselves():
     driver, reconciler = Driver(["0", "0"]), Reconciler(LIMITS)
-    lines = reconciler.add_own_moves("own", [a_move(0, "0", "1")], "run", "a new query", 1.0)
+    lines = reconciler.add_own_moves(OwnMoves("own", "run", "a new query", [a_move(0, "0", "1")]), 1.0)
     assert [(line.after, line.evidence) for line in lines] == [("planned", "a new query")]
     assert [item.name for item in reconciler.due("q", driver.observed(), 2.0)[1]] == ["m0"]
     reconciler.paused = True
@@ -408,7 +420,7 @@ def test_what_waits_on_hold_or_behind_others_has_its_whole_time_afterwards():
 
 def test_a_decision_about_others_leaves_the_links_own_moves_alone():
     driver, reconciler = Driver(["0", "0"]), Reconciler(LIMITS)
-    reconciler.add_own_moves("link", [a_move(0, "0", "1")], "run", "spread", 1.0)
+    reconciler.add_own_moves(OwnMoves("link", "run", "spread", [a_move(0, "0", "1")]), 1.0)
     own = reconciler.moves[0]
     reconciler.accept_desired(
         desired(msgspec.structs.replace(a_move(1, "0", "1"), move="other")), driver.observed(), 2.0
