@@ -72,7 +72,7 @@ def test_a_stream_that_the_watchdog_ended_is_opened_anew(feed, adapter):
     assert feed.pop_incomplete()
 
 
-def test_events_that_spark_dropped_are_told_once(feed, adapter):
+def test_events_that_spark_dropped_are_reported_once(feed, adapter):
     adapter.dropped_events.return_value = 3
     feed.read(10.0)
     assert feed.dropped == 3
@@ -81,7 +81,7 @@ def test_events_that_spark_dropped_are_told_once(feed, adapter):
     assert not feed.pop_incomplete()
 
 
-def test_what_killed_drivers_left_is_removed_and_nothing_else(tmp_path):
+def test_directories_of_killed_drivers_are_removed_and_no_others(tmp_path):
     names = ("living", "killed", "newborn", "of-somebody")
     living, killed, _, foreign = directories = [tmp_path / f"rechannel-{name}" for name in names]
     for directory in directories:

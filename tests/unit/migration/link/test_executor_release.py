@@ -225,7 +225,7 @@ def test_undrained_the_target_is_the_one_of_before(standalone, limit):
     assert cluster.hosts() == ["a", "b"]
 
 
-def test_whoever_goes_leaves_the_target_to_spark():
+def test_a_link_that_ends_leaves_the_target_to_spark():
     cluster, releaser = releasing("a", "b")
     releaser.restore_target()
     releaser.step(inputs(cluster, drained("b")), 20.0)
@@ -247,7 +247,7 @@ def test_an_executor_is_kept_while_rdds_live_on_executors_alone_until_the_deadli
     assert cluster.lifted_without_link > 0, "without the link, nobody would lift the limit"
 
 
-def test_an_error_of_sparks_is_said_and_tried_again():
+def test_an_error_of_spark_is_reported_and_the_call_repeated():
     cluster, releaser = releasing("a", "b")
     cluster.fails = True
     releaser.step(inputs(cluster, drained("b")), 20.0)

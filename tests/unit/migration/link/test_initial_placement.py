@@ -48,7 +48,7 @@ def test_partitions_are_put_back_where_they_ran(remembered, now, expected):
     assert restore_placement(remembered, [OPERATOR], now) == {0: expected}
 
 
-def test_what_cannot_be_put_back_is_spread():
+def test_partitions_that_cannot_be_put_back_are_spread():
     placement = restore_placement(last(["0", "1", "9", "9"], e0="a", e1="b", e9="gone"), [OPERATOR], THREE)[0]
     assert placement[:2] == ["0", "1"]
     assert Counter(placement).most_common(1)[0][1] == 2
@@ -109,7 +109,7 @@ def test_a_query_that_was_there_before_us_is_left_as_it_is():
     assert starts.request_moves("q", "run", {0: [0]}, {("q", 0): ["0"] * 4}, []) is None
 
 
-def test_what_a_lost_executor_held_is_spread_and_nothing_else():
+def test_partitions_of_a_lost_executor_are_spread_and_no_others():
     starts = InitialPlacement(FakeAdapter([]), lambda: executors(e0="a", e1="b"), set, lambda query: None)
     starts.record_lost_executor("2", {("q", 0): ["0", "0", "2", "2", "1", "2"]})
     # They fell on one executor in the batch that was running.
@@ -168,7 +168,7 @@ def test_a_start_that_takes_long_is_left_to_the_moves_after_the_first_batch():
     assert starts.is_pending("q", "run")
 
 
-def test_while_nothing_may_be_begun_nothing_is_made_up_for():
+def test_moves_that_may_not_be_begun_are_not_made_up_for():
     allowed = None
     adapter = FakeAdapter()
     starts = InitialPlacement(adapter, lambda: allowed, set, lambda query: None)

@@ -92,7 +92,7 @@ Remote.__module__ = "pyspark.sql.connect.session"
     [(Remote(), "Spark Connect"), (object(), "Spark Connect"), (Classic(), r"Spark 3\.2\.1 is too old")],
     ids=["Spark Connect", "no session", "an old Spark"],
 )
-def test_attaching_where_it_cannot_be_leaves_an_inactive_link_and_says_why(session, why):
+def test_attaching_to_an_unsupported_session_gives_an_inactive_link_with_a_problem(session, why):
     link = rechannel.attach(session, load(None, {}))
     assert not link.active
     with pytest.raises(UnsupportedSparkError, match=why):
@@ -125,5 +125,5 @@ def test_an_executors_host_is_read_with_and_without_its_port(text, host):
         ("ContinuousExecution", "ContinuousTrigger", False),
     ],
 )
-def test_a_query_without_batch_boundaries_is_left_alone_and_says_why(execution, trigger, movable):
+def test_a_query_without_batch_boundaries_is_not_moved(execution, trigger, movable):
     assert (trigger_problem(execution, trigger) == "") is movable

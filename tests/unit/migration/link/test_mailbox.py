@@ -36,7 +36,7 @@ def _as_in_a_driver() -> Iterator[None]:
     structlog.reset_defaults()
 
 
-def test_a_failed_round_is_told_without_the_values_of_variables(
+def test_a_failed_exchange_is_logged_without_values_of_variables(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     box = Mailbox(RedisSettings(), EnvelopeFactory("default", "link"), "app-1", None)
@@ -55,7 +55,7 @@ def test_a_failed_round_is_told_without_the_values_of_variables(
     assert "MARKEDpassword" not in output
 
 
-def test_nothing_in_a_driver_leaves_the_showing_of_exceptions_to_the_drivers_logging() -> None:
+def test_no_module_of_the_link_logs_exceptions_by_structlog() -> None:
     for module in LINK.glob("*.py"):
         text = module.read_text()
         assert "exc_info" not in text, module
@@ -287,7 +287,7 @@ def closed(store: FakeStore, node: str, partition: int) -> ClosedStore:
     return item
 
 
-def test_nothing_is_asked_of_any_node_while_no_evidence_is_awaited(store: FakeStore, link: Mailbox) -> None:
+def test_no_node_is_read_while_no_evidence_is_awaited(store: FakeStore, link: Mailbox) -> None:
     closed(store, "node-1", 1)
     for _ in range(10):
         link.post_report(fakes.report([fakes.query(["0"])]), ())
@@ -296,7 +296,7 @@ def test_nothing_is_asked_of_any_node_while_no_evidence_is_awaited(store: FakeSt
     assert link.pop_closed_stores() == []
 
 
-def test_evidence_from_before_it_was_awaited_is_found_and_told_once(store: FakeStore, link: Mailbox) -> None:
+def test_evidence_from_before_it_was_awaited_is_delivered_once(store: FakeStore, link: Mailbox) -> None:
     closed(store, "node-1", 1)
     store.clock.sleep(400)
     recent = closed(store, "node-1", 2)
@@ -323,7 +323,7 @@ def test_a_node_awaited_again_is_read_on_from_where_it_was_left(store: FakeStore
     assert link.pop_closed_stores() == [meanwhile]
 
 
-def test_all_nodes_are_asked_at_once_and_a_size_only_where_it_is_in_doubt(store: FakeStore, link: Mailbox) -> None:
+def test_all_nodes_are_read_at_once_and_a_size_only_where_it_is_in_doubt(store: FakeStore, link: Mailbox) -> None:
     nodes = {f"node-{number}" for number in range(1000)}
     link.post_report(fakes.report([]), nodes | {"no key {can have this}"})
     for _ in range(3):

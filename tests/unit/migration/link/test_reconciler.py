@@ -328,7 +328,7 @@ def test_a_released_move_ends(event, lines):
     assert [f"{line.move} {line.after} {line.reason}" for line in event(*released_idle())] == lines
 
 
-def test_a_released_move_is_said_again_when_a_batch_runs_elsewhere_after_all():
+def test_a_released_move_is_steered_again_when_a_batch_runs_elsewhere_after_all():
     driver, reconciler = released_idle()
     driver.drift = {0}
     driver.run_batch()
@@ -338,7 +338,7 @@ def test_a_released_move_is_said_again_when_a_batch_runs_elsewhere_after_all():
     assert [line.reason for line in reconciler.record_steer(due[0], driver.observed(), 300.0)] == ["said-again"]
 
 
-def test_what_was_asked_for_is_no_drift_even_if_superseded_since():
+def test_a_steer_is_remembered_even_if_superseded_since():
     driver, reconciler = accepted(["0", "0"], a_move(0, "0", "1"), a_move(1, "0", "1", step=1))
     for item in reconciler.due("q", driver.observed(), 2.0)[1]:
         reconciler.record_steer(item, driver.observed(), 2.0)
@@ -349,7 +349,7 @@ def test_what_was_asked_for_is_no_drift_even_if_superseded_since():
     assert reconciler.was_steered_to(("q", 0, 0), "1")
 
 
-def test_nothing_is_given_to_an_executor_that_is_to_leave():
+def test_no_move_goes_to_an_executor_that_is_to_leave():
     driver, reconciler = accepted(["0", "0"], a_move(0, "0", "1"))
     leaving = dataclasses.replace(driver.observed(), leaving={"1"})
     lines, due = reconciler.due("q", leaving, 2.0)
@@ -399,7 +399,7 @@ def test_a_quiet_query_takes_over_no_more_than_its_pace_until_it_was_quiet_for_a
     assert [line.after for line in lines] == ["drained"] * 6
 
 
-def test_what_waits_on_hold_or_behind_others_has_its_whole_time_afterwards():
+def test_a_move_on_hold_or_behind_others_has_its_whole_deadline_afterwards():
     moves = [a_move(partition, "0", "1") for partition in range(4)]
     driver, reconciler = accepted(["0"] * 4, *moves, limits=limits(moves_per_batch=1))
     now = 0.0
@@ -473,7 +473,7 @@ def test_an_illegal_step_raises():
 
 @settings(max_examples=200, deadline=None)
 @given(seed=st.integers(0, 10_000), count=st.integers(1, 8))
-def test_whatever_drifts_or_dies_each_move_ends_and_each_line_is_legal(seed, count):
+def test_under_drift_and_losses_each_move_ends_and_each_line_is_legal(seed, count):
     """Laws: every journal line follows from the last one of its move; everything settles; landed moves are placed."""
     chance = random.Random(seed)
     driver, reconciler = Driver([chance.choice("012") for _ in range(count)], {"0", "1", "2"}), Reconciler(LIMITS)

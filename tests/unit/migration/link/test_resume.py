@@ -33,7 +33,7 @@ from unit.migration.samples import Unit, a_move
 
 
 @pytest.mark.parametrize("kind", INTERRUPTIONS)
-def test_whatever_interrupts_a_plan_wherever_it_goes_on_and_ends(kind: str) -> None:
+def test_a_plan_interrupted_after_any_event_goes_on_and_ends(kind: str) -> None:
     cases = 0
     for plan in PLANS:
         for cut in itertools.count():
@@ -153,7 +153,7 @@ def batch(world: World, *, steps: int = 4) -> None:
         world.advance(world.driver.queries["a"])
 
 
-def test_one_batch_takes_over_no_more_bytes_however_often_its_boundary_is_looked_at() -> None:
+def test_one_batch_takes_over_no_more_bytes_however_often_its_boundary_is_handled() -> None:
     world = one_move(a_move(("a", 0, 1), "0", "1", 0, size=60.0), partitions=2, bytes_per_batch=100.0)
     world.run_once()
 
@@ -168,7 +168,7 @@ def test_a_query_with_short_batches_is_not_idle() -> None:
     world.tick(1.0)
 
 
-def test_nothing_is_said_again_to_an_executor_that_is_to_leave() -> None:
+def test_no_steer_is_repeated_to_an_executor_that_is_to_leave() -> None:
     world = one_move()
     stray_back(world)
     world.leaving.add("1")
@@ -186,7 +186,7 @@ def test_a_copy_that_was_closed_and_opened_again_is_not_closed() -> None:
     batch(world)
 
 
-def test_what_missed_is_not_read_back_but_said_again() -> None:
+def test_a_miss_is_not_read_back_but_steered_again() -> None:
     world = one_move()
     stray_back(world)
     world.paused = True
@@ -201,7 +201,7 @@ def test_nothing_is_read_back_while_held() -> None:
     world.run_once()
 
 
-def test_nothing_is_said_again_after_a_stop() -> None:
+def test_no_steer_is_repeated_after_a_stop() -> None:
     world = one_move()
     stray_back(world)
     stopped(world)

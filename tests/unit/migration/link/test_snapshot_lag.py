@@ -32,7 +32,7 @@ STAGES = {("run", 0): _stage(0, 1)}
 DONE = {"run": 9}  # batch 9 leaves version 10
 
 
-def test_a_round_asks_once_for_each_partition_within_its_time() -> None:
+def test_a_round_reads_each_partition_once_within_its_time() -> None:
     spark = _Spark({(0, 0): 5, (1, 0): 3, (0, 1): 7, (1, 1): 8})
     snapshots = SnapshotLag(spark, DONE)
     assert snapshots.lags("run", 0, 3) == []
@@ -43,7 +43,7 @@ def test_a_round_asks_once_for_each_partition_within_its_time() -> None:
     assert {store.store for store in spark.requested} == {"default"}
 
 
-def test_one_turn_asks_for_one_partition_at_most() -> None:
+def test_a_step_reads_one_partition_at_most() -> None:
     spark = _Spark()
     snapshots = SnapshotLag(spark, DONE)
     for turn in range(5):
@@ -65,7 +65,7 @@ def test_a_failed_call_costs_one_partition_its_figure() -> None:
     assert snapshots.lags("run", 0, 3) == [UNKNOWN, 9, UNKNOWN]
 
 
-def test_a_spark_without_the_method_is_asked_once() -> None:
+def test_a_spark_without_the_method_is_called_once() -> None:
     spark = _Spark(error=UnsupportedSparkError("no such method"))
     snapshots = SnapshotLag(spark, DONE)
     for turn in range(9):
@@ -75,7 +75,7 @@ def test_a_spark_without_the_method_is_asked_once() -> None:
     assert snapshots.replay([("run", 0, 0)], {"query": "run"}) == {}, "nothing to wait for"
 
 
-def test_what_is_about_to_move_is_asked_for_first_and_ages_with_every_batch() -> None:
+def test_partitions_about_to_move_are_read_first_and_age_with_every_batch() -> None:
     spark = _Spark({(0, 0): 5, (1, 0): 3, (0, 1): 7, (1, 1): 8})
     committed = dict(DONE)
     snapshots = SnapshotLag(spark, committed)
@@ -101,7 +101,7 @@ def test_the_figures_of_a_query_that_ended_are_dropped() -> None:
     assert snapshots.lags("run", 0, 3) == []
 
 
-def test_a_query_without_a_batch_is_asked_about_no_more_until_its_next_one() -> None:
+def test_a_query_without_a_batch_is_not_read_until_its_next_one() -> None:
     spark, done = _Spark(), dict(DONE)
     snapshots = SnapshotLag(spark, done)
 

@@ -242,7 +242,7 @@ def run_case(seed: int, *, counted: bool) -> tuple[list[str], int]:
 
 
 @pytest.mark.parametrize("counted", [True, False], ids=["drops are counted", "a listener failed"])
-def test_whatever_is_lost_is_healed_within_ten_seconds(counted):
+def test_any_lost_event_is_healed_within_ten_seconds(counted):
     total = 0
     for seed in range(CASES):
         wrong, lost = run_case(seed, counted=counted)
@@ -251,7 +251,7 @@ def test_whatever_is_lost_is_healed_within_ten_seconds(counted):
     assert total > CASES, "each case loses some events"
 
 
-def test_without_losses_nothing_is_made_good():
+def test_without_losses_nothing_is_healed():
     spark = Spark(random.Random(7))
     link = Link(spark)
     for _ in range(2000):

@@ -35,7 +35,7 @@ def write(tmp_path: Path) -> Any:
     return write_script
 
 
-def test_a_script_sees_what_it_would_see_without_us(write):
+def test_a_script_has_the_environment_of_a_plain_run(write):
     write("VALUE = 7\n", "beside.py")
     script = write(
         "import os, pickle, sys\nimport beside\n"
@@ -64,7 +64,7 @@ def test_a_script_sees_what_it_would_see_without_us(write):
         "import os\nos._exit(9)\n",
     ],
 )
-def test_ends_as_without_us(write, body):
+def test_a_script_ends_as_in_a_plain_run(write, body):
     script = write(body)
     with_us, without = python(RUNNER, script), python(script)
     assert vars(with_us) | {"args": []} == vars(without) | {"args": []}
@@ -72,12 +72,12 @@ def test_ends_as_without_us(write, body):
 
 @pytest.mark.root
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGKILL])
-def test_a_signal_ends_it_as_without_us(write, number):
+def test_a_signal_ends_a_script_as_in_a_plain_run(write, number):
     script = write(f"import os\nos.kill(os.getpid(), {int(number)})\nprint('not reached')\n")
     assert python(RUNNER, script).returncode == python(script).returncode == -number
 
 
-def test_a_script_that_is_not_there_is_told_and_usage_too(tmp_path):
+def test_a_missing_script_and_a_missing_argument_are_errors(tmp_path):
     done = python(RUNNER, tmp_path / "gone.py")
     assert done.returncode == 1
     assert "gone.py" in done.stderr
@@ -141,7 +141,7 @@ def test_strict_a_link_that_fails_ends_the_script(capsys):
     assert capsys.readouterr() == ("", "rechannel: not attached, as --strict asks, the script ends: no key\n")
 
 
-def test_what_the_builder_raises_comes_through_and_a_closed_stderr_does_no_harm(monkeypatch):
+def test_errors_of_the_builder_pass_and_a_closed_stderr_does_no_harm(monkeypatch):
     Session = session_class()  # noqa: N806
 
     def fail(self: Any) -> Any:
@@ -212,7 +212,7 @@ def test_the_link_lasts_as_long_as_the_scripts_threads_and_ends_after_the_traceb
     assert (done.returncode, done.stderr) == (1, "")
 
 
-def test_what_the_drivers_python_lacks_comes_from_submits_and_last(write, tmp_path):
+def test_packages_that_the_drivers_python_lacks_come_from_submits_and_last(write, tmp_path):
     put_packages(tmp_path / "ours")
     put_package(tmp_path / "theirs", "pyspark.sql", PYSPARK)
     put_package(tmp_path / "theirs", "both", "WHERE = 'theirs'\n")
@@ -229,7 +229,7 @@ def test_what_the_drivers_python_lacks_comes_from_submits_and_last(write, tmp_pa
     assert submit_main.LENT == submit.LENT == "RECHANNEL_LENT"
 
 
-def test_nothing_of_ours_is_imported_at_the_top():
+def test_only_the_standard_library_is_imported_at_the_top():
     text = Path(submit_main.__file__).read_text()
     top = [line for line in text.splitlines() if line.startswith(("import ", "from "))]
     assert not [line for line in top if "rechannel" in line or "pyspark" in line]

@@ -98,7 +98,7 @@ def test_no_force_skips_a_hard_law(changes: dict[str, Any], law: str, detail: st
     ],
     ids=["a move of several", "a query, once"],
 )
-def test_what_a_refusal_reaches(
+def test_reach_of_a_refusal(
     changes: dict[str, Any], code: str, partitions: list[int], refusals: list[tuple[str, str]]
 ) -> None:
     plan = apply_constraints(HALVES, inputs(**changes), Settings(), PlanOptions("d"))
@@ -254,14 +254,14 @@ def check_laws(proposed: Placement, at: PlanInputs, limits: Settings, force: boo
 
 @settings(max_examples=100, deadline=None)
 @given(situations())
-def test_whatever_is_proposed_the_laws_hold(situation: tuple[Placement, PlanInputs, Settings, bool]) -> None:
+def test_the_laws_hold_for_any_proposal(situation: tuple[Placement, PlanInputs, Settings, bool]) -> None:
     proposed, at, limits, force = situation
     plan = apply_constraints(proposed, at, limits, PlanOptions("d", force=force))
     event(plan.code)
     check_laws(proposed, at, limits, force, plan)
 
 
-def test_what_has_to_leave_goes_though_it_pays_nothing_and_overloads_the_rest() -> None:
+def test_forced_moves_are_made_though_they_do_not_pay_and_overload_the_rest() -> None:
     full = Workload((stage("q/0", [2.0, 2.0, 2.0, 2.0], rate=0.2),))
     at = inputs(cluster=cluster_of(2, [0]), workload=full, current=HALVES, cooldown=Cooldown(100.0, 300.0))
     plan = apply_constraints(Placement({"q/0": np.ones(4, dtype=int)}), at, Settings(), PlanOptions("d"))
@@ -273,7 +273,7 @@ def test_what_has_to_leave_goes_though_it_pays_nothing_and_overloads_the_rest() 
     )
 
 
-def test_what_has_to_leave_does_not_take_other_moves_along() -> None:
+def test_forced_moves_do_not_take_other_moves_along() -> None:
     at = inputs(
         cluster=cluster_of(3, [0]),
         current=Placement({"q/0": np.array([0, 1, 1, 2])}),

@@ -148,7 +148,7 @@ def test_moves_of_one_size_say_nothing_of_the_rate() -> None:
 
 
 @given(st.lists(st.tuples(st.floats(0, 1e10), st.floats(-5, 100)), max_size=60))
-def test_whatever_was_measured_a_price_is_sound(measured: list[tuple[float, float]]) -> None:
+def test_any_measurements_give_a_sound_price(measured: list[tuple[float, float]]) -> None:
     cost = fit_load_rates([MeasuredLoad(size, added) for size, added in measured], PRIOR)
     assert cost.overhead >= 0
     assert 0 < cost.load_rate <= 1.1e12

@@ -47,7 +47,7 @@ def test_the_gate(before: dict[str, float], after: dict[str, float], cost: float
     assert result.sentence
 
 
-def test_people_read_the_querys_name() -> None:
+def test_the_sentence_has_the_querys_name() -> None:
     result = evaluate_gate([QueryGain("q", 4.0, 3.0, 0.1, name="flights")], 1.0, SETTINGS)
     assert result.sentence.startswith("critical path of flights 4.00")
 
@@ -61,6 +61,6 @@ def test_people_read_the_querys_name() -> None:
     ],
     ids=["a small part of it", "less than is saved", "not measured"],
 )
-def test_the_batch_is_told_beside_its_critical_path(lasts: float, sentence: str) -> None:
+def test_the_sentence_has_the_batch_beside_its_critical_path(lasts: float, sentence: str) -> None:
     result = evaluate_gate([QueryGain("q", 0.7, 0.4, 0.1, batch_seconds=lasts)], 1.0, SETTINGS)
     assert sentence in result.sentence

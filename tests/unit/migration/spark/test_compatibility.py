@@ -62,7 +62,7 @@ def codes(settings):
         {"spark.shuffle.sort.io.plugin.class": "org.apache.spark.shuffle.KubernetesLocalDiskShuffleDataIO"},
     ],
 )
-def test_what_changes_nothing_is_left_out(settings):
+def test_settings_that_change_nothing_give_no_finding(settings):
     assert codes(settings) == []
 
 
@@ -143,7 +143,7 @@ def test_durations_are_read_as_spark_reads_them(text, expected):
     assert seconds(text) == (None if expected is None else pytest.approx(expected))
 
 
-def test_defaults_asked_with_are_ones_that_spark_accepts():
+def test_defaults_are_ones_that_spark_accepts():
     # Spark checks the default against the type of the key's entry and throws: "" for a boolean would end attaching.
     request = {}
     check_settings(request.setdefault)
@@ -153,7 +153,7 @@ def test_defaults_asked_with_are_ones_that_spark_accepts():
 
 
 @pytest.mark.parametrize("value", [None, "200", "1", "12"])
-def test_spark_s_own_loss_is_told_apart_from_problems(value):
+def test_a_loss_of_sparks_own_is_advice_and_no_problem(value):
     read = ({} if value is None else {BYPASS: value}).get
     (finding,) = advice(read)
     assert f"at most {value or 200} partitions" in finding.sentence
@@ -168,5 +168,5 @@ def test_where_spark_takes_another_writer_nothing_is_advised(settings):
     assert advice(settings.get) == []
 
 
-def test_a_link_tells_that_the_cure_is_there():
+def test_a_link_reports_that_the_cure_is_in_place():
     assert reportable_settings({BYPASS: "0"}.get)[BYPASS] == "0"
