@@ -122,7 +122,6 @@ class ExecutorReleaser:
     """
 
     def __init__(self, control: ExecutorControl, *, dynamic: bool, cordon_ends_executor: bool = False) -> None:
-        self.released = 0
         self.problem = ""
         self._control = control
         self._cordon_ends_executor = cordon_ends_executor
@@ -240,7 +239,6 @@ class ExecutorReleaser:
                 continue
             remaining = len(present) - 1
             if not cordon.waits_for and self._control.release(name, remaining):
-                self.released += 1
                 if self._base < 0:
                     self._count_before = len(present)
                     self._control.lift_limit_without_link(self._unlimited)

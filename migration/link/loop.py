@@ -438,7 +438,7 @@ class Link:
                 self._problems,
                 garbage=self._garbage,
                 lost_events=self._feed.dropped,
-                healed=self._check.healed,
+                healed=self._check.gaps.healed,
                 dropped=self._mailbox.dropped,
                 releasing=self._releaser.problem,
             ),

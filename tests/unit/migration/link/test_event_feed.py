@@ -93,6 +93,6 @@ def test_directories_of_killed_drivers_are_removed_and_no_others(tmp_path):
     (tmp_path / "rechannel-link").symlink_to(foreign)
     with (living / "lock").open() as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        assert remove_leftovers(tmp_path) == 1
+        remove_leftovers(tmp_path)
     left = sorted(path.name.removeprefix("rechannel-") for path in tmp_path.iterdir())
     assert left == ["link", "living", "newborn", "of-somebody"]

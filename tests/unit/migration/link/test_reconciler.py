@@ -198,6 +198,9 @@ def test_a_missed_move_is_steered_again_and_given_up_at_its_deadline():
     assert steps(lines, "m0") == ["planned", "prepared", "steered", "steered", "steered", "abandoned"]
     assert (reconciler.missed, reconciler.abandoned, reconciler.landed) == (3, 1, 0)
     assert lines[-1].reason == MoveReason.DEADLINE
+    view = reconciler.moves[0].view()
+    assert (view.state, view.missed_batches) == ("abandoned", 3)
+    assert view.shared_fields() == lines[-1].shared_fields() == a_move(0, "0", "1").shared_fields()
 
 
 def test_hold_begins_nothing_new_and_lets_what_is_steered_finish():

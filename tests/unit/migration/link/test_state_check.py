@@ -259,5 +259,5 @@ def test_without_losses_nothing_is_healed():
         spark.now += 0.3
         link.fold(lambda event: False)
         link.check_against_spark(counted=True)
-    assert link.check.healed == 0
+    assert link.check.gaps.healed == 0
     assert disagreements(link, placement=True) == []
