@@ -12,6 +12,7 @@ from __future__ import annotations
 import dataclasses
 from collections import deque
 from dataclasses import dataclass, field
+from enum import Enum
 
 import msgspec
 
@@ -33,11 +34,14 @@ _EVENT = 0.05  # seconds that one event takes
 _SNAPSHOT_EVERY = 2  # batches
 
 
+Phase = Enum("Phase", "IDLE BEGUN RAN ENDED UNCOMMITTED")  # of a batch; ENDED: one job of several
+
+
 @dataclass
 class Query:
     """A streaming query. ``jobs``: the stateful stages of each job of a batch; ``stores``: stores by stage.
 
-    ``phase``: idle, begun, ran, ended (one job of several) or uncommitted. ``idle``: no input arrives.
+    ``idle``: no input arrives.
     """
 
     name: str
@@ -50,7 +54,7 @@ class Query:
     batch: int = 0
     committed: int = 0
     job: int = 0
-    phase: str = "idle"
+    phase: Phase = Phase.IDLE
     active_at: float = 0.0  # when it last did anything
     discovered: bool = True  # the link has met this run
     trusted: bool = True  # and has seen a batch of it end
@@ -67,7 +71,7 @@ class Query:
     @property
     def quiet(self) -> bool:
         """Whether none of its jobs runs."""
-        return self.phase in ("idle", "ended", "uncommitted")
+        return self.phase in (Phase.IDLE, Phase.ENDED, Phase.UNCOMMITTED)
 
     @property
     def units(self) -> list[Unit]:
@@ -384,19 +388,19 @@ class World:
         """A query takes its next step: begin, run, end of a job, or commit."""
         self.now += _EVENT
         query.active_at, self.view = self.now, None
-        if query.phase == "idle" or query.phase == "ended":
-            if query.phase == "idle":
+        if query.phase in (Phase.IDLE, Phase.ENDED):
+            if query.phase is Phase.IDLE:
                 query.batch, query.job = query.batch + 1, 0
-            query.discovered, query.phase = True, "begun"
-        elif query.phase == "begun":
+            query.discovered, query.phase = True, Phase.BEGUN
+        elif query.phase is Phase.BEGUN:
             for stage in query.jobs[query.job]:
                 self.link.laws.release(self.driver.run_stage(query, stage))
-            query.phase = "ran"
-        elif query.phase == "ran":
+            query.phase = Phase.RAN
+        elif query.phase is Phase.RAN:
             query.job += 1
-            query.phase = "ended" if query.job < len(query.jobs) else "uncommitted"
+            query.phase = Phase.ENDED if query.job < len(query.jobs) else Phase.UNCOMMITTED
         else:
-            query.phase, query.committed, query.trusted = "idle", query.batch, True
+            query.phase, query.committed, query.trusted = Phase.IDLE, query.batch, True
             seconds, self.slow = (3.0 if self.slow else 1.0), False
             lines = self.link.reconciler.handle_batch(query.name, query.batch, self.link.observed(), self.now, seconds)
             self.link.write(lines)
@@ -420,7 +424,7 @@ class World:
             if query.discovered:
                 self.link.fallen.setdefault(query.name, set()).update(held)
             self.link.laws.release([unit for unit in query.units if query.preferred[unit[1]][unit[2]] == executor])
-            if query.phase == "ran":
+            if query.phase is Phase.RAN:
                 for stage in query.jobs[query.job]:
                     self.link.laws.release(self.driver.run_stage(query, stage, only=executor))
         for holders in self.driver.copies.values():
@@ -444,7 +448,7 @@ class World:
         """A query ends and starts again: a new run, whose partitions were put back before its first batch."""
         old, query.runs, self.view = query.run, query.runs + 1, None
         query.run = f"{query.name}-run-{query.runs}"
-        query.phase, query.discovered, query.trusted = "idle", False, False
+        query.phase, query.discovered, query.trusted = Phase.IDLE, False, False
         for unit in query.units:
             query.last_ran[unit[1]][unit[2]] = query.snapshots[unit[1]][unit[2]] = -1
             where = query.placement[unit[1]][unit[2]]
