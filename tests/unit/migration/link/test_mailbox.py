@@ -235,6 +235,19 @@ def test_nothing_that_waits_grows_while_redis_is_away(store: FakeStore, link: Ma
     assert link.dropped == (3000 - 512) + (3000 - 1000) + (30_000 - 5000)
 
 
+def test_last_placements_of_running_queries_are_written_again(store: FakeStore, link: Mailbox) -> None:
+    link.post_report(fakes.report([fakes.query(["0"])]), ())
+    for query in (QUERY, "ended"):
+        link.post_placement(LastPlacement(query=query, name="", batch=1, operators={0: ["0"]}, hosts={}))
+    link.post_report(fakes.report([fakes.query(["0"])]), ())
+    link._exchange()
+    store.empty()
+    for seconds, written in ((299.0, []), (2.0, [QUERY])):
+        store.clock.sleep(seconds)
+        link._exchange()
+        assert [query for query in (QUERY, "ended") if store.get(keys.PLACEMENT, query)] == written
+
+
 def test_placements_that_wait_are_bounded_in_partitions_too(
     store: FakeStore, link: Mailbox, monkeypatch: pytest.MonkeyPatch
 ) -> None:
