@@ -73,7 +73,7 @@ class Reconciler:
         return any(move.unsettled and not self._is_held(move) for move in self._moves.values())
 
     def was_steered_to(self, unit: tuple[str, int, int], executor: str) -> bool:
-        """Whether a partition (query, stage, partition) was steered to an executor, even if superseded since."""
+        """Whether a (query, stage, partition) was steered to an executor, even if superseded."""
         return any(
             move.steered_at > 0 and move.state is not MoveState.KILLED and move.target == executor and move.unit == unit
             for move in self._moves.values()
@@ -318,7 +318,9 @@ class Reconciler:
     def handle_closed_store(
         self, store: ClosedStore, stores: Collection[tuple[int, str]], stage: int, query: str, now: float
     ) -> Lines:
-        """Take in that an executor closed a store; with the last one of a partition its move is killed.
+        """Take in that an executor closed a store.
+
+        With the last store of a partition its move is killed.
 
         Parameters
         ----------

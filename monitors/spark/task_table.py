@@ -140,7 +140,7 @@ class TaskTable:
         return self._jobs.keys() | self._unnamed_jobs | self._unrelated_jobs
 
     def uncommitted(self, active_jobs: Collection[int]) -> dict[str, str]:
-        """Return run -> query where no job of the last batch is active and its commit is not known.
+        """Return run -> query where the last batch has no active job and no known commit.
 
         ``active_jobs``: by Spark itself, as a job's end may have been lost together with the commit.
         """

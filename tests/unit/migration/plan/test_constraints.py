@@ -51,6 +51,7 @@ def test_a_plan_that_pays_is_accepted_with_ids_steps_and_names() -> None:
         ("d1.0", 1, "e0", "e1", 0),
         ("d1.1", 3, "e0", "e1", 1),
     ]
+    assert [move.bytes for move in plan.moves] == [1000.0, 1000.0], "its whole state"
     assert plan.refusals == ()
     assert plan.sentence == (
         "2 of 4 partitions in 2 steps: critical path of q 8.00 → 4.00 s (-50%), gain 240.0 s over 600 s "
@@ -133,6 +134,12 @@ def test_force_skips_the_soft_laws(changes: dict[str, Any], gate: GateSettings, 
     assert (refused.code, refused.moves, refused.refusals[0].law) == (law, (), law)
     forced = apply_constraints(HALVES, *arguments, PlanOptions("d", force=True))
     assert (forced.code, len(forced.moves), forced.refusals) == ("ok", 2, ())
+
+
+def test_measured_bytes_to_load_take_the_place_of_the_state() -> None:
+    measured = inputs(loads={"q/0": np.array([1.0, 20.0, 1.0, 40.0])})
+    plan = apply_constraints(HALVES, measured, Settings(), PlanOptions("d"))
+    assert [(move.partition, move.bytes) for move in plan.moves] == [(1, 20.0), (3, 40.0)]
 
 
 def test_nothing_to_do_is_no_refusal() -> None:
