@@ -104,6 +104,13 @@ def test_a_new_query_is_spread_after_its_first_batch():
     assert starts.request_moves("q", "run", {0: [0]}, placement, []) is None
 
 
+def test_partitions_that_move_already_are_left_out():
+    starts = InitialPlacement(FakeAdapter([]), lambda: THREE, set, lambda query: None)
+    starts.place_before_first_batch("q", "run", "file:/c/state")
+    moving = [("q", 0, partition) for partition in range(4)]
+    assert starts.request_moves("q", "run", {0: [0]}, {("q", 0): ["0"] * 4}, moving) is None
+
+
 def test_a_query_that_was_there_before_us_is_left_as_it_is():
     starts = InitialPlacement(FakeAdapter([]), lambda: THREE, set, lambda query: None)
     assert starts.request_moves("q", "run", {0: [0]}, {("q", 0): ["0"] * 4}, []) is None
