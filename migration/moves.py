@@ -21,7 +21,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 
 from rechannel.wire.codes import MoveReason, MoveState
 from rechannel.wire.messages import DesiredMove, MoveTransition, MoveView
@@ -36,13 +37,21 @@ TRANSITIONS: dict[MoveState, frozenset[MoveState]] = {
     MoveState.ABANDONED: frozenset(),
 }
 UNSETTLED = frozenset({MoveState.PLANNED, MoveState.PREPARED, MoveState.STEERED})
-UNSTEERED = frozenset({MoveState.PLANNED, MoveState.PREPARED})
-AWAITING_LANDING = frozenset({MoveState.STEERED, MoveState.RELEASED_IDLE})
 SETTLED = frozenset({MoveState.KILLED, MoveState.ABANDONED})
 
 
 class IllegalTransitionError(RuntimeError):
     """Step that the state machine does not have: a defect of Rechannel, never of the user."""
+
+
+@dataclass(frozen=True)
+class OwnMoves:
+    """Moves of the link's own in one run of a query, and why."""
+
+    decision: str
+    run: str
+    why: str
+    moves: Sequence[DesiredMove]
 
 
 @dataclass
@@ -62,6 +71,8 @@ class Move:
     current_since: float = -1.0  # time at which its step became the current one; -1 before
     drained_at: float = 0.0
     expires_at: float = 0.0  # of a move of the link's own; others expire with their placement (0)
+    closed_stores: set[tuple[int, str]] = field(default_factory=set)  # (operator, store) that its holder closed
+    early_evidence: str | None = None  # that all of them are closed, if that came before it was drained
 
     @property
     def name(self) -> str:
@@ -81,17 +92,17 @@ class Move:
     @property
     def unit(self) -> tuple[str, int, int]:
         """The moved partition: (query, stage, partition)."""
-        return self.desired.query, self.desired.stage, self.desired.partition
+        return self.desired.unit
 
     @property
     def unsteered(self) -> bool:
         """Whether Spark was not told of it yet."""
-        return self.state in UNSTEERED
+        return self.state in (MoveState.PLANNED, MoveState.PREPARED)
 
     @property
     def awaits_landing(self) -> bool:
         """Whether Spark was told of it and no batch has brought it to its target yet."""
-        return self.state in AWAITING_LANDING
+        return self.state in (MoveState.STEERED, MoveState.RELEASED_IDLE)
 
     @property
     def unsettled(self) -> bool:
@@ -109,10 +120,27 @@ class Move:
         """Take a step and return its line for the journal.
 
         Raises IllegalTransitionError for a step that the table does not have.
+
+        Parameters
+        ----------
+        state : MoveState
+            The state to go to.
+        reason : MoveReason
+            Why it is taken.
+        at : float
+            Now, in seconds since the epoch.
+        batch : int
+            The batch that it belongs to, -1 for none.
+        evidence : str
+            What shows that it is right, for people.
         """
         if state not in TRANSITIONS[self.state]:
             raise IllegalTransitionError(f"move {self.name}: {self.state} -> {state} ({reason})")
         before, self.state, self.reason = self.state, state, reason
+        if state is MoveState.STEERED or state in SETTLED:
+            # What was closed before a steer is open again where the partition ran last.
+            self.closed_stores.clear()
+            self.early_evidence = None
         return self._journal_line(before, at=at, batch=batch, evidence=evidence)
 
     def first_line(self, at: float, evidence: str = "") -> MoveTransition:
@@ -121,31 +149,13 @@ class Move:
 
     def view(self) -> MoveView:
         """Return what a report shows of the move."""
-        desired = self.desired
-        return MoveView(
-            move=desired.move,
-            query=desired.query,
-            stage=desired.stage,
-            partition=desired.partition,
-            source=desired.source,
-            target=desired.target,
-            step=desired.step,
-            state=self.state,
-            reason=self.reason,
-            missed_batches=self.misses,
-        )
+        fields = self.desired.shared_fields()
+        return MoveView(**fields, state=self.state, reason=self.reason, missed_batches=self.misses)
 
     def _journal_line(self, before: MoveState | None, *, at: float, batch: int, evidence: str) -> MoveTransition:
-        desired = self.desired
         return MoveTransition(
-            move=desired.move,
+            **self.desired.shared_fields(),
             decision=self.decision,
-            query=desired.query,
-            stage=desired.stage,
-            partition=desired.partition,
-            source=desired.source,
-            target=desired.target,
-            step=desired.step,
             before=before or "",
             after=self.state,
             reason=self.reason,

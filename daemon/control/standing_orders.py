@@ -176,11 +176,7 @@ def partitions_on(report: LinkReport, nodes: Iterable[str]) -> dict[str, int]:
     A partition that was steered away while its query is idle does not count: its state is durable.
     """
     hosts = {info.executor: info.host for info in report.executors}
-    gone = {
-        (view.query, view.stage, view.partition)
-        for view in report.moves
-        if view.state == MoveState.RELEASED_IDLE and view.target in hosts
-    }
+    gone = {view.unit for view in report.moves if view.state == MoveState.RELEASED_IDLE and view.target in hosts}
     count = dict.fromkeys(nodes, 0)
     for query in report.queries:
         for stage in query.stages if query.active else ():

@@ -151,7 +151,7 @@ def no_report(application: str) -> NotReady:
 
 def moves_in_flight(report: LinkReport) -> frozenset[MoveUnit]:
     """Return the unit of every move that the link has not settled."""
-    return frozenset((view.query, view.stage, view.partition) for view in report.moves if view.state in UNSETTLED)
+    return frozenset(view.unit for view in report.moves if view.state in UNSETTLED)
 
 
 def decision_without_plan(request: DecisionRequest, reason: Refusal | NotReady) -> Decision:

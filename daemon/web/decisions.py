@@ -91,7 +91,7 @@ def _migration(
         "sentence": "; ".join(sentences),
         "moves": [
             {
-                "partition": unit_name(application.queries, (move.query, move.stage, move.partition)),
+                "partition": unit_name(application.queries, move.unit),
                 "source": clip_name(move.source),
                 "target": clip_name(move.target),
                 "step": move.step,

@@ -108,15 +108,12 @@ class EventFeed:
         self.open()
 
 
-def remove_leftovers(parent: Path) -> int:
-    """Remove the directories of links that no longer live; return how many."""
-    removed = 0
+def remove_leftovers(parent: Path) -> None:
+    """Remove the directories of links that no longer live."""
     for directory in parent.glob(f"{_PREFIX}*"):
         with contextlib.suppress(OSError):
             if _is_leftover(directory):
                 shutil.rmtree(directory, ignore_errors=True)
-                removed += 1
-    return removed
 
 
 def _is_leftover(directory: Path) -> bool:

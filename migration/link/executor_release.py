@@ -60,7 +60,19 @@ class ReleaseInputs:
 def collect_inputs(
     table: TaskTable, queries: Collection[str], drains: Mapping[str, DrainedNode], moves: Iterable[Move]
 ) -> ReleaseInputs:
-    """Return the input of a step; state steered away from an idle query no longer counts."""
+    """Return the input of a step; state steered away from an idle query no longer counts.
+
+    Parameters
+    ----------
+    table : TaskTable
+        Executors, placement and batches by the event stream.
+    queries : collection of str
+        The active queries.
+    drains : mapping of str to Drain
+        The drained nodes.
+    moves : iterable of Move
+        The moves that the reconciler holds.
+    """
     steered_away = {
         move.unit for move in moves if move.state is MoveState.RELEASED_IDLE and move.target in table.executors
     }
@@ -87,8 +99,16 @@ def executor_target(
 ) -> int:
     """Return the number of executors to have, without those that wait for their release.
 
-    ``hosts``: the host of each executor that stays; ``base``: executors elsewhere at the first release; ``workers``:
-    hosts of live workers, None where they cannot be known; ``drained``: hosts that are drained.
+    Parameters
+    ----------
+    hosts : collection of str
+        The host of each executor that stays.
+    base : int
+        Executors elsewhere at the first release.
+    workers : collection of str, optional
+        Hosts of live workers, None where they cannot be known.
+    drained : collection of str
+        Hosts that are drained.
     """
     spare = 0 if workers is None else len(set(workers) - set(hosts) - set(drained))
     return max(base, len(hosts)) + spare
@@ -102,7 +122,6 @@ class ExecutorReleaser:
     """
 
     def __init__(self, control: ExecutorControl, *, dynamic: bool, cordon_ends_executor: bool = False) -> None:
-        self.released = 0
         self.problem = ""
         self._control = control
         self._cordon_ends_executor = cordon_ends_executor
@@ -220,7 +239,6 @@ class ExecutorReleaser:
                 continue
             remaining = len(present) - 1
             if not cordon.waits_for and self._control.release(name, remaining):
-                self.released += 1
                 if self._base < 0:
                     self._count_before = len(present)
                     self._control.lift_limit_without_link(self._unlimited)

@@ -18,11 +18,12 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TypeVar
 
 import structlog
 
+from rechannel.migration.moves import OwnMoves
 from rechannel.migration.spark.adapter import SparkAdapter, StoreId
 from rechannel.migration.spark.checkpoint import CheckpointOperator
 from rechannel.migration.spark.hooks import START_WAIT
@@ -81,14 +82,6 @@ def _replacements(hosts: Mapping[str, str], executors: Executors) -> dict[str, s
     return result
 
 
-@dataclass
-class PlacementRequest:
-    """Moves of the link's own for one query, and why."""
-
-    why: str
-    moves: list[DesiredMove] = field(default_factory=list)
-
-
 @dataclass(frozen=True)
 class _Occasion:
     """Reasons to move a query's partitions.
@@ -105,8 +98,18 @@ class _Occasion:
 class InitialPlacement:
     """Places queries that start and partitions whose executor was lost.
 
-    ``usable_executors`` returns the executors that may hold partitions now, None while nothing may be begun;
-    ``drained_nodes`` those that are to hold none; ``read_last_placement`` reads a query's last placement from Redis.
+    Parameters
+    ----------
+    adapter : SparkAdapter
+        Reads checkpoints and steers stores.
+    usable_executors : callable
+        Returns the executors that may hold partitions now, None while nothing may be begun.
+    drained_nodes : callable
+        Returns the nodes that are to hold none.
+    read_last_placement : callable
+        Reads a query's last placement from Redis.
+    clock, sleep : callable
+        Seconds of a clock that is never set back, and the wait for so many.
     """
 
     def __init__(
@@ -210,7 +213,19 @@ class InitialPlacement:
     def save_last_placement(
         self, query: str, name: str, batch: int, operators: Mapping[int, list[str]], executors: Executors
     ) -> LastPlacement | None:
-        """Save the placement of a batch; return it if it changed."""
+        """Save the placement of a batch; return it if it changed.
+
+        Parameters
+        ----------
+        query, name : str
+            The query's id and its name.
+        batch : int
+            The batch that ran so.
+        operators : mapping of int to list of str
+            The executor of each partition of each operator, "" where unknown: then nothing is saved.
+        executors : mapping of str to ExecutorInfo
+            The live executors.
+        """
         used = {name for placement in operators.values() for name in placement}
         if not operators or "" in used or not used <= executors.keys():
             return None
@@ -230,7 +245,7 @@ class InitialPlacement:
             if partitions:
                 self._lost.setdefault(key, set()).update(partitions)
 
-    def forget_run(self, query: str, run: str) -> None:
+    def remove_run(self, query: str, run: str) -> None:
         """Drop a run that is over; its last placement is kept for its restart."""
         with self._lock:
             self._restored.pop(run, None)
@@ -249,7 +264,7 @@ class InitialPlacement:
         stages: Mapping[int, Sequence[int]],
         placement: Mapping[tuple[str, int], list[str]],
         moving: Iterable[tuple[str, int, int]],
-    ) -> PlacementRequest | None:
+    ) -> OwnMoves | None:
         """Return the moves that a query needs at a quiet moment, None if it needs none.
 
         Called when all stages of a finished batch are known. What may not be begun now is not made up for later: the
@@ -275,7 +290,7 @@ class InitialPlacement:
         if not executors:
             self._close_occasion(query, run, _Occasion(None, False, lost), 0)
             return None
-        request = PlacementRequest("")
+        moves: list[DesiredMove] = []
         busy = set(moving)
         cores = {name: max(1, info.cores) for name, info in executors.items()}
         held = Counter(name for (other, _), names in placement.items() if other != query for name in names)
@@ -289,7 +304,7 @@ class InitialPlacement:
                 goal = spread_evenly(current, cores, movable=None if occasion.new else fallen, held=held)
             held.update(goal)
             self._number += 1
-            request.moves += [
+            moves += [
                 DesiredMove(
                     move=f"link-{run[:8]}-{self._number}.{partition}",
                     query=query,
@@ -302,8 +317,8 @@ class InitialPlacement:
                 for partition, (source, target) in enumerate(zip(current, goal, strict=True))
                 if source != target and target in executors and (query, stage, partition) not in busy
             ]
-        request.why = self._close_occasion(query, run, occasion, len(request.moves))
-        return request if request.moves else None
+        why = self._close_occasion(query, run, occasion, len(moves))
+        return OwnMoves(moves[0].move.rpartition(".")[0], run, why, moves) if moves else None
 
     def _close_occasion(self, query: str, run: str, occasion: _Occasion, moves: int) -> str:
         with self._lock:

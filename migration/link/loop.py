@@ -27,7 +27,6 @@ from rechannel.migration.link.initial_placement import InitialPlacement
 from rechannel.migration.link.mailbox import Mailbox, traceback_fields
 from rechannel.migration.link.reconciler import Reconciler
 from rechannel.migration.link.report import (
-    QuerySources,
     environment,
     operator_placement,
     problem_sentences,
@@ -127,15 +126,15 @@ class Link:
         verifier = Verifier.from_file(path) if (path := settings.signing.public_key_file) else None
         if verifier is None:
             self._problems.append("signing.public_key_file is not set: this link reports but obeys nobody")
-        author = EnvelopeFactory(settings.cluster.name, f"link@{adapter.application}")
-        self._mailbox = Mailbox(settings.redis, author, adapter.application, verifier)
+        factory = EnvelopeFactory(settings.cluster.name, f"link@{adapter.application}")
+        self._mailbox = Mailbox(settings.redis, factory, adapter.application, verifier)
         self._initial_placement = InitialPlacement(
             adapter, self._spreadable_executors, lambda: self._drains, self._mailbox.read_last_placement
         )
         self._releaser = ExecutorReleaser(
             adapter.executor_control,
-            dynamic=compatibility.is_enabled(adapter.setting, "dynamicAllocation"),
-            cordon_ends_executor=compatibility.is_enabled(adapter.setting, "decommission"),
+            dynamic=compatibility.is_enabled(adapter.setting, compatibility.DYNAMIC_ALLOCATION),
+            cordon_ends_executor=compatibility.is_enabled(adapter.setting, compatibility.DECOMMISSION),
         )
         self._snapshot_lag = SnapshotLag(
             adapter.latest_snapshot, self._table.committed, supported=adapter.reports_snapshots
@@ -202,7 +201,7 @@ class Link:
         if now >= self._next_report:
             self._next_report = now + self._settings.link.report
             self._mailbox.post_report(self._report(), self._evidence_nodes())
-            self._steering.forget_settled()
+            self._steering.remove_settled()
 
     def _handle_boundaries(self) -> None:
         """Handle every query that is at a quiet moment and has something to be done."""
@@ -268,7 +267,7 @@ class Link:
         driver = DriverState(table.executors.keys(), table.placement, table.last_ran, {}, (), table.last_batch)
         self._journal_and_report(self._reconciler.handle_batch(done.query, done.batch, driver, now, done.seconds))
         if (active := self._check.queries.get(done.query)) is not None:
-            placement = operator_placement(active, table, self._stages.mapped)
+            placement = operator_placement(active, table, self._stages)
             last = self._initial_placement.save_last_placement(
                 done.query, active.name, done.batch, placement, table.executors
             )
@@ -276,14 +275,15 @@ class Link:
                 self._mailbox.post_placement(last)
 
     def _handle_run_end(self, ended: events.QueryTerminated, now: float) -> None:
-        self._initial_placement.forget_run(ended.query, ended.run)
-        self._check.forget_run(ended.run)
-        self._stages.forget_run(ended.run)
+        self._initial_placement.remove_run(ended.query, ended.run)
+        self._check.remove_run(ended.run)
+        self._stages.remove_run(ended.run)
         self._journal_and_report(self._reconciler.handle_run_end(ended.query, ended.run, now))
 
     def _count_drift(self, notice: task_table.PartitionMoved) -> None:
         """Count a partition that left a living executor without having been steered."""
-        steered = self._reconciler.was_steered_to(notice.query, notice.stage, notice.partition, notice.after)
+        unit = notice.query, notice.stage, notice.partition
+        steered = self._reconciler.was_steered_to(unit, notice.after)
         self._drifted += notice.before in self._usable_executors() and not steered
 
     def _check_against_spark(self, now: float) -> None:
@@ -372,16 +372,14 @@ class Link:
 
     def _add_own_moves(self, query: ActiveQuery) -> None:
         """Add the link's own moves for a query that is new, restarted, or has lost an executor."""
-        if query.problem or not operator_placement(query, self._table, self._stages.mapped):
+        if query.problem or not operator_placement(query, self._table, self._stages):
             return
         stages = self._stages.operators_of_run(query.run, self._table.stages.get(query.query, ()))
-        request = self._initial_placement.request_moves(
+        own = self._initial_placement.request_moves(
             query.query, query.run, stages, self._table.placement, self._reconciler.moving
         )
-        if request is not None:
-            decision = request.moves[0].move.rpartition(".")[0]
-            lines = self._reconciler.add_own_moves(decision, request.moves, query.run, request.why, time.time())
-            self._journal_and_report(lines)
+        if own is not None:
+            self._journal_and_report(self._reconciler.add_own_moves(own, time.time()))
 
     # -- queries that start --
 
@@ -414,13 +412,13 @@ class Link:
 
     def _report(self) -> LinkReport:
         reconciler = self._reconciler
-        sources = QuerySources(self._table, self._stages.mapped, self._snapshot_lag.lags, self._stages.mismatches)
+        table, stages, lag = self._table, self._stages, self._snapshot_lag
         return LinkReport(
             name=self._adapter.name,
             spark_version=self._adapter.version,
             attached=self._attached,
             executors=sorted(self._table.executors.values(), key=lambda item: item.executor),
-            queries=[query_state(query, sources) for query in self._check.queries.values()],
+            queries=[query_state(query, table, stages, lag) for query in self._check.queries.values()],
             moves=[move.view() for move in reconciler.moves],
             decision=reconciler.decision,
             accepted_epoch=max(reconciler.epoch, self._orders.epoch if self._orders is not None else 0),
@@ -440,7 +438,7 @@ class Link:
                 self._problems,
                 garbage=self._garbage,
                 lost_events=self._feed.dropped,
-                healed=self._check.healed,
+                healed=self._check.gaps.healed,
                 dropped=self._mailbox.dropped,
                 releasing=self._releaser.problem,
             ),

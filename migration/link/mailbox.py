@@ -11,7 +11,7 @@ import time
 import traceback
 from collections import deque
 from collections.abc import Callable, Collection, Iterator
-from contextlib import contextmanager
+from contextlib import closing
 from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any
@@ -69,12 +69,25 @@ class Mailbox:
     Outbound: reports and last placements (the newest alone), batches, journal lines. Inbound: desired placements,
     standing orders, closed stores. ``rejected``: messages that must not be obeyed; ``dropped``: messages that could not
     be sent.
+
+    Parameters
+    ----------
+    settings : RedisSettings
+        Address and time-outs of Redis.
+    factory : EnvelopeFactory
+        Makes the envelopes of what is sent.
+    application : str
+        Id of the application.
+    verifier : Verifier, optional
+        Checks signatures; without it nothing is obeyed.
+    monotonic : callable
+        Seconds of a clock that is never set back.
     """
 
     def __init__(
         self,
         settings: RedisSettings,
-        author: EnvelopeFactory,
+        factory: EnvelopeFactory,
         application: str,
         verifier: Verifier | None,
         monotonic: Callable[[], float] = time.monotonic,
@@ -89,7 +102,7 @@ class Mailbox:
         self._last_placements: dict[str, LastPlacement] = {}  # of running queries, to be written again
         self._rewrite_at = monotonic() + _REWRITE_EVERY
         self._refused_signature = "-"  # of standing orders
-        self._author = author
+        self._factory = factory
         self._application = application
         self._verifier = verifier
         self._store: Store | None = None
@@ -205,14 +218,9 @@ class Mailbox:
         except StoreError as error:
             _LOG.warning("the standing orders are not known yet", error=str(error))
 
-    @contextmanager
-    def _short_timeout_store(self) -> Iterator[Store]:
+    def _short_timeout_store(self) -> closing[Store]:
         timeout = min(_SHORT_TIMEOUT, self._settings.timeout)
-        store = Store(replace(self._settings, timeout=timeout), self._author.cluster)
-        try:
-            yield store
-        finally:
-            store.close()
+        return closing(Store(replace(self._settings, timeout=timeout), self._factory.cluster))
 
     def pop_closed_stores(self) -> list[ClosedStore]:
         """Return the state stores that executors have closed, since the last call."""
@@ -251,15 +259,15 @@ class Mailbox:
 
     def _exchange(self) -> None:
         if self._store is None:
-            self._store = Store(self._settings, self._author.cluster)
-        store, author, application = self._store, self._author, self._application
+            self._store = Store(self._settings, self._factory.cluster)
+        store, factory, application = self._store, self._factory, self._application
         with self._lock:
             report = self._report
         if report is not None:
             self._write(
-                store, keys.REPORT, application, author.envelope(report, ttl=keys.REPORT.ttl, application=application)
+                store, keys.REPORT, application, factory.envelope(report, ttl=keys.REPORT.ttl, application=application)
             )
-            store.register_application(application, author.clock())
+            store.register_application(application, factory.clock())
             with self._lock:
                 if self._report is report:
                     self._report = None
@@ -286,7 +294,7 @@ class Mailbox:
                 lines = list(islice(self._journal, _SEND_AT_ONCE))
             if not lines:
                 return
-            envelopes = [self._author.envelope(line, ttl=rule.ttl, application=application) for line in lines]
+            envelopes = [self._factory.envelope(line, ttl=rule.ttl, application=application) for line in lines]
             store.append(rule, application, *envelopes)
             self._dequeue_sent(self._journal, lines)
 
@@ -302,7 +310,7 @@ class Mailbox:
             parts = [(run, part) for run, batch in batches for part in parts_of(batch)]
             for start in range(0, len(parts), _PARTS_AT_ONCE):
                 envelopes = [
-                    self._author.envelope(part, ttl=rule.ttl, application=application, run=run)
+                    self._factory.envelope(part, ttl=rule.ttl, application=application, run=run)
                     for run, part in parts[start : start + _PARTS_AT_ONCE]
                 ]
                 store.append(rule, application, *envelopes, size=room)
@@ -358,12 +366,12 @@ class Mailbox:
 
     def _send_placements(self, store: Store) -> None:
         with self._lock:
-            if time.monotonic() >= self._rewrite_at:
+            if self._monotonic() >= self._rewrite_at:
                 self._rewrite_at = self._monotonic() + _REWRITE_EVERY
                 self._placements = self._last_placements | self._placements
             placements = dict(self._placements)
         for query, placement in placements.items():
-            self._write(store, keys.PLACEMENT, query, self._author.envelope(placement, ttl=keys.PLACEMENT.ttl))
+            self._write(store, keys.PLACEMENT, query, self._factory.envelope(placement, ttl=keys.PLACEMENT.ttl))
             with self._lock:
                 if self._placements.get(query) is placement:
                     del self._placements[query]

@@ -10,11 +10,11 @@ from collections.abc import Collection
 
 from rechannel.migration.link.driver_state import DriverState, ReconcilerLimits
 from rechannel.migration.link.throttle import MoveThrottle
-from rechannel.migration.moves import SETTLED, Move
+from rechannel.migration.moves import SETTLED, Move, OwnMoves
 from rechannel.wire.codes import MoveReason, MoveState
 from rechannel.wire.envelope import Envelope, MessageError
 from rechannel.wire.measurements import ClosedStore
-from rechannel.wire.messages import DesiredMove, DesiredPlacement, MoveTransition
+from rechannel.wire.messages import DesiredPlacement, MoveTransition
 
 _SETTLED_LIMIT = 1000  # settled moves remembered, so that a decision sent again is not begun again
 _IDLE = 10.0  # seconds without a batch after which a steered move counts as released: nothing waits for it any longer
@@ -41,18 +41,11 @@ class Reconciler:
         self._moves: dict[str, Move] = {}
         self._last_batches: dict[str, int] = {}  # query -> last batch begun at the last `tick`
         self._busy_at: dict[str, float] = {}  # query -> time at which it last ran a job, as far as `tick` saw
-        self._closed_stores: dict[str, set[tuple[int, str]]] = {}  # move -> (operator, store) that its holder closed
-        self._early_evidence: dict[str, str] = {}  # move -> evidence that was complete before the move was drained
 
     @property
     def moves(self) -> list[Move]:
         """All moves of the accepted placement and those still awaiting their kill."""
         return list(self._moves.values())
-
-    @property
-    def busy(self) -> bool:
-        """Whether some move still needs a batch boundary."""
-        return any(move.unsettled for move in self._moves.values())
 
     @property
     def moving(self) -> set[tuple[str, int, int]]:
@@ -79,13 +72,10 @@ class Reconciler:
         """Whether a batch boundary is awaited: something is to be steered and nothing holds it."""
         return any(move.unsettled and not self._is_held(move) for move in self._moves.values())
 
-    def was_steered_to(self, query: str, stage: int, partition: int, executor: str) -> bool:
-        """Whether a partition was steered to an executor, even if superseded since."""
+    def was_steered_to(self, unit: tuple[str, int, int], executor: str) -> bool:
+        """Whether a (query, stage, partition) was steered to an executor, even if superseded."""
         return any(
-            move.steered_at > 0
-            and move.state is not MoveState.KILLED
-            and move.target == executor
-            and move.unit == (query, stage, partition)
+            move.steered_at > 0 and move.state is not MoveState.KILLED and move.target == executor and move.unit == unit
             for move in self._moves.values()
         )
 
@@ -120,7 +110,7 @@ class Reconciler:
         if envelope.epoch == self.epoch and envelope.sequence < self._sequence:
             # One epoch has one sender. Its clock may be set back; its sequence never is.
             raise MessageError("desired placement is older than the accepted one")
-        units = [(move.query, move.stage, move.partition) for move in desired.moves]
+        units = [move.unit for move in desired.moves]
         if len(set(units)) != len(units) or len({move.move for move in desired.moves}) != len(units):
             raise MessageError("desired placement names a move or a partition twice")
         self.epoch, self._sequence, self._expires = envelope.epoch, envelope.sequence, envelope.expires
@@ -140,24 +130,24 @@ class Reconciler:
         self._trim_settled()
         return lines
 
-    def add_own_moves(self, decision: str, moves: list[DesiredMove], run: str, why: str, now: float) -> Lines:
-        """Take over moves of the link's own, of one query, beside the desired placement's."""
-        units = {(item.query, item.stage, item.partition) for item in moves}
+    def add_own_moves(self, own: OwnMoves, now: float) -> Lines:
+        """Take over moves of the link's own, beside the desired placement's."""
+        units = {item.unit for item in own.moves}
         lines = [
-            self._abandon(move, MoveReason.SUPERSEDED, now, evidence=f"decision {decision}")
+            self._abandon(move, MoveReason.SUPERSEDED, now, evidence=f"decision {own.decision}")
             for move in self._moves.values()
             if move.open and move.unit in units
         ]
-        for item in moves:
-            move = Move(item, decision, run, expires_at=now + self.limits.deadline_seconds)
+        for item in own.moves:
+            move = Move(item, own.decision, own.run, expires_at=now + self.limits.deadline_seconds)
             self._moves[item.move] = move
-            lines.append(move.first_line(now, why))
+            lines.append(move.first_line(now, own.why))
         self._trim_settled()
         return lines
 
     def _abandon_superseded(self, desired: DesiredPlacement, now: float) -> Lines:
         names = {move.move for move in desired.moves}
-        units = {(move.query, move.stage, move.partition) for move in desired.moves}
+        units = {move.unit for move in desired.moves}
         lines = []
         for move in self._moves.values():
             own = bool(move.expires_at) and move.unit not in units  # the link's own, and not touched by the decision
@@ -277,16 +267,24 @@ class Reconciler:
         if again:
             reason, evidence = MoveReason.SAID_AGAIN, f"it ran on executor {current or '?'}"
         line = move.transition(MoveState.STEERED, reason, at=now, batch=last_batch, evidence=evidence)
-        self._drop_evidence(move)  # a copy that was closed before is open where the partition ran last
         move.steered_batch, move.steered_at, move.holder = last_batch, now, current
         return [line]
 
     # -- events of the driver --
 
     def handle_batch(self, query: str, batch: int, driver: DriverState, now: float, seconds: float = 0.0) -> Lines:
-        """Take in a committed batch, ``seconds`` long if known.
+        """Take in a committed batch: moves whose partition ran on its target are drained.
 
-        Moves whose partition ran on its target are drained.
+        Parameters
+        ----------
+        query, batch : str, int
+            The query and the number of its batch.
+        driver : DriverState
+            The driver's state after that batch.
+        now : float
+            Seconds since the epoch.
+        seconds : float
+            Length of the batch, 0 if unknown.
         """
         lines = []
         landed = self.landed
@@ -322,9 +320,20 @@ class Reconciler:
     ) -> Lines:
         """Take in that an executor closed a store.
 
-        A move is killed when all stores of its partition are closed.
+        With the last store of a partition its move is killed.
 
-        ``stores``: (operator, store name) of every store that the stage's partitions have.
+        Parameters
+        ----------
+        store : ClosedStore
+            What was closed, by which executor, and the evidence.
+        stores : collection of (int, str)
+            Operator and name of every store that the stage's partitions have.
+        stage : int
+            Number of the stage.
+        query : str
+            The query of the store's run.
+        now : float
+            Seconds since the epoch.
         """
         lines = []
         for move in self._moves.values():
@@ -332,14 +341,13 @@ class Reconciler:
                 continue
             if not (move.awaits_landing or move.state is MoveState.DRAINED):
                 continue
-            closed = self._closed_stores.setdefault(move.name, set())
-            closed.add((store.operator, store.store))
-            if not closed >= set(stores):
+            move.closed_stores.add((store.operator, store.store))
+            if not move.closed_stores >= set(stores):
                 continue
             if move.state is MoveState.DRAINED:
                 lines.append(self._kill(move, MoveReason.CLOSED, now, f"executor {move.holder}: {store.evidence}"))
             else:
-                self._early_evidence[move.name] = store.evidence
+                move.early_evidence = store.evidence
         return lines
 
     def handle_executor_loss(self, executor: str, now: float) -> Lines:
@@ -358,7 +366,7 @@ class Reconciler:
         Spark unloads all its stores, and nothing of it can be moved any more.
         """
         lines = []
-        self._throttle.forget_query(query)
+        self._throttle.remove_query(query)
         for move in self._moves.values():
             if move.query != query or move.run != run:
                 continue
@@ -471,24 +479,19 @@ class Reconciler:
         self, move: Move, reason: MoveReason, now: float, *, batch: int = -1, evidence: str = ""
     ) -> MoveTransition:
         self.abandoned += 1
-        self._drop_evidence(move)
         return move.transition(MoveState.ABANDONED, reason, at=now, batch=batch, evidence=evidence)
-
-    def _kill(self, move: Move, reason: MoveReason, now: float, evidence: str) -> MoveTransition:
-        self._drop_evidence(move)
-        return move.transition(MoveState.KILLED, reason, at=now, evidence=evidence)
 
     def _kill_if_released(self, move: Move, driver: DriverState, now: float) -> Lines:
         # Executors often close the old copy while the batch still runs, before its commit makes the move drained.
-        if (evidence := self._early_evidence.get(move.name)) is not None:
-            return [self._kill(move, MoveReason.CLOSED, now, f"executor {move.holder}: {evidence}")]
+        if move.early_evidence is not None:
+            return [self._kill(move, MoveReason.CLOSED, now, f"executor {move.holder}: {move.early_evidence}")]
         if move.holder not in driver.executors:
             return [self._kill(move, MoveReason.EXECUTOR_GONE, now, f"executor {move.holder} is gone")]
         return []
 
-    def _drop_evidence(self, move: Move) -> None:
-        self._closed_stores.pop(move.name, None)
-        self._early_evidence.pop(move.name, None)
+    @staticmethod
+    def _kill(move: Move, reason: MoveReason, now: float, evidence: str) -> MoveTransition:
+        return move.transition(MoveState.KILLED, reason, at=now, evidence=evidence)
 
     def _trim_settled(self) -> None:
         settled = [name for name, move in self._moves.items() if move.state in SETTLED]

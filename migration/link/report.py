@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import platform
-from collections.abc import Callable, Iterable, Mapping
-from typing import NamedTuple
+from collections.abc import Callable, Iterable
 
-from rechannel.migration.link.stages import StageStores
+from rechannel.migration.link.snapshot_lag import SnapshotLag
+from rechannel.migration.link.stages import Stages
 from rechannel.migration.spark import compatibility
 from rechannel.migration.spark.adapter import ActiveQuery
 from rechannel.monitors.spark.task_table import TaskTable
@@ -14,40 +14,38 @@ from rechannel.wire.messages import Operator, QueryState, StatefulStage
 from rechannel.wire.version import __version__
 
 
-class QuerySources(NamedTuple):
-    """Sources of a query's state; ``stages`` and ``mismatches`` by (run, stage).
+def query_state(query: ActiveQuery, table: TaskTable, stages: Stages, lag: SnapshotLag) -> QueryState:
+    """Return what a report shows of a query.
 
-    ``snapshot_lags`` returns the lags of (run, stage, number of partitions); ``mismatches`` says why a stage cannot be
-    moved.
+    Parameters
+    ----------
+    query : ActiveQuery
+        The query, as Spark describes it.
+    table : TaskTable
+        Placement and batches by the event stream.
+    stages : Stages
+        Operators and stores of its stages, and stages that cannot be moved.
+    lag : SnapshotLag
+        Lag of the newest snapshots, in batches.
     """
-
-    table: TaskTable
-    stages: Mapping[tuple[str, int], StageStores]
-    snapshot_lags: Callable[[str, int, int], list[int]]
-    mismatches: Mapping[tuple[str, int], str]
-
-
-def query_state(query: ActiveQuery, sources: QuerySources) -> QueryState:
-    """Return what a report shows of a query."""
-    table = sources.table
     numbers = sorted(table.stages.get(query.query, ()))
-    mismatches = (sources.mismatches.get((query.run, number), "") for number in numbers)
+    mismatches = (stages.mismatches.get((query.run, number), "") for number in numbers)
     return QueryState(
         query=query.query,
         run=query.run,
         name=query.name,
         batch=table.last_batch.get(query.query, -1),
         active=True,
-        stages=[_stage_state(query, number, sources) for number in numbers],
+        stages=[_stage_state(query, number, table, stages, lag) for number in numbers],
         problem=query.problem or next(filter(None, mismatches), ""),
         batch_started=table.batch_start(query.query),
         interval=query.interval,
     )
 
 
-def _stage_state(query: ActiveQuery, number: int, sources: QuerySources) -> StatefulStage:
-    placement = sources.table.placement[query.query, number]
-    stage = sources.stages.get((query.run, number))
+def _stage_state(query: ActiveQuery, number: int, table: TaskTable, stages: Stages, lag: SnapshotLag) -> StatefulStage:
+    placement = table.placement[query.query, number]
+    stage = stages.mapped.get((query.run, number))
     operators = [
         Operator(operator=item.operator, name=item.name, stores=names)
         for item, names in (stage.operators if stage else [])
@@ -58,17 +56,15 @@ def _stage_state(query: ActiveQuery, number: int, sources: QuerySources) -> Stat
         partitions=size,
         operators=operators,
         placement=placement + [""] * (size - len(placement)),
-        snapshot_lag=sources.snapshot_lags(query.run, number, size),
+        snapshot_lag=lag.lags(query.run, number, size),
     )
 
 
-def operator_placement(
-    query: ActiveQuery, table: TaskTable, stages: Mapping[tuple[str, int], StageStores]
-) -> dict[int, list[str]]:
+def operator_placement(query: ActiveQuery, table: TaskTable, stages: Stages) -> dict[int, list[str]]:
     """Return the executors of each operator's partitions; empty until all stages are mapped."""
     result: dict[int, list[str]] = {}
     for number in table.stages.get(query.query, ()):
-        placement, stage = table.placement[query.query, number], stages.get((query.run, number))
+        placement, stage = table.placement[query.query, number], stages.mapped.get((query.run, number))
         if stage is None or stage.size != len(placement):
             return {}
         result.update({item.operator: list(placement) for item, _ in stage.operators})
@@ -84,7 +80,17 @@ def environment(setting: Callable[[str, str], str]) -> dict[str, str]:
 def problem_sentences(
     lasting: Iterable[str], *, garbage: int, lost_events: int, healed: int, dropped: int, releasing: str
 ) -> list[str]:
-    """Return the problems of the link, a sentence each."""
+    """Return the problems of the link, a sentence each.
+
+    Parameters
+    ----------
+    lasting : iterable of str
+        What was noticed at the start.
+    garbage, lost_events, healed, dropped : int
+        Unreadable lines, events that Spark's bus dropped, events read off Spark's state instead, messages not sent.
+    releasing : str
+        Why an executor is not released, "" if nothing hinders it.
+    """
     sentences = list(lasting)
     if garbage:
         sentences.append(f"{garbage} lines of the event stream could not be read")

@@ -109,7 +109,7 @@ class Stages:
         """Return the state stores of a move's partition."""
         return self.stores_of_partition(move.run, move.desired.stage, move.desired.partition)
 
-    def forget_run(self, run: str) -> None:
+    def remove_run(self, run: str) -> None:
         """Drop a run that is over."""
         for key in [key for key in self._attempts if key[0] == run]:
             del self._attempts[key]

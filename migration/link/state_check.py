@@ -21,7 +21,7 @@ class StateCheck:
     """Reads Spark's state and repairs the task table.
 
     ``queries``: the running queries of this session; ``by_run``: the same by run, None for those of another session;
-    ``retiring``: executors that Spark offers no task any more.
+    ``retiring``: executors that Spark offers no task any more; ``gaps``: lost events that were made good.
     """
 
     def __init__(self, adapter: SparkAdapter, table: TaskTable, stages: Stages) -> None:
@@ -29,12 +29,7 @@ class StateCheck:
         self.by_run: dict[str, ActiveQuery | None] = {}
         self.retiring: set[str] = set()
         self._adapter, self._table, self._stages = adapter, table, stages
-        self._gaps = EventGaps(table)
-
-    @property
-    def healed(self) -> int:
-        """Lost events that were made good."""
-        return self._gaps.healed
+        self.gaps = EventGaps(table)
 
     def find_lost_events(self, now: float, *, events_lost: bool) -> list[events.Event]:
         """Return the events that bring the task table into line with Spark, in order."""
@@ -50,7 +45,7 @@ class StateCheck:
         self.retiring = self._adapter.executor_control.retiring()
         uncommitted = self._table.uncommitted(state.jobs).values()
         idle = frozenset(query for query in uncommitted if self._adapter.is_idle(query))
-        gaps = self._gaps.confirmed_differences(replace(state, idle=idle))
+        gaps = self.gaps.confirmed_differences(replace(state, idle=idle))
         if gaps or events_lost:
             self._table.doubt_placement()
         healing = []
@@ -78,7 +73,7 @@ class StateCheck:
             stores = self._stages.stores_of_partition(active.run, stage, partition) if active is not None else []
             self._table.resolve_doubt(query, stage, partition, self._adapter.location(stores[0]) if stores else "")
 
-    def forget_run(self, run: str) -> None:
+    def remove_run(self, run: str) -> None:
         """Drop a run that is over."""
         active = self.by_run.pop(run, None)
         if active is not None and self.queries.get(active.query) is active:

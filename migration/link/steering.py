@@ -30,8 +30,14 @@ _READ_BACK_EVERY = 0.02  # seconds
 class Steering:
     """Steers the moves that the reconciler says are due.
 
-    ``drain_event_log`` folds in the newest events, and returns False if there are more; ``journal_and_report`` takes
-    the transitions of a move, before Spark is told.
+    Parameters
+    ----------
+    adapter, table, reconciler, stages
+        The link's own.
+    drain_event_log : callable
+        Folds in the newest events; returns False if there are more.
+    journal_and_report : callable
+        Takes the transitions of a move, before Spark is told.
     """
 
     def __init__(
@@ -99,7 +105,7 @@ class Steering:
     def _is_in_effect(self, move: Move) -> bool:
         return all(self._adapter.location(store) == move.target for store in self._stages.stores_of_move(move))
 
-    def forget_settled(self) -> None:
+    def remove_settled(self) -> None:
         """Drop what belongs to moves that the reconciler no longer holds."""
         names = {move.name for move in self._reconciler.moves}
         self._read_backs = {name: value for name, value in self._read_backs.items() if name in names}

@@ -57,22 +57,20 @@ class MoveThrottle:
             size += move.desired.bytes
         return selected
 
-    def record_batch(self, query: str, seconds: float, landed: int) -> bool:
-        """Adapt the bounds to a batch that took over ``landed`` partitions; return if it was slow."""
+    def record_batch(self, query: str, seconds: float, landed: int) -> None:
+        """Adapt the bounds to a batch that took over ``landed`` partitions."""
         bounds = self._queries.setdefault(query, _Bounds(float(self._max_moves), self._max_bytes))
         if not landed:
             bounds.quiet.append(seconds)
-            return False
-        if len(bounds.quiet) < _MIN_SAMPLES:
-            return False
-        if seconds > SLOW * statistics.median(bounds.quiet):
+        elif len(bounds.quiet) < _MIN_SAMPLES:
+            return
+        elif seconds > SLOW * statistics.median(bounds.quiet):
             bounds.moves = max(1.0, bounds.moves // 2)
             bounds.bytes = max(1.0, bounds.bytes / 2)
-            return True
-        bounds.moves = min(float(self._max_moves), bounds.moves + 1)
-        bounds.bytes = min(self._max_bytes, bounds.bytes + _RECOVERY * self._max_bytes)
-        return False
+        else:
+            bounds.moves = min(float(self._max_moves), bounds.moves + 1)
+            bounds.bytes = min(self._max_bytes, bounds.bytes + _RECOVERY * self._max_bytes)
 
-    def forget_query(self, query: str) -> None:
+    def remove_query(self, query: str) -> None:
         """Drop the bounds of a query that has ended."""
         self._queries.pop(query, None)

@@ -60,17 +60,28 @@ def apply_constraints(
     * some of the moves have to leave their executor, and all others are unplaced: accepted
     * utilization, then the soft laws unless forced: refused as a whole
     * otherwise: accepted
+
+    Parameters
+    ----------
+    proposed : Placement
+        Where a policy wants each partition.
+    inputs : PlanInputs
+        The application's state.
+    settings : Settings
+        Bounds of ``migration``, ``gate`` and ``reschedule``.
+    options : PlanOptions
+        Terms of this plan.
     """
     refusals: list[Refusal] = []
     changes = proposed.moves_from(inputs.current)
-    moves = filter_moves(changes, inputs, refusals)
-    moves = cap_moves(moves, inputs, settings.migration.max_moves, refusals)
+    moves = _filter_moves(changes, inputs, refusals)
+    moves = _cap_moves(moves, inputs, settings.migration.max_moves, refusals)
     if options.moves_left is not None:
-        moves = cap_moves(moves, inputs, options.moves_left, refusals, settings.reschedule.moves_per_hour)
+        moves = _cap_moves(moves, inputs, options.moves_left, refusals, settings.reschedule.moves_per_hour)
     plan = _schedule(moves, inputs, settings)
     placement = _moved(inputs.current, moves)
     before, after = (executor_utilization(inputs.cluster, inputs.workload, at) for at in (inputs.current, placement))
-    filled = fill_unplaced(inputs.current, placement)
+    filled = _fill_unplaced(inputs.current, placement)
     gains = _predict_gains(inputs, filled, placement)
     rates = inputs.rates or LoadRates(settings.gate.move_cost, settings.gate.load_rate)
     gate: GateResult | None = None
@@ -85,12 +96,13 @@ def apply_constraints(
         times = BatchTimes(path, inputs.batch_seconds, inputs.batch_period)
         cost = estimate_cost(inputs.cluster, inputs.workload, filled, plan, rates, times)
         gate = evaluate_gate(gains, cost.seconds, settings.gate)
-        too_full = utilization_refusal(inputs.cluster, before, after, settings)
+        too_full = _utilization_refusal(inputs.cluster, before, after, settings)
         if _all_forced(moves, inputs.cluster):
-            sentence = drain_summary(plan, inputs, too_full)
+            sentence = _drain_summary(plan, inputs, too_full)
         elif (refusal := _plan_refusal(moves, inputs, gate, too_full, options)) is not None:
             refusals.append(refusal)
-            code, sentence = _code_of(refusal), refusal.detail
+            code = PlanResult.LAW if refusal.law == Law.UTILIZATION else Law(refusal.law)
+            sentence = refusal.detail
         else:
             sentence = _summary(plan, inputs, gate, forced=options.force)
     accepted = _desired_moves(plan, inputs, options.decision) if code == PlanResult.OK else ()
@@ -112,7 +124,7 @@ def apply_constraints(
     )
 
 
-def filter_moves(moves: Sequence[Move], inputs: PlanInputs, refusals: list[Refusal]) -> list[Move]:
+def _filter_moves(moves: Sequence[Move], inputs: PlanInputs, refusals: list[Refusal]) -> list[Move]:
     """Return the moves that break no law of their own; a query's refusal is added once."""
     permitted: list[Move] = []
     added: set[tuple[str, str]] = set()
@@ -180,7 +192,7 @@ def _stage(state: QueryState, number: int) -> StatefulStage | None:
     return next((stage for stage in state.stages if stage.stage == number), None)
 
 
-def cap_moves(
+def _cap_moves(
     moves: list[Move], inputs: PlanInputs, most: int, refusals: list[Refusal], per_hour: int | None = None
 ) -> list[Move]:
     """Return the heaviest ``most`` moves, as many as a migration or the hour has left."""
@@ -206,26 +218,16 @@ def cap_moves(
 
 def _weights(moves: Sequence[Move], inputs: PlanInputs) -> FloatArray:
     """Return the busy seconds per second that each move shifts."""
-    stages = [inputs.workload.stage(move.stage) for move in moves]
-    return np.array(
-        [
-            float(stage.busy[move.partition] * stage.batches_per_second)
-            for move, stage in zip(moves, stages, strict=True)
-        ],
-        dtype=np.float64,
-    )
+    stages = {move.stage: inputs.workload.stage(move.stage) for move in moves}
+    shifted = [stages[move.stage].busy[move.partition] * stages[move.stage].batches_per_second for move in moves]
+    return np.array(shifted, dtype=np.float64)
 
 
 def _schedule(moves: list[Move], inputs: PlanInputs, settings: Settings) -> SteppedMoves:
     """Put the moves into steps, those that relieve most first."""
     stages = [inputs.workload.stage(move.stage) for move in moves]
-    loads = np.array(
-        [
-            inputs.loads.get(move.stage, stage.state_bytes)[move.partition]
-            for move, stage in zip(moves, stages, strict=True)
-        ],
-        dtype=np.float64,
-    )
+    sizes = [inputs.loads.get(stage.key, stage.state_bytes) for stage in stages]
+    loads = np.array([size[move.partition] for size, move in zip(sizes, moves, strict=True)], dtype=np.float64)
     migration = settings.migration
     steps = order_steps(
         moves,
@@ -244,7 +246,7 @@ def _moved(current: Placement, moves: Sequence[Move]) -> Placement:
     return Placement(changed)
 
 
-def fill_unplaced(current: Placement, planned: Placement) -> Placement:
+def _fill_unplaced(current: Placement, planned: Placement) -> Placement:
     """Return the current placement with unplaced partitions where they are planned."""
     return Placement(
         {key: np.where(array == UNPLACED, planned[key], array) for key, array in current.assignments.items()}
@@ -267,7 +269,7 @@ def _predict_gains(inputs: PlanInputs, before: Placement, after: Placement) -> l
     ]
 
 
-def utilization_refusal(
+def _utilization_refusal(
     cluster: Cluster, before: QueueReport, after: QueueReport, settings: Settings
 ) -> Refusal | None:
     """Return the refusal of a plan that makes an executor busier than allowed and than today."""
@@ -291,10 +293,10 @@ def _plan_refusal(
         return too_full
     if options.force or options.rollback or all(move.source == UNPLACED for move in moves):
         return None
-    return soft_refusal(inputs, gate)
+    return _soft_refusal(inputs, gate)
 
 
-def soft_refusal(inputs: PlanInputs, gate: GateResult) -> Refusal | None:
+def _soft_refusal(inputs: PlanInputs, gate: GateResult) -> Refusal | None:
     """Return the soft law that refuses a plan."""
     cooldown = inputs.cooldown
     if cooldown.left > 0:
@@ -310,31 +312,21 @@ def soft_refusal(inputs: PlanInputs, gate: GateResult) -> Refusal | None:
             unit="s to go",
         )
     if not gate.passes:
-        return Refusal(
-            law=Law.GATE,
-            detail=gate.sentence,
-            measured=gate.measured,
-            limit=gate.limit,
-            unit=gate.unit,
-        )
+        return Refusal(law=Law.GATE, detail=gate.sentence, measured=gate.measured, limit=gate.limit, unit=gate.unit)
     return None
 
 
-def _code_of(refusal: Refusal) -> PlanResult | Law:
-    return PlanResult.LAW if refusal.law == Law.UTILIZATION else Law(refusal.law)
-
-
-def must_leave(move: Move, cluster: Cluster) -> bool:
+def _must_leave(move: Move, cluster: Cluster) -> bool:
     """Return whether a partition cannot stay, being on no executor that is available."""
     return move.source == UNPLACED or not bool(cluster.available[move.source])
 
 
 def _all_forced(moves: Sequence[Move], cluster: Cluster) -> bool:
     """Return whether all moves are forced, and not only because their partitions are unplaced."""
-    return all(must_leave(move, cluster) for move in moves) and any(move.source != UNPLACED for move in moves)
+    return all(_must_leave(move, cluster) for move in moves) and any(move.source != UNPLACED for move in moves)
 
 
-def drain_summary(plan: SteppedMoves, inputs: PlanInputs, too_full: Refusal | None) -> str:
+def _drain_summary(plan: SteppedMoves, inputs: PlanInputs, too_full: Refusal | None) -> str:
     """Describe a plan that takes partitions off unavailable executors."""
     nodes = sorted({inputs.cluster.nodes[move.source] for move in plan.moves if move.source != UNPLACED})
     summary = f"{count(len(plan.moves), 'partition')} in {count(plan.count, 'step')} off {', '.join(nodes)}"

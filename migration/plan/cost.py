@@ -26,16 +26,6 @@ from rechannel.policies.model.cluster import UNPLACED, Cluster
 from rechannel.policies.model.placement import Move, Placement
 from rechannel.policies.model.workload import Workload
 
-__all__ = [
-    "BatchTimes",
-    "LoadRates",
-    "MeasuredLoad",
-    "MigrationCost",
-    "SteppedMoves",
-    "estimate_cost",
-    "fit_load_rates",
-]
-
 _PRIOR_MOVES = 1.0  # measured moves that the settings' overhead counts for
 _PRIOR_SPREAD = 10e6  # bytes: the measured sizes have to differ by more to outweigh the settings' rate
 _FITTED_MOVES = 200  # the last ones

@@ -115,7 +115,12 @@ class SparkAdapter:
             self._coordinator = self._session.streams().stateStoreCoordinator()
             self._none: Any = self.gateway.scala_object(self._jvm.scala, "None")
             self._nil: Any = self.gateway.scala_object(self._jvm.scala.collection.immutable, "Nil")
-            self._drops = self._bus().metrics().metricRegistry().counter(f"queue.{_LISTENER_QUEUE}.numDroppedEvents")
+            self._drops = (
+                self._context.listenerBus()
+                .metrics()
+                .metricRegistry()
+                .counter(f"queue.{_LISTENER_QUEUE}.numDroppedEvents")
+            )
             self.executor_control = ExecutorControl(self.gateway, self._context, lambda: self._watchdog)
             self.checkpoints = Checkpoints(self.gateway, self._context.hadoopConfiguration())
 
@@ -174,7 +179,7 @@ class SparkAdapter:
             remove = ("org.apache.spark.scheduler.SparkListenerInterface", self._listener)
             self._watchdog.add(self._context, "org.apache.spark.SparkContext", "removeSparkListener", remove)
             self._watchdog.add(self._writer, "org.apache.spark.scheduler.EventLoggingListener", "stop")
-            self._bus().addToQueue(self._listener, _LISTENER_QUEUE)
+            self._context.listenerBus().addToQueue(self._listener, _LISTENER_QUEUE)
 
     def stop_event_stream(self) -> None:
         """Take the listener out again."""
@@ -204,9 +209,6 @@ class SparkAdapter:
         """Return how many events Spark's bus dropped for the link, in all."""
         with translate_errors():
             return int(self._drops.getCount())
-
-    def _bus(self) -> Any:
-        return self._context.listenerBus()
 
     # -- executors, jobs and queries --
 

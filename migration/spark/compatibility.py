@@ -15,6 +15,8 @@ from dataclasses import dataclass
 
 from rechannel.migration.spark import versions
 
+DYNAMIC_ALLOCATION = "spark.dynamicAllocation.enabled"
+DECOMMISSION = "spark.decommission.enabled"
 DATABRICKS_ONLY = "spark.sql.streaming.statefulOperator.stateRebalancing.enabled"
 
 BYPASS = "spark.shuffle.sort.bypassMergeThreshold"
@@ -43,14 +45,62 @@ LOCAL_MASTER = "local-master"  # code of the finding that no move is possible
 SettingReader = Callable[[str, str], str]
 
 
+# By code; ``{key}`` and ``{value}`` are the setting's.
+_SENTENCES = {
+    "local-master": "{key}={value} runs every task in the driver: there is no second executor to move to. "
+    "Use a cluster.",
+    # TaskSetManager.dequeueTaskFromList: a copy goes to a host where the task has no attempt yet.
+    "speculation": "{key} runs a copy of a slow task on another host, and a copy may leave its partition there or "
+    "overwrite a steer: moves may miss and are tried again. Switch {key} off for stateful queries.",
+    "exclude-on-failure": "{key} keeps tasks off executors that had failures, and Rechannel does not see which: moves "
+    "to one miss, and its partitions run elsewhere meanwhile. If moves keep missing, look for excluded executors in "
+    "Spark's UI or switch {key} off.",
+    # ExecutorMonitor counts tasks, cached blocks and shuffles; SparkContext.killExecutors refuses.
+    "dynamic-allocation": "{key} lets Spark remove idle executors, and a state store does not keep one alive: its "
+    "partitions land anywhere and are placed again. Releasing drained executors is then Spark's own business; set "
+    "spark.dynamicAllocation.minExecutors to what the state needs, or switch it off.",
+    "decommission": "{key} lets the cluster retire executors: a retiring one gets no more tasks, its state is not "
+    "handed over, and nothing is placed on it. Its partitions land anywhere, load from the checkpoint and are placed "
+    "again. `drain --remove` releases executors only while no query runs a batch.",
+    # BlockManagerDecommissioner moves RDD and shuffle blocks, if this is on; never state.
+    "decommission-storage": "{key} is off while executors may be retired: map output dies with the executor, and the "
+    "running batch repeats it. Switch {key} on.",
+    # TaskSchedulerImpl.resourceOffers tries preferred executors first, then at once all others.
+    "locality-wait-zero": "{key}={value}: a task whose executor has no free core runs at once on any other, so a move "
+    "lands only where the target is free when the stage begins, and partitions wander. Set {key} to 3s, the default.",
+    "locality-wait-long": "{key}={value}: a task waits that long for a busy or stalled executor while others idle, and "
+    "holds its batch up, right after a move too. Set {key} to a few seconds.",
+    # StateStore.getStateStoreProvider then reports nothing to the coordinator, and no maintenance runs.
+    "unload-on-commit": "{key} closes every store after each batch, and executors no longer say where one was: "
+    "partitions nobody steered run anywhere, steered ones stay. Moving then balances load and saves no state load; "
+    "switch it off where loading state is what costs.",
+    "maintenance-long": "{key}={value}: the old copy of a moved partition may keep its memory that long, and is "
+    "presumed closed only after twice that. Set {key} to a minute or so.",
+    "store-provider": "{key}={value} has not been tried: moves are attempted, but whether state loads on another "
+    "executor is up to that provider. Try it on a test cluster, or use one of Spark's own two.",
+    "databricks-only": "{key} does nothing in open-source Spark; remove it.",
+    "shuffle-manager": "{key}={value}: only Spark's own sort shuffle leaves the index files that agents read, so the "
+    "sizes of streams between executors stay unknown. Moves work; for sizes set {key} to sort.",
+    "shuffle-io": "{key}={value} may write map output elsewhere than to local disks, so the sizes of streams between "
+    "executors may stay unknown. Moves work; for sizes remove {key}.",
+    "bypass-merge": "{key}={value}: when an executor is ended by SIGTERM in the middle of a batch (worker stopped, pod "
+    "deleted, node preempted), Spark itself may lose rows of shuffles to at most {value} partitions, and no task fails "
+    f"(SPARK-37473; `drain --remove` is safe). {CURE}",
+}
+
+
 @dataclass(frozen=True)
 class Finding:
-    """A setting that changes what Rechannel can do; ``sentence``: its effect and the cure."""
+    """A setting that changes what Rechannel can do."""
 
     code: str
     setting: str
     value: str
-    sentence: str
+
+    @property
+    def sentence(self) -> str:
+        """Effect of the setting, and the cure."""
+        return _SENTENCES[self.code].format(key=self.setting, value=self.value)
 
 
 def check_settings(read: SettingReader) -> list[Finding]:
@@ -78,16 +128,7 @@ def advice(read: SettingReader) -> list[Finding]:
         return []
     if not bypassing or _is_other_shuffle_manager(read("spark.shuffle.manager", "sort").strip()):
         return []
-    return [
-        Finding(
-            "bypass-merge",
-            BYPASS,
-            value,
-            f"{BYPASS}={value}: when an executor is ended by SIGTERM in the middle of a batch (worker stopped, pod "
-            f"deleted, node preempted), Spark itself may lose rows of shuffles to at most {value} partitions, and no "
-            f"task fails (SPARK-37473; `drain --remove` is safe). {CURE}",
-        )
-    ]
+    return [Finding("bypass-merge", BYPASS, value)]
 
 
 def sentences(version: str, read: SettingReader) -> list[str]:
@@ -119,81 +160,26 @@ def _check_task_placement(read: SettingReader) -> Iterator[Finding]:
     """Check what puts a task elsewhere than its partition was steered to."""
     master = read("spark.master", "").strip()
     if master.startswith("local") and not master.startswith("local-cluster"):
-        yield Finding(
-            LOCAL_MASTER,
-            "spark.master",
-            master,
-            f"spark.master={master} runs every task in the driver: there is no second executor to move to. "
-            "Use a cluster.",
-        )
-    key = "spark.speculation"
-    if _is_on(read, key):
-        # TaskSetManager.dequeueTaskFromList: a copy goes to a host where the task has no attempt yet.
-        yield Finding(
-            "speculation",
-            key,
-            "true",
-            "spark.speculation runs a copy of a slow task on another host, and a copy may leave its partition "
-            "there or overwrite a steer: moves may miss and are tried again. "
-            "Switch spark.speculation off for stateful queries.",
-        )
-    for key in (
-        "spark.excludeOnFailure.enabled",
-        "spark.excludeOnFailure.application.enabled",
-        "spark.excludeOnFailure.taskAndStage.enabled",
-    ):
-        if _is_on(read, key):
-            yield Finding(
-                "exclude-on-failure",
-                key,
-                "true",
-                f"{key} keeps tasks off executors that had failures, and Rechannel does not see which: moves to "
-                "one miss, and its partitions run elsewhere meanwhile. "
-                f"If moves keep missing, look for excluded executors in Spark's UI or switch {key} off.",
-            )
+        yield Finding(LOCAL_MASTER, "spark.master", master)
+    yield from _check_switch(read, "speculation", "spark.speculation")
+    for level in ("", ".application", ".taskAndStage"):
+        yield from _check_switch(read, "exclude-on-failure", f"spark.excludeOnFailure{level}.enabled")
 
 
 def _check_executors(read: SettingReader) -> Iterator[Finding]:
     """Check what removes executors."""
-    key = "spark.dynamicAllocation.enabled"
-    if _is_on(read, key):
-        # ExecutorMonitor counts tasks, cached blocks and shuffles; SparkContext.killExecutors refuses.
-        yield Finding(
-            "dynamic-allocation",
-            key,
-            "true",
-            "spark.dynamicAllocation.enabled lets Spark remove idle executors, and a state store does not keep one "
-            "alive: its partitions land anywhere and are placed again. Releasing drained executors is then Spark's "
-            "own business; set spark.dynamicAllocation.minExecutors to what the state needs, or switch it off.",
-        )
-    key = "spark.decommission.enabled"
-    if _is_on(read, key):
-        yield Finding(
-            "decommission",
-            key,
-            "true",
-            "spark.decommission.enabled lets the cluster retire executors: a retiring one gets no more tasks, its "
-            "state is not handed over, and nothing is placed on it. Its partitions land anywhere, load from the "
-            "checkpoint and are placed again. `drain --remove` releases executors only while no query runs a "
-            "batch.",
-        )
-        key = "spark.storage.decommission.enabled"
-        if not _is_on(read, key):
-            # BlockManagerDecommissioner moves RDD and shuffle blocks, if this is on; never state.
-            yield Finding(
-                "decommission-storage",
-                key,
-                "false",
-                "spark.storage.decommission.enabled is off while executors may be retired: map output dies with "
-                "the executor, and the running batch repeats it. Switch spark.storage.decommission.enabled on.",
-            )
+    yield from _check_switch(read, "dynamic-allocation", DYNAMIC_ALLOCATION)
+    yield from _check_switch(read, "decommission", DECOMMISSION)
+    storage = "spark.storage.decommission.enabled"
+    if is_enabled(read, DECOMMISSION) and not is_enabled(read, storage):
+        yield Finding("decommission-storage", storage, "false")
 
 
 def _check_locality_waits(read: SettingReader) -> list[Finding]:
     """Check the wait of a task for its preferred executor, and then for that host."""
     base = "spark.locality.wait"
     base_value = read(base, "3s")
-    findings: dict[tuple[str, str], Finding] = {}
+    findings: dict[Finding, None] = {}  # without the second one of a value that both levels inherit
     for level in ("process", "node"):
         own = read(f"{base}.{level}", "")
         key, value = (f"{base}.{level}", own) if own else (base, base_value)
@@ -202,104 +188,46 @@ def _check_locality_waits(read: SettingReader) -> list[Finding]:
             continue
         # A wait of 0 at the level of nodes only skips the host's other executors: the steer itself is not touched.
         if wait <= 0 and level == "process":
-            # TaskSchedulerImpl.resourceOffers tries preferred executors first, then at once all others.
-            findings[key, "zero"] = Finding(
-                "locality-wait-zero",
-                key,
-                value,
-                f"{key}={value}: a task whose executor has no free core runs at once on any other, so a move lands "
-                "only where the target is free when the stage begins, and partitions wander. "
-                f"Set {key} to 3s, the default.",
-            )
+            findings[Finding("locality-wait-zero", key, value)] = None
         if wait > LONG_WAIT:
-            findings[key, "long"] = Finding(
-                "locality-wait-long",
-                key,
-                value,
-                f"{key}={value}: a task waits that long for a busy or stalled executor while others idle, and holds "
-                f"its batch up, right after a move too. Set {key} to a few seconds.",
-            )
-    return list(findings.values())
+            findings[Finding("locality-wait-long", key, value)] = None
+    return list(findings)
 
 
 def _check_state_stores(read: SettingReader) -> Iterator[Finding]:
     """Check how Spark stores state."""
-    key = "spark.sql.streaming.stateStore.unloadOnCommit"
-    if _is_on(read, key):
-        # StateStore.getStateStoreProvider then reports nothing to the coordinator, and no maintenance runs.
-        yield Finding(
-            "unload-on-commit",
-            key,
-            "true",
-            f"{key} closes every store after each batch, and executors no longer say where one was: partitions "
-            "nobody steered run anywhere, steered ones stay. Moving then balances load and saves no state load; "
-            "switch it off where loading state is what costs.",
-        )
-    key = "spark.sql.streaming.stateStore.maintenanceInterval"
-    value = read(key, "60s")
-    wait = seconds(value)
-    if wait is not None and wait > LONG_MAINTENANCE:
-        yield Finding(
-            "maintenance-long",
-            key,
-            value,
-            f"{key}={value}: the old copy of a moved partition may keep its memory that long, and is presumed "
-            f"closed only after twice that. Set {key} to a minute or so.",
-        )
-    key = "spark.sql.streaming.stateStore.providerClass"
-    value = read(key, _HDFS_BACKED).strip()
+    prefix = "spark.sql.streaming.stateStore"
+    yield from _check_switch(read, "unload-on-commit", f"{prefix}.unloadOnCommit")
+    value = read(f"{prefix}.maintenanceInterval", "60s")
+    if (seconds(value) or 0.0) > LONG_MAINTENANCE:
+        yield Finding("maintenance-long", f"{prefix}.maintenanceInterval", value)
+    value = read(f"{prefix}.providerClass", _HDFS_BACKED).strip()
     if value and value not in _PROVIDERS:
-        yield Finding(
-            "store-provider",
-            key,
-            value,
-            f"{key}={value} has not been tried: moves are attempted, but whether state loads on another executor "
-            "is up to that provider. Try it on a test cluster, or use one of Spark's own two.",
-        )
-    value = read(DATABRICKS_ONLY, "unset")
-    if value != "unset":
-        yield Finding(
-            "databricks-only",
-            DATABRICKS_ONLY,
-            value,
-            f"{DATABRICKS_ONLY} does nothing in open-source Spark; remove it.",
-        )
+        yield Finding("store-provider", f"{prefix}.providerClass", value)
+    if (value := read(DATABRICKS_ONLY, "unset")) != "unset":
+        yield Finding("databricks-only", DATABRICKS_ONLY, value)
 
 
 def _check_shuffle(read: SettingReader) -> Iterator[Finding]:
     """Check that map output leaves the index files from which agents read stream sizes."""
-    key = "spark.shuffle.manager"
-    value = read(key, "sort").strip()
+    value = read("spark.shuffle.manager", "sort").strip()
     if _is_other_shuffle_manager(value):
-        yield Finding(
-            "shuffle-manager",
-            key,
-            value,
-            f"{key}={value}: only Spark's own sort shuffle leaves the index files that agents read, so the sizes "
-            f"of streams between executors stay unknown. Moves work; for sizes set {key} to sort.",
-        )
+        yield Finding("shuffle-manager", "spark.shuffle.manager", value)
     key = "spark.shuffle.sort.io.plugin.class"
-    value = read(key, _SHUFFLE_IO[0]).strip()
-    if value not in _SHUFFLE_IO:
-        yield Finding(
-            "shuffle-io",
-            key,
-            value,
-            f"{key}={value} may write map output elsewhere than to local disks, so the sizes of streams between "
-            f"executors may stay unknown. Moves work; for sizes remove {key}.",
-        )
+    if (value := read(key, _SHUFFLE_IO[0]).strip()) not in _SHUFFLE_IO:
+        yield Finding("shuffle-io", key, value)
+
+
+def _check_switch(read: SettingReader, code: str, key: str) -> Iterator[Finding]:
+    if is_enabled(read, key):
+        yield Finding(code, key, "true")
 
 
 def _is_other_shuffle_manager(value: str) -> bool:
     return value.lower() not in _SHORT_SHUFFLE_MANAGERS and value != _SHUFFLE_MANAGER
 
 
-def is_enabled(read: SettingReader, what: str) -> bool:
-    """Whether a feature of Spark that is off by default is on."""
-    return _is_on(read, f"spark.{what}.enabled")
-
-
-def _is_on(read: SettingReader, key: str) -> bool:
+def is_enabled(read: SettingReader, key: str) -> bool:
     """Whether a setting is true; unset is not."""
     return read(key, "false").strip().lower() == "true"
 

@@ -91,9 +91,9 @@ class _BoundedGateway(JavaGateway):  # type: ignore[misc]
 
 
 class Gateway:
-    """Calls into the JVM of a PySpark session. ``limit``: seconds that one call may take."""
+    """Calls into the JVM of a PySpark session, of `CALL_LIMIT` seconds at most."""
 
-    def __init__(self, users_gateway: Any, limit: float = CALL_LIMIT) -> None:
+    def __init__(self, users_gateway: Any) -> None:
         # ClientServer (pinned threads) and JavaGateway name the same parameters differently; a name that is not an
         # attribute of theirs, they take for a package of Java.
         own = vars(users_gateway)
@@ -105,7 +105,7 @@ class Gateway:
                 auth_token=parameters.auth_token,
                 ssl_context=parameters.ssl_context,
                 auto_convert=True,
-                read_timeout=limit,
+                read_timeout=CALL_LIMIT,
             )
         )
         self.jvm: Any = self._gateway.jvm

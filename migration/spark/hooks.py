@@ -253,9 +253,7 @@ class Watchdog:
         }
     """
 
-    def __init__(
-        self, gateway: Gateway, directory: str, *, tick: int = WATCHDOG_TICK, most_bytes: int = MOST_EVENT_BYTES
-    ) -> None:
+    def __init__(self, gateway: Gateway, directory: str) -> None:
         with translate_errors():
             jvm = gateway.jvm
             self._handles = _Handles(gateway)
@@ -264,10 +262,11 @@ class Watchdog:
             self._scheduler = jvm.org.apache.spark.util.ThreadUtils.newDaemonSingleThreadScheduledExecutor(
                 "rechannel-watchdog"
             )
-            limits = jvm.java.time.temporal.ValueRange.of(0, most_bytes)
+            limits = jvm.java.time.temporal.ValueRange.of(0, MOST_EVENT_BYTES)
             body = self._tick(self._handles, jvm.java.io.File(directory), limits)
             runnable = self._handles.implement("java.lang.Runnable", body)
-            self._scheduler.scheduleWithFixedDelay(runnable, tick, tick, jvm.java.util.concurrent.TimeUnit.SECONDS)
+            seconds = jvm.java.util.concurrent.TimeUnit.SECONDS
+            self._scheduler.scheduleWithFixedDelay(runnable, WATCHDOG_TICK, WATCHDOG_TICK, seconds)
 
     def _tick(self, h: _Handles, directory: Any, limits: Any) -> Any:
         """Return () -> void."""
@@ -298,9 +297,18 @@ class Watchdog:
         *arguments: tuple[str, Any],
         result: Literal["void", "boolean"] = "void",
     ) -> None:
-        """Add the clean-up ``target.name(arguments)``, a method of class ``owner``.
+        """Add the clean-up ``target.name(arguments)``.
 
-        Each argument comes with its class.
+        Parameters
+        ----------
+        target : JavaObject
+            What it is called on.
+        owner, name : str
+            The class that declares the method, and the method.
+        *arguments : (str, object)
+            Class and value of each argument.
+        result : str
+            The method's Java type.
         """
         h = self._handles
         with translate_errors():

@@ -17,7 +17,7 @@ from typing import Any
 from pyspark.sql import SparkSession
 
 import rechannel
-from rechannel.migration.spark.hooks import Watchdog
+from rechannel.migration.spark import hooks
 
 _COLLECTIONS = 20  # of garbage, before a context that still lives counts as held
 
@@ -25,7 +25,7 @@ _COLLECTIONS = 20  # of garbage, before a context that still lives counts as hel
 def main(directory: Path) -> None:
     """Run until stopped."""
     plan = json.loads((directory / "conf.json").read_text())
-    Watchdog.__init__.__kwdefaults__["tick"] = plan["tick"]
+    hooks.WATCHDOG_TICK = plan["tick"]
     stopped = [session(directory, plan, number) for number in range(plan["sessions"])]
     spark = open_session(plan)
     query = start(spark, directory / "checkpoint")

@@ -27,7 +27,11 @@ ENDS = {"killed", "abandoned", "drained", "released_idle"}
 @pytest.fixture(scope="module")
 def loop(tmp_path_factory) -> Iterator[Loop]:
     with open_loop(tmp_path_factory.mktemp("moving"), NODES, (2, 1024)) as loop:
-        loop.environment |= {"RECHANNEL_RESCHEDULE__MODE": "observe", "RECHANNEL_MIGRATION__SETTLE_BATCHES": "3"}
+        loop.environment |= {
+            "RECHANNEL_RESCHEDULE__MODE": "observe",
+            "RECHANNEL_MIGRATION__SETTLE_BATCHES": "3",
+            "RECHANNEL_GATE__MAX_UTILIZATION": "10",  # the highest value: these plans overload a busy machine
+        }
         loop.start_daemons(1)
         loop.start_application(APP, loop.cluster.conf(executor_cores=2))
         loop.wait("everything is measured", lambda: loop.status(APP).get("readiness", {}).get("ready", False))

@@ -3,29 +3,29 @@
 `Driver` is Spark: queries whose batches begin, run, end and commit, executors, the coordinator's preferred locations
 and the copies of state that executors keep. `Link` drives the real reconciler as `rechannel.migration.link.loop` does:
 the journal first, then Spark. `Controller` publishes, renews, holds and stops as `rechannel.daemon.control.migrations`
-does, into a single slot, as Redis holds it. `World` joins them under one clock; each of its methods is one event. A
-`Watch` receives everything that the laws are about.
+does, into a single slot, as Redis holds it. `World` joins them under one clock; each of its methods is one event. The
+link's `Laws` receive everything that they are about.
 """
 
 from __future__ import annotations
 
 import dataclasses
 from collections import deque
-from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Protocol
+from enum import Enum
 
 import msgspec
 
 from rechannel.daemon.control.migrations import RunningMigration
 from rechannel.migration.link.driver_state import DriverState, ReconcilerLimits
 from rechannel.migration.link.reconciler import Reconciler
-from rechannel.migration.moves import Move
+from rechannel.migration.moves import Move, OwnMoves
 from rechannel.wire.envelope import Envelope, EnvelopeFactory, MessageError
 from rechannel.wire.measurements import ClosedStore
-from rechannel.wire.messages import DesiredMove, DesiredPlacement, LinkReport, MoveTransition
-
-Unit = tuple[str, int, int]  # query, stage, partition
+from rechannel.wire.messages import DesiredPlacement, LinkReport, MoveTransition
+from unit.daemon.fakes import report
+from unit.migration.laws import Laws
+from unit.migration.samples import Unit, a_move, closed_store
 
 TTL = 30.0  # seconds that a desired placement holds
 _READ_BACKS = 3
@@ -34,30 +34,14 @@ _EVENT = 0.05  # seconds that one event takes
 _SNAPSHOT_EVERY = 2  # batches
 
 
-class Watch(Protocol):
-    """Receiver of everything that the laws are about."""
-
-    def journaled(self, link: Link, line: MoveTransition) -> None:
-        """Take in a line that the link took as written, in order."""
-
-    def accepted(self, link: Link, envelope: Envelope) -> None:
-        """Take in that a desired placement is obeyed now."""
-
-    def boundary(self, link: Link, query: Query) -> None:
-        """Take in that a boundary of a query is about to be looked at."""
-
-    def steered(self, link: Link, move: Move, *, again: bool) -> None:
-        """Take in that a move is steered in Spark; ``again``: as the steer was lost within the same quiet moment."""
-
-    def unsettled(self, unit: Unit) -> None:
-        """Take in that chance moved a partition: its last landing says nothing any more."""
+Phase = Enum("Phase", "IDLE BEGUN RAN ENDED UNCOMMITTED")  # of a batch; ENDED: one job of several
 
 
 @dataclass
 class Query:
     """A streaming query. ``jobs``: the stateful stages of each job of a batch; ``stores``: stores by stage.
 
-    ``phase``: idle, begun, ran, ended (one job of several) or uncommitted. ``idle``: no input arrives.
+    ``idle``: no input arrives.
     """
 
     name: str
@@ -70,7 +54,7 @@ class Query:
     batch: int = 0
     committed: int = 0
     job: int = 0
-    phase: str = "idle"
+    phase: Phase = Phase.IDLE
     active_at: float = 0.0  # when it last did anything
     discovered: bool = True  # the link has met this run
     trusted: bool = True  # and has seen a batch of it end
@@ -87,7 +71,7 @@ class Query:
     @property
     def quiet(self) -> bool:
         """Whether none of its jobs runs."""
-        return self.phase in ("idle", "ended", "uncommitted")
+        return self.phase in (Phase.IDLE, Phase.ENDED, Phase.UNCOMMITTED)
 
     @property
     def units(self) -> list[Unit]:
@@ -156,24 +140,17 @@ class Driver:
                 holders[executor] = 1
             if self.closing == "unseen":
                 continue
-            for store in range(holders.get(executor, 0), count):
-                closed = ClosedStore(
-                    application="a",
-                    executor=executor,
-                    run=query.run,
-                    operator=unit[1],
-                    partition=unit[2],
-                    store=str(store),
-                    evidence="closed",
-                )
-                self.evidence.append(closed)
+            self.evidence += [
+                closed_store(executor, query.run, unit[1], unit[2], str(store))
+                for store in range(holders.get(executor, 0), count)
+            ]
 
 
 class Link:
     """The link: its mail, its journal and its looks at the queries' boundaries, around the real reconciler."""
 
-    def __init__(self, world: World, limits: ReconcilerLimits, watch: Watch) -> None:
-        self.world, self.watch = world, watch
+    def __init__(self, world: World, limits: ReconcilerLimits) -> None:
+        self.world, self.laws = world, Laws()
         self.reconciler = Reconciler(limits)
         self.sent: list[MoveTransition] = []
         self.failing_steers = 0  # steers that Spark does not take from now on
@@ -183,6 +160,11 @@ class Link:
         self._last_read: Envelope | None = None
         self._read_backs: dict[str, tuple[int, float]] = {}
         self._numbers = 0
+
+    @property
+    def busy(self) -> bool:
+        """Whether some move still needs a batch boundary."""
+        return any(move.unsettled for move in self.reconciler.moves)
 
     def observed(self) -> DriverState:
         """What the link knows at this moment, by reference."""
@@ -213,16 +195,8 @@ class Link:
 
     def report(self) -> LinkReport:
         """What the controllers read of it."""
-        return LinkReport(
-            name="",
-            spark_version="",
-            attached=0.0,
-            executors=[],
-            queries=[],
-            moves=[move.view() for move in self.reconciler.moves],
-            decision=self.reconciler.decision,
-            accepted_epoch=self.reconciler.epoch,
-        )
+        moves = [move.view() for move in self.reconciler.moves]
+        return report([], moves=moves, decision=self.reconciler.decision, accepted_epoch=self.reconciler.epoch)
 
     def mail(self) -> None:
         """Take the orders, the desired placement that stands in the slot, and the executors' evidence."""
@@ -230,16 +204,13 @@ class Link:
         if self.world.slot is not None and self.world.slot != self._last_read:
             self._last_read = self.world.slot
             self.accept(self.world.slot)
-        for store in self._evidence():
+        while self.world.driver.evidence:
+            store = self.world.driver.evidence.popleft()
             query = next((item for item in self.world.driver.queries.values() if item.run == store.run), None)
             if query is None:
                 continue
             stores = [(store.operator, str(number)) for number in range(query.stores.get(store.operator, 1))]
             self.write(self.reconciler.handle_closed_store(store, stores, store.operator, query.name, self.world.now))
-
-    def _evidence(self) -> Iterator[ClosedStore]:
-        while self.world.driver.evidence:
-            yield self.world.driver.evidence.popleft()
 
     def accept(self, envelope: Envelope) -> None:
         """Obey a desired placement, or refuse it."""
@@ -248,7 +219,7 @@ class Link:
         except MessageError:
             self.refused += 1
             return
-        self.watch.accepted(self, envelope)
+        self.laws.accepted(self, envelope)
         self.accepted = envelope
         self.write(lines)
 
@@ -257,7 +228,7 @@ class Link:
         if not (query.discovered and query.trusted and query.quiet):
             return
         self._spread_lost(query)
-        self.watch.boundary(self, query)
+        self.laws.boundary(self, query)
         observed = self.observed()  # by reference, and nothing happens meanwhile but what `race` lets happen
         lines, due = self.reconciler.due(query.name, observed, self.world.now)
         self.write(lines)
@@ -271,18 +242,18 @@ class Link:
             count, at = self._read_backs.get(move.name, (_READ_BACKS, 0.0))
             if count < _READ_BACKS and self.world.now - at >= _READ_BACK_EVERY:
                 self._read_backs[move.name] = (count + 1, self.world.now)
-                if query.preferred[move.desired.stage][move.desired.partition] != move.desired.target:
+                if query.preferred[move.desired.stage][move.desired.partition] != move.target:
                     self._steer_in_spark(move, again=True)
 
     def _steer_in_spark(self, move: Move, *, again: bool) -> None:
-        if move.desired.target not in self.world.driver.executors:
+        if move.target not in self.world.driver.executors:
             return
-        self.watch.steered(self, move, again=again)
+        self.laws.steered(self, move, again=again)
         if self.failing_steers:
             self.failing_steers -= 1
             return
-        query = self.world.driver.queries[move.desired.query]
-        query.preferred[move.desired.stage][move.desired.partition] = move.desired.target
+        query = self.world.driver.queries[move.query]
+        query.preferred[move.desired.stage][move.desired.partition] = move.target
 
     def _spread_lost(self, query: Query) -> None:
         if not (fallen := self.fallen.pop(query.name, set())):
@@ -297,8 +268,8 @@ class Link:
                 self._numbers += 1
                 moves.append(a_move(unit, source, target, 0, name=f"link-{query.run}-{self._numbers}"))
         if moves:
-            name = f"link-{self._numbers}"
-            self.write(self.reconciler.add_own_moves(name, moves, query.run, "its executor was lost", self.world.now))
+            own = OwnMoves(f"link-{self._numbers}", query.run, "its executor was lost", moves)
+            self.write(self.reconciler.add_own_moves(own, self.world.now))
 
     def tick(self) -> None:
         """Let the reconciler see that time passes."""
@@ -308,7 +279,7 @@ class Link:
         """Publish lines."""
         for line in lines:
             self.sent.append(line)
-            self.watch.journaled(self, line)
+            self.laws.journaled(self, line)
 
 
 class Controller:
@@ -317,7 +288,7 @@ class Controller:
     def __init__(self, world: World, epoch: int) -> None:
         self.world, self.epoch = world, epoch
         self.migration: RunningMigration | None = None
-        self._author = EnvelopeFactory("c", f"controller-{epoch}", lambda: world.now)
+        self._factory = EnvelopeFactory("c", f"controller-{epoch}", lambda: world.now)
         current = world.slot.body if world.slot is not None else None
         if world.slot is not None and isinstance(current, DesiredPlacement) and world.slot.expires > world.now:
             self.migration = RunningMigration("a", current, world.slot.time, TTL)
@@ -359,15 +330,15 @@ class Controller:
 
     def publish(self, desired: DesiredPlacement) -> None:
         """Write into the slot, whatever stands there."""
-        self.world.slot = self._author.envelope(desired, ttl=TTL, application="a", epoch=self.epoch)
+        self.world.slot = self._factory.envelope(desired, ttl=TTL, application="a", epoch=self.epoch)
         self.world.history.append(self.world.slot)
 
 
 class World:
     """Driver, link and controllers under one clock. Each method is one event."""
 
-    def __init__(self, driver: Driver, limits: ReconcilerLimits, watch: Callable[[], Watch]) -> None:
-        self.driver, self.limits, self._watch = driver, limits, watch
+    def __init__(self, driver: Driver, limits: ReconcilerLimits) -> None:
+        self.driver, self.limits = driver, limits
         self.now = 1000.0
         self.slot: Envelope | None = None
         self.history: list[Envelope] = []
@@ -376,7 +347,7 @@ class World:
         self.racing = -1  # steers after which the next batch begins in the middle of a boundary; -1: it does not
         self.view: DriverState | None = None  # what the link knows, until one of the queries goes on
         self.slow = False  # whether the batch that is committed next lasted long
-        self.link = Link(self, limits, watch())
+        self.link = Link(self, limits)
         self.controller: Controller | None = Controller(self, 1)
         self.epoch = 1
 
@@ -417,26 +388,22 @@ class World:
         """A query takes its next step: begin, run, end of a job, or commit."""
         self.now += _EVENT
         query.active_at, self.view = self.now, None
-        if query.phase == "idle" or query.phase == "ended":
-            if query.phase == "idle":
+        if query.phase in (Phase.IDLE, Phase.ENDED):
+            if query.phase is Phase.IDLE:
                 query.batch, query.job = query.batch + 1, 0
-            query.discovered, query.phase = True, "begun"
-        elif query.phase == "begun":
+            query.discovered, query.phase = True, Phase.BEGUN
+        elif query.phase is Phase.BEGUN:
             for stage in query.jobs[query.job]:
-                self._astray(self.driver.run_stage(query, stage))
-            query.phase = "ran"
-        elif query.phase == "ran":
+                self.link.laws.release(self.driver.run_stage(query, stage))
+            query.phase = Phase.RAN
+        elif query.phase is Phase.RAN:
             query.job += 1
-            query.phase = "ended" if query.job < len(query.jobs) else "uncommitted"
+            query.phase = Phase.ENDED if query.job < len(query.jobs) else Phase.UNCOMMITTED
         else:
-            query.phase, query.committed, query.trusted = "idle", query.batch, True
+            query.phase, query.committed, query.trusted = Phase.IDLE, query.batch, True
             seconds, self.slow = (3.0 if self.slow else 1.0), False
             lines = self.link.reconciler.handle_batch(query.name, query.batch, self.link.observed(), self.now, seconds)
             self.link.write(lines)
-
-    def _astray(self, units: list[Unit]) -> None:
-        for unit in units:
-            self.link.watch.unsettled(unit)
 
     def maintain(self) -> None:
         """The executors' maintenance: now and then snapshots, and old copies are closed."""
@@ -456,10 +423,10 @@ class World:
             held = {unit for unit in query.units if query.placement[unit[1]][unit[2]] == executor}
             if query.discovered:
                 self.link.fallen.setdefault(query.name, set()).update(held)
-            self._astray([unit for unit in query.units if query.preferred[unit[1]][unit[2]] == executor])
-            if query.phase == "ran":
+            self.link.laws.release([unit for unit in query.units if query.preferred[unit[1]][unit[2]] == executor])
+            if query.phase is Phase.RAN:
                 for stage in query.jobs[query.job]:
-                    self._astray(self.driver.run_stage(query, stage, only=executor))
+                    self.link.laws.release(self.driver.run_stage(query, stage, only=executor))
         for holders in self.driver.copies.values():
             holders.pop(executor, None)
         self.link.write(self.link.reconciler.handle_executor_loss(executor, self.now))
@@ -475,19 +442,19 @@ class World:
         where = query.placement[unit[1]][unit[2]]
         if query.preferred[unit[1]][unit[2]] != where and where in self.driver.executors:
             query.preferred[unit[1]][unit[2]] = where
-            self.link.watch.unsettled(unit)
+            self.link.laws.release([unit])
 
     def restart(self, query: Query) -> None:
         """A query ends and starts again: a new run, whose partitions were put back before its first batch."""
         old, query.runs, self.view = query.run, query.runs + 1, None
         query.run = f"{query.name}-run-{query.runs}"
-        query.phase, query.discovered, query.trusted = "idle", False, False
+        query.phase, query.discovered, query.trusted = Phase.IDLE, False, False
         for unit in query.units:
             query.last_ran[unit[1]][unit[2]] = query.snapshots[unit[1]][unit[2]] = -1
             where = query.placement[unit[1]][unit[2]]
             query.preferred[unit[1]][unit[2]] = where
             self.driver.copies[unit] = {where: query.stores.get(unit[1], 1)} if where in self.driver.executors else {}
-            self.link.watch.unsettled(unit)
+        self.link.laws.release(query.units)
         self.link.fallen.pop(query.name, None)
         self.link.write(self.link.reconciler.handle_run_end(query.name, old, self.now))
 
@@ -496,22 +463,7 @@ class World:
         self.driver.evidence.clear()
         for query in self.driver.queries.values():
             self.restart(query)
-        self.link = Link(self, self.limits, self._watch())
-
-
-def a_move(unit: Unit, source: str, target: str, step: int, *, name: str = "", size: float = 0.0) -> DesiredMove:
-    """Return a move of a partition; its name is the partition's unless given."""
-    query, stage, partition = unit
-    return DesiredMove(
-        move=name or f"{query}.{stage}.{partition}",
-        query=query,
-        stage=stage,
-        partition=partition,
-        source=source,
-        target=target,
-        step=step,
-        bytes=size,
-    )
+        self.link = Link(self, self.limits)
 
 
 def limits(**changes: float) -> ReconcilerLimits:

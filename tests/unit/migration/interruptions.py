@@ -1,91 +1,85 @@
 """Small plans, and interruptions of them.
 
-Each interruption happens now and returns what follows after more events.
+Each interruption happens now and returns what follows after more events, None if nothing does.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
+from functools import partial
 
 from rechannel.wire.messages import DesiredMove, DesiredPlacement
-from unit.migration.driver_model import Driver, Query, World, a_move, limits
-from unit.migration.laws import Laws, laws
+from unit.migration.driver_model import Driver, Query, World, limits
+from unit.migration.samples import a_move
 
 Event = Callable[[], object]
-Interruption = Callable[[World], dict[int, Event]]  # done now; returns what follows after so many events more
+Interruption = Callable[[World], dict[int, Event] | None]
 
 
 # -- small plans --
 
 
-def desired(world: World, name: str, *moves: DesiredMove) -> DesiredPlacement:
-    return DesiredPlacement(
-        decision=name, runs={query.name: query.run for query in world.driver.queries.values()}, moves=list(moves)
-    )
+def order(world: World, *moves: DesiredMove, name: str = "d1") -> None:
+    """Have the leader order moves."""
+    assert world.controller is not None
+    runs = {query.name: query.run for query in world.driver.queries.values()}
+    world.controller.order(DesiredPlacement(decision=name, runs=runs, moves=list(moves)))
+
+
+def ordered(queries: list[Query], closing: str, plan: str, **changes: float) -> World:
+    """Return a world of three executors in which a plan was ordered.
+
+    Parameters
+    ----------
+    queries : list of Query
+        What runs.
+    closing : str
+        When executors close old copies, see `Driver`.
+    plan : str
+        Moves such as ``a.0.1: 0>2 @60`` (query, stage and partition: source > target @ bytes), ``|`` between steps.
+    **changes : float
+        Limits of the link other than the usual ones.
+    """
+    world, moves = World(Driver(queries, "012", closing), limits(**changes)), []
+    for step, texts in enumerate(plan.split("|")):
+        for text in texts.split(","):
+            query, stage, partition, source, target, *size = re.findall(r"\w+", text)
+            unit = query, int(stage), int(partition)
+            moves.append(a_move(unit, source, target, step, size=float(size[0]) if size else 0.0))
+    order(world, *moves)
+    return world
 
 
 def several_steps() -> World:
     """Two queries; two stages, one with two stores; jobs without state; old copies closed early."""
     a = Query("a", [[0, 1]], {0: ["0", "0", "1"], 1: ["0", "1"]}, stores={1: 2})
     b = Query("b", [[], [0]], {0: ["0", "0", "2"]})
-    world = World(Driver([a, b], "012", "early"), limits(), Laws)
-    order(
-        world,
-        a_move(("a", 0, 0), "0", "1", 0),
-        a_move(("b", 0, 0), "0", "2", 0),
-        a_move(("a", 1, 0), "0", "2", 1),
-        a_move(("a", 0, 1), "0", "2", 1),
-        a_move(("b", 0, 1), "0", "1", 2),
-    )
-    return world
+    return ordered([a, b], "early", "a.0.0: 0>1, b.0.0: 0>2 | a.1.0: 0>2, a.0.1: 0>2 | b.0.1: 0>1")
 
 
 def bounded_rate() -> World:
     """More partitions and bytes in one step than one batch may take over; old copies closed at the maintenance."""
     a = Query("a", [[0, 1]], {0: ["0", "0", "0"], 1: ["0"]}, stores={0: 2})
     b = Query("b", [[0]], {0: ["1", "1"]})
-    world = World(Driver([a, b], "012", "late"), limits(moves_per_batch=2, bytes_per_batch=100.0, max_replay=2), Laws)
-    units = [("a", 0, 0), ("a", 0, 1), ("a", 0, 2)]
-    heavy = [a_move(unit, "0", "12"[unit[2] % 2], 0, size=60.0) for unit in units]
-    order(world, *heavy, a_move(("a", 1, 0), "0", "2", 1), a_move(("b", 0, 1), "1", "0", 1, size=500.0))
-    return world
+    plan = "a.0.0: 0>1 @60, a.0.1: 0>2 @60, a.0.2: 0>1 @60 | a.1.0: 0>2, b.0.1: 1>0 @500"
+    return ordered([a, b], "late", plan, moves_per_batch=2, bytes_per_batch=100.0, max_replay=2)
 
 
 def idle_query() -> World:
     """One of the queries gets no input; nobody hears of what is closed; no step overlaps the one before it."""
     a = Query("a", [[0]], {0: ["0", "0", "1"]})
     b = Query("b", [[0]], {0: ["0", "1"]}, idle=True)
-    world = World(Driver([a, b], "012", "unseen"), limits(overlap=False, presume=3.0), Laws)
-    order(
-        world,
-        a_move(("b", 0, 0), "0", "1", 0),
-        a_move(("a", 0, 0), "0", "1", 0),
-        a_move(("a", 0, 1), "0", "2", 1),
-        a_move(("b", 0, 1), "1", "2", 1),
-    )
-    return world
+    plan = "b.0.0: 0>1, a.0.0: 0>1 | a.0.1: 0>2, b.0.1: 1>2"
+    return ordered([a, b], "unseen", plan, overlap=False, presume=3.0)
 
 
 def exchange() -> World:
     """Executors exchange partitions, twice the same partition's neighbor; a short deadline."""
     a = Query("a", [[0, 1]], {0: ["0", "1"], 1: ["0", "1"]})
     b = Query("b", [[0]], {0: ["0", "1"]})
-    world = World(Driver([a, b], "012", "late"), limits(deadline_batches=2, max_replay=0, deadline_seconds=40), Laws)
-    order(
-        world,
-        a_move(("a", 0, 0), "0", "1", 0),
-        a_move(("a", 0, 1), "1", "0", 0),
-        a_move(("b", 0, 0), "0", "1", 1),
-        a_move(("b", 0, 1), "1", "0", 1),
-        a_move(("a", 1, 0), "0", "1", 2),
-        a_move(("a", 1, 1), "1", "0", 2),
-    )
-    return world
-
-
-def order(world: World, *moves: DesiredMove, name: str = "d1") -> None:
-    assert world.controller is not None
-    world.controller.order(desired(world, name, *moves))
+    plan = "a.0.0: 0>1, a.0.1: 1>0 | b.0.0: 0>1, b.0.1: 1>0 | a.1.0: 0>1, a.1.1: 1>0"
+    return ordered([a, b], "late", plan, deadline_batches=2, max_replay=0, deadline_seconds=40)
 
 
 PLANS = [several_steps, bounded_rate, idle_query, exchange]
@@ -109,12 +103,12 @@ def run(world: World, cut: int, interruption: Interruption) -> bool:
     """Run a plan to its end, interrupted after so many events; False where it has ended before."""
     later: dict[int, Event] = {}
     count = 0
-    while world.link.reconciler.busy or count < 3 or (count > cut and later):
+    while world.link.busy or count < 3 or (count > cut and later):
         for event in one_round(world):
             event()
-            laws(world).check(world.link)
+            world.link.laws.check(world.link)
             if count == cut:
-                later = {count + after: follow for after, follow in interruption(world).items()}
+                later = {count + after: follow for after, follow in (interruption(world) or {}).items()}
             elif count in later:
                 later.pop(count)()
             count += 1
@@ -134,28 +128,38 @@ def let_it_end(world: World, *, renewed: bool = True) -> None:
         for _ in range(60):
             for event in one_round(world):
                 event()
-            laws(world).check(world.link)
-            if not (world.link.reconciler.moving if final else world.link.reconciler.busy):
+            world.link.laws.check(world.link)
+            if not (world.link.reconciler.moving if final else world.link.busy):
                 break
             world.tick(3.0)
         world.tick(1.0)
     world.run_once()
     world.tick(world.limits.presume)
-    laws(world).check(world.link)
-    laws(world).check_end(world)
+    world.link.laws.check(world.link)
+    world.link.laws.check_end(world)
 
 
 # -- interruptions --
 
 
-def nothing(world: World) -> dict[int, Event]:
-    return {}
+def setting(**changes: object) -> Interruption:
+    """Return an interruption that sets attributes of the world."""
+    return lambda world: vars(world).update(changes)
+
+
+def while_a_batch_strays(interruption: Interruption) -> Interruption:
+    """Return an interruption in whose batch everything runs where it ran last."""
+
+    def interrupt(world: World) -> dict[int, Event] | None:
+        stray_back(world)
+        return interruption(world)
+
+    return interrupt
 
 
 def new_leader(world: World) -> dict[int, Event]:
     """The controller dies, another one takes over; the old one's last message comes late."""
-    old = world.controller
-    world.controller = None
+    old, world.controller = world.controller, None
 
     def late() -> None:
         if old is not None and old.migration is not None:
@@ -164,17 +168,10 @@ def new_leader(world: World) -> dict[int, Event]:
     return {7: world.succeed, 9: late}
 
 
-def emptied(world: World) -> dict[int, Event]:
-    """Redis is emptied: the message is lost, if it was not read yet."""
-    world.slot = None
-    return {}
-
-
-def doubled(world: World) -> dict[int, Event]:
+def doubled(world: World) -> None:
     if world.slot is not None:
         world.link.accept(world.slot)
         world.link.accept(world.slot)
-    return {}
 
 
 def reordered(world: World) -> dict[int, Event]:
@@ -188,30 +185,18 @@ def reordered(world: World) -> dict[int, Event]:
     return {5: world.succeed, 10: again}
 
 
-def silence(world: World) -> dict[int, Event]:
-    world.controller = None
-    return {}
-
-
-def asleep(world: World) -> dict[int, Event]:
+def asleep(world: World) -> None:
     """The driver's machine sleeps, or is cut off, until what was wanted has expired; then comes an old message."""
     world.now += 40.0
     for envelope in world.history:
         world.link.accept(envelope)
-    world.link.boundary(world.driver.queries["a"])
-    world.link.boundary(world.driver.queries["b"])
-    return {}
+    for query in world.driver.queries.values():
+        world.link.boundary(query)
 
 
-def stopped(world: World) -> dict[int, Event]:
+def stopped(world: World) -> None:
     if world.controller is not None:
         world.controller.stop()
-    return {}
-
-
-def stopped_while_a_batch_strays(world: World) -> dict[int, Event]:
-    stray_back(world)
-    return stopped(world)
 
 
 def stopped_by_the_next_leader(world: World) -> dict[int, Event]:
@@ -225,26 +210,17 @@ def stopped_by_the_next_leader(world: World) -> dict[int, Event]:
 
 def held(world: World) -> dict[int, Event]:
     world.paused = True
-
-    def release() -> None:
-        world.paused = False
-
-    return {30: release}
+    return {30: partial(setattr, world, "paused", False)}
 
 
 def held_while_a_batch_strays(world: World) -> dict[int, Event]:
     stray_back(world)
-    return {1: lambda: held(world) and None, 31: lambda: setattr(world, "paused", False)}
+    return {1: partial(setattr, world, "paused", True), 31: partial(setattr, world, "paused", False)}
 
 
 def driver_dies(world: World) -> dict[int, Event]:
     world.driver_dies()
-
-    def again() -> None:
-        if world.history:
-            world.link.accept(world.history[-1])
-
-    return {4: again}
+    return {4: lambda: world.history and world.link.accept(world.history[-1])}
 
 
 def lose(executor: str) -> Interruption:
@@ -265,19 +241,11 @@ def leaves(executor: str) -> Interruption:
     return leaving
 
 
-def leaves_while_a_batch_strays(world: World) -> dict[int, Event]:
-    stray_back(world)
-    world.leaving.add("1")
-    return {}
-
-
-def failing_steers(world: World) -> dict[int, Event]:
-    """Steers fail."""
+def failing_steers(world: World) -> None:
     world.link.failing_steers = 3
-    return {}
 
 
-def superseded(world: World) -> dict[int, Event]:
+def superseded(world: World) -> None:
     """Another decision, which wants some of the partitions elsewhere."""
     moves = []
     for query in world.driver.queries.values():
@@ -287,7 +255,6 @@ def superseded(world: World) -> dict[int, Event]:
             moves.append(a_move(unit, where, target, unit[2] % 2, name=f"d2.{unit}"))
     if world.controller is not None:
         order(world, *moves, name="d2")
-    return {}
 
 
 def superseded_and_brought_back(world: World) -> dict[int, Event]:
@@ -303,23 +270,19 @@ def superseded_and_brought_back(world: World) -> dict[int, Event]:
 
 
 def restart(name: str) -> Interruption:
-    def restarted(world: World) -> dict[int, Event]:
-        world.restart(world.driver.queries[name])
-        return {}
-
-    return restarted
+    return lambda world: world.restart(world.driver.queries[name])
 
 
-def stray_back(world: World) -> dict[int, Event]:
-    """The next batch runs everything where it ran last."""
-    world.driver.strays = {unit: "back" for query in world.driver.queries.values() for unit in query.units}
-    return {}
+def stray(where: str) -> Interruption:
+    """Return the interruption that the next batch runs everything where it ran last ("back"), or elsewhere ("away")."""
+
+    def interrupt(world: World) -> None:
+        world.driver.strays = {unit: where for query in world.driver.queries.values() for unit in query.units}
+
+    return interrupt
 
 
-def stray_away(world: World) -> dict[int, Event]:
-    """The next batch runs everything on a third executor."""
-    world.driver.strays = {unit: "away" for query in world.driver.queries.values() for unit in query.units}
-    return {}
+stray_back = stray("back")
 
 
 def stray_ever(world: World) -> dict[int, Event]:
@@ -333,10 +296,9 @@ def stray_ever(world: World) -> dict[int, Event]:
     return dict.fromkeys(range(3, 60, 3), again)
 
 
-def failed_task(world: World) -> dict[int, Event]:
+def failed_task(world: World) -> None:
     """One task fails and is run again elsewhere."""
     world.driver.strays = {("a", 0, 0): "away", ("b", 0, 0): "away"}
-    return {}
 
 
 def overwritten(world: World) -> dict[int, Event]:
@@ -351,29 +313,16 @@ def overwritten(world: World) -> dict[int, Event]:
     return dict.fromkeys(range(1, 10), again)
 
 
-def races(after: int) -> Interruption:
-    def race(world: World) -> dict[int, Event]:
-        world.racing = after
-        return {}
-
-    return race
-
-
-def slow(world: World) -> dict[int, Event]:
-    world.slow = True
-    return {}
-
-
 INTERRUPTIONS: dict[str, Interruption] = {
-    "nothing": nothing,
+    "nothing": setting(),
     "a new leader": new_leader,
-    "an emptied Redis": emptied,
+    "an emptied Redis": setting(slot=None),  # the message is lost, if it was not read yet
     "doubled messages": doubled,
     "reordered messages": reordered,
-    "no leader any more": silence,
+    "no leader any more": setting(controller=None),
     "the driver sleeps": asleep,
     "stop": stopped,
-    "stop while a batch strays": stopped_while_a_batch_strays,
+    "stop while a batch strays": while_a_batch_strays(stopped),
     "stop by the next leader": stopped_by_the_next_leader,
     "hold and release": held,
     "hold while a batch strays": held_while_a_batch_strays,
@@ -382,18 +331,18 @@ INTERRUPTIONS: dict[str, Interruption] = {
     "executor 1 is lost": lose("1"),
     "executor 2 is lost": lose("2"),
     "executor 1 leaves": leaves("1"),
-    "executor 1 leaves while a batch strays": leaves_while_a_batch_strays,
+    "executor 1 leaves while a batch strays": while_a_batch_strays(lambda world: world.leaving.add("1")),
     "steers fail": failing_steers,
     "another decision": superseded,
     "another decision, and back": superseded_and_brought_back,
     "query a restarts": restart("a"),
     "query b restarts": restart("b"),
     "a batch runs where it ran": stray_back,
-    "a batch runs elsewhere": stray_away,
+    "a batch runs elsewhere": stray("away"),
     "no batch obeys": stray_ever,
     "a task fails": failed_task,
     "steers are overwritten": overwritten,
-    "a batch begins before a steer": races(0),
-    "a batch begins between two steers": races(1),
-    "a slow batch": slow,
+    "a batch begins before a steer": setting(racing=0),
+    "a batch begins between two steers": setting(racing=1),
+    "a slow batch": setting(slow=True),
 }

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 from rechannel.migration.moves import TRANSITIONS, Move
 from rechannel.wire.codes import MoveReason, MoveState
 from rechannel.wire.envelope import Envelope
 from rechannel.wire.messages import DesiredPlacement, MoveTransition
-from unit.migration.driver_model import Link, Query, Unit, World
+from unit.migration.samples import Unit
+
+if TYPE_CHECKING:
+    from unit.migration.driver_model import Link, Query, World
 
 
 class Laws:
@@ -26,16 +31,13 @@ class Laws:
         self.order = (0, 0)  # epoch and sequence of the last message obeyed
         self._checked = (0, 0)
 
-    def law(self, name: str, holds: bool, breach: str) -> None:
-        assert holds, f"{name}: {breach}"
-
     def journaled(self, link: Link, line: MoveTransition) -> None:
         before, after = line.before, MoveState(line.after)
         assert before == self.last.get(line.move, ""), f"{line.move}: {before} -> {after} does not follow"
         assert after in TRANSITIONS[MoveState(before)] if before else after is MoveState.PLANNED
         self.last[line.move] = after
         self.after[after] += 1
-        query, unit = link.world.driver.queries[line.query], (line.query, line.stage, line.partition)
+        query, unit = link.world.driver.queries[line.query], line.unit
         if after is MoveState.STEERED:
             assert line.target in link.world.driver.executors, f"{line.move}: steered to an executor that is gone"
         if after is MoveState.DRAINED:
@@ -48,11 +50,11 @@ class Laws:
             home = query.placement[line.stage][line.partition], query.preferred[line.stage][line.partition]
             copies = 0 if holder in home else link.world.driver.copies[unit].get(holder, 0)
             again = link.world.driver.opened.get((unit, holder), 0) > self.turn[line.move]
-            self.law("old evidence" if again else "evidence", not copies, f"{line.move}: executor {holder} has it open")
+            assert not copies, f"{'old ' if again else ''}evidence: {line.move}: executor {holder} has it open"
         if after is MoveState.RELEASED_IDLE:
             still = link.world.now - query.active_at
             late = link.world.now - self.steer_time[line.move] >= link.reconciler.limits.deadline_seconds
-            self.law("idle", still >= 9.9 or late, f"{line.move}: counts as idle {still:.1f} s after a batch")
+            assert still >= 9.9 or late, f"{line.move}: counts as idle {still:.1f} s after a batch"
 
     def accepted(self, link: Link, envelope: Envelope) -> None:
         assert envelope.expires > link.world.now, "an expired message is obeyed"
@@ -63,13 +65,10 @@ class Laws:
     def boundary(self, link: Link, query: Query) -> None:
         for move in link.reconciler.moves:
             name, stage, partition = move.unit
-            if move.state not in (MoveState.STEERED, MoveState.RELEASED_IDLE) or (name, move.run) != (
-                query.name,
-                query.run,
-            ):
+            if not move.awaits_landing or (name, move.run) != (query.name, query.run):
                 continue
             ran = query.last_ran[stage][partition]
-            missed = ran > self.steer_batch[move.name] and query.placement[stage][partition] != move.desired.target
+            missed = ran > self.steer_batch[move.name] and query.placement[stage][partition] != move.target
             if missed and not _is_held(link, move) and not _is_expired(link, move):
                 self.misses.add((move.name, ran))
 
@@ -81,34 +80,28 @@ class Laws:
         assert query.run == move.run, f"{name}: steered in another run"
         assert desired.target in world.driver.executors, f"{name}: steered to an executor that is gone"
         written = [line.after for line in link.sent if line.move == name]
-        assert written, f"{name}: steered before anything was journaled"
-        assert written[-1] == MoveState.STEERED, f"{name}: steered before it was journaled"
+        assert written[-1:] == [MoveState.STEERED], f"{name}: steered before it was journaled"
         if again:
-            self.law("read back", ran <= self.steer_batch[name], f"{name}: told again after a batch, off the journal")
-            if ran <= self.steer_batch[name]:
-                self.law("read back while held", not _is_held(link, move) and not _is_expired(link, move), name)
+            assert ran <= self.steer_batch[name], f"{name}: told again after a batch, off the journal"
+            assert not _is_held(link, move) and not _is_expired(link, move), f"{name}: told again while held"
             return
         assert not _is_held(link, move), f"{name}: steered while held"
         assert not _is_expired(link, move), f"{name}: steered though expired"
-        self.law("leaving", desired.target not in world.leaving, f"{name}: steered to an executor that is to leave")
+        assert desired.target not in world.leaving, f"{name}: steered to an executor that is to leave"
         assert where != desired.target
         self.landed_on.pop(move.unit, None)
         self.steers[name] += 1
-        assert self.steers[name] == self.after_of(link, name), f"{name}: told without its line"
+        assert self.steers[name] == written.count(MoveState.STEERED), f"{name}: told without its line"
         if name in self.steer_batch:
             assert ran > self.steer_batch[name], f"{name}: steered twice for one batch"
             accepted = link.accepted.body if link.accepted is not None else None
             over = isinstance(accepted, DesiredPlacement) and accepted.decision == f"{move.decision}-stop"
-            self.law("stop", not over, f"{name}: steered again after the stop")
+            assert not over, f"{name}: steered again after the stop"
         else:
             self._check_order(link, move)
         self.turn.setdefault(name, world.driver.turns)
         self.steer_batch[name], self.steer_time[name] = query.batch, world.now
         self._check_throttle(link, query)
-
-    @staticmethod
-    def after_of(link: Link, name: str) -> int:
-        return sum(line.move == name and line.after == MoveState.STEERED for line in link.sent)
 
     @staticmethod
     def _check_order(link: Link, move: Move) -> None:
@@ -118,27 +111,28 @@ class Laws:
             assert move.decision == link.accepted.body.decision, f"{move.name}: its decision is over"
         for other in link.reconciler.moves:
             if other.decision == move.decision and other.desired.step < move.desired.step:
-                assert not other.unsettled, f"{move.name} overtook {other.desired.move}"
+                assert not other.unsettled, f"{move.name} overtook {other.name}"
                 closing = other.state is MoveState.DRAINED and not link.reconciler.limits.overlap
-                assert not closing, f"{move.name} overlaps {other.desired.move}"
+                assert not closing, f"{move.name} overlaps {other.name}"
 
     def _check_throttle(self, link: Link, query: Query) -> None:
         most = link.reconciler.limits
         pending = [
             move.desired
             for move in link.reconciler.moves
-            if move.state == "steered"
-            and move.desired.query == query.name
+            if move.state is MoveState.STEERED
+            and move.query == query.name
             and query.last_ran[move.desired.stage][move.desired.partition] <= self.steer_batch.get(move.name, -1)
-            and query.placement[move.desired.stage][move.desired.partition] != move.desired.target
+            and query.placement[move.desired.stage][move.desired.partition] != move.target
         ]
         assert len(pending) <= most.moves_per_batch, "one batch takes over more partitions than it may"
         size = sum(desired.bytes for desired in pending)
-        few = len(pending) == 1 or size <= most.bytes_per_batch
-        self.law("bytes", few, f"one batch takes over {size:g} bytes")
+        assert len(pending) == 1 or size <= most.bytes_per_batch, f"one batch takes over {size:g} bytes"
 
-    def unsettled(self, unit: Unit) -> None:
-        self.landed_on.pop(unit, None)
+    def release(self, units: Iterable[Unit]) -> None:
+        """Take in that chance moved partitions: their last landing says nothing any more."""
+        for unit in units:
+            self.landed_on.pop(unit, None)
 
     def check(self, link: Link) -> None:
         moves, checked = link.reconciler.moves, (len(link.sent), link.reconciler.missed)
@@ -169,8 +163,3 @@ def _is_held(link: Link, move: Move) -> bool:
 
 def _is_expired(link: Link, move: Move) -> bool:
     return link.world.now >= (move.expires_at or (link.accepted.expires if link.accepted is not None else 0.0))
-
-
-def laws(world: World) -> Laws:
-    assert isinstance(world.link.watch, Laws)
-    return world.link.watch

@@ -5,50 +5,30 @@ from __future__ import annotations
 import fcntl
 import os
 import shutil
+from unittest.mock import create_autospec
 
 import pytest
 
 from rechannel.migration.link.event_feed import EventFeed, remove_leftovers
+from rechannel.migration.spark.adapter import SparkAdapter
 from rechannel.migration.spark.gateway import SparkCallError
 
 
-class FakeAdapter:
-    """Writes what Spark would write."""
-
-    def __init__(self) -> None:
-        self.directories = []
-        self.alive = True
-        self.stopped = 0
-        self.drops = 0
-        self.fails = False
-
-    def start_event_stream(self, directory, part_bytes):
-        self.directories.append(directory)
-        (directory / "eventlog_v2_rechannel").mkdir()
-        self.write(b"one\n")
-
-    def write(self, text: bytes) -> None:
-        with (self.directories[-1] / "eventlog_v2_rechannel" / "events_1_rechannel").open("ab") as file:
-            file.write(text)
-
-    def stop_event_stream(self):
-        self.stopped += 1
-        if self.fails:
-            raise SparkCallError("java.io.FileNotFoundException")
-
-    def stop_watchdog(self):
-        self.stopped += 1
-
-    def send_heartbeat(self):
-        return self.alive
-
-    def dropped_events(self):
-        return self.drops
+def write(parent, text: bytes) -> None:
+    """Write what Spark would write into the only directory."""
+    (directory,) = parent.glob("rechannel-*")
+    path = directory / "eventlog_v2_rechannel" / "events_1_rechannel"
+    path.parent.mkdir(exist_ok=True)
+    with path.open("ab") as file:
+        file.write(text)
 
 
 @pytest.fixture
 def adapter():
-    return FakeAdapter()
+    adapter = create_autospec(SparkAdapter, instance=True)
+    adapter.start_event_stream.side_effect = lambda directory, _: write(directory.parent, b"one\n")
+    adapter.send_heartbeat.return_value, adapter.dropped_events.return_value = True, 0
+    return adapter
 
 
 @pytest.fixture
@@ -61,7 +41,7 @@ def feed(adapter, tmp_path):
 
 def test_it_reads_what_spark_writes_and_leaves_nothing(feed, adapter, tmp_path):
     assert feed.read(0.0) == [b"one"]
-    adapter.write(b"two\n")
+    write(tmp_path, b"two\n")
     assert feed.read(1.0) == [b"two"]
     assert not feed.pop_incomplete()
     feed.close()
@@ -69,9 +49,9 @@ def test_it_reads_what_spark_writes_and_leaves_nothing(feed, adapter, tmp_path):
 
 
 def test_files_are_removed_though_spark_fails(feed, adapter, tmp_path):
-    adapter.fails = True
+    adapter.stop_event_stream.side_effect = SparkCallError("java.io.FileNotFoundException")
     feed.close()
-    assert adapter.stopped == 2, "each step, whatever became of the one before"
+    adapter.stop_watchdog.assert_called_once_with()
     assert list(tmp_path.iterdir()) == []
 
 
@@ -86,14 +66,14 @@ def test_a_directory_that_somebody_removed_is_made_anew(feed, adapter, tmp_path)
 
 
 def test_a_stream_that_the_watchdog_ended_is_opened_anew(feed, adapter):
-    adapter.alive = False
+    adapter.send_heartbeat.return_value = False
     feed.read(10.0)
     assert feed.openings == 2
     assert feed.pop_incomplete()
 
 
-def test_events_that_spark_dropped_are_told_once(feed, adapter):
-    adapter.drops = 3
+def test_events_that_spark_dropped_are_reported_once(feed, adapter):
+    adapter.dropped_events.return_value = 3
     feed.read(10.0)
     assert feed.dropped == 3
     assert feed.pop_incomplete()
@@ -101,12 +81,10 @@ def test_events_that_spark_dropped_are_told_once(feed, adapter):
     assert not feed.pop_incomplete()
 
 
-def test_what_killed_drivers_left_is_removed_and_nothing_else(tmp_path):
-    living = tmp_path / "rechannel-living"
-    killed = tmp_path / "rechannel-killed"
-    newborn = tmp_path / "rechannel-newborn"
-    foreign = tmp_path / "rechannel-of-somebody"
-    for directory in (living, killed, newborn, foreign):
+def test_directories_of_killed_drivers_are_removed_and_no_others(tmp_path):
+    names = ("living", "killed", "newborn", "of-somebody")
+    living, killed, _, foreign = directories = [tmp_path / f"rechannel-{name}" for name in names]
+    for directory in directories:
         directory.mkdir()
     for directory in (living, killed):
         (directory / "lock").touch()
@@ -115,10 +93,6 @@ def test_what_killed_drivers_left_is_removed_and_nothing_else(tmp_path):
     (tmp_path / "rechannel-link").symlink_to(foreign)
     with (living / "lock").open() as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        assert remove_leftovers(tmp_path) == 1
-    assert sorted(path.name for path in tmp_path.iterdir()) == [
-        "rechannel-link",
-        "rechannel-living",
-        "rechannel-newborn",
-        "rechannel-of-somebody",
-    ]
+        remove_leftovers(tmp_path)
+    left = sorted(path.name.removeprefix("rechannel-") for path in tmp_path.iterdir())
+    assert left == ["link", "living", "newborn", "of-somebody"]

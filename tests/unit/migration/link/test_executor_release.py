@@ -11,17 +11,17 @@ from rechannel.migration.link.executor_release import (
     collect_inputs,
     executor_target,
 )
-from rechannel.migration.moves import Move
 from rechannel.migration.spark.gateway import SparkCallError
 from rechannel.monitors.spark.task_table import TaskTable
 from rechannel.wire.codes import MoveState
-from rechannel.wire.messages import DesiredMove, DrainedNode, ExecutorInfo
+from rechannel.wire.messages import DrainedNode, ExecutorInfo
+from unit.migration.samples import accepted_move
 
 
 class FakeCluster:
     """An adapter and its standalone master: one executor for each worker, up to the limit.
 
-    ``reported`` is False while Spark has not reported yet that a released executor is executor_info.
+    ``reported`` is False while Spark has not reported yet that a released executor is gone.
     """
 
     standalone = True
@@ -83,9 +83,9 @@ class FakeCluster:
         return sorted(item.host for item in self.executors.values())
 
 
-def releasing(*hosts: str, cordon_ends_executor: bool = False) -> tuple[FakeCluster, ExecutorReleaser]:
+def releasing(*hosts: str, dynamic: bool = False, **options: bool) -> tuple[FakeCluster, ExecutorReleaser]:
     cluster = FakeCluster(*hosts)
-    return cluster, ExecutorReleaser(cluster, dynamic=False, cordon_ends_executor=cordon_ends_executor)
+    return cluster, ExecutorReleaser(cluster, dynamic=dynamic, **options)
 
 
 def info(name: str, host: str, added: float = 0.0) -> ExecutorInfo:
@@ -98,6 +98,13 @@ def drained(node: str, *, remove: bool = True, deadline: float = 0.0) -> dict[st
 
 def inputs(cluster: FakeCluster, drains, holders=(), batches=None, quiet=()) -> ReleaseInputs:
     return ReleaseInputs(cluster.executors | cluster.unseen, drains, set(holders), batches or {}, set(quiet))
+
+
+def steps(cluster: FakeCluster, releaser: ExecutorReleaser, drains, times, order=None, holders=()) -> None:
+    """Let the link take a step at each of these times, and then the master."""
+    for now in times:
+        releaser.step(inputs(cluster, drains, holders=holders), now)
+        cluster.schedule(now, order)
 
 
 def test_an_executor_is_cordoned_when_empty_and_released_at_a_boundary():
@@ -125,10 +132,22 @@ def test_where_a_cordoned_executor_would_end_by_itself_it_goes_between_two_batch
     assert (cluster.hosts(), cluster.cordoned, releaser.problem) == (["a"], [], "")
 
 
-def test_without_remove_executors_stay():
-    cluster, releaser = releasing("a", "b")
-    releaser.step(inputs(cluster, drained("b", remove=False)), 20.0)
-    assert (cluster.cordoned, cluster.limit) == ([], UNLIMITED)
+@pytest.mark.parametrize(
+    ("hosts", "drains", "busy", "options", "cordoned", "stay"),
+    [
+        ("ab", drained("b", remove=False), "", {}, [], "ab"),
+        ("a", drained("a"), "", {}, [], "a"),
+        ("ab", drained("a") | drained("b"), "", {}, [], "ab"),
+        ("ab", drained("b"), "1", {}, ["1"], "ab"),
+        ("ab", drained("b"), "", {"dynamic": True}, ["1"], "ab"),
+    ],
+    ids=["without remove", "the last executor", "all executors", "a busy one", "dynamic allocation removes it"],
+)
+def test_executors_that_stay(hosts, drains, busy, options, cordoned, stay):
+    cluster, releaser = releasing(*hosts, **options)
+    cluster.busy = set(busy)
+    releaser.step(inputs(cluster, drains), 20.0)
+    assert (cluster.cordoned, cluster.hosts(), cluster.limit == UNLIMITED) == (cordoned, [*stay], True)
 
 
 def test_a_deadline_that_has_passed_does_not_wait_for_state():
@@ -139,66 +158,37 @@ def test_a_deadline_that_has_passed_does_not_wait_for_state():
     assert cluster.hosts() == ["a"]
 
 
-def test_the_last_executor_and_a_busy_one_stay():
-    cluster, releaser = releasing("a")
-    releaser.step(inputs(cluster, drained("a")), 20.0)
-    assert cluster.hosts() == ["a"]
-    cluster, releaser = releasing("a", "b")
-    cluster.busy = {"1"}
-    releaser.step(inputs(cluster, drained("b")), 20.0)
-    assert cluster.hosts() == ["a", "b"]
-
-
 @pytest.mark.parametrize("order", [["a", "b", "c", "d"], ["c", "d", "b", "a"]])
-def test_an_added_node_is_used_and_a_lost_executor_replaced_whatever_the_master_prefers(order):
+def test_an_added_node_is_used_and_a_lost_executor_replaced_in_any_order_of_the_master(order):
     cluster, releaser = releasing("a", "b", "c")
-
-    def turns(start: float, count: int) -> float:
-        for step in range(count):
-            releaser.step(inputs(cluster, drained("c")), start + 6.0 * step)
-            cluster.schedule(start + 6.0 * step + 1.0, order)
-        return start + 6.0 * count
-
-    now = turns(20.0, 3)
+    steps(cluster, releaser, drained("c"), range(20, 38, 6), order)
     assert cluster.hosts() == ["a", "b"]
     cluster.workers.append("d")
-    now = turns(now, 6)
+    steps(cluster, releaser, drained("c"), range(38, 74, 6), order)
     assert cluster.hosts() == ["a", "b", "d"]
     del cluster.executors[next(name for name, item in cluster.executors.items() if item.host == "b")]
-    turns(now, 6)
+    steps(cluster, releaser, drained("c"), range(74, 110, 6), order)
     assert cluster.hosts() == ["a", "b", "d"]
 
 
-def test_where_cores_max_binds_and_the_master_prefers_the_drained_node_it_is_said_and_seldom_tried():
+def test_where_cores_max_binds_and_the_master_prefers_the_drained_node_releases_are_rare_and_reported():
     cluster, releaser = releasing("a", "b")
     cluster.most = 2
-    released = []
-    for step in range(200):
-        now = 20.0 + 5.0 * step
-        if step == 2:
-            cluster.workers.append("d")
-        before = releaser.released
-        releaser.step(inputs(cluster, drained("b")), now)
-        if releaser.released > before:
-            released.append(now)
-        cluster.schedule(now + 1.0, ["b", "d"])
-    assert len(released) < 8
+    steps(cluster, releaser, drained("b"), range(20, 30, 5), ["b", "d"])
+    cluster.workers.append("d")
+    steps(cluster, releaser, drained("b"), range(30, 1020, 5), ["b", "d"])
+    assert 1 < cluster.kills < 8
     assert releaser.problem == "executors were started on drained b again: stop Spark's worker there"
     cluster.workers.remove("b")
     cluster.executors = {name: item for name, item in cluster.executors.items() if item.host != "b"}
-    for step in range(3):
-        releaser.step(inputs(cluster, drained("b")), 2000.0 + 6.0 * step)
-        cluster.schedule(2000.0 + 6.0 * step)
-    assert cluster.hosts() == ["a", "d"]
-    assert releaser.problem == ""
+    steps(cluster, releaser, drained("b"), range(2000, 2018, 6))
+    assert (cluster.hosts(), releaser.problem) == (["a", "d"], "")
 
 
-def test_an_executor_is_released_once_though_spark_tells_late_that_it_is_gone():
+def test_an_executor_is_released_once_though_spark_reports_late_that_it_is_gone():
     cluster, releaser = releasing("a", "b", "c")
     cluster.reported = False
-    for step in range(20):
-        releaser.step(inputs(cluster, drained("c")), 20.0 + 0.1 * step)
-        cluster.schedule(20.0 + 0.1 * step)
+    steps(cluster, releaser, drained("c"), [20.0 + 0.1 * step for step in range(20)])
     assert (cluster.kills, cluster.limit, cluster.hosts()) == (1, 2, ["a", "b"])
     assert releaser.cordoned == ["2"]
     cluster.unseen.clear()
@@ -208,64 +198,40 @@ def test_an_executor_is_released_once_though_spark_tells_late_that_it_is_gone():
 
 def test_nodes_drained_one_after_the_other_leave_the_rest_alone():
     cluster, releaser = releasing("a", "b", "c", "d")
-    both = drained("d")
-    for step in range(60):
-        if step == 5:
-            both = both | drained("c")
-        releaser.step(inputs(cluster, both), 20.0 + 5.0 * step)
-        cluster.schedule(20.0 + 5.0 * step, ["d", "c", "b", "a"])
+    order = ["d", "c", "b", "a"]
+    steps(cluster, releaser, drained("d"), range(20, 45, 5), order)
+    steps(cluster, releaser, drained("d") | drained("c"), range(45, 320, 5), order)
     assert (cluster.hosts(), cluster.kills, cluster.limit) == (["a", "b"], 2, 2)
 
 
 def test_two_executors_of_one_node_that_empty_at_different_moments():
     cluster, releaser = releasing("a", "b")
     cluster.executors["9"] = info("9", "b")
-    for step in range(30):
-        holders = ["9"] if step < 4 else []
-        releaser.step(inputs(cluster, drained("b"), holders=holders), 20.0 + 5.0 * step)
-        cluster.schedule(20.0 + 5.0 * step)
+    steps(cluster, releaser, drained("b"), range(20, 40, 5), holders=["9"])
+    steps(cluster, releaser, drained("b"), range(40, 170, 5))
     assert (cluster.hosts(), cluster.kills, cluster.limit) == (["a"], 2, 1)
 
 
-def test_where_all_executors_are_to_leave_none_is_cordoned():
+@pytest.mark.parametrize(("standalone", "limit"), [(True, UNLIMITED), (False, 2)])
+def test_undrained_the_target_is_the_one_of_before(standalone, limit):
     cluster, releaser = releasing("a", "b")
-    releaser.step(inputs(cluster, drained("a") | drained("b")), 20.0)
-    assert cluster.cordoned == []
-
-
-def test_elsewhere_than_on_standalone_the_target_of_before_comes_back():
-    cluster, releaser = releasing("a", "b", "c")
-    cluster.standalone = False
-    releaser.step(inputs(cluster, drained("c")), 20.0)
-    releaser.step(inputs(cluster, {}), 30.0)
-    assert cluster.limit == 3
-
-
-def test_whoever_goes_leaves_the_target_to_spark():
-    cluster, releaser = releasing("a", "b")
-    releaser.restore_target()
-    releaser.step(inputs(cluster, drained("b")), 20.0)
-    assert cluster.limit == 1
-    releaser.restore_target()
-    assert cluster.limit == UNLIMITED
-
-
-def test_undrained_the_target_is_sparks_own_again():
-    cluster, releaser = releasing("a", "b")
+    cluster.standalone = standalone
     releaser.step(inputs(cluster, drained("b")), 20.0)
     releaser.step(inputs(cluster, drained("b")), 26.0)
     assert cluster.limit == 1
     releaser.step(inputs(cluster, {}), 32.0)
-    assert cluster.limit == UNLIMITED
+    assert cluster.limit == limit
     cluster.schedule(33.0)
     assert cluster.hosts() == ["a", "b"]
 
 
-def test_with_dynamic_allocation_spark_removes_them():
-    cluster = FakeCluster("a", "b")
-    releaser = ExecutorReleaser(cluster, dynamic=True)
+def test_a_link_that_ends_leaves_the_target_to_spark():
+    cluster, releaser = releasing("a", "b")
+    releaser.restore_target()
     releaser.step(inputs(cluster, drained("b")), 20.0)
-    assert (cluster.cordoned, cluster.hosts(), cluster.limit) == (["1"], ["a", "b"], UNLIMITED)
+    assert cluster.limit == 1
+    releaser.restore_target()
+    assert cluster.limit == UNLIMITED
 
 
 def test_an_executor_is_kept_while_rdds_live_on_executors_alone_until_the_deadline():
@@ -275,13 +241,13 @@ def test_an_executor_is_kept_while_rdds_live_on_executors_alone_until_the_deadli
     for now in (10.0, 20.0, 99.0):
         releaser.step(inputs(cluster, drains), now)
         assert "localCheckpoint" in releaser.problem
-    assert releaser.released == 0
+    assert cluster.kills == 0
     releaser.step(inputs(cluster, drains), 101.0)
-    assert releaser.released == 1
+    assert cluster.kills == 1
     assert cluster.lifted_without_link > 0, "without the link, nobody would lift the limit"
 
 
-def test_an_error_of_sparks_is_said_and_tried_again():
+def test_an_error_of_spark_is_reported_and_the_call_repeated():
     cluster, releaser = releasing("a", "b")
     cluster.fails = True
     releaser.step(inputs(cluster, drained("b")), 20.0)
@@ -292,18 +258,20 @@ def test_an_error_of_sparks_is_said_and_tried_again():
     assert cluster.cordoned == ["1"]
 
 
-def test_how_many_executors_an_application_is_to_have():
-    assert executor_target(["a", "b"], 2, ["a", "b", "c"], ["c"]) == 2
-    assert executor_target(["a", "b"], 2, ["a", "b", "c", "d"], ["c"]) == 3
-    assert executor_target(["a"], 2, ["a", "b"], []) == 3, "one is missing, and one host is free"
-    assert executor_target(["a", "b"], 2, None, ["c"]) == 2
+@pytest.mark.parametrize(
+    ("hosts", "workers", "drained_hosts", "target"),
+    [("ab", "abc", "c", 2), ("ab", "abcd", "c", 3), ("ab", None, "c", 2), ("a", "ab", "", 3)],
+    ids=["none is free", "one host is free", "no standalone master", "one is missing, and one host is free"],
+)
+def test_target_of_an_application(hosts, workers, drained_hosts, target):
+    assert executor_target(hosts, 2, workers, drained_hosts) == target
 
 
 def test_state_that_was_steered_away_from_an_idle_query_no_longer_counts():
     table = TaskTable()
     table.executors = {"0": info("0", "a"), "1": info("1", "b")}
     table.placement = {("q", 0): ["0", "1"], ("other", 0): ["1"]}
-    desired = DesiredMove(move="m", query="q", stage=0, partition=1, source="1", target="0", step=0)
-    move = Move(desired, "d", "run", state=MoveState.RELEASED_IDLE)
+    move = accepted_move(1, "1", "0")
+    move.state = MoveState.RELEASED_IDLE
     assert collect_inputs(table, ["q"], {}, []).holders == {"0", "1"}
     assert collect_inputs(table, ["q"], {}, [move]).holders == {"0"}

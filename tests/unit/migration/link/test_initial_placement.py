@@ -48,7 +48,7 @@ def test_partitions_are_put_back_where_they_ran(remembered, now, expected):
     assert restore_placement(remembered, [OPERATOR], now) == {0: expected}
 
 
-def test_what_cannot_be_put_back_is_spread():
+def test_partitions_that_cannot_be_put_back_are_spread():
     placement = restore_placement(last(["0", "1", "9", "9"], e0="a", e1="b", e9="gone"), [OPERATOR], THREE)[0]
     assert placement[:2] == ["0", "1"]
     assert Counter(placement).most_common(1)[0][1] == 2
@@ -88,7 +88,7 @@ def test_a_query_that_ran_under_this_driver_needs_no_redis():
     assert starts.save_last_placement("q", "name", 4, {0: ["0", "1", "2", "0"]}, THREE) is None, (
         "unchanged is not said again"
     )
-    starts.forget_run("q", "run1")
+    starts.remove_run("q", "run1")
     starts.place_before_first_batch("q", "run2", "file:/c/state")
     assert [item[4] for item in starts._adapter.steered] == ["0", "1", "2", "0"]
 
@@ -104,12 +104,19 @@ def test_a_new_query_is_spread_after_its_first_batch():
     assert starts.request_moves("q", "run", {0: [0]}, placement, []) is None
 
 
+def test_partitions_that_move_already_are_left_out():
+    starts = InitialPlacement(FakeAdapter([]), lambda: THREE, set, lambda query: None)
+    starts.place_before_first_batch("q", "run", "file:/c/state")
+    moving = [("q", 0, partition) for partition in range(4)]
+    assert starts.request_moves("q", "run", {0: [0]}, {("q", 0): ["0"] * 4}, moving) is None
+
+
 def test_a_query_that_was_there_before_us_is_left_as_it_is():
     starts = InitialPlacement(FakeAdapter([]), lambda: THREE, set, lambda query: None)
     assert starts.request_moves("q", "run", {0: [0]}, {("q", 0): ["0"] * 4}, []) is None
 
 
-def test_what_a_lost_executor_held_is_spread_and_nothing_else():
+def test_partitions_of_a_lost_executor_are_spread_and_no_others():
     starts = InitialPlacement(FakeAdapter([]), lambda: executors(e0="a", e1="b"), set, lambda query: None)
     starts.record_lost_executor("2", {("q", 0): ["0", "0", "2", "2", "1", "2"]})
     # They fell on one executor in the batch that was running.
@@ -168,7 +175,7 @@ def test_a_start_that_takes_long_is_left_to_the_moves_after_the_first_batch():
     assert starts.is_pending("q", "run")
 
 
-def test_while_nothing_may_be_begun_nothing_is_made_up_for():
+def test_moves_that_may_not_be_begun_are_not_made_up_for():
     allowed = None
     adapter = FakeAdapter()
     starts = InitialPlacement(adapter, lambda: allowed, set, lambda query: None)

@@ -64,7 +64,7 @@ def test_what_spark_runs_elsewhere_counts_as_drifted(before, after, drifted):
     hosts = {"0": "a", "1": "b", "2": "c"}
     infos = {name: ExecutorInfo(executor=name, host=host, cores=1, added=1.0) for name, host in hosts.items()}
     link._table = SimpleNamespace(executors=infos)
-    link._reconciler = SimpleNamespace(was_steered_to=lambda _query, _stage, _partition, where: where == "2")
+    link._reconciler = SimpleNamespace(was_steered_to=lambda _unit, executor: executor == "2")
     link._releaser = SimpleNamespace(cordoned=set())
     link._check, link._drains, link._drifted = SimpleNamespace(retiring=set()), {"b"}, 0
     link._count_drift(PartitionMoved("q", 0, 3, before, after))
@@ -92,7 +92,7 @@ Remote.__module__ = "pyspark.sql.connect.session"
     [(Remote(), "Spark Connect"), (object(), "Spark Connect"), (Classic(), r"Spark 3\.2\.1 is too old")],
     ids=["Spark Connect", "no session", "an old Spark"],
 )
-def test_attaching_where_it_cannot_be_leaves_an_inactive_link_and_says_why(session, why):
+def test_attaching_to_an_unsupported_session_gives_an_inactive_link_with_a_problem(session, why):
     link = rechannel.attach(session, load(None, {}))
     assert not link.active
     with pytest.raises(UnsupportedSparkError, match=why):
@@ -125,5 +125,5 @@ def test_an_executors_host_is_read_with_and_without_its_port(text, host):
         ("ContinuousExecution", "ContinuousTrigger", False),
     ],
 )
-def test_a_query_without_batch_boundaries_is_left_alone_and_says_why(execution, trigger, movable):
+def test_a_query_without_batch_boundaries_is_not_moved(execution, trigger, movable):
     assert (trigger_problem(execution, trigger) == "") is movable

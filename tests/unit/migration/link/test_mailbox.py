@@ -17,12 +17,13 @@ from rechannel.daemon.model.snapshot import Snapshot, take_snapshot
 from rechannel.migration.link import mailbox
 from rechannel.migration.link.mailbox import Mailbox
 from rechannel.wire import keys
-from rechannel.wire.envelope import Envelope, EnvelopeFactory
+from rechannel.wire.envelope import EnvelopeFactory
 from rechannel.wire.measurements import AgentEvidence, BatchReport, ClosedStore, StageRun
-from rechannel.wire.messages import LastPlacement, MoveTransition
+from rechannel.wire.messages import LastPlacement
 from rechannel.wire.redis.errors import StoreTooLargeError, StoreUnavailableError
 from unit.daemon import fakes
 from unit.daemon.fakes import APP, NOW, QUERY, FakeClock, FakeStore, settings
+from unit.migration.samples import accepted_move, closed_store
 
 LINK = Path(mailbox.__file__).parent
 
@@ -35,7 +36,7 @@ def _as_in_a_driver() -> Iterator[None]:
     structlog.reset_defaults()
 
 
-def test_a_failed_round_is_told_without_the_values_of_variables(
+def test_a_failed_exchange_is_logged_without_values_of_variables(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     box = Mailbox(RedisSettings(), EnvelopeFactory("default", "link"), "app-1", None)
@@ -54,7 +55,7 @@ def test_a_failed_round_is_told_without_the_values_of_variables(
     assert "MARKEDpassword" not in output
 
 
-def test_nothing_in_a_driver_leaves_the_showing_of_exceptions_to_the_drivers_logging() -> None:
+def test_no_module_of_the_link_logs_exceptions_by_structlog() -> None:
     for module in LINK.glob("*.py"):
         text = module.read_text()
         assert "exc_info" not in text, module
@@ -93,15 +94,33 @@ def store() -> FakeStore:
 
 @pytest.fixture
 def link(store: FakeStore) -> Mailbox:
-    """A courier whose Redis is in memory; it carries when it is told to, by ``_exchange``."""
+    """A mailbox whose Redis is in memory, and which exchanges messages in ``_exchange`` alone."""
     box = Mailbox(RedisSettings(), EnvelopeFactory("default", "link", store.clock), APP, None, store.clock)
     box._store = store  # type: ignore[assignment]
     return box
 
 
+@pytest.fixture
+def collector(store: FakeStore) -> Collector:
+    return Collector(store, settings(batches=1), store.clock)  # type: ignore[arg-type]
+
+
+def gathered(collector: Collector) -> list[BatchReport]:
+    """Return the whole batches that a controller has by now."""
+    collector.refresh()
+    messages = collector.gather(APP)
+    return list(messages.batches) if messages is not None else []
+
+
+def post_evidence(store: FakeStore, node: str, *stores: ClosedStore) -> None:
+    envelopes = EnvelopeFactory("default", "agent", store.clock)
+    store.append(keys.EVIDENCE, node, envelopes.envelope(AgentEvidence(node=node, closed=list(stores)), ttl=60))
+
+
 @pytest.mark.parametrize(("partitions", "messages"), [(1, 1), (2000, 1), (2001, 2), (200_000, 100)])
-def test_a_batch_of_any_size_can_be_decided_on(store: FakeStore, link: Mailbox, partitions: int, messages: int) -> None:
-    config = settings(batches=1)
+def test_a_batch_of_any_size_can_be_decided_on(
+    store: FakeStore, link: Mailbox, collector: Collector, partitions: int, messages: int
+) -> None:
     where = [str(part % 4) for part in range(partitions)]
     sent = huge(partitions)
     link.post_report(fakes.report([fakes.query(where)]), ())
@@ -111,51 +130,39 @@ def test_a_batch_of_any_size_can_be_decided_on(store: FakeStore, link: Mailbox, 
     assert len(in_redis(store)) == messages
     assert max(map(len, in_redis(store))) < 2**20
     for executor in range(4):
-        window = store_window(store, executor)
-        store.append(keys.WINDOWS, window.body.node, window)
-    collector = Collector(store, config, store.clock)  # type: ignore[arg-type]
-    collector.refresh()
-    facts = collector.gather(APP)
-    assert facts is not None
-    assert facts.batches == (sent,)
-    snapshot = take_snapshot(facts, config, NOW)
+        window = fakes.window(executor)
+        envelope = EnvelopeFactory("default", "agent", store.clock).envelope(window, ttl=60)
+        store.append(keys.WINDOWS, window.node, envelope)
+    assert gathered(collector) == [sent]
+    snapshot = take_snapshot(collector.gather(APP), settings(batches=1), NOW)
     assert isinstance(snapshot, Snapshot), snapshot
     stage = snapshot.workload.stage(f"{QUERY}/0")
     assert stage.busy.shape == (partitions,) and (stage.busy > 0).all()
     assert snapshot.loads[f"{QUERY}/0"].min() > 0
 
 
-def store_window(store: FakeStore, executor: int) -> Envelope:
-    return EnvelopeFactory("default", "agent", store.clock).envelope(fakes.window(executor), ttl=60)
-
-
-def test_parts_that_are_missing_are_counted_and_no_part_is_taken_for_a_batch(store: FakeStore, link: Mailbox) -> None:
+def test_parts_that_are_missing_are_counted_and_no_part_is_taken_for_a_batch(
+    store: FakeStore, link: Mailbox, collector: Collector
+) -> None:
     link.post_report(fakes.report([fakes.query(["0"] * 5000)]), ())
-    collector = Collector(store, settings(), store.clock)  # type: ignore[arg-type]
     entries = store.streams[store.keys(keys.BATCHES, APP)]
-
-    def gathered() -> list[int]:
-        collector.refresh()
-        facts = collector.gather(APP)
-        return [] if facts is None else [batch.batch for batch in facts.batches]
-
     link.post_batch(huge(5000, 7), "run-1")
     link._exchange()
     missing = entries.pop(1)
-    assert gathered() == [] and collector.incomplete == 0, "it may still come"
+    assert gathered(collector) == [] and collector.incomplete == 0, "it may still come"
     link.post_batch(huge(5000, 8), "run-1")
     link._exchange()
-    assert gathered() == [8]
+    assert [batch.batch for batch in gathered(collector)] == [8]
     assert collector.incomplete == 1
     store.append_raw(keys.BATCHES, APP, missing[1])
     link.post_batch(huge(5000, 9), "run-1")
     link._exchange()
-    assert gathered() == [8, 9]
+    assert [batch.batch for batch in gathered(collector)] == [8, 9]
     assert collector.incomplete == 2
 
 
 def test_a_batch_whose_sending_broke_off_is_sent_again_and_counts_once(
-    store: FakeStore, link: Mailbox, monkeypatch: pytest.MonkeyPatch
+    store: FakeStore, link: Mailbox, collector: Collector, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     link.post_report(fakes.report([fakes.query(["0"] * 50_000)]), ())
     link._exchange()
@@ -175,38 +182,30 @@ def test_a_batch_whose_sending_broke_off_is_sent_again_and_counts_once(
     link._exchange()
     assert len(in_redis(store)) == 10 + 25
     assert max(len(arguments[2:]) for arguments in calls) == 10, "a few megabytes are made ready at once, not all"
-    collector = Collector(store, settings(), store.clock)  # type: ignore[arg-type]
-    collector.refresh()
-    facts = collector.gather(APP)
-    assert facts is not None and facts.batches == (sent,)
+    assert gathered(collector) == [sent]
     assert collector.incomplete == 0
 
 
 def test_batches_of_which_parts_are_missing_are_bounded_in_bytes(
-    store: FakeStore, monkeypatch: pytest.MonkeyPatch
+    store: FakeStore, collector: Collector, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(collect, "_PART_BYTES_KEPT", 1_000_000)
-    author = EnvelopeFactory("default", "link", store.clock)
+    envelopes = EnvelopeFactory("default", "link", store.clock)
     queries = [fakes.query(["0"] * 5000, f"q{number}") for number in range(10)]
-    report = author.envelope(fakes.report(queries), ttl=60, application=APP)
+    report = envelopes.envelope(fakes.report(queries), ttl=60, application=APP)
     store.put(keys.REPORT, APP, report)
     store.register_application(APP, NOW)
     for query in queries:
         part = msgspec.structs.replace(mailbox.parts_of(huge(5000))[0], query=query.query)
-        store.append(keys.BATCHES, APP, author.envelope(part, ttl=60, application=APP, run="run-1"))
-    collector = Collector(store, settings(), store.clock)  # type: ignore[arg-type]
-    collector.refresh()
-    collector.gather(APP)
+        store.append(keys.BATCHES, APP, envelopes.envelope(part, ttl=60, application=APP, run="run-1"))
+    gathered(collector)
     stored = [batch.size for state in collector._applications.values() for batch in state.partial.values()]
     assert 500_000 < sum(stored) <= 1_000_000
     assert collector.incomplete == 10 - len(stored)
 
 
-def test_redis_keeps_three_batches_of_each_query_and_no_more_than_it_may() -> None:
+def test_redis_keeps_three_batches_of_each_query_and_no_more_than_it_may(store: FakeStore, link: Mailbox) -> None:
     """Of 10,000 tasks a batch that is some ten megabytes; 512 entries were six hundred."""
-    store = FakeStore(FakeClock())
-    link = Mailbox(RedisSettings(), EnvelopeFactory("default", "link", store.clock), APP, None, store.clock)
-    link._store = store  # type: ignore[assignment]
     link.post_report(fakes.report([fakes.query(["0"] * 5000)]), ())
     batch = huge(5000)
     for number in range(60):
@@ -226,7 +225,7 @@ def test_nothing_that_waits_grows_while_redis_is_away(store: FakeStore, link: Ma
         query = f"query-{number}"
         link.post_batch(msgspec.structs.replace(rows, query=query, batch=number), "run-1")
         link.post_placement(LastPlacement(query=query, name="", batch=1, operators={0: ["0"]}, hosts={}))
-        link.post_journal([transition(number)] * 10)
+        link.post_journal([accepted_move(number).first_line(NOW)] * 10)
         link.post_report(fakes.report([fakes.query(["0"], query)]), {f"node-{number}"})
         store.clock.sleep(1.0)
     assert len(link._batches) <= 512 and sum(batch.tasks for _, batch in link._batches) <= 100_000
@@ -234,6 +233,19 @@ def test_nothing_that_waits_grows_while_redis_is_away(store: FakeStore, link: Ma
     assert len(link._journal) == 5000
     assert len(link._cursors) <= 301
     assert link.dropped == (3000 - 512) + (3000 - 1000) + (30_000 - 5000)
+
+
+def test_last_placements_of_running_queries_are_written_again(store: FakeStore, link: Mailbox) -> None:
+    link.post_report(fakes.report([fakes.query(["0"])]), ())
+    for query in (QUERY, "ended"):
+        link.post_placement(LastPlacement(query=query, name="", batch=1, operators={0: ["0"]}, hosts={}))
+    link.post_report(fakes.report([fakes.query(["0"])]), ())
+    link._exchange()
+    store.empty()
+    for seconds, written in ((299.0, []), (2.0, [QUERY])):
+        store.clock.sleep(seconds)
+        link._exchange()
+        assert [query for query in (QUERY, "ended") if store.get(keys.PLACEMENT, query)] == written
 
 
 def test_placements_that_wait_are_bounded_in_partitions_too(
@@ -245,25 +257,6 @@ def test_placements_that_wait_are_bounded_in_partitions_too(
         link.post_placement(LastPlacement(query=f"q{number}", name="", batch=1, operators=where, hosts={}))
     assert list(link._placements) == ["q8", "q9"]
     assert link.dropped == 8
-
-
-def transition(number: int) -> MoveTransition:
-    return MoveTransition(
-        move=f"m{number}",
-        decision="d",
-        query=QUERY,
-        stage=0,
-        partition=0,
-        source="0",
-        target="1",
-        step=0,
-        before="planned",
-        after="steered",
-        reason="",
-        evidence="",
-        batch=1,
-        at=NOW,
-    )
 
 
 def test_a_huge_batch_waits_for_no_redis_that_is_away(
@@ -301,15 +294,13 @@ def test_a_message_too_large_for_redis_holds_up_no_other(
 
 
 def closed(store: FakeStore, node: str, partition: int) -> ClosedStore:
-    item = ClosedStore(
-        application=APP, executor="0", run="run-1", operator=0, partition=partition, store="default", evidence="log"
-    )
-    body = AgentEvidence(node=node, closed=[item])
-    store.append(keys.EVIDENCE, node, EnvelopeFactory("default", "agent", store.clock).envelope(body, ttl=60))
+    """Have a node's agent report that a store was closed."""
+    item = closed_store(run="run-1", partition=partition)
+    post_evidence(store, node, item)
     return item
 
 
-def test_nothing_is_asked_of_any_node_while_no_evidence_is_awaited(store: FakeStore, link: Mailbox) -> None:
+def test_no_node_is_read_while_no_evidence_is_awaited(store: FakeStore, link: Mailbox) -> None:
     closed(store, "node-1", 1)
     for _ in range(10):
         link.post_report(fakes.report([fakes.query(["0"])]), ())
@@ -318,7 +309,7 @@ def test_nothing_is_asked_of_any_node_while_no_evidence_is_awaited(store: FakeSt
     assert link.pop_closed_stores() == []
 
 
-def test_evidence_from_before_it_was_awaited_is_found_and_told_once(store: FakeStore, link: Mailbox) -> None:
+def test_evidence_from_before_it_was_awaited_is_delivered_once(store: FakeStore, link: Mailbox) -> None:
     closed(store, "node-1", 1)
     store.clock.sleep(400)
     recent = closed(store, "node-1", 2)
@@ -345,15 +336,13 @@ def test_a_node_awaited_again_is_read_on_from_where_it_was_left(store: FakeStore
     assert link.pop_closed_stores() == [meanwhile]
 
 
-def test_all_nodes_are_asked_at_once_and_a_size_only_where_it_is_in_doubt(store: FakeStore, link: Mailbox) -> None:
+def test_all_nodes_are_read_at_once_and_a_size_only_where_it_is_in_doubt(store: FakeStore, link: Mailbox) -> None:
     nodes = {f"node-{number}" for number in range(1000)}
     link.post_report(fakes.report([]), nodes | {"no key {can have this}"})
     for _ in range(3):
         link._exchange()
     assert [(len(after), len(doubtful)) for after, doubtful in store.reads] == [(1000, 1000), (1000, 0), (1000, 0)]
-    large = AgentEvidence(node="node-7", closed=[closed(store, "node-7", 0)] * 3000)
-    store.append(keys.EVIDENCE, "node-7", EnvelopeFactory("default", "agent", store.clock).envelope(large, ttl=60))
-    link._exchange()
-    link._exchange()
-    link._exchange()
+    post_evidence(store, "node-7", *[closed_store()] * 3000)
+    for _ in range(3):
+        link._exchange()
     assert [doubtful for _, doubtful in store.reads[3:]] == [set(), {"node-7"}, set()]

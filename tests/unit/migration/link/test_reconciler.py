@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 
 from rechannel.migration.link.driver_state import DriverState, ReconcilerLimits
 from rechannel.migration.link.reconciler import Reconciler
-from rechannel.migration.moves import TRANSITIONS, IllegalTransitionError, Move
+from rechannel.migration.moves import TRANSITIONS, IllegalTransitionError, OwnMoves
 from rechannel.wire.codes import MoveReason, MoveState
 from rechannel.wire.envelope import EnvelopeFactory, MessageError
-from rechannel.wire.measurements import ClosedStore
 from rechannel.wire.messages import DesiredMove, DesiredPlacement, MoveTransition
+from unit.migration.samples import a_move, accepted_move, closed_store
 
 LIMITS = ReconcilerLimits(deadline_batches=3, deadline_seconds=100.0, presume=120.0)
 STORES = {(0, "default")}
@@ -69,28 +69,23 @@ class Driver:
         return lines + reconciler.handle_batch("q", self.batch, self.observed(), now)
 
 
-def move(partition: int, source: str, target: str, step: int = 0, name: str = "") -> DesiredMove:
-    return DesiredMove(
-        move=name or f"m{partition}", query="q", stage=0, partition=partition, source=source, target=target, step=step
-    )
-
-
 def desired(*moves: DesiredMove, decision="d1", epoch=1, at=0.0, ttl=1000.0, hold=False, sequence=None):
     body = DesiredPlacement(decision=decision, runs={"q": "run"}, moves=list(moves), hold=hold)
     envelope = EnvelopeFactory("c", "controller", lambda: at).envelope(body, ttl=ttl, application="a", epoch=epoch)
     return msgspec.structs.replace(envelope, sequence=int(at) if sequence is None else sequence)
 
 
-def accepted(placement: list[str], *moves: DesiredMove, **options) -> tuple[Driver, Reconciler]:
-    driver, reconciler = Driver(placement), Reconciler(LIMITS)
+def accepted(
+    placement: list[str], *moves: DesiredMove, limits: ReconcilerLimits = LIMITS, **options
+) -> tuple[Driver, Reconciler]:
+    """Return a driver, and a reconciler that has accepted these moves at second 1."""
+    driver, reconciler = Driver(placement), Reconciler(limits)
     reconciler.accept_desired(desired(*moves, **options), driver.observed(), 1.0)
     return driver, reconciler
 
 
-def closed(store: str = "default") -> ClosedStore:
-    return ClosedStore(
-        application="a", executor="0", run="run", operator=0, partition=0, store=store, evidence="closed"
-    )
+def limits(**changes: float) -> ReconcilerLimits:
+    return dataclasses.replace(LIMITS, **changes)
 
 
 def steps(lines: list[MoveTransition], name: str) -> list[str]:
@@ -99,33 +94,42 @@ def steps(lines: list[MoveTransition], name: str) -> list[str]:
 
 def test_a_move_goes_through_its_whole_life():
     driver, reconciler = Driver(["0", "0", "1"]), Reconciler(LIMITS)
-    lines = reconciler.accept_desired(desired(move(0, "0", "1")), driver.observed(), 1.0)
+    lines = reconciler.accept_desired(desired(a_move(0, "0", "1")), driver.observed(), 1.0)
     lines += driver.step(reconciler, 2.0)
-    lines += reconciler.handle_closed_store(closed(), STORES, 0, "q", 3.0)
+    lines += reconciler.handle_closed_store(closed_store(), STORES, 0, "q", 3.0)
     assert steps(lines, "m0") == ["planned", "prepared", "steered", "drained", "killed"]
-    assert (reconciler.landed, reconciler.missed, reconciler.busy) == (1, 0, False)
+    assert (reconciler.landed, reconciler.missed) == (1, 0)
 
 
 def test_evidence_that_comes_before_the_commit_kills_once_drained():
-    driver, reconciler = accepted(["0"], move(0, "0", "1"))
+    driver, reconciler = accepted(["0"], a_move(0, "0", "1"))
     assert steps(driver.boundary(reconciler, 2.0), "m0") == ["prepared", "steered"]
-    assert reconciler.handle_closed_store(closed(), STORES, 0, "q", 2.5) == []
+    assert reconciler.handle_closed_store(closed_store(), STORES, 0, "q", 2.5) == []
     driver.run_batch()
     lines = reconciler.handle_batch("q", driver.batch, driver.observed(), 3.0)
     assert steps(lines, "m0") == ["drained", "killed"]
 
 
+def test_evidence_that_comes_before_a_move_is_released_kills_once_drained():
+    driver, reconciler = accepted(["0"], a_move(0, "0", "1"), ttl=10_000)
+    driver.boundary(reconciler, 2.0)
+    assert reconciler.handle_closed_store(closed_store(), STORES, 0, "q", 2.5) == []
+    assert steps(reconciler.tick(driver.observed(), 200.0), "m0") == ["released_idle"]
+    driver.run_batch()
+    lines = reconciler.handle_batch("q", driver.batch, driver.observed(), 300.0)
+    assert [(line.after, line.reason) for line in lines] == [("drained", "landed"), ("killed", "closed")]
+
+
 def test_a_move_is_killed_only_when_all_its_stores_are_closed():
-    driver, reconciler = Driver(["0"]), Reconciler(LIMITS)
+    driver, reconciler = accepted(["0"], a_move(0, "0", "1"))
     stores = {(0, "left"), (0, "right")}
-    reconciler.accept_desired(desired(move(0, "0", "1")), driver.observed(), 1.0)
     driver.step(reconciler, 2.0)
     for name, expected in (("left", []), ("right", ["killed"])):
-        assert steps(reconciler.handle_closed_store(closed(name), stores, 0, "q", 3.0), "m0") == expected
+        assert steps(reconciler.handle_closed_store(closed_store(store=name), stores, 0, "q", 3.0), "m0") == expected
 
 
 def test_a_later_step_waits_for_the_earlier_one():
-    driver, reconciler = accepted(["0", "0"], move(0, "0", "1", step=0), move(1, "0", "1", step=1))
+    driver, reconciler = accepted(["0", "0"], a_move(0, "0", "1", step=0), a_move(1, "0", "1", step=1))
     lines = driver.boundary(reconciler, 2.0)
     assert [(line.move, line.after) for line in lines] == [
         ("m0", "prepared"),
@@ -136,19 +140,18 @@ def test_a_later_step_waits_for_the_earlier_one():
 
 
 def test_without_overlap_a_step_waits_until_the_old_copies_are_closed():
-    driver, reconciler = Driver(["0", "0"]), Reconciler(dataclasses.replace(LIMITS, overlap=False))
-    reconciler.accept_desired(desired(move(0, "0", "1", step=0), move(1, "0", "1", step=1)), driver.observed(), 1.0)
+    moves = a_move(0, "0", "1"), a_move(1, "0", "1", step=1)
+    driver, reconciler = accepted(["0", "0"], *moves, limits=limits(overlap=False))
     lines = driver.step(reconciler, 2.0)
     assert steps(lines, "m0") == ["prepared", "steered", "drained"]
     assert driver.step(reconciler, 3.0) == [], "its old copy may still be there"
-    assert steps(reconciler.handle_closed_store(closed(), STORES, 0, "q", 4.0), "m0") == ["killed"]
+    assert steps(reconciler.handle_closed_store(closed_store(), STORES, 0, "q", 4.0), "m0") == ["killed"]
     assert steps(driver.step(reconciler, 5.0), "m1") == ["prepared", "steered", "drained"]
 
 
 def test_a_move_waits_for_a_recent_snapshot_but_not_for_ever():
-    driver = Driver(["0", "0"])
-    reconciler = Reconciler(dataclasses.replace(LIMITS, max_replay=5))
-    reconciler.accept_desired(desired(move(0, "0", "1"), move(1, "0", "1")), driver.observed(), 1.0)
+    moves = a_move(0, "0", "1"), a_move(1, "0", "1")
+    driver, reconciler = accepted(["0", "0"], *moves, limits=limits(max_replay=5))
     driver.replay = [6, 6]
     assert driver.step(reconciler, 2.0) == []
     assert sorted(reconciler.unsteered) == [("run", 0, 0), ("run", 0, 1)]
@@ -163,11 +166,9 @@ def test_a_move_waits_for_a_recent_snapshot_but_not_for_ever():
 
 
 def test_a_prepared_move_waits_again_when_its_snapshot_aged_meanwhile():
-    driver = Driver(["0", "0"])
-    reconciler = Reconciler(dataclasses.replace(LIMITS, max_replay=5))
+    moves = a_move(0, "0", "1"), a_move(1, "0", "1", step=1)
+    driver, reconciler = accepted(["0", "0"], *moves, limits=limits(max_replay=5))
     driver.replay = [0, 5]
-    placement = desired(move(0, "0", "1", step=0), move(1, "0", "1", step=1))
-    reconciler.accept_desired(placement, driver.observed(), 1.0)
     assert steps(driver.step(reconciler, 2.0), "m1") == ["prepared"]
     driver.replay = [0, 6]
     assert driver.step(reconciler, 3.0) == []
@@ -176,9 +177,8 @@ def test_a_prepared_move_waits_again_when_its_snapshot_aged_meanwhile():
 
 
 def test_one_batch_takes_over_no_more_than_its_pace_allows():
-    reconciler = Reconciler(dataclasses.replace(LIMITS, moves_per_batch=2))
-    driver = Driver(["0"] * 5)
-    reconciler.accept_desired(desired(*(move(partition, "0", "1") for partition in range(5))), driver.observed(), 0.0)
+    moves = [a_move(partition, "0", "1") for partition in range(5)]
+    driver, reconciler = accepted(["0"] * 5, *moves, limits=limits(moves_per_batch=2))
     counts = []
     for now in range(1, 4):
         driver.boundary(reconciler, now)
@@ -192,18 +192,20 @@ def test_one_batch_takes_over_no_more_than_its_pace_allows():
 def test_a_missed_move_is_steered_again_and_given_up_at_its_deadline():
     driver, reconciler = Driver(["0"]), Reconciler(LIMITS)
     driver.drift = {0}
-    lines = reconciler.accept_desired(desired(move(0, "0", "1")), driver.observed(), 1.0)
+    lines = reconciler.accept_desired(desired(a_move(0, "0", "1")), driver.observed(), 1.0)
     for at in range(2, 8):
         lines += driver.step(reconciler, float(at))
     assert steps(lines, "m0") == ["planned", "prepared", "steered", "steered", "steered", "abandoned"]
     assert (reconciler.missed, reconciler.abandoned, reconciler.landed) == (3, 1, 0)
     assert lines[-1].reason == MoveReason.DEADLINE
+    view = reconciler.moves[0].view()
+    assert (view.state, view.missed_batches) == ("abandoned", 3)
+    assert view.shared_fields() == lines[-1].shared_fields() == a_move(0, "0", "1").shared_fields()
 
 
 def test_hold_begins_nothing_new_and_lets_what_is_steered_finish():
-    driver, reconciler = Driver(["0", "1"]), Reconciler(LIMITS)
-    moves = (move(0, "0", "1", step=0), move(1, "1", "2", step=1))
-    reconciler.accept_desired(desired(*moves), driver.observed(), 1.0)
+    moves = a_move(0, "0", "1"), a_move(1, "1", "2", step=1)
+    driver, reconciler = accepted(["0", "1"], *moves)
     lines = driver.boundary(reconciler, 2.0)
     reconciler.accept_desired(desired(*moves, at=3.0, hold=True), driver.observed(), 3.0)
     driver.run_batch()
@@ -216,7 +218,7 @@ def test_hold_begins_nothing_new_and_lets_what_is_steered_finish():
 
 
 def test_an_expired_placement_is_not_begun():
-    driver, reconciler = accepted(["0"], move(0, "0", "1"), ttl=10.0)
+    driver, reconciler = accepted(["0"], a_move(0, "0", "1"), ttl=10.0)
     assert driver.boundary(reconciler, 11.0) == []
     assert [line.reason for line in reconciler.tick(driver.observed(), 11.0)] == ["expired"]
 
@@ -224,31 +226,31 @@ def test_an_expired_placement_is_not_begun():
 @pytest.mark.parametrize(
     ("second", "why"),
     [
-        (desired(move(0, "0", "2"), decision="d2", epoch=4), "epoch 5 was accepted"),
-        (desired(move(0, "0", "2"), decision="d2", epoch=6, at=-100, ttl=10), "expired"),
-        (desired(move(0, "0", "2"), decision="d2", epoch=5, sequence=-1), "older than the accepted"),
-        (desired(move(0, "0", "2"), move(0, "0", "1", name="x"), decision="d2", epoch=6), "twice"),
+        (desired(a_move(0, "0", "2"), decision="d2", epoch=4), "epoch 5 was accepted"),
+        (desired(a_move(0, "0", "2"), decision="d2", epoch=6, at=-100, ttl=10), "expired"),
+        (desired(a_move(0, "0", "2"), decision="d2", epoch=5, sequence=-1), "older than the accepted"),
+        (desired(a_move(0, "0", "2"), a_move(0, "0", "1", name="x"), decision="d2", epoch=6), "twice"),
     ],
     ids=["a deposed leader", "an expired message", "a late message", "a partition named twice"],
 )
 def test_a_placement_that_must_not_be_obeyed_is_refused(second, why):
-    driver, reconciler = accepted(["0"], move(0, "0", "1"), epoch=5)
+    driver, reconciler = accepted(["0"], a_move(0, "0", "1"), epoch=5)
     with pytest.raises(MessageError, match=why):
         reconciler.accept_desired(second, driver.observed(), 2.0)
     assert reconciler.decision == "d1"
 
 
 def test_the_same_decision_of_a_new_leader_is_not_begun_again():
-    driver, reconciler = accepted(["0"], move(0, "0", "1"), epoch=5)
+    driver, reconciler = accepted(["0"], a_move(0, "0", "1"), epoch=5)
     driver.step(reconciler, 2.0)
-    assert reconciler.accept_desired(desired(move(0, "0", "1"), epoch=6, at=3.0), driver.observed(), 3.0) == []
+    assert reconciler.accept_desired(desired(a_move(0, "0", "1"), epoch=6, at=3.0), driver.observed(), 3.0) == []
     assert reconciler.landed == 1
     assert driver.boundary(reconciler, 4.0) == []
 
 
 def test_a_new_decision_supersedes_what_was_not_steered_yet():
-    driver, reconciler = accepted(["0", "1"], move(0, "0", "1"))
-    lines = reconciler.accept_desired(desired(move(1, "1", "2"), decision="d2", at=2.0), driver.observed(), 2.0)
+    driver, reconciler = accepted(["0", "1"], a_move(0, "0", "1"))
+    lines = reconciler.accept_desired(desired(a_move(1, "1", "2"), decision="d2", at=2.0), driver.observed(), 2.0)
     assert [(line.move, line.after, line.reason) for line in lines] == [
         ("m0", "abandoned", "superseded"),
         ("m1", "planned", "accepted"),
@@ -258,13 +260,13 @@ def test_a_new_decision_supersedes_what_was_not_steered_yet():
 def test_moves_of_another_run_are_given_up():
     driver, reconciler = Driver(["0"]), Reconciler(LIMITS)
     observed = DriverState(driver.executors, {}, {}, {"q": "another"}, set(), {})
-    lines = reconciler.accept_desired(desired(move(0, "0", "1")), observed, 1.0)
+    lines = reconciler.accept_desired(desired(a_move(0, "0", "1")), observed, 1.0)
     assert [line.after for line in lines] == ["planned", "abandoned"]
     assert lines[-1].reason == MoveReason.RUN_ENDED
 
 
 def test_a_lost_target_abandons_and_a_lost_source_kills():
-    driver, reconciler = accepted(["0", "1"], move(0, "0", "1"), move(1, "1", "2", step=1))
+    driver, reconciler = accepted(["0", "1"], a_move(0, "0", "1"), a_move(1, "1", "2", step=1))
     driver.step(reconciler, 2.0)
     driver.executors -= {"2", "0"}
     assert [(line.move, line.after) for line in reconciler.handle_executor_loss("2", 3.0)] == [("m1", "abandoned")]
@@ -272,7 +274,7 @@ def test_a_lost_target_abandons_and_a_lost_source_kills():
 
 
 def test_a_query_that_stands_still_releases_its_move_and_drains_it_later():
-    driver, reconciler = accepted(["0"], move(0, "0", "1"), ttl=10_000)
+    driver, reconciler = accepted(["0"], a_move(0, "0", "1"), ttl=10_000)
     driver.boundary(reconciler, 2.0)
     assert [line.after for line in reconciler.tick(driver.observed(), 200.0)] == ["released_idle"]
     driver.run_batch()
@@ -283,24 +285,53 @@ def test_a_query_that_stands_still_releases_its_move_and_drains_it_later():
 def test_an_unknown_store_is_never_steered():
     driver, reconciler = Driver(["0"]), Reconciler(LIMITS)
     observed = DriverState(driver.executors, {("q", 0): ["0"]}, {}, {"q": "run"}, set(), {})
-    reconciler.accept_desired(desired(move(0, "0", "1")), observed, 1.0)
+    reconciler.accept_desired(desired(a_move(0, "0", "1")), observed, 1.0)
     assert reconciler.due("q", observed, 2.0) == ([], [])
     assert [line.reason for line in reconciler.tick(observed, 102.0)] == ["stores-unknown"]
 
 
 def released_idle() -> tuple[Driver, Reconciler]:
-    driver, reconciler = accepted(["0"], move(0, "0", "1"), ttl=10_000)
+    driver, reconciler = accepted(["0"], a_move(0, "0", "1"), ttl=10_000)
     driver.boundary(reconciler, 2.0)
     reconciler.tick(driver.observed(), 200.0)
     return driver, reconciler
 
 
-def test_a_released_move_ends_when_its_target_is_lost():
-    _, reconciler = released_idle()
-    assert [line.reason for line in reconciler.handle_executor_loss("1", 300.0)] == ["target-gone"]
+def missed(driver: Driver, reconciler: Reconciler) -> list[MoveTransition]:
+    """Have a batch run partition 0 where it was, after the placement has expired."""
+    driver.drift = {0}
+    driver.run_batch()
+    return reconciler.handle_batch("q", 1, driver.observed(), 1e9)
 
 
-def test_a_released_move_is_said_again_when_a_batch_runs_elsewhere_after_all():
+GOAL = "0", "2"  # source and target of another move of partition 0
+
+
+@pytest.mark.parametrize(
+    ("event", "lines"),
+    [
+        (lambda _, reconciler: reconciler.handle_executor_loss("1", 300.0), ["m0 abandoned target-gone"]),
+        (missed, ["m0 abandoned deadline"]),
+        (
+            lambda _, reconciler: reconciler.add_own_moves(
+                OwnMoves("d", "run", "lost", [a_move(0, *GOAL, name="own")]), 300.0
+            ),
+            ["m0 abandoned superseded", "own planned accepted"],
+        ),
+        (
+            lambda driver, reconciler: reconciler.accept_desired(
+                desired(a_move(0, *GOAL, name="new"), decision="d2", at=300.0), driver.observed(), 300.0
+            ),
+            ["m0 abandoned superseded", "new planned accepted"],
+        ),
+    ],
+    ids=["its target is lost", "missed, and expired", "a move of the link's own", "another decision"],
+)
+def test_a_released_move_ends(event, lines):
+    assert [f"{line.move} {line.after} {line.reason}" for line in event(*released_idle())] == lines
+
+
+def test_a_released_move_is_steered_again_when_a_batch_runs_elsewhere_after_all():
     driver, reconciler = released_idle()
     driver.drift = {0}
     driver.run_batch()
@@ -310,49 +341,33 @@ def test_a_released_move_is_said_again_when_a_batch_runs_elsewhere_after_all():
     assert [line.reason for line in reconciler.record_steer(due[0], driver.observed(), 300.0)] == ["said-again"]
 
 
-def test_a_released_move_ends_when_it_missed_and_its_placement_is_no_longer_obeyed():
-    driver, reconciler = released_idle()
-    driver.drift = {0}
-    driver.run_batch()
-    assert [line.after for line in reconciler.handle_batch("q", 1, driver.observed(), 1e9)] == ["abandoned"]
-
-
-def test_what_was_asked_for_is_no_drift_even_if_superseded_since():
-    driver, reconciler = accepted(["0", "0"], move(0, "0", "1"), move(1, "0", "1", step=1))
+def test_a_steer_is_remembered_even_if_superseded_since():
+    driver, reconciler = accepted(["0", "0"], a_move(0, "0", "1"), a_move(1, "0", "1", step=1))
     for item in reconciler.due("q", driver.observed(), 2.0)[1]:
         reconciler.record_steer(item, driver.observed(), 2.0)
-    assert reconciler.was_steered_to("q", 0, 0, "1")
-    assert not reconciler.was_steered_to("q", 0, 0, "2")
-    assert not reconciler.was_steered_to("q", 0, 1, "1"), "its step has not come"
-    reconciler.accept_desired(desired(move(0, "0", "2", name="n"), decision="d2", at=3.0), driver.observed(), 3.0)
-    assert reconciler.was_steered_to("q", 0, 0, "1")
+    assert reconciler.was_steered_to(("q", 0, 0), "1")
+    assert not reconciler.was_steered_to(("q", 0, 0), "2")
+    assert not reconciler.was_steered_to(("q", 0, 1), "1"), "its step has not come"
+    reconciler.accept_desired(desired(a_move(0, "0", "2", name="n"), decision="d2", at=3.0), driver.observed(), 3.0)
+    assert reconciler.was_steered_to(("q", 0, 0), "1")
 
 
-def test_a_move_of_the_links_own_takes_the_place_of_an_older_one_of_the_same_partition():
-    _, reconciler = released_idle()
-    lines = reconciler.add_own_moves("own", [move(0, "0", "2", name="own.0")], "run", "its executor was lost", 300.0)
-    assert [(line.move, line.after, line.reason) for line in lines] == [
-        ("m0", "abandoned", "superseded"),
-        ("own.0", "planned", "accepted"),
-    ]
-
-
-def test_nothing_is_given_to_an_executor_that_is_to_leave():
-    driver, reconciler = accepted(["0", "0"], move(0, "0", "1"))
+def test_no_move_goes_to_an_executor_that_is_to_leave():
+    driver, reconciler = accepted(["0", "0"], a_move(0, "0", "1"))
     leaving = dataclasses.replace(driver.observed(), leaving={"1"})
     lines, due = reconciler.due("q", leaving, 2.0)
     assert ([line.reason for line in lines], due) == (["target-gone"], [])
 
 
 def test_a_held_migration_does_not_hold_the_links_own_moves():
-    driver, reconciler = accepted(["0", "0"], move(0, "0", "1"), hold=True)
-    reconciler.add_own_moves("own", [move(1, "0", "1", name="own.0")], "run", "a new query", 1.0)
+    driver, reconciler = accepted(["0", "0"], a_move(0, "0", "1"), hold=True)
+    reconciler.add_own_moves(OwnMoves("own", "run", "a new query", [a_move(1, "0", "1", name="own.0")]), 1.0)
     assert [item.name for item in reconciler.due("q", driver.observed(), 2.0)[1]] == ["own.0"]
 
 
 def test_moves_of_the_links_own_live_beside_a_desired_placement_and_expire_by_themselves():
     driver, reconciler = Driver(["0", "0"]), Reconciler(LIMITS)
-    lines = reconciler.add_own_moves("own", [move(0, "0", "1")], "run", "a new query", 1.0)
+    lines = reconciler.add_own_moves(OwnMoves("own", "run", "a new query", [a_move(0, "0", "1")]), 1.0)
     assert [(line.after, line.evidence) for line in lines] == [("planned", "a new query")]
     assert [item.name for item in reconciler.due("q", driver.observed(), 2.0)[1]] == ["m0"]
     reconciler.paused = True
@@ -361,16 +376,9 @@ def test_moves_of_the_links_own_live_beside_a_desired_placement_and_expire_by_th
     assert [line.reason for line in reconciler.tick(driver.observed(), 1.0 + LIMITS.deadline_seconds)] == ["expired"]
 
 
-def test_a_released_move_ends_when_its_partition_is_decided_on_anew():
-    driver, reconciler = released_idle()
-    again = desired(move(0, "0", "2", name="new"), decision="d2", at=300.0)
-    lines = reconciler.accept_desired(again, driver.observed(), 300.0)
-    assert [(line.move, line.after) for line in lines] == [("m0", "abandoned"), ("new", "planned")]
-
-
 def test_a_boundary_before_the_partition_ran_is_no_miss():
     """A batch may first run jobs without state: a broadcast, or a read inside foreachBatch."""
-    driver, reconciler = accepted(["0"], move(0, "0", "1"))
+    driver, reconciler = accepted(["0"], a_move(0, "0", "1"))
     driver.boundary(reconciler, 2.0)
     driver.batch += 1
     assert driver.boundary(reconciler, 3.0) == []
@@ -378,10 +386,8 @@ def test_a_boundary_before_the_partition_ran_is_no_miss():
 
 
 def test_a_quiet_query_takes_over_no_more_than_its_pace_until_it_was_quiet_for_a_minute():
-    reconciler = Reconciler(dataclasses.replace(LIMITS, moves_per_batch=2, deadline_seconds=1000.0))
-    driver = Driver(["0"] * 6)
-    moves = [move(partition, "0", "1", step=partition) for partition in range(6)]
-    reconciler.accept_desired(desired(*moves), driver.observed(), 0.0)
+    moves = [a_move(partition, "0", "1", step=partition) for partition in range(6)]
+    driver, reconciler = accepted(["0"] * 6, *moves, limits=limits(moves_per_batch=2, deadline_seconds=1000.0))
     quiet = dataclasses.replace(driver.observed(), quiet={"q"})
     for now in range(60):
         driver.boundary(reconciler, now)
@@ -396,19 +402,16 @@ def test_a_quiet_query_takes_over_no_more_than_its_pace_until_it_was_quiet_for_a
     assert [line.after for line in lines] == ["drained"] * 6
 
 
-def test_what_waits_on_hold_or_behind_others_has_its_whole_time_afterwards():
-    reconciler = Reconciler(dataclasses.replace(LIMITS, moves_per_batch=1))
-    driver = Driver(["0"] * 4)
-    reconciler.accept_desired(desired(*(move(partition, "0", "1") for partition in range(4))), driver.observed(), 0.0)
+def test_a_move_on_hold_or_behind_others_has_its_whole_deadline_afterwards():
+    moves = [a_move(partition, "0", "1") for partition in range(4)]
+    driver, reconciler = accepted(["0"] * 4, *moves, limits=limits(moves_per_batch=1))
     now = 0.0
     for _ in range(4):
         now += 60.0
         reconciler.tick(driver.observed(), now - 1)
         driver.step(reconciler, now)
     assert driver.placement == ["1"] * 4, "240 s in all, though the deadline is 100 s"
-    paused = Reconciler(LIMITS)
-    driver = Driver(["0"])
-    paused.accept_desired(desired(move(0, "0", "1")), driver.observed(), 0.0)
+    driver, paused = accepted(["0"], a_move(0, "0", "1"))
     paused.tick(driver.observed(), 1.0)
     paused.paused = True
     for now in range(2, 400):
@@ -420,12 +423,14 @@ def test_what_waits_on_hold_or_behind_others_has_its_whole_time_afterwards():
 
 def test_a_decision_about_others_leaves_the_links_own_moves_alone():
     driver, reconciler = Driver(["0", "0"]), Reconciler(LIMITS)
-    reconciler.add_own_moves("link", [move(0, "0", "1")], "run", "spread", 1.0)
+    reconciler.add_own_moves(OwnMoves("link", "run", "spread", [a_move(0, "0", "1")]), 1.0)
     own = reconciler.moves[0]
-    reconciler.accept_desired(desired(msgspec.structs.replace(move(1, "0", "1"), move="other")), driver.observed(), 2.0)
+    reconciler.accept_desired(
+        desired(msgspec.structs.replace(a_move(1, "0", "1"), move="other")), driver.observed(), 2.0
+    )
     assert own.state is MoveState.PLANNED
     reconciler.accept_desired(
-        desired(msgspec.structs.replace(move(0, "0", "2"), move="third"), decision="d2"), driver.observed(), 3.0
+        desired(msgspec.structs.replace(a_move(0, "0", "2"), move="third"), decision="d2"), driver.observed(), 3.0
     )
     assert own.state is MoveState.ABANDONED
 
@@ -437,7 +442,7 @@ def test_an_idle_query_does_not_hold_back_the_steps_of_others():
         {"0", "1"}, both, {key: [0] for key in both}, runs, set(both), {"q": 0, "idle": 0}, quiet={"idle"}
     )
     first = DesiredMove(move="a", query="idle", stage=0, partition=0, source="0", target="1", step=0)
-    second = move(0, "0", "1", step=1)
+    second = a_move(0, "0", "1", step=1)
     body = DesiredPlacement(decision="d", runs=runs, moves=[first, second])
     reconciler = Reconciler(LIMITS)
     reconciler.accept_desired(EnvelopeFactory("c", "x", lambda: 0.0).envelope(body, ttl=1000, epoch=1), observed, 1.0)
@@ -450,8 +455,8 @@ def test_an_idle_query_does_not_hold_back_the_steps_of_others():
 
 
 def test_a_late_steps_deadline_counts_from_its_turn():
-    driver, reconciler = Driver(["0", "0"]), Reconciler(ReconcilerLimits(1000, 100.0, 120.0))
-    reconciler.accept_desired(desired(move(0, "0", "1"), move(1, "0", "2", step=1), ttl=10_000), driver.observed(), 1.0)
+    moves = a_move(0, "0", "1"), a_move(1, "0", "2", step=1)
+    driver, reconciler = accepted(["0", "0"], *moves, limits=limits(deadline_batches=1000), ttl=10_000)
     driver.boundary(reconciler, 2.0)
     for at in range(3, 95, 10):  # batches that miss: the first step takes its time
         driver.drift = {0}
@@ -465,20 +470,20 @@ def test_a_late_steps_deadline_counts_from_its_turn():
 
 def test_an_illegal_step_raises():
     with pytest.raises(IllegalTransitionError):
-        Move(move(0, "0", "1"), "d", "run").transition(MoveState.KILLED, MoveReason.CLOSED, at=1.0)
+        accepted_move().transition(MoveState.KILLED, MoveReason.CLOSED, at=1.0)
     assert set(TRANSITIONS) == set(MoveState)
 
 
 @settings(max_examples=200, deadline=None)
 @given(seed=st.integers(0, 10_000), count=st.integers(1, 8))
-def test_whatever_drifts_or_dies_each_move_ends_and_each_line_is_legal(seed, count):
+def test_under_drift_and_losses_each_move_ends_and_each_line_is_legal(seed, count):
     """Laws: every journal line follows from the last one of its move; everything settles; landed moves are placed."""
     chance = random.Random(seed)
     driver, reconciler = Driver([chance.choice("012") for _ in range(count)], {"0", "1", "2"}), Reconciler(LIMITS)
     moves = []
     for partition in chance.sample(range(count), chance.randint(1, count)):
         target = chance.choice([name for name in "012" if name != driver.placement[partition]])
-        moves.append(move(partition, driver.placement[partition], target, step=chance.randint(0, 2)))
+        moves.append(a_move(partition, driver.placement[partition], target, step=chance.randint(0, 2)))
     lines = reconciler.accept_desired(desired(*moves, ttl=400.0), driver.observed(), 1.0)
     for at in range(2, 60):
         driver.drift = {partition for partition in range(count) if chance.random() < 0.3}
@@ -494,6 +499,5 @@ def test_whatever_drifts_or_dies_each_move_ends_and_each_line_is_legal(seed, cou
         assert line.before == last.get(line.move, "")
         assert not line.before or MoveState(line.after) in TRANSITIONS[MoveState(line.before)]
         last[line.move] = line.after
-    assert not reconciler.busy
     assert set(last.values()) <= {"killed", "abandoned"}
     assert reconciler.landed + reconciler.abandoned == len(moves)

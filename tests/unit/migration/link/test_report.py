@@ -1,6 +1,13 @@
+"""A query's state in a report."""
+
 from __future__ import annotations
 
-from rechannel.migration.link.report import QuerySources, query_state
+from types import SimpleNamespace
+
+import pytest
+
+from rechannel.migration.link.report import query_state
+from rechannel.migration.link.snapshot_lag import SnapshotLag
 from rechannel.migration.link.stages import describe_mismatch
 from rechannel.migration.spark.adapter import ActiveQuery, PlannedOperator
 from rechannel.monitors.spark.task_table import StatefulStageFinished, TaskTable
@@ -17,5 +24,5 @@ def test_a_stage_whose_tasks_are_not_its_partitions_is_the_querys_problem() -> N
     table = TaskTable()
     table.placement["q", 0], table.stages["q"] = ["0", "0", "1"], {0}
     for run, problem in (("run", text), ("earlier-run", "")):
-        sources = QuerySources(table, {}, lambda *_: [], {(run, 0): text})
-        assert query_state(QUERY, sources).problem == problem
+        stages = SimpleNamespace(mapped={}, mismatches={(run, 0): text})
+        assert query_state(QUERY, table, stages, SnapshotLag(pytest.fail, {})).problem == problem

@@ -17,24 +17,23 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from rechannel.wire.codes import MoveState
 from rechannel.wire.messages import DesiredMove
-from unit.migration.driver_model import Driver, Query, Unit, World, a_move, limits
+from unit.migration.driver_model import Driver, Query, World, limits
 from unit.migration.interruptions import (
     INTERRUPTIONS,
     PLANS,
     Event,
     let_it_end,
-    nothing,
     one_round,
     order,
     run,
     stopped,
     stray_back,
 )
-from unit.migration.laws import Laws, laws
+from unit.migration.samples import Unit, a_move
 
 
 @pytest.mark.parametrize("kind", INTERRUPTIONS)
-def test_whatever_interrupts_a_plan_wherever_it_goes_on_and_ends(kind: str) -> None:
+def test_a_plan_interrupted_after_any_event_goes_on_and_ends(kind: str) -> None:
     cases = 0
     for plan in PLANS:
         for cut in itertools.count():
@@ -52,7 +51,7 @@ def test_whatever_interrupts_a_plan_wherever_it_goes_on_and_ends(kind: str) -> N
 
 def test_thousands_of_cases_are_tried() -> None:
     """The longest plan is cut most often; all kinds together are well over five thousand cases."""
-    cuts = [next(cut for cut in itertools.count() if not run(plan(), cut, nothing)) for plan in PLANS]
+    cuts = [next(cut for cut in itertools.count() if not run(plan(), cut, INTERRUPTIONS["nothing"])) for plan in PLANS]
     assert sum(cuts) * len(INTERRUPTIONS) >= 5000
 
 
@@ -81,19 +80,14 @@ class AnyScript(RuleBasedStateMachine):
         self._next()
 
     @rule()
-    def run_once(self) -> None:
-        self.world.run_once()
-        self._next()
-
-    @rule()
     def a_round(self) -> None:
         for event in one_round(self.world):
             event()
         self._next()
 
-    @rule()
-    def lead(self) -> None:
-        self.world.lead()
+    @rule(event=st.sampled_from(["run_once", "lead", "maintain"]))
+    def happen(self, event: str) -> None:
+        getattr(self.world, event)()
         self._next()
 
     @rule(seconds=st.sampled_from([0.5, 1.0, 5.0, 40.0]))
@@ -101,14 +95,9 @@ class AnyScript(RuleBasedStateMachine):
         self.world.tick(seconds)
         self._next()
 
-    @rule()
-    def maintain(self) -> None:
-        self.world.maintain()
-        self._next()
-
     @rule(kind=KINDS)
     def interrupt(self, kind: str) -> None:
-        self.later += [(self.count + after, event) for after, event in INTERRUPTIONS[kind](self.world).items()]
+        self.later += [(self.count + at, event) for at, event in (INTERRUPTIONS[kind](self.world) or {}).items()]
         self._next()
 
     @precondition(lambda self: self.world.controller is None)
@@ -127,7 +116,7 @@ class AnyScript(RuleBasedStateMachine):
     @invariant()
     def holds(self) -> None:
         if hasattr(self, "world"):
-            laws(self.world).check(self.world.link)
+            self.world.link.laws.check(self.world.link)
 
     def teardown(self) -> None:
         if hasattr(self, "world"):
@@ -153,7 +142,7 @@ TestAnyScript.settings = settings(
 def one_move(*more: DesiredMove, partitions: int = 1, **changes: float) -> World:
     """Return a world whose link steered the first of some partitions from 0 to 1."""
     a = Query("a", [[0]], {0: ["0"] * partitions})
-    world = World(Driver([a], "012", "late"), limits(**changes), Laws)
+    world = World(Driver([a], "012", "late"), limits(**changes))
     order(world, a_move(("a", 0, 0), "0", "1", 0, size=60.0), *more)
     world.run_once()
     return world
@@ -164,7 +153,7 @@ def batch(world: World, *, steps: int = 4) -> None:
         world.advance(world.driver.queries["a"])
 
 
-def test_one_batch_takes_over_no_more_bytes_however_often_its_boundary_is_looked_at() -> None:
+def test_one_batch_takes_over_no_more_bytes_however_often_its_boundary_is_handled() -> None:
     world = one_move(a_move(("a", 0, 1), "0", "1", 0, size=60.0), partitions=2, bytes_per_batch=100.0)
     world.run_once()
 
@@ -179,7 +168,7 @@ def test_a_query_with_short_batches_is_not_idle() -> None:
     world.tick(1.0)
 
 
-def test_nothing_is_said_again_to_an_executor_that_is_to_leave() -> None:
+def test_no_steer_is_repeated_to_an_executor_that_is_to_leave() -> None:
     world = one_move()
     stray_back(world)
     world.leaving.add("1")
@@ -197,7 +186,7 @@ def test_a_copy_that_was_closed_and_opened_again_is_not_closed() -> None:
     batch(world)
 
 
-def test_what_missed_is_not_read_back_but_said_again() -> None:
+def test_a_miss_is_not_read_back_but_steered_again() -> None:
     world = one_move()
     stray_back(world)
     world.paused = True
@@ -212,7 +201,7 @@ def test_nothing_is_read_back_while_held() -> None:
     world.run_once()
 
 
-def test_nothing_is_said_again_after_a_stop() -> None:
+def test_no_steer_is_repeated_after_a_stop() -> None:
     world = one_move()
     stray_back(world)
     stopped(world)

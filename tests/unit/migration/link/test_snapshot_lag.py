@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from dataclasses import dataclass, field
+
 import pytest
 
 from rechannel.migration.link.snapshot_lag import NOT_ASKED, UNKNOWN, SnapshotLag
@@ -13,11 +15,11 @@ def _stage(*operators: int, partitions: int = 3) -> StageStores:
     return StageStores(partitions, [(item, ["default", "other"]) for item in planned])
 
 
+@dataclass
 class _Spark:
-    def __init__(self) -> None:
-        self.versions: dict[tuple[int, int], int] = {}
-        self.requested: list[StoreId] = []
-        self.error: Exception | None = None
+    versions: dict[tuple[int, int], int] = field(default_factory=dict)
+    requested: list[StoreId] = field(default_factory=list)
+    error: Exception | None = None
 
     def __call__(self, store: StoreId) -> int:
         self.requested.append(store)
@@ -30,9 +32,8 @@ STAGES = {("run", 0): _stage(0, 1)}
 DONE = {"run": 9}  # batch 9 leaves version 10
 
 
-def test_a_round_asks_once_for_each_partition_within_its_time() -> None:
-    spark = _Spark()
-    spark.versions = {(0, 0): 5, (1, 0): 3, (0, 1): 7, (1, 1): 8}
+def test_a_round_reads_each_partition_once_within_its_time() -> None:
+    spark = _Spark({(0, 0): 5, (1, 0): 3, (0, 1): 7, (1, 1): 8})
     snapshots = SnapshotLag(spark, DONE)
     assert snapshots.lags("run", 0, 3) == []
     for tenth in range(40):
@@ -42,7 +43,7 @@ def test_a_round_asks_once_for_each_partition_within_its_time() -> None:
     assert {store.store for store in spark.requested} == {"default"}
 
 
-def test_one_turn_asks_for_one_partition_at_most() -> None:
+def test_a_step_reads_one_partition_at_most() -> None:
     spark = _Spark()
     snapshots = SnapshotLag(spark, DONE)
     for turn in range(5):
@@ -64,9 +65,8 @@ def test_a_failed_call_costs_one_partition_its_figure() -> None:
     assert snapshots.lags("run", 0, 3) == [UNKNOWN, 9, UNKNOWN]
 
 
-def test_a_spark_without_the_method_is_asked_once() -> None:
-    spark = _Spark()
-    spark.error = UnsupportedSparkError("no such method")
+def test_a_spark_without_the_method_is_called_once() -> None:
+    spark = _Spark(error=UnsupportedSparkError("no such method"))
     snapshots = SnapshotLag(spark, DONE)
     for turn in range(9):
         snapshots.step(STAGES, turn * 100.0)
@@ -75,9 +75,8 @@ def test_a_spark_without_the_method_is_asked_once() -> None:
     assert snapshots.replay([("run", 0, 0)], {"query": "run"}) == {}, "nothing to wait for"
 
 
-def test_what_is_about_to_move_is_asked_for_first_and_ages_with_every_batch() -> None:
-    spark = _Spark()
-    spark.versions = {(0, 0): 5, (1, 0): 3, (0, 1): 7, (1, 1): 8}
+def test_partitions_about_to_move_are_read_first_and_age_with_every_batch() -> None:
+    spark = _Spark({(0, 0): 5, (1, 0): 3, (0, 1): 7, (1, 1): 8})
     committed = dict(DONE)
     snapshots = SnapshotLag(spark, committed)
     runs = {"query": "run", "other": "none"}
@@ -95,17 +94,14 @@ def test_what_is_about_to_move_is_asked_for_first_and_ages_with_every_batch() ->
     assert replay() == [NOT_ASKED, 7, UNKNOWN]
 
 
-def test_a_query_that_ended_is_forgotten() -> None:
-    spark = _Spark()
-    snapshots = SnapshotLag(spark, DONE)
-    for turn in range(9):
-        snapshots.step(STAGES, turn * 100.0)
-    for turn in range(9, 15):
-        snapshots.step({}, turn * 100.0)
+def test_the_figures_of_a_query_that_ended_are_dropped() -> None:
+    snapshots = SnapshotLag(_Spark(), DONE)
+    for turn in range(15):
+        snapshots.step(STAGES if turn < 9 else {}, turn * 100.0)
     assert snapshots.lags("run", 0, 3) == []
 
 
-def test_a_query_without_a_batch_is_asked_about_no_more_until_its_next_one() -> None:
+def test_a_query_without_a_batch_is_not_read_until_its_next_one() -> None:
     spark, done = _Spark(), dict(DONE)
     snapshots = SnapshotLag(spark, done)
 

@@ -19,15 +19,10 @@ from rechannel.migration.link.submit_main import SessionAttacher
 RUNNER = Path(rechannel.__file__).parent / "migration" / "link" / "submit_main.py"
 
 
-def run(script: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, str(RUNNER), str(script), *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
-
-
-def plain(script: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, str(script), *arguments], capture_output=True, text=True, timeout=120, check=False
-    )
+def python(*arguments: object, env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
+    """Run this Python; ``env``: its whole environment, this process' by default."""
+    command = [sys.executable, *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False, env=env)
 
 
 @pytest.fixture
@@ -40,7 +35,7 @@ def write(tmp_path: Path) -> Any:
     return write_script
 
 
-def test_a_script_sees_what_it_would_see_without_us(write):
+def test_a_script_has_the_environment_of_a_plain_run(write):
     write("VALUE = 7\n", "beside.py")
     script = write(
         "import os, pickle, sys\nimport beside\n"
@@ -49,7 +44,7 @@ def test_a_script_sees_what_it_would_see_without_us(write):
         "print(type(pickle.loads(pickle.dumps(Mine()))) is Mine, sys.modules['__main__'].Mine is Mine)\n"
         "if __name__ == '__main__':\n    print('main', file=sys.stderr)\n"
     )
-    with_us, without = run(script, "a", "--b", "c d"), plain(script, "a", "--b", "c d")
+    with_us, without = python(RUNNER, script, "a", "--b", "c d"), python(script, "a", "--b", "c d")
     assert with_us.stdout == without.stdout
     assert (with_us.returncode, with_us.stderr) == (0, "main\n")
 
@@ -69,37 +64,35 @@ def test_a_script_sees_what_it_would_see_without_us(write):
         "import os\nos._exit(9)\n",
     ],
 )
-def test_ends_as_without_us(write, body):
+def test_a_script_ends_as_in_a_plain_run(write, body):
     script = write(body)
-    with_us, without = run(script), plain(script)
-    assert (with_us.returncode, with_us.stdout, with_us.stderr) == (
-        without.returncode,
-        without.stdout,
-        without.stderr,
-    )
+    with_us, without = python(RUNNER, script), python(script)
+    assert vars(with_us) | {"args": []} == vars(without) | {"args": []}
 
 
 @pytest.mark.root
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGKILL])
-def test_a_signal_ends_it_as_without_us(write, number):
+def test_a_signal_ends_a_script_as_in_a_plain_run(write, number):
     script = write(f"import os\nos.kill(os.getpid(), {int(number)})\nprint('not reached')\n")
-    assert run(script).returncode == plain(script).returncode == -number
+    assert python(RUNNER, script).returncode == python(script).returncode == -number
 
 
-def test_a_script_that_is_not_there_is_told_and_usage_too(tmp_path):
-    done = run(tmp_path / "gone.py")
+def test_a_missing_script_and_a_missing_argument_are_errors(tmp_path):
+    done = python(RUNNER, tmp_path / "gone.py")
     assert done.returncode == 1
     assert "gone.py" in done.stderr
-    alone = subprocess.run([sys.executable, str(RUNNER)], capture_output=True, text=True, timeout=120, check=False)
+    alone = python(RUNNER)
     assert (alone.returncode, "usage" in alone.stderr) == (2, True)
 
 
-def test_without_rechannel_or_pyspark_the_script_runs_and_is_told_once(write):
-    script = write("print('ran')\n")
-    command = [sys.executable, "-I", "-S", str(RUNNER), str(script)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False, env=dict(os.environ))
-    assert (done.returncode, done.stdout) == (0, "ran\n")
-    assert done.stderr.count("rechannel: not attached") == 1
+@pytest.mark.parametrize(
+    ("strict", "code", "output", "error"),
+    [("", 0, "ran\n", "rechannel: not attached"), ("1", 1, "", "rechannel: not attached, as --strict asks")],
+)
+def test_without_rechannel_and_pyspark_a_script_runs_unless_strict(write, strict, code, output, error):
+    environment = os.environ | {submit_main.STRICT: strict}
+    done = python("-I", "-S", RUNNER, write("print('ran')\n"), env=environment)
+    assert (done.returncode, done.stdout, done.stderr.count(error)) == (code, output, 1)
 
 
 def session_class() -> Any:
@@ -128,22 +121,27 @@ def test_every_session_is_attached_once_it_has_its_options():
     assert sessions[1:] == [("app-1", {}), ("app-2", {})]
 
 
-def test_a_link_that_fails_stops_nothing_and_is_told_once(capsys):
+def refuse(_: Any) -> None:
+    raise ValueError("no key")
+
+
+def test_a_link_that_fails_stops_nothing_and_is_reported_once(capsys):
     Session = session_class()  # noqa: N806
-
-    def attach(_: Any) -> None:
-        raise RuntimeError("a Spark Connect session has no driver JVM to steer")
-
-    SessionAttacher(attach).watch(Session)
-    assert Session.Builder().getOrCreate().application == "app-1"
-    Session.Builder().getOrCreate()
-    captured = capsys.readouterr()
-    assert captured.out == ""
-    assert captured.err.count("rechannel:") == 1
-    assert "Spark Connect" in captured.err
+    SessionAttacher(refuse).watch(Session)
+    for _ in range(2):
+        assert Session.Builder().getOrCreate().application == "app-1"
+    assert capsys.readouterr() == ("", "rechannel: not attached, the script runs as without it: no key\n")
 
 
-def test_what_the_builder_raises_comes_through_and_a_closed_stderr_does_no_harm(monkeypatch):
+def test_strict_a_link_that_fails_ends_the_script(capsys):
+    Session = session_class()  # noqa: N806
+    SessionAttacher(refuse, strict=True).watch(Session)
+    with pytest.raises(SystemExit, match="1"):
+        Session.Builder().getOrCreate()
+    assert capsys.readouterr() == ("", "rechannel: not attached, as --strict asks, the script ends: no key\n")
+
+
+def test_errors_of_the_builder_pass_and_a_closed_stderr_does_no_harm(monkeypatch):
     Session = session_class()  # noqa: N806
 
     def fail(self: Any) -> Any:
@@ -182,9 +180,7 @@ def put_packages(directory: Path) -> None:
 
 def run_bare(script: Path, **variables: str) -> subprocess.CompletedProcess[str]:
     """In a Python that has nothing installed."""
-    environment = {"PATH": os.environ["PATH"], **variables}
-    command = [sys.executable, "-S", str(RUNNER), str(script)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False, env=environment)
+    return python("-S", RUNNER, script, env={"PATH": os.environ["PATH"], **variables})
 
 
 def test_the_link_lasts_as_long_as_the_scripts_threads_and_ends_after_the_traceback(write, tmp_path):
@@ -216,7 +212,7 @@ def test_the_link_lasts_as_long_as_the_scripts_threads_and_ends_after_the_traceb
     assert (done.returncode, done.stderr) == (1, "")
 
 
-def test_what_the_drivers_python_lacks_comes_from_submits_and_last(write, tmp_path):
+def test_packages_that_the_drivers_python_lacks_come_from_submits_and_last(write, tmp_path):
     put_packages(tmp_path / "ours")
     put_package(tmp_path / "theirs", "pyspark.sql", PYSPARK)
     put_package(tmp_path / "theirs", "both", "WHERE = 'theirs'\n")
@@ -233,7 +229,7 @@ def test_what_the_drivers_python_lacks_comes_from_submits_and_last(write, tmp_pa
     assert submit_main.LENT == submit.LENT == "RECHANNEL_LENT"
 
 
-def test_nothing_of_ours_is_imported_at_the_top():
+def test_only_the_standard_library_is_imported_at_the_top():
     text = Path(submit_main.__file__).read_text()
     top = [line for line in text.splitlines() if line.startswith(("import ", "from "))]
     assert not [line for line in top if "rechannel" in line or "pyspark" in line]

@@ -4,6 +4,7 @@ import dataclasses
 from collections import Counter
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 from hypothesis import event, given, settings
@@ -13,23 +14,11 @@ from rechannel.conf.settings import GateSettings, MigrationSettings, Settings
 from rechannel.migration.plan.constraints import apply_constraints
 from rechannel.migration.plan.inputs import Cooldown, PlanInputs, PlanOptions, ReviewedPlan
 from rechannel.policies.analysis.placement_cost import executor_busy
-from rechannel.policies.model.cluster import Cluster
 from rechannel.policies.model.placement import Placement
 from rechannel.policies.model.workload import Stage, Workload
 from rechannel.wire.messages import Operator, QueryState, StatefulStage
-
-OPERATORS = [Operator(operator=0, name="aggregate", stores=["default"])]
-
-
-def cluster(size: int, available: list[bool] | None = None) -> Cluster:
-    return Cluster(
-        executors=tuple(f"e{index}" for index in range(size)),
-        nodes=tuple(f"n{index}" for index in range(size)),
-        cores=np.ones(size),
-        memory_bytes=np.full(size, np.inf),
-        speed=np.ones(size),
-        available=np.array([True] * size if available is None else available),
-    )
+from unit.daemon import fakes
+from unit.policies.random_clusters import cluster_of
 
 
 def stage(key: str, busy: list[float], rate: float = 0.1) -> Stage:
@@ -38,20 +27,12 @@ def stage(key: str, busy: list[float], rate: float = 0.1) -> Stage:
 
 
 def state(query: str = "q", partitions: int = 4, **changes: Any) -> QueryState:
-    default = {
-        "query": query,
-        "run": f"run-{query}",
-        "name": query,
-        "batch": 5,
-        "active": True,
-        "stages": [StatefulStage(stage=0, partitions=partitions, operators=OPERATORS, placement=[])],
-    }
-    return QueryState(**{**default, **changes})
+    return msgspec.structs.replace(fakes.query([""] * partitions, query), **{"name": query, **changes})
 
 
 def inputs(**changes: Any) -> PlanInputs:
     default = PlanInputs(
-        cluster=cluster(2),
+        cluster=cluster_of(2),
         workload=Workload((stage("q/0", [2.0, 2.0, 2.0, 2.0]),)),
         current=Placement({"q/0": np.zeros(4, dtype=int)}),
         stages={"q/0": ("q", 0)},
@@ -70,6 +51,7 @@ def test_a_plan_that_pays_is_accepted_with_ids_steps_and_names() -> None:
         ("d1.0", 1, "e0", "e1", 0),
         ("d1.1", 3, "e0", "e1", 1),
     ]
+    assert [move.bytes for move in plan.moves] == [1000.0, 1000.0], "its whole state"
     assert plan.refusals == ()
     assert plan.sentence == (
         "2 of 4 partitions in 2 steps: critical path of q 8.00 → 4.00 s (-50%), gain 240.0 s over 600 s "
@@ -77,21 +59,24 @@ def test_a_plan_that_pays_is_accepted_with_ids_steps_and_names() -> None:
     )
 
 
-NO_STORES = [StatefulStage(stage=0, partitions=4, operators=[Operator(operator=0, name="x", stores=[])], placement=[])]
-NO_OPERATORS = [StatefulStage(stage=0, partitions=4, operators=[], placement=[])]
+def one_stage(operators: list[Operator], partitions: int = 4) -> list[StatefulStage]:
+    return [StatefulStage(stage=0, partitions=partitions, operators=operators, placement=[])]
+
+
+NO_STORES = one_stage([Operator(operator=0, name="x", stores=[])])
 
 
 @pytest.mark.parametrize("force", [False, True])
 @pytest.mark.parametrize(
     ("changes", "law", "detail"),
     [
-        pytest.param({"cluster": cluster(2, [True, False])}, "target", "e1 is not available", id="target drained"),
+        pytest.param({"cluster": cluster_of(2, [1])}, "target", "e1 is not available", id="target drained"),
         pytest.param({"queries": {}}, "query-problem", "not active", id="query unknown"),
         pytest.param({"queries": {"q": state(active=False)}}, "query-problem", "not active", id="query ended"),
         pytest.param({"queries": {"q": state(problem="real-time mode")}}, "query-problem", "real-time", id="problem"),
         pytest.param({"queries": {"q": state(run="")}}, "run-unknown", "run id", id="run unknown"),
         pytest.param({"queries": {"q": state(stages=[])}}, "stores-unknown", "stage 0", id="stage unknown"),
-        pytest.param({"queries": {"q": state(stages=NO_OPERATORS)}}, "stores-unknown", "stage 0", id="no operators"),
+        pytest.param({"queries": {"q": state(stages=one_stage([]))}}, "stores-unknown", "stage 0", id="no operators"),
         pytest.param({"queries": {"q": state(stages=NO_STORES)}}, "stores-unknown", "stage 0", id="no stores"),
         pytest.param({"stages": {}}, "stores-unknown", "no such", id="stage not placeable"),
         pytest.param({"queries": {"q": state(partitions=1)}}, "partition", "has 1 partition", id="partition unknown"),
@@ -106,16 +91,20 @@ def test_no_force_skips_a_hard_law(changes: dict[str, Any], law: str, detail: st
     assert detail in plan.sentence
 
 
-def test_what_one_law_refuses_leaves_the_rest() -> None:
-    plan = apply_constraints(HALVES, inputs(in_flight=frozenset({("q", 0, 1)})), Settings(), PlanOptions("d"))
-    assert plan.code == "ok"
-    assert [move.partition for move in plan.moves] == [3]
-    assert [(refusal.law, refusal.scope) for refusal in plan.refusals] == [("in-flight", "move")]
-
-
-def test_a_refusal_that_reaches_a_query_is_told_once() -> None:
-    plan = apply_constraints(HALVES, inputs(queries={"q": state(run="")}), Settings(), PlanOptions("d"))
-    assert [(refusal.law, refusal.scope) for refusal in plan.refusals] == [("run-unknown", "query")]
+@pytest.mark.parametrize(
+    ("changes", "code", "partitions", "refusals"),
+    [
+        ({"in_flight": frozenset({("q", 0, 1)})}, "ok", [3], [("in-flight", "move")]),
+        ({"queries": {"q": state(run="")}}, "law", [], [("run-unknown", "query")]),
+    ],
+    ids=["a move of several", "a query, once"],
+)
+def test_reach_of_a_refusal(
+    changes: dict[str, Any], code: str, partitions: list[int], refusals: list[tuple[str, str]]
+) -> None:
+    plan = apply_constraints(HALVES, inputs(**changes), Settings(), PlanOptions("d"))
+    assert (plan.code, [move.partition for move in plan.moves]) == (code, partitions)
+    assert [(refusal.law, refusal.scope) for refusal in plan.refusals] == refusals
 
 
 def test_an_executor_is_never_lifted_above_the_limit_and_above_what_it_was_anywhere() -> None:
@@ -145,6 +134,12 @@ def test_force_skips_the_soft_laws(changes: dict[str, Any], gate: GateSettings, 
     assert (refused.code, refused.moves, refused.refusals[0].law) == (law, (), law)
     forced = apply_constraints(HALVES, *arguments, PlanOptions("d", force=True))
     assert (forced.code, len(forced.moves), forced.refusals) == ("ok", 2, ())
+
+
+def test_measured_bytes_to_load_take_the_place_of_the_state() -> None:
+    measured = inputs(loads={"q/0": np.array([1.0, 20.0, 1.0, 40.0])})
+    plan = apply_constraints(HALVES, measured, Settings(), PlanOptions("d"))
+    assert [(move.partition, move.bytes) for move in plan.moves] == [(1, 20.0), (3, 40.0)]
 
 
 def test_nothing_to_do_is_no_refusal() -> None:
@@ -197,11 +192,11 @@ def situations(draw: st.DrawFn) -> tuple[Placement, PlanInputs, Settings, bool]:
             active=odd != "ended",
             run="" if odd == "no run" else "r",
             problem="real-time mode" if odd == "problem" else "",
-            stages=[StatefulStage(stage=0, partitions=reported, operators=operators, placement=[])],
+            stages=one_stage(operators, reported),
         )
     flying = draw(st.frozensets(st.tuples(st.sampled_from(sorted(states)), st.just(0), st.integers(0, 4)), max_size=3))
     situation = PlanInputs(
-        cluster=cluster(size, draw(st.lists(st.sampled_from([True, True, False]), min_size=size, max_size=size))),
+        cluster=cluster_of(size, sorted(draw(st.sets(st.integers(0, size - 1))))),
         workload=Workload(tuple(stages)),
         current=Placement(current),
         stages=keys,
@@ -233,14 +228,12 @@ def check_laws(proposed: Placement, at: PlanInputs, limits: Settings, force: boo
         assert target >= 0
         assert at.cluster.available[target]
         assert key in at.stages
-        assert state.active
-        assert state.run
-        assert not state.problem
+        assert state.active and state.run and not state.problem
         reported = state.stages[move.stage]
         assert reported.operators
         assert all(operator.stores for operator in reported.operators)
         assert 0 <= move.partition < reported.partitions
-        assert (move.query, move.stage, move.partition) not in at.in_flight
+        assert move.unit not in at.in_flight
         assert proposed[key][move.partition] == target
         assert at.cluster.index_of(move.source) == at.current[key][move.partition] != target
         after[key][move.partition] = target
@@ -250,7 +243,7 @@ def check_laws(proposed: Placement, at: PlanInputs, limits: Settings, force: boo
     assert max([*gives.values(), *takes.values()], default=0) <= limits.migration.moves_per_executor
     assert len(plan.moves) <= limits.migration.max_moves
     assert len({move.move for move in plan.moves}) == len(plan.moves)
-    assert len({(move.query, move.stage, move.partition) for move in plan.moves}) == len(plan.moves)
+    assert len({move.unit for move in plan.moves}) == len(plan.moves)
     if plan.moves:
         before = executor_busy(at.cluster, at.workload, at.current).max()
         then = executor_busy(at.cluster, at.workload, Placement(after)).max()
@@ -268,16 +261,16 @@ def check_laws(proposed: Placement, at: PlanInputs, limits: Settings, force: boo
 
 @settings(max_examples=100, deadline=None)
 @given(situations())
-def test_whatever_is_proposed_the_laws_hold(situation: tuple[Placement, PlanInputs, Settings, bool]) -> None:
+def test_the_laws_hold_for_any_proposal(situation: tuple[Placement, PlanInputs, Settings, bool]) -> None:
     proposed, at, limits, force = situation
     plan = apply_constraints(proposed, at, limits, PlanOptions("d", force=force))
     event(plan.code)
     check_laws(proposed, at, limits, force, plan)
 
 
-def test_what_has_to_leave_goes_though_it_pays_nothing_and_overloads_the_rest() -> None:
+def test_forced_moves_are_made_though_they_do_not_pay_and_overload_the_rest() -> None:
     full = Workload((stage("q/0", [2.0, 2.0, 2.0, 2.0], rate=0.2),))
-    at = inputs(cluster=cluster(2, [False, True]), workload=full, current=HALVES, cooldown=Cooldown(100.0, 300.0))
+    at = inputs(cluster=cluster_of(2, [0]), workload=full, current=HALVES, cooldown=Cooldown(100.0, 300.0))
     plan = apply_constraints(Placement({"q/0": np.ones(4, dtype=int)}), at, Settings(), PlanOptions("d"))
     assert plan.code == "ok"
     assert [move.partition for move in plan.moves] == [0, 2]
@@ -287,9 +280,9 @@ def test_what_has_to_leave_goes_though_it_pays_nothing_and_overloads_the_rest() 
     )
 
 
-def test_what_has_to_leave_does_not_take_other_moves_along() -> None:
+def test_forced_moves_do_not_take_other_moves_along() -> None:
     at = inputs(
-        cluster=cluster(3, [False, True, True]),
+        cluster=cluster_of(3, [0]),
         current=Placement({"q/0": np.array([0, 1, 1, 2])}),
         cooldown=Cooldown(9.0, 300.0),
     )

@@ -17,21 +17,15 @@ from rechannel.migration.plan.cost import (
     fit_load_rates,
 )
 from rechannel.policies.analysis.placement_cost import critical_path
-from rechannel.policies.model.cluster import UNPLACED, Cluster
+from rechannel.policies.model.cluster import UNPLACED
 from rechannel.policies.model.placement import Move, Placement
 from rechannel.policies.model.workload import Stage, Workload
+from unit.policies.random_clusters import cluster_of
 
 Seconds = dict[str, float]
 
 PRIOR = LoadRates(1.0, 50e6)
-CLUSTER = Cluster(
-    executors=("0", "1", "2"),
-    nodes=("a", "b", "c"),
-    cores=np.ones(3),
-    memory_bytes=np.full(3, np.inf),
-    speed=np.ones(3),
-    available=np.ones(3, dtype=bool),
-)
+CLUSTER = cluster_of(3)
 ROUNDS = {"q": 4.5}  # seconds from batch to batch
 STAGE = Stage("q/0", "q", True, 1 / 4.5, np.array([1.0, 1.0, 1.0, 1.0]), np.zeros(4), np.zeros(4))
 
@@ -60,12 +54,23 @@ def cost_of(
     )
 
 
-def test_a_target_with_time_to_spare_loads_for_nothing() -> None:
-    cost = cost_of([Move("q/0", 0, 0, 1)], [0], [50e6], [0, 0, 0, 0])
-    # Three partitions stay on executor 0: 3 s. The moved one takes 1 + 1 + 1 s.
-    assert cost.added.tolist() == [0.0]
-    assert (cost.pause, cost.seconds) == (0.0, 0.0)
-    assert cost.peak == {"q": pytest.approx(4.2 - 1.0)}
+@pytest.mark.parametrize(
+    ("moves", "loads", "current", "peak", "total"),
+    [
+        # Three partitions stay on executor 0: 3 s. The moved one takes 1 + 1 + 1 s.
+        ([Move("q/0", 0, 0, 1)], [50e6], [0, 0, 0, 0], {"q": pytest.approx(4.2 - 1.0)}, None),
+        ([Move("q/0", 0, UNPLACED, 1)], [500e6], [UNPLACED, 0, 0, 0], {"q": pytest.approx(4.2)}, None),
+        ([], [], [0, 0, 0, 0], {}, 0.0),
+    ],
+    ids=["a target with time to spare", "on no known executor, it loads its state anyway", "no moves"],
+)
+def test_what_costs_nothing(
+    moves: list[Move], loads: list[float], current: list[int], peak: Seconds, total: float | None
+) -> None:
+    cost = cost_of(moves, [0] * len(moves), loads, current)
+    assert cost.added.tolist() == [0.0] * len(moves)
+    assert (cost.pause, cost.seconds, cost.peak) == (0.0, 0.0, peak)
+    assert total is None or cost.total == total
 
 
 def test_a_target_without_stretches_its_batch_by_hand() -> None:
@@ -76,16 +81,6 @@ def test_a_target_without_stretches_its_batch_by_hand() -> None:
     assert cost.seconds == pytest.approx(4.0)
     assert cost.peak == {"q": pytest.approx(4.2 + 5.0 - 4.0)}
     assert cost.total == pytest.approx(4.5 / 2 + 5.2 + 4.2), "half a period, and each step's batch"
-
-
-def test_what_is_on_no_known_executor_loads_its_state_anyway() -> None:
-    cost = cost_of([Move("q/0", 0, UNPLACED, 1)], [0], [500e6], [UNPLACED, 0, 0, 0])
-    assert (cost.pause, cost.seconds, cost.peak) == (0.0, 0.0, {"q": pytest.approx(4.2)})
-
-
-def test_a_plan_without_moves_costs_nothing() -> None:
-    cost = cost_of([], [], [], [0, 0, 0, 0])
-    assert (cost.pause, cost.seconds, cost.peak, cost.total) == (0.0, 0.0, {}, 0.0)
 
 
 def test_of_many_steps_some_stand_for_all() -> None:
@@ -153,7 +148,7 @@ def test_moves_of_one_size_say_nothing_of_the_rate() -> None:
 
 
 @given(st.lists(st.tuples(st.floats(0, 1e10), st.floats(-5, 100)), max_size=60))
-def test_whatever_was_measured_a_price_is_sound(measured: list[tuple[float, float]]) -> None:
+def test_any_measurements_give_a_sound_price(measured: list[tuple[float, float]]) -> None:
     cost = fit_load_rates([MeasuredLoad(size, added) for size, added in measured], PRIOR)
     assert cost.overhead >= 0
     assert 0 < cost.load_rate <= 1.1e12

@@ -6,18 +6,11 @@ import numpy as np
 
 from rechannel.migration.plan.explain import explain_moves
 from rechannel.migration.plan.inputs import PlanInputs
-from rechannel.policies.model.cluster import Cluster
 from rechannel.policies.model.placement import Move, Placement
 from rechannel.policies.model.workload import Stage, Workload
+from unit.policies.random_clusters import cluster_of
 
-CLUSTER = Cluster(
-    executors=("0", "1"),
-    nodes=("a", "b"),
-    cores=np.array([2.0, 2.0]),
-    memory_bytes=np.full(2, np.inf),
-    speed=np.ones(2),
-    available=np.array([True, True]),
-)
+CLUSTER = cluster_of(2, cores=2.0)
 
 
 def reason(busy: list[float], current: list[int], planned: list[int], partition: int) -> str:
@@ -33,8 +26,8 @@ def reason(busy: list[float], current: list[int], planned: list[int], partition:
 def test_room_is_made_only_where_something_arrives() -> None:
     # The task of 4 s sets the time of both executors, whatever else they hold.
     assert reason([4.0, 1.0, 4.0], [0, 0, 1], [0, 1, 1], 1) == (
-        "leaves executor 0, which needs as long for the rest of q: 4.00 s -> 4.00 s a batch; "
-        "executor 1 4.00 s -> 4.00 s"
+        "leaves executor e0, which needs as long for the rest of q: 4.00 s -> 4.00 s a batch; "
+        "executor e1 4.00 s -> 4.00 s"
     )
     text = reason([4.0, 1.0, 1.0], [0, 0, 1], [0, 1, 0], 1)
-    assert text.startswith("makes room on executor 0 for other partitions of q: 4.00 s -> 4.00 s a batch")
+    assert text.startswith("makes room on executor e0 for other partitions of q: 4.00 s -> 4.00 s a batch")

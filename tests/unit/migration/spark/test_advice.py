@@ -15,7 +15,7 @@ from rechannel.migration.spark.compatibility import BYPASS
 
 
 @pytest.mark.parametrize(("threshold", "times"), [("200", 1), ("0", 0)])
-def test_attach_tells_once_of_rows_that_spark_may_lose(monkeypatch, threshold, times):
+def test_attach_logs_once_that_spark_may_lose_rows(monkeypatch, threshold, times):
     adapter = SimpleNamespace(
         application="app", version="4.3.0", setting=lambda key, default: threshold if key == BYPASS else default
     )

@@ -16,14 +16,12 @@ from rechannel.migration.spark.compatibility import (
 
 STATE = "org.apache.spark.sql.execution.streaming.state"
 STORE = "spark.sql.streaming.stateStore"
+DECOMMISSION = "spark.decommission.enabled"
+WAIT = "spark.locality.wait"
 
 
 def codes(settings):
-    return [finding.code for finding in check_settings(lambda key, default: settings.get(key, default))]
-
-
-def test_a_stock_spark_gives_no_finding():
-    assert codes({}) == []
+    return [finding.code for finding in check_settings(settings.get)]
 
 
 @pytest.mark.parametrize(
@@ -48,6 +46,7 @@ def test_a_stock_spark_gives_no_finding():
             "spark.shuffle.sort.io.plugin.class": "org.apache.spark.shuffle.sort.io.LocalDiskShuffleDataIO",
             "spark.scheduler.mode": "FIFO",
         },
+        {},
         {"spark.master": "local-cluster[2,1,1024]"},
         {"spark.sql.adaptive.enabled": "false"},
         {"spark.sql.adaptive.forceApply": "true"},
@@ -63,7 +62,7 @@ def test_a_stock_spark_gives_no_finding():
         {"spark.shuffle.sort.io.plugin.class": "org.apache.spark.shuffle.KubernetesLocalDiskShuffleDataIO"},
     ],
 )
-def test_what_changes_nothing_is_left_out(settings):
+def test_settings_that_change_nothing_give_no_finding(settings):
     assert codes(settings) == []
 
 
@@ -94,34 +93,31 @@ def test_what_changes_nothing_is_left_out(settings):
     ],
 )
 def test_a_setting_that_matters_is_found_once_and_named(key, value, code):
-    (finding,) = check_settings(lambda requested, default: value if requested == key else default)
+    (finding,) = check_settings({key: value}.get)
     assert (finding.code, finding.setting, finding.value) == (code, key, value)
     assert key in finding.sentence
     assert finding.sentence.endswith(".")
 
 
-def test_a_boolean_is_read_as_spark_reads_it():
-    assert codes({"spark.speculation": " TRUE "}) == ["speculation"]
-    assert codes({"spark.speculation": "yes"}) == []
-
-
-def test_decommissioning_without_its_storage_part_is_two_findings():
-    settings = {"spark.decommission.enabled": "true"}
-    assert codes(settings) == ["decommission", "decommission-storage"]
-    settings["spark.storage.decommission.enabled"] = "true"
-    assert codes(settings) == ["decommission"]
-
-
-def test_both_levels_inherit_the_wait_and_give_one_finding():
-    assert codes({"spark.locality.wait": "60s"}) == ["locality-wait-long"]
-    own = {"spark.locality.wait.process": "0", "spark.locality.wait.node": "60s"}
-    assert codes(own) == ["locality-wait-zero", "locality-wait-long"]
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        ({"spark.speculation": " TRUE "}, ["speculation"]),
+        ({"spark.speculation": "yes"}, []),
+        ({DECOMMISSION: "true"}, ["decommission", "decommission-storage"]),
+        ({DECOMMISSION: "true", "spark.storage.decommission.enabled": "true"}, ["decommission"]),
+        ({WAIT: "60s"}, ["locality-wait-long"]),  # both levels inherit it
+        ({f"{WAIT}.process": "0", f"{WAIT}.node": "60s"}, ["locality-wait-zero", "locality-wait-long"]),
+    ],
+)
+def test_settings_together(settings, expected):
+    assert codes(settings) == expected
 
 
 @pytest.mark.parametrize("value", ["", "soon", "3 s", "1.5s", "-", "3parsecs", "9" * 400])
 @pytest.mark.parametrize("key", ["spark.locality.wait", f"{STORE}.maintenanceInterval", "spark.speculation"])
 def test_an_unreadable_value_is_no_crash(key, value):
-    check_settings(lambda requested, default: value if requested == key else default)
+    check_settings({key: value}.get)
 
 
 @pytest.mark.parametrize(
@@ -147,22 +143,18 @@ def test_durations_are_read_as_spark_reads_them(text, expected):
     assert seconds(text) == (None if expected is None else pytest.approx(expected))
 
 
-def test_defaults_asked_with_are_ones_that_spark_accepts():
+def test_defaults_are_ones_that_spark_accepts():
     # Spark checks the default against the type of the key's entry and throws: "" for a boolean would end attaching.
     request = {}
-    check_settings(lambda key, default: request.setdefault(key, default))
+    check_settings(request.setdefault)
     assert request[f"{STORE}.unloadOnCommit"] == "false"
     assert request[f"{STORE}.maintenanceInterval"] == "60s"
     assert request[f"{STORE}.providerClass"].endswith("HDFSBackedStateStoreProvider")
 
 
 @pytest.mark.parametrize("value", [None, "200", "1", "12"])
-def test_spark_s_own_loss_is_told_apart_from_problems(value):
-    settings = {} if value is None else {BYPASS: value}
-
-    def read(key, default):
-        return settings.get(key, default)
-
+def test_a_loss_of_sparks_own_is_advice_and_no_problem(value):
+    read = ({} if value is None else {BYPASS: value}).get
     (finding,) = advice(read)
     assert f"at most {value or 200} partitions" in finding.sentence
     assert f"Set {BYPASS} to 0" in finding.sentence
@@ -173,8 +165,8 @@ def test_spark_s_own_loss_is_told_apart_from_problems(value):
     "settings", [{BYPASS: "0"}, {BYPASS: "-1"}, {BYPASS: "odd"}, {"spark.shuffle.manager": "org.example.Manager"}]
 )
 def test_where_spark_takes_another_writer_nothing_is_advised(settings):
-    assert advice(lambda key, default: settings.get(key, default)) == []
+    assert advice(settings.get) == []
 
 
-def test_a_link_tells_that_the_cure_is_there():
-    assert reportable_settings(lambda key, default: {BYPASS: "0"}.get(key, default))[BYPASS] == "0"
+def test_a_link_reports_that_the_cure_is_in_place():
+    assert reportable_settings({BYPASS: "0"}.get)[BYPASS] == "0"

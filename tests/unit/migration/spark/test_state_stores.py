@@ -14,7 +14,7 @@ def test_store_names_are_read_off_the_metadata():
 
 
 @pytest.mark.parametrize("bad", ["", "v1\n{", "v1\n{}", 'v1\n{"stateStoreInfo":[{}]}'])
-def test_what_spark_does_not_write_is_an_error(bad):
+def test_metadata_that_spark_does_not_write_is_an_error(bad):
     with pytest.raises(LayoutError):
         stores_of_metadata(bad)
 
@@ -34,5 +34,5 @@ def test_what_spark_does_not_write_is_an_error(bad):
     ],
     ids=["HDFS-backed", "RocksDB", "changelog", "join", "empty", "schema only", "unfinished", "half a join", "neither"],
 )
-def test_without_metadata_the_directories_tell_or_nothing_is_said(names, stores):
+def test_without_metadata_stores_are_read_off_the_directories(names, stores):
     assert stores_of_partition(names) == stores

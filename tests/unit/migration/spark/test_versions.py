@@ -37,13 +37,13 @@ def test_the_versions_are_in_order_and_every_feature_came_with_one_of_them():
     assert OLDEST not in {feature.since for feature in versions.FEATURES}, "what all have needs no row"
 
 
-def test_the_newest_has_everything_and_nothing_is_said_of_it():
+def test_the_newest_version_has_every_feature_and_no_problem():
     assert all(versions.has_feature(f"{versions.format_version(NEWEST)}.0", feature) for feature in versions.FEATURES)
     assert versions.problems(f"{versions.format_version(NEWEST)}.7") == []
 
 
 @pytest.mark.parametrize("version", versions.TESTED, ids=versions.format_version)
-def test_what_is_missing_is_said_with_the_version_and_where_there_is_more(version):
+def test_a_missing_feature_is_a_problem_with_the_version_that_has_it(version):
     own = f"{versions.format_version(version)}.1"
     missing = [feature for feature in versions.FEATURES if feature.loss and version < feature.since]
     sentences = versions.problems(own)
@@ -54,7 +54,7 @@ def test_what_is_missing_is_said_with_the_version_and_where_there_is_more(versio
     assert compatibility.sentences(own, lambda key, default: default)[: len(sentences)] == sentences
 
 
-def test_one_that_was_never_tried_is_steered_and_named():
+def test_an_untested_version_is_steered_and_reported():
     newer = f"{NEWEST[0]}.{NEWEST[1] + 1}.0"
     assert versions.refusal(newer) == ""
     (sentences,) = versions.problems(newer)
@@ -62,23 +62,20 @@ def test_one_that_was_never_tried_is_steered_and_named():
     assert versions.format_version(NEWEST) in sentences
 
 
-def test_an_older_one_is_refused_with_the_cure():
+def test_an_older_version_is_refused_with_the_cure():
     older = f"{OLDEST[0]}.{OLDEST[1] - 1}.4"
     assert older in versions.refusal(older)
     assert versions.format_version(OLDEST) in versions.refusal(older)
     assert versions.refusal(f"{versions.format_version(OLDEST)}.0") == ""
 
 
-def test_where_snapshots_are_not_told_nobody_asks_for_them():
-    def ask(store):
-        pytest.fail("asked")
-
-    snapshots = SnapshotLag(ask, {"run": 3}, supported=False)
+def test_without_reports_of_snapshots_none_are_read():
+    snapshots = SnapshotLag(pytest.fail, {"run": 3}, supported=False)
     snapshots.step({}, 1.0)
     assert snapshots.replay([("run", 0, 0)], {"query": "run"}) == {}
 
 
-def test_the_package_asks_for_a_spark_that_was_tried():
+def test_the_package_requires_a_tested_spark():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     (needed,) = (text for text in project["dependencies"] if text.startswith("pyspark"))
     assert needed == f"pyspark>={versions.format_version(OLDEST)},<{NEWEST[0] + 1}"
