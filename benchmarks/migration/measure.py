@@ -130,7 +130,7 @@ class _Measurement:
                 at_home ^= variant.moves
                 progress(f"{row.name}: {variant.name}, {repeat + 1} of {repeats}")
                 self._prepare(variant, begin)
-                turn = {"way": variant.name, "repeat": repeat, "quiet_from": self._quiet()}
+                turn = {"variant": variant.name, "repeat": repeat, "quiet_from": self._quiet()}
                 self.record["phases"].append(turn)
                 turn |= self._act(variant, here if at_home else there, f"{variant.name} {repeat}")
                 session.group.check()

@@ -1,4 +1,4 @@
-"""From a row's raw record to the figures of each way: plain arithmetic over Spark's progress events. Pure.
+"""From a row's raw record to the figures of each variant: plain arithmetic over Spark's progress events. Pure.
 
 Seconds throughout. A batch's duration is Spark's own ``triggerExecution``; its commit is its begin plus that.
 """
@@ -33,7 +33,7 @@ def phase_figures(phase: Mapping[str, Any], committed: Sequence[Batch], query: s
     steady = statistics.median(seconds)
     after = [batch for batch in committed if ordered < batch.end and batch.begin < end]
     figures: dict[str, Any] = {
-        "way": phase["way"],
+        "variant": phase["variant"],
         "repeat": phase["repeat"],
         "steady": steady,
         "quiet_peak_ratio": max(seconds) / steady,
@@ -42,13 +42,13 @@ def phase_figures(phase: Mapping[str, Any], committed: Sequence[Batch], query: s
     }
     ends = [batch.end for batch in quiet]
     period = statistics.median(right - left for left, right in itertools.pairwise(ends))
-    if phase["way"] == RESTART.name:
+    if phase["variant"] == RESTART.name:
         figures |= _restarted(phase, committed, period, steady)
     else:
         figures |= _moved(phase, after, steady)
         figures |= _predicted(phase["decision"].get("price"), figures, query)
         figures["load"] = _load(phase, quiet)
-        stages = spans(phase["journal"], overlapped=phase["way"] != ONE_BY_ONE.name)
+        stages = spans(phase["journal"], overlapped=phase["variant"] != ONE_BY_ONE.name)
         figures["overlap"] = overlap(stages)
     figures["peak_ratio"] = figures["peak"] / steady
     figures["extra_noise"] = figures["quiet_deviation"] * math.sqrt(figures["window"])
@@ -139,7 +139,7 @@ def _settled(after: Sequence[Batch], first_calm: int, limit: float, quiet_peak: 
 
 
 def row_figures(record: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the figures of a row: each way's phases, and over them the median, the smallest and the largest."""
+    """Return the figures of a row: each variant's phases, and over them the median, the smallest and the largest."""
     committed = batches(record.get("batches", ()))
     query = record.get("query", "")
     problems: list[str] = [record["error"]] if record.get("error") else []
@@ -148,19 +148,19 @@ def row_figures(record: Mapping[str, Any]) -> dict[str, Any]:
         try:
             phases.append(phase_figures(phase, committed, query))
         except (KeyError, ValueError) as error:
-            problems.append(f"{phase['way']} {phase['repeat'] + 1}: {error}")
-    ways = {
-        way.name: _summed([phase for phase in phases if phase["way"] == way.name])
-        for way in VARIANTS
-        if any(phase["way"] == way.name for phase in phases)
+            problems.append(f"{phase['variant']} {phase['repeat'] + 1}: {error}")
+    variants = {
+        variant.name: _summed([phase for phase in phases if phase["variant"] == variant.name])
+        for variant in VARIANTS
+        if any(phase["variant"] == variant.name for phase in phases)
     }
     end = record.get("end", {})
     return {
         "row": record["row"],
-        "ways": ways,
+        "variants": variants,
         "steady": middle(phase["steady"] for phase in phases),
         "quiet_peak_ratio": max((phase["quiet_peak_ratio"] for phase in phases), default=None),
-        "load": middle(phase.get("load") for phase in phases if phase["way"] != RESTART.name),
+        "load": middle(phase.get("load") for phase in phases if phase["variant"] != RESTART.name),
         "audit": end.get("audit"),
         "failed": end.get("failed_attempts"),
         "link": record.get("link"),
@@ -171,7 +171,7 @@ def row_figures(record: Mapping[str, Any]) -> dict[str, Any]:
 def _summed(phases: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Each figure as [median, smallest, largest]; those of the overlap as ``overlap.<name>``."""
     flat = [
-        {name: value for name, value in phase.items() if name not in ("way", "repeat", "overlap")}
+        {name: value for name, value in phase.items() if name not in ("variant", "repeat", "overlap")}
         | {f"overlap.{name}": value for name, value in phase.get("overlap", {}).items()}
         for phase in phases
     ]

@@ -8,10 +8,26 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.monitors import accuracy, fleet, overhead
-from benchmarks.report.results import ResultFile, argument_parser
+from benchmarks.report.results import Result, ResultFile, argument_parser, read_results
 from benchmarks.report.templates import table
 
-PARTS = ("overhead", "accuracy", "fleet")
+PARTS = {
+    "overhead": "Cost of agents and link to a query, by partitions of a stage",
+    "accuracy": "Error of the CPU attributed to partitions of known cost, by cores of an executor",
+    "fleet": "Load of many agents on one Redis",
+}
+UNITS = {
+    "s": "batch_seconds_off batch_seconds_on period_off period_on driver_python_cpu_off driver_python_cpu_on "
+    "driver_jvm_cpu_off driver_jvm_cpu_on burned_seconds lightest heaviest worst_lateness_seconds",
+    "1": "batch_ratio batch_ratios off_spread on_spread mean_error worst_error errors parts_over_used",
+    "cores": "cores agent_cores redis_cores",
+    "bytes": "agent_rss window_bytes memory_one_window_each memory_full",
+    "bytes/s": "bytes_per_second",
+    "commands/s": "commands_per_second",
+    "partitions": "partitions",
+    "agents": "agents",
+    "connections": "connections",
+}
 # Partitions, phases with link and agents (each between two without), batches in each phase.
 WHOLE = ((10, 4, 25), (100, 3, 12), (400, 2, 6))
 QUICK = ((10, 2, 15), (100, 2, 8), (400, 1, 5))
@@ -21,15 +37,17 @@ Row = Mapping[str, Any]
 
 def main() -> None:
     """Run the requested parts, print their tables, and leave the figures in a file."""
-    parser = argument_parser("benchmarks.monitors", __doc__, "fewer partitions, pairs and agents: some minutes", PARTS)
+    parser = argument_parser(
+        "benchmarks.monitors", __doc__, "fewer partitions, pairs and agents: some minutes", tuple(PARTS)
+    )
     options = parser.parse_args()
     quick = options.quick
-    results = ResultFile(options.json, {"quick": quick})
+    results = ResultFile(options.json, dict(read_results(options.json)))
     with tempfile.TemporaryDirectory(prefix="rechannel-bench-", ignore_cleanup_errors=True) as directory:
         root = Path(directory)
         for part in options.only or PARTS:
             rows: list[Row] = []
-            results.figures[part] = rows
+            results.figures[part] = Result.of(PARTS[part], {"rows": rows}, UNITS, quick=quick)
             try:
                 if part == "overhead":
                     for partitions, rounds, batches in QUICK if quick else WHOLE:
@@ -40,8 +58,8 @@ def main() -> None:
                         rows.append(accuracy.measure(root / f"accuracy-{cores}", cores, 3 if quick else 6))
                     _print_accuracy(rows)
                 else:
-                    results.figures[part] = fleet.measure(root / "fleet", 200 if quick else 1000, 15 if quick else 30)
-                    _print_fleet(results.figures[part])
+                    rows.append(fleet.measure(root / "fleet", 200 if quick else 1000, 15 if quick else 30))
+                    _print_fleet(rows)
             finally:
                 results.save()
 
@@ -84,22 +102,25 @@ def _print_accuracy(rows: Sequence[Row]) -> None:
     print(f"\n{table(head, cells)}", flush=True)
 
 
-def _print_fleet(row: Row) -> None:
+def _print_fleet(rows: Sequence[Row]) -> None:
     head = (
         "agents | one window | bytes/s | commands/s | Redis, cores | memory, first window | memory, streams full | "
         "latest push behind its time"
     )
-    cells = (
-        f"{row['agents']:,}",
-        f"{row['window_bytes'] / 1e3:.1f} kB",
-        f"{row['bytes_per_second'] / 1e6:.2f} MB/s",
-        f"{row['commands_per_second']:,.0f}",
-        f"{row['redis_cores']:.3f}",
-        f"{row['memory_one_window_each'] / 2**20:.0f} MiB",
-        f"{row['memory_full'] / 2**20:.0f} MiB",
-        f"{row['worst_lateness_seconds']:.2f} s",
-    )
-    print(f"\n{table(head, [cells])}", flush=True)
+    cells = [
+        (
+            f"{row['agents']:,}",
+            f"{row['window_bytes'] / 1e3:.1f} kB",
+            f"{row['bytes_per_second'] / 1e6:.2f} MB/s",
+            f"{row['commands_per_second']:,.0f}",
+            f"{row['redis_cores']:.3f}",
+            f"{row['memory_one_window_each'] / 2**20:.0f} MiB",
+            f"{row['memory_full'] / 2**20:.0f} MiB",
+            f"{row['worst_lateness_seconds']:.2f} s",
+        )
+        for row in rows
+    ]
+    print(f"\n{table(head, cells)}", flush=True)
 
 
 if __name__ == "__main__":

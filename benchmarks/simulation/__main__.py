@@ -14,17 +14,73 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.monitors import fleet as agents
-from benchmarks.report.results import ResultFile, argument_parser, machine, progress
+from benchmarks.report.results import Result, ResultFile, argument_parser, machine, progress, read_results
 from benchmarks.simulation import fleet, large, migration_paper
 from benchmarks.simulation.calibration import read_runs, validate
 from benchmarks.simulation.report import section
 
-PARTS = ("calibration", "paper", "hour", "large", "decisions", "fleet")
+_PAPER_UNITS = {
+    "s": "seconds latency at own took thought",
+    "%": "tuples_std load_std",
+    "1": "ratio",
+    "moves": "moves",
+    "migrations": "migrations",
+    "pairs": "pairs holds",
+    "nodes": "size",
+    "tasks": "tasks",
+    "repetitions": "seeds seed",
+    "as its metric": "medians",
+}
+_DECISION_UNITS = {"s": "seconds policy_seconds at took", "moves": "moves limit", "steps": "steps", "tasks": "tasks"}
+PARTS: dict[str, tuple[str, dict[str, str]]] = {
+    "calibration": (
+        "Errors of the simulated batches against live ones, each workload fitted by itself",
+        {"s": "overhead load_overhead took", "bytes/s": "load_rate", "1": "scale median p90 bias", "runs": "runs"}
+        | {"batches": "batches"},
+    ),
+    "paper": ("The pipelined-migration paper's experiment: one migration, by variant, size and seed", _PAPER_UNITS),
+    "hour": ("An hour of the same in which 85 nodes become 100, by variant and seed", _PAPER_UNITS),
+    "large": (
+        "An hour of micro-batches on many executors, by policy",
+        _DECISION_UNITS
+        | {"s": "mean median p95 minutes every seconds policy_seconds at took simulating costs load_overhead"}
+        | {
+            "1": "over_as_is load scale noise backlog utilization",
+            "bytes/s": "load_rate",
+            "partitions": "partitions landed",
+        }
+        | {"executors": "executors", "queries": "queries", "batches": "batches"},
+    ),
+    "decisions": (
+        "One decision of many partitions, by policy, each in a process of its own",
+        _DECISION_UNITS
+        | {"s": "seconds policy_seconds at took cold warm classification warm_with_checks", "pairs": "pairs"}
+        | {"MiB": "built_mib peak_mib traced_mib", "moves": "moves limit cold_moves warm_moves"}
+        | {"1": "before before_warm after_cold after_warm", "executors": "executors"},
+    ),
+    "fleet": (
+        "Redis and one controller under the messages of many agents and one application",
+        {
+            "s": "seconds deciding_seconds deciding_cpu worst_lateness_seconds period took",
+            "bytes/s": "bytes_in_per_second bytes_out_per_second bytes_per_second",
+            "commands/s": "commands_per_second",
+            "cores": "cores redis_cores",
+            "MiB": "rss_mib deciding_rss_mib memory_mib",
+            "bytes": "bounds window_bytes memory_full memory_one_window_each",
+            "outputs": "outputs",
+            "partitions": "partitions total",
+            "agents": "agents",
+            "connections": "connections",
+            "queries": "queries",
+            "stages": "stages",
+        },
+    ),
+}
 
 
 def main() -> None:
     """Run the requested parts."""
-    parser = argument_parser("benchmarks.simulation", __doc__, "smaller and fewer: some minutes", PARTS)
+    parser = argument_parser("benchmarks.simulation", __doc__, "smaller and fewer: some minutes", tuple(PARTS))
     parser.add_argument(
         "--live",
         type=Path,
@@ -37,20 +93,21 @@ def main() -> None:
     options = parser.parse_args()
     if missing := [str(file) for file in options.live or () if not file.is_file()]:
         parser.error(f"--live: no such file: {', '.join(missing)}; python -m benchmarks.live --runs writes one")
-    results = ResultFile(options.json)
+    results = ResultFile(options.json, dict(read_results(options.json)))
     for name, part in () if options.no_run else _parts(options.quick, options.live).items():
         if options.only and name not in options.only:
             continue
-        began = time.monotonic()
-        results.figures[name] = {"quick": options.quick, "machine": machine(), **part()}
-        results.figures[name]["took"] = time.monotonic() - began
-        progress(f"{name}: {results.figures[name]['took']:.0f} s")
+        began, at_start = time.monotonic(), machine()
+        figures = {"machine": at_start, **part(), "took": time.monotonic() - began}
+        results.figures[name] = Result.of(PARTS[name][0], figures, PARTS[name][1], quick=options.quick)
+        progress(f"{name}: {figures['took']:.0f} s")
         results.save()
+    figures = {name: result.figures() for name, result in results.figures.items()}
     if options.plots:
         from benchmarks.simulation import plots  # needs matplotlib, which the figures do not
 
-        plots.draw(results.figures, options.plots)
-    sys.stdout.write(section(results.figures))
+        plots.draw(figures, options.plots)
+    sys.stdout.write(section(figures))
 
 
 def _parts(quick: bool, live: Sequence[Path] | None) -> dict[str, Callable[[], dict[str, Any]]]:

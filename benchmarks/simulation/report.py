@@ -64,7 +64,7 @@ def _share(value: float | None, form: str = "{:.1%}") -> str:
 
 
 def _paper(part: Row) -> dict[str, Any]:
-    by_variant = group_by(part["rows"], "way")
+    by_variant = group_by(part["rows"], "variant")
     rows = []
     for name in (variant.name for variant in VARIANTS if variant.name in by_variant):
         own = by_variant[name]
@@ -169,7 +169,7 @@ def _claim(claim: Row) -> list[str]:
 
 
 def _expansion(part: Row) -> dict[str, Any]:
-    by_variant = group_by(part["rows"], "way")
+    by_variant = group_by(part["rows"], "variant")
     rows = [
         [
             variant.name,

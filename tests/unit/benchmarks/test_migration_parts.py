@@ -55,7 +55,7 @@ def test_three_moves_take_two_steps_since_one_executor_gives_two() -> None:
 
 
 def test_one_partition_alone_is_moved_in_one_way() -> None:
-    assert [way.name for way in variants_for(1)] == ["live", "restart"]
+    assert [variant.name for variant in variants_for(1)] == ["live", "restart"]
     assert variants_for(3) == variants_for(PARTITIONS) == VARIANTS
 
 

@@ -41,9 +41,9 @@ class Story:
             self.batch(0.9 if index % 2 else 1.1)
         return since
 
-    def move(self, way: str, repeat: int, added: list[float]) -> None:
+    def move(self, variant: str, repeat: int, added: list[float]) -> None:
         phase = {
-            "way": way,
+            "variant": variant,
             "repeat": repeat,
             "quiet_from": self.quiet(),
             "ordered": self.now,
@@ -54,7 +54,7 @@ class Story:
         tasks: list[list[float]] = []
         begun = self.now
         for step, extra in enumerate(added):
-            move = f"{way}{repeat}.{step}"
+            move = f"{variant}{repeat}.{step}"
             moves.append({"move": move, "query": "q", "partition": step, "step": step, "bytes": 2e6})
             steered = self.now
             number = self.batch(1.0 + extra)
@@ -67,11 +67,11 @@ class Story:
         price = {"peak": {"q": 1.0 + max(added)}, "total": (self.now - begun) * 1.1}
         for _ in range(5):
             self.batch(1.0)
-        decision = {"decision": f"{way}{repeat}", "moves": moves, "price": price}
+        decision = {"decision": f"{variant}{repeat}", "moves": moves, "price": price}
         self.phases.append(phase | {"decision": decision, "journal": journal, "tasks": tasks, "end": self.now})
 
     def restart(self, repeat: int, away: float) -> None:
-        phase = {"way": "restart", "repeat": repeat, "quiet_from": self.quiet(), "loaded_bytes": 9_000_000}
+        phase = {"variant": "restart", "repeat": repeat, "quiet_from": self.quiet(), "loaded_bytes": 9_000_000}
         stopping = self.now
         self.now += away
         for seconds in (2.0, 1.0, 1.0, 1.0, 1.0, 1.0):
@@ -153,8 +153,8 @@ def test_steers_that_were_said_again_are_counted() -> None:
 
 def test_of_the_repeats_the_median_the_smallest_and_the_largest_are_shown() -> None:
     result = row_figures(record())
-    assert result["ways"]["live"]["extra"] == pytest.approx([0.35, 0.3, 0.4])
-    assert list(result["ways"]) == [way.name for way in VARIANTS]
+    assert result["variants"]["live"]["extra"] == pytest.approx([0.35, 0.3, 0.4])
+    assert list(result["variants"]) == [variant.name for variant in VARIANTS]
     assert not result["problems"]
 
 
@@ -162,7 +162,7 @@ def test_a_phase_that_broke_off_is_a_problem_and_not_a_figure() -> None:
     row = record()
     del row["phases"][0]["end"]
     result = row_figures(row | {"error": "BenchError: no"})
-    assert result["ways"][LIVE.name]["extra"] == pytest.approx([0.4, 0.4, 0.4])
+    assert result["variants"][LIVE.name]["extra"] == pytest.approx([0.4, 0.4, 0.4])
     assert len(result["problems"]) == 2
 
 
@@ -173,7 +173,7 @@ def test_the_page_is_made_of_the_figures_alone_and_says_what_they_say() -> None:
     assert "in 1 of 1 rows. * **Longest batch predicted" in text
     assert "| 1M-hdfs-3of11-slow | 1.00 s | 1.10 | " in page
     assert "takes 5 ms for each operation and passes 50 MB/s" in text
-    assert "predicted within 25%**: of live moves in 1 of 1 rows, of all ways in 3 of 3 pairs" in text
+    assert "predicted within 25%**: of live moves in 1 of 1 rows, of all variants in 3 of 3 pairs" in text
     assert "## What overlaps" in page
     assert all(len(line) <= 120 for line in page.splitlines() if not line.startswith(("|", "!", "    ")))
 

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, cast
 
 import pytest
 
-from benchmarks.nexmark.__main__ import chosen_queries, line
 from benchmarks.nexmark.events import NEXMARK, Events, Shape
-from benchmarks.nexmark.measure import QueryFigures, summarize
 from benchmarks.nexmark.queries import IMPOSSIBLE, QUERIES, WORKLOADS
+from benchmarks.workloads.__main__ import chosen_queries, line
 from benchmarks.workloads.base import Feed, Input
+from benchmarks.workloads.measure import QueryFigures, summarize
 from benchmarks.workloads.run import OBSERVED
 
 if TYPE_CHECKING:
@@ -72,14 +72,15 @@ def test_a_bid_is_no_further_from_its_auction_than_the_slowest_batches_bring() -
 
 
 def test_queries_are_chosen_by_name() -> None:
-    assert chosen_queries("q3, Q5") == ["q3", "q5"]
-    assert chosen_queries("all") == list(QUERIES)
+    workloads = dict(zip(QUERIES, WORKLOADS, strict=True))
+    assert chosen_queries("q3, Q5", workloads, IMPOSSIBLE) == ["q3", "q5"]
+    assert chosen_queries("all", workloads, IMPOSSIBLE) == list(QUERIES)
 
 
 @pytest.mark.parametrize(("text", "reason"), [("q6", "last ten closed auctions"), ("q77", "no query 'q77'")])
 def test_a_query_that_is_not_there_is_refused_with_the_reason(text: str, reason: str) -> None:
     with pytest.raises(argparse.ArgumentTypeError, match=reason):
-        chosen_queries(text)
+        chosen_queries(text, dict(zip(QUERIES, WORKLOADS, strict=True)), IMPOSSIBLE)
 
 
 def progress(batch: int, milliseconds: int, rows: int) -> SimpleNamespace:

@@ -1,4 +1,4 @@
-"""The report's archive of figures, and its section on Nexmark."""
+"""The schema of results and their files, the report's archive, and its section on Nexmark."""
 
 from __future__ import annotations
 
@@ -7,12 +7,41 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from benchmarks.report import __main__ as report
 from benchmarks.report.page import nexmark_section
+from benchmarks.report.results import Result, ResultFile, read_results, rounded
 
 MACHINE = {"cores": 2, "load_average": 0.5}
+ROOT = Path(__file__).parents[3]
+
+
+def test_a_result_file_is_read_as_it_was_written(tmp_path: Path) -> None:
+    units = {"s": "mean", "1": "ratio"}
+    figures = {"machine": MACHINE, "seed": 3, "limit": None, "rows": [{"name": "a", "mean": 1.5, "ratio": {"best": 2}}]}
+    result = Result.of("a measurement", figures, units, quick=True)
+    ResultFile(tmp_path / "out" / "file.json", {"part": result}).save()
+    assert read_results(tmp_path / "out" / "file.json") == {"part": result}
+    assert result.command.startswith("python -m ")
+    assert result.figures().items() >= {**figures, "quick": True}.items()
+    assert read_results(tmp_path / "none.json") == {}
+    (tmp_path / "old.json").write_text('{"part": {"machine": {}, "rows": []}}')
+    with pytest.raises(msgspec.ValidationError, match="measures"):
+        read_results(tmp_path / "old.json")
+
+
+def test_a_figure_without_a_unit_is_named() -> None:
+    figures = {"rows": [{"name": "a", "ok": True, "latency": {"before": 1.0}, "moves": [1, 2]}], "steps": 3}
+    assert Result.of("m", figures, {"s": "latency"}).without_unit() == {"moves", "steps"}
+
+
+@pytest.mark.parametrize("name", ["simulation", "nexmark"])
+def test_every_figure_of_the_archive_has_a_unit(name: str) -> None:
+    results = read_results(ROOT / "docs" / "figures" / f"{name}.json")
+    assert not set().union(*(result.without_unit() for result in results.values()))
+    assert rounded(results) == results
 
 
 def figures(**other: Any) -> dict[str, Any]:
@@ -25,8 +54,8 @@ def figures(**other: Any) -> dict[str, Any]:
         "state_rows": 7,
         "audit": {"ok": True, "lost": 0, "doubled": 0},
     }
-    existing = {"machine": MACHINE, "spark": "4.3.0", "master": "local[*]", "partitions": 4}
-    return {**existing, "queries": [row], "failed": {}, **other}
+    existing = {"machine": MACHINE, "spark": "4.3.0", "master": "local[*]", "partitions": 4, "command": "c"}
+    return {**existing, "rows": [row], "failed": {}, **other}
 
 
 def test_a_query_that_failed_stands_on_the_page_with_its_reason() -> None:

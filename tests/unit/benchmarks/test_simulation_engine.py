@@ -17,18 +17,15 @@ from benchmarks.simulation.flow_shop import finish_times
 from rechannel.conf.settings import Settings
 from rechannel.policies.analysis.placement_cost import critical_path
 from rechannel.policies.analysis.queueing import fair_shares
-from rechannel.policies.model.cluster import Cluster, Topology
+from rechannel.policies.model.cluster import Cluster
 from rechannel.policies.model.placement import Move, Placement
-from rechannel.policies.model.streams import Stream
 from rechannel.policies.model.workload import Stage, Workload
 
 
-def cluster(executors: int, cores: float = 1.0, bandwidth: float = np.inf, group: list[int] | None = None) -> Cluster:
+def cluster(executors: int, cores: float = 1.0) -> Cluster:
     ones = np.ones(executors)
     names = tuple(f"e{i}" for i in range(executors))
-    groups = np.array(group or [0] * executors)
-    topology = Topology(groups, ones * bandwidth, np.ones((groups.max() + 1,) * 2))
-    return Cluster(names, names, ones * cores, ones * np.inf, ones, ones > 0, topology)
+    return Cluster(names, names, ones * cores, ones * np.inf, ones, ones > 0)
 
 
 def stage(key: str, busy: list[float], rate: float = 0.01, state: float = 0.0) -> Stage:
@@ -90,20 +87,6 @@ def test_no_batch_is_shorter_than_its_critical_path_undisturbed_and_no_work_is_l
     least = sum(done[one.query] * (one.busy.sum() + 0.01 * one.n) for one in stages)
     most = sum((done[one.query] + 1) * (one.busy.sum() + 0.01 * one.n) for one in stages)
     assert least - 1e-6 <= simulation.worked.sum() <= most + 1e-6
-
-
-def test_what_is_fetched_comes_over_the_executors_link_one_after_the_other() -> None:
-    up, down = stage("q/0", [0.0, 0.0], rate=1e-3), stage("q/1", [1.0, 1.0], rate=1e-3)
-    volume = np.array([[5e3, 5e3], [5e3, 5e3]]) * 1e-3  # bytes per second: 5 kB a pair and batch
-    workload = Workload((up, down), (Stream("q/0", "q/1", volume),))
-    apart = Placement({"q/0": np.array([0, 0]), "q/1": np.array([1, 1])})
-    # Ten kilobytes a task at 10 kB/s: the second task's come a second later.
-    simulation = Simulation(cluster(2, 2, 1e4), workload, apart, Costs())
-    assert one_batch(simulation) == pytest.approx(3.0)
-    near = Placement({"q/0": np.array([1, 1]), "q/1": np.array([1, 1])})
-    assert one_batch(Simulation(cluster(2, 2, 1e4), workload, near, Costs())) == pytest.approx(1.0)
-    slow = Costs(uplink=2e3)
-    assert one_batch(Simulation(cluster(2, 2, 1e4, [0, 1]), workload, apart, slow)) == pytest.approx(10.0)
 
 
 def test_a_step_is_taken_over_by_one_batch_and_the_next_one_waits_for_it() -> None:

@@ -1,17 +1,16 @@
-"""Workloads without Spark: inputs, the registry, and costs read off an event log."""
+"""Workloads without Spark: inputs, the registry, and the sum of the output."""
 
 from __future__ import annotations
 
-import json
 from types import SimpleNamespace
 
 import pytest
 
 from benchmarks.workloads import configurations, flights, in_python, page_views, words
 from benchmarks.workloads.base import SLICES, Input
+from benchmarks.workloads.measure import committed
 from benchmarks.workloads.registry import WORKLOADS
 from benchmarks.workloads.run import OBSERVED, Committed, Digest
-from benchmarks.workloads.trial import WARM, committed, costs
 
 MODULES = (words, page_views, configurations, in_python, flights)
 
@@ -96,31 +95,3 @@ def test_the_output_of_batches_is_added_up():
         for at, row in enumerate(observed)
     ]
     assert committed(progresses) == Committed(3, Digest(3, -2), "2")
-
-
-def _job(batch, stages):
-    infos = [{"Stage ID": stage, "RDD Info": [{"Name": name}]} for stage, name in stages.items()]
-    properties = {"streaming.sql.batchId": str(batch), "sql.streaming.queryId": "q"}
-    return {"Event": "SparkListenerJobStart", "Stage Infos": infos, "Properties": properties}
-
-
-def _task(stage, seconds):
-    return {"Event": "SparkListenerTaskEnd", "Stage ID": stage, "Task Metrics": {"Executor CPU Time": seconds * 1e9}}
-
-
-def test_costs_are_of_whole_batches_behind_the_first(tmp_path):
-    events = [{"Event": "SparkListenerTaskEnd", "Stage ID": 999, "Task Metrics": {"Executor CPU Time": 1e12}}]
-    for batch, seconds in enumerate([9.0] * WARM + [1.0, 2.0, 9.0]):
-        source, counts = 2 * batch, 2 * batch + 1
-        events += [_job(batch, {source: "MapPartitionsRDD", counts: "StateStoreRDD"})]
-        events += [_task(source, seconds), _task(counts, seconds), _task(counts, seconds)]
-    log = tmp_path / "log"
-    log.write_text("\n".join(map(json.dumps, events)))
-    result = costs(log)
-    assert (result.cpu, result.stateful) == (4.5, 3.0)
-
-
-def test_nothing_is_said_of_costs_before_there_are_batches(tmp_path):
-    log = tmp_path / "log"
-    log.write_text(json.dumps(_job(0, {0: "StateStoreRDD"})))
-    assert costs(log) is None
