@@ -123,8 +123,7 @@ def main() -> None:
         names = ("told", "error_over_last", "uneven_by_last", "uneven_by_forecast")
         kinds = [{"load": kind, **dict(zip(names, row, strict=True))} for kind, row in rows.items()]
         figures = {"rows": kinds, "seed": options.seed, "trials": trials, "seconds": min(durations)}
-        units = {"1": " ".join(names), "trials": "trials", "s": "seconds"}
-        result = Result.of("Errors of the forecast on generated loads", figures, units, quick=options.quick)
+        result = Result.of("Errors of the forecast on generated loads", figures, quick=options.quick)
         write_json(options.json, {"forecast": result})
 
 

@@ -14,20 +14,6 @@ REPEATS = 2
 QUICK_REPEATS = 1
 PART = "migration"
 MEASURES = "Cost of moving partitions of a running query beside a restart, by state, share, state store and disk"
-UNITS = {
-    "s": "quiet_from ordered answered end at asked begun stopping stopped started maintenance latency price tasks",
-    "ms": "milliseconds",
-    "bytes": "loaded_bytes bytes state_bytes",
-    "bytes/s": "rate",
-    "rows": "rows lost doubled input_rows state_rows state_updated wanted_rows",
-    "keys": "keys unknown different wanted_keys",
-    "partitions": "partition partitions moves share drifted",
-    "batches": "batch batches preload quiet",
-    "executors": "executors",
-    "repetitions": "repeat repeats",
-    "step": "step",
-    "task attempts": "failed failed_attempts missed",
-}
 
 
 def main() -> None:
@@ -68,7 +54,8 @@ def _measure(options: argparse.Namespace) -> Result:
         measured = {record["row"]["name"] for record in records}
         rows = [row for row in rows if row.name not in measured]
     values = {"repeats": repeats, "slow_disk_problem": problem, "settings": measure.settings()}
-    result = Result.of(MEASURES, {**values, "rows": records}, UNITS, quick=options.quick)
+    units = {"batch, partition, s": "tasks"}
+    result = Result.of(MEASURES, {**values, "rows": records}, quick=options.quick, units=units)
     results = ResultFile(options.json, {PART: result})
     began = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="rechannel-migration-", ignore_cleanup_errors=True) as root:

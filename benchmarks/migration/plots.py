@@ -8,6 +8,7 @@ from typing import Any
 from benchmarks.migration.summary import GOAL, row_figures
 from benchmarks.migration.variants import RESTART, VARIANTS
 from benchmarks.report.plots import pyplot, save
+from rechannel.wire.codes import MoveState
 from testbed.progress import batches
 
 __all__ = ["draw"]
@@ -76,7 +77,7 @@ def _durations(pairs: list[tuple[dict[str, Any], dict[str, Any]]], path: Path) -
         zero = record["phases"][0]["quiet_from"]
         for phase in phases:
             begin, color = phase["ordered"] - zero, _COLORS[phase["variant"]]
-            landed = [line["at"] - zero for line in phase.get("journal", ()) if line["after"] == "drained"]
+            landed = [line["at"] - zero for line in phase.get("journal", ()) if line["after"] == MoveState.DRAINED]
             if phase["variant"] == RESTART.name:
                 before = max(
                     (batch.end for batch in committed if batch.begin < phase["ordered"]), default=phase["ordered"]

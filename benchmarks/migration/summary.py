@@ -13,9 +13,11 @@ from typing import Any
 
 from benchmarks.migration.overlap import overlap, spans
 from benchmarks.migration.variants import ONE_BY_ONE, RESTART, VARIANTS
+from benchmarks.report.numbers import median_of
+from rechannel.wire.codes import MoveState
 from testbed.progress import Batch, batches
 
-__all__ = ["AFTERMATH", "GOAL", "middle", "phase_figures", "row_figures"]
+__all__ = ["AFTERMATH", "CALM", "GOAL", "phase_figures", "row_figures"]
 
 GOAL = 1.25  # times the steady median
 AFTERMATH = 2  # batches after the last landing that count as part of the migration
@@ -57,12 +59,12 @@ def phase_figures(phase: Mapping[str, Any], committed: Sequence[Batch], query: s
 
 
 def _moved(phase: Mapping[str, Any], after: Sequence[Batch], steady: float) -> dict[str, Any]:
-    landed = [line for line in phase["journal"] if line["after"] == "drained"]
+    landed = _reached(phase, MoveState.DRAINED)
     last = max((int(line["batch"]) for line in landed), default=-1)
     window = [batch for batch in after if batch.number <= last + AFTERMATH] if landed else list(after)
     if not window:
         raise ValueError("no batch was committed after the order")
-    steered = [line["move"] for line in phase["journal"] if line["after"] == "steered"]
+    steered = [line["move"] for line in _reached(phase, MoveState.STEERED)]
     moves = phase["decision"]["moves"]
     return {
         "peak": max(batch.seconds for batch in window),
@@ -74,9 +76,14 @@ def _moved(phase: Mapping[str, Any], after: Sequence[Batch], steady: float) -> d
         "steps": len({move["step"] for move in moves}),
         "state_bytes": math.fsum(move.get("bytes", 0.0) for move in moves),
         "landed": len(landed),
-        "abandoned": sum(line["after"] == "abandoned" for line in phase["journal"]),
-        "missed": len(steered) - len(set(steered)),  # each time a move was said again
+        "abandoned": len(_reached(phase, MoveState.ABANDONED)),
+        "missed": len(steered) - len(set(steered)),  # repeated steers
     }
+
+
+def _reached(phase: Mapping[str, Any], state: MoveState) -> list[Mapping[str, Any]]:
+    """Return the lines of a phase's journal by which moves came into a state."""
+    return [line for line in phase["journal"] if line["after"] == state]
 
 
 def _restarted(phase: Mapping[str, Any], committed: Sequence[Batch], period: float, steady: float) -> dict[str, Any]:
@@ -118,7 +125,7 @@ def _load(phase: Mapping[str, Any], quiet: Sequence[Batch]) -> float | None:
     for batch, partition, seconds in phase.get("tasks", ()):
         if batch in numbers:
             usual.setdefault(int(partition), []).append(seconds)
-    landing = {int(line["partition"]): int(line["batch"]) for line in phase["journal"] if line["after"] == "drained"}
+    landing = {int(line["partition"]): int(line["batch"]) for line in _reached(phase, MoveState.DRAINED)}
     loads = [
         seconds - statistics.median(usual[int(partition)])
         for batch, partition, seconds in phase.get("tasks", ())
@@ -158,9 +165,9 @@ def row_figures(record: Mapping[str, Any]) -> dict[str, Any]:
     return {
         "row": record["row"],
         "variants": variants,
-        "steady": middle(phase["steady"] for phase in phases),
+        "steady": median_of(phase["steady"] for phase in phases),
         "quiet_peak_ratio": max((phase["quiet_peak_ratio"] for phase in phases), default=None),
-        "load": middle(phase.get("load") for phase in phases if phase["variant"] != RESTART.name),
+        "load": median_of(phase.get("load") for phase in phases if phase["variant"] != RESTART.name),
         "audit": end.get("audit"),
         "failed": end.get("failed_attempts"),
         "link": record.get("link"),
@@ -181,9 +188,3 @@ def _summed(phases: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         if values:
             summary[name] = [statistics.median(values), min(values), max(values)]
     return summary
-
-
-def middle(values: Any) -> float | None:
-    """The median of those there are."""
-    existing = [value for value in values if value is not None]
-    return statistics.median(existing) if existing else None

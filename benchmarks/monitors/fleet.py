@@ -55,7 +55,9 @@ class Pace:
 def measure(directory: Path, agents: int, seconds: float) -> dict[str, Any]:
     """Fill every agent's stream to its bound, then push at the pace of five-second windows."""
     directory.mkdir(parents=True)
-    with Stack(directory, {"redis": {"timeout": 10.0}}, redis_options={"maxmemory": "0"}) as stack:
+    with Stack(
+        directory, {"redis": {"timeout": 10.0}, "controller": {"lease": 60.0}}, redis_options={"maxmemory": "0"}
+    ) as stack:
         stores = [Store(stack.settings.redis, "bench") for _ in range(agents)]
         authors = [EnvelopeFactory("bench", f"agent:{number}") for number in range(agents)]
         client = redis.Redis(unix_socket_path=str(stack.redis.socket_path))

@@ -17,20 +17,9 @@ PARTS = {
     "growth": "Processor time of the policies and of their sources' algorithms by size",
 }
 UNITS = {
-    "s": "seconds bound optimum policies highs_seconds cold warm warm_with_checks classification limit over predicted",
-    "1": "seconds_per_second highest_utilization load_spread cohesion coupling cut path cost before before_warm "
-    "after_cold after_warm",
-    "bytes": "bytes_moved",
-    "bytes/s": "inter_node_bytes_per_second inter_executor_bytes_per_second",
-    "MiB": "built_mib peak_mib",
-    "moves": "moves cold_moves warm_moves",
-    "tasks": "tasks size layout",
-    "executors": "executors",
-    "cores": "cores",
-    "pairs": "pairs",
-    "messages": "messages",
-    "steps": "steps",
-    "seeds": "seed seeds",
+    "s": "bound optimum policies limit",
+    "1": "cost before before_warm after_cold after_warm",
+    "tasks": "size layout",
     "as its generator": "parameters",
 }
 LIMIT = 120.0  # processor seconds for one run of one policy
@@ -49,7 +38,7 @@ def main() -> None:
     results = ResultFile(options.json, dict(read_results(options.json)))
     for part in () if options.no_run else options.only or PARTS:
         figures = _measure(part, options.quick, options.limit)
-        results.figures[part] = Result.of(PARTS[part], figures, UNITS, quick=options.quick)
+        results.figures[part] = Result.of(PARTS[part], figures, quick=options.quick, units=UNITS)
         results.save()
     if options.document:
         from benchmarks.policies import plots  # needs matplotlib, which the figures do not

@@ -23,6 +23,8 @@ from typing import Any, Self
 
 import msgspec
 
+from benchmarks.report.units import UNITS, by_name
+
 __all__ = [
     "Result",
     "ResultFile",
@@ -42,30 +44,31 @@ class Result(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     ``measures``: the subject, in a sentence. ``command`` makes the same figures again; ``revision``: the commit that
     it ran on, "" where that is not known; ``machine``: cores, versions, load average at the start; ``quick``: the short
     form. ``rows``: the figures of one table; ``values``: parameters, and figures of the measurement as a whole.
-    ``units``: the unit of each figure by its name; a figure without one has that of the nearest name around it. "1" is
-    the unit of ratios.
+    ``units``: the unit of each figure by its name; a figure without one has that of the nearest name around it.
     """
 
     measures: str
     command: str
     revision: str
     machine: dict[str, Any]
-    units: dict[str, str]
+    units: dict[str, str] = {}
     quick: bool = False
     seed: int | None = None
     rows: list[dict[str, Any]] = []
     values: dict[str, Any] = {}
 
     @classmethod
-    def of(cls, measures: str, figures: Mapping[str, Any], units: Mapping[str, str], *, quick: bool = False) -> Self:
+    def of(
+        cls, measures: str, figures: Mapping[str, Any], *, quick: bool = False, units: Mapping[str, str] | None = None
+    ) -> Self:
         """Return a result of the command that runs.
 
         Parameters
         ----------
         measures : the subject
         figures : ``rows`` (the list itself, which may grow), ``seed`` and ``machine`` where there are any, and values
-        units : names of figures, with blanks between them, by their unit; "1" for ratios
         quick : whether it is the short form
+        units : figures whose unit is not that of :data:`benchmarks.report.units.UNITS`: names by unit
         """
         values = dict(figures)
         return cls(
@@ -73,7 +76,7 @@ class Result(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
             command=_command_line(),
             revision=_revision(),
             machine=values.pop("machine", None) or machine(),
-            units={name: unit for unit, names in units.items() for name in names.split()},
+            units=UNITS | by_name(units or {}),
             quick=quick,
             seed=values.pop("seed", None),
             rows=values.pop("rows", []),
@@ -85,22 +88,26 @@ class Result(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
         fields = {name: getattr(self, name) for name in ("command", "revision", "machine", "quick", "seed", "rows")}
         return {**self.values, **fields}
 
-    def without_unit(self) -> set[str]:
-        """Return the names of the figures that have no unit."""
-        return set(_without_unit({"rows": self.rows, **self.values}, "", self.units))
+    def names(self) -> Iterator[list[str]]:
+        """Yield the name of every figure, behind those around it."""
+        return _names([self.rows, self.values], [])
+
+    def stored(self) -> dict[str, Any]:
+        """Return the fields for a file, with the units of the names that occur."""
+        occurring = {name for names in self.names() for name in names}
+        units = {name: unit for name, unit in self.units.items() if name in occurring}
+        return msgspec.structs.asdict(self) | {"units": units}
 
 
-def _without_unit(value: Any, name: str, units: Mapping[str, str]) -> Iterator[str]:
-    if name in units or isinstance(value, bool):
-        return
+def _names(value: Any, names: list[str]) -> Iterator[list[str]]:
     if isinstance(value, Mapping):
-        for key, each in value.items():
-            yield from _without_unit(each, str(key), units)
+        for name, each in value.items():
+            yield from _names(each, [*names, str(name)])
     elif isinstance(value, list | tuple):
         for each in value:
-            yield from _without_unit(each, name, units)
-    elif isinstance(value, int | float):
-        yield name
+            yield from _names(each, names)
+    elif isinstance(value, int | float) and not isinstance(value, bool):
+        yield names
 
 
 def read_results(path: Path | None) -> dict[str, Result]:
@@ -165,7 +172,7 @@ def write_json(path: Path, figures: object, indent: int | None = 1) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(f"{path.name}.partial")
     separators = (",", ": " if indent else ":")
-    partial.write_text(json.dumps(figures, indent=indent, separators=separators, default=msgspec.structs.asdict) + "\n")
+    partial.write_text(json.dumps(figures, indent=indent, separators=separators, default=Result.stored) + "\n")
     partial.rename(path)
 
 

@@ -11,7 +11,7 @@ import jinja2
 
 from benchmarks.report.numbers import amount, rate, seconds
 
-__all__ = ["BEGIN", "between_marks", "fill", "render", "table"]
+__all__ = ["BEGIN", "between_marks", "columns", "fill", "render", "table"]
 
 BEGIN, END = "<!-- {name} -->", "<!-- end of {name} -->"
 
@@ -29,6 +29,11 @@ def table(head: str | Sequence[str], rows: Iterable[Sequence[object]]) -> str:
     titles = head.split(" | ") if isinstance(head, str) else head
     lines = [titles, ["---"] * len(titles), *rows]
     return "\n".join("| " + " | ".join(str(cell).replace("|", "\\|") for cell in line) + " |" for line in lines)
+
+
+def columns(rows: Iterable[Mapping[str, object]], formats: Mapping[str, str]) -> str:
+    """Return a Markdown table of rows; ``formats`` has the format of a cell, with a row's names, by title."""
+    return table(list(formats), ([form.format_map(row) for form in formats.values()] for row in rows))
 
 
 def between_marks(page: str, name: str, text: str) -> str:

@@ -19,62 +19,20 @@ from benchmarks.simulation import fleet, large, migration_paper
 from benchmarks.simulation.calibration import read_runs, validate
 from benchmarks.simulation.report import section
 
-_PAPER_UNITS = {
-    "s": "seconds latency at own took thought",
-    "%": "tuples_std load_std",
-    "1": "ratio",
-    "moves": "moves",
-    "migrations": "migrations",
-    "pairs": "pairs holds",
-    "nodes": "size",
-    "tasks": "tasks",
-    "repetitions": "seeds seed",
-    "as its metric": "medians",
+PARTS = {
+    "calibration": "Errors of the simulated batches against live ones, each workload fitted by itself",
+    "paper": "The pipelined-migration paper's experiment: one migration, by variant, size and seed",
+    "hour": "An hour of the same in which 85 nodes become 100, by variant and seed",
+    "large": "An hour of micro-batches on many executors, by policy",
+    "decisions": "One decision of many partitions, by policy, each in a process of its own",
+    "fleet": "Redis and one controller under the messages of many agents and one application",
 }
-_DECISION_UNITS = {"s": "seconds policy_seconds at took", "moves": "moves limit", "steps": "steps", "tasks": "tasks"}
-PARTS: dict[str, tuple[str, dict[str, str]]] = {
-    "calibration": (
-        "Errors of the simulated batches against live ones, each workload fitted by itself",
-        {"s": "overhead load_overhead took", "bytes/s": "load_rate", "1": "scale median p90 bias", "runs": "runs"}
-        | {"batches": "batches"},
-    ),
-    "paper": ("The pipelined-migration paper's experiment: one migration, by variant, size and seed", _PAPER_UNITS),
-    "hour": ("An hour of the same in which 85 nodes become 100, by variant and seed", _PAPER_UNITS),
-    "large": (
-        "An hour of micro-batches on many executors, by policy",
-        _DECISION_UNITS
-        | {"s": "mean median p95 minutes every seconds policy_seconds at took simulating costs load_overhead"}
-        | {
-            "1": "over_as_is load scale noise backlog utilization",
-            "bytes/s": "load_rate",
-            "partitions": "partitions landed",
-        }
-        | {"executors": "executors", "queries": "queries", "batches": "batches"},
-    ),
-    "decisions": (
-        "One decision of many partitions, by policy, each in a process of its own",
-        _DECISION_UNITS
-        | {"s": "seconds policy_seconds at took cold warm classification warm_with_checks", "pairs": "pairs"}
-        | {"MiB": "built_mib peak_mib traced_mib", "moves": "moves limit cold_moves warm_moves"}
-        | {"1": "before before_warm after_cold after_warm", "executors": "executors"},
-    ),
-    "fleet": (
-        "Redis and one controller under the messages of many agents and one application",
-        {
-            "s": "seconds deciding_seconds deciding_cpu worst_lateness_seconds period took",
-            "bytes/s": "bytes_in_per_second bytes_out_per_second bytes_per_second",
-            "commands/s": "commands_per_second",
-            "cores": "cores redis_cores",
-            "MiB": "rss_mib deciding_rss_mib memory_mib",
-            "bytes": "bounds window_bytes memory_full memory_one_window_each",
-            "outputs": "outputs",
-            "partitions": "partitions total",
-            "agents": "agents",
-            "connections": "connections",
-            "queries": "queries",
-            "stages": "stages",
-        },
-    ),
+UNITS = {
+    "calibration": {"1": "median p90 bias scale"},
+    "paper": {"nodes": "size", "as its metric": "medians"},
+    "hour": {"as its metric": "medians"},
+    "large": {"1": "over_as_is load noise backlog scale", "s": "median costs"},
+    "decisions": {"1": "before before_warm after_cold after_warm"},
 }
 
 
@@ -99,7 +57,7 @@ def main() -> None:
             continue
         began, at_start = time.monotonic(), machine()
         figures = {"machine": at_start, **part(), "took": time.monotonic() - began}
-        results.figures[name] = Result.of(PARTS[name][0], figures, PARTS[name][1], quick=options.quick)
+        results.figures[name] = Result.of(PARTS[name], figures, quick=options.quick, units=UNITS.get(name))
         progress(f"{name}: {figures['took']:.0f} s")
         results.save()
     figures = {name: result.figures() for name, result in results.figures.items()}

@@ -26,6 +26,7 @@ from rechannel.policies.model.cluster import UNPLACED, Cluster
 from rechannel.policies.model.placement import Move, Placement
 from rechannel.policies.model.workload import Workload
 from rechannel.policies.registry import PolicyLawError, propose
+from rechannel.wire.codes import NotReadyReason, Outcome
 from rechannel.wire.messages import Operator, QueryState, StatefulStage
 
 __all__ = ["Controller", "Observation", "SimulatedDecision", "decide", "measured_workload"]
@@ -74,7 +75,7 @@ def decide(policy: str, settings: Settings, observation: Observation) -> tuple[S
         )
     except (ModelError, ScaleOutError, PolicyLawError) as error:
         seconds = time.process_time() - began
-        return SimulatedDecision(observation.at, "refused", str(error), 0, 0, seconds, seconds), []
+        return SimulatedDecision(observation.at, Outcome.REFUSED, str(error), 0, 0, seconds, seconds), []
     policy_seconds = time.process_time() - began
     inputs = _plan_inputs(observation)
     plan = apply_constraints(proposal.placement, inputs, settings, PlanOptions("simulated"))
@@ -153,7 +154,7 @@ class Controller:
         simulation.at(now + self.every, self._decide)
         if simulation.migrating:
             self.decisions.append(
-                SimulatedDecision(now, "migration-running", "a migration is under way", 0, 0, 0.0, 0.0)
+                SimulatedDecision(now, NotReadyReason.MIGRATION_RUNNING, "a migration is under way", 0, 0, 0.0, 0.0)
             )
             return
         seconds, period = self._durations(now)

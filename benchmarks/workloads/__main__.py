@@ -18,15 +18,6 @@ from benchmarks.workloads.registry import WORKLOADS
 BATCHES, QUICK = 30, 20  # fewer close no window of ten seconds
 HEADER = f"{'query':20} {'events/s':>10} {'mean':>8} {'p99':>8} {'state rows':>11} {'rows out':>10}  audit"
 MEASURES = "Streaming queries, each workload alone; the output compared with the batch computation"
-UNITS = {
-    "s": "mean p99",
-    "events": "events",
-    "events/s": "events_per_second",
-    "rows": "rows state_rows lost doubled different rows_lost rows_doubled",
-    "bytes": "state_bytes",
-    "batches": "batches",
-    "partitions": "partitions",
-}
 
 
 def main(
@@ -51,7 +42,7 @@ def main(
         rows: list[dict[str, Any]] = []
         figures: dict[str, Any] = {"spark": spark.version, "master": spark.sparkContext.master, "seed": options.seed}
         figures |= {"partitions": options.partitions, "rows": rows, "failed": {}}
-        result = Result.of(MEASURES, figures, UNITS, quick=options.quick)
+        result = Result.of(MEASURES, figures, quick=options.quick)
         results = ResultFile(options.json, {module.rpartition(".")[2]: result})
         print(f"Spark {spark.version}, {figures['master']}, {options.partitions} partitions\n{HEADER}", flush=True)
         for name in options.queries:

@@ -1,162 +1,121 @@
 """``python -m benchmarks.workloads.writers``: cost of batches with another shuffle writer.
 
 ``spark.shuffle.sort.bypassMergeThreshold=0`` keeps Spark from the writer that may lose rows when an executor is ended
-by SIGTERM (SPARK-37473). Two applications stand on one cluster, one with that setting and one without; they run the
-same batches by turns, each while the other rests.
+by SIGTERM (SPARK-37473). On one cluster, applications with and without that setting run the same batches alternately.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
-import os
-import random
-import statistics
-import subprocess
-import sys
 import tempfile
-import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
+from benchmarks.report.results import Result, argument_parser, progress, write_json
 from benchmarks.workloads.base import Feed, Input
+from benchmarks.workloads.measure import run
 from benchmarks.workloads.registry import WORKLOADS
-from benchmarks.workloads.run import start
+from testbed.driver import open_session, read_plan, write_answer
 from testbed.processes import ProcessGroup
 from testbed.spark_cluster import SparkOptions, StandaloneCluster, WorkerSpec
+from testbed.stack import Stack
 
 SETTING, CURE = "spark.shuffle.sort.bypassMergeThreshold", "0"
-ROOT = Path(__file__).parents[2]
 NODES = ("127.0.0.71", "127.0.0.72")
 PARTITIONS = 12
 ROWS = {"word-count": 200_000, "python-totals": 60_000}
-WARM_UP = 10  # batches before the first turn
-SKIPPED = 2  # batches at the beginning of each turn: the query has just started
+WARM_UP = 12  # batches of each application that are not counted
 RESAMPLES = 10_000
 
+Pair = tuple[Sequence[float], Sequence[float]]
 
-def ratio(pairs: Sequence[tuple[Sequence[float], Sequence[float]]], seed: int = 0) -> tuple[float, float, float]:
-    """Return the ratio of the medians of all batches, (with, without) the cure by turns, and its 95 % interval.
 
-    The interval is a bootstrap's over turns: batches of one turn are not independent.
+def ratio(pairs: Sequence[Pair], seed: int = 0) -> tuple[float, float, float]:
+    """Return the ratio of the medians of all batches, (with, without) the setting by pair, and its 95 % interval.
+
+    The interval is a bootstrap's over pairs: batches of one application are not independent.
     """
 
-    def of(some: Sequence[tuple[Sequence[float], Sequence[float]]]) -> float:
-        with_cure, without = ([value for pair in some for value in pair[side]] for side in (0, 1))
-        return statistics.median(with_cure) / statistics.median(without)
+    def of(chosen: Sequence[int]) -> float:
+        with_cure, without = (np.concatenate([pairs[index][side] for index in chosen]) for side in (0, 1))
+        return float(np.median(with_cure) / np.median(without))
 
-    generator = random.Random(seed)  # noqa: S311  not for secrets
-    again = sorted(of(generator.choices(pairs, k=len(pairs))) for _ in range(RESAMPLES))
-    return of(pairs), again[int(0.025 * RESAMPLES)], again[int(0.975 * RESAMPLES) - 1]
+    random = np.random.default_rng(seed)
+    again = [of(random.integers(len(pairs), size=len(pairs)).tolist()) for _ in range(RESAMPLES)]
+    low, high = np.quantile(again, [0.025, 0.975]).tolist()
+    return of(range(len(pairs))), low, high
 
 
-def application(path: Path) -> None:
-    """Be one of the two applications: run as many batches as each line of standard input says, and tell their times."""
-    from pyspark.sql import SparkSession
-
-    plan = json.loads(path.read_text())
-    answers = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # whatever else prints does not answer
-    builder = SparkSession.builder
-    for key, value in plan["spark"].items():
-        builder = builder.config(key, value)
-    spark = builder.getOrCreate()
-    spark.sparkContext.setLogLevel("OFF")
+def application() -> None:
+    """Run the batches of the plan, and write their seconds as ``result.json``."""
+    directory, plan = read_plan()
+    spark = open_session(plan["conf"], "OFF")
     workload = WORKLOADS[plan["workload"]]
-    feed = Feed(spark, Input(plan["rows"], workload.keys, workload.skew), PARTITIONS)
-    for line in sys.stdin:
-        (query,) = start(workload, feed, path.parent / "checkpoint")
-        while sum(one.numInputRows > 0 for one in query.recentProgress) < int(line):
-            if error := query.exception():
-                raise error
-            time.sleep(0.02)
-        seconds = [one.durationMs["triggerExecution"] / 1000 for one in query.recentProgress if one.numInputRows]
-        query.stop()
-        answers.write(json.dumps(seconds[: int(line)]) + "\n")
-        answers.flush()
+    feed = Feed(spark, Input(ROWS[workload.name], workload.keys, workload.skew), PARTITIONS)
+    (batches,) = run(workload, feed, directory / "checkpoint", WARM_UP + plan["batches"]).values()
+    seconds = [batch.durationMs["triggerExecution"] / 1000 for batch in batches]
+    write_answer(directory / "result.json", seconds[WARM_UP : WARM_UP + plan["batches"]])
     spark.stop()
 
 
-def measure(workload: str, turns: int, batches: int) -> dict[str, Any]:
-    """Run one workload's turns; times of batches in seconds, by turn."""
-    with tempfile.TemporaryDirectory(prefix="rechannel-writers-") as name, ProcessGroup(Path(name) / "logs") as group:
-        directory = Path(name)
+def measure(root: Path, workload: str, turns: int, batches: int) -> dict[str, Any]:
+    """Return the seconds of the batches of each pair of applications, and the ratio."""
+
+    def cluster(group: ProcessGroup, path: Path) -> StandaloneCluster:
         workers = [WorkerSpec(node, 2, 2048) for node in NODES]
-        with StandaloneCluster(
-            group, directory / "cluster", workers, SparkOptions(executor_memory_mb=900, log_level="warn")
-        ) as cluster:
-            applications = {cured: _application(cluster, directory, workload, cured) for cured in (True, False)}
-            try:
-                for process in applications.values():
-                    _batches(process, WARM_UP)
-                pairs = []
-                for turn in range(turns):
-                    order = (True, False) if turn % 2 else (False, True)
-                    seconds = {cured: _batches(applications[cured], batches + SKIPPED)[SKIPPED:] for cured in order}
-                    pairs.append((seconds[True], seconds[False]))
-                    with_cure, without = (statistics.median(side) for side in pairs[-1])
-                    sys.stderr.write(f"{workload}, turn {turn + 1}: {with_cure:.3f} s with, {without:.3f} s without\n")
-            finally:
-                for process in applications.values():
-                    process.kill()
-                    process.wait()
-    middle, low, high = ratio(pairs)
-    return {"workload": workload, "rows": ROWS[workload], "turns": pairs, "ratio": middle, "interval": [low, high]}
+        return StandaloneCluster(group, path, workers, SparkOptions(executor_memory_mb=900, log_level="warn"))
 
-
-def _application(cluster: StandaloneCluster, directory: Path, workload: str, cured: bool) -> subprocess.Popen[str]:
-    spark = cluster.conf(executor_cores=1) | {
-        "spark.cores.max": str(len(NODES)),
-        "spark.sql.shuffle.partitions": str(PARTITIONS),
-        "spark.sql.session.timeZone": "UTC",
-        "spark.sql.streaming.numRecentProgressUpdates": "1000",
-        "spark.driver.memory": "700m",
-    }
-    if cured:
-        spark[SETTING] = CURE
-    own = directory / ("with" if cured else "without")
-    own.mkdir()
-    path = own / "conf.json"
-    path.write_text(json.dumps({"spark": spark, "workload": workload, "rows": ROWS[workload]}))
-    command = [sys.executable, "-m", "benchmarks.workloads.writers", "--application", str(path)]
-    environment = cluster.driver_environment() | {"PYTHONPATH": f"{ROOT / 'src'}{os.pathsep}{ROOT}"}
-    with (own / "log").open("w") as log:
-        return subprocess.Popen(  # noqa: S603  our own module
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True, cwd=ROOT, env=environment
+    def seconds(stack: Stack, turn: int, cured: bool) -> list[float]:
+        name = f"turn-{turn}-{'with' if cured else 'without'}"
+        directory = stack.directory / name
+        directory.mkdir()
+        conf = {"spark.sql.shuffle.partitions": str(PARTITIONS), "spark.sql.session.timeZone": "UTC"}
+        conf |= {"spark.sql.streaming.numRecentProgressUpdates": "1000"} | ({SETTING: CURE} if cured else {})
+        plan = {"workload": workload, "batches": batches, "conf": stack.spark_conf(name, 1, len(NODES), **conf)}
+        (directory / "plan.json").write_text(json.dumps(plan))
+        process = stack.start_driver(
+            name, ["-c", f"from {__spec__.name} import application; application()", str(directory)]
         )
+        stack.group.processes.pop(name)  # it ends by itself
+        stack.wait(name, lambda: not process.alive())
+        result: list[float] = json.loads((directory / "result.json").read_text())
+        return result
+
+    root.mkdir()
+    with Stack(root, {}, cluster) as stack:
+        pairs = []
+        for turn in range(turns):
+            by_setting = {
+                cured: seconds(stack, turn, cured) for cured in ((True, False) if turn % 2 else (False, True))
+            }
+            pairs.append((by_setting[True], by_setting[False]))
+            progress(f"{workload}, {turn + 1} of {turns}: ratio so far {ratio(pairs)[0]:.3f}")
+    middle, *interval = ratio(pairs)
+    return {"workload": workload, "rows": ROWS[workload], "seconds": pairs, "ratio": middle, "interval": interval}
 
 
-def _batches(process: subprocess.Popen[str], count: int) -> list[float]:
-    assert process.stdin is not None and process.stdout is not None  # noqa: S101  opened with pipes
-    process.stdin.write(f"{count}\n")
-    process.stdin.flush()
-    seconds: list[float] = json.loads(process.stdout.readline())
-    return seconds
-
-
-def main() -> int:
-    """Measure, and say what the cure costs."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.workloads.writers", description=__doc__)
-    parser.add_argument("--only", choices=sorted(ROWS), action="append", help="[default: all]")
-    parser.add_argument("--turns", type=int, default=6, help="of each of the two [default: 6]")
-    parser.add_argument("--batches", type=int, default=10, help="counted in a turn [default: 10]")
-    parser.add_argument("--json", type=Path, metavar="FILE")
-    parser.add_argument("--application", type=Path, help=argparse.SUPPRESS)
+def main() -> None:
+    """Measure, and print what the setting costs."""
+    parser = argument_parser("benchmarks.workloads.writers", __doc__, "two pairs of applications", sorted(ROWS))
+    parser.add_argument("--pairs", type=int, default=6, help="of applications (%(default)s)")
+    parser.add_argument("--batches", type=int, default=10, help="counted in each application (%(default)s)")
     options = parser.parse_args()
-    if options.application:
-        application(options.application)
-        return 0
-    results = [measure(name, options.turns, options.batches) for name in options.only or ROWS]
-    for result in results:
-        low, high = result["interval"]
-        counted = len(result["turns"]) * options.batches
-        print(f"{result['workload']}: {result['ratio']:.2f} ({low:.2f} to {high:.2f}) of {counted} batches each")
+    pairs = 2 if options.quick else options.pairs
+    with tempfile.TemporaryDirectory(prefix="rechannel-writers-", ignore_cleanup_errors=True) as root:
+        rows = [measure(Path(root) / name, name, pairs, options.batches) for name in options.only or ROWS]
+    for row in rows:
+        low, high = row["interval"]
+        print(
+            f"{row['workload']}: {row['ratio']:.2f} ({low:.2f} to {high:.2f}) of {pairs * options.batches} batches each"
+        )
     if options.json:
-        options.json.parent.mkdir(parents=True, exist_ok=True)
-        options.json.write_text(json.dumps(results, indent=1) + "\n")
-    return 0
+        figures = {"rows": rows, "pairs": pairs}
+        result = Result.of(f"Batches with {SETTING}={CURE} over those without", figures, quick=options.quick)
+        write_json(options.json, {"writers": result})
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    main()

@@ -30,27 +30,13 @@ __all__ = [
 ]
 
 Document = dict[str, Any]
-_COUNTS = {
-    "rows": "lost doubled",
-    "batches": "batches",
-    "task attempts": "failed_attempts",
-    "moves": "landed abandoned",
+_PARTS = {
+    "runs": "Recovery from one fault, by scenario and repetition",
+    "sigterm": "Rows that Spark loses when an executor is ended by SIGTERM",
+    "chaos": "Random faults, by seed",
+    "load": "Batches of the queries while parts of Rechannel hang",
 }
-_PARTS: dict[str, tuple[str, dict[str, str]]] = {
-    "runs": (
-        "Recovery from one fault, by scenario and repetition",
-        _COUNTS | {"s": "recovered settled gap usual_gap", "repetition": "repetition", "writes": "late_writes"},
-    ),
-    "sigterm": (
-        "Rows that Spark loses when an executor is ended by SIGTERM",
-        {"s": "ended", "rows": "lost doubled", "tasks": "committed"},
-    ),
-    "chaos": ("Random faults, by seed", _COUNTS | {"s": "recovered at lasts", "min": "minutes", "seed": "seed"}),
-    "load": (
-        "Batches of the queries while parts of Rechannel hang",
-        {"s": "median healthy", "1": "ratio noise", "batches": "batches"},
-    ),
-}
+_UNITS = {"min": "minutes", "s": "median"}
 
 
 @dataclass(frozen=True)
@@ -101,10 +87,10 @@ def load(path: Path) -> Document:
 def save(path: Path, document: Document) -> None:
     """Write the file whole: a run that is broken off leaves the one before."""
     results = {}
-    for name, (measures, units) in _PARTS.items():
+    for name, measures in _PARTS.items():
         if part := document.get(name):
             figures = {"machine": document.get("machine")} | (part if name == "load" else {"rows": part})
-            results[name] = StoredResult.of(measures, figures, units)
+            results[name] = StoredResult.of(measures, figures, units=_UNITS)
     write_json(path, results)
 
 
