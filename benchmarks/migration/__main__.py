@@ -17,9 +17,9 @@ MEASURES = "Cost of moving partitions of a running query beside a restart, by st
 
 
 def main() -> None:
-    """Measure row after row, keep the figures in a file, and write the page from it."""
+    """Measure the rows one after the other, save the result, and write the page from it."""
     parser = argument_parser("benchmarks.migration", __doc__, "three rows, each variant once: some minutes")
-    parser.add_argument("--repeats", type=int, metavar="N", help="how often each variant is taken in a row")
+    parser.add_argument("--repeats", type=int, metavar="N", help="phases of each variant in a row")
     parser.add_argument("--resume", action="store_true", help="measure only the rows that are not in FILE")
     parser.add_argument("--only", metavar="ROW", action="append", help="only this row; may be given again")
     parser.add_argument("--no-run", action="store_true", help="measure nothing, write the page from the figures")

@@ -37,8 +37,8 @@ class Span:
 def spans(lines: Iterable[Mapping[str, Any]], *, overlapped: bool) -> list[Span]:
     """Return the stages of each step of one migration, as far as all its moves took them.
 
-    ``lines``: the journal's, with ``move``, ``step``, ``after`` and ``at``. All moves are planned at once, and looked
-    at from the next batch boundary on, which is taken to be when the first of them is prepared. A step's turn to be
+    ``lines``: the journal's, with ``move``, ``step``, ``after`` and ``at``. All moves are planned at once, and take
+    effect from the next batch boundary on, taken to be when the first of them is prepared. A step's turn to be
     prepared comes when the second step before it has landed, or, without overlap, when the step before it is closed.
     What it waited until then is not counted as its own.
     """

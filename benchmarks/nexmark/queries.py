@@ -1,4 +1,4 @@
-"""All the queries by name, and those that Structured Streaming cannot say."""
+"""All the queries by name, and those that Structured Streaming cannot express."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ IMPOSSIBLE = {
 _ROWS = {
     "q0": 500_000,
     "q1": 500_000,
-    "q2": 1_000_000,  # could be more, but bringing and dropping events is not what anybody wants to measure
+    "q2": 1_000_000,  # more would measure only how events are brought and dropped
     "q3": 150_000,
     "q4": 20_000,
     "q5": 50_000,

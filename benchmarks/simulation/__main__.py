@@ -1,6 +1,7 @@
 """``python -m benchmarks.simulation [--quick] [--only PART] [--json FILE] [--plots DIR]``: simulated benchmarks.
 
-The figures go to a file as JSON (parts that are not run now are kept), the section of the report to standard output.
+The results go to a file as JSON (those of parts that are not run stay in it), the section of the report to standard
+output.
 """
 
 from __future__ import annotations

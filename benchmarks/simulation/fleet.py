@@ -36,7 +36,7 @@ from testbed.stack import Stack
 __all__ = ["Shape", "bounds", "measure"]
 
 APPLICATION, WINDOW = agents.APPLICATION, agents.WINDOW
-STARTING = 8.0  # seconds of the controller's life that are not looked at
+STARTING = 8.0  # seconds of the controller's start that are not measured
 _CLUSTER = "default"
 
 
@@ -130,7 +130,7 @@ def batch(shape: Shape, query: int, number: int, now: float) -> BatchReport:
 
 
 def bounds(shape: Shape) -> dict[str, Any]:
-    """Bytes of the messages, what they may have, and what a node would tell if it told every map output."""
+    """Return the bytes of the messages, their limit, and those of a window with every map output."""
     now, author = time.time(), EnvelopeFactory(_CLUSTER, "bench")
 
     def size(body: AnyBody) -> int:

@@ -58,7 +58,7 @@ def _calibration(part: Row) -> dict[str, Any]:
 
 
 def _fit(fit: Row) -> str:
-    scale = f"{fit['scale']:.3f}" if fit["scale_known"] else "1 (paths are too alike to tell)"
+    scale = f"{fit['scale']:.3f}" if fit["scale_known"] else "1 (paths are too alike to fit it)"
     load = f"{seconds(fit['load_overhead'])} and {rate(fit['load_rate'])}" if fit["loads_known"] else "not known"
     return f"overhead of a batch {seconds(fit['overhead'])}, service scale {scale}, loads {load}"
 

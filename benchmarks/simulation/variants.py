@@ -1,4 +1,4 @@
-"""Ways in which tasks change their nodes in a record-at-a-time engine, and what each stops meanwhile.
+"""Variants of how tasks change their nodes in a record-at-a-time engine, and what each stops meanwhile.
 
 * *in steps* (the pipelined-migration paper): one task out and one in per node and step, the next transfer under way
   while the last one's task is set up; a task is out of service from the beginning of its transfer until it is set up
@@ -39,7 +39,7 @@ RELAY = 2.0  # times as long between sub-clusters: by a relay node
 
 @dataclass(frozen=True)
 class Variant:
-    """Whose placement, and how it is come to. ``means``: steps, drain, restart, or none."""
+    """Target of a policy, and the means to reach it. ``means``: steps, drain, restart, or none."""
 
     name: str
     policy: str
@@ -56,7 +56,7 @@ VARIANTS = (
 )
 """The paper's three, Rechannel's own policy, and one that keeps target and means apart.
 
-DCR is a means and says nothing of where tasks go: it is given the target of the proposed variant.
+DCR has no target of its own: it is given that of the proposed variant.
 """
 
 

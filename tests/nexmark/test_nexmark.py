@@ -7,12 +7,13 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import reduce
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
-from benchmarks.nexmark.events import FIRST_ID, HOT_EVERY, LEAD, NEXMARK, Events, Shape
+from benchmarks.nexmark.events import FIRST_ID, HOT_EVERY, IN_FLIGHT, LEAD, Events
 from benchmarks.nexmark.queries import QUERIES, workload
 from benchmarks.workloads.base import Feed, Input, Output, Workload
 from benchmarks.workloads.measure import QueryFigures, measure
@@ -75,7 +76,7 @@ def test_references_are_to_what_was_there_or_is_about_to_come(events: dict[str, 
         assert FIRST_ID <= row.seller <= last_person(row.event) + LEAD
     for row in events["bids"]:
         assert FIRST_ID <= row.bidder <= last_person(row.event) + LEAD
-        oldest = last_auction(row.event) - max(NEXMARK.in_flight, HOT_EVERY)
+        oldest = last_auction(row.event) - max(IN_FLIGHT, HOT_EVERY)
         assert max(FIRST_ID, oldest) <= row.auction <= last_auction(row.event) + LEAD
 
 
@@ -124,14 +125,9 @@ def test_texts_are_of_the_kinds_nexmark_has(events: dict[str, list[Row]]) -> Non
 
 def test_larger_batches_leave_no_gap_between_the_events(spark: SparkSession) -> None:
     source = Input(rows=100, cycle=3, spike_at=1, spike=2.0)
-    shape = Shape(persons=1, auctions=1, bids=1)
-    generator = Events(Feed(spark, source, PARTITIONS, replay=4), shape)
-    numbers = (
-        generator.persons()
-        .select("event")
-        .union(generator.auctions().select("event"))
-        .union(generator.bids().select("event"))
-    )
+    generator = Events(Feed(spark, source, PARTITIONS, replay=4))
+    frames = (generator.persons(), generator.auctions(), generator.bids())
+    numbers = reduce(lambda left, right: left.union(right), (frame.select("event") for frame in frames))
     assert sorted(row.event for row in numbers.collect()) == list(range(100 + 200 + 200 + 100))
 
 
