@@ -387,7 +387,7 @@ def test_the_readme_shows_what_was_measured_twice_where_anything_was() -> None:
     text = page.insert_headline("<!-- benchmarks --><!-- end of benchmarks -->", figures)
     assert "| steady, word-count | **0.70** (0.70 to 0.70) | - | 2 |" in text
     assert "| lost" not in text
-    assert "What was measured once (1 more) is on the page alone." in text
+    assert "Situations measured once (1 more) are on the page only." in text
     assert "| lost, word-count | **0.70** | - | 1 |" in page.render({"live": figures})
 
 

@@ -174,7 +174,7 @@ def test_the_page_is_made_of_the_figures_alone_and_says_what_they_say() -> None:
     assert "| 1M-hdfs-3of11-slow | 1.00 s | 1.10 | " in page
     assert "takes 5 ms for each operation and passes 50 MB/s" in text
     assert "predicted within 25%**: of live moves in 1 of 1 rows, of all variants in 3 of 3 pairs" in text
-    assert "## What overlaps" in page
+    assert "## Overlap" in page
     assert all(len(line) <= 120 for line in page.splitlines() if not line.startswith(("|", "!", "    ")))
 
 
