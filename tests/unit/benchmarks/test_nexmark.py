@@ -26,20 +26,14 @@ def made(inputs: Input) -> Events:
     return Events(Feed(NO_SPARK, inputs, partitions=4))
 
 
-def test_every_query_of_the_suite_is_there_or_said_to_be_impossible() -> None:
-    assert {*QUERIES, *IMPOSSIBLE} == {f"q{number}" for number in range(24)}
-    assert not {*QUERIES} & {*IMPOSSIBLE}
+def test_every_query_of_the_suite_is_there_or_listed_as_impossible() -> None:
+    assert sorted([*QUERIES, *IMPOSSIBLE]) == sorted(f"q{number}" for number in range(24))
 
 
-def test_every_query_tells_what_it_asks() -> None:
-    for name, query in QUERIES.items():
-        assert query.__name__ == name
-        assert len((inspect.getdoc(query) or "").splitlines()) > 1
-
-
-def test_workloads_are_named_after_the_queries() -> None:
-    assert [workload.name for workload in WORKLOADS] == [f"nexmark-{name}" for name in QUERIES]
-    assert all(workload.rows >= 1000 and workload.summary.endswith(".") for workload in WORKLOADS)
+def test_workloads_are_named_after_the_queries_which_are_documented() -> None:
+    for (name, query), workload in zip(QUERIES.items(), WORKLOADS, strict=True):
+        assert (query.__name__, workload.name) == (name, f"nexmark-{name}")
+        assert len((inspect.getdoc(query) or "").splitlines()) > 1 and workload.summary.endswith(".")
 
 
 @pytest.mark.parametrize(
