@@ -74,8 +74,8 @@ def _summary(rows: Sequence[Row]) -> dict[str, Any]:
         ],
         "predictions": [
             prediction
-            for what, key in (("Longest batch", "peak_error"), ("Time to the last landing", "total_error"))
-            if (prediction := _prediction_summary(rows, what, key))
+            for label, key in (("Longest batch", "peak_error"), ("Time to the last landing", "total_error"))
+            if (prediction := _prediction_summary(rows, label, key))["pairs"]
         ],
         "ratios": (min(ratios), median(ratios), max(ratios)) if ratios else None,
         "wrong": sum(not audit["ok"] for audit in audits),
@@ -84,24 +84,16 @@ def _summary(rows: Sequence[Row]) -> dict[str, Any]:
     }
 
 
-def _prediction_summary(rows: Sequence[Row], what: str, key: str) -> dict[str, Any] | None:
+def _prediction_summary(rows: Sequence[Row], label: str, key: str) -> dict[str, Any]:
     errors = [
         (variant is LIVE, abs(row["variants"][variant.name][key][0]) <= WITHIN)
         for row in rows
         for variant in _MOVING
         if key in row["variants"].get(variant.name, {})
     ]
-    return (
-        {
-            "what": what,
-            "good_live": sum(live and good for live, good in errors),
-            "live": sum(live for live, _ in errors),
-            "good": sum(good for _, good in errors),
-            "pairs": len(errors),
-        }
-        if errors
-        else None
-    )
+    live = [good for is_live, good in errors if is_live]
+    counts = {"good_live": sum(live), "live": len(live), "good": sum(good for _, good in errors), "pairs": len(errors)}
+    return {"what": label, **counts}
 
 
 def _peaks(row: Row) -> list[str]:

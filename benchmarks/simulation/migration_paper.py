@@ -49,11 +49,11 @@ class _Run:
         self._ticks = 0
         self._going: Iterator[float] | None = None
         self._wait = 0.0
-        self.began = self.ended = -1.0
+        self._began = 0.0
         self.durations: list[float] = []  # of the migrations that are over
 
     def begin(self, going: Iterator[float]) -> None:
-        self._going, self.began, self.ended, self._wait = going, self.now, -1.0, 0.0
+        self._going, self._began, self._wait = going, self.now, 0.0
 
     @property
     def migrating(self) -> bool:
@@ -66,8 +66,8 @@ class _Run:
                 try:
                     self._wait += next(self._going)
                 except StopIteration:
-                    self._going, self.ended = None, self.now
-                    self.durations.append(self.now - self.began)
+                    self._going = None
+                    self.durations.append(self.now - self._began)
             served, busy = fluid.step()
             self._served += served
             self._busy += busy
@@ -113,7 +113,7 @@ def one_migration(size: int, seed: int, variants: Sequence[Variant] = VARIANTS) 
         moves = int((goal != fluid.node).sum())
         run.begin(migrate(variant, fluid, goal))
         run.until(END)
-        last = run.ended if run.ended >= 0 else END
+        last = ORDER + run.durations[0] if run.durations else END
         row: dict[str, Any] = {"variant": variant.name, "size": size, "seed": seed, "tasks": jobs.size, "moves": moves}
         row |= {"seconds": last - ORDER, "windows": run.windows}
         for metric in METRICS:
