@@ -128,10 +128,11 @@ class Accuracy:
         """Nothing: a failure is raised by the next order."""
 
     def process(self) -> dict[str, Any]:
-        """Process all files that are there; return the CPU seconds that they burned by partition."""
-        self.burned.clear()
+        """Process all files so far; return the CPU seconds burned since the last order, by partition."""
         self.query.processAllAvailable()
-        return {str(partition): seconds for partition, seconds in self.burned.items()}
+        burned = {str(partition): seconds for partition, seconds in self.burned.items()}
+        self.burned.clear()
+        return burned
 
     def finish(self) -> dict[str, Any]:
         """Stop the query."""
