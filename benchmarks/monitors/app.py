@@ -144,7 +144,7 @@ def main() -> None:
     """Follow the orders until the one to finish."""
     directory, plan = read_plan()
     spark = open_session(plan["conf"], "ERROR")
-    application: Overhead | Accuracy = {"overhead": Overhead, "accuracy": Accuracy}[plan["kind"]](spark, directory)
+    application = (Overhead if plan["kind"] == "overhead" else Accuracy)(spark, directory)
     verbs = {name: getattr(application, name) for name in ("phase", "process", "finish") if hasattr(application, name)}
     serve(directory, verbs, application.check)
     spark.stop()

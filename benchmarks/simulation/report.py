@@ -86,7 +86,7 @@ def _paper(part: Row) -> dict[str, Any]:
 
 def _hour(part: Row) -> dict[str, Any]:
     by_variant = group_by(part["rows"], "variant")
-    figures = {
+    figures: dict[str, dict[str, Any]] = {
         name: {
             "moves": _median(rows, "moves"),
             "latency": _median(rows, "latency", "whole"),
@@ -141,7 +141,8 @@ def _stops(by_variant: Mapping[str, Rows], span: str) -> dict[str, str] | None:
 
 def _median(rows: Rows, *keys: str) -> float:
     """Return the median of a figure, which may be nested; 0 without rows."""
-    return float(median([reduce(getitem, keys, row) for row in rows] or [0]))
+    values: list[Any] = [reduce(getitem, keys, row) for row in rows]
+    return float(median(values or [0]))
 
 
 def _quartiles(rows: Rows, metric: str, span: str) -> str:
