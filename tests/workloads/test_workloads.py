@@ -71,7 +71,7 @@ def test_a_workload_puts_out_what_the_batch_computation_does(spark, name):
     "name",
     [pytest.param(name, marks=BOOK if name == "file-word-count" else ()) for name in WORKLOADS if name not in SMALL],
 )
-def test_so_do_the_others(spark, name):
+def test_the_other_workloads_put_out_what_the_batch_computation_does(spark, name):
     for query in measure(WORKLOADS[name], Feed(spark, small(name, 1_000), PARTITIONS), 10):
         assert query.audit is not None and query.audit["ok"], query.audit
 
@@ -96,7 +96,7 @@ def audit_of_tampered(spark: SparkSession, name: str, times: Mapping[int, int], 
         pytest.param("linear", 2, id="linear-doubled", marks=pytest.mark.slow),
     ],
 )
-def test_a_row_that_is_dropped_or_doubled_is_found(spark, name, times, tmp_path):
+def test_the_audit_finds_a_dropped_or_doubled_row(spark, name, times, tmp_path):
     result = audit_of_tampered(spark, name, {17: times}, tmp_path)
     assert not result["ok"]
     assert result["different"] or result["lost"] or result["doubled"]

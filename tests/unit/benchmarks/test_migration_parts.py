@@ -31,7 +31,7 @@ def test_every_two_values_of_two_factors_meet_in_some_row(slow_disk: bool) -> No
     assert len({row.name for row in result}) == len(result)
 
 
-def test_a_pair_that_no_case_has_is_found() -> None:
+def test_missing_pairs_are_listed() -> None:
     factors = {"a": (1, 2), "b": (3, 4)}
     assert uncovered([{"a": 1, "b": 3}, {"a": 2, "b": 3}, {"a": 2, "b": 4}], factors) == {(("a", 1), ("b", 4))}
     assert len(cover(factors)) == 4
@@ -54,7 +54,7 @@ def test_three_moves_take_two_steps_since_one_executor_gives_two() -> None:
     assert sorted(Counter(here[partition] for partition in differences(here, there)).values()) == [1, 2]
 
 
-def test_one_partition_alone_is_moved_in_one_way() -> None:
+def test_a_single_partition_has_one_variant_of_moving() -> None:
     assert [variant.name for variant in variants_for(1)] == ["live", "restart"]
     assert variants_for(3) == variants_for(PARTITIONS) == VARIANTS
 
@@ -67,7 +67,7 @@ def test_moving_leaves_the_counts_as_they_were(share: float) -> None:
     assert len(differences(here, there)) == moved(share)
 
 
-def test_balancing_moves_as_little_as_it_can_and_leaves_no_partition_on_a_stranger() -> None:
+def test_balancing_makes_few_moves_and_uses_known_executors_only() -> None:
     even: dict[int, str] = dict(enumerate("01230123012"))
     assert balanced(even, EXECUTORS) == even
     result = balanced(even | {3: "gone", 7: "gone"}, EXECUTORS)
@@ -97,7 +97,7 @@ def test_the_stride_reaches_every_key(keys: int) -> None:
     assert arguments.inverse * STRIDE % keys == 1
 
 
-def test_what_is_to_load_is_the_newest_snapshot_and_the_changes_after_it(tmp_path: Path) -> None:
+def test_the_newest_snapshot_and_later_changes_are_to_load(tmp_path: Path) -> None:
     directory = tmp_path / "0" / "3"
     directory.mkdir(parents=True)
     sizes = {"1.delta": 10, "2.snapshot": 100, "2.delta": 20, "3.delta": 30, "4.delta": 40, ".4.delta.crc": 1}

@@ -63,7 +63,7 @@ def test_queries_are_chosen_by_name() -> None:
 
 
 @pytest.mark.parametrize(("text", "reason"), [("q6", "last ten closed auctions"), ("q77", "no query 'q77'")])
-def test_a_query_that_is_not_there_is_refused_with_the_reason(text: str, reason: str) -> None:
+def test_an_unknown_query_is_refused_with_the_reason(text: str, reason: str) -> None:
     with pytest.raises(argparse.ArgumentTypeError, match=reason):
         chosen_queries(text, dict(zip(QUERIES, WORKLOADS, strict=True)), IMPOSSIBLE)
 
@@ -93,6 +93,6 @@ def test_the_first_batches_are_left_out_of_the_times() -> None:
     ("audit", "text"),
     [(None, "not checked"), ({"ok": True}, "ok"), ({"ok": False, "lost": 3}, "DIFFERENT {'ok': False, 'lost': 3}")],
 )
-def test_the_table_says_what_the_audit_found(audit: dict[str, object] | None, text: str) -> None:
+def test_the_table_shows_the_audit(audit: dict[str, object] | None, text: str) -> None:
     result = QueryFigures("nexmark-q3", 30, 50_000, 51_234.5, 0.976, 1.2, 1234, 99, 77, audit)
     assert line(result).startswith("q3 ") and line(result).endswith(text) and "51,23" in line(result)

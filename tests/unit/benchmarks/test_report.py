@@ -55,7 +55,7 @@ def figures(**other: Any) -> dict[str, Any]:
     return {**existing, "rows": [row], "failed": {}, **other}
 
 
-def test_a_query_that_failed_stands_on_the_page_with_its_reason() -> None:
+def test_the_page_lists_a_failed_query_with_its_reason() -> None:
     assert "| q3 | 30 | 1,234 | 0.50 | 0.75 | 7 | 0 | 0 | exact |" in nexmark_section(figures())
     assert "Not run to the end" not in nexmark_section(figures())
     logged = nexmark_section(figures(failed={"q7": "no batch in 600 s"}))
@@ -71,7 +71,9 @@ def write(monkeypatch: pytest.MonkeyPatch, directory: Path, *options: str) -> No
     report.main()
 
 
-def test_notes_and_runs_are_kept_and_notes_of_other_figures_go(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_the_archive_has_notes_and_runs_and_drops_those_of_other_figures(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     notes, one, two = tmp_path / "said.txt", tmp_path / "one.json", tmp_path / "two.json"
     notes.write_text("* of these figures\n")
     one.write_text('[{"name": "a"}, {"name": "b"}]')

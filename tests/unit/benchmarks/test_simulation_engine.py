@@ -1,4 +1,4 @@
-"""Laws of the simulated batches: queues, cores, links, migrations."""
+"""Laws of the simulated batches: queues, cores, migrations."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def layouts(draw: Any) -> tuple[int, int, list[list[float]], list[list[int]]]:
 
 @settings(deadline=None, max_examples=60)
 @given(layouts())
-def test_with_infinite_links_and_equal_executors_a_batch_is_what_list_scheduling_by_hand_says(layout: Any) -> None:
+def test_with_equal_executors_a_batch_equals_list_scheduling(layout: Any) -> None:
     executors, cores, busy, at = layout
     stages = tuple(stage(f"q/{i}", one) for i, one in enumerate(busy))
     placement = Placement({one.key: np.array(where) for one, where in zip(stages, at, strict=True)})
@@ -67,9 +67,7 @@ def test_with_infinite_links_and_equal_executors_a_batch_is_what_list_scheduling
 
 @settings(deadline=None, max_examples=40)
 @given(layouts(), st.floats(0.0, 0.5), st.integers(0, 5))
-def test_no_batch_is_shorter_than_its_critical_path_undisturbed_and_no_work_is_lost(
-    layout: Any, noise: float, seed: int
-) -> None:
+def test_no_batch_is_shorter_than_its_critical_path_and_no_work_is_lost(layout: Any, noise: float, seed: int) -> None:
     executors, cores, busy, at = layout
     stages = tuple(stage(f"q{i}/0", one, 0.5) for i, one in enumerate(busy))  # queries that disturb each other
     placement = Placement({one.key: np.array(where) for one, where in zip(stages, at, strict=True)})
@@ -88,7 +86,7 @@ def test_no_batch_is_shorter_than_its_critical_path_undisturbed_and_no_work_is_l
     assert least - 1e-6 <= simulation.worked.sum() <= most + 1e-6
 
 
-def test_a_step_is_taken_over_by_one_batch_and_the_next_one_waits_for_it() -> None:
+def test_one_batch_applies_a_step_and_the_next_step_waits_for_it() -> None:
     one = stage("q/0", [1.0, 1.0], rate=0.1, state=2e6)
     placement = Placement({"q/0": np.array([0, 0])})
     costs = Costs(load_overhead=0.5, load_rate=1e6, checkpoint=0.25)

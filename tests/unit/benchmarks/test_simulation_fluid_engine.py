@@ -1,4 +1,4 @@
-"""The fluid loses nothing, each variant ends with all in service, and the section is made of figures alone."""
+"""Conservation of tuples in the fluid engine, ends of migrations, and the section on simulations."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def held(fluid: Fluid) -> np.ndarray[Any, Any]:
 
 @settings(deadline=None, max_examples=15)
 @given(st.integers(0, 99), st.integers(3, 12))
-def test_what_came_in_is_waiting_or_has_left(seed: int, size: int) -> None:
+def test_every_tuple_is_queued_or_has_left(seed: int, size: int) -> None:
     jobs = make_jobs(6 * size, size, seed)
     fluid = Fluid(jobs, np.arange(jobs.size) % size, size)
     run(fluid, 20.0)
@@ -50,7 +50,7 @@ def test_what_came_in_is_waiting_or_has_left(seed: int, size: int) -> None:
     assert 3.0 * fluid.entered == pytest.approx(fluid.left + held(fluid) + under_way, rel=1e-9)
 
 
-def test_a_restart_plays_what_was_in_flight_again() -> None:
+def test_a_restart_replays_tuples_in_flight() -> None:
     jobs = make_jobs(30, 5, 0)
     fluid = Fluid(jobs, np.arange(jobs.size) % 5, 5)
     fluid.down[jobs.component >= 2] = True
@@ -129,7 +129,7 @@ def hour(stopped: float, steps: float, adaptive: int) -> str:
     return " ".join(section({"hour": existing}).split())
 
 
-def test_why_a_ranking_does_not_hold_is_read_off_the_figures() -> None:
+def test_the_section_explains_a_ranking_from_the_figures() -> None:
     assert "ranking: its target moves 2,000 instances and not 100." in hour(19.6, 19.9, 700)
     assert "ranking: while everything stands still" in hour(14.0, 26.0, 700)
     assert "ranking:" not in hour(30.0, 26.0, 700)
@@ -166,7 +166,7 @@ def test_the_hour_lets_nodes_join() -> None:
     assert cluster.subcluster.max() == 19
 
 
-def test_synthetic_messages_are_such_as_a_controller_takes() -> None:
+def test_a_controller_accepts_the_synthetic_messages() -> None:
     shape = fleet.Shape(20, 2, 2, 50)
     assert implausibility(fleet.report(shape, 1e9)) == ""
     existing = fleet.bounds(shape)

@@ -20,7 +20,7 @@ MODULES = (words, page_views, configurations, in_python, flights)
     [{"rows": SLICES - 1}, {"keys": 0}, {"skew": -0.1}, {"seconds": 0}, {"spike": 2.0}, {"drift_at": (1,)}],
     ids=lambda wrong: next(iter(wrong)),
 )
-def test_an_input_that_cannot_be_is_refused(wrong):
+def test_an_impossible_input_is_refused(wrong):
     with pytest.raises(ValueError, match=r"rows >= |set cycle"):
         Input(**{"rows": 100, **wrong})
 
@@ -35,7 +35,7 @@ def test_every_workload_has_a_name_of_its_own():
 
 
 @pytest.mark.parametrize("workload", WORKLOADS.values(), ids=list(WORKLOADS))
-def test_a_workload_says_what_it_is_and_has_an_input(workload):
+def test_a_workload_has_a_summary_a_source_and_an_input(workload):
     assert workload.summary.endswith(".")
     assert workload.source
     assert Input(workload.rows, workload.keys, workload.skew).size(0) == workload.rows
