@@ -15,7 +15,7 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks.report.results import write_json
+from benchmarks.report.results import Result, write_json
 from rechannel.policies.analysis.forecast import look_ahead, slots_ahead
 from rechannel.policies.model.arrays import FloatArray
 
@@ -121,8 +121,10 @@ def main() -> None:
     print(f"\n100,000 partitions, 24 slots: {1e3 * min(durations):.0f} ms of CPU time (best of five)")
     if options.json:
         names = ("told", "error_over_last", "uneven_by_last", "uneven_by_forecast")
-        kinds = {kind: dict(zip(names, row, strict=True)) for kind, row in rows.items()}
-        write_json(options.json, {"trials": trials, "kinds": kinds, "seconds": min(durations)})
+        kinds = [{"load": kind, **dict(zip(names, row, strict=True))} for kind, row in rows.items()]
+        figures = {"rows": kinds, "seed": options.seed, "trials": trials, "seconds": min(durations)}
+        result = Result.of("Errors of the forecast on generated loads", figures, quick=options.quick)
+        write_json(options.json, {"forecast": result})
 
 
 if __name__ == "__main__":

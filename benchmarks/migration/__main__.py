@@ -8,16 +8,18 @@ import time
 from pathlib import Path
 from typing import Any
 
-from benchmarks.report.results import ResultFile, argument_parser, machine, progress, write_page
+from benchmarks.report.results import Result, ResultFile, argument_parser, progress, read_results, write_page
 
 REPEATS = 2
 QUICK_REPEATS = 1
+PART = "migration"
+MEASURES = "Cost of moving partitions of a running query beside a restart, by state, share, state store and disk"
 
 
 def main() -> None:
-    """Measure row after row, keep the figures in a file, and write the page from it."""
-    parser = argument_parser("benchmarks.migration", __doc__, "three rows, each way once: some minutes")
-    parser.add_argument("--repeats", type=int, metavar="N", help="how often each way is taken in a row")
+    """Measure the rows one after the other, save the result, and write the page from it."""
+    parser = argument_parser("benchmarks.migration", __doc__, "three rows, each variant once: some minutes")
+    parser.add_argument("--repeats", type=int, metavar="N", help="phases of each variant in a row")
     parser.add_argument("--resume", action="store_true", help="measure only the rows that are not in FILE")
     parser.add_argument("--only", metavar="ROW", action="append", help="only this row; may be given again")
     parser.add_argument("--no-run", action="store_true", help="measure nothing, write the page from the figures")
@@ -25,15 +27,15 @@ def main() -> None:
     options = parser.parse_args()
     if options.json is None:
         parser.error("--json is needed")
-    figures = ResultFile(options.json).figures if options.no_run else _measure(options)
+    result = read_results(options.json)[PART] if options.no_run else _measure(options)
     if options.document:
         from benchmarks.migration import plots, report  # needs matplotlib, which the figures do not
 
-        plots.draw(figures, options.document.parent / "images")
-        write_page(options.document, report.render(figures))
+        plots.draw(result.figures(), options.document.parent / "images")
+        write_page(options.document, report.render(result.figures()))
 
 
-def _measure(options: argparse.Namespace) -> dict[str, Any]:
+def _measure(options: argparse.Namespace) -> Result:
     from benchmarks.migration import matrix, measure
     from testbed.slow_disk import slow_disk_problem
 
@@ -47,19 +49,14 @@ def _measure(options: argparse.Namespace) -> dict[str, Any]:
     repeats = options.repeats or (QUICK_REPEATS if options.quick else REPEATS)
     records: list[dict[str, Any]] = []
     if options.resume:
-        stored = ResultFile(options.json).figures.get("rows", ())
+        stored = [record for result in read_results(options.json).values() for record in result.rows]
         records = [record for record in stored if "row" in record and "error" not in record]
         measured = {record["row"]["name"] for record in records}
         rows = [row for row in rows if row.name not in measured]
-    figures: dict[str, Any] = {
-        "machine": machine(),
-        "quick": options.quick,
-        "repeats": repeats,
-        "slow_disk_problem": problem,
-        "settings": measure.settings(),
-        "rows": records,
-    }
-    results = ResultFile(options.json, figures)
+    values = {"repeats": repeats, "slow_disk_problem": problem, "settings": measure.settings()}
+    units = {"batch, partition, s": "tasks"}
+    result = Result.of(MEASURES, {**values, "rows": records}, quick=options.quick, units=units)
+    results = ResultFile(options.json, {PART: result})
     began = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="rechannel-migration-", ignore_cleanup_errors=True) as root:
         for number, row in enumerate(rows, start=1):
@@ -69,7 +66,7 @@ def _measure(options: argparse.Namespace) -> dict[str, Any]:
             with results.entry(row.name, record):
                 measure.measure(Path(root), row, repeats, record)
     progress(f"all rows: {(time.monotonic() - began) / 60:.1f} minutes")
-    return figures
+    return result
 
 
 if __name__ == "__main__":

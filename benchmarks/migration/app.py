@@ -1,16 +1,14 @@
 """The benchmark's Spark application: ``python -m benchmarks.migration.app DIRECTORY`` runs the ``plan.json`` there.
 
-It does what it is told by files: ``orders/<n>.json`` holds an order, ``answers/<n>.json`` what came of it. Every batch
-leaves a line in ``progress.jsonl``, from Spark's own progress event.
+It follows the orders of :mod:`benchmarks.orders`. Every batch leaves a line in ``progress.jsonl``, from Spark's own
+progress event.
 """
 
 from __future__ import annotations
 
-import json
 import os
 import threading
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +18,9 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 import rechannel
 from benchmarks.migration.workload import Input, audit, stream
+from benchmarks.orders import serve
 from rechannel.conf.loader import load
-from testbed.driver import ProgressFile, failed_attempts, open_session, read_plan, write_answer
+from testbed.driver import ProgressFile, failed_attempts, open_session, read_plan
 
 PATIENCE = 300.0  # seconds for one batch
 NAME = "counts"
@@ -71,13 +70,13 @@ class Application:
         if not self._query.isActive:
             raise RuntimeError(f"the query ended: {self._query.exception()}")
 
-    def attach(self, order: dict[str, Any]) -> dict[str, Any]:
-        """Have a new link with other settings."""
+    def attach(self, environment: dict[str, str]) -> dict[str, Any]:
+        """Attach a new link with other settings."""
         self._link.detach()
-        self._link = rechannel.attach(self._spark, load(None, os.environ | order["environment"]), strict=True)
+        self._link = rechannel.attach(self._spark, load(None, os.environ | environment), strict=True)
         return {}
 
-    def restart(self, _order: dict[str, Any]) -> dict[str, Any]:
+    def restart(self) -> dict[str, Any]:
         """Stop the query at a batch boundary, and start it again from its checkpoint."""
         self._progress.wait(self._query)
         stopping = time.time()
@@ -86,8 +85,8 @@ class Application:
         self._query = self._start()
         return {"stopping": stopping, "stopped": stopped, "started": time.time()}
 
-    def finish(self, _order: dict[str, Any]) -> dict[str, Any]:
-        """Stop the query for good and hold its state against the input."""
+    def finish(self) -> dict[str, Any]:
+        """Stop the query for good and compare its state with the input."""
         self._progress.wait(self._query)
         self._query.stop()
         self._link.detach()
@@ -108,21 +107,8 @@ def main() -> None:
     directory, plan = read_plan()
     spark = open_session(plan["conf"], "ERROR")
     application = Application(spark, plan, directory)
-    verbs: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
-        "attach": application.attach,
-        "restart": application.restart,
-        "finish": application.finish,
-    }
-    number, verb = 0, ""
-    while verb != "finish":
-        path = directory / "orders" / f"{number}.json"
-        while not path.exists():
-            application.require_active()
-            time.sleep(0.05)
-        order = json.loads(path.read_text())
-        verb = order["do"]
-        write_answer(directory / "answers" / path.name, verbs[verb](order))
-        number += 1
+    verbs = {name: getattr(application, name) for name in ("attach", "restart", "finish")}
+    serve(directory, verbs, application.require_active)
     spark.stop()
 
 

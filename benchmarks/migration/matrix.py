@@ -37,7 +37,7 @@ class Row:
         return f"{keys}-{self.provider.split('-')[0].lower()}-{moved(self.share)}of{PARTITIONS}-{self.disk}"
 
     def as_dict(self) -> dict[str, Any]:
-        """Return what the figures keep of it."""
+        """Return the row for the result file."""
         return asdict(self) | {"name": self.name, "moves": moved(self.share)}
 
 

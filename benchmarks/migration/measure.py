@@ -1,4 +1,4 @@
-"""One row: a cluster of its own, a query that runs through all variants by turns, and the audit at the end."""
+"""Measurement of one row: a cluster of its own, a query that runs through all variants, and the audit."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ QUIET = 8  # batches before each order that count as steady
 UNSTEADY = 2  # batches after a new link is attached that do not
 SETTLE = 5  # batches watched after the last move has landed
 CLOSING = 60.0  # seconds that old copies are waited for
-MAINTENANCE = 10  # seconds; Spark's default is 60, and whoever waits for closings would wait so long for each
+MAINTENANCE = 10  # seconds; with Spark's default of 60, each wait for a closing would last so long
 LATENCY = 0.005  # seconds for each operation of the slowed file system
 RATE = 50e6  # bytes per second, likewise
 _PROVIDER = "spark.sql.streaming.stateStore.providerClass"
@@ -64,7 +64,7 @@ def measure(root: Path, row: Row, repeats: int, record: dict[str, Any]) -> None:
     }
     memory = 2800 if row.keys > 1_000_000 and row.provider != "RocksDB" else 1000  # HDFS-backed state is on the heap
     try:
-        # The disk is mounted before anybody writes to it, and unmounted after the last one is gone.
+        # The disk is mounted before any process writes to it, and unmounted after the last one ended.
         with _checkpoint(directory, row) as checkpoint, MigrationSession(directory, memory) as session:
             try:
                 _Measurement(session, row, record).run(checkpoint, source, repeats)
@@ -92,14 +92,14 @@ def _checkpoint(directory: Path, row: Row) -> Iterator[Path]:
 
 @dataclass
 class _Measurement:
-    """The turns of one row on a running session."""
+    """The phases of one row on a running session."""
 
     session: MigrationSession
     row: Row
     record: dict[str, Any]
 
     def run(self, checkpoint: Path, source: Input, repeats: int) -> None:
-        """Preload the state, run all variants by turns, and audit the state."""
+        """Preload the state, run all variants alternately, and audit the state."""
         session, row, moves = self.session, self.row, self.row.as_dict()["moves"]
         conf = {
             "spark.sql.shuffle.partitions": str(PARTITIONS),
@@ -130,9 +130,9 @@ class _Measurement:
                 at_home ^= variant.moves
                 progress(f"{row.name}: {variant.name}, {repeat + 1} of {repeats}")
                 self._prepare(variant, begin)
-                turn = {"way": variant.name, "repeat": repeat, "quiet_from": self._quiet()}
-                self.record["phases"].append(turn)
-                turn |= self._act(variant, here if at_home else there, f"{variant.name} {repeat}")
+                phase = {"variant": variant.name, "repeat": repeat, "quiet_from": self._quiet()}
+                self.record["phases"].append(phase)
+                phase |= self._act(variant, here if at_home else there, f"{variant.name} {repeat}")
                 session.group.check()
         report = session.require_report()
         self.record["link"] = {
@@ -142,7 +142,7 @@ class _Measurement:
         }
         session.group.processes["application"].require_alive()
         progress(f"{row.name}: audit")
-        self.record["end"] = session.order("finish")
+        self.record["end"] = session.orders.send("finish")
 
     def _prepare(self, variant: Variant, begin: Placement, *, attach: bool = True) -> None:
         """Have controller and link of the variant, and the partitions where it begins."""
@@ -150,16 +150,16 @@ class _Measurement:
         session.use_controller(variant.controller)
         if attach:
             since = time.time()
-            session.order("attach", environment=dict(variant.link))
+            session.orders.send("attach", environment=dict(variant.link))
             session.wait("the new link reports", lambda: session.attached_since(since))
         session.wait("the link knows the query", lambda: session.query() is not None)
         session.await_ready(120)
         strayed = differences(session.placement(), begin)
         if strayed:
-            progress(f"{len(strayed)} partitions are put where the turn begins")
+            progress(f"{len(strayed)} partitions are moved to the placement at the begin")
             self._await_end(session.apply(strayed, "put back"))
             if differences(session.placement(), begin):
-                raise StackError("the partitions do not go where the turn begins")
+                raise StackError("the partitions do not reach the placement at the begin")
 
     def _quiet(self) -> float:
         """Let steady batches pass; return since when they count."""
@@ -173,18 +173,18 @@ class _Measurement:
         session = self.session
         if not variant.moves:
             size = self._bytes_to_load(target)
-            restart = session.order("restart")
+            restart = session.orders.send("restart")
             session.wait_batches(SETTLE + 1)
             return {"ordered": restart["stopping"], "restart": restart, "loaded_bytes": size, "end": time.time()}
         moves = differences(session.placement(), target)
         size = self._bytes_to_load(moves)
         ordered = time.time()
         decision = session.apply(moves, reason)
-        turn = {"ordered": ordered, "answered": time.time(), "decision": decision, "loaded_bytes": size}
+        phase = {"ordered": ordered, "answered": time.time(), "decision": decision, "loaded_bytes": size}
         self._await_end(decision)
         session.wait_batches(SETTLE)
-        turn |= {"journal": session.journal(decision["decision"]), "end": time.time()}
-        return turn | {"tasks": self._tasks({int(move["partition"]) for move in decision["moves"]})}
+        phase |= {"journal": session.journal(decision["decision"]), "end": time.time()}
+        return phase | {"tasks": self._tasks({int(move["partition"]) for move in decision["moves"]})}
 
     def _bytes_to_load(self, partitions: Placement) -> int:
         # The back file of the checkpoint is read, not the slowed mount: looking must not slow the query.
@@ -195,7 +195,7 @@ class _Measurement:
         """Wait until every move has landed or is given up, and, for a while, until old copies are closed."""
         session, count = self.session, len(decision["moves"])
         session.wait("the moves land", lambda: len(session.moves_in(decision, SETTLED)) >= count)
-        with contextlib.suppress(StackError):  # figures of what was closed are figures all the same
+        with contextlib.suppress(StackError):  # the figures count without closings, too
             session.wait(
                 "the old copies are closed", lambda: len(session.moves_in(decision, _CLOSED)) >= count, CLOSING
             )

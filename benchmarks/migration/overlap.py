@@ -12,6 +12,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from rechannel.wire.codes import MoveState
+
 __all__ = ["Span", "overlap", "spans"]
 
 PREPARE, LOAD, CLOSE = "prepare", "load", "close"
@@ -35,8 +37,8 @@ class Span:
 def spans(lines: Iterable[Mapping[str, Any]], *, overlapped: bool) -> list[Span]:
     """Return the stages of each step of one migration, as far as all its moves took them.
 
-    ``lines``: the journal's, with ``move``, ``step``, ``after`` and ``at``. All moves are planned at once, and looked
-    at from the next batch boundary on, which is taken to be when the first of them is prepared. A step's turn to be
+    ``lines``: the journal's, with ``move``, ``step``, ``after`` and ``at``. All moves are planned at once, and take
+    effect from the next batch boundary on, taken to be when the first of them is prepared. A step's turn to be
     prepared comes when the second step before it has landed, or, without overlap, when the step before it is closed.
     What it waited until then is not counted as its own.
     """
@@ -44,17 +46,17 @@ def spans(lines: Iterable[Mapping[str, Any]], *, overlapped: bool) -> list[Span]
     for line in lines:
         moves = first.setdefault(int(line["step"]), {})
         moves.setdefault(str(line["move"]), {}).setdefault(str(line["after"]), float(line["at"]))
-    every = [times["prepared"] for moves in first.values() for times in moves.values() if "prepared" in times]
+    prepared_at = [times.get(MoveState.PREPARED, math.inf) for moves in first.values() for times in moves.values()]
     result: list[Span] = []
     landed: list[float] = []
-    closed = boundary = min(every, default=math.inf)
+    closed = boundary = min(prepared_at, default=math.inf)
     for step in sorted(first):
-        moves_of = [times for times in first[step].values() if "abandoned" not in times]
-        planned = _all(moves_of, "planned", min)
-        prepared = _all(moves_of, "prepared", max)
-        steered = _all(moves_of, "steered", min)
-        drained = _all(moves_of, "drained", max)
-        killed = _all(moves_of, "killed", max)
+        moves_of = [times for times in first[step].values() if MoveState.ABANDONED not in times]
+        planned = _all(moves_of, MoveState.PLANNED, min)
+        prepared = _all(moves_of, MoveState.PREPARED, max)
+        steered = _all(moves_of, MoveState.STEERED, min)
+        drained = _all(moves_of, MoveState.DRAINED, max)
+        killed = _all(moves_of, MoveState.KILLED, max)
         turn = (landed[-2] if len(landed) > 1 else boundary) if overlapped else closed
         if planned is not None and prepared is not None:
             result.append(Span(step, PREPARE, min(max(planned, turn), prepared), prepared))

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 __all__ = ["balanced", "differences", "shifted"]
 
 Placement = Mapping[int, str]  # partition -> executor
-_HOPS = {1: [(0, -1)], 3: [(0, -1), (0, 1), (1, 0)]}  # by rank in what they hold, most first
+_HOPS = {1: [(0, -1)], 3: [(0, -1), (0, 1), (1, 0)]}  # by rank in the number of partitions, most first
 
 
 def balanced(placement: Placement, executors: Sequence[str]) -> dict[int, str]:
@@ -46,5 +46,5 @@ def shifted(placement: Placement, executors: Sequence[str], count: int) -> dict[
 
 
 def differences(now: Placement, target: Placement) -> dict[int, str]:
-    """Return the partitions that are not where they are wanted, with where that is."""
+    """Return the partitions that are not on their target, with the target."""
     return {partition: executor for partition, executor in target.items() if now.get(partition) != executor}

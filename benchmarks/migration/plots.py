@@ -8,6 +8,7 @@ from typing import Any
 from benchmarks.migration.summary import GOAL, row_figures
 from benchmarks.migration.variants import RESTART, VARIANTS
 from benchmarks.report.plots import pyplot, save
+from rechannel.wire.codes import MoveState
 from testbed.progress import batches
 
 __all__ = ["draw"]
@@ -20,7 +21,7 @@ def draw(figures: dict[str, Any], directory: Path) -> None:
     """Draw what there are figures for."""
     records = [record for record in figures["rows"] if record.get("phases") and record.get("batches")]
     rows = [row_figures(record) for record in records]
-    pairs = [(record, row) for record, row in zip(records, rows, strict=True) if row["ways"]]
+    pairs = [(record, row) for record, row in zip(records, rows, strict=True) if row["variants"]]
     if not pairs:
         return
     _peaks([row for _, row in pairs], directory / "migration-peak.png")
@@ -30,18 +31,18 @@ def draw(figures: dict[str, Any], directory: Path) -> None:
 
 
 def _peaks(rows: list[dict[str, Any]], path: Path) -> None:
-    """Bars: the longest batch over steady, by row and way; lines for the spread and for the noise."""
+    """Bars: the longest batch over steady, by row and variant; lines for the spread and for the noise."""
     from matplotlib.lines import Line2D
     from matplotlib.patches import Patch
 
     figure, axes = pyplot().subplots(figsize=(10, 4.5))
     width = 0.8 / len(VARIANTS)
-    for number, way in enumerate(VARIANTS):
+    for number, variant in enumerate(VARIANTS):
         for index, row in enumerate(rows):
-            values = row["ways"].get(way.name, {}).get("peak_ratio")
+            values = row["variants"].get(variant.name, {}).get("peak_ratio")
             if values:
                 at = index + (number - (len(VARIANTS) - 1) / 2) * width
-                axes.bar(at, values[0], width, color=_COLORS[way.name])
+                axes.bar(at, values[0], width, color=_COLORS[variant.name])
                 axes.plot([at, at], values[1:], color="black", linewidth=1)
     for index, row in enumerate(rows):
         noise = row["quiet_peak_ratio"]
@@ -54,13 +55,13 @@ def _peaks(rows: list[dict[str, Any]], path: Path) -> None:
     axes.set_ylim(bottom=0.9)
     axes.set_ylabel("longest batch over steady (times)")
     axes.set_xticks(range(len(rows)), [row["row"]["name"] for row in rows], rotation=30, ha="right")
-    handles: list[Any] = [Patch(color=_COLORS[way.name]) for way in VARIANTS]
+    handles: list[Any] = [Patch(color=_COLORS[variant.name]) for variant in VARIANTS]
     handles += [
         Line2D([], [], color="black", linestyle=":"),
         Line2D([], [], color="grey"),
         Line2D([], [], color="black"),
     ]
-    labels = [way.name for way in VARIANTS] + ["longest quiet batch", f"goal: {GOAL}", "smallest to largest"]
+    labels = [variant.name for variant in VARIANTS] + ["longest quiet batch", f"goal: {GOAL}", "smallest to largest"]
     axes.legend(handles, labels, fontsize=8, frameon=False, ncols=4, loc="upper left")
     save(figure, path)
 
@@ -75,9 +76,9 @@ def _durations(pairs: list[tuple[dict[str, Any], dict[str, Any]]], path: Path) -
         phases = [phase for phase in record["phases"] if "ordered" in phase]
         zero = record["phases"][0]["quiet_from"]
         for phase in phases:
-            begin, color = phase["ordered"] - zero, _COLORS[phase["way"]]
-            landed = [line["at"] - zero for line in phase.get("journal", ()) if line["after"] == "drained"]
-            if phase["way"] == RESTART.name:
+            begin, color = phase["ordered"] - zero, _COLORS[phase["variant"]]
+            landed = [line["at"] - zero for line in phase.get("journal", ()) if line["after"] == MoveState.DRAINED]
+            if phase["variant"] == RESTART.name:
                 before = max(
                     (batch.end for batch in committed if batch.begin < phase["ordered"]), default=phase["ordered"]
                 )
@@ -89,7 +90,7 @@ def _durations(pairs: list[tuple[dict[str, Any], dict[str, Any]]], path: Path) -
             for at in landed:
                 axes.axvline(at, color=color, linewidth=0.4)
             axes.annotate(
-                phase["way"], (begin, 1), xycoords=("data", "axes fraction"), color=color, fontsize=7, va="bottom"
+                phase["variant"], (begin, 1), xycoords=("data", "axes fraction"), color=color, fontsize=7, va="bottom"
             )
         shown = [batch for batch in committed if batch.end >= zero]
         axes.plot([batch.end - zero for batch in shown], [batch.seconds for batch in shown], "k.", markersize=3)

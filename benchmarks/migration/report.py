@@ -28,7 +28,7 @@ Row = Mapping[str, Any]
 def render(figures: Mapping[str, Any]) -> str:
     """Return the page of the figures that ``python -m benchmarks.migration --json FILE`` leaves."""
     rows = [row_figures(record) for record in figures["rows"] if "row" in record]
-    measured = [row for row in rows if row["ways"]]
+    measured = [row for row in rows if row["variants"]]
     cases = [record["row"] for record in figures["rows"] if "row" in record]
     context = {
         **{key: figures[key] for key in ("machine", "settings", "quick", "repeats", "slow_disk_problem")},
@@ -46,7 +46,7 @@ def render(figures: Mapping[str, Any]) -> str:
         "short": _summary(measured),
         "peaks": [_peaks(row) for row in measured],
         "extras": [[_name(row), *(_extra(row, variant.name) for variant in VARIANTS)] for row in measured],
-        "landings": [_landing(row, name) for row in measured for name in row["ways"]],
+        "landings": [_landing(row, name) for row in measured for name in row["variants"]],
         "predictions": _predictions(measured),
         "overlaps": [cells for row in measured if (cells := _overlap(row))],
         "audits": [_audit(row) for row in rows],
@@ -61,7 +61,7 @@ def _all_pairs_covered(cases: Sequence[Row], *, local_only: bool) -> bool:
 
 def _summary(rows: Sequence[Row]) -> dict[str, Any]:
     """Return the goals and whether they were met."""
-    peaks = [(row, row["ways"][LIVE.name]["peak_ratio"][0]) for row in rows if LIVE.name in row["ways"]]
+    peaks = [(row, row["variants"][LIVE.name]["peak_ratio"][0]) for row in rows if LIVE.name in row["variants"]]
     ratios = [ratio for row in rows if (ratio := _restart_over_live(row)) is not None]
     audits = [row["audit"] for row in rows if row["audit"]]
     return {
@@ -74,8 +74,8 @@ def _summary(rows: Sequence[Row]) -> dict[str, Any]:
         ],
         "predictions": [
             prediction
-            for what, key in (("Longest batch", "peak_error"), ("Time to the last landing", "total_error"))
-            if (prediction := _prediction_summary(rows, what, key))
+            for label, key in (("Longest batch", "peak_error"), ("Time to the last landing", "total_error"))
+            if (prediction := _prediction_summary(rows, label, key))["pairs"]
         ],
         "ratios": (min(ratios), median(ratios), max(ratios)) if ratios else None,
         "wrong": sum(not audit["ok"] for audit in audits),
@@ -84,29 +84,21 @@ def _summary(rows: Sequence[Row]) -> dict[str, Any]:
     }
 
 
-def _prediction_summary(rows: Sequence[Row], what: str, key: str) -> dict[str, Any] | None:
+def _prediction_summary(rows: Sequence[Row], label: str, key: str) -> dict[str, Any]:
     errors = [
-        (variant is LIVE, abs(row["ways"][variant.name][key][0]) <= WITHIN)
+        (variant is LIVE, abs(row["variants"][variant.name][key][0]) <= WITHIN)
         for row in rows
         for variant in _MOVING
-        if key in row["ways"].get(variant.name, {})
+        if key in row["variants"].get(variant.name, {})
     ]
-    return (
-        {
-            "what": what,
-            "good_live": sum(live and good for live, good in errors),
-            "live": sum(live for live, _ in errors),
-            "good": sum(good for _, good in errors),
-            "pairs": len(errors),
-        }
-        if errors
-        else None
-    )
+    live = [good for is_live, good in errors if is_live]
+    counts = {"good_live": sum(live), "live": len(live), "good": sum(good for _, good in errors), "pairs": len(errors)}
+    return {"what": label, **counts}
 
 
 def _peaks(row: Row) -> list[str]:
     def cell(name: str) -> str:
-        value = row["ways"].get(name, {}).get("peak_ratio")
+        value = row["variants"].get(name, {}).get("peak_ratio")
         return _spread(value, "{:.2f}", value[0] <= row["quiet_peak_ratio"]) if value else _absent(row, name)
 
     cells = [_name(row), f"{row['steady']:.2f} s", f"{row['quiet_peak_ratio']:.2f}", _load(row)]
@@ -114,14 +106,14 @@ def _peaks(row: Row) -> list[str]:
 
 
 def _extra(row: Row, name: str) -> str:
-    figures = row["ways"].get(name)
+    figures = row["variants"].get(name)
     if not figures:
         return _absent(row, name)
     return _spread(figures["extra"], "{:.1f} s", abs(figures["extra"][0]) <= 2 * figures["extra_noise"][0])
 
 
 def _landing(row: Row, name: str) -> list[str]:
-    figures = row["ways"][name]
+    figures = row["variants"][name]
     moves, steps, settled, missed = (
         _spread(figures.get(key), "{:.0f}") for key in ("moves", "steps", "settled", "missed")
     )
@@ -143,12 +135,12 @@ def _predictions(rows: Sequence[Row]) -> list[list[str]]:
         [_name(row), variant.name, *(_spread(figures.get(key), form) for key, form in forms.items())]
         for row in rows
         for variant in _MOVING
-        if "predicted_peak" in (figures := row["ways"].get(variant.name, {}))
+        if "predicted_peak" in (figures := row["variants"].get(variant.name, {}))
     ]
 
 
 def _overlap(row: Row) -> list[str] | None:
-    live, single = (row["ways"].get(variant.name, {}) for variant in (LIVE, ONE_BY_ONE))
+    live, single = (row["variants"].get(variant.name, {}) for variant in (LIVE, ONE_BY_ONE))
     if "overlap.total" not in live or "overlap.total" not in single:
         return None
     total = live["overlap.total"][0]
@@ -164,7 +156,7 @@ def _overlap(row: Row) -> list[str] | None:
 
 def _audit(row: Row) -> list[str]:
     audit, link = row["audit"], row["link"] or {}
-    moving = [row["ways"][variant.name] for variant in _MOVING if variant.name in row["ways"]]
+    moving = [row["variants"][variant.name] for variant in _MOVING if variant.name in row["variants"]]
     cells = ["not made"] * 5
     if audit:
         wrong = audit["different"] + audit["unknown"]
@@ -190,7 +182,7 @@ def _load(row: Row) -> str:
 
 
 def _restart_over_live(row: Row) -> float | None:
-    live, restart = (row["ways"].get(variant.name, {}).get("peak") for variant in (LIVE, RESTART))
+    live, restart = (row["variants"].get(variant.name, {}).get("peak") for variant in (LIVE, RESTART))
     return restart[0] / live[0] if live and restart and live[0] > 0 else None
 
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from benchmarks.migration.app import NAME
 from benchmarks.migration.placements import Placement
+from benchmarks.orders import Orders
 from rechannel.wire.messages import LinkReport, QueryState
 from testbed.processes import ProcessGroup
 from testbed.session import Session
@@ -30,34 +30,22 @@ _SECTIONS: dict[str, dict[str, Any]] = {
 class MigrationSession(Session):
     """One query that can be restarted, attached anew and stopped by orders."""
 
+    orders: Orders
+
     def __init__(self, directory: Path, executor_memory_mb: int) -> None:
         def cluster(group: ProcessGroup, path: Path) -> StandaloneCluster:
             workers = [WorkerSpec(node, 1, executor_memory_mb + 100, None) for node in NODES]
             return StandaloneCluster(group, path, workers, SparkOptions(executor_memory_mb))
 
         super().__init__(directory, _SECTIONS, cluster)
-        self._orders = 0
 
     def start_application(self, plan: Mapping[str, Any], conf: Mapping[str, str]) -> None:
         """Start the agents and the application, and wait until its link reports a query with all partitions placed."""
         for node in NODES:
             self.start_agent(node)
-        for name in ("orders", "answers"):
-            (self.directory / name).mkdir()
+        self.orders = Orders(self)
         conf = self.spark_conf("rechannel-migration", 1, len(NODES), **conf)
         self.run_application("benchmarks.migration.app", {**plan, "conf": conf})
-
-    def order(self, verb: str, **arguments: Any) -> dict[str, Any]:
-        """Have the application do something, and return its answer."""
-        number = self._orders
-        self._orders += 1
-        partial = self.directory / "order.partial"
-        partial.write_text(json.dumps({"do": verb, **arguments}))
-        partial.rename(self.directory / "orders" / f"{number}.json")
-        path = self.directory / "answers" / f"{number}.json"
-        self.wait(f"the application's answer to {verb}", path.exists)
-        answer: dict[str, Any] = json.loads(path.read_text())
-        return answer
 
     def query(self) -> QueryState | None:
         """Return the query as the link sees it, once all its partitions are placed."""

@@ -1,4 +1,4 @@
-"""From a row's raw record to the figures of each way: plain arithmetic over Spark's progress events. Pure.
+"""From a row's raw record to the figures of each variant: plain arithmetic over Spark's progress events. Pure.
 
 Seconds throughout. A batch's duration is Spark's own ``triggerExecution``; its commit is its begin plus that.
 """
@@ -13,9 +13,11 @@ from typing import Any
 
 from benchmarks.migration.overlap import overlap, spans
 from benchmarks.migration.variants import ONE_BY_ONE, RESTART, VARIANTS
+from benchmarks.report.numbers import median_of
+from rechannel.wire.codes import MoveState
 from testbed.progress import Batch, batches
 
-__all__ = ["AFTERMATH", "GOAL", "middle", "phase_figures", "row_figures"]
+__all__ = ["AFTERMATH", "CALM", "GOAL", "phase_figures", "row_figures"]
 
 GOAL = 1.25  # times the steady median
 AFTERMATH = 2  # batches after the last landing that count as part of the migration
@@ -33,7 +35,7 @@ def phase_figures(phase: Mapping[str, Any], committed: Sequence[Batch], query: s
     steady = statistics.median(seconds)
     after = [batch for batch in committed if ordered < batch.end and batch.begin < end]
     figures: dict[str, Any] = {
-        "way": phase["way"],
+        "variant": phase["variant"],
         "repeat": phase["repeat"],
         "steady": steady,
         "quiet_peak_ratio": max(seconds) / steady,
@@ -42,13 +44,13 @@ def phase_figures(phase: Mapping[str, Any], committed: Sequence[Batch], query: s
     }
     ends = [batch.end for batch in quiet]
     period = statistics.median(right - left for left, right in itertools.pairwise(ends))
-    if phase["way"] == RESTART.name:
+    if phase["variant"] == RESTART.name:
         figures |= _restarted(phase, committed, period, steady)
     else:
         figures |= _moved(phase, after, steady)
         figures |= _predicted(phase["decision"].get("price"), figures, query)
         figures["load"] = _load(phase, quiet)
-        stages = spans(phase["journal"], overlapped=phase["way"] != ONE_BY_ONE.name)
+        stages = spans(phase["journal"], overlapped=phase["variant"] != ONE_BY_ONE.name)
         figures["overlap"] = overlap(stages)
     figures["peak_ratio"] = figures["peak"] / steady
     figures["extra_noise"] = figures["quiet_deviation"] * math.sqrt(figures["window"])
@@ -57,12 +59,12 @@ def phase_figures(phase: Mapping[str, Any], committed: Sequence[Batch], query: s
 
 
 def _moved(phase: Mapping[str, Any], after: Sequence[Batch], steady: float) -> dict[str, Any]:
-    landed = [line for line in phase["journal"] if line["after"] == "drained"]
+    landed = _reached(phase, MoveState.DRAINED)
     last = max((int(line["batch"]) for line in landed), default=-1)
     window = [batch for batch in after if batch.number <= last + AFTERMATH] if landed else list(after)
     if not window:
         raise ValueError("no batch was committed after the order")
-    steered = [line["move"] for line in phase["journal"] if line["after"] == "steered"]
+    steered = [line["move"] for line in _reached(phase, MoveState.STEERED)]
     moves = phase["decision"]["moves"]
     return {
         "peak": max(batch.seconds for batch in window),
@@ -74,9 +76,14 @@ def _moved(phase: Mapping[str, Any], after: Sequence[Batch], steady: float) -> d
         "steps": len({move["step"] for move in moves}),
         "state_bytes": math.fsum(move.get("bytes", 0.0) for move in moves),
         "landed": len(landed),
-        "abandoned": sum(line["after"] == "abandoned" for line in phase["journal"]),
-        "missed": len(steered) - len(set(steered)),  # each time a move was said again
+        "abandoned": len(_reached(phase, MoveState.ABANDONED)),
+        "missed": len(steered) - len(set(steered)),  # repeated steers
     }
+
+
+def _reached(phase: Mapping[str, Any], state: MoveState) -> list[Mapping[str, Any]]:
+    """Return the lines of a phase's journal by which moves came into a state."""
+    return [line for line in phase["journal"] if line["after"] == state]
 
 
 def _restarted(phase: Mapping[str, Any], committed: Sequence[Batch], period: float, steady: float) -> dict[str, Any]:
@@ -118,7 +125,7 @@ def _load(phase: Mapping[str, Any], quiet: Sequence[Batch]) -> float | None:
     for batch, partition, seconds in phase.get("tasks", ()):
         if batch in numbers:
             usual.setdefault(int(partition), []).append(seconds)
-    landing = {int(line["partition"]): int(line["batch"]) for line in phase["journal"] if line["after"] == "drained"}
+    landing = {int(line["partition"]): int(line["batch"]) for line in _reached(phase, MoveState.DRAINED)}
     loads = [
         seconds - statistics.median(usual[int(partition)])
         for batch, partition, seconds in phase.get("tasks", ())
@@ -139,7 +146,7 @@ def _settled(after: Sequence[Batch], first_calm: int, limit: float, quiet_peak: 
 
 
 def row_figures(record: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the figures of a row: each way's phases, and over them the median, the smallest and the largest."""
+    """Return the figures of a row: each variant's phases, and over them the median, the smallest and the largest."""
     committed = batches(record.get("batches", ()))
     query = record.get("query", "")
     problems: list[str] = [record["error"]] if record.get("error") else []
@@ -148,19 +155,19 @@ def row_figures(record: Mapping[str, Any]) -> dict[str, Any]:
         try:
             phases.append(phase_figures(phase, committed, query))
         except (KeyError, ValueError) as error:
-            problems.append(f"{phase['way']} {phase['repeat'] + 1}: {error}")
-    ways = {
-        way.name: _summed([phase for phase in phases if phase["way"] == way.name])
-        for way in VARIANTS
-        if any(phase["way"] == way.name for phase in phases)
+            problems.append(f"{phase['variant']} {phase['repeat'] + 1}: {error}")
+    variants = {
+        variant.name: _summed([phase for phase in phases if phase["variant"] == variant.name])
+        for variant in VARIANTS
+        if any(phase["variant"] == variant.name for phase in phases)
     }
     end = record.get("end", {})
     return {
         "row": record["row"],
-        "ways": ways,
-        "steady": middle(phase["steady"] for phase in phases),
+        "variants": variants,
+        "steady": median_of(phase["steady"] for phase in phases),
         "quiet_peak_ratio": max((phase["quiet_peak_ratio"] for phase in phases), default=None),
-        "load": middle(phase.get("load") for phase in phases if phase["way"] != RESTART.name),
+        "load": median_of(phase.get("load") for phase in phases if phase["variant"] != RESTART.name),
         "audit": end.get("audit"),
         "failed": end.get("failed_attempts"),
         "link": record.get("link"),
@@ -171,7 +178,7 @@ def row_figures(record: Mapping[str, Any]) -> dict[str, Any]:
 def _summed(phases: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Each figure as [median, smallest, largest]; those of the overlap as ``overlap.<name>``."""
     flat = [
-        {name: value for name, value in phase.items() if name not in ("way", "repeat", "overlap")}
+        {name: value for name, value in phase.items() if name not in ("variant", "repeat", "overlap")}
         | {f"overlap.{name}": value for name, value in phase.get("overlap", {}).items()}
         for phase in phases
     ]
@@ -181,9 +188,3 @@ def _summed(phases: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         if values:
             summary[name] = [statistics.median(values), min(values), max(values)]
     return summary
-
-
-def middle(values: Any) -> float | None:
-    """The median of those there are."""
-    existing = [value for value in values if value is not None]
-    return statistics.median(existing) if existing else None

@@ -41,5 +41,5 @@ VARIANTS = (LIVE, RESTART, AT_ONCE, ONE_BY_ONE)
 
 
 def variants_for(moves: int) -> tuple[Variant, ...]:
-    """Return the ways that differ where so many partitions are moved: one alone makes one step, however it is paced."""
+    """Return the variants that differ for a number of moved partitions: one partition is one step in any variant."""
     return (LIVE, RESTART) if moves == 1 else VARIANTS

@@ -23,28 +23,23 @@ def measure(directory: Path, cores: int, files: int) -> dict[str, Any]:
     """Return the error of each partition's Python CPU, on two executors with so many cores."""
     with MonitorSession(directory, cores) as session:
         session.start_agents()
-        plan = {"kind": "accuracy", "warm_up": WARM_UP}
-        application = session.start_application(f"accuracy-{cores}", plan, PARTITIONS)
+        orders = session.start_application("accuracy", PARTITIONS)
         for number in range(WARM_UP):
-            _feed(application, number)
-        session.await_phase(application, 0)
+            _feed(directory, number)
+        orders.send("process")
         _pause(session.settings.agent.window)
         begin = time.time()
         progress(f"{cores}-core executors: {files} batches of known cost")
         for number in range(WARM_UP, WARM_UP + files):
-            _feed(application, number)
-        (application / "ready-0").touch()
-        session.await_phase(application, 1)
+            _feed(directory, number)
+        burned = {int(partition): seconds for partition, seconds in orders.send("process").items()}
         _pause(session.settings.agent.window)
         end = time.time()
-        (application / "ready-1").touch()
-        session.await_phase(application, 2)
         with session.open_store() as store:
             (application_id,) = store.applications(0)
             batches = [item.body for item in store.last(BATCHES, application_id, BATCHES.bound)]
             bodies = {node: [item.body for item in store.last(WINDOWS, node, WINDOWS.bound)] for node in NODES}
-        (application / "ready-2").touch()
-        burned = {int(partition): seconds for partition, seconds in session.result(application)["burned"].items()}
+        orders.send("finish")
     windows = {
         node: [body for body in own if isinstance(body, AgentWindow) and begin <= body.start and body.end <= end]
         for node, own in bodies.items()
@@ -71,11 +66,11 @@ def measure(directory: Path, cores: int, files: int) -> dict[str, Any]:
     }
 
 
-def _feed(application: Path, number: int) -> None:
+def _feed(directory: Path, number: int) -> None:
     # Rows cost 1 to 24 ms, forty of each key: tasks of one to three seconds, some partitions heavier than others.
     rows = [{"k": key, "cost": 0.001 * (1 + (key * key) % 24)} for key in range(KEYS) for _ in range(40)]
-    path = application / "inbox" / f"{number:03d}.json"
-    partial = application / f"partial-{number}"
+    path = directory / "inbox" / f"{number:03d}.json"
+    partial = directory / f"partial-{number}"
     partial.write_text("".join(json.dumps(row) + "\n" for row in rows))
     stamp = time.time() - 1000 + number  # Spark reads files in the order of their times
     os.utime(partial, (stamp, stamp))

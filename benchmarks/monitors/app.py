@@ -1,7 +1,6 @@
 """The benchmark's Spark application: ``python -m benchmarks.monitors.app DIRECTORY`` runs the ``plan.json`` there.
 
-It and the benchmark talk by files: the application touches ``asks-<n>`` when phase n may be prepared, and goes on when
-``ready-<n>`` is there.
+It follows the orders of :mod:`benchmarks.orders`.
 """
 
 from __future__ import annotations
@@ -20,7 +19,8 @@ from pyspark.sql import functions as F  # noqa: N812  the name PySpark's own doc
 from pyspark.sql.streaming.state import GroupState, GroupStateTimeout
 
 import rechannel
-from testbed.driver import open_session, read_plan, write_answer
+from benchmarks.orders import serve
+from testbed.driver import open_session, read_plan
 
 SETTLE = 3  # batches after a phase begins that do not count
 ROWS = 20_000
@@ -28,7 +28,7 @@ KEYS = 4999
 
 
 def burn(key: tuple[int], frames: Iterator[pd.DataFrame], state: GroupState) -> Iterator[pd.DataFrame]:
-    """Use the CPU that this key's rows ask for, and tell how much it was and in which partition."""
+    """Use the CPU seconds of this key's rows; return the partition and the seconds used."""
     before = time.thread_time()
     seconds = sum(float(frame["cost"].sum()) for frame in frames)
     while time.thread_time() - before < seconds:
@@ -37,19 +37,6 @@ def burn(key: tuple[int], frames: Iterator[pd.DataFrame], state: GroupState) -> 
     partition = context.partitionId() if context else -1
     state.update((key[0],))
     yield pd.DataFrame({"partition": [partition], "burned": [time.thread_time() - before]})
-
-
-class Handshake:
-    """The files by which application and benchmark wait for each other."""
-
-    def __init__(self, directory: Path) -> None:
-        self.directory = directory
-
-    def next(self, number: int) -> None:
-        """Ask for phase ``number`` and wait until it is prepared."""
-        (self.directory / f"asks-{number}").touch()
-        while not (self.directory / f"ready-{number}").exists():
-            time.sleep(0.1)
 
 
 class DriverCpu:
@@ -66,80 +53,100 @@ class DriverCpu:
         return {name: times.user + times.system for name, times in used.items()}
 
 
-def overhead(spark: SparkSession, plan: dict[str, Any], handshake: Handshake) -> dict[str, Any]:
-    """Run batches back to back, in phases without and with link and agents, by turns; without at both ends."""
-    rows = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", ROWS).load()
-    counts = rows.groupBy((F.col("value") % KEYS).alias("k")).count()
-    writer = counts.writeStream.outputMode("update").format("noop").trigger(processingTime="0 seconds")
-    driver_cpu = DriverCpu()
-    query = writer.option("checkpointLocation", str(handshake.directory / "checkpoint")).start()
-    phases = []
+class Overhead:
+    """A query whose batches run back to back, in phases without and with a link."""
 
-    def batch() -> int:
-        progress = query.lastProgress
-        return -1 if progress is None else int(progress["batchId"])
+    def __init__(self, spark: SparkSession, directory: Path) -> None:
+        rows = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", ROWS).load()
+        counts = rows.groupBy((F.col("value") % KEYS).alias("k")).count()
+        writer = counts.writeStream.outputMode("update").format("noop").trigger(processingTime="0 seconds")
+        self._spark, self._driver_cpu = spark, DriverCpu()
+        self.query = writer.option("checkpointLocation", str(directory / "checkpoint")).start()
 
-    def wait(until: int) -> None:
+    def check(self) -> None:
+        """Raise the exception of a query that ended."""
+        if not self.query.isActive:
+            raise RuntimeError(f"the query ended: {self.query.exception()}")
+
+    def _wait(self, count: int) -> int:
+        """Wait for so many more batches; return the number of the last."""
+
+        def batch() -> int:
+            progress = self.query.lastProgress
+            return -1 if progress is None else int(progress["batchId"])
+
+        until = batch() + count
         while batch() < until:
-            if not query.isActive:
-                raise RuntimeError(f"the query ended: {query.exception()}")
+            self.check()
             time.sleep(0.2)
+        return until
 
-    wait(plan["warm_up"])
-    for number in range(2 * plan["rounds"] + 1):
-        on = number % 2 == 1
-        link = rechannel.attach(spark, strict=True) if on else None
-        handshake.next(number)
-        first = batch() + SETTLE
-        wait(first)
-        before, began = driver_cpu(), time.time()
-        wait(first + plan["batches"])
-        after, ended = driver_cpu(), time.time()
-        took = {int(item["batchId"]): item["durationMs"]["triggerExecution"] for item in query.recentProgress}
-        counted = [took[item] / 1000 for item in range(first + 1, first + plan["batches"] + 1) if item in took]
-        cpu = {name: (after[name] - before[name]) / plan["batches"] for name in before}
-        phases.append({"on": on, "seconds": counted, "cpu": cpu, "period": (ended - began) / plan["batches"]})
+    def phase(self, *, on: bool, batches: int) -> dict[str, Any]:
+        """Return seconds, CPU and period of so many batches, with a link if ``on``."""
+        link = rechannel.attach(self._spark, strict=True) if on else None
+        first = self._wait(SETTLE)
+        before, began = self._driver_cpu(), time.time()
+        last = self._wait(batches)
+        after, ended = self._driver_cpu(), time.time()
+        took = {int(item["batchId"]): item["durationMs"]["triggerExecution"] for item in self.query.recentProgress}
+        counted = [took[item] / 1000 for item in range(first + 1, last + 1) if item in took]
         if link is not None:
             link.detach()
             if link.problem:
                 raise RuntimeError(link.problem)
-    handshake.next(2 * plan["rounds"] + 1)
-    query.stop()
-    return {"phases": phases}
+        cpu = {name: (after[name] - before[name]) / batches for name in before}
+        return {"on": on, "seconds": counted, "cpu": cpu, "period": (ended - began) / batches}
+
+    def finish(self) -> dict[str, Any]:
+        """Stop the query."""
+        self.query.stop()
+        return {}
 
 
-def accuracy(spark: SparkSession, plan: dict[str, Any], handshake: Handshake) -> dict[str, Any]:
-    """Burn known CPU in Python state; an idle pause before and after keeps other work out of the windows."""
-    rechannel.attach(spark, strict=True)
-    burned: Counter[int] = Counter()
-    batches: list[int] = []
+class Accuracy:
+    """A query that burns known CPU in Python state."""
 
-    def keep(frame: DataFrame, batch: int) -> None:
+    def __init__(self, spark: SparkSession, directory: Path) -> None:
+        rechannel.attach(spark, strict=True)
+        self.burned: Counter[int] = Counter()
+        reader = spark.readStream.schema("k long, cost double").option("maxFilesPerTrigger", 1)
+        state = (
+            reader.json(str(directory / "inbox"))
+            .groupBy("k")
+            .applyInPandasWithState(
+                burn, "partition int, burned double", "k long", "update", GroupStateTimeout.NoTimeout
+            )
+        )
+        writer = state.writeStream.outputMode("update").foreachBatch(self._add)
+        self.query = writer.option("checkpointLocation", str(directory / "checkpoint")).start()
+
+    def _add(self, frame: DataFrame, _batch: int) -> None:
         for row in frame.collect():
-            if batch >= plan["warm_up"]:
-                burned[row["partition"]] += row["burned"]
-        batches.append(batch)
+            self.burned[row["partition"]] += row["burned"]
 
-    reader = spark.readStream.schema("k long, cost double").option("maxFilesPerTrigger", 1)
-    rows = reader.json(str(handshake.directory / "inbox"))
-    state = rows.groupBy("k").applyInPandasWithState(
-        burn, "partition int, burned double", "k long", "update", GroupStateTimeout.NoTimeout
-    )
-    writer = state.writeStream.outputMode("update").foreachBatch(keep)
-    query = writer.option("checkpointLocation", str(handshake.directory / "checkpoint")).start()
-    for number in range(3):  # warm up, measure, end
-        query.processAllAvailable()
-        handshake.next(number)
-    query.stop()
-    return {"burned": {str(partition): seconds for partition, seconds in burned.items()}, "batches": len(batches)}
+    def check(self) -> None:
+        """Nothing: a failure is raised by the next order."""
+
+    def process(self) -> dict[str, Any]:
+        """Process all files so far; return the CPU seconds burned since the last order, by partition."""
+        self.query.processAllAvailable()
+        burned = {str(partition): seconds for partition, seconds in self.burned.items()}
+        self.burned.clear()
+        return burned
+
+    def finish(self) -> dict[str, Any]:
+        """Stop the query."""
+        self.query.stop()
+        return {}
 
 
 def main() -> None:
-    """Run the plan and leave ``result.json``."""
+    """Follow the orders until the one to finish."""
     directory, plan = read_plan()
     spark = open_session(plan["conf"], "ERROR")
-    result = {"overhead": overhead, "accuracy": accuracy}[plan["kind"]](spark, plan, Handshake(directory))
-    write_answer(directory / "result.json", result)
+    application = (Overhead if plan["kind"] == "overhead" else Accuracy)(spark, directory)
+    verbs = {name: getattr(application, name) for name in ("phase", "process", "finish") if hasattr(application, name)}
+    serve(directory, verbs, application.check)
     spark.stop()
 
 

@@ -2,38 +2,65 @@
 
 from __future__ import annotations
 
+import heapq
 import time
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import redis
 
 from benchmarks.report.results import progress
-from rechannel.conf.settings import RedisSettings
 from rechannel.wire.envelope import EnvelopeFactory, encode
 from rechannel.wire.keys import WINDOWS
 from rechannel.wire.measurements import AgentWindow, ExecutorUsage, StreamRow
 from rechannel.wire.redis.store import Store
-from testbed.processes import ProcessGroup
-from testbed.redis_server import RedisServer
+from testbed.stack import Stack
 
+__all__ = ["APPLICATION", "CORES", "OUTPUTS", "WINDOW", "Pace", "measure", "redis_load", "window"]
+
+APPLICATION = "app-20261122000000-0000"
 PARTITIONS = 100  # downstream, of every map output
 OUTPUTS = 20  # map outputs in a window
-EXECUTORS = 2
+EXECUTORS, CORES = 2, 4
 WINDOW = 5.0  # seconds
+
+
+class Pace:
+    """Actions that are repeated at regular times in this thread. ``late``: seconds of the largest delay so far."""
+
+    def __init__(self) -> None:
+        self.late = 0.0
+        self._due: list[tuple[float, int, float, Callable[[], None]]] = []  # next time, order, period, action
+
+    def every(self, period: float, actions: Sequence[Callable[[], None]]) -> None:
+        """Repeat each action once in a period (seconds), their first times spread over one."""
+        began = time.monotonic()
+        for index, action in enumerate(actions):
+            heapq.heappush(self._due, (began + index * period / len(actions), len(self._due), period, action))
+
+    def run(self, until: float) -> None:
+        """Call the actions that are due until a time of the monotonic clock."""
+        while self._due[0][0] < until:
+            due, order, period, action = self._due[0]
+            rest = due - time.monotonic()
+            time.sleep(max(0.0, rest))
+            self.late = max(self.late, -rest)
+            action()
+            heapq.heapreplace(self._due, (due + period, order, period, action))
+        time.sleep(max(0.0, until - time.monotonic()))
 
 
 def measure(directory: Path, agents: int, seconds: float) -> dict[str, Any]:
     """Fill every agent's stream to its bound, then push at the pace of five-second windows."""
     directory.mkdir(parents=True)
-    with ProcessGroup(directory / "logs") as group:
-        server = RedisServer(group, options={"maxmemory": "0"}).start()
-        settings = RedisSettings(url=server.url, timeout=10.0)
-        stores = [Store(settings, "bench") for _ in range(agents)]
+    with Stack(
+        directory, {"redis": {"timeout": 10.0}, "controller": {"lease": 60.0}}, redis_options={"maxmemory": "0"}
+    ) as stack:
+        stores = [Store(stack.settings.redis, "bench") for _ in range(agents)]
         authors = [EnvelopeFactory("bench", f"agent:{number}") for number in range(agents)]
-        client = redis.Redis(unix_socket_path=str(server.socket_path))
+        client = redis.Redis(unix_socket_path=str(stack.redis.socket_path))
 
         def push(number: int, count: int = 1) -> None:
             bodies = [window(number, time.time()) for _ in range(count)]
@@ -49,22 +76,14 @@ def measure(directory: Path, agents: int, seconds: float) -> dict[str, Any]:
             push(number, WINDOWS.bound + 2)
         full = client.info("memory")["used_memory"]
         progress(f"{agents} agents push for {seconds:g} s")
-        before = client.info("all")
-        began = time.monotonic()
-        pushed, late = 0, 0.0
-        while (due := began + pushed * WINDOW / agents) < began + seconds:
-            rest = due - time.monotonic()
-            if rest > 0:
-                time.sleep(rest)
-            late = max(late, -rest)
-            push(pushed % agents)
-            pushed += 1
+        before, began, pace = client.info("all"), time.monotonic(), Pace()
+        pace.every(WINDOW, [partial(push, number) for number in range(agents)])
+        pace.run(began + seconds)
         load = redis_load(before, client.info("all"), time.monotonic() - began)
         connections = len(client.client_list())
         client.close()
         for store in stores:
             store.close()
-        server.close()
     return {
         "agents": agents,
         "connections": connections,
@@ -74,7 +93,7 @@ def measure(directory: Path, agents: int, seconds: float) -> dict[str, Any]:
         "redis_cores": load["cores"],
         "memory_one_window_each": one,
         "memory_full": full,
-        "worst_lateness_seconds": late,
+        "worst_lateness_seconds": pace.late,
     }
 
 
@@ -92,28 +111,27 @@ def redis_load(before: Mapping[str, Any], after: Mapping[str, Any], seconds: flo
     }
 
 
-@dataclass(frozen=True)
-class WindowShape:
-    """Size of one window of a node."""
+def window(
+    node: int, now: float, executors: int = EXECUTORS, partitions: int = PARTITIONS, outputs: int = OUTPUTS
+) -> AgentWindow:
+    """Return the window of a node's agent: so many executors, map outputs of the first one.
 
-    application: str = "app-20261122000000-0000"
-    executors: int = EXECUTORS
-    cores: int = 4
-    partitions: int = PARTITIONS
-    outputs: int = OUTPUTS
-
-
-def window(node: int, now: float, shape: WindowShape | None = None) -> AgentWindow:
-    """Return the window of a node's agent: so many executors, map outputs of the first one."""
-    shape = shape or WindowShape()
+    Parameters
+    ----------
+    node : number of the node
+    now : end of the window, seconds since the epoch
+    executors : of :data:`APPLICATION` on the node
+    partitions : downstream partitions of every map output
+    outputs : number of map outputs
+    """
     usages = [
         ExecutorUsage(
-            application=shape.application,
-            executor=str(shape.executors * node + index),
+            application=APPLICATION,
+            executor=str(executors * node + index),
             host=f"node-{node}",
             pid=1000 + index,
             started=now - 3600,
-            cores=shape.cores,
+            cores=CORES,
             jvm_cpu=3.217,
             python_cpu=9.871,
             jvm_rss=1_234_567_890,
@@ -121,11 +139,10 @@ def window(node: int, now: float, shape: WindowShape | None = None) -> AgentWind
             python_workers=4,
             samples=5,
         )
-        for index in range(shape.executors)
+        for index in range(executors)
     ]
-    sizes = [1000 + 7 * part for part in range(shape.partitions)]
-    executor = usages[0].executor
-    rows = [StreamRow(shape.application, executor, 17, node * 100_000 + index, sizes) for index in range(shape.outputs)]
+    sizes = [1000 + 7 * part for part in range(partitions)]
+    first = usages[0].executor
     return AgentWindow(
         node=f"node-{node}",
         start=now - WINDOW,
@@ -136,5 +153,5 @@ def window(node: int, now: float, shape: WindowShape | None = None) -> AgentWind
         memory_total=2**36,
         memory_used=2**35,
         executors=usages,
-        streams=rows,
+        streams=[StreamRow(APPLICATION, first, 17, node * 100_000 + index, sizes) for index in range(outputs)],
     )

@@ -1,4 +1,4 @@
-"""Cost of agents and link: the same query without and with them, by turns, in one run."""
+"""Cost of agents and link: the same query without and with them, alternately, in one run."""
 
 from __future__ import annotations
 
@@ -13,32 +13,31 @@ from benchmarks.monitors.session import MonitorSession
 from benchmarks.report.results import progress
 from testbed.processes import cpu_seconds
 
-STARTING = 4.0  # seconds of an agent's life that are not looked at: Python and its imports
+STARTING = 4.0  # seconds of an agent's start that are not measured: Python and its imports
 
 
 def measure(directory: Path, partitions: int, rounds: int, batches: int) -> dict[str, Any]:
     """Return medians and ratios for one number of partitions, on two one-core executors."""
     with MonitorSession(directory, cores=1) as session:
-        plan = {"kind": "overhead", "rounds": rounds, "batches": batches, "warm_up": batches}
-        application = session.start_application(f"overhead-{partitions}", plan, partitions)
+        orders = session.start_application("overhead", partitions)
+        orders.send("phase", on=False, batches=batches)  # the warm-up
         agents: list[tuple[float, float]] = []
-        samples: list[_Sample] = []
-        # Odd phases are those with link and agents; an application that asks for one has ended the one before.
-        for number in range(2 * rounds + 2):
-            session.await_phase(application, number)
-            progress(f"{partitions} partitions: phase {number} of {2 * rounds + 1}")
-            if samples:
-                agents += [sample.usage() for sample in samples]
-                samples = []
-                session.stop_agents()
-            elif number % 2 == 1:
+        phases = []
+        for number in range(2 * rounds + 1):
+            progress(f"{partitions} partitions: phase {number + 1} of {2 * rounds + 1}")
+            on = number % 2 == 1
+            samples = []
+            if on:
                 processes = session.start_agents()
                 time.sleep(STARTING)
                 samples = [_Sample(process.pid) for process in processes]
-            (application / f"ready-{number}").touch()
-        result = session.result(application)
+            phases.append(orders.send("phase", on=on, batches=batches))
+            if on:
+                agents += [sample.usage() for sample in samples]
+                session.stop_agents()
+        orders.send("finish")
     agent = {"agent_cores": max(cores for cores, _ in agents), "agent_rss": max(rss for _, rss in agents)}
-    return {"partitions": partitions, **_summed(result["phases"]), **agent}
+    return {"partitions": partitions, **_summed(phases), **agent}
 
 
 class _Sample:
@@ -64,7 +63,7 @@ def _summed(phases: list[dict[str, Any]]) -> dict[str, Any]:
         for state in (False, True)
         for part in ("python", "jvm")
     }
-    # Each phase with them is held against the mean of the phases before and after: what drifts cancels out.
+    # Each phase with them is compared with the mean of the phases before and after, so that drift cancels out.
     ratios = [2 * with_ / (before + after) for before, with_, after in zip(off, on, off[1:], strict=False)]
     periods = {on: [phase["period"] for phase in phases if phase["on"] is on] for on in (False, True)}
     return {

@@ -22,14 +22,12 @@ Where this generator differs:
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812  the name PySpark's own documentation uses
 
 from benchmarks.workloads.base import Feed, Input, uniform
 
-__all__ = ["FIRST_ID", "HOT_EVERY", "LEAD", "NEXMARK", "Events", "Shape"]
+__all__ = ["FIRST_ID", "HOT_EVERY", "IN_FLIGHT", "LEAD", "Events"]
 
 FIRST_ID = 1000  # of persons and of auctions
 FIRST_CATEGORY = 10
@@ -57,37 +55,14 @@ _HOT_CHANNELS = ("Google", "Facebook", "Baidu", "Apple")
 _DIGEST = 128  # characters that one hash of a text gives
 
 
-@dataclass(frozen=True)
-class Shape:
-    """Frequency of each kind of event and share of the hot ones; the defaults are Nexmark's.
-
-    Of ``hot_auctions`` bids all but one go to the hot auction; so with ``hot_sellers`` and ``hot_bidders``.
-    ``in_flight`` auctions are open at a time, ``active`` persons sell and bid. The sizes are bytes of an event.
-    """
-
-    persons: int = 1
-    auctions: int = 3
-    bids: int = 46
-    hot_auctions: int = 2
-    hot_sellers: int = 4
-    hot_bidders: int = 4
-    in_flight: int = 100
-    active: int = 1000
-    person_size: int = 200
-    auction_size: int = 500
-    bid_size: int = 100
-
-    def __post_init__(self) -> None:
-        if min(vars(self).values()) < 1:
-            raise ValueError(f"every figure is 1 or more: {self}")
-
-    @property
-    def total(self) -> int:
-        """Events after which the kinds repeat."""
-        return self.persons + self.auctions + self.bids
-
-
-NEXMARK = Shape()
+# Events of each kind in every TOTAL.
+PERSONS, AUCTIONS, BIDS = 1, 3, 46
+TOTAL = PERSONS + AUCTIONS + BIDS
+# Of so many references all but one are to the hot one.
+HOT_AUCTIONS, HOT_SELLERS, HOT_BIDDERS = 2, 4, 4
+IN_FLIGHT = 100  # auctions that are open at a time
+ACTIVE = 1000  # persons that sell and bid
+PERSON_SIZE, AUCTION_SIZE, BID_SIZE = 200, 500, 100  # bytes of an event
 
 
 class Events:
@@ -97,15 +72,14 @@ class Events:
     batch stands for: the processing time of a run that keeps up, the same in a replay.
     """
 
-    def __init__(self, feed: Feed, shape: Shape = NEXMARK) -> None:
-        self.feed, self.shape = feed, shape
+    def __init__(self, feed: Feed) -> None:
+        self.feed = feed
 
     def persons(self) -> DataFrame:
         """Return ``id, name, emailAddress, creditCard, city, state, dateTime, extra``."""
-        size = self.shape.person_size
         card = F.concat_ws(" ", *(F.lpad(self._below(10_000, 10 + at).cast("string"), 4, "0") for at in range(4)))
         email = F.concat(self._word(7, 14), F.lit("@"), self._word(5, 16), F.lit(".com"))
-        rows = self._kind(0, self.shape.persons).select(
+        rows = self._kind(0, PERSONS).select(
             "event",
             (F.col("last_person") + FIRST_ID).alias("id"),
             F.concat_ws(" ", self._one_of(_FIRST_NAMES, 18), self._one_of(_LAST_NAMES, 19)).alias("name"),
@@ -117,15 +91,14 @@ class Events:
             "arrival",
         )
         return rows.withColumn(
-            "extra", self._extra(size, ["name", "emailAddress", "creditCard", "city", "state"], 8, 22)
+            "extra", self._extra(PERSON_SIZE, ["name", "emailAddress", "creditCard", "city", "state"], 8, 22)
         )
 
     def auctions(self) -> DataFrame:
         """Return ``id, itemName, description, initialBid, reserve, dateTime, expires, seller, category, extra``."""
-        shape = self.shape
         first = self._price(30)
-        seller = F.when(self._below(shape.hot_sellers, 37) > 0, F.expr(f"last_person div {HOT_EVERY} * {HOT_EVERY}"))
-        rows = self._kind(shape.persons, shape.auctions).select(
+        seller = F.when(self._below(HOT_SELLERS, 37) > 0, F.expr(f"last_person div {HOT_EVERY} * {HOT_EVERY}"))
+        rows = self._kind(PERSONS, AUCTIONS).select(
             "event",
             (F.col("last_auction") + FIRST_ID).alias("id"),
             self._word(20, 32).alias("itemName"),
@@ -138,21 +111,18 @@ class Events:
             (self._below(CATEGORIES, 39) + FIRST_CATEGORY).alias("category"),
             "arrival",
         )
-        return rows.withColumn("extra", self._extra(shape.auction_size, ["itemName", "description"], 48, 40))
+        return rows.withColumn("extra", self._extra(AUCTION_SIZE, ["itemName", "description"], 48, 40))
 
     def bids(self) -> DataFrame:
         """Return ``auction, bidder, price, channel, url, dateTime, extra``."""
-        shape = self.shape
-        auction = F.when(self._below(shape.hot_auctions, 50) > 0, F.expr(f"last_auction div {HOT_EVERY} * {HOT_EVERY}"))
+        auction = F.when(self._below(HOT_AUCTIONS, 50) > 0, F.expr(f"last_auction div {HOT_EVERY} * {HOT_EVERY}"))
         # The second of each hundred: a hot bidder is never a hot seller.
-        bidder = F.when(
-            self._below(shape.hot_bidders, 52) > 0, F.expr(f"last_person div {HOT_EVERY} * {HOT_EVERY} + 1")
-        )
-        oldest = F.greatest(F.col("last_auction") - shape.in_flight, F.lit(0))
+        bidder = F.when(self._below(HOT_BIDDERS, 52) > 0, F.expr(f"last_person div {HOT_EVERY} * {HOT_EVERY} + 1"))
+        oldest = F.greatest(F.col("last_auction") - IN_FLIGHT, F.lit(0))
         open_auction = oldest + self._below(F.col("last_auction") - oldest + 1 + LEAD, 51)
         # Hot channels are those below 0: they have a URL each like all others.
         site = F.when(self._below(2, 55) > 0, -1 - self._below(len(_HOT_CHANNELS), 56))
-        rows = self._kind(shape.persons + shape.auctions, shape.bids).select(
+        rows = self._kind(PERSONS + AUCTIONS, BIDS).select(
             "event",
             (auction.otherwise(open_auction) + FIRST_ID).alias("auction"),
             (bidder.otherwise(self._active_person(53)) + FIRST_ID).alias("bidder"),
@@ -171,32 +141,31 @@ class Events:
             _url(F.col("site")).alias("url"),
             "dateTime",
             "arrival",
-            self._extra(shape.bid_size, [], 32, 58).alias("extra"),
+            self._extra(BID_SIZE, [], 32, 58).alias("extra"),
         )
 
     @property
     def longest(self) -> int:
         """Milliseconds of event time that an auction is open at most: twice those in which ``in_flight`` more come."""
-        source, shape = self.feed.input, self.shape
-        events = shape.in_flight * shape.total // shape.auctions
+        source = self.feed.input
+        events = IN_FLIGHT * TOTAL // AUCTIONS
         return max(2 * (events * source.seconds * 1000 // _most(source)), 1)
 
     @property
     def reach(self) -> int:
         """Seconds of event time that lie at most between an auction and any bid on it, early or late."""
-        source, shape = self.feed.input, self.shape
-        auctions = max(shape.in_flight, HOT_EVERY) + LEAD
-        batches = (auctions + shape.auctions) * shape.total // (shape.auctions * _least(source)) + 2
+        source = self.feed.input
+        auctions = max(IN_FLIGHT, HOT_EVERY) + LEAD
+        batches = (auctions + AUCTIONS) * TOTAL // (AUCTIONS * _least(source)) + 2
         return batches * source.seconds
 
     def _kind(self, first: int, count: int) -> DataFrame:
         """Return the events of one kind with their times and the last person and auction that there are by then."""
-        shape, total = self.shape, self.shape.total
         rows = self.feed.rows().select(_event(self.feed.input).alias("event"), "batch", "time")
-        rows = rows.where(F.expr(f"event % {total} >= {first} and event % {total} < {first + count}"))
-        place = f"cast(event % {total} as long)"
-        person = f"event div {total} * {shape.persons} + least({place}, {shape.persons - 1}L)"
-        auction = f"event div {total} * {shape.auctions} + least({place} - {shape.persons}L, {shape.auctions - 1}L)"
+        rows = rows.where(F.expr(f"event % {TOTAL} >= {first} and event % {TOTAL} < {first + count}"))
+        place = f"cast(event % {TOTAL} as long)"
+        person = f"event div {TOTAL} * {PERSONS} + least({place}, {PERSONS - 1}L)"
+        auction = f"event div {TOTAL} * {AUCTIONS} + least({place} - {PERSONS}L, {AUCTIONS - 1}L)"
         return rows.select(
             "event",
             "time",
@@ -217,7 +186,7 @@ class Events:
 
     def _active_person(self, salt: int) -> Column:
         people = F.col("last_person") + 1
-        active = F.least(people, F.lit(self.shape.active))
+        active = F.least(people, F.lit(ACTIVE))
         return people - active + self._below(active + LEAD, salt)
 
     def _one_of(self, choices: tuple[str, ...], salt: int) -> Column:

@@ -1,6 +1,6 @@
 """The queries that join: persons with auctions, and auctions with bids.
 
-A join of two streams keeps the rows of both sides until the watermark says that nothing can match them any more. Where
+A join of two streams keeps the rows of both sides until the watermark has passed all that could match them. Where
 the original's condition gives no such time, the state is for ever (q3 and q23, as in Flink) or is bounded by what the
 generator can bring (q4, q9, q20): the rows are the same. Aggregations of what a join gave follow in append mode only;
 the join tells them a watermark that is as far behind as its condition reaches, and their rows close that much later
@@ -23,7 +23,7 @@ _AUCTION = ("itemName", "description", "initialBid", "reserve", "expires", "sell
 
 
 def q3(events: Events) -> Output:
-    """Local item suggestion: who sells in Oregon, Idaho or California in category 10, and which auctions?
+    """Local item suggestion: sellers in Oregon, Idaho or California in category 10, with their auctions.
 
     ``SELECT name, city, state, auction.id FROM auction JOIN person ON seller = person.id WHERE category = 10 AND state
     IN ('OR', 'ID', 'CA')``. Without a time in its condition the join keeps every person and auction that passed the
@@ -56,7 +56,7 @@ def q4(events: Events) -> Output:
 
 
 def q7(events: Events) -> Output:
-    """Highest bid: which bids were the highest of each ten seconds?
+    """Highest bid: the highest bids of each ten seconds.
 
     ``bid JOIN (SELECT max(price), window FROM bid GROUP BY window)`` on the price and the window, as in Flink: every
     bid is kept by the join until its window's maximum is there. Bids on the boundary belong to the later window alone
@@ -70,7 +70,7 @@ def q7(events: Events) -> Output:
 
 
 def q8(events: Events) -> Output:
-    """New users: who registered and opened an auction within the same ten seconds?
+    """New users: persons who registered and opened an auction within the same ten seconds.
 
     Persons and the different sellers of a window, joined on id and window. Persons are different anyway, so only the
     sellers are aggregated; the rows come out when their window closes.
@@ -92,7 +92,7 @@ def q9(events: Events) -> Output:
     bid = ["price", "event", "bidder", "bid_dateTime", "bid_extra"]
     joined = _bids_while_open(events, list(_AUCTION), bid)
     best = F.max(F.struct("price", (-F.col("event")).alias("early"), *bid[2:])).alias("bid")
-    # All the rows of an auction say the same of it: whichever comes first.
+    # All rows of an auction have the same values of it: the first one will do.
     winning = joined.groupBy("id", "opened").agg(F.first(F.struct(*_AUCTION)).alias("auction"), best)
     columns = [F.col("opened").alias("dateTime"), F.col("auction.*"), F.col("bid.price"), F.col("bid.bidder")]
     columns += [F.col("bid.bid_dateTime"), F.col("bid.bid_extra"), _closes(events, "opened")]

@@ -59,7 +59,7 @@ def q10(events: Events) -> Output:
 
 
 def q13(events: Events) -> Output:
-    """Bounded side input: each bid with what a small table says of its auction.
+    """Bounded side input: each bid with the value of its auction in a small table.
 
     ``SELECT auction, bidder, price, dateTime, value FROM bid JOIN side_input ON auction % 10000 = key``: Flink looks
     the row up in a file as of the bid's processing time; here the table is a static frame that Spark broadcasts.

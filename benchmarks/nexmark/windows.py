@@ -27,7 +27,7 @@ _RANKS = ("price < 10000", "price >= 10000 and price < 1000000", "price >= 10000
 
 
 def q5(events: Events) -> Output:
-    """Hot items: which auctions had the most bids in the last ten seconds, every two seconds?
+    """Hot items: the auctions with the most bids in the last ten seconds, every two seconds.
 
     In meaning: ``num`` = bids by sliding window and auction; of each window the auctions whose ``num`` is the window's
     maximum, all of them if several share it. Flink joins the counts with their maxima; here three aggregations follow
@@ -43,7 +43,7 @@ def q5(events: Events) -> Output:
 
 
 def q11(events: Events) -> Output:
-    """User sessions: how many bids does a user make in each time of activity?
+    """User sessions: the number of bids of a user in each time of activity.
 
     Bids counted by bidder and session, a session ending ten seconds after its last bid. Flink's and Spark's session
     windows are alike; the row comes out when the watermark has passed the session's end.
@@ -55,7 +55,7 @@ def q11(events: Events) -> Output:
 
 
 def q12(events: Events) -> Output:
-    """Processing-time windows: how many bids does a user make in each ten seconds of processing?
+    """Processing-time windows: the number of bids of a user in each ten seconds of processing.
 
     Flink reads the clock. A clock cannot be replayed, so the time is that which the bid's batch stands for
     (``arrival``: the batch's number times its seconds): what the clock would say of a run that keeps up. Nothing comes

@@ -8,9 +8,20 @@ from typing import Any
 
 from benchmarks.policies import comparison, optimum, scale
 from benchmarks.policies.report import render
-from benchmarks.report.results import ResultFile, argument_parser, write_page
+from benchmarks.report.results import Result, ResultFile, argument_parser, read_results, write_page
 
-PARTS = ("compare", "optimum", "scale", "growth")
+PARTS = {
+    "compare": "Placements of every policy on generated workloads",
+    "optimum": "Placements beside the exact optimum and beside graph partitioning",
+    "scale": "Processor time of one decision of many partitions",
+    "growth": "Processor time of the policies and of their sources' algorithms by size",
+}
+UNITS = {
+    "s": "bound optimum policies limit",
+    "1": "cost before before_warm after_cold after_warm",
+    "tasks": "size layout",
+    "as its generator": "parameters",
+}
 LIMIT = 120.0  # processor seconds for one run of one policy
 QUICK_LIMIT = 5.0
 
@@ -18,22 +29,23 @@ QUICK_LIMIT = 5.0
 def main() -> None:
     """Measure the requested parts, keep their figures in a file, and write the page from it."""
     parser = argument_parser(
-        "benchmarks.policies", __doc__, "one seed, few instances, small sizes: some minutes", PARTS
+        "benchmarks.policies", __doc__, "one seed, few instances, small sizes: some minutes", tuple(PARTS)
     )
     parser.add_argument("--no-run", action="store_true", help="measure nothing, write the page from the figures")
     parser.add_argument("--limit", type=float, metavar="SECONDS", help=f"for one run of one policy ({LIMIT:g})")
     parser.add_argument("--document", type=Path, metavar="PAGE", help="write the page, and its plots into images/")
     options = parser.parse_args()
-    results = ResultFile(options.json)
-    results.figures["policies"] = comparison.describe()
+    results = ResultFile(options.json, dict(read_results(options.json)))
     for part in () if options.no_run else options.only or PARTS:
-        results.figures[part] = {"quick": options.quick, **_measure(part, options.quick, options.limit)}
+        figures = _measure(part, options.quick, options.limit)
+        results.figures[part] = Result.of(PARTS[part], figures, quick=options.quick, units=UNITS)
         results.save()
     if options.document:
         from benchmarks.policies import plots  # needs matplotlib, which the figures do not
 
-        plots.draw(results.figures, options.document.parent / "images")
-        write_page(options.document, render(results.figures))
+        figures = {part: result.figures() for part, result in results.figures.items()}
+        plots.draw(figures, options.document.parent / "images")
+        write_page(options.document, render({"policies": comparison.describe(), **figures}))
 
 
 def _measure(part: str, quick: bool, limit: float | None) -> dict[str, Any]:

@@ -302,5 +302,5 @@ def _verdict(
     differences = [f"it is {word} than `{name}`" for name, word in sentence.items() if word]
     return (
         f"{text} By the mean batch, in sessions in which both moved something, beyond chance: "
-        f"{', '.join(differences) or 'no other way differs from it'}."
+        f"{', '.join(differences) or 'no other variant differs from it'}."
     )

@@ -7,14 +7,24 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.report import live
+from benchmarks.report.templates import between_marks
 from benchmarks.report.templates import render as render_template
 from benchmarks.simulation import report as simulation
 
-__all__ = ["draw", "insert_headline", "nexmark_section", "render"]
+__all__ = ["draw", "figures_of", "insert_headline", "nexmark_section", "render"]
 
 _TWICE = 2
 _PARTS = ("live", "simulation", "nexmark")
-BEGIN, END = "<!-- benchmarks -->", "<!-- /benchmarks -->"
+
+
+def figures_of(results: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the figures of the page; the live ones are not of the common schema yet."""
+    figures = {name: results[name] for name in results.keys() & {"live"}}
+    if "simulation" in results:
+        figures["simulation"] = {name: result.figures() for name, result in results["simulation"].items()}
+    if "nexmark" in results:
+        figures["nexmark"] = results["nexmark"]["nexmark"].figures()
+    return figures
 
 
 def render(figures: Mapping[str, Any]) -> str:
@@ -28,17 +38,13 @@ def render(figures: Mapping[str, Any]) -> str:
 
 
 def nexmark_section(figures: Mapping[str, Any]) -> str:
-    """Return the section with one row for each query of what ``python -m benchmarks.nexmark --json`` writes."""
+    """Return the section with one row for each query of ``python -m benchmarks.nexmark``."""
     return render_template("nexmark", figures, wrap=False)
 
 
 def insert_headline(text: str, figures: Mapping[str, Any]) -> str:
-    """Return a page with the headline of what was measured twice between its two marks; ValueError without marks."""
-    before, begin, rest = text.partition(BEGIN)
-    _, end, after = rest.partition(END)
-    if not begin or not end:
-        raise ValueError(f"there is no {BEGIN} with {END} after it")
-    return f"{before}{begin}\n\n{live.headline(figures, _TWICE)}\n{end}{after}"
+    """Return a page with the headline of what was measured twice between its marks; ValueError without marks."""
+    return between_marks(text, "benchmarks", live.headline(figures, _TWICE).strip("\n"))
 
 
 def draw(figures: Mapping[str, Any], directory: Path) -> None:

@@ -1,4 +1,8 @@
-"""Result files of the benchmarks: the machine, the JSON that is saved after every part, and the common options."""
+"""Results of the benchmarks: the schema, the files that are saved after every part, and the common options.
+
+A result file is a JSON object of results by the name of their part. :func:`read_results` and :class:`ResultFile` are
+its only reader and writer.
+"""
 
 from __future__ import annotations
 
@@ -8,13 +12,107 @@ import json
 import math
 import os
 import platform
+import shlex
+import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
-__all__ = ["ResultFile", "argument_parser", "machine", "progress", "rounded", "write_json", "write_page"]
+import msgspec
+
+from benchmarks.report.units import UNITS, by_name
+
+__all__ = [
+    "Result",
+    "ResultFile",
+    "argument_parser",
+    "machine",
+    "progress",
+    "read_results",
+    "rounded",
+    "write_json",
+    "write_page",
+]
+
+
+class Result(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """One measurement: its subject, how and where it was made, and the figures.
+
+    ``measures``: the subject, in a sentence. ``command`` makes the same figures again; ``revision``: the commit that
+    it ran on, "" where that is not known; ``machine``: cores, versions, load average at the start; ``quick``: the short
+    form. ``rows``: the figures of one table; ``values``: parameters, and figures of the measurement as a whole.
+    ``units``: the unit of each figure by its name; a figure without one has that of the nearest name around it.
+    """
+
+    measures: str
+    command: str
+    revision: str
+    machine: dict[str, Any]
+    units: dict[str, str] = {}
+    quick: bool = False
+    seed: int | None = None
+    rows: list[dict[str, Any]] = []
+    values: dict[str, Any] = {}
+
+    @classmethod
+    def of(
+        cls, measures: str, figures: Mapping[str, Any], *, quick: bool = False, units: Mapping[str, str] | None = None
+    ) -> Self:
+        """Return a result of the command that runs.
+
+        Parameters
+        ----------
+        measures : the subject
+        figures : ``rows`` (the list itself, which may grow), ``seed`` and ``machine`` where there are any, and values
+        quick : whether it is the short form
+        units : figures whose unit is not that of :data:`benchmarks.report.units.UNITS`: names by unit
+        """
+        values = dict(figures)
+        return cls(
+            measures=measures,
+            command=_command_line(),
+            revision=_revision(),
+            machine=values.pop("machine", None) or machine(),
+            units=UNITS | by_name(units or {}),
+            quick=quick,
+            seed=values.pop("seed", None),
+            rows=values.pop("rows", []),
+            values=values,
+        )
+
+    def figures(self) -> dict[str, Any]:
+        """Return everything that a report reads, in one mapping."""
+        fields = {name: getattr(self, name) for name in ("command", "revision", "machine", "quick", "seed", "rows")}
+        return {**self.values, **fields}
+
+    def names(self) -> Iterator[list[str]]:
+        """Yield the name of every figure, behind those around it."""
+        return _names([self.rows, self.values], [])
+
+    def stored(self) -> dict[str, Any]:
+        """Return the fields for a file, with the units of the names that occur."""
+        occurring = {name for names in self.names() for name in names}
+        units = {name: unit for name, unit in self.units.items() if name in occurring}
+        return msgspec.structs.asdict(self) | {"units": units}
+
+
+def _names(value: Any, names: list[str]) -> Iterator[list[str]]:
+    if isinstance(value, Mapping):
+        for name, each in value.items():
+            yield from _names(each, [*names, str(name)])
+    elif isinstance(value, list | tuple):
+        for each in value:
+            yield from _names(each, names)
+    elif isinstance(value, int | float) and not isinstance(value, bool):
+        yield names
+
+
+def read_results(path: Path | None) -> dict[str, Result]:
+    """Return the results of a file by part; {} without a file. ValidationError where it is not of this schema."""
+    return msgspec.convert(json.loads(path.read_text()), dict[str, Result]) if path and path.exists() else {}
 
 
 def progress(text: str) -> None:
@@ -36,6 +134,23 @@ def argument_parser(
     return parser
 
 
+def _command_line() -> str:
+    """Return the command that runs, as one would type it."""
+    spec = sys.modules["__main__"].__spec__
+    module = spec.name.removesuffix(".__main__") if spec else Path(sys.argv[0]).name
+    return f"python -m {shlex.join([module, *sys.argv[1:]])}"
+
+
+@cache
+def _revision() -> str:
+    """Return the commit of the working tree, marked where files differ from it; "" outside of a repository."""
+    command = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty"]
+    try:
+        return subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()  # noqa: S603
+    except OSError:  # no git
+        return ""
+
+
 def machine() -> dict[str, Any]:
     """Return cores, versions, and the load average at this moment."""
     facts: dict[str, Any] = {
@@ -52,11 +167,12 @@ def machine() -> dict[str, Any]:
     return facts
 
 
-def write_json(path: Path, figures: object) -> None:
-    """Write figures as JSON, the whole file or nothing; its directory is created."""
+def write_json(path: Path, figures: object, indent: int | None = 1) -> None:
+    """Write figures or results as JSON, the whole file or nothing; its directory is created."""
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(f"{path.name}.partial")
-    partial.write_text(json.dumps(figures, indent=1) + "\n")
+    separators = (",", ": " if indent else ":")
+    partial.write_text(json.dumps(figures, indent=indent, separators=separators, default=Result.stored) + "\n")
     partial.rename(path)
 
 
@@ -72,17 +188,19 @@ def rounded(value: Any) -> Any:
         return None if not math.isfinite(value) else round(value, 4) if abs(value) >= 1 else float(f"{value:.4g}")
     if isinstance(value, Mapping):
         return {key: rounded(each) for key, each in value.items()}
+    if isinstance(value, Result):
+        return msgspec.structs.replace(value, rows=rounded(value.rows), values=rounded(value.values))
     return [rounded(each) for each in value] if isinstance(value, list) else value
 
 
 class ResultFile:
-    """Figures of one benchmark in a JSON file that is saved after every part, so that a failure loses no other part.
+    """Results of one benchmark in a JSON file that is saved after every part, so that a failure loses no other part.
 
     Parameters
     ----------
-    path : the file; None keeps the figures in memory
-    figures : the figures to begin with; None reads those of an existing file
-    after_save : called with the figures after each save
+    path : the file; None keeps the results in memory
+    figures : results to begin with; None reads an existing file as it is, whatever its schema
+    after_save : called with the results after each save
     """
 
     def __init__(
@@ -97,7 +215,7 @@ class ResultFile:
         self._after_save = after_save
 
     def save(self) -> None:
-        """Write the figures."""
+        """Write the results."""
         if self.path:
             write_json(self.path, self.figures)
         if self._after_save:

@@ -11,7 +11,9 @@ import jinja2
 
 from benchmarks.report.numbers import amount, rate, seconds
 
-__all__ = ["fill", "render", "table"]
+__all__ = ["BEGIN", "between_marks", "columns", "fill", "render", "table"]
+
+BEGIN, END = "<!-- {name} -->", "<!-- end of {name} -->"
 
 _VERBATIM = ("|", "#", "!", "    ")  # first characters of lines that are never joined or wrapped
 _WIDTH = 120
@@ -27,6 +29,21 @@ def table(head: str | Sequence[str], rows: Iterable[Sequence[object]]) -> str:
     titles = head.split(" | ") if isinstance(head, str) else head
     lines = [titles, ["---"] * len(titles), *rows]
     return "\n".join("| " + " | ".join(str(cell).replace("|", "\\|") for cell in line) + " |" for line in lines)
+
+
+def columns(rows: Iterable[Mapping[str, object]], formats: Mapping[str, str]) -> str:
+    """Return a Markdown table of rows; ``formats`` has the format of a cell, with a row's names, by title."""
+    return table(list(formats), ([form.format_map(row) for form in formats.values()] for row in rows))
+
+
+def between_marks(page: str, name: str, text: str) -> str:
+    """Return the page with ``text`` between the marks of ``name``; ValueError without them."""
+    begin, end = BEGIN.format(name=name), END.format(name=name)
+    before, mark, rest = page.partition(begin)
+    _, end_mark, after = rest.partition(end)
+    if not mark or not end_mark:
+        raise ValueError(f"the page has no {begin} with {end} after it")
+    return f"{before}{begin}\n\n{text}\n\n{end}{after}"
 
 
 def render(template: str, context: Mapping[str, object], *, join: bool = False, wrap: bool = True) -> str:

@@ -1,6 +1,7 @@
 """``python -m benchmarks.simulation [--quick] [--only PART] [--json FILE] [--plots DIR]``: simulated benchmarks.
 
-The figures go to a file as JSON (parts that are not run now are kept), the section of the report to standard output.
+The results go to a file as JSON (those of parts that are not run stay in it), the section of the report to standard
+output.
 """
 
 from __future__ import annotations
@@ -14,17 +15,31 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.monitors import fleet as agents
-from benchmarks.report.results import ResultFile, argument_parser, machine, progress
+from benchmarks.report.results import Result, ResultFile, argument_parser, machine, progress, read_results
 from benchmarks.simulation import fleet, large, migration_paper
 from benchmarks.simulation.calibration import read_runs, validate
 from benchmarks.simulation.report import section
 
-PARTS = ("calibration", "paper", "hour", "large", "decisions", "fleet")
+PARTS = {
+    "calibration": "Errors of the simulated batches against live ones, each workload fitted by itself",
+    "paper": "The pipelined-migration paper's experiment: one migration, by variant, size and seed",
+    "hour": "An hour of the same in which 85 nodes become 100, by variant and seed",
+    "large": "An hour of micro-batches on many executors, by policy",
+    "decisions": "One decision of many partitions, by policy, each in a process of its own",
+    "fleet": "Redis and one controller under the messages of many agents and one application",
+}
+UNITS = {
+    "calibration": {"1": "median p90 bias scale"},
+    "paper": {"nodes": "size", "as its metric": "medians"},
+    "hour": {"as its metric": "medians"},
+    "large": {"1": "over_as_is load noise backlog scale", "s": "median costs"},
+    "decisions": {"1": "before before_warm after_cold after_warm"},
+}
 
 
 def main() -> None:
     """Run the requested parts."""
-    parser = argument_parser("benchmarks.simulation", __doc__, "smaller and fewer: some minutes", PARTS)
+    parser = argument_parser("benchmarks.simulation", __doc__, "smaller and fewer: some minutes", tuple(PARTS))
     parser.add_argument(
         "--live",
         type=Path,
@@ -37,20 +52,21 @@ def main() -> None:
     options = parser.parse_args()
     if missing := [str(file) for file in options.live or () if not file.is_file()]:
         parser.error(f"--live: no such file: {', '.join(missing)}; python -m benchmarks.live --runs writes one")
-    results = ResultFile(options.json)
+    results = ResultFile(options.json, dict(read_results(options.json)))
     for name, part in () if options.no_run else _parts(options.quick, options.live).items():
         if options.only and name not in options.only:
             continue
-        began = time.monotonic()
-        results.figures[name] = {"quick": options.quick, "machine": machine(), **part()}
-        results.figures[name]["took"] = time.monotonic() - began
-        progress(f"{name}: {results.figures[name]['took']:.0f} s")
+        began, at_start = time.monotonic(), machine()
+        figures = {"machine": at_start, **part(), "took": time.monotonic() - began}
+        results.figures[name] = Result.of(PARTS[name], figures, quick=options.quick, units=UNITS.get(name))
+        progress(f"{name}: {figures['took']:.0f} s")
         results.save()
+    figures = {name: result.figures() for name, result in results.figures.items()}
     if options.plots:
         from benchmarks.simulation import plots  # needs matplotlib, which the figures do not
 
-        plots.draw(results.figures, options.plots)
-    sys.stdout.write(section(results.figures))
+        plots.draw(figures, options.plots)
+    sys.stdout.write(section(figures))
 
 
 def _parts(quick: bool, live: Sequence[Path] | None) -> dict[str, Callable[[], dict[str, Any]]]:

@@ -1,11 +1,11 @@
 """Error of the simulation: fitted to some batches of live runs, compared with the others.
 
-Each workload has a fit of its own, as what Spark does around its tasks differs. A batch is predicted by the engine
-itself, alone and without noise: overhead, stages as long as their slowest executor, and the loads of the partitions
-that moved with it. Fitted are the overhead of a batch, what a task takes over what the workload says, and what a load
-costs (overhead and bytes per second). The first two by least absolute deviations over batches in which nothing landed,
-the others over those in which something did; medians, because a live batch is now and then disturbed by something that
-no model knows. Times are seconds here, milliseconds in the file as Spark tells them.
+Each workload has its own fit, as Spark's work around the tasks differs. A batch is predicted by the engine, alone and
+without noise: overhead, stages as long as their slowest executor, and the loads of the partitions that moved with it.
+Fitted are the overhead of a batch, the factor of a task's time over the workload's, and the cost of a load (overhead
+and bytes per second): the first two by least absolute deviations over batches in which nothing landed, the others over
+those in which something did. Medians, because live batches are disturbed now and then by causes outside of the model.
+Times are seconds here, milliseconds in the file as in Spark's events.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ __all__ = ["Fit", "LiveRun", "errors", "read_runs", "validate"]
 _PASSES = 12
 _RATES = np.logspace(5, 10, 11)  # bytes per second
 _OVERHEADS = (0.0, 0.2, 1.0, 4.0)
-_FINER = 3  # times that the best is looked around, each time half as far
-_SPREAD = 0.05  # paths that differ by less say nothing of the scale
+_FINER = 3  # refinements of the grid around the best pair, each half as wide
+_SPREAD = 0.05  # relative; paths that differ by less do not determine the scale
 _LEAST = 1e-9
 
 
@@ -37,8 +37,8 @@ _LEAST = 1e-9
 class LiveRun:
     """One live run of one query, as JSON: an object with these fields. A file holds a list of them.
 
-    ``name``: for people. ``workload``: runs of one share what is fitted. ``situation``: what was measured, in words;
-    runs of one are left out together when it is to be predicted from the others of its workload.
+    ``name``: for display. ``workload``: runs of one workload share a fit. ``situation``: the measured situation; its
+    runs are left out together when it is predicted from the others of its workload.
 
     ``scenario``: cluster, workload and placement before the run's moves, as the controller saw them, in the format of
     :func:`rechannel.policies.scenarios.scenario.to_document`: busy seconds of each partition per batch, the executor
@@ -85,7 +85,7 @@ def read_runs(records: Sequence[Mapping[str, Any]]) -> list[LiveRun]:
 class Fit:
     """Fitted costs, in seconds and bytes per second.
 
-    ``scale_known``: paths differed enough to tell it, else it is 1; ``loads_known``: some batch had a load.
+    ``scale_known``: paths differed enough to fit it, else it is 1; ``loads_known``: some batch had a load.
     """
 
     overhead: float
@@ -140,9 +140,9 @@ def validate(runs: Sequence[LiveRun], *, every: int = 2) -> dict[str, Any]:
 
     Returns the fits and how many runs each is of, by workload, and relative errors of all batches, of those in which
     something landed (``moving``) or nothing (``quiet``), and ``unseen``: all batches of each situation, predicted by
-    a fit to the other situations of its workload. ``errors`` are the model's, ``constant`` those of who says that every
-    batch lasts as long as the median of what the fit has seen, ``turn`` of who says the median of what it has seen of
-    the same run. Raises ValueError where there is no batch without a move.
+    a fit to the other situations of its workload. ``errors`` are the model's, ``constant`` those of the median of the
+    fitted batches as a guess, ``turn`` those of the median of the fitted batches of the same run. Raises ValueError
+    where there is no batch without a move.
     """
     by_workload: dict[str, list[tuple[str, list[_Point]]]] = {}
     for run in runs:
@@ -181,7 +181,7 @@ def validate(runs: Sequence[LiveRun], *, every: int = 2) -> dict[str, Any]:
 def _predicted_columns(
     points: Sequence[_Point], fitted: Fit, fitted_points: Sequence[_Point], turn: Sequence[_Point]
 ) -> FloatArray:
-    """Return four rows: what the model says of the points, what two constants say (nan: unknown), what was measured."""
+    """Return four rows: the points by the model and by two constants (nan: unknown), and as measured."""
     constants = [np.full(len(points), np.median(_measured(some)) if some else np.nan) for some in (fitted_points, turn)]
     return np.array([_predictions(points, fitted.costs), *constants, _measured(points)])
 
@@ -254,7 +254,7 @@ def _fitted(points: Sequence[_Point]) -> Fit:
 
 
 def _line(paths: FloatArray, seconds: FloatArray) -> tuple[float, float]:
-    """Intercept and slope, none below zero, of least absolute deviations: least squares weighted anew in turns."""
+    """Return intercept and slope, not negative, of least absolute deviations (reweighted least squares)."""
     weights = np.ones(len(paths))
     intercept, slope = 0.0, 1.0
     for _ in range(_PASSES):
@@ -270,7 +270,7 @@ def _line(paths: FloatArray, seconds: FloatArray) -> tuple[float, float]:
 
 
 def _predictions(points: Sequence[_Point], costs: Costs) -> FloatArray:
-    """Of each point; batches that are alike, as most are, are predicted once."""
+    """Return the prediction of each point; equal batches, which most are, are predicted once."""
     by_batch: dict[tuple[object, ...], float] = {}
     seconds = []
     for point in points:

@@ -1,10 +1,8 @@
 """The shipped policies and the shipped planner at work on a simulation, as a controller decides at intervals.
 
-A decision is the policy's proposal with the parameters a controller asks it with, disposed of by the laws, the gate and
-the planner of steps (:mod:`rechannel.migration.plan.constraints`). What a controller sees is not what is: a partition's
-load is the mean of what its last batches took, which the engine's noise makes uncertain.
-
-Left out of a controller's restraint: agreement of several decisions, rollback, forecasts. Times are seconds.
+A decision is the policy's proposal with a controller's parameters, reviewed by the laws, the gate and the planner of
+steps (:mod:`rechannel.migration.plan.constraints`). A partition's load is the mean of its last batches, which the
+engine's noise makes uncertain. Not simulated: agreement of several decisions, rollback, forecasts. Times are seconds.
 """
 
 from __future__ import annotations
@@ -26,6 +24,7 @@ from rechannel.policies.model.cluster import UNPLACED, Cluster
 from rechannel.policies.model.placement import Move, Placement
 from rechannel.policies.model.workload import Workload
 from rechannel.policies.registry import PolicyLawError, propose
+from rechannel.wire.codes import NotReadyReason, Outcome
 from rechannel.wire.messages import Operator, QueryState, StatefulStage
 
 __all__ = ["Controller", "Observation", "SimulatedDecision", "decide", "measured_workload"]
@@ -74,7 +73,7 @@ def decide(policy: str, settings: Settings, observation: Observation) -> tuple[S
         )
     except (ModelError, ScaleOutError, PolicyLawError) as error:
         seconds = time.process_time() - began
-        return SimulatedDecision(observation.at, "refused", str(error), 0, 0, seconds, seconds), []
+        return SimulatedDecision(observation.at, Outcome.REFUSED, str(error), 0, 0, seconds, seconds), []
     policy_seconds = time.process_time() - began
     inputs = _plan_inputs(observation)
     plan = apply_constraints(proposal.placement, inputs, settings, PlanOptions("simulated"))
@@ -121,7 +120,7 @@ def _steps(disposed: ReviewedPlan, facts: PlanInputs) -> list[Step]:
 
 
 def measured_workload(simulation: Simulation, random: np.random.Generator, batches: int = 3) -> Workload:
-    """The workload as its last batches tell it: what is, uncertain by the noise of so many batches."""
+    """Return the workload as measured in so many batches, with the noise of their mean."""
     deviation = simulation.costs.noise / batches**0.5
     stages = []
     for stage in simulation.workload.stages:
@@ -134,7 +133,7 @@ def measured_workload(simulation: Simulation, random: np.random.Generator, batch
 
 @dataclass
 class Controller:
-    """Decides on a simulation every so often (seconds), and steers what it decided. ``decisions``: those so far."""
+    """Controller that decides on a simulation every ``every`` seconds, and steers the moves."""
 
     simulation: Simulation
     policy: str
@@ -153,7 +152,7 @@ class Controller:
         simulation.at(now + self.every, self._decide)
         if simulation.migrating:
             self.decisions.append(
-                SimulatedDecision(now, "migration-running", "a migration is under way", 0, 0, 0.0, 0.0)
+                SimulatedDecision(now, NotReadyReason.MIGRATION_RUNNING, "a migration is under way", 0, 0, 0.0, 0.0)
             )
             return
         seconds, period = self._durations(now)

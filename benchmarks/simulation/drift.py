@@ -1,8 +1,8 @@
 """Loads that change: each partition's work wanders, and now and then some become hot.
 
 The logarithm of a partition's load returns to its mean (an Ornstein-Uhlenbeck walk), and a few partitions at a time
-are hot for a while. All factors of a stage are scaled so that its load as a whole stays what it was: what changes is
-where it is, which is what a placement can do something about.
+are hot for a while. All factors of a stage are scaled so that its total load stays the same and only its distribution
+changes.
 """
 
 from __future__ import annotations

@@ -3,19 +3,17 @@
 A query's batch is planned by the driver, runs its stages one after the other, and is committed. All tasks of a stage
 are submitted at one moment, each to the executor of its partition, where it waits for a core behind what was submitted
 before it: first come, first served, the next task on the core that is free first, as Spark's ``TaskSetManager`` hands
-them out. A task holds its core while it fetches, works and, where its partition has just moved, loads the state.
-What it fetches comes over its executor's link, one fetch after the other; what comes from another sub-cluster passes
-that sub-cluster's uplink too.
+them out. A task holds its core while it works and, where its partition has just moved, loads the state.
 
-Since nobody overtakes in such a queue, a task's end is known when its stage is submitted: one event a stage is
-enough, and the tasks of a stage are worked out as arrays, all executors at once. That is why this is ``heapq`` and
-NumPy and not SimPy, which is well kept: its processes need several events for each task (25,000 tasks a second on the
-machine this was written on), and an hour of a thousand executors has some seventy million.
+Since no task overtakes another in such a queue, a task's end is known when its stage is submitted: one event a stage is
+enough, and the tasks of a stage are computed as arrays, all executors at once. That is why this is ``heapq`` and
+NumPy and not SimPy, whose processes need several events for each task (25,000 tasks a second on the machine this was
+written on): an hour of a thousand executors has some seventy million.
 
 Migrations are steps of moves, as the planner made them. A query takes the moves of the step over with its next batch;
-the next step begins when all queries of this one have committed. Exact where the model is: queues, cores, links. Not
-in it: Spark's fair scheduler, tasks that drift away from their executor, failures, and drivers that launch slowly
-unless :attr:`Costs.task` says so. Times are seconds of simulated time, sizes bytes.
+the next step begins when all queries of this one have committed. Not modeled: links, Spark's fair scheduler, tasks that
+drift away from their executor, failures, and drivers that launch slowly beyond :attr:`Costs.task`. Times are seconds of
+simulated time, sizes bytes.
 """
 
 from __future__ import annotations
@@ -28,7 +26,7 @@ from itertools import count
 import numpy as np
 
 from rechannel.policies.analysis.placement_cost import task_slots
-from rechannel.policies.model.arrays import FloatArray, IntArray, sum_by_index
+from rechannel.policies.model.arrays import FloatArray, IntArray
 from rechannel.policies.model.cluster import UNPLACED, Cluster
 from rechannel.policies.model.placement import Move, Placement
 from rechannel.policies.model.workload import Stage, Workload
@@ -45,9 +43,8 @@ class Costs:
 
     ``planning`` and ``commit`` of each batch, by the driver; ``task`` of each task, whatever it does; ``scale``: what a
     task takes over what it is said to take. A load takes ``load_overhead`` and its bytes at ``load_rate``, and
-    ``checkpoint`` for what has to be replayed since the last snapshot. ``latency`` of each task's fetch; ``uplink``:
-    bytes per second into one sub-cluster from all others. ``noise``: deviation of the logarithm of a task's time.
-    ``backlog``: times the usual input that a batch takes at most after a long one; 1: every batch has the same.
+    ``checkpoint`` for what has to be replayed since the last snapshot. ``noise``: deviation of the logarithm of a
+    task's time. ``backlog``: most of the usual input that a batch takes after a long one; 1: every batch has the same.
     """
 
     planning: float = 0.0
@@ -57,8 +54,6 @@ class Costs:
     load_overhead: float = 0.0
     load_rate: float = float("inf")
     checkpoint: float = 0.0
-    latency: float = 0.0
-    uplink: float = float("inf")
     noise: float = 0.0
     backlog: float = 1.0
 
@@ -95,13 +90,8 @@ class _Query:
     loads: dict[str, dict[int, float]] = field(default_factory=dict)  # stage -> partition -> seconds, of this batch
 
 
-@dataclass(frozen=True)
-class _Layout:
-    """Places of a stage's tasks: for each turn, the task that every executor runs in it, and its fetches."""
-
-    turns: tuple[tuple[IntArray, IntArray], ...]
-    remote: FloatArray | None
-    outside: FloatArray | None
+_Layout = list[tuple[IntArray, IntArray]]
+"""Places of a stage's tasks: for each round, a task of every executor that has one left, and these executors."""
 
 
 class Simulation:
@@ -128,8 +118,6 @@ class Simulation:
         slots = task_slots(cluster)
         self._free = np.where(np.arange(slots.max()) < slots[:, None], 0.0, np.inf)
         self._slots = slots
-        self._link = np.zeros(cluster.size)
-        self._uplink = np.zeros(int(cluster.subcluster.max()) + 1)
         self._layouts: dict[str, _Layout] = {}
         self._events: list[tuple[float, int, Callable[[], None]]] = []
         self._order = count()
@@ -153,7 +141,7 @@ class Simulation:
         return bool(self._steps)
 
     def at(self, when: float, action: Callable[[], None]) -> None:
-        """Do something at a time; what is due at the same time is done in the order in which it was asked for."""
+        """Call an action at a time; those that are due at the same time are called in the order of these calls."""
         heapq.heappush(self._events, (when, next(self._order), action))
 
     def run(self, until: float, *, stagger: bool = True) -> None:
@@ -198,8 +186,7 @@ class Simulation:
                 size = float(self.workload.stage(move.stage).state_bytes[move.partition])
                 query.loads.setdefault(move.stage, {})[move.partition] = self.costs.load(size)
                 query.landed += 1
-            for stage in query.stages:  # what one fetches depends on where the others are
-                self._layouts.pop(stage.key, None)
+                self._layouts.pop(move.stage, None)
         self._next_stage(query, 0, self.now + self.costs.planning)
 
     def _next_stage(self, query: _Query, index: int, when: float) -> None:
@@ -229,23 +216,19 @@ class Simulation:
             return self._run_floating(work)
         layout = self._layouts.get(stage.key)
         if layout is None:
-            layout = self._layouts[stage.key] = self._laid_out(stage)
+            layout = self._layouts[stage.key] = self._layout(stage)
         loads = query.loads.get(stage.key)
         extra = np.zeros(stage.n) if loads is None else np.bincount(list(loads), list(loads.values()), stage.n)
         ends = self.now
-        for tasks, executors in layout.turns:
+        for tasks, executors in layout:
             free = self._free[executors]
             core = free.argmin(axis=1)
             start = np.maximum(free[np.arange(len(tasks)), core], self.now)
-            took = work[tasks] / self.cluster.speed[executors] + self.costs.task + extra[tasks]
-            ready = start
-            if layout.remote is not None:
-                ready = self._fetched(start, layout.remote[tasks] * query.input, executors)
-            end = ready + took
+            end = start + (work[tasks] / self.cluster.speed[executors] + self.costs.task + extra[tasks])
             self.worked[executors] += end - start
             self._free[executors, core] = end
             ends = max(ends, float(end.max()))
-        return self._through_uplinks(layout, query.input, ends)
+        return ends
 
     def _run_floating(self, work: FloatArray) -> float:
         """Divide the work of tasks without a place evenly over the cores of the executor that ran them."""
@@ -258,47 +241,11 @@ class Simulation:
         self.worked[here] += each * self._slots[here]
         return float(np.where(np.isfinite(end), end, self.now).max())
 
-    def _fetched(self, start: FloatArray, size: FloatArray, executors: IntArray) -> FloatArray:
-        """Return the end of each task's fetch, its executor's link serving one after the other."""
-        wants = size > 0
-        begin = np.maximum(start, self._link[executors])
-        done = np.where(wants, begin + size / self.cluster.bandwidth[executors], start)
-        self._link[executors] = np.where(wants, done, self._link[executors])
-        return np.where(wants, done + self.costs.latency, start)
-
-    def _through_uplinks(self, layout: _Layout, times: float, ends: float) -> float:
-        if layout.outside is None:
-            return ends
-        wants = layout.outside > 0
-        done = np.maximum(self._uplink, self.now) + layout.outside * times / self.costs.uplink
-        self._uplink = np.where(wants, done, self._uplink)
-        return max(ends, float(np.where(wants, done, 0.0).max(initial=0.0)))
-
-    def _laid_out(self, stage: Stage) -> _Layout:
+    def _layout(self, stage: Stage) -> _Layout:
         at = self._at[stage.key]
-        held = np.bincount(at, minlength=self.cluster.size)
+        count = np.bincount(at, minlength=self.cluster.size)
         order = np.argsort(at, kind="stable")
-        rank = np.arange(stage.n) - (np.cumsum(held) - held)[at[order]]
+        rank = np.arange(stage.n) - (np.cumsum(count) - count)[at[order]]
         by_rank = order[np.argsort(rank, kind="stable")]
-        turns = np.split(by_rank, np.cumsum(np.bincount(rank))[:-1])
-        remote, outside = self._remote(stage)
-        return _Layout(tuple((tasks, at[tasks]) for tasks in turns), remote, outside)
-
-    def _remote(self, stage: Stage) -> tuple[FloatArray | None, FloatArray | None]:
-        """Bytes that each task fetches from other executors a batch, and each sub-cluster from others."""
-        cluster = self.cluster
-        links, uplinks = bool(np.isfinite(cluster.bandwidth).any()), np.isfinite(self.costs.uplink)
-        streams = [stream for stream in self.workload.streams if stream.downstream == stage.key]
-        if not streams or not (links or uplinks) or stage.batches_per_second == 0:
-            return None, None
-        remote, crossing = np.zeros(stage.n), np.zeros(stage.n)
-        anywhere, down = np.arange(cluster.size), self._at[stage.key]
-        for stream in streams:
-            up, whole = self._at.get(stream.upstream, anywhere), stream.received()
-            remote += np.maximum(whole - stream.local_received(up, down), 0.0)
-            if uplinks:
-                near = stream.local_received(cluster.subcluster[up], cluster.subcluster[down])
-                crossing += np.maximum(whole - near, 0.0)
-        rate = stage.batches_per_second
-        outside = sum_by_index(cluster.subcluster[down], crossing / rate, len(self._uplink)) if uplinks else None
-        return np.asarray(remote / rate), outside
+        rounds = np.split(by_rank, np.cumsum(np.bincount(rank))[:-1])
+        return [(tasks, at[tasks]) for tasks in rounds]

@@ -1,18 +1,18 @@
 """Load on Redis and a real controller from a thousand agents and one link with a hundred thousand partitions.
 
 The messages are synthetic, the server and the controller are not: agents write a window every five seconds, a link its
-report every second and a batch of each query as often as it runs, and ``rechannel controller`` reads, says again and
-again whether it could decide, and decides. Taken are processor time and resident memory of both, before and while it
-decides, and what it then says. Agents tell as many map outputs a window as in :mod:`benchmarks.monitors.fleet`; what
-they would tell if every map output of these queries were told is computed, not sent.
-
-Bounds of messages are looked at first: what of such an application fits into them.
+report every second and a batch of each query as often as it runs, and ``rechannel controller`` reads and decides.
+Measured are processor time and resident memory of both, before and while it decides, and the decision. The agents'
+windows are those of :mod:`benchmarks.monitors.fleet`; the size of windows with every map output of these queries is
+computed, they are not sent.
 """
 
 from __future__ import annotations
 
+import contextlib
 import time
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +26,7 @@ from rechannel.wire import keys
 from rechannel.wire.codes import Outcome
 from rechannel.wire.envelope import EnvelopeFactory, encode
 from rechannel.wire.keys import MAX_MESSAGE_BYTES
-from rechannel.wire.measurements import AgentWindow, BatchReport, StageRun, TaskRow
+from rechannel.wire.measurements import BatchReport, StageRun, TaskRow
 from rechannel.wire.messages import AnyBody, Decision, ExecutorInfo, LinkReport, Operator, QueryState, StatefulStage
 from rechannel.wire.redis.capacity import batch_budget
 from rechannel.wire.redis.store import Store
@@ -35,9 +35,8 @@ from testbed.stack import Stack
 
 __all__ = ["Shape", "bounds", "measure"]
 
-APPLICATION = "app-20261122000000-0000"
-WINDOW, OUTPUTS, CORES = 5.0, 20, 4
-STARTING = 8.0  # seconds of the controller's life that are not looked at
+APPLICATION, WINDOW = agents.APPLICATION, agents.WINDOW
+STARTING = 8.0  # seconds of the controller's start that are not measured
 _CLUSTER = "default"
 
 
@@ -67,7 +66,7 @@ class Shape:
 def report(shape: Shape, now: float) -> LinkReport:
     """Return the link's report of its application."""
     infos = [
-        ExecutorInfo(executor=str(i), host=f"node-{i}", cores=CORES, added=now - 3600, memory=2**33)
+        ExecutorInfo(executor=str(i), host=f"node-{i}", cores=agents.CORES, added=now - 3600, memory=2**33)
         for i in range(shape.agents)
     ]
     operators = [Operator(operator=0, name="stateStoreSave", stores=["default"])]
@@ -130,13 +129,8 @@ def batch(shape: Shape, query: int, number: int, now: float) -> BatchReport:
     )
 
 
-def window(shape: Shape, number: int, now: float, outputs: int = OUTPUTS) -> AgentWindow:
-    """Return one window of one node."""
-    return agents.window(number, now, agents.WindowShape(APPLICATION, 1, CORES, shape.partitions, outputs))
-
-
 def bounds(shape: Shape) -> dict[str, Any]:
-    """Bytes of the messages, what they may have, and what a node would tell if it told every map output."""
+    """Return the bytes of the messages, their limit, and those of a window with every map output."""
     now, author = time.time(), EnvelopeFactory(_CLUSTER, "bench")
 
     def size(body: AnyBody) -> int:
@@ -144,12 +138,12 @@ def bounds(shape: Shape) -> dict[str, Any]:
 
     one = Shape(shape.agents, 1, 1, shape.total, shape.period)
     outputs = round(shape.total / shape.period / shape.agents * WINDOW)
-    every = size(window(shape, 0, now, outputs))
+    every = size(agents.window(0, now, 1, shape.partitions, outputs))
     return {
         "largest": MAX_MESSAGE_BYTES,
         "report": size(report(shape, now)),
         "batch": size(batch(shape, 0, 1, now)),
-        "window": size(window(shape, 0, now)),
+        "window": size(agents.window(0, now, 1, shape.partitions)),
         "one_query_batch": size(batch(one, 0, 1, now)),
         "every_output": {"outputs": outputs, "window": every, "bytes_per_second": every * shape.agents / WINDOW},
     }
@@ -164,93 +158,66 @@ def measure(directory: Path, shape: Shape, seconds: float) -> dict[str, Any]:
     }
     directory.mkdir(parents=True)
     with Stack(directory, sections, redis_options={"maxmemory": "0"}) as stack:
-        pushing = _Pushing(stack.settings, shape)
-        try:
+        messages = _Messages(stack.settings, shape)
+        with contextlib.closing(messages.store):
             progress(f"fleet: {shape.agents:,} agents and {shape.total:,} partitions: filling")
-            pushing.fill()
+            messages.fill()
             process = psutil.Process(stack.start_controller().pid)
-            figures = _watch(stack, pushing, process, seconds)
-        finally:
-            pushing.close()
+            messages.begin()
+            figures = _watch(stack, messages, process, seconds)
     return {"shape": {**shape.__dict__, "total": shape.total}, "bounds": bounds(shape), **figures}
 
 
-class _Pushing:
-    """All agents and the link, each at its pace, in one thread."""
+class _Messages:
+    """Messages of all agents and of the link, each at its pace."""
 
     def __init__(self, settings: Settings, shape: Shape) -> None:
-        self.shape = shape
+        self.shape, self.pace = shape, agents.Pace()
         self.store = Store(settings.redis, _CLUSTER)
         self.authors = [EnvelopeFactory(_CLUSTER, f"agent:{number}") for number in range(shape.agents)]
         self.link = EnvelopeFactory(_CLUSTER, "link:synthetic")
         self.number = 0  # of the batches
-        self.late = 0.0
-        self._due: list[list[float]] = []  # when next, how often, which
-
-    def close(self) -> None:
-        self.store.close()
 
     def fill(self) -> None:
-        """Enough of the past for a decision: three batches of each query, a window of each agent."""
+        """Send enough of the past for a decision: three batches of each query, a window of each agent."""
         self._report()
         for age in (3, 2, 1):
-            self.number += 1
             for query in range(self.shape.queries):
-                self._batch(query, time.time() - age * self.shape.period)
+                self._batch(query, age * self.shape.period)
+            self.number += 1
         for number in range(self.shape.agents):
             self._window(number)
 
-    def run(self, until: float) -> None:
-        """Push what is due until then, by the steady clock."""
-        shape, began = self.shape, time.monotonic()
-        if not self._due:
-            self._due = [[began, 1.0, -1.0]]
-            self._due += [[began + i * WINDOW / shape.agents, WINDOW, float(i)] for i in range(shape.agents)]
-            self._due += [
-                [began + i * shape.period / shape.queries, shape.period, float(shape.agents + i)]
-                for i in range(shape.queries)
-            ]
-        while (now := time.monotonic()) < until:
-            for item in self._due:
-                if item[0] <= now:
-                    self.late = max(self.late, now - item[0])
-                    item[0] += item[1]
-                    self._push(int(item[2]))
-            rest = min(item[0] for item in self._due) - time.monotonic()
-            time.sleep(max(0.0, min(rest, until - time.monotonic())))
-
-    def _push(self, which: int) -> None:
-        if which < 0:
-            self.number += 1
-            self._report()
-        elif which < self.shape.agents:
-            self._window(which)
-        else:
-            self._batch(which - self.shape.agents, time.time())
+    def begin(self) -> None:
+        """Set the times of all messages from now on."""
+        self.pace.every(1.0, [self._report])
+        self.pace.every(WINDOW, [partial(self._window, number) for number in range(self.shape.agents)])
+        self.pace.every(self.shape.period, [partial(self._batch, query) for query in range(self.shape.queries)])
 
     def _report(self) -> None:
+        self.number += 1
         body = report(self.shape, time.time())
         self.store.put(keys.REPORT, APPLICATION, self.link.envelope(body, ttl=keys.REPORT.ttl, application=APPLICATION))
         self.store.register_application(APPLICATION, time.time())
 
-    def _batch(self, query: int, end: float) -> None:
-        body = batch(self.shape, query, self.number, end)
+    def _batch(self, query: int, age: float = 0.0) -> None:
+        body = batch(self.shape, query, self.number, time.time() - age)
         envelope = self.link.envelope(body, ttl=keys.BATCHES.ttl, application=APPLICATION, run=f"r{query}")
         self.store.append(keys.BATCHES, APPLICATION, envelope, size=batch_budget(self.shape.total))
 
     def _window(self, number: int) -> None:
-        body = window(self.shape, number, time.time())
+        body = agents.window(number, time.time(), 1, self.shape.partitions)
         self.store.append(keys.WINDOWS, body.node, self.authors[number].envelope(body, ttl=keys.WINDOWS.ttl))
 
 
-def _watch(stack: Stack, pushing: _Pushing, process: psutil.Process, seconds: float) -> dict[str, Any]:
+def _watch(stack: Stack, messages: _Messages, process: psutil.Process, seconds: float) -> dict[str, Any]:
     client = redis.Redis(unix_socket_path=str(stack.redis.socket_path))
-    pushing.run(time.monotonic() + STARTING)
+    messages.pace.run(time.monotonic() + STARTING)
     progress(f"fleet: the controller runs, {seconds:g} s before it decides")
     before, cpu, began = client.info("all"), cpu_seconds(process), time.monotonic()
     rss: list[int] = []
     while time.monotonic() < began + seconds - 3.0:
-        pushing.run(time.monotonic() + 1.0)
+        messages.pace.run(time.monotonic() + 1.0)
         stack.group.check()
         rss.append(process.memory_info().rss)
     took, quiet, after = time.monotonic() - began, cpu_seconds(process) - cpu, client.info("all")
@@ -258,10 +225,10 @@ def _watch(stack: Stack, pushing: _Pushing, process: psutil.Process, seconds: fl
     cpu, deciding, peak = cpu_seconds(process), time.monotonic(), 0
     decision: Decision | None = None
     while (decision is None or decision.outcome == Outcome.NOT_READY) and time.monotonic() < deciding + 240.0:
-        pushing.run(time.monotonic() + 1.0)
+        messages.pace.run(time.monotonic() + 1.0)
         stack.group.check()
         peak = max(peak, process.memory_info().rss)
-        bodies = [item.body for item in pushing.store.last(keys.DECISIONS, "", 1)]
+        bodies = [item.body for item in messages.store.last(keys.DECISIONS, "", 1)]
         decision = next((body for body in bodies if isinstance(body, Decision)), decision)
     memory = client.info("memory")["used_memory"]
     client.close()
@@ -278,5 +245,5 @@ def _watch(stack: Stack, pushing: _Pushing, process: psutil.Process, seconds: fl
         if decision is None
         else {"outcome": decision.outcome, "reason": decision.reason, "sentence": decision.sentence},
         "redis": {**agents.redis_load(before, after, took), "memory_mib": memory / 2**20},
-        "worst_lateness_seconds": pushing.late,
+        "worst_lateness_seconds": messages.pace.late,
     }

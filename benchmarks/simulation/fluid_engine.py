@@ -1,12 +1,12 @@
 """A record-at-a-time engine (Storm) as a fluid: rates and queues of tasks on nodes, in ticks.
 
-A topology is a line of components, each with parallel tasks. In a tick a task serves what waits for it; tasks of one
-node share its one core in proportion to what they have to do. What is served goes on to the next component, to each
-task its share, at the next tick: at once on the same node, else over the receiving node's link. A task that is out of
-service serves nothing and its queue grows; nothing is lost unless a way of migrating says so.
+A topology is a line of components, each with parallel tasks. In a tick a task serves its queue; tasks of one node share
+its one core in proportion to their work. Served tuples go on to the next component, to each task its share, at the next
+tick: at once on the same node, else over the receiving node's link. A task that is out of service serves nothing and
+its queue grows; nothing is lost except by variants that lose tuples.
 
-Assumed, since the paper says nothing of it: latency is Little's law on the queues, what an M/G/1 queue with processor
-sharing adds at its node's load, and a hop each between components (10 ms between nodes, 0.25 ms within one); word
+Assumptions, as the paper has none of these: latency is Little's law on the queues, the waiting of an M/G/1 queue with
+processor sharing at its node's load, and a hop each between components (10 ms between nodes, 0.25 ms within one); word
 counts are hashed by Zipf's law, other components share evenly; a migration takes half of the links it uses. Times are
 seconds, rates tuples per second.
 """
@@ -37,7 +37,7 @@ _OUT = np.array([1.0, 3.0, 1.0, 1.0, 0.0])  # tuples that each component makes o
 
 @dataclass
 class Jobs:
-    """Topologies side by side. Arrays over tasks (N,) unless said; components are numbered through all jobs.
+    """Topologies side by side. Arrays over tasks (N,) unless noted; components are numbered through all jobs.
 
     ``component``: of each task; ``share``: of its component's input; ``service``: CPU seconds per tuple;
     ``state``: bytes. ``rate`` (components,): tuples per second that a component receives when all goes well.
@@ -88,7 +88,7 @@ def nodes(count: int, available: int | None = None) -> Cluster:
 
 
 def make_jobs(tasks: int, size: int, seed: int, *, utilization: float = 0.55, state: float = 20e6) -> Jobs:
-    """About so many tasks in topologies of 4 to 16 tasks a component, that keep ``size`` nodes so busy on average.
+    """Return about so many tasks, in topologies of 4 to 16 tasks a component, for a utilization of ``size`` nodes.
 
     ``state``: mean bytes of a bolt's state, from half to one and a half of it; spouts have none.
     """
@@ -127,10 +127,10 @@ def _hashed(random: np.random.Generator, parts: int, vocabulary: int = 1000) -> 
 
 
 def view(jobs: Jobs, node: IntArray, *, whole: bool = False) -> tuple[Workload, Placement]:
-    """The jobs as policies see them: a component is a stage that runs every second, a job a query.
+    """Return the jobs in the policies' model: a component is a stage that runs every second, a job a query.
 
-    ``whole``: one stage a job, without streams. Components of this engine all work at the same time, where the stages
-    of a micro-batch follow each other: a policy that minimizes stage after stage has to be told so.
+    ``whole``: one stage a job, without streams, for a policy that minimizes stage after stage: components of this
+    engine all work at the same time, where the stages of a micro-batch follow each other.
     """
     arrivals = jobs.arrivals
     stages: list[Stage] = []

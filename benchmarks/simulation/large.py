@@ -1,7 +1,7 @@
 """A thousand executors with a hundred thousand partitions for an hour: batches as they are, and with each policy.
 
-``python -m benchmarks.simulation.large JOB`` measures one decision in a process of its own, told as JSON: processor
-seconds cold and after every load changed, and what it needs of memory at most. Times are processor time of one core.
+``python -m benchmarks.simulation.large JOB`` measures one decision, given as JSON, in a process of its own: processor
+seconds cold and after every load changed, and the peak of memory. Times are processor time of one core.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ __all__ = ["AS_IS", "POLICIES", "decisions", "hour", "hour_scenario", "settings_
 
 AS_IS = "as it is"
 POLICIES = ("adaptive", "even", "locality-fairness", "fair-redistribution")
-"""What is asked: the default, and those that answer within seconds at this size."""
+"""The default policy, and those that answer within seconds at this size."""
 
 MORE_MOVES = 2000  # where the setting's limit of moves is lifted
 COSTS = Costs(
     planning=0.1, commit=0.1, task=0.004, noise=0.1, load_overhead=1.0, load_rate=50e6, checkpoint=0.1, backlog=4.0
 )
-LOAD = 0.5  # of what the situation has: its queries then keep up, if only just where they are placed badly
+LOAD = 0.5  # of the situation's load, at which badly placed queries just keep up
 EVERY = 300.0
 
 
@@ -60,11 +60,11 @@ def settings_with(moves: int | None) -> Settings:
     return settings if moves is None else replace(settings, migration=replace(settings.migration, max_moves=moves))
 
 
-def hour(tasks: int, seconds: float, ways: Sequence[tuple[str, int | None]]) -> dict[str, Any]:
+def hour(tasks: int, seconds: float, policies: Sequence[tuple[str, int | None]]) -> dict[str, Any]:
     """Simulate each (policy, limit of moves), and first without any."""
     scenario = hour_scenario(tasks)
     rows = []
-    for policy, moves in ((AS_IS, None), *ways):
+    for policy, moves in ((AS_IS, None), *policies):
         progress(f"hour: {policy}{f', {moves:,} moves' if moves else ''}, {tasks:,} partitions")
         simulation = Simulation(scenario.cluster, scenario.workload, scenario.current, COSTS, seed=1)
         Drift(seed=2).begin(simulation)

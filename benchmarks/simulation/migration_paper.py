@@ -1,12 +1,12 @@
 """The experiment of the pipelined-migration paper on a fluid model (:mod:`benchmarks.simulation.fluid_engine`).
 
 Lines of one spout and four bolts, 4 to 16 tasks a component, 5 to 100 nodes in sub-clusters of five, up to 600 tasks,
-word count, 100 Mbit/s. Other words become frequent, and after a while each way moves tasks as its policy wants. Every
+word count, 100 Mbit/s. Other words become frequent, and after a while each variant moves tasks by its policy. Every
 five seconds: the standard deviation over the nodes of the tuples each has served (in percent of their mean in quiet),
 that of the busy share of their cores, and the mean latency. Then an hour in which 85 nodes become 100 near 45 s, words
-change every five minutes, and each way decides every ten.
+change every five minutes, and each variant decides every ten.
 
-The paper prints figures but no numbers; what can be tested is its ranking. A claim is tested by pairs of one seed.
+The paper prints plots but no numbers, so its ranking is tested. A claim is tested by pairs of one seed.
 """
 
 from __future__ import annotations
@@ -49,11 +49,11 @@ class _Run:
         self._ticks = 0
         self._going: Iterator[float] | None = None
         self._wait = 0.0
-        self.began = self.ended = -1.0
+        self._began = 0.0
         self.durations: list[float] = []  # of the migrations that are over
 
     def begin(self, going: Iterator[float]) -> None:
-        self._going, self.began, self.ended, self._wait = going, self.now, -1.0, 0.0
+        self._going, self._began, self._wait = going, self.now, 0.0
 
     @property
     def migrating(self) -> bool:
@@ -66,8 +66,8 @@ class _Run:
                 try:
                     self._wait += next(self._going)
                 except StopIteration:
-                    self._going, self.ended = None, self.now
-                    self.durations.append(self.now - self.began)
+                    self._going = None
+                    self.durations.append(self.now - self._began)
             served, busy = fluid.step()
             self._served += served
             self._busy += busy
@@ -93,15 +93,15 @@ class _Run:
         return float(np.mean([row[metric] for row in self.windows if since < row["at"] <= until]))
 
 
-def one_migration(size: int, seed: int, ways: Sequence[Variant] = VARIANTS) -> list[dict[str, Any]]:
-    """One seed at one size, each way: how long it took, and its metrics.
+def one_migration(size: int, seed: int, variants: Sequence[Variant] = VARIANTS) -> list[dict[str, Any]]:
+    """Return the duration and the metrics of each variant for one seed at one size.
 
-    ``during``: means of the hundred seconds after the order, the same for all ways; ``own``: while its own migration
-    was under way, nan where nothing moved; ``after``: of the last minute.
+    ``during``: means of the hundred seconds after the order, for all variants; ``own``: of the variant's own migration,
+    None where nothing moved; ``after``: of the last minute.
     """
     tasks = min(_TASKS_PER_NODE * size, MOST_TASKS)
     cluster, rows = nodes(size), []
-    for way in ways:
+    for variant in variants:
         random = np.random.default_rng(1000 + seed)
         jobs = make_jobs(tasks, size, seed)
         fluid = Fluid(jobs, np.arange(jobs.size) % size, size)
@@ -109,12 +109,12 @@ def one_migration(size: int, seed: int, ways: Sequence[Variant] = VARIANTS) -> l
         run.until(ORDER / 2)
         jobs.reshuffle(random)
         run.until(ORDER)
-        goal = fluid.node if way.means == "none" else target(way, cluster, jobs, fluid.node)
+        goal = fluid.node if variant.means == "none" else target(variant, cluster, jobs, fluid.node)
         moves = int((goal != fluid.node).sum())
-        run.begin(migrate(way, fluid, goal))
+        run.begin(migrate(variant, fluid, goal))
         run.until(END)
-        last = run.ended if run.ended >= 0 else END
-        row: dict[str, Any] = {"way": way.name, "size": size, "seed": seed, "tasks": jobs.size, "moves": moves}
+        last = ORDER + run.durations[0] if run.durations else END
+        row: dict[str, Any] = {"variant": variant.name, "size": size, "seed": seed, "tasks": jobs.size, "moves": moves}
         row |= {"seconds": last - ORDER, "windows": run.windows}
         for metric in METRICS:
             own = run.mean_of(metric, ORDER, max(last, ORDER + WINDOW)) if moves else None
@@ -128,8 +128,11 @@ def one_migration(size: int, seed: int, ways: Sequence[Variant] = VARIANTS) -> l
     return rows
 
 
-def one_hour(way: Variant, seed: int, seconds: float = 3600.0) -> dict[str, Any]:
-    """85 nodes become 100 near 45 s; each way decides then and every ten minutes, unless a migration is under way."""
+def one_hour(variant: Variant, seed: int, seconds: float = 3600.0) -> dict[str, Any]:
+    """Return the metrics of an hour in which 85 nodes become 100 near 45 s.
+
+    The variant decides then and every ten minutes, unless a migration is under way.
+    """
     random = np.random.default_rng(2000 + seed)
     jobs = make_jobs(MOST_TASKS, BEFORE, seed)
     fluid = Fluid(jobs, np.arange(jobs.size) % BEFORE, AFTER)
@@ -144,14 +147,14 @@ def one_hour(way: Variant, seed: int, seconds: float = 3600.0) -> dict[str, Any]
         run.present = np.arange(AFTER)
         if at in changes:
             jobs.reshuffle(random, 0.3)
-        if at in decisions and way.means != "none" and not run.migrating:
-            goal = target(way, cluster, jobs, fluid.node)
+        if at in decisions and variant.means != "none" and not run.migrating:
+            goal = target(variant, cluster, jobs, fluid.node)
             count = int((goal != fluid.node).sum())
             moves, migrations = moves + count, migrations + (count > 0)
             if count:
-                run.begin(migrate(way, fluid, goal))
+                run.begin(migrate(variant, fluid, goal))
     durations = run.durations
-    figures: dict[str, Any] = {"way": way.name, "seed": seed, "moves": moves, "migrations": migrations}
+    figures: dict[str, Any] = {"variant": variant.name, "seed": seed, "moves": moves, "migrations": migrations}
     figures |= {"seconds": median(durations) if durations else 0.0, "windows": run.windows}
     for metric in METRICS:
         figures[metric] = {
@@ -176,12 +179,12 @@ def migrations(sizes: Sequence[int], seeds: int) -> dict[str, Any]:
 
 
 def expansion(seeds: int, seconds: float) -> dict[str, Any]:
-    """The hour for every way and seed; windows are kept as the mean over the seeds."""
+    """The hour for every variant and seed; windows are kept as the mean over the seeds."""
     rows, series = [], {}
-    for way in VARIANTS:
-        progress(f"paper: an hour of {way.name}")
-        own = [one_hour(way, seed, seconds) for seed in range(seeds)]
-        series[way.name] = [
+    for variant in VARIANTS:
+        progress(f"paper: an hour of {variant.name}")
+        own = [one_hour(variant, seed, seconds) for seed in range(seeds)]
+        series[variant.name] = [
             {name: float(np.mean([window[name] for window in same])) for name in same[0]}
             for same in zip(*(row.pop("windows") for row in own), strict=True)
         ]
@@ -193,11 +196,11 @@ def claims(rows: Sequence[dict[str, Any]], span: str) -> list[dict[str, Any]]:
     """Of each claim: medians of both, in how many pairs it holds, and the quartiles of less over more."""
     results = []
     for less, more, metric in CLAIMS:
-        values = {(row["way"], row.get("size"), row["seed"]): row[metric][span] for row in rows}
+        values = {(row["variant"], row.get("size"), row["seed"]): row[metric][span] for row in rows}
         pairs = [
             (value, values[more, size, seed])
-            for (way, size, seed), value in values.items()
-            if way == less and (more, size, seed) in values
+            for (variant, size, seed), value in values.items()
+            if variant == less and (more, size, seed) in values
         ]
         if not pairs:
             continue

@@ -17,7 +17,7 @@ _METRICS = (("tuples_std", "std of tuples (%)"), ("load_std", "std of busy share
 def draw(figures: dict[str, Any], directory: Path) -> None:
     """Draw what there are figures for."""
     if "paper" in figures:
-        series = {row["way"]: row["windows"] for row in figures["paper"]["rows"] if "windows" in row}
+        series = {row["variant"]: row["windows"] for row in figures["paper"]["rows"] if "windows" in row}
         _series(series, directory / "simulation-migration.svg")
     if "hour" in figures:
         _series(figures["hour"]["series"], directory / "simulation-hour.svg")
@@ -26,14 +26,14 @@ def draw(figures: dict[str, Any], directory: Path) -> None:
 
 
 def _series(series: dict[str, list[dict[str, float]]], path: Path) -> None:
-    """Each metric over the time, one line a way."""
+    """Each metric over the time, one line a variant."""
     figure, every = pyplot(svg_text=True).subplots(len(_METRICS), 1, figsize=(10, 8), sharex=True, layout="constrained")
     for axes, (metric, label) in zip(every, _METRICS, strict=True):
-        for way, color in zip((way.name for way in VARIANTS), _COLORS, strict=False):
-            windows = series.get(way, [])
-            style = "--" if way == VARIANTS[0].name else "-"
+        for variant, color in zip((variant.name for variant in VARIANTS), _COLORS, strict=False):
+            windows = series.get(variant, [])
+            style = "--" if variant == VARIANTS[0].name else "-"
             times = [row["at"] for row in windows]
-            axes.plot(times, [row[metric] for row in windows], style, color=color, linewidth=1, label=way)
+            axes.plot(times, [row[metric] for row in windows], style, color=color, linewidth=1, label=variant)
         axes.set_ylabel(label)
         axes.grid(visible=True, linewidth=0.3)
     every[-1].set_yscale("log")

@@ -6,6 +6,8 @@ This module computes the cells; the text is in ``benchmarks/report/templates/sim
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import reduce
+from operator import getitem
 from statistics import median
 from typing import Any
 
@@ -13,6 +15,7 @@ from benchmarks.report.numbers import group_by, rate, seconds
 from benchmarks.report.templates import render
 from benchmarks.simulation.fleet import WINDOW
 from benchmarks.simulation.variants import VARIANTS
+from rechannel.wire.codes import Outcome, PlanResult
 
 __all__ = ["section"]
 
@@ -21,6 +24,7 @@ _UNITS = {"tuples_std": "{:.1f} %", "load_std": "{:.1f} points", "latency": "{:.
 _EQUAL = 0.03  # a ratio of medians that close to one is no difference, however often it points one way
 
 Row = Mapping[str, Any]
+Rows = Sequence[Row]
 
 
 def section(figures: Mapping[str, Any]) -> str:
@@ -28,7 +32,7 @@ def section(figures: Mapping[str, Any]) -> str:
     parts: dict[str, Callable[[Row], dict[str, Any]]] = {
         "calibration": _calibration,
         "paper": _paper,
-        "hour": _expansion,
+        "hour": _hour,
         "large": _large,
         "decisions": _decisions,
         "fleet": _fleet,
@@ -54,7 +58,7 @@ def _calibration(part: Row) -> dict[str, Any]:
 
 
 def _fit(fit: Row) -> str:
-    scale = f"{fit['scale']:.3f}" if fit["scale_known"] else "1 (paths are too alike to tell)"
+    scale = f"{fit['scale']:.3f}" if fit["scale_known"] else "1 (paths are too alike to fit it)"
     load = f"{seconds(fit['load_overhead'])} and {rate(fit['load_rate'])}" if fit["loads_known"] else "not known"
     return f"overhead of a batch {seconds(fit['overhead'])}, service scale {scale}, loads {load}"
 
@@ -64,81 +68,85 @@ def _share(value: float | None, form: str = "{:.1%}") -> str:
 
 
 def _paper(part: Row) -> dict[str, Any]:
-    by_variant = group_by(part["rows"], "way")
-    rows = []
-    for name in (variant.name for variant in VARIANTS if variant.name in by_variant):
-        own = by_variant[name]
-        lasts = [row["seconds"] for row in own if row["moves"]]
-        rows.append(
-            [
-                name,
-                f"{median(row['moves'] for row in own):g}",
-                seconds(median(lasts)) if lasts else "-",
-                *(_quartiles([row[metric]["during"] for row in own], metric) for metric in _METRICS),
-                _quartiles([row["latency"]["after"] for row in own], "latency"),
-            ]
-        )
+    by_variant = group_by(part["rows"], "variant")
+
+    def first_cells(rows: Rows) -> list[str]:
+        durations = [row["seconds"] for row in rows if row["moves"]]
+        return [f"{_median(rows, 'moves'):g}", seconds(median(durations)) if durations else "-"]
+
+    # Where the default policy moves more than the paper's: its moves and durations in runs that moved something.
+    moving = [[row for row in by_variant.get(name, ()) if row["moves"]] for name in ("adaptive", "proposed")]
+    own, paper = ({name: _median(rows, name) for name in ("moves", "seconds")} for rows in moving)
     return {
+        **_experiment(part, "during", "after", first_cells),
         "sizes": sorted({row["size"] for row in part["rows"]}),
-        "seeds": part["seeds"],
-        "rows": rows,
-        "claims": [_claim(claim) for claim in part["claims"]],
-        "moves_more": _moves_more(by_variant),
-        "stops": _stops(by_variant, "during"),
+        "moves_more": {"own": own, "paper": paper} if own["moves"] > paper["moves"] else None,
     }
 
 
-def _moves_more(by_variant: Mapping[str, Sequence[Row]]) -> dict[str, float] | None:
-    """Return moves and durations of the default policy and the paper's, where the default policy moves more."""
+def _hour(part: Row) -> dict[str, Any]:
+    by_variant = group_by(part["rows"], "variant")
+    figures: dict[str, dict[str, Any]] = {
+        name: {
+            "moves": _median(rows, "moves"),
+            "latency": _median(rows, "latency", "whole"),
+            "deviation": _UNITS["tuples_std"].format(_median(rows, "tuples_std", "whole")),
+        }
+        for name, rows in by_variant.items()
+    }
+    own, paper = (figures.get(name) for name in ("adaptive", "proposed"))
+    slower = own and paper and own["moves"] > paper["moves"] and own["latency"] > paper["latency"]
+    return {
+        **_experiment(
+            part, "whole", "joining", lambda rows: [f"{_median(rows, key):g}" for key in ("migrations", "moves")]
+        ),
+        "seconds": part["seconds"],
+        "moves_more": {"own": own, "paper": paper} if slower else None,
+    }
 
-    def middle(variant: str, key: str) -> float:
-        return float(median([row[key] for row in by_variant.get(variant, ()) if row["moves"]] or [0]))
 
-    moves, paper_moves = (middle(variant, "moves") for variant in ("adaptive", "proposed"))
-    if moves <= paper_moves:
-        return None
-    lasts, paper_lasts = (middle(variant, "seconds") for variant in ("adaptive", "proposed"))
-    return {"moves": moves, "paper_moves": paper_moves, "seconds": lasts, "paper_seconds": paper_lasts}
+def _experiment(part: Row, span: str, last: str, first_cells: Callable[[Rows], list[str]]) -> dict[str, Any]:
+    """Return what both experiments of the paper show: their metrics in a span, and the latency in another one."""
+    by_variant = group_by(part["rows"], "variant")
+    rows = [
+        [
+            variant.name,
+            *first_cells(own),
+            *(_quartiles(own, metric, span) for metric in _METRICS),
+            _quartiles(own, "latency", last),
+        ]
+        for variant in VARIANTS
+        if (own := by_variant.get(variant.name))
+    ]
+    claims = [_claim(claim) for claim in part["claims"]]
+    return {"seeds": part["seeds"], "rows": rows, "claims": claims, "stops": _stops(by_variant, span)}
 
 
-def _stops(by_variant: Mapping[str, Sequence[Row]], span: str) -> dict[str, str] | None:
+def _stops(by_variant: Mapping[str, Rows], span: str) -> dict[str, str] | None:
     """Return why MT-like's tuples are more even than DCR-like's, where they are: its target, or that it stops all."""
-    names = ("MT-like", "MT's target, in steps", "DCR-like")
-    if not all(by_variant.get(name) for name in names):
+    names = {"stopped": "MT-like", "steps": "MT's target, in steps", "drained": "DCR-like"}
+    if not all(by_variant.get(name) for name in names.values()):
         return None
-    stopped, steps, drained = (median(row["tuples_std"][span] for row in by_variant[name]) for name in names)
-    if stopped >= drained:
+    values = {key: _median(by_variant[name], "tuples_std", span) for key, name in names.items()}
+    if values["stopped"] >= values["drained"]:
         return None
-    moves, drained_moves = (
-        f"{median(row['moves'] for row in by_variant[name]):,g}" for name in ("MT-like", "DCR-like")
-    )
+    moves, drained_moves = (f"{_median(by_variant[names[key]], 'moves'):,g}" for key in ("stopped", "drained"))
     why = (
         f"its target moves {moves} instances and not {drained_moves}"
-        if steps < drained
+        if values["steps"] < values["drained"]
         else "while everything stands still no node serves more than another"
     )
-    values = {"stopped": stopped, "steps": steps, "drained": drained}
-    return {"why": why, **{name: _UNITS["tuples_std"].format(value) for name, value in values.items()}}
+    return {"why": why, **{key: _UNITS["tuples_std"].format(value) for key, value in values.items()}}
 
 
-def _latency_cost(by_variant: Mapping[str, Sequence[Row]]) -> dict[str, str] | None:
-    """Return what the default policy's moves buy over the hour, where it moves more than the paper's and is slower."""
-    own, paper = (by_variant.get(name, ()) for name in ("adaptive", "proposed"))
-    if not own or not paper:
-        return None
-    moves, paper_moves = (median(row["moves"] for row in rows) for rows in (own, paper))
-    latency, paper_latency = (median(row["latency"]["whole"] for row in rows) for rows in (own, paper))
-    if moves <= paper_moves or latency <= paper_latency:
-        return None
-    even, paper_even = (
-        _UNITS["tuples_std"].format(median(row["tuples_std"]["whole"] for row in rows)) for rows in (own, paper)
-    )
-    counts = {"moves": f"{moves:,g}", "paper_moves": f"{paper_moves:,g}"}
-    return counts | {"deviation": even, "paper_deviation": paper_even}
+def _median(rows: Rows, *keys: str) -> float:
+    """Return the median of a figure, which may be nested; 0 without rows."""
+    values: list[Any] = [reduce(getitem, keys, row) for row in rows]
+    return float(median(values or [0]))
 
 
-def _quartiles(values: Sequence[float], metric: str) -> str:
-    ordered = sorted(values)
+def _quartiles(rows: Rows, metric: str, span: str) -> str:
+    ordered = sorted(row[metric][span] for row in rows)
     low, high = ordered[len(ordered) // 4], ordered[(3 * len(ordered)) // 4]
     form = _UNITS[metric].format
     return f"{form(median(ordered))} ({form(low)} to {form(high)})"
@@ -147,48 +155,16 @@ def _quartiles(values: Sequence[float], metric: str) -> str:
 def _claim(claim: Row) -> list[str]:
     ratio, low, high = claim["ratio"]
     share = claim["holds"] / claim["pairs"]
-    verdict = (
-        "no difference worth the name"
-        if abs(ratio - 1) < _EQUAL
-        else "holds"
-        if share >= 0.9
-        else "mostly"
-        if share >= 0.6
-        else "undecided"
-        if share > 0.4
-        else "does not hold"
-    )
+    verdicts = ((0.9, "holds"), (0.6, "mostly"), (0.4 + 1e-12, "undecided"), (0.0, "does not hold"))
+    verdict = next(text for least, text in verdicts if share >= least)
     return [
         f"{claim['less']} < {claim['more']}",
         _METRICS[claim["metric"]],
         " < ".join(_UNITS[claim["metric"]].format(value) for value in claim["medians"]),
         f"{ratio:.2f} ({low:.2f} to {high:.2f})",
         f"{claim['holds']} of {claim['pairs']}",
-        verdict,
+        "no difference worth the name" if abs(ratio - 1) < _EQUAL else verdict,
     ]
-
-
-def _expansion(part: Row) -> dict[str, Any]:
-    by_variant = group_by(part["rows"], "way")
-    rows = [
-        [
-            variant.name,
-            f"{median(row['migrations'] for row in own):g}",
-            f"{median(row['moves'] for row in own):g}",
-            *(_quartiles([row[metric]["whole"] for row in own], metric) for metric in _METRICS),
-            _quartiles([row["latency"]["joining"] for row in own], "latency"),
-        ]
-        for variant in VARIANTS
-        if (own := by_variant[variant.name])
-    ]
-    return {
-        "seconds": part["seconds"],
-        "seeds": part["seeds"],
-        "rows": rows,
-        "claims": [_claim(claim) for claim in part["claims"]],
-        "moves_more": _latency_cost(by_variant),
-        "stops": _stops(by_variant, "whole"),
-    }
 
 
 def _policy(row: Row) -> str:
@@ -207,7 +183,7 @@ def _large(part: Row) -> dict[str, Any]:
                 *(seconds(row[key]) for key in ("mean", "median", "p95")),
                 f"{ratio['median']:.2f} ({ratio['best']:.2f} to {ratio['worst']:.2f})",
                 f"{row['landed']:,}",
-                f"{codes.count('ok')} of {len(codes)}" if codes else "-",
+                f"{codes.count(PlanResult.OK)} of {len(codes)}" if codes else "-",
                 seconds(median(durations)) if durations else "-",
             ]
         )
@@ -243,7 +219,7 @@ def _decision(row: Row) -> list[str]:
 def _fleet(part: Row) -> dict[str, Any]:
     controller, server, decision, alone = part["controller"], part["redis"], part["decision"], part["agents_alone"]
     sentence = f"`{decision['outcome']}`: {decision['sentence']}" if decision else "**none**"
-    if decision is None or decision["outcome"] == "not-ready":
+    if decision is None or decision["outcome"] == Outcome.NOT_READY:
         sentence = f"**none within four minutes**: {sentence}"
     late = part["worst_lateness_seconds"]
     deciding = f"{controller['deciding_cpu']:.1f} s of processor time in {controller['deciding_seconds']:.0f} s"

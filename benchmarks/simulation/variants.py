@@ -1,4 +1,4 @@
-"""Ways in which tasks change their nodes in a record-at-a-time engine, and what each stops meanwhile.
+"""Variants of how tasks change their nodes in a record-at-a-time engine, and what each stops meanwhile.
 
 * *in steps* (the pipelined-migration paper): one task out and one in per node and step, the next transfer under way
   while the last one's task is set up; a task is out of service from the beginning of its transfer until it is set up
@@ -39,7 +39,7 @@ RELAY = 2.0  # times as long between sub-clusters: by a relay node
 
 @dataclass(frozen=True)
 class Variant:
-    """Whose placement, and how it is come to. ``means``: steps, drain, restart, or none."""
+    """Target of a policy, and the means to reach it. ``means``: steps, drain, restart, or none."""
 
     name: str
     policy: str
@@ -56,23 +56,23 @@ VARIANTS = (
 )
 """The paper's three, Rechannel's own policy, and one that keeps target and means apart.
 
-DCR is a means and says nothing of where tasks go: it is given the target of the proposed way.
+DCR has no target of its own: it is given that of the proposed variant.
 """
 
 
-def target(way: Variant, cluster: Cluster, jobs: Jobs, node: IntArray) -> IntArray:
+def target(variant: Variant, cluster: Cluster, jobs: Jobs, node: IntArray) -> IntArray:
     """Return the nodes that the policy chooses for the tasks, (N,); the current ones if it refuses.
 
     ``fair-redistribution`` gives up what is a tenth above the mean load, which is how it spreads to nodes that join.
     """
-    whole = way.policy == "adaptive"
+    whole = variant.policy == "adaptive"
     workload, current = view(jobs, node, whole=whole)
     parameters: dict[str, object] = {}
-    if way.policy == "fair-redistribution":
+    if variant.policy == "fair-redistribution":
         mean = float(jobs.load(node, cluster.size).sum() / cluster.available.sum())
         parameters = {"limit": min(0.95, 1.1 * mean)}
     try:
-        placement = propose(way.policy, cluster, workload, current, parameters).placement
+        placement = propose(variant.policy, cluster, workload, current, parameters).placement
     except (ModelError, ScaleOutError):
         return node.copy()
     key = jobs.component // COMPONENTS if whole else jobs.component
@@ -82,16 +82,16 @@ def target(way: Variant, cluster: Cluster, jobs: Jobs, node: IntArray) -> IntArr
     return nodes_of
 
 
-def migrate(way: Variant, fluid: Fluid, goal: IntArray) -> Iterator[float]:
+def migrate(variant: Variant, fluid: Fluid, goal: IntArray) -> Iterator[float]:
     """Change the fluid's placement; yields the seconds until something changes, and ends when all is in service."""
     moved = np.flatnonzero(goal != fluid.node)
-    if not moved.size or way.means == "none":
+    if not moved.size or variant.means == "none":
         return
-    if way.means == "steps":
-        yield from _in_steps(fluid, goal, moved, by_class=way.policy != "adaptive")
+    if variant.means == "steps":
+        yield from _in_steps(fluid, goal, moved, by_class=variant.policy != "adaptive")
         return
     fluid.paused = True
-    if way.means == "drain":
+    if variant.means == "drain":
         waited = 0.0
         while fluid.in_flight > 1.0 and waited < LONGEST_DRAIN:
             waited += fluid.tick

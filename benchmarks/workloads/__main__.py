@@ -1,65 +1,105 @@
-"""``python -m benchmarks.workloads [--quick] [--only NAME]``: run and audit workloads, some batches each."""
+"""``python -m benchmarks.workloads``: run the workloads on a Spark, measure them, and audit their output."""
 
 from __future__ import annotations
 
+import argparse
 import sys
-import tempfile
-from dataclasses import replace
+from collections.abc import Mapping
+from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from benchmarks.report.results import argument_parser, write_json
-from benchmarks.workloads.base import Feed, Input
+from benchmarks.report.results import Result, ResultFile, argument_parser
+from benchmarks.workloads.base import Feed, Input, Workload
+from benchmarks.workloads.measure import NotFinishedError, QueryFigures, measure, session
 from benchmarks.workloads.registry import WORKLOADS
-from benchmarks.workloads.trial import TrialResult, costs, session, try_out
 
-BATCHES = 12
-PARTITIONS = 8
-QUICK = 10
-HEAD = f"{'workload':<20} {'batches':>7} {'rows/s':>9} {'batch s':>8} {'CPU s':>6} {'in state':>8} {'state rows':>10}"
+BATCHES, QUICK = 30, 20  # fewer close no window of ten seconds
+HEADER = f"{'query':20} {'events/s':>10} {'mean':>8} {'p99':>8} {'state rows':>11} {'rows out':>10}  audit"
+MEASURES = "Streaming queries, each workload alone; the output compared with the batch computation"
 
 
-def main() -> None:
-    """Run and audit them one after the other, each in a session of its own; 1 if an audit found anything."""
-    parser = argument_parser("benchmarks.workloads", __doc__, f"one row for {QUICK}", tuple(WORKLOADS))
+def main(
+    module: str = "benchmarks.workloads",
+    workloads: Mapping[str, Workload] = WORKLOADS,
+    impossible: Mapping[str, str] | None = None,
+) -> int:
+    """Run the requested workloads; 0 if all ran and no audit showed a difference.
+
+    Parameters
+    ----------
+    module : the command's name; its last part is that of the result
+    workloads : those that can be chosen, by name
+    impossible : why others cannot be run, by name
+    """
+    options = _parser(module, workloads, impossible or {}).parse_args()
+    from pyspark.errors import PySparkException
+
+    failed = 0
+    batches = options.batches or (QUICK if options.quick else BATCHES)
+    with session(options.master) as spark:
+        rows: list[dict[str, Any]] = []
+        figures: dict[str, Any] = {"spark": spark.version, "master": spark.sparkContext.master, "seed": options.seed}
+        figures |= {"partitions": options.partitions, "rows": rows, "failed": {}}
+        result = Result.of(MEASURES, figures, quick=options.quick)
+        results = ResultFile(options.json, {module.rpartition(".")[2]: result})
+        print(f"Spark {spark.version}, {figures['master']}, {options.partitions} partitions\n{HEADER}", flush=True)
+        for name in options.queries:
+            chosen = workloads[name]
+            count = options.events_per_batch or chosen.rows
+            arguments = Input(count, chosen.keys, chosen.skew, seed=options.seed, seconds=options.seconds_per_batch)
+            feed = Feed(spark, arguments, options.partitions)
+            try:
+                queries = measure(chosen, feed, batches, audited=options.audit, checkpoints=options.checkpoints)
+            except (NotFinishedError, PySparkException, ValueError) as error:
+                figures["failed"][name] = str(error).partition("\n")[0]
+                print(f"{name:20} FAILED: {figures['failed'][name]}", flush=True)
+                failed += 1
+                queries = []
+            for query in queries:
+                print(line(query), flush=True)
+                failed += query.audit is not None and not query.audit["ok"]
+                rows.append(asdict(query))
+            results.save()
+    return 1 if failed else 0
+
+
+def line(query: QueryFigures) -> str:
+    """Return the figures as a row of the table."""
+    audit = "not checked" if query.audit is None else "ok" if query.audit["ok"] else f"DIFFERENT {query.audit}"
+    return (
+        f"{query.query.removeprefix('nexmark-'):20} {query.events_per_second:>10,.0f} {query.mean:>7.2f}s "
+        f"{query.p99:>7.2f}s {query.state_rows:>11,} {query.rows:>10,}  {audit}"
+    )
+
+
+def chosen_queries(text: str, workloads: Mapping[str, Workload], impossible: Mapping[str, str]) -> list[str]:
+    """Return the names in a list with commas; ``all`` is every workload."""
+    names = list(workloads) if text == "all" else [name.strip().lower() for name in text.split(",")]
+    for name in names:
+        if name in impossible:
+            raise argparse.ArgumentTypeError(f"{name}: {impossible[name]}")
+        if name not in workloads:
+            raise argparse.ArgumentTypeError(f"no query {name!r}: there are {', '.join(workloads)}")
+    return names
+
+
+def _parser(module: str, workloads: Mapping[str, Workload], impossible: Mapping[str, str]) -> argparse.ArgumentParser:
+    parser = argument_parser(module, __doc__, f"{QUICK} batches of each query")
     add = parser.add_argument
-    add("--batches", type=int, metavar="N", default=BATCHES, help=f"of each query: {BATCHES}; below 10 some are empty")
-    add("--rows", type=int, metavar="N", help="in a batch; else the workload's own number")
-    add("--partitions", type=int, metavar="N", default=PARTITIONS, help=f"of a stage: {PARTITIONS}")
-    options = parser.parse_args()
-    print(f"{HEAD} {'stages':>6}  audit")
-    rows: list[dict[str, Any]] = []
-    exact = True
-    for name in options.only or WORKLOADS:
-        count = options.rows or WORKLOADS[name].rows // (QUICK if options.quick else 1)
-        result = _try(name, options.batches, count, options.partitions)
-        rows.append(result.row())
-        exact &= result.ok
-        print(_line(result), flush=True)
-        if options.json:
-            write_json(options.json, rows)
-    sys.exit(not exact)
-
-
-def _try(name: str, batches: int, rows: int, partitions: int) -> TrialResult:
-    workload = WORKLOADS[name]
-    source = Input(rows, workload.keys, workload.skew)
-    with tempfile.TemporaryDirectory(prefix="rechannel-workloads-") as directory:
-        events = Path(directory) / "events"
-        events.mkdir()
-        with session(partitions, events) as spark:
-            result = try_out(workload, Feed(spark, source, partitions), Path(directory) / "checkpoint", batches)
-        return replace(result, costs=costs(next(events.iterdir())))
-
-
-def _line(result: TrialResult) -> str:
-    cpu = f"{'-':>6} {'-':>8}"
-    if result.costs:
-        cpu = f"{result.costs.cpu:>6.2f} {result.costs.stateful / result.costs.cpu:>8.0%}"
-    figures = f"{result.batches:>7} {result.rows_per_s:>9,.0f} {result.batch_s:>8.2f} {cpu} {result.state_rows:>10,}"
-    wrong = {query: audit for query, audit in result.audit.items() if not audit["ok"]}
-    return f"{result.workload:<20} {figures} {result.stages:>6}  {'ok' if result.ok else wrong}"
+    choose = partial(chosen_queries, workloads=workloads, impossible=impossible)
+    add("--queries", type=choose, default="all", metavar="NAME,NAME", help="queries to run (all)")
+    add("--master", metavar="URL", help="of the Spark cluster (Spark's own configuration, or local[*])")
+    add("--events-per-batch", type=int, metavar="N", help="rows of the input (by query)")
+    add("--seconds-per-batch", type=int, default=1, metavar="N", help="of event time (%(default)s)")
+    add("--batches", type=int, metavar="N", help=f"of each query ({BATCHES})")
+    add("--partitions", type=int, default=4, metavar="N", help="of the state (%(default)s)")
+    add("--seed", type=int, default=0, metavar="N", help="another seed, other events (%(default)s)")
+    add("--checkpoints", type=Path, metavar="DIR", help="that all executors see (a temporary one here)")
+    add("--audit", action=argparse.BooleanOptionalAction, default=True, help="check the output (yes)")
+    return parser
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

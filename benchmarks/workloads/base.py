@@ -1,8 +1,8 @@
 """Workloads and the rows that all of them read.
 
 Spark's ``rate-micro-batch`` source gives every batch the same few numbers; each stands for a slice of rows. What a
-batch brings therefore follows from its number alone, on every placement and after every restart, and the very same
-expressions over a plain range of numbers bring the same rows to a batch computation, which the output is held against.
+batch brings therefore follows from its number alone, on every placement and after every restart, and the same
+expressions over a plain range of numbers bring the same rows to a batch computation, with which the output is compared.
 """
 
 from __future__ import annotations

@@ -1,18 +1,42 @@
-"""Results of the drills: a JSON file that grows run by run, and the tables of `docs/reliability.md`. Pure."""
+"""Results of the drills: a JSON file that grows run by run, and the tables of `docs/reliability.md`."""
 
 from __future__ import annotations
 
 import dataclasses
-import json
-import os
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from benchmarks.report import templates
+from benchmarks.report.results import Result as StoredResult
+from benchmarks.report.results import read_results, write_json
+from benchmarks.report.templates import BEGIN, between_marks
+
+__all__ = [
+    "BEGIN",
+    "Document",
+    "Result",
+    "between_marks",
+    "chaos_table",
+    "is_done",
+    "load",
+    "load_table",
+    "merge",
+    "problems",
+    "save",
+    "table",
+]
+
 Document = dict[str, Any]
-BEGIN, END = "<!-- {name} -->", "<!-- end of {name} -->"
+_PARTS = {
+    "runs": "Recovery from one fault, by scenario and repetition",
+    "sigterm": "Rows that Spark loses when an executor is ended by SIGTERM",
+    "chaos": "Random faults, by seed",
+    "load": "Batches of the queries while parts of Rechannel hang",
+}
+_UNITS = {"min": "minutes", "s": "median"}
 
 
 @dataclass(frozen=True)
@@ -53,20 +77,21 @@ class Result:
 
 
 def load(path: Path) -> Document:
-    """Read what was found before; an empty document where there is nothing."""
-    if not path.exists():
-        return {"runs": []}
-    document: Document = json.loads(path.read_text())
-    document.setdefault("runs", [])
+    """Read the results so far; an empty document where there are none."""
+    document: Document = {"runs": []}
+    for name, stored in read_results(path).items():
+        document |= {"machine": stored.machine, name: stored.values if name == "load" else stored.rows}
     return document
 
 
 def save(path: Path, document: Document) -> None:
     """Write the file whole: a run that is broken off leaves the one before."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(f".{path.name}.{os.getpid()}")
-    partial.write_text(json.dumps(document, indent=1) + "\n")
-    partial.replace(path)
+    results = {}
+    for name, measures in _PARTS.items():
+        if part := document.get(name):
+            figures = {"machine": document.get("machine")} | (part if name == "load" else {"rows": part})
+            results[name] = StoredResult.of(measures, figures, units=_UNITS)
+    write_json(path, results)
 
 
 def merge(document: Document, result: Result) -> Document:
@@ -93,21 +118,18 @@ def table(runs: Iterable[Mapping[str, Any]], order: Sequence[tuple[str, str]]) -
     actual: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
     for run in runs:
         actual.setdefault((run["fault"], run["when"]), []).append(run)
-    lines = [
-        (
-            "| fault | when | runs that held | rows lost | rows doubled | failed attempts | recovered, median / worst "
-            "| counted from | longest gap between commits / usual | migration |"
-        ),
-        "| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |",
-    ]
-    lines += [_row(fault, when, actual[fault, when]) for fault, when in order if (fault, when) in actual]
-    return "\n".join(lines)
+    head = (
+        "fault | when | runs that held | rows lost | rows doubled | failed attempts | recovered, median / worst | "
+        "counted from | longest gap between commits / usual | migration"
+    )
+    rows = [_row(fault, when, actual[fault, when]) for fault, when in order if (fault, when) in actual]
+    return templates.table(head, rows)
 
 
-def _row(fault: str, when: str, runs: list[Mapping[str, Any]]) -> str:
+def _row(fault: str, when: str, runs: list[Mapping[str, Any]]) -> list[str]:
     done = [run for run in runs if not run["skipped"]]
     if not done:
-        return f"| {fault} | {when} | skipped: {runs[0]['skipped']} |" + " |" * 7
+        return [fault, when, f"skipped: {runs[0]['skipped']}", *[""] * 7]
     providers = sorted({run["provider"] for run in done})
     held = ", ".join(
         f"{name} {sum(run['held'] for run in own)} of {len(own)}"
@@ -116,7 +138,7 @@ def _row(fault: str, when: str, runs: list[Mapping[str, Any]]) -> str:
     )
     if any(not run["held"] for run in done):
         held = f"**{held}**"
-    cells = [
+    return [
         fault,
         when,
         held,
@@ -128,7 +150,6 @@ def _row(fault: str, when: str, runs: list[Mapping[str, Any]]) -> str:
         f"{_worst([run['gap'] for run in done])} / {_worst([run['usual_gap'] for run in done])}",
         _migrations(done),
     ]
-    return f"| {' | '.join(cells)} |"
 
 
 def _spread(values: Sequence[int]) -> str:
@@ -172,41 +193,29 @@ def problems(runs: Iterable[Mapping[str, Any]]) -> str:
 
 def load_table(load: Mapping[str, Any]) -> str:
     """Return the load test in Markdown: what was done to Rechannel and what the batches of the queries made of it."""
-    lines = [
-        "| what was done to Rechannel | batches | median batch | healthy before and after | ratio |",
-        "| --- | --- | --- | --- | --- |",
-    ]
-    lines += [
-        f"| {row['phase']} | {row['batches']} | {row['median']:.2f} s | {row['healthy']:.2f} s | {row['ratio']:.2f} |"
+    rows = [
+        [row["phase"], row["batches"], *(f"{row[name]:.2f} s" for name in ("median", "healthy")), f"{row['ratio']:.2f}"]
         for row in load["phases"]
     ]
+    text = templates.table(
+        "what was done to Rechannel | batches | median batch | healthy before and after | ratio", rows
+    )
     low, high = load["noise"]
-    lines += ["", f"Healthy phases against the healthy phases beside them, the noise: {low:.2f} to {high:.2f}."]
-    return "\n".join(lines)
+    return f"{text}\n\nHealthy phases against the healthy phases beside them, the noise: {low:.2f} to {high:.2f}."
 
 
 def chaos_table(runs: Iterable[Mapping[str, Any]]) -> str:
     """Return the chaos runs in Markdown."""
-    lines = [
-        (
-            "| seed | minutes | provider | faults | batches audited | rows lost | rows doubled "
-            "| moves landed / given up | recovered after the last mending |"
-        ),
-        "| --- | --- | --- | --- | --- | --- | --- | --- | --- |",
-    ]
-    lines += [
-        f"| {run['seed']} | {run['minutes']:g} | {run['provider']} | {len(run['strikes'])} | {run['batches']} "
-        f"| {run['lost']} | {run['doubled']} | {run['landed']} / {run['abandoned']} | {run['recovered']:.0f} s |"
+    head = (
+        "seed | minutes | provider | faults | batches audited | rows lost | rows doubled | moves landed / given up | "
+        "recovered after the last mending"
+    )
+    rows = [
+        [
+            *(run["seed"], f"{run['minutes']:g}", run["provider"], len(run["strikes"])),
+            *(run["batches"], run["lost"], run["doubled"], f"{run['landed']} / {run['abandoned']}"),
+            f"{run['recovered']:.0f} s",
+        ]
         for run in runs
     ]
-    return "\n".join(lines)
-
-
-def between_marks(page: str, name: str, text: str) -> str:
-    """Return the page with ``text`` between the marks of ``name``."""
-    begin, end = BEGIN.format(name=name), END.format(name=name)
-    before, actual, rest = page.partition(begin)
-    if not actual:
-        raise ValueError(f"the page has no {begin}")
-    after = rest.partition(end)[2]
-    return f"{before}{begin}\n\n{text}\n\n{end}{after}"
+    return templates.table(head, rows)

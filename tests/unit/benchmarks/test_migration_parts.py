@@ -31,7 +31,7 @@ def test_every_two_values_of_two_factors_meet_in_some_row(slow_disk: bool) -> No
     assert len({row.name for row in result}) == len(result)
 
 
-def test_a_pair_that_no_case_has_is_found() -> None:
+def test_missing_pairs_are_listed() -> None:
     factors = {"a": (1, 2), "b": (3, 4)}
     assert uncovered([{"a": 1, "b": 3}, {"a": 2, "b": 3}, {"a": 2, "b": 4}], factors) == {(("a", 1), ("b", 4))}
     assert len(cover(factors)) == 4
@@ -54,8 +54,8 @@ def test_three_moves_take_two_steps_since_one_executor_gives_two() -> None:
     assert sorted(Counter(here[partition] for partition in differences(here, there)).values()) == [1, 2]
 
 
-def test_one_partition_alone_is_moved_in_one_way() -> None:
-    assert [way.name for way in variants_for(1)] == ["live", "restart"]
+def test_a_single_partition_has_one_variant_of_moving() -> None:
+    assert [variant.name for variant in variants_for(1)] == ["live", "restart"]
     assert variants_for(3) == variants_for(PARTITIONS) == VARIANTS
 
 
@@ -67,7 +67,7 @@ def test_moving_leaves_the_counts_as_they_were(share: float) -> None:
     assert len(differences(here, there)) == moved(share)
 
 
-def test_balancing_moves_as_little_as_it_can_and_leaves_no_partition_on_a_stranger() -> None:
+def test_balancing_makes_few_moves_and_uses_known_executors_only() -> None:
     even: dict[int, str] = dict(enumerate("01230123012"))
     assert balanced(even, EXECUTORS) == even
     result = balanced(even | {3: "gone", 7: "gone"}, EXECUTORS)
@@ -97,17 +97,11 @@ def test_the_stride_reaches_every_key(keys: int) -> None:
     assert arguments.inverse * STRIDE % keys == 1
 
 
-def test_what_is_to_load_is_the_newest_snapshot_and_the_changes_after_it(tmp_path: Path) -> None:
+def test_the_newest_snapshot_and_later_changes_are_to_load(tmp_path: Path) -> None:
     directory = tmp_path / "0" / "3"
     directory.mkdir(parents=True)
-    for name, size in (
-        ("1.delta", 10),
-        ("2.snapshot", 100),
-        ("2.delta", 20),
-        ("3.delta", 30),
-        ("4.delta", 40),
-        (".4.delta.crc", 1),
-    ):
+    sizes = {"1.delta": 10, "2.snapshot": 100, "2.delta": 20, "3.delta": 30, "4.delta": 40, ".4.delta.crc": 1}
+    for name, size in sizes.items():
         (directory / name).write_bytes(b"x" * size)
     assert to_load(tmp_path, 3) == 170
     assert to_load(tmp_path, 4) == 0
@@ -123,25 +117,18 @@ def test_of_rocksdb_the_files_named_in_the_archive_are_to_load(tmp_path: Path) -
     assert to_load(tmp_path, 0) == (directory / "7.zip").stat().st_size + 1550
 
 
-def line(move: str, step: int, after: str, at: float) -> dict[str, Any]:
-    return {"move": move, "step": step, "after": after, "at": at}
+def journal(steps: str) -> list[dict[str, Any]]:
+    """Return lines of moves: of each ``<move><step>``, the times of the states from planned on."""
+    states = ("planned", "prepared", "steered", "drained", "killed")
+    lines = []
+    for text in steps.split(";"):
+        move, *times = text.split()
+        own = [(state, float(at)) for state, at in zip(states, times, strict=False)]
+        lines += [{"move": move[0], "step": int(move[1:]), "after": state, "at": at} for state, at in own]
+    return lines
 
 
-PIPELINED = [
-    *(line(move, step, "planned", 0.0) for step, move in enumerate("abc")),
-    line("a", 0, "prepared", 1.0),
-    line("a", 0, "steered", 1.0),
-    line("b", 1, "prepared", 1.5),
-    line("a", 0, "drained", 3.0),
-    line("b", 1, "steered", 3.0),
-    line("c", 2, "prepared", 4.0),
-    line("a", 0, "killed", 5.0),
-    line("b", 1, "drained", 5.0),
-    line("c", 2, "steered", 5.0),
-    line("c", 2, "drained", 7.0),
-    line("b", 1, "killed", 7.0),
-    line("c", 2, "killed", 9.0),
-]
+PIPELINED = journal("a0 0 1 1 3 5; b1 0 1.5 3 5 7; c2 0 4 5 7 9")
 
 
 def test_a_step_waits_for_its_snapshots_only_from_its_turn_on() -> None:
@@ -154,30 +141,11 @@ def test_a_step_waits_for_its_snapshots_only_from_its_turn_on() -> None:
 
 
 def test_without_overlap_a_step_begins_when_the_one_before_it_is_closed() -> None:
-    lines = [
-        line("a", 0, "planned", 0.0),
-        line("b", 1, "planned", 0.0),
-        line("a", 0, "prepared", 1.0),
-        line("a", 0, "steered", 1.0),
-        line("a", 0, "drained", 3.0),
-        line("a", 0, "killed", 4.0),
-        line("b", 1, "prepared", 4.5),
-        line("b", 1, "steered", 5.0),
-        line("b", 1, "drained", 6.0),
-        line("b", 1, "killed", 8.0),
-    ]
+    lines = journal("a0 0 1 1 3 4; b1 0 4.5 5 6 8")
     result = spans(lines, overlapped=False)
     assert (result[3].step, result[3].stage, result[3].begin) == (1, "prepare", 4.0)
-    figures = overlap(result)
-    assert figures == {
-        "total": 7.0,
-        "landed": 5.0,
-        "sum": 6.5,
-        "prepare": 0.5,
-        "load": 3.0,
-        "close": 3.0,
-        "share": 0.0,
-    }
+    figures = {"total": 7.0, "landed": 5.0, "sum": 6.5, "prepare": 0.5, "load": 3.0, "close": 3.0, "share": 0.0}
+    assert overlap(result) == figures
 
 
 def test_the_share_is_of_the_time_in_which_two_steps_are_under_way() -> None:
@@ -190,13 +158,12 @@ def test_the_share_is_of_the_time_in_which_two_steps_are_under_way() -> None:
 
 
 def test_a_step_whose_moves_are_given_up_has_no_stages() -> None:
-    lines = [line("a", 0, "planned", 0.0), line("a", 0, "abandoned", 1.0)]
-    assert spans(lines, overlapped=True) == []
+    lines = journal("a0 0")
+    assert spans([*lines, lines[0] | {"after": "abandoned", "at": 1.0}], overlapped=True) == []
     assert overlap([])["total"] == 0.0
 
 
 def test_a_copy_that_closes_before_the_commit_has_no_negative_time() -> None:
-    lines = [line("a", 0, after, at) for after, at in (("planned", 0), ("prepared", 1), ("steered", 1), ("drained", 3))]
-    result = spans([*lines, line("a", 0, "killed", 3.0)], overlapped=True)
+    result = spans(journal("a0 0 1 1 3 3"), overlapped=True)
     assert [span.seconds for span in result] == [0.0, 2.0, 0.0]
     assert all(earlier.end <= later.end for earlier, later in itertools.pairwise(result))

@@ -1,4 +1,4 @@
-"""The migration benchmark's arithmetic and its page, out of a small run that is made up."""
+"""The migration benchmark's arithmetic and its page, from a constructed run."""
 
 from __future__ import annotations
 
@@ -41,9 +41,9 @@ class Story:
             self.batch(0.9 if index % 2 else 1.1)
         return since
 
-    def move(self, way: str, repeat: int, added: list[float]) -> None:
+    def move(self, variant: str, repeat: int, added: list[float]) -> None:
         phase = {
-            "way": way,
+            "variant": variant,
             "repeat": repeat,
             "quiet_from": self.quiet(),
             "ordered": self.now,
@@ -54,7 +54,7 @@ class Story:
         tasks: list[list[float]] = []
         begun = self.now
         for step, extra in enumerate(added):
-            move = f"{way}{repeat}.{step}"
+            move = f"{variant}{repeat}.{step}"
             moves.append({"move": move, "query": "q", "partition": step, "step": step, "bytes": 2e6})
             steered = self.now
             number = self.batch(1.0 + extra)
@@ -67,11 +67,11 @@ class Story:
         price = {"peak": {"q": 1.0 + max(added)}, "total": (self.now - begun) * 1.1}
         for _ in range(5):
             self.batch(1.0)
-        decision = {"decision": f"{way}{repeat}", "moves": moves, "price": price}
+        decision = {"decision": f"{variant}{repeat}", "moves": moves, "price": price}
         self.phases.append(phase | {"decision": decision, "journal": journal, "tasks": tasks, "end": self.now})
 
     def restart(self, repeat: int, away: float) -> None:
-        phase = {"way": "restart", "repeat": repeat, "quiet_from": self.quiet(), "loaded_bytes": 9_000_000}
+        phase = {"variant": "restart", "repeat": repeat, "quiet_from": self.quiet(), "loaded_bytes": 9_000_000}
         stopping = self.now
         self.now += away
         for seconds in (2.0, 1.0, 1.0, 1.0, 1.0, 1.0):
@@ -143,7 +143,7 @@ def test_a_batch_that_was_already_running_when_it_was_ordered_counts() -> None:
     assert phase_figures(phase, batches(row["batches"]), "q")["window"] == 5
 
 
-def test_steers_that_were_said_again_are_counted() -> None:
+def test_repeated_steers_are_counted() -> None:
     row = record()
     phase = row["phases"][0]
     again = next(line for line in phase["journal"] if line["after"] == "steered")
@@ -151,10 +151,10 @@ def test_steers_that_were_said_again_are_counted() -> None:
     assert result["missed"] == 1
 
 
-def test_of_the_repeats_the_median_the_smallest_and_the_largest_are_shown() -> None:
+def test_repeats_are_given_by_median_minimum_and_maximum() -> None:
     result = row_figures(record())
-    assert result["ways"]["live"]["extra"] == pytest.approx([0.35, 0.3, 0.4])
-    assert list(result["ways"]) == [way.name for way in VARIANTS]
+    assert result["variants"]["live"]["extra"] == pytest.approx([0.35, 0.3, 0.4])
+    assert list(result["variants"]) == [variant.name for variant in VARIANTS]
     assert not result["problems"]
 
 
@@ -162,30 +162,30 @@ def test_a_phase_that_broke_off_is_a_problem_and_not_a_figure() -> None:
     row = record()
     del row["phases"][0]["end"]
     result = row_figures(row | {"error": "BenchError: no"})
-    assert result["ways"][LIVE.name]["extra"] == pytest.approx([0.4, 0.4, 0.4])
+    assert result["variants"][LIVE.name]["extra"] == pytest.approx([0.4, 0.4, 0.4])
     assert len(result["problems"]) == 2
 
 
-def test_the_page_is_made_of_the_figures_alone_and_says_what_they_say() -> None:
+def test_the_page_depends_on_the_figures_alone() -> None:
     page = render(json.loads(json.dumps(figures(record()))))
     assert page == render(figures(record()))
     text = " ".join(page.split())
     assert "in 1 of 1 rows. * **Longest batch predicted" in text
     assert "| 1M-hdfs-3of11-slow | 1.00 s | 1.10 | " in page
     assert "takes 5 ms for each operation and passes 50 MB/s" in text
-    assert "predicted within 25%**: of live moves in 1 of 1 rows, of all ways in 3 of 3 pairs" in text
-    assert "## What overlaps" in page
+    assert "predicted within 25%**: of live moves in 1 of 1 rows, of all variants in 3 of 3 pairs" in text
+    assert "## Overlap" in page
     assert all(len(line) <= 120 for line in page.splitlines() if not line.startswith(("|", "!", "    ")))
 
 
 @pytest.mark.parametrize("problem", ["", "no FUSE"])
-def test_that_the_rows_cover_every_pair_is_said_where_they_do(problem: str) -> None:
+def test_the_page_notes_where_the_rows_cover_every_pair(problem: str) -> None:
     every = [{"row": row.as_dict()} for row in rows(quick=False, slow_disk=not problem)]
     assert "every two values" in render(figures(*every, problem=problem))
     assert "every two values" not in render(figures(*every[1:], problem=problem))
 
 
-def test_what_lies_inside_the_noise_is_marked() -> None:
+def test_figures_within_the_noise_are_marked() -> None:
     row = record()
     for line in row["batches"]:
         line["milliseconds"]["triggerExecution"] = 1000
@@ -194,7 +194,7 @@ def test_what_lies_inside_the_noise_is_marked() -> None:
     assert "0.0 s ≈" in page
 
 
-def test_a_row_that_failed_and_a_run_without_the_slow_disk_are_told() -> None:
+def test_the_page_lists_failed_rows_and_a_missing_slow_disk() -> None:
     failed = {"row": record()["row"], "phases": [], "batches": [], "error": "BenchError: it does not end"}
     page = render(figures(failed, problem="no FUSE"))
     assert "BenchError: it does not end" in page

@@ -1,4 +1,4 @@
-"""The report's archive of figures, and its section on Nexmark."""
+"""The schema of results and their files, the report's archive, and its section on Nexmark."""
 
 from __future__ import annotations
 
@@ -7,12 +7,38 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from benchmarks.report import __main__ as report
 from benchmarks.report.page import nexmark_section
+from benchmarks.report.results import Result, ResultFile, read_results, rounded
 
 MACHINE = {"cores": 2, "load_average": 0.5}
+ROOT = Path(__file__).parents[3]
+
+
+def test_a_result_file_is_read_as_it_was_written(tmp_path: Path) -> None:
+    figures = {"machine": MACHINE, "seed": 3, "limit": None, "rows": [{"name": "a", "mean": 1.5, "ratio": {"best": 2}}]}
+    result = Result.of("a measurement", figures, quick=True)
+    ResultFile(tmp_path / "out" / "file.json", {"part": result}).save()
+    (stored,) = read_results(tmp_path / "out" / "file.json").values()
+    assert stored.figures() == result.figures()
+    assert stored.units == {"mean": "s", "ratio": "1"}
+    assert result.command.startswith("python -m ")
+    assert result.figures().items() >= {**figures, "quick": True}.items()
+    assert read_results(tmp_path / "none.json") == {}
+    (tmp_path / "old.json").write_text('{"part": {"machine": {}, "rows": []}}')
+    with pytest.raises(msgspec.ValidationError, match="measures"):
+        read_results(tmp_path / "old.json")
+
+
+@pytest.mark.parametrize("name", ["simulation", "nexmark"])
+def test_every_figure_of_the_archive_has_a_unit(name: str) -> None:
+    results = read_results(ROOT / "docs" / "figures" / f"{name}.json")
+    for result in results.values():
+        assert [names for names in result.names() if not result.units.keys() & names] == []
+    assert rounded(results) == results
 
 
 def figures(**other: Any) -> dict[str, Any]:
@@ -25,11 +51,11 @@ def figures(**other: Any) -> dict[str, Any]:
         "state_rows": 7,
         "audit": {"ok": True, "lost": 0, "doubled": 0},
     }
-    existing = {"machine": MACHINE, "spark": "4.3.0", "master": "local[*]", "partitions": 4}
-    return {**existing, "queries": [row], "failed": {}, **other}
+    existing = {"machine": MACHINE, "spark": "4.3.0", "master": "local[*]", "partitions": 4, "command": "c"}
+    return {**existing, "rows": [row], "failed": {}, **other}
 
 
-def test_a_query_that_failed_stands_on_the_page_with_its_reason() -> None:
+def test_the_page_lists_a_failed_query_with_its_reason() -> None:
     assert "| q3 | 30 | 1,234 | 0.50 | 0.75 | 7 | 0 | 0 | exact |" in nexmark_section(figures())
     assert "Not run to the end" not in nexmark_section(figures())
     logged = nexmark_section(figures(failed={"q7": "no batch in 600 s"}))
@@ -45,7 +71,9 @@ def write(monkeypatch: pytest.MonkeyPatch, directory: Path, *options: str) -> No
     report.main()
 
 
-def test_notes_and_runs_are_kept_and_notes_of_other_figures_go(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_the_archive_has_notes_and_runs_and_drops_those_of_other_figures(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     notes, one, two = tmp_path / "said.txt", tmp_path / "one.json", tmp_path / "two.json"
     notes.write_text("* of these figures\n")
     one.write_text('[{"name": "a"}, {"name": "b"}]')

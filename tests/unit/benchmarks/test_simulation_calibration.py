@@ -1,4 +1,4 @@
-"""The calibration finds the costs behind the batches, and a wrong model shows."""
+"""The calibration recovers the costs of simulated batches, and a wrong model shows an error."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def fit(rows: list[dict[str, Any]]) -> Fit:
     return Fit(**validate(read_runs(rows))["fits"]["words"])
 
 
-def test_it_finds_what_the_batches_were_made_with() -> None:
+def test_the_fit_recovers_the_true_costs() -> None:
     result = fit([record(seed, 0.0) for seed in range(3)])
     assert result.overhead == pytest.approx(TRUTH.commit, abs=0.02)
     assert result.scale == pytest.approx(TRUTH.scale, rel=0.02)
@@ -80,7 +80,7 @@ def test_it_finds_what_the_batches_were_made_with() -> None:
     assert result.loads_known
 
 
-def test_with_five_percent_of_noise_held_out_batches_are_told_within_as_much() -> None:
+def test_with_five_percent_of_noise_held_out_batches_are_predicted_within_it() -> None:
     logged = validate(read_runs([record(seed, 0.05) for seed in range(3)]))
     for group in ("quiet", "moving"):
         assert logged["errors"][group]["batches"] > 5
@@ -123,7 +123,7 @@ def test_batches_that_the_model_does_not_explain_show_a_large_error() -> None:
     assert logged["errors"]["all"]["p90"] > 0.5
 
 
-def test_a_placement_that_is_told_wrong_shows_an_error() -> None:
+def test_a_wrong_placement_shows_an_error() -> None:
     rows = [record(seed, 0.0) for seed in range(3)]
     for row in rows:
         row["scenario"]["current"]["q/0"] = ["e0"] * PARTITIONS
@@ -138,7 +138,7 @@ def test_without_moves_and_with_one_path_only_the_overhead_is_fitted() -> None:
     assert (result.scale, result.scale_known, result.loads_known) == (1.0, False, False)
 
 
-def test_a_record_that_is_not_one_is_named() -> None:
+def test_a_malformed_record_is_refused_by_name() -> None:
     row = record(0, 0.0)
     with pytest.raises(ValueError, match="query is missing"):
         LiveRun.from_record({key: value for key, value in row.items() if key != "query"})

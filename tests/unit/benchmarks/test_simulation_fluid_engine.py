@@ -1,4 +1,4 @@
-"""The fluid loses nothing, each variant ends with all in service, and the section is made of figures alone."""
+"""Conservation of tuples in the fluid engine, ends of migrations, and the section on simulations."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def held(fluid: Fluid) -> np.ndarray[Any, Any]:
 
 @settings(deadline=None, max_examples=15)
 @given(st.integers(0, 99), st.integers(3, 12))
-def test_what_came_in_is_waiting_or_has_left(seed: int, size: int) -> None:
+def test_every_tuple_is_queued_or_has_left(seed: int, size: int) -> None:
     jobs = make_jobs(6 * size, size, seed)
     fluid = Fluid(jobs, np.arange(jobs.size) % size, size)
     run(fluid, 20.0)
@@ -50,7 +50,7 @@ def test_what_came_in_is_waiting_or_has_left(seed: int, size: int) -> None:
     assert 3.0 * fluid.entered == pytest.approx(fluid.left + held(fluid) + under_way, rel=1e-9)
 
 
-def test_a_restart_plays_what_was_in_flight_again() -> None:
+def test_a_restart_replays_tuples_in_flight() -> None:
     jobs = make_jobs(30, 5, 0)
     fluid = Fluid(jobs, np.arange(jobs.size) % 5, 5)
     fluid.down[jobs.component >= 2] = True
@@ -62,23 +62,23 @@ def test_a_restart_plays_what_was_in_flight_again() -> None:
     assert held(fluid) == pytest.approx(before + made.sum(), rel=0.01)
 
 
-@pytest.mark.parametrize("way", VARIANTS, ids=lambda way: way.name)
-def test_a_migration_ends_where_it_is_to_go_with_all_in_service(way: Any) -> None:
+@pytest.mark.parametrize("variant", VARIANTS, ids=lambda variant: variant.name)
+def test_a_migration_ends_where_it_is_to_go_with_all_in_service(variant: Any) -> None:
     jobs = make_jobs(60, 10, 1)
     fluid = Fluid(jobs, np.zeros(jobs.size, dtype=np.int64), 10)
-    goal = fluid.node.copy() if way.means == "none" else target(way, nodes(10), jobs, fluid.node)
-    assert way.means == "none" or (goal != fluid.node).any()
+    goal = fluid.node.copy() if variant.means == "none" else target(variant, nodes(10), jobs, fluid.node)
+    assert variant.means == "none" or (goal != fluid.node).any()
     total = 0.0
-    for wait in migrate(way, fluid, goal):
+    for wait in migrate(variant, fluid, goal):
         total += wait
         run(fluid, wait)
-        if way.means == "steps":
+        if variant.means == "steps":
             assert np.bincount(goal[fluid.down], minlength=10).max() <= 3  # those set up beside the one transferred
     assert (fluid.node == goal).all()
     assert not fluid.down.any()
     assert not fluid.paused
     assert not fluid.frozen.any()
-    assert (total > 0) == (way.means != "none")
+    assert (total > 0) == (variant.means != "none")
 
 
 def test_policies_see_the_load_that_the_nodes_have() -> None:
@@ -99,13 +99,13 @@ def test_the_same_seed_makes_the_same_experiment() -> None:
 def test_claims_are_tested_by_pairs() -> None:
     rows = [
         {
-            "way": way,
+            "variant": variant,
             "size": 5,
             "seed": seed,
             **{name: {"during": value} for name in ("tuples_std", "load_std", "latency")},
         }
         for seed in range(4)
-        for way, value in (("proposed", 1.0), ("DCR-like", 2.0 if seed else 0.5), ("MT-like", 4.0))
+        for variant, value in (("proposed", 1.0), ("DCR-like", 2.0 if seed else 0.5), ("MT-like", 4.0))
     ]
     result = claims(rows, "during")
     first = next(one for one in result if (one["less"], one["more"]) == ("proposed", "DCR-like"))
@@ -113,8 +113,8 @@ def test_claims_are_tested_by_pairs() -> None:
     assert not any(one["less"] == "adaptive" for one in result)
 
 
-def row(way: str, moves: int, deviation: float, latency: float) -> dict[str, Any]:
-    existing = {"way": way, "moves": moves, "migrations": 1, "load_std": {"whole": 5.0, "joining": 5.0}}
+def row(variant: str, moves: int, deviation: float, latency: float) -> dict[str, Any]:
+    existing = {"variant": variant, "moves": moves, "migrations": 1, "load_std": {"whole": 5.0, "joining": 5.0}}
     return existing | {
         "tuples_std": {"whole": deviation, "joining": deviation},
         "latency": {"whole": latency, "joining": latency},
@@ -129,11 +129,11 @@ def hour(stopped: float, steps: float, adaptive: int) -> str:
     return " ".join(section({"hour": existing}).split())
 
 
-def test_why_a_ranking_does_not_hold_is_read_off_the_figures() -> None:
+def test_the_section_explains_a_ranking_from_the_figures() -> None:
     assert "ranking: its target moves 2,000 instances and not 100." in hour(19.6, 19.9, 700)
     assert "ranking: while everything stands still" in hour(14.0, 26.0, 700)
     assert "ranking:" not in hour(30.0, 26.0, 700)
-    assert "it moves 700 instances in the hour, the proposed way 100" in hour(19.6, 19.9, 700)
+    assert "it moves 700 instances in the hour, the proposed variant 100" in hour(19.6, 19.9, 700)
     assert "behind in latency" not in hour(19.6, 19.9, 50)
 
 
@@ -166,7 +166,7 @@ def test_the_hour_lets_nodes_join() -> None:
     assert cluster.subcluster.max() == 19
 
 
-def test_synthetic_messages_are_such_as_a_controller_takes() -> None:
+def test_a_controller_accepts_the_synthetic_messages() -> None:
     shape = fleet.Shape(20, 2, 2, 50)
     assert implausibility(fleet.report(shape, 1e9)) == ""
     existing = fleet.bounds(shape)

@@ -1,57 +1,41 @@
-"""Workloads without Spark: inputs, the registry, and costs read off an event log."""
+"""Workloads without Spark: inputs, the registry, and the sum of the output."""
 
 from __future__ import annotations
 
-import json
 from types import SimpleNamespace
 
 import pytest
 
 from benchmarks.workloads import configurations, flights, in_python, page_views, words
 from benchmarks.workloads.base import SLICES, Input
+from benchmarks.workloads.measure import committed
 from benchmarks.workloads.registry import WORKLOADS
 from benchmarks.workloads.run import OBSERVED, Committed, Digest
-from benchmarks.workloads.trial import WARM, committed, costs
 
 MODULES = (words, page_views, configurations, in_python, flights)
 
 
 @pytest.mark.parametrize(
     "wrong",
-    [
-        {"rows": SLICES - 1},
-        {"keys": 0},
-        {"skew": -0.1},
-        {"seconds": 0},
-        {"spike": 2.0},
-        {"drift_at": (1,)},
-    ],
+    [{"rows": SLICES - 1}, {"keys": 0}, {"skew": -0.1}, {"seconds": 0}, {"spike": 2.0}, {"drift_at": (1,)}],
     ids=lambda wrong: next(iter(wrong)),
 )
-def test_an_input_that_cannot_be_is_refused(wrong):
+def test_an_impossible_input_is_refused(wrong):
     with pytest.raises(ValueError, match=r"rows >= |set cycle"):
         Input(**{"rows": 100, **wrong})
 
 
-def test_without_a_spike_every_batch_has_the_same_rows():
-    assert [Input(100, cycle=3).size(batch) for batch in range(5)] == [100] * 5
+@pytest.mark.parametrize(("spike", "sizes"), [({}, [100, 100]), ({"spike_at": 1, "spike": 2.5}, [100, 250])])
+def test_a_spike_comes_in_every_cycle(spike, sizes):
+    assert [Input(100, cycle=2, **spike).size(batch) for batch in range(4)] == sizes * 2
 
 
-def test_a_spike_comes_in_every_cycle():
-    arguments = Input(100, cycle=4, spike_at=3, spike=2.5)
-    assert [arguments.size(batch) for batch in range(8)] == [100, 100, 100, 250] * 2
-    assert sum(map(arguments.size, range(8))) == 2 * (3 * 100 + 250)
-
-
-def test_the_registry_has_every_workload_by_its_name():
-    everything = [workload for module in MODULES for workload in module.WORKLOADS]
-    assert len({workload.name for workload in everything}) == len(everything)
-    assert list(WORKLOADS.values()) == everything
-    assert all(name == workload.name for name, workload in WORKLOADS.items())
+def test_every_workload_has_a_name_of_its_own():
+    assert len(WORKLOADS) == sum(len(module.WORKLOADS) for module in MODULES)
 
 
 @pytest.mark.parametrize("workload", WORKLOADS.values(), ids=list(WORKLOADS))
-def test_a_workload_says_what_it_is_and_has_an_input(workload):
+def test_a_workload_has_a_summary_a_source_and_an_input(workload):
     assert workload.summary.endswith(".")
     assert workload.source
     assert Input(workload.rows, workload.keys, workload.skew).size(0) == workload.rows
@@ -62,11 +46,6 @@ def test_a_configuration_for_each_of_the_source_s():
     assert set(configurations.SHAPES) <= set(WORKLOADS)
     assert {max(shape) for shape in configurations.SHAPES.values()} == {8}
     assert configurations.SHAPES["ascent"] == configurations.SHAPES["descent"][::-1]
-
-
-def test_page_views_have_the_source_s_shares():
-    assert sum(page_views.SHARES) == pytest.approx(1)
-    assert len(page_views.SHARES) == len(page_views.PAGES)
 
 
 def test_the_book_is_words_in_lower_case():
@@ -96,31 +75,3 @@ def test_the_output_of_batches_is_added_up():
         for at, row in enumerate(observed)
     ]
     assert committed(progresses) == Committed(3, Digest(3, -2), "2")
-
-
-def _job(batch, stages):
-    infos = [{"Stage ID": stage, "RDD Info": [{"Name": name}]} for stage, name in stages.items()]
-    properties = {"streaming.sql.batchId": str(batch), "sql.streaming.queryId": "q"}
-    return {"Event": "SparkListenerJobStart", "Stage Infos": infos, "Properties": properties}
-
-
-def _task(stage, seconds):
-    return {"Event": "SparkListenerTaskEnd", "Stage ID": stage, "Task Metrics": {"Executor CPU Time": seconds * 1e9}}
-
-
-def test_costs_are_of_whole_batches_behind_the_first(tmp_path):
-    events = [{"Event": "SparkListenerTaskEnd", "Stage ID": 999, "Task Metrics": {"Executor CPU Time": 1e12}}]
-    for batch, seconds in enumerate([9.0] * WARM + [1.0, 2.0, 9.0]):
-        source, counts = 2 * batch, 2 * batch + 1
-        events += [_job(batch, {source: "MapPartitionsRDD", counts: "StateStoreRDD"})]
-        events += [_task(source, seconds), _task(counts, seconds), _task(counts, seconds)]
-    log = tmp_path / "log"
-    log.write_text("\n".join(map(json.dumps, events)))
-    result = costs(log)
-    assert (result.cpu, result.stateful) == (4.5, 3.0)
-
-
-def test_nothing_is_said_of_costs_before_there_are_batches(tmp_path):
-    log = tmp_path / "log"
-    log.write_text(json.dumps(_job(0, {0: "StateStoreRDD"})))
-    assert costs(log) is None
