@@ -33,8 +33,8 @@ def describe() -> list[dict[str, Any]]:
     policies = []
     for entry in POLICIES.values():
         defaults = entry.parameters()
-        module = _paragraphs(sys.modules[entry.place.__module__].__doc__)
-        function = _paragraphs(entry.place.__doc__)
+        module = _paragraphs(sys.modules[entry.scheduler.__module__].__doc__)
+        function = _paragraphs(entry.scheduler.__doc__)
         deviations = [text for text in module[1:] if text.startswith("Deviation")]
         if entry.source != POLICIES["adaptive"].source:
             deviations += [text for text in function[1:] if _DEVIATES.search(text) and not text.startswith("Raises")]

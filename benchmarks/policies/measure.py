@@ -18,7 +18,7 @@ from typing import Any
 from benchmarks.policies import reference_implementations as reference
 from benchmarks.policies.situations import changed, situation
 from rechannel.policies.adaptive.lower_bounds import certified_bound
-from rechannel.policies.adaptive.policy import adaptive
+from rechannel.policies.adaptive.policy import ADAPTIVE
 from rechannel.policies.analysis.classification import high_cut
 from rechannel.policies.analysis.placement_cost import placement_cost
 from rechannel.policies.published.closeness import operator_edges
@@ -27,9 +27,9 @@ from rechannel.policies.published.units import flatten
 from rechannel.policies.registry import POLICIES, propose
 from rechannel.policies.scenarios.scenario import Scenario
 
-__all__ = ["ADAPTIVE", "LITERAL", "LITERAL_PIPELINES", "PIPELINES", "run"]
+__all__ = ["COLD_AND_WARM", "LITERAL", "LITERAL_PIPELINES", "PIPELINES", "run"]
 
-ADAPTIVE = "adaptive: cold, warm"
+COLD_AND_WARM = "adaptive: cold, warm"
 LITERAL = "stream-classification, literal"
 PIPELINES = "pipelines"
 LITERAL_PIPELINES = "pipelines, literal"
@@ -74,7 +74,7 @@ def main() -> None:
     most = time.process_time() + job["limit"]
     hard = resource.getrlimit(resource.RLIMIT_CPU)[1]
     resource.setrlimit(resource.RLIMIT_CPU, (int(most) + 1, hard))
-    if what == ADAPTIVE:
+    if what == COLD_AND_WARM:
         figures.update(_adaptive(scenario, rest.get("seed", 0)))
     else:
         figures["seconds"] = _mean(_call(what, scenario))
@@ -100,9 +100,9 @@ def _call(what: str, scenario: Scenario) -> Callable[[], object]:
 def _adaptive(scenario: Scenario, seed: int) -> dict[str, Any]:
     cluster, workload = scenario.cluster, scenario.workload
     classified = _timed(lambda: [high_cut(workload) for _ in range(_REPEATS)])[0] / _REPEATS
-    cold, outcome = _timed(lambda: adaptive(cluster, workload, scenario.current))
+    cold, outcome = _timed(lambda: ADAPTIVE.place(cluster, workload, scenario.current))
     later = changed(workload, seed + 1)
-    warm, again = _timed(lambda: adaptive(cluster, later, outcome.placement))
+    warm, again = _timed(lambda: ADAPTIVE.place(cluster, later, outcome.placement))
     lawful, _ = _timed(lambda: propose("adaptive", cluster, later, outcome.placement))
     bound, later_bound = certified_bound(cluster, workload), certified_bound(cluster, later)
     return {

@@ -12,13 +12,13 @@ import numpy as np
 
 from benchmarks.policies import reference_implementations as reference
 from benchmarks.policies.block_cyclic import BlockCyclic, class_schedule, edge_schedule
-from benchmarks.policies.measure import ADAPTIVE, LITERAL, LITERAL_PIPELINES, PIPELINES, run
+from benchmarks.policies.measure import COLD_AND_WARM, LITERAL, LITERAL_PIPELINES, PIPELINES, run
 from benchmarks.policies.situations import KINDS, situation
 from benchmarks.report.results import machine, progress
 from rechannel.migration.plan.edge_coloring import color_edges
 from rechannel.policies.published.closeness import operator_edges
 from rechannel.policies.published.locality_fairness import pipelines
-from rechannel.policies.published.stream_classification import stream_classification
+from rechannel.policies.published.stream_classification import STREAM_CLASSIFICATION
 from rechannel.policies.published.units import flatten
 from rechannel.policies.registry import POLICIES
 from rechannel.policies.scenarios.scenario import Scenario
@@ -36,7 +36,7 @@ def large(tasks: int, limit: float) -> dict[str, Any]:
     began, rows = machine(), []
     for kind, cores in (("dense", 1), ("dense", 4), ("sparse", 4)):
         progress(f"scale: {kind}, {cores} cores an executor, {tasks:,} tasks")
-        figures = run(ADAPTIVE, kind, tasks, limit, cores=cores, seed=0)
+        figures = run(COLD_AND_WARM, kind, tasks, limit, cores=cores, seed=0)
         rows.append({"kind": kind, "cores": cores, "tasks": tasks, **figures})
     return {"machine": began, "limit": limit, "seed": 0, "rows": rows}
 
@@ -92,7 +92,7 @@ def check_stream_classification(scenario: Scenario) -> bool:
     cluster, workload, current = scenario.cluster, scenario.workload, scenario.current
     units = flatten(cluster, workload, current)
     placement = units.placement(np.array(reference.stream_classification(units), dtype=np.int64))
-    return placement == stream_classification(cluster, workload, current).placement
+    return placement == STREAM_CLASSIFICATION.place(cluster, workload, current).placement
 
 
 def check_pipelines(scenario: Scenario) -> bool:

@@ -11,7 +11,7 @@ from collections.abc import Collection, Mapping
 
 import numpy as np
 
-from rechannel.policies.model.arrays import FloatArray, IntArray
+from rechannel.policies.model.arrays import FloatArray, IntArray, sum_by_index
 from rechannel.policies.model.cluster import Cluster
 from rechannel.policies.model.placement import Placement
 from rechannel.policies.model.workload import Stage, Workload
@@ -28,6 +28,7 @@ __all__ = [
     "placement_cost",
     "spread",
     "stage_seconds",
+    "state_bytes_held",
     "task_slots",
     "unit_executors",
 ]
@@ -55,8 +56,16 @@ def executor_busy(cluster: Cluster, workload: Workload, placement: Placement) ->
     placement.validate(cluster, workload)
     work = np.zeros(cluster.size)
     for stage in workload.stages:
-        work += stage.batches_per_second * _sums(cluster, stage.busy, unit_executors(cluster, stage, placement))
+        work += stage.batches_per_second * _work(cluster, stage, placement)
     return work / cluster.speed
+
+
+def state_bytes_held(cluster: Cluster, workload: Workload, placement: Placement) -> FloatArray:
+    """Bytes of state that each executor holds, shape (E,)."""
+    held = np.zeros(cluster.size)
+    for stage in workload.placeable:
+        held += sum_by_index(placement[stage.key], stage.state_bytes, cluster.size)
+    return held
 
 
 def finish_times(cluster: Cluster, busy: FloatArray, assignment: IntArray) -> FloatArray:
@@ -69,7 +78,7 @@ def finish_times(cluster: Cluster, busy: FloatArray, assignment: IntArray) -> Fl
     placed = np.flatnonzero(assignment >= 0)
     held = np.bincount(assignment[placed], minlength=cluster.size)
     if not (held > 1).any() or slots.max() == 1:
-        return _sums(cluster, busy, assignment)
+        return sum_by_index(assignment, busy, cluster.size)
     free = np.where(np.arange(slots.max()) < slots[:, None], 0.0, np.inf)
     order = placed[np.argsort(assignment[placed], kind="stable")]
     rank = np.arange(len(order)) - (np.cumsum(held) - held)[assignment[order]]
@@ -102,7 +111,7 @@ def fetch_seconds(
             down = assignments[stage.key]
             local = stream.local_received(assignments.get(stream.upstream, anywhere), down)
             remote = np.maximum(stream.received() - local, 0.0) / stage.batches_per_second
-            seconds += _sums(cluster, remote, down) / cluster.bandwidth
+            seconds += sum_by_index(down, remote, cluster.size) / cluster.bandwidth
     return seconds
 
 
@@ -127,7 +136,7 @@ def stage_seconds(
     """
     placement.validate(cluster, workload)
     capacity = cluster.cores * cluster.speed
-    work = [_sums(cluster, stage.busy, unit_executors(cluster, stage, placement)) for stage in workload.stages]
+    work = [_work(cluster, stage, placement) for stage in workload.stages]
     load = np.zeros(cluster.size)
     own = {query: np.zeros(cluster.size) for query in (workload.queries if queries is None else queries)}
     for stage, busy in zip(workload.stages, work, strict=True):
@@ -181,10 +190,7 @@ def placement_cost(
     rates = np.array([stage.batches_per_second for stage in workload.stages])
     path = float(rates @ stage_seconds(cluster, workload, placement)) if len(rates) else 0.0
     busy = executor_busy(cluster, workload, placement)
-    held = np.zeros(cluster.size)
-    for stage in workload.placeable:
-        held += _sums(cluster, stage.state_bytes, placement[stage.key])
-    over = np.maximum(held - cluster.memory_bytes, 0.0)
+    over = np.maximum(state_bytes_held(cluster, workload, placement) - cluster.memory_bytes, 0.0)
     over = np.where(over > _ROUNDING * cluster.memory_bytes, over, 0.0)
     short = np.maximum(busy - limit * cluster.cores, 0.0)
     return float(over.sum()), float(np.where(short > _ROUNDING, short, 0.0).sum()), path
@@ -218,11 +224,8 @@ def spread(values: FloatArray) -> float:
     return float(values.std() / mean) if mean > 0 else 0.0
 
 
-def _sums(cluster: Cluster, values: FloatArray, executors: IntArray) -> FloatArray:
-    if executors.min(initial=0) < 0:
-        placed = executors >= 0
-        executors, values = executors[placed], values[placed]
-    return np.asarray(np.bincount(executors, weights=values, minlength=cluster.size), dtype=np.float64)
+def _work(cluster: Cluster, stage: Stage, placement: Placement) -> FloatArray:
+    return sum_by_index(unit_executors(cluster, stage, placement), stage.busy, cluster.size)
 
 
 def _crossing(cluster: Cluster, workload: Workload, placement: Placement, group: IntArray) -> float:

@@ -25,7 +25,7 @@ def _register(monkeypatch: pytest.MonkeyPatch, answer: list[int]) -> None:
     def policy(_c: Cluster, _w: Workload, _p: Placement, _s: object) -> Outcome:
         return Outcome(Placement({"a": np.array(answer)}))
 
-    monkeypatch.setitem(POLICIES, "bad", replace(POLICIES["adaptive"], name="bad", place=policy))
+    monkeypatch.setitem(POLICIES, "bad", replace(POLICIES["adaptive"], name="bad", scheduler=policy))
 
 
 def test_unknown_policy_lists_the_valid_names() -> None:

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rechannel.policies.adaptive.parameters import AdaptiveParameters
-from rechannel.policies.adaptive.policy import adaptive
+from rechannel.policies.adaptive.policy import ADAPTIVE
 from rechannel.policies.analysis.placement_cost import placement_cost
 from rechannel.policies.model.arrays import ModelError, ScaleOutError
 from rechannel.policies.model.cluster import Cluster
@@ -243,7 +243,7 @@ def test_faster_executor_gets_more() -> None:
     fast = Cluster(
         cluster.executors, cluster.nodes, cluster.cores, cluster.memory_bytes, np.array([1.0, 3.0]), cluster.available
     )
-    outcome = adaptive(fast, workload_of({"a": [1.0] * 8}), placement_of(a=[0, 1] * 4))
+    outcome = ADAPTIVE.place(fast, workload_of({"a": [1.0] * 8}), placement_of(a=[0, 1] * 4))
     assert np.bincount(outcome.placement["a"]).tolist() == [2, 6]
 
 
@@ -252,14 +252,16 @@ def test_swap_that_does_not_fit_in_memory_is_not_made() -> None:
     current = placement_of(a=[0, 0, 1, 1])
     workload = Workload((stage,))
     tight, roomy = cluster_of(2, memory=6.0), cluster_of(2, memory=7.0)
-    answer = placement_cost(tight, workload, adaptive(tight, workload, current).placement)
+    answer = placement_cost(tight, workload, ADAPTIVE.place(tight, workload, current).placement)
     assert answer == (0.0, 0.0, pytest.approx(8.0 * RATE))  # 7 s would not fit
-    assert placement_cost(roomy, workload, adaptive(roomy, workload, current).placement)[2] == pytest.approx(7.0 * RATE)
+    assert placement_cost(roomy, workload, ADAPTIVE.place(roomy, workload, current).placement)[2] == pytest.approx(
+        7.0 * RATE
+    )
 
 
 def test_no_available_executor_asks_for_more() -> None:
     with pytest.raises(ScaleOutError, match="2 partitions need an executor"):
-        adaptive(cluster_of(1, unavailable=[0]), workload_of({"a": [1.0, 1.0]}), placement_of(a=[0, 0]))
+        ADAPTIVE.place(cluster_of(1, unavailable=[0]), workload_of({"a": [1.0, 1.0]}), placement_of(a=[0, 0]))
 
 
 def test_state_that_fits_nowhere_is_placed_and_said() -> None:
@@ -284,7 +286,7 @@ def test_one_stage_ends_within_the_bound_of_local_search(size: int, busy: list[f
     """No single move helps any more, so the makespan is at most 2 - 2/(m + 1) times the optimum (Finn, Horowitz)."""
     current = Placement({"a": np.random.default_rng(seed).integers(0, size, len(busy))})
     cluster, workload = cluster_of(size), workload_of({"a": busy})
-    outcome = adaptive(cluster, workload, current, AdaptiveParameters(min_step=0.0))
+    outcome = ADAPTIVE.place(cluster, workload, current, AdaptiveParameters(min_step=0.0))
     floor = max(sum(busy) / size, max(busy))
     assert placement_cost(cluster, workload, outcome.placement)[2] <= floor * (2 - 2 / (size + 1)) * (1 + 1e-6)
 

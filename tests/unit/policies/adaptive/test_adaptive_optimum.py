@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from rechannel.policies.adaptive.lower_bounds import certified_bound
 from rechannel.policies.adaptive.parameters import AdaptiveParameters
-from rechannel.policies.adaptive.policy import adaptive
+from rechannel.policies.adaptive.policy import ADAPTIVE
 from rechannel.policies.adaptive.two_executors import divide
 from rechannel.policies.analysis.placement_cost import SATURATED, executor_busy, placement_cost
 from rechannel.policies.model.arrays import ScaleOutError
@@ -61,7 +61,7 @@ def test_within_one_percent_of_the_exact_optimum_on_small_instances(seed: int) -
     busy = [random.uniform(0.1, 1.1, 13), random.pareto(1.2, 13).clip(max=20) + 0.1, random.choice([1.0, 2, 3], 13)]
     stage = workload_of({"a": busy[seed % 3].tolist()}, rate=0.001).stage("a")
     current = Placement({"a": random.integers(0, size, stage.n)})
-    answer = adaptive(cluster, Workload((stage,)), current, FREE)
+    answer = ADAPTIVE.place(cluster, Workload((stage,)), current, FREE)
     seconds = placement_cost(cluster, Workload((stage,)), answer.placement)[2] / 0.001
     assert seconds <= 1.01 * _optimum(cluster, stage)
 
@@ -73,7 +73,7 @@ def test_executors_of_several_cores_against_every_placement_there_is(seed: int) 
     workload = Workload((stage,))
     every = itertools.product((0, 1), repeat=stage.n)
     best = min(placement_cost(cluster, workload, Placement({"a": np.array(one)}))[2] for one in every)
-    answer = adaptive(cluster, workload, Placement({"a": np.zeros(stage.n, dtype=np.int64)}), FREE)
+    answer = ADAPTIVE.place(cluster, workload, Placement({"a": np.zeros(stage.n, dtype=np.int64)}), FREE)
     assert placement_cost(cluster, workload, answer.placement)[2] <= 1.05 * best
 
 
@@ -85,7 +85,7 @@ def test_no_placement_below_saturation_beats_the_certified_bound(situation: Situ
     random = np.random.default_rng(0)
     available = np.flatnonzero(cluster.available)
     tried = [Placement({s.key: random.choice(available, s.n) for s in workload.placeable}) for _ in range(20)]
-    tried.append(adaptive(cluster, workload, current, FREE).placement)
+    tried.append(ADAPTIVE.place(cluster, workload, current, FREE).placement)
     for placement in tried:
         if (executor_busy(cluster, workload, placement) <= SATURATED * cluster.cores).all():
             assert placement_cost(cluster, workload, placement)[2] >= bound * (1 - 1e-9)
@@ -126,7 +126,7 @@ def test_the_limit_of_the_parameters_is_the_one_that_counts() -> None:
 def test_no_more_than_max_moves_though_an_executor_is_overloaded(mode: str, most: int) -> None:
     cluster, workload = cluster_of(3), workload_of({"a": [0.2] * 8}, rate=1.0)
     current = Placement({"a": np.zeros(8, dtype=np.int64)})
-    answer = adaptive(cluster, workload, current, AdaptiveParameters(mode=mode, max_moves=most))
+    answer = ADAPTIVE.place(cluster, workload, current, AdaptiveParameters(mode=mode, max_moves=most))
     assert len(answer.placement.moves_from(current)) == most
 
 
@@ -134,7 +134,7 @@ def test_no_more_than_max_moves_though_an_executor_is_overloaded(mode: str, most
 @given(situation=situations(), most=st.integers(0, 3))
 def test_max_moves_bounds_what_nothing_forces(situation: Situation, most: int) -> None:
     cluster, workload, current = situation
-    answer = adaptive(cluster, workload, current, AdaptiveParameters(max_moves=most)).placement
+    answer = ADAPTIVE.place(cluster, workload, current, AdaptiveParameters(max_moves=most)).placement
     own = [move for move in answer.moves_from(current) if move.source >= 0 and cluster.available[move.source]]
     assert len(own) <= most
 
@@ -143,7 +143,7 @@ def test_what_has_to_be_placed_is_placed_well_though_no_move_is_left() -> None:
     cluster = cluster_of(2)
     workload = workload_of({"a": [10.0, 10.0, 0.1], "b": [3.0, 3.0, 2.0, 2.0, 2.0]}, rate=0.01)
     current = Placement({"a": np.array([0, 0, 1]), "b": np.full(5, -1)})
-    answer = adaptive(cluster, workload, current, AdaptiveParameters(max_moves=1)).placement
+    answer = ADAPTIVE.place(cluster, workload, current, AdaptiveParameters(max_moves=1)).placement
     assert len([move for move in answer.moves_from(current) if move.source >= 0]) == 1
     work = np.bincount(answer["b"], workload.stage("b").busy, 2)
     assert work.tolist() == [6.0, 6.0], "largest first alone would leave 7 and 5"
@@ -153,7 +153,7 @@ def test_what_has_to_be_placed_is_placed_well_though_no_move_is_left() -> None:
 @given(situation=situations())
 def test_moves_that_never_pay_are_made_for_a_broken_limit_alone(situation: Situation) -> None:
     cluster, workload, current = situation
-    answer = adaptive(cluster, workload, current, AdaptiveParameters(move_seconds=1e9)).placement
+    answer = ADAPTIVE.place(cluster, workload, current, AdaptiveParameters(move_seconds=1e9)).placement
     own = [move for move in answer.moves_from(current) if move.source >= 0 and cluster.available[move.source]]
     if own and all((array >= 0).all() and cluster.available[array].all() for array in current.assignments.values()):
         assert is_worse(placement_cost(cluster, workload, current)[:2], placement_cost(cluster, workload, answer)[:2])
@@ -169,7 +169,7 @@ def test_what_has_to_go_somewhere_goes_where_its_state_fits() -> None:
     )
     current = Placement({"a": np.array([0, 1]), "b": np.array([2])})
     for parameters in (AdaptiveParameters(), AdaptiveParameters(mode="light"), AdaptiveParameters(max_moves=0)):
-        answer = adaptive(cluster, Workload(stages), current, parameters).placement
+        answer = ADAPTIVE.place(cluster, Workload(stages), current, parameters).placement
         assert placement_cost(cluster, Workload(stages), answer)[0] == 0.0
 
 
@@ -185,8 +185,8 @@ def test_the_bound_holds_where_others_use_a_part_of_a_core() -> None:
 def test_moves_that_cost_more_than_they_gain_are_not_made() -> None:
     cluster, workload = cluster_of(2), workload_of({"a": [1.0] * 8})
     current = Placement({"a": np.array([0, 0, 0, 0, 0, 0, 1, 1])})
-    few = adaptive(cluster, workload, current, AdaptiveParameters(move_seconds=1.0, horizon=600.0))
-    none = adaptive(cluster, workload, current, AdaptiveParameters(move_seconds=100.0, horizon=600.0))
+    few = ADAPTIVE.place(cluster, workload, current, AdaptiveParameters(move_seconds=1.0, horizon=600.0))
+    none = ADAPTIVE.place(cluster, workload, current, AdaptiveParameters(move_seconds=100.0, horizon=600.0))
     assert len(few.placement.moves_from(current)) == 2
     assert none.placement == current
 

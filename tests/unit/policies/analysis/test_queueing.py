@@ -62,7 +62,6 @@ def test_report_of_a_source_and_an_aggregation() -> None:
     assert report.arrival_rate == pytest.approx([60 + 55, 20 + 25])
     assert report.utilization == pytest.approx([1.4, 0.8])
     assert report.service_rate == pytest.approx([115 / 1.4, 45 / 0.8])
-    assert report.saturated.tolist() == [True, False]
 
 
 def test_work_that_no_row_explains_still_counts() -> None:

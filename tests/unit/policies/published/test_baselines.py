@@ -20,15 +20,14 @@ from rechannel.policies.policy import FunctionPolicy
 from rechannel.policies.published.aniello import (
     ANIELLO_ONLINE,
     AnielloParameters,
-    aniello_online,
     most_in_a_slot,
     overload_and_traffic,
 )
-from rechannel.policies.published.bottleneck import BOTTLENECK, BottleneckParameters, bottleneck, bottleneck_time
+from rechannel.policies.published.bottleneck import BOTTLENECK, BottleneckParameters, bottleneck_time
 from rechannel.policies.published.fair_redistribution import FAIR_REDISTRIBUTION
-from rechannel.policies.published.r_storm import R_STORM, RStormParameters, r_storm, resource_distance, unfit_and_far
+from rechannel.policies.published.r_storm import R_STORM, RStormParameters, resource_distance, unfit_and_far
 from rechannel.policies.published.stream_classification import STREAM_CLASSIFICATION, traffic
-from rechannel.policies.published.t_storm import T_STORM, TStormParameters, t_storm
+from rechannel.policies.published.t_storm import T_STORM, TStormParameters
 from rechannel.policies.published.units import flatten
 from unit.policies.random_clusters import Situation, cluster_of, placement_of, situations, workload_of
 
@@ -174,8 +173,8 @@ def test_bottleneck_is_the_slowest_executor_or_link() -> None:
     slow = _unequal([1.0, 2.0], bandwidth=10.0)
     assert bottleneck_time(slow, workload, apart) == 3.0
     assert bottleneck_time(slow, workload, together) == 2.5
-    assert _where(workload, bottleneck(cluster, workload, apart).placement) == [0, 1]
-    assert _where(workload, bottleneck(slow, workload, apart).placement) == [1, 1]
+    assert _where(workload, BOTTLENECK.place(cluster, workload, apart).placement) == [0, 1]
+    assert _where(workload, BOTTLENECK.place(slow, workload, apart).placement) == [1, 1]
 
 
 @pytest.mark.parametrize("bandwidth", [np.inf, 4.0, 1.0])
@@ -203,7 +202,7 @@ def test_chain_follows_the_recurrence(seed: int, bandwidth: float) -> None:
         ways = best_ways
     workload = _chain(loads.tolist(), volumes.tolist())
     current = Placement({stage.key: [0] for stage in workload.stages})
-    answer = bottleneck(cluster, workload, current).placement
+    answer = BOTTLENECK.place(cluster, workload, current).placement
     assert bottleneck_time(cluster, workload, answer) == pytest.approx(min(slowest for slowest, _ in ways))
     assert BOTTLENECK.objective(cluster, workload, answer) == (bottleneck_time(cluster, workload, answer),)
 
@@ -216,7 +215,7 @@ def test_dynamic_program_is_seldom_far_from_the_best() -> None:
         workload = _query(loads, [Stream("a", "b", random.random((3, 3)))])
         cluster = _unequal([1.0, 2.0, 2.0], bandwidth=3.0)
         ways = [Placement({"a": way[:3], "b": way[3:]}) for way in itertools.product(range(3), repeat=6)]
-        answer = bottleneck_time(cluster, workload, bottleneck(cluster, workload, ways[0]).placement)
+        answer = bottleneck_time(cluster, workload, BOTTLENECK.place(cluster, workload, ways[0]).placement)
         ratios.append(answer / min(bottleneck_time(cluster, workload, way) for way in ways))
     assert min(ratios) >= 1 - 1e-9
     assert np.mean(ratios) < 1.15
@@ -225,7 +224,7 @@ def test_dynamic_program_is_seldom_far_from_the_best() -> None:
 def test_settled_places_stay_and_a_short_memory_still_works() -> None:
     workload = _chain([3.0, 1, 2, 5, 1, 2], [1.0, 2, 3, 4, 5])
     cluster, current = _unequal([1.0, 2.0, 4.0], 4.0), Placement({f"s{i}": [0] for i in range(6)})
-    outcomes = [bottleneck(cluster, workload, current, BottleneckParameters(memory)) for memory in (1, 2, None)]
+    outcomes = [BOTTLENECK.place(cluster, workload, current, BottleneckParameters(memory)) for memory in (1, 2, None)]
     times = [bottleneck_time(cluster, workload, outcome.placement) for outcome in outcomes]
     assert times[0] >= times[-1]
     assert outcomes[-1].notes == (f"the slowest part needs {times[-1]:.3g} s per second",)
@@ -241,7 +240,7 @@ def test_fixed_ends_are_fetched_from_and_sent_to() -> None:
     )
     cluster = _unequal([1.0, 1.0], bandwidth=1.0)
     assert [bottleneck_time(cluster, workload, placement_of(a=[e])) for e in (0, 1)] == [3.0, 9.0]
-    outcome = bottleneck(cluster, workload, placement_of(a=[1]))
+    outcome = BOTTLENECK.place(cluster, workload, placement_of(a=[1]))
     assert outcome.placement["a"].tolist() == [0]
     assert outcome.notes == ("the slowest part needs 3 s per second",)
 
@@ -254,7 +253,7 @@ def test_the_note_of_bottleneck_is_its_objective(situation: Situation) -> None:
         cluster.executors, cluster.nodes, cluster.cores, cluster.memory_bytes, cluster.speed, cluster.available,
         Topology(cluster.subcluster, np.full(cluster.size, 5.0), np.ones((1, 1))),
     )  # fmt: skip
-    outcome = bottleneck(limited, workload, current)
+    outcome = BOTTLENECK.place(limited, workload, current)
     if workload.placeable:
         time = bottleneck_time(limited, workload, outcome.placement)
         assert outcome.notes == (f"the slowest part needs {time:.3g} s per second",)
@@ -279,7 +278,7 @@ def test_r_storm_takes_turns_by_rank() -> None:
     streams = (Stream("a", "b", np.ones((2, 3))), Stream("b", "c", np.ones((3, 1))))
     workload = Workload(stages, streams)
     cluster = _unequal([3.0, 3.0, 3.0])
-    answer = r_storm(cluster, workload, placement_of(a=[0, 0], z=[0], b=[0] * 3, c=[0])).placement
+    answer = R_STORM.place(cluster, workload, placement_of(a=[0, 0], z=[0], b=[0] * 3, c=[0])).placement
     # Turns: a0 b0 c0 | (z0) then a1 b1, then b2; each executor is filled up before the next is opened.
     assert [answer[key].tolist() for key in "abcz"] == [[0, 1], [0, 1, 2], [0], [1]]
 
@@ -287,13 +286,13 @@ def test_r_storm_takes_turns_by_rank() -> None:
 def test_r_storm_starts_where_most_is_unused_and_stays_near() -> None:
     cluster = _unequal([2.0, 3.0, 2.0, 2.0, 2.0], subclusters=[0, 0, 1, 1, 1])
     workload = _query({"a": [1.0], "b": [1.0] * 2}, [Stream("a", "b", np.ones((1, 2)))])
-    answer = r_storm(cluster, workload, placement_of(a=[0], b=[0, 0])).placement
+    answer = R_STORM.place(cluster, workload, placement_of(a=[0], b=[0, 0])).placement
     assert _where(workload, answer) == [2, 2, 3]
 
 
 def test_r_storm_counts_what_fits_nowhere_and_measures_it() -> None:
     cluster, workload = _unequal([1.0, 1.0]), _query({"a": [1.0, 1.0, 1.0]})
-    outcome = r_storm(cluster, workload, placement_of(a=[0, 0, 0]))
+    outcome = R_STORM.place(cluster, workload, placement_of(a=[0, 0, 0]))
     assert outcome.notes == ("1 partitions fit on no executor and were put on the least utilized",)
     assert unfit_and_far(cluster, workload, outcome.placement) == (0.0, 1.0, 0.0)
     assert unfit_and_far(cluster_of(2, memory=1.0), workload, placement_of(a=[0, 0, 1])) == (1.0, 1.0, 0.0)
@@ -312,9 +311,9 @@ def test_t_storm_takes_most_traffic_first() -> None:
     # Traffic: 2 has 110, 1 has 100, 0 and 3 have 10 in all: 2 and 1 share a slot, which is then full.
     workload = _chain([0.1] * 4, [0.0, 100.0, 10.0])
     current = Placement({f"s{i}": [0] for i in range(4)})
-    answer = t_storm(_unequal([1.0, 1.0]), workload, current).placement
+    answer = T_STORM.place(_unequal([1.0, 1.0]), workload, current).placement
     assert _where(workload, answer) == [1, 0, 0, 1]
-    wide = t_storm(_unequal([1.0, 1.0]), workload, current, TStormParameters(consolidation=2.0)).placement
+    wide = T_STORM.place(_unequal([1.0, 1.0]), workload, current, TStormParameters(consolidation=2.0)).placement
     assert _where(workload, wide) == [1, 0, 0, 0]
 
 
@@ -322,7 +321,7 @@ def test_t_storm_uses_one_slot_of_a_node_for_each_query() -> None:
     cluster = cluster_of(4)  # two on a node
     stages = tuple(Stage(f"{q}{i}", q, True, 1.0, [0.1], [0], [0]) for q in "xy" for i in range(4))
     workload = Workload(stages)
-    answer = t_storm(cluster, workload, Placement({stage.key: [0] for stage in stages})).placement
+    answer = T_STORM.place(cluster, workload, Placement({stage.key: [0] for stage in stages})).placement
     for query in "xy":
         used = sorted({int(answer[stage.key][0]) for stage in stages if stage.query == query})
         assert len({executor // 2 for executor in used}) == len(used)
@@ -332,9 +331,9 @@ def test_t_storm_keeps_to_capacity_until_nothing_fits() -> None:
     workload = _chain([0.6, 0.6], [10.0])
     current = Placement({"s0": [0], "s1": [0]})
     settings = TStormParameters(consolidation=2.0)
-    assert _where(workload, t_storm(_unequal([1.0, 1.0]), workload, current, settings).placement) == [0, 1]
-    assert _where(workload, t_storm(_unequal([2.0, 1.0]), workload, current, settings).placement) == [0, 0]
-    outcome = t_storm(_unequal([0.5]), workload, current)
+    assert _where(workload, T_STORM.place(_unequal([1.0, 1.0]), workload, current, settings).placement) == [0, 1]
+    assert _where(workload, T_STORM.place(_unequal([2.0, 1.0]), workload, current, settings).placement) == [0, 0]
+    outcome = T_STORM.place(_unequal([0.5]), workload, current)
     assert outcome.notes == ("2 partitions fit on no executor and were put on the least utilized",)
 
 
@@ -358,7 +357,7 @@ def _two_pairs() -> Workload:
 
 def test_aniello_brings_pairs_together() -> None:
     cluster, workload, current = _unequal([9.0, 9.0]), _two_pairs(), placement_of(a=[0, 1], b=[0, 1])
-    outcome = aniello_online(cluster, workload, current)
+    outcome = ANIELLO_ONLINE.place(cluster, workload, current)
     assert outcome.placement == placement_of(a=[0, 1], b=[1, 0])
     assert outcome.notes == ("traffic between nodes falls by 100.0%",)
 
@@ -366,22 +365,22 @@ def test_aniello_brings_pairs_together() -> None:
 def test_aniello_leaves_alone_what_gains_less_than_the_threshold() -> None:
     # Pairs are kept together but for 1 of 17 bytes: an even split by count cannot help that.
     cluster, workload, current = _unequal([9.0, 9.0]), _two_pairs(), placement_of(a=[0, 1], b=[1, 0])
-    outcome = aniello_online(cluster, workload, current)
+    outcome = ANIELLO_ONLINE.place(cluster, workload, current)
     assert outcome.placement == current
     assert outcome.notes == ("traffic between nodes would not fall by 5.0%",)
     crossed = placement_of(a=[0, 0], b=[1, 0])
-    assert aniello_online(cluster, workload, crossed, AnielloParameters(threshold=1.0)).placement != crossed
+    assert ANIELLO_ONLINE.place(cluster, workload, crossed, AnielloParameters(threshold=1.0)).placement != crossed
     loose = _chain([1.0, 1.0, 1.0, 1.0], [10.0, 1.0, 8.0])
     start = Placement({"s0": [0], "s1": [0], "s2": [0], "s3": [1]})
-    answer = aniello_online(cluster, loose, start).placement
+    answer = ANIELLO_ONLINE.place(cluster, loose, start).placement
     assert inter_node_volume(cluster, loose, answer) == 1.0
-    unchanged = aniello_online(cluster, loose, start, AnielloParameters(threshold=0.9)).placement
+    unchanged = ANIELLO_ONLINE.place(cluster, loose, start, AnielloParameters(threshold=0.9)).placement
     assert unchanged == start
 
 
 def test_aniello_eases_overload_though_traffic_rises() -> None:
     cluster, workload, current = _unequal([1.5, 1.5]), _chain([1.0, 1.0], [10.0]), Placement({"s0": [0], "s1": [0]})
-    outcome = aniello_online(cluster, workload, current)
+    outcome = ANIELLO_ONLINE.place(cluster, workload, current)
     assert sorted(_where(workload, outcome.placement)) == [0, 1]
     assert outcome.notes == ("an overloaded executor is eased",)
     before, after = (overload_and_traffic(cluster, workload, each) for each in (current, outcome.placement))
@@ -397,7 +396,7 @@ def test_aniello_puts_slots_that_talk_on_one_node_and_next_to_their_source() -> 
     )
     feed = SparseStream("src", "a", (4, 2), np.array([3, 0]), np.array([0, 1]), np.array([5.0, 5.0]))
     workload = Workload((source, *rest.stages), (feed, *rest.streams))
-    answer = aniello_online(cluster, workload, placement_of(a=[0, 2], b=[1, 3])).placement
+    answer = ANIELLO_ONLINE.place(cluster, workload, placement_of(a=[0, 2], b=[1, 3])).placement
     assert inter_node_volume(cluster, workload, answer) == 0.0
     assert inter_executor_volume(cluster, workload, answer) == 19.0
     assert (answer["a"][0], answer["a"][1]) == (3, 0)
@@ -406,7 +405,7 @@ def test_aniello_puts_slots_that_talk_on_one_node_and_next_to_their_source() -> 
 def test_slots_left_empty_take_the_partition_that_loses_least() -> None:
     workload = _chain([1.0] * 3, [10.0, 1.0])
     cluster, current = _unequal([9.0, 9.0]), Placement({f"s{i}": [i % 2] for i in range(3)})
-    answer = aniello_online(cluster, workload, current, AnielloParameters(alpha=1.0)).placement
+    answer = ANIELLO_ONLINE.place(cluster, workload, current, AnielloParameters(alpha=1.0)).placement
     assert inter_node_volume(cluster, workload, answer) == 1.0
 
 

@@ -16,7 +16,6 @@ from rechannel.policies.model.workload import Stage, Workload
 from rechannel.policies.published.fair_redistribution import (
     FAIR_REDISTRIBUTION,
     FairRedistributionParameters,
-    fair_redistribution,
     overload,
     surplus,
 )
@@ -170,7 +169,7 @@ def _counts(outcome: Outcome, size: int) -> list[int]:
 def test_fifty_partitions_of_a_drained_executor(source: int) -> None:
     cluster, floating = _cluster([0.0, *PAPER], [0])
     workload = _tasks(floating, [1e-4] * 50)
-    outcome = fair_redistribution(cluster, workload, _at(*[source] * 50))
+    outcome = FAIR_REDISTRIBUTION.place(cluster, workload, _at(*[source] * 50))
     assert _counts(outcome, 4) == [0, 18, 9, 23]
     assert outcome.notes == ("50 partitions had to be placed: their executor is unavailable or unknown",)
 
@@ -179,8 +178,10 @@ def test_the_next_sub_cluster_takes_what_the_first_cannot() -> None:
     # The source's sub-cluster is free for 10 tasks x (0.1 + 0.2); the other 7 go on to the nearest.
     cluster, floating = _cluster([0.0, 0.9, 0.8, 0.2, 0.2, 0.1], [0], racks=[0, 0, 0, 1, 1, 2])
     workload = _tasks(floating, [1e-4] * 10)
-    assert _counts(fair_redistribution(cluster, workload, _at(*[0] * 10)), 6) == [0, 1, 2, 4, 3, 0]
-    flat = fair_redistribution(cluster, workload, _at(*[0] * 10), FairRedistributionParameters(sub_clusters=False))
+    assert _counts(FAIR_REDISTRIBUTION.place(cluster, workload, _at(*[0] * 10)), 6) == [0, 1, 2, 4, 3, 0]
+    flat = FAIR_REDISTRIBUTION.place(
+        cluster, workload, _at(*[0] * 10), FairRedistributionParameters(sub_clusters=False)
+    )
     assert _counts(flat, 6) == fair_shares(10, np.array([1.0, 0.9, 0.8, 0.2, 0.2, 0.1])).tolist()
 
 
@@ -188,27 +189,27 @@ def test_near_executors_take_more_if_asked() -> None:
     cluster, floating = _cluster([0.0, 0.5, 0.5, 0.5], [0], racks=[0, 0, 0, 1])
     workload, current = _tasks(floating, [1e-4] * 12), _at(*[0] * 12)
     even = FairRedistributionParameters(sub_clusters=False)
-    assert _counts(fair_redistribution(cluster, workload, current, even), 4) == [0, 4, 4, 4]
+    assert _counts(FAIR_REDISTRIBUTION.place(cluster, workload, current, even), 4) == [0, 4, 4, 4]
     near = FairRedistributionParameters(sub_clusters=False, weight="inverse-distance")
-    assert _counts(fair_redistribution(cluster, workload, current, near), 4) == [0, 6, 5, 1]
+    assert _counts(FAIR_REDISTRIBUTION.place(cluster, workload, current, near), 4) == [0, 6, 5, 1]
 
 
 def test_memory_caps_the_shares() -> None:
     cluster, floating = _cluster([0.0, 0.1, 0.5], [0], memory=3.0)
     workload = _tasks(floating, [1e-4] * 6, [1.0] * 6)
-    assert _counts(fair_redistribution(cluster, workload, _at(*[0] * 6)), 3) == [0, 3, 3]
+    assert _counts(FAIR_REDISTRIBUTION.place(cluster, workload, _at(*[0] * 6)), 3) == [0, 3, 3]
 
 
 def test_the_largest_load_is_placed_first_where_least_is_done() -> None:
     cluster, floating = _cluster([0.0, 0.3, 0.0], [0])
     workload = _tasks(floating, [0.01, 0.2, 0.3, 0.01])
-    outcome = fair_redistribution(cluster, workload, _at(0, 0, 0, 0))
+    outcome = FAIR_REDISTRIBUTION.place(cluster, workload, _at(0, 0, 0, 0))
     assert outcome.placement["a"].tolist()[1:3] == [1, 2]
 
 
 def test_what_must_leave_is_placed_though_nobody_has_room() -> None:
     cluster, floating = _cluster([0.0, 1.2, 1.1], [0])
-    outcome = fair_redistribution(cluster, _tasks(floating, [0.1, 0.1]), _at(0, 0))
+    outcome = FAIR_REDISTRIBUTION.place(cluster, _tasks(floating, [0.1, 0.1]), _at(0, 0))
     assert outcome.placement == _at(2, 1)
     assert outcome.notes[1] == "2 of them are more than the free capacity and were put on the least utilized"
 
@@ -216,23 +217,23 @@ def test_what_must_leave_is_placed_though_nobody_has_room() -> None:
 def test_a_surplus_leaves_and_nothing_else() -> None:
     cluster, floating = _cluster([0.0, 0.3, 0.5], [])
     workload, current = _tasks(floating, [0.3, 0.6, 0.2, 0.1, 0.05]), _at(0, 0, 0, 0, 1)
-    outcome = fair_redistribution(cluster, workload, current)
+    outcome = FAIR_REDISTRIBUTION.place(cluster, workload, current)
     # 1.2 of 0.95: the lightest that is enough alone is 0.3.
     assert outcome.placement["a"].tolist() == [1, 0, 0, 0, 1]
     assert outcome.notes == ("1 partitions leave 1 executors above 95% of their capacity",)
     before, after = (overload(cluster, workload, each) for each in (current, outcome.placement))
     assert before[0] == pytest.approx(0.25)
     assert after[0] == 0.0
-    assert FAIR_REDISTRIBUTION.objective is overload
+    assert FAIR_REDISTRIBUTION.measure is overload
     assert is_worse(before, after)
 
 
 def test_nothing_above_the_limit_is_left_alone() -> None:
     cluster, floating = _cluster([0.0, 0.3], [])
     workload, current = _tasks(floating, [0.4, 0.5]), _at(0, 0)
-    outcome = fair_redistribution(cluster, workload, current)
+    outcome = FAIR_REDISTRIBUTION.place(cluster, workload, current)
     assert outcome == Outcome(current, ("no executor is above the limit",))
-    lower = fair_redistribution(cluster, workload, current, FairRedistributionParameters(limit=0.8))
+    lower = FAIR_REDISTRIBUTION.place(cluster, workload, current, FairRedistributionParameters(limit=0.8))
     assert lower.placement == _at(1, 0)
 
 
@@ -240,11 +241,11 @@ def test_max_moves_counts_only_what_could_stay() -> None:
     cluster, floating = _cluster([0.0, 0.0, 0.1, 0.1], [0])
     workload, current = _tasks(floating, [0.01, 0.5, 0.5, 0.3, 0.3]), _at(0, 1, 1, 1, 1)
     moved = [
-        len(fair_redistribution(cluster, workload, current, parameters).placement.moves_from(current))
+        len(FAIR_REDISTRIBUTION.place(cluster, workload, current, parameters).placement.moves_from(current))
         for parameters in (FairRedistributionParameters(max_moves=most) for most in (0, 1, None))
     ]
     assert moved == [1, 2, 3]
-    alone = fair_redistribution(cluster, workload, current, FairRedistributionParameters(max_moves=0))
+    alone = FAIR_REDISTRIBUTION.place(cluster, workload, current, FairRedistributionParameters(max_moves=0))
     assert alone.notes[-1] == "overloaded executors are left alone: max_moves is 0"
 
 
@@ -252,12 +253,12 @@ def test_no_room_anywhere_asks_for_executors_unless_partitions_must_leave() -> N
     cluster, floating = _cluster([0.6, 1.0], [])
     workload = _tasks(floating, [0.6])
     with pytest.raises(ScaleOutError, match=r"95% of its capacity or more: add executors"):
-        fair_redistribution(cluster, workload, _at(0))
-    staying = fair_redistribution(cluster, workload, _at(0), FairRedistributionParameters(max_moves=0))
+        FAIR_REDISTRIBUTION.place(cluster, workload, _at(0))
+    staying = FAIR_REDISTRIBUTION.place(cluster, workload, _at(0), FairRedistributionParameters(max_moves=0))
     assert staying.placement == _at(0)
     # A partition that nobody can take within the limit stays, since there is room for others.
     roomy, floating = _cluster([0.6, 0.5], [])
-    assert fair_redistribution(roomy, _tasks(floating, [0.6]), _at(0)).placement == _at(0)
+    assert FAIR_REDISTRIBUTION.place(roomy, _tasks(floating, [0.6]), _at(0)).placement == _at(0)
 
 
 @pytest.mark.parametrize(
@@ -279,8 +280,7 @@ def test_surplus_is_few_partitions_and_little_too_much(load: list[float], excess
     "settings_,named",
     [
         ({"limit": 0}, "limit: expected a number above 0"),
-        ({"weight": "near"}, "weight: expected 'none' or 'inverse-distance'"),
-        ({"sub_clusters": 1}, "sub_clusters: expected True or False"),
+        ({"weight": "near"}, "weight: expected one of none, inverse-distance, got 'near'"),
         ({"max_moves": -1}, "max_moves: expected None or a whole number from 0"),
     ],
 )
@@ -294,7 +294,7 @@ def test_impossible_parameters_are_refused(settings_: dict[str, object], named: 
 def test_what_leaves_an_overloaded_executor_overloads_no_other(situation: Situation, most: int | None) -> None:
     cluster, workload, current = situation
     try:
-        outcome = fair_redistribution(cluster, workload, current, FairRedistributionParameters(max_moves=most))
+        outcome = FAIR_REDISTRIBUTION.place(cluster, workload, current, FairRedistributionParameters(max_moves=most))
     except ScaleOutError:
         return
     moves = outcome.placement.moves_from(current)

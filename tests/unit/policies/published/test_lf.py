@@ -18,14 +18,13 @@ from rechannel.policies.model.streams import Stream
 from rechannel.policies.model.workload import Stage, Workload
 from rechannel.policies.policy import FunctionPolicy
 from rechannel.policies.published.closeness import cohesion, coupling, local_upstreams, operator_edges
-from rechannel.policies.published.even import EVEN, EvenParameters, even
+from rechannel.policies.published.even import EVEN, EvenParameters
 from rechannel.policies.published.locality_fairness import (
     LOCALITY_FAIRNESS,
     LocalityFairnessParameters,
-    locality_fairness,
     pipelines,
 )
-from rechannel.policies.published.slots import slots_in_use, sort_slots
+from rechannel.policies.published.slots import sort_slots
 from rechannel.policies.registry import POLICIES, propose
 from unit.policies.laws import check_proposal
 from unit.policies.random_clusters import Situation, cluster_of, placement_of, situations, workload_of
@@ -52,14 +51,14 @@ def unplaced(workload: Workload) -> Placement:
 
 def by_even(parts: tuple[int, ...], slots: int) -> tuple[Cluster, Workload, Placement]:
     cluster, workload = cluster_of(slots), job(parts)
-    return cluster, workload, even(cluster, workload, unplaced(workload)).placement
+    return cluster, workload, EVEN.place(cluster, workload, unplaced(workload)).placement
 
 
 def by_lf(
     parts: tuple[int, ...], slots: int, parameters: LocalityFairnessParameters | None = None
 ) -> tuple[Cluster, Workload, Placement]:
     cluster, workload = cluster_of(slots), job(parts)
-    return cluster, workload, locality_fairness(cluster, workload, unplaced(workload), parameters).placement
+    return cluster, workload, LOCALITY_FAIRNESS.place(cluster, workload, unplaced(workload), parameters).placement
 
 
 def slots_used(placement: Placement) -> int:
@@ -93,8 +92,6 @@ def test_equal_nodes_stand_by_index_and_not_by_name() -> None:
 def test_only_available_executors_are_slots() -> None:
     cluster = cluster_on(["a", "a", "a", "b", "b"], [True, False, False, True, True])
     assert sort_slots(cluster).tolist() == [3, 0, 4]
-    assert slots_in_use(cluster, 2).tolist() == [3, 0]
-    assert slots_in_use(cluster, 9).tolist() == [3, 0, 4]
 
 
 def test_no_available_executor_asks_for_one() -> None:
@@ -121,13 +118,13 @@ def test_kinds_of_placement_are_named() -> None:
 
 def test_lf_algorithm_2_runs_one_counter_over_the_whole_job() -> None:
     cluster = cluster_on(["a", "b", "c"])
-    placement = even(cluster, job((2, 3, 2)), unplaced(job((2, 3, 2)))).placement
+    placement = EVEN.place(cluster, job((2, 3, 2)), unplaced(job((2, 3, 2)))).placement
     assert placement == placement_of(po0=[0, 1], po1=[2, 0, 1], po2=[2, 0])
 
 
 def test_even_uses_the_slots_it_is_given() -> None:
     cluster, workload = cluster_of(6), job((5,))
-    placement = even(cluster, workload, unplaced(workload), EvenParameters(slots=2)).placement
+    placement = EVEN.place(cluster, workload, unplaced(workload), EvenParameters(slots=2)).placement
     assert placement["po0"].tolist() == [0, 2, 0, 2, 0]
 
 
@@ -142,7 +139,7 @@ def test_no_placement_is_more_even_than_even(situation: Situation) -> None:
             for key, executors in current.assignments.items()
         }
     )
-    ours = even(cluster, workload, current).placement
+    ours = EVEN.place(cluster, workload, current).placement
     assert EVEN.objective(cluster, workload, ours) <= EVEN.objective(cluster, workload, placed)
 
 
@@ -210,13 +207,13 @@ def test_stages_joined_through_floating_ones_follow_each_other() -> None:
     )
     workload = Workload(stages, streams)
     assert operator_edges(workload) == ((0, 1),)
-    placement = locality_fairness(cluster_of(3), workload, unplaced(workload)).placement
+    placement = LOCALITY_FAIRNESS.place(cluster_of(3), workload, unplaced(workload)).placement
     assert placement == placement_of(a=[0, 2], b=[0, 2], c=[1, 0])
 
 
 def test_lf_algorithm_5_deals_pipelines_out() -> None:
     cluster = cluster_on(["a", "b", "c"])
-    outcome = locality_fairness(cluster, job((3, 2, 3)), unplaced(job((3, 2, 3))))
+    outcome = LOCALITY_FAIRNESS.place(cluster, job((3, 2, 3)), unplaced(job((3, 2, 3))))
     assert outcome.placement == placement_of(po0=[0, 1, 2], po1=[0, 1], po2=[0, 1, 0])
     assert outcome.notes == ("4 pipelines on 3 executors",)
 
@@ -300,15 +297,6 @@ def test_what_is_unplaced_is_near_to_nothing() -> None:
     assert coupling(cluster, workload, unplaced(workload)) == pytest.approx(4 / 40)
 
 
-def test_distances_can_be_given() -> None:
-    cluster, workload, placement = cluster_of(2), job((2, 1)), placement_of(po0=[0, 1], po1=[0])
-    assert cohesion(cluster, workload, placement, near=2.0, far=4.0) == 0.75
-    assert coupling(cluster, workload, placement, near=2.0, far=4.0) == 0.75
-    for near, far in ((0.0, 1.0), (2.0, 1.0), (1.0, np.inf), (np.nan, 1.0)):
-        with pytest.raises(ModelError, match="near and far"):
-            cohesion(cluster, workload, placement, near=near, far=far)
-
-
 # Sections 2.3 and 3.3: closed forms and figures.
 
 
@@ -321,8 +309,8 @@ def test_lf_closed_forms_of_missing_locals_and_used_slots() -> None:
             nowhere = unplaced(workload)
             answer = len(pipelines(workload))
             for slots, cluster in enumerate(clusters, 1):
-                dealt = even(cluster, workload, nowhere).placement
-                together = locality_fairness(cluster, workload, nowhere).placement
+                dealt = EVEN.place(cluster, workload, nowhere).placement
+                together = LOCALITY_FAIRNESS.place(cluster, workload, nowhere).placement
                 if up <= slots:
                     missing = up - local_upstreams(cluster, workload, dealt)[0]
                     assert missing == max(0, min(up, slots - down))

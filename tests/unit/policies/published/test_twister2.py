@@ -16,18 +16,15 @@ from rechannel.policies.published.data_locality import (
     DATA_LOCALITY,
     DataLocalityParameters,
     bandwidth_delay_distance,
-    data_locality,
     transfer_seconds,
 )
 from rechannel.policies.published.first_fit import (
     FIRST_FIT,
     FirstFitParameters,
-    first_fit,
 )
 from rechannel.policies.published.round_robin import (
     ROUND_ROBIN,
     RoundRobinParameters,
-    round_robin,
 )
 from unit.policies.published.test_lf import check_entry, unplaced
 from unit.policies.random_clusters import Situation, cluster_of, placement_of, situations, workload_of
@@ -44,22 +41,22 @@ def stage_of(key: str, state_bytes: list[float], busy: list[float]) -> Stage:
 
 
 def test_twister2_round_robin_page_example() -> None:
-    placement = round_robin(cluster_of(2), TWO_BY_FOUR, unplaced(TWO_BY_FOUR)).placement
+    placement = ROUND_ROBIN.place(cluster_of(2), TWO_BY_FOUR, unplaced(TWO_BY_FOUR)).placement
     assert placement == placement_of(A=[0, 1, 0, 1], B=[0, 1, 0, 1])
 
 
 def test_twister2_round_robin_restarts_at_the_first_container_for_each_task() -> None:
     workload = workload_of({"A": [1.0] * 2, "B": [1.0] * 2, "C": [1.0] * 2})
-    placement = round_robin(cluster_of(3), workload, unplaced(workload)).placement
+    placement = ROUND_ROBIN.place(cluster_of(3), workload, unplaced(workload)).placement
     total = np.bincount(np.concatenate(list(placement.assignments.values())), minlength=3)
     assert total.tolist() == [3, 3, 0]
 
 
 def test_twister2_round_robin_limit_of_graph_constraints() -> None:
-    at_limit = round_robin(cluster_of(2), TWO_BY_FOUR, unplaced(TWO_BY_FOUR), RoundRobinParameters(2))
-    assert at_limit.placement == round_robin(cluster_of(2), TWO_BY_FOUR, unplaced(TWO_BY_FOUR)).placement
+    at_limit = ROUND_ROBIN.place(cluster_of(2), TWO_BY_FOUR, unplaced(TWO_BY_FOUR), RoundRobinParameters(2))
+    assert at_limit.placement == ROUND_ROBIN.place(cluster_of(2), TWO_BY_FOUR, unplaced(TWO_BY_FOUR)).placement
     with pytest.raises(ScaleOutError, match="stage 'A': 2 executors hold 1 of its 4 partitions each"):
-        round_robin(cluster_of(2), TWO_BY_FOUR, unplaced(TWO_BY_FOUR), RoundRobinParameters(1))
+        ROUND_ROBIN.place(cluster_of(2), TWO_BY_FOUR, unplaced(TWO_BY_FOUR), RoundRobinParameters(1))
 
 
 # First fit.
@@ -68,11 +65,11 @@ def test_twister2_round_robin_limit_of_graph_constraints() -> None:
 def test_first_fit_goes_by_state_and_by_work() -> None:
     cluster = cluster_of(4, unavailable=[0], memory=10.0)
     workload = Workload((stage_of("a", [6, 5, 4, 1], [0.4, 0.4, 0.4, 0.4]),))
-    outcome = first_fit(cluster, workload, unplaced(workload))
+    outcome = FIRST_FIT.place(cluster, workload, unplaced(workload))
     assert outcome.placement == placement_of(a=[1, 2, 1, 2])
     assert outcome.notes == ()
     # With two more tasks of that length an executor would be above its limit.
-    tight = first_fit(cluster, workload, unplaced(workload), FirstFitParameters(utilization=0.5))
+    tight = FIRST_FIT.place(cluster, workload, unplaced(workload), FirstFitParameters(utilization=0.5))
     assert tight.placement == placement_of(a=[1, 2, 3, 1])
     assert tight.notes == ("1 partitions fit on no executor and went to the least utilized: add executors",)
 
@@ -80,7 +77,7 @@ def test_first_fit_goes_by_state_and_by_work() -> None:
 def test_first_fit_overflow_prefers_where_the_state_fits() -> None:
     cluster = cluster_of(2, memory=10.0)
     workload = Workload((stage_of("a", [9, 5, 4], [0.1, 0.9, 0.9]),))
-    outcome = first_fit(cluster, workload, unplaced(workload))
+    outcome = FIRST_FIT.place(cluster, workload, unplaced(workload))
     assert outcome.placement == placement_of(a=[0, 1, 1])
     assert len(outcome.notes) == 1
 
@@ -88,10 +85,14 @@ def test_first_fit_overflow_prefers_where_the_state_fits() -> None:
 def test_first_fit_in_source_mode_leaves_a_core_free_for_each_partition() -> None:
     workload = Workload((stage_of("a", [1, 1], [0.5, 0.5]),))
     source = FirstFitParameters(pad_mode="source", utilization=1.0)
-    assert first_fit(cluster_of(2, cores=2), workload, unplaced(workload)).placement == placement_of(a=[0, 0])
-    assert first_fit(cluster_of(2, cores=2), workload, unplaced(workload), source).placement == placement_of(a=[0, 0])
+    assert FIRST_FIT.place(cluster_of(2, cores=2), workload, unplaced(workload)).placement == placement_of(a=[0, 0])
+    assert FIRST_FIT.place(cluster_of(2, cores=2), workload, unplaced(workload), source).placement == placement_of(
+        a=[0, 0]
+    )
     workload = Workload((stage_of("a", [1, 1], [0.6, 0.5]),))
-    assert first_fit(cluster_of(2, cores=2), workload, unplaced(workload), source).placement == placement_of(a=[0, 1])
+    assert FIRST_FIT.place(cluster_of(2, cores=2), workload, unplaced(workload), source).placement == placement_of(
+        a=[0, 1]
+    )
 
 
 def test_first_fit_objective_is_overload_then_executors_used() -> None:
@@ -121,14 +122,14 @@ def test_first_fit_parameters_are_checked(fields: dict[str, object], message: st
 
 
 def test_twister2_distances() -> None:
-    code, shipped = bandwidth_delay_distance(100, [0.02, 0.002], 200, 0.01)
-    assert code == 0.0
-    assert shipped == pytest.approx(3.6)
-    assert bandwidth_delay_distance(1000, 0.1, 200, 0.01) == pytest.approx(196.0)
+    for bandwidth, latency, distance in ((100, 0.02, 0.0), (100, 0.002, 3.6), (1000, 0.1, 196.0)):
+        parameters = DataLocalityParameters(worker_latency=latency)
+        assert bandwidth_delay_distance(np.array([bandwidth]), parameters) == pytest.approx([distance])
 
 
 def test_transfer_time_is_that_of_the_slower_end() -> None:
-    assert transfer_seconds(400.0, [100, 1000], 0.5, 200, 0.25).tolist() == [4.75, 2.75]
+    parameters = DataLocalityParameters(worker_latency=0.5, data_latency=0.25)
+    assert transfer_seconds(400.0, np.array([100, 1000]), parameters).tolist() == [4.75, 2.75]
 
 
 def cluster_with(bandwidth: list[float], unavailable: tuple[int, ...] = ()) -> Cluster:
@@ -140,31 +141,31 @@ def cluster_with(bandwidth: list[float], unavailable: tuple[int, ...] = ()) -> C
 
 
 def test_twister2_data_locality_all_tie_with_the_defaults_of_the_code() -> None:
-    placement = data_locality(cluster_of(4), TWO_BY_FOUR, unplaced(TWO_BY_FOUR)).placement
+    placement = DATA_LOCALITY.place(cluster_of(4), TWO_BY_FOUR, unplaced(TWO_BY_FOUR)).placement
     assert placement == placement_of(A=[0, 0, 1, 1], B=[2, 2, 3, 3])
 
 
 def test_data_locality_goes_by_distance_and_spills() -> None:
     cluster = cluster_with([1000, np.inf, 110, 101], unavailable=(3,))
     parameters = DataLocalityParameters(instances_per_executor=3)
-    placement = data_locality(cluster, TWO_BY_FOUR, unplaced(TWO_BY_FOUR), parameters).placement
+    placement = DATA_LOCALITY.place(cluster, TWO_BY_FOUR, unplaced(TWO_BY_FOUR), parameters).placement
     assert placement == placement_of(A=[1, 1, 1, 2], B=[2, 2, 0, 0])
 
 
 def test_data_locality_strict_keeps_a_stage_together_or_refuses() -> None:
     workload = workload_of({"A": [1.0] * 2, "B": [1.0] * 2, "C": [1.0] * 1, "D": [1.0] * 1})
     strict = DataLocalityParameters(instances_per_executor=3, strict=True)
-    placement = data_locality(cluster_of(2), workload, unplaced(workload), strict).placement
+    placement = DATA_LOCALITY.place(cluster_of(2), workload, unplaced(workload), strict).placement
     # The limit is looked at before a stage is placed, not while it is.
     assert placement == placement_of(A=[0, 0], B=[0, 0], C=[1], D=[1])
     with pytest.raises(ScaleOutError, match="stage 'A': 4 partitions, an executor may hold 3"):
-        data_locality(cluster_of(3), TWO_BY_FOUR, unplaced(TWO_BY_FOUR), strict)
+        DATA_LOCALITY.place(cluster_of(3), TWO_BY_FOUR, unplaced(TWO_BY_FOUR), strict)
 
 
 def test_data_locality_needs_room_for_all() -> None:
     with pytest.raises(ScaleOutError, match="3 executors hold 2 of 8 partitions each"):
-        data_locality(cluster_of(3), TWO_BY_FOUR, unplaced(TWO_BY_FOUR), DataLocalityParameters(2))
-    exact = data_locality(cluster_of(4), TWO_BY_FOUR, unplaced(TWO_BY_FOUR), DataLocalityParameters(2))
+        DATA_LOCALITY.place(cluster_of(3), TWO_BY_FOUR, unplaced(TWO_BY_FOUR), DataLocalityParameters(2))
+    exact = DATA_LOCALITY.place(cluster_of(4), TWO_BY_FOUR, unplaced(TWO_BY_FOUR), DataLocalityParameters(2))
     assert exact.placement == placement_of(A=[0, 0, 1, 1], B=[2, 2, 3, 3])
 
 
@@ -172,13 +173,13 @@ def test_data_locality_by_transfer_time_takes_the_fastest() -> None:
     cluster = cluster_with([50, 100, 150])
     workload = Workload((stage_of("a", [1e6, 1e6, 1e6], [1, 1, 1]),))
     by_time = DataLocalityParameters(cost="transfer_time")
-    assert data_locality(cluster, workload, unplaced(workload), by_time).placement == placement_of(a=[2, 1, 0])
-    assert data_locality(cluster, workload, unplaced(workload)).placement == placement_of(a=[1, 0, 2])
+    assert DATA_LOCALITY.place(cluster, workload, unplaced(workload), by_time).placement == placement_of(a=[2, 1, 0])
+    assert DATA_LOCALITY.place(cluster, workload, unplaced(workload)).placement == placement_of(a=[1, 0, 2])
 
 
 def test_data_locality_goes_first_to_where_the_data_is() -> None:
     parameters = DataLocalityParameters(instances_per_executor=4, data_nodes=("n1", "elsewhere"))
-    placement = data_locality(cluster_of(4), TWO_BY_FOUR, unplaced(TWO_BY_FOUR), parameters).placement
+    placement = DATA_LOCALITY.place(cluster_of(4), TWO_BY_FOUR, unplaced(TWO_BY_FOUR), parameters).placement
     assert placement == placement_of(A=[2] * 4, B=[3] * 4)
 
 
@@ -200,7 +201,6 @@ def test_data_locality_objective_is_distance_then_unevenness() -> None:
         ({"cost": "hops"}, "cost: expected one of bandwidth_delay, transfer_time"),
         ({"data_nodes": "n1"}, "data_nodes: expected None or a list of node names"),
         ({"data_nodes": []}, "data_nodes: expected None or a list of node names"),
-        ({"strict": 1}, "strict: expected true or false"),
     ],
 )
 def test_data_locality_parameters_are_checked(fields: dict[str, object], message: str) -> None:
