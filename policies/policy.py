@@ -101,7 +101,16 @@ def check_number(
 ) -> None:
     """Raise ``ModelError`` unless a parameter is a number from ``least`` to ``most``.
 
-    ``above``: not ``least`` itself; ``finite``: not infinity.
+    Parameters
+    ----------
+    name, value
+        The parameter.
+    least, most
+        Bounds, which are allowed themselves.
+    above
+        Refuse ``least`` itself.
+    finite
+        Refuse infinity.
     """
     number = isinstance(value, int | float) and not isinstance(value, bool) and not (finite and value == math.inf)
     if not number or not least <= float(value) <= most or (above and value == least):  # type: ignore[arg-type]

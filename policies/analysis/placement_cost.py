@@ -14,6 +14,7 @@ import numpy as np
 from rechannel.policies.model.arrays import FloatArray, IntArray, sum_by_index
 from rechannel.policies.model.cluster import Cluster
 from rechannel.policies.model.placement import Placement
+from rechannel.policies.model.streams import StreamLike
 from rechannel.policies.model.workload import Stage, Workload
 
 __all__ = [
@@ -26,6 +27,7 @@ __all__ = [
     "inter_executor_volume",
     "inter_node_volume",
     "placement_cost",
+    "remote_received",
     "spread",
     "stage_seconds",
     "state_bytes_held",
@@ -95,6 +97,14 @@ def task_slots(cluster: Cluster) -> IntArray:
     return np.asarray(np.maximum(np.floor(cluster.cores + _ROUNDING), 1), dtype=np.int64)
 
 
+def remote_received(stream: StreamLike, upstream: IntArray, downstream: IntArray) -> FloatArray:
+    """Return the bytes per second that reach each entry downstream from other groups than its own, (D,).
+
+    ``upstream`` (U,) and ``downstream`` (D,) are the groups of the entries, executors for example; negative: in none.
+    """
+    return np.asarray(np.maximum(stream.received() - stream.local_received(upstream, downstream), 0.0))
+
+
 def fetch_seconds(
     cluster: Cluster, workload: Workload, stage: Stage, assignments: Mapping[str, IntArray]
 ) -> FloatArray:
@@ -109,9 +119,8 @@ def fetch_seconds(
     for stream in workload.streams:
         if stream.downstream == stage.key:
             down = assignments[stage.key]
-            local = stream.local_received(assignments.get(stream.upstream, anywhere), down)
-            remote = np.maximum(stream.received() - local, 0.0) / stage.batches_per_second
-            seconds += sum_by_index(down, remote, cluster.size) / cluster.bandwidth
+            remote = remote_received(stream, assignments.get(stream.upstream, anywhere), down)
+            seconds += sum_by_index(down, remote / stage.batches_per_second, cluster.size) / cluster.bandwidth
     return seconds
 
 
@@ -129,10 +138,15 @@ def stage_seconds(
     fetch what is not on the executor already, where its bandwidth is known. A floating stage is taken as it was
     observed, evenly divisible over the cores of the executor that ran it.
 
-    ``once``: key of a placeable stage -> core seconds that its tasks take more in this one batch, shape (n,). They make
-    their own query's batch longer, and take nothing of an executor from the others, as what comes once is no load.
-
-    ``queries``: those whose stages are computed, None for all; the stages of others take NaN seconds.
+    Parameters
+    ----------
+    cluster, workload, placement
+        What is measured.
+    once
+        Core seconds (n,) by placeable stage that its tasks take more in this one batch. They make their own query's
+        batch longer, and take nothing of an executor from the others, as what comes once is no load.
+    queries
+        Queries whose stages are computed, all by default; the stages of others take NaN seconds.
     """
     placement.validate(cluster, workload)
     capacity = cluster.cores * cluster.speed
@@ -169,7 +183,7 @@ def critical_path(
 ) -> dict[str, float]:
     """Return the seconds per batch of each query, whose stages run one after the other.
 
-    Each stage takes its :func:`stage_seconds`. ``queries``: those to compute, None for all.
+    Each stage takes its :func:`stage_seconds`, which has the parameters.
     """
     seconds = dict.fromkeys(workload.queries if queries is None else queries, 0.0)
     for stage, time in zip(workload.stages, stage_seconds(cluster, workload, placement, once, queries), strict=True):

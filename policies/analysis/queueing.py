@@ -112,10 +112,21 @@ def fair_shares(
     """Divide ``count`` tasks over M nodes in proportion to their free capacity, (M,).
 
     Free capacity is ``count`` times the idle share, scaled so that the shares add up; they are rounded by largest
-    remainder (ties: the nearer by ``distances``, then the lower index), so none is off by one task or more and none is
-    lost. ``weights`` (above 0; inverse distances, say) multiply the free capacities before they are scaled, and
-    ``caps`` is the most tasks for each node; no node gets more than its free capacity, rounded up, and what is too much
-    for one is shared among the others.
+    remainder (ties: the nearer, then the lower index), so none is off by one task or more and none is lost. No node
+    gets more than its free capacity, rounded up, and what is too much for one is shared among the others.
+
+    Parameters
+    ----------
+    count
+        Number of tasks.
+    utilization : (M,)
+        Busy share of each node.
+    weights : (M,)
+        Factors of the free capacities before they are scaled, above 0; inverse distances, for example.
+    caps : (M,)
+        Most tasks of each node.
+    distances : (M,)
+        Distance of each node, in any unit; it decides ties only.
 
     Raises :class:`ShareOverflowError` where the free capacities or caps add up to less than ``count``, and
     ``ScaleOutError`` where every node is saturated.

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from functools import cached_property
 from typing import TypeAlias
 
 import numpy as np
@@ -184,13 +183,6 @@ class SparseStream(_Shuffle):
         """See :class:`StreamLike`."""
         same = _same_group(upstream[self.sources], downstream[self.targets])
         return sum_by_index(self.targets[same], self.bytes_per_second[same], self.shape[1])
-
-    @cached_property
-    def volume(self) -> FloatArray:
-        """The volumes as a block, for access to single pairs of a small shuffle."""
-        block = np.zeros(self.shape)
-        block[self.sources, self.targets] = self.bytes_per_second
-        return read_only(block)
 
 
 StreamLike: TypeAlias = Stream | SparseStream

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from rechannel.policies.analysis.placement_cost import executor_busy, unit_executors
+from rechannel.policies.analysis.placement_cost import executor_busy, remote_received, unit_executors
 from rechannel.policies.model.arrays import FloatArray, IntArray, sum_by_index
 from rechannel.policies.model.cluster import Cluster
 from rechannel.policies.model.placement import Outcome, Placement
@@ -47,8 +47,7 @@ def bottleneck_time(cluster: Cluster, workload: Workload, placement: Placement) 
     for stream in workload.streams:
         up = unit_executors(cluster, workload.stage(stream.upstream), placement)
         down = unit_executors(cluster, workload.stage(stream.downstream), placement)
-        remote = np.maximum(stream.received() - stream.local_received(up, down), 0.0)
-        fetched += sum_by_index(down, remote, cluster.size)
+        fetched += sum_by_index(down, remote_received(stream, up, down), cluster.size)
     slowest = np.maximum(busy, fetched / cluster.bandwidth)
     return float(slowest[cluster.available].max(initial=0.0))
 

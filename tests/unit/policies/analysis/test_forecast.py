@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from rechannel.policies.analysis.forecast import Method, Rules, look_ahead, period_of, slots_ahead
+from rechannel.policies.analysis.forecast import BETTER, COMPARISONS, Method, look_ahead, period_of, slots_ahead
 from rechannel.policies.model.arrays import FloatArray, ModelError
 
 SLOTS, AHEAD = 21, 5
@@ -45,7 +45,7 @@ def test_a_forecast_stays_between_nothing_and_twice_what_was_seen(past: FloatArr
     assert (forecast.values >= 0).all()
     assert (forecast.values <= 2.0 * past.max(axis=0) * (1 + 1e-5)).all() if past.size else True
     assert (forecast.values[forecast.method == Method.LAST] == past[-1][forecast.method == Method.LAST]).all()
-    assert (forecast.error[forecast.method > 0] <= Rules().better).all()
+    assert (forecast.error[forecast.method > 0] <= BETTER).all()
 
 
 @settings(max_examples=15, deadline=None)
@@ -96,11 +96,11 @@ def test_a_season_is_told_where_it_is_evident():
 
 def test_with_too_few_comparisons_the_last_value_stands():
     past = drift(np.random.default_rng(1))
-    for slots in range(1, AHEAD + 4 + Rules().comparisons - 1):
+    for slots in range(1, AHEAD + 4 + COMPARISONS - 1):
         forecast = look_ahead(past[:slots], AHEAD)
         assert forecast.used == 0
         assert forecast.values.tolist() == past[slots - 1].tolist()
-    assert look_ahead(past[: AHEAD + 3 + Rules().comparisons], AHEAD).used > 0
+    assert look_ahead(past[: AHEAD + 3 + COMPARISONS], AHEAD).used > 0
 
 
 def test_many_entries_are_told_as_each_alone():
