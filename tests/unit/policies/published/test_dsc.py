@@ -46,11 +46,6 @@ def single(edges: Sequence[tuple[int, int, float]], units: int) -> Workload:
     return singles([1.0] * units, edges)
 
 
-def placed(cluster: Cluster, workload: Workload, current: Placement, **settings: object) -> list[int]:
-    parameters = StreamClassificationParameters(**settings)  # type: ignore[arg-type]
-    return executors_of(workload, STREAM_CLASSIFICATION.place(cluster, workload, current, parameters).placement)
-
-
 EIGHT = [(0, 2, 100.0), (2, 4, 80), (4, 6, 60), (1, 3, 50), (3, 5, 40), (5, 7, 30), (0, 3, 20), (1, 2, 20)]
 
 
@@ -86,71 +81,66 @@ def test_classes_of_uniform_and_exponential_volumes() -> None:
     assert volumes[high].sum() / volumes.sum() == pytest.approx(0.48, abs=0.01)
 
 
+# The executor takes three: 0 and 1 by the largest stream, then the end of the larger of the two that leave 1.
+LARGEST_FIRST = [(0, 1, 100.0), (1, 2, 60), (1, 3, 80), *((i, i + 1, 1) for i in range(4, 20))]
+# Only 0-1 is HIGH; with the option all follow it until the executor is full.
+UPPER_MID = single([(0, 1, 100.0), (2, 3, 60), (1, 2, 57), (0, 3, 5)], 4)
+MID = single([(0, 1, 100.0), (1, 2, 30), (3, 4, 25), (0, 4, 1)], 5)
+PAIR = single([(0, 1, 10.0)], 2)
+LOADED = Workload((floating("src", [5.0, 1.0]), *PAIR.stages), PAIR.streams)
+RING = SparseStream("src", "a", (3, 3), np.arange(3), np.array([1, 2, 0]), np.array([9.0, 9, 9]))
+FED = Workload((floating("src", [0.0] * 3), stage_of("a", [1.0] * 3)), (RING,))
+LINKED = Workload((floating("src", [0.0] * 2), stage_of("a", [1.0])), (Stream("src", "a", np.array([[8.0], [6.0]])),))
+
+
 @pytest.mark.parametrize(
-    "upper_mid,expected",
-    [(False, [0, 0, 1, 1]), (True, [0, 0, 0, 1])],
-    ids=["only high streams pull", "upper mid streams pull too"],
+    ("cluster", "workload", "current", "settings", "expected"),
+    [
+        (nodes(2), UPPER_MID, singly(0, 0, 1, 1), {"max_instances_per_executor": 3}, [0, 0, 1, 1]),
+        (
+            nodes(2),
+            UPPER_MID,
+            singly(0, 0, 1, 1),
+            {"max_instances_per_executor": 3, "hot_includes_upper_mid": True},
+            [0, 0, 0, 1],
+        ),
+        (
+            nodes(7),
+            single(LARGEST_FIRST, 21),
+            singly(*[0] * 4, *[1] * 17),
+            {"max_instances_per_executor": 3},
+            [0, 0, 1, 0],
+        ),
+        # 1-2 is MID: 1 is placed by the HIGH stream before.
+        (nodes(3), MID, singly(1, 1, 2, 2, 2), {}, [1, 1, 1, 2, 2]),
+        # Of two old executors the less loaded; an unavailable or unknown one does not count.
+        (nodes(2), LOADED, singly(0, 1), {}, [1, 1]),
+        (nodes(2), PAIR, singly(1, 0), {}, [0, 0]),
+        (nodes(3, [0]), PAIR, singly(0, 2), {}, [2, 2]),
+        (nodes(3, [0]), PAIR, singly(0, -1), {}, [1, 1]),
+        # Floating stages pull to where they run, but not to an unavailable executor.
+        (nodes(3), FED, placement_of(a=[0, 0, 0]), {}, [2, 0, 1]),
+        (nodes(3, [1]), FED, placement_of(a=[0, 0, 0]), {}, [2, 0, 0]),
+        # Resource constraints: 2 of 2 cores is more than 0.7.
+        (nodes(2, cores=2.0), PAIR, singly(0, 0), {}, [0, 1]),
+        (nodes(2, cores=2.0), PAIR, singly(0, 0), {"alpha": 1.0}, [0, 0]),
+        (nodes(2, memory=1.5), PAIR, singly(0, 0), {}, [0, 1]),
+        (nodes(2, memory=1.5), PAIR, singly(0, 0), {"beta": 2.0}, [0, 0]),
+        (nodes(2), PAIR, singly(0, 0), {"max_instances_per_executor": 1}, [0, 1]),
+        (nodes(2), LINKED, placement_of(a=[0]), {}, [0]),
+        (nodes(2, bandwidth=[5.0, 10.0]), LINKED, placement_of(a=[0]), {}, [1]),
+        (nodes(2, bandwidth=[5.0, 10.0]), LINKED, placement_of(a=[0]), {"gamma": 1.2}, [0]),
+    ],
 )
-def test_clusters_follow_high_streams(upper_mid: bool, expected: list[int]) -> None:
-    edges = [(0, 1, 100.0), (2, 3, 60), (1, 2, 57), (0, 3, 5)]
-    workload, current = single(edges, 4), singly(0, 0, 1, 1)
-    settings = {"hot_includes_upper_mid": upper_mid, "max_instances_per_executor": 3}
+def test_placement(
+    cluster: Cluster, workload: Workload, current: Placement, settings: dict[str, Any], expected: list[int]
+) -> None:
+    outcome = STREAM_CLASSIFICATION.place(cluster, workload, current, StreamClassificationParameters(**settings))
+    assert executors_of(workload, outcome.placement)[: len(expected)] == expected
+
+
+def test_classes_of_the_streams_of_a_cluster() -> None:
     assert classify(np.array([100.0, 60, 57, 5])).classes.tolist() == [2, 1, 1, 0]
-    # With the option all follow the first stream until the executor is full.
-    assert placed(nodes(2), workload, current, **settings) == expected
-
-
-def test_a_cluster_follows_its_largest_stream_first() -> None:
-    # The executor takes three: 0 and 1 by the largest stream, then the end of the larger of the two that leave 1.
-    edges = [(0, 1, 100.0), (1, 2, 60), (1, 3, 80), *((i, i + 1, 1) for i in range(4, 20))]
-    workload, current = single(edges, 21), singly(*[0] * 4, *[1] * 17)
-    assert placed(nodes(7), workload, current, max_instances_per_executor=3)[:4] == [0, 0, 1, 0]
-
-
-def test_mid_stream_follows_its_placed_end() -> None:
-    # 1-2 is MID: 1 is placed by the HIGH stream before.
-    workload = single([(0, 1, 100.0), (1, 2, 30), (3, 4, 25), (0, 4, 1)], 5)
-    assert placed(nodes(3), workload, singly(1, 1, 2, 2, 2)) == [1, 1, 1, 2, 2]
-
-
-def test_less_loaded_of_two_old_executors() -> None:
-    pair = single([(0, 1, 10.0)], 2)
-    workload = Workload((floating("src", [5.0, 1.0]), *pair.stages), pair.streams)
-    assert placed(nodes(2), workload, singly(0, 1)) == [1, 1]
-    assert placed(nodes(2), pair, singly(1, 0)) == [0, 0]
-
-
-def test_partitions_without_an_old_executor() -> None:
-    cluster = nodes(3, [0])
-    assert placed(cluster, single([(0, 1, 10.0)], 2), singly(0, 2)) == [2, 2]
-    assert placed(cluster, single([(0, 1, 10.0)], 2), singly(0, -1)) == [1, 1]
-
-
-def test_streams_of_a_floating_stage() -> None:
-    stream = SparseStream("src", "a", (3, 3), np.arange(3), np.array([1, 2, 0]), np.array([9.0, 9, 9]))
-    workload = Workload((floating("src", [0.0] * 3), stage_of("a", [1.0] * 3)), (stream,))
-    current = placement_of(a=[0, 0, 0])
-    assert placed(nodes(3), workload, current) == [2, 0, 1]
-    # Nobody is pulled to executor 1: partition 2 goes to the emptiest.
-    assert placed(nodes(3, [1]), workload, current) == [2, 0, 0]
-
-
-def test_resource_constraints() -> None:
-    pair, current = single([(0, 1, 10.0)], 2), singly(0, 0)
-    assert placed(nodes(2, cores=2.0), pair, current) == [0, 1]  # 2 of 2 cores is more than 0.7
-    assert placed(nodes(2, cores=2.0), pair, current, alpha=1.0) == [0, 0]
-    assert placed(nodes(2, memory=[1.5, 1.5]), pair, current) == [0, 1]
-    assert placed(nodes(2, memory=[1.5, 1.5]), pair, current, beta=2.0) == [0, 0]
-    assert placed(nodes(2), pair, current, max_instances_per_executor=1) == [0, 1]
-
-
-def test_bandwidth_constraint() -> None:
-    stream = Stream("src", "a", np.array([[8.0], [6.0]]))
-    workload = Workload((floating("src", [0.0] * 2), stage_of("a", [1.0])), (stream,))
-    current = placement_of(a=[0])
-    assert placed(nodes(2), workload, current) == [0]
-    assert placed(nodes(2, bandwidth=[5.0, 10.0]), workload, current) == [1]
-    assert placed(nodes(2, bandwidth=[5.0, 10.0]), workload, current, gamma=1.2) == [0]
 
 
 def test_partition_that_fits_nowhere() -> None:
