@@ -98,9 +98,10 @@ def task_slots(cluster: Cluster) -> IntArray:
 
 
 def remote_received(stream: StreamLike, upstream: IntArray, downstream: IntArray) -> FloatArray:
-    """Return the bytes per second that reach each entry downstream from other groups than its own, (D,).
+    """Return the bytes per second that reach each entry downstream from other groups.
 
-    ``upstream`` (U,) and ``downstream`` (D,) are the groups of the entries, executors for example; negative: in none.
+    Of shape (D,). ``upstream`` (U,) and ``downstream`` (D,) are the groups of the entries, executors for example;
+    negative: in none.
     """
     return np.asarray(np.maximum(stream.received() - stream.local_received(upstream, downstream), 0.0))
 

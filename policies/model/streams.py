@@ -33,7 +33,7 @@ Edges = tuple[IntArray, IntArray, FloatArray]
 
 @dataclass(frozen=True, eq=False)
 class _Shuffle(ABC):
-    """One shuffle from ``upstream`` to ``downstream``, the keys of two stages of U and D entries."""
+    """One shuffle between two stages of U and D entries, named by their keys."""
 
     upstream: str
     downstream: str

@@ -169,7 +169,7 @@ class _DynamicProgram:
 
 
 def _between_fixed(units: Units) -> FloatArray:
-    """Return the bytes per second that each executor fetches for streams between floating stages."""
+    """Return the bytes per second that each executor fetches between floating stages."""
     between = (units.source >= units.size) & (units.source != units.target)
     return sum_by_index(np.where(between, units.target - units.size, -1), units.volume, units.cluster.size)
 

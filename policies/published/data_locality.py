@@ -75,18 +75,19 @@ class DataLocalityParameters:
 
 
 def bandwidth_delay_distance(bandwidth: FloatArray, parameters: DataLocalityParameters) -> FloatArray:
-    """Return the difference of two-way bandwidth-delay products of executor and data node, in megabits, (E,).
+    """Return the difference of two-way bandwidth-delay products, in megabits, (E,).
 
-    ``bandwidth`` (E,) is that of the executors in megabits per second.
+    Of executor and data node. ``bandwidth`` (E,) is that of the executors in megabits per second.
     """
     worker = 2 * bandwidth * parameters.worker_latency
     return np.asarray(np.abs(worker - 2 * parameters.data_bandwidth * parameters.data_latency))
 
 
 def transfer_seconds(megabits: float, bandwidth: FloatArray, parameters: DataLocalityParameters) -> FloatArray:
-    """Return the seconds to fetch the data at the slower bandwidth, after both latencies, (E,).
+    """Return the seconds to fetch the data at the slower bandwidth, (E,).
 
-    Twister2's page speaks of the size of the data, its code only in a comment; this is our reading of the page.
+    Both latencies come on top. Twister2's page speaks of the size of the data, its code only in a comment; this is our
+    reading of the page.
     """
     slower = np.minimum(bandwidth, parameters.data_bandwidth)
     return np.asarray(megabits / slower + parameters.worker_latency + parameters.data_latency)
