@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from rechannel.policies.model.arrays import ModelError
+from rechannel.policies.model.arrays import ModelError, ScaleOutError
 from rechannel.policies.model.cluster import Cluster
 from rechannel.policies.model.placement import Outcome, Placement
 from rechannel.policies.model.workload import Workload
 
-__all__ = ["FunctionPolicy", "Objective", "Policy", "check_count", "check_number"]
+__all__ = ["FunctionPolicy", "Objective", "Policy", "check_choice", "check_count", "check_number"]
 
 Objective = tuple[float, ...]
 """Numbers that a policy minimizes, compared entry by entry."""
@@ -59,15 +59,41 @@ class Policy(Protocol):
 class FunctionPolicy:
     """Policy made of two functions, as the built-in ones are.
 
-    The fields are those of :class:`Policy`.
+    ``scheduler`` proposes an outcome; it is called only where there are partitions to place and available executors.
+    ``measure`` is the objective. The other fields are those of :class:`Policy`.
     """
 
     name: str
-    place: Callable[[Cluster, Workload, Placement, Any], Outcome]
-    objective: Callable[[Cluster, Workload, Placement, Any], Objective]
+    scheduler: Callable[[Cluster, Workload, Placement, Any], Outcome]
+    measure: Callable[[Cluster, Workload, Placement, Any], Objective]
     parameters: type[Any]
     summary: str
     source: str = ""
+
+    def place(self, cluster: Cluster, workload: Workload, current: Placement, parameters: Any = None, /) -> Outcome:
+        """See :class:`Policy`; the default parameters for None.
+
+        Raises ``ModelError`` where the arguments do not fit together, ``ScaleOutError`` where no executor is available.
+        """
+        current.validate(cluster, workload)
+        count = sum(stage.n for stage in workload.placeable)
+        if not count:
+            return Outcome(current, ("no stage has partitions to place",))
+        if not cluster.available.any():
+            raise ScaleOutError(f"{count} partitions need an executor and none is available: add executors")
+        return self.scheduler(cluster, workload, current, parameters or self.parameters())
+
+    def objective(
+        self, cluster: Cluster, workload: Workload, placement: Placement, parameters: Any = None, /
+    ) -> Objective:
+        """See :class:`Policy`; the default parameters for None."""
+        return self.measure(cluster, workload, placement, parameters or self.parameters())
+
+
+def check_choice(name: str, value: object, choices: Sequence[str]) -> None:
+    """Raise ``ModelError`` unless a parameter is one of ``choices``."""
+    if value not in choices:
+        raise ModelError(f"{name}: expected one of {', '.join(choices)}, got {value!r}")
 
 
 def check_number(
@@ -75,7 +101,16 @@ def check_number(
 ) -> None:
     """Raise ``ModelError`` unless a parameter is a number from ``least`` to ``most``.
 
-    ``above``: not ``least`` itself; ``finite``: not infinity.
+    Parameters
+    ----------
+    name, value
+        The parameter.
+    least, most
+        Bounds, which are allowed themselves.
+    above
+        Refuse ``least`` itself.
+    finite
+        Refuse infinity.
     """
     number = isinstance(value, int | float) and not isinstance(value, bool) and not (finite and value == math.inf)
     if not number or not least <= float(value) <= most or (above and value == least):  # type: ignore[arg-type]

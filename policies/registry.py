@@ -12,12 +12,13 @@ import msgspec
 import numpy as np
 
 from rechannel.policies.adaptive.policy import ADAPTIVE
+from rechannel.policies.analysis.placement_cost import state_bytes_held
 from rechannel.policies.entry_points import InstalledPolicies, load_installed
 from rechannel.policies.model.arrays import ModelError, ScaleOutError
 from rechannel.policies.model.cluster import UNPLACED, Cluster
 from rechannel.policies.model.placement import Move, Outcome, Placement
 from rechannel.policies.model.workload import Workload
-from rechannel.policies.policy import Objective, Policy
+from rechannel.policies.policy import FunctionPolicy, Objective, Policy
 from rechannel.policies.published.aniello import ANIELLO_ONLINE
 from rechannel.policies.published.bottleneck import BOTTLENECK
 from rechannel.policies.published.data_locality import DATA_LOCALITY
@@ -75,7 +76,7 @@ class Proposal:
     notes: tuple[str, ...]
 
 
-POLICIES: dict[str, Policy] = {
+POLICIES: dict[str, FunctionPolicy] = {
     policy.name: policy
     for policy in (
         ADAPTIVE,
@@ -106,7 +107,7 @@ def installed_policies() -> InstalledPolicies:
 
 def known_policies() -> dict[str, Policy]:
     """Every policy by name, the built-in ones first."""
-    return POLICIES | dict(installed_policies().policies)
+    return {**POLICIES, **installed_policies().policies}
 
 
 def parameter_types(policy: Policy) -> dict[str, Any]:
@@ -169,7 +170,8 @@ def propose(
         after = tuple(policy.objective(cluster, workload, outcome.placement, settings))
         worse_before = is_worse(before, after)
     placement, notes = outcome.placement, outcome.notes
-    if placement != current and _is_placed(cluster, current) and not worse_before:
+    complete = not any((array == UNPLACED).any() for array in current.on_available(cluster).values())
+    if placement != current and complete and not worse_before:
         placement, after = current, before
         notes = (*notes, "not applied: no better than the current placement by its own objective")
     notes += _overfull(cluster, workload, placement)
@@ -197,17 +199,9 @@ def _own_defects(policy: Policy) -> Iterator[None]:
 
 
 def _overfull(cluster: Cluster, workload: Workload, placement: Placement) -> tuple[str, ...]:
-    held = np.zeros(cluster.size)
-    for stage in workload.placeable:
-        held += np.bincount(placement[stage.key], weights=stage.state_bytes, minlength=cluster.size)
+    held = state_bytes_held(cluster, workload, placement)
     full = [cluster.executors[index] for index in np.flatnonzero(held > cluster.memory_bytes * (1 + _ROUNDING))]
     return (f"state does not fit the memory of {', '.join(full)}",) if full else ()
-
-
-def _is_placed(cluster: Cluster, placement: Placement) -> bool:
-    return all(
-        bool((array != UNPLACED).all() and cluster.available[array].all()) for array in placement.assignments.values()
-    )
 
 
 def _check_outcome(policy: Policy, cluster: Cluster, workload: Workload, outcome: object) -> None:
@@ -218,7 +212,7 @@ def _check_outcome(policy: Policy, cluster: Cluster, workload: Workload, outcome
         placement.validate(cluster, workload)
     except ModelError as error:
         raise PolicyLawError(f"policy {policy.name!r} answered with an impossible placement: {error}") from error
-    for key, array in placement.assignments.items():
-        wrong = np.flatnonzero((array == UNPLACED) | ~cluster.available[array])
+    for key, array in placement.on_available(cluster).items():
+        wrong = np.flatnonzero(array == UNPLACED)
         if wrong.size:
             raise PolicyLawError(f"policy {policy.name!r} put partition {wrong[0]} of {key!r} on no available executor")

@@ -20,51 +20,53 @@ from rechannel.policies.analysis.forecast import look_ahead, slots_ahead
 from rechannel.policies.model.arrays import FloatArray
 
 _PARTITIONS, _EXECUTORS, _SLOTS, _WANTED = 32, 4, 21, 40
-_Kind = Callable[[np.random.Generator, FloatArray, FloatArray], FloatArray]
+_Kind = Callable[[np.random.Generator, FloatArray], FloatArray]
 
 
-def _base(random: np.random.Generator) -> FloatArray:
-    return 10 * random.lognormal(0, 0.7, _PARTITIONS)
+def _noise(random: np.random.Generator, moment: FloatArray, share: float) -> FloatArray:
+    return random.normal(1, share, (len(moment), _PARTITIONS))
+
+
+def _drift(random: np.random.Generator, moment: FloatArray) -> FloatArray:
+    return np.asarray(1 + moment * random.uniform(-0.03, 0.06, _PARTITIONS))
+
+
+def _walk(random: np.random.Generator, moment: FloatArray) -> FloatArray:
+    return np.asarray(np.exp(np.cumsum(random.normal(0, 0.07, (len(moment), _PARTITIONS)), axis=0)))
+
+
+def _drift_that_stops(random: np.random.Generator, moment: FloatArray) -> FloatArray:
+    return _drift(random, np.minimum(moment, random.integers(5, len(moment), _PARTITIONS)))
 
 
 def _steps(random: np.random.Generator, moment: FloatArray) -> FloatArray:
-    return 1.0 + (moment >= random.integers(2, len(moment), _PARTITIONS)) * random.uniform(-0.7, 1.5, _PARTITIONS)
+    after = moment >= random.integers(2, len(moment), _PARTITIONS)
+    return np.asarray(1.0 + after * random.uniform(-0.7, 1.5, _PARTITIONS))
 
 
-KINDS: dict[str, _Kind] = {
-    "constant": lambda _, moment, base: base + 0 * moment,
-    "noise of 20 %": lambda random, moment, base: base * random.normal(1, 0.2, (len(moment), _PARTITIONS)),
-    "random walk": lambda random, moment, base: (
-        base * np.exp(np.cumsum(random.normal(0, 0.07, (len(moment), _PARTITIONS)), axis=0))
-    ),
-    "drift, noise of 3 %": lambda random, moment, base: (
-        base
-        * (1 + moment * random.uniform(-0.03, 0.06, _PARTITIONS))
-        * random.normal(1, 0.03, (len(moment), _PARTITIONS))
-    ),
-    "drift, noise of 15 %": lambda random, moment, base: (
-        base
-        * (1 + moment * random.uniform(-0.03, 0.06, _PARTITIONS))
-        * random.normal(1, 0.15, (len(moment), _PARTITIONS))
-    ),
-    "drift that stops": lambda random, moment, base: (
-        base
-        * (
-            1
-            + np.minimum(moment, random.integers(5, len(moment), _PARTITIONS))
-            * random.uniform(-0.03, 0.06, _PARTITIONS)
-        )
-        * random.normal(1, 0.03, (len(moment), _PARTITIONS))
-    ),
-    "one step each": lambda random, moment, base: (
-        base * _steps(random, moment) * random.normal(1, 0.03, (len(moment), _PARTITIONS))
-    ),
-    "season of 6 slots": lambda random, moment, base: (
-        base
-        * (1 + 0.5 * np.sin(2 * np.pi * (moment / 6 + random.uniform(0, 1, _PARTITIONS))))
-        * random.normal(1, 0.03, (len(moment), _PARTITIONS))
-    ),
+def _season(random: np.random.Generator, moment: FloatArray) -> FloatArray:
+    return np.asarray(1 + 0.5 * np.sin(2 * np.pi * (moment / 6 + random.uniform(0, 1, _PARTITIONS))))
+
+
+# Factors on the load of each partition by slot, and the share of noise on top.
+KINDS: dict[str, tuple[_Kind | None, float]] = {
+    "constant": (None, 0.0),
+    "noise of 20 %": (None, 0.2),
+    "random walk": (_walk, 0.0),
+    "drift, noise of 3 %": (_drift, 0.03),
+    "drift, noise of 15 %": (_drift, 0.15),
+    "drift that stops": (_drift_that_stops, 0.03),
+    "one step each": (_steps, 0.03),
+    "season of 6 slots": (_season, 0.03),
 }
+
+
+def _load(kind: str, random: np.random.Generator, moment: FloatArray) -> FloatArray:
+    """Return the load of each partition by slot, (slots, partitions)."""
+    factors, share = KINDS[kind]
+    base = 10 * random.lognormal(0, 0.7, _PARTITIONS)
+    load = base * (factors(random, moment) if factors else np.ones((len(moment), 1)))
+    return np.clip(load * _noise(random, moment, share) if share else load, 0, None)
 
 
 def _uneven(forecast: FloatArray, actual: FloatArray) -> float:
@@ -85,7 +87,7 @@ def measure(kind: str, trials: int, seed: int) -> tuple[float, float, float, flo
     used, forecast_error, last_error = 0, 0.0, 0.0
     uneven = np.zeros(2)
     for _ in range(trials):
-        load = np.clip(KINDS[kind](random, moment, _base(random)), 0, None)
+        load = _load(kind, random, moment)
         past, actual = load[:_SLOTS], load[_SLOTS:].mean(axis=0)
         outlook = look_ahead(past, ahead)
         used += outlook.used

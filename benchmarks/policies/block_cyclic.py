@@ -9,7 +9,7 @@ order of the steps inside a class is ours. The product finds its steps by colori
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from math import gcd
 
 import numpy as np
@@ -52,8 +52,7 @@ class BlockCyclic:
     after: int
 
     def __post_init__(self) -> None:
-        for name in ("sources", "targets", "before", "after"):
-            value = getattr(self, name)
+        for name, value in asdict(self).items():
             if isinstance(value, bool) or not isinstance(value, int) or value < 1:
                 raise ValueError(f"{name}: expected a whole number from 1, got {value!r}")
 

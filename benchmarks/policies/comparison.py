@@ -8,7 +8,7 @@ import re
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, fields
+from dataclasses import asdict, fields, replace
 from typing import Any
 
 from benchmarks.report.results import machine, progress
@@ -33,8 +33,8 @@ def describe() -> list[dict[str, Any]]:
     policies = []
     for entry in POLICIES.values():
         defaults = entry.parameters()
-        module = _paragraphs(sys.modules[entry.place.__module__].__doc__)
-        function = _paragraphs(entry.place.__doc__)
+        module = _paragraphs(sys.modules[entry.scheduler.__module__].__doc__)
+        function = _paragraphs(entry.scheduler.__doc__)
         deviations = [text for text in module[1:] if text.startswith("Deviation")]
         if entry.source != POLICIES["adaptive"].source:
             deviations += [text for text in function[1:] if _DEVIATES.search(text) and not text.startswith("Raises")]
@@ -72,25 +72,18 @@ def measure(seeds: Sequence[int], names: Sequence[str] = ()) -> dict[str, Any]:
 
 def _rows(name: str, seed: int) -> list[dict[str, Any]]:
     scenario = generate(f"{name}:seed={seed}")
-    bound = certified_bound(scenario.cluster, scenario.workload)
-    same = {"generator": name, "seed": seed, "bound": bound}
-    now = asdict(cost_of(scenario, scenario.current))
-    rows = [{**same, "policy": CURRENT, "figures": now, "moves": 0, "bytes_moved": 0.0, "seconds": 0.0, "error": ""}]
-    answers = [(row.policy, row) for row in compare(scenario, list(POLICIES), {}, time.process_time)]
-    eager = compare(scenario, ["adaptive"], {"adaptive": {"min_step": 0.0}}, time.process_time)
-    answers.insert(1, (EAGER, eager[0]))
-    return rows + [{**same, **_row(label, row)} for label, row in answers]
+    same = {"generator": name, "seed": seed, "bound": certified_bound(scenario.cluster, scenario.workload)}
+    current = PolicyResult(CURRENT, cost_of(scenario, scenario.current), 0, 0.0, 0.0)
+    own, *others = compare(scenario, list(POLICIES), {}, time.process_time)
+    (eager,) = compare(scenario, ["adaptive"], {"adaptive": {"min_step": 0.0}}, time.process_time)
+    return [{**same, **_row(each)} for each in (current, own, replace(eager, policy=EAGER), *others)]
 
 
-def _row(label: str, row: PolicyResult) -> dict[str, Any]:
-    return {
-        "policy": label,
-        "figures": asdict(row.figures) if row.figures else None,
-        "moves": row.moves,
-        "bytes_moved": row.bytes_moved,
-        "seconds": row.decision_seconds,
-        "error": row.error,
-    }
+def _row(result: PolicyResult) -> dict[str, Any]:
+    row = asdict(result)
+    row["seconds"] = row.pop("decision_seconds")
+    del row["notes"]
+    return row
 
 
 def _plain(value: object) -> object:

@@ -18,16 +18,17 @@ from typing import Any
 from benchmarks.policies import reference_implementations as reference
 from benchmarks.policies.situations import changed, situation
 from rechannel.policies.adaptive.lower_bounds import certified_bound
-from rechannel.policies.adaptive.policy import adaptive
 from rechannel.policies.analysis.classification import high_cut
 from rechannel.policies.analysis.placement_cost import placement_cost
+from rechannel.policies.model.placement import Placement
+from rechannel.policies.model.workload import Workload
 from rechannel.policies.published.closeness import operator_edges
 from rechannel.policies.published.locality_fairness import pipelines
 from rechannel.policies.published.units import flatten
 from rechannel.policies.registry import POLICIES, propose
 from rechannel.policies.scenarios.scenario import Scenario
 
-__all__ = ["ADAPTIVE", "LITERAL", "LITERAL_PIPELINES", "PIPELINES", "run"]
+__all__ = ["ADAPTIVE", "LITERAL", "LITERAL_PIPELINES", "PIPELINES", "run", "timed"]
 
 ADAPTIVE = "adaptive: cold, warm"
 LITERAL = "stream-classification, literal"
@@ -83,43 +84,46 @@ def main() -> None:
 
 def _call(what: str, scenario: Scenario) -> Callable[[], object]:
     cluster, workload, current = scenario.cluster, scenario.workload, scenario.current
+    sys.setrecursionlimit(1_000_000)  # of the literal readings
     if what == LITERAL:
-        sys.setrecursionlimit(1_000_000)
         units = flatten(cluster, workload, current)  # the objects are made from it, that is not measured
         return lambda: reference.stream_classification(units)
     if what == PIPELINES:
         return lambda: pipelines(workload)
     if what == LITERAL_PIPELINES:
-        sys.setrecursionlimit(1_000_000)
         parts, edges = [stage.n for stage in workload.placeable], operator_edges(workload)
         return lambda: reference.pipelines(parts, edges)
-    entry = POLICIES[what]
-    return lambda: entry.place(cluster, workload, current, entry.parameters())
+    return lambda: POLICIES[what].place(cluster, workload, current)
 
 
 def _adaptive(scenario: Scenario, seed: int) -> dict[str, Any]:
-    cluster, workload = scenario.cluster, scenario.workload
-    classified = _timed(lambda: [high_cut(workload) for _ in range(_REPEATS)])[0] / _REPEATS
-    cold, outcome = _timed(lambda: adaptive(cluster, workload, scenario.current))
-    later = changed(workload, seed + 1)
-    warm, again = _timed(lambda: adaptive(cluster, later, outcome.placement))
-    lawful, _ = _timed(lambda: propose("adaptive", cluster, later, outcome.placement))
-    bound, later_bound = certified_bound(cluster, workload), certified_bound(cluster, later)
+    cluster, first, start = scenario.cluster, scenario.workload, scenario.current
+    later, policy = changed(first, seed + 1), POLICIES["adaptive"]
+
+    def path(workload: Workload, placement: Placement) -> float:
+        return placement_cost(cluster, workload, placement)[2] / certified_bound(cluster, workload)
+
+    classified = timed(lambda: [high_cut(first) for _ in range(_REPEATS)])[0] / _REPEATS
+    cold, answer = timed(lambda: policy.place(cluster, first, start))
+    cold_placement = answer.placement
+    warm, answer = timed(lambda: policy.place(cluster, later, cold_placement))
+    checked, _ = timed(lambda: propose("adaptive", cluster, later, cold_placement))
     return {
         "classification": classified,
         "cold": cold,
-        "cold_moves": len(outcome.placement.moves_from(scenario.current)),
-        "before": placement_cost(cluster, workload, scenario.current)[2] / bound,
-        "after_cold": placement_cost(cluster, workload, outcome.placement)[2] / bound,
+        "cold_moves": len(cold_placement.moves_from(start)),
+        "before": path(first, start),
+        "after_cold": path(first, cold_placement),
         "warm": warm,
-        "warm_moves": len(again.placement.moves_from(outcome.placement)),
-        "before_warm": placement_cost(cluster, later, outcome.placement)[2] / later_bound,
-        "after_warm": placement_cost(cluster, later, again.placement)[2] / later_bound,
-        "warm_with_checks": lawful,
+        "warm_moves": len(answer.placement.moves_from(cold_placement)),
+        "before_warm": path(later, cold_placement),
+        "after_warm": path(later, answer.placement),
+        "warm_with_checks": checked,
     }
 
 
-def _timed(call: Callable[[], Any]) -> tuple[float, Any]:
+def timed(call: Callable[[], Any]) -> tuple[float, Any]:
+    """Return the processor seconds of a call, and its result."""
     began = time.process_time()
     result = call()
     return time.process_time() - began, result
@@ -129,7 +133,7 @@ def _mean(call: Callable[[], object]) -> float:
     """Of as many calls as the clock needs to tell."""
     durations: list[float] = []
     while sum(durations) < _LEAST and len(durations) < _MOST:
-        durations.append(_timed(call)[0])
+        durations.append(timed(call)[0])
     return sum(durations) / len(durations)
 
 

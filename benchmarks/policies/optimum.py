@@ -7,11 +7,12 @@ so the sum over the stages is the optimum of all.
 
 from __future__ import annotations
 
-import time
+from functools import partial
 from typing import Any
 
 import numpy as np
 
+from benchmarks.policies.measure import timed
 from benchmarks.report.results import machine, progress
 from rechannel.policies.adaptive.lower_bounds import certified_bound
 from rechannel.policies.analysis.placement_cost import placement_cost
@@ -29,12 +30,12 @@ __all__ = ["instance", "measure", "metis", "optimal_seconds"]
 
 RATE = 0.01  # batches per second: with some seconds of work a batch no executor is near saturation
 PATIENCE = 20.0  # seconds for one program
-_LABELS: tuple[tuple[str, str, dict[str, object]], ...] = (
-    ("adaptive", "adaptive", {}),
-    ("adaptive, min_step=0", "adaptive", {"min_step": 0.0}),
-    ("stream-classification", "stream-classification", {}),
-    ("even", "even", {}),
-)
+_SMALL: dict[str, tuple[str, dict[str, object]]] = {
+    "adaptive": ("adaptive", {}),
+    "adaptive, min_step=0": ("adaptive", {"min_step": 0.0}),
+    "even": ("even", {}),
+}
+_GRAPHS = ("adaptive", "stream-classification", "even")
 
 
 def instance(seed: int) -> Scenario:
@@ -92,23 +93,22 @@ def measure(instances: int, seeds: int) -> dict[str, Any]:
 def _against_optimum(seed: int) -> dict[str, Any]:
     scenario = instance(seed)
     cluster, workload = scenario.cluster, scenario.workload
-    began = time.process_time()
-    optima = [optimal_seconds(stage.busy, cluster.speed) for stage in workload.stages]
-    row: dict[str, Any] = {
+
+    def path(policy: str, parameters: dict[str, object]) -> float:
+        answer = propose(policy, cluster, workload, scenario.current, parameters)
+        return placement_cost(cluster, workload, answer.placement)[2]
+
+    seconds, optima = timed(lambda: [optimal_seconds(stage.busy, cluster.speed) for stage in workload.stages])
+    return {
         "seed": seed,
         "executors": cluster.size,
         "partitions": [stage.n for stage in workload.stages],
-        "optimum": RATE * sum(seconds for seconds, _ in optima),
+        "optimum": RATE * sum(least for least, _ in optima),
         "proved": all(proved for _, proved in optima),
         "bound": certified_bound(cluster, workload),
-        "highs_seconds": time.process_time() - began,
-        "policies": {},
+        "highs_seconds": seconds,
+        "policies": {label: path(*call) for label, call in _SMALL.items()},
     }
-    for label, policy, parameters in _LABELS:
-        if policy != "stream-classification":  # which has no streams to go by here
-            answer = propose(policy, cluster, workload, scenario.current, parameters)
-            row["policies"][label] = placement_cost(cluster, workload, answer.placement)[2]
-    return row
 
 
 def metis(scenario: Scenario) -> Placement:
@@ -139,26 +139,22 @@ def metis(scenario: Scenario) -> Placement:
 def _graphs(name: str, seed: int) -> list[dict[str, Any]]:
     progress(f"optimum: METIS and {name}, seed {seed}")
     scenario = generate(f"{name}:seed={seed}")
-    cluster, workload = scenario.cluster, scenario.workload
-    began = time.process_time()
-    answers = [("METIS", metis(scenario), time.process_time() - began)]
-    for label, policy, parameters in _LABELS:
-        if parameters:
-            continue  # the defaults are enough here
-        began = time.process_time()
-        proposal = propose(policy, cluster, workload, scenario.current, parameters)
-        answers.append((label, proposal.placement, time.process_time() - began))
-    total = sum(stream.summary()[1] for stream in workload.streams)
-    rows = []
-    for label, placement, seconds in answers:
+    situation = scenario.cluster, scenario.workload, scenario.current
+    answers = {"METIS": timed(lambda: metis(scenario))}
+    for policy in _GRAPHS:
+        duration, proposal = timed(partial(propose, policy, *situation))
+        answers[policy] = duration, proposal.placement
+    total = sum(stream.summary()[1] for stream in scenario.workload.streams)
+    bound, rows = certified_bound(scenario.cluster, scenario.workload), []
+    for policy, (seconds, placement) in answers.items():
         cost = cost_of(scenario, placement)
         rows.append(
             {
                 "generator": name,
                 "seed": seed,
-                "policy": label,
+                "policy": policy,
                 "cut": cost.inter_executor_bytes_per_second / total,
-                "path": cost.seconds_per_second / certified_bound(cluster, workload),
+                "path": cost.seconds_per_second / bound,
                 "highest_utilization": cost.highest_utilization,
                 "load_spread": cost.load_spread,
                 "seconds": seconds,

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from pathlib import Path
-from statistics import median
 from typing import Any
 
+from benchmarks.policies.report import path_over_bound
+from benchmarks.report.numbers import group_by
 from benchmarks.report.plots import pyplot, save
 
 __all__ = ["draw"]
@@ -26,15 +27,9 @@ def _paths(compared: dict[str, Any], path: Path) -> None:
     """Policies by generators, colored by path over bound."""
     from matplotlib.colors import LogNorm
 
-    names, policies = list(compared["generators"]), list(dict.fromkeys(row["policy"] for row in compared["rows"]))
-    cells: dict[tuple[str, str], list[float]] = {}
-    for row in compared["rows"]:
-        if row["figures"]:
-            ratio = row["figures"]["seconds_per_second"] / row["bound"]
-            cells.setdefault((row["policy"], row["generator"]), []).append(ratio)
-    table = [
-        [median(cells[policy, name]) if (policy, name) in cells else None for name in names] for policy in policies
-    ]
+    rows, names = compared["rows"], list(compared["generators"])
+    policies = list(group_by(rows, "policy"))
+    table = [[path_over_bound(rows, policy, name) for name in names] for policy in policies]
     figure, axes = pyplot(svg_text=True).subplots(figsize=(10, 5))
     shown = [[float("nan") if value is None else min(value, _WORST) for value in row] for row in table]
     mesh = axes.pcolormesh(shown, cmap="viridis_r", norm=LogNorm(1, _WORST), rasterized=True)

@@ -15,9 +15,10 @@ from dataclasses import dataclass
 from math import fsum, gcd, lcm
 from typing import Literal
 
+from benchmarks.policies.block_cyclic import PairClass
 from rechannel.policies.published.units import Units
 
-__all__ = ["Flow", "PairClass", "StreamScheduling", "classes", "pipelines", "stream_classification"]
+__all__ = ["classes", "pipelines", "stream_classification"]
 
 _TIE = 1e-9
 _ALPHA = 0.7
@@ -60,18 +61,17 @@ class Flow:
 
 def stream_classification(units: Units) -> list[int]:
     """Executor of each unit, with the policy's default parameters."""
-    triples = zip(units.source.tolist(), units.target.tolist(), units.volume.tolist(), strict=True)
-    return StreamScheduling(units, [Flow(*triple) for triple in triples]).run()
+    return _StreamScheduling(units).run()
 
 
-class StreamScheduling:
+class _StreamScheduling:
     """The new placement as it grows; an end that is not a unit is where a floating stage runs."""
 
-    def __init__(self, units: Units, flows: list[Flow]) -> None:
+    def __init__(self, units: Units) -> None:
         cluster = units.cluster
-        self.size = units.size
-        self.flows = flows
-        self.available = cluster.available.tolist()
+        triples = zip(units.source.tolist(), units.target.tolist(), units.volume.tolist(), strict=True)
+        self.flows = [Flow(*triple) for triple in triples]
+        self.size, self.available = units.size, cluster.available.tolist()
         self.work, self.state = units.load.tolist(), units.memory.tolist()
         self.capacity, self.memory = units.capacity.tolist(), cluster.memory_bytes.tolist()
         self.load, self.held = units.fixed.tolist(), [0.0] * cluster.size
@@ -82,13 +82,12 @@ class StreamScheduling:
     def run(self) -> list[int]:
         """Algorithm 3."""
         self.classify()
+        self.flows.sort(key=lambda flow: (-flow.volume, flow.source, flow.target))
         followed = [flow for flow in self.flows if flow.kind != "low" and self.reachable(flow)]
-        followed.sort(key=lambda flow: (-flow.volume, flow.source, flow.target))
         self.hot = [flow for flow in followed if flow.kind == "high"]
         for flow in followed:
             self.place(flow)
-        dropped = [flow for flow in self.flows if flow.kind == "low" or not self.reachable(flow)]
-        for flow in sorted(dropped, key=lambda flow: (-flow.volume, flow.source, flow.target)):
+        for flow in self.flows:
             for end in (flow.source, flow.target):
                 self.put(end, None)
         for unit in range(self.size):
@@ -97,29 +96,26 @@ class StreamScheduling:
 
     def classify(self) -> None:
         """Algorithm 1."""
-        count = len(self.flows)
-        mean = fsum(flow.volume for flow in self.flows) / max(count, 1)
-        deviation = fsum(abs(flow.volume - mean) for flow in self.flows) / max(count, 1)
+        count = max(len(self.flows), 1)
+        mean = fsum(flow.volume for flow in self.flows) / count
+        deviation = fsum(abs(flow.volume - mean) for flow in self.flows) / count
         for flow in self.flows:
             if abs(flow.volume - mean) > deviation + _TIE * mean:
                 flow.kind = "high" if flow.volume > mean else "low"
 
     def reachable(self, flow: Flow) -> bool:
-        """Whether no end of it is fixed to an executor that is not available."""
+        """Return whether no end of it is fixed to an executor that is not available."""
         return all(end < self.size or self.available[end - self.size] for end in (flow.source, flow.target))
 
     def place(self, flow: Flow) -> None:
         """Both ends of a stream to one executor, and with a HIGH one all that HIGH streams tie to it."""
-        ends = [flow.source, flow.target]
-        unplaced = [end for end in ends if end not in self.where]
-        if not unplaced:
+        ends = flow.source, flow.target
+        placed = [self.where[end] for end in ends if end in self.where]
+        if len(placed) == 2:
             return
-        if len(unplaced) == 1:
-            executor: int | None = self.where[ends[0] if unplaced[0] == ends[1] else ends[1]]
-        else:
-            old = sorted({home for end in ends if (home := self.old[end]) is not None})
-            executor = min(old, key=self.utilization, default=None)
-        for end in unplaced:
+        old = placed or sorted({home for end in ends if (home := self.old[end]) is not None})
+        executor = min(old, key=self.utilization, default=None)
+        for end in ends:
             self.put(end, executor)
             executor = self.where[end] if executor is None else executor
         if flow.kind == "high" and executor is not None:
@@ -148,7 +144,7 @@ class StreamScheduling:
         self.held[executor] += self.state[unit]
 
     def fits(self, unit: int, executor: int) -> bool:
-        """Whether processor and memory suffice."""
+        """Return whether processor and memory suffice."""
         cpu = self.load[executor] + self.work[unit] <= _ALPHA * self.capacity[executor] * (1 + _TIE)
         memory = self.held[executor] + self.state[unit] <= self.memory[executor] * (1 + _TIE)
         return bool(self.available[executor] and cpu and memory)
@@ -156,15 +152,6 @@ class StreamScheduling:
     def utilization(self, executor: int) -> float:
         """Load over capacity."""
         return float(self.load[executor] / self.capacity[executor])
-
-
-@dataclass(frozen=True)
-class PairClass:
-    """Pairs of nodes (source, target) that exchange ``cost`` tasks a period each, and the step of each pair."""
-
-    key: int
-    cost: int
-    steps: dict[tuple[int, int], int]
 
 
 def classes(sources: int, targets: int, before: int, after: int) -> list[PairClass]:
@@ -193,5 +180,5 @@ def classes(sources: int, targets: int, before: int, after: int) -> list[PairCla
             for i, source in enumerate(senders)
             for j, target in enumerate(receivers)
         }
-        result.append(PairClass(key, sent[pairs[0]], steps))
+        result.append(PairClass(key, sent[pairs[0]], tuple(pairs), tuple(steps[pair] for pair in pairs)))
     return result

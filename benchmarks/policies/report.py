@@ -15,7 +15,7 @@ from benchmarks.report import numbers
 from benchmarks.report.numbers import amount, group_by, median_of, rate, seconds
 from benchmarks.report.templates import render as render_template
 
-__all__ = ["render"]
+__all__ = ["path_over_bound", "render"]
 
 _GOAL_WARM, _GOAL_COLD = 1.0, 5.0
 _TIE = 5e-4  # paths that differ by less are equal
@@ -68,14 +68,15 @@ def _policies(policies: Sequence[Row]) -> dict[str, Any]:
 def _compare(part: Row) -> dict[str, Any]:
     rows, generators = part["rows"], part["generators"]
     policies = list(group_by(rows, "policy"))
-    behind, equal = _better_policies(rows, policies, list(generators))
+    paths = {name: {policy: path_over_bound(rows, policy, name) for policy in policies} for name in generators}
+    behind, equal = _better_policies(paths)
     return {
         "seeds": len(part["seeds"]),
         "ran_on": ran_on(part),
         "policies": policies,
-        "paths": [[name, *(_two_digits(_path(rows, policy, name)) for policy in policies)] for name in generators],
+        "paths": [[name, *map(_two_digits, row.values())] for name, row in paths.items()],
         "traffic": [[name, *(_two_digits(_traffic(rows, policy, name)) for policy in policies)] for name in generators],
-        "summary": [_summary(rows, policy, list(generators)) for policy in policies],
+        "summary": [_summary(rows, policy, [row[policy] for row in paths.values()]) for policy in policies],
         "behind": behind,
         "equal": equal,
         "metrics": ["policy", *_METRICS, "moves", "state moved"],
@@ -84,17 +85,19 @@ def _compare(part: Row) -> dict[str, Any]:
 
 
 def _select(rows: Sequence[Row], policy: str, generator: str) -> list[Row]:
-    return [row for row in rows if row["policy"] == policy and row["generator"] == generator]
+    """Return the answers of a policy on a generator that have figures."""
+    return [row for row in rows if row["policy"] == policy and row["generator"] == generator and row["figures"]]
 
 
-def _path(rows: Sequence[Row], policy: str, generator: str) -> float | None:
-    answered = [row for row in _select(rows, policy, generator) if row["figures"]]
-    return median_of(row["figures"]["seconds_per_second"] / row["bound"] for row in answered)
+def path_over_bound(rows: Sequence[Row], policy: str, generator: str) -> float | None:
+    """Return the median over the seeds; None where the policy refused."""
+    return median_of(row["figures"]["seconds_per_second"] / row["bound"] for row in _select(rows, policy, generator))
 
 
 def _traffic(rows: Sequence[Row], policy: str, generator: str) -> float | None:
-    current = median_of(row["figures"][_TRAFFIC] for row in _select(rows, CURRENT, generator))
-    value = median_of(row["figures"][_TRAFFIC] for row in _select(rows, policy, generator) if row["figures"])
+    current, value = (
+        median_of(row["figures"][_TRAFFIC] for row in _select(rows, each, generator)) for each in (CURRENT, policy)
+    )
     return value / current if current and value is not None else None
 
 
@@ -102,8 +105,8 @@ def _two_digits(value: float | None) -> str:
     return "-" if value is None else f"{value:.2f}"
 
 
-def _summary(rows: Sequence[Row], policy: str, generators: Sequence[str]) -> list[str]:
-    paths = [path for name in generators if (path := _path(rows, policy, name)) is not None]
+def _summary(rows: Sequence[Row], policy: str, all_paths: Sequence[float | None]) -> list[str]:
+    paths = [path for path in all_paths if path is not None]
     answered = [row for row in rows if row["policy"] == policy and row["figures"]]
     if not answered:
         return [policy, *["-"] * 6]
@@ -114,24 +117,19 @@ def _summary(rows: Sequence[Row], policy: str, generators: Sequence[str]) -> lis
     return [policy, *cells, amount(mean["bytes_moved"]), duration]
 
 
-def _better_policies(
-    rows: Sequence[Row], policies: Sequence[str], generators: Sequence[str]
-) -> tuple[list[str], list[str]]:
+def _better_policies(paths: Mapping[str, Mapping[str, float | None]]) -> tuple[list[str], list[str]]:
     """Return the generators where another policy has the shorter path, and those where one is as good."""
     behind, equal = [], []
-    for name in generators:
-        own = _path(rows, "adaptive", name)
-        paths = {
-            policy: path
-            for policy in policies
-            if not policy.startswith(("adaptive", CURRENT)) and (path := _path(rows, policy, name)) is not None
-        }
-        if own is None or not paths:
+    for name, row in paths.items():
+        own = row.get("adaptive")
+        others = {policy: path for policy, path in row.items() if not policy.startswith(("adaptive", CURRENT))}
+        answered = {policy: path for policy, path in others.items() if path is not None}
+        if own is None or not answered:
             continue
-        best = min(paths, key=paths.__getitem__)
-        if paths[best] < own * (1 - _TIE):
-            behind.append(f"{name} (`{best}` {paths[best]:.3f}, `adaptive` {own:.3f})")
-        elif paths[best] <= own * (1 + _TIE):
+        best = min(answered, key=answered.__getitem__)
+        if answered[best] < own * (1 - _TIE):
+            behind.append(f"{name} (`{best}` {answered[best]:.3f}, `adaptive` {own:.3f})")
+        elif answered[best] <= own * (1 + _TIE):
             equal.append(name)
     return behind, equal
 

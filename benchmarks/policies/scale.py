@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 import math
-import time
-from collections.abc import Sequence
-from itertools import pairwise
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
 from benchmarks.policies import reference_implementations as reference
 from benchmarks.policies.block_cyclic import BlockCyclic, class_schedule, edge_schedule
-from benchmarks.policies.measure import ADAPTIVE, LITERAL, LITERAL_PIPELINES, PIPELINES, run
+from benchmarks.policies.measure import ADAPTIVE, LITERAL, LITERAL_PIPELINES, PIPELINES, run, timed
 from benchmarks.policies.situations import KINDS, situation
 from benchmarks.report.results import machine, progress
 from rechannel.migration.plan.edge_coloring import color_edges
 from rechannel.policies.published.closeness import operator_edges
 from rechannel.policies.published.locality_fairness import pipelines
-from rechannel.policies.published.stream_classification import stream_classification
+from rechannel.policies.published.stream_classification import STREAM_CLASSIFICATION
 from rechannel.policies.published.units import flatten
 from rechannel.policies.registry import POLICIES
 from rechannel.policies.scenarios.scenario import Scenario
@@ -49,7 +47,13 @@ def growth(sizes: Sequence[int], limit: float) -> dict[str, Any]:
             if kind == "dense" or what not in (PIPELINES, LITERAL_PIPELINES):
                 rows += _grown(what, kind, sizes, limit)
     checks = {kind: _checks(kind) for kind in KINDS}
-    return {"machine": began, "limit": limit, "rows": rows, "checks": checks, "redistribution": _redistribution()}
+    return {
+        "machine": began,
+        "limit": limit,
+        "rows": rows,
+        "checks": checks,
+        "redistribution": [_redistribution(each) for each in LAYOUTS],
+    }
 
 
 def _grown(what: str, kind: str, sizes: Sequence[int], limit: float) -> list[dict[str, Any]]:
@@ -68,15 +72,14 @@ def _grown(what: str, kind: str, sizes: Sequence[int], limit: float) -> list[dic
 
 
 def _predicted(rows: Sequence[dict[str, Any]], size: int) -> float:
-    """Seconds at a size if they go on growing as they did at last, at least in proportion."""
+    """Return the seconds at a size if they go on growing as they did at last, at least in proportion."""
     if not rows or "seconds" not in rows[-1]:
         return 0.0
-    exponent = 1.0
-    for one, two in pairwise(row for row in rows[-2:] if "seconds" in row):
-        exponent = max(
-            1.0, math.log(max(two["seconds"], 1e-3) / max(one["seconds"], 1e-3)) / math.log(two["size"] / one["size"])
-        )
-    return float(rows[-1]["seconds"] * (size / rows[-1]["size"]) ** exponent)
+    exponent, last = 1.0, rows[-1]
+    for row in (row for row in rows[-2:-1] if "seconds" in row):
+        ratio = max(last["seconds"], 1e-3) / max(row["seconds"], 1e-3)
+        exponent = max(1.0, math.log(ratio) / math.log(last["size"] / row["size"]))
+    return float(last["seconds"] * (size / last["size"]) ** exponent)
 
 
 def _checks(kind: str) -> dict[str, bool]:
@@ -88,15 +91,15 @@ def _checks(kind: str) -> dict[str, bool]:
 
 
 def check_stream_classification(scenario: Scenario) -> bool:
-    """Whether the literal reading places everything as the policy does."""
+    """Return whether the literal reading places everything as the policy does."""
     cluster, workload, current = scenario.cluster, scenario.workload, scenario.current
     units = flatten(cluster, workload, current)
     placement = units.placement(np.array(reference.stream_classification(units), dtype=np.int64))
-    return placement == stream_classification(cluster, workload, current).placement
+    return placement == STREAM_CLASSIFICATION.place(cluster, workload, current).placement
 
 
 def check_pipelines(scenario: Scenario) -> bool:
-    """Whether the literal reading finds the same pipelines in the same order."""
+    """Return whether the literal reading has the same pipelines in the same order."""
     workload = scenario.workload
     keys = [stage.key for stage in workload.placeable]
     expected = reference.pipelines([stage.n for stage in workload.placeable], operator_edges(workload))
@@ -104,41 +107,26 @@ def check_pipelines(scenario: Scenario) -> bool:
 
 
 def check_redistribution(layout: BlockCyclic) -> bool:
-    """Whether counting every task finds the same classes, costs and steps as the closed forms."""
+    """Return whether counting every task gives the same classes, costs and steps as the closed forms."""
     counted = reference.classes(layout.sources, layout.targets, layout.before, layout.after)
-    closed = [
-        reference.PairClass(one.key, one.cost, dict(zip(one.pairs, one.steps, strict=True))) for one in layout.classes()
-    ]
-    return counted == closed
+    return tuple(counted) == layout.classes()
 
 
-def _redistribution() -> list[dict[str, Any]]:
-    rows = []
-    for numbers in LAYOUTS:
-        progress(f"growth: redistribution {numbers}")
-        layout = BlockCyclic(*numbers)
-        times = {}
-        for name, call in (
-            ("literal", lambda numbers=numbers: reference.classes(*numbers)),
-            ("classes", lambda layout=layout: layout.classes()),
-        ):
-            began = time.process_time()
-            call()
-            times[name] = time.process_time() - began
-        sources, targets, sizes = layout.messages()
-        began = time.process_time()
-        color_edges(sources, targets, sizes)
-        times["koenig"] = time.process_time() - began
-        class_wise = class_schedule(layout)
-        koenig = edge_schedule(sources, targets, sizes)
-        rows.append(
-            {
-                "layout": numbers,
-                "messages": len(sizes),
-                "same": check_redistribution(layout),
-                "seconds": times,
-                "steps": {"class": class_wise.length, "koenig": koenig.length},
-                "cost": {"class": class_wise.cost, "koenig": koenig.cost},
-            }
-        )
-    return rows
+def _redistribution(numbers: tuple[int, int, int, int]) -> dict[str, Any]:
+    progress(f"growth: redistribution {numbers}")
+    layout = BlockCyclic(*numbers)
+    sources, targets, sizes = layout.messages()
+    calls: dict[str, Callable[[], object]] = {
+        "literal": lambda: reference.classes(*numbers),
+        "classes": layout.classes,
+        "koenig": lambda: color_edges(sources, targets, sizes),
+    }
+    schedules = {"class": class_schedule(layout), "koenig": edge_schedule(sources, targets, sizes)}
+    return {
+        "layout": numbers,
+        "messages": len(sizes),
+        "same": check_redistribution(layout),
+        "seconds": {name: timed(call)[0] for name, call in calls.items()},
+        "steps": {name: schedule.length for name, schedule in schedules.items()},
+        "cost": {name: schedule.cost for name, schedule in schedules.items()},
+    }

@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from rechannel.daemon.model import query_model
-from rechannel.policies.analysis.forecast import Forecast, Method, Rules, look_ahead, slots_ahead
+from rechannel.policies.analysis.forecast import MOST, Forecast, Method, look_ahead, slots_ahead
 from rechannel.policies.model.arrays import FloatArray
 from rechannel.policies.model.streams import Stream, StreamLike
 from rechannel.policies.model.workload import Stage, Workload
@@ -27,8 +27,6 @@ from rechannel.wire.printable import count
 MAX_SLOTS = 24  # older ones say little about the next, and 100,000 partitions are forecast in 50 ms
 MIN_SLOTS = 14  # with fewer there are too few comparisons
 _SHORTEST_SLOT = 1e-3  # seconds of a slot
-
-_RULES = Rules()
 
 
 @dataclass(frozen=True, eq=False)
@@ -119,7 +117,7 @@ def forecast_stages(
         length = float(np.median(spans))
         ahead = slots_ahead(len(slots), math.ceil(horizon / length))
         past = _loads(slots, number, stage.n) / spans[:, None]
-        forecast = look_ahead(past, ahead, _RULES)
+        forecast = look_ahead(past, ahead)
         factors = _factors(forecast, past[-1])
         forecasts[stage.key] = StageForecast(stage.key, name, len(slots), ahead * length, forecast, factors)
     return forecasts
@@ -186,5 +184,5 @@ def _factors(forecast: Forecast, last: FloatArray) -> FloatArray:
     """Return the expected load over the last one; 1 where the last value stands or is 0."""
     changed = (forecast.method != Method.LAST) & (last > 0)
     factors: FloatArray = np.divide(forecast.values, last, out=np.ones_like(last), where=changed)
-    np.minimum(factors, _RULES.most, out=factors)
+    np.minimum(factors, MOST, out=factors)
     return factors

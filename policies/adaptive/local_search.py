@@ -8,28 +8,25 @@ random follow (iterated local search, Lourenço, Martin and Stützle 2003), as l
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator
 
 import numpy as np
 
+from rechannel.policies.adaptive.context import Cost, SearchContext
 from rechannel.policies.adaptive.two_executors import finish
 from rechannel.policies.analysis.placement_cost import (
     SATURATED,
     fetch_seconds,
     finish_times,
     improves,
-    task_slots,
+    state_bytes_held,
     unit_executors,
 )
-from rechannel.policies.model.arrays import FloatArray, IntArray
-from rechannel.policies.model.cluster import Cluster
+from rechannel.policies.model.arrays import FloatArray, IntArray, sum_by_index
 from rechannel.policies.model.placement import Placement
-from rechannel.policies.model.workload import Workload
 
-__all__ = ["LocalSearchSettings", "MoveCosts", "local_search"]
+__all__ = ["local_search"]
 
-Cost = tuple[float, float, float]
 _Changes = tuple[tuple[int, int, int], ...]  # stage, unit, executor
 _SAME = 1e-9
 _PERTURBED = 4  # units that change place at random
@@ -37,48 +34,30 @@ _PATIENCE = 10  # perturbations in a row without a gain
 _SWAPS = 8  # partners on one executor, those of about the same size
 
 
-@dataclass(frozen=True)
-class MoveCosts:
-    """Price of each partition that is not on its home, by stage.
-
-    ``home`` (n,) is the executor of each partition, negative where it has none; ``price`` (n,) is in seconds per
-    second.
-    """
-
-    home: Mapping[str, IntArray]
-    price: Mapping[str, FloatArray]
-
-
-@dataclass(frozen=True)
-class LocalSearchSettings:
-    """Limits of a local search.
-
-    ``limit`` is that of :func:`placement_cost`, ``min_gain`` the least share that a change must gain, ``budget`` the
-    most changes that are priced.
-    """
-
-    limit: float
-    min_gain: float
-    budget: int
-
-
-def local_search(
-    cluster: Cluster, workload: Workload, placement: Placement, move_costs: MoveCosts, settings: LocalSearchSettings
-) -> Placement:
+def local_search(context: SearchContext, placement: Placement, min_gain: float, budget: int) -> Placement:
     """Change the placement as long as that lowers its cost and the price of its moves.
 
-    The cost is :func:`placement_cost`. Every partition must be on an available executor.
+    Parameters
+    ----------
+    context
+        Inputs of the search; the cost is :func:`placement_cost` under the limit of its parameters.
+    placement
+        Start, with every partition on an available executor.
+    min_gain
+        Least share of the stage time that a change must gain.
+    budget
+        Most changes that are priced.
     """
-    objective = _IncrementalObjective(cluster, workload, placement, move_costs, settings.limit)
-    best, budget = _descend(objective, settings.min_gain, settings.budget)
+    objective = _IncrementalObjective(context, placement)
+    best, budget = _descend(objective, min_gain, budget)
     random = np.random.default_rng(0)  # a fixed seed keeps the policy deterministic
     patience = _PATIENCE
-    while budget > 0 and patience > 0 and cluster.available.sum() > 1:
+    while budget > 0 and patience > 0 and context.cluster.available.sum() > 1:
         before = objective.placement()
         budget -= _PERTURBED
         objective.apply(objective.perturbation(random))
-        cost, budget = _descend(objective, settings.min_gain, budget)
-        if improves(cost, best, settings.min_gain):
+        cost, budget = _descend(objective, min_gain, budget)
+        if improves(cost, best, min_gain):
             best, patience = cost, _PATIENCE
         else:
             patience -= 1
@@ -111,37 +90,30 @@ class _IncrementalObjective:
     Arrays have rows for the S placeable stages or the Q queries, and a column for each of the E executors.
     """
 
-    def __init__(
-        self,
-        cluster: Cluster,
-        workload: Workload,
-        placement: Placement,
-        move_costs: MoveCosts,
-        limit: float,
-    ) -> None:
-        home, price = move_costs.home, move_costs.price
-        self._cluster, self._workload, self._limit = cluster, workload, limit
-        self._stages = workload.placeable
-        self._home, self._price = home, price
-        self._paid = sum(
-            float(price[stage.key][(home[stage.key] >= 0) & (placement[stage.key] != home[stage.key])].sum())
+    def __init__(self, context: SearchContext, placement: Placement) -> None:
+        cluster, workload = context.cluster, context.workload
+        self._cluster, self._workload, self._limit = cluster, workload, context.parameters.limit
+        self._stages, self._home = context.stages, context.home
+        self._slots, self._capacity = context.slots, context.capacity
+        # Seconds per second that it costs to move each partition from its home.
+        self._price = {
+            stage.key: np.array([context.price(1, size) for size in stage.state_bytes.tolist()])
             for stage in self._stages
+        }
+        self._paid = sum(
+            float(price[(self._home[key] >= 0) & (placement[key] != self._home[key])].sum())
+            for key, price in self._price.items()
         )
         self._at = {stage.key: placement[stage.key].copy() for stage in self._stages}
-        self._slots, self._capacity = task_slots(cluster), cluster.cores * cluster.speed
-        queries = {query: index for index, query in enumerate(workload.queries)}
-        self._query = np.array([queries[stage.query] for stage in self._stages])
+        self._query = np.array([context.query[stage.query] for stage in self._stages])
         self._rate = np.array([stage.batches_per_second for stage in self._stages])
-        self._load = np.zeros((len(queries), cluster.size))
-        self._held = np.zeros(cluster.size)
+        self._load = np.zeros((len(context.query), cluster.size))
+        self._held = state_bytes_held(cluster, workload, placement)
         self._fixed = 0.0
         for stage in workload.stages:
-            executors = unit_executors(cluster, stage, placement)
-            work = np.bincount(executors, stage.busy, cluster.size)
-            self._load[queries[stage.query]] += stage.batches_per_second * work
-            if stage.placeable:
-                self._held += np.bincount(executors, stage.state_bytes, cluster.size)
-            else:
+            work = sum_by_index(unit_executors(cluster, stage, placement), stage.busy, cluster.size)
+            self._load[context.query[stage.query]] += stage.batches_per_second * work
+            if not stage.placeable:
                 self._fixed += stage.batches_per_second * float((stage.busy / self._capacity).max())
         self._busy = np.array([finish_times(cluster, stage.busy, self._at[stage.key]) for stage in self._stages])
         self._fetching = bool(np.isfinite(cluster.bandwidth).any() and workload.streams)

@@ -19,9 +19,17 @@ def lower_bound(
 ) -> float:
     """Return the seconds that no placement of the units can go below.
 
-    The largest of: all work spread evenly over ``capacity`` (slots times speed of all unless given), the largest unit
-    on the fastest core, and, with m cores, the k + 1 smallest of the k m + 1 largest units on one core (they cannot all
-    be on different ones; k up to 4).
+    The largest of: all work spread evenly over ``capacity``, the largest unit on the fastest core, and, with m cores,
+    the k + 1 smallest of the k m + 1 largest units on one core (they cannot all be on different ones; k up to 4).
+
+    Parameters
+    ----------
+    busy : (n,)
+        Seconds of each unit on a reference core.
+    speed, slots, available : (E,)
+        Speed, number of cores and availability of each executor.
+    capacity
+        Reference cores; slots times speed of the available executors by default.
     """
     if not available.any() or not len(busy):
         return 0.0

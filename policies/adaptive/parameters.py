@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from rechannel.policies.analysis.placement_cost import SATURATED
 from rechannel.policies.model.arrays import ModelError
-from rechannel.policies.policy import check_count, check_number
+from rechannel.policies.policy import check_choice, check_count, check_number
 
 __all__ = ["AdaptiveParameters"]
 
@@ -33,8 +33,7 @@ class AdaptiveParameters:
     horizon: float = 600.0
 
     def __post_init__(self) -> None:
-        if self.mode not in MODES:
-            raise ModelError(f"mode: expected one of {', '.join(MODES)}, got {self.mode!r}")
+        check_choice("mode", self.mode, MODES)
         check_number("limit", self.limit, 0, 10, above=True)
         check_number("min_step", self.min_step, 0, 1)
         if self.min_step == 1:

@@ -10,43 +10,32 @@ from __future__ import annotations
 
 import numpy as np
 
+from rechannel.policies.adaptive.context import SearchContext
 from rechannel.policies.adaptive.lower_bounds import certified_bound
 from rechannel.policies.adaptive.parameters import AdaptiveParameters
-from rechannel.policies.adaptive.search import PlacementSearch, SearchContext
+from rechannel.policies.adaptive.search import PlacementSearch
 from rechannel.policies.analysis.placement_cost import SATURATED, improves, placement_cost
-from rechannel.policies.model.arrays import ScaleOutError
 from rechannel.policies.model.cluster import UNPLACED, Cluster
 from rechannel.policies.model.placement import Outcome, Placement
 from rechannel.policies.model.workload import Workload
 from rechannel.policies.policy import FunctionPolicy, Objective
-from rechannel.policies.published.bottleneck import bottleneck
-from rechannel.policies.published.even import even
-from rechannel.policies.published.stream_classification import stream_classification
-from rechannel.policies.published.t_storm import t_storm
+from rechannel.policies.published.bottleneck import BOTTLENECK
+from rechannel.policies.published.even import EVEN
+from rechannel.policies.published.stream_classification import STREAM_CLASSIFICATION
+from rechannel.policies.published.t_storm import T_STORM
 
 __all__ = ["ADAPTIVE", "adaptive"]
 
-_START_HEURISTICS = (even, bottleneck, stream_classification, t_storm)
+_START_HEURISTICS = (EVEN, BOTTLENECK, STREAM_CLASSIFICATION, T_STORM)
 
 
-def adaptive(
-    cluster: Cluster, workload: Workload, current: Placement, parameters: AdaptiveParameters | None = None
-) -> Outcome:
+def adaptive(cluster: Cluster, workload: Workload, current: Placement, parameters: AdaptiveParameters) -> Outcome:
     """Propose the placement with the shortest batches that is worth its moves.
 
     Batches are measured by :func:`placement_cost`. Partitions on unavailable or unknown executors are placed whatever
-    it costs. The notes say what was gained. Raises ``ModelError`` where the arguments do not fit together,
-    ``ScaleOutError`` where partitions must be placed and no executor is available.
+    it costs. The notes say what was gained.
     """
-    current.validate(cluster, workload)
-    parameters = parameters or AdaptiveParameters()
-    if not workload.placeable:
-        return Outcome(current, ("no stage has partitions to place",))
-    homeless = sum(
-        int(((array == UNPLACED) | ~cluster.available[array]).sum()) for array in current.assignments.values()
-    )
-    if not cluster.available.any():
-        raise ScaleOutError(f"{homeless} partitions need an executor and none is available: add executors")
+    homeless = sum(int((array == UNPLACED).sum()) for array in current.on_available(cluster).values())
     notes = [f"{homeless} partitions had to be placed: their executor is unavailable or unknown"] if homeless else []
     context = SearchContext(cluster, workload, current, parameters)
     relieved = _relieve(context, homeless)
@@ -93,7 +82,7 @@ def multi_start(context: SearchContext, best: PlacementSearch) -> PlacementSearc
     searches = [PlacementSearch(context, nowhere).hill_climb()]
     if best.coupled or best.near_capacity:
         for heuristic in _START_HEURISTICS:
-            start = heuristic(context.cluster, context.workload, context.current).placement
+            start = heuristic.place(context.cluster, context.workload, context.current).placement
             searches.append(PlacementSearch(context, start))
         nearest = min(searches[1:], key=PlacementSearch.score)
         if improves(nearest.score(), best.score(), 0.0):
@@ -117,17 +106,15 @@ def _optimality_gap(context: SearchContext, search: PlacementSearch) -> str:
     return f"at most {search.cost()[2] / bound - 1:.2%} above what no placement can beat"
 
 
-def _objective(
-    cluster: Cluster, workload: Workload, placement: Placement, parameters: AdaptiveParameters | None = None
-) -> Objective:
+def _objective(cluster: Cluster, workload: Workload, placement: Placement, parameters: AdaptiveParameters) -> Objective:
     """Return :func:`placement_cost` under the limit of the parameters."""
-    return placement_cost(cluster, workload, placement, (parameters or AdaptiveParameters()).limit)
+    return placement_cost(cluster, workload, placement, parameters.limit)
 
 
 ADAPTIVE = FunctionPolicy(
     name="adaptive",
-    place=adaptive,
-    objective=_objective,
+    scheduler=adaptive,
+    measure=_objective,
     parameters=AdaptiveParameters,
     summary="The shortest batches under memory and saturation limits, with few moves.",
     source="Rechannel's own",

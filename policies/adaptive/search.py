@@ -9,22 +9,18 @@ executors that are nearly equal.
 
 from __future__ import annotations
 
-from functools import cached_property
-
 import numpy as np
 
-from rechannel.policies.adaptive.local_search import LocalSearchSettings, MoveCosts, local_search
+from rechannel.policies.adaptive.context import Cost, SearchContext
+from rechannel.policies.adaptive.local_search import local_search
 from rechannel.policies.adaptive.lower_bounds import lower_bound
-from rechannel.policies.adaptive.parameters import AdaptiveParameters
 from rechannel.policies.adaptive.stage_scheduling import Option, Problem, prune_moves, relocate, solve_stage
-from rechannel.policies.analysis.hot_streams import HotStreams
-from rechannel.policies.analysis.placement_cost import SATURATED, improves, placement_cost, task_slots
-from rechannel.policies.model.arrays import FloatArray, IntArray
-from rechannel.policies.model.cluster import UNPLACED, Cluster
+from rechannel.policies.analysis.placement_cost import SATURATED, improves, placement_cost
+from rechannel.policies.model.arrays import BoolArray, FloatArray, IntArray, sum_by_index
 from rechannel.policies.model.placement import Placement
-from rechannel.policies.model.workload import Stage, Workload
+from rechannel.policies.model.workload import Stage
 
-__all__ = ["PlacementSearch", "SearchContext"]
+__all__ = ["PlacementSearch"]
 
 _LEVELS = (0.5, 0.8, 0.9, 0.95)
 _SAME = 1e-9
@@ -34,54 +30,26 @@ _MIN_SWEEP_GAIN = 0.001  # the share that a sweep must gain for another one to f
 _SMALL = 20_000  # units times executors up to which all stages are looked at several times
 
 
-class SearchContext:
-    """Inputs that all searches for one proposal share.
-
-    ``home`` is the executor of each partition, :data:`UNPLACED` where that is unavailable or unknown; ``units`` the
-    number of partitions; ``fetch`` the bytes that they fetch, empty where no bandwidth is known.
-    """
-
-    def __init__(
-        self, cluster: Cluster, workload: Workload, current: Placement, parameters: AdaptiveParameters
-    ) -> None:
-        self.cluster, self.workload, self.current, self.parameters = cluster, workload, current, parameters
-        self.home = {
-            key: np.where((array >= 0) & cluster.available[array], array, UNPLACED)
-            for key, array in current.assignments.items()
-        }
-        self.units = sum(stage.n for stage in workload.placeable)
-        self.fetch = _fetched_bytes(workload) if np.isfinite(cluster.bandwidth).any() else {}
-
-    @cached_property
-    def hot(self) -> HotStreams:
-        """Hot streams of the workload, computed when a stage needs them first: that takes long."""
-        return HotStreams(self.workload)
-
-
 class PlacementSearch:
     """A placement in the making, with its loads, and the steps that improve it."""
 
     def __init__(self, context: SearchContext, start: Placement | None = None) -> None:
         self._context = context
         self._cluster, self._workload, self._parameters = context.cluster, context.workload, context.parameters
-        self._home, self._fetch = context.home, context.fetch
-        cluster, workload = self._cluster, self._workload
-        self._stages = workload.placeable
+        self._home, self._fetch, self._stages = context.home, context.fetch, context.stages
+        self._capacity, self._query = context.capacity, context.query
         self._at = {key: self._home[key] if start is None else start[key] for key in self._home}
-        self._slots = task_slots(cluster)
-        self._capacity = cluster.cores * cluster.speed
-        self._query = {query: index for index, query in enumerate(workload.queries)}
-        self._load = np.zeros((len(self._query), cluster.size))  # core seconds per second by query
-        self._held = np.zeros(cluster.size)
-        self._cost: tuple[float, float, float] | None = None
-        for stage in workload.stages:
+        self._load = np.zeros((len(self._query), self._cluster.size))  # core seconds per second by query
+        self._held = np.zeros(self._cluster.size)
+        self._cost: Cost | None = None
+        for stage in self._workload.stages:
             if stage.placeable:
                 self._add(stage, self._at[stage.key], 1.0)
             else:
                 self._load[self._query[stage.query]] += stage.batches_per_second * stage.busy
         self._all = self._load.sum(axis=0)
         # Updated with each stage: counting all partitions anew for every stage would be quadratic.
-        self._moved = {stage.key: self._count(stage.key) for stage in self._stages}
+        self._moved = {stage.key: int(self._has_moved(stage.key).sum()) for stage in self._stages}
 
     def hill_climb(self) -> PlacementSearch:
         """Sweep over all stages until that gains little; return the best search."""
@@ -104,22 +72,10 @@ class PlacementSearch:
     def local_search(self) -> PlacementSearch:
         """Apply changes that help all stages together, though maybe not their own."""
         least = min(_MIN_SWEEP_GAIN, self._parameters.min_step)
-        budget = _LOCAL_CHANGES * sum(stage.n for stage in self._stages)
-        parameters, executors = self._parameters, int(self._cluster.available.sum())
-        price = {
-            stage.key: np.array([parameters.price(1, size, executors) for size in stage.state_bytes.tolist()])
-            for stage in self._stages
-        }
-        at = local_search(
-            self._cluster,
-            self._workload,
-            self.placement(),
-            MoveCosts(self._home, price),
-            LocalSearchSettings(parameters.limit, least, budget),
-        )
+        at = local_search(self._context, self.placement(), least, _LOCAL_CHANGES * self._context.units)
         return PlacementSearch(self._context, at)
 
-    def cost(self) -> tuple[float, float, float]:
+    def cost(self) -> Cost:
         """Return :func:`placement_cost`; infinite while a partition is on no executor."""
         if self._cost is None:
             if any((array < 0).any() for array in self._at.values()):
@@ -128,17 +84,11 @@ class PlacementSearch:
             self._cost = placement_cost(self._cluster, self._workload, self.placement(), limit)
         return self._cost
 
-    def score(self) -> tuple[float, float, float]:
+    def score(self) -> Cost:
         """Return the cost, with the price of the moves on top of the stage time."""
         over, short, path = self.cost()
-        moved = sum(
-            float(
-                stage.state_bytes[(self._home[stage.key] >= 0) & (self._at[stage.key] != self._home[stage.key])].sum()
-            )
-            for stage in self._stages
-        )
-        price = self._parameters.price(self.voluntary_moves(), moved, int(self._cluster.available.sum()))
-        return over, short, path + price
+        moved = sum(float(stage.state_bytes[self._has_moved(stage.key)].sum()) for stage in self._stages)
+        return over, short, path + self._context.price(self.voluntary_moves(), moved)
 
     @property
     def near_capacity(self) -> bool:
@@ -163,9 +113,9 @@ class PlacementSearch:
         """Count the partitions that leave an executor which is available."""
         return sum(self._moved.values())
 
-    def _count(self, key: str) -> int:
+    def _has_moved(self, key: str) -> BoolArray:
         home = self._home[key]
-        return int(((home >= 0) & (self._at[key] != home)).sum())
+        return np.asarray((home >= 0) & (self._at[key] != home))
 
     def sweep(self, *, thorough: bool) -> None:
         """Divide every stage anew that can gain, the one with most to gain first."""
@@ -201,18 +151,17 @@ class PlacementSearch:
             others = self.voluntary_moves() - self._moved[stage.key]
             spare = max(parameters.max_moves - others, first.moves)
 
-        def price(option: Option) -> float:
-            return parameters.price(option.moves, option.moved_bytes, int(self._cluster.available.sum()))
+        def cost(option: Option) -> float:
+            return rate * option.seconds + self._context.price(option.moves, option.moved_bytes)
 
-        best, best_cost = first, rate * first.seconds + price(first)
+        best, best_cost = first, cost(first)
         # The first option relieves full executors, and is taken whatever the time of the stage is.
         least = first.seconds * (1 - parameters.min_step)
         for option in sorted(options[1:], key=lambda option: (option.moves, option.seconds)):
             if (spare is not None and option.moves > spare) or option.seconds > least:
                 continue
-            cost = rate * option.seconds + price(option)
-            if cost < best_cost * (1 - _SAME):
-                best, best_cost = option, cost
+            if cost(option) < best_cost * (1 - _SAME):
+                best, best_cost = option, cost(option)
         if best is first and spare is not None and len(options) > 1:
             return self._best_within(problem, options, spare, least) or first
         return best
@@ -235,10 +184,8 @@ class PlacementSearch:
     def _stage_problem(self, stage: Stage) -> Problem:
         cluster, key, rate = self._cluster, stage.key, stage.batches_per_second
         at = self._at[key]
-        placed = at >= 0
-        own = np.bincount(at[placed], stage.busy[placed], cluster.size)
-        own_bytes = np.bincount(at[placed], stage.state_bytes[placed], cluster.size)
-        rest = self._all - rate * own
+        own_bytes = sum_by_index(at, stage.state_bytes, cluster.size)
+        rest = self._all - rate * sum_by_index(at, stage.busy, cluster.size)
         room = np.full(cluster.size, np.inf)
         if rate > 0:
             room = np.maximum(self._parameters.limit * self._capacity - rest, 0.0) / rate
@@ -247,7 +194,7 @@ class PlacementSearch:
             state_bytes=stage.state_bytes,
             home=self._home[key],
             speed=cluster.speed * self._left_speed(stage),
-            slots=self._slots,
+            slots=self._context.slots,
             available=cluster.available,
             room_busy=room,
             room_bytes=np.maximum(cluster.memory_bytes - (self._held - own_bytes), 0.0),
@@ -271,15 +218,14 @@ class PlacementSearch:
 
     def _gain_bound(self, stage: Stage) -> float:
         """Bound what the stage can gain while all others stay, in seconds per second."""
-        at, left = self._at[stage.key], self._left_speed(stage)
+        at, left, size = self._at[stage.key], self._left_speed(stage), self._cluster.size
         placed = at >= 0
         speed = self._cluster.speed * left
-        bound = lower_bound(stage.busy, speed, self._slots, self._cluster.available)
+        bound = lower_bound(stage.busy, speed, self._context.slots, self._cluster.available)
         # A rough time, as if all cores of an executor were one: it only orders the stages.
-        times = np.bincount(at[placed], stage.busy[placed], self._cluster.size) / (self._capacity * left)
-        fetched = self._fetch.get(stage.key)
-        if fetched is not None:
-            times = times + np.bincount(at[placed], fetched[placed], self._cluster.size) / self._cluster.bandwidth
+        times = sum_by_index(at, stage.busy, size) / (self._capacity * left)
+        if stage.key in self._fetch:
+            times = times + sum_by_index(at, self._fetch[stage.key], size) / self._cluster.bandwidth
         if not placed.all():  # homeless partitions first, the largest before the others
             return float("inf") if placed.any() else 1e9 * (1 + stage.batches_per_second * float(stage.busy.max()))
         largest = float((stage.busy / speed[at]).max())
@@ -296,22 +242,9 @@ class PlacementSearch:
         self._add(stage, assignment, 1.0)
         self._all += self._load[self._query[stage.query]] - before
         self._at[stage.key] = assignment
-        self._moved[stage.key] = self._count(stage.key)
+        self._moved[stage.key] = int(self._has_moved(stage.key).sum())
 
     def _add(self, stage: Stage, assignment: IntArray, sign: float) -> None:
-        placed = assignment >= 0
-        size = self._cluster.size
-        work = np.bincount(assignment[placed], stage.busy[placed], size)
+        work = sum_by_index(assignment, stage.busy, self._cluster.size)
         self._load[self._query[stage.query]] += sign * stage.batches_per_second * work
-        self._held += sign * np.bincount(assignment[placed], stage.state_bytes[placed], size)
-
-
-def _fetched_bytes(workload: Workload) -> dict[str, FloatArray]:
-    """Return the bytes per batch that each partition fetches, by placeable stage."""
-    fetched: dict[str, FloatArray] = {}
-    for stream in workload.streams:
-        stage = workload.stage(stream.downstream)
-        if stage.placeable and stage.batches_per_second > 0:
-            had = fetched.get(stage.key, np.zeros(stage.n))
-            fetched[stage.key] = had + stream.received() / stage.batches_per_second
-    return fetched
+        self._held += sign * sum_by_index(assignment, stage.state_bytes, self._cluster.size)

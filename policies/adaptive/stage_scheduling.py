@@ -144,20 +144,18 @@ class _StageLedger:
     def recount(self) -> None:
         """Add up all figures from the assignment."""
         problem, assignment = self.problem, self.assignment
-        size = len(problem.speed)
-        placed = assignment >= 0
-        self.work = sum_by_index(assignment[placed], problem.busy[placed], size)
-        self.bytes = sum_by_index(assignment[placed], problem.state_bytes[placed], size)
+        size, units = len(problem.speed), np.flatnonzero(assignment >= 0)
+        self.work = sum_by_index(assignment, problem.busy, size)
+        self.bytes = sum_by_index(assignment, problem.state_bytes, size)
         self.fetched = np.zeros(size)
         if problem.fetching:
-            units = np.flatnonzero(placed)
             self.fetched = sum_by_index(assignment[units], self._fetch_of(units, assignment[units]), size)
         self.busy = self.work.copy()  # seconds on the last core to be done, at speed 1
         if not self.simple:
             # While every task has a core of its own, the longest one sets the time.
-            held = np.bincount(assignment[placed], minlength=size)
+            held = np.bincount(assignment[units], minlength=size)
             self.busy = np.zeros(size)
-            np.maximum.at(self.busy, assignment[placed], problem.busy[placed])
+            np.maximum.at(self.busy, assignment[units], problem.busy[units])
             for executor in np.flatnonzero(held > problem.slots).tolist():
                 self.busy[executor] = self._finish(self.units(executor), executor)
 

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rechannel.policies.analysis.placement_cost import unit_executors
-from rechannel.policies.model.arrays import FloatArray, ModelError
+from rechannel.policies.model.arrays import FloatArray, ModelError, float_array
 from rechannel.policies.model.cluster import Cluster
 from rechannel.policies.model.placement import Placement
 from rechannel.policies.model.streams import Edges
@@ -34,16 +34,11 @@ class StreamClass(IntEnum):
 
 @dataclass(frozen=True, eq=False)
 class Classification:
-    """Class of each stream, with the mean, the deviation and the cuts.
-
-    All in the unit of the volumes.
-    """
+    """Class of each stream, with mean and mean absolute deviation in the unit of the volumes."""
 
     classes: NDArray[np.int8]
     mean: float
     deviation: float
-    high_cut: float
-    low_cut: float
 
 
 @dataclass(frozen=True)
@@ -68,12 +63,15 @@ def classify(volumes: FloatArray) -> Classification:
     are MID, and so are exact ties, which the paper's strict inequalities leave in no class. All equal: all MID.
     Raises ``ModelError`` for negative or non-finite volumes.
     """
-    volumes = np.asarray(volumes, dtype=np.float64)
-    if volumes.ndim != 1:
-        raise ModelError(f"volumes: expected 1 dimension, got {volumes.ndim}")
-    if not np.isfinite(volumes).all() or (volumes < 0).any():
-        raise ModelError("volumes: must be finite and not negative")
-    return _classify(volumes)
+    volumes = float_array("volumes", volumes)
+    mean = float(volumes.mean()) if volumes.size else 0.0
+    distance = np.abs(volumes - mean)
+    deviation = float(distance.mean()) if volumes.size else 0.0
+    far = distance > deviation + _ROUNDING * mean
+    classes = np.full(volumes.shape, StreamClass.MID, dtype=np.int8)
+    classes[far & (volumes > mean)] = StreamClass.HIGH
+    classes[far & (volumes < mean)] = StreamClass.LOW
+    return Classification(classes, mean, deviation)
 
 
 def high_cut(workload: Workload) -> float:
@@ -121,14 +119,3 @@ def hot_streams(
         local = bool(source == target >= 0)
         result.append(HotStream(stream.upstream, up, stream.downstream, down, -negative, local))
     return tuple(result)
-
-
-def _classify(volumes: FloatArray) -> Classification:
-    mean = float(volumes.mean()) if volumes.size else 0.0
-    distance = np.abs(volumes - mean)
-    deviation = float(distance.mean()) if volumes.size else 0.0
-    far = distance > deviation + _ROUNDING * mean
-    classes = np.full(volumes.shape, StreamClass.MID, dtype=np.int8)
-    classes[far & (volumes > mean)] = StreamClass.HIGH
-    classes[far & (volumes < mean)] = StreamClass.LOW
-    return Classification(classes, mean, deviation, mean + deviation, mean - deviation)

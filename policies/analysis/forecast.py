@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 
 from rechannel.policies.model.arrays import FloatArray, ModelError
 
-__all__ = ["Forecast", "Method", "Rules", "look_ahead", "period_of", "slots_ahead"]
+__all__ = ["BETTER", "COMPARISONS", "MOST", "Forecast", "Method", "look_ahead", "period_of", "slots_ahead"]
 
 _SINGLE = np.float32  # loads are not known to seven digits, and it takes half the time
 _Floats: TypeAlias = NDArray[np.float32]
@@ -37,6 +37,18 @@ _AT_ONCE = 16_384  # entries of one pass, which stay in the cache
 _NEWEST = 12  # comparisons that count: older ones say little, and take time
 _FLAT = 8  # slots of the plain mean
 _FEWEST = 4  # slots before the first comparison: fewer show no trend
+_LEVEL, _TREND = 0.5, 0.3  # weights of a new slot
+_DAMPING = 0.9  # share of the trend that is left one slot on
+_WINS = 0.75  # least share of comparisons that a method in use has won
+
+COMPARISONS = 8
+"""Least number of comparisons before a method is used."""
+
+BETTER = 0.8
+"""Largest scaled error that counts as better than the last value."""
+
+MOST = 2.0
+"""Largest forecast, as a multiple of the largest value seen."""
 
 
 class Method(IntEnum):
@@ -45,24 +57,6 @@ class Method(IntEnum):
     LAST = 0
     TREND = 1
     SEASON = 2
-
-
-@dataclass(frozen=True)
-class Rules:
-    """Parameters of the methods, and the evidence that one needs before it is used.
-
-    ``level``, ``trend``: weights of a new slot; ``damping``: share of the trend that is left one slot on.
-    ``comparisons``: the least number of them; ``better``: the largest scaled error that counts as better; ``wins``: the
-    least share of comparisons that it won; ``most``: a forecast is at most so many times the largest value seen.
-    """
-
-    level: float = 0.5
-    trend: float = 0.3
-    damping: float = 0.9
-    comparisons: int = 8
-    better: float = 0.8
-    wins: float = 0.75
-    most: float = 2.0
 
 
 @dataclass(frozen=True, eq=False)
@@ -97,7 +91,7 @@ def slots_ahead(slots: int, requested: int) -> int:
     return max(1, min(requested, slots // 4))
 
 
-def look_ahead(past: FloatArray, ahead: int, rules: Rules | None = None) -> Forecast:
+def look_ahead(past: FloatArray, ahead: int) -> Forecast:
     """Forecast the mean load of the next ``ahead`` slots of each entry.
 
     ``past``: load by slot and entry, oldest first, shape (slots, n), finite and not negative.
@@ -109,17 +103,16 @@ def look_ahead(past: FloatArray, ahead: int, rules: Rules | None = None) -> Fore
         raise ModelError(f"ahead: expected at least one slot, got {ahead}")
     if past.size and not (past.min() >= 0 and past.max() < np.inf):
         raise ModelError("past: loads must be finite and not negative")
-    rules = rules or Rules()
     slots, entries = past.shape
     values, method, error = past[-1].copy(), np.zeros(entries, np.int8), np.full(entries, np.inf)
     comparisons = max(0, min(slots - ahead - _FEWEST + 1, _NEWEST))
-    if not entries or comparisons < max(1, rules.comparisons):
+    if not entries or comparisons < COMPARISONS:
         return Forecast(values, method, error, np.inf, comparisons, ahead)
     period = period_of(past)
     wrong = np.zeros((len(Method), 2))
     for start in range(0, entries, _AT_ONCE):
         part = slice(start, start + _AT_ONCE)
-        trial = _Trial(past[:, part].astype(_SINGLE), ahead, period, rules)
+        trial = _Trial(past[:, part].astype(_SINGLE), ahead, period)
         for way in trial.run():
             trial.choose(way, values[part], method[part], error[part])
             wrong[way] += trial.scores[way].miss.sum(), trial.scores[way].last_miss.sum()
@@ -161,14 +154,14 @@ class _Score:
 class _Trial:
     """Trial of the methods on the past of some entries."""
 
-    def __init__(self, past: _Floats, ahead: int, period: int, rules: Rules) -> None:
-        self.past, self.ahead, self.period, self.rules = past, ahead, period, rules
+    def __init__(self, past: _Floats, ahead: int, period: int) -> None:
+        self.past, self.ahead, self.period = past, ahead, period
         slots, entries = past.shape
         self.sums = np.zeros((slots + 1, entries), _SINGLE)  # of all slots before
         for slot in range(slots):  # np.cumsum along this axis takes sixty times as long
             np.add(self.sums[slot], past[slot], out=self.sums[slot + 1])
-        self.ceiling = rules.most * past.max(axis=0)
-        self.reach = _reach(rules.damping, ahead)
+        self.ceiling = MOST * past.max(axis=0)
+        self.reach = _reach(ahead)
         self.scores = {way: _Score(entries) for way in (Method.TREND, Method.SEASON)}
         self.answers: dict[Method, _Floats] = {}
 
@@ -179,25 +172,25 @@ class _Trial:
         level, trend, room = self.past[0].copy(), np.zeros(entries, _SINGLE), np.empty(entries, _SINGLE)
         for slot in range(slots):
             if slot:
-                _smooth(level, trend, self.past[slot], self.rules, room)
+                _smooth(level, trend, self.past[slot], room)
             if first <= slot < slots - self.ahead:
                 self._compare(slot, level, trend)
         self.answers[Method.TREND] = self._bounded(level + self.reach * trend)
         if self.period:
             self.answers[Method.SEASON] = _season(self.sums, slots, self.period, self.ahead)
-        return [way for way in self.answers if self.scores[way].count >= self.rules.comparisons]
+        return [way for way in self.answers if self.scores[way].count >= COMPARISONS]
 
     def choose(self, way: Method, values: FloatArray, method: NDArray[np.int8], error: FloatArray) -> None:
         """Take the method where it has enough evidence and is the best so far.
 
         The arrays are written to.
         """
-        score, rules = self.scores[way], self.rules
+        score = self.scores[way]
         scaled = np.full_like(error, np.inf)
         np.divide(score.miss, score.last_miss, out=scaled, where=score.last_miss > 0)
-        good = (scaled <= rules.better) & (score.wins >= rules.wins * score.count) & (scaled < error)
+        good = (scaled <= BETTER) & (score.wins >= _WINS * score.count) & (scaled < error)
         if way is Method.TREND:  # noise may look like a trend, but not like a season
-            good &= score.miss <= rules.better * score.flat_miss
+            good &= score.miss <= BETTER * score.flat_miss
         values[good] = self.answers[way][good]
         method[good] = way
         np.minimum(error, scaled, out=error)
@@ -220,20 +213,20 @@ class _Trial:
         return forecast
 
 
-def _smooth(level: _Floats, trend: _Floats, new: _Floats, rules: Rules, room: _Floats) -> None:
+def _smooth(level: _Floats, trend: _Floats, new: _Floats, room: _Floats) -> None:
     """Take one more slot into level and trend, in place; ``room`` is overwritten."""
-    trend *= rules.damping
+    trend *= _DAMPING
     np.add(level, trend, out=room)  # what was expected
     np.subtract(new, room, out=room)
     level += trend
-    level += rules.level * room
+    level += _LEVEL * room
     # The new trend is trend + b * (step of the level - trend), and that difference is a share of the surprise.
-    trend += rules.trend * rules.level * room
+    trend += _TREND * _LEVEL * room
 
 
-def _reach(damping: float, ahead: int) -> float:
+def _reach(ahead: int) -> float:
     """Return the factor of the trend in the mean of the next slots."""
-    sums = np.cumsum(damping ** np.arange(1, ahead + 1, dtype=np.float64))
+    sums = np.cumsum(_DAMPING ** np.arange(1, ahead + 1, dtype=np.float64))
     return float(sums.mean())
 
 

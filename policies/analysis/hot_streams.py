@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 import numpy as np
 
 from rechannel.policies.analysis.classification import high_edges
-from rechannel.policies.model.arrays import FloatArray, IntArray
+from rechannel.policies.model.arrays import FloatArray, IntArray, sum_by_index
 from rechannel.policies.model.workload import Stage, Workload
 
 __all__ = ["HotStreams"]
@@ -58,8 +58,7 @@ class HotStreams:
                 row = np.zeros(executors)
                 for starts, where, volumes in sorted_ends:
                     mine = slice(int(starts[unit]), int(starts[unit + 1]))
-                    placed = where[mine] >= 0
-                    row += np.bincount(where[mine][placed], volumes[mine][placed], executors)
+                    row += sum_by_index(where[mine], volumes[mine], executors)
                 rows[unit] = row
             return rows[unit]
 

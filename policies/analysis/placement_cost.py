@@ -11,9 +11,10 @@ from collections.abc import Collection, Mapping
 
 import numpy as np
 
-from rechannel.policies.model.arrays import FloatArray, IntArray
+from rechannel.policies.model.arrays import FloatArray, IntArray, sum_by_index
 from rechannel.policies.model.cluster import Cluster
 from rechannel.policies.model.placement import Placement
+from rechannel.policies.model.streams import StreamLike
 from rechannel.policies.model.workload import Stage, Workload
 
 __all__ = [
@@ -26,8 +27,10 @@ __all__ = [
     "inter_executor_volume",
     "inter_node_volume",
     "placement_cost",
+    "remote_received",
     "spread",
     "stage_seconds",
+    "state_bytes_held",
     "task_slots",
     "unit_executors",
 ]
@@ -55,8 +58,16 @@ def executor_busy(cluster: Cluster, workload: Workload, placement: Placement) ->
     placement.validate(cluster, workload)
     work = np.zeros(cluster.size)
     for stage in workload.stages:
-        work += stage.batches_per_second * _sums(cluster, stage.busy, unit_executors(cluster, stage, placement))
+        work += stage.batches_per_second * _work(cluster, stage, placement)
     return work / cluster.speed
+
+
+def state_bytes_held(cluster: Cluster, workload: Workload, placement: Placement) -> FloatArray:
+    """Bytes of state that each executor holds, shape (E,)."""
+    held = np.zeros(cluster.size)
+    for stage in workload.placeable:
+        held += sum_by_index(placement[stage.key], stage.state_bytes, cluster.size)
+    return held
 
 
 def finish_times(cluster: Cluster, busy: FloatArray, assignment: IntArray) -> FloatArray:
@@ -69,7 +80,7 @@ def finish_times(cluster: Cluster, busy: FloatArray, assignment: IntArray) -> Fl
     placed = np.flatnonzero(assignment >= 0)
     held = np.bincount(assignment[placed], minlength=cluster.size)
     if not (held > 1).any() or slots.max() == 1:
-        return _sums(cluster, busy, assignment)
+        return sum_by_index(assignment, busy, cluster.size)
     free = np.where(np.arange(slots.max()) < slots[:, None], 0.0, np.inf)
     order = placed[np.argsort(assignment[placed], kind="stable")]
     rank = np.arange(len(order)) - (np.cumsum(held) - held)[assignment[order]]
@@ -86,6 +97,15 @@ def task_slots(cluster: Cluster) -> IntArray:
     return np.asarray(np.maximum(np.floor(cluster.cores + _ROUNDING), 1), dtype=np.int64)
 
 
+def remote_received(stream: StreamLike, upstream: IntArray, downstream: IntArray) -> FloatArray:
+    """Return the bytes per second that reach each entry downstream from other groups.
+
+    Of shape (D,). ``upstream`` (U,) and ``downstream`` (D,) are the groups of the entries, executors for example;
+    negative: in none.
+    """
+    return np.asarray(np.maximum(stream.received() - stream.local_received(upstream, downstream), 0.0))
+
+
 def fetch_seconds(
     cluster: Cluster, workload: Workload, stage: Stage, assignments: Mapping[str, IntArray]
 ) -> FloatArray:
@@ -100,9 +120,8 @@ def fetch_seconds(
     for stream in workload.streams:
         if stream.downstream == stage.key:
             down = assignments[stage.key]
-            local = stream.local_received(assignments.get(stream.upstream, anywhere), down)
-            remote = np.maximum(stream.received() - local, 0.0) / stage.batches_per_second
-            seconds += _sums(cluster, remote, down) / cluster.bandwidth
+            remote = remote_received(stream, assignments.get(stream.upstream, anywhere), down)
+            seconds += sum_by_index(down, remote / stage.batches_per_second, cluster.size) / cluster.bandwidth
     return seconds
 
 
@@ -120,14 +139,19 @@ def stage_seconds(
     fetch what is not on the executor already, where its bandwidth is known. A floating stage is taken as it was
     observed, evenly divisible over the cores of the executor that ran it.
 
-    ``once``: key of a placeable stage -> core seconds that its tasks take more in this one batch, shape (n,). They make
-    their own query's batch longer, and take nothing of an executor from the others, as what comes once is no load.
-
-    ``queries``: those whose stages are computed, None for all; the stages of others take NaN seconds.
+    Parameters
+    ----------
+    cluster, workload, placement
+        What is measured.
+    once
+        Core seconds (n,) by placeable stage that its tasks take more in this one batch. They make their own query's
+        batch longer, and take nothing of an executor from the others, as what comes once is no load.
+    queries
+        Queries whose stages are computed, all by default; the stages of others take NaN seconds.
     """
     placement.validate(cluster, workload)
     capacity = cluster.cores * cluster.speed
-    work = [_sums(cluster, stage.busy, unit_executors(cluster, stage, placement)) for stage in workload.stages]
+    work = [_work(cluster, stage, placement) for stage in workload.stages]
     load = np.zeros(cluster.size)
     own = {query: np.zeros(cluster.size) for query in (workload.queries if queries is None else queries)}
     for stage, busy in zip(workload.stages, work, strict=True):
@@ -160,7 +184,7 @@ def critical_path(
 ) -> dict[str, float]:
     """Return the seconds per batch of each query, whose stages run one after the other.
 
-    Each stage takes its :func:`stage_seconds`. ``queries``: those to compute, None for all.
+    Each stage takes its :func:`stage_seconds`, which has the parameters.
     """
     seconds = dict.fromkeys(workload.queries if queries is None else queries, 0.0)
     for stage, time in zip(workload.stages, stage_seconds(cluster, workload, placement, once, queries), strict=True):
@@ -181,10 +205,7 @@ def placement_cost(
     rates = np.array([stage.batches_per_second for stage in workload.stages])
     path = float(rates @ stage_seconds(cluster, workload, placement)) if len(rates) else 0.0
     busy = executor_busy(cluster, workload, placement)
-    held = np.zeros(cluster.size)
-    for stage in workload.placeable:
-        held += _sums(cluster, stage.state_bytes, placement[stage.key])
-    over = np.maximum(held - cluster.memory_bytes, 0.0)
+    over = np.maximum(state_bytes_held(cluster, workload, placement) - cluster.memory_bytes, 0.0)
     over = np.where(over > _ROUNDING * cluster.memory_bytes, over, 0.0)
     short = np.maximum(busy - limit * cluster.cores, 0.0)
     return float(over.sum()), float(np.where(short > _ROUNDING, short, 0.0).sum()), path
@@ -218,11 +239,8 @@ def spread(values: FloatArray) -> float:
     return float(values.std() / mean) if mean > 0 else 0.0
 
 
-def _sums(cluster: Cluster, values: FloatArray, executors: IntArray) -> FloatArray:
-    if executors.min(initial=0) < 0:
-        placed = executors >= 0
-        executors, values = executors[placed], values[placed]
-    return np.asarray(np.bincount(executors, weights=values, minlength=cluster.size), dtype=np.float64)
+def _work(cluster: Cluster, stage: Stage, placement: Placement) -> FloatArray:
+    return sum_by_index(unit_executors(cluster, stage, placement), stage.busy, cluster.size)
 
 
 def _crossing(cluster: Cluster, workload: Workload, placement: Placement, group: IntArray) -> float:

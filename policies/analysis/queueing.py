@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from rechannel.policies.analysis.placement_cost import executor_busy, unit_executors
-from rechannel.policies.model.arrays import BoolArray, FloatArray, IntArray, ModelError, ScaleOutError
+from rechannel.policies.model.arrays import FloatArray, IntArray, ModelError, ScaleOutError, float_array, sum_by_index
 from rechannel.policies.model.cluster import Cluster
 from rechannel.policies.model.placement import Placement
 from rechannel.policies.model.workload import Workload
@@ -48,13 +48,12 @@ class QueueReport:
 
     ``arrival_rate`` rows per second that reach its tasks; ``service_rate`` rows per second it could serve with all
     cores busy (nan where no row arrives, since a row's cost is then unknown); ``utilization`` the busy share of its
-    cores; ``saturated`` where that is 1 or more, and a queue would grow without bound.
+    cores: where that is 1 or more, a queue would grow without bound.
     """
 
     arrival_rate: FloatArray
     service_rate: FloatArray
     utilization: FloatArray
-    saturated: BoolArray
 
 
 def unit_rates(workload: Workload) -> dict[str, FloatArray]:
@@ -94,15 +93,12 @@ def executor_utilization(cluster: Cluster, workload: Workload, placement: Placem
     arrivals = np.zeros(cluster.size)
     rates = unit_rates(workload)
     for stage in workload.stages:
-        executors = unit_executors(cluster, stage, placement)
-        placed = executors >= 0
-        arrivals += np.bincount(executors[placed], weights=rates[stage.key][placed], minlength=cluster.size)
-    rho = busy / cluster.cores
+        arrivals += sum_by_index(unit_executors(cluster, stage, placement), rates[stage.key], cluster.size)
     seconds = np.divide(busy, arrivals, out=np.full(cluster.size, np.nan), where=arrivals > 0)
     service = np.full(cluster.size, np.nan)
     np.divide(cluster.cores, seconds, out=service, where=seconds > 0)
     service[(arrivals > 0) & (busy == 0)] = np.inf
-    return QueueReport(arrivals, service, rho, rho >= 1)
+    return QueueReport(arrivals, service, busy / cluster.cores)
 
 
 def fair_shares(
@@ -116,20 +112,31 @@ def fair_shares(
     """Divide ``count`` tasks over M nodes in proportion to their free capacity, (M,).
 
     Free capacity is ``count`` times the idle share, scaled so that the shares add up; they are rounded by largest
-    remainder (ties: the nearer by ``distances``, then the lower index), so none is off by one task or more and none is
-    lost. ``weights`` (above 0; inverse distances, say) multiply the free capacities before they are scaled, and
-    ``caps`` is the most tasks for each node; no node gets more than its free capacity, rounded up, and what is too much
-    for one is shared among the others.
+    remainder (ties: the nearer, then the lower index), so none is off by one task or more and none is lost. No node
+    gets more than its free capacity, rounded up, and what is too much for one is shared among the others.
+
+    Parameters
+    ----------
+    count
+        Number of tasks.
+    utilization : (M,)
+        Busy share of each node.
+    weights : (M,)
+        Factors of the free capacities before they are scaled, above 0; inverse distances, for example.
+    caps : (M,)
+        Most tasks of each node.
+    distances : (M,)
+        Distance of each node, in any unit; it decides ties only.
 
     Raises :class:`ShareOverflowError` where the free capacities or caps add up to less than ``count``, and
     ``ScaleOutError`` where every node is saturated.
     """
-    rho = _array("utilization", utilization)
+    rho = float_array("utilization", utilization)
     size = len(rho)
     if count < 0:
         raise ModelError(f"count: must not be negative, got {count}")
-    pull = np.ones(size) if weights is None else _array("weights", weights)
-    near = np.zeros(size) if distances is None else _array("distances", distances)
+    pull = np.ones(size) if weights is None else float_array("weights", weights)
+    near = np.zeros(size) if distances is None else float_array("distances", distances)
     limit = np.full(size, count) if caps is None else np.asarray(caps)
     if not pull.shape == near.shape == limit.shape == rho.shape:
         raise ModelError(f"weights, caps and distances: expected {size} entries")
@@ -168,12 +175,3 @@ def _water_level(count: int, pull: FloatArray, most: IntArray) -> FloatArray:
         exact[over] = most[over]
         unbound &= ~over
     return exact
-
-
-def _array(name: str, values: FloatArray) -> FloatArray:
-    array = np.asarray(values, dtype=np.float64)
-    if array.ndim != 1:
-        raise ModelError(f"{name}: expected 1 dimension, got {array.ndim}")
-    if not np.isfinite(array).all() or (array < 0).any():
-        raise ModelError(f"{name}: must be finite and not negative")
-    return array

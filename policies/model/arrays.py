@@ -73,5 +73,10 @@ def check_lengths(owner: str, expected: int, **arrays: NDArray[np.generic]) -> N
 
 
 def sum_by_index(index: IntArray, values: FloatArray, size: int) -> FloatArray:
-    """Return the sum of the values of each index, shape (size,), as floats."""
+    """Return the sum of the values of each index, shape (size,), as floats.
+
+    Entries of a negative index count nowhere.
+    """
+    if index.min(initial=0) < 0:
+        index, values = index[index >= 0], values[index >= 0]
     return np.asarray(np.bincount(index, values, size), dtype=np.float64)

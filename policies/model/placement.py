@@ -57,6 +57,10 @@ class Placement:
     def __hash__(self) -> int:
         return hash(frozenset((key, array.tobytes()) for key, array in self.assignments.items()))
 
+    def on_available(self, cluster: Cluster) -> dict[str, IntArray]:
+        """Return the assignments, with :data:`UNPLACED` for an executor that is not available."""
+        return {key: np.where(cluster.available[array], array, UNPLACED) for key, array in self.assignments.items()}
+
     def moves_from(self, old: Placement) -> tuple[Move, ...]:
         """Return the moves that turn ``old`` into this placement, by stage and partition.
 

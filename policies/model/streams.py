@@ -1,14 +1,15 @@
 """Shuffles between two stages, in bytes per second from each entry to each entry.
 
 Shuffles of Spark are blocks, in which nearly every pair exchanges something; those of other engines and generated ones
-can be sparse. Both have the methods of :class:`StreamLike`, so only this module knows the representation.
+can be sparse. :class:`Stream` and :class:`SparseStream` have the same methods, so only this module knows the
+representation.
 """
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from functools import cached_property
-from typing import Protocol
+from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -30,54 +31,53 @@ Edges = tuple[IntArray, IntArray, FloatArray]
 """Upstream entry, downstream entry and bytes per second of each of n streams, shape (n,) each."""
 
 
-class StreamLike(Protocol):
-    """One shuffle from ``upstream`` to ``downstream``, the keys of two stages."""
+@dataclass(frozen=True, eq=False)
+class _Shuffle(ABC):
+    """One shuffle between two stages of U and D entries, named by their keys."""
 
-    @property
-    def upstream(self) -> str:
-        """Key of the stage that sends."""
+    upstream: str
+    downstream: str
 
-    @property
-    def downstream(self) -> str:
-        """Key of the stage that receives."""
+    @abstractmethod
+    def _values(self) -> FloatArray:
+        """Bytes per second of pairs, any shape; every pair that exchanges something is among them."""
 
-    @property
-    def shape(self) -> tuple[int, int]:
-        """Entries upstream and downstream."""
-
-    def volumes(self) -> FloatArray:
-        """Bytes per second of every pair that exchanges something, shape (n,)."""
-
-    def summary(self) -> tuple[int, float]:
-        """Count the pairs that exchange something, and add up their volume."""
-
-    def beyond(self, level: float) -> float:
-        """Add up what pairs exchange beyond ``level`` (above 0), over those that do."""
-
+    @abstractmethod
     def above(self, least: float) -> Edges:
         """Return the pairs that exchange more than ``least`` bytes per second.
 
         In the order of upstream, then downstream entries; ``least`` is 0 or more.
         """
 
+    def volumes(self) -> FloatArray:
+        """Bytes per second of every pair that exchanges something, shape (n,)."""
+        values = self._values()
+        return np.asarray(values[values > 0])
+
+    def summary(self) -> tuple[int, float]:
+        """Count the pairs that exchange something, and add up their volume."""
+        return int(np.count_nonzero(self._values())), float(self._values().sum())
+
+    def beyond(self, level: float) -> float:
+        """Add up what pairs exchange beyond ``level`` (above 0), over those that do."""
+        return float((self._values() - level).clip(min=0.0).sum())
+
+    @abstractmethod
     def sent(self) -> FloatArray:
         """Bytes per second that leave each entry upstream, shape (U,)."""
 
+    @abstractmethod
     def received(self) -> FloatArray:
         """Bytes per second that reach each entry downstream, shape (D,)."""
 
+    @abstractmethod
     def forward(self, per_byte: FloatArray) -> FloatArray:
         """Return what reaches each entry downstream, (D,).
 
         Entry u sends ``per_byte[u]`` of it with each byte.
         """
 
-    def between(self, upstream: IntArray, downstream: IntArray, groups: int) -> FloatArray:
-        """Return bytes per second from group to group, (groups, groups), by groups of entries.
-
-        An entry of group -1 is in none and counts nowhere.
-        """
-
+    @abstractmethod
     def local_received(self, upstream: IntArray, downstream: IntArray) -> FloatArray:
         """Return what reaches each entry downstream from its own group, (D,).
 
@@ -86,14 +86,12 @@ class StreamLike(Protocol):
 
 
 @dataclass(frozen=True, eq=False)
-class Stream:
+class Stream(_Shuffle):
     """One shuffle as a block.
 
     Entry u upstream sends ``volume[u, d]`` bytes per second to entry d downstream.
     """
 
-    upstream: str
-    downstream: str
     volume: FloatArray
 
     def __post_init__(self) -> None:
@@ -105,17 +103,8 @@ class Stream:
         """Entries upstream and downstream."""
         return self.volume.shape[0], self.volume.shape[1]
 
-    def volumes(self) -> FloatArray:
-        """See :class:`StreamLike`."""
-        return np.asarray(self.volume[self.volume > 0])
-
-    def summary(self) -> tuple[int, float]:
-        """See :class:`StreamLike`."""
-        return int(np.count_nonzero(self.volume)), float(self.volume.sum())
-
-    def beyond(self, level: float) -> float:
-        """See :class:`StreamLike`."""
-        return float((self.volume - level).clip(min=0.0).sum())
+    def _values(self) -> FloatArray:
+        return self.volume
 
     def above(self, least: float) -> Edges:
         """See :class:`StreamLike`."""
@@ -134,16 +123,6 @@ class Stream:
         """See :class:`StreamLike`."""
         return np.asarray(per_byte @ self.volume)
 
-    def between(self, upstream: IntArray, downstream: IntArray, groups: int) -> FloatArray:
-        """See :class:`StreamLike`."""
-        by_source = np.zeros((groups, self.shape[1]))
-        placed = upstream >= 0
-        np.add.at(by_source, upstream[placed], self.volume[placed])
-        result = np.zeros((groups, groups))
-        placed = downstream >= 0
-        np.add.at(result.T, downstream[placed], by_source.T[placed])
-        return result
-
     def local_received(self, upstream: IntArray, downstream: IntArray) -> FloatArray:
         """See :class:`StreamLike`."""
         same = _same_group(upstream[:, None], downstream[None, :])
@@ -151,15 +130,13 @@ class Stream:
 
 
 @dataclass(frozen=True, eq=False)
-class SparseStream:
+class SparseStream(_Shuffle):
     """One shuffle of which few pairs exchange anything.
 
     Entry ``sources[i]`` upstream sends ``bytes_per_second[i]`` to entry ``targets[i]`` downstream; each pair stands at
     most once. ``shape`` is the number of entries upstream and downstream.
     """
 
-    upstream: str
-    downstream: str
     shape: tuple[int, int]
     sources: IntArray
     targets: IntArray
@@ -182,17 +159,8 @@ class SparseStream:
             object.__setattr__(self, name, read_only(values))
         object.__setattr__(self, "bytes_per_second", read_only(volumes[order]))
 
-    def volumes(self) -> FloatArray:
-        """See :class:`StreamLike`."""
+    def _values(self) -> FloatArray:
         return self.bytes_per_second
-
-    def summary(self) -> tuple[int, float]:
-        """See :class:`StreamLike`."""
-        return len(self.bytes_per_second), float(self.bytes_per_second.sum())
-
-    def beyond(self, level: float) -> float:
-        """See :class:`StreamLike`."""
-        return float((self.bytes_per_second - level).clip(min=0.0).sum())
 
     def above(self, least: float) -> Edges:
         """See :class:`StreamLike`."""
@@ -211,24 +179,14 @@ class SparseStream:
         """See :class:`StreamLike`."""
         return sum_by_index(self.targets, self.bytes_per_second * per_byte[self.sources], self.shape[1])
 
-    def between(self, upstream: IntArray, downstream: IntArray, groups: int) -> FloatArray:
-        """See :class:`StreamLike`."""
-        up, down = upstream[self.sources], downstream[self.targets]
-        placed = (up >= 0) & (down >= 0)
-        flat = sum_by_index(up[placed] * groups + down[placed], self.bytes_per_second[placed], groups * groups)
-        return flat.reshape(groups, groups)
-
     def local_received(self, upstream: IntArray, downstream: IntArray) -> FloatArray:
         """See :class:`StreamLike`."""
         same = _same_group(upstream[self.sources], downstream[self.targets])
         return sum_by_index(self.targets[same], self.bytes_per_second[same], self.shape[1])
 
-    @cached_property
-    def volume(self) -> FloatArray:
-        """The volumes as a block, for access to single pairs of a small shuffle."""
-        block = np.zeros(self.shape)
-        block[self.sources, self.targets] = self.bytes_per_second
-        return read_only(block)
+
+StreamLike: TypeAlias = Stream | SparseStream
+"""One shuffle, in either representation."""
 
 
 def _same_group(upstream: IntArray, downstream: IntArray) -> BoolArray:

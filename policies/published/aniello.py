@@ -13,14 +13,14 @@ from dataclasses import dataclass
 import numpy as np
 
 from rechannel.policies.analysis.placement_cost import executor_busy, inter_node_volume
-from rechannel.policies.model.arrays import FloatArray, IntArray
+from rechannel.policies.model.arrays import FloatArray, IntArray, sum_by_index
 from rechannel.policies.model.cluster import UNPLACED, Cluster
 from rechannel.policies.model.placement import Outcome, Placement
 from rechannel.policies.model.workload import Workload
 from rechannel.policies.policy import FunctionPolicy, Objective, check_number
 from rechannel.policies.published.pairing import Bins, Pairs
 from rechannel.policies.published.stream_classification import traffic
-from rechannel.policies.published.units import ROUNDING, Units, best_of, flatten, require_executor
+from rechannel.policies.published.units import ROUNDING, Units, best_of, flatten
 
 __all__ = ["ANIELLO_ONLINE", "AnielloParameters", "aniello_online", "most_in_a_slot", "overload_and_traffic"]
 
@@ -41,12 +41,10 @@ class AnielloParameters:
         check_number("alpha", self.alpha, 0, 1)
 
 
-def aniello_online(
-    cluster: Cluster, workload: Workload, current: Placement, parameters: AnielloParameters | None = None
-) -> Outcome:
+def aniello_online(cluster: Cluster, workload: Workload, current: Placement, parameters: AnielloParameters) -> Outcome:
     """Propose a placement with less traffic between nodes.
 
-    ``current`` where the traffic would not fall by the threshold.
+    The current one where the traffic would not fall by the threshold.
 
     First the pairs of partitions of each query, by traffic descending: both in no slot yet go to the least loaded slot;
     else every way to put the two into their slots and the least loaded one is tried, and the one with least traffic
@@ -58,14 +56,8 @@ def aniello_online(
     the one it exchanges most with through floating stages. What those run is placed from the start, for nodes only.
     Partitions in no pair go to the least loaded slot, the heaviest first. Where no node has the cores, the least loaded
     one is taken. State memory is not looked at.
-
-    Raises ``ModelError`` where the arguments do not fit together, ``ScaleOutError`` where no executor is available.
     """
-    parameters = parameters or AnielloParameters()
     units = flatten(cluster, workload, current)
-    require_executor(units)
-    if not units.size:
-        return Outcome(current, ("no stage has partitions to place",))
     pairs = units.pairs()
     slots = _slots(units, pairs, parameters.alpha)
     placement = units.placement(_executors(units, pairs, slots, _nodes(units, pairs, slots))[slots])
@@ -137,20 +129,16 @@ def _nodes(units: Units, pairs: Pairs, slot: IntArray) -> IntArray:
     apart = one != two
     key = np.minimum(one, two)[apart] * len(used) + np.maximum(one, two)[apart]
     key, inverse = np.unique(key, return_inverse=True)
-    between = np.bincount(inverse, weights=volume[high < units.size][apart], minlength=len(key)).astype(np.float64)
+    between = sum_by_index(inverse, volume[high < units.size][apart], len(key))
     order = np.argsort(-between, kind="stable")
-
-    def on_nodes(values: FloatArray) -> FloatArray:
-        return np.bincount(units.node[available], weights=values[available], minlength=nodes).astype(np.float64)
-
-    per_node = np.bincount(units.node[available], minlength=nodes)
+    node = np.where(available, units.node, -1)
     bins = Bins(
-        np.bincount(item, weights=units.load).astype(np.float64),
+        sum_by_index(item, units.load, len(used)),
         used // slots,
-        np.tile(per_node, (int(units.query_of.max()) + 1, 1)),
+        np.tile(np.bincount(units.node[available], minlength=nodes), (int(units.query_of.max()) + 1, 1)),
         _anchored(units, pairs, item, units.node),
-        on_nodes(units.fixed),
-        on_nodes(units.capacity),
+        sum_by_index(node, units.fixed, nodes),
+        sum_by_index(node, units.capacity, nodes),
     )
     bins.fill((key[order] // len(used), key[order] % len(used), between[order]))
     result = np.full(int(slot.max()) + 1, UNPLACED, dtype=np.int64)
@@ -189,8 +177,8 @@ def _anchored(units: Units, pairs: Pairs, group: IntArray, place: IntArray) -> F
 
 ANIELLO_ONLINE = FunctionPolicy(
     name="aniello-online",
-    place=aniello_online,
-    objective=overload_and_traffic,
+    scheduler=aniello_online,
+    measure=overload_and_traffic,
     parameters=AnielloParameters,
     summary="Groups partitions by their traffic and groups onto nodes, where that saves enough of it.",
     source="Aniello, Baldoni, Querzoni, Adaptive Online Scheduling in Storm (DEBS 2013)",

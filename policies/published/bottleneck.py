@@ -11,13 +11,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from rechannel.policies.analysis.placement_cost import executor_busy, unit_executors
-from rechannel.policies.model.arrays import FloatArray, IntArray
+from rechannel.policies.analysis.placement_cost import executor_busy, remote_received, unit_executors
+from rechannel.policies.model.arrays import FloatArray, IntArray, sum_by_index
 from rechannel.policies.model.cluster import Cluster
 from rechannel.policies.model.placement import Outcome, Placement
 from rechannel.policies.model.workload import Workload
 from rechannel.policies.policy import FunctionPolicy, Objective, check_count
-from rechannel.policies.published.units import ROUNDING, Links, Units, flatten, require_executor
+from rechannel.policies.published.units import ROUNDING, Links, Units, flatten
 
 __all__ = ["BOTTLENECK", "BottleneckParameters", "bottleneck", "bottleneck_time"]
 
@@ -47,15 +47,12 @@ def bottleneck_time(cluster: Cluster, workload: Workload, placement: Placement) 
     for stream in workload.streams:
         up = unit_executors(cluster, workload.stage(stream.upstream), placement)
         down = unit_executors(cluster, workload.stage(stream.downstream), placement)
-        remote = np.maximum(stream.received() - stream.local_received(up, down), 0.0)
-        fetched += np.bincount(down[down >= 0], weights=remote[down >= 0], minlength=cluster.size)
+        fetched += sum_by_index(down, remote_received(stream, up, down), cluster.size)
     slowest = np.maximum(busy, fetched / cluster.bandwidth)
     return float(slowest[cluster.available].max(initial=0.0))
 
 
-def bottleneck(
-    cluster: Cluster, workload: Workload, current: Placement, parameters: BottleneckParameters | None = None
-) -> Outcome:
+def bottleneck(cluster: Cluster, workload: Workload, current: Placement, parameters: BottleneckParameters) -> Outcome:
     """Place everything anew by a dynamic program over units and executors.
 
     B(i, j) is the least bottleneck of units 0..i with unit i on executor j. B(i, j) is the least over k, the executor
@@ -67,17 +64,11 @@ def bottleneck(
     the partitions of a stage. Transfers of all streams into an executor add up, as they share its link. Ways that are
     equally slow are told apart by the sum of squares of all shares, else the rest would pile up on the first executor.
     Places further back than the parameter ``memory`` are fixed as they are in the best state, and states that differ
-    are dropped; this bounds the time. State memory and ``current`` are not looked at.
-
-    Raises ``ModelError`` where the arguments do not fit together, ``ScaleOutError`` where no executor is available.
+    are dropped; this bounds the time. State memory and the current placement are not looked at.
     """
-    parameters = parameters or BottleneckParameters()
     units = flatten(cluster, workload, current)
-    require_executor(units)
-    if not units.size:
-        return Outcome(current, ("no stage has partitions to place",))
     program = _DynamicProgram(units, units.size if parameters.memory is None else parameters.memory)
-    placement = units.placement(program.run()[0])
+    placement = units.placement(program.run())
     # Measured anew: what the program carried along has the rounding of all its steps in it.
     least = bottleneck_time(cluster, workload, placement)
     return Outcome(placement, (f"the slowest part needs {least:.3g} s per second",))
@@ -115,16 +106,15 @@ class _DynamicProgram:
             units.source[streams][fixed], units.target[streams][fixed], units.volume[streams][fixed], units.ends
         )
 
-    def run(self) -> tuple[IntArray, float]:
-        """Executor of each unit, and the bottleneck."""
+    def run(self) -> IntArray:
+        """Return the executor of each unit, (U,)."""
         for step, unit in enumerate(self.order.tolist()):
             self._advance(step, unit)
             if step >= self.memory:
                 self._settle(step - self.memory)
-        best = self._best()
         result = np.empty(self.units.size, dtype=np.int64)
-        result[self.order] = self.choices[self.where[best, : self.units.size]]
-        return result, float(self.slowest[best])
+        result[self.order] = self.choices[self.where[self._best(), : self.units.size]]
+        return result
 
     def _advance(self, step: int, unit: int) -> None:
         work, size = self.units.load[unit], len(self.choices)
@@ -161,13 +151,12 @@ class _DynamicProgram:
             at = self.where[:, self.step_of[ends]]
             placed = at >= 0
             flat = (np.arange(size)[:, None] * size + at)[placed]
-            local = np.bincount(flat, weights=np.broadcast_to(volumes, at.shape)[placed], minlength=size * size)
+            local = sum_by_index(flat, np.broadcast_to(volumes, at.shape)[placed], size * size)
             fetch = fetch + np.maximum(volumes.sum() - local.reshape(size, size), 0.0)
         ends, volumes = self.out.of(unit)
         if not len(ends):
             return fetch, None
-        at = self.where[0, ends]
-        return fetch, np.bincount(at[at >= 0], weights=volumes[at >= 0], minlength=size).astype(np.float64)
+        return fetch, sum_by_index(self.where[0, ends], volumes, size)
 
     def _settle(self, step: int) -> None:
         fixed = self.where[self._best(), step]
@@ -180,12 +169,9 @@ class _DynamicProgram:
 
 
 def _between_fixed(units: Units) -> FloatArray:
-    """Return what each executor fetches for streams between floating stages.
-
-    In bytes per second.
-    """
-    between = (units.source >= units.size) & (units.target >= units.size) & (units.source != units.target)
-    return np.bincount(units.target[between] - units.size, units.volume[between], units.cluster.size).astype(np.float64)
+    """Return the bytes per second that each executor fetches between floating stages."""
+    between = (units.source >= units.size) & (units.source != units.target)
+    return sum_by_index(np.where(between, units.target - units.size, -1), units.volume, units.cluster.size)
 
 
 def _largest_of_others(values: FloatArray) -> FloatArray:
@@ -200,16 +186,14 @@ def _largest_of_others(values: FloatArray) -> FloatArray:
     return result
 
 
-def _objective(
-    cluster: Cluster, workload: Workload, placement: Placement, _parameters: BottleneckParameters | None = None
-) -> Objective:
+def _objective(cluster: Cluster, workload: Workload, placement: Placement, _parameters: object) -> Objective:
     return (bottleneck_time(cluster, workload, placement),)
 
 
 BOTTLENECK = FunctionPolicy(
     name="bottleneck",
-    place=bottleneck,
-    objective=_objective,
+    scheduler=bottleneck,
+    measure=_objective,
     parameters=BottleneckParameters,
     summary="Minimizes the slowest executor or link, so that most input can be served.",
     source="MT-Scheduler (Sinayyid and Zhu, The Journal of Supercomputing 76(12), 2020)",

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import numpy as np
 
-from rechannel.policies.model.arrays import ModelError
 from rechannel.policies.model.cluster import Cluster
 from rechannel.policies.model.placement import Placement
 from rechannel.policies.model.workload import Workload
@@ -64,29 +63,22 @@ def local_upstreams(cluster: Cluster, workload: Workload, placement: Placement) 
     return local, total
 
 
-def cohesion(
-    cluster: Cluster, workload: Workload, placement: Placement, *, near: float = NEAR, far: float = FAR
-) -> float:
+def cohesion(cluster: Cluster, workload: Workload, placement: Placement) -> float:
     """Add up the closeness of upstream partitions to the nearest one of the next stage.
 
     Larger is better. The paper prints a minimum over closeness, with which its gains do not come out; with the minimum
-    over distance, as here, all five do. ``near`` and ``far`` are distances, ``0 < near <= far``. Raises ``ModelError``
-    for others, and where the arguments do not fit together.
+    over distance, as here, all five do. Raises ``ModelError`` where the arguments do not fit together.
     """
-    _check_distances(near, far)
     local, total = local_upstreams(cluster, workload, placement)
-    return local / near + (total - local) / far
+    return local / NEAR + (total - local) / FAR
 
 
-def coupling(
-    cluster: Cluster, workload: Workload, placement: Placement, *, near: float = NEAR, far: float = FAR
-) -> float:
+def coupling(cluster: Cluster, workload: Workload, placement: Placement) -> float:
     """Add up the closeness of partitions to the nearest other one of their stage.
 
     Smaller is better. A partition without siblings counts as far from them, where the paper is silent: only so its
-    coupling is ten times as large for ten times the partitions. Distances and errors are those of :func:`cohesion`.
+    coupling is ten times as large for ten times the partitions. Errors are those of :func:`cohesion`.
     """
-    _check_distances(near, far)
     placement.validate(cluster, workload)
     together = total = 0
     for stage in workload.placeable:
@@ -94,9 +86,4 @@ def coupling(
         held = np.bincount(executors[executors >= 0])
         together += int(held[held > 1].sum())
         total += stage.n
-    return together / near + (total - together) / far
-
-
-def _check_distances(near: float, far: float) -> None:
-    if not (np.isfinite(far) and 0 < near <= far):
-        raise ModelError(f"near and far: expected 0 < near <= far, both finite, got {near} and {far}")
+    return together / NEAR + (total - together) / FAR

@@ -12,22 +12,16 @@ of full executors lives as long as one call; the code keeps it for the life of t
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
 import numpy as np
-from numpy.typing import ArrayLike
 
 from rechannel.policies.model.arrays import BoolArray, FloatArray, IntArray, ModelError, ScaleOutError
 from rechannel.policies.model.cluster import Cluster
 from rechannel.policies.model.placement import Outcome, Placement
 from rechannel.policies.model.workload import Stage, Workload
-from rechannel.policies.policy import FunctionPolicy, Objective, check_count, check_number
-from rechannel.policies.published.slots import (
-    NOTHING_TO_PLACE,
-    available_executors,
-    partition_counts,
-    unevenness,
-)
+from rechannel.policies.policy import FunctionPolicy, Objective, check_choice, check_count, check_number
+from rechannel.policies.published.slots import partition_counts, unevenness
 
 __all__ = [
     "DATA_LOCALITY",
@@ -37,7 +31,8 @@ __all__ = [
     "transfer_seconds",
 ]
 
-_COSTS = ("bandwidth_delay", "transfer_time")
+Cost = Literal["bandwidth_delay", "transfer_time"]
+
 _BITS_PER_BYTE = 8
 _MEGA = 1e6
 
@@ -61,7 +56,7 @@ class DataLocalityParameters:
     worker_latency: float = 0.02
     data_bandwidth: float = 200.0
     data_latency: float = 0.01
-    cost: Literal["bandwidth_delay", "transfer_time"] = "bandwidth_delay"
+    cost: Cost = "bandwidth_delay"
     data_nodes: tuple[str, ...] | None = None
     strict: bool = False
 
@@ -71,10 +66,7 @@ class DataLocalityParameters:
             check_number(name, getattr(self, name), 0, above=True, finite=True)
         for name in ("worker_latency", "data_latency"):
             check_number(name, getattr(self, name), 0, finite=True)
-        if self.cost not in _COSTS:
-            raise ModelError(f"cost: expected one of {', '.join(_COSTS)}, got {self.cost!r}")
-        if not isinstance(self.strict, bool):
-            raise ModelError(f"strict: expected true or false, got {self.strict!r}")
+        check_choice("cost", self.cost, get_args(Cost))
         nodes: object = self.data_nodes
         if nodes is not None:
             if not isinstance(nodes, list | tuple) or not nodes or not all(isinstance(name, str) for name in nodes):
@@ -82,48 +74,34 @@ class DataLocalityParameters:
             object.__setattr__(self, "data_nodes", tuple(nodes))
 
 
-def bandwidth_delay_distance(
-    worker_bandwidth: ArrayLike, worker_latency: ArrayLike, data_bandwidth: ArrayLike, data_latency: ArrayLike
-) -> FloatArray:
-    """Return the difference of two-way bandwidth-delay products, in megabits.
+def bandwidth_delay_distance(bandwidth: FloatArray, parameters: DataLocalityParameters) -> FloatArray:
+    """Return the difference of two-way bandwidth-delay products, in megabits, (E,).
 
-    Of worker and data node; shapes broadcast.
+    Of executor and data node. ``bandwidth`` (E,) is that of the executors in megabits per second.
     """
-    worker = 2 * np.asarray(worker_bandwidth, dtype=np.float64) * np.asarray(worker_latency, dtype=np.float64)
-    data = 2 * np.asarray(data_bandwidth, dtype=np.float64) * np.asarray(data_latency, dtype=np.float64)
-    return np.asarray(np.abs(worker - data))
+    worker = 2 * bandwidth * parameters.worker_latency
+    return np.asarray(np.abs(worker - 2 * parameters.data_bandwidth * parameters.data_latency))
 
 
-def transfer_seconds(
-    megabits: float,
-    worker_bandwidth: ArrayLike,
-    worker_latency: ArrayLike,
-    data_bandwidth: ArrayLike,
-    data_latency: ArrayLike,
-) -> FloatArray:
-    """Return the seconds to fetch the data at the slower bandwidth, after both latencies.
+def transfer_seconds(megabits: float, bandwidth: FloatArray, parameters: DataLocalityParameters) -> FloatArray:
+    """Return the seconds to fetch the data at the slower bandwidth, (E,).
 
-    Shapes broadcast. Twister2's page speaks of the size of the data, its code only in a comment; this is our reading
-    of the page.
+    Both latencies come on top. Twister2's page speaks of the size of the data, its code only in a comment; this is our
+    reading of the page.
     """
-    slower = np.minimum(worker_bandwidth, np.asarray(data_bandwidth, dtype=np.float64))
-    return np.asarray(megabits / slower + np.asarray(worker_latency) + np.asarray(data_latency))
+    slower = np.minimum(bandwidth, parameters.data_bandwidth)
+    return np.asarray(megabits / slower + parameters.worker_latency + parameters.data_latency)
 
 
 def data_locality(
-    cluster: Cluster, workload: Workload, current: Placement, parameters: DataLocalityParameters | None = None
+    cluster: Cluster, workload: Workload, _current: Placement, parameters: DataLocalityParameters
 ) -> Outcome:
     """Place each stage in order on the nearest executors that are not full.
 
-    ``current`` is not looked at. Equal distances: the executor of the lower index. Raises ``ModelError`` where the
-    arguments do not fit together, ``ScaleOutError`` where no executor is available, where the limit times the
-    executors is less than the partitions, and with ``strict`` where a stage is above the limit.
+    Whatever the current placement is. Equal distances: the executor of the lower index. Raises ``ScaleOutError`` where
+    the limit times the executors is less than the partitions, and with ``strict`` where a stage is above the limit.
     """
-    current.validate(cluster, workload)
-    parameters = parameters or DataLocalityParameters()
-    if not workload.placeable:
-        return Outcome(current, (NOTHING_TO_PLACE,))
-    use = available_executors(cluster)
+    use = np.flatnonzero(cluster.available)
     total = sum(stage.n for stage in workload.placeable)
     limit = parameters.instances_per_executor or -(-total // len(use))
     if limit * len(use) < total:
@@ -151,20 +129,19 @@ def _distances(cluster: Cluster, stage: Stage, parameters: DataLocalityParameter
     """Distance of each executor from the data node nearest to it, (E,)."""
     measured = cluster.bandwidth * _BITS_PER_BYTE / _MEGA
     bandwidth = np.where(np.isfinite(measured), measured, parameters.worker_bandwidth)
-    ends = (bandwidth, parameters.worker_latency, parameters.data_bandwidth, parameters.data_latency)
     if parameters.cost == "transfer_time":
-        distance = transfer_seconds(float(stage.state_bytes.sum()) * _BITS_PER_BYTE / _MEGA, *ends)
+        megabits = float(stage.state_bytes.sum()) * _BITS_PER_BYTE / _MEGA
+        distance = transfer_seconds(megabits, bandwidth, parameters)
     else:
-        distance = bandwidth_delay_distance(*ends)
+        distance = bandwidth_delay_distance(bandwidth, parameters)
     return np.where(_holds_data(cluster, parameters), 0.0, distance)
 
 
 def _objective(
-    cluster: Cluster, workload: Workload, placement: Placement, parameters: DataLocalityParameters | None = None
+    cluster: Cluster, workload: Workload, placement: Placement, parameters: DataLocalityParameters
 ) -> Objective:
     """Sum of the distances of all partitions on available executors, then unevenness."""
     counts = partition_counts(cluster, workload, placement)
-    parameters = parameters or DataLocalityParameters()
     distance = sum(
         float(row @ _distances(cluster, stage, parameters)[cluster.available])
         for row, stage in zip(counts, workload.placeable, strict=True)
@@ -174,8 +151,8 @@ def _objective(
 
 DATA_LOCALITY = FunctionPolicy(
     name="data-locality",
-    place=data_locality,
-    objective=_objective,
+    scheduler=data_locality,
+    measure=_objective,
     parameters=DataLocalityParameters,
     summary="Fills the executors nearest to the data first, stage by stage.",
     source="Twister2's data locality streaming task scheduler",

@@ -14,14 +14,7 @@ from rechannel.policies.model.cluster import Cluster
 from rechannel.policies.model.placement import Outcome, Placement
 from rechannel.policies.model.workload import Workload
 from rechannel.policies.policy import FunctionPolicy, Objective, check_count
-from rechannel.policies.published.slots import (
-    NOTHING_TO_PLACE,
-    available_executors,
-    partition_counts,
-    placement_of_units,
-    slots_in_use,
-    unevenness,
-)
+from rechannel.policies.published.slots import partition_counts, placement_of_units, sort_slots, unevenness
 
 __all__ = ["EVEN", "EvenParameters", "even"]
 
@@ -39,39 +32,29 @@ class EvenParameters:
         check_count("slots", self.slots)
 
 
-def even(cluster: Cluster, workload: Workload, current: Placement, parameters: EvenParameters | None = None) -> Outcome:
-    """Unit k of the job goes to slot k modulo their number, whatever ``current`` is.
+def even(cluster: Cluster, workload: Workload, _current: Placement, parameters: EvenParameters) -> Outcome:
+    """Put unit k of the job on slot k modulo their number, whatever the current placement is.
 
     The units are all partitions of the first stage, then all of the second, and so on; the counter does not start
     again at a stage. It counts from 0, where the paper's counts from 1, which only turns the slots. Stages stand in
     the order of the workload, where Storm sorts components by name.
-
-    Raises ``ModelError`` where the arguments do not fit together, ``ScaleOutError`` where no executor is available.
     """
-    current.validate(cluster, workload)
-    if not workload.placeable:
-        return Outcome(current, (NOTHING_TO_PLACE,))
-    use = slots_in_use(cluster, (parameters or EvenParameters()).slots)
+    use = sort_slots(cluster)[: parameters.slots]
     counter = np.arange(sum(stage.n for stage in workload.placeable))
     return Outcome(placement_of_units(workload, use[counter % len(use)]))
 
 
-def _objective(
-    cluster: Cluster, workload: Workload, placement: Placement, parameters: EvenParameters | None = None
-) -> Objective:
+def _objective(cluster: Cluster, workload: Workload, placement: Placement, parameters: EvenParameters) -> Objective:
     """Partitions outside the slots in use, then the unevenness of what these hold in all."""
     counts = partition_counts(cluster, workload, placement).sum(axis=0, keepdims=True)
-    slots = (parameters or EvenParameters()).slots
-    if slots is None:
-        return (0.0, *unevenness(counts))
-    chosen = np.isin(available_executors(cluster), slots_in_use(cluster, slots))
+    chosen = np.isin(np.flatnonzero(cluster.available), sort_slots(cluster)[: parameters.slots])
     return (float(counts[:, ~chosen].sum()), *unevenness(counts[:, chosen]))
 
 
 EVEN = FunctionPolicy(
     name="even",
-    place=even,
-    objective=_objective,
+    scheduler=even,
+    measure=_objective,
     parameters=EvenParameters,
     summary="Deals all partitions out in turn; even by count, blind to load and streams.",
     source="Storm's EvenScheduler; Son and Moon 2020, Algorithm 2",

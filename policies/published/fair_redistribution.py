@@ -4,8 +4,7 @@ Each of the others gets a share by its free capacity.
 
 Source: the pipelined migration scheduling work (Souravlas and others): tasks that leave a node are shared out by the
 free capacity of the others in three steps (:func:`~rechannel.policies.analysis.queueing.fair_shares`), near nodes
-first, and
-through relay nodes to the next sub-cluster.
+first, and through relay nodes to the next sub-cluster.
 """
 
 from __future__ import annotations
@@ -17,22 +16,15 @@ import numpy as np
 
 from rechannel.policies.analysis.placement_cost import SATURATED, executor_busy
 from rechannel.policies.analysis.queueing import ShareOverflowError, fair_shares
-from rechannel.policies.model.arrays import BoolArray, FloatArray, IntArray, ModelError, ScaleOutError
+from rechannel.policies.model.arrays import BoolArray, FloatArray, IntArray, ScaleOutError
 from rechannel.policies.model.cluster import UNPLACED, Cluster
 from rechannel.policies.model.placement import Outcome, Placement
 from rechannel.policies.model.workload import Workload
-from rechannel.policies.policy import FunctionPolicy, Objective, check_count, check_number
-from rechannel.policies.published.units import (
-    ROUNDING,
-    Units,
-    best_of,
-    flatten,
-    require_executor,
-)
+from rechannel.policies.policy import FunctionPolicy, Objective, check_choice, check_count, check_number
+from rechannel.policies.published.units import ROUNDING, PartialPlacement, Units, best_of, flatten
 
 __all__ = ["FAIR_REDISTRIBUTION", "FairRedistributionParameters", "fair_redistribution", "surplus"]
 
-LIMIT = SATURATED
 INVERSE_DISTANCE = "inverse-distance"
 
 
@@ -46,30 +38,26 @@ class FairRedistributionParameters:
     overloaded executors give up, None for no bound; what has to leave an unavailable executor does not count.
     """
 
-    limit: float = LIMIT
+    limit: float = SATURATED
     weight: str = "none"
     sub_clusters: bool = True
     max_moves: int | None = None
 
     def __post_init__(self) -> None:
         check_number("limit", self.limit, 0, above=True)
-        if self.weight not in ("none", INVERSE_DISTANCE):
-            raise ModelError(f"weight: expected 'none' or '{INVERSE_DISTANCE}', got {self.weight!r}")
-        if not isinstance(self.sub_clusters, bool):
-            raise ModelError(f"sub_clusters: expected True or False, got {self.sub_clusters!r}")
+        check_choice("weight", self.weight, ("none", INVERSE_DISTANCE))
         check_count("max_moves", self.max_moves, 0)
 
 
 def fair_redistribution(
-    cluster: Cluster, workload: Workload, current: Placement, parameters: FairRedistributionParameters | None = None
+    cluster: Cluster, workload: Workload, current: Placement, parameters: FairRedistributionParameters
 ) -> Outcome:
     """Share out partitions of unavailable executors, then the surplus of overloaded ones.
 
     For each source the candidates' shares are counted by :func:`~rechannel.policies.analysis.queueing.fair_shares`,
-    capped by
-    the memory they have for states of the mean size. Within the counts the partition with the largest load is placed
-    first, on the candidate of lowest utilization with it, where its state fits if possible. What the shares of one
-    sub-cluster do not hold goes on to the next. Nothing else moves.
+    capped by the memory they have for states of the mean size. Within the counts the partition with the largest load
+    is placed first, on the candidate of lowest utilization with it, where its state fits if possible. What the shares
+    of one sub-cluster do not hold goes on to the next. Nothing else moves.
 
     Readings and deviations. Utilization counts all work, floating stages too. Which partitions a source gives up is
     not said: the lightest that alone is enough, else the heaviest, until it is down to the limit; none that no
@@ -79,20 +67,16 @@ def fair_redistribution(
     (a note counts these), a surplus only within it, else it stays. Executors of the source's node are as near as the
     nearest other. What is on no known executor has no neighbors, and asks all at once.
 
-    Raises ``ModelError`` where the arguments do not fit together, and ``ScaleOutError`` where partitions have to leave
-    and no executor is available, or where none has to, an executor is above the limit and no other is below it.
+    Raises ``ScaleOutError`` where no partition has to leave, an executor is above the limit and no other is below it.
     """
-    parameters = parameters or FairRedistributionParameters()
-    units = flatten(cluster, workload, current)
-    require_executor(units)
-    state = _Redistribution(units, parameters)
-    homeless = np.flatnonzero(state.where == UNPLACED)
+    state = _Redistribution(flatten(cluster, workload, current), parameters)
+    homeless = np.flatnonzero(state.assignment == UNPLACED)
     notes = list(state.place_homeless(homeless))
     if parameters.max_moves == 0:
         notes.append("overloaded executors are left alone: max_moves is 0")
     else:
         notes += state.relieve(homeless)
-    return Outcome(units.placement(state.where), tuple(notes) or ("no executor is above the limit",))
+    return state.outcome(*(notes or ["no executor is above the limit"]))
 
 
 def surplus(load: FloatArray, excess: float) -> list[int]:
@@ -116,22 +100,12 @@ def surplus(load: FloatArray, excess: float) -> list[int]:
     return chosen
 
 
-class _Redistribution:
-    """Executor of every unit, and load and memory of each executor."""
+class _Redistribution(PartialPlacement):
+    """Placement from which units are taken, and to which they return elsewhere."""
 
     def __init__(self, units: Units, parameters: FairRedistributionParameters) -> None:
-        self.units = units
+        super().__init__(units, units.home())
         self.parameters = parameters
-        self.where = units.home()
-        placed = self.where != UNPLACED
-        size, home = units.cluster.size, self.where[placed]
-        self.load = units.fixed + np.bincount(home, weights=units.load[placed], minlength=size)
-        self.memory = np.bincount(home, weights=units.memory[placed], minlength=size).astype(np.float64)
-
-    @property
-    def utilization(self) -> FloatArray:
-        use: FloatArray = self.load / self.units.capacity
-        return use
 
     def place_homeless(self, homeless: IntArray) -> Iterator[str]:
         """Place all units that are nowhere."""
@@ -145,7 +119,7 @@ class _Redistribution:
         above = 0
         for unit in self._heaviest_first(rest):
             executor = self._best(unit, np.flatnonzero(available))
-            self._put(unit, executor)
+            self.put(unit, executor)
             above += bool(self.utilization[executor] > self.parameters.limit)
         if above:
             yield f"{above} of them are more than the free capacity and were put on the least utilized"
@@ -169,11 +143,11 @@ class _Redistribution:
         for source in np.flatnonzero(over).tolist():
             leaving = self._surplus(source, below, movable)[:left]
             for unit in leaving:
-                self._put(unit, UNPLACED)
+                self.put(unit, UNPLACED)
             unshared = self._share(np.array(leaving, dtype=np.int64), source, below, limit)
             for unit in self._heaviest_first(unshared):
                 executor = self._best(unit, self._within(unit, np.flatnonzero(below), limit))
-                self._put(unit, source if executor == UNPLACED else executor)
+                self.put(unit, source if executor == UNPLACED else executor)
             gone = sum(int(self.where[unit]) != source for unit in leaving)
             relieved += gone
             left = None if left is None else left - gone
@@ -182,7 +156,7 @@ class _Redistribution:
     def _surplus(self, source: int, below: BoolArray, movable: BoolArray) -> list[int]:
         units, limit = self.units, self.parameters.limit
         room = float((limit * units.capacity - self.load)[below].max(initial=0.0))
-        members = np.flatnonzero((self.where == source) & movable & (units.load <= room * (1 + ROUNDING)))
+        members = np.flatnonzero((self.assignment == source) & movable & (units.load <= room * (1 + ROUNDING)))
         excess = float(self.load[source] - limit * units.capacity[source])
         return [int(members[index]) for index in surplus(units.load[members], excess)]
 
@@ -240,7 +214,7 @@ class _Redistribution:
             if executor == UNPLACED:
                 rest.append(unit)
             else:
-                self._put(unit, executor)
+                self.put(unit, executor)
                 counts[group == executor] -= 1
         return rest
 
@@ -261,13 +235,6 @@ class _Redistribution:
     def _heaviest_first(self, units: list[int]) -> list[int]:
         return sorted(units, key=lambda unit: (-self.units.load[unit], -self.units.memory[unit], unit))
 
-    def _put(self, unit: int, executor: int) -> None:
-        for place, sign in ((int(self.where[unit]), -1), (executor, 1)):
-            if place != UNPLACED:
-                self.load[place] += sign * self.units.load[unit]
-                self.memory[place] += sign * self.units.memory[unit]
-        self.where[unit] = executor
-
 
 def overload(cluster: Cluster, workload: Workload, placement: Placement, _parameters: object = None) -> Objective:
     """Objective: load above 95 % of the cores, highest utilization, sum of its squares.
@@ -276,14 +243,14 @@ def overload(cluster: Cluster, workload: Workload, placement: Placement, _parame
     """
     busy, available = executor_busy(cluster, workload, placement), cluster.available
     use = (busy / cluster.cores)[available]
-    excess = np.maximum(busy - LIMIT * cluster.cores, 0.0)[available]
+    excess = np.maximum(busy - SATURATED * cluster.cores, 0.0)[available]
     return float(excess.sum()), float(use.max(initial=0.0)), float(use @ use)
 
 
 FAIR_REDISTRIBUTION = FunctionPolicy(
     name="fair-redistribution",
-    place=fair_redistribution,
-    objective=overload,
+    scheduler=fair_redistribution,
+    measure=overload,
     parameters=FairRedistributionParameters,
     summary="Shares out what drained and overloaded executors have to give up, by free capacity.",
     source="pipelined migration scheduling (Souravlas and others)",

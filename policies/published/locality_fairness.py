@@ -10,21 +10,21 @@ while others carry most of it.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
 import numpy as np
 
-from rechannel.policies.model.arrays import IntArray, ModelError
+from rechannel.policies.model.arrays import IntArray
 from rechannel.policies.model.cluster import Cluster
 from rechannel.policies.model.placement import Outcome, Placement
 from rechannel.policies.model.workload import Workload
-from rechannel.policies.policy import FunctionPolicy, Objective, check_count
+from rechannel.policies.policy import FunctionPolicy, Objective, check_choice, check_count
 from rechannel.policies.published.closeness import cohesion, coupling, operator_edges
-from rechannel.policies.published.slots import NOTHING_TO_PLACE, placement_of_units, slots_in_use
+from rechannel.policies.published.slots import placement_of_units, sort_slots
 
 __all__ = ["LOCALITY_FAIRNESS", "LocalityFairnessParameters", "locality_fairness", "pipelines"]
 
-_PLACEMENTS = ("literal", "sibling")
+SlotChoice = Literal["literal", "sibling"]
 
 
 @dataclass(frozen=True)
@@ -36,30 +36,23 @@ class LocalityFairnessParameters:
     most, None for all that are available.
     """
 
-    placement: Literal["literal", "sibling"] = "literal"
+    placement: SlotChoice = "literal"
     slots: int | None = None
 
     def __post_init__(self) -> None:
-        if self.placement not in _PLACEMENTS:
-            raise ModelError(f"placement: expected one of {', '.join(_PLACEMENTS)}, got {self.placement!r}")
+        check_choice("placement", self.placement, get_args(SlotChoice))
         check_count("slots", self.slots)
 
 
 def locality_fairness(
-    cluster: Cluster, workload: Workload, current: Placement, parameters: LocalityFairnessParameters | None = None
+    cluster: Cluster, workload: Workload, _current: Placement, parameters: LocalityFairnessParameters
 ) -> Outcome:
-    """Pipeline k goes to slot k modulo their number, whatever ``current`` is.
+    """Put pipeline k on slot k modulo their number, whatever the current placement is.
 
     The paper's claim that coupling is that of the even scheduler does not hold for its star-shaped job as printed (12.7
     against 1.0). The choice "sibling" is ours: same cohesion, and equal coupling in all its five jobs.
-
-    Raises ``ModelError`` where the arguments do not fit together, ``ScaleOutError`` where no executor is available.
     """
-    current.validate(cluster, workload)
-    parameters = parameters or LocalityFairnessParameters()
-    if not workload.placeable:
-        return Outcome(current, (NOTHING_TO_PLACE,))
-    use = slots_in_use(cluster, parameters.slots)
+    use = sort_slots(cluster)[: parameters.slots]
     parts = [stage.n for stage in workload.placeable]
     first = np.cumsum(parts) - parts
     executors = np.empty(sum(parts), dtype=np.int64)
@@ -123,9 +116,7 @@ def _fewest_siblings(turn: int, siblings: IntArray) -> int:
     return int(slots[np.argmin(siblings[slots])])
 
 
-def _objective(
-    cluster: Cluster, workload: Workload, placement: Placement, _parameters: LocalityFairnessParameters | None = None
-) -> Objective:
+def _objective(cluster: Cluster, workload: Workload, placement: Placement, _parameters: object) -> Objective:
     """Cohesion, negated, then coupling: the paper's two aims in its order.
 
     Cohesion alone is largest with everything on one executor, so this scheduler does not break such a placement up
@@ -136,8 +127,8 @@ def _objective(
 
 LOCALITY_FAIRNESS = FunctionPolicy(
     name="locality-fairness",
-    place=locality_fairness,
-    objective=_objective,
+    scheduler=locality_fairness,
+    measure=_objective,
     parameters=LocalityFairnessParameters,
     summary="Deals out pipelines of one partition of each stage, so that streams stay on one executor.",
     source="Son and Moon 2020 (L/F job scheduler)",

@@ -17,7 +17,7 @@ from rechannel.policies.model.cluster import UNPLACED, Cluster
 from rechannel.policies.model.placement import Outcome, Placement
 from rechannel.policies.model.workload import Workload
 from rechannel.policies.policy import FunctionPolicy, Objective, check_number
-from rechannel.policies.published.units import PartialPlacement, Units, flatten, require_executor
+from rechannel.policies.published.units import PartialPlacement, Units, flatten
 
 __all__ = ["R_STORM", "RStormParameters", "r_storm", "resource_distance", "unfit_and_far"]
 
@@ -43,9 +43,7 @@ class RStormParameters:
             check_number(name, getattr(self, name), 0)
 
 
-def r_storm(
-    cluster: Cluster, workload: Workload, current: Placement, parameters: RStormParameters | None = None
-) -> Outcome:
+def r_storm(cluster: Cluster, workload: Workload, current: Placement, parameters: RStormParameters) -> Outcome:
     """Place everything anew, one unit of each stage by turns, at the least distance.
 
     Stages of a query are ranked by breadth first search from those nothing flows into, over streams in both directions;
@@ -57,20 +55,15 @@ def r_storm(
     not what was declared, and what floating stages use is not free. Where an executor's memory is not known, its term
     of the distance is at its limit, 1, and memory does not choose the first sub-cluster. Storm gives up where nothing
     fits: here the unit goes to the least utilized executor, and a note counts these. ``current`` is not looked at.
-
-    Raises ``ModelError`` where the arguments do not fit together, ``ScaleOutError`` where no executor is available.
     """
-    parameters = parameters or RStormParameters()
     units = flatten(cluster, workload, current)
-    require_executor(units)
     partial = PartialPlacement(units)
-    unfit = 0
     for query in workload.queries:
         reference = UNPLACED
         for unit in _turns(units, workload, query):
             fits = partial.fits(unit)
             if not fits.any():
-                unfit += 1
+                partial.misfits += 1
                 reference = partial.emptiest(cluster.available)
             else:
                 if reference == UNPLACED:
@@ -78,8 +71,7 @@ def r_storm(
                 distance = _distance(partial, unit, reference, parameters)
                 reference = int(np.where(fits, distance, np.inf).argmin())
             partial.put(unit, reference)
-    notes = (f"{unfit} partitions fit on no executor and were put on the least utilized",) if unfit else ()
-    return Outcome(units.placement(partial.assignment), notes)
+    return partial.outcome()
 
 
 def resource_distance(
@@ -91,9 +83,18 @@ def resource_distance(
 ) -> FloatArray:
     """Return the distance of a demand from what each of M executors has unused, (M,).
 
-    The demand is processor and memory. The length of the vector of (demand - unused) / (unused + 1) for processor and
-    memory, and the network distance from the reference; ``weights`` of the three. Storm's units are percent of a core
-    and megabytes.
+    The length of the vector of (demand - unused) / (unused + 1) for processor and memory, and of the network distance.
+
+    Parameters
+    ----------
+    demand
+        Processor in percent of a core and memory in megabytes, as Storm counts them.
+    cpu, memory : (M,)
+        What each executor has unused, in the same units; infinite memory is not known.
+    network : (M,)
+        Distance of each executor from the reference.
+    weights
+        Of processor, memory and network.
     """
     cpu_term = weights[0] * (demand[0] - cpu) / (cpu + 1)
     valid = np.isfinite(memory)
@@ -111,21 +112,22 @@ def unfit_and_far(cluster: Cluster, workload: Workload, placement: Placement, _p
     no traffic. An end on no executor is far.
     """
     units = flatten(cluster, workload, placement)
-    placed = units.current != UNPLACED
-    home = units.current[placed]
-    memory = np.bincount(home, weights=units.memory[placed], minlength=cluster.size)
-    load = units.fixed + np.bincount(home, weights=units.load[placed], minlength=cluster.size)
-    where = np.concatenate((units.current, np.arange(cluster.size)))
-    source, target = where[units.source], where[units.target]
-    valid = (source != UNPLACED) & (target != UNPLACED)
-    source, target = source[valid], target[valid]
-    far = np.where(cluster.subcluster[source] == cluster.subcluster[target], SAME_RACK, OTHER_RACK)
-    far[units.node[source] == units.node[target]] = 0.0
+    partial = PartialPlacement(units, units.current)
+    source, target = partial.where[units.source], partial.where[units.target]
+    far = _network_distance(units, source, target)
+    far[(source == UNPLACED) | (target == UNPLACED)] = OTHER_RACK
     return (
-        float(np.maximum(memory - cluster.memory_bytes, 0.0).sum()),
-        float(np.maximum(load - units.capacity, 0.0).sum()),
-        float(far.sum() + OTHER_RACK * (~valid).sum()),
+        float(np.maximum(partial.memory - cluster.memory_bytes, 0.0).sum()),
+        float(np.maximum(partial.load - units.capacity, 0.0).sum()),
+        float(far.sum()),
     )
+
+
+def _network_distance(units: Units, one: IntArray, other: IntArray | int) -> FloatArray:
+    """Return the distance of executors: 0 on one node, 0.5 in one sub-cluster, else 1."""
+    racks = units.cluster.subcluster
+    far = np.where(racks[one] == racks[other], SAME_RACK, OTHER_RACK)
+    return np.where(units.node[one] == units.node[other], 0.0, far)
 
 
 def _turns(units: Units, workload: Workload, query: str) -> Iterator[int]:
@@ -176,10 +178,8 @@ def _most_unused(partial: PartialPlacement, fits: BoolArray) -> BoolArray:
 
 def _distance(partial: PartialPlacement, unit: int, reference: int, parameters: RStormParameters) -> FloatArray:
     units, cluster = partial.units, partial.units.cluster
-    network = np.zeros(cluster.size)
-    if reference != UNPLACED:
-        network = np.where(cluster.subcluster == cluster.subcluster[reference], SAME_RACK, OTHER_RACK)
-        network[units.node == units.node[reference]] = 0.0
+    everyone = np.arange(cluster.size)
+    network = np.zeros(cluster.size) if reference == UNPLACED else _network_distance(units, everyone, reference)
     cpu = np.maximum(units.capacity - partial.load, 0.0)
     memory = np.maximum(cluster.memory_bytes - partial.memory, 0.0)
     return resource_distance(
@@ -193,8 +193,8 @@ def _distance(partial: PartialPlacement, unit: int, reference: int, parameters: 
 
 R_STORM = FunctionPolicy(
     name="r-storm",
-    place=r_storm,
-    objective=unfit_and_far,
+    scheduler=r_storm,
+    measure=unfit_and_far,
     parameters=RStormParameters,
     summary="Keeps neighboring stages close together, each partition where its demand leaves least unused.",
     source="Peng and others, R-Storm: Resource-Aware Scheduling in Storm (Middleware 2015)",

@@ -15,12 +15,7 @@ from rechannel.policies.model.cluster import Cluster
 from rechannel.policies.model.placement import Outcome, Placement
 from rechannel.policies.model.workload import Workload
 from rechannel.policies.policy import FunctionPolicy, Objective, check_count
-from rechannel.policies.published.slots import (
-    NOTHING_TO_PLACE,
-    available_executors,
-    partition_counts,
-    unevenness,
-)
+from rechannel.policies.published.slots import partition_counts, unevenness
 
 __all__ = ["ROUND_ROBIN", "RoundRobinParameters", "round_robin"]
 
@@ -39,21 +34,12 @@ class RoundRobinParameters:
         check_count("instances_per_executor", self.instances_per_executor)
 
 
-def round_robin(
-    cluster: Cluster, workload: Workload, current: Placement, parameters: RoundRobinParameters | None = None
-) -> Outcome:
+def round_robin(cluster: Cluster, workload: Workload, _current: Placement, parameters: RoundRobinParameters) -> Outcome:
     """Place partition i of every stage on available executor i modulo their number.
 
-    ``current`` is not looked at.
-
-    Raises ``ModelError`` where the arguments do not fit together, ``ScaleOutError`` where no executor is available or
-    a stage has more partitions than the limit allows.
+    Whatever the current placement is. Raises ``ScaleOutError`` where a stage has more partitions than the limit allows.
     """
-    current.validate(cluster, workload)
-    if not workload.placeable:
-        return Outcome(current, (NOTHING_TO_PLACE,))
-    use = available_executors(cluster)
-    limit = (parameters or RoundRobinParameters()).instances_per_executor
+    use, limit = np.flatnonzero(cluster.available), parameters.instances_per_executor
     for stage in workload.placeable:
         if limit is not None and stage.n > limit * len(use):
             raise ScaleOutError(
@@ -62,17 +48,15 @@ def round_robin(
     return Outcome(Placement({stage.key: use[np.arange(stage.n) % len(use)] for stage in workload.placeable}))
 
 
-def _objective(
-    cluster: Cluster, workload: Workload, placement: Placement, _parameters: RoundRobinParameters | None = None
-) -> Objective:
+def _objective(cluster: Cluster, workload: Workload, placement: Placement, _parameters: object) -> Objective:
     """Unevenness of each stage's partitions, summed over the stages."""
     return unevenness(partition_counts(cluster, workload, placement))
 
 
 ROUND_ROBIN = FunctionPolicy(
     name="round-robin",
-    place=round_robin,
-    objective=_objective,
+    scheduler=round_robin,
+    measure=_objective,
     parameters=RoundRobinParameters,
     summary="Deals the partitions of each stage out in turn, starting at the first executor.",
     source="Twister2's round robin streaming task scheduler",

@@ -9,22 +9,17 @@ from __future__ import annotations
 
 import numpy as np
 
-from rechannel.policies.model.arrays import IntArray, ScaleOutError
+from rechannel.policies.model.arrays import IntArray
 from rechannel.policies.model.cluster import Cluster
 from rechannel.policies.model.placement import Placement
 from rechannel.policies.model.workload import Workload
 
 __all__ = [
-    "NOTHING_TO_PLACE",
-    "available_executors",
     "partition_counts",
     "placement_of_units",
-    "slots_in_use",
     "sort_slots",
     "unevenness",
 ]
-
-NOTHING_TO_PLACE = "no stage has partitions to place"
 
 
 def sort_slots(cluster: Cluster) -> IntArray:
@@ -43,25 +38,6 @@ def sort_slots(cluster: Cluster) -> IntArray:
     turn = np.empty(len(slots), dtype=np.int64)
     turn[by_node] = np.arange(len(slots)) - (np.cumsum(count) - count)[node[by_node]]
     return slots[np.lexsort((first[node], -count[node], turn))]
-
-
-def slots_in_use(cluster: Cluster, requested: int | None) -> IntArray:
-    """Return the first ``requested`` of :func:`sort_slots`, at least one.
-
-    All of them for None, or where there are fewer.
-
-    Raises ``ScaleOutError`` where no executor is available.
-    """
-    available_executors(cluster)
-    return sort_slots(cluster)[:requested]
-
-
-def available_executors(cluster: Cluster) -> IntArray:
-    """Indices of the available executors, ascending; ``ScaleOutError`` where there is none."""
-    available = np.flatnonzero(cluster.available)
-    if not available.size:
-        raise ScaleOutError("partitions need an executor and none is available: add executors")
-    return available
 
 
 def placement_of_units(workload: Workload, executors: IntArray) -> Placement:

@@ -14,19 +14,12 @@ import numpy as np
 
 from rechannel.policies.analysis.classification import StreamClass, classify
 from rechannel.policies.analysis.placement_cost import inter_executor_volume, inter_node_volume
-from rechannel.policies.model.arrays import BoolArray, IntArray, ModelError
+from rechannel.policies.model.arrays import BoolArray, IntArray
 from rechannel.policies.model.cluster import UNPLACED, Cluster
 from rechannel.policies.model.placement import Outcome, Placement
 from rechannel.policies.model.workload import Workload
 from rechannel.policies.policy import FunctionPolicy, Objective, check_count, check_number
-from rechannel.policies.published.units import (
-    ROUNDING,
-    Links,
-    PartialPlacement,
-    Units,
-    flatten,
-    require_executor,
-)
+from rechannel.policies.published.units import ROUNDING, Links, PartialPlacement, Units, flatten
 
 __all__ = ["STREAM_CLASSIFICATION", "StreamClassificationParameters", "stream_classification", "traffic"]
 
@@ -50,13 +43,11 @@ class StreamClassificationParameters:
     def __post_init__(self) -> None:
         for name in ("alpha", "beta", "gamma"):
             check_number(name, getattr(self, name), 0, above=True)
-        if not isinstance(self.hot_includes_upper_mid, bool):
-            raise ModelError(f"hot_includes_upper_mid: expected True or False, got {self.hot_includes_upper_mid!r}")
         check_count("max_instances_per_executor", self.max_instances_per_executor, 1)
 
 
 def stream_classification(
-    cluster: Cluster, workload: Workload, current: Placement, parameters: StreamClassificationParameters | None = None
+    cluster: Cluster, workload: Workload, current: Placement, parameters: StreamClassificationParameters
 ) -> Outcome:
     """Place everything anew along the streams, from the largest to the smallest.
 
@@ -69,12 +60,8 @@ def stream_classification(
     on an executor is an end already placed, which is not followed to other streams; streams of one on an unavailable
     executor pull nobody. The bandwidth constraint counts streams whose ends are both placed, one end here, and only
     where the bandwidth is known; the executor at the other end is not asked again.
-
-    Raises ``ModelError`` where the arguments do not fit together, ``ScaleOutError`` where no executor is available.
     """
-    parameters = parameters or StreamClassificationParameters()
     units = flatten(cluster, workload, current)
-    require_executor(units)
     streams = classify(units.volume)
     plan = _Plan(units, parameters)
     hot = streams.classes == StreamClass.HIGH
@@ -82,10 +69,7 @@ def stream_classification(
         hot |= (streams.classes == StreamClass.MID) & (units.volume > streams.mean)
     plan.run(hot, streams.classes != StreamClass.LOW)
     counts = np.bincount(streams.classes, minlength=3)
-    notes = [f"streams: {counts[2]} high, {counts[1]} mid, {counts[0]} low"]
-    if plan.violations:
-        notes.append(f"{plan.violations} partitions fit on no executor and were put on the least utilized")
-    return Outcome(units.placement(plan.partial.assignment), tuple(notes))
+    return plan.partial.outcome(f"streams: {counts[2]} high, {counts[1]} mid, {counts[0]} low")
 
 
 def traffic(cluster: Cluster, workload: Workload, placement: Placement, _parameters: object = None) -> Objective:
@@ -100,7 +84,6 @@ class _Plan:
         self.units = units
         self.parameters = parameters
         self.partial = PartialPlacement(units)
-        self.violations = 0
         self._home = units.home()
         self._limited = bool(np.isfinite(units.cluster.bandwidth).any())
         self._links = units.neighbors() if self._limited else None
@@ -148,7 +131,7 @@ class _Plan:
     def _put(self, unit: int, executor: int) -> None:
         fits = self._fits(unit)
         if executor == UNPLACED or not fits[executor]:
-            self.violations += not fits.any()
+            self.partial.misfits += not fits.any()
             executor = self.partial.emptiest(fits if fits.any() else self.units.cluster.available)
         if self._links is not None:
             local = self.partial.local(self._links, unit)
@@ -208,8 +191,8 @@ class _Clusters:
 
 STREAM_CLASSIFICATION = FunctionPolicy(
     name="stream-classification",
-    place=stream_classification,
-    objective=traffic,
+    scheduler=stream_classification,
+    measure=traffic,
     parameters=StreamClassificationParameters,
     summary="Keeps large streams and what they are tied to on one executor.",
     source="DSC-Heron: task scheduling by stream classification for Apache Heron (Zhang and others)",

@@ -10,12 +10,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from rechannel.policies.model.arrays import sum_by_index
 from rechannel.policies.model.cluster import Cluster
 from rechannel.policies.model.placement import Outcome, Placement
 from rechannel.policies.model.workload import Workload
 from rechannel.policies.policy import FunctionPolicy, check_number
 from rechannel.policies.published.stream_classification import traffic
-from rechannel.policies.published.units import PartialPlacement, best_of, flatten, require_executor
+from rechannel.policies.published.units import PartialPlacement, best_of, flatten
 
 __all__ = ["T_STORM", "TStormParameters", "t_storm"]
 
@@ -36,9 +37,7 @@ class TStormParameters:
         check_number("capacity", self.capacity, 0, above=True)
 
 
-def t_storm(
-    cluster: Cluster, workload: Workload, current: Placement, parameters: TStormParameters | None = None
-) -> Outcome:
+def t_storm(cluster: Cluster, workload: Workload, current: Placement, parameters: TStormParameters) -> Outcome:
     """Place everything anew, by total traffic descending, each unit to the best slot.
 
     Ties go by index. A slot is an executor and a topology a query: a query uses one executor of a node. A slot is
@@ -49,41 +48,33 @@ def t_storm(
     Choices: what floating stages run is placed from the start. Ties go to less traffic between executors, then to the
     lower utilization. Memory counts as capacity. A unit that fits nowhere goes to the least utilized slot below the
     cap, and a note counts these. ``current`` is not looked at: the paper starts from nothing.
-
-    Raises ``ModelError`` where the arguments do not fit together, ``ScaleOutError`` where no executor is available.
     """
-    parameters = parameters or TStormParameters()
     units = flatten(cluster, workload, current)
-    require_executor(units)
     partial, links = PartialPlacement(units), units.neighbors()
     nodes = len(np.unique(units.node[cluster.available]))
-    cap = int(np.ceil(parameters.consolidation * units.size / max(nodes, 1)))
+    cap = int(np.ceil(parameters.consolidation * units.size / nodes))
     free = np.tile(cluster.available, (len(workload.queries), 1))  # executors that a query may still use
-    everything = np.bincount(
-        np.concatenate((units.source, units.target)), np.tile(units.volume, 2), minlength=units.ends
-    )[: units.size]
-    crowded = 0
-    for unit in np.argsort(-everything, kind="stable").tolist():
+    everything = sum_by_index(np.concatenate((units.source, units.target)), np.tile(units.volume, 2), units.ends)
+    for unit in np.argsort(-everything[: units.size], kind="stable").tolist():
         query = units.query_of[unit]
         allowed = free[query] & (partial.count < cap)
         fits = allowed & partial.fits(unit, parameters.capacity)
         if fits.any():
             local = partial.local(links, unit)
-            on_node = np.bincount(units.node, weights=local).astype(np.float64)[units.node]
+            on_node = sum_by_index(units.node, local, cluster.size)[units.node]
             executor = best_of(np.flatnonzero(fits), (-on_node, -local, partial.utilization))
         else:
-            crowded += 1
+            partial.misfits += 1
             executor = partial.emptiest(allowed)
         partial.put(unit, executor)
         free[query] &= (units.node != units.node[executor]) | (np.arange(cluster.size) == executor)
-    notes = (f"{crowded} partitions fit on no executor and were put on the least utilized",) if crowded else ()
-    return Outcome(units.placement(partial.assignment), notes)
+    return partial.outcome()
 
 
 T_STORM = FunctionPolicy(
     name="t-storm",
-    place=t_storm,
-    objective=traffic,
+    scheduler=t_storm,
+    measure=traffic,
     parameters=TStormParameters,
     summary="Puts partitions, those with most traffic first, where they add least traffic between nodes.",
     source="Xu and others, T-Storm: Traffic-Aware Online Scheduling in Storm (ICDCS 2014)",

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from rechannel.policies.model.arrays import BoolArray, FloatArray, IntArray, ScaleOutError
+from rechannel.policies.model.arrays import BoolArray, FloatArray, IntArray, sum_by_index
 from rechannel.policies.model.cluster import UNPLACED, Cluster
-from rechannel.policies.model.placement import Placement
+from rechannel.policies.model.placement import Outcome, Placement
 from rechannel.policies.model.workload import Workload
 
 __all__ = [
@@ -24,7 +24,6 @@ __all__ = [
     "Units",
     "best_of",
     "flatten",
-    "require_executor",
 ]
 
 ROUNDING = 1e-9
@@ -92,8 +91,7 @@ class Units:
 
     def home(self) -> IntArray:
         """Executor of each unit where that is available, else :data:`UNPLACED`, (U,)."""
-        placed = self.current != UNPLACED
-        return np.where(placed & self.cluster.available[self.current], self.current, UNPLACED)
+        return np.where(self.cluster.available[self.current], self.current, UNPLACED)
 
     def neighbors(self) -> Links:
         """Return the streams of each end in both directions."""
@@ -107,7 +105,7 @@ class Units:
         """
         low, high = np.minimum(self.source, self.target), np.maximum(self.source, self.target)
         pair_keys, index = np.unique(low * self.ends + high, return_inverse=True)
-        volume = np.bincount(index, weights=self.volume, minlength=len(pair_keys)).astype(np.float64)
+        volume = sum_by_index(index, self.volume, len(pair_keys))
         order = np.argsort(-volume, kind="stable")
         return pair_keys[order] // self.ends, pair_keys[order] % self.ends, volume[order]
 
@@ -159,26 +157,23 @@ def flatten(cluster: Cluster, workload: Workload, current: Placement) -> Units:
     )
 
 
-def require_executor(units: Units) -> None:
-    """Raise ``ScaleOutError`` where there are units and no executor is available."""
-    if units.size and not units.cluster.available.any():
-        raise ScaleOutError(f"{units.size} partitions need an executor and none is available: add executors")
-
-
 class PartialPlacement:
     """Executors while units are put on them.
 
-    ``load``, ``memory`` and ``count`` (E,) are those of each executor, ``where`` is the executor of each end. For
-    policies only: mutable and unchecked. Floating stages' load is there from the start.
+    ``load``, ``memory`` and ``count`` (E,) are those of each executor, ``where`` is the executor of each end; it starts
+    with ``assignment`` (U,), with nothing placed by default. ``floating``: count the load of floating stages.
+    ``misfits`` counts the units that were put where they do not fit. For policies only: mutable and unchecked.
     """
 
-    def __init__(self, units: Units) -> None:
+    def __init__(self, units: Units, assignment: IntArray | None = None, *, floating: bool = True) -> None:
         size = units.cluster.size
+        start = np.full(units.size, UNPLACED, dtype=np.int64) if assignment is None else assignment
         self.units = units
-        self.where = np.concatenate((np.full(units.size, UNPLACED, dtype=np.int64), np.arange(size)))
-        self.load = units.fixed.copy()
-        self.memory = np.zeros(size)
-        self.count = np.zeros(size, dtype=np.int64)
+        self.where = np.concatenate((start, np.arange(size)))
+        self.load = units.fixed * floating + sum_by_index(start, units.load, size)
+        self.memory = sum_by_index(start, units.memory, size)
+        self.count = np.bincount(start[start != UNPLACED], minlength=size)
+        self.misfits = 0
 
     @property
     def assignment(self) -> IntArray:
@@ -191,12 +186,21 @@ class PartialPlacement:
         use: FloatArray = self.load / self.units.capacity
         return use
 
+    def outcome(self, *notes: str) -> Outcome:
+        """Return the placement with notes, the last of which counts the misfits."""
+        if self.misfits:
+            notes += (f"{self.misfits} partitions fit on no executor and were put on the least utilized",)
+        return Outcome(self.units.placement(self.assignment), notes)
+
     def put(self, unit: int, executor: int) -> None:
-        """Place a unit that is nowhere."""
+        """Move a unit; :data:`UNPLACED` takes it off."""
+        units = self.units
+        for place, sign in ((int(self.where[unit]), -1), (executor, 1)):
+            if place != UNPLACED:
+                self.load[place] += sign * units.load[unit]
+                self.memory[place] += sign * units.memory[unit]
+                self.count[place] += sign
         self.where[unit] = executor
-        self.load[executor] += self.units.load[unit]
-        self.memory[executor] += self.units.memory[unit]
-        self.count[executor] += 1
 
     def fits(self, unit: int, cpu: float = 1.0, memory: float = 1.0) -> BoolArray:
         """Return the available executors that keep within shares of capacity and memory.
@@ -215,10 +219,7 @@ class PartialPlacement:
     def local(self, links: Links, unit: int) -> FloatArray:
         """Bytes per second between the unit and what is placed on each executor, (E,)."""
         others, volumes = links.of(unit)
-        executors = self.where[others]
-        placed = executors != UNPLACED
-        size = self.units.cluster.size
-        return np.bincount(executors[placed], weights=volumes[placed], minlength=size).astype(np.float64)
+        return sum_by_index(self.where[others], volumes, self.units.cluster.size)
 
 
 def best_of(chosen: IntArray, keys: Sequence[FloatArray]) -> int:

@@ -92,19 +92,9 @@ class Scenario:
 def to_document(scenario: Scenario) -> dict[str, Any]:
     """Return plain values from which :func:`from_document` makes the same scenario."""
     cluster = scenario.cluster
-    executors = [
-        {"name": name, "node": node, "cores": cores, "memory_bytes": memory, "speed": speed, "available": available}
-        for name, node, cores, memory, speed, available in zip(
-            cluster.executors,
-            cluster.nodes,
-            cluster.cores.tolist(),
-            _nullable(cluster.memory_bytes),
-            cluster.speed.tolist(),
-            cluster.available.tolist(),
-            strict=True,
-        )
-    ]
-    described: dict[str, Any] = {"executors": executors}
+    measured = cluster.cores.tolist(), _nullable(cluster.memory_bytes), cluster.speed.tolist()
+    rows = zip(cluster.executors, cluster.nodes, *measured, cluster.available.tolist(), strict=True)
+    described: dict[str, Any] = {"executors": [dict(zip(_COLUMNS, row, strict=True)) for row in rows]}
     if cluster.topology is not None:
         described["topology"] = {
             "subclusters": dict(zip(cluster.nodes, cluster.subcluster.tolist(), strict=True)),

@@ -1,7 +1,8 @@
-"""The laws that every policy's proposal must keep, checked in one place."""
+"""The laws that every policy's placement and proposal must keep, checked in one place."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 import numpy as np
@@ -11,7 +12,9 @@ from rechannel.policies.model.cluster import UNPLACED, Cluster
 from rechannel.policies.model.placement import Placement
 from rechannel.policies.model.streams import Stream
 from rechannel.policies.model.workload import Workload
+from rechannel.policies.policy import Policy
 from rechannel.policies.registry import Proposal, is_worse, known_policies, propose
+from unit.policies.random_clusters import Situation
 
 
 def check_proposal(cluster: Cluster, workload: Workload, current: Placement, proposal: Proposal) -> None:
@@ -57,7 +60,20 @@ def check_proposal(cluster: Cluster, workload: Workload, current: Placement, pro
     assert np.all([isinstance(note, str) and note for note in proposal.notes])
 
 
-def _renamed(cluster: Cluster, workload: Workload, current: Placement) -> tuple[Cluster, Workload, Placement]:
+def check_placement(policy: Policy, situation: Situation, parameters: Mapping[str, object]) -> None:
+    """A policy by itself: available executors only, the same answer again, and the same under other names."""
+    cluster, workload, current = situation
+    chosen = policy.parameters(**parameters)
+    placement = policy.place(cluster, workload, current, chosen).placement
+    placement.validate(cluster, workload)
+    assert all((array >= 0).all() and cluster.available[array].all() for array in placement.assignments.values())
+    assert policy.place(cluster, workload, current, chosen).placement == placement
+    renamed = policy.place(*_renamed(*situation), chosen).placement
+    arrays = zip(renamed.assignments.values(), placement.assignments.values(), strict=True)
+    assert all(np.array_equal(one, other) for one, other in arrays)
+
+
+def _renamed(cluster: Cluster, workload: Workload, current: Placement) -> Situation:
     """The same situation under names that sort the other way round."""
     executors = tuple(f"x{9999 - index}" for index in range(cluster.size))
     nodes = {node: f"m{9999 - index}" for index, node in enumerate(dict.fromkeys(cluster.nodes))}

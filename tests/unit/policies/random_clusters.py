@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 from hypothesis import strategies as st
 
-from rechannel.policies.model.cluster import Cluster
+from rechannel.policies.model.cluster import Cluster, Topology
 from rechannel.policies.model.placement import Placement
-from rechannel.policies.model.streams import Stream
+from rechannel.policies.model.streams import Stream, StreamLike
 from rechannel.policies.model.workload import Stage, Workload
 
 Situation = tuple[Cluster, Workload, Placement]
@@ -58,19 +59,54 @@ def _stage(
     return Stage(key, query, placeable, rate, busy, random.integers(0, 1000, n), random.random(n) * 1e6)
 
 
-def cluster_of(size: int, unavailable: Sequence[int] = (), cores: float = 1.0, memory: float = np.inf) -> Cluster:
-    """Equal executors e0, e1, …, two on a node."""
+def cluster_of(
+    size: int,
+    unavailable: Sequence[int] = (),
+    cores: float | Sequence[float] = 1.0,
+    memory: float | Sequence[float] = np.inf,
+    *,
+    speed: float | Sequence[float] = 1.0,
+    per_node: int = 2,
+    bandwidth: float | Sequence[float] = np.inf,
+    racks: Sequence[int] | None = None,
+    distances: Sequence[Sequence[float]] | None = None,
+) -> Cluster:
+    """Executors e0, e1, …; one number stands for all of them, and distances between racks are 1 unless given."""
+    numbers = np.zeros(size, np.int64) if racks is None else np.array(racks)
+    count = int(numbers.max()) + 1
+    each = [np.full(size, value, dtype=np.float64) for value in (cores, memory, speed, bandwidth)]
     return Cluster(
         tuple(f"e{i}" for i in range(size)),
-        tuple(f"n{i // 2}" for i in range(size)),
-        np.full(size, cores),
-        np.full(size, memory),
-        np.ones(size),
+        tuple(f"n{i // per_node}" for i in range(size)),
+        *each[:3],
         np.array([i not in unavailable for i in range(size)]),
+        Topology(numbers, each[3], np.ones((count, count)) if distances is None else np.array(distances)),
     )
 
 
-def workload_of(busy: Mapping[str, Sequence[float]], streams: Sequence[Stream] = (), rate: float = 0.01) -> Workload:
+def stage_of(
+    key: str,
+    busy: Sequence[float],
+    *,
+    query: str = "q",
+    rate: float = 1.0,
+    rows: Sequence[float] | None = None,
+    state: Sequence[float] | None = None,
+    placeable: bool = True,
+) -> Stage:
+    """A stage without rows and state unless given."""
+    none = np.zeros(len(busy))
+    return Stage(key, query, placeable, rate, busy, none if rows is None else rows, none if state is None else state)
+
+
+def floating(key: str, busy: Sequence[float], **fields: Any) -> Stage:
+    """A floating stage, busy for so long on each executor."""
+    return stage_of(key, busy, placeable=False, **fields)
+
+
+def workload_of(
+    busy: Mapping[str, Sequence[float]], streams: Sequence[StreamLike] = (), rate: float = 0.01
+) -> Workload:
     """One query of placeable stages, with one row and one state byte for each second of work."""
     return Workload(
         tuple(Stage(key, "q", True, rate, values, values, values) for key, values in busy.items()), tuple(streams)
@@ -80,3 +116,24 @@ def workload_of(busy: Mapping[str, Sequence[float]], streams: Sequence[Stream] =
 def placement_of(**assignments: Sequence[int]) -> Placement:
     """A placement from plain lists."""
     return Placement({key: np.array(values, dtype=np.int64) for key, values in assignments.items()})
+
+
+def unplaced(workload: Workload) -> Placement:
+    """No partition is on an executor."""
+    return Placement({stage.key: np.full(stage.n, -1) for stage in workload.placeable})
+
+
+def singles(loads: Sequence[float], edges: Sequence[tuple[int, int, float]]) -> Workload:
+    """Stages s0, s1, … of one partition each, and streams (upstream, downstream, volume) between them."""
+    streams = [Stream(f"s{up}", f"s{down}", np.array([[volume]])) for up, down, volume in edges]
+    return workload_of({f"s{i}": [load] for i, load in enumerate(loads)}, streams, rate=1.0)
+
+
+def singly(*executors: int) -> Placement:
+    """The placement of :func:`singles` on these executors."""
+    return placement_of(**{f"s{i}": [executor] for i, executor in enumerate(executors)})
+
+
+def executors_of(workload: Workload, placement: Placement) -> list[int]:
+    """The executors of all partitions, stage after stage."""
+    return [int(executor) for stage in workload.placeable for executor in placement[stage.key]]

@@ -25,7 +25,7 @@ def _register(monkeypatch: pytest.MonkeyPatch, answer: list[int]) -> None:
     def policy(_c: Cluster, _w: Workload, _p: Placement, _s: object) -> Outcome:
         return Outcome(Placement({"a": np.array(answer)}))
 
-    monkeypatch.setitem(POLICIES, "bad", replace(POLICIES["adaptive"], name="bad", place=policy))
+    monkeypatch.setitem(POLICIES, "bad", replace(POLICIES["adaptive"], name="bad", scheduler=policy))
 
 
 def test_unknown_policy_lists_the_valid_names() -> None:
@@ -43,7 +43,7 @@ def test_wrong_value_is_named() -> None:
         propose("adaptive", *SITUATION, {"max_moves": "many"})
 
 
-def test_a_policy_that_makes_it_worse_is_not_followed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_worse_placement_is_not_applied(monkeypatch: pytest.MonkeyPatch) -> None:
     _register(monkeypatch, [0, 0])
     proposal = propose("bad", *SITUATION)
     assert proposal.placement == SITUATION[2]
@@ -52,7 +52,7 @@ def test_a_policy_that_makes_it_worse_is_not_followed(monkeypatch: pytest.Monkey
 
 
 @pytest.mark.parametrize("answer", [[0, -1], [0, 7], [0]], ids=["unplaced", "unknown executor", "missing partition"])
-def test_a_policy_that_breaks_a_law_is_a_defect(monkeypatch: pytest.MonkeyPatch, answer: list[int]) -> None:
+def test_placement_that_breaks_a_law(monkeypatch: pytest.MonkeyPatch, answer: list[int]) -> None:
     _register(monkeypatch, answer)
     with pytest.raises(PolicyLawError, match="bad"):
         propose("bad", *SITUATION)

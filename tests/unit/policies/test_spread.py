@@ -22,19 +22,19 @@ NAMES = st.sampled_from(["0", "1", "2", "3", "gone", ""])
         (["1"], {"0": 1, "1": 1}, {"1": 1}),
     ],
 )
-def test_everybody_gets_a_share_by_cores(placement, cores, counts):
+def test_shares_by_cores(placement, cores, counts):
     assert Counter(spread_evenly(placement, cores)) == counts
 
 
-def test_what_is_left_over_goes_to_whoever_holds_least_of_other_stages():
+def test_remainder_goes_to_the_executor_with_least():
     assert spread_evenly([""], {"0": 1, "1": 1}, held={"0": 3}) == ["1"]
 
 
-def test_only_what_may_move_moves():
+def test_movable_partitions():
     assert spread_evenly(["0", "0", "0", "gone"], {"0": 1, "1": 1}, movable=[3]) == ["0", "0", "0", "1"]
 
 
-def test_nobody_to_take_them():
+def test_no_executor():
     assert spread_evenly(["gone", "0"], {}) == ["gone", "0"]
 
 

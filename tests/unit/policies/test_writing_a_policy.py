@@ -74,7 +74,7 @@ def page(install: Install) -> None:
     install(project["project"]["name"], module, blocks("python")[0], **entries)
 
 
-def test_the_page_shows_a_policy_of_forty_lines() -> None:
+def test_length_of_the_policy_on_the_page() -> None:
     (source,) = blocks("python")
     assert len([line for line in source.splitlines() if line]) <= 45
     assert max(map(len, source.splitlines())) <= 120
@@ -83,12 +83,12 @@ def test_the_page_shows_a_policy_of_forty_lines() -> None:
 @pytest.mark.usefixtures("page")
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(situation=situations())
-def test_the_policy_of_the_page_proposes_and_is_held_to_the_laws(situation: Situation) -> None:
+def test_policy_of_the_page_keeps_the_laws(situation: Situation) -> None:
     check_proposal(*situation, propose("longest-first", *situation))
 
 
 @pytest.mark.usefixtures("page")
-def test_parameters_are_read_and_checked() -> None:
+def test_parameters() -> None:
     assert propose("longest-first", *SITUATION).placement == placement_of(a=[0, 1, 1])
     stays = propose("longest-first", *SITUATION, {"stay": 1})
     assert stays.moves == ()
@@ -102,7 +102,7 @@ def test_parameters_are_read_and_checked() -> None:
 
 
 @pytest.mark.usefixtures("page")
-def test_the_settings_of_the_page_are_valid_and_mistakes_are_named() -> None:
+def test_settings_of_the_page() -> None:
     chosen = tomllib.loads(blocks("toml")[1])
     reschedule = replace(Settings().reschedule, policy=chosen["reschedule"]["policy"])
     fine = replace(Settings(), reschedule=reschedule, policies=chosen["policies"])
@@ -117,7 +117,7 @@ def test_the_settings_of_the_page_are_valid_and_mistakes_are_named() -> None:
 
 
 @pytest.mark.usefixtures("page")
-def test_the_command_line_lists_and_simulates_it() -> None:
+def test_command_line() -> None:
     listed = json.loads(CliRunner().invoke(main, ["policies", "--json"]).output)
     assert {"name": "longest-first", "source": "Graham 1969", "parameters": {"stay": 0.1}}.items() <= next(
         one for one in listed["policies"] if one["name"] == "longest-first"
@@ -133,7 +133,7 @@ def test_the_command_line_lists_and_simulates_it() -> None:
 
 
 @pytest.mark.usefixtures("page")
-def test_a_controller_decides_by_it() -> None:
+def test_decision_of_a_controller() -> None:
     clock = FakeClock()
     store = FakeStore(clock)
     world = World(store, clock)
@@ -179,9 +179,7 @@ class Policy:
         (POLICY.replace("def objective", "def measure"), "objective: expected a method"),
     ],
 )
-def test_a_broken_entry_point_is_one_error_and_takes_no_other_policy_away(
-    install: Install, page: None, source: str, problem: str
-) -> None:
+def test_broken_entry_point(install: Install, page: None, source: str, problem: str) -> None:
     install("my-policies", "mine", source, mine="mine:Policy")
     (error,) = installed_policies().errors
     assert error.startswith(f"policy 'mine' of my-policies 1.0 (entry point 'mine:Policy') cannot be used: {problem}")
@@ -194,7 +192,7 @@ def test_a_broken_entry_point_is_one_error_and_takes_no_other_policy_away(
     assert mistake.startswith(f"[policies.mine]: no policy is called 'mine'; {error}; ")
 
 
-def test_a_name_that_is_taken_is_an_error(install: Install) -> None:
+def test_name_that_is_taken(install: Install) -> None:
     install("one", "first", POLICY, mine="first:Policy", even="first:Policy")
     install("two", "second", POLICY, mine="second:Policy")
     reserved, twice = installed_policies().errors
@@ -212,13 +210,13 @@ def test_a_name_that_is_taken_is_an_error(install: Install) -> None:
         ("current.assignments['a'].sort()", "policy 'mine' failed: ValueError"),
     ],
 )
-def test_a_policy_that_fails_is_a_defect_of_the_policy(install: Install, body: str, problem: str) -> None:
+def test_policy_that_fails(install: Install, body: str, problem: str) -> None:
     install("my-policies", "mine", POLICY.replace("return Outcome(current)", f"return {body}"), mine="mine:Policy")
     with pytest.raises(PolicyLawError, match=re.escape(problem)):
         propose("mine", *SITUATION)
 
 
-def test_values_of_another_type_are_refused_without_a_check_of_the_policy(install: Install) -> None:
+def test_parameter_of_another_type(install: Install) -> None:
     install("my-policies", "mine", POLICY, mine="mine:Policy")
     assert propose("mine", *SITUATION, {"size": np.int64(2)}).moves == ()
     with pytest.raises(ParameterError, match="size: Expected `int`, got `str`, got 'x'"):

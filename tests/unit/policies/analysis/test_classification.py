@@ -15,11 +15,16 @@ H, M, N = StreamClass.HIGH, StreamClass.MID, StreamClass.LOW
 VOLUMES = st.lists(st.floats(0, 1e9), min_size=1, max_size=40)
 
 
-def test_eight_streams_of_known_classes() -> None:
+def test_acceptance_example_of_eight_streams() -> None:
     result = classify(np.array([100.0, 80, 60, 50, 40, 30, 20, 20]))
     assert result.classes.tolist() == [H, H, M, M, M, M, N, N]
     assert result.classes.dtype == np.int8
-    assert (result.mean, result.deviation, result.high_cut, result.low_cut) == (50.0, 22.5, 72.5, 27.5)
+    assert (result.mean, result.deviation, result.mean + result.deviation, result.mean - result.deviation) == (
+        50.0,
+        22.5,
+        72.5,
+        27.5,
+    )
 
 
 @pytest.mark.parametrize(
@@ -31,13 +36,8 @@ def test_ties_are_mid(volumes: list[float], classes: list[int]) -> None:
     assert classify(np.array(volumes)).classes.tolist() == classes
 
 
-def test_shares_of_an_exponential_volume() -> None:
-    classes = classify(np.random.default_rng(1).exponential(size=200_000)).classes
-    assert np.bincount(classes, minlength=3) / len(classes) == pytest.approx([0.232, 0.592, 0.176], abs=0.005)
-
-
 @pytest.mark.parametrize("volumes", [[-1.0], [np.nan], [[1.0]]])
-def test_impossible_volumes_are_refused(volumes: list[float]) -> None:
+def test_invalid_volumes(volumes: list[float]) -> None:
     with pytest.raises(ModelError, match="volumes"):
         classify(np.array(volumes))
 
@@ -51,8 +51,8 @@ def test_scale_does_not_change_classes(volumes: list[float], factor: float) -> N
 @given(VOLUMES)
 def test_high_is_above_its_cut_and_low_below(volumes: list[float]) -> None:
     array, result = np.array(volumes), classify(np.array(volumes))
-    assert (array[result.classes == H] > result.high_cut).all()
-    assert (array[result.classes == N] < result.low_cut).all()
+    assert (array[result.classes == H] > result.mean + result.deviation).all()
+    assert (array[result.classes == N] < result.mean - result.deviation).all()
 
 
 def _chain() -> Workload:
@@ -67,7 +67,7 @@ def _chain() -> Workload:
     )
 
 
-def test_hot_streams_largest_first_over_all_blocks() -> None:
+def test_order_of_hot_streams() -> None:
     hot = hot_streams(_chain(), placement_of(a=[0, 1, -1], b=[1, 0]), cluster_of(2))
     assert hot == (
         HotStream("a", 0, "b", 1, 70.0, local=True),
@@ -78,11 +78,11 @@ def test_hot_streams_largest_first_over_all_blocks() -> None:
     assert hot_streams(_chain(), placement_of(a=[0, 1, -1], b=[1, 0]), cluster_of(2), limit=0) == ()
 
 
-def test_masks_have_the_shape_of_their_blocks() -> None:
+def test_high_edges_of_each_shuffle() -> None:
     assert [len(volumes) for _, _, volumes in high_edges(_chain())] == [1, 2]
     assert high_edges(Workload(())) == ()
 
 
-def test_negative_limit_is_refused() -> None:
+def test_negative_limit() -> None:
     with pytest.raises(ModelError, match="limit"):
         hot_streams(_chain(), placement_of(a=[0, 1, 1], b=[1, 0]), cluster_of(2), limit=-1)

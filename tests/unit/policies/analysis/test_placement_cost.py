@@ -33,7 +33,7 @@ def _query() -> Workload:
     return Workload((source, Stage("a", "q", True, 0.5, [3.0, 2.0, 6.0], [1] * 3, [0] * 3)))
 
 
-def test_figures_of_one_query_by_hand() -> None:
+def test_cost_of_one_query() -> None:
     placement = placement_of(a=[0, 1, 1])
     assert executor_busy(CLUSTER, _query(), placement).tolist() == [0.5 * 4, 0.5 * 16 / 2]
     # e0: 3 s; e1: 2 s and 6 s side by side on two cores, at double speed
@@ -50,7 +50,7 @@ def test_tasks_run_in_the_order_of_their_partitions() -> None:
     assert finish_times(cluster_of(1, cores=2), stage.busy, together).tolist() == [5.0]
 
 
-def test_what_other_queries_need_makes_a_stage_longer() -> None:
+def test_load_of_other_queries() -> None:
     mine = Stage("a", "q", True, 0.1, [2.0], [1], [0])
     other = Stage("b", "p", True, 0.5, [1.0], [1], [0])
     workload = Workload((mine, other))
@@ -59,7 +59,7 @@ def test_what_other_queries_need_makes_a_stage_longer() -> None:
     assert critical_path(cluster_of(2), workload, placement_of(a=[0], b=[1])) == {"q": 2.0, "p": 1.0}
 
 
-def test_what_comes_once_makes_its_own_query_longer_and_no_other() -> None:
+def test_work_that_comes_once() -> None:
     mine = Stage("a", "q", True, 0.1, [2.0], [1], [0])
     other = Stage("b", "p", True, 0.5, [1.0], [1], [0])
     path = critical_path(cluster_of(2), Workload((mine, other)), placement_of(a=[0], b=[0]), {"a": np.array([1.0])})
@@ -67,7 +67,7 @@ def test_what_comes_once_makes_its_own_query_longer_and_no_other() -> None:
 
 
 @given(situations(), st.integers(0, 2**32 - 1))
-def test_what_comes_once_is_as_if_the_query_alone_had_it_for_good(situation: Situation, seed: int) -> None:
+def test_work_that_comes_once_counts_in_its_query_only(situation: Situation, seed: int) -> None:
     cluster, workload, placement = situation
     random = np.random.default_rng(seed)
     once = {stage.key: random.uniform(0, 2, stage.n) for stage in workload.placeable}
@@ -82,14 +82,14 @@ def test_what_comes_once_is_as_if_the_query_alone_had_it_for_good(situation: Sit
 
 
 @given(situations(), st.data())
-def test_paths_of_some_queries_are_those_of_all(situation: Situation, data: st.DataObject) -> None:
+def test_paths_of_chosen_queries(situation: Situation, data: st.DataObject) -> None:
     cluster, workload, placement = situation
     every = critical_path(cluster, workload, placement)
     chosen = data.draw(st.sets(st.sampled_from(workload.queries))) if workload.queries else set()
     assert critical_path(cluster, workload, placement, None, chosen) == {query: every[query] for query in chosen}
 
 
-def test_fetching_takes_time_where_the_bandwidth_is_known() -> None:
+def test_fetching_with_known_bandwidth() -> None:
     stream = Stream("a", "b", np.array([[10.0, 30.0]]))
     workload = workload_of({"a": [1.0], "b": [1.0, 1.0]}, [stream], rate=0.1)
     topology = Topology(np.zeros(2, dtype=np.int64), np.full(2, 100.0), np.ones((1, 1)))
@@ -99,7 +99,7 @@ def test_fetching_takes_time_where_the_bandwidth_is_known() -> None:
     assert critical_path(cluster, workload, placement_of(a=[0], b=[0, 0])) == {"q": 1.0 + 2.0}
 
 
-def test_an_unplaced_partition_counts_nowhere() -> None:
+def test_unplaced_partitions() -> None:
     assert executor_busy(CLUSTER, _query(), placement_of(a=[-1, -1, -1])).tolist() == [0.5, 2.0]
 
 
@@ -119,7 +119,7 @@ def test_spread() -> None:
 
 @settings(max_examples=60)
 @given(st.lists(st.floats(0.1, 10), min_size=1, max_size=6), st.integers(1, 3))
-def test_stage_time_is_within_grahams_bound_of_the_best_schedule(busy: list[float], cores: int) -> None:
+def test_stage_time_within_the_bound_of_graham(busy: list[float], cores: int) -> None:
     stage = workload_of({"a": busy}).stage("a")
     (time,) = finish_times(cluster_of(1, cores=cores), stage.busy, np.zeros(len(busy), dtype=np.int64))
     best = min(

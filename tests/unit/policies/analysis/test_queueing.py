@@ -1,21 +1,27 @@
+"""Rates and utilization of the queue model; its fair shares are tested with fair redistribution."""
+
 from __future__ import annotations
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from rechannel.policies.analysis.placement_cost import executor_busy
 from rechannel.policies.analysis.queueing import (
-    ShareOverflowError,
     executor_utilization,
-    fair_shares,
     unit_rates,
 )
-from rechannel.policies.model.arrays import ModelError, ScaleOutError
 from rechannel.policies.model.streams import Stream
-from rechannel.policies.model.workload import Stage, Workload
-from unit.policies.random_clusters import Situation, cluster_of, placement_of, situations, workload_of
+from rechannel.policies.model.workload import Workload
+from unit.policies.random_clusters import (
+    Situation,
+    cluster_of,
+    floating,
+    placement_of,
+    situations,
+    stage_of,
+    workload_of,
+)
 
 
 @settings(max_examples=100, deadline=None)
@@ -31,7 +37,7 @@ def test_utilization_is_busy_time_over_cores(situation: Situation) -> None:
 
 @settings(max_examples=100, deadline=None)
 @given(situations())
-def test_stage_by_stage_equals_the_dense_solution(situation: Situation) -> None:
+def test_rates_solve_the_traffic_equations(situation: Situation) -> None:
     _, workload, _ = situation
     starts: dict[str, int] = {}
     size = 0
@@ -55,59 +61,18 @@ def test_stage_by_stage_equals_the_dense_solution(situation: Situation) -> None:
 
 
 def test_report_of_a_source_and_an_aggregation() -> None:
-    source = Stage("src", "q", False, 2.0, [0.1, 0.1], [30, 10], [0, 0])
-    counts = Stage("agg", "q", True, 2.0, [0.6, 0.3], [0, 0], [0, 0])
+    source = floating("src", [0.1, 0.1], rate=2.0, rows=[30, 10])
+    counts = stage_of("agg", [0.6, 0.3], rate=2.0)
     workload = Workload((source, counts), (Stream("src", "agg", np.array([[3.0, 1.0], [1.0, 1.0]])),))
     report = executor_utilization(cluster_of(2), workload, placement_of(agg=[0, 1]))
     assert report.arrival_rate == pytest.approx([60 + 55, 20 + 25])
     assert report.utilization == pytest.approx([1.4, 0.8])
     assert report.service_rate == pytest.approx([115 / 1.4, 45 / 0.8])
-    assert report.saturated.tolist() == [True, False]
 
 
-def test_work_that_no_row_explains_still_counts() -> None:
+def test_work_without_rows_counts() -> None:
     workload = workload_of({"a": [0.0]})
     idle = executor_utilization(cluster_of(1), workload, placement_of(a=[0]))
     assert np.isnan(idle.service_rate[0])
-    silent = Workload((Stage("a", "q", True, 1.0, [0.5], [0.0], [0.0]),))
+    silent = Workload((stage_of("a", [0.5]),))
     assert executor_utilization(cluster_of(1), silent, placement_of(a=[0])).utilization.tolist() == [0.5]
-
-
-def test_fifty_tasks_over_three_nodes() -> None:
-    assert fair_shares(50, np.array([0.6, 0.8, 0.5])).tolist() == [18, 9, 23]
-
-
-def test_remainders_tie_to_the_lower_index() -> None:
-    assert fair_shares(4, np.array([0.5, 0.5, 0.5])).tolist() == [2, 1, 1]
-
-
-def test_more_than_the_free_capacity_says_what_is_left() -> None:
-    with pytest.raises(ShareOverflowError) as caught:
-        fair_shares(10, np.array([0.75, 0.65, 1.5]))
-    assert caught.value.shares.tolist() == [2, 3, 0]
-    assert caught.value.rest == 5
-
-
-def test_all_saturated_asks_for_executors() -> None:
-    with pytest.raises(ScaleOutError, match="add executors"):
-        fair_shares(5, np.array([1.0, 1.2]))
-    assert fair_shares(0, np.array([1.0])).tolist() == [0]
-    with pytest.raises(ModelError, match="count"):
-        fair_shares(-1, np.array([0.5]))
-
-
-@given(st.integers(0, 10_000), st.lists(st.floats(0, 1.2), min_size=2, max_size=12))
-def test_shares_lose_nothing_and_are_off_by_less_than_one(count: int, rho: list[float]) -> None:
-    free = np.maximum(0.0, 1 - np.array(rho))
-    try:
-        shares = fair_shares(count, np.array(rho))
-    except ShareOverflowError as error:
-        assert error.shares.sum() + error.rest == count
-        assert (error.shares <= count * free + 1e-6).all()
-        return
-    except ScaleOutError:
-        assert free.sum() == 0
-        return
-    assert shares.sum() == count
-    if count:
-        assert (np.abs(shares - count * free / free.sum()) < 1 + 1e-6).all()

@@ -50,7 +50,7 @@ def test_equal_executors_have_speed_one() -> None:
     np.testing.assert_allclose(rates.times, 1.0, atol=0.1)
 
 
-def test_a_slow_executor_is_told_from_heavy_partitions_by_its_peers() -> None:
+def test_slow_executor_by_its_peers() -> None:
     rates = _run(EVEN, {2: 2.0})
     assert list(rates.slow) == [False, False, True, False]
     assert rates.speed[2] == pytest.approx(0.5, rel=0.15)
@@ -58,23 +58,23 @@ def test_a_slow_executor_is_told_from_heavy_partitions_by_its_peers() -> None:
     assert not rates.by_history.any(), "it always was"
 
 
-def test_a_heavy_partition_does_not_make_its_executor_slow() -> None:
+def test_heavy_partition_among_others() -> None:
     rates = _run(EVEN, {}, weights={2: 3.0})
     assert not rates.slow.any()
 
 
-def test_heavy_partitions_alone_on_their_executor_are_told_by_the_sources_tasks() -> None:
+def test_heavy_partition_alone_on_its_executor() -> None:
     rates = _run([[0, 1, 2, 3]] * 12, {}, weights={2: 3.0})
     assert not rates.slow.any()
     rates = _run([[0, 1, 2, 3]] * 12, {2: 3.0})
     assert list(rates.slow) == [False, False, True, False]
 
 
-def test_without_peers_one_partition_alone_proves_nothing() -> None:
+def test_heavy_partition_alone_without_source_tasks() -> None:
     assert not _run([[0, 1, 2, 3]] * 12, {}, weights={2: 3.0}, floating=False).slow.any()
 
 
-def test_an_executor_that_became_slow_is_told_by_history() -> None:
+def test_slow_executor_by_its_history() -> None:
     rates = _run(EVEN, {1: 2.5}, before={}, weights={5: 2.0}, floating=False)
     assert list(rates.slow) == [False, True, False, False]
     assert list(rates.by_history) == [False, True, False, False]
@@ -82,7 +82,7 @@ def test_an_executor_that_became_slow_is_told_by_history() -> None:
     assert rates.speed[1] == pytest.approx(0.4, rel=0.2)
 
 
-def test_a_partition_that_grew_by_itself_does_not_make_its_executor_slow() -> None:
+def test_partition_that_grew_by_itself() -> None:
     draw = np.random.default_rng(1)
     stage, partition, executor, now, busy, rows = [], [], [], [], [], []
     for number in range(12):
@@ -97,12 +97,12 @@ def test_a_partition_that_grew_by_itself_does_not_make_its_executor_slow() -> No
     assert not service_rates(Observations(*columns), 4, RATIO).slow.any()
 
 
-def test_an_executor_that_recovered_is_not_called_fast() -> None:
+def test_executor_that_recovered_is_not_fast() -> None:
     rates = _run(EVEN, {}, before={1: 2.0}, floating=False)
     assert (rates.speed == 1).all()
 
 
-def test_partitions_that_moved_tell_their_weight_from_the_executors_speed() -> None:
+def test_heavy_partitions_that_moved() -> None:
     # Heavy partitions were together on executor 0, and are on executor 1 now: neither is slow.
     heavy = dict.fromkeys(range(4), 2.5)
     old, new = [0, 0, 0, 0, 1, 1, 2, 2, 3, 3], [1, 1, 1, 1, 0, 0, 2, 2, 3, 3]
@@ -110,26 +110,26 @@ def test_partitions_that_moved_tell_their_weight_from_the_executors_speed() -> N
 
 
 @pytest.mark.parametrize(("executors", "slow"), [(2, [1]), (4, [1, 3]), (4, [0, 2]), (5, [4])])
-def test_slow_executors_are_told_by_the_ratio_though_they_are_half_of_all(executors: int, slow: list[int]) -> None:
+def test_half_of_the_executors_slow(executors: int, slow: list[int]) -> None:
     rates = _run([[p % executors for p in range(3 * executors)]] * 12, dict.fromkeys(slow, 1.5))
     assert list(np.flatnonzero(rates.slow)) == slow
     assert rates.times[slow] == pytest.approx([1.5] * len(slow), rel=0.15)
     assert all(rates.speed[e] == 1 for e in range(executors) if e not in slow)
 
 
-def test_fast_executors_count_as_fast() -> None:
+def test_fast_executor() -> None:
     rates = _run(EVEN, {3: 0.4})
     assert list(rates.speed[:3]) == [1, 1, 1]
     assert rates.speed[3] == pytest.approx(2.5, rel=0.2)
 
 
-def test_an_executor_without_tasks_is_as_the_others() -> None:
+def test_executor_without_tasks() -> None:
     rates = _run([[0, 1, 3] * 4] * 12, {0: 2.0}, floating=False)
     assert rates.tasks[2] == 0
     assert rates.speed[2] == 1
 
 
-def test_executors_without_tasks_change_nothing_for_the_others() -> None:
+def test_executors_without_tasks_do_not_change_the_others() -> None:
     alone = _run([[0, 1, 2] * 4] * 12, {0: 2.0}, floating=False)
     among = _run([[0, 1, 5] * 4] * 12, {0: 2.0}, floating=False)
     for figure in ("speed", "times", "grown", "error"):
@@ -137,7 +137,7 @@ def test_executors_without_tasks_change_nothing_for_the_others() -> None:
 
 
 @pytest.mark.parametrize(("before", "now"), [(1, 6), (6, 1), (6, 0), (0, 6)])
-def test_how_an_executor_changed_is_told_from_one_task_on_each_side_on(before: int, now: int) -> None:
+def test_change_of_an_executor_needs_a_task_on_each_side(before: int, now: int) -> None:
     """Executor 3 has so many tasks in the older batches and in the last ones, four times as long as before."""
     there = [number < count for count in (before, now) for number in range(6)]
     placements = [[0, 1, 2, 0, 1, 2, 3 if with_it else 0] for with_it in there]
@@ -149,13 +149,13 @@ def test_how_an_executor_changed_is_told_from_one_task_on_each_side_on(before: i
         assert rates.grown[3] == 1.0
 
 
-def test_nothing_observed_says_nothing() -> None:
+def test_no_observations() -> None:
     empty = np.array([], dtype=np.int64)
     rates = service_rates(Observations(empty, empty, empty, empty == 1, empty * 1.0, empty * 1.0), 3, RATIO)
     assert list(rates.speed) == [1, 1, 1]
 
 
-def test_bad_arguments_are_refused() -> None:
+def test_invalid_arguments() -> None:
     one = np.array([0])
     good = Observations(one, one, one, one == 1, one + 1.0, one + 1.0)
     with pytest.raises(ModelError, match="ratio"):
@@ -172,9 +172,7 @@ def test_bad_arguments_are_refused() -> None:
     partitions=st.integers(2, 16),
     times=st.sampled_from([1.0, 2.0, 3.0]),
 )
-def test_a_slow_executor_is_found_and_no_other_is_accused(
-    seed: int, executors: int, partitions: int, times: float
-) -> None:
+def test_one_slow_executor_and_no_other(seed: int, executors: int, partitions: int, times: float) -> None:
     draw = np.random.default_rng(seed)
     placement = [int(value) for value in draw.integers(0, executors, partitions)] + list(range(executors))
     weights = {number: float(np.exp(draw.normal(0, 0.4))) for number in range(len(placement))}

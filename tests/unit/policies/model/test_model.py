@@ -30,7 +30,7 @@ OTHER = Stage("b", "q", True, 1.0, [1.0], [1], [1])
         ({"available": np.array([1.0, 0.0])}, "available"),
     ],
 )
-def test_cluster_names_the_wrong_field(changes: dict[str, Any], named: str) -> None:
+def test_invalid_cluster(changes: dict[str, Any], named: str) -> None:
     with pytest.raises(ModelError, match=named):
         replace(cluster_of(2), **changes)
 
@@ -46,7 +46,7 @@ def test_cluster_names_the_wrong_field(changes: dict[str, Any], named: str) -> N
         ({"busy": [], "rows": [], "state_bytes": []}, "busy"),
     ],
 )
-def test_stage_names_the_wrong_field(changes: dict[str, Any], named: str) -> None:
+def test_invalid_stage(changes: dict[str, Any], named: str) -> None:
     with pytest.raises(ModelError, match=named):
         replace(STAGE, **changes)
 
@@ -62,7 +62,7 @@ def test_stage_names_the_wrong_field(changes: dict[str, Any], named: str) -> Non
         ([replace(STAGE, placeable=False), replace(OTHER, placeable=False)], [], "floating"),
     ],
 )
-def test_workload_says_what_is_wrong(stages: list[Stage], streams: list[Stream], named: str) -> None:
+def test_invalid_workload(stages: list[Stage], streams: list[Stream], named: str) -> None:
     with pytest.raises(ModelError, match=named):
         Workload(tuple(stages), tuple(streams))
 
@@ -71,7 +71,7 @@ def test_workload_says_what_is_wrong(stages: list[Stage], streams: list[Stream],
     "placement,named",
     [(placement_of(), "stages differ"), (placement_of(a=[0]), "a: expected 2"), (placement_of(a=[0, 2]), "outside")],
 )
-def test_placement_that_does_not_fit_is_refused(placement: Placement, named: str) -> None:
+def test_invalid_placement(placement: Placement, named: str) -> None:
     with pytest.raises(ModelError, match=named):
         placement.validate(cluster_of(2), Workload((STAGE,)))
 
@@ -100,7 +100,7 @@ def test_equal_placements_are_equal_and_hash_alike() -> None:
     assert left != "a placement"
 
 
-def test_moves_are_the_difference() -> None:
+def test_moves_between_placements() -> None:
     new, old = placement_of(a=[0, 1, 1], b=[0]), placement_of(a=[0, 0, -1])
     assert new.moves_from(old) == (Move("a", 1, 0, 1), Move("a", 2, UNPLACED, 1), Move("b", 0, UNPLACED, 0))
     with pytest.raises(ModelError, match="expected 3"):

@@ -2,100 +2,155 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
 
-from rechannel.policies.model.arrays import ModelError, ScaleOutError
-from rechannel.policies.model.cluster import Cluster, Topology
-from rechannel.policies.model.workload import Stage, Workload
+from rechannel.policies.model.arrays import ScaleOutError
+from rechannel.policies.model.cluster import Cluster
+from rechannel.policies.model.placement import Outcome, Placement
+from rechannel.policies.model.workload import Workload
 from rechannel.policies.policy import FunctionPolicy
 from rechannel.policies.published.data_locality import (
     DATA_LOCALITY,
     DataLocalityParameters,
     bandwidth_delay_distance,
-    data_locality,
     transfer_seconds,
 )
-from rechannel.policies.published.first_fit import (
-    FIRST_FIT,
-    FirstFitParameters,
-    first_fit,
-)
-from rechannel.policies.published.round_robin import (
-    ROUND_ROBIN,
-    RoundRobinParameters,
-    round_robin,
-)
-from unit.policies.published.test_lf import check_entry, unplaced
-from unit.policies.random_clusters import Situation, cluster_of, placement_of, situations, workload_of
+from rechannel.policies.published.first_fit import FIRST_FIT
+from rechannel.policies.published.round_robin import ROUND_ROBIN
+from unit.policies.random_clusters import cluster_of, placement_of, stage_of, unplaced, workload_of
 
-INSTANCE = np.array([512.0, 500.0, 2.0])
 TWO_BY_FOUR = workload_of({"A": [1.0] * 4, "B": [1.0] * 4})
+SMALL = workload_of({"A": [1.0] * 2, "B": [1.0] * 2, "C": [1.0] * 1, "D": [1.0] * 1})
+BY_DISTANCE = placement_of(A=[0, 0, 1, 1], B=[2, 2, 3, 3])
+SOURCE = {"pad_mode": "source", "utilization": 1.0}
 
 
-def stage_of(key: str, state_bytes: list[float], busy: list[float]) -> Stage:
-    return Stage(key, "q", True, 1.0, np.array(busy), np.array(busy), np.array(state_bytes))
+def place(policy: FunctionPolicy, cluster: Cluster, workload: Workload, **parameters: Any) -> Outcome:
+    return policy.place(cluster, workload, unplaced(workload), policy.parameters(**parameters))
 
 
-# Round robin.
+def tasks(state: list[float], busy: list[float]) -> Workload:
+    return Workload((stage_of("a", busy, state=state),))
 
 
-def test_twister2_round_robin_page_example() -> None:
-    placement = round_robin(cluster_of(2), TWO_BY_FOUR, unplaced(TWO_BY_FOUR)).placement
-    assert placement == placement_of(A=[0, 1, 0, 1], B=[0, 1, 0, 1])
+def fetching(bandwidth: list[float], unavailable: tuple[int, ...] = ()) -> Cluster:
+    """Executors that fetch so many megabits per second."""
+    return cluster_of(len(bandwidth), unavailable, bandwidth=[1e6 / 8 * value for value in bandwidth])
 
 
-def test_twister2_round_robin_restarts_at_the_first_container_for_each_task() -> None:
-    workload = workload_of({"A": [1.0] * 2, "B": [1.0] * 2, "C": [1.0] * 2})
-    placement = round_robin(cluster_of(3), workload, unplaced(workload)).placement
-    total = np.bincount(np.concatenate(list(placement.assignments.values())), minlength=3)
-    assert total.tolist() == [3, 3, 0]
-
-
-def test_twister2_round_robin_limit_of_graph_constraints() -> None:
-    at_limit = round_robin(cluster_of(2), TWO_BY_FOUR, unplaced(TWO_BY_FOUR), RoundRobinParameters(2))
-    assert at_limit.placement == round_robin(cluster_of(2), TWO_BY_FOUR, unplaced(TWO_BY_FOUR)).placement
-    with pytest.raises(ScaleOutError, match="stage 'A': 2 executors hold 1 of its 4 partitions each"):
-        round_robin(cluster_of(2), TWO_BY_FOUR, unplaced(TWO_BY_FOUR), RoundRobinParameters(1))
-
-
-# First fit.
-
-
-def test_first_fit_goes_by_state_and_by_work() -> None:
-    cluster = cluster_of(4, unavailable=[0], memory=10.0)
-    workload = Workload((stage_of("a", [6, 5, 4, 1], [0.4, 0.4, 0.4, 0.4]),))
-    outcome = first_fit(cluster, workload, unplaced(workload))
-    assert outcome.placement == placement_of(a=[1, 2, 1, 2])
+@pytest.mark.parametrize(
+    ("policy", "cluster", "workload", "parameters", "expected"),
+    [
+        # Round robin: the example of the page, and three tasks that all start at the first container.
+        (ROUND_ROBIN, cluster_of(2), TWO_BY_FOUR, {}, placement_of(A=[0, 1, 0, 1], B=[0, 1, 0, 1])),
+        (
+            ROUND_ROBIN,
+            cluster_of(3),
+            workload_of({"A": [1.0] * 2, "B": [1.0] * 2, "C": [1.0] * 2}),
+            {},
+            placement_of(A=[0, 1], B=[0, 1], C=[0, 1]),
+        ),
+        (
+            ROUND_ROBIN,
+            cluster_of(2),
+            TWO_BY_FOUR,
+            {"instances_per_executor": 2},
+            placement_of(A=[0, 1, 0, 1], B=[0, 1, 0, 1]),
+        ),
+        # First fit: by state and by work; in source mode a core is left free for each partition.
+        (
+            FIRST_FIT,
+            cluster_of(4, unavailable=[0], memory=10.0),
+            tasks([6, 5, 4, 1], [0.4] * 4),
+            {},
+            placement_of(a=[1, 2, 1, 2]),
+        ),
+        (FIRST_FIT, cluster_of(2, cores=2), tasks([1, 1], [0.5, 0.5]), {}, placement_of(a=[0, 0])),
+        (FIRST_FIT, cluster_of(2, cores=2), tasks([1, 1], [0.5, 0.5]), SOURCE, placement_of(a=[0, 0])),
+        (FIRST_FIT, cluster_of(2, cores=2), tasks([1, 1], [0.6, 0.5]), SOURCE, placement_of(a=[0, 1])),
+        # Data locality: all tie with the defaults of the code; by distance, with spill; data nodes first.
+        (DATA_LOCALITY, cluster_of(4), TWO_BY_FOUR, {}, BY_DISTANCE),
+        (DATA_LOCALITY, cluster_of(4), TWO_BY_FOUR, {"instances_per_executor": 2}, BY_DISTANCE),
+        (
+            DATA_LOCALITY,
+            fetching([1000, np.inf, 110, 101], unavailable=(3,)),
+            TWO_BY_FOUR,
+            {"instances_per_executor": 3},
+            placement_of(A=[1, 1, 1, 2], B=[2, 2, 0, 0]),
+        ),
+        (
+            DATA_LOCALITY,
+            cluster_of(4),
+            TWO_BY_FOUR,
+            {"instances_per_executor": 4, "data_nodes": ("n1", "elsewhere")},
+            placement_of(A=[2] * 4, B=[3] * 4),
+        ),
+        (DATA_LOCALITY, fetching([50, 100, 150]), tasks([1e6] * 3, [1.0] * 3), {}, placement_of(a=[1, 0, 2])),
+        (
+            DATA_LOCALITY,
+            fetching([50, 100, 150]),
+            tasks([1e6] * 3, [1.0] * 3),
+            {"cost": "transfer_time"},
+            placement_of(a=[2, 1, 0]),
+        ),
+        # The limit is looked at before a stage is placed, not while it is.
+        (
+            DATA_LOCALITY,
+            cluster_of(2),
+            SMALL,
+            {"instances_per_executor": 3, "strict": True},
+            placement_of(A=[0, 0], B=[0, 0], C=[1], D=[1]),
+        ),
+    ],
+)
+def test_placement(
+    policy: FunctionPolicy, cluster: Cluster, workload: Workload, parameters: dict[str, Any], expected: Placement
+) -> None:
+    outcome = place(policy, cluster, workload, **parameters)
+    assert outcome.placement == expected
     assert outcome.notes == ()
-    # With two more tasks of that length an executor would be above its limit.
-    tight = first_fit(cluster, workload, unplaced(workload), FirstFitParameters(utilization=0.5))
-    assert tight.placement == placement_of(a=[1, 2, 3, 1])
-    assert tight.notes == ("1 partitions fit on no executor and went to the least utilized: add executors",)
 
 
-def test_first_fit_overflow_prefers_where_the_state_fits() -> None:
-    cluster = cluster_of(2, memory=10.0)
-    workload = Workload((stage_of("a", [9, 5, 4], [0.1, 0.9, 0.9]),))
-    outcome = first_fit(cluster, workload, unplaced(workload))
-    assert outcome.placement == placement_of(a=[0, 1, 1])
-    assert len(outcome.notes) == 1
+@pytest.mark.parametrize(
+    ("policy", "size", "parameters", "message"),
+    [
+        (ROUND_ROBIN, 2, {"instances_per_executor": 1}, "stage 'A': 2 executors hold 1 of its 4 partitions each"),
+        (DATA_LOCALITY, 3, {"instances_per_executor": 2}, "3 executors hold 2 of 8 partitions each"),
+        (
+            DATA_LOCALITY,
+            3,
+            {"instances_per_executor": 3, "strict": True},
+            "stage 'A': 4 partitions, an executor may hold 3",
+        ),
+    ],
+)
+def test_limit_of_an_executor(policy: FunctionPolicy, size: int, parameters: dict[str, Any], message: str) -> None:
+    with pytest.raises(ScaleOutError, match=message):
+        place(policy, cluster_of(size), TWO_BY_FOUR, **parameters)
 
 
-def test_first_fit_in_source_mode_leaves_a_core_free_for_each_partition() -> None:
-    workload = Workload((stage_of("a", [1, 1], [0.5, 0.5]),))
-    source = FirstFitParameters(pad_mode="source", utilization=1.0)
-    assert first_fit(cluster_of(2, cores=2), workload, unplaced(workload)).placement == placement_of(a=[0, 0])
-    assert first_fit(cluster_of(2, cores=2), workload, unplaced(workload), source).placement == placement_of(a=[0, 0])
-    workload = Workload((stage_of("a", [1, 1], [0.6, 0.5]),))
-    assert first_fit(cluster_of(2, cores=2), workload, unplaced(workload), source).placement == placement_of(a=[0, 1])
+@pytest.mark.parametrize(
+    ("size", "state", "busy", "utilization", "expected", "count"),
+    [
+        (3, [6, 5, 4, 1], [0.4] * 4, 0.5, [0, 1, 2, 0], 1),
+        (2, [9, 5, 4], [0.1, 0.9, 0.9], 0.95, [0, 1, 1], 1),
+        (3, [9, 5, 4], [0.6, 0.9, 0.9], 0.5, [0, 1, 2], 3),
+    ],
+    ids=["least utilized", "memory first", "nothing fits"],
+)
+def test_first_fit_overflow(
+    size: int, state: list[float], busy: list[float], utilization: float, expected: list[int], count: int
+) -> None:
+    outcome = place(FIRST_FIT, cluster_of(size, memory=10.0), tasks(state, busy), utilization=utilization)
+    assert outcome.placement["a"].tolist() == expected
+    assert outcome.notes == (f"{count} partitions fit on no executor and went to the least utilized: add executors",)
 
 
-def test_first_fit_objective_is_overload_then_executors_used() -> None:
-    cluster, workload = cluster_of(3), Workload((stage_of("a", [1, 1, 1], [0.5, 0.5, 0.25]),))
+def test_first_fit_objective() -> None:
+    cluster, workload = cluster_of(3), tasks([1, 1, 1], [0.5, 0.5, 0.25])
     objective = FIRST_FIT.objective
     assert objective(cluster, workload, placement_of(a=[0, 0, 0])) == (pytest.approx(0.3), 1)
     assert objective(cluster, workload, placement_of(a=[0, 1, 0])) == (0, 2)
@@ -103,131 +158,20 @@ def test_first_fit_objective_is_overload_then_executors_used() -> None:
 
 
 @pytest.mark.parametrize(
-    ("fields", "message"),
-    [
-        ({"pad_mode": "all"}, "pad_mode: expected one of capacity_only, source, got 'all'"),
-        ({"padding_percent": -1}, "padding_percent: expected a number from 0"),
-        ({"padding_percent": float("nan")}, "padding_percent: expected a number from 0"),
-        ({"utilization": 0}, "utilization: expected a number above 0 to 1"),
-        ({"utilization": True}, "utilization: expected a number above 0 to 1"),
-    ],
+    ("bandwidth", "latency", "distance"), [(100, 0.02, 0.0), (100, 0.002, 3.6), (1000, 0.1, 196.0)]
 )
-def test_first_fit_parameters_are_checked(fields: dict[str, object], message: str) -> None:
-    with pytest.raises(ModelError, match=message):
-        FirstFitParameters(**fields)  # type: ignore[arg-type]
+def test_bandwidth_delay_distance(bandwidth: float, latency: float, distance: float) -> None:
+    parameters = DataLocalityParameters(worker_latency=latency)
+    assert bandwidth_delay_distance(np.array([bandwidth]), parameters) == pytest.approx([distance])
 
 
-# Data locality.
+def test_transfer_seconds_of_the_slower_end() -> None:
+    parameters = DataLocalityParameters(worker_latency=0.5, data_latency=0.25)
+    assert transfer_seconds(400.0, np.array([100, 1000]), parameters).tolist() == [4.75, 2.75]
 
 
-def test_twister2_distances() -> None:
-    code, shipped = bandwidth_delay_distance(100, [0.02, 0.002], 200, 0.01)
-    assert code == 0.0
-    assert shipped == pytest.approx(3.6)
-    assert bandwidth_delay_distance(1000, 0.1, 200, 0.01) == pytest.approx(196.0)
-
-
-def test_transfer_time_is_that_of_the_slower_end() -> None:
-    assert transfer_seconds(400.0, [100, 1000], 0.5, 200, 0.25).tolist() == [4.75, 2.75]
-
-
-def cluster_with(bandwidth: list[float], unavailable: tuple[int, ...] = ()) -> Cluster:
-    """Executors that fetch so many megabits per second."""
-    size = len(bandwidth)
-    topology = Topology(np.zeros(size, dtype=np.int64), np.array(bandwidth) * 1e6 / 8, np.ones((1, 1)))
-    flat = cluster_of(size, unavailable)
-    return Cluster(flat.executors, flat.nodes, flat.cores, flat.memory_bytes, flat.speed, flat.available, topology)
-
-
-def test_twister2_data_locality_all_tie_with_the_defaults_of_the_code() -> None:
-    placement = data_locality(cluster_of(4), TWO_BY_FOUR, unplaced(TWO_BY_FOUR)).placement
-    assert placement == placement_of(A=[0, 0, 1, 1], B=[2, 2, 3, 3])
-
-
-def test_data_locality_goes_by_distance_and_spills() -> None:
-    cluster = cluster_with([1000, np.inf, 110, 101], unavailable=(3,))
-    parameters = DataLocalityParameters(instances_per_executor=3)
-    placement = data_locality(cluster, TWO_BY_FOUR, unplaced(TWO_BY_FOUR), parameters).placement
-    assert placement == placement_of(A=[1, 1, 1, 2], B=[2, 2, 0, 0])
-
-
-def test_data_locality_strict_keeps_a_stage_together_or_refuses() -> None:
-    workload = workload_of({"A": [1.0] * 2, "B": [1.0] * 2, "C": [1.0] * 1, "D": [1.0] * 1})
-    strict = DataLocalityParameters(instances_per_executor=3, strict=True)
-    placement = data_locality(cluster_of(2), workload, unplaced(workload), strict).placement
-    # The limit is looked at before a stage is placed, not while it is.
-    assert placement == placement_of(A=[0, 0], B=[0, 0], C=[1], D=[1])
-    with pytest.raises(ScaleOutError, match="stage 'A': 4 partitions, an executor may hold 3"):
-        data_locality(cluster_of(3), TWO_BY_FOUR, unplaced(TWO_BY_FOUR), strict)
-
-
-def test_data_locality_needs_room_for_all() -> None:
-    with pytest.raises(ScaleOutError, match="3 executors hold 2 of 8 partitions each"):
-        data_locality(cluster_of(3), TWO_BY_FOUR, unplaced(TWO_BY_FOUR), DataLocalityParameters(2))
-    exact = data_locality(cluster_of(4), TWO_BY_FOUR, unplaced(TWO_BY_FOUR), DataLocalityParameters(2))
-    assert exact.placement == placement_of(A=[0, 0, 1, 1], B=[2, 2, 3, 3])
-
-
-def test_data_locality_by_transfer_time_takes_the_fastest() -> None:
-    cluster = cluster_with([50, 100, 150])
-    workload = Workload((stage_of("a", [1e6, 1e6, 1e6], [1, 1, 1]),))
-    by_time = DataLocalityParameters(cost="transfer_time")
-    assert data_locality(cluster, workload, unplaced(workload), by_time).placement == placement_of(a=[2, 1, 0])
-    assert data_locality(cluster, workload, unplaced(workload)).placement == placement_of(a=[1, 0, 2])
-
-
-def test_data_locality_goes_first_to_where_the_data_is() -> None:
-    parameters = DataLocalityParameters(instances_per_executor=4, data_nodes=("n1", "elsewhere"))
-    placement = data_locality(cluster_of(4), TWO_BY_FOUR, unplaced(TWO_BY_FOUR), parameters).placement
-    assert placement == placement_of(A=[2] * 4, B=[3] * 4)
-
-
-def test_data_locality_objective_is_distance_then_unevenness() -> None:
-    cluster, workload = cluster_with([100, 110]), workload_of({"a": [1.0] * 3})
+def test_data_locality_objective() -> None:
+    cluster, workload = fetching([100, 110]), workload_of({"a": [1.0] * 3})
     objective = DATA_LOCALITY.objective
     assert objective(cluster, workload, placement_of(a=[0, 0, 0])) == (0, 3, 9)
     assert objective(cluster, workload, placement_of(a=[0, 1, 1])) == (pytest.approx(0.8), 1, 5)
-
-
-@pytest.mark.parametrize(
-    ("fields", "message"),
-    [
-        ({"instances_per_executor": 0}, "instances_per_executor: expected None or a whole number from 1"),
-        ({"worker_bandwidth": 0}, "worker_bandwidth: expected a number above 0"),
-        ({"data_bandwidth": float("inf")}, "data_bandwidth: expected a number above 0"),
-        ({"data_latency": -0.1}, "data_latency: expected a number from 0"),
-        ({"worker_latency": "1"}, "worker_latency: expected a number from 0"),
-        ({"cost": "hops"}, "cost: expected one of bandwidth_delay, transfer_time"),
-        ({"data_nodes": "n1"}, "data_nodes: expected None or a list of node names"),
-        ({"data_nodes": []}, "data_nodes: expected None or a list of node names"),
-        ({"strict": 1}, "strict: expected true or false"),
-    ],
-)
-def test_data_locality_parameters_are_checked(fields: dict[str, object], message: str) -> None:
-    with pytest.raises(ModelError, match=message):
-        DataLocalityParameters(**fields)  # type: ignore[arg-type]
-
-
-# Laws.
-
-
-@pytest.mark.parametrize("entry", [ROUND_ROBIN, FIRST_FIT, DATA_LOCALITY])
-def test_no_available_executor_asks_for_one(entry: FunctionPolicy) -> None:
-    with pytest.raises(ScaleOutError, match="none is available"):
-        entry.place(cluster_of(1, unavailable=[0]), TWO_BY_FOUR, unplaced(TWO_BY_FOUR), None)
-
-
-@pytest.mark.parametrize(
-    ("entry", "parameters"),
-    [
-        (ROUND_ROBIN, {}),
-        (FIRST_FIT, {}),
-        (FIRST_FIT, {"pad_mode": "source", "utilization": 0.5}),
-        (DATA_LOCALITY, {}),
-        (DATA_LOCALITY, {"cost": "transfer_time", "instances_per_executor": 200, "strict": True}),
-    ],
-)
-@given(situation=situations())
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-def test_laws(entry: FunctionPolicy, parameters: Mapping[str, object], situation: Situation) -> None:
-    check_entry(entry, situation, parameters)

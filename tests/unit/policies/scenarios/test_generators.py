@@ -36,7 +36,7 @@ def utilization(scenario: Scenario) -> float:
 
 
 @pytest.mark.parametrize("spec", SMALL)
-def test_the_same_seed_makes_the_same_and_another_one_does_not(spec: str) -> None:
+def test_same_seed_same_scenario(spec: str) -> None:
     first = to_document(generate(spec))
     assert to_document(generate(spec)) == first
     assert to_document(from_document(first)) == first
@@ -47,7 +47,7 @@ def test_the_same_seed_makes_the_same_and_another_one_does_not(spec: str) -> Non
 
 
 @pytest.mark.parametrize("spec", SMALL)
-def test_what_is_made_could_be_a_cluster(spec: str) -> None:
+def test_scenarios_are_feasible(spec: str) -> None:
     for seed in range(5):
         scenario = generate(f"{spec}{',' if ':' in spec else ':'}seed={seed}")
         cluster, workload = scenario.cluster, scenario.workload
@@ -71,7 +71,7 @@ def test_what_is_made_could_be_a_cluster(spec: str) -> None:
 
 
 @pytest.mark.parametrize("spec", SMALL)
-def test_rows_downstream_are_the_rows_that_arrive(spec: str) -> None:
+def test_rows_downstream_match_the_streams(spec: str) -> None:
     workload = generate(spec).workload
     received: dict[str, np.ndarray] = {}
     for stream in workload.streams:
@@ -83,7 +83,7 @@ def test_rows_downstream_are_the_rows_that_arrive(spec: str) -> None:
 
 
 @pytest.mark.parametrize("name", list(GENERATORS))
-def test_by_default_the_cluster_is_moderately_busy(name: str) -> None:
+def test_default_utilization(name: str) -> None:
     assert 0.3 <= utilization(generate(name)) <= 0.8
 
 
@@ -97,7 +97,7 @@ def test_by_default_the_cluster_is_moderately_busy(name: str) -> None:
         ("star", [8, 6, 4, 2, 2, 4, 6, 8]),
     ],
 )
-def test_the_five_operator_graphs_of_son_and_moon(name: str, instances: list[int]) -> None:
+def test_operator_graphs_of_son_and_moon(name: str, instances: list[int]) -> None:
     for scale in (1, 10):
         scenario = generate(f"{name}:scale={scale}")
         assert [stage.n for stage in scenario.workload.placeable] == [scale * count for count in instances]
@@ -109,7 +109,7 @@ def test_the_five_operator_graphs_of_son_and_moon(name: str, instances: list[int
             assert len(stream.volumes()) == stream.shape[0] * stream.shape[1], "all to all"
 
 
-def test_page_views_are_keyed_by_page() -> None:
+def test_page_views_by_page() -> None:
     shares = set()
     for seed in range(20):
         workload = generate(f"page-view:seed={seed}").workload
@@ -121,7 +121,7 @@ def test_page_views_are_keyed_by_page() -> None:
     assert {0.7, 0.0} <= shares
 
 
-def test_a_unique_count_is_told_every_three_seconds() -> None:
+def test_unique_count_every_three_seconds() -> None:
     workload = generate("unique-page-view").workload
     assert workload.streams[-1].sent().sum() == pytest.approx(1024.0)  # three pages every three seconds
     assert workload.stage("sink").rows.sum() == pytest.approx(1.0)
@@ -131,7 +131,7 @@ def test_a_unique_count_is_told_every_three_seconds() -> None:
     ("name", "instances"),
     [("word-count", [8, 16]), ("sentence-word-count", [4, 10, 10]), ("file-word-count", [4, 10, 10])],
 )
-def test_the_word_counts_of_heron(name: str, instances: list[int]) -> None:
+def test_word_counts_of_heron(name: str, instances: list[int]) -> None:
     scenario = generate(f"{name}:start=round-robin")
     assert [stage.n for stage in scenario.workload.stages] == instances
     assert scenario.cluster.size == 6
@@ -142,7 +142,7 @@ def test_the_word_counts_of_heron(name: str, instances: list[int]) -> None:
     assert skews[0] < 0.1
 
 
-def test_sparse_has_the_tasks_and_streams_asked_for() -> None:
+def test_size_of_sparse() -> None:
     for tasks, edges in ((20, 16), (2000, 20_000), (1234, 5678)):
         workload = generate(f"sparse:tasks={tasks},edges={edges}").workload
         assert sum(stage.n for stage in workload.placeable) == tasks
@@ -150,13 +150,13 @@ def test_sparse_has_the_tasks_and_streams_asked_for() -> None:
         assert all(isinstance(stream, SparseStream) for stream in workload.streams)
 
 
-def test_the_largest_sparse_one() -> None:
+def test_largest_sparse() -> None:
     workload = generate("sparse:tasks=100000,edges=1000000").workload
     assert sum(stage.n for stage in workload.placeable) == 100_000
     assert sum(len(stream.volumes()) for stream in workload.streams) == 1_000_000
 
 
-def test_chains_are_sparse_agree_in_their_keys_and_have_finite_links() -> None:
+def test_chains() -> None:
     scenario = generate("chains")
     assert np.isfinite(scenario.cluster.bandwidth).all()
     assert set(scenario.cluster.subcluster.tolist()) == {0, 1}
@@ -167,7 +167,7 @@ def test_chains_are_sparse_agree_in_their_keys_and_have_finite_links() -> None:
         assert largest / stream.sent() == pytest.approx(np.full(stream.shape[0], 0.9))
 
 
-def test_correlated_streams_send_most_to_one_partition() -> None:
+def test_kinds_of_streams() -> None:
     for kind, low, high in (("uniform", 0.06, 0.07), ("zipf", 0.29, 0.31), ("correlated", 0.8, 0.9)):
         workload = generate(f"random-dag:streams={kind},stages=8").workload
         floating = {stage.key for stage in workload.stages if not stage.placeable}
@@ -176,7 +176,7 @@ def test_correlated_streams_send_most_to_one_partition() -> None:
             assert low <= largest.min() <= high, kind
 
 
-def test_unequal_executors_and_one_node_to_be_emptied() -> None:
+def test_heterogeneous_and_drained() -> None:
     unequal = generate("heterogeneous").cluster
     assert all(len(set(values.tolist())) > 1 for values in (unequal.cores, unequal.speed, unequal.memory_bytes))
     drained = generate("drained")
@@ -201,7 +201,7 @@ def test_unequal_executors_and_one_node_to_be_emptied() -> None:
         ("sparse:tasks=20,edges=17", "sparse: edges=17: 20 tasks get at most 16; lower it or raise tasks"),
     ],
 )
-def test_what_cannot_be_made_is_refused_by_name_with_the_cure(spec: str, sentence: str) -> None:
+def test_invalid_specification(spec: str, sentence: str) -> None:
     with pytest.raises(GeneratorError) as error:
         generate(spec)
     assert sentence in str(error.value)

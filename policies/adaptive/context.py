@@ -1,0 +1,60 @@
+"""Inputs that all searches for one proposal share."""
+
+from __future__ import annotations
+
+from functools import cached_property
+
+import numpy as np
+
+from rechannel.policies.adaptive.parameters import AdaptiveParameters
+from rechannel.policies.analysis.hot_streams import HotStreams
+from rechannel.policies.analysis.placement_cost import task_slots
+from rechannel.policies.model.arrays import FloatArray
+from rechannel.policies.model.cluster import Cluster
+from rechannel.policies.model.placement import Placement
+from rechannel.policies.model.workload import Workload
+
+__all__ = ["Cost", "SearchContext"]
+
+Cost = tuple[float, float, float]
+"""See :func:`~rechannel.policies.analysis.placement_cost.placement_cost`."""
+
+
+class SearchContext:
+    """Inputs of a search, and what is derived from them once.
+
+    ``home`` is the executor of each partition, :data:`UNPLACED` where that is unavailable or unknown; ``units`` the
+    number of partitions; ``slots`` and ``capacity`` (E,) the task slots and reference cores of each executor; ``query``
+    numbers the queries; ``fetch`` the bytes per batch that each partition fetches, by placeable stage, empty where no
+    bandwidth is known.
+    """
+
+    def __init__(
+        self, cluster: Cluster, workload: Workload, current: Placement, parameters: AdaptiveParameters
+    ) -> None:
+        self.cluster, self.workload, self.current, self.parameters = cluster, workload, current, parameters
+        self.stages = workload.placeable
+        self.home = current.on_available(cluster)
+        self.units = sum(stage.n for stage in self.stages)
+        self.slots, self.capacity = task_slots(cluster), cluster.cores * cluster.speed
+        self.query = {query: index for index, query in enumerate(workload.queries)}
+        self.fetch = _fetched_bytes(workload) if np.isfinite(cluster.bandwidth).any() else {}
+
+    @cached_property
+    def hot(self) -> HotStreams:
+        """Hot streams of the workload, computed when a stage needs them first: that takes long."""
+        return HotStreams(self.workload)
+
+    def price(self, moves: int, moved_bytes: float) -> float:
+        """Stage time in seconds per second that moves cost, see :meth:`AdaptiveParameters.price`."""
+        return self.parameters.price(moves, moved_bytes, int(self.cluster.available.sum()))
+
+
+def _fetched_bytes(workload: Workload) -> dict[str, FloatArray]:
+    fetched: dict[str, FloatArray] = {}
+    for stream in workload.streams:
+        stage = workload.stage(stream.downstream)
+        if stage.placeable and stage.batches_per_second > 0:
+            had = fetched.get(stage.key, np.zeros(stage.n))
+            fetched[stage.key] = had + stream.received() / stage.batches_per_second
+    return fetched
