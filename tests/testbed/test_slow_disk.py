@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from testbed.processes import ProcessGroup
+from testbed.processes import ProcessGroup, wait_until
 from testbed.slow_disk import SlowDisk, SlowDiskError, TokenBucket, slow_disk_problem
 
 pytestmark = pytest.mark.root
@@ -26,12 +26,8 @@ MIB = 1 << 20
 
 
 @pytest.fixture(scope="module")
-def mountable(request: pytest.FixtureRequest) -> None:
-    if problem := slow_disk_problem():
-        capture = request.config.pluginmanager.getplugin("capturemanager")
-        with capture.global_and_fixture_disabled():  # a reason alone is only shown when asked for
-            print(f"\nNOT TESTED, no slow disk: {problem}")
-        pytest.skip(problem)
+def mountable(skip_loudly: Callable[[str], None]) -> None:
+    skip_loudly(slow_disk_problem())
 
 
 @pytest.fixture
@@ -53,13 +49,6 @@ def mounted_at(path: Path) -> bool:
 
 def names(directory: Path) -> list[str]:
     return sorted(path.name for path in directory.iterdir())
-
-
-def wait_until_unmounted(path: Path) -> None:
-    deadline = time.monotonic() + 20
-    while mounted_at(path):
-        assert time.monotonic() < deadline, "still mounted"
-        time.sleep(0.02)
 
 
 def test_bucket_grants_the_burst_then_the_rate() -> None:
@@ -326,7 +315,7 @@ def test_unmounts_when_the_owner_is_killed(mountable: None, root: Path, tmp_path
     )
     done = subprocess.run([sys.executable, "-c", code, root, point], cwd=ROOT, check=False)
     assert done.returncode == -signal.SIGKILL
-    wait_until_unmounted(point)
+    wait_until(lambda: not mounted_at(point), "it is unmounted", 60.0)
 
 
 def test_what_a_killed_server_leaves_is_cleaned_at_the_end_and_at_the_next_start(
