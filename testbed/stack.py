@@ -50,12 +50,17 @@ class StackError(RuntimeError):
     """A part of the stack did not do in time what was waited for."""
 
 
-def write_config(directory: Path, redis_url: str, sections: Sections) -> Path:
-    """Write ``rechannel.toml`` with the address of Redis, a new pair of keys, and further sections; return its path."""
-    private, public = make_keys(directory / "keys")
+def write_config(directory: Path, redis_url: str, sections: Sections, name: str = "rechannel.toml") -> Path:
+    """Write a configuration with the address of Redis, the directory's pair of keys, and further sections."""
+    signing = directory / "keys"
+    if not signing.exists():
+        make_keys(signing)
     common: dict[str, dict[str, Any]] = {
         "redis": {"url": redis_url},
-        "signing": {"private_key_file": str(private), "public_key_file": str(public)},
+        "signing": {
+            "private_key_file": str(signing / "signing.key"),
+            "public_key_file": str(signing / "signing.pub"),
+        },
         "link": {"directory": str(directory / "link")},
     }
     lines = []
@@ -63,7 +68,7 @@ def write_config(directory: Path, redis_url: str, sections: Sections) -> Path:
         lines.append(f"[{section}]")
         values = {**common.get(section, {}), **sections.get(section, {})}
         lines += [f"{name} = {json.dumps(value)}" for name, value in values.items()]
-    path = directory / "rechannel.toml"
+    path = directory / name
     path.write_text("\n".join([*lines, ""]))
     return path
 

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
-import redis
+from integration.common import configured, raw
 
-from rechannel.conf.settings import RedisSettings
+from rechannel.conf.loader import load
+from rechannel.conf.settings import RedisSettings, Settings
 from rechannel.wire import keys
 from rechannel.wire.envelope import EnvelopeFactory, encode
 from rechannel.wire.messages import Reply, Request
@@ -24,22 +24,8 @@ AUTHOR = EnvelopeFactory("c", "test")
 
 
 @pytest.fixture
-def settings(server, tmp_path) -> RedisSettings:
-    password = tmp_path / "password"
-    password.write_text("geheim\n")
-    return RedisSettings(url=f"unix://{server.socket_path}", password_file=str(password), timeout=0.5)
-
-
-@pytest.fixture
-def store(settings) -> Iterator[Store]:
-    store = Store(settings, "c")
-    raw(store).flushall()
-    yield store
-    store.close()
-
-
-def raw(store: Store) -> redis.Redis:
-    return store._redis
+def settings(server, tmp_path) -> Settings:
+    return load(configured(tmp_path, server, {"cluster": {"name": "c"}, "redis": {"timeout": 0.5}}), {})
 
 
 def request(name: str):
@@ -213,7 +199,7 @@ def test_pause_is_remembered(store):
 )
 def test_a_wrong_address_or_password_is_said_clearly(settings, change, error, why):
     with pytest.raises(error, match=why) as caught:
-        Store(replace(settings, **change), "c").check()
+        Store(replace(settings.redis, **change), "c").check()
     assert "geheim" not in str(caught.value)
 
 
@@ -221,7 +207,7 @@ def test_a_wrong_password_is_not_repeated_in_the_error(settings, tmp_path):
     wrong = tmp_path / "wrong"
     wrong.write_text("falsch")
     with pytest.raises(StoreRefusedError, match="refuses us") as caught:
-        Store(replace(settings, password_file=str(wrong)), "c").check()
+        Store(replace(settings.redis, password_file=str(wrong)), "c").check()
     assert "falsch" not in str(caught.value)
 
 
