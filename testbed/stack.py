@@ -197,11 +197,11 @@ class Stack(Block):
 
         self.wait("a controller leads", leads, patience)
 
-    def start_agent(self, node: str, name: str = "") -> ManagedProcess:
+    def start_agent(self, node: str, name: str = "", **environment: str) -> ManagedProcess:
         """Start the agent of a node, in the node where nodes are namespaces."""
         if self.node_cluster is not None:
             return self.node_cluster.start_agent(node, self.config)
-        return self._start_ours(name or f"agent-{node}", ["agent", "--node", node], {})
+        return self._start_ours(name or f"agent-{node}", ["agent", "--node", node], environment)
 
     def _start_ours(self, name: str, arguments: Sequence[str], environment: Mapping[str, str]) -> ManagedProcess:
         command = [sys.executable, "-m", "rechannel", *arguments]
@@ -209,7 +209,8 @@ class Stack(Block):
 
     def start_driver(self, name: str, command: Sequence[str], **environment: str) -> ManagedProcess:
         """Start a Python program as a driver, which finds our modules and the configuration."""
-        variables = {key: self.environment[key] for key in ("RECHANNEL_CONFIG", "PYTHONPATH")} | environment
+        ours = ("RECHANNEL_CONFIG", "PYTHONPATH")
+        variables = {key: value for key, value in self.environment.items() if key in ours} | environment
         if self.node_cluster is not None:
             return self.node_cluster.start_driver(name, [sys.executable, *command], variables)
         variables = self.cluster.driver_environment() | variables

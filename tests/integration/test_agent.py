@@ -139,9 +139,7 @@ def test_a_wrong_password_is_said_and_mended_without_a_restart(
     file.write_text("wrong")
     server.password = "right"
     server.start()
-    settings = dataclasses.replace(
-        settings, redis=dataclasses.replace(settings.redis, url=f"unix://{server.socket_path}", password_file=str(file))
-    )
+    settings = dataclasses.replace(settings, redis=dataclasses.replace(settings.redis, password_file=str(file)))
     with capture_logs() as logs, _running(settings):
         until(lambda: any(entry["event"] == "redis refuses" for entry in logs))
         file.write_text("right")

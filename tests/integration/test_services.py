@@ -8,7 +8,6 @@ import signal
 import socket
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -89,11 +88,10 @@ def server(group: ProcessGroup) -> Iterator[RedisServer]:
 
 
 @pytest.fixture
-def manager() -> Iterator[Manager]:
-    with tempfile.TemporaryDirectory() as directory:  # tmp_path may be too long for a socket
-        made = Manager(f"{directory}/notify")
-        yield made
-        made.close()
+def manager(server: RedisServer) -> Iterator[Manager]:
+    made = Manager(str(server.directory / "notify"))  # tmp_path may be too long for a socket
+    yield made
+    made.close()
 
 
 @pytest.fixture

