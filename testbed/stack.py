@@ -225,9 +225,14 @@ class Stack(Block):
         return self.start_driver(name or directory.name, ["-m", module, str(directory)], **environment)
 
     def end_driver(self, name: str) -> None:
-        """Wait until a driver has ended, as it may from now on."""
+        """Wait until a driver has ended, as it may from now on; one that does not end is killed."""
         process = self.group.processes.pop(name)
-        self.wait(f"{name} ends", lambda: not process.alive())
+        try:
+            self.wait(f"{name} ends", lambda: not process.alive())
+        except BaseException:
+            self.group.processes[name] = process
+            self.group.kill(name)
+            raise
 
     def spark_conf(self, name: str, cores: int, total: int, **conf: str) -> dict[str, str]:
         """Return the settings of an application on executors of so many cores, ``total`` cores in all."""
