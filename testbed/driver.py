@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, cast
 
@@ -20,7 +20,16 @@ from pyspark.sql.streaming.listener import (
 
 from testbed.progress import progress_line
 
-__all__ = ["ProgressFile", "exceptions_of", "failed_attempts", "open_session", "read_plan", "write_answer"]
+__all__ = [
+    "ProgressFile",
+    "end_application",
+    "exceptions_of",
+    "failed_attempts",
+    "open_session",
+    "read_plan",
+    "start_query",
+    "write_answer",
+]
 
 
 def read_plan(name: str = "plan.json") -> tuple[Path, dict[str, Any]]:
@@ -57,6 +66,29 @@ def failed_attempts(spark: SparkSession) -> int:
 def exceptions_of(queries: Mapping[str, Any]) -> dict[str, str]:
     """Return the exception of each query that has one."""
     return {name: str(query.exception()) for name, query in queries.items() if query.exception()}
+
+
+def start_query(frame: Any, name: str, directory: Path, write: Callable[[Any, int], None], trigger: str) -> Any:
+    """Start a query in update mode whose batches are written by a function; its checkpoint is in the directory."""
+    writer = frame.writeStream.queryName(name).outputMode("update").foreachBatch(write)
+    writer = writer.option("checkpointLocation", str(directory / f"checkpoint-{name}"))
+    return writer.trigger(processingTime=trigger).start()
+
+
+def end_application(directory: Path, spark: SparkSession, queries: Mapping[str, Any], link: Any, **more: Any) -> None:
+    """Stop queries, link and session in good order, and write ``result.json``: what failed, and ``more``."""
+    # Before they are stopped: in the middle of a batch a query may say that it was interrupted, which is no failure.
+    exceptions = exceptions_of(queries)
+    for query in queries.values():
+        query.stop()
+    problem, failures, own = "", 0, ""
+    if link is not None:
+        own = str(getattr(link, "_directory", ""))
+        link.detach()
+        problem, failures = link.problem, link.failures
+    result = {"exceptions": exceptions, "problem": problem, "failures": failures}
+    write_answer(directory / "result.json", result | {"left_behind": bool(own) and Path(own).exists()} | more)
+    spark.stop()
 
 
 class ProgressFile(StreamingQueryListener):

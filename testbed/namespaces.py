@@ -9,11 +9,10 @@ import contextlib
 import ctypes
 import os
 import subprocess
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from testbed.processes import ProcessGroup
+from testbed.processes import ProcessGroup, wait_until
 
 __all__ = ["Namespaces", "NetworkError", "trial"]
 
@@ -97,13 +96,13 @@ class Namespaces:
         if self._libc.setns(descriptor, _CLONE_NEWNET) != 0:
             raise NetworkError(f"setns: {os.strerror(ctypes.get_errno())}")
 
-    def _await(self, name: str, seconds: float = 10.0) -> None:
-        own = _OWN.readlink()
-        deadline = time.monotonic() + seconds
-        while True:
+    def _await(self, name: str) -> None:
+        def apart() -> bool:
             with contextlib.suppress(OSError):
-                if Path(f"/proc/{self._pids[name]}/ns/net").readlink() != own:
-                    return
-            if time.monotonic() > deadline:
-                raise NetworkError(f"no namespace for {name} within {seconds:g} s")
-            time.sleep(0.01)
+                return Path(f"/proc/{self._pids[name]}/ns/net").readlink() != _OWN.readlink()
+            return False
+
+        try:
+            wait_until(apart, f"a namespace for {name}", 60.0, 0.01)
+        except TimeoutError as error:
+            raise NetworkError(str(error)) from error

@@ -22,9 +22,10 @@ from typing import NamedTuple, Self
 from testbed.namespaces import Namespaces, NetworkError, trial
 from testbed.processes import Block, ProcessGroup
 
-__all__ = ["HUB", "Network", "NetworkError", "Traffic", "delay_why_not", "shaping", "why_not"]
+__all__ = ["HUB", "Network", "NetworkError", "Traffic", "shaping", "why_not"]
 
 HUB = "hub"
+_SUBNET = "10.77.0"
 _BRIDGE = "bridge"
 _DEVICE = "eth0"  # a node's end of its link
 _FIRST = 11  # last byte of the first node's address; the hub has 1
@@ -46,49 +47,27 @@ class Traffic(NamedTuple):
     received: int
 
 
-def shaping(device: str, mbit: float, delay_ms: float = 0.0) -> list[list[str]]:
-    """Return the commands that hold what a device sends to a rate, in Mbit/s (10^6 bits), and delay it if so asked.
-
-    Given again with another rate they change it; what is queued stays.
-    """
+def shaping(device: str, mbit: float) -> list[str]:
+    """Return the command that holds what a device sends to a rate, in Mbit/s (10^6 bits)."""
     bits = round(mbit * 1e6)
     burst = max(_LEAST_BURST, round(bits / 8 * _BURST_MS / 1000))
     rate = ["tbf", "rate", f"{bits}bit", "burst", f"{burst}b", "latency", f"{_QUEUE_MS}ms"]
-    replace = ["tc", "qdisc", "replace", "dev", device]
-    if not delay_ms:
-        return [[*replace, "root", "handle", "1:", *rate]]
-    delay = ["netem", "delay", f"{delay_ms:g}ms", "limit", "100000"]
-    return [[*replace, "root", "handle", "1:", *delay], [*replace, "parent", "1:1", "handle", "10:", *rate]]
-
-
-def _probe(delay_ms: float) -> str:
-    lines = ["ip link add probe0 type veth peer name probe1", "ip link add probe2 type bridge forward_delay 0"]
-    return trial("\n".join([*lines, *(" ".join(command) for command in shaping("probe0", 100.0, delay_ms))]))
+    return ["tc", "qdisc", "replace", "dev", device, "root", "handle", "1:", *rate]
 
 
 def why_not() -> str:
     """Say why there can be no such network on this machine, "" if there can: a small one is tried."""
-    return _probe(0.0)
-
-
-def delay_why_not() -> str:
-    """Say why links cannot have a delay on this machine (it takes the kernel's netem), "" if they can."""
-    why = _probe(1.0)
-    return f"links with a delay: {why}" if why else ""
+    lines = ["ip link add probe0 type veth peer name probe1", "ip link add probe2 type bridge forward_delay 0"]
+    return trial("\n".join([*lines, " ".join(shaping("probe0", 100.0))]))
 
 
 class Network(Block):
     """The hub and its nodes, by name; ``links``: the rate of each node's link in Mbit/s. All gone when the block ends.
 
-    ``delay_ms``: one way through one link, so a packet between two nodes takes twice that, and a round trip four times.
     Raises ValueError for names and rates that cannot be, :class:`NetworkError` where the system refuses.
     """
 
-    def __init__(
-        self, group: ProcessGroup, links: Mapping[str, float], *, subnet: str = "10.77.0", delay_ms: float = 0.0
-    ) -> None:
-        self.subnet = subnet
-        self.delay_ms = delay_ms
+    def __init__(self, group: ProcessGroup, links: Mapping[str, float]) -> None:
         self.rates: dict[str, float] = {}
         self._rates = dict(links)
         self._numbers: dict[str, int] = {}
@@ -115,7 +94,7 @@ class Network(Block):
             raise ValueError(f"there is a node {name!r} already")
         number = self._numbers.get(name, max(self._numbers.values(), default=_FIRST - 1) + 1)
         if number > _LAST:
-            raise NetworkError(f"no address left for {name!r} in {self.subnet}.0/24")
+            raise NetworkError(f"no address left for {name!r} in {_SUBNET}.0/24")
         self._spaces.add(name)
         self._numbers[name] = number
         # The others remember for a while which device had an address: one that comes back is taken for the same.
@@ -123,7 +102,9 @@ class Network(Block):
         self._spaces.run(HUB, "ip", "link", "add", self._port(name), "type", "veth", *peer)
         self._spaces.run(HUB, "ip", "link", "set", self._port(name), "master", _BRIDGE)
         self._spaces.run(name, "ip", "addr", "add", f"{self.address(name)}/24", "dev", _DEVICE)
-        self.set_rate(name, mbit)
+        for where, device in ((name, _DEVICE), (HUB, self._port(name))):
+            self._spaces.run(where, *shaping(device, mbit))
+        self.rates[name] = mbit
         self._spaces.run(HUB, "ip", "link", "set", self._port(name), "up")
         self._spaces.run(name, "ip", "link", "set", _DEVICE, "up")
 
@@ -133,17 +114,9 @@ class Network(Block):
         self._spaces.run(HUB, "ip", "link", "del", self._port(name))
         self._spaces.remove(name)
 
-    def set_rate(self, name: str, mbit: float) -> None:
-        """Shape both ends of a node's link to another rate, in Mbit/s, from now on."""
-        _check(name, mbit)
-        for where, device in ((name, _DEVICE), (HUB, self._port(name))):
-            for command in shaping(device, mbit, self.delay_ms):
-                self._spaces.run(where, *command)
-        self.rates[name] = mbit
-
     def address(self, name: str) -> str:
         """Return the address of a node, or of the hub."""
-        return f"{self.subnet}.{1 if name == HUB else self._numbers[name]}"
+        return f"{_SUBNET}.{1 if name == HUB else self._numbers[name]}"
 
     def inside(self, name: str) -> contextlib.AbstractContextManager[None]:
         """Have the calling thread, and the processes it starts meanwhile, live in a node, or in the hub."""

@@ -4,17 +4,13 @@ from __future__ import annotations
 
 import os
 import platform
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-__all__ = ["NodeSpec", "Statement", "UnavailableError", "machine", "make_nodes", "state"]
-
-
-class UnavailableError(RuntimeError):
-    """The test bed that was asked for cannot be had on this machine; the message says why."""
+__all__ = ["NodeSpec", "Statement", "machine", "state"]
 
 
 @dataclass(frozen=True)
@@ -48,17 +44,11 @@ class NodeSpec:
         return None if self.quota is None else self.quota * self.speed
 
 
-def make_nodes(speeds: Sequence[float], **common: Any) -> list[NodeSpec]:
-    """Return nodes node1, node2, ... of these speeds; ``common``: what all have, as :class:`NodeSpec` takes it."""
-    return [NodeSpec(f"node{number}", speed=speed, **common) for number, speed in enumerate(speeds, start=1)]
-
-
 @dataclass(frozen=True)
 class Statement:
     """Real parts of a test bed. ``nodes``: name -> address, cores, quota (null: none), link (null: not shaped)."""
 
     network: str
-    delay: str
     cpu: str
     memory: str
     nodes: dict[str, dict[str, Any]]
@@ -68,39 +58,28 @@ class Statement:
         """Return it as a result keeps it."""
         return asdict(self)
 
-    def sentence(self) -> str:
-        """Return it as a document says it."""
-        box = self.machine
-        return (
-            f"{len(self.nodes)} nodes on one machine ({box['cores']} cores, {box['memory_mb']} MB, {box['processor']}, "
-            f"Linux {box['kernel']}). Network: {self.network}. Delay: {self.delay}. CPU: {self.cpu}. "
-            f"Memory: {self.memory}."
-        )
-
 
 def state(
     nodes: Mapping[str, NodeSpec],
     addresses: Mapping[str, str],
     *,
     links: Mapping[str, float] | str,
-    quotas: Mapping[str, float] | str,
+    quotas: Mapping[str, float],
     enforcer: str = "",
-    delay_ms: float = 0.0,
 ) -> Statement:
     """Say what of these nodes is real.
 
-    ``links``: rates in Mbit/s, or why links are not shaped; ``quotas``: what holds just now, in cores, or why nothing
-    does; ``enforcer``: what holds it.
+    ``links``: rates in Mbit/s, or why links are not shaped; ``quotas``: what holds just now, in cores; ``enforcer``:
+    what holds it.
     """
     box = machine()
     rates = {} if isinstance(links, str) else links
-    held = {} if isinstance(quotas, str) else quotas
     described = {
         name: {
             "address": addresses[name],
             "cores": spec.cores,
             "memory_mb": spec.memory_mb,
-            "quota": held.get(name),
+            "quota": quotas.get(name),
             "link_mbit": rates.get(name),
         }
         for name, spec in nodes.items()
@@ -109,15 +88,14 @@ def state(
         network = f"loopback: links are not shaped ({links})"
     else:
         network = f"namespaces, {_each(links)} Mbit/s each way; master and driver have no link of their own"
-    if held:
-        together = f"together {sum(held.values()):g} of {box['cores']}"
-        others = f"; {len(nodes) - len(held)} of {len(nodes)} nodes are not held" if len(held) < len(nodes) else ""
-        cpu = f"{enforcer}: {_each(held)} cores, {together}{others}; master and driver are not held"
+    if quotas:
+        together = f"together {sum(quotas.values()):g} of {box['cores']}"
+        free = len(nodes) - len(quotas)
+        others = f"; {free} of {len(nodes)} nodes are not held" if free else ""
+        cpu = f"{enforcer}: {_each(quotas)} cores, {together}{others}; master and driver are not held"
     else:
-        why = quotas if isinstance(quotas, str) else "none holds just now"
-        cpu = f"no quotas ({why}): nodes share the machine's {box['cores']} cores"
-    delay = f"{delay_ms:g} ms added one way through each link" if delay_ms and rates else "none added"
-    return Statement(network, delay, cpu, "offered to Spark, not enforced", described, box)
+        cpu = f"no quotas (none holds just now): nodes share the machine's {box['cores']} cores"
+    return Statement(network, cpu, "offered to Spark, not enforced", described, box)
 
 
 def _each(values: Mapping[str, float]) -> str:

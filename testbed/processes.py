@@ -13,7 +13,7 @@ import time
 import uuid
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 from typing import Any, Self
@@ -22,9 +22,41 @@ import psutil
 
 from testbed import guard
 
-__all__ = ["Block", "ManagedProcess", "ProcessDiedError", "ProcessGroup", "cpu_seconds"]
+__all__ = [
+    "PYTHON_PATH",
+    "ROOT",
+    "Block",
+    "ManagedProcess",
+    "ProcessDiedError",
+    "ProcessGroup",
+    "cpu_seconds",
+    "wait_until",
+]
 
+ROOT = Path(__file__).resolve().parents[1]
+PYTHON_PATH = os.pathsep.join(str(ROOT / part) for part in ("src", "."))
 _PR_SET_PDEATHSIG = 1
+
+
+def wait_until(
+    ready: Callable[[], Any], what: str, seconds: float, every: float = 0.05, details: Callable[[], str] = str
+) -> Any:
+    """Wait until ``ready`` returns what is true, and return that; TimeoutError after ``seconds``.
+
+    Parameters
+    ----------
+    ready : tried again and again; may raise, e.g. when a process has died
+    what : that is waited for, for the error's message
+    seconds : bound on the time
+    every : seconds between two tries
+    details : further lines of the error's message
+    """
+    deadline = time.monotonic() + seconds
+    while not (result := ready()):
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"{what}: not within {seconds:g} s\n{details()}".rstrip())
+        time.sleep(every)
+    return result
 
 
 class Block(ABC):
@@ -60,7 +92,6 @@ class ManagedProcess:
     name: str
     popen: subprocess.Popen[bytes]
     log: Path
-    joined: list[str] = field(default_factory=list)
 
     @property
     def pid(self) -> int:
@@ -170,8 +201,7 @@ class ProcessGroup:
                     start_new_session=True,
                     preexec_fn=self._before_exec([str(path) for path in cgroup_procs]),
                 )
-            process = ManagedProcess(name, popen, log, [str(path) for path in cgroup_procs])
-            self.processes[name] = process
+            process = self.processes[name] = ManagedProcess(name, popen, log)
             return process
 
     @staticmethod

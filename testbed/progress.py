@@ -1,16 +1,37 @@
-"""Lines of Spark's progress events, one for each batch, and the batches that are read from them. Pure."""
+"""Lines of Spark's progress events, one for each batch, and the batches that are read from them."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.listener import StreamingQueryProgress
 
-__all__ = ["Batch", "batches", "progress_line"]
+__all__ = ["Batch", "JsonLines", "batches", "progress_line"]
+
+
+class JsonLines:
+    """Follows a file to which another process writes lines of JSON."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._offset = 0  # bytes that were read
+
+    def read(self) -> list[dict[str, Any]]:
+        """Return the whole lines since the last call; none while there is no file."""
+        if not self.path.exists():
+            return []
+        with self.path.open("rb") as file:
+            file.seek(self._offset)
+            data = file.read()
+        whole = data[: data.rfind(b"\n") + 1]
+        self._offset += len(whole)
+        return [json.loads(line) for line in whole.splitlines()]
 
 
 @dataclass(frozen=True)

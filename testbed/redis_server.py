@@ -1,7 +1,8 @@
-"""A private Redis or Valkey server for one run."""
+"""Private Redis or Valkey servers for one run: one alone, or two with sentinels."""
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import platform
 import re
@@ -10,18 +11,18 @@ import socket
 import subprocess
 import sys
 import tempfile
-import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 from urllib.parse import quote
 
-from testbed.processes import Block, ManagedProcess, ProcessGroup
+from testbed.processes import Block, ManagedProcess, ProcessGroup, wait_until
 
-__all__ = ["RedisServer", "ServerBinary", "TlsFiles", "find_server", "free_port", "serves_tls"]
+__all__ = ["RedisServer", "SentinelCluster", "TlsFiles", "ask", "find_server", "free_port"]
 
 _OLDEST_MAJOR = 7
+_PATIENCE = 90.0  # seconds for servers and sentinels to find one another
 
 
 @dataclass(frozen=True)
@@ -131,7 +132,7 @@ class RedisServer(Block):
         scheme = "rediss" if self.tls else "redis"
         return f"{scheme}://{secret}127.0.0.1:{self.port}/0" if self.port else f"unix://{secret}{self.socket_path}"
 
-    def start(self, timeout_s: float = 15.0) -> Self:
+    def start(self, timeout_s: float = 60.0) -> Self:
         """Start, or start again after a stop (empty: nothing is kept on disk), and wait until it answers PING."""
         self.directory.mkdir(mode=0o700, exist_ok=True)
         config = self.directory / "redis.conf"
@@ -160,13 +161,13 @@ class RedisServer(Block):
         settings |= self.options
         config.touch(mode=0o600)
         config.write_text("".join(f"{key} {value}\n" for key, value in settings.items()))
-        self.process = self._group.start(self.name, [str(self.binary.path), str(config)])
-        deadline = time.monotonic() + timeout_s
-        while not self.ping():
-            self.process.require_alive()
-            if time.monotonic() > deadline:
-                raise TimeoutError(f"{self.binary} did not answer within {timeout_s:g} s:\n{self.process.log_tail()}")
-            time.sleep(0.05)
+        process = self.process = self._group.start(self.name, [str(self.binary.path), str(config)])
+
+        def answers() -> bool:
+            process.require_alive()
+            return self.ping()
+
+        wait_until(answers, f"{self.binary} answers", timeout_s, details=process.log_tail)
         return self
 
     def ping(self) -> bool:
@@ -196,3 +197,96 @@ class RedisServer(Block):
         """Stop the server and remove its directory."""
         self.stop()
         shutil.rmtree(self.directory, ignore_errors=True)
+
+
+def ask(port: int, *arguments: str, timeout: float = 2.0) -> str:
+    """Send one command to a server on loopback and return its raw answer; "" if it does not answer."""
+    message = f"*{len(arguments)}\r\n" + "".join(f"${len(word.encode())}\r\n{word}\r\n" for word in arguments)
+    answer = b""
+    with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=timeout) as client:
+        client.sendall(message.encode() + b"*1\r\n$4\r\nQUIT\r\n")
+        while more := client.recv(65536):
+            answer += more
+    return answer.decode(errors="replace")
+
+
+class SentinelCluster(Block):
+    """Two servers, the first of them the master, and the sentinels that watch it as the service ``service``."""
+
+    def __init__(
+        self, group: ProcessGroup, *, service: str = "rechannel", sentinels: int = 3, down_after_ms: int = 1000
+    ) -> None:
+        self.service = service
+        self.down_after_ms = down_after_ms
+        self.servers = [free_port(), free_port()]
+        self.sentinels = [free_port() for _ in range(sentinels)]
+        self.directory = Path(tempfile.mkdtemp(prefix="rechannel-sentinel-"))
+        self.binary = find_server()
+        self.processes: dict[int, ManagedProcess] = {}
+        self._group = group
+
+    @property
+    def url(self) -> str:
+        """The address as `redis.url` takes it."""
+        places = ",".join(f"127.0.0.1:{port}" for port in self.sentinels)
+        return f"sentinel://{places}/0?service={self.service}"
+
+    def start(self) -> Self:
+        """Start all, and wait until the replica follows and the sentinels know one another."""
+        first, second = self.servers
+        self.start_server(first)
+        self.start_server(second, follows=first)
+        self._until(lambda: "master_link_status:up" in ask(second, "INFO", "replication"), "the replica to follow")
+        for port in self.sentinels:
+            lines = [
+                f"sentinel monitor {self.service} 127.0.0.1 {first} {len(self.sentinels) // 2 + 1}",
+                f"sentinel down-after-milliseconds {self.service} {self.down_after_ms}",
+                f"sentinel failover-timeout {self.service} {self.down_after_ms * 5}",
+            ]
+            self._start(port, lines, "--sentinel")
+        knows = f"slaves=1,sentinels={len(self.sentinels)}"
+        for port in self.sentinels:
+            self._until(lambda port=port: knows in ask(port, "INFO", "sentinel"), "the sentinels to agree")  # type: ignore[misc]
+        return self
+
+    def start_server(self, port: int, *, follows: int = 0) -> None:
+        """Start a server, as the replica of another one if its port is given."""
+        # Without a delay at first, and without a fork: tests are not to wait for a full synchronization.
+        lines = ['save ""', "appendonly no", "repl-diskless-sync yes", "repl-diskless-sync-delay 0"]
+        self._start(port, [*lines, *([f"replicaof 127.0.0.1 {follows}"] if follows else [])])
+
+    @property
+    def master(self) -> int:
+        """The port of the server that the first sentinel which answers calls the master; 0 if none does."""
+        for port in self.sentinels:
+            answer = ask(port, "SENTINEL", "get-master-addr-by-name", self.service).split()
+            if len(answer) > 4 and answer[4].isdecimal():
+                return int(answer[4])
+        return 0
+
+    def kill(self, port: int) -> None:
+        """Kill a server or sentinel outright."""
+        self._group.kill(str(port))
+
+    def close(self) -> None:
+        """Stop all that was started, and remove what it kept."""
+        for port in list(self.processes):
+            self._group.stop(str(port), grace_s=0.0)
+        shutil.rmtree(self.directory, ignore_errors=True)
+
+    def _start(self, port: int, lines: list[str], *options: str) -> None:
+        place = self.directory / str(port)
+        place.mkdir(mode=0o700, exist_ok=True)
+        config = place / "server.conf"
+        config.touch(mode=0o600)
+        config.write_text("\n".join([f"port {port}", "bind 127.0.0.1", f"dir {place}", *lines, ""]))
+        self.processes[port] = self._group.start(str(port), [str(self.binary.path), str(config), *options])
+        self._until(lambda: "PONG" in ask(port, "PING"), f"port {port} to answer")
+
+    def _until(self, condition: Callable[[], bool], what: str) -> None:
+        def holds() -> bool:
+            for process in self.processes.values():
+                process.require_alive()
+            return condition()
+
+        wait_until(holds, f"waiting for {what}", _PATIENCE)

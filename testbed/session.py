@@ -17,6 +17,7 @@ from rechannel.wire import keys
 from rechannel.wire.codes import MoveState
 from rechannel.wire.messages import LinkReport, MoveTransition, QueryState
 from rechannel.wire.redis.store import Store
+from testbed.progress import JsonLines
 from testbed.stack import ClusterFactory, Place, Sections, Stack, StackError, saved_plan
 
 __all__ = ["SETTLED", "Session"]
@@ -31,7 +32,7 @@ class Session(Stack):
         super().__init__(directory, sections, cluster)
         self.application = ""  # id, once its link reports
         self.batches: list[dict[str, Any]] = []  # lines of progress in the order of their commits
-        self._offset = 0  # bytes of the progress file that were read
+        self._progress = JsonLines(directory / "progress.jsonl")
         self._last_entry = "0"  # id of the journal's last entry that was read
         self._journal: list[MoveTransition] = []
         self._controller: dict[str, str] | None = None
@@ -47,8 +48,7 @@ class Session(Stack):
 
     def run_application(self, module: str, plan: Mapping[str, Any]) -> None:
         """Start a module with a plan as its ``plan.json`` and wait until its link reports placed queries."""
-        (self.directory / "plan.json").write_text(json.dumps(plan))
-        self.start_driver("application", ["-m", module, str(self.directory)])
+        self.start_module(module, self.directory, plan, "application")
         self.wait("the application's link reports", self._reports)
 
     def _reports(self) -> bool:
@@ -67,14 +67,7 @@ class Session(Stack):
 
     def poll(self) -> list[dict[str, Any]]:
         """Read the progress events that have come; return all so far."""
-        path = self.directory / "progress.jsonl"
-        if path.exists():
-            with path.open("rb") as file:
-                file.seek(self._offset)
-                for line in file:
-                    if line.endswith(b"\n"):
-                        self._offset += len(line)
-                        self.batches.append(json.loads(line))
+        self.batches += self._progress.read()
         return self.batches
 
     def wait_batches(self, count: int) -> None:

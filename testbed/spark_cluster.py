@@ -9,22 +9,17 @@ import shutil
 import signal
 import socket
 import sys
-import time
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self, cast
+from typing import Self
 
 import psutil
 
-from testbed.processes import Block, ManagedProcess, ProcessGroup
-from testbed.quota import CpuQuota, available
+from testbed.processes import Block, ManagedProcess, ProcessGroup, wait_until
+from testbed.quota import CpuQuota, Throttle, available
 from testbed.redis_server import free_port
-from testbed.throttle import Throttle
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 __all__ = [
     "ExecutorProcess",
@@ -33,7 +28,6 @@ __all__ = [
     "StandaloneCluster",
     "WorkerSpec",
     "spark_home",
-    "wait_for_executors",
 ]
 
 _BACKEND = "CoarseGrainedExecutorBackend"
@@ -83,35 +77,17 @@ def _here(_host: str) -> AbstractContextManager[None]:
 
 
 def _wait_for_port(host: str, port: int, process: ManagedProcess, timeout_s: float) -> None:
-    deadline = time.monotonic() + timeout_s
-    while True:
+    def listens() -> bool:
         process.require_alive()
         with contextlib.suppress(OSError), socket.create_connection((host, port), timeout=1):
-            return
-        if time.monotonic() > deadline:
-            raise TimeoutError(f"{process.name} does not listen on {host}:{port}:\n{process.log_tail()}")
-        time.sleep(0.1)
+            return True
+        return False
+
+    wait_until(listens, f"{process.name} listens on {host}:{port}", timeout_s, 0.1, process.log_tail)
 
 
 def _option(command: list[str], name: str) -> str:
     return command[command.index(name) + 1] if name in command[:-1] else ""
-
-
-def wait_for_executors(spark: SparkSession, count: int, timeout_s: float = 90.0) -> list[tuple[str, str]]:
-    """Wait until the application has this many executors; return their (host, executor id)."""
-    jvm_session = cast("Any", spark)._jsparkSession
-    deadline = time.monotonic() + timeout_s
-    while True:
-        store = jvm_session.sparkContext().statusStore().executorList(True)
-        known_executors = [
-            (store.apply(i).hostPort().rsplit(":", 1)[0], store.apply(i).id()) for i in range(store.size())
-        ]
-        executors = sorted((host, name) for host, name in known_executors if name != "driver")
-        if len(executors) >= count:
-            return executors
-        if time.monotonic() > deadline:
-            raise TimeoutError(f"{len(executors)} of {count} executors after {timeout_s:g} s")
-        time.sleep(0.2)
 
 
 @dataclass(frozen=True)

@@ -22,9 +22,9 @@ from rechannel.wire.messages import ControllerState, LinkReport
 from rechannel.wire.redis.store import Store
 from rechannel.wire.signing import make_keys
 from testbed.node_cluster import NodeCluster
-from testbed.processes import Block, ManagedProcess, ProcessGroup
+from testbed.processes import PYTHON_PATH, ROOT, Block, ManagedProcess, ProcessGroup, wait_until
 from testbed.redis_server import RedisServer
-from testbed.spark_cluster import StandaloneCluster
+from testbed.spark_cluster import SparkOptions, StandaloneCluster, WorkerSpec
 
 __all__ = [
     "PYTHON_PATH",
@@ -35,11 +35,10 @@ __all__ = [
     "clean_environment",
     "next_executors",
     "saved_plan",
+    "standalone",
     "write_config",
 ]
 
-ROOT = Path(__file__).resolve().parents[1]
-PYTHON_PATH = os.pathsep.join(str(ROOT / part) for part in ("src", "."))
 PATIENCE = 600.0  # seconds; a busy machine is slow
 
 Sections = Mapping[str, Mapping[str, Any]]
@@ -51,12 +50,17 @@ class StackError(RuntimeError):
     """A part of the stack did not do in time what was waited for."""
 
 
-def write_config(directory: Path, redis_url: str, sections: Sections) -> Path:
-    """Write ``rechannel.toml`` with the address of Redis, a new pair of keys, and further sections; return its path."""
-    private, public = make_keys(directory / "keys")
+def write_config(directory: Path, redis_url: str, sections: Sections, name: str = "rechannel.toml") -> Path:
+    """Write a configuration with the address of Redis, the directory's pair of keys, and further sections."""
+    signing = directory / "keys"
+    if not signing.exists():
+        make_keys(signing)
     common: dict[str, dict[str, Any]] = {
         "redis": {"url": redis_url},
-        "signing": {"private_key_file": str(private), "public_key_file": str(public)},
+        "signing": {
+            "private_key_file": str(signing / "signing.key"),
+            "public_key_file": str(signing / "signing.pub"),
+        },
         "link": {"directory": str(directory / "link")},
     }
     lines = []
@@ -64,9 +68,21 @@ def write_config(directory: Path, redis_url: str, sections: Sections) -> Path:
         lines.append(f"[{section}]")
         values = {**common.get(section, {}), **sections.get(section, {})}
         lines += [f"{name} = {json.dumps(value)}" for name, value in values.items()]
-    path = directory / "rechannel.toml"
+    path = directory / name
     path.write_text("\n".join([*lines, ""]))
     return path
+
+
+def standalone(
+    nodes: Sequence[str], cores: int, memory_mb: int, options: SparkOptions | None = None
+) -> Callable[[ProcessGroup, Path], StandaloneCluster]:
+    """Return what makes a cluster of nodes that are equal, without quotas and with few log lines."""
+
+    def cluster(group: ProcessGroup, directory: Path) -> StandaloneCluster:
+        workers = [WorkerSpec(node, cores, memory_mb) for node in nodes]
+        return StandaloneCluster(group, directory, workers, options or SparkOptions(log_level="warn"))
+
+    return cluster
 
 
 def clean_environment(**variables: str) -> dict[str, str]:
@@ -181,26 +197,42 @@ class Stack(Block):
 
         self.wait("a controller leads", leads, patience)
 
-    def start_agent(self, node: str, name: str = "") -> ManagedProcess:
+    def start_agent(self, node: str, name: str = "", **environment: str) -> ManagedProcess:
         """Start the agent of a node, in the node where nodes are namespaces."""
         if self.node_cluster is not None:
             return self.node_cluster.start_agent(node, self.config)
-        return self._start_ours(name or f"agent-{node}", ["agent", "--node", node], {})
+        return self._start_ours(name or f"agent-{node}", ["agent", "--node", node], environment)
 
     def _start_ours(self, name: str, arguments: Sequence[str], environment: Mapping[str, str]) -> ManagedProcess:
         command = [sys.executable, "-m", "rechannel", *arguments]
         return self.group.start(name, command, env={**self.environment, **environment})
 
-    def start_driver(
-        self, name: str, command: Sequence[str], environment: Mapping[str, str] | None = None
-    ) -> ManagedProcess:
-        """Start a Python program as a driver; without ``environment`` it finds our modules and the configuration."""
-        if environment is None:
-            environment = {key: self.environment[key] for key in ("RECHANNEL_CONFIG", "PYTHONPATH")}
+    def start_driver(self, name: str, command: Sequence[str], **environment: str) -> ManagedProcess:
+        """Start a Python program as a driver, which finds our modules and the configuration."""
+        ours = ("RECHANNEL_CONFIG", "PYTHONPATH")
+        variables = {key: value for key, value in self.environment.items() if key in ours} | environment
         if self.node_cluster is not None:
-            return self.node_cluster.start_driver(name, [sys.executable, *command], environment)
-        variables = self.cluster.driver_environment() | dict(environment)
+            return self.node_cluster.start_driver(name, [sys.executable, *command], variables)
+        variables = self.cluster.driver_environment() | variables
         return self.group.start(name, [sys.executable, *command], env=variables, cwd=ROOT)
+
+    def start_module(
+        self, module: str, directory: Path, plan: Mapping[str, Any], name: str = "", **environment: str
+    ) -> ManagedProcess:
+        """Start a module as a driver whose directory holds its plan, by default under the directory's name."""
+        directory.mkdir(exist_ok=True)
+        (directory / "plan.json").write_text(json.dumps(plan))
+        return self.start_driver(name or directory.name, ["-m", module, str(directory)], **environment)
+
+    def end_driver(self, name: str) -> None:
+        """Wait until a driver has ended, as it may from now on; one that does not end is killed."""
+        process = self.group.processes.pop(name)
+        try:
+            self.wait(f"{name} ends", lambda: not process.alive())
+        except BaseException:
+            self.group.processes[name] = process
+            self.group.kill(name)
+            raise
 
     def spark_conf(self, name: str, cores: int, total: int, **conf: str) -> dict[str, str]:
         """Return the settings of an application on executors of so many cores, ``total`` cores in all."""
@@ -237,13 +269,21 @@ class Stack(Block):
 
     def wait(self, what: str, ready: Callable[[], bool], patience: float = PATIENCE, every: float = 0.1) -> None:
         """Wait until a condition holds while all processes live; raise :class:`StackError` when it does not in time."""
-        deadline = time.monotonic() + patience
-        while not ready():
+
+        def holds() -> bool:
+            if ready():
+                return True
             self.group.check()
-            if time.monotonic() > deadline:
-                logs = "\n".join(f"--- {name}\n{item.log_tail(15)}" for name, item in self.group.processes.items())
-                raise StackError(f"{what}: not within {patience:g} s\n{logs}\n{self.describe()}")
-            time.sleep(every)
+            return False
+
+        try:
+            wait_until(holds, what, patience, every, self.logs)
+        except TimeoutError as error:
+            raise StackError(f"{error}\n{self.describe()}") from error
+
+    def logs(self, lines: int = 15) -> str:
+        """Return the ends of all logs."""
+        return "\n".join(f"--- {name}\n{item.log_tail(lines)}" for name, item in self.group.processes.items())
 
     def describe(self) -> str:
         """Return what else a failed wait is to show."""

@@ -18,7 +18,7 @@ from benchmarks.workloads.base import Input
 from rechannel.wire.codes import MoveState
 from rechannel.wire.messages import QueryState
 from testbed import session as testbed_session
-from testbed.node_cluster import ClusterOptions, NodeCluster
+from testbed.node_cluster import NodeCluster
 from testbed.nodes import NodeSpec
 from testbed.processes import ProcessGroup
 from testbed.session import SETTLED
@@ -89,9 +89,9 @@ class Session(PlacedSession):
         self.samples: list[dict[str, Any]] = []
 
         def cluster(group: ProcessGroup, path: Path) -> NodeCluster:
-            options = ClusterOptions(namespaces=not shape.rootless, cgroups=not shape.rootless, held=False)
             specs = [_node(name, shape) for name in self.names[:nodes]]
-            return NodeCluster(group, path, specs, options, SparkOptions(_MEMORY_MB, log_level="warn"))
+            spark = SparkOptions(_MEMORY_MB, log_level="warn")
+            return NodeCluster(group, path, specs, spark, rootless=shape.rootless)
 
         super().__init__(directory, _SECTIONS, cluster)
 
@@ -171,7 +171,7 @@ class Session(PlacedSession):
 
     def join(self, name: str) -> None:
         """Have a node come, with its agent and an executor."""
-        self.nodes.add(_node(name, self.shape), held=False)
+        self.nodes.add(_node(name, self.shape))
         self.start_agent(name)
         self._boot(name, "")
 

@@ -13,55 +13,29 @@ import time
 from pathlib import Path
 from typing import Any
 
-from pyspark.sql import SparkSession
-from pyspark.sql.streaming.listener import (
-    QueryIdleEvent,
-    QueryProgressEvent,
-    QueryStartedEvent,
-    QueryTerminatedEvent,
-    StreamingQueryListener,
-)
+from pyspark.sql.streaming.listener import StreamingQueryProgress
 from pyspark.sql.streaming.query import StreamingQuery
 
 from examples.demo.audit import audit
 from examples.demo.eventlog import EventLog
 from examples.demo.queries import QUERIES, Layout
+from testbed.driver import ProgressFile, open_session, write_answer
 
 __all__ = ["ProgressWriter", "main", "run"]
 
 
-class ProgressWriter(StreamingQueryListener):
+class ProgressWriter(ProgressFile):
     """Writes one JSON line for every micro-batch."""
 
-    def __init__(self, path: Path) -> None:
-        self._path = path
-
-    def onQueryStarted(self, event: QueryStartedEvent) -> None:  # noqa: N802
-        """Nothing to write yet."""
-
-    def onQueryProgress(self, event: QueryProgressEvent) -> None:  # noqa: N802
-        """Write the batch down."""
-        progress = event.progress
-        durations = dict(progress.durationMs)
-        record = {
+    def line(self, progress: StreamingQueryProgress) -> dict[str, Any]:
+        """Return the line of a batch."""
+        return {
             "query": progress.name,
             "batch_id": progress.batchId,
             "rows": progress.numInputRows,
-            "trigger_ms": durations.get("triggerExecution", 0),
-            "duration_ms": durations,
-            "timestamp": progress.timestamp,
-            "id": str(progress.id),
-            "run_id": str(progress.runId),
+            "trigger_ms": progress.durationMs.get("triggerExecution", 0),
             "wall": time.time(),
         }
-        with self._path.open("a") as stream:
-            stream.write(json.dumps(record) + "\n")
-
-    def onQueryIdle(self, event: QueryIdleEvent) -> None:  # noqa: N802
-        """An idle query has no batch to tell of."""
-
-    def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:  # noqa: N802
-        """The event log has it."""
 
 
 def _wait_for_end(control: Path, queries: list[StreamingQuery]) -> bool:
@@ -93,24 +67,7 @@ def _drain(control: Path, queries: list[StreamingQuery]) -> bool:
     return not failures
 
 
-def _session(conf: dict[str, str]) -> SparkSession:
-    builder: Any = SparkSession.builder
-    for key, value in conf.items():
-        builder = builder.config(key, value)
-    session: SparkSession = builder.getOrCreate()
-    session.sparkContext.setLogLevel("WARN")
-    return session
-
-
-def run(
-    root: Path,
-    conf: dict[str, str],
-    *,
-    attach: bool = False,
-    service_ms: float = 0.0,
-    trigger: str = "0 seconds",
-    names: list[str] | None = None,
-) -> dict[str, Any]:
+def run(root: Path, conf: dict[str, str], *, attach: bool = False, service_ms: float = 0.0) -> dict[str, Any]:
     """Run the queries over what is fed to ``root`` and return the result that `main` writes."""
     layout, control = Layout(root), root / "control"
     events = root / "events"
@@ -124,7 +81,7 @@ def run(
         "spark.eventLog.rolling.enabled": "false",
         "spark.sql.session.timeZone": "UTC",
     }
-    spark = _session({**conf, **own})
+    spark = open_session({**conf, **own}, "WARN")
     result: dict[str, Any] = {"application": spark.sparkContext.applicationId, "queries": {}, "audit": {"ok": False}}
     try:
         if attach:
@@ -136,9 +93,8 @@ def run(
             QUERIES[name](spark, layout, service_ms)
             .queryName(name)
             .option("checkpointLocation", str(layout.checkpoint(name)))
-            .trigger(processingTime=trigger)
             .start()
-            for name in (names or list(QUERIES))
+            for name in QUERIES
         ]
         result["queries"] = {query.name: {"id": str(query.id), "run_id": str(query.runId)} for query in queries}
         (root / "app.json").write_text(json.dumps(result))
@@ -172,13 +128,10 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument(
         "--service-ms", type=float, default=0.0, help="service time per row, where no quota is possible"
     )
-    parser.add_argument("--trigger", default="0 seconds", help="processing-time trigger of the queries")
     options = parser.parse_args(arguments)
     conf: dict[str, str] = json.loads(options.conf.read_text())
-    result = run(options.root, conf, attach=options.attach, service_ms=options.service_ms, trigger=options.trigger)
-    partial = options.root / "result.json.partial"
-    partial.write_text(json.dumps(result, indent=2))
-    partial.replace(options.root / "result.json")
+    result = run(options.root, conf, attach=options.attach, service_ms=options.service_ms)
+    write_answer(options.root / "result.json", result)
     return 0 if result["audit"]["ok"] else 1
 
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections import defaultdict
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from examples.demo.data import Replay
+from testbed.progress import JsonLines
 
 __all__ = ["Feeder", "Progress", "ProgressReader"]
 
@@ -34,31 +33,17 @@ class Progress:
 class ProgressReader:
     """Follows the file to which the application writes one JSON line per batch."""
 
-    path: Path
+    lines: JsonLines
     batches: dict[str, list[Progress]] = field(default_factory=lambda: defaultdict(list))
-    _position: int = 0
 
-    def poll(self) -> list[Progress]:
-        """Return the batches that were finished since the last call."""
-        if not self.path.exists():
-            return []
-        with self.path.open("rb") as stream:
-            stream.seek(self._position)
-            data = stream.read()
-        whole = data.rfind(b"\n") + 1
-        self._position += whole
-        fresh = [_progress(json.loads(line)) for line in data[:whole].splitlines()]
-        for progress in fresh:
-            self.batches[progress.query].append(progress)
-        return fresh
+    def poll(self) -> None:
+        """Take in the batches that were finished since the last call."""
+        for line in self.lines.read():
+            self.batches[line["query"]].append(Progress(**line))
 
     def finished(self, query: str) -> int:
         """Return how many batches with input a query has finished."""
         return sum(1 for progress in self.batches[query] if progress.rows)
-
-
-def _progress(record: dict[str, Any]) -> Progress:
-    return Progress(record["query"], record["batch_id"], record["rows"], record["trigger_ms"], record["wall"])
 
 
 class Feeder:

@@ -15,6 +15,7 @@ from examples.demo.queries import QUERIES, Layout
 from examples.demo.rechannel_view import SECTIONS, RechannelView
 from examples.demo.report import Screen
 from testbed.processes import ManagedProcess, ProcessGroup
+from testbed.progress import JsonLines
 from testbed.quota import available
 from testbed.spark_cluster import SparkOptions, StandaloneCluster, WorkerSpec
 from testbed.stack import ROOT, Stack
@@ -152,5 +153,5 @@ def open_stage(root: Path, options: Options, screen: Screen) -> Iterator[Stage]:
         command = ["-m", "examples.demo.app", "--root", str(root), "--conf", str(root / "conf.json")]
         command += ["--service-ms", str(service_ms), *(["--attach"] if view is not None else [])]
         app = stack.start_driver("app", command)
-        progress = ProgressReader(root / "progress.jsonl")
+        progress = ProgressReader(JsonLines(root / "progress.jsonl"))
         yield Stage(options, root, stack, replay, feeder, progress, app, view, load)

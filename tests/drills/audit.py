@@ -5,6 +5,7 @@ Pure but for the reading of the files that are named; needs neither Redis nor an
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
 import statistics
@@ -14,8 +15,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from testbed.counting import expected_counts
+
 ROWS_PER_BATCH = 1000
-KEYS = 97
 LINK_LOG = "link.jsonl"  # in the application's directory
 QUERIES = ("counts", "python")
 ENDS = frozenset({"killed", "abandoned", "drained", "released_idle"})
@@ -40,7 +42,7 @@ class Audit:
 
 def increments(batch: int, rows: int = ROWS_PER_BATCH) -> Counter[int]:
     """Return what one batch adds to each key."""
-    return Counter(value * value % KEYS for value in range(batch * rows, (batch + 1) * rows))
+    return expected_counts(range(batch * rows, (batch + 1) * rows))
 
 
 def compare(name: str, written: Mapping[int, Mapping[int, int]], rows: int = ROWS_PER_BATCH) -> Audit:
@@ -67,14 +69,18 @@ def compare(name: str, written: Mapping[int, Mapping[int, int]], rows: int = ROW
     return Audit(last + 1, lost, doubled, tuple(wrong[:20]))
 
 
+def audit_query(directory: Path, name: str, rows: int = ROWS_PER_BATCH) -> Audit:
+    """Audit what a query has written so far."""
+    written = {
+        int(path.stem): {int(key): count for key, count in json.loads(path.read_text()).items()}
+        for path in (directory / "out" / name).glob("[0-9]*.json")
+    }
+    return compare(name, written, rows)
+
+
 def audit(directory: Path) -> Audit:
     """Audit all that an application has written so far."""
-    parts = []
-    for name in QUERIES:
-        written = {}
-        for path in (directory / "out" / name).glob("[0-9]*.json"):
-            written[int(path.stem)] = {int(key): count for key, count in json.loads(path.read_text()).items()}
-        parts.append(compare(name, written))
+    parts = [audit_query(directory, name) for name in QUERIES]
     return Audit(
         sum(part.batches for part in parts),
         sum(part.lost for part in parts),
@@ -92,7 +98,6 @@ class Migrated:
     abandoned: int
     reasons: Mapping[str, int] = field(default_factory=dict)
     unsettled: Mapping[str, str] = field(default_factory=dict)
-    twice: tuple[str, ...] = ()
 
     def sentence(self) -> str:
         """Say it in a cell of a table."""
@@ -107,10 +112,8 @@ def read_journal(path: Path) -> list[dict[str, Any]]:
     """Read the steps of moves that links logged; a line that a kill cut off is passed over."""
     lines = []
     for text in path.read_text(errors="replace").splitlines() if path.exists() else []:
-        try:
+        with contextlib.suppress(ValueError):
             lines.append(json.loads(text))
-        except ValueError:
-            continue
     return [line for line in lines if line.get("event") == "move"]
 
 
@@ -118,7 +121,6 @@ def migrated(journal: Iterable[Mapping[str, Any]], decision: str, moves: int) ->
     """Follow a decision's moves through the journal; ``moves`` is how many were ordered."""
     own = [line for line in journal if line["decision"] == decision]
     last = {line["move"]: line for line in own}
-    steps = Counter((line["move"], line["after"]) for line in own)
     given_up = [line for line in last.values() if line["after"] == "abandoned"]
     return Migrated(
         moves,
@@ -126,11 +128,6 @@ def migrated(journal: Iterable[Mapping[str, Any]], decision: str, moves: int) ->
         len(given_up),
         dict(Counter(line["reason"] or "without a reason" for line in given_up)),
         {move: line["after"] for move, line in last.items() if line["after"] not in ENDS},
-        tuple(
-            f"{move}: {after} {count} times"
-            for (move, after), count in steps.items()
-            if count > 1 and after not in REPEATED
-        ),
     )
 
 

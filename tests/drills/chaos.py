@@ -106,7 +106,7 @@ def run(
             world.wait("all is well after the last fault", lambda: world.lacking(since, batches), patience)
             result["recovered"] = round(time.time() - since, 1)
             world.wait("no move is left under way", world.moving)
-            end = world.stop_driver()
+            end = world.stop_application()
             result["problems"] += [f"query {name}: {text}" for name, text in end["exceptions"].items()]
             result["problems"] += world.watch.leaders.problems()
             result["migrations"] = len(decisions)

@@ -7,10 +7,9 @@ units in ``systemd/`` do it, executors by Spark's own worker; pauses, cuts and f
 from __future__ import annotations
 
 import contextlib
-import os
 import signal
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -66,11 +65,9 @@ def _nothing() -> None:
 def _kill(world: World, name: str, start: Mend) -> Mend:
     if not world.alive(name):
         return _nothing
-    world.kill(name)
-    world.down.add(name)
+    world.group.kill(name)
 
     def mend() -> None:
-        world.down.discard(name)
         if not world.alive(name):
             start()
 
@@ -108,6 +105,10 @@ def _cut_agent(world: World) -> Mend:
     return _cut(world, NODES[2])
 
 
+def _cut_driver(world: World) -> Mend:
+    return _cut(world, "cluster")
+
+
 def _kill_leader(world: World) -> Mend:
     name = _leader(world)
     return _kill(world, f"controller-{name}", lambda: world.start_controller(name))
@@ -133,7 +134,7 @@ def _fake_clocks(world: World) -> None:
     """Have both controllers live by a clock that can be set: it jumps for whichever leads, and for its stand-by."""
     world.fake_clock.write_text("+0s\n")
     for name in CONTROLLERS:
-        world.kill(f"controller-{name}")
+        world.group.kill(f"controller-{name}")
         world.start_controller(name, fake_clock=True)
 
 
@@ -153,19 +154,18 @@ def _empty_redis(world: World) -> Mend:
 
 
 def _kill_driver(world: World) -> Mend:
-    return _kill(world, "driver", world.start_driver)
+    return _kill(world, "driver", world.start_application)
 
 
-def _executor(world: World, node: str, number: int) -> Mend:
-    pids = world.executor_pids(node)
+def _kill_executor(world: World, node: str) -> Mend:
+    world.cluster.kill_executor(node)
+    return _nothing
+
+
+def _pause_executor(world: World, node: str) -> Mend:
+    pids = [executor.pid for executor in world.cluster.executors(node)]
     for pid in pids:
-        if number == signal.SIGKILL:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, number)
-        else:
-            signal_tree(pid, number)
-    if number == signal.SIGKILL:
-        return _nothing
+        signal_tree(pid, signal.SIGSTOP)
 
     def mend() -> None:
         for pid in pids:
@@ -204,105 +204,48 @@ def _fill(path: Path) -> None:
                     pass
 
 
+_NETWORK, _CLOCK = (network.why_not,), (faketime_why_not,)
+
+
+def _of_clock(name: str, seconds: int) -> Fault:
+    return Fault(name, "controller", PAUSE, lambda world: _jump(world, seconds), prepare=_fake_clocks, needs=_CLOCK)
+
+
+def _of_executor(name: str, end: str, *, hangs: bool) -> Fault:
+    """Return a fault of an executor: of one of the nodes while nothing moves, else of an ``end`` of the next move."""
+
+    def strike(world: World) -> Mend:
+        node = _node_of(world, end) if end else NODES[hangs]
+        return (_pause_executor if hangs else _kill_executor)(world, node)
+
+    when = {"idle": not end, "moving": bool(end)}
+    if hangs:
+        return Fault(f"{name} hangs", "executor", PAUSE, strike, stalls=True, **when)
+    return Fault(f"{name} is killed", "executor", 0.0, strike, "strike", stalls=True, **when)
+
+
+_GIVES, _TAKES = "the executor that gives partitions", "the executor that takes partitions"
 FAULTS: tuple[Fault, ...] = (
     Fault("an agent is killed", "agent-1", RESTART, _kill_agent, "strike"),
     Fault("an agent hangs", "agent-2", PAUSE, _pause_agent, blinds=True),
-    Fault("an agent is cut off from Redis", "agent-3", PAUSE, _cut_agent, blinds=True, needs=(network.why_not,)),
+    Fault("an agent is cut off from Redis", "agent-3", PAUSE, _cut_agent, blinds=True, needs=_NETWORK),
     Fault("the leading controller is killed", "controller", RESTART, _kill_leader, "strike"),
     Fault("the leading controller hangs", "controller", PAUSE, _pause_leader, "strike"),
-    Fault(
-        "the leading controller is cut off from Redis",
-        "controller",
-        PAUSE,
-        _cut_leader,
-        "strike",
-        needs=(network.why_not,),
-    ),
-    Fault(
-        "the controllers' clocks jump an hour ahead and back",
-        "controller",
-        PAUSE,
-        lambda world: _jump(world, JUMP),
-        prepare=_fake_clocks,
-        needs=(faketime_why_not,),
-    ),
-    Fault(
-        "the controllers' clocks jump an hour back and ahead",
-        "controller",
-        PAUSE,
-        lambda world: _jump(world, -JUMP),
-        prepare=_fake_clocks,
-        needs=(faketime_why_not,),
-    ),
+    Fault("the leading controller is cut off from Redis", "controller", PAUSE, _cut_leader, "strike", needs=_NETWORK),
+    _of_clock("the controllers' clocks jump an hour ahead and back", JUMP),
+    _of_clock("the controllers' clocks jump an hour back and ahead", -JUMP),
     Fault("Redis is killed and comes back with what it had", "redis", AWAY, _kill_redis),
     Fault("Redis is killed and comes back empty", "redis", AWAY, _lose_redis),
     Fault("Redis hangs", "redis", PAUSE, lambda world: _pause(world, "redis")),
     Fault("Redis is emptied", "redis-content", 0.0, _empty_redis),
     Fault("the driver is killed", "driver", RESTART, _kill_driver, "strike", stalls=True, ends_run=True),
     Fault("the driver hangs", "driver", PAUSE, lambda world: _pause(world, "driver"), stalls=True),
-    Fault(
-        "the driver is cut off from Redis",
-        "driver-network",
-        PAUSE,
-        lambda world: _cut(world, "cluster"),
-        needs=(network.why_not,),
-    ),
-    Fault(
-        "an executor is killed",
-        "executor",
-        0.0,
-        lambda world: _executor(world, NODES[0], signal.SIGKILL),
-        "strike",
-        stalls=True,
-        moving=False,
-    ),
-    Fault(
-        "an executor hangs",
-        "executor",
-        PAUSE,
-        lambda world: _executor(world, NODES[1], signal.SIGSTOP),
-        stalls=True,
-        moving=False,
-    ),
-    Fault(
-        "the executor that gives partitions is killed",
-        "executor",
-        0.0,
-        lambda world: _executor(world, _node_of(world, "source"), signal.SIGKILL),
-        "strike",
-        stalls=True,
-        idle=False,
-    ),
-    Fault(
-        "the executor that takes partitions is killed",
-        "executor",
-        0.0,
-        lambda world: _executor(world, _node_of(world, "target"), signal.SIGKILL),
-        "strike",
-        stalls=True,
-        idle=False,
-    ),
-    Fault(
-        "the executor that gives partitions hangs",
-        "executor",
-        PAUSE,
-        lambda world: _executor(world, _node_of(world, "source"), signal.SIGSTOP),
-        stalls=True,
-        idle=False,
-    ),
-    Fault(
-        "the executor that takes partitions hangs",
-        "executor",
-        PAUSE,
-        lambda world: _executor(world, _node_of(world, "target"), signal.SIGSTOP),
-        stalls=True,
-        idle=False,
-    ),
+    Fault("the driver is cut off from Redis", "driver-network", PAUSE, _cut_driver, needs=_NETWORK),
+    _of_executor("an executor", "", hangs=False),
+    _of_executor("an executor", "", hangs=True),
+    _of_executor(_GIVES, "source", hangs=False),
+    _of_executor(_TAKES, "target", hangs=False),
+    _of_executor(_GIVES, "source", hangs=True),
+    _of_executor(_TAKES, "target", hangs=True),
     Fault("the disk of the link's event stream is full", "disk", PAUSE, _fill_disk, needs=(tmpfs_why_not,)),
 )
-
-
-def named(names: Iterable[str]) -> list[Fault]:
-    """Return the faults with these names."""
-    required = set(names)
-    return [fault for fault in FAULTS if fault.name in required]

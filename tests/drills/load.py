@@ -8,19 +8,20 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import json
 import shutil
 import statistics
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 import redis
 
 from rechannel.wire import keys
+from testbed.progress import JsonLines
 from tests.drills.proxy import Proxy
 from tests.drills.session import to_stderr
 from tests.drills.world import CLUSTER_NAME, CONTROLLERS, NODES, World, WorldOptions
@@ -94,17 +95,10 @@ def compared(batches: Sequence[Batch], phases: Sequence[Phase]) -> dict[str, Any
 
 def read_batches(path: Path) -> list[Batch]:
     """Read what the application told of its batches."""
-    figures = []
-    for text in path.read_text().splitlines():
-        with contextlib.suppress(ValueError, KeyError):
-            line = json.loads(text)
-            figures.append(Batch(line["query"], _ended(line), line["seconds"]))
-    return figures
+    return [Batch(line["query"], _ended(line), line["seconds"]) for line in JsonLines(path).read()]
 
 
 def _ended(line: dict[str, Any]) -> float:
-    from datetime import datetime
-
     return datetime.fromisoformat(line["at"]).timestamp() + float(line["seconds"])
 
 
@@ -120,7 +114,7 @@ def _hung(world: World, names: Sequence[str]) -> Iterator[None]:
 @contextlib.contextmanager
 def _dead(world: World) -> Iterator[None]:
     for name in [*AGENTS, *LEADERS, "redis"]:
-        world.kill(name)
+        world.group.kill(name)
     yield
     world.start_redis()
     for name in CONTROLLERS:
@@ -191,7 +185,7 @@ def run(
         time.sleep(_REST)
         progress = world.app_directory / "progress.jsonl"
         figures = compared(read_batches(progress), phases)
-        ending = world.stop_driver()
+        ending = world.stop_application()
     shutil.rmtree(place, ignore_errors=True)
     return figures | {"exceptions": ending["exceptions"], "problem": ending["problem"]}
 
@@ -203,11 +197,11 @@ class LoadWorld(World):
         super().__init__(directory, provider, WorldOptions(trigger="0 seconds"))
         self.proxy: Proxy
 
-    def start_driver(self) -> None:
+    def start_application(self) -> None:
         """Start the proxy, then the application."""
         self.proxy = self._open.enter_context(Proxy(self.redis.socket_path, lambda: self.inside("cluster")))
         self._link_url = self.proxy.url
-        super().start_driver()
+        super().start_application()
 
 
 def _phase(

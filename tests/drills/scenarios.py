@@ -166,13 +166,11 @@ def _migration_problems(outcome: audit.Migrated, fault: Fault) -> list[str]:
 
 def decided_blindly(world: World, since: float, until: float) -> list[str]:
     """Name the decisions of a span in which some node's figures were missing, other than "not ready"."""
-    store = world.store()
     try:
-        entries = HistoryReader(store, time.time).first(1000)
+        with world.open_store() as store:
+            entries = HistoryReader(store, time.time).first(1000)
     except StoreError as error:
         return [f"the decisions could not be read: {error}"]
-    finally:
-        store.close()
     return [
         f"decided though figures were missing: {entry['outcome']}, {entry['sentence']}"
         for entry in entries

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import json
 import os
 import re
 import signal
@@ -78,13 +77,13 @@ def run(
     world = World(directory, "hdfs", app)
     with world:
         while len(made) < tries and not (until_lost and any(one.lost for one in made)):
-            made.append(_end_one(world, audited(world.app_directory), filled))
+            made.append(_end_one(world, audit.audit_query(world.app_directory, QUERY, ROWS), filled))
             one = made[-1]
             say(
                 f"batch {one.batch}: {one.lost} rows lost, {one.doubled} doubled; its map task ended after "
                 f"{one.mapped:.1f} s{' and counted' if one.committed else ''}, the executor after {one.ended:.1f} s"
             )
-        result = world.stop_driver()
+        result = world.stop_application()
     record = {"cured": cured, "attached": attached, "tries": [dataclasses.asdict(one) for one in made]}
     return record | {"problems": problems(record, result)}
 
@@ -100,14 +99,6 @@ def problems(record: Mapping[str, Any], result: Mapping[str, Any]) -> list[str]:
     if lost and record["cured"]:
         failures.append(f"{lost} rows were lost though {SETTING}={CURE}")
     return failures
-
-
-def audited(directory: Path) -> audit.Audit:
-    """Audit what the query has written so far."""
-    written = {}
-    for path in (directory / "out" / QUERY).glob("[0-9]*.json"):
-        written[int(path.stem)] = {int(key): count for key, count in json.loads(path.read_text()).items()}
-    return audit.compare(QUERY, written, ROWS)
 
 
 def _end_one(world: World, before: audit.Audit, filled: dict[Path, float]) -> Try:
@@ -139,7 +130,7 @@ def _end_one(world: World, before: audit.Audit, filled: dict[Path, float]) -> Tr
         "the next batch is written", lambda: "" if _last(world) >= next_slow else f"batch {_last(world)}", every=0.2
     )
     committed = f"{slow[1]} (executor {slow[0]})" in _finished(log, read)
-    after = audited(app)
+    after = audit.audit_query(app, QUERY, ROWS)
     return Try(batch, after.lost - before.lost, after.doubled - before.doubled, ends - struck, ended, committed)
 
 

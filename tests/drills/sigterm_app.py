@@ -15,9 +15,9 @@ from typing import Any
 from pyspark.sql import functions as F  # noqa: N812  the name PySpark's own documentation uses
 
 import rechannel
-from testbed.driver import exceptions_of, open_session, read_plan, write_answer
+from testbed.counting import count_by_key, numbers
+from testbed.driver import end_application, open_session, read_plan, start_query
 from tests.drills.app import writer_of
-from tests.drills.audit import KEYS
 
 ROWS = 24_000  # of a batch
 MAP_TASKS = 3
@@ -46,37 +46,20 @@ def is_slow(batch: int) -> bool:
 
 def main() -> None:
     """Run the query until the file ``stop`` exists."""
-    directory, options = read_plan("conf.json")
-    spark = open_session(options["spark"])
-    link = rechannel.attach(spark) if options["attached"] else None
-    source = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", ROWS).option("numPartitions", MAP_TASKS)
+    directory, plan = read_plan()
+    spark = open_session(plan["spark"])
+    link = rechannel.attach(spark) if plan["attached"] else None
     cycle = SLOW_EVERY * ROWS
     slept = F.reflect(F.lit("java.lang.Thread"), F.lit("sleep"), F.lit(int(SLOW_S * 1000)).cast("long"))
     last_row = F.col("value") % cycle == cycle - MAP_TASKS  # of the first map task of a slow batch
-    rows = source.load().where(F.coalesce(F.when(last_row, slept), F.lit("")) != "never")
-    query = (
-        # The shuffle is of rows, not of sums: nothing is combined before it.
-        rows.select(((F.col("value") * F.col("value")) % KEYS).alias("k"))
-        .repartition("k")
-        .groupBy("k")
-        .agg(F.count("*").alias("n"))
-        .writeStream.queryName(QUERY)
-        .outputMode("update")
-        .foreachBatch(writer(directory))
-        .trigger(processingTime=options["trigger"])
-        .option("checkpointLocation", str(directory / f"checkpoint-{QUERY}"))
-        .start()
-    )
+    source = numbers(spark, ROWS, numPartitions=MAP_TASKS)
+    rows = source.where(F.coalesce(F.when(last_row, slept), F.lit("")) != "never").select("k")
+    # The shuffle is of rows, not of sums: nothing is combined before it.
+    frame = count_by_key(rows.repartition("k"))
+    query = start_query(frame, QUERY, directory, writer(directory), plan["trigger"])
     while not (directory / "stop").exists() and query.isActive:
         time.sleep(0.2)
-    exceptions = exceptions_of({QUERY: query})
-    query.stop()
-    document: dict[str, object] = {"exceptions": exceptions, "problem": "", "failures": 0}
-    if link is not None:
-        link.detach()
-        document |= {"problem": link.problem, "failures": link.failures}
-    write_answer(directory / "result.json", document)
-    spark.stop()
+    end_application(directory, spark, {QUERY: query}, link)
 
 
 if __name__ == "__main__":

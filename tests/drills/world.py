@@ -13,9 +13,8 @@ import os
 import shutil
 import signal
 import subprocess
-import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
@@ -23,17 +22,16 @@ from typing import Any, Self
 import psutil
 
 from rechannel.conf.loader import load
-from rechannel.conf.settings import Settings
 from rechannel.daemon.view.status_builder import read_status
 from rechannel.migration.moves import UNSETTLED
 from rechannel.wire import keys
+from rechannel.wire.envelope import Envelope
 from rechannel.wire.messages import LinkReport
 from rechannel.wire.redis.errors import StoreError
-from rechannel.wire.redis.store import Store
-from testbed.processes import ProcessDiedError, ProcessGroup
+from testbed.processes import ProcessDiedError, wait_until
 from testbed.redis_server import RedisServer
-from testbed.spark_cluster import SparkOptions, StandaloneCluster, WorkerSpec
-from testbed.stack import PYTHON_PATH, ROOT, next_executors, saved_plan, write_config
+from testbed.spark_cluster import SparkOptions
+from testbed.stack import Stack, clean_environment, next_executors, saved_plan, standalone, write_config
 from tests.drills import network as networks
 from tests.drills.audit import LINK_LOG, QUERIES, commit_times, read_journal
 from tests.drills.machine import FAKETIME, signal_tree, tmpfs_why_not
@@ -54,15 +52,6 @@ PROVIDERS = {
 
 class DrillError(RuntimeError):
     """Something did not come about in time; the message says what, and how things stood."""
-
-
-@dataclass(frozen=True)
-class Reported:
-    """A link's report: of which application, and when it was said, in seconds since the epoch."""
-
-    application: str
-    time: float
-    body: LinkReport
 
 
 @dataclass(frozen=True)
@@ -87,91 +76,13 @@ class WorldOptions:
     moves_per_batch: int = 1
 
 
-class World:
+class World(Stack):
     """Everything a drill needs; all of it is gone when the block ends. Not for more than one thread."""
 
+    watch: Watch
+
     def __init__(self, directory: Path, provider: str, options: WorldOptions | None = None) -> None:
-        self.directory = directory
-        self.provider = provider
         self.options = options or WorldOptions()
-        self.app_directory = directory / "app"
-        self.link_directory = directory / "link"
-        self.group = ProcessGroup(directory / "logs")
-        self.network: networks.Network | None = None
-        self.redis: RedisServer
-        self.cluster: StandaloneCluster
-        self.watch: Watch
-        self.settings: Settings
-        self.down: set[str] = set()  # parts that a fault holds down; `restart` leaves them alone
-        self.fake_clock = directory / "clock"
-        self._link_url = ""  # of Redis, where the link takes another way to it
-        self._mounted = False
-        self._open = contextlib.ExitStack()
-
-    # -- life --
-
-    def __enter__(self) -> Self:
-        try:
-            self._start()
-        except BaseException:
-            self.close()
-            raise
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self.close()
-
-    def _start(self) -> None:
-        self.directory.mkdir(parents=True, exist_ok=True)
-        self.app_directory.mkdir()
-        self.link_directory.mkdir(mode=0o700)
-        self.fake_clock.write_text("+0s\n")
-        self._open.enter_context(self.group)
-        if not networks.why_not():
-            self.network = networks.Network(self.group, ["cluster", *CONTROLLERS, *NODES])
-        if not tmpfs_why_not():
-            mount = ["mount", "-t", "tmpfs", "-o", f"size={TMPFS_MB}m,mode=700", "tmpfs", str(self.link_directory)]
-            subprocess.run(mount, check=True)
-            self._mounted = True
-        if self.options.attached:
-            self.redis = RedisServer(self.group, options=self._redis_options())
-            self.start_redis()
-            self._write_config()
-            self.watch = Watch(self.redis.socket_path)
-            self._open.callback(self.watch.close)
-            for name in CONTROLLERS:
-                self.start_controller(name)
-        workers = [WorkerSpec(node, self.options.cores, 768, None) for node in NODES]
-        java = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
-        self.cluster = StandaloneCluster(self.group, self.directory / "cluster", workers, SparkOptions(700, java))
-        self._open.callback(self.cluster.close)
-        with self.inside("cluster"):
-            self.cluster.start(PATIENCE)
-        for node in NODES if self.options.attached else ():
-            self.start_agent(node)
-        self.start_driver()
-
-    def close(self) -> None:
-        """Kill everything; logs, output and journals stay in the directory."""
-        with contextlib.suppress(psutil.Error, OSError):
-            for name in list(self.group.processes):
-                self.resume(name)
-        self._open.close()
-        if hasattr(self, "redis"):
-            shutil.rmtree(self.redis.directory, ignore_errors=True)
-        if self._mounted:
-            subprocess.run(["umount", "-l", str(self.link_directory)], check=False)
-            self._mounted = False
-
-    def _redis_options(self) -> dict[str, str]:
-        # What is written survives a crash of the server, as an operator would have it.
-        options = {"appendonly": "yes", "appendfsync": "everysec"}
-        if self.network is not None:
-            bind = " ".join(["127.0.0.1", *self.network.hub_addresses])
-            options |= {"port": "6379", "bind": bind, "protected-mode": "no"}
-        return options
-
-    def _write_config(self) -> None:
         sections: dict[str, dict[str, Any]] = {
             "cluster": {"name": CLUSTER_NAME},
             "agent": {"sample": 0.5, "window": 2.0},
@@ -179,8 +90,65 @@ class World:
             "gate": {"cooldown": 5.0, "max_utilization": 10},
             "migration": {"moves_per_batch": self.options.moves_per_batch, "settle_batches": 2},
         }
-        self.config = write_config(self.directory, f"unix://{self.redis.socket_path}", sections)
-        self.settings = load(self.config, {})
+        super().__init__(directory, sections)
+        self.provider = provider
+        self.app_directory = directory / "app"
+        self.link_directory = directory / "link"
+        self.network: networks.Network | None = None
+        self.fake_clock = directory / "clock"
+        self._link_url = ""  # of Redis, where the link takes another way to it
+
+    # -- life --
+
+    def start(self) -> Self:
+        """Start every part; `scenarios.until_well` waits until they work together."""
+        self.app_directory.mkdir(parents=True)
+        self.link_directory.mkdir(mode=0o700)
+        self.fake_clock.write_text("+0s\n")
+        if not tmpfs_why_not():
+            mount = ["mount", "-t", "tmpfs", "-o", f"size={TMPFS_MB}m,mode=700", "tmpfs", str(self.link_directory)]
+            subprocess.run(mount, check=True)
+            self._open.callback(subprocess.run, ["umount", "-l", str(self.link_directory)], check=False)
+        self._open.enter_context(self.group)
+        if not networks.why_not():
+            self.network = networks.Network(self.group, ["cluster", *CONTROLLERS, *NODES])
+        self.environment = clean_environment()
+        if self.options.attached:
+            self.redis = RedisServer(self.group, options=self._redis_options_here())
+            self._open.callback(self.redis.close)
+            self.start_redis()
+            self.config = write_config(self.directory, self.redis.url, self._sections)
+            self.settings = load(self.config, {})
+            self.environment["RECHANNEL_CONFIG"] = str(self.config)
+            self.watch = Watch(self.redis.socket_path)
+            self._open.callback(self.watch.close)
+            for name in CONTROLLERS:
+                self.start_controller(name)
+        java = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
+        cluster = standalone(NODES, self.options.cores, 768, SparkOptions(700, java))
+        self.cluster = cluster(self.group, self.directory / "cluster")
+        self._open.callback(self.cluster.close)
+        with self.inside("cluster"):
+            self.cluster.start(PATIENCE)
+        for node in NODES if self.options.attached else ():
+            self.start_agent(node)
+        self.start_application()
+        return self
+
+    def close(self) -> None:
+        """Kill everything; logs, output and journals stay in the directory."""
+        with contextlib.suppress(psutil.Error, OSError):
+            for name in list(self.group.processes):
+                self.resume(name)
+        super().close()
+
+    def _redis_options_here(self) -> dict[str, str]:
+        # What is written survives a crash of the server, as an operator would have it.
+        options = {"appendonly": "yes", "appendfsync": "everysec"}
+        if self.network is not None:
+            bind = " ".join(["127.0.0.1", *self.network.hub_addresses])
+            options |= {"port": "6379", "bind": bind, "protected-mode": "no"}
+        return options
 
     # -- parts --
 
@@ -188,15 +156,11 @@ class World:
         """Block in which the processes of a part are started: its namespace, if there are any."""
         return contextlib.nullcontext() if self.network is None else self.network.inside(part)
 
-    def environment(self, part: str) -> dict[str, str]:
-        """Return the environment of one of Rechannel's processes."""
-        environment = dict(os.environ)
-        if self.options.attached:
-            environment["RECHANNEL_CONFIG"] = str(self.config)
-        environment["PYTHONPATH"] = PYTHON_PATH
-        if self.options.attached and self.network is not None and part:
-            environment["RECHANNEL_REDIS__URL"] = f"redis://{self.network.hub_from(part)}:6379/0"
-        return environment
+    def _redis_from(self, part: str) -> dict[str, str]:
+        """Return what tells a process in a part where Redis is."""
+        if self.network is None:
+            return {}
+        return {"RECHANNEL_REDIS__URL": f"redis://{self.network.hub_from(part)}:6379/0"}
 
     def start_redis(self, *, empty: bool = False) -> None:
         """Start Redis with what it had written, or with nothing."""
@@ -207,7 +171,7 @@ class World:
 
     def start_controller(self, name: str, *, fake_clock: bool = False) -> None:
         """Start a controller; with ``fake_clock`` its clock is the machine's plus what the file `fake_clock` says."""
-        environment = self.environment(name) | {"RECHANNEL_CONTROLLER__NAME": name}
+        environment = self._redis_from(name) | {"RECHANNEL_CONTROLLER__NAME": name}
         if fake_clock:
             environment |= {
                 "LD_PRELOAD": str(FAKETIME),
@@ -216,16 +180,14 @@ class World:
                 "FAKETIME_DONT_FAKE_MONOTONIC": "1",
             }
         with self.inside(name):
-            self._start_ours(f"controller-{name}", ["controller"], environment)
+            super().start_controller(f"controller-{name}", **environment)
 
     def start_agent(self, node: str) -> None:
+        """Start the agent of a node, in its namespace."""
         with self.inside(node):
-            self._start_ours(f"agent-{node}", ["agent", "--node", node], self.environment(node))
+            super().start_agent(node, **self._redis_from(node))
 
-    def _start_ours(self, name: str, arguments: list[str], environment: dict[str, str]) -> None:
-        self.group.start(name, [sys.executable, "-m", "rechannel", *arguments], env=environment)
-
-    def start_driver(self) -> None:
+    def start_application(self) -> None:
         """Start the application, or start it again from its checkpoints."""
         for left in ("stop", "result.json"):
             (self.app_directory / left).unlink(missing_ok=True)
@@ -240,19 +202,12 @@ class World:
             "spark.cores.max": str(len(NODES) * self.options.cores),
             **self.options.spark,
         }
-        conf = {"spark": spark, "trigger": self.options.trigger, "attached": self.options.attached}
-        (self.app_directory / "conf.json").write_text(json.dumps(conf))
-        ours = self.environment("cluster")
-        environment = self.cluster.driver_environment()
-        environment |= {name: value for name, value in ours.items() if name.startswith("RECHANNEL_")}
-        environment["PYTHONPATH"] = ours["PYTHONPATH"]
-        if self._link_url:
-            environment["RECHANNEL_REDIS__URL"] = self._link_url
+        plan = {"spark": spark, "trigger": self.options.trigger, "attached": self.options.attached}
+        redis = {"RECHANNEL_REDIS__URL": self._link_url} if self._link_url else self._redis_from("cluster")
         with self.inside("cluster"):
-            command = [sys.executable, "-m", self.options.app, str(self.app_directory)]
-            self.group.start("driver", command, env=environment, cwd=ROOT)
+            self.start_module(self.options.app, self.app_directory, plan, "driver", **redis)
 
-    def stop_driver(self) -> dict[str, Any]:
+    def stop_application(self) -> dict[str, Any]:
         """Have the application end in good order; returns what it said at the end."""
         (self.app_directory / "stop").touch()
         process = self.group.processes.pop("driver")
@@ -270,13 +225,6 @@ class World:
         process = self.group.processes.get(name)
         return process is not None and process.alive()
 
-    def kill(self, name: str) -> None:
-        """Kill a process and what it started with SIGKILL."""
-        if name == "redis":
-            self.redis.kill()
-        else:
-            self.group.kill(name)
-
     def pause(self, name: str) -> None:
         """Stop a process, and what it started, in the middle of whatever it does (SIGSTOP)."""
         self._signal(name, signal.SIGSTOP)
@@ -286,54 +234,30 @@ class World:
         self._signal(name, signal.SIGCONT)
 
     def _signal(self, name: str, number: int) -> None:
-        process = self.group.processes.get(name)
-        if process is not None and process.alive():
-            signal_tree(process.pid, number)
-
-    def executor_pids(self, node: str) -> list[int]:
-        """Return the processes of the node's executors."""
-        return [latest.pid for latest in self.cluster.executors(node)]
+        if self.alive(name):
+            signal_tree(self.group.processes[name].pid, number)
 
     # -- looking at them --
 
-    def store(self) -> Store:
-        """Return an open store of our own, on the unix socket; the caller closes it."""
-        return Store(self.settings.redis, CLUSTER_NAME)
+    def wait(self, what: str, missing: Callable[[], str], patience: float = PATIENCE, every: float = 1.0) -> None:
+        """Wait until nothing is missing any more; `DrillError` when that takes too long, or a process has died."""
+        lacking = [""]
 
-    @contextlib.contextmanager
-    def _reading(self) -> Iterator[Store]:
-        store = self.store()
-        try:
-            yield store
-        finally:
-            with contextlib.suppress(StoreError):
-                store.close()
-
-    def wait(self, what: str, missing: Callable[[], str], patience: float | None = None, every: float = 1.0) -> float:
-        """Wait until nothing is missing any more; returns the seconds it took, or raises `DrillError`."""
-        patience = PATIENCE if patience is None else patience
-        began = time.monotonic()
-        while lacking := missing():
-            try:
+        def holds() -> bool:
+            lacking[0] = missing()
+            if lacking[0]:
                 self.group.check()
-            except ProcessDiedError as error:
-                raise DrillError(f"{what}: {error}") from error
-            if time.monotonic() - began > patience:
-                raise DrillError(f"{what}: not within {patience:g} s: {lacking}\n{self.tails()}")
-            time.sleep(every)
-        return time.monotonic() - began
+            return not lacking[0]
 
-    def tails(self, lines: int = 8) -> str:
-        """Return the ends of the logs."""
-        ours = [
-            item for name, item in self.group.processes.items() if name.startswith(("controller", "agent", "driver"))
-        ]
-        return "\n".join(f"--- {item.name}\n{item.log_tail(lines)}" for item in ours)
+        try:
+            wait_until(holds, what, patience, every)
+        except (TimeoutError, ProcessDiedError) as error:
+            raise DrillError(f"{what}: {lacking[0]}: {error}\n{self.logs(8)}") from error
 
     def leader(self, since: float = 0.0) -> str:
         """Return the controller that leads, by its own words later than ``since``; "" where nobody says so."""
         try:
-            with self._reading() as store:
+            with self.open_store() as store:
                 state = store.get(keys.STATE)
         except StoreError:
             return ""
@@ -342,15 +266,11 @@ class World:
             return ""
         return str(getattr(state.body, "leader", "")).partition("/")[0]
 
-    def report(self) -> Reported | None:
+    def report(self) -> Envelope | None:
         """Return the newest report of the application's link."""
-        with self._reading() as store:
+        with self.open_store() as store:
             latest = [store.get(keys.REPORT, name) for name in store.applications(0.0)]
-        reports = [
-            Reported(item.application, item.time, item.body)
-            for item in latest
-            if item is not None and isinstance(item.body, LinkReport)
-        ]
+        reports = [item for item in latest if item is not None and isinstance(item.body, LinkReport)]
         return max(reports, key=lambda item: (item.body.attached, item.time), default=None)
 
     def last_batches(self, queries: Iterable[str] = QUERIES) -> dict[str, int]:
@@ -392,7 +312,7 @@ class World:
             query.stages and set(stage.placement) <= executors for query in report.queries for stage in query.stages
         ):
             return "partitions are not placed yet"
-        with self._reading() as store:
+        with self.open_store() as store:
             for node in NODES:
                 windows = store.last(keys.WINDOWS, node, 1)
                 if not windows or windows[0].time <= since:
@@ -444,22 +364,10 @@ class World:
         plan = saved_plan(CLUSTER_NAME, latest.application, latest.body, next_executors(latest.body))
         path.write_text(json.dumps(plan))
         patience = [] if wait is None else ["--wait", f"{wait:g}"]
-        code, answer = self.cli("apply", str(path), "--force", "--reason", "a drill", *patience)
-        if code != 0:
-            reason = answer.get("sentence") or answer.get("error") if isinstance(answer, dict) else answer
-            raise DrillError(f"the migration was refused: {reason}")
-        return str(answer["decision"]["decision"]), len(answer["decision"]["moves"])
-
-    def cli(self, *arguments: str) -> tuple[int, Any]:
-        """Run a command of the operator's; returns its exit code and what it said."""
-        command = [sys.executable, "-m", "rechannel", *arguments, "--json"]
         try:
-            done = subprocess.run(
-                command, env=self.environment(""), capture_output=True, text=True, timeout=120, check=False
-            )
+            code, answer = self.cli("apply", str(path), "--force", "--reason", "a drill", *patience, patience=120)
         except subprocess.TimeoutExpired as error:
-            raise DrillError(f"rechannel {arguments[0]} did not end within 120 s") from error
-        try:
-            return done.returncode, json.loads(done.stdout)
-        except ValueError:
-            return done.returncode, (done.stdout + done.stderr).strip()
+            raise DrillError("rechannel apply did not end within 120 s") from error
+        if code != 0:
+            raise DrillError(f"the migration was refused: {answer.get('sentence') or answer.get('error')}")
+        return str(answer["decision"]["decision"]), len(answer["decision"]["moves"])

@@ -1,50 +1,68 @@
-"""Helpers of these tests: waiting, a configuration, a controller that leads in a thread."""
+"""Helpers of these tests: waiting, a configuration, commands, controllers in a thread or in a process of their own."""
 
 from __future__ import annotations
 
 import contextlib
+import json
 import os
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import redis
+from click.testing import CliRunner, Result
+
 from rechannel.conf.settings import Settings
+from rechannel.daemon.cli.main import main
 from rechannel.daemon.service import run_controller
-from rechannel.wire.signing import make_keys
+from rechannel.wire import keys
+from rechannel.wire.messages import ControllerState
+from rechannel.wire.redis.errors import StoreError
+from rechannel.wire.redis.store import Store
+from testbed.processes import ManagedProcess, ProcessGroup, wait_until
 from testbed.redis_server import RedisServer
+from testbed.stack import Sections, write_config
 
-#: times the seconds that are waited, for slow machines
-PATIENCE = float(os.environ.get("RECHANNEL_TEST_PATIENCE", "1"))
-
-
-def until(condition: Callable[[], Any], what: str = "", *, seconds: float = 30.0) -> Any:
-    """Wait until something holds, and return it."""
-    deadline = time.monotonic() + seconds * PATIENCE
-    while not (result := condition()):
-        assert time.monotonic() < deadline, f"waited in vain: {what}" if what else "waited in vain"
-        time.sleep(0.02)
-    return result
+#: seconds that are waited at most; the variable makes it more for slow machines
+PATIENCE = 60.0 * float(os.environ.get("RECHANNEL_TEST_PATIENCE", "1"))
 
 
-def configured(directory: Path, server: RedisServer, more: str, *, password: str = "geheim") -> Path:
-    """Write a configuration with a fresh key pair; ``more`` goes on in the table ``redis``."""
-    (directory / "password").write_text(f"{password}\n")
-    make_keys(directory / "keys")
-    path = directory / "rechannel.toml"
-    path.write_text(
-        f"""
-[signing]
-private_key_file = "{directory}/keys/signing.key"
-public_key_file = "{directory}/keys/signing.pub"
-[redis]
-url = "unix://{server.socket_path}"
-password_file = "{directory}/password"
-{more}
-"""
-    )
-    return path
+def until(condition: Callable[[], Any], what: str = "something") -> Any:
+    """Wait until something holds, and return it; on a busy machine Redis may not answer in time."""
+
+    def holds() -> Any:
+        with contextlib.suppress(StoreError):
+            return condition()
+
+    return wait_until(holds, what, PATIENCE)
+
+
+def configured(
+    directory: Path, server: RedisServer | str, sections: Sections | None = None, *, password: str = "geheim"
+) -> Path:
+    """Write a configuration with a fresh key pair and, unless it is empty, the password's file."""
+    own: dict[str, Any] = {}
+    if password:
+        (directory / "password").write_text(f"{password}\n")
+        (directory / "password").chmod(0o600)
+        own["password_file"] = str(directory / "password")
+    url = server if isinstance(server, str) else f"unix://{server.socket_path}"
+    sections = sections or {}
+    return write_config(directory, url, {**sections, "redis": {**own, **sections.get("redis", {})}})
+
+
+def raw(store: Store) -> redis.Redis:
+    """The store's own connection."""
+    return store._redis
+
+
+def state(store: Store) -> ControllerState | None:
+    """What the leader says of itself, None where none leads."""
+    result = store.get(keys.STATE)
+    return result.body if result is not None and result.expires > time.time() else None  # type: ignore[return-value]
 
 
 @contextlib.contextmanager
@@ -54,9 +72,41 @@ def leading(settings: Settings, leads: Callable[[], Any]) -> Iterator[None]:
     thread = threading.Thread(target=run_controller, args=(settings, stop))
     thread.start()
     try:
-        until(leads)
+        until(leads, "a leader")
         yield
     finally:
         stop.set()
-        thread.join(30 * PATIENCE)
+        thread.join(PATIENCE)
     assert not thread.is_alive()
+
+
+def run(*arguments: object, code: int = 0) -> Result:
+    """Run a command of ours in this process."""
+    done = CliRunner().invoke(main, [str(argument) for argument in arguments])
+    assert done.exit_code == code, (arguments, done.output)
+    assert "Traceback" not in done.output
+    return done
+
+
+def run_json(*arguments: object, code: int = 0) -> Any:
+    """Run a command of ours and return its answer."""
+    return json.loads(run(*arguments, "--json", code=code).stdout)
+
+
+def start(group: ProcessGroup, name: str, command: str, config: Path, *arguments: str) -> ManagedProcess:
+    """Start a daemon as a process, a controller under this name."""
+    line = [sys.executable, "-m", "rechannel", command, "--config", str(config), *arguments]
+    return group.start(name, line, env={**os.environ, "RECHANNEL_CONTROLLER__NAME": name})
+
+
+def events(process: ManagedProcess) -> list[str]:
+    """The names of the events that a daemon has logged."""
+    lines = process.log.read_text().splitlines(keepends=True)
+    return [json.loads(line)["event"] for line in lines if line.startswith("{") and line.endswith("\n")]
+
+
+def end(process: ManagedProcess) -> None:
+    """End a daemon in good order."""
+    process.popen.terminate()
+    assert process.popen.wait(PATIENCE) == 0, process.log_tail()
+    assert "Traceback" not in process.log.read_text()

@@ -1,35 +1,40 @@
-"""Fixtures of these tests: a real server with a password, and its store.
+"""Fixtures of these tests: a real server, its store, what an application says there, and who leads.
 
-Each module has its own ``settings``, by which the store connects.
+A module has its own ``settings``, by which the store connects; ``SERVER``: what its server has instead of a password.
 """
 
 from __future__ import annotations
 
+import io
+import logging
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
+import structlog
+from integration.common import leading, raw, state
 from unit.daemon.fakes import World
 
 from rechannel.conf.settings import Settings
+from rechannel.daemon import log
 from rechannel.wire.redis.store import Store
 from testbed.processes import ProcessGroup
 from testbed.redis_server import RedisServer
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
-    with ProcessGroup(tmp_path_factory.mktemp("logs")) as group:
-        server = RedisServer(group, password="geheim").start()
+def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
+    options = getattr(request.module, "SERVER", {"password": "geheim"})
+    with ProcessGroup(tmp_path_factory.mktemp("logs")) as group, RedisServer(group, **options) as server:
         yield server
-        server.close()
 
 
 @pytest.fixture
 def store(settings: Settings) -> Iterator[Store]:
     """A store on an empty server."""
     made = Store(settings.redis, settings.cluster.name)
-    made._redis.flushall()
+    raw(made).flushall()
     yield made
     made.close()
 
@@ -40,3 +45,26 @@ def world(store: Store) -> World:
     made = World(store, time.time)  # type: ignore[arg-type]
     made.ready()
     return made
+
+
+@pytest.fixture
+def led(settings: Settings, store: Store) -> Iterator[None]:
+    """A controller that leads, in a thread of this process."""
+    with leading(settings, lambda: state(store)):
+        yield
+
+
+@pytest.fixture
+def group(tmp_path: Path) -> Iterator[ProcessGroup]:
+    with ProcessGroup(tmp_path / "logs") as group:
+        yield group
+
+
+@pytest.fixture
+def lines() -> Iterator[io.StringIO]:
+    """The log of daemons in this process, which must not get between the lines of the command line."""
+    target = io.StringIO()
+    log.set_up(target)
+    yield target
+    structlog.reset_defaults()
+    logging.getLogger().handlers = []

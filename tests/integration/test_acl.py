@@ -3,25 +3,19 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 import io
 import json
-import logging
-import os
 import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import structlog
-from click.testing import CliRunner, Result
-from integration import common
+from click.testing import Result
+from integration.common import PATIENCE, raw, run, run_json, until
 from unit.daemon.fakes import window
 
 from rechannel.conf.loader import load
 from rechannel.conf.settings import Settings
-from rechannel.daemon import log
-from rechannel.daemon.cli.main import main
 from rechannel.daemon.service import run_controller
 from rechannel.wire import keys
 from rechannel.wire.envelope import EnvelopeFactory
@@ -29,11 +23,8 @@ from rechannel.wire.redis.errors import StoreError, StoreRefusedError
 from rechannel.wire.redis.store import Store
 from rechannel.wire.signing import make_keys
 from testbed.processes import ProcessGroup
-from testbed.redis_server import RedisServer
-from testbed.sentinel import SentinelCluster, ask
+from testbed.redis_server import RedisServer, SentinelCluster, ask
 
-PATIENCE = 60.0 * float(os.environ.get("RECHANNEL_TEST_PATIENCE", "1"))  # seconds
-until = functools.partial(common.until, seconds=60.0)
 pytestmark = [pytest.mark.redis, pytest.mark.timeout(5 * PATIENCE)]
 NODE, OTHER = "127.0.0.2", "127.0.0.3"
 
@@ -49,12 +40,6 @@ def settings(server: RedisServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 def add_node(*arguments: str, code: int = 0) -> Result:
     return run("acl", "add-node", *arguments, code=code)
-
-
-def run(*arguments: str, code: int = 0) -> Result:
-    done = CliRunner().invoke(main, [*arguments])
-    assert done.exit_code == code, done.output
-    return done
 
 
 @pytest.fixture
@@ -125,25 +110,24 @@ def test_bad_arguments_leave_nothing_behind(settings: Settings, tmp_path: Path) 
     assert "cannot be written" in add_node(NODE, "--password-file", "/nonexistent/p", code=1).stderr
 
 
-def test_it_lasts_where_redis_keeps_its_users_in_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_lasts_where_redis_keeps_its_users_in_a_file(
+    group: ProcessGroup, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     users = tmp_path / "users.acl"
     users.write_text("user default on nopass ~* &* +@all\n")
-    with ProcessGroup(tmp_path / "logs") as group:
-        server = RedisServer(group, options={"aclfile": str(users)}).start()
-        monkeypatch.setenv("RECHANNEL_REDIS__URL", f"unix://{server.socket_path}")
+    with RedisServer(group, options={"aclfile": str(users)}) as server:
+        monkeypatch.setenv("RECHANNEL_REDIS__URL", server.url)
         monkeypatch.delenv("RECHANNEL_CONFIG", raising=False)
-        answer = json.loads(add_node(NODE, "--password-file", str(tmp_path / "p"), "--json").stdout)
-        assert answer["lasting"] is True
+        assert run_json("acl", "add-node", NODE, "--password-file", tmp_path / "p")["lasting"] is True
         assert "user rechannel-default-agent-127.0.0.2 on" in users.read_text()
-        server.close()
 
 
 # -- several servers: Redis does not replicate users --
 
 
 @pytest.fixture
-def cluster(tmp_path: Path) -> Iterator[SentinelCluster]:
-    with ProcessGroup(tmp_path / "logs") as group, SentinelCluster(group) as made:
+def cluster(group: ProcessGroup) -> Iterator[SentinelCluster]:
+    with SentinelCluster(group) as made:
         yield made
 
 
@@ -209,36 +193,25 @@ def test_what_the_sentinels_must_let_us_ask(cluster: SentinelCluster, tmp_path: 
 # -- the user default --
 
 
-def test_a_redis_that_lets_everybody_in_is_told_of_until_it_does_not(tmp_path: Path) -> None:
+def test_a_redis_that_lets_everybody_in_is_told_of_until_it_does_not(
+    group: ProcessGroup, tmp_path: Path, lines: io.StringIO
+) -> None:
     make_keys(tmp_path / "keys")
     more = f'[signing]\nprivate_key_file = "{tmp_path}/keys/signing.key"\n'
-    lines = io.StringIO()
-    with ProcessGroup(tmp_path / "logs") as group:
-        server = RedisServer(group).start()
-        config = configured(tmp_path, f"unix://{server.socket_path}", more)
-        text = ("acl", "add-role", "controller", "--config", str(config), "--password-file", str(tmp_path / "p"))
-        done = run(*text, "--json")
+    with RedisServer(group) as server:
+        config = configured(tmp_path, server.url, more)
+        done = run("acl", "add-role", "controller", "--config", config, "--password-file", tmp_path / "p", "--json")
         user = json.loads(done.stdout)["user"]
         assert "ACL SETUSER default off" in done.stderr
-        assert "ACL SETUSER default off" in run("config", "check", "--config", str(config)).stderr
+        assert "ACL SETUSER default off" in run("config", "check", "--config", config).stderr
         stop = threading.Event()
         stop.set()
-        log.set_up(lines)
-        try:
-            run_controller(load(config, {}), stop)
-        finally:
-            structlog.reset_defaults()
-            logging.getLogger().handlers = []
+        run_controller(load(config, {}), stop)
         assert "ACL SETUSER default off" in lines.getvalue()
         assert "signing.public_key_file is not set" in lines.getvalue()
         store = Store(load(config, {}).redis, "default")
-        store._redis.execute_command("ACL", "SETUSER", "default", "off")
+        raw(store).execute_command("ACL", "SETUSER", "default", "off")
         store.close()
-        config = configured(
-            tmp_path,
-            f"unix://{server.socket_path}",
-            f'username = "{user}"\npassword_file = "{tmp_path}/p"\n{more}',
-        )
-        assert "default off" not in run("config", "check", "--config", str(config)).stderr
+        config = configured(tmp_path, server.url, f'username = "{user}"\npassword_file = "{tmp_path}/p"\n{more}')
+        assert "default off" not in run("config", "check", "--config", config).stderr
         assert works(load(config, {}))
-        server.close()

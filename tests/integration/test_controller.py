@@ -2,68 +2,41 @@
 
 from __future__ import annotations
 
-import io
 import json
-import logging
-import os
-import signal
 import socketserver
-import subprocess
-import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-import redis
-import structlog
-from click.testing import CliRunner, Result
-from integration.common import configured, leading, until
+from integration.common import configured, end, events, leading, raw, run, run_json, start, state, until
 from unit.daemon.fakes import APP, FakeClock, FakeStore, World
 
 from rechannel.conf.loader import load
 from rechannel.conf.settings import RedisSettings, Settings
-from rechannel.daemon import log
 from rechannel.daemon.cli import history
-from rechannel.daemon.cli.main import main
-from rechannel.daemon.service import run_controller
 from rechannel.wire import keys
 from rechannel.wire.envelope import EnvelopeFactory
 from rechannel.wire.messages import ControllerState, DesiredPlacement, MoveTransition
 from rechannel.wire.redis.errors import StoreDeposedError, StoreRefusedError
 from rechannel.wire.redis.store import Store
 from rechannel.wire.signing import Verifier
+from testbed.processes import ProcessGroup
 from testbed.redis_server import RedisServer
 
-pytestmark = [pytest.mark.redis, pytest.mark.timeout(120)]
-PATIENCE = 30.0 * float(os.environ.get("RECHANNEL_TEST_PATIENCE", "1"))  # seconds
-
-
-@pytest.fixture(autouse=True)
-def _log() -> Iterator[io.StringIO]:
-    """The controller's lines, which must not get between those of the command line."""
-    target = io.StringIO()
-    log.set_up(target)
-    yield target
-    structlog.reset_defaults()
-    logging.getLogger().handlers = []
+pytestmark = [pytest.mark.redis, pytest.mark.timeout(300), pytest.mark.usefixtures("lines")]
 
 
 @pytest.fixture
 def config(server: RedisServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A configuration file that the environment names, with quick times and a fresh key pair."""
-    more = """
-timeout = 0.9
-[controller]
-name = "test"
-lease = 6
-observe = 0.1
-[gate]
-move_cost = 0.01
-"""
-    path = configured(tmp_path, server, more)
+    sections = {
+        "redis": {"timeout": 0.9},
+        "controller": {"name": "test", "lease": 6, "observe": 0.1},
+        "gate": {"move_cost": 0.01},
+    }
+    path = configured(tmp_path, server, sections)
     monkeypatch.setenv("RECHANNEL_CONFIG", str(path))
     return path
 
@@ -71,33 +44,6 @@ move_cost = 0.01
 @pytest.fixture
 def settings(config: Path) -> Settings:
     return load(config)
-
-
-def raw(store: Store) -> redis.Redis:
-    return store._redis
-
-
-@pytest.fixture
-def led(settings: Settings, store: Store) -> Iterator[None]:
-    """A controller that leads, in a thread of this process."""
-    with leading(settings, lambda: state(store)):
-        yield
-
-
-def state(store: Store) -> ControllerState | None:
-    result = store.get(keys.STATE)
-    return result.body if result is not None and result.expires > time.time() else None  # type: ignore[return-value]
-
-
-def run(*arguments: str, code: int = 0) -> Result:
-    done = CliRunner().invoke(main, [str(argument) for argument in arguments])
-    assert done.exit_code == code, done.output
-    assert "Traceback" not in done.output
-    return done
-
-
-def run_json(*arguments: str, code: int = 0) -> Any:
-    return json.loads(run(*arguments, "--json", code=code).stdout)
 
 
 # -- asked and answered --
@@ -200,41 +146,22 @@ def test_a_plan_that_fits_no_more_is_refused(
     assert store.get(keys.DESIRED, APP) is None
 
 
-def _lead(settings: Settings, store: Store) -> Callable[[], None]:
-    """Let a controller lead; returns what ends it."""
-    stop = threading.Event()
-    thread = threading.Thread(target=run_controller, args=(settings, stop))
-    thread.start()
-    until(lambda: state(store))
-
-    def end() -> None:
-        stop.set()
-        thread.join(PATIENCE)
-        assert not thread.is_alive()
-
-    return end
-
-
 def test_a_scheduled_plan_outlives_its_controller(
     world: World, store: Store, tmp_path: Path, settings: Settings
 ) -> None:
     path = tmp_path / "plan.json"
     tomorrow = time.strftime("%a", time.gmtime(time.time() + 2 * 86_400))
-    end = _lead(settings, store)
-    try:
+    with leading(settings, lambda: state(store)):
         until(lambda: run_json("status")["applications"])
         run("plan", "--save", path)
         world.ready()
         later = run_json("apply", path, "--at", f"{tomorrow} 02:00-05:00", "--reason", "quiet then")
         soon = run_json("apply", path, "--at", "00:00-24:00", "--reason", "now")
         assert "is scheduled as plan-" in later["sentence"]
-    finally:
-        end()
     scheduled = {plan["scheduled_plan"] for plan in run_json("status")["scheduled_plans"]}
     assert later["scheduled_plan"] in scheduled
     store.delete(keys.STATE)
-    end = _lead(settings, store)
-    try:
+    with leading(settings, lambda: state(store)):
         world.ready()
         done = until(
             lambda: [it for it in run_json("history", "--trigger", "scheduled")["entries"] if it["type"] == "decision"]
@@ -249,8 +176,6 @@ def test_a_scheduled_plan_outlives_its_controller(
         assert "is canceled by " in run("cancel", later["scheduled_plan"], "--reason", "no need").stdout
         assert "no plan x is scheduled" in run("cancel", "x", code=1).stderr
         assert run_json("status")["scheduled_plans"] == []
-    finally:
-        end()
     assert "unknown decision x" in run("explain", "x", code=1).stderr
 
 
@@ -379,48 +304,24 @@ def test_history_has_the_journal_and_can_be_followed(led: None, world: World, st
 # -- taken over, emptied --
 
 
-def start(config: Path) -> subprocess.Popen[bytes]:
-    return subprocess.Popen(
-        [sys.executable, "-m", "rechannel", "controller", "--config", str(config)],
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-    )
-
-
-def ended(process: subprocess.Popen[bytes]) -> bytes:
-    output = process.communicate(timeout=PATIENCE)[1]
-    assert b"Traceback" not in output
-    return output
-
-
-def test_a_stand_by_takes_over_from_a_leader_that_vanishes(config: Path, store: Store, world: World) -> None:
-    first = start(config)
-    other: subprocess.Popen[bytes] | None = None
-    try:
-        until(lambda: state(store))
-        done = run_json("rebalance", "--apply")
-        world.obey("steered")
-        other = start(config)
-        first.send_signal(signal.SIGKILL)
-        first.communicate()
-        until(lambda: (result := state(store)) is not None and result.epoch == 2)
-        result = until(lambda: (at := store.get(keys.DESIRED, APP)) is not None and at.epoch == 2 and at)
-        assert result.body.decision == done["decision"]["decision"]
-        world.ready()
-        assert run_json("rebalance", "--apply", code=4)["decision"]["reason"] == "migration-running"
-        other.send_signal(signal.SIGTERM)
-        output = ended(other)
-        assert other.returncode == 0
-        lines = [json.loads(line) for line in output.splitlines()]
-        assert {"controller-starts", "lead-taken", "migration-adopted", "controller-ends"} <= {
-            line["event"] for line in lines
-        }
-        assert raw(store).get(store.keys(keys.LEASE)) is None, "the lease is given back"
-    finally:
-        for process in (first, other):
-            if process is not None and process.poll() is None:
-                process.kill()
-                process.communicate()
+def test_a_stand_by_takes_over_from_a_leader_that_vanishes(
+    config: Path, group: ProcessGroup, store: Store, world: World
+) -> None:
+    start(group, "first", "controller", config)
+    until(lambda: state(store), "a leader")
+    world.ready()  # starting took its time
+    done = run_json("rebalance", "--apply")
+    world.obey("steered")
+    other = start(group, "other", "controller", config)
+    group.kill("first")
+    until(lambda: (result := state(store)) is not None and result.epoch == 2, "the stand-by to lead")
+    result = until(lambda: (at := store.get(keys.DESIRED, APP)) is not None and at.epoch == 2 and at)
+    assert result.body.decision == done["decision"]["decision"]
+    world.ready()
+    assert run_json("rebalance", "--apply", code=4)["decision"]["reason"] == "migration-running"
+    end(other)
+    assert {"controller-starts", "lead-taken", "migration-adopted", "controller-ends"} <= set(events(other))
+    assert raw(store).get(store.keys(keys.LEASE)) is None, "the lease is given back"
 
 
 def test_an_emptied_redis_is_filled_again_under_a_higher_epoch(led: None, world: World, store: Store) -> None:
@@ -437,24 +338,17 @@ def test_an_emptied_redis_is_filled_again_under_a_higher_epoch(led: None, world:
     assert run_json("resume")["paused"] is False
 
 
-def test_a_controller_waits_for_a_redis_that_is_away(config: Path, server: RedisServer, tmp_path: Path) -> None:
+def test_a_controller_waits_for_a_redis_that_is_away(
+    config: Path, group: ProcessGroup, server: RedisServer, tmp_path: Path
+) -> None:
     config.write_text(config.read_text().replace(str(server.socket_path), str(tmp_path / "not-yet.sock")))
-    process = start(config)
-    try:
-        assert process.stderr is not None
-        assert json.loads(process.stderr.readline())["event"] == "configuration"
-        second = json.loads(process.stderr.readline())
-        assert (second["event"], second["level"]) == ("redis-away", "warning")
-        (tmp_path / "not-yet.sock").symlink_to(server.socket_path)
-        while json.loads(process.stderr.readline())["event"] != "lead-taken":
-            continue
-        process.send_signal(signal.SIGTERM)
-        ended(process)
-        assert process.returncode == 0
-    finally:
-        if process.poll() is None:
-            process.kill()
-            process.communicate()
+    process = start(group, "early", "controller", config)
+    until(lambda: "redis-away" in events(process), "a warning")
+    assert events(process)[:2] == ["configuration", "redis-away"]
+    assert '"level": "warning"' in process.log.read_text().splitlines()[1]
+    (tmp_path / "not-yet.sock").symlink_to(server.socket_path)
+    until(lambda: "lead-taken" in events(process), "the lead")
+    end(process)
 
 
 # -- refused, counted --
@@ -473,15 +367,9 @@ def test_unreadable_messages_are_counted_and_hurt_nobody(led: None, world: World
 def test_an_unsigned_desired_placement_is_not_adopted(world: World, store: Store, settings: Settings) -> None:
     body = DesiredPlacement(decision="evil", runs={}, moves=[])
     store.put(keys.DESIRED, APP, EnvelopeFactory("default", "x").envelope(body, ttl=100, application=APP))
-    stop = threading.Event()
-    thread = threading.Thread(target=run_controller, args=(settings, stop))
-    thread.start()
-    try:
-        until(lambda: state(store))
+    with leading(settings, lambda: state(store)):
+        world.ready()
         assert run_json("rebalance", "--apply")["decision"]["outcome"] == "applied"
-    finally:
-        stop.set()
-        thread.join(PATIENCE)
 
 
 def test_nobody_answers(world: World) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,11 +9,10 @@ from typing import Any
 
 import msgspec
 import pytest
-from click.testing import CliRunner
+from integration.common import run, run_json
 from unit.daemon.fakes import APP, batch, query, report, window
 
 from rechannel.conf.loader import load
-from rechannel.daemon.cli.main import main
 from rechannel.migration.link.report import environment
 from rechannel.wire import keys
 from rechannel.wire.envelope import EnvelopeFactory
@@ -22,22 +20,15 @@ from rechannel.wire.keys import Role
 from rechannel.wire.redis.store import Store
 from rechannel.wire.signing import make_keys
 from testbed.redis_server import RedisServer
+from testbed.stack import write_config
 
 pytestmark = [pytest.mark.redis, pytest.mark.timeout(120)]
 NODE = "127.0.0.2"
 
 
-def write(directory: Path, server: RedisServer, user: str, password: Path, name: str, more: str = "") -> Path:
-    path = directory / f"{name}.toml"
-    if not more:
-        if not (directory / "signing.key").exists():
-            make_keys(directory)
-        more = '[signing]\nprivate_key_file = "signing.key"\npublic_key_file = "signing.pub"\n'
-    path.write_text(
-        f'[redis]\nurl = "unix://{server.socket_path}"\nusername = "{user}"\npassword_file = "{password}"\n'
-        f'[agent]\nnode = "{NODE}"\n{more}'
-    )
-    return path
+def write(directory: Path, server: RedisServer, user: str, password: Path, name: str, **signing: str) -> Path:
+    sections = {"redis": {"username": user, "password_file": str(password)}, "agent": {"node": NODE}}
+    return write_config(directory, f"unix://{server.socket_path}", {**sections, "signing": signing}, f"{name}.toml")
 
 
 @pytest.fixture(scope="module")
@@ -50,10 +41,9 @@ def files(server: RedisServer, tmp_path_factory: pytest.TempPathFactory) -> dict
     result = {"": write(directory, server, "", password, "admin")}
     for role in Role:
         own = directory / f"{role}.password"
-        text = ["acl", "add-role", role.value, *([NODE] if role is Role.AGENT else []), "--json"]
-        done = CliRunner().invoke(main, [*text, "--config", str(result[""]), "--password-file", str(own)])
-        assert done.exit_code == 0, done.output
-        result[role] = write(directory, server, json.loads(done.stdout)["user"], own, role)
+        text = ["acl", "add-role", role.value, *([NODE] if role is Role.AGENT else [])]
+        user = run_json(*text, "--config", result[""], "--password-file", own)["user"]
+        result[role] = write(directory, server, user, own, role)
     return result
 
 
@@ -68,10 +58,8 @@ def store(files: dict[str, Path]) -> Iterator[Store]:
 
 
 def diagnosed(path: Path, code: int = 0) -> dict[str, list[dict[str, Any]]]:
-    done = CliRunner().invoke(main, ["doctor", "--config", str(path), "--json"])
-    assert done.exit_code == code, done.output
     result: dict[str, list[dict[str, Any]]] = {}
-    for item in json.loads(done.stdout)["checks"]:
+    for item in run_json("doctor", "--config", path, code=code)["checks"]:
         result.setdefault(item["check"], []).append(item)
     return result
 
@@ -108,9 +96,8 @@ def test_a_user_that_lacks_rights_and_one_that_has_too_many(files: dict[str, Pat
         (rights, *_) = diagnosed(files[Role.VIEWER], code=5)["redis-rights"]
         assert (rights["verdict"], "read applications" in rights["sentence"]) == ("failed", True)
     finally:
-        text = ["acl", "add-role", "viewer", "--config", str(files[""]), "--password-file"]
-        again = CliRunner().invoke(main, [*text, str(files[""].parent / "viewer.password")])
-        assert again.exit_code == 0, again.output
+        password = files[""].parent / "viewer.password"
+        run("acl", "add-role", "viewer", "--config", files[""], "--password-file", password)
 
 
 def test_a_wrong_password(files: dict[str, Path], server: RedisServer, tmp_path: Path) -> None:
@@ -161,8 +148,8 @@ def test_a_cluster_with_faults_is_seen_through(files: dict[str, Path], store: St
 def test_keys_that_do_not_match(files: dict[str, Path], server: RedisServer, tmp_path: Path) -> None:
     private, _ = make_keys(tmp_path / "one")
     _, public = make_keys(tmp_path / "other")
-    more = f'[signing]\nprivate_key_file = "{private}"\npublic_key_file = "{public}"\n'
-    result = diagnosed(write(tmp_path, server, "", files[""].parent / "admin", "keys", more), code=7)
+    signing = {"private_key_file": str(private), "public_key_file": str(public)}
+    result = diagnosed(write(tmp_path, server, "", files[""].parent / "admin", "keys", **signing), code=7)
     assert result["signing-keys"][0]["verdict"] == "failed"
     assert result["redis"][0]["verdict"] == "ok"
 

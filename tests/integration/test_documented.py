@@ -2,30 +2,23 @@
 
 from __future__ import annotations
 
-import io
 import json
-import logging
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import structlog
 from click.testing import CliRunner
 from docs.pages import PAGES, block_commands
 from docs.test_commands import variants
-from integration.common import configured, leading
+from integration.common import configured
 from unit.daemon.fakes import World
 
 from rechannel.conf.loader import load
 from rechannel.conf.settings import Settings
-from rechannel.daemon import log
 from rechannel.daemon.cli.main import OVERVIEW, main
-from rechannel.wire import keys
-from rechannel.wire.redis.store import Store
 from testbed.redis_server import RedisServer
 
-pytestmark = [pytest.mark.redis, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.redis, pytest.mark.timeout(300), pytest.mark.usefixtures("lines")]
 
 ASK = {*OVERVIEW["Look"], *OVERVIEW["Order"]}
 LINES = {
@@ -39,30 +32,17 @@ RIGHT = {"rebalance": (0, 3, 4), "rollback": (0, 4), "stop": (0, 3)}
 
 
 @pytest.fixture
-def settings(server: RedisServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Settings]:
+def settings(server: RedisServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Settings:
     later = time.strftime("%a", time.gmtime(time.time() + 2 * 86_400))
-    more = f"""
-[controller]
-observe = 0.1
-[gate]
-move_cost = 0.01
-[reschedule]
-off_peak = ["{later} 02:00-05:00"]
-"""
-    path = configured(tmp_path, server, more)
+    sections = {
+        "controller": {"observe": 0.1},
+        "gate": {"move_cost": 0.01},
+        "reschedule": {"off_peak": [f"{later} 02:00-05:00"]},
+    }
+    path = configured(tmp_path, server, sections)
     monkeypatch.setenv("RECHANNEL_CONFIG", str(path))
     monkeypatch.chdir(tmp_path)
-    log.set_up(io.StringIO())  # the controller's lines, which must not get between those of the command line
-    yield load(path)
-    structlog.reset_defaults()
-    logging.getLogger().handlers = []
-
-
-@pytest.fixture
-def led(settings: Settings, store: Store) -> Iterator[None]:
-    """A controller that leads, in a thread of this process."""
-    with leading(settings, lambda: store.get(keys.STATE) is not None):
-        yield
+    return load(path)
 
 
 def put(text: list[str]) -> list[str]:

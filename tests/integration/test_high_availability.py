@@ -4,26 +4,21 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import json
 import os
 import signal
-import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-import redis
-from click.testing import CliRunner
-from integration.common import leading
+from integration.common import PATIENCE, configured, events, leading, raw, run_json, start, state, until
 from unit.daemon.fakes import APP, World, app, decide, order, query, report
 
 from rechannel.conf import lease_timing
 from rechannel.conf.loader import load
 from rechannel.conf.settings import Settings
-from rechannel.daemon.cli.main import main
 from rechannel.daemon.control.controller import Collaborators, Controller
 from rechannel.daemon.decide import pipeline
 from rechannel.daemon.decide.pipeline import DecisionRequest, Draft, PlanBasis
@@ -37,65 +32,29 @@ from rechannel.wire.exit_codes import ExitCode
 from rechannel.wire.keys import KeyRule
 from rechannel.wire.measurements import AgentWindow
 from rechannel.wire.messages import ControllerState, Request
-from rechannel.wire.redis.errors import StoreDeposedError, StoreError, StoreUnavailableError
+from rechannel.wire.redis.errors import StoreDeposedError, StoreUnavailableError
 from rechannel.wire.redis.lua_scripts import EPOCH_LEAP
 from rechannel.wire.redis.store import Store
-from rechannel.wire.signing import Verifier, make_keys
-from testbed.processes import ManagedProcess, ProcessDiedError, ProcessGroup
-from testbed.redis_server import RedisServer
-from testbed.sentinel import SentinelCluster, ask
+from rechannel.wire.signing import Verifier
+from testbed.processes import ProcessDiedError, ProcessGroup
+from testbed.redis_server import RedisServer, SentinelCluster, ask
 
-PATIENCE = 60.0 * float(os.environ.get("RECHANNEL_TEST_PATIENCE", "1"))  # seconds
 pytestmark = [pytest.mark.redis, pytest.mark.timeout(10 * PATIENCE)]
 NODE = "127.0.0.2"
 
 
-def until(condition: Callable[[], Any], what: str = "") -> Any:
-    deadline = time.monotonic() + PATIENCE
-    while True:
-        with contextlib.suppress(StoreError):
-            result = condition()
-            if result:
-                return result
-        assert time.monotonic() < deadline, f"waited in vain: {what}"
-        time.sleep(0.05)
-
-
-def configured(tmp_path: Path, url: str, *, lease: float, window: float = 5.0, password: str = "") -> Path:
-    make_keys(tmp_path / "keys")
-    (tmp_path / "password").write_text(password)
-    path = tmp_path / "rechannel.toml"
-    path.write_text(
-        f"""
-[redis]
-url = "{url}"
-{f'password_file = "{tmp_path}/password"' if password else ""}
-timeout = 0.9
-[signing]
-private_key_file = "{tmp_path}/keys/signing.key"
-public_key_file = "{tmp_path}/keys/signing.pub"
-[agent]
-window = {window}
-sample = 0.1
-[controller]
-lease = {lease}
-observe = 0.1
-[gate]
-move_cost = 0.01
-"""
-    )
-    return path
-
-
-@pytest.fixture
-def group(tmp_path: Path) -> Iterator[ProcessGroup]:
-    with ProcessGroup(tmp_path / "logs") as group:
-        yield group
+def sections(lease: float, window: float = 5.0) -> dict[str, dict[str, Any]]:
+    return {
+        "redis": {"timeout": 0.9},
+        "agent": {"window": window, "sample": 0.1},
+        "controller": {"lease": lease, "observe": 0.1},
+        "gate": {"move_cost": 0.01},
+    }
 
 
 @pytest.fixture
 def config(server: RedisServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    path = configured(tmp_path, f"unix://{server.socket_path}", lease=10, password="geheim")
+    path = configured(tmp_path, server, sections(10))
     monkeypatch.setenv("RECHANNEL_CONFIG", str(path))
     return path
 
@@ -105,24 +64,6 @@ def settings(config: Path) -> Settings:
     """Those of controllers in this process, which must not lose the lead because the machine is slow."""
     result = load(config)
     return dataclasses.replace(result, controller=dataclasses.replace(result.controller, lease=60.0))
-
-
-def raw(store: Store) -> redis.Redis:
-    return store._redis
-
-
-def state(store: Store) -> ControllerState | None:
-    result = store.get(keys.STATE)
-    return result.body if result is not None and result.expires > time.time() else None  # type: ignore[return-value]
-
-
-def start(group: ProcessGroup, name: str, command: str, config: Path, *arguments: str) -> ManagedProcess:
-    line = [sys.executable, "-m", "rechannel", command, "--config", str(config), *arguments]
-    return group.start(name, line, env={**os.environ, "RECHANNEL_CONTROLLER__NAME": name})
-
-
-def events(process: ManagedProcess) -> list[str]:
-    return [json.loads(line)["event"] for line in process.log.read_text().splitlines() if line.startswith("{")]
 
 
 def written_by(store: Store, name: str) -> set[tuple[str, int]]:
@@ -142,12 +83,6 @@ def written_by(store: Store, name: str) -> set[tuple[str, int]]:
 
 def content(store: Store) -> dict[bytes, bytes | None]:
     return {key: raw(store).dump(key) for key in raw(store).scan_iter("*")}  # type: ignore[misc]
-
-
-def run_json(*arguments: str, code: int = 0) -> Any:
-    done = CliRunner().invoke(main, [*arguments, "--json"])
-    assert done.exit_code == code, done.output
-    return json.loads(done.stdout)
 
 
 def test_a_leader_that_is_paused_in_a_migration_writes_nothing_more_when_it_goes_on(
@@ -294,7 +229,7 @@ def cluster(group: ProcessGroup) -> Iterator[SentinelCluster]:
 def test_everything_goes_on_after_a_fail_over_that_lost_the_newest_epoch(
     cluster: SentinelCluster, group: ProcessGroup, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    config = configured(tmp_path, cluster.url, lease=10, window=0.5)
+    config = configured(tmp_path, cluster.url, sections(10, window=0.5), password="")
     monkeypatch.setenv("RECHANNEL_CONFIG", str(config))
     settings = load(config)
     store = Store(settings.redis, "default")

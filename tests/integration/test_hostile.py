@@ -10,9 +10,7 @@ from __future__ import annotations
 import base64
 import functools
 import json
-import os
 import secrets
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -23,7 +21,7 @@ import psutil
 import pytest
 import redis
 from click.testing import CliRunner
-from integration import common
+from integration.common import PATIENCE, configured, events, start, state, until
 from unit.daemon.fakes import APP, QUERY, World, query, report
 
 from rechannel.conf.loader import load
@@ -41,57 +39,37 @@ from rechannel.wire.signing import Signer, Verifier, make_keys
 from testbed.processes import ManagedProcess, ProcessGroup
 from testbed.redis_server import RedisServer
 
-PATIENCE = 60.0 * float(os.environ.get("RECHANNEL_TEST_PATIENCE", "1"))  # seconds
-until = functools.partial(common.until, seconds=60.0)
 pytestmark = [pytest.mark.redis, pytest.mark.timeout(10 * PATIENCE)]
+SERVER = {"password": "geheim", "options": {"maxmemory": "2gb"}}
 HOST = "127.0.0.2"
 NAMES = {"node": HOST, "app": APP, "query": QUERY, "request": "r1"}
 MIB = 2**20
 
 
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
-    with ProcessGroup(tmp_path_factory.mktemp("logs")) as group:
-        server = RedisServer(group, password="geheim", options={"maxmemory": "2gb"}).start()
-        yield server
-        server.close()
-
-
 @pytest.fixture
 def settings(server: RedisServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Settings:
-    more = """
-timeout = 5
-[controller]
-lease = 25
-observe = 0.2
-[gate]
-move_cost = 0.01
-"""
-    path = common.configured(tmp_path, server, more)
+    controller = {"lease": 25, "observe": 0.2}
+    sections = {"redis": {"timeout": 5}, "controller": controller, "gate": {"move_cost": 0.01}}
+    path = configured(tmp_path, server, sections)
     monkeypatch.setenv("RECHANNEL_CONFIG", str(path))
     return load(path)
 
 
 @pytest.fixture
-def controller(settings: Settings, store: Store, world: World, tmp_path: Path) -> Iterator[ManagedProcess]:
-    with ProcessGroup(tmp_path / "logs") as group:
-        process = group.start("controller", [sys.executable, "-m", "rechannel", "controller"], env=dict(os.environ))
-        until(lambda: leads(store), "a leader")
-        yield process
-        process.require_alive()
-        assert "application-failed" not in process.log_tail(10_000)
-        assert "job-failed" not in process.log_tail(10_000)
+def controller(
+    group: ProcessGroup, settings: Settings, store: Store, world: World, tmp_path: Path
+) -> Iterator[ManagedProcess]:
+    process = start(group, "controller", "controller", tmp_path / "rechannel.toml")
+    until(lambda: state(store), "a leader")
+    yield process
+    process.require_alive()
+    assert not {"application-failed", "job-failed"} & set(events(process))
 
 
 def raw(store: Store) -> redis.Redis:
     """A client of somebody else: patient, and with all rights."""
     plain = store._redis.connection_pool.connection_kwargs
     return redis.Redis(unix_socket_path=plain["path"], password="geheim", socket_timeout=PATIENCE)
-
-
-def leads(store: Store) -> bool:
-    state = store.get(keys.STATE)
-    return state is not None and state.expires > time.time()
 
 
 def key_of(store: Store, rule: KeyRule) -> str:
@@ -175,7 +153,7 @@ def test_whatever_the_keys_hold_the_controller_lives_leads_and_answers(
             json.loads(text)
         text = until(lambda: _planned(world), f"a plan after {spoil.__name__}")
         assert json.loads(text)["application"] == APP
-        until(lambda: leads(store), f"a leader after {spoil.__name__}")
+        until(lambda: state(store), f"a leader after {spoil.__name__}")
         code, text = ask("rebalance", "--apply", "--reason", "test")
         assert code in (ExitCode.DONE, ExitCode.REFUSED, ExitCode.NOTHING, ExitCode.NOT_READY), (spoil.__name__, text)
         world.measure()
@@ -316,4 +294,4 @@ def test_memory_stays_bounded_while_hostile_content_is_written(
     status = json.loads(until(lambda: (result := ask("status"))[0] == ExitCode.DONE and result[1], "a status"))
     assert status["rejected_messages"] > 0  # the fakes' reports
     controller.require_alive()
-    until(lambda: leads(store), "a leader")
+    until(lambda: state(store), "a leader")

@@ -2,55 +2,32 @@
 
 from __future__ import annotations
 
-import functools
-import os
 import shutil
 import subprocess
-import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import httpx
 import pytest
-from integration import common
+from integration.common import PATIENCE, configured, end, start, until
 from unit.daemon.fakes import World
 
 from rechannel.conf.loader import load
 from rechannel.wire.redis.store import Store
+from testbed.processes import ProcessGroup
 from testbed.redis_server import RedisServer, free_port
 
 pytestmark = [pytest.mark.redis, pytest.mark.timeout(180)]
-PATIENCE = 60.0 * float(os.environ.get("RECHANNEL_TEST_PATIENCE", "1"))  # seconds
-until = functools.partial(common.until, seconds=60.0)
 
 
 @pytest.fixture
 def config(server: RedisServer, tmp_path: Path) -> Path:
-    more = f"""
-timeout = 0.9
-[controller]
-lease = 6
-observe = 0.2
-listen = "127.0.0.1:{free_port()}"
-"""
-    return common.configured(tmp_path, server, more)
+    controller = {"lease": 6, "observe": 0.2, "listen": f"127.0.0.1:{free_port()}"}
+    return configured(tmp_path, server, {"redis": {"timeout": 0.9}, "controller": controller})
 
 
-def started(config: Path) -> subprocess.Popen[str]:
-    sentence = [sys.executable, "-m", "rechannel", "controller", "--config", str(config)]
-    return subprocess.Popen(sentence, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True)
-
-
-@pytest.fixture
-def running(config: Path) -> Iterator[subprocess.Popen[str]]:
-    process = started(config)
-    yield process
-    process.terminate()
-    process.communicate(timeout=PATIENCE)
-
-
-def test_a_controller_is_scraped(config: Path, running: subprocess.Popen[str]) -> None:
+def test_a_controller_is_scraped(config: Path, group: ProcessGroup) -> None:
+    running = start(group, "first", "controller", config)
     settings = load(config, {})
     store = Store(settings.redis, settings.cluster.name)
     store._redis.flushall()
@@ -78,16 +55,15 @@ def test_a_controller_is_scraped(config: Path, running: subprocess.Popen[str]) -
         assert client.get("/").status_code == 200
         assert client.post("/metrics").status_code == 405
 
-        second = started(config)
-        assert "controller.listen" in second.communicate(timeout=PATIENCE)[1]
-        assert second.returncode == 7
+        second = start(group, "second", "controller", config)
+        assert second.popen.wait(PATIENCE) == 7
+        assert "controller.listen" in second.log.read_text()
 
         tool = shutil.which("promtool")
         if tool is not None:
             done = subprocess.run([tool, "check", "metrics"], input=text, capture_output=True, text=True)
             assert done.returncode == 0, done.stdout + done.stderr
-    running.terminate()
-    running.communicate(timeout=PATIENCE)
+    end(running)
     with pytest.raises(httpx.ConnectError):
         httpx.get(f"{base}/healthz", trust_env=False)
     store.close()

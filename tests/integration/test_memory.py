@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-import redis
+from integration.common import raw
 from unit.daemon import fakes
 
 from rechannel.conf.settings import RedisSettings
@@ -19,22 +19,14 @@ from rechannel.wire.measurements import AgentEvidence, ClosedStore
 from rechannel.wire.messages import Reply
 from rechannel.wire.redis.errors import StoreTooLargeError
 from rechannel.wire.redis.store import Store
-from testbed.processes import ProcessGroup
 from testbed.redis_server import RedisServer
 
 pytestmark = pytest.mark.redis
+SERVER = {"options": {"maxmemory": "0"}}
 AUTHOR = EnvelopeFactory("c", "test")
 OVERHEAD = 1.3  # what Redis takes for a message, its entry and the allocator's rounding
 STREAMS = [rule for rule in keys.TABLE if rule.kind == "stream"]
 PUT = [rule for rule in keys.TABLE if rule.kind == "string" and rule.size == keys.MAX_MESSAGE_BYTES]
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
-    with ProcessGroup(tmp_path_factory.mktemp("logs")) as group:
-        server = RedisServer(group, options={"maxmemory": "0"}).start()
-        yield server
-        server.close()
 
 
 @pytest.fixture
@@ -49,10 +41,6 @@ def store(settings: RedisSettings) -> Iterator[Store]:
     yield made
     raw(made).flushall()
     made.close()
-
-
-def raw(store: Store) -> redis.Redis:
-    return store._redis
 
 
 def message(size: int) -> Envelope:

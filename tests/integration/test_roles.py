@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-import io
 import json
-import logging
-import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -14,17 +11,12 @@ from typing import Any
 
 import pytest
 import redis
-import structlog
-from click.testing import CliRunner, Result
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from integration.common import until
+from integration.common import PATIENCE, leading, raw, run, run_json, until
 from unit.daemon.fakes import APP, World, window
 
 from rechannel.conf.loader import load
 from rechannel.conf.settings import Settings
-from rechannel.daemon import log
-from rechannel.daemon.cli.main import main
-from rechannel.daemon.service import run_controller
 from rechannel.migration.link.mailbox import Mailbox
 from rechannel.monitors.node.sender import Sender, open_store
 from rechannel.wire import keys
@@ -33,24 +25,15 @@ from rechannel.wire.keys import KeyRule, Keys, Role
 from rechannel.wire.messages import DesiredPlacement, Request, StandingOrders
 from rechannel.wire.redis.errors import StoreForbiddenError, StoreRefusedError
 from rechannel.wire.redis.store import Store
-from rechannel.wire.signing import Signer, Verifier, make_keys
+from rechannel.wire.signing import Signer, Verifier
 from testbed.redis_server import RedisServer
+from testbed.stack import write_config
 
-pytestmark = [pytest.mark.redis, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.redis, pytest.mark.timeout(300), pytest.mark.usefixtures("lines")]
 NODE, OTHER = "127.0.0.2", "127.0.0.3"
-PATIENCE = 30.0
 ORDERS = ("rebalance --apply", "stop", "pause", "resume", f"drain {NODE}", f"undrain {NODE}", "rollback")
 
 Users = Callable[[Role], Settings]
-
-
-@pytest.fixture(autouse=True)
-def _log() -> Iterator[None]:
-    """The controller's lines, which must not get between those of the command line."""
-    log.set_up(io.StringIO())
-    yield
-    structlog.reset_defaults()
-    logging.getLogger().handlers = []
 
 
 @pytest.fixture(scope="module")
@@ -62,40 +45,24 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def files(server: RedisServer, directory: Path) -> dict[Role | None, Path]:
     """A configuration file for each role, and one for the administrator (None)."""
     (directory / "admin").write_text("geheim\n")
-    make_keys(directory / "keys")
     result: dict[Role | None, Path] = {None: _write(directory, server, "", directory / "admin", None)}
     for role in Role:
         password = directory / f"{role}.password"
-        text = ["acl", "add-role", role.value, *([NODE] if role is Role.AGENT else []), "--json"]
-        done = CliRunner().invoke(main, [*text, "--config", str(result[None]), "--password-file", str(password)])
-        assert done.exit_code == 0, done.output
-        result[role] = _write(directory, server, json.loads(done.stdout)["user"], password, role)
+        text = ["acl", "add-role", role.value, *([NODE] if role is Role.AGENT else [])]
+        user = run_json(*text, "--config", result[None], "--password-file", password)["user"]
+        result[role] = _write(directory, server, user, password, role)
     return result
 
 
 def _write(directory: Path, server: RedisServer, user: str, password: Path, role: Role | None) -> Path:
-    path = directory / f"{role or 'admin'}.toml"
-    private = f'private_key_file = "{directory}/keys/signing.key"' if role is Role.CONTROLLER else ""
-    path.write_text(
-        f"""
-[redis]
-url = "unix://{server.socket_path}"
-username = "{user}"
-password_file = "{password}"
-[signing]
-{private}
-public_key_file = "{directory}/keys/signing.pub"
-[agent]
-node = "{NODE}"
-[controller]
-name = "test"
-lease = 10
-observe = 0.1
-[gate]
-move_cost = 0.01
-"""
-    )
-    return path
+    sections: dict[str, dict[str, Any]] = {
+        "redis": {"username": user, "password_file": str(password)},
+        "signing": {} if role is Role.CONTROLLER else {"private_key_file": ""},
+        "agent": {"node": NODE},
+        "controller": {"name": "test", "lease": 10, "observe": 0.1},
+        "gate": {"move_cost": 0.01},
+    }
+    return write_config(directory, f"unix://{server.socket_path}", sections, f"{role or 'admin'}.toml")
 
 
 @pytest.fixture
@@ -118,10 +85,6 @@ def open_as(settings: Callable[[Role | None], Settings]) -> Iterator[Callable[[R
     yield store
     for result in opened.values():
         result.close()
-
-
-def raw(store: Store) -> redis.Redis:
-    return store._redis
 
 
 def key_of(rule: KeyRule) -> str:
@@ -238,27 +201,13 @@ def test_dangerous_commands_are_refused(open_as: Callable[[Role | None], Store],
 # -- every part works with its own user --
 
 
-def run(path: Path, *arguments: str, code: int = 0) -> Result:
-    done = CliRunner().invoke(main, [*arguments, "--config", str(path)])
-    assert done.exit_code == code, (arguments, done.output)
-    return done
-
-
 @pytest.fixture
 def led(settings: Callable[[Role | None], Settings], open_as: Callable[[Role | None], Store]) -> Iterator[World]:
     """A real controller as its own user leads over an application that a link's user reports."""
     world = World(_Split(open_as), time.time)  # type: ignore[arg-type]
     world.ready()
-    stop = threading.Event()
-    thread = threading.Thread(target=run_controller, args=(settings(Role.CONTROLLER), stop))
-    thread.start()
-    try:
-        until(lambda: open_as(Role.VIEWER).get(keys.STATE))
+    with leading(settings(Role.CONTROLLER), lambda: open_as(Role.VIEWER).get(keys.STATE)):
         yield world
-    finally:
-        stop.set()
-        thread.join(PATIENCE)
-    assert not thread.is_alive()
 
 
 class _Split:
@@ -287,16 +236,16 @@ def test_viewers_look_and_ask_and_order_nothing(
     led: World, files: dict[Role | None, Path], open_as: Callable[[Role | None], Store]
 ) -> None:
     viewer = files[Role.VIEWER]
-    shown = json.loads(run(viewer, "status", "--partitions", "--json").stdout)
+    shown = json.loads(run("status", "--partitions", "--json", "--config", viewer).stdout)
     assert shown["applications"][0]["application"] == APP
     assert shown["controller"]["leader"].startswith("test/")
-    run(viewer, "top", "--once")
-    planned = json.loads(run(viewer, "plan", "--json").stdout)
+    run("top", "--once", "--config", viewer)
+    planned = json.loads(run("plan", "--json", "--config", viewer).stdout)
     assert planned["decision"]["outcome"] == "planned"
-    run(viewer, "rebalance")  # a dry run is a question
-    assert planned["decision"]["decision"] in run(viewer, "history", "--json").stdout
+    run("rebalance", "--config", viewer)  # a dry run is a question
+    assert planned["decision"]["decision"] in run("history", "--json", "--config", viewer).stdout
     for command in ORDERS:
-        refused = run(viewer, *command.split(), code=5)
+        refused = run(*command.split(), "--config", viewer, code=5)
         assert "an order, which takes a Redis user of the role operator" in refused.stderr
     assert open_as(None).last_id(keys.REQUESTS) == "0"
 
@@ -317,16 +266,16 @@ def test_an_order_among_the_questions_is_refused_whoever_wrote_it(
 
 def test_operators_order(led: World, files: dict[Role | None, Path], open_as: Callable[[Role | None], Store]) -> None:
     operator = files[Role.OPERATOR]
-    assert "paused" in run(operator, "pause", "--reason", "a test").stdout
-    assert "resumed" in run(operator, "resume").stdout
-    run(operator, "plan")
-    run(operator, "status")
-    run(operator, "rebalance", "--apply")
+    assert "paused" in run("pause", "--reason", "a test", "--config", operator).stdout
+    assert "resumed" in run("resume", "--config", operator).stdout
+    run("plan", "--config", operator)
+    run("status", "--config", operator)
+    run("rebalance", "--apply", "--config", operator)
     assert open_as(Role.LINK).get(keys.DESIRED, APP) is not None
-    run(operator, "stop")
+    run("stop", "--config", operator)
     led.ready()
-    run(operator, "drain", NODE)
-    run(operator, "undrain", NODE)
+    run("drain", NODE, "--config", operator)
+    run("undrain", NODE, "--config", operator)
 
 
 def test_a_link_carries_its_mail_with_its_own_user(
@@ -380,7 +329,7 @@ def test_two_of_one_role_have_passwords_of_their_own(
 ) -> None:
     for name in ("ann", "bob"):
         text = ["acl", "add-role", "operator", name, "--json", "--password-file", str(tmp_path / name)]
-        message = json.loads(run(files[None], *text).stdout)
+        message = json.loads(run(*text, "--config", files[None]).stdout)
         assert message["user"] == f"rechannel-default-operator-{name}"
     passwords = {(tmp_path / name).read_text() for name in ("ann", "bob")}
     assert len(passwords) == 2
@@ -391,9 +340,13 @@ def test_two_of_one_role_have_passwords_of_their_own(
         Store(wrong, "default").check()
 
 
-def test_names_and_roles_that_cannot_be(files: dict[Role | None, Path], tmp_path: Path) -> None:
-    password = str(tmp_path / "p")
-    assert "name the node" in run(files[None], "acl", "add-role", "agent", "--password-file", password, code=2).stderr
-    assert "letters" in run(files[None], "acl", "add-role", "link", "a b", "--password-file", password, code=1).stderr
-    run(files[None], "acl", "add-role", "king", "--password-file", password, code=2)
+@pytest.mark.parametrize(
+    ("names", "code", "phrase"),
+    [(["agent"], 2, "name the node"), (["link", "a b"], 1, "letters"), (["king"], 2, "king")],
+)
+def test_names_and_roles_that_cannot_be(
+    files: dict[Role | None, Path], tmp_path: Path, names: list[str], code: int, phrase: str
+) -> None:
+    text = ("acl", "add-role", *names, "--config", files[None], "--password-file", tmp_path / "p")
+    assert phrase in run(*text, code=code).stderr
     assert not (tmp_path / "p").exists()

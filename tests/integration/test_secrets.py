@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import json
-import logging
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,7 +18,6 @@ from unit.daemon.fakes import APP
 
 from rechannel.conf.loader import load
 from rechannel.conf.settings import Settings
-from rechannel.daemon import log
 from rechannel.daemon.cli.main import main
 from rechannel.daemon.service import run_controller
 from rechannel.migration.link.mailbox import Mailbox
@@ -28,11 +26,11 @@ from rechannel.wire.envelope import EnvelopeFactory
 from rechannel.wire.redis.errors import StoreError
 from rechannel.wire.redis.store import Store
 from rechannel.wire.signing import KeyFileError, Signer, Verifier
-from testbed.processes import ProcessGroup
 from testbed.redis_server import RedisServer
 
-pytestmark = [pytest.mark.redis, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.redis, pytest.mark.timeout(300), pytest.mark.usefixtures("lines")]
 PASSWORD = "MARKEDpassword0123456789"
+SERVER = {"password": PASSWORD}
 
 # What each command is given, where it needs something; all others are run as they are.
 GIVEN: dict[str, list[str]] = {
@@ -53,25 +51,11 @@ GIVEN: dict[str, list[str]] = {
 DAEMONS = ("agent", "controller")  # run below, for they do not end by themselves
 
 
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
-    with ProcessGroup(tmp_path_factory.mktemp("logs")) as group:
-        made = RedisServer(group, password=PASSWORD).start()
-        yield made
-        made.close()
-
-
 @pytest.fixture
 def config(server: RedisServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "plan.json").write_text("{}")
-    more = f"""
-timeout = 0.5
-[controller]
-lease = 10
-audit_file = "{tmp_path}/audit.jsonl"
-"""
-    path = configured(tmp_path, server, more, password=PASSWORD)
-    (tmp_path / "password").chmod(0o600)
+    controller = {"lease": 10, "audit_file": str(tmp_path / "audit.jsonl")}
+    path = configured(tmp_path, server, {"redis": {"timeout": 0.5}, "controller": controller}, password=PASSWORD)
     monkeypatch.setenv("RECHANNEL_CONFIG", str(path))
     return path
 
@@ -80,15 +64,6 @@ audit_file = "{tmp_path}/audit.jsonl"
 def secrets(config: Path) -> list[str]:
     """The password, and the line of the private key that is the key."""
     return [PASSWORD, (config.parent / "keys/signing.key").read_text().splitlines()[1]]
-
-
-@pytest.fixture(autouse=True)
-def lines() -> Iterator[io.StringIO]:
-    target = io.StringIO()
-    log.set_up(target)
-    yield target
-    structlog.reset_defaults()
-    logging.getLogger().handlers = []
 
 
 def commands(group: click.Group, before: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
@@ -102,42 +77,38 @@ def commands(group: click.Group, before: tuple[str, ...] = ()) -> Iterator[tuple
 COMMANDS = [sentence for sentence in commands(main) if sentence[0] not in DAEMONS]
 
 
-def breakages(directory: Path, server: RedisServer) -> dict[str, dict[str, str]]:
-    """What may be wrong, as environment variables over the good configuration."""
-    wrong = directory / "wrong"
-    wrong.write_text("MARKEDpassword-that-is-wrong\n")
-    broken = directory / "broken.key"
-    broken.write_text("-----BEGIN PRIVATE KEY-----\nMARKEDkey\n-----END PRIVATE KEY-----\n")
-    for path in (wrong, broken):
-        path.chmod(0o600)
-    return {
-        "right": {},
-        "wrong password": {"RECHANNEL_REDIS__PASSWORD_FILE": str(wrong)},
-        "unknown user": {"RECHANNEL_REDIS__USERNAME": "nobody"},
-        "redis away": {"RECHANNEL_REDIS__URL": "unix:///nonexistent.sock"},
-        "password in the URL": {"RECHANNEL_REDIS__URL": "redis://joe:MARKEDurl@127.0.0.1/0"},
-        "no URL": {"RECHANNEL_REDIS__URL": "redis:/joe:MARKEDurl@127.0.0.1/0"},
-        "broken key": {"RECHANNEL_SIGNING__PRIVATE_KEY_FILE": str(broken)},
-        "broken TLS key": {
-            "RECHANNEL_REDIS__URL": "rediss://127.0.0.1:1/0",
-            "RECHANNEL_REDIS__TLS_CERTIFICATE_FILE": str(broken),
-            "RECHANNEL_REDIS__TLS_KEY_FILE": str(broken),
-        },
-        "private key for links": {"RECHANNEL_SIGNING__PUBLIC_KEY_FILE": str(broken)},
-    }
+# What may be wrong, as environment variables over the good configuration.
+BREAKAGES: dict[str, dict[str, str]] = {
+    "right": {},
+    "wrong password": {"REDIS__PASSWORD_FILE": "{directory}/wrong"},
+    "unknown user": {"REDIS__USERNAME": "nobody"},
+    "redis away": {"REDIS__URL": "unix:///nonexistent.sock"},
+    "password in the URL": {"REDIS__URL": "redis://joe:MARKEDurl@127.0.0.1/0"},
+    "no URL": {"REDIS__URL": "redis:/joe:MARKEDurl@127.0.0.1/0"},
+    "broken key": {"SIGNING__PRIVATE_KEY_FILE": "{directory}/broken.key"},
+    "broken TLS key": {
+        "REDIS__URL": "rediss://127.0.0.1:1/0",
+        "REDIS__TLS_CERTIFICATE_FILE": "{directory}/broken.key",
+        "REDIS__TLS_KEY_FILE": "{directory}/broken.key",
+    },
+    "private key for links": {"SIGNING__PUBLIC_KEY_FILE": "{directory}/broken.key"},
+}
 
 
-BREAKAGES = (
-    "right",
-    "wrong password",
-    "unknown user",
-    "redis away",
-    "password in the URL",
-    "no URL",
-    "broken key",
-    "broken TLS key",
-    "private key for links",
-)
+@pytest.fixture
+def broken(request: pytest.FixtureRequest, config: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The directory of a configuration that is broken in the way that is the parameter."""
+    directory = config.parent
+    for name, text in (
+        ("wrong", "MARKEDpassword-that-is-wrong\n"),
+        ("broken.key", "-----BEGIN PRIVATE KEY-----\nMARKEDkey\n-----END PRIVATE KEY-----\n"),
+    ):
+        (directory / name).write_text(text)
+        (directory / name).chmod(0o600)
+    for name, value in BREAKAGES[request.param].items():
+        monkeypatch.setenv(f"RECHANNEL_{name}", value.format(directory=directory))
+    monkeypatch.chdir(directory)
+    return directory
 
 
 def clean(text: str, secrets: list[str]) -> None:
@@ -145,22 +116,10 @@ def clean(text: str, secrets: list[str]) -> None:
         assert secret not in text
 
 
-@pytest.mark.parametrize("breakage", BREAKAGES)
-def test_no_command_shows_a_secret(
-    config: Path,
-    server: RedisServer,
-    secrets: list[str],
-    lines: io.StringIO,
-    monkeypatch: pytest.MonkeyPatch,
-    breakage: str,
-) -> None:
-    result = breakages(config.parent, server)
-    assert tuple(result) == BREAKAGES
-    for name, value in result[breakage].items():
-        monkeypatch.setenv(name, value)
-    monkeypatch.chdir(config.parent)
+@pytest.mark.parametrize("broken", BREAKAGES, indirect=True)
+def test_no_command_shows_a_secret(broken: Path, secrets: list[str], lines: io.StringIO) -> None:
     for sentence in COMMANDS:
-        arguments = [text.format(directory=config.parent) for text in GIVEN.get(" ".join(sentence), [])]
+        arguments = [text.format(directory=broken) for text in GIVEN.get(" ".join(sentence), [])]
         for more in ([], ["--json"]):
             done = CliRunner().invoke(main, [*sentence, *arguments, *more])
             clean(done.output + done.stderr + lines.getvalue(), secrets)
@@ -175,18 +134,9 @@ def test_showing_the_settings_names_files_and_not_what_they_hold(config: Path, s
     clean(done.output, secrets)
 
 
-@pytest.mark.parametrize("breakage", [name for name in BREAKAGES if "URL" not in name])
-def test_no_daemon_logs_a_secret(
-    config: Path,
-    server: RedisServer,
-    secrets: list[str],
-    lines: io.StringIO,
-    monkeypatch: pytest.MonkeyPatch,
-    breakage: str,
-) -> None:
-    for name, value in breakages(config.parent, server)[breakage].items():
-        monkeypatch.setenv(name, value)
-    settings = load(config)
+@pytest.mark.parametrize("broken", [name for name in BREAKAGES if "URL" not in name], indirect=True)
+def test_no_daemon_logs_a_secret(broken: Path, secrets: list[str], lines: io.StringIO) -> None:
+    settings = load(broken / "rechannel.toml")
     message = [repr(settings)]
     stop = threading.Event()
     stop.set()

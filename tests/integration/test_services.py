@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import os
 import signal
 import socket
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -17,15 +15,12 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
-from integration import common
+from integration.common import PATIENCE, configured, until
 
-from rechannel.wire.signing import make_keys
 from testbed.processes import ManagedProcess, ProcessGroup
 from testbed.redis_server import RedisServer
 
 pytestmark = [pytest.mark.redis, pytest.mark.timeout(300)]
-PATIENCE = 60.0 * float(os.environ.get("RECHANNEL_TEST_PATIENCE", "1"))  # seconds
-until = functools.partial(common.until, seconds=60.0)
 WATCHDOG = 8.0  # seconds; the daemons may ask for more
 
 # A controller whose job takes the lock and never lets it go, once a file is there.
@@ -87,46 +82,26 @@ class Manager:
 
 
 @pytest.fixture
-def group(tmp_path: Path) -> Iterator[ProcessGroup]:
-    with ProcessGroup(tmp_path / "logs") as group:
-        yield group
-
-
-@pytest.fixture
 def server(group: ProcessGroup) -> Iterator[RedisServer]:
     with RedisServer(group) as server:
         yield server
 
 
 @pytest.fixture
-def manager() -> Iterator[Manager]:
-    with tempfile.TemporaryDirectory() as directory:  # tmp_path may be too long for a socket
-        made = Manager(f"{directory}/notify")
-        yield made
-        made.close()
+def manager(server: RedisServer) -> Iterator[Manager]:
+    made = Manager(str(server.directory / "notify"))  # tmp_path may be too long for a socket
+    yield made
+    made.close()
 
 
 @pytest.fixture
 def environment(tmp_path: Path, server: RedisServer, manager: Manager) -> dict[str, str]:
-    make_keys(tmp_path / "keys")
-    config = tmp_path / "rechannel.toml"
-    config.write_text(
-        f"""
-[redis]
-url = "{server.url}"
-timeout = 0.5
-[signing]
-private_key_file = "{tmp_path}/keys/signing.key"
-public_key_file = "{tmp_path}/keys/signing.pub"
-[controller]
-lease = 6
-observe = 0.2
-[agent]
-node = "127.0.0.2"
-sample = 0.2
-window = 1.0
-"""
-    )
+    sections = {
+        "redis": {"timeout": 0.5},
+        "controller": {"lease": 6, "observe": 0.2},
+        "agent": {"node": "127.0.0.2", "sample": 0.2, "window": 1.0},
+    }
+    config = configured(tmp_path, server, sections, password="")
     return os.environ | {
         "RECHANNEL_CONFIG": str(config),
         "NOTIFY_SOCKET": manager.path,

@@ -28,6 +28,7 @@ from unit.daemon.web import sample
 
 from rechannel.daemon.view.status import ControllerView
 from rechannel.daemon.web import routes
+from testbed.processes import wait_until
 
 BINARY = next(
     (actual for name in ("chromium", "chromium-browser", "google-chrome") if (actual := shutil.which(name))), ""
@@ -112,10 +113,7 @@ class Browser:
         return result["result"].get("value")
 
     def wait(self, expression: str) -> None:
-        deadline = time.monotonic() + PATIENCE
-        while not self.value(f"Boolean({expression})"):
-            assert time.monotonic() < deadline, f"never came true: {expression}"
-            time.sleep(0.05)
+        wait_until(lambda: self.value(f"Boolean({expression})"), expression, PATIENCE)
 
     def open(self, url: str, width: int = 1600, *, dark: bool = False, script: bool = True) -> None:
         self.call("Page.navigate", url="about:blank")

@@ -1,6 +1,6 @@
 """The matrix's Spark application: one wave of queries after the other, all of a wave at once, attached to Rechannel.
 
-``python app.py CONF.json DIRECTORY``. In the directory: ``inbox-<n>`` is read, ``running-<n>`` is made when the queries
+``python -m matrix.app DIRECTORY``. In the directory: ``inbox-<n>`` is read, ``running-<n>`` is made when the queries
 of wave n run, ``dead-<n>`` names those that failed since, ``finish-<n>`` is waited for, ``result-<n>.json`` tells what
 they wrote.
 """
@@ -8,7 +8,6 @@ they wrote.
 from __future__ import annotations
 
 import json
-import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 import rechannel
 from matrix.workloads import SCHEMA, STORES, WAVES, Wave, Workload
+from testbed.driver import open_session, read_plan, write_answer
 
 
 class Written:
@@ -80,21 +80,13 @@ def run(spark: SparkSession, directory: Path, number: int, wave: Wave) -> None:
             query.stop()
         except Exception as error:  # noqa: BLE001
             errors[name] = str(error).splitlines()[0]
-    document = {
-        "written": {name: item.batches for name, item in written.items()},
-        "errors": errors,
-    }
-    partial = directory / f"partial-{number}"
-    partial.write_text(json.dumps(document))
-    partial.rename(directory / f"result-{number}.json")
+    document = {"written": {name: item.batches for name, item in written.items()}, "errors": errors}
+    write_answer(directory / f"result-{number}.json", document)
 
 
-def main(conf: Path, directory: Path) -> None:
-    builder: Any = SparkSession.builder
-    for key, value in json.loads(conf.read_text()).items():
-        builder = builder.config(key, value)
-    spark = builder.getOrCreate()
-    spark.sparkContext.setLogLevel("ERROR")
+def main() -> None:
+    directory, conf = read_plan()
+    spark = open_session(conf, "ERROR")
     rechannel.attach(spark, strict=True)
     for number, wave in enumerate(WAVES):
         if (directory / f"inbox-{number}").exists():
@@ -105,4 +97,4 @@ def main(conf: Path, directory: Path) -> None:
 
 
 if __name__ == "__main__":
-    main(*(Path(argument) for argument in sys.argv[1:3]))
+    main()

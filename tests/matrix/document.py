@@ -7,8 +7,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from tests.drills.results import between_marks
+
 ROOT = Path(__file__).parents[2]
-BEGIN, END = "<!-- matrix -->", "<!-- end of matrix -->"
 
 
 def table(result: dict[str, Any]) -> str:
@@ -53,9 +54,7 @@ def main() -> None:
     """Put the matrix between its marks."""
     result = json.loads((ROOT / "out" / "matrix.json").read_text())
     page = ROOT / "docs" / "compatibility.md"
-    before, rest = page.read_text().split(BEGIN, 1)
-    after = rest.split(END, 1)[1] if END in rest else rest
-    page.write_text(f"{before}{BEGIN}\n\n{table(result)}\n\n{END}{after}")
+    page.write_text(between_marks(page.read_text(), "matrix", table(result)))
     sys.stdout.write(f"{page.relative_to(ROOT)} is written\n")
 
 

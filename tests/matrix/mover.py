@@ -11,7 +11,7 @@ import os
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -25,10 +25,13 @@ from rechannel.wire.envelope import EnvelopeFactory
 from rechannel.wire.messages import DesiredMove, DesiredPlacement, LinkReport
 from rechannel.wire.redis.store import Store
 from rechannel.wire.signing import Signer
+from testbed.processes import ManagedProcess
+from testbed.stack import ROOT, Stack
 
 OPEN = {*UNSETTLED, MoveState.RELEASED_IDLE}  # what is released while its query is idle lands with the next file
 FIRST_FILES = 2  # until the stages are known, and the link has spread the new queries
 IDLE_ROUNDS = 2
+PARTITIONS = 3
 _PATIENCE = 900.0  # seconds for one phase on a busy box
 
 
@@ -59,6 +62,23 @@ class Turns:
     def wave(self, wave: Wave) -> contextlib.AbstractContextManager[Any]:
         self.barrier.wait()
         return self._alone if wave.python else contextlib.nullcontext()
+
+
+def start(stack: Stack, name: str, waves: list[Wave], conf: Mapping[str, str]) -> ManagedProcess:
+    """Start an application that runs these waves, in a directory of its name."""
+    directory = stack.directory / name
+    for number, wave in enumerate(WAVES):
+        if wave in waves:
+            (directory / f"inbox-{number}").mkdir(parents=True)
+    own = {
+        "spark.app.name": name,
+        "spark.sql.shuffle.partitions": str(PARTITIONS),
+        "spark.sql.session.timeZone": "UTC",
+        "spark.executorEnv.PYTHONPATH": str(ROOT / "tests"),
+        "spark.sql.streaming.pollingDelay": "100ms",
+    }
+    python_path = os.pathsep.join((stack.environment["PYTHONPATH"], str(ROOT / "tests")))
+    return stack.start_module("matrix.app", directory, {**conf, **own}, PYTHONPATH=python_path)
 
 
 class Mover:

@@ -8,25 +8,19 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import pytest
 
-from matrix.mover import Mover, Turns
+from matrix.mover import Mover, Turns, start
 from matrix.workloads import WAVES
-from rechannel.conf.loader import load
 from rechannel.wire.redis.store import Store
-from rechannel.wire.signing import Signer, make_keys
-from testbed.processes import ProcessGroup
-from testbed.redis_server import RedisServer
-from testbed.spark_cluster import SparkOptions, StandaloneCluster, WorkerSpec
+from rechannel.wire.signing import Signer
+from testbed.spark_cluster import SparkOptions
+from testbed.stack import ROOT, Stack, standalone
 
 pytestmark = [pytest.mark.spark, pytest.mark.redis, pytest.mark.slow, pytest.mark.timeout(7200)]
-ROOT = Path(__file__).parents[2]
 NODES = ("127.0.0.41", "127.0.0.42", "127.0.0.43")
-PARTITIONS = 3
 # The quick compiler alone and few log lines: some thirty queries on two cores are mostly start-up.
 JAVA_OPTIONS = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
 CORES = tuple(int(text) for text in os.environ.get("MATRIX_CORES", "1,2").split(","))
@@ -40,54 +34,23 @@ WANTED = [
 
 
 def test_every_kind_of_state_moves_and_stays_exact(tmp_path):
-    private, public = make_keys(tmp_path / "keys")
-    with ProcessGroup(tmp_path / "logs") as group:
-        redis = RedisServer(group).start()
-        config = tmp_path / "rechannel.toml"
-        config.write_text(
-            f'[cluster]\nname = "matrix"\n[redis]\nurl = "{redis.url}"\n[signing]\npublic_key_file = "{public}"\n'
-        )
-        settings = load(config, {})
-        workers = [WorkerSpec(node, sum(CORES), 2048, None) for node in NODES]
-        cluster = StandaloneCluster(
-            group,
-            tmp_path / "cluster",
-            workers,
-            SparkOptions(800, JAVA_OPTIONS, "warn"),
-        )
-        with cluster:
-            movers, turns = {}, Turns(len(CORES))
-            for cores in CORES:
-                name = f"matrix-{cores}"
-                directory = tmp_path / name
-                directory.mkdir()
-                for number, wave in enumerate(WAVES):
-                    if wave in WANTED:
-                        (directory / f"inbox-{number}").mkdir()
-                conf = cluster.conf(executor_cores=cores) | {
-                    "spark.app.name": name,
-                    "spark.driver.extraJavaOptions": JAVA_OPTIONS,
-                    "spark.driver.memory": "1500m",
-                    "spark.cores.max": str(cores * len(NODES)),
-                    "spark.sql.shuffle.partitions": str(PARTITIONS),
-                    "spark.sql.session.timeZone": "UTC",
-                    "spark.executorEnv.PYTHONPATH": str(ROOT / "tests"),
-                    "spark.sql.streaming.pollingDelay": "100ms",
-                }
-                (directory / "conf.json").write_text(json.dumps(conf))
-                environment = cluster.driver_environment() | {
-                    "RECHANNEL_CONFIG": str(config),
-                    "PYTHONPATH": os.pathsep.join(str(ROOT / part) for part in ("src", ".", "tests")),
-                }
-                command = [sys.executable, "-m", "matrix.app", str(directory / "conf.json"), str(directory)]
-                group.start(name, command, env=environment, cwd=directory)
-                store = Store(settings.redis, "matrix")
-                check = group.processes[name].require_alive  # of this one alone: another may be done before
-                movers[cores] = Mover(store, Signer.from_file(private), name, directory, check, turns)
-            with ThreadPoolExecutor(len(movers)) as pool:
-                for future in [pool.submit(mover.run, WANTED) for mover in movers.values()]:
-                    future.result()
-        redis.close()
+    cluster = standalone(NODES, sum(CORES), 2048, SparkOptions(800, JAVA_OPTIONS, "warn"))
+    with Stack(tmp_path, {"cluster": {"name": "matrix"}}, cluster) as stack:
+        signer, turns = Signer.from_file(tmp_path / "keys" / "signing.key"), Turns(len(CORES))
+        movers = {}
+        for cores in CORES:
+            conf = stack.cluster.conf(executor_cores=cores) | {
+                "spark.driver.extraJavaOptions": JAVA_OPTIONS,
+                "spark.driver.memory": "1500m",
+                "spark.cores.max": str(cores * len(NODES)),
+            }
+            process = start(stack, f"matrix-{cores}", WANTED, conf)
+            store = Store(stack.settings.redis, "matrix")
+            # Of this process alone: another may be done before.
+            movers[cores] = Mover(store, signer, process.name, tmp_path / process.name, process.require_alive, turns)
+        with ThreadPoolExecutor(len(movers)) as pool:
+            for future in [pool.submit(mover.run, WANTED) for mover in movers.values()]:
+                future.result()
     result = {
         str(cores): {
             "cells": {

@@ -1,4 +1,4 @@
-"""A driver whose end is tested: ``python -m smoke.endings_app DIRECTORY``, as ``conf.json`` there says.
+"""A driver whose end is tested: ``python -m tests.smoke.endings_app DIRECTORY``, as ``plan.json`` there says.
 
 ``spark`` (settings), ``attach``, ``tick`` (seconds of the watchdog) and ``sessions``: how many sessions are stopped
 one after the other before the last one runs its query until the file ``stop`` exists. ``ready.json``, written once it
@@ -8,8 +8,6 @@ runs, has ``alive``, the number of stopped SparkContexts that the JVM still hold
 from __future__ import annotations
 
 import gc
-import json
-import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -18,23 +16,22 @@ from pyspark.sql import SparkSession
 
 import rechannel
 from rechannel.migration.spark import hooks
+from testbed.driver import open_session, read_plan, write_answer
 
 _COLLECTIONS = 20  # of garbage, before a context that still lives counts as held
 
 
-def main(directory: Path) -> None:
+def main() -> None:
     """Run until stopped."""
-    plan = json.loads((directory / "conf.json").read_text())
+    directory, plan = read_plan()
     hooks.WATCHDOG_TICK = plan["tick"]
     stopped = [session(directory, plan, number) for number in range(plan["sessions"])]
-    spark = open_session(plan)
+    spark = open_session(plan["spark"])
     query = start(spark, directory / "checkpoint")
-    while not query.lastProgress:
-        time.sleep(0.1)
     before = listeners(spark._jsparkSession)
     if plan["attach"]:
         rechannel.attach(spark, strict=True)
-    write(directory / "ready.json", {"alive": alive(spark, stopped), "listeners": before})
+    write_answer(directory / "ready.json", {"alive": alive(spark, stopped), "listeners": before})
     while not (directory / "stop").exists():
         time.sleep(0.2)
     query.stop()
@@ -43,32 +40,24 @@ def main(directory: Path) -> None:
 
 def session(directory: Path, plan: dict[str, Any], number: int) -> Any:
     """Have a session with a batch, and stop it as a notebook does; returns a weak reference to its SparkContext."""
-    spark = open_session(plan)
+    spark = open_session(plan["spark"])
     if plan["attach"]:
         rechannel.attach(spark, strict=True)
-    query = start(spark, directory / f"checkpoint-{number}")
-    while not query.lastProgress:
-        time.sleep(0.1)
-    query.stop()
+    start(spark, directory / f"checkpoint-{number}").stop()
     jvm: Any = spark._jvm
     held = jvm.java.lang.ref.WeakReference(spark._jsparkSession.sparkContext())
     spark.stop()
     return held
 
 
-def open_session(plan: dict[str, Any]) -> SparkSession:
-    """Return a new session."""
-    builder = SparkSession.builder
-    for key, value in plan["spark"].items():
-        builder = builder.config(key, value)
-    return builder.getOrCreate()
-
-
 def start(spark: SparkSession, checkpoint: Path) -> Any:
-    """Start a stateful query."""
+    """Start a stateful query and wait for its first batch."""
     rows = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 10).load()
     writer = rows.groupBy((rows.value % 10).alias("k")).count().writeStream.format("noop").outputMode("update")
-    return writer.option("checkpointLocation", str(checkpoint)).trigger(processingTime="500 milliseconds").start()
+    query = writer.option("checkpointLocation", str(checkpoint)).trigger(processingTime="500 milliseconds").start()
+    while not query.lastProgress:
+        time.sleep(0.1)
+    return query
 
 
 def listeners(session: Any) -> int:
@@ -89,12 +78,5 @@ def alive(spark: SparkSession, references: list[Any]) -> int:
     return count if references else 0
 
 
-def write(path: Path, document: dict[str, Any]) -> None:
-    """Write a file as a whole."""
-    partial = path.with_suffix(".partial")
-    partial.write_text(json.dumps(document))
-    partial.replace(path)
-
-
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    main()

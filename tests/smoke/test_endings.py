@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 import subprocess
-import sys
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,34 +13,13 @@ from typing import Any
 import pytest
 from pyspark.java_gateway import launch_gateway
 
-from smoke.endings_app import listeners
-from testbed.processes import ManagedProcess, ProcessGroup
-from testbed.redis_server import RedisServer
-from testbed.spark_cluster import SparkOptions, StandaloneCluster, WorkerSpec, spark_home
+from testbed.processes import ManagedProcess, wait_until
+from testbed.spark_cluster import spark_home
+from testbed.stack import PATIENCE, Stack
+from tests.smoke.endings_app import listeners
 
 pytestmark = [pytest.mark.spark, pytest.mark.redis]
-ROOT = Path(__file__).parents[2]
 TICK = 8  # seconds of the watchdog; the link beats every five
-PATIENCE = 180.0  # seconds; a busy machine is slow
-
-
-@dataclass(frozen=True)
-class Place:
-    group: ProcessGroup
-    cluster: StandaloneCluster
-    redis: RedisServer
-
-
-@pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
-    directory = tmp_path_factory.mktemp("endings")
-    workers = [WorkerSpec("127.0.0.95", 2, 2048)]
-    with (
-        ProcessGroup(directory / "logs") as group,
-        RedisServer(group) as redis,
-        StandaloneCluster(group, directory / "cluster", workers, SparkOptions(log_level="warn")) as cluster,
-    ):
-        yield Place(group, cluster, redis)
 
 
 @dataclass(frozen=True)
@@ -68,61 +44,50 @@ class Driver:
 
 
 def wait(process: ManagedProcess, what: str, done: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + PATIENCE
-    while not done():
+    def holds() -> bool:
         process.require_alive()
-        assert time.monotonic() < deadline, f"{what}: not within {PATIENCE:g} s\n{process.log_tail(30)}"
-        time.sleep(0.2)
+        return done()
+
+    wait_until(holds, what, PATIENCE, 0.2, lambda: process.log_tail(30))
 
 
 @pytest.fixture
-def start(place: Place, tmp_path: Path) -> Iterator[Callable[..., Driver]]:
+def start(stack: Stack, tmp_path: Path) -> Iterator[Callable[..., Driver]]:
     temporary = tmp_path / "temporary"
     temporary.mkdir()
-    config = tmp_path / "rechannel.toml"
-    config.write_text(f'[cluster]\nname = "endings"\n[redis]\nurl = "{place.redis.url}"\n')
     names = []
 
     def start(*, attach: bool = True, sessions: int = 0, **environment: str) -> Driver:
         directory = tmp_path / f"driver-{attach}"
-        directory.mkdir()
-        spark = place.cluster.conf(executor_cores=1) | {"spark.cores.max": "1", "spark.sql.shuffle.partitions": "2"}
+        spark = stack.cluster.conf(executor_cores=1) | {"spark.cores.max": "1", "spark.sql.shuffle.partitions": "2"}
         plan = {"spark": spark, "attach": attach, "sessions": sessions, "tick": TICK}
-        (directory / "conf.json").write_text(json.dumps(plan))
-        environment = place.cluster.driver_environment() | {
-            "PYTHONPATH": f"{ROOT / 'src'}{os.pathsep}{ROOT}{os.pathsep}{ROOT / 'tests'}",
-            "RECHANNEL_CONFIG": str(config),
-            "TMPDIR": str(temporary),
-            **environment,
-        }
         names.append(name := f"{tmp_path.name}-{attach}")
-        command = [sys.executable, "-m", "smoke.endings_app", str(directory)]
-        return Driver(place.group.start(name, command, env=environment, cwd=ROOT), directory, temporary)
+        # Without a directory of its own, the link's files are temporary ones.
+        environment |= {"TMPDIR": str(temporary), "RECHANNEL_LINK__DIRECTORY": ""}
+        process = stack.start_module("tests.smoke.endings_app", directory, plan, name, **environment)
+        return Driver(process, directory, temporary)
 
     yield start
     for name in names:
-        place.group.kill(name)
+        stack.group.kill(name)
 
 
-def end(place: Place, driver: Driver, number: signal.Signals) -> None:
-    process = place.group.processes.pop(driver.process.name)  # it may end now
+def end(stack: Stack, driver: Driver, number: signal.Signals) -> None:
+    process = stack.group.processes.pop(driver.process.name)  # it may end now
     process.popen.send_signal(number)
     process.popen.wait(PATIENCE)
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_leaves_no_file(number: signal.Signals, place: Place, start: Callable[..., Driver]) -> None:
+def test_a_signal_leaves_no_file(number: signal.Signals, stack: Stack, start: Callable[..., Driver]) -> None:
     driver = start()
     driver.ready()
     assert driver.ours()
-    end(place, driver, number)
-    deadline = time.monotonic() + PATIENCE
-    while driver.ours() and time.monotonic() < deadline:  # the JVM ends after the script
-        time.sleep(0.2)
-    assert driver.ours() == []
+    end(stack, driver, number)
+    wait_until(lambda: driver.ours() == [], "no file is left once the JVM has ended too", PATIENCE)
 
 
-def test_a_script_that_hangs_fills_no_disk_and_is_attached_again(place: Place, start: Callable[..., Driver]) -> None:
+def test_a_script_that_hangs_fills_no_disk_and_is_attached_again(stack: Stack, start: Callable[..., Driver]) -> None:
     driver = start()
     driver.ready()
     (before,) = driver.ours()
@@ -137,15 +102,15 @@ def test_a_script_that_hangs_fills_no_disk_and_is_attached_again(place: Place, s
     wait(driver.process, "the link is back", lambda: bool(driver.ours()))
     assert driver.ours() != [before]
     (driver.directory / "stop").touch()
-    place.group.processes.pop(driver.process.name).popen.wait(PATIENCE)
+    stack.end_driver(driver.process.name)
     assert driver.ours() == []
 
 
 def test_a_script_that_is_killed_leaves_the_jvm_as_it_was(
-    place: Place, start: Callable[..., Driver], monkeypatch: pytest.MonkeyPatch
+    stack: Stack, start: Callable[..., Driver], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As in a notebook server whose JVM several scripts share."""
-    for name, value in place.cluster.driver_environment().items():
+    for name, value in stack.cluster.driver_environment().items():
         monkeypatch.setenv(name, value)
     monkeypatch.setenv("SPARK_HOME", str(spark_home()))
     gateway = launch_gateway(popen_kwargs={"stderr": subprocess.DEVNULL})
@@ -160,14 +125,11 @@ def test_a_script_that_is_killed_leaves_the_jvm_as_it_was(
         before = driver.ready()["listeners"]
         session = jvm.org.apache.spark.sql.classic.SparkSession.getDefaultSession().get()
         assert listeners(session) > before
-        end(place, driver, signal.SIGKILL)
-        deadline = time.monotonic() + PATIENCE
-        while (driver.ours() or listeners(session) > before) and time.monotonic() < deadline:
-            time.sleep(0.2)
+        end(stack, driver, signal.SIGKILL)
+        wait_until(lambda: not driver.ours() and listeners(session) <= before, "the link is gone", PATIENCE, 0.2)
         batch = driver.batches()
-        while driver.batches() <= batch and time.monotonic() < deadline:
-            time.sleep(0.2)
-        assert (driver.ours(), listeners(session), driver.batches() > batch) == ([], before, True)
+        wait_until(lambda: driver.batches() > batch, "the query goes on", PATIENCE, 0.2)
+        assert (driver.ours(), listeners(session)) == ([], before)
     finally:
         gateway.shutdown()
         gateway.proc.stdin.close()

@@ -16,9 +16,11 @@ from pathlib import Path
 from typing import Any
 
 from testbed.processes import ProcessDiedError
+from testbed.stack import StackError
+from tests.drills import results
 from tests.drills.session import to_stderr
 from tests.soak import figures, page
-from tests.soak.world import SIDES, SoakError, World
+from tests.soak.world import SIDES, World
 
 _MOVES = 180.0  # seconds between two times at which all partitions change places
 _SAMPLE = 30.0  # seconds
@@ -41,20 +43,17 @@ def arguments() -> argparse.Namespace:
 def main() -> int:
     """Run what was asked for."""
     options = arguments()
-    runs = json.loads(options.json.read_text())["runs"] if options.json is not None and options.json.exists() else []
+    runs = results.load(options.json)["runs"] if options.json is not None else []
     code = 0
     if not options.render:
         try:
             run = soak(options.hours, options.keep)
-        except (SoakError, ProcessDiedError) as error:
+        except (StackError, ProcessDiedError) as error:
             to_stderr(f"the soak was broken off: {error}")
             return 1
         runs.append(run)
         if options.json is not None:
-            options.json.parent.mkdir(parents=True, exist_ok=True)
-            partial = options.json.with_suffix(".partial")
-            partial.write_text(json.dumps({"runs": runs}))
-            partial.replace(options.json)
+            results.save(options.json, {"runs": runs})
         sys.stdout.write(f"{page.milestones(run['milestones'])}\n\n{page.slopes(run['slopes'])}\n")
         code = tell(run)
     if options.document is not None and runs:

@@ -1,4 +1,4 @@
-"""A driver of the soak: ``python -m tests.soak.app DIRECTORY``, with us or without us as ``conf.json`` there says.
+"""A driver of the soak: ``python -m tests.soak.app DIRECTORY``, with us or without us as ``plan.json`` there says.
 
 ``spark`` (settings), ``attach`` and ``collect`` (seconds between two collections of the JVM's garbage). It writes
 ``batches.jsonl`` (each batch of each query, with its digest), ``starts.jsonl`` and ``heap.jsonl``, runs until the file
@@ -8,15 +8,15 @@
 from __future__ import annotations
 
 import json
-import sys
 import threading
 import time
 from pathlib import Path
 from typing import Any
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame
 
 import rechannel
+from testbed.driver import exceptions_of, open_session, read_plan, write_answer
 from tests.soak import queries
 
 _POLL = 5.0  # seconds; Spark keeps as many batches of a query as it has in this time, and more
@@ -28,10 +28,7 @@ class Application:
     """The session with its queries, and the files that tell of them."""
 
     def __init__(self, directory: Path, requested: dict[str, Any]) -> None:
-        builder = SparkSession.builder
-        for key, value in requested["spark"].items():
-            builder = builder.config(key, value)
-        self._spark = builder.getOrCreate()
+        self._spark = open_session(requested["spark"])
         self._directory = directory
         self._batches = (directory / "batches.jsonl").open("w")
         self._starts = (directory / "starts.jsonl").open("w")
@@ -43,15 +40,11 @@ class Application:
         self._foreach_batches = 0
         self.link = rechannel.attach(self._spark, strict=True) if requested["attach"] else None
         self._frames = {name: queries.frame(self._spark, name) for name in queries.NAMES}
-        (directory / "pids.json").write_text(
-            json.dumps({"jvm": self._jvm().java.lang.ProcessHandle.current().pid(), "application": self._application()})
-        )
+        jvm, application = self._jvm().java.lang.ProcessHandle.current().pid(), self._spark.sparkContext.applicationId
+        write_answer(directory / "pids.json", {"jvm": jvm, "application": application})
 
     def _jvm(self) -> Any:
         return self._spark._jvm
-
-    def _application(self) -> str:
-        return str(self._spark.sparkContext.applicationId)
 
     def _stopping(self) -> bool:
         return (self._directory / "stop").exists()
@@ -102,7 +95,7 @@ class Application:
                 self._write(self._heap, {"at": time.time(), "bytes": self._live()})
             time.sleep(_POLL)
         # A query that is stopped in the middle of a batch may say that it was interrupted: that is no failure.
-        exceptions = {name: str(query.exception()) for name, query in running.items() if query.exception()}
+        exceptions = exceptions_of(running)
         (self._directory / "stop").touch()
         loop.join()
         for name, query in running.items():
@@ -143,15 +136,14 @@ class Application:
         self._spark.stop()
 
 
-def main(directory: Path) -> None:
+def main() -> None:
     """Run until stopped."""
-    application = Application(directory, json.loads((directory / "conf.json").read_text()))
+    directory, plan = read_plan()
+    application = Application(directory, plan)
     result = application.run()
     application.close()
-    partial = directory / "result.partial"
-    partial.write_text(json.dumps(result))
-    partial.replace(directory / "result.json")
+    write_answer(directory / "result.json", result)
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    main()

@@ -7,14 +7,12 @@ digest (rows, and the sum of their hashes) comes with Spark's own progress.
 from __future__ import annotations
 
 import json
-from collections import Counter
-from collections.abc import Iterator
 from typing import Any
 
-import pandas as pd
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  the name PySpark's own documentation uses
-from pyspark.sql.streaming.state import GroupState, GroupStateTimeout
+
+from testbed.counting import count_by_key, count_in_python, expected_counts, numbers
 
 ROWS_PER_BATCH = 10
 KEYS = 37
@@ -33,24 +31,9 @@ TRIGGERS = {
 NAMES = (*TRIGGERS, LOOP)
 
 
-def counter() -> Any:
-    """Return a function that counts the rows of a key in Python state; a local one, which Spark sends as a whole."""
-
-    def count(key: tuple[int], frames: Iterator[pd.DataFrame], state: GroupState) -> Iterator[pd.DataFrame]:
-        (seen,) = state.get if state.exists else (0,)
-        for frame in frames:
-            seen += len(frame)
-        state.update((seen,))
-        yield pd.DataFrame({"k": [key[0]], "n": [seen]})
-
-    return count
-
-
 def rows(spark: SparkSession) -> DataFrame:
     """Return a source: each batch the next values, a second of event time after the batch before."""
-    source = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", ROWS_PER_BATCH)
-    source = source.option("numPartitions", 1).option("advanceMillisPerBatch", 1000)
-    return source.load().withColumn("k", (F.col("value") * F.col("value")) % KEYS)
+    return numbers(spark, ROWS_PER_BATCH, KEYS, numPartitions=1, advanceMillisPerBatch=1000)
 
 
 def frame(spark: SparkSession, name: str) -> DataFrame:
@@ -66,13 +49,9 @@ def frame(spark: SparkSession, name: str) -> DataFrame:
         near = F.expr("l.value = r.value AND r.timestamp BETWEEN l.timestamp AND l.timestamp + INTERVAL 3 SECONDS")
         output = left.join(right, near).select(F.col("l.value").alias("value"), F.col("r.k").alias("k"))
     elif name == "python":
-        output = (
-            rows(spark)
-            .groupBy("k")
-            .applyInPandasWithState(counter(), "k long, n long", "n long", "update", GroupStateTimeout.NoTimeout)
-        )
+        output = count_in_python(rows(spark))
     else:
-        output = rows(spark).groupBy("k").agg(F.count("*").alias("n"))
+        output = count_by_key(rows(spark))
     hashes = F.sum(F.xxhash64(*output.columns).cast("decimal(38,0)")).cast("string")
     return output.observe("digest", F.count(F.lit(1)).alias("rows"), hashes.alias("hash"))
 
@@ -89,8 +68,7 @@ def output_mode(name: str) -> str:
 
 def counted(batches: int) -> dict[str, int]:
     """Return what the counting queries hold after so many batches: key -> rows."""
-    values = range(batches * ROWS_PER_BATCH)
-    return {str(key): count for key, count in Counter(value * value % KEYS for value in values).items()}
+    return {str(key): count for key, count in expected_counts(range(batches * ROWS_PER_BATCH), KEYS).items()}
 
 
 def digest_of(progress: dict[str, Any]) -> str:

@@ -1,33 +1,28 @@
 """A driver that runs a stateful query again and again from its checkpoint: ``python -m tests.soak.restarts DIRECTORY``.
 
-``conf.json`` there: ``spark`` (settings), ``restarts``, ``batches`` (of each run, at least) and ``available_now``.
+``plan.json`` there: ``spark`` (settings), ``restarts``, ``batches`` (of each run, at least) and ``available_now``.
 Spark's own event log says afterwards where every task ran.
 """
 
 from __future__ import annotations
 
-import json
-import sys
-import time
+import functools
 from collections import defaultdict
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from pyspark.sql import SparkSession
-
 import rechannel
+from testbed.driver import end_application, open_session, read_plan
+from testbed.processes import wait_until
 
-_PATIENCE = 120.0  # seconds for the batches of a run
+_PATIENCE = 600.0  # seconds for the batches of a run; a busy machine is slow
 
 
-def main(directory: Path) -> None:
+def main() -> None:
     """Run the query, and run it again as often as it is asked for."""
-    plan = json.loads((directory / "conf.json").read_text())
-    builder = SparkSession.builder
-    for key, value in plan["spark"].items():
-        builder = builder.config(key, value)
-    spark = builder.getOrCreate()
+    directory, plan = read_plan()
+    spark = open_session(plan["spark"])
     link = rechannel.attach(spark, strict=True)
     source = directory / "source"
     source.mkdir()
@@ -46,15 +41,15 @@ def main(directory: Path) -> None:
             query.awaitTermination(_PATIENCE)
         else:
             query = writer.trigger(processingTime="0 seconds").start()
-            deadline = time.monotonic() + _PATIENCE
-            while len([item for item in query.recentProgress if item["numInputRows"]]) < plan["batches"]:
-                assert query.isActive and time.monotonic() < deadline, query.exception()
-                time.sleep(0.05)
+            enough = functools.partial(_has_run, query, plan["batches"])
+            wait_until(enough, "the batches of a run", _PATIENCE, details=lambda query=query: str(query.exception()))
         query.stop()
-    problem = link.problem
-    link.detach()
-    spark.stop()
-    (directory / "result.json").write_text(json.dumps({"problem": problem, "failures": link.failures}))
+    end_application(directory, spark, {}, link)
+
+
+def _has_run(query: Any, batches: int) -> bool:
+    assert query.isActive, query.exception()
+    return len([item for item in query.recentProgress if item["numInputRows"]]) >= batches
 
 
 def _put(path: Path) -> None:
@@ -88,4 +83,4 @@ def placements(events: Iterable[dict[str, Any]]) -> dict[str, dict[int, dict[int
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    main()

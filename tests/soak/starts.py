@@ -1,6 +1,6 @@
 """One driver that starts and stops a small stateful query again and again: ``python -m tests.soak.starts DIRECTORY``.
 
-``conf.json`` there says how: ``spark`` (settings), ``attach``, ``starts``, ``every`` (starts between two samples) and
+``plan.json`` there says how: ``spark`` (settings), ``attach``, ``starts``, ``every`` (starts between two samples) and
 ``descriptors`` (the limit of this process once its JVM runs; the JVM has 1,024). Each start is a line of
 ``starts.jsonl`` with the seconds that ``start()`` and the whole run took, each sample a line of ``samples.jsonl``.
 """
@@ -10,29 +10,25 @@ from __future__ import annotations
 import gc
 import json
 import resource
-import sys
 import time
-from pathlib import Path
 from typing import Any
 
 from pyspark.sql import SparkSession
 
 import rechannel
+from testbed.driver import end_application, open_session, read_plan
 from tests.soak.processes import usage
 
 JVM_DESCRIPTORS = 1024
 _SETTLE = 1.0  # seconds for what ends with a query: its stream's thread, its executors' stores
 
 
-def main(directory: Path) -> None:
+def main() -> None:
     """Start and stop the query as often as it is asked for."""
-    plan = json.loads((directory / "conf.json").read_text())
+    directory, plan = read_plan()
     # The JVM inherits this limit and raises the soft one to the hard one by itself.
     resource.setrlimit(resource.RLIMIT_NOFILE, (JVM_DESCRIPTORS, JVM_DESCRIPTORS))
-    builder = SparkSession.builder
-    for key, value in plan["spark"].items():
-        builder = builder.config(key, value)
-    spark = builder.getOrCreate()
+    spark = open_session(plan["spark"])
     resource.setrlimit(resource.RLIMIT_NOFILE, (plan["descriptors"],) * 2)
     link = rechannel.attach(spark, strict=True) if plan["attach"] else None
     rows = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 10).load()
@@ -49,10 +45,7 @@ def main(directory: Path) -> None:
             _write(starts, {"start": started - began, "run": time.monotonic() - began, "at": time.time()})
             if number % plan["every"] == 0:
                 _write(samples, {"starts": number, **sample(spark)})
-    if link is not None:
-        (directory / "link.json").write_text(json.dumps({"problem": link.problem, "failures": link.failures}))
-        link.detach()
-    spark.stop()
+    end_application(directory, spark, {}, link)
 
 
 def sample(spark: SparkSession) -> dict[str, float]:
@@ -82,4 +75,4 @@ def _write(file: Any, line: dict[str, Any]) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    main()

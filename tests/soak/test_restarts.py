@@ -3,57 +3,44 @@
 from __future__ import annotations
 
 import json
-import time
 from pathlib import Path
 
 import pytest
 
-from testbed.processes import ProcessGroup
-from testbed.redis_server import RedisServer
-from testbed.spark_cluster import SparkOptions, StandaloneCluster, WorkerSpec
-from testbed.stack import write_config
-from tests.soak.drivers import start_driver
+from testbed.stack import Stack
 from tests.soak.restarts import placements
 
 pytestmark = [pytest.mark.spark, pytest.mark.redis, pytest.mark.timeout(900)]
-NODES = ("127.0.0.93", "127.0.0.94", "127.0.0.95")
 PARTITIONS, RESTARTS, BATCHES = 12, 10, 3
-PATIENCE = 600.0
 FIRST = 0.95  # of the partitions, in the first batches of all restarts taken together
 
 
 @pytest.mark.parametrize("available_now", [False, True], ids=["back-to-back", "available-now"])
-def test_restarted_partitions_run_where_they_ran_last(available_now: bool, tmp_path: Path) -> None:
+def test_restarted_partitions_run_where_they_ran_last(available_now: bool, stack: Stack, tmp_path: Path) -> None:
     events = tmp_path / "events"
     events.mkdir()
-    with ProcessGroup(tmp_path / "logs") as group, RedisServer(group) as redis:
-        config = write_config(tmp_path, redis.url, {"cluster": {"name": "soak"}})
-        workers = [WorkerSpec(node, 1, 768) for node in NODES]
-        with StandaloneCluster(group, tmp_path / "cluster", workers, SparkOptions(log_level="warn")) as cluster:
-            spark = cluster.conf(executor_cores=1) | {
-                "spark.sql.shuffle.partitions": str(PARTITIONS),
-                "spark.driver.memory": "600m",
-                "spark.eventLog.enabled": "true",
-                "spark.eventLog.compress": "false",
-                "spark.eventLog.rolling.enabled": "false",
-                "spark.eventLog.dir": events.as_uri(),
-                "spark.scheduler.minRegisteredResourcesRatio": "1.0",
-                "spark.scheduler.maxRegisteredResourcesWaitingTime": "120s",
-            }
-            plan = {"spark": spark, "restarts": RESTARTS, "batches": BATCHES, "available_now": available_now}
-            driver = start_driver(group, cluster, "restarts", tmp_path / "driver", plan, RECHANNEL_CONFIG=str(config))
-            deadline = time.monotonic() + PATIENCE
-            while driver.alive():
-                assert time.monotonic() < deadline, driver.log_tail(40)
-                time.sleep(0.2)
-            assert driver.popen.returncode == 0, driver.log_tail(40)
-    assert json.loads((tmp_path / "driver" / "result.json").read_text()) == {"problem": "", "failures": 0}
+    spark = stack.cluster.conf(executor_cores=1) | {
+        "spark.sql.shuffle.partitions": str(PARTITIONS),
+        "spark.driver.memory": "600m",
+        "spark.eventLog.enabled": "true",
+        "spark.eventLog.compress": "false",
+        "spark.eventLog.rolling.enabled": "false",
+        "spark.eventLog.dir": events.as_uri(),
+        "spark.scheduler.minRegisteredResourcesRatio": "1.0",
+        "spark.scheduler.maxRegisteredResourcesWaitingTime": "120s",
+    }
+    plan = {"spark": spark, "restarts": RESTARTS, "batches": BATCHES, "available_now": available_now}
+    driver = stack.start_module("tests.soak.restarts", tmp_path / "driver", plan, f"restarts-{available_now}")
+    stack.end_driver(driver.name)
+    assert driver.popen.returncode == 0, driver.log_tail(40)
+    result = json.loads((tmp_path / "driver" / "result.json").read_text())
+    assert (result["problem"], result["failures"]) == ("", 0)
     (log,) = events.iterdir()
     with log.open() as text:
         runs = list(placements(json.loads(line) for line in text).values())
     assert len(runs) == RESTARTS + 1
     before = runs[0][max(runs[0])]
-    assert len(before) == PARTITIONS and len(set(before.values())) == len(NODES)
+    assert len(before) == PARTITIONS and len(set(before.values())) == len(stack.cluster.specs)
     first, late = 0, []
     for number, run in enumerate(runs[1:], start=1):
         one, two, *_ = (run[batch] for batch in sorted(run))

@@ -6,22 +6,18 @@ import json
 import os
 import statistics
 import time
-from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from testbed.processes import ManagedProcess, ProcessGroup
-from testbed.redis_server import RedisServer
-from testbed.spark_cluster import SparkOptions, StandaloneCluster, WorkerSpec
-from testbed.stack import write_config
+from testbed.processes import ManagedProcess
+from testbed.progress import JsonLines
+from testbed.spark_cluster import StandaloneCluster
+from testbed.stack import Stack
 from tests.soak import starts
-from tests.soak.drivers import start_driver
 
 pytestmark = [pytest.mark.spark, pytest.mark.redis]
-NODES = ("127.0.0.91", "127.0.0.92")
 PYTHON_DESCRIPTORS = int(os.environ.get("STARTS_DESCRIPTORS", "64"))
 OUT = os.environ.get("STARTS_JSON", "")  # where the long test writes its figures; without it, it is not run
 PATIENCE = 240.0  # seconds for one start; a busy machine is slow
@@ -29,23 +25,6 @@ ALLOWANCE = 8  # threads or descriptors: pools of Spark and its libraries fill a
 LATER = 5  # times what `start()` takes by itself (some 15 ms): what putting two partitions back may take
 COUNTED = ("python threads", "python descriptors", "jvm threads", "jvm descriptors")
 MEMORY = {"python memory": 10 << 20, "jvm heap": 16 << 20}  # growth that is no leak, in bytes
-
-
-@dataclass(frozen=True)
-class Place:
-    group: ProcessGroup
-    cluster: StandaloneCluster
-    config: Path
-
-
-@pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
-    directory = tmp_path_factory.mktemp("starts")
-    workers = [WorkerSpec(node, 1, 1024) for node in NODES]
-    with ProcessGroup(directory / "logs") as group, RedisServer(group) as redis:
-        config = write_config(directory, redis.url, {"cluster": {"name": "soak"}})
-        with StandaloneCluster(group, directory / "cluster", workers, SparkOptions(log_level="warn")) as cluster:
-            yield Place(group, cluster, config)
 
 
 def settings(cluster: StandaloneCluster) -> dict[str, str]:
@@ -58,26 +37,18 @@ def settings(cluster: StandaloneCluster) -> dict[str, str]:
     }
 
 
-def lines(path: Path) -> list[dict[str, Any]]:
-    try:
-        return [json.loads(line) for line in path.read_text().splitlines(keepends=True) if line.endswith("\n")]
-    except FileNotFoundError:
-        return []
-
-
 def wait_for(processes: dict[Path, ManagedProcess], count: int) -> None:
     """Wait until all starts of both drivers are done; fails as soon as one start takes longer than it may."""
-    offsets = {path: (0, time.monotonic()) for path in processes}
+    starts = {path: JsonLines(path / "starts.jsonl") for path in processes}
+    done, since = dict.fromkeys(processes, 0), dict.fromkeys(processes, time.monotonic())
     while any(process.alive() for process in processes.values()):
         for path, process in processes.items():
-            done, since = offsets[path]
-            now = len(lines(path / "starts.jsonl"))
-            if now > done:
-                offsets[path] = (now, time.monotonic())
-            elif process.alive() and time.monotonic() - since > PATIENCE:
-                last = (lines(path / "samples.jsonl") or [{}])[-1]
+            if new := len(starts[path].read()):
+                done[path], since[path] = done[path] + new, time.monotonic()
+            elif process.alive() and time.monotonic() - since[path] > PATIENCE:
+                last = (JsonLines(path / "samples.jsonl").read() or [{}])[-1]
                 pytest.fail(
-                    f"{path.name}: start {done + 1} of {count} did not end within {PATIENCE:g} s; "
+                    f"{path.name}: start {done[path] + 1} of {count} did not end within {PATIENCE:g} s; "
                     f"last sample {last}\n{process.log_tail(20)}"
                 )
         time.sleep(0.5)
@@ -93,22 +64,26 @@ def growth(samples: list[dict[str, Any]], what: str) -> float:
     return statistics.median(last) - statistics.median(first)
 
 
-def check(count: int, every: int, pinned: bool, place: Place, tmp_path: Path) -> dict[str, Any]:
-    plan = {"spark": settings(place.cluster), "starts": count, "every": every, "descriptors": PYTHON_DESCRIPTORS}
-    environment = {"RECHANNEL_CONFIG": str(place.config), "PYSPARK_PIN_THREAD": str(pinned).lower()}
-    processes = {}
-    for name in ("without", "with"):
-        directory = tmp_path / name
-        mine = plan | {"attach": name == "with"}
-        processes[directory] = start_driver(place.group, place.cluster, "starts", directory, mine, **environment)
+def check(count: int, every: int, pinned: bool, stack: Stack, tmp_path: Path) -> dict[str, Any]:
+    plan = {"spark": settings(stack.cluster), "starts": count, "every": every, "descriptors": PYTHON_DESCRIPTORS}
+    processes = {
+        tmp_path / name: stack.start_module(
+            "tests.soak.starts",
+            tmp_path / name,
+            plan | {"attach": name == "with"},
+            PYSPARK_PIN_THREAD=str(pinned).lower(),
+        )
+        for name in ("without", "with")
+    }
     try:
         wait_for(processes, count)
     finally:
         for process in processes.values():
-            place.group.kill(process.name)
-    samples = {name: lines(tmp_path / name / "samples.jsonl") for name in ("without", "with")}
-    times = {name: [line["start"] for line in lines(tmp_path / name / "starts.jsonl")] for name in samples}
-    assert json.loads((tmp_path / "with" / "link.json").read_text()) == {"problem": "", "failures": 0}
+            stack.group.kill(process.name)
+    samples = {path.name: JsonLines(path / "samples.jsonl").read() for path in processes}
+    times = {path.name: [line["start"] for line in JsonLines(path / "starts.jsonl").read()] for path in processes}
+    result = json.loads((tmp_path / "with" / "result.json").read_text())
+    assert (result["problem"], result["failures"]) == ("", 0)
     return {"samples": samples, "times": times, "pinned": pinned, "starts": count}
 
 
@@ -142,16 +117,16 @@ def lateness(times: dict[str, list[float]]) -> tuple[float, float]:
 
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("pinned", [True, False], ids=["pinned", "not-pinned"])
-def test_fifty_starts_leave_nothing_open(pinned: bool, place: Place, tmp_path: Path) -> None:
+def test_fifty_starts_leave_nothing_open(pinned: bool, stack: Stack, tmp_path: Path) -> None:
     assert starts.JVM_DESCRIPTORS == 1024
-    assert_free(check(50, 10, pinned, place, tmp_path))
+    assert_free(check(50, 10, pinned, stack, tmp_path))
 
 
 @pytest.mark.slow
 @pytest.mark.skipif(not OUT, reason="takes hours: make soak-starts")
 @pytest.mark.timeout(6 * 3600)
 @pytest.mark.parametrize("pinned", [True, False], ids=["pinned", "not-pinned"])
-def test_two_thousand_starts_leave_nothing_open(pinned: bool, place: Place, tmp_path: Path) -> None:
-    result = check(2000, 50, pinned, place, tmp_path)
+def test_two_thousand_starts_leave_nothing_open(pinned: bool, stack: Stack, tmp_path: Path) -> None:
+    result = check(2000, 50, pinned, stack, tmp_path)
     Path(f"{OUT}-{'pinned' if pinned else 'not-pinned'}.json").write_text(json.dumps(result))
     assert_free(result)

@@ -9,7 +9,6 @@ import contextlib
 import json
 import subprocess
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Self
 
@@ -20,10 +19,10 @@ from rechannel.wire import keys
 from rechannel.wire.messages import LinkReport
 from rechannel.wire.redis.errors import StoreError
 from testbed.processes import ProcessGroup
-from testbed.spark_cluster import SparkOptions, StandaloneCluster, WorkerSpec
-from testbed.stack import Stack, next_executors, saved_plan
+from testbed.progress import JsonLines
+from testbed.spark_cluster import SparkOptions, StandaloneCluster
+from testbed.stack import Stack, StackError, next_executors, saved_plan, standalone
 from tests.soak import queries
-from tests.soak.drivers import start_driver
 from tests.soak.processes import disk, usage
 
 SIDES = ("with", "without")
@@ -43,7 +42,7 @@ _SECTIONS: dict[str, dict[str, Any]] = {
 }
 
 
-class SoakError(RuntimeError):
+class SoakError(StackError):
     """The soak cannot go on; the message says why."""
 
 
@@ -53,7 +52,8 @@ class World(Stack):
     def __init__(self, directory: Path, collect: float) -> None:
         super().__init__(directory, _SECTIONS)
         self._collect = collect
-        self._read: dict[Path, tuple[int, int]] = {}
+        self._batches = {side: self._lines(side, "batches") for side in SIDES}
+        self._count = dict.fromkeys(SIDES, 0)
         self._pids: dict[str, dict[str, Any]] = {}
 
     def start(self) -> Self:
@@ -63,22 +63,17 @@ class World(Stack):
         for node in NODES["with"]:
             self.start_agent(node)
         for side in SIDES:
-            options = {"spark": self._spark(side), "attach": side == "with", "collect": self._collect}
-            config = {"RECHANNEL_CONFIG": str(self.config)} if side == "with" else {}
-            start_driver(self.group, self.clusters[side], "app", self.directory / side, options, **config)
+            plan = {"spark": self._spark(side), "attach": side == "with", "collect": self._collect}
+            self.cluster = self.clusters[side]
+            self.start_module("tests.soak.app", self.directory / side, plan)
         self._await_batches()
         return self
 
     def _cluster(self, side: str) -> StandaloneCluster:
         group = ProcessGroup(self.directory / f"logs-{side}")  # the names of a cluster's processes are always the same
         self._open.enter_context(group)
-        workers = [WorkerSpec(node, CORES, 1024) for node in NODES[side]]
-        return StandaloneCluster(
-            group,
-            self.directory / f"cluster-{side}",
-            workers,
-            SparkOptions(700, _JAVA, "warn"),
-        )
+        cluster = standalone(NODES[side], CORES, 1024, SparkOptions(700, _JAVA, "warn"))
+        return cluster(group, self.directory / f"cluster-{side}")
 
     def _spark(self, side: str) -> dict[str, str]:
         return self.clusters[side].conf(executor_cores=CORES) | {
@@ -104,13 +99,11 @@ class World(Stack):
         }
 
     def _await_batches(self) -> None:
-        deadline = time.monotonic() + PATIENCE
-        while not all(len(self.queries_seen(side)) == len(queries.NAMES) for side in SIDES):
+        def begun() -> bool:
             self.check()
-            if time.monotonic() > deadline:
-                tails = "\n".join(f"--- {side}\n{self.group.processes[side].log_tail(20)}" for side in SIDES)
-                raise SoakError(f"not every query has a batch after {PATIENCE:g} s\n{tails}")
-            time.sleep(1.0)
+            return all(len(self.queries_seen(side)) == len(queries.NAMES) for side in SIDES)
+
+        self.wait("every query has a batch", begun, PATIENCE, 1.0)
         self._pids = {side: json.loads((self.directory / side / "pids.json").read_text()) for side in SIDES}
 
     def check(self) -> None:
@@ -125,18 +118,15 @@ class World(Stack):
 
     def queries_seen(self, side: str) -> set[str]:
         """Return the queries of a driver that have had a batch."""
-        return {line["query"] for line in read_lines(self.directory / side / "batches.jsonl")}
+        return {line["query"] for line in self._lines(side, "batches").read()}
+
+    def _lines(self, side: str, name: str) -> JsonLines:
+        return JsonLines(self.directory / side / f"{name}.jsonl")
 
     def batches(self, side: str) -> int:
         """Return how many batches a driver has had; only what is new is read."""
-        path = self.directory / side / "batches.jsonl"
-        offset, count = self._read.get(path, (0, 0))
-        with path.open("rb") as file:
-            file.seek(offset)
-            text = file.read()
-        end = text.rfind(b"\n") + 1
-        self._read[path] = (offset + end, count + text.count(b"\n"))
-        return self._read[path][1]
+        self._count[side] += len(self._batches[side].read())
+        return self._count[side]
 
     # -- samples --
 
@@ -197,13 +187,12 @@ class World(Stack):
     def stop(self) -> dict[str, Any]:
         """Have both drivers end in good order; returns what they wrote, and the link's last counters."""
         current = self.report()
-        counters = dict(_counters(current[2])) if current is not None else {}
+        names = ("landed", "abandoned", "failed_tasks", "drifted_partitions", "rejected_messages")
+        counters = {name: getattr(current[2], name) for name in names} if current is not None else {}
         for side in SIDES:
             (self.directory / side / "stop").touch()
         drivers = {side: self.group.processes.pop(side) for side in SIDES}  # they may end now
-        deadline = time.monotonic() + PATIENCE
-        while any(process.alive() for process in drivers.values()) and time.monotonic() < deadline:
-            time.sleep(0.5)
+        self.wait("both drivers end", lambda: not any(item.alive() for item in drivers.values()), PATIENCE, 0.5)
         self.group.processes.update(drivers)
         made: dict[str, Any] = {"counters": counters}
         for side in SIDES:
@@ -211,26 +200,9 @@ class World(Stack):
             if not path.exists():
                 raise SoakError(f"{side}: ended without a result\n{drivers[side].log_tail(30)}")
             made[side] = json.loads(path.read_text())
-            made[side] |= {
-                name: read_lines(self.directory / side / f"{name}.jsonl") for name in ("batches", "starts", "heap")
-            }
+            made[side] |= {name: self._lines(side, name).read() for name in ("batches", "starts", "heap")}
         left = [path.name for path in (self.directory / "link").glob("rechannel-*")]
         return made | {"left_behind": left}
-
-
-def read_lines(path: Path) -> list[dict[str, Any]]:
-    """Return the lines of a file that is still written."""
-    try:
-        return [json.loads(line) for line in path.read_text().splitlines(keepends=True) if line.endswith("\n")]
-    except FileNotFoundError:
-        return []
-
-
-def _counters(report: LinkReport) -> Iterator[tuple[str, int]]:
-    for name in ("landed", "abandoned", "failed_tasks", "drifted_partitions", "rejected_messages"):
-        value = getattr(report, name, None)
-        if isinstance(value, int):
-            yield name, value
 
 
 def _children(pids: list[int]) -> list[int]:

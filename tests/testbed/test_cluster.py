@@ -14,39 +14,29 @@ from examples.demo.audit import compare, expected_tours, read_sink
 from examples.demo.data import build_replay
 from examples.demo.feed import Feeder
 from examples.demo.queries import Layout
-from testbed.processes import ProcessGroup
+from testbed.processes import ROOT, ProcessGroup
 from testbed.quota import available
 from testbed.spark_cluster import StandaloneCluster, WorkerSpec
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(420)]
-ROOT = Path(__file__).resolve().parents[2]
 
 
-@pytest.fixture
-def cluster(tmp_path: Path) -> Iterator[StandaloneCluster]:
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StandaloneCluster]:
     quota = 64.0 if available() else None
     specs = [WorkerSpec(host, 2, 1024, quota) for host in ("127.0.0.2", "127.0.0.3")]
-    with ProcessGroup(tmp_path / "logs") as group, StandaloneCluster(group, tmp_path / "cluster", specs) as running:
+    directory = tmp_path_factory.mktemp("cluster")
+    with ProcessGroup(directory / "logs") as group, StandaloneCluster(group, directory / "cluster", specs) as running:
         yield running
 
 
 def test_the_application_runs_to_the_end_and_its_audit_can_fail(cluster: StandaloneCluster, tmp_path: Path) -> None:
     replay = build_replay(tmp_path / "replay", files=4, rows_per_file=250)
     Feeder(replay, tmp_path / "inbox", tmp_path / "control").advance(99)
-    conf = cluster.conf() | {
-        "spark.sql.shuffle.partitions": "4",
-        "spark.executorEnv.PYTHONPATH": str(ROOT),
-    }
+    conf = cluster.conf() | {"spark.sql.shuffle.partitions": "4", "spark.executorEnv.PYTHONPATH": str(ROOT)}
     (tmp_path / "conf.json").write_text(json.dumps(conf))
-    command = [
-        sys.executable,
-        "-m",
-        "examples.demo.app",
-        "--root",
-        str(tmp_path),
-        "--conf",
-        str(tmp_path / "conf.json"),
-    ]
+    command = [sys.executable, "-m", "examples.demo.app", "--root", str(tmp_path)]
+    command += ["--conf", str(tmp_path / "conf.json")]
     environment = cluster.driver_environment() | {"PYTHONPATH": str(ROOT)}
     app = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     with app:

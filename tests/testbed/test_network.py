@@ -4,13 +4,13 @@ import socket
 import subprocess
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from testbed.namespaces import NetworkError, trial
-from testbed.network import HUB, Network, delay_why_not, shaping, why_not
+from testbed.network import HUB, Network, shaping, why_not
 from testbed.processes import ProcessGroup
 
 pytestmark = pytest.mark.root
@@ -19,17 +19,9 @@ FAST, SLOW = 1000.0, 100.0
 LINKS = {"fast": FAST, "slow": SLOW, "quick": FAST}
 
 
-def skip_loudly(request: pytest.FixtureRequest, problem: str) -> None:
-    capture = request.config.pluginmanager.getplugin("capturemanager")
-    with capture.global_and_fixture_disabled():  # a reason alone is only shown when asked for
-        print(f"\nNOT TESTED, {problem}")
-    pytest.skip(problem)
-
-
 @pytest.fixture(scope="module")
-def group(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ProcessGroup]:
-    if problem := why_not():
-        skip_loudly(request, problem)
+def group(skip_loudly: Callable[[str], None], tmp_path_factory: pytest.TempPathFactory) -> Iterator[ProcessGroup]:
+    skip_loudly(why_not())
     with ProcessGroup(tmp_path_factory.mktemp("network"), grace_s=1.0) as group:
         yield group
 
@@ -76,12 +68,9 @@ def living_in(space: Path) -> list[int]:
 
 
 def test_a_link_is_shaped_to_its_rate() -> None:
-    (only,) = (" ".join(sentence) for sentence in shaping("eth0", 100.0))
+    only = " ".join(shaping("eth0", 100.0))
     assert only == "tc qdisc replace dev eth0 root handle 1: tbf rate 100000000bit burst 98304b latency 50ms"
-    assert "burst 250000b" in " ".join(shaping("eth0", 1000.0)[0])
-    delay, rate = (" ".join(sentence) for sentence in shaping("eth0", 100.0, 0.5))
-    assert "root handle 1: netem delay 0.5ms" in delay
-    assert "parent 1:1 handle 10: tbf" in rate
+    assert "burst 250000b" in " ".join(shaping("eth0", 1000.0))
 
 
 @pytest.mark.parametrize(("name", "mbit"), [("hub", 1.0), ("a b", 1.0), ("", 1.0), ("a", 0.0), ("a", float("inf"))])
@@ -93,7 +82,6 @@ def test_refuses_impossible_nodes(tmp_path: Path, name: str, mbit: float) -> Non
 def test_says_why_there_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("os.geteuid", lambda: 1000)
     assert why_not() == "network namespaces need root"
-    assert delay_why_not() == "links with a delay: network namespaces need root"
     monkeypatch.setattr("os.geteuid", lambda: 0)
     monkeypatch.setenv("PATH", "/nowhere")
     assert "packages util-linux and iproute2" in why_not()
@@ -107,7 +95,7 @@ def test_says_what_a_failed_command_said(group: ProcessGroup, network: Network) 
 
 def test_rates_are_real_in_both_directions_and_counted(network: Network) -> None:
     before = network.counters()
-    quick = transfer_s(network, "fast", "quick", 5 * MB)
+    quick = min(transfer_s(network, "fast", "quick", 5 * MB) for _ in range(5))  # without what the machine does beside
     assert network.counters()["fast"].sent - before["fast"].sent >= 5 * MB
     assert network.counters()["quick"].received - before["quick"].received >= 5 * MB
     assert network.counters()["slow"].sent - before["slow"].sent < MB
@@ -116,13 +104,6 @@ def test_rates_are_real_in_both_directions_and_counted(network: Network) -> None
         # Nothing makes a link faster than it is; how much slower a busy machine makes it, only the ratio can tell.
         assert 5 * MB * 8 / 1e6 / seconds < 1.25 * SLOW, (source, target)
         assert seconds > 3 * quick, (source, target)
-
-
-def test_a_rate_changes_while_it_runs(network: Network) -> None:
-    network.set_rate("quick", SLOW)
-    slow = transfer_s(network, "fast", "quick", 5 * MB)
-    network.set_rate("quick", FAST)
-    assert slow > 3 * transfer_s(network, "fast", "quick", 5 * MB)
 
 
 def test_nodes_come_and_go(network: Network) -> None:
@@ -164,16 +145,3 @@ def test_the_machine_does_not_listen_where_a_server_in_the_hub_does(network: Net
         assert listening()
     with server:
         assert not listening()
-
-
-def test_a_delay_is_real(request: pytest.FixtureRequest, tmp_path: Path) -> None:
-    if problem := delay_why_not():
-        skip_loudly(request, problem)
-    links = {"a": FAST, "b": FAST}
-    with ProcessGroup(tmp_path, grace_s=1.0) as group, Network(group, links, delay_ms=5.0) as network:
-        with network.inside("b"):
-            server = socket.create_server((network.address("b"), 0))
-        with server, network.inside("a"):
-            began = time.monotonic()
-            socket.create_connection(server.getsockname(), timeout=20).close()
-        assert time.monotonic() - began >= 0.02

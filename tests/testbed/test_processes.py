@@ -4,15 +4,13 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import psutil
 import pytest
 
 from testbed.guard import marked_pids
-from testbed.processes import ProcessDiedError, ProcessGroup
+from testbed.processes import ProcessDiedError, ProcessGroup, wait_until
 
 pytestmark = pytest.mark.root
 SLEEPER = [sys.executable, "-c", "import time; time.sleep(600)"]
@@ -40,20 +38,11 @@ with ProcessGroup(Path(sys.argv[1])) as group:
 """
 
 
-def until(condition: Callable[[], bool], seconds: float = 20.0) -> bool:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(0.05)
-    return True
-
-
 def test_nothing_is_left_after_the_block(tmp_path: Path) -> None:
     with ProcessGroup(tmp_path, grace_s=0.5) as group:
         group.start("sleeper", SLEEPER)
         stubborn = group.start("stubborn", STUBBORN)
-        assert until(lambda: "up" in stubborn.log_tail())
+        wait_until(lambda: "up" in stubborn.log_tail(), "the child is up", 60.0)
         assert len(marked_pids(group.marker)) == 3
     assert marked_pids(group.marker) == []
 
@@ -80,7 +69,7 @@ def test_nothing_is_left_when_the_owner_is_signalled(tmp_path: Path, number: int
         marker = owner.stdout.readline().strip()
         assert len(marked_pids(marker)) == 2
         owner.send_signal(number)
-        assert until(lambda: not marked_pids(marker))
+        wait_until(lambda: not marked_pids(marker), "all are gone", 60.0)
         owner.wait(20)
 
 

@@ -6,7 +6,6 @@ import math
 import mmap
 import os
 import signal
-import statistics
 import subprocess
 import sys
 import threading
@@ -17,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from testbed.processes import ProcessGroup
+from testbed.processes import ProcessGroup, wait_until
 from testbed.slow_disk import SlowDisk, SlowDiskError, TokenBucket, slow_disk_problem
 
 pytestmark = pytest.mark.root
@@ -26,12 +25,8 @@ MIB = 1 << 20
 
 
 @pytest.fixture(scope="module")
-def mountable(request: pytest.FixtureRequest) -> None:
-    if problem := slow_disk_problem():
-        capture = request.config.pluginmanager.getplugin("capturemanager")
-        with capture.global_and_fixture_disabled():  # a reason alone is only shown when asked for
-            print(f"\nNOT TESTED, no slow disk: {problem}")
-        pytest.skip(problem)
+def mountable(skip_loudly: Callable[[str], None]) -> None:
+    skip_loudly(slow_disk_problem())
 
 
 @pytest.fixture
@@ -53,13 +48,6 @@ def mounted_at(path: Path) -> bool:
 
 def names(directory: Path) -> list[str]:
     return sorted(path.name for path in directory.iterdir())
-
-
-def wait_until_unmounted(path: Path) -> None:
-    deadline = time.monotonic() + 20
-    while mounted_at(path):
-        assert time.monotonic() < deadline, "still mounted"
-        time.sleep(0.02)
 
 
 def test_bucket_grants_the_burst_then_the_rate() -> None:
@@ -272,11 +260,9 @@ def test_each_request_waits_once_and_waits_overlap(mountable: None, root: Path, 
     with SlowDisk(root, tmp_path / "disk", latency=latency, bytes_per_second=math.inf) as disk:
         files = [disk.mount_point / f"file{number}" for number in range(count)]
         looked_up = [waits(file.stat) for file in files]
-        assert min(looked_up) >= 1.0
-        assert statistics.median(looked_up) < 1.6
+        assert 1.0 <= min(looked_up) < 1.6  # how much longer a busy machine makes some of them says nothing
         durations = [waits((disk.mount_point / f"directory{number}").mkdir) for number in range(5)]
-        assert min(durations) >= 2.0  # asks for the name, then makes it
-        assert statistics.median(durations) < 2.6
+        assert 2.0 <= min(durations) < 2.6  # asks for the name, then makes it
         with ThreadPoolExecutor(count) as pool:  # open and read: two each
             assert waits(lambda: list(pool.map(Path.read_bytes, files))) < count
 
@@ -326,7 +312,7 @@ def test_unmounts_when_the_owner_is_killed(mountable: None, root: Path, tmp_path
     )
     done = subprocess.run([sys.executable, "-c", code, root, point], cwd=ROOT, check=False)
     assert done.returncode == -signal.SIGKILL
-    wait_until_unmounted(point)
+    wait_until(lambda: not mounted_at(point), "it is unmounted", 60.0)
 
 
 def test_what_a_killed_server_leaves_is_cleaned_at_the_end_and_at_the_next_start(

@@ -15,7 +15,6 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -27,6 +26,7 @@ from rechannel.migration.spark import versions
 from rechannel.wire import keys
 from rechannel.wire.messages import LinkReport, MoveTransition
 from rechannel.wire.signing import Signer
+from testbed.processes import wait_until
 
 ROOT = Path(__file__).parents[2]
 NODES = ["127.0.0.44", "127.0.0.45", "127.0.0.46"]
@@ -48,34 +48,16 @@ def conf(loop: Loop) -> dict[str, str]:
 
 def moved(loop: Loop) -> dict[str, Any]:
     """Have every partition moved again and again; what landed, and whether all rows are exact."""
-    from matrix.mover import Mover, Turns
+    from matrix.mover import Mover, Turns, start
 
     waves = [wave for wave in WAVES if wave.store in STORES and wave.workloads]
-    directory = loop.directory / _MOVED
-    directory.mkdir()
-    for number, wave in enumerate(WAVES):
-        if wave in waves:
-            (directory / f"inbox-{number}").mkdir()
-    settings = conf(loop) | {
-        "spark.app.name": _MOVED,
-        "spark.sql.shuffle.partitions": "3",
-        "spark.sql.session.timeZone": "UTC",
-        "spark.executorEnv.PYTHONPATH": str(ROOT / "tests"),
-        "spark.sql.streaming.pollingDelay": "100ms",
-    }
-    (directory / "conf.json").write_text(json.dumps(settings))
-    environment = loop.cluster.driver_environment() | {
-        name: loop.environment[name] for name in ("RECHANNEL_CONFIG", "PYTHONPATH")
-    }
-    command = [sys.executable, "-m", "matrix.app", str(directory / "conf.json"), str(directory)]
-    process = loop.group.start(_MOVED, command, env=environment, cwd=directory)
+    process = start(loop, _MOVED, waves, conf(loop))
     with loop.open_store() as store:
-        signer = Signer.from_file(next((loop.directory / "keys").glob("*.key")))
-        mover = Mover(store, signer, _MOVED, directory, process.require_alive, Turns(1))
+        signer = Signer.from_file(loop.directory / "keys" / "signing.key")
+        mover = Mover(store, signer, _MOVED, loop.directory / _MOVED, process.require_alive, Turns(1))
         mover.run(waves)
         lines = [item.body for item in store.last(keys.JOURNAL, mover.application, keys.JOURNAL.bound)]
-    loop.group.processes.pop(_MOVED)  # it may end now
-    loop.wait("the application ends", lambda: not process.alive())
+    loop.end_driver(_MOVED)
     closed = Counter(line.reason for line in lines if isinstance(line, MoveTransition) and line.after == "killed")
     return {
         "cells": {store: {name: vars(cell) for name, cell in cells.items()} for store, cells in mover.cells.items()},
@@ -119,7 +101,7 @@ def changed(loop: Loop) -> dict[str, Any]:
     restarted = starts()["counts"]
     if link_report is not None and versions.has_feature(link_report.spark_version, versions.SNAPSHOTS):
         with contextlib.suppress(TimeoutError):
-            within(60.0, lambda: bool(lags()))
+            wait_until(lags, "snapshots are told of", 60.0, 1.0)
     first_lags = lags()
     code, answer = loop.cli("drain", NODES[2], "--remove", "--reason", "a test")
     if code:
@@ -147,15 +129,6 @@ def report(loop: Loop) -> LinkReport | None:
             if current is not None and isinstance(current.body, LinkReport) and current.body.name == _CHANGED:
                 return current.body
     return None
-
-
-def within(seconds: float, ready: Callable[[], bool]) -> None:
-    """Wait for what may never come; TimeoutError if it did not."""
-    deadline = time.monotonic() + seconds
-    while not ready():
-        if time.monotonic() > deadline:
-            raise TimeoutError
-        time.sleep(1.0)
 
 
 def java() -> str:
