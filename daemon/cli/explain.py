@@ -172,7 +172,7 @@ def _service(load: ExecutorLoad) -> str:
 def _gain(decision: Decision) -> Iterator[str]:
     for name, before, after in batch_times(decision):
         change = f" ({(after - before) / before:+.0%})" if before else ""
-        yield f"  critical path of {name}: {before:.2f} s -> {after:.2f} s{change}"
+        yield f"  batch of {name}: {before:.2f} s -> {after:.2f} s{change}"
     if decision.gain or decision.cost:
         yield f"  gain {decision.gain:.1f} s over the horizon (gate.horizon), cost {decision.cost:.1f} s"
     if decision.price is not None:

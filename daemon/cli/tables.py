@@ -219,7 +219,7 @@ def print_decision(application: str, decision: Decision, *, verbose: bool = Fals
     if decision.executors:
         console.print(_load_table(decision.executors))
     for name, before, after in batch_times(decision):
-        console.print(f"critical path of {escape(name)}: {before:.2f} → {after:.2f} s per batch, predicted")
+        console.print(f"batch of {escape(name)}: {before:.2f} → {after:.2f} s, predicted")
     for line in price_lines(decision.price, decision.names) if decision.price is not None else ():
         console.print(escape(line))
     if decision.moves:

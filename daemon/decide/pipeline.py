@@ -224,7 +224,10 @@ def _snapshot(request: DecisionRequest, basis: PlanBasis) -> Snapshot:
 def _check_explained(
     request: DecisionRequest, snapshot: Snapshot, differences: Mapping[str, Residual], settings: Settings
 ) -> None:
-    """Raise Undecided where the replay does not explain the present; moves that do not rest on it are not held up."""
+    """Raise Undecided where the replay does not explain the measured batches.
+
+    Moves that do not rest on a prediction (forced, drains, rollbacks, saved plans) are not held up.
+    """
     if request.force or request.placement_source is not None or request.trigger in (Trigger.DRAIN, Trigger.ROLLBACK):
         return
     for query, residual in sorted(differences.items(), key=lambda item: (-abs(item[1].share), item[0])):
@@ -303,7 +306,7 @@ def _ask_policy(request: DecisionRequest, snapshot: Snapshot, settings: Settings
 
 
 def _with_fewest_moves(snapshot: Snapshot, proposal: Proposal, settings: Settings, *, own: bool) -> ProposedPlacement:
-    """Return the part of the default policy's proposal that is worth its moves; others' proposals stay as they are."""
+    """Return the fewest moves worth making of the default policy's proposal; another's stays."""
     model, placement = snapshot.prediction, proposal.placement
     units = sum(stage.n for stage in model.workload.placeable)
     if proposal.policy != ADAPTIVE.name:

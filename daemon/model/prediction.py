@@ -1,4 +1,4 @@
-"""Model that batches are predicted from: what tasks took, and when the driver was busy. Pure.
+"""Model that batches are predicted from, made of the measured ones. Pure.
 
 A task takes its core from its launch to its finish by the driver's clock, which includes its way to the executor and
 back. A batch in which a partition ran on another executor than before loaded state: neither that task nor the duration
@@ -90,7 +90,7 @@ def build_prediction(cluster: Cluster, workload: Workload, measured: MeasuredQue
 
 
 def measured_batches(query: str, measured: MeasuredQueries) -> FloatArray:
-    """Return the seconds of the last batches that had today's load and loaded no state, oldest first."""
+    """Return the seconds of the last batches of the present load that loaded no state, (B,)."""
     recent = measured.recent.get(query, ())
     if not recent:
         return np.empty(0)
@@ -115,7 +115,7 @@ def _sampled(query: str, measured: MeasuredQueries) -> list[BatchReport]:
 
 
 def _batches_with_moves(batches: Sequence[BatchReport]) -> frozenset[int]:
-    """Return the numbers of the batches in which a partition ran on another executor than before."""
+    """Return the numbers of the batches in which a partition changed its executor."""
     last: dict[tuple[int, int], str] = {}
     moved = set()
     for batch in batches:
@@ -128,7 +128,7 @@ def _batches_with_moves(batches: Sequence[BatchReport]) -> frozenset[int]:
 
 
 def _samples(runs: Sequence[tuple[BatchReport, StageRun]], cluster: Cluster, measured: MeasuredQueries) -> TaskSamples:
-    """Return the tasks of one stateful stage whose seconds tell its work, on a reference executor."""
+    """Return the tasks of one stage that loaded no state, in seconds of a reference executor."""
     last: dict[int, str] = {}
     seen: Counter[str] = Counter()
     rows: list[tuple[float, float, float, float]] = []

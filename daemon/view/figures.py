@@ -19,7 +19,7 @@ def format_bytes(number: float) -> str:
 
 
 def batch_times(decision: Decision) -> Iterator[tuple[str, float, float]]:
-    """Yield the name of each query with its critical path before and after, in seconds."""
+    """Yield the name of each query with its batch before and after, in seconds."""
     for query, before in decision.batch_time_before.items():
         yield query_name(query, decision.names.get(query, "")), before, decision.batch_time_after.get(query, before)
 

@@ -27,7 +27,10 @@ _CERTAIN_SHARE = 0.5  # of gate.min_gain, at 95 % confidence
 
 @dataclass(frozen=True)
 class QueryGain:
-    """Batch of a query before a plan in seconds, and its predicted change; ``name`` is for people."""
+    """Batch of a query before a plan in seconds, and its predicted change.
+
+    ``name`` is for people.
+    """
 
     query: str
     before: float

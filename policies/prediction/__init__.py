@@ -1,1 +1,1 @@
-"""Predictions of batch durations under a placement: cycle formula, replay, and the fewest moves worth making."""
+"""Predicted batches under a placement, and the fewest moves worth making."""

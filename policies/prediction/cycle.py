@@ -100,14 +100,14 @@ def batch_seconds(path: FloatArray, work: FloatArray, overhead: FloatArray, inte
 
 
 def _cycle(work: FloatArray, uses: BoolArray, seconds: FloatArray, period: FloatArray) -> FloatArray:
-    """Return what everybody does on the busiest executor of each query while one of its batches lasts, (Q,)."""
+    """Return the work of all queries on each query's busiest executor during its batch, (Q,)."""
     share = np.minimum(1.0, seconds[:, None] / period[None, :])  # of p's batch, within one of q's
     np.fill_diagonal(share, 1.0)
     return np.asarray(np.where(uses, share @ work, 0.0).max(axis=1))
 
 
 def _waiting(work: FloatArray, uses: BoolArray, waits: BoolArray, period: FloatArray) -> FloatArray:
-    """Return how long each query waits for the work of others that it meets, where any of both has a trigger, (Q,)."""
+    """Return how long each query waits for others where one of both has a trigger, (Q,)."""
     met = work**2 / (2 * period[:, None])
     triggered = met * waits[:, None]
     total = np.where(waits[:, None], met.sum(axis=0)[None, :] - met, triggered.sum(axis=0)[None, :] - triggered)

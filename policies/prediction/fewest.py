@@ -72,7 +72,7 @@ class _State:
         self._interval = np.array([timing.interval for timing in timings])
 
     def _longest_tasks(self, stage: int) -> FloatArray:
-        """Return the longest task of a stage on each executor, (E,): where cores are several, it bounds the stage."""
+        """Return the longest task of a stage on each executor, (E,): a bound with several cores."""
         longest = np.zeros(self.model.cluster.size)
         at = self.at[stage]
         np.maximum.at(longest, at[at >= 0], self.stages[stage].busy[at >= 0])
@@ -125,7 +125,7 @@ class _Step:
 def fewest_moves(
     model: PredictionModel, current: Placement, proposed: Placement, *, most: int = 200, own: bool = True
 ) -> Placement:
-    """Return the placement that brings most of the possible gain by the fewest moves from the present one.
+    """Return the placement that brings most of the gain by the fewest moves.
 
     Partitions of ``current`` that cannot stay (on no executor, or on an unavailable one) are where ``proposed`` puts
     them.

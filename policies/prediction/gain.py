@@ -115,9 +115,9 @@ def _change(results: FloatArray) -> PredictedChange:
 
 @dataclass(frozen=True)
 class Residual:
-    """Difference of a query's replayed batches from the measured ones, as a share of the measured mean.
+    """Difference of a query's replayed batches from the measured ones.
 
-    ``error`` is its standard error by the number of batches measured.
+    ``share`` of the measured mean; ``error`` is its standard error by the number of batches measured.
     """
 
     share: float

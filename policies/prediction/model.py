@@ -1,4 +1,4 @@
-"""Input of every prediction: work of each task with its uncertainty, and the timing of each query."""
+"""Work of tasks with its uncertainty, and the timing of queries."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class StageSpread:
 
 @dataclass(frozen=True)
 class FloatingTasks:
-    """Tasks of a stage without state, which run on any executor: ``count`` a batch, of ``seconds`` each."""
+    """Tasks of a stage that run on any executor: ``count`` a batch, of ``seconds`` each."""
 
     count: int
     seconds: float
@@ -75,7 +75,7 @@ class PredictionModel:
                 raise ModelError(f"spread of {key!r}: expected {self.workload.stage(key).n} entries")
 
     def timing_of(self, query: str) -> QueryTiming:
-        """Return the timing of a query; one that was not measured begins as often as its stages run."""
+        """Return a query's timing; without one, it begins as often as its stages run."""
         if query in self.timing:
             return self.timing[query]
         rate = max(stage.batches_per_second for stage in self.stages_of(query))
@@ -86,7 +86,7 @@ class PredictionModel:
         return tuple(stage for stage in self.workload.stages if stage.query == query)
 
     def floating_work(self, stage: Stage) -> tuple[FloatArray, float]:
-        """Return core seconds of a floating stage on each executor, (E,), and its time if nothing else runs."""
+        """Return a floating stage's core seconds on each executor, (E,), and its time alone."""
         cluster = self.cluster
         tasks = self.floating.get(stage.key)
         capacity = cluster.cores * cluster.speed

@@ -170,7 +170,7 @@ class _Run:
             pass
 
     def _start_task(self, executor: int, now: float) -> bool:
-        """Start the first waiting task of an executor with a free core; return whether there is one."""
+        """Start the first waiting task on a free core; return whether there was one."""
         own, anywhere = self._waiting[executor], self._waiting[_ANYWHERE]
         if not self._free[executor] or not (own or anywhere):
             return False

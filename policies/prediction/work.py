@@ -1,4 +1,4 @@
-"""Work of each partition, estimated from its rows and its own past, with a standard error.
+"""Work of each partition, estimated from its rows and its past, with its error.
 
 Rows are counted exactly, while the seconds of single tasks are noisy. So seconds are fitted to rows over the whole
 stage first, and a partition deviates from that line only as far as its own tasks show it:
@@ -109,7 +109,7 @@ def _fit_line(rows: FloatArray, seconds: FloatArray) -> tuple[float, float]:
 def _components(
     residual: FloatArray, own: FloatArray, level: float, partition: IntArray, count: IntArray
 ) -> tuple[float, float]:
-    """Return the variance of one task's residual within a partition, and that between partitions."""
+    """Return the variance of tasks within a partition, and that between partitions."""
     sampled = count > 0
     free = len(residual) - int(sampled.sum())
     within = float(((residual - own[partition]) ** 2).sum()) / free if free > 0 else _PRIOR_NOISE**2

@@ -349,7 +349,7 @@ def test_requests(leader, store, verb, arguments, code, text):
 def test_an_executor_that_joins_is_acted_on_once_the_set_is_stable(store, clock, world):
     config = dataclasses.replace(
         CONFIG,
-        gate=GateSettings(move_cost=0.01, cooldown=0.0),
+        gate=dataclasses.replace(CONFIG.gate, cooldown=0.0),
         reschedule=RescheduleSettings(mode="apply", settle=10.0),
     )
     leader = controller(store, clock, config)

@@ -7,11 +7,12 @@ from dataclasses import dataclass, field
 import msgspec
 import pytest
 
+from rechannel.conf.settings import Settings
 from rechannel.daemon.decide.outcome import measure_outcome
 from rechannel.wire.codes import MoveReason, MoveState
 from rechannel.wire.measurements import BatchReport
 from rechannel.wire.messages import Decision, DesiredMove, ExecutorLoad, LinkReport, MigrationPrice, MoveTransition
-from unit.daemon.fakes import CONFIG, NOW, QUERY, a_decision, query, report, transition
+from unit.daemon.fakes import NOW, QUERY, a_decision, query, report, transition
 from unit.daemon.model.builders import messages
 
 OTHER = "q2"
@@ -93,6 +94,9 @@ class Case:
         return report([query("0011", run=self.run), query("0011", OTHER)])
 
 
+SETTINGS = Settings()
+
+
 def priced(**changes: object) -> MigrationPrice:
     return msgspec.structs.replace(PRICE, **changes)
 
@@ -134,7 +138,7 @@ CASES = {
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES)
 def test_the_outcome_of_a_migration(case: Case) -> None:
     made = decision(case.moves, case.price, case.executors)
-    result = measure_outcome(made, case.journal(), messages(case.link(), case.batches), CONFIG, NOW + case.age)
+    result = measure_outcome(made, case.journal(), messages(case.link(), case.batches), SETTINGS, NOW + case.age)
     if case.expected is None:
         assert result is None
         return
