@@ -9,7 +9,7 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from structlog.testing import capture_logs
 
-from rechannel.conf.settings import GateSettings, RescheduleSettings
+from rechannel.conf.settings import RescheduleSettings
 from rechannel.daemon.control.controller import Controller
 from rechannel.daemon.control.standing_orders import partitions_on
 from rechannel.wire import keys
