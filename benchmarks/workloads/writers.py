@@ -1,0 +1,121 @@
+"""``python -m benchmarks.workloads.writers``: cost of batches with another shuffle writer.
+
+``spark.shuffle.sort.bypassMergeThreshold=0`` keeps Spark from the writer that may lose rows when an executor is ended
+by SIGTERM (SPARK-37473). On one cluster, applications with and without that setting run the same batches alternately.
+"""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from benchmarks.report.results import Result, argument_parser, progress, write_json
+from benchmarks.workloads.base import Feed, Input
+from benchmarks.workloads.measure import run
+from benchmarks.workloads.registry import WORKLOADS
+from testbed.driver import open_session, read_plan, write_answer
+from testbed.processes import ProcessGroup
+from testbed.spark_cluster import SparkOptions, StandaloneCluster, WorkerSpec
+from testbed.stack import Stack
+
+SETTING, CURE = "spark.shuffle.sort.bypassMergeThreshold", "0"
+NODES = ("127.0.0.71", "127.0.0.72")
+PARTITIONS = 12
+ROWS = {"word-count": 200_000, "python-totals": 60_000}
+WARM_UP = 12  # batches of each application that are not counted
+RESAMPLES = 10_000
+
+Pair = tuple[Sequence[float], Sequence[float]]
+
+
+def ratio(pairs: Sequence[Pair], seed: int = 0) -> tuple[float, float, float]:
+    """Return the ratio of the medians of all batches, (with, without) the setting by pair, and its 95 % interval.
+
+    The interval is a bootstrap's over pairs: batches of one application are not independent.
+    """
+
+    def of(chosen: Sequence[int]) -> float:
+        with_cure, without = (np.concatenate([pairs[index][side] for index in chosen]) for side in (0, 1))
+        return float(np.median(with_cure) / np.median(without))
+
+    random = np.random.default_rng(seed)
+    again = [of(random.integers(len(pairs), size=len(pairs)).tolist()) for _ in range(RESAMPLES)]
+    low, high = np.quantile(again, [0.025, 0.975]).tolist()
+    return of(range(len(pairs))), low, high
+
+
+def application() -> None:
+    """Run the batches of the plan, and write their seconds as ``result.json``."""
+    directory, plan = read_plan()
+    spark = open_session(plan["conf"], "OFF")
+    workload = WORKLOADS[plan["workload"]]
+    feed = Feed(spark, Input(ROWS[workload.name], workload.keys, workload.skew), PARTITIONS)
+    (batches,) = run(workload, feed, directory / "checkpoint", WARM_UP + plan["batches"]).values()
+    seconds = [batch.durationMs["triggerExecution"] / 1000 for batch in batches]
+    write_answer(directory / "result.json", seconds[WARM_UP : WARM_UP + plan["batches"]])
+    spark.stop()
+
+
+def measure(root: Path, workload: str, turns: int, batches: int) -> dict[str, Any]:
+    """Return the seconds of the batches of each pair of applications, and the ratio."""
+
+    def cluster(group: ProcessGroup, path: Path) -> StandaloneCluster:
+        workers = [WorkerSpec(node, 2, 2048) for node in NODES]
+        return StandaloneCluster(group, path, workers, SparkOptions(executor_memory_mb=900, log_level="warn"))
+
+    def seconds(stack: Stack, turn: int, cured: bool) -> list[float]:
+        name = f"turn-{turn}-{'with' if cured else 'without'}"
+        directory = stack.directory / name
+        directory.mkdir()
+        conf = {"spark.sql.shuffle.partitions": str(PARTITIONS), "spark.sql.session.timeZone": "UTC"}
+        conf |= {"spark.sql.streaming.numRecentProgressUpdates": "1000"} | ({SETTING: CURE} if cured else {})
+        plan = {"workload": workload, "batches": batches, "conf": stack.spark_conf(name, 1, len(NODES), **conf)}
+        (directory / "plan.json").write_text(json.dumps(plan))
+        process = stack.start_driver(
+            name, ["-c", f"from {__spec__.name} import application; application()", str(directory)]
+        )
+        stack.group.processes.pop(name)  # it ends by itself
+        stack.wait(name, lambda: not process.alive())
+        result: list[float] = json.loads((directory / "result.json").read_text())
+        return result
+
+    root.mkdir()
+    with Stack(root, {}, cluster) as stack:
+        pairs = []
+        for turn in range(turns):
+            by_setting = {
+                cured: seconds(stack, turn, cured) for cured in ((True, False) if turn % 2 else (False, True))
+            }
+            pairs.append((by_setting[True], by_setting[False]))
+            progress(f"{workload}, {turn + 1} of {turns}: ratio so far {ratio(pairs)[0]:.3f}")
+    middle, *interval = ratio(pairs)
+    return {"workload": workload, "rows": ROWS[workload], "seconds": pairs, "ratio": middle, "interval": interval}
+
+
+def main() -> None:
+    """Measure, and print what the setting costs."""
+    parser = argument_parser("benchmarks.workloads.writers", __doc__, "two pairs of applications", sorted(ROWS))
+    parser.add_argument("--pairs", type=int, default=6, help="of applications (%(default)s)")
+    parser.add_argument("--batches", type=int, default=10, help="counted in each application (%(default)s)")
+    options = parser.parse_args()
+    pairs = 2 if options.quick else options.pairs
+    with tempfile.TemporaryDirectory(prefix="rechannel-writers-", ignore_cleanup_errors=True) as root:
+        rows = [measure(Path(root) / name, name, pairs, options.batches) for name in options.only or ROWS]
+    for row in rows:
+        low, high = row["interval"]
+        print(
+            f"{row['workload']}: {row['ratio']:.2f} ({low:.2f} to {high:.2f}) of {pairs * options.batches} batches each"
+        )
+    if options.json:
+        figures = {"rows": rows, "pairs": pairs}
+        result = Result.of(f"Batches with {SETTING}={CURE} over those without", figures, quick=options.quick)
+        write_json(options.json, {"writers": result})
+
+
+if __name__ == "__main__":
+    main()
