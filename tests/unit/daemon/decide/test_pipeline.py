@@ -1,0 +1,55 @@
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from rechannel.conf.settings import Settings
+from rechannel.daemon.decide.pipeline import DecisionRequest, Draft, PlanBasis, Undecided, draft_decision
+from rechannel.daemon.model.readiness import NotReady
+from rechannel.wire.codes import NotReadyReason, PlanResult, Trigger
+from unit.daemon.fakes import NOW, QUERY, query, report, window
+from unit.daemon.model.builders import messages
+from unit.daemon.model.test_prediction import batch
+
+SKEWED, WORK = "000123", [1.0, 1.0, 1.0, 0.04, 0.04, 0.04]
+TIMEOUT = DecisionRequest(decision="d", at=NOW, trigger=Trigger.TIMEOUT, policy="adaptive")
+
+
+def draft(request: DecisionRequest, where: str = SKEWED, *, waiting: float = 0.0) -> Draft:
+    batches = [batch(number, where, WORK, waiting=waiting) for number in range(8, 20)]
+    told = messages(report([query(where)]), batches, {f"127.0.0.{e + 2}": [window(e)] for e in range(4)})
+    return draft_decision(request, PlanBasis(told, Settings()))
+
+
+def test_the_fewest_moves_are_made_and_their_batch_is_predicted() -> None:
+    decision = draft(TIMEOUT).decision
+    assert decision.reason == PlanResult.OK, decision.sentence
+    assert len(decision.moves) == 2
+    assert decision.residuals[QUERY] == pytest.approx(0.0, abs=0.01)
+    assert decision.price is not None
+    assert decision.price.batch_before[QUERY] == pytest.approx(3.6)
+    assert decision.price.batch_after[QUERY] == pytest.approx(1.64, abs=0.05)
+
+
+def test_another_policy_has_its_own_moves() -> None:
+    request = dataclasses.replace(TIMEOUT, policy="round-robin", force=True)
+    assert len(draft(request).decision.moves) > 2
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [TIMEOUT, dataclasses.replace(TIMEOUT, trigger=Trigger.OPERATOR)],
+    ids=["timeout", "operator"],
+)
+def test_batches_that_the_replay_does_not_explain_are_no_basis(request_: DecisionRequest) -> None:
+    with pytest.raises(Undecided) as ended:
+        draft(request_, waiting=3.0)
+    reason = ended.value.reason
+    assert isinstance(reason, NotReady)
+    assert reason.code == NotReadyReason.UNEXPLAINED
+    assert "measured 6.60 s, replayed 3.60 s (-45%)" in reason.sentence
+
+
+def test_forced_decisions_need_no_explanation() -> None:
+    assert draft(dataclasses.replace(TIMEOUT, force=True), waiting=3.0).decision.residuals[QUERY] < -0.4

@@ -1,0 +1,91 @@
+from __future__ import annotations
+
+import msgspec
+import numpy as np
+import pytest
+
+from rechannel.conf.settings import Settings
+from rechannel.daemon.model.application_messages import ApplicationMessages
+from rechannel.daemon.model.snapshot import Snapshot, build_snapshot
+from rechannel.wire.measurements import BatchReport, StageRun, TaskRow
+from unit.daemon.fakes import NOW, QUERY, query, report
+from unit.daemon.model.builders import messages
+
+OVERHEAD, SOURCE = 0.4, 0.2
+
+
+def task(number: int, partition: int, executor: str, span: tuple[float, float], rows: int) -> TaskRow:
+    begin, end = span
+    return TaskRow(number, partition, executor, begin, end, end - begin, 0.0, 0.0, rows, 0, 0, 0, 0, 1, 1000, 0.0)
+
+
+def batch(
+    number: int, where: str, work: list[float], *, loading: float = 0.0, moved: int = -1, waiting: float = 0.0
+) -> BatchReport:
+    """A batch: overhead, a source task, then each executor's partitions in turn, after ``waiting`` seconds."""
+    longest = max(sum(work[p] for p, e in enumerate(where) if e == one) for one in set(where))
+    seconds = OVERHEAD + SOURCE + longest + loading + waiting
+    start = NOW - (20 - number) * 10.0
+    submitted = start + SOURCE
+    rows, free = [], dict.fromkeys(where, submitted + waiting)
+    for partition, executor in enumerate(where):
+        begin = free[executor]
+        free[executor] = begin + work[partition] + (loading if partition == moved else 0.0)
+        rows.append(task(number * 100 + partition, partition, executor, (begin, free[executor]), 100))
+    source = [task(number * 100 + 99, 0, "0", (start, start + SOURCE), 400)]
+    stages = [
+        StageRun(spark_stage=2 * number, parents=[], stateful=-1, tasks=source, submitted=start),
+        StageRun(spark_stage=2 * number + 1, parents=[2 * number], stateful=0, tasks=rows, submitted=submitted),
+    ]
+    return BatchReport(
+        query=QUERY, batch=number, start=start, end=start + seconds, input_rows=400, stages=stages, duration=seconds
+    )
+
+
+def snapshot_of(batches: list[BatchReport], where: str, interval: float = 0.0) -> Snapshot:
+    state = msgspec.structs.replace(query(where), interval=interval)
+    told: ApplicationMessages = messages(report([state]), batches)
+    result = build_snapshot(told, Settings(), NOW)
+    assert result is not None
+    return result
+
+
+WORK = [0.5, 0.5, 1.0, 1.5]
+
+
+def test_overhead_is_the_time_in_which_no_stage_runs() -> None:
+    snapshot = snapshot_of([batch(number, "0123", WORK) for number in range(14, 20)], "0123", interval=10.0)
+    timing = snapshot.prediction.timing[QUERY]
+    assert timing.overhead == pytest.approx(OVERHEAD)
+    assert timing.interval == 10.0
+    assert snapshot.measured[QUERY].tolist() == pytest.approx([OVERHEAD + SOURCE + 1.5] * 6)
+
+
+def test_tasks_of_a_source_run_anywhere() -> None:
+    snapshot = snapshot_of([batch(number, "0123", WORK) for number in range(14, 20)], "0123")
+    (tasks,) = snapshot.prediction.floating.values()
+    assert (tasks.count, tasks.seconds) == (1, pytest.approx(SOURCE))
+
+
+def test_work_is_what_a_task_keeps_its_core() -> None:
+    snapshot = snapshot_of([batch(number, "0123", WORK) for number in range(10, 20)], "0123")
+    assert snapshot.prediction.workload.stage(f"{QUERY}/0").busy == pytest.approx(np.array(WORK), rel=0.01)
+
+
+def test_a_load_of_state_is_no_work() -> None:
+    before = [batch(number, "0023", WORK) for number in range(10, 16)]
+    moving = [batch(16, "0123", WORK, loading=5.0, moved=1)]
+    after = [batch(number, "0123", WORK) for number in range(17, 20)]
+    snapshot = snapshot_of([*before, *moving, *after], "0123")
+    assert snapshot.prediction.workload.stage(f"{QUERY}/0").busy == pytest.approx(np.array(WORK), rel=0.01)
+    assert snapshot.measured[QUERY].max() < 5.0
+    assert snapshot.prediction.timing[QUERY].overhead == pytest.approx(OVERHEAD)
+
+
+def test_messages_without_submission_times_take_the_first_launch() -> None:
+    batches = [batch(number, "0123", WORK) for number in range(14, 20)]
+    older = [
+        msgspec.structs.replace(it, stages=[msgspec.structs.replace(run, submitted=0.0) for run in it.stages])
+        for it in batches
+    ]
+    assert snapshot_of(older, "0123").prediction.timing[QUERY].overhead == pytest.approx(OVERHEAD)
