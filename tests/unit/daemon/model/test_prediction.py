@@ -31,7 +31,9 @@ def batch(
     for partition, executor in enumerate(where):
         begin = free[executor]
         free[executor] = begin + work[partition] + (loading if partition == moved else 0.0)
-        rows.append(task(number * 100 + partition, partition, executor, (begin, free[executor]), 100))
+        rows.append(
+            task(number * 100 + partition, partition, executor, (begin, free[executor]), round(1000 * work[partition]))
+        )
     source = [task(number * 100 + 99, 0, "0", (start, start + SOURCE), 400)]
     stages = [
         StageRun(spark_stage=2 * number, parents=[], stateful=-1, tasks=source, submitted=start),
