@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import Any
@@ -22,17 +23,23 @@ def numbers(spark: SparkSession, rows: int, keys: int = KEYS, **options: Any) ->
     return source.load().withColumn("k", (F.col("value") * F.col("value")) % keys)
 
 
-def count_by_key(rows: DataFrame) -> DataFrame:
-    """Count the rows of each key."""
-    return rows.groupBy("k").agg(F.count("*").alias("n"))
+def count_by_key(rows: DataFrame, pause_ms: int = 0) -> DataFrame:
+    """Count the rows of each key; one row of fifty takes ``pause_ms`` in the stateful stage, without a processor."""
+    if not pause_ms:
+        return rows.groupBy("k").agg(F.count("*").alias("n"))
+    paused = F.reflect(F.lit("java.lang.Thread"), F.lit("sleep"), F.lit(pause_ms).cast("long"))
+    slow = rows.repartition("k").withColumn("paused", F.when(F.col("value") % 50 == 0, paused))
+    # No count, which Spark would make without the column.
+    return slow.groupBy("k").agg(F.sum(F.when(F.col("paused") == "never", 0).otherwise(1)).alias("n"))
 
 
-def count_in_python(rows: DataFrame) -> DataFrame:
-    """Count the rows of each key in Python state."""
+def count_in_python(rows: DataFrame, pause: float = 0.0) -> DataFrame:
+    """Count the rows of each key in Python state; a key of a batch takes ``pause`` seconds."""
 
     # A local function, which Spark sends as a whole: executors need nothing of ours.
     def count(key: tuple[int], frames: Iterator[pd.DataFrame], state: GroupState) -> Iterator[pd.DataFrame]:
         (seen,) = state.get if state.exists else (0,)
+        time.sleep(pause)
         for frame in frames:
             seen += len(frame)
         state.update((seen,))

@@ -22,11 +22,12 @@ from rechannel.policies.prediction.work import TaskSamples, fit_work
 from rechannel.wire.measurements import BatchReport, StageRun, TaskRow
 from rechannel.wire.messages import QueryState
 
-__all__ = ["MeasuredQueries", "build_prediction", "measured_batches", "slot_seconds"]
+__all__ = ["MeasuredQueries", "build_prediction", "measured_batches", "slot_seconds", "warm_batches"]
 
 _SAMPLED_BATCHES = 32  # of a query, at most
 _SAMPLED_TASKS = 25_600  # of a query, beyond the batches that a decision averages
 _COMPARED_BATCHES = 12
+_COLD = 1.25  # times the usual seconds per row, from which the first batches of a query are cold
 _SAME_LOAD = 0.2  # share by which the rows of compared batches may differ from the newest ones
 
 
@@ -105,13 +106,39 @@ def measured_batches(query: str, measured: MeasuredQueries) -> FloatArray:
     return np.array(compared or [batch.seconds for batch in recent])
 
 
+def warm_batches(batches: Sequence[BatchReport], least: int) -> list[BatchReport]:
+    """Return a query's batches without its first ones in which every row took longer.
+
+    The executors' code is compiled, and caches are filled, in the first batches of a query. What tasks took then tells
+    neither the work of a partition nor the speed of an executor.
+
+    Parameters
+    ----------
+    batches
+        Batches of one query, oldest first.
+    least
+        Batches to return at least, the newest.
+    """
+    costs = np.array([_seconds_per_row(batch) for batch in batches])
+    usual = float(np.median(costs[len(costs) // 2 :])) if len(costs) else 0.0
+    warm = np.flatnonzero(costs <= _COLD * usual)
+    first = min(int(warm[0]) if len(warm) else 0, max(0, len(batches) - least))
+    return list(batches[first:])
+
+
+def _seconds_per_row(batch: BatchReport) -> float:
+    tasks = [task for run in batch.stages if run.stateful >= 0 for task in run.tasks]
+    return sum(slot_seconds(task) for task in tasks) / max(1, sum(max(0, task.rows_in) for task in tasks))
+
+
 def _sampled(query: str, measured: MeasuredQueries) -> list[BatchReport]:
     """Return the batches that work is estimated from, oldest first."""
     by_number = {batch.batch: batch for batch in measured.batches if batch.query == query and batch.stages}
     ordered = [by_number[number] for number in sorted(by_number)][-_SAMPLED_BATCHES:]
     least = len(measured.recent.get(query, ()))
     tasks = np.cumsum([batch.tasks for batch in reversed(ordered)])
-    return ordered[len(ordered) - max(least, int((tasks <= _SAMPLED_TASKS).sum())) :]
+    few = ordered[len(ordered) - max(least, int((tasks <= _SAMPLED_TASKS).sum())) :]
+    return warm_batches(few, least)
 
 
 def _batches_with_moves(batches: Sequence[BatchReport]) -> frozenset[int]:

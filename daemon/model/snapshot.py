@@ -35,7 +35,7 @@ from rechannel.daemon.model.application_messages import (
     reporting_spans,
 )
 from rechannel.daemon.model.forecast import StageForecast, apply_forecasts, forecast_stages
-from rechannel.daemon.model.prediction import MeasuredQueries, build_prediction, measured_batches
+from rechannel.daemon.model.prediction import MeasuredQueries, build_prediction, measured_batches, warm_batches
 from rechannel.daemon.model.query_model import ModelInputs, QueryModel
 from rechannel.daemon.model.readiness import NotReady, readiness_problem
 from rechannel.policies.analysis.service_rate import ServiceRates, service_rates
@@ -212,7 +212,14 @@ def _measure_rates(
 ) -> ServiceRates:
     """Return the executors' speeds by their tasks, without the first tasks of new executors."""
     first = {name: last[0].batch for name, last in recent.items() if last}
-    batches = [batch for batch in messages.batches if batch.query in first]
+    batches = [
+        batch
+        for name, last in recent.items()
+        for batch in warm_batches(
+            sorted((it for it in messages.batches if it.query == name), key=lambda it: it.batch), len(last)
+        )
+        if name in first
+    ]
     executors = {info.executor: index for index, info in enumerate(infos)}
     observed = query_model.task_observations(batches, first, executors)
     observed = query_model.skip_first_tasks(observed, _cold_tasks_of(messages, infos, now))
