@@ -76,11 +76,11 @@ def write_config(directory: Path, redis_url: str, sections: Sections, name: str 
 def standalone(
     nodes: Sequence[str], cores: int, memory_mb: int, options: SparkOptions | None = None
 ) -> Callable[[ProcessGroup, Path], StandaloneCluster]:
-    """Return what makes a cluster of nodes that are equal, without quotas and with few log lines."""
+    """Return what makes a cluster of nodes that are equal, without quotas."""
 
     def cluster(group: ProcessGroup, directory: Path) -> StandaloneCluster:
         workers = [WorkerSpec(node, cores, memory_mb) for node in nodes]
-        return StandaloneCluster(group, directory, workers, options or SparkOptions(log_level="warn"))
+        return StandaloneCluster(group, directory, workers, options or SparkOptions())
 
     return cluster
 

@@ -20,6 +20,7 @@ import statistics
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import numpy as np
 
@@ -67,8 +68,8 @@ class Snapshot:
         Query -> median seconds and median rows of its last twenty batches.
     loads
         Key of a placeable stage -> bytes that another executor would load of each partition.
-    prediction, measured
-        Model that batches are predicted from, and query -> seconds of the measured batches that it has to explain.
+    measured_queries
+        Batches that :attr:`prediction` and :attr:`measured` are made from.
     shuffle_coverage
         Share of the map outputs that agents reported, within the time they reported on; None without map outputs.
     forecasts
@@ -87,11 +88,20 @@ class Snapshot:
     coverage: AgentCoverage
     rates: ServiceRates
     loads: Mapping[str, FloatArray]
-    prediction: PredictionModel
-    measured: Mapping[str, FloatArray]
+    measured_queries: MeasuredQueries
     shuffle_coverage: float | None = None
     notes: tuple[str, ...] = ()
     forecasts: Mapping[str, StageForecast] = field(default_factory=dict)
+
+    @cached_property
+    def prediction(self) -> PredictionModel:
+        """Model that batches are predicted from; only decisions need it."""
+        return build_prediction(self.cluster, self.workload, self.measured_queries)
+
+    @cached_property
+    def measured(self) -> Mapping[str, FloatArray]:
+        """Query -> seconds of the measured batches that the prediction has to explain, (B,)."""
+        return {name: measured_batches(name, self.measured_queries) for name in self.measured_queries.recent}
 
 
 def without_forecast(settings: Settings) -> Settings:
@@ -186,8 +196,7 @@ def build_snapshot(
         coverage=coverage,
         rates=rates,
         loads={key: query_model.load_bytes(stage, name, recent[name]) for key, (name, stage) in placed.items()},
-        prediction=build_prediction(cluster, workload, measured),
-        measured={name: measured_batches(name, measured) for name in averaged},
+        measured_queries=measured,
         shuffle_coverage=(
             query_model.shuffle_coverage(messages.batches, inputs.streams, reporting_spans(messages, settings))
             if coverage.fresh
