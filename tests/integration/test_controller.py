@@ -34,7 +34,7 @@ def config(server: RedisServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     sections = {
         "redis": {"timeout": 0.9},
         "controller": {"name": "test", "lease": 6, "observe": 0.1},
-        "gate": {"move_cost": 0.01},
+        "gate": {"move_cost": 0.01, "min_gain": 0.02, "max_residual": 10.0},
     }
     path = configured(tmp_path, server, sections)
     monkeypatch.setenv("RECHANNEL_CONFIG", str(path))

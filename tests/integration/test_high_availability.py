@@ -48,7 +48,7 @@ def sections(lease: float, window: float = 5.0) -> dict[str, dict[str, Any]]:
         "redis": {"timeout": 0.9},
         "agent": {"window": window, "sample": 0.1},
         "controller": {"lease": lease, "observe": 0.1},
-        "gate": {"move_cost": 0.01},
+        "gate": {"move_cost": 0.01, "min_gain": 0.02, "max_residual": 10.0},
     }
 
 

@@ -49,7 +49,11 @@ MIB = 2**20
 @pytest.fixture
 def settings(server: RedisServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Settings:
     controller = {"lease": 25, "observe": 0.2}
-    sections = {"redis": {"timeout": 5}, "controller": controller, "gate": {"move_cost": 0.01}}
+    sections = {
+        "redis": {"timeout": 5},
+        "controller": controller,
+        "gate": {"move_cost": 0.01, "min_gain": 0.02, "max_residual": 10.0},
+    }
     path = configured(tmp_path, server, sections)
     monkeypatch.setenv("RECHANNEL_CONFIG", str(path))
     return load(path)

@@ -60,7 +60,7 @@ def _write(directory: Path, server: RedisServer, user: str, password: Path, role
         "signing": {} if role is Role.CONTROLLER else {"private_key_file": ""},
         "agent": {"node": NODE},
         "controller": {"name": "test", "lease": 10, "observe": 0.1},
-        "gate": {"move_cost": 0.01},
+        "gate": {"move_cost": 0.01, "min_gain": 0.02, "max_residual": 10.0},
     }
     return write_config(directory, f"unix://{server.socket_path}", sections, f"{role or 'admin'}.toml")
 
