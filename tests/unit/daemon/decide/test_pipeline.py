@@ -18,8 +18,8 @@ TIMEOUT = DecisionRequest(decision="d", at=NOW, trigger=Trigger.TIMEOUT, policy=
 
 def draft(request: DecisionRequest, where: str = SKEWED, *, waiting: float = 0.0) -> Draft:
     batches = [batch(number, where, WORK, waiting=waiting) for number in range(8, 20)]
-    told = messages(report([query(where)]), batches, {f"127.0.0.{e + 2}": [window(e)] for e in range(4)})
-    return draft_decision(request, PlanBasis(told, Settings()))
+    received = messages(report([query(where)]), batches, {f"127.0.0.{e + 2}": [window(e)] for e in range(4)})
+    return draft_decision(request, PlanBasis(received, Settings()))
 
 
 def test_the_fewest_moves_are_made_and_their_batch_is_predicted() -> None:

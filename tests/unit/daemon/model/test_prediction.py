@@ -46,8 +46,8 @@ def batch(
 
 def snapshot_of(batches: list[BatchReport], where: str, interval: float = 0.0) -> Snapshot:
     state = msgspec.structs.replace(query(where), interval=interval)
-    told: ApplicationMessages = messages(report([state]), batches)
-    result = build_snapshot(told, Settings(), NOW)
+    received: ApplicationMessages = messages(report([state]), batches)
+    result = build_snapshot(received, Settings(), NOW)
     assert result is not None
     return result
 
