@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from integration.common import configured, end, events, leading, raw, run, run_json, start, state, until
+from integration.common import GATE, configured, end, events, leading, raw, run, run_json, start, state, until
 from unit.daemon.fakes import APP, FakeClock, FakeStore, World
 
 from rechannel.conf.loader import load
@@ -34,7 +34,7 @@ def config(server: RedisServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     sections = {
         "redis": {"timeout": 0.9},
         "controller": {"name": "test", "lease": 6, "observe": 0.1},
-        "gate": {"move_cost": 0.01, "min_gain": 0.02, "max_residual": 10.0},
+        "gate": GATE,
     }
     path = configured(tmp_path, server, sections)
     monkeypatch.setenv("RECHANNEL_CONFIG", str(path))
@@ -217,6 +217,7 @@ def test_status(world: World, led: None, store: Store) -> None:
         "3": [10, 11],
     }
     world.report()
+    until(lambda: "ready: 12 partitions" in run("status").stdout, "the leader's own sentence")
     text = run("status").stdout
     assert application["streams"] == {}
     for sentence in (

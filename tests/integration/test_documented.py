@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner
 from docs.pages import PAGES, block_commands
 from docs.test_commands import variants
-from integration.common import configured
+from integration.common import GATE, configured
 from unit.daemon.fakes import World
 
 from rechannel.conf.loader import load
@@ -36,7 +36,7 @@ def settings(server: RedisServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     later = time.strftime("%a", time.gmtime(time.time() + 2 * 86_400))
     sections = {
         "controller": {"observe": 0.1},
-        "gate": {"move_cost": 0.01, "min_gain": 0.02, "max_residual": 10.0},
+        "gate": GATE,
         "reschedule": {"off_peak": [f"{later} 02:00-05:00"]},
     }
     path = configured(tmp_path, server, sections)

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from integration.common import PATIENCE, configured, events, leading, raw, run_json, start, state, until
+from integration.common import GATE, PATIENCE, configured, events, leading, raw, run_json, start, state, until
 from unit.daemon.fakes import APP, World, app, decide, order, query, report
 
 from rechannel.conf import lease_timing
@@ -48,7 +48,7 @@ def sections(lease: float, window: float = 5.0) -> dict[str, dict[str, Any]]:
         "redis": {"timeout": 0.9},
         "agent": {"window": window, "sample": 0.1},
         "controller": {"lease": lease, "observe": 0.1},
-        "gate": {"move_cost": 0.01, "min_gain": 0.02, "max_residual": 10.0},
+        "gate": GATE,
     }
 
 

@@ -21,7 +21,7 @@ import psutil
 import pytest
 import redis
 from click.testing import CliRunner
-from integration.common import PATIENCE, configured, events, start, state, until
+from integration.common import GATE, PATIENCE, configured, events, start, state, until
 from unit.daemon.fakes import APP, QUERY, World, query, report
 
 from rechannel.conf.loader import load
@@ -52,7 +52,7 @@ def settings(server: RedisServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     sections = {
         "redis": {"timeout": 5},
         "controller": controller,
-        "gate": {"move_cost": 0.01, "min_gain": 0.02, "max_residual": 10.0},
+        "gate": GATE,
     }
     path = configured(tmp_path, server, sections)
     monkeypatch.setenv("RECHANNEL_CONFIG", str(path))

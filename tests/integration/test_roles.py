@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import redis
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from integration.common import PATIENCE, leading, raw, run, run_json, until
+from integration.common import GATE, PATIENCE, leading, raw, run, run_json, until
 from unit.daemon.fakes import APP, World, window
 
 from rechannel.conf.loader import load
@@ -60,7 +60,7 @@ def _write(directory: Path, server: RedisServer, user: str, password: Path, role
         "signing": {} if role is Role.CONTROLLER else {"private_key_file": ""},
         "agent": {"node": NODE},
         "controller": {"name": "test", "lease": 10, "observe": 0.1},
-        "gate": {"move_cost": 0.01, "min_gain": 0.02, "max_residual": 10.0},
+        "gate": GATE,
     }
     return write_config(directory, f"unix://{server.socket_path}", sections, f"{role or 'admin'}.toml")
 
