@@ -7,9 +7,11 @@ result of the audit is then in ``end.json``.
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from pyspark.sql.streaming import StreamingQuery
 from pyspark.sql.streaming.listener import StreamingQueryProgress
 
 import rechannel
@@ -41,6 +43,18 @@ class Progress(ProgressFile):
         return line
 
 
+def run_to_finish(directory: Path, queries: Sequence[StreamingQuery]) -> None:
+    """Name the queries in ``queries.json`` and run them until ``finish`` exists; RuntimeError if one ends before."""
+    write_answer(directory / "queries.json", [query.name for query in queries])
+    while not (directory / "finish").exists():
+        for query in queries:
+            if not query.isActive:
+                raise RuntimeError(f"query {query.name} ended: {query.exception()}")
+        time.sleep(0.2)
+    for query in queries:
+        query.stop()
+
+
 def main() -> None:
     """Run until the file ``finish`` exists; then stop every query and audit it."""
     directory, plan = read_plan()
@@ -52,14 +66,7 @@ def main() -> None:
     workload, checkpoint = all_workloads()[plan["workload"]], Path(plan["checkpoint"])
     feed = Feed(spark, source, plan["partitions"])
     queries = start(workload, feed, checkpoint, plan["interval"])
-    write_answer(directory / "queries.json", [query.name for query in queries])
-    while not (directory / "finish").exists():
-        for query in queries:
-            if not query.isActive:
-                raise RuntimeError(f"query {query.name} ended: {query.exception()}")
-        time.sleep(0.2)
-    for query in queries:
-        query.stop()
+    run_to_finish(directory, queries)
     link.detach()
     failed = failed_attempts(spark)
     began = time.monotonic()

@@ -121,7 +121,6 @@ def observe(case: Case, noise: float, batches: int, seed: int) -> PredictionMode
         seconds = stage.busy * random.lognormal(-(noise**2) / 2, noise, (batches, stage.n)) + LAUNCH
         samples = TaskSamples(
             np.tile(np.arange(stage.n), batches),
-            np.repeat(np.arange(batches), stage.n),
             seconds.ravel(),
             np.tile(stage.rows, batches),
         )

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import msgspec
@@ -27,10 +27,8 @@ from rechannel.migration.plan.inputs import Cooldown, PlanInputs, PlanOptions, R
 from rechannel.policies.adaptive.policy import ADAPTIVE
 from rechannel.policies.analysis.classification import StreamClass, classify, hot_streams
 from rechannel.policies.model.arrays import ModelError, ScaleOutError
-from rechannel.policies.model.cluster import UNPLACED
 from rechannel.policies.model.placement import Placement
 from rechannel.policies.prediction.fewest import fewest_moves
-from rechannel.policies.prediction.gain import Residual, residuals
 from rechannel.policies.registry import PolicyLawError, Proposal, propose
 from rechannel.wire.codes import Law, Mode, NotReadyReason, Outcome, PlanResult, Trigger
 from rechannel.wire.exit_codes import OBSERVE_MODE, ExitCode
@@ -181,15 +179,11 @@ def draft_decision(request: DecisionRequest, basis: PlanBasis) -> Draft:
     """Model an application, propose a placement and put it under the laws; raises Undecided."""
     snapshot = _snapshot(request, basis)
     settings = _effective_settings(basis)
-    differences = residuals(snapshot.prediction, snapshot.placement, snapshot.measured)
-    _check_explained(request, snapshot, differences, settings)
+    _check_explained(request, snapshot, settings)
     proposed = _propose(request, snapshot, settings, basis.moves_left)
     plan = _apply_laws(request, basis, snapshot, proposed, settings)
     return Draft(
-        msgspec.structs.replace(
-            _decision_of(request, basis, snapshot, proposed, plan),
-            residuals={query: residual.share for query, residual in differences.items()},
-        ),
+        _decision_of(request, basis, snapshot, proposed, plan),
         plan.sentence,
         sum(stage.n for stage in snapshot.workload.placeable),
     )
@@ -221,16 +215,14 @@ def _snapshot(request: DecisionRequest, basis: PlanBasis) -> Snapshot:
     return snapshot
 
 
-def _check_explained(
-    request: DecisionRequest, snapshot: Snapshot, differences: Mapping[str, Residual], settings: Settings
-) -> None:
+def _check_explained(request: DecisionRequest, snapshot: Snapshot, settings: Settings) -> None:
     """Raise Undecided where the replay does not explain the measured batches.
 
     Moves that do not rest on a prediction (forced, drains, rollbacks, saved plans) are not held up.
     """
     if request.force or request.placement_source is not None or request.trigger in (Trigger.DRAIN, Trigger.ROLLBACK):
         return
-    for query, residual in sorted(differences.items(), key=lambda item: (-abs(item[1].share), item[0])):
+    for query, residual in sorted(snapshot.residuals.items(), key=lambda item: (-abs(item[1].share), item[0])):
         if abs(residual.share) <= max(settings.gate.max_residual, _RESIDUAL_ERRORS * residual.error):
             continue
         state = snapshot.queries.get(query)
@@ -299,7 +291,8 @@ def _ask_policy(request: DecisionRequest, snapshot: Snapshot, settings: Settings
         proposal = ask(other)
         notes = (f"{other} decides instead of {request.policy}, which finds no room: {error}",)
     if drain:
-        restricted = _restrict_to_drained(snapshot, proposal.placement)
+        # Off executors that may hold nothing; a drain moves nothing else.
+        restricted = snapshot.placement.forced_to(proposal.placement, snapshot.cluster)
         return ProposedPlacement(restricted, (*notes, *proposal.notes), proposal.policy)
     full = parameters_for(request.policy, settings).get("mode", "full") == "full"
     return _with_fewest_moves(snapshot, proposal, settings, own=full)
@@ -318,17 +311,6 @@ def _with_fewest_moves(snapshot: Snapshot, proposal: Proposal, settings: Setting
     moves, all_moves = len(chosen.moves_from(snapshot.placement)), len(proposal.moves)
     note = f"the fewest moves that bring most of the gain: {moves}, of the policy's {all_moves}"
     return ProposedPlacement(chosen, (*proposal.notes, note) if moves != all_moves else proposal.notes, proposal.policy)
-
-
-def _restrict_to_drained(snapshot: Snapshot, proposed: Placement) -> Placement:
-    """Return the moves off executors that may hold nothing; a drain moves nothing else."""
-    available = snapshot.cluster.available
-    return Placement(
-        {
-            key: np.where((now == UNPLACED) | ~available[now], proposed[key], now)
-            for key, now in snapshot.placement.assignments.items()
-        }
-    )
 
 
 def _apply_laws(
@@ -376,6 +358,7 @@ def _decision_of(
         refusals=list(plan.refusals),
         batch_time_before=plan.batch_time_before,
         batch_time_after=plan.batch_time_after,
+        residuals={query: residual.share for query, residual in snapshot.residuals.items()},
         gain=plan.gate.gain if plan.gate else 0.0,
         cost=plan.gate.cost if plan.gate else 0.0,
         streams=stream_classes(snapshot),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from rechannel.conf.settings import Settings
@@ -31,6 +31,12 @@ class AgentCoverage:
     silent: tuple[str, ...]
 
 
+def batches_of(batches: Iterable[BatchReport], query: str) -> list[BatchReport]:
+    """Return the batches of a query that ran a stage, each number once, oldest first."""
+    by_number = {batch.batch: batch for batch in batches if batch.query == query and batch.stages}
+    return [by_number[number] for number in sorted(by_number)]
+
+
 def last_batches(messages: ApplicationMessages, query: str, settings: Settings, now: float) -> list[BatchReport]:
     """Return the batches of a query that a decision averages, oldest first.
 
@@ -46,8 +52,7 @@ def last_batches(messages: ApplicationMessages, query: str, settings: Settings, 
     now
         Seconds since the epoch.
     """
-    by_number = {batch.batch: batch for batch in messages.batches if batch.query == query and batch.stages}
-    ordered = [by_number[number] for number in sorted(by_number)]
+    ordered = batches_of(messages.batches, query)
     since = now - settings.agent.window * settings.reschedule.windows
     recent = sum(batch.end >= since for batch in ordered)
     return ordered[-max(recent, settings.reschedule.batches) :]

@@ -17,6 +17,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from rechannel.daemon.model import query_model
+from rechannel.daemon.model.application_messages import batches_of
 from rechannel.policies.analysis.forecast import MOST, Forecast, Method, look_ahead, slots_ahead
 from rechannel.policies.model.arrays import FloatArray
 from rechannel.policies.model.streams import Stream, StreamLike
@@ -148,8 +149,7 @@ def _slots(query: str, batches: Sequence[BatchReport], size: int) -> list[list[B
     """Cut the last batches of a query into full slots of ``size`` batches, oldest first."""
     if size < 1:
         return []
-    by_number = {batch.batch: batch for batch in batches if batch.query == query and batch.stages}
-    ordered = [by_number[number] for number in sorted(by_number)]
+    ordered = batches_of(batches, query)
     slots = min(len(ordered) // size, MAX_SLOTS)
     ordered = ordered[len(ordered) - slots * size :]
     return [ordered[start : start + size] for start in range(0, len(ordered), size)]

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from rechannel.daemon.model.application_messages import batches_of
 from rechannel.daemon.model.query_model import busy_seconds, latest_tasks, stage_keys
 from rechannel.policies.model.arrays import FloatArray, IntArray
 from rechannel.policies.model.cluster import Cluster
@@ -54,6 +55,17 @@ class MeasuredQueries:
     batches: Sequence[BatchReport]
     executors: Mapping[str, int]
     cold_tasks: IntArray
+    _samples: dict[str, tuple[list[BatchReport], frozenset[int]]] = field(default_factory=dict, init=False, repr=False)
+
+    def samples(self, query: str) -> tuple[list[BatchReport], frozenset[int]]:
+        """Return the batches that a query is modeled from, and which of them loaded state.
+
+        The batches are in order, oldest first; those that loaded state are given by number.
+        """
+        if query not in self._samples:
+            sampled = _sampled(batches_of(self.batches, query), len(self.recent.get(query, ())))
+            self._samples[query] = sampled, _batches_with_moves(sampled)
+        return self._samples[query]
 
 
 def slot_seconds(task: TaskRow) -> float:
@@ -73,19 +85,18 @@ def build_prediction(cluster: Cluster, workload: Workload, measured: MeasuredQue
         recent = measured.recent.get(query, ())
         if not recent:
             continue
-        sampled = _sampled(query, measured)
-        moved = _batches_with_moves(sampled)
+        sampled, moved = measured.samples(query)
         timing[query] = _timing(measured.queries[query], [it for it in recent if it.batch not in moved] or recent, now)
-        runs = [(batch, dict(stage_keys(query, batch))) for batch in sampled]
+        runs = [dict(stage_keys(query, batch)) for batch in sampled]
         for key in [key for key, stage in stages.items() if stage.query == query]:
             stage = stages[key]
-            own = [(batch, by_key[key]) for batch, by_key in runs if key in by_key]
+            own = [by_key[key] for by_key in runs if key in by_key]
             if stage.placeable:
                 fitted = fit_work(_samples(own, cluster, measured), stage.rows, stage.busy)
                 stages[key] = replace(stage, busy=fitted.seconds)
                 spread[key] = StageSpread(fitted.doubt, fitted.noise)
             elif "/f" in key and own:
-                floating[key] = _floating_tasks([run for _, run in own[-len(recent) :]])
+                floating[key] = _floating_tasks(own[-len(recent) :])
     fitted_workload = Workload(tuple(stages.values()), workload.streams)
     return PredictionModel(cluster, fitted_workload, timing, spread, floating)
 
@@ -96,8 +107,7 @@ def measured_batches(query: str, measured: MeasuredQueries) -> FloatArray:
     if not recent:
         return np.empty(0)
     rows = float(np.mean([batch.input_rows for batch in recent]))
-    sampled = _sampled(query, measured)
-    moved = _batches_with_moves(sampled)
+    sampled, moved = measured.samples(query)
     compared = [
         batch.seconds
         for batch in sampled[-_COMPARED_BATCHES:]
@@ -131,14 +141,11 @@ def _seconds_per_row(batch: BatchReport) -> float:
     return sum(slot_seconds(task) for task in tasks) / max(1, sum(max(0, task.rows_in) for task in tasks))
 
 
-def _sampled(query: str, measured: MeasuredQueries) -> list[BatchReport]:
-    """Return the batches that work is estimated from, oldest first."""
-    by_number = {batch.batch: batch for batch in measured.batches if batch.query == query and batch.stages}
-    ordered = [by_number[number] for number in sorted(by_number)][-_SAMPLED_BATCHES:]
-    least = len(measured.recent.get(query, ()))
+def _sampled(batches: Sequence[BatchReport], least: int) -> list[BatchReport]:
+    """Return those of a query's batches that work is estimated from, oldest first."""
+    ordered = batches[-_SAMPLED_BATCHES:]
     tasks = np.cumsum([batch.tasks for batch in reversed(ordered)])
-    few = ordered[len(ordered) - max(least, int((tasks <= _SAMPLED_TASKS).sum())) :]
-    return warm_batches(few, least)
+    return warm_batches(ordered[len(ordered) - max(least, int((tasks <= _SAMPLED_TASKS).sum())) :], least)
 
 
 def _batches_with_moves(batches: Sequence[BatchReport]) -> frozenset[int]:
@@ -154,22 +161,22 @@ def _batches_with_moves(batches: Sequence[BatchReport]) -> frozenset[int]:
     return frozenset(moved)
 
 
-def _samples(runs: Sequence[tuple[BatchReport, StageRun]], cluster: Cluster, measured: MeasuredQueries) -> TaskSamples:
+def _samples(runs: Sequence[StageRun], cluster: Cluster, measured: MeasuredQueries) -> TaskSamples:
     """Return the tasks of one stage that loaded no state, in seconds of a reference executor."""
     last: dict[int, str] = {}
     seen: Counter[str] = Counter()
-    rows: list[tuple[float, float, float, float]] = []
-    for batch, run in runs:
+    rows: list[tuple[float, float, float]] = []
+    for run in runs:
         for task in latest_tasks(run):
             executor = measured.executors.get(task.executor, -1)
             seen[task.executor] += 1
             warm = executor >= 0 and seen[task.executor] > measured.cold_tasks[executor]
             if warm and last.get(task.partition, task.executor) == task.executor:
                 seconds = slot_seconds(task) * float(cluster.speed[executor])
-                rows.append((task.partition, batch.batch, seconds, max(0, task.rows_in)))
+                rows.append((task.partition, seconds, max(0, task.rows_in)))
             last[task.partition] = task.executor
-    table = np.array(rows, dtype=np.float64).reshape(len(rows), 4).T
-    return TaskSamples(table[0].astype(np.int64), table[1].astype(np.int64), table[2], table[3])
+    partition, seconds_of, rows_of = np.array(rows, dtype=np.float64).reshape(len(rows), 3).T
+    return TaskSamples(partition.astype(np.int64), seconds_of, rows_of)
 
 
 def _floating_tasks(runs: Sequence[StageRun]) -> FloatingTasks:

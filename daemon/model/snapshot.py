@@ -44,6 +44,7 @@ from rechannel.policies.model.arrays import BoolArray, FloatArray, IntArray
 from rechannel.policies.model.cluster import UNPLACED, Cluster
 from rechannel.policies.model.placement import Placement
 from rechannel.policies.model.workload import Stage, Workload
+from rechannel.policies.prediction.gain import Residual, residuals
 from rechannel.policies.prediction.model import PredictionModel
 from rechannel.wire.codes import NotReadyReason
 from rechannel.wire.measurements import BatchReport
@@ -102,6 +103,11 @@ class Snapshot:
     def measured(self) -> Mapping[str, FloatArray]:
         """Query -> seconds of the measured batches that the prediction has to explain, (B,)."""
         return {name: measured_batches(name, self.measured_queries) for name in self.measured_queries.recent}
+
+    @cached_property
+    def residuals(self) -> Mapping[str, Residual]:
+        """Query -> difference of the replay of the present placement from :attr:`measured`."""
+        return residuals(self.prediction, self.placement, self.measured)
 
 
 def without_forecast(settings: Settings) -> Settings:
@@ -223,11 +229,10 @@ def _measure_rates(
     first = {name: last[0].batch for name, last in recent.items() if last}
     batches = [
         batch
-        for name, last in recent.items()
+        for name in first
         for batch in warm_batches(
-            sorted((it for it in messages.batches if it.query == name), key=lambda it: it.batch), len(last)
+            sorted((it for it in messages.batches if it.query == name), key=lambda it: it.batch), len(recent[name])
         )
-        if name in first
     ]
     executors = {info.executor: index for index, info in enumerate(infos)}
     observed = query_model.task_observations(batches, first, executors)

@@ -81,7 +81,7 @@ def apply_constraints(
     plan = _schedule(moves, inputs, settings)
     placement = _moved(inputs.current, moves)
     before, after = (executor_utilization(inputs.cluster, inputs.workload, at) for at in (inputs.current, placement))
-    filled = _fill_unplaced(inputs.current, placement)
+    filled = inputs.current.filled_from(placement)
     gains = _predict_gains(inputs, filled, placement)
     rates = inputs.rates or LoadRates(settings.gate.move_cost, settings.gate.load_rate)
     gate: GateResult | None = None
@@ -244,13 +244,6 @@ def _moved(current: Placement, moves: Sequence[Move]) -> Placement:
     for move in moves:
         changed[move.stage][move.partition] = move.target
     return Placement(changed)
-
-
-def _fill_unplaced(current: Placement, planned: Placement) -> Placement:
-    """Return the current placement with unplaced partitions where they are planned."""
-    return Placement(
-        {key: np.where(array == UNPLACED, planned[key], array) for key, array in current.assignments.items()}
-    )
 
 
 def _predict_gains(inputs: PlanInputs, before: Placement, after: Placement) -> list[QueryGain]:

@@ -29,6 +29,7 @@ LEAST_NOISE = 0.05  # of a single task
 SURE = 3.0  # standard errors an executor must differ by to be called slow or fast
 _ROUNDS = 3
 _SHORTEST = 1e-4  # seconds; shorter tasks are clock ticks
+_LEAST_SHARE = 0.02  # of the mean seconds of a stage's tasks: its line is not trusted below
 
 
 @dataclass(frozen=True, eq=False)
@@ -155,9 +156,22 @@ def _units(stage: IntArray, partition: IntArray) -> IntArray:
 
 
 def _fit_usual(stage: IntArray, rows: FloatArray, busy: FloatArray) -> FloatArray:
-    """Return the usual time of a task of its stage and rows, by relative least squares.
+    """Return the usual time of a task of its stage and rows."""
+    overhead, slope, least = fit_lines(stage, rows, busy)
+    return np.asarray(np.maximum(np.maximum(overhead[stage] + slope[stage] * rows, least[stage]), _SHORTEST))
 
-    No coefficient is negative.
+
+def fit_lines(stage: IntArray, rows: FloatArray, busy: FloatArray) -> tuple[FloatArray, FloatArray, FloatArray]:
+    """Fit the tasks' seconds of each stage to their rows by relative least squares.
+
+    Parameters
+    ----------
+    stage, rows, busy
+        Number of the stage, rows and seconds of each task; the stages are numbered from 0.
+
+    Returns
+    -------
+    overhead, cost of a row, and the least seconds that the line is trusted for, of each stage, (S,). None is negative.
     """
     count = int(stage.max()) + 1
     mean = np.bincount(stage, busy, count) / np.maximum(np.bincount(stage, minlength=count), 1)
@@ -175,8 +189,8 @@ def _fit_usual(stage: IntArray, rows: FloatArray, busy: FloatArray) -> FloatArra
         overhead = (wy - slope * wx) / w
         slope = np.where(overhead < 0, through, slope)
         overhead = np.maximum(overhead, 0.0)
-        usual = np.maximum(overhead[stage] + slope[stage] * rows, 0.02 * mean[stage])
-    return np.asarray(np.maximum(usual, _SHORTEST))
+        usual = np.maximum(overhead[stage] + slope[stage] * rows, _LEAST_SHARE * mean[stage])
+    return overhead, slope, _LEAST_SHARE * mean
 
 
 def _solve_effects(excess: FloatArray, unit: IntArray, state: IntArray, states: int) -> tuple[FloatArray, FloatArray]:

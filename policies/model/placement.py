@@ -61,6 +61,16 @@ class Placement:
         """Return the assignments, with :data:`UNPLACED` for an executor that is not available."""
         return {key: np.where(cluster.available[array], array, UNPLACED) for key, array in self.assignments.items()}
 
+    def filled_from(self, planned: Placement) -> Placement:
+        """Return this placement with unplaced partitions where they are planned."""
+        return Placement(
+            {key: np.where(array == UNPLACED, planned[key], array) for key, array in self.assignments.items()}
+        )
+
+    def forced_to(self, planned: Placement, cluster: Cluster) -> Placement:
+        """Return this placement with the partitions that cannot stay where they are planned."""
+        return Placement(self.on_available(cluster)).filled_from(planned)
+
     def moves_from(self, old: Placement) -> tuple[Move, ...]:
         """Return the moves that turn ``old`` into this placement, by stage and partition.
 

@@ -19,7 +19,6 @@ import numpy as np
 
 from rechannel.policies.analysis.placement_cost import task_slots
 from rechannel.policies.model.arrays import FloatArray, IntArray
-from rechannel.policies.model.cluster import UNPLACED
 from rechannel.policies.model.placement import Placement
 from rechannel.policies.prediction.cycle import batch_seconds
 from rechannel.policies.prediction.model import PredictionModel
@@ -33,12 +32,6 @@ _EVENNESS = 0.02  # weight of even executors: moves that prepare the next one
 _TARGETS = 4  # of the least busy executors, for each move
 _SOURCES = 3  # busiest executors that moves come off
 _MOST_UNITS = 24  # of each of them
-
-
-@dataclass(frozen=True)
-class _Unit:
-    stage: int
-    partition: int
 
 
 class _State:
@@ -141,14 +134,14 @@ def fewest_moves(
     own
         Whether moves that are not part of the proposal are tried too.
     """
-    start = _forced(model, current, proposed)
-    base = _State(model, start).seconds()
+    start = current.forced_to(proposed, model.cluster)
+    first = _State(model, start)
+    base = first.seconds()
     curves = [
         _descend(_State(model, start), base, most, proposed=proposed),
         _descend(_State(model, start), base, most, proposed=None) if own else [],
     ]
-    first = _State(model, start)
-    points = [(0, curves[0][:0], 1.0, float(first.loads().max()))]
+    points: list[tuple[int, list[_Step], float, float]] = [(0, [], 1.0, float(first.loads().max()))]
     points += [
         (count, curve[:count], curve[count - 1].cost, curve[count - 1].busiest)
         for curve in curves
@@ -160,13 +153,6 @@ def fewest_moves(
     near = [point for point in enough if point[3] <= _NEAR * busiest] or enough
     chosen = min(near, key=lambda point: (point[0], point[2]))
     return _pruned(model, start, chosen[1], base)
-
-
-def _forced(model: PredictionModel, current: Placement, proposed: Placement) -> Placement:
-    available = model.cluster.available
-    return Placement(
-        {key: np.where((at == UNPLACED) | ~available[at], proposed[key], at) for key, at in current.assignments.items()}
-    )
 
 
 def _cost(state: _State, base: FloatArray) -> float:

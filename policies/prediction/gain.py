@@ -33,17 +33,18 @@ class PredictedChange:
     ----------
     before, after
         Mean batch under both placements, by the replay.
-    p95_after
-        95th percentile of the batches after.
-    ratio, error
-        Mean of after over before, and its standard error over the draws.
+    error
+        Standard error of :attr:`ratio` over the draws.
     """
 
     before: float
     after: float
-    p95_after: float
-    ratio: float
     error: float
+
+    @property
+    def ratio(self) -> float:
+        """Batch after over the batch before."""
+        return self.after / max(self.before, _ROUNDING)
 
     @property
     def least_gain(self) -> float:
@@ -91,26 +92,21 @@ def predict_changes(
     seed
         Of draws and noise.
     """
-    taken: dict[str, list[tuple[float, float, float]]] = {query: [] for query in model.workload.queries}
+    taken: dict[str, list[tuple[float, float]]] = {query: [] for query in model.workload.queries}
     for number, workload in enumerate(_draw_workloads(model, draws, seed)):
         drawn = replace(model, workload=workload)
-        before, after = (
-            replay(drawn, placement, batches=batches, seed=seed + number) for placement in (current, planned)
-        )
+        before = replay(drawn, current, batches=batches, seed=seed + number)
+        after = before if planned == current else replay(drawn, planned, batches=batches, seed=seed + number)
         for query, results in taken.items():
-            results.append(
-                (float(before[query].mean()), float(after[query].mean()), float(np.quantile(after[query], 0.95)))
-            )
+            results.append((float(before[query].mean()), float(after[query].mean())))
     return {query: _change(np.array(results)) for query, results in taken.items()}
 
 
 def _change(results: FloatArray) -> PredictedChange:
-    """Summarize the draws of one query, (draws, 3)."""
-    before, after, p95 = results.mean(axis=0).tolist()
+    """Summarize the draws of one query, (draws, 2)."""
+    before, after = results.mean(axis=0).tolist()
     ratios = results[:, 1] / np.maximum(results[:, 0], _ROUNDING)
-    return PredictedChange(
-        before, after, p95, after / max(before, _ROUNDING), float(ratios.std(ddof=1)) if len(ratios) > 1 else 0.0
-    )
+    return PredictedChange(before, after, float(ratios.std(ddof=1)) if len(ratios) > 1 else 0.0)
 
 
 @dataclass(frozen=True)

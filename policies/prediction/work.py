@@ -17,6 +17,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from rechannel.policies.analysis.service_rate import fit_lines
 from rechannel.policies.model.arrays import FloatArray, IntArray, check_lengths
 
 __all__ = ["FittedWork", "TaskSamples", "fit_work"]
@@ -24,24 +25,21 @@ __all__ = ["FittedWork", "TaskSamples", "fit_work"]
 _LEAST_NOISE = 0.02
 _PRIOR_NOISE = 0.3  # standard deviation that counts where a stage has a single task a partition
 _SHORTEST = 1e-4  # seconds; shorter tasks are clock ticks
-_LEAST_SHARE = 0.02  # of the mean seconds of a task: the line is not trusted below
-_ROUNDS = 3
 
 
 @dataclass(frozen=True, eq=False)
 class TaskSamples:
     """Observed tasks of one stage, one entry for each.
 
-    ``seconds`` are those of a reference executor, ``batch`` numbers the batches.
+    ``seconds`` are those of a reference executor.
     """
 
     partition: IntArray
-    batch: IntArray
     seconds: FloatArray
     rows: FloatArray
 
     def __post_init__(self) -> None:
-        check_lengths("samples: ", len(self.partition), batch=self.batch, seconds=self.seconds, rows=self.rows)
+        check_lengths("samples: ", len(self.partition), seconds=self.seconds, rows=self.rows)
 
 
 @dataclass(frozen=True, eq=False)
@@ -74,10 +72,9 @@ def fit_work(samples: TaskSamples, rows: FloatArray, mean: FloatArray) -> Fitted
     partition, seconds = samples.partition[valid], samples.seconds[valid]
     if not len(seconds):
         return FittedWork(mean, np.full(size, _PRIOR_NOISE), _PRIOR_NOISE)
-    overhead, slope = _fit_line(np.maximum(samples.rows[valid], 0.0), seconds)
-    floor = _LEAST_SHARE * float(seconds.mean())
-    usual = np.maximum(overhead + slope * np.maximum(samples.rows[valid], 0.0), floor)
-    residual = np.log(seconds / usual)
+    sampled_rows = np.maximum(samples.rows[valid], 0.0)
+    overhead, slope, least = (float(it[0]) for it in fit_lines(np.zeros_like(partition), sampled_rows, seconds))
+    residual = np.log(seconds / np.maximum(overhead + slope * sampled_rows, least))
     count = np.bincount(partition, minlength=size)
     own = np.bincount(partition, residual, size) / np.maximum(count, 1)
     level = float(residual.mean())
@@ -85,25 +82,9 @@ def fit_work(samples: TaskSamples, rows: FloatArray, mean: FloatArray) -> Fitted
     shrink = between / np.maximum(between + within / np.maximum(count, 1), 1e-12)
     deviation = level + np.where(count > 0, shrink * (own - level), 0.0)
     doubt = np.sqrt(np.where(count > 0, shrink * within / np.maximum(count, 1), between))
-    expected = np.maximum(overhead + slope * rows, floor) * np.exp(deviation + within / 2)
+    expected = np.maximum(overhead + slope * rows, least) * np.exp(deviation + within / 2)
     idle = (rows <= 0) & (count == 0)
     return FittedWork(np.where(idle, mean, expected), doubt, max(_LEAST_NOISE, within**0.5))
-
-
-def _fit_line(rows: FloatArray, seconds: FloatArray) -> tuple[float, float]:
-    """Return overhead and cost per row by relative least squares; neither is negative."""
-    overhead, slope = float(seconds.mean()), 0.0
-    for _ in range(_ROUNDS):
-        weight = np.maximum(overhead + slope * rows, _LEAST_SHARE * float(seconds.mean())) ** -2
-        total, mean_rows, mean = weight.sum(), np.average(rows, weights=weight), np.average(seconds, weights=weight)
-        spread = float(weight @ (rows - mean_rows) ** 2)
-        if spread <= 1e-9 * max(float(total) * float(mean_rows) ** 2, 1e-300):
-            return float(mean), 0.0
-        slope = max(0.0, float(weight @ ((rows - mean_rows) * (seconds - mean))) / spread)
-        overhead = float(mean - slope * mean_rows)
-        if overhead < 0:
-            overhead, slope = 0.0, float(weight @ (rows * seconds)) / float(weight @ rows**2)
-    return overhead, slope
 
 
 def _components(

@@ -6,14 +6,13 @@ the result of the audit is then in ``end.json``.
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
 import rechannel
-from benchmarks.live.app import Progress
+from benchmarks.live.app import Progress, run_to_finish
 from benchmarks.live.service.cases import Case
 from benchmarks.live.service.rows import keys_of, service_feed, service_workload
 from benchmarks.workloads.run import audit, start
@@ -41,14 +40,7 @@ def main() -> None:
         if case.scheduler == "FAIR":  # without a pool of its own a query shares the default one, which is FIFO
             spark.sparkContext.setLocalProperty("spark.scheduler.pool", query.name)
         started += start(workload, feed, checkpoint, f"{round(query.interval * 1000)} milliseconds")
-    write_answer(directory / "queries.json", [query.name for query in started])
-    while not (directory / "finish").exists():
-        for query in started:
-            if not query.isActive:
-                raise RuntimeError(f"query {query.name} ended: {query.exception()}")
-        time.sleep(0.2)
-    for query in started:
-        query.stop()
+    run_to_finish(directory, started)
     link.detach()
     failed = failed_attempts(spark)
     result: dict[str, Any] = {}

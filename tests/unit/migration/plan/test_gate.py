@@ -10,8 +10,7 @@ SETTINGS = GateSettings(min_gain=0.1, max_loss=0.05, horizon=600)
 
 
 def gain(query: str, before: float, after: float, error: float = 0.0, name: str = "") -> QueryGain:
-    ratio = after / before if before else 1.0
-    return QueryGain(query, before, PredictedChange(before, after, after, ratio, error), 0.1, name)
+    return QueryGain(query, before, PredictedChange(before, after, error), 0.1, name)
 
 
 def verdict(before: dict[str, float], after: dict[str, float], cost: float = 1.0, error: float = 0.0) -> GateResult:

@@ -4,26 +4,15 @@ from __future__ import annotations
 
 import numpy as np
 
-from rechannel.policies.model.cluster import Cluster
 from rechannel.policies.model.placement import Placement
 from rechannel.policies.model.workload import Stage, Workload
 from rechannel.policies.prediction.model import PredictionModel, QueryTiming, StageSpread
-
-
-def cluster_of(executors: int, cores: int = 1) -> Cluster:
-    return Cluster(
-        tuple(str(number) for number in range(executors)),
-        tuple(f"node-{number}" for number in range(executors)),
-        np.full(executors, float(cores)),
-        np.full(executors, np.inf),
-        np.ones(executors),
-        np.ones(executors, dtype=bool),
-    )
+from unit.policies.random_clusters import cluster_of, stage_of
 
 
 def stage(query: str, busy: list[float] | np.ndarray, ordinal: int = 0) -> Stage:
     work = np.asarray(busy, dtype=np.float64)
-    return Stage(f"{query}/{ordinal}", query, True, 1.0, work, work * 1000, np.zeros(len(work)))
+    return stage_of(f"{query}/{ordinal}", work, query=query, rows=work * 1000)
 
 
 def model_of(
@@ -31,7 +20,7 @@ def model_of(
 ) -> PredictionModel:
     workload = Workload(tuple(stages))
     timing = {query: QueryTiming(overhead, interval) for query in workload.queries}
-    return PredictionModel(cluster_of(executors, cores), workload, timing)
+    return PredictionModel(cluster_of(executors, cores=cores), workload, timing)
 
 
 def drawn(seed: int, *, queries: int = 2, executors: int = 4, noise: float = 0.0, doubt: float = 0.0):

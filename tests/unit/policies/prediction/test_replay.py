@@ -10,7 +10,8 @@ from rechannel.policies.model.workload import Stage, Workload
 from rechannel.policies.prediction.cycle import estimate_batches
 from rechannel.policies.prediction.model import FloatingTasks, PredictionModel, QueryTiming, StageSpread
 from rechannel.policies.prediction.replay import replay
-from unit.policies.prediction.cases import cluster_of, drawn, model_of, stage
+from unit.policies.prediction.cases import drawn, model_of, stage
+from unit.policies.random_clusters import cluster_of
 
 
 def test_one_query_lasts_its_overhead_and_its_slowest_executor() -> None:

@@ -10,9 +10,7 @@ def samples(work: np.ndarray, rows: np.ndarray, batches: int, noise: float, seed
     random = np.random.default_rng(seed)
     seconds = work * random.lognormal(-(noise**2) / 2, noise, (batches, len(work)))
     size = len(work)
-    return TaskSamples(
-        np.tile(np.arange(size), batches), np.repeat(np.arange(batches), size), seconds.ravel(), np.tile(rows, batches)
-    )
+    return TaskSamples(np.tile(np.arange(size), batches), seconds.ravel(), np.tile(rows, batches))
 
 
 def test_equal_partitions_stay_equal_whatever_their_noise() -> None:
@@ -49,5 +47,5 @@ def test_doubt_shrinks_with_the_number_of_batches() -> None:
 def test_without_usable_samples_the_measured_mean_stands(partition: list[int]) -> None:
     mean = np.arange(3.0)
     one = np.ones(len(partition))
-    fitted = fit_work(TaskSamples(np.array(partition, dtype=np.int64), one.astype(np.int64), one, one), mean, mean)
+    fitted = fit_work(TaskSamples(np.array(partition, dtype=np.int64), one, one), mean, mean)
     assert fitted.seconds.tolist() == mean.tolist()
