@@ -317,6 +317,7 @@ def report(
     moves: Sequence[MoveView] = (),
     decision: str = "",
     accepted_epoch: int = 0,
+    accepted_leader: str = "",
 ) -> LinkReport:
     return LinkReport(
         name="job",
@@ -327,6 +328,7 @@ def report(
         moves=list(moves),
         decision=decision,
         accepted_epoch=accepted_epoch,
+        accepted_leader=accepted_leader,
     )
 
 
@@ -451,7 +453,7 @@ class World:
         self.queries: list[QueryState] | None = None
         self.moves: list[MoveView] = []
         self.decision = ""
-        self.accepted_epoch = 0
+        self.accepted_epoch, self.accepted_leader = 0, ""
         self.author = EnvelopeFactory("default", "test", clock)
 
     def _send(self, rule: KeyRule, name: str, body: AnyBody) -> None:
@@ -464,7 +466,13 @@ class World:
     def report(self) -> None:
         """The link's report of this moment."""
         queries = [query(self.placement)] if self.queries is None else self.queries
-        body = report(queries, moves=self.moves, decision=self.decision, accepted_epoch=self.accepted_epoch)
+        body = report(
+            queries,
+            moves=self.moves,
+            decision=self.decision,
+            accepted_epoch=self.accepted_epoch,
+            accepted_leader=self.accepted_leader,
+        )
         self._send(keys.REPORT, self.application, body)
         self.store.register_application(self.application, self.clock())
 
@@ -485,7 +493,7 @@ class World:
         result = self.store.get(keys.DESIRED, self.application)
         assert result is not None
         expected = result.body.moves
-        self.decision, self.accepted_epoch = result.body.decision, result.epoch
+        self.decision, self.accepted_epoch, self.accepted_leader = result.body.decision, result.epoch, result.sender
         reached = len(expected) if only is None else only
         self.moves = [
             MoveView(

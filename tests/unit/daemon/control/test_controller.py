@@ -330,6 +330,19 @@ def test_an_emptied_redis_brings_no_old_epoch_back(leader, store, world):
     )
 
 
+def test_a_leader_of_an_emptied_redis_leaves_the_epoch_of_the_leader_before_it(leader, store, world):
+    world.accepted_epoch, world.accepted_leader = leader.lead.epoch, "one/before"
+    world.report()
+    leader.run_leader_cycle()
+    assert leader.lead.epoch > world.accepted_epoch
+    leader.decide_all()
+    world.obey("steered")
+    assert (world.accepted_epoch, world.accepted_leader) == (leader.lead.epoch, leader.lead.name)
+    world.report()
+    leader.run_leader_cycle()
+    assert leader.lead.epoch == world.accepted_epoch, "and keeps its own"
+
+
 def test_a_leader_whose_place_was_taken_while_redis_was_away_follows_the_newer_decision(leader, store, world):
     leader.decide_all()
     world.clock.sleep(20)
