@@ -29,7 +29,7 @@ from rechannel.daemon.model.application_messages import ApplicationMessages
 from rechannel.daemon.model.collector import Collector
 from rechannel.wire.codes import Trigger
 from rechannel.wire.envelope import EnvelopeFactory
-from rechannel.wire.messages import Decision
+from rechannel.wire.messages import Decision, LinkReport
 from rechannel.wire.redis.store import Store
 from rechannel.wire.signing import Signer
 
@@ -144,7 +144,7 @@ class Controller:
         with self._lock:
             reports = self._services.collector.refresh()
             self._cluster.mark_heard(reports)
-            result = self.lead.renew(max((report.accepted_epoch for report in reports.values()), default=0))
+            result = self.lead.renew(max((self._least_epoch(report) for report in reports.values()), default=0))
             if result is LeaseResult.WAITING:
                 self._cluster.stand_by()
                 self._requests.forget()
@@ -156,6 +156,16 @@ class Controller:
             self._cluster.restore(reports)
             self._services.orders.publish()
             return f"leading in epoch {self.lead.epoch}{', paused' if self.lead.paused else ''}"
+
+    def _least_epoch(self, report: LinkReport) -> int:
+        """Return the least epoch in which a link takes orders of this leader.
+
+        A leader of an emptied Redis may have begun with the epoch of a leader before it: links take orders of one
+        epoch in the order of their sequence numbers, which tells nothing between two leaders.
+        """
+        lead, epoch = self.lead, report.accepted_epoch
+        is_shared = lead.role is Role.LEADING and epoch == lead.epoch and report.accepted_leader not in ("", lead.name)
+        return epoch + 1 if is_shared else epoch
 
     def _refresh_models(self) -> None:
         with self._lock:

@@ -413,6 +413,9 @@ class Link:
     def _report(self) -> LinkReport:
         reconciler = self._reconciler
         table, stages, lag = self._table, self._stages, self._snapshot_lag
+        epoch, leader = reconciler.epoch, reconciler.leader
+        if self._orders is not None:
+            epoch, leader = max((epoch, leader), (self._orders.epoch, self._orders.sender))
         return LinkReport(
             name=self._adapter.name,
             spark_version=self._adapter.version,
@@ -421,7 +424,8 @@ class Link:
             queries=[query_state(query, table, stages, lag) for query in self._check.queries.values()],
             moves=[move.view() for move in reconciler.moves],
             decision=reconciler.decision,
-            accepted_epoch=max(reconciler.epoch, self._orders.epoch if self._orders is not None else 0),
+            accepted_epoch=epoch,
+            accepted_leader=leader,
             failed_tasks=self._table.failed_tasks,
             missed=reconciler.missed,
             landed=reconciler.landed,
