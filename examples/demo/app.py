@@ -125,9 +125,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--root", type=Path, required=True, help="directory of the run")
     parser.add_argument("--conf", type=Path, required=True, help="JSON file with Spark's settings")
     parser.add_argument("--attach", action="store_true", help="join Rechannel (configured by RECHANNEL_CONFIG)")
-    parser.add_argument(
-        "--service-ms", type=float, default=0.0, help="service time per row, where no quota is possible"
-    )
+    parser.add_argument("--service-ms", type=float, default=0.0, help="service time per row")
     options = parser.parse_args(arguments)
     conf: dict[str, str] = json.loads(options.conf.read_text())
     result = run(options.root, conf, attach=options.attach, service_ms=options.service_ms)

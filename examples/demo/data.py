@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import importlib.util
 import os
-import shutil
 from dataclasses import dataclass
-from itertools import pairwise
 from pathlib import Path
 
 import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-__all__ = ["SENTINEL_TAIL", "Replay", "build_replay", "data_directory", "read_flights", "read_weather"]
+__all__ = ["SENTINEL_TAIL", "Replay", "data_directory", "open_replay", "read_flights", "read_weather"]
 
 SENTINEL_TAIL = "SENTINEL"
 _SENTINEL_S = 4_102_444_800  # 2100-01-01T00:00:00Z, behind every window and every timeout
@@ -35,14 +33,31 @@ _FLIGHT_SCHEMA = pa.schema(
 )
 
 
-@dataclass(frozen=True)
+@dataclass
 class Replay:
-    """The replay as files: ``flights`` in the order in which they are to be fed, then the sentinel."""
+    """The flights in the order of time, and where they are cut into files; ``cut`` of them are in files already."""
 
-    flights: list[Path]
-    sentinel: Path
-    weather: Path
-    rows: int
+    flights: pd.DataFrame
+    directory: Path
+    cut: int = 0
+    files: int = 0
+
+    def next_file(self, rows: int) -> Path:
+        """Write the next flights to a file."""
+        frame = self.flights.iloc[self.cut : self.cut + rows]
+        self.cut += len(frame)
+        return self._write(frame, f"flights-{self.files:05d}.parquet")
+
+    def sentinel(self) -> Path:
+        """Write the file that closes every window and every tour of the flights before it."""
+        last = self.flights.iloc[[self.cut - 1]].copy()
+        last["seq"], last["tailnum"], last["event_s"] = -1, SENTINEL_TAIL, _SENTINEL_S
+        last["event_time"] = pd.to_datetime(last["event_s"], unit="s", utc=True)
+        return self._write(last, "sentinel.parquet")
+
+    def _write(self, frame: pd.DataFrame, name: str) -> Path:
+        self.files += 1
+        return _write(frame, self.directory / name, _FLIGHT_SCHEMA, _EPOCH_MTIME + self.files)
 
 
 def data_directory() -> Path:
@@ -99,22 +114,9 @@ def _write(frame: pd.DataFrame, path: Path, schema: pa.Schema | None, mtime: int
     return path
 
 
-def build_replay(directory: Path, files: int, rows_per_file: int | None = None) -> Replay:
-    """Cut the flights, or their first ``files * rows_per_file``, into equal files; write them, sentinel and weather."""
-    flights = read_flights()
-    if rows_per_file is not None:
-        flights = flights.iloc[: files * rows_per_file]
-    shutil.rmtree(directory, ignore_errors=True)
+def open_replay(directory: Path, rows: int | None = None) -> Replay:
+    """Return the replay of all flights, or of the first ``rows``, and write the weather."""
     staged = directory / "staged"
     staged.mkdir(parents=True)
-    bounds = [len(flights) * i // files for i in range(files + 1)]
-    paths = [
-        _write(flights.iloc[low:high], staged / f"flights-{i:05d}.parquet", _FLIGHT_SCHEMA, _EPOCH_MTIME + i)
-        for i, (low, high) in enumerate(pairwise(bounds))
-    ]
-    last = flights.iloc[[-1]].copy()
-    last["seq"], last["tailnum"], last["event_s"] = -1, SENTINEL_TAIL, _SENTINEL_S
-    last["event_time"] = pd.to_datetime(last["event_s"], unit="s", utc=True)
-    sentinel = _write(last, staged / "sentinel.parquet", _FLIGHT_SCHEMA, _EPOCH_MTIME + files)
-    weather = _write(read_weather(), directory / "weather.parquet", None, _EPOCH_MTIME)
-    return Replay(paths, sentinel, weather, len(flights))
+    _write(read_weather(), directory / "weather.parquet", None, _EPOCH_MTIME)
+    return Replay(read_flights().iloc[:rows], staged)

@@ -80,6 +80,16 @@ class EventLog:
         whole = sum(total.values())
         return {executor: spent / whole for executor, spent in sorted(total.items())} if whole else {}
 
+    def busy_seconds(self, query: str, last_batches: int) -> dict[str, float]:
+        """Return each executor's mean seconds of a query's stateful tasks in its last complete batches."""
+        complete = [item for item in self.batches.values() if self.names.get(item.query_id) == query and item.complete]
+        newest = sorted(complete, key=lambda item: item.batch_id)[-last_batches:]
+        total: dict[str, float] = defaultdict(float)
+        for batch in newest:
+            for executor, spent in batch.busy_ms.items():
+                total[executor] += spent / 1000 / len(newest)
+        return dict(total)
+
     def _take(self, event: dict[str, Any]) -> None:
         kind = event["Event"].rsplit(".", 1)[-1].removeprefix("StreamingQueryListener$")
         handler = getattr(self, f"_on_{kind.lower()}", None)

@@ -47,10 +47,11 @@ class ProgressReader:
 
 
 class Feeder:
-    """Links files into the inbox, in order, ``lead`` ahead of the slowest query; the sentinel comes last."""
+    """Puts files of ``rows`` flights into the inbox, ``lead`` ahead of the slowest query; the sentinel comes last."""
 
-    def __init__(self, replay: Replay, inbox: Path, control: Path, lead: int = 4) -> None:
+    def __init__(self, replay: Replay, inbox: Path, control: Path, rows: int, lead: int = 2) -> None:
         self.replay = replay
+        self.rows = rows
         self.inbox = inbox
         self.control = control
         self.lead = lead
@@ -61,17 +62,17 @@ class Feeder:
 
     def advance(self, slowest: int) -> None:
         """Feed what may be fed now; with the last file the sentinel follows at once."""
-        while not self.closed and self.fed < min(slowest + self.lead, len(self.replay.flights)):
-            self._link(self.replay.flights[self.fed])
+        while not self.closed and self.fed < slowest + self.lead:
+            self._link(self.replay.next_file(self.rows))
             self.fed += 1
-        if self.fed == len(self.replay.flights):
-            self.close()
+            if self.replay.cut == len(self.replay.flights):
+                self.close()
 
     def close(self) -> None:
         """End the stream here: feed the sentinel, and tell the application that nothing more comes."""
         if not self.closed:
             self.closed = True
-            self._link(self.replay.sentinel)
+            self._link(self.replay.sentinel())
             (self.control / "finished").touch()
 
     def _link(self, path: Path) -> None:

@@ -89,7 +89,7 @@ def flights_stream(spark: SparkSession, layout: Layout) -> DataFrame:
 
 
 def _slowed(service_ms: float) -> Callable[..., Any]:
-    """Return a function that hands a column on and takes its time per row, for where there is no CPU quota."""
+    """Return a function that hands a column on and takes its time per row."""
 
     @pandas_udf("long")  # type: ignore[call-overload, untyped-decorator]
     def slowed(column: pd.Series) -> pd.Series:

@@ -6,7 +6,7 @@ import json
 import os
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from testbed.stack import Stack
@@ -49,9 +49,12 @@ class Load:
 class Decision:
     """The controller's answer to a request: what it will do, and why or why not."""
 
-    accepted: bool
-    sentences: list[str] = field(default_factory=list)
-    loads: list[Load] = field(default_factory=list)
+    at: float
+    trigger: str
+    applied: bool
+    sentences: list[str]
+    loads: list[Load]
+    batch_seconds: dict[str, tuple[float, float]]  # query -> before, and predicted
 
 
 SECTIONS: dict[str, dict[str, Any]] = {
@@ -59,7 +62,7 @@ SECTIONS: dict[str, dict[str, Any]] = {
     "agent": {"sample": 0.5, "window": 5.0},
     # The link would spread new queries by itself: here, what Spark does by itself is to be seen first.
     "link": {"spread": False},
-    # The timeout is out of the way: the demo asks when it has measured. Changed executors act by themselves.
+    # The timeout is out of the way: the demo shows what follows when executors join.
     "reschedule": {"mode": "apply", "timeout": 3600.0, "settle": 3.0},
     "gate": {"cooldown": 5.0},
 }
@@ -86,11 +89,6 @@ class RechannelView:
         led = answer.get("controller") is not None
         return led and bool(measured) and all(measured) and all(item["readiness"]["ready"] for item in applications)
 
-    def trigger_rebalance(self) -> Decision:
-        """Ask for a rebalancing now."""
-        code, answer = self._stack.cli("rebalance", "--apply", "--reason", "demo", patience=60.0)
-        return self._decision(code, answer)
-
     def drain(self, node: str) -> str:
         """Order that a node is emptied and its executor released; returns the controller's sentence."""
         code, answer = self._stack.cli("drain", node, "--remove", "--reason", "demo")
@@ -104,40 +102,24 @@ class RechannelView:
         return str((answer.get("controller") or {}).get("last_sentence", answer.get("error", "")))
 
     def follow(self) -> None:
-        """Start the process ``history``, which writes every step of every move, a line each, as it happens."""
+        """Start the process ``history``, which writes decisions and every step of every move, a line each."""
         command = [sys.executable, "-m", "rechannel", "history", "--follow", "--json"]
         self._stack.group.start("history", command, env=self._stack.environment)
 
-    def transitions(self, lines: str) -> list[Transition]:
+    def history(self) -> tuple[list[Decision], list[Transition]]:
         """Read what the follow command has written so far."""
-        result = []
+        decisions, transitions = [], []
+        lines = self._stack.group.processes["history"].log.read_text(errors="replace")
         for line in lines.splitlines(keepends=True):
             if line.startswith("{") and line.endswith("\n"):
                 entry = json.loads(line)
                 if entry["type"] == "move":
-                    result.append(self._transition(entry))
-        return result
+                    transitions.append(self._transition(entry))
+                elif entry["type"] == "decision":
+                    decisions.append(_decision(entry))
+        return decisions, transitions
 
     # What follows knows the shape of the command line's answers, and is the only place that does.
-
-    def _decision(self, code: int, answer: Mapping[str, Any]) -> Decision:
-        decision = answer.get("decision")
-        if decision is None:
-            return Decision(False, [str(answer.get("error") or answer)])
-        streams = ", ".join(f"{count} {kind}" for kind, count in decision["streams"].items())
-        sentences = [decision["sentence"], f"streams by size class: {streams or 'none seen'}"]
-        sentences += [f"refused ({item['scope']}, {item['law']}): {item['detail']}" for item in decision["refusals"]]
-        sentences += decision["notes"]
-        loads = [
-            Load(
-                row["node"],
-                row["executor"],
-                (row["partitions_before"], row["partitions_after"]),
-                (row["utilization_before"], row["utilization_after"]),
-            )
-            for row in decision["executors"]
-        ]
-        return Decision(code == os.EX_OK, sentences, loads)
 
     def _transition(self, entry: Mapping[str, Any]) -> Transition:
         return Transition(
@@ -151,6 +133,31 @@ class RechannelView:
             reason=entry["reason"],
             evidence=entry["evidence"],
         )
+
+
+def _decision(entry: Mapping[str, Any]) -> Decision:
+    streams = ", ".join(f"{count} {kind}" for kind, count in entry["streams"].items())
+    loads = [
+        Load(
+            row["node"],
+            row["executor"],
+            (row["partitions_before"], row["partitions_after"]),
+            (row["utilization_before"], row["utilization_after"]),
+        )
+        for row in entry["executors"]
+    ]
+    after = entry["batch_time_after"]
+    return Decision(
+        at=entry["at"],
+        trigger=entry["trigger"],
+        applied=entry["outcome"] == "applied",
+        sentences=[entry["sentence"], f"streams by size class: {streams or 'none seen'}", *entry["notes"]],
+        loads=loads,
+        batch_seconds={
+            entry["names"].get(query, query): (before, after.get(query, before))
+            for query, before in entry["batch_time_before"].items()
+        },
+    )
 
 
 def count_moves(transitions: list[Transition]) -> dict[str, int]:

@@ -30,7 +30,7 @@ class Timeline:
     """The moments that divide a run into before, during and after, by the wall clock."""
 
     measured_from: float = 0.0
-    ordered_at: float | None = None
+    changed_at: float | None = None
     settled: float | None = None
     ended: float = float("inf")
 
@@ -38,7 +38,7 @@ class Timeline:
         """Return the phase that a batch counts for; None for warm-up, the end, and batches without input."""
         if batch.rows <= 1 or batch.started < self.measured_from or batch.wall > self.ended:
             return None
-        if self.ordered_at is None or batch.wall <= self.ordered_at:
+        if self.changed_at is None or batch.wall <= self.changed_at:
             return "before"
         return "during" if self.settled is None or batch.started < self.settled else "after"
 

