@@ -22,8 +22,8 @@ from examples.demo.stage import ADDED, NODES, Options, Stage, open_stage
 _MOVING = 8  # batches that the moves take, or so: for the progress bar alone
 _PATIENCE = 90.0  # seconds until Rechannel has the figures a decision needs
 _CHANGE_PATIENCE = 90.0  # seconds for nodes to get their share, and for one to be emptied
-_TASK_SHARE = 0.8  # of the time the busiest executor is to spend in stateful tasks
-_MOST_GROWTH = 10.0  # of the files by the calibration
+_ROWS_SHARE = 0.7  # of a batch that rows are to take; tasks then take more, as they are more than their rows
+_MOST_ROWS = 3000  # in a file: a hundred batches of the flights of a year
 _WITHOUT_CHANGE = 0.02  # share of a batch; a prediction below it has no sign
 
 
@@ -31,7 +31,7 @@ _WITHOUT_CHANGE = 0.02  # share of a batch; a prediction below it has no sign
 class Plan:
     """Batches of each part of the run, by the slowest query, and the time limit."""
 
-    warm_up: int = 6
+    warm_up: int = 10
     before: int = 15
     after: int = 15
     seconds: float = 400.0
@@ -115,14 +115,17 @@ class Run:
         return max(total.values())
 
     def _calibrate(self) -> None:
-        """Have the files grow until tasks take most of a batch: on a slow machine Spark's own part is longer."""
-        self.log.poll()
-        share = min(self._busiest_share(3), 0.99)
-        growth = _TASK_SHARE / (1 - _TASK_SHARE) * (1 - share) / share
-        self.stage.feeder.rows = round(self.stage.feeder.rows * min(max(growth, 1.0), _MOST_GROWTH))
+        """Have the files grow until rows take most of a batch: on a slow machine Spark's own part is longer."""
+        stage = self.stage
+        newest = [batch.trigger_ms for query in stage.queries for batch in stage.progress.batches[query][-3:]]
+        batch = sum(newest) / len(newest)
+        # Every row passes through each query, and executors share the rows.
+        per_row = stage.options.service_ms * len(stage.queries) / len(NODES)
+        other = max(batch - per_row * stage.feeder.rows, 0.0)
+        rows = other * _ROWS_SHARE / (1 - _ROWS_SHARE) / per_row
+        stage.feeder.rows = round(min(max(rows, stage.feeder.rows), _MOST_ROWS))
         self.screen.say(
-            f"calibrated: tasks take {share:.0%} of the time of the busiest executor; "
-            f"files of {self.stage.feeder.rows} flights from now on"
+            f"calibrated: {other:.0f} ms of a batch are Spark's own; files of {stage.feeder.rows} flights now"
         )
 
     def _executors(self) -> dict[str, Any]:
