@@ -26,7 +26,7 @@ $(TOOLS): $(STAMP)
 	sh .ci/setup.sh $(VENV) tools
 	touch $@
 
-demo: $(STAMP) ## Rebalance a skewed query while it runs; JSON=FILE writes the figures, ARGS=... adds options
+demo: $(STAMP) ## Rebalance running queries onto nodes that join; JSON=FILE writes the figures, ARGS=... adds options
 	$(BIN)/python -m examples.demo $(if $(JSON),--json "$(JSON)") $(ARGS)
 
 bench: $(STAMP) ## Every benchmark (a day or more; ARGS=--quick: some hours); writes docs/benchmarks.md, policies.md, migration.md, predictions.md

@@ -29,8 +29,7 @@ class Reconciler:
     def __init__(self, limits: ReconcilerLimits) -> None:
         self.limits = limits
         self._throttle = MoveThrottle(limits.moves_per_batch, limits.bytes_per_batch)
-        self.epoch = 0
-        self.leader = ""  # sender of the accepted placement
+        self.epoch, self.leader = 0, ""  # of the accepted placement
         self.decision = ""
         self.hold = False  # by the desired placement
         self.paused = False  # by the standing orders
@@ -114,8 +113,8 @@ class Reconciler:
         units = [move.unit for move in desired.moves]
         if len(set(units)) != len(units) or len({move.move for move in desired.moves}) != len(units):
             raise MessageError("desired placement names a move or a partition twice")
-        self.epoch, self.leader = envelope.epoch, envelope.sender
-        self._sequence, self._expires = envelope.sequence, envelope.expires
+        self.epoch, self._sequence, self._expires = envelope.epoch, envelope.sequence, envelope.expires
+        self.leader = envelope.sender
         self.hold = desired.hold
         if desired.decision == self.decision:
             return []

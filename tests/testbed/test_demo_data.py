@@ -91,11 +91,11 @@ def test_a_change_against_the_prediction_is_told() -> None:
         for query, after in zip("abc", (1500, 2500, 2100), strict=True)
     }
 
-    def told(**predicted: tuple[float, float]) -> list[str]:
+    def mismatches(**predicted: tuple[float, float]) -> list[str]:
         return against_prediction(predicted, measured)
 
-    assert told(a=(2.0, 1.0), b=(2.0, 2.6), c=(2.0, 1.99)) == [], "1 % has no sign"
-    assert told(a=(2.0, 2.6), b=(2.0, 1.0)) == ["a", "b"]
+    assert mismatches(a=(2.0, 1.0), b=(2.0, 2.6), c=(2.0, 1.99)) == [], "1 % has no sign"
+    assert mismatches(a=(2.0, 2.6), b=(2.0, 1.0)) == ["a", "b"]
     assert against_prediction({"a": (2.0, 1.0)}, {"a": {"before": {"p50": 2000}, "after": {"p50": None}}}) == ["a"]
 
 
