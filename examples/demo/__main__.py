@@ -57,14 +57,13 @@ class Run:
         self._deadline = time.monotonic() + self.plan.seconds
         self._shown = 0.0
 
-    def _until(self, batches: int, note: str) -> int:
+    def _until(self, batches: int, note: str) -> None:
         """Feed until the slowest query has finished so many batches, the files are used up, or the time is over."""
         while True:
             finished = self.stage.feed()
             self._show(finished, note)
-            slowest = min(finished.values())
-            if slowest >= batches or self.stage.feeder.closed or time.monotonic() > self._deadline:
-                return slowest
+            if min(finished.values()) >= batches or self.stage.feeder.closed or time.monotonic() > self._deadline:
+                return
             time.sleep(0.1)
 
     def _show(self, finished: dict[str, int], note: str) -> None:
@@ -149,22 +148,18 @@ class Run:
 
     def _join(self) -> None:
         """Add nodes under load; nobody asks for anything."""
-        self.timeline.changed_at = time.time()
+        changed_at = self.timeline.changed_at = time.time()
         self.screen.say(f"{' and '.join(ADDED)} are added; nobody asks for anything", "bold")
         for node in ADDED:
             self.stage.add_node(node)
         self._wait_for("joined", "nodes join", lambda: set(ADDED) <= set(self.log.executors.values()))
         if self.stage.view is not None:
             self._wait_for("shared", "the new executors get their share", self._shared)
-            applied = [decision for decision in self._decisions() if decision.applied]
+            applied = [decision for decision in self.decisions if decision.applied and decision.at >= changed_at]
             for decision in applied:
                 self.screen.decision(decision)
             self.predicted = predicted_batches(applied)
         self.timeline.settled = time.time()
-
-    def _decisions(self) -> list[Decision]:
-        """Return the decisions since the nodes were added, in the order of time."""
-        return [decision for decision in self.decisions if decision.at >= (self.timeline.changed_at or 0.0)]
 
     def _drain(self, view: RechannelView) -> None:
         """Empty a node under load."""

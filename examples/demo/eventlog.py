@@ -70,16 +70,6 @@ class EventLog:
         complete = [batch for (query_id, _), batch in self.batches.items() if query_id in ids and batch.complete]
         return max(complete, key=lambda batch: batch.batch_id, default=None)
 
-    def busy_share(self, query: str, first: int, last: int) -> dict[str, float]:
-        """Return each executor's share of the time that a query's stateful tasks took in a range of batches."""
-        total: dict[str, int] = defaultdict(int)
-        for (query_id, batch_id), batch in self.batches.items():
-            if self.names.get(query_id) == query and first <= batch_id <= last:
-                for executor, spent in batch.busy_ms.items():
-                    total[executor] += spent
-        whole = sum(total.values())
-        return {executor: spent / whole for executor, spent in sorted(total.items())} if whole else {}
-
     def busy_seconds(self, query: str, last_batches: int) -> dict[str, float]:
         """Return each executor's mean seconds of a query's stateful tasks in its last complete batches."""
         complete = [item for item in self.batches.values() if self.names.get(item.query_id) == query and item.complete]
@@ -89,6 +79,12 @@ class EventLog:
             for executor, spent in batch.busy_ms.items():
                 total[executor] += spent / 1000 / len(newest)
         return dict(total)
+
+    def busy_share(self, query: str, last_batches: int) -> dict[str, float]:
+        """Return each executor's share of the time that a query's stateful tasks took in its last complete batches."""
+        seconds = self.busy_seconds(query, last_batches)
+        whole = sum(seconds.values())
+        return {executor: spent / whole for executor, spent in seconds.items()} if whole else {}
 
     def _take(self, event: dict[str, Any]) -> None:
         kind = event["Event"].rsplit(".", 1)[-1].removeprefix("StreamingQueryListener$")

@@ -50,7 +50,6 @@ class Decision:
     """The controller's answer to a request: what it will do, and why or why not."""
 
     at: float
-    trigger: str
     applied: bool
     sentences: list[str]
     loads: list[Load]
@@ -95,11 +94,6 @@ class RechannelView:
         if code != os.EX_OK:
             raise RuntimeError(f"draining {node} was refused: {answer.get('error', answer)}")
         return str(answer["sentence"])
-
-    def last_sentence(self) -> str:
-        """Return what the controller said last."""
-        _, answer = self._stack.cli("status")
-        return str((answer.get("controller") or {}).get("last_sentence", answer.get("error", "")))
 
     def follow(self) -> None:
         """Start the process ``history``, which writes decisions and every step of every move, a line each."""
@@ -149,7 +143,6 @@ def _decision(entry: Mapping[str, Any]) -> Decision:
     after = entry["batch_time_after"]
     return Decision(
         at=entry["at"],
-        trigger=entry["trigger"],
         applied=entry["outcome"] == "applied",
         sentences=[entry["sentence"], f"streams by size class: {streams or 'none seen'}", *entry["notes"]],
         loads=loads,

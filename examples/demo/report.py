@@ -62,7 +62,7 @@ def placement_rows(log: EventLog, query: str, last_batches: int = 10) -> list[tu
     if latest is None:
         return []
     counts = Counter(latest.placement.values())
-    shares = log.busy_share(query, latest.batch_id - last_batches + 1, latest.batch_id)
+    shares = log.busy_share(query, last_batches)
     return sorted(
         (host, executor, counts.get(executor, 0), shares.get(executor, 0.0)) for executor, host in log.executors.items()
     )

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from examples.demo.data import Replay, open_replay
+from examples.demo.data import open_replay
 from examples.demo.feed import Feeder, ProgressReader
 from examples.demo.queries import QUERIES, Layout
 from examples.demo.rechannel_view import SECTIONS, RechannelView
@@ -45,7 +45,6 @@ class Stage:
     options: Options
     root: Path
     stack: Stack
-    replay: Replay
     feeder: Feeder
     progress: ProgressReader
     app: ManagedProcess
@@ -135,4 +134,4 @@ def open_stage(root: Path, options: Options, screen: Screen) -> Iterator[Stage]:
         command += ["--service-ms", str(options.service_ms), *(["--attach"] if view is not None else [])]
         app = stack.start_driver("app", command)
         progress = ProgressReader(JsonLines(root / "progress.jsonl"))
-        yield Stage(options, root, stack, replay, feeder, progress, app, view)
+        yield Stage(options, root, stack, feeder, progress, app, view)
