@@ -149,7 +149,7 @@ class LinkReport(Body, frozen=True, tag="link-report", kw_only=True):
     moves: list[MoveView]
     decision: str = ""  # of the accepted placement
     accepted_epoch: Int53 = 0
-    accepted_leader: str = ""  # sender of what was accepted in that epoch
+    accepted_leaders: list[str] = []  # senders of what was accepted in that epoch
     failed_tasks: Int53 = 0
     missed: Int53 = 0
     landed: Int53 = 0

@@ -164,8 +164,8 @@ class Controller:
         epoch in the order of their sequence numbers, which tells nothing between two leaders.
         """
         lead, epoch = self.lead, report.accepted_epoch
-        is_shared = lead.role is Role.LEADING and epoch == lead.epoch and report.accepted_leader not in ("", lead.name)
-        return epoch + 1 if is_shared else epoch
+        others = {*report.accepted_leaders} - {lead.name}
+        return epoch + 1 if others and lead.role is Role.LEADING and epoch == lead.epoch else epoch
 
     def _refresh_models(self) -> None:
         with self._lock:

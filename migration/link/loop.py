@@ -28,6 +28,7 @@ from rechannel.migration.link.mailbox import Mailbox, traceback_fields
 from rechannel.migration.link.reconciler import Reconciler
 from rechannel.migration.link.report import (
     environment,
+    highest_epoch,
     operator_placement,
     problem_sentences,
     query_state,
@@ -413,9 +414,8 @@ class Link:
     def _report(self) -> LinkReport:
         reconciler = self._reconciler
         table, stages, lag = self._table, self._stages, self._snapshot_lag
-        epoch, leader = reconciler.epoch, reconciler.leader
-        if self._orders is not None:
-            epoch, leader = max((epoch, leader), (self._orders.epoch, self._orders.sender))
+        orders = (self._orders.epoch, self._orders.sender) if self._orders is not None else (0, "")
+        epoch, leaders = highest_epoch((reconciler.epoch, reconciler.leader), orders)
         return LinkReport(
             name=self._adapter.name,
             spark_version=self._adapter.version,
@@ -425,7 +425,7 @@ class Link:
             moves=[move.view() for move in reconciler.moves],
             decision=reconciler.decision,
             accepted_epoch=epoch,
-            accepted_leader=leader,
+            accepted_leaders=leaders,
             failed_tasks=self._table.failed_tasks,
             missed=reconciler.missed,
             landed=reconciler.landed,

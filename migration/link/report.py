@@ -106,3 +106,12 @@ def problem_sentences(
     if releasing:
         sentences.append(releasing)
     return sentences
+
+
+def highest_epoch(*accepted: tuple[int, str]) -> tuple[int, list[str]]:
+    """Return the highest epoch in which a leader was obeyed, and the leaders obeyed in it.
+
+    ``accepted``: epoch and sender of the placement and of the standing orders, (0, "") for none.
+    """
+    highest = max(epoch for epoch, _ in accepted)
+    return highest, sorted({sender for epoch, sender in accepted if epoch == highest and sender})

@@ -317,7 +317,7 @@ def report(
     moves: Sequence[MoveView] = (),
     decision: str = "",
     accepted_epoch: int = 0,
-    accepted_leader: str = "",
+    accepted_leaders: Sequence[str] = (),
 ) -> LinkReport:
     return LinkReport(
         name="job",
@@ -328,7 +328,7 @@ def report(
         moves=list(moves),
         decision=decision,
         accepted_epoch=accepted_epoch,
-        accepted_leader=accepted_leader,
+        accepted_leaders=list(accepted_leaders),
     )
 
 
@@ -453,7 +453,8 @@ class World:
         self.queries: list[QueryState] | None = None
         self.moves: list[MoveView] = []
         self.decision = ""
-        self.accepted_epoch, self.accepted_leader = 0, ""
+        self.accepted_epoch = 0
+        self.accepted_leaders: list[str] = []
         self.author = EnvelopeFactory("default", "test", clock)
 
     def _send(self, rule: KeyRule, name: str, body: AnyBody) -> None:
@@ -471,7 +472,7 @@ class World:
             moves=self.moves,
             decision=self.decision,
             accepted_epoch=self.accepted_epoch,
-            accepted_leader=self.accepted_leader,
+            accepted_leaders=self.accepted_leaders,
         )
         self._send(keys.REPORT, self.application, body)
         self.store.register_application(self.application, self.clock())
@@ -493,7 +494,8 @@ class World:
         result = self.store.get(keys.DESIRED, self.application)
         assert result is not None
         expected = result.body.moves
-        self.decision, self.accepted_epoch, self.accepted_leader = result.body.decision, result.epoch, result.sender
+        self.decision, self.accepted_epoch = result.body.decision, result.epoch
+        self.accepted_leaders = [result.sender]
         reached = len(expected) if only is None else only
         self.moves = [
             MoveView(

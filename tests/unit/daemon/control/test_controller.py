@@ -330,14 +330,16 @@ def test_an_emptied_redis_brings_no_old_epoch_back(leader, store, world):
     )
 
 
-def test_a_leader_of_an_emptied_redis_leaves_the_epoch_of_the_leader_before_it(leader, store, world):
-    world.accepted_epoch, world.accepted_leader = leader.lead.epoch, "one/before"
+@pytest.mark.parametrize("obeyed_too", [False, True])
+def test_a_leader_of_an_emptied_redis_leaves_the_epoch_of_the_leader_before_it(leader, store, world, obeyed_too):
+    world.accepted_epoch = leader.lead.epoch
+    world.accepted_leaders = ["one/before", *([leader.lead.name] if obeyed_too else [])]
     world.report()
     leader.run_leader_cycle()
     assert leader.lead.epoch > world.accepted_epoch
     leader.decide_all()
     world.obey("steered")
-    assert (world.accepted_epoch, world.accepted_leader) == (leader.lead.epoch, leader.lead.name)
+    assert (world.accepted_epoch, world.accepted_leaders) == (leader.lead.epoch, [leader.lead.name])
     world.report()
     leader.run_leader_cycle()
     assert leader.lead.epoch == world.accepted_epoch, "and keeps its own"

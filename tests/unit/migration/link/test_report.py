@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from rechannel.migration.link.report import query_state
+from rechannel.migration.link.report import highest_epoch, query_state
 from rechannel.migration.link.snapshot_lag import SnapshotLag
 from rechannel.migration.link.stages import describe_mismatch
 from rechannel.migration.spark.adapter import ActiveQuery, PlannedOperator
@@ -26,3 +26,11 @@ def test_a_stage_whose_tasks_are_not_its_partitions_is_the_querys_problem() -> N
     for run, problem in (("run", text), ("earlier-run", "")):
         stages = SimpleNamespace(mapped={}, mismatches={(run, 0): text})
         assert query_state(QUERY, table, stages, SnapshotLag(pytest.fail, {})).problem == problem
+
+
+def test_every_leader_obeyed_in_the_highest_epoch_is_reported() -> None:
+    assert highest_epoch((0, ""), (0, "")) == (0, [])
+    assert highest_epoch((3, "a"), (0, "")) == (3, ["a"])
+    assert highest_epoch((1, "a"), (2, "b")) == (2, ["b"])
+    assert highest_epoch((2, "b"), (2, "b")) == (2, ["b"])
+    assert highest_epoch((1, "b"), (1, "a")) == (1, ["a", "b"]), "of an emptied Redis"
