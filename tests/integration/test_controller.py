@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 from integration.common import GATE, configured, end, events, leading, raw, run, run_json, start, state, until
-from unit.daemon.fakes import APP, FakeClock, FakeStore, World
+from unit.daemon.fake_store import FakeClock, FakeStore
+from unit.daemon.fakes import APP, World
 
 from rechannel.conf.loader import load
 from rechannel.conf.settings import RedisSettings, Settings

@@ -16,7 +16,8 @@ from rechannel.wire.messages import (
     MoveView,
     ScheduledPlan,
 )
-from unit.daemon.fakes import APP, NOW, QUERY
+from unit.daemon.fake_store import NOW
+from unit.daemon.fakes import APP, QUERY
 
 _PARTITION: dict[str, Any] = {"query": QUERY, "stage": 0, "partition": 0, "source": "0", "target": "1", "step": 0}
 _MOVE = DesiredMove(move="d.0", **_PARTITION)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from rechannel.daemon.control.controller import Controller
-from unit.daemon.fakes import FakeClock, FakeStore, World, leading
+from unit.daemon.fake_store import FakeClock, FakeStore
+from unit.daemon.fakes import World, leading
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ import pytest
 
 from rechannel.daemon.control.migrations import Rest
 from rechannel.daemon.jobs.clock import Clock, ClockJumpDetector, due_after_jump
-from unit.daemon.fakes import NOW, FakeClock
+from unit.daemon.fake_store import NOW, FakeClock
 
 
 @pytest.mark.parametrize("step", [3600.0, -3600.0, 1.5])

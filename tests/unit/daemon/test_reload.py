@@ -18,7 +18,8 @@ from rechannel.daemon.control.leadership import LeaderElection
 from rechannel.monitors.node.sender import Sender
 from rechannel.wire.envelope import EnvelopeFactory
 from rechannel.wire.signing import Signer
-from unit.daemon.fakes import CONFIG, FakeClock, FakeStore, World, app, cycle, decide, decisions, go_on, window
+from unit.daemon.fake_store import FakeClock, FakeStore
+from unit.daemon.fakes import CONFIG, World, app, cycle, decide, decisions, go_on, window
 
 SECTIONS = tuple(type(getattr(CONFIG, item.name)) for item in dataclasses.fields(Settings) if item.name != "policies")
 

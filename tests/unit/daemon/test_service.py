@@ -16,7 +16,8 @@ from rechannel.daemon.doctor.security import key_notes, listen_notes
 from rechannel.daemon.service import log_standing_by, signer_of
 from rechannel.wire.codes import Mode
 from rechannel.wire.signing import make_keys
-from unit.daemon.fakes import FakeClock, FakeStore, controller
+from unit.daemon.fake_store import FakeClock, FakeStore
+from unit.daemon.fakes import controller
 
 ROOT = Path(__file__).parents[3]
 AUDIT = "/var/log/rechannel/audit.jsonl"

@@ -28,7 +28,8 @@ from rechannel.policies.registry import (
     known_policies,
     propose,
 )
-from unit.daemon.fakes import FakeClock, FakeStore, World, controller, decide
+from unit.daemon.fake_store import FakeClock, FakeStore
+from unit.daemon.fakes import World, controller, decide
 from unit.daemon.fakes import settings as controller_settings
 from unit.policies.laws import check_proposal
 from unit.policies.random_clusters import Situation, cluster_of, placement_of, situations, workload_of

@@ -1,4 +1,4 @@
-"""Hostile content of Redis: nothing crashes on it, only signed messages steer, and memory stays bounded.
+"""Hostile content of Redis: nothing crashes on it, and only signed messages steer. Memory: see test_bounds.
 
 Valid messages of every kind are altered: other types, huge and negative numbers, NaN, deep nesting, huge and odd text,
 missing and doubled parts, other application, epoch, sequence, expiry and signature. The controller must not even need
@@ -8,18 +8,15 @@ its catch-alls: a failed job or application is a failure here.
 from __future__ import annotations
 
 import base64
-import copy
 import io
 import json
-import os
-from collections.abc import Iterator, Sequence
 from typing import Any, get_args
 
 import msgspec
 import pytest
 import structlog
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from hypothesis import HealthCheck, assume, example, given, settings
+from hypothesis import assume, example, given
 from hypothesis import strategies as st
 from rich.console import Console
 
@@ -28,9 +25,8 @@ from rechannel.daemon.cli import history, tables, top
 from rechannel.daemon.control.decision_log import applied_decisions, read_decision_log
 from rechannel.daemon.control.leadership import LeaderContext, LeaderElection
 from rechannel.daemon.control.outcomes import LoadRateEstimator, OutcomeTracker
-from rechannel.daemon.model import collector as collect
 from rechannel.daemon.model.application_messages import ApplicationMessages
-from rechannel.daemon.model.collector import Collector, implausibility
+from rechannel.daemon.model.collector import Collector
 from rechannel.daemon.model.snapshot import build_snapshot, take_snapshot
 from rechannel.daemon.view.status_builder import read_status
 from rechannel.migration.link.driver_state import DriverState, ReconcilerLimits
@@ -41,207 +37,40 @@ from rechannel.migration.spark.checkpoint import CheckpointOperator
 from rechannel.wire import keys
 from rechannel.wire.envelope import Envelope, EnvelopeFactory, MessageError, decode, encode
 from rechannel.wire.keys import KeyRule
-from rechannel.wire.measurements import AgentEvidence, BatchReport, ClosedStore, StreamRow
+from rechannel.wire.measurements import AgentEvidence
 from rechannel.wire.messages import (
     AnyBody,
-    ControllerState,
-    Decision,
-    DesiredMove,
     DesiredPlacement,
-    DrainedNode,
-    ExecutorLoad,
     LastPlacement,
     MigrationOutcome,
-    MigrationPrice,
-    MoveTransition,
-    Refusal,
-    Reply,
-    Request,
-    ScheduledPlan,
-    ScheduledPlans,
     StandingOrders,
 )
 from rechannel.wire.signing import Signer
 from unit.daemon import fakes
-from unit.daemon.fakes import APP, CONFIG, NOW, QUERY, SIGNER, VERIFIER, FakeClock, FakeStore, World, clocks, controller
-from unit.wire.samples import sample
-
-FUZZ = settings(
-    max_examples=int(os.environ.get("RECHANNEL_FUZZ", "25")),
-    deadline=None,
-    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
+from unit.daemon.fake_store import NOW, FakeStore
+from unit.daemon.fakes import APP, CONFIG, QUERY, SIGNER, VERIFIER, clocks, controller
+from unit.wire.hostile import (
+    CLOSED,
+    CRASHES,
+    DECISION,
+    DESIRED,
+    FUZZ,
+    HOST,
+    LAST,
+    LINE,
+    MOVE,
+    ORDERS,
+    PLACEMENT,
+    SEEDS,
+    SPOILS,
+    WRITES,
+    put,
+    put_all,
+    seal,
+    sealed,
+    spoiled,
+    world,
 )
-CRASHES = {"application-failed", "request-failed", "job-failed"}
-HOST = "127.0.0.2"
-PLACEMENT = list("000000112233")
-
-# -- a valid message of every kind, and how it is spoiled --
-
-PRICE = sample(MigrationPrice, batch_before={QUERY: 5.0}, peak={QUERY: 6.0}, batch_after={QUERY: 4.0}, load_rate=1e8)
-MOVE = DesiredMove(move="d.0", query=QUERY, stage=0, partition=0, source="0", target="1", step=0, bytes=10.0)
-LINE = sample(MoveTransition, query=QUERY, stage=0, partition=0, before="steered", after="drained", at=NOW - 5)
-DECISION = sample(
-    Decision,
-    at=NOW - 20,
-    trigger="timeout",
-    outcome="applied",
-    executors=[sample(ExecutorLoad, executor=str(e), node=f"127.0.0.{e + 2}") for e in range(4)],
-    moves=[MOVE],
-    refusals=[Refusal(law="gate", scope="plan", detail="no")],
-    batch_time_before={QUERY: 5.0},
-    names={QUERY: "name"},
-    price=PRICE,
-    runs={QUERY: "run-1"},
-)
-OUTCOME = sample(
-    MigrationOutcome,
-    decision="earlier",
-    at=NOW - 30,
-    batch_before={QUERY: 5.0},
-    peak={QUERY: 6.0},
-    batch_after={QUERY: 4.0},
-    verdict="kept",
-    predicted=PRICE,
-)
-DESIRED = DesiredPlacement(decision="d", runs={QUERY: "run-1"}, moves=[MOVE])
-ORDERS = StandingOrders(paused=True, drains=[DrainedNode(node=HOST, since=NOW - 9, deadline=NOW + 60)])
-LAST = sample(LastPlacement, query=QUERY, operators={0: PLACEMENT}, hosts={"0": HOST, "1": "127.0.0.3"})
-CLOSED = sample(ClosedStore, application=APP, executor="0", run="run-1", operator=0, partition=0, store="default")
-STATE = sample(ControllerState, since=NOW, mode="apply", next_decision=NOW + 9, applications={APP: "r"})
-PLAN = sample(
-    ScheduledPlan, at=NOW - 60, application=APP, begin=NOW - 30, end=NOW + 60, window="02:00-05:00", plan="{}"
-)
-STREAMS = [StreamRow(APP, "0", 0, 9000, [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12])]
-
-# Every kind of key that holds messages, with one that fits.
-SEEDS: list[tuple[KeyRule, str, AnyBody]] = [
-    (keys.REPORT, APP, fakes.report([fakes.query(PLACEMENT)])),
-    (keys.BATCHES, APP, fakes.batch(9, PLACEMENT)),
-    (keys.WINDOWS, HOST, fakes.window(0, streams=STREAMS)),
-    (keys.EVIDENCE, HOST, AgentEvidence(node=HOST, closed=[CLOSED])),
-    (keys.JOURNAL, APP, LINE),
-    (keys.DESIRED, APP, DESIRED),
-    (keys.DECISIONS, "", DECISION),
-    (keys.APPLIED, "", DECISION),
-    (keys.OUTCOMES, "", OUTCOME),
-    (keys.STATE, "", STATE),
-    (keys.ORDERS, "", ORDERS),
-    (keys.SCHEDULED_PLANS, "", ScheduledPlans(plans=[PLAN])),
-    (keys.PLACEMENT, QUERY, LAST),
-    (keys.REQUESTS, "", Request(request="r1", user="root", reason="r", command={"verb": "plan", "drain": [HOST]})),
-    (keys.REPLY, "r1", Reply(request="r1", code=0, sentence="s", data={"a": 1})),
-]
-HOSTILE = st.one_of(
-    st.sampled_from([None, True, False, 0, -1, 1, 2**31, 2**53, 2**53 + 1, 2**63, 2**64, -(2**63), 10**400, 0.1, -0.0]),
-    st.sampled_from([1e-300, 1e11, 1e15, 1e30, 1e31, 1.7e308, -1e308, float("nan"), float("inf"), float("-inf")]),
-    st.sampled_from(["", "\x00", "../..", "{app}", "\ud800", "é" * 300, "x" * 10_000, "a\nb", "[red]", "\x1b[2J", "‮"]),
-    st.sampled_from([[], {}, [[]], [None], [0] * 1000, [[[[[[[]]]]]]], {"": None}, {"type": "request"}, ["0"] * 5000]),
-    st.integers(),
-    st.floats(),
-    st.text(max_size=20),
-)
-# Of the type that is expected, so that it is read: what is behind the reading must bear it too.
-WHOLES = st.one_of(
-    st.sampled_from([0, -1, 1, 2, 11, 12, 13, 10_001, 2**31, 2**52, 2**53, -(2**53)]), st.integers(-20, 20)
-)
-REALS = st.one_of(
-    st.sampled_from([0.0, -1.0, 1e-300, 1e30, -1e30, 1e11, -1e11, NOW, NOW + 1e6, NOW - 1e6, 1e11 - 1]),
-    st.floats(-1e11, 1e11),
-)
-TEXTS = st.one_of(
-    st.sampled_from(["", QUERY, APP, "0", "1", "9", "drained", "steered", "applied", "é" * 300, "²", "1" * 5000]),
-    st.sampled_from(["x" * 10_000, "a\nb", "[/red]", "\x1b[2J", "\x00", "\u202e", "../..", "a/b", "q1/0", "{0}", "%s"]),
-    st.text(max_size=20),
-)
-LIKE = st.tuples(WHOLES, REALS, TEXTS, st.integers(0, 3))
-SPOILS = st.lists(
-    st.one_of(
-        st.tuples(st.integers(0, 2**20), st.sampled_from(["set", "drop"]), HOSTILE),
-        *[st.tuples(st.integers(0, 2**20), st.just("like"), LIKE)] * 3,
-    ),
-    min_size=1,
-    max_size=6,
-)
-
-
-def like(value: Any, requested: tuple[int, float, str, int]) -> Any:
-    """Another value of the same type, or as many copies of a list's or a table's entries."""
-    if isinstance(value, bool):
-        return not value
-    if isinstance(value, int | float | str):
-        return requested[{int: 0, float: 1, str: 2}[type(value)]]
-    if isinstance(value, list):
-        return copy.deepcopy(value * requested[3])
-    if isinstance(value, dict):
-        return {key: value[key] for key in list(value)[: requested[3]]} | (
-            {requested[2]: next(iter(value.values()))} if value else {}
-        )
-    return value
-
-
-def paths(value: Any, here: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
-    """Every place in a document of dicts and lists."""
-    items: Any = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
-    for key, inner in items:
-        yield (*here, key)
-        yield from paths(inner, (*here, key))
-
-
-def spoiled(envelope: Envelope, spoils: Sequence[tuple[int, str, Any]]) -> bytes:
-    """A valid message with some of its places changed, as bytes; what cannot be UTF-8 stays as it is."""
-    document = json.loads(encode(envelope))
-    for number, how, value in spoils:
-        places = list(paths(document))
-        path = places[number % len(places)]
-        holder = document
-        for key in path[:-1]:
-            holder = holder[key]
-        if how == "drop":
-            del holder[path[-1]]
-        elif how == "like":
-            holder[path[-1]] = like(holder[path[-1]], value)
-        else:
-            holder[path[-1]] = copy.deepcopy(value)
-        if not document:
-            break
-    return json.dumps(document, ensure_ascii=False).encode("utf-8", "surrogatepass")
-
-
-def sealed(body: AnyBody, application: str = APP, *, signer: Signer | None = None, **changes: Any) -> Envelope:
-    run = "run-1" if application else ""
-    made = EnvelopeFactory("default", "hostile", lambda: NOW).envelope(
-        body, ttl=60, application=application, run=run, epoch=1
-    )
-    made = msgspec.structs.replace(made, **changes)
-    return signer.sign(made) if signer is not None else made
-
-
-def seal(rule: KeyRule, body: AnyBody) -> Envelope:
-    signer = SIGNER if rule in (keys.DESIRED, keys.ORDERS) else None
-    return sealed(body, "" if rule in (keys.STATE, keys.ORDERS, keys.WINDOWS) else APP, signer=signer)
-
-
-def put(store: FakeStore, rule: KeyRule, name: str, data: bytes) -> None:
-    if rule.kind == "string":
-        store.strings[store.keys(rule, name)] = (data, 1e12)
-    else:
-        store.append_raw(rule, name, data)
-
-
-def put_all(store: FakeStore, writes: Any) -> None:
-    for (rule, name, body), spoils in writes:
-        put(store, rule, name, spoiled(seal(rule, body), spoils))
-
-
-def world() -> tuple[FakeStore, FakeClock, World]:
-    clock = FakeClock()
-    store = FakeStore(clock)
-    made = World(store, clock)
-    made.ready()
-    return store, clock, made
-
-
-WRITES = st.lists(st.tuples(st.sampled_from(SEEDS), SPOILS), min_size=1, max_size=6)
 
 
 def test_there_is_a_seed_for_every_kind_of_message() -> None:
@@ -592,116 +421,3 @@ def test_a_placement_said_again_begins_nothing_twice_and_lives_no_longer() -> No
     for _ in range(3):
         assert reconciler.accept_desired(GOOD, observed(), NOW + 30) == []
     assert reconciler.tick(observed(), GOOD.expires)[0].reason == "expired"
-
-
-# -- what would make it grow --
-
-
-def test_a_reports_size_is_what_it_brings_not_what_it_claims() -> None:
-    """A hundred bytes must not make a controller lay out gigabytes."""
-    store, clock, _ = world()
-    claims = fakes.report([fakes.query(PLACEMENT)])
-    stage = msgspec.structs.replace(claims.queries[0].stages[0], partitions=2**40)
-    query = msgspec.structs.replace(claims.queries[0], stages=[stage])
-    claims = msgspec.structs.replace(claims, queries=[query])
-    store.put(keys.REPORT, APP, sealed(claims))
-    collector = Collector(store, CONFIG, clock)  # type: ignore[arg-type]
-    assert collector.refresh() == {}
-    assert store.rejected == 1
-    assert "1099511627776 partitions" in implausibility(claims)
-
-
-def test_a_link_that_claims_a_huge_epoch_leaves_epochs_room() -> None:
-    claims = msgspec.structs.replace(fakes.report([]), accepted_epoch=2**53)
-    assert decode(encode(sealed(claims))).body == claims
-    with pytest.raises(MessageError):
-        decode(encode(sealed(msgspec.structs.replace(claims, accepted_epoch=2**53 + 1))))
-
-
-def test_what_is_kept_of_batches_and_windows_is_bounded_in_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
-    store, clock, _ = world()
-    monkeypatch.setattr(collect, "_BATCH_BYTES_KEPT", 60_000)
-    monkeypatch.setattr(collect, "_WINDOW_BYTES_KEPT", 40_000)
-    collector = Collector(store, CONFIG, clock)  # type: ignore[arg-type]
-    for number in range(10, 400):
-        store.append(keys.BATCHES, APP, sealed(fakes.batch(number, PLACEMENT), run="run-1"))
-        store.append(keys.WINDOWS, HOST, sealed(fakes.window(0, streams=STREAMS * 20)))
-        collector.refresh()
-        facts = collector.gather(APP)
-    assert facts is not None
-    stored = [*facts.batches, *(window for some in facts.windows.values() for window in some)]
-    assert 80_000 < sum(len(encode(sealed(body))) for body in stored) < 110_000
-    assert facts.batches[-1].batch == 399
-
-
-def gathered(store: FakeStore, clock: FakeClock, batches: Sequence[BatchReport], nodes: int) -> ApplicationMessages:
-    """What a collector keeps of these batches, and of a window of every node with each of them."""
-    store.put(keys.REPORT, APP, sealed(fakes.report([fakes.query(PLACEMENT)], count=nodes)))
-    for batch in batches:
-        store.append(keys.BATCHES, APP, sealed(batch, run="run-1"))
-        for node in range(nodes):
-            window = fakes.window(node, end=NOW + batch.batch, streams=STREAMS * 10)
-            store.append(keys.WINDOWS, window.node, sealed(window))
-    collector = Collector(store, CONFIG, clock)  # type: ignore[arg-type]
-    collector.refresh()
-    facts = collector.gather(APP)
-    assert facts is not None
-    return facts
-
-
-def test_many_nodes_do_not_displace_the_batches_of_a_decision(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nor do they with a query whose batches are a hundred times as large as a window."""
-    store, clock, _ = world()
-    need = CONFIG.reschedule.batches
-    huge = [fakes.batch(number, PLACEMENT * 60) for number in range(10, 10 + 2 * need)]
-    size = len(encode(sealed(huge[0])))
-    monkeypatch.setattr(collect, "_BATCH_BYTES_KEPT", size)
-    monkeypatch.setattr(collect, "_NEEDED_BYTES_KEPT", int((need + 0.5) * size))
-    monkeypatch.setattr(collect, "_WINDOW_BYTES_KEPT", 50_000)
-    facts = gathered(store, clock, huge, nodes=30)
-    assert [batch.batch for batch in facts.batches] == list(range(10 + need, 10 + 2 * need))
-    ends = [[window.end for window in stored] for stored in facts.windows.values()]
-    assert len(ends) == 30 and all(stored and stored[-1] == NOW + 9 + 2 * need for stored in ends)
-    windows = [window for stored in facts.windows.values() for window in stored]
-    assert sum(len(encode(sealed(body))) for body in windows) <= 50_000
-
-
-def test_huge_batches_do_not_displace_the_windows(monkeypatch: pytest.MonkeyPatch) -> None:
-    store, clock, _ = world()
-    monkeypatch.setattr(collect, "_BATCH_BYTES_KEPT", 100_000)
-    monkeypatch.setattr(collect, "_NEEDED_BYTES_KEPT", 100_000)
-    huge = [fakes.batch(number, PLACEMENT * 60) for number in range(10, 13)]
-    assert all(len(encode(sealed(batch))) > 60_000 for batch in huge), "more than six shares"
-    facts = gathered(store, clock, huge, nodes=10)
-    assert len(facts.windows) == 10
-    assert min(len(stored) for stored in facts.windows.values()) >= 3
-    assert len(facts.batches) <= 1
-
-
-def test_reports_are_bounded_in_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
-    store, clock, _ = world()
-    monkeypatch.setattr(collect, "_REPORT_BYTES", 20_000)
-    for number in range(50):
-        name = f"x-{number:02}"
-        store.put(keys.REPORT, name, sealed(fakes.report([fakes.query(PLACEMENT)]), name))
-        store.register_application(name, NOW)
-    result = Collector(store, CONFIG, clock).refresh()  # type: ignore[arg-type]
-    assert APP in result and 10 < len(result) < 30
-    assert store.rejected == 51 - len(result)
-
-
-def test_an_untrimmed_stream_is_not_read_to_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    store, clock, _ = world()
-    reads: list[int] = []
-    plain = store.read
-    monkeypatch.setattr(
-        store, "read", lambda rule, name, after, count=1000: (reads.append(count), plain(rule, name, after, count))[1]
-    )
-    entry = encode(sealed(fakes.window(0)))
-    store.append_raw(keys.WINDOWS, HOST, entry)
-    after, _ = collect.read_new_entries(store, keys.WINDOWS, HOST, "", first=64)  # type: ignore[arg-type]
-    clock.sleep(1)
-    store.streams[store.keys(keys.WINDOWS, HOST)] += [((int(clock() * 1000), n), entry) for n in range(5000)]
-    after, result = collect.read_new_entries(store, keys.WINDOWS, HOST, after, first=64)  # type: ignore[arg-type]
-    assert (len(result), after) == (64, f"{int(clock() * 1000)}-4999")
-    assert sum(reads) <= 200 * 3

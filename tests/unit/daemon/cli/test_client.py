@@ -17,7 +17,8 @@ from rechannel.wire.exit_codes import CommandError, ExitCode
 from rechannel.wire.messages import Reply
 from rechannel.wire.redis.errors import StoreUnavailableError
 from unit import sample_messages as samples
-from unit.daemon.fakes import CONFIG, FakeClock, FakeStore
+from unit.daemon.fake_store import FakeClock, FakeStore
+from unit.daemon.fakes import CONFIG
 
 
 class Session:

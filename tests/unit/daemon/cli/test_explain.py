@@ -25,7 +25,8 @@ from rechannel.wire.commands import Apply, Cancel, Command
 from rechannel.wire.messages import Refusal
 from unit import sample_messages as samples
 from unit.daemon.cli.command import run
-from unit.daemon.fakes import APP, NOW, FakeClock, FakeStore, World, app, decide, go_on
+from unit.daemon.fake_store import NOW, FakeClock, FakeStore
+from unit.daemon.fakes import APP, World, app, decide, go_on
 
 
 def test_a_decision_is_explained_with_all_its_numbers(leader: Controller) -> None:

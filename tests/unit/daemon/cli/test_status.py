@@ -20,7 +20,8 @@ from rechannel.daemon.web.view_model import build_document
 from rechannel.wire import keys
 from rechannel.wire.exit_codes import OBSERVE_MODE, CommandError
 from unit import sample_messages as samples
-from unit.daemon.fakes import APP, NOW, FakeClock, FakeStore, World, query, settings
+from unit.daemon.fake_store import NOW, FakeClock, FakeStore
+from unit.daemon.fakes import APP, World, query, settings
 from unit.daemon.view.test_publisher import Shown
 
 UUID = "895c1599-0c4d-4e3f-9d0e-1f2a3b4c5d6e"

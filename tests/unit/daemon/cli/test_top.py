@@ -15,7 +15,8 @@ from rechannel.daemon.view.status_builder import read_status
 from rechannel.wire import keys
 from rechannel.wire.measurements import StreamRow
 from unit import sample_messages as samples
-from unit.daemon.fakes import APP, NOW, QUERY, World, query, settings, window
+from unit.daemon.fake_store import NOW
+from unit.daemon.fakes import APP, QUERY, World, query, settings, window
 
 
 def _read(world: World) -> ClusterStatus:

@@ -21,7 +21,8 @@ from rechannel.wire.envelope import EnvelopeFactory
 from rechannel.wire.exit_codes import ExitCode
 from rechannel.wire.messages import Reply, Request
 from rechannel.wire.redis.store import Lease
-from unit.daemon.fakes import CONFIG, FakeClock, FakeStore, World, desired, leading, read_reply, request
+from unit.daemon.fake_store import FakeClock, FakeStore
+from unit.daemon.fakes import CONFIG, World, desired, leading, read_reply, request
 
 
 @pytest.fixture

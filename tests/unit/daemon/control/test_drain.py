@@ -20,11 +20,11 @@ from rechannel.wire.messages import DrainedNode, MoveView, StandingOrders
 from rechannel.wire.redis.errors import StoreUnavailableError
 from rechannel.wire.signing import Signer
 from unit.daemon.control.test_outcomes import land
+from unit.daemon.fake_store import FakeStore
 from unit.daemon.fakes import (
     APP,
     CONFIG,
     VERIFIER,
-    FakeStore,
     World,
     app,
     ask,

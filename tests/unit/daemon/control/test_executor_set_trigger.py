@@ -8,7 +8,8 @@ from rechannel.conf.settings import RescheduleSettings, Settings
 from rechannel.daemon.control.triggers import ExecutorSetTrigger, executors_in_use, settle_time
 from rechannel.wire.codes import Law
 from rechannel.wire.messages import Decision, LinkReport
-from unit.daemon.fakes import FakeClock, a_decision, query, report
+from unit.daemon.fake_store import FakeClock
+from unit.daemon.fakes import a_decision, query, report
 
 RULES = Settings(reschedule=RescheduleSettings(settle=5.0, settle_windows=0, timeout=30.0))
 THREE, FOUR = frozenset("012"), frozenset("0123")

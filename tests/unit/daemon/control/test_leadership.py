@@ -20,7 +20,7 @@ from rechannel.wire.envelope import EnvelopeFactory
 from rechannel.wire.messages import ControllerState
 from rechannel.wire.redis.errors import StoreDeposedError, StoreUnavailableError
 from rechannel.wire.redis.store import Lease
-from unit.daemon.fakes import FakeClock, FakeFenced, FakeStore
+from unit.daemon.fake_store import FakeClock, FakeFenced, FakeStore
 from unit.daemon.virtual_time import VirtualTime
 
 LENGTH = 40  # leases that a trial lasts

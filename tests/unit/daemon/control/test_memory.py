@@ -12,7 +12,8 @@ from rechannel.daemon.control.application import FORGOTTEN_AFTER
 from rechannel.daemon.control.controller import Controller
 from rechannel.wire.commands import Drain, Resume, Undrain
 from unit.daemon.control.test_outcomes import land, outcomes
-from unit.daemon.fakes import FakeClock, FakeStore, World, app, controller, cycle, decisions, order, request
+from unit.daemon.fake_store import FakeClock, FakeStore
+from unit.daemon.fakes import World, app, controller, cycle, decisions, order, request
 
 AT_ONCE = 20
 _SKIPPED = (type, types.ModuleType, types.CodeType, FakeStore, FakeClock)

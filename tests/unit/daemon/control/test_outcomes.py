@@ -16,12 +16,10 @@ from rechannel.policies.model.placement import Placement
 from rechannel.wire import keys
 from rechannel.wire.commands import Pause, Resume, Rollback, Stop
 from rechannel.wire.messages import Decision, DesiredMove, MigrationOutcome
+from unit.daemon.fake_store import NOW, FakeClock, FakeStore
 from unit.daemon.fakes import (
     APP,
     CONFIG,
-    NOW,
-    FakeClock,
-    FakeStore,
     World,
     app,
     batch,

@@ -10,7 +10,8 @@ import pytest
 
 from rechannel.daemon.control import application
 from rechannel.daemon.model.snapshot import take_snapshot
-from unit.daemon.fakes import APP, FakeClock, FakeStore, controller, cycle, leading, state
+from unit.daemon.fake_store import FakeClock, FakeStore
+from unit.daemon.fakes import APP, controller, cycle, leading, state
 
 
 class Laborious:

@@ -16,11 +16,11 @@ from rechannel.wire.envelope import Envelope, EnvelopeFactory
 from rechannel.wire.exit_codes import ExitCode
 from rechannel.wire.messages import Decision, Request
 from rechannel.wire.redis.errors import StoreDeposedError, StoreUnavailableError
+from unit.daemon.fake_store import FakeClock
 from unit.daemon.fakes import (
     APP,
     CONFIG,
     SIGNER,
-    FakeClock,
     World,
     app,
     ask,

@@ -20,12 +20,10 @@ from rechannel.wire.envelope import EnvelopeFactory
 from rechannel.wire.exit_codes import ExitCode
 from rechannel.wire.messages import Decision, ScheduledPlans
 from rechannel.wire.redis.errors import StoreUnavailableError
+from unit.daemon.fake_store import NOW, FakeClock, FakeStore
 from unit.daemon.fakes import (
     APP,
     CONFIG,
-    NOW,
-    FakeClock,
-    FakeStore,
     World,
     app,
     controller,

@@ -12,7 +12,8 @@ from rechannel.daemon.decide.outcome import measure_outcome
 from rechannel.wire.codes import MoveReason, MoveState
 from rechannel.wire.measurements import BatchReport
 from rechannel.wire.messages import Decision, DesiredMove, ExecutorLoad, LinkReport, MigrationPrice, MoveTransition
-from unit.daemon.fakes import NOW, QUERY, a_decision, query, report, transition
+from unit.daemon.fake_store import NOW
+from unit.daemon.fakes import QUERY, a_decision, query, report, transition
 from unit.daemon.model.builders import messages
 
 OTHER = "q2"

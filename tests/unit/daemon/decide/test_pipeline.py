@@ -8,7 +8,8 @@ from rechannel.conf.settings import Settings
 from rechannel.daemon.decide.pipeline import DecisionRequest, Draft, PlanBasis, Undecided, draft_decision
 from rechannel.daemon.model.readiness import NotReady
 from rechannel.wire.codes import NotReadyReason, PlanResult, Trigger
-from unit.daemon.fakes import NOW, QUERY, query, report, window
+from unit.daemon.fake_store import NOW
+from unit.daemon.fakes import QUERY, query, report, window
 from unit.daemon.model.builders import messages
 from unit.daemon.model.test_prediction import batch
 

@@ -21,7 +21,8 @@ from rechannel.wire.envelope import Envelope, EnvelopeFactory
 from rechannel.wire.messages import LinkReport
 from unit import sample_messages as samples
 from unit.daemon.doctor.checks import FAILED, OK, WARNING, of, verdicts
-from unit.daemon.fakes import APP, NOW, FakeClock, FakeStore, batch, query, report, window
+from unit.daemon.fake_store import NOW, FakeClock, FakeStore
+from unit.daemon.fakes import APP, batch, query, report, window
 
 STOCK = environment(lambda _, default: default)
 

@@ -8,7 +8,8 @@ from rechannel.conf.settings import RedisSettings, Settings
 from rechannel.daemon.jobs.health import JobMonitor
 from rechannel.daemon.jobs.planning import LONGEST, PlanningClock
 from rechannel.daemon.jobs.watchdog import patience
-from unit.daemon.fakes import APP, FakeClock, clocks
+from unit.daemon.fake_store import FakeClock
+from unit.daemon.fakes import APP, clocks
 
 
 def test_a_job_is_not_stuck_while_redis_may_delay_it() -> None:

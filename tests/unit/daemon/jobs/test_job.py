@@ -7,7 +7,8 @@ from structlog.testing import capture_logs
 
 from rechannel.daemon.jobs.job import Job
 from rechannel.wire.redis.errors import StoreRefusedError, StoreUnavailableError
-from unit.daemon.fakes import NOW, FakeClock, clocks
+from unit.daemon.fake_store import NOW, FakeClock
+from unit.daemon.fakes import clocks
 
 
 class Work:

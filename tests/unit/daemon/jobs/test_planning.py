@@ -18,11 +18,10 @@ from rechannel.daemon.decide.requested_placement import saved_plan_of
 from rechannel.daemon.jobs.planning import Aside, Mutex, PlanningClock
 from rechannel.wire import keys
 from rechannel.wire.commands import Apply, Cancel, Drain, Pause
+from unit.daemon.fake_store import FakeClock, FakeStore
 from unit.daemon.fakes import (
     APP,
     CONFIG,
-    FakeClock,
-    FakeStore,
     World,
     app,
     controller,

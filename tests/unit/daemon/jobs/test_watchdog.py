@@ -23,7 +23,7 @@ from rechannel.wire.envelope import Envelope
 from rechannel.wire.keys import KeyRule
 from rechannel.wire.redis.errors import StoreRefusedError, StoreUnavailableError
 from rechannel.wire.systemd import Notifier
-from unit.daemon.fakes import FakeClock
+from unit.daemon.fake_store import FakeClock
 from unit.monitors.fakes import FakeClock as SampleClock
 from unit.monitors.fakes import FakeProcess, FakeTable, backend
 

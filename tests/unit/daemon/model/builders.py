@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 from rechannel.daemon.model.application_messages import ApplicationMessages
 from rechannel.wire.measurements import AgentWindow, BatchReport
 from rechannel.wire.messages import LinkReport
-from unit.daemon.fakes import APP, NOW
+from unit.daemon.fake_store import NOW
+from unit.daemon.fakes import APP
 
 
 def messages(

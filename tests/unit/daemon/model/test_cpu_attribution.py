@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 from rechannel.daemon.model.cpu_attribution import PartitionKey, attribute_cpu, complete_span
 from rechannel.wire.measurements import AgentWindow, BatchReport, StageRun, TaskRow
 from rechannel.wire.messages import QueryState
-from unit.daemon.fakes import APP, NOW, QUERY, task, window
+from unit.daemon.fake_store import NOW
+from unit.daemon.fakes import APP, QUERY, task, window
 
 HERE = "127.0.0.2"
 

@@ -8,7 +8,8 @@ import numpy as np
 from rechannel.daemon.model import forecast as forecasting
 from rechannel.daemon.model.snapshot import Snapshot, build_snapshot
 from rechannel.wire.measurements import BatchReport, StageRun
-from unit.daemon.fakes import NOW, batch, query, report, settings
+from unit.daemon.fake_store import NOW
+from unit.daemon.fakes import batch, query, report, settings
 from unit.daemon.model.builders import messages
 
 WHERE = ["0", "0", "1", "2"]

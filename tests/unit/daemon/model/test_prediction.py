@@ -8,7 +8,8 @@ from rechannel.conf.settings import Settings
 from rechannel.daemon.model.application_messages import ApplicationMessages
 from rechannel.daemon.model.snapshot import Snapshot, build_snapshot
 from rechannel.wire.measurements import BatchReport, StageRun, TaskRow
-from unit.daemon.fakes import NOW, QUERY, query, report
+from unit.daemon.fake_store import NOW
+from unit.daemon.fakes import QUERY, query, report
 from unit.daemon.model.builders import messages
 
 OVERHEAD, SOURCE = 0.4, 0.2

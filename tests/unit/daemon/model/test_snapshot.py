@@ -16,7 +16,8 @@ from rechannel.policies.analysis.queueing import executor_utilization
 from rechannel.wire.codes import NotReadyReason
 from rechannel.wire.measurements import AgentWindow, BatchReport, StageRun, StreamRow, TaskRow
 from rechannel.wire.messages import LinkReport, QueryState
-from unit.daemon.fakes import APP, NOW, QUERY, batch, query, report, settings, task, window
+from unit.daemon.fake_store import NOW
+from unit.daemon.fakes import APP, QUERY, batch, query, report, settings, task, window
 from unit.daemon.model.builders import messages
 
 Windows = Mapping[str, Sequence[AgentWindow]]

@@ -18,7 +18,8 @@ from rechannel.daemon.view import http
 from rechannel.daemon.view.metrics import ControllerMetrics, Counters
 from rechannel.daemon.view.status import ControllerView, LeaderStatus
 from rechannel.wire.redis.errors import StoreUnavailableError
-from unit.daemon.fakes import FakeClock, clocks
+from unit.daemon.fake_store import FakeClock
+from unit.daemon.fakes import clocks
 
 VIEW = ControllerView(
     at=10.0, cluster="c", name="me", role=Role.LEADING, controller=LeaderStatus(epoch=3), redis_up=True

@@ -26,7 +26,8 @@ from rechannel.migration.moves import UNSETTLED
 from rechannel.monitors.node.metrics import TABLE as AGENT_TABLE
 from rechannel.wire import metric_table
 from rechannel.wire.codes import MoveReason, MoveState
-from unit.daemon.fakes import FakeClock, clocks
+from unit.daemon.fake_store import FakeClock
+from unit.daemon.fakes import clocks
 
 ROOT = Path(__file__).parents[4]
 QUERY = QueryStatus("q", "named", "r", 3, True, "", "", 2.5, 0.4, (), 7)

@@ -23,20 +23,8 @@ from rechannel.wire.envelope import EnvelopeFactory
 from rechannel.wire.messages import ScheduledPlans
 from rechannel.wire.redis.errors import StoreUnavailableError
 from unit import sample_messages as samples
-from unit.daemon.fakes import (
-    APP,
-    FakeClock,
-    FakeStore,
-    World,
-    clocks,
-    controller,
-    decide,
-    go_on,
-    order,
-    query,
-    reply,
-    request,
-)
+from unit.daemon.fake_store import FakeClock, FakeStore
+from unit.daemon.fakes import APP, World, clocks, controller, decide, go_on, order, query, reply, request
 
 
 class Shown:

@@ -22,7 +22,8 @@ from rechannel.wire.measurements import AgentEvidence, BatchReport, ClosedStore,
 from rechannel.wire.messages import LastPlacement
 from rechannel.wire.redis.errors import StoreTooLargeError, StoreUnavailableError
 from unit.daemon import fakes
-from unit.daemon.fakes import APP, NOW, QUERY, FakeClock, FakeStore, settings
+from unit.daemon.fake_store import NOW, FakeClock, FakeStore
+from unit.daemon.fakes import APP, QUERY, settings
 from unit.migration.samples import accepted_move, closed_store
 
 LINK = Path(mailbox.__file__).parent

@@ -1,0 +1,129 @@
+"""Bounds of what a controller reads and keeps, whatever the size of the content of Redis."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+import pytest
+
+from rechannel.daemon.model import collector as collect
+from rechannel.daemon.model.application_messages import ApplicationMessages
+from rechannel.daemon.model.collector import Collector, implausibility
+from rechannel.wire import keys
+from rechannel.wire.envelope import MessageError, decode, encode
+from rechannel.wire.measurements import BatchReport
+from unit.daemon import fakes
+from unit.daemon.fake_store import NOW, FakeClock, FakeStore
+from unit.daemon.fakes import APP, CONFIG
+from unit.wire.hostile import HOST, PLACEMENT, STREAMS, sealed, world
+
+
+def test_a_reports_size_is_what_it_brings_not_what_it_claims() -> None:
+    """A hundred bytes must not make a controller lay out gigabytes."""
+    store, clock, _ = world()
+    claims = fakes.report([fakes.query(PLACEMENT)])
+    stage = msgspec.structs.replace(claims.queries[0].stages[0], partitions=2**40)
+    query = msgspec.structs.replace(claims.queries[0], stages=[stage])
+    claims = msgspec.structs.replace(claims, queries=[query])
+    store.put(keys.REPORT, APP, sealed(claims))
+    collector = Collector(store, CONFIG, clock)  # type: ignore[arg-type]
+    assert collector.refresh() == {}
+    assert store.rejected == 1
+    assert "1099511627776 partitions" in implausibility(claims)
+
+
+def test_a_link_that_claims_a_huge_epoch_leaves_epochs_room() -> None:
+    claims = msgspec.structs.replace(fakes.report([]), accepted_epoch=2**53)
+    assert decode(encode(sealed(claims))).body == claims
+    with pytest.raises(MessageError):
+        decode(encode(sealed(msgspec.structs.replace(claims, accepted_epoch=2**53 + 1))))
+
+
+def test_what_is_kept_of_batches_and_windows_is_bounded_in_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    store, clock, _ = world()
+    monkeypatch.setattr(collect, "_BATCH_BYTES_KEPT", 60_000)
+    monkeypatch.setattr(collect, "_WINDOW_BYTES_KEPT", 40_000)
+    collector = Collector(store, CONFIG, clock)  # type: ignore[arg-type]
+    for number in range(10, 400):
+        store.append(keys.BATCHES, APP, sealed(fakes.batch(number, PLACEMENT), run="run-1"))
+        store.append(keys.WINDOWS, HOST, sealed(fakes.window(0, streams=STREAMS * 20)))
+        collector.refresh()
+        facts = collector.gather(APP)
+    assert facts is not None
+    stored = [*facts.batches, *(window for some in facts.windows.values() for window in some)]
+    assert 80_000 < sum(len(encode(sealed(body))) for body in stored) < 110_000
+    assert facts.batches[-1].batch == 399
+
+
+def gathered(store: FakeStore, clock: FakeClock, batches: Sequence[BatchReport], nodes: int) -> ApplicationMessages:
+    """What a collector keeps of these batches, and of a window of every node with each of them."""
+    store.put(keys.REPORT, APP, sealed(fakes.report([fakes.query(PLACEMENT)], count=nodes)))
+    for batch in batches:
+        store.append(keys.BATCHES, APP, sealed(batch, run="run-1"))
+        for node in range(nodes):
+            window = fakes.window(node, end=NOW + batch.batch, streams=STREAMS * 10)
+            store.append(keys.WINDOWS, window.node, sealed(window))
+    collector = Collector(store, CONFIG, clock)  # type: ignore[arg-type]
+    collector.refresh()
+    facts = collector.gather(APP)
+    assert facts is not None
+    return facts
+
+
+def test_many_nodes_do_not_displace_the_batches_of_a_decision(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nor do they with a query whose batches are a hundred times as large as a window."""
+    store, clock, _ = world()
+    need = CONFIG.reschedule.batches
+    huge = [fakes.batch(number, PLACEMENT * 60) for number in range(10, 10 + 2 * need)]
+    size = len(encode(sealed(huge[0])))
+    monkeypatch.setattr(collect, "_BATCH_BYTES_KEPT", size)
+    monkeypatch.setattr(collect, "_NEEDED_BYTES_KEPT", int((need + 0.5) * size))
+    monkeypatch.setattr(collect, "_WINDOW_BYTES_KEPT", 50_000)
+    facts = gathered(store, clock, huge, nodes=30)
+    assert [batch.batch for batch in facts.batches] == list(range(10 + need, 10 + 2 * need))
+    ends = [[window.end for window in stored] for stored in facts.windows.values()]
+    assert len(ends) == 30 and all(stored and stored[-1] == NOW + 9 + 2 * need for stored in ends)
+    windows = [window for stored in facts.windows.values() for window in stored]
+    assert sum(len(encode(sealed(body))) for body in windows) <= 50_000
+
+
+def test_huge_batches_do_not_displace_the_windows(monkeypatch: pytest.MonkeyPatch) -> None:
+    store, clock, _ = world()
+    monkeypatch.setattr(collect, "_BATCH_BYTES_KEPT", 100_000)
+    monkeypatch.setattr(collect, "_NEEDED_BYTES_KEPT", 100_000)
+    huge = [fakes.batch(number, PLACEMENT * 60) for number in range(10, 13)]
+    assert all(len(encode(sealed(batch))) > 60_000 for batch in huge), "more than six shares"
+    facts = gathered(store, clock, huge, nodes=10)
+    assert len(facts.windows) == 10
+    assert min(len(stored) for stored in facts.windows.values()) >= 3
+    assert len(facts.batches) <= 1
+
+
+def test_reports_are_bounded_in_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    store, clock, _ = world()
+    monkeypatch.setattr(collect, "_REPORT_BYTES", 20_000)
+    for number in range(50):
+        name = f"x-{number:02}"
+        store.put(keys.REPORT, name, sealed(fakes.report([fakes.query(PLACEMENT)]), name))
+        store.register_application(name, NOW)
+    result = Collector(store, CONFIG, clock).refresh()  # type: ignore[arg-type]
+    assert APP in result and 10 < len(result) < 30
+    assert store.rejected == 51 - len(result)
+
+
+def test_an_untrimmed_stream_is_not_read_to_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    store, clock, _ = world()
+    reads: list[int] = []
+    plain = store.read
+    monkeypatch.setattr(
+        store, "read", lambda rule, name, after, count=1000: (reads.append(count), plain(rule, name, after, count))[1]
+    )
+    entry = encode(sealed(fakes.window(0)))
+    store.append_raw(keys.WINDOWS, HOST, entry)
+    after, _ = collect.read_new_entries(store, keys.WINDOWS, HOST, "", first=64)  # type: ignore[arg-type]
+    clock.sleep(1)
+    store.streams[store.keys(keys.WINDOWS, HOST)] += [((int(clock() * 1000), n), entry) for n in range(5000)]
+    after, result = collect.read_new_entries(store, keys.WINDOWS, HOST, after, first=64)  # type: ignore[arg-type]
+    assert (len(result), after) == (64, f"{int(clock() * 1000)}-4999")
+    assert sum(reads) <= 200 * 3
