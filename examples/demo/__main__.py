@@ -80,6 +80,8 @@ class Run:
         stage, view, queries = self.stage, self.stage.view, self.stage.queries
         self._deadline = time.monotonic() + self.plan.seconds
         self._until(self.plan.warm_up, "warming up")
+        if not min(stage.finished().values()):
+            raise RuntimeError(f"a query finished no batch in {self.plan.seconds:g} s; --seconds allows for more")
         self._calibrate()
         # The files of the old size that are under way, and the first two of the new one.
         self._until(min(stage.finished().values()) + stage.feeder.lead + 2, "warming up")
@@ -283,7 +285,7 @@ def _arguments(arguments: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m examples.demo", description="Rechannel's demo.")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures to this file as well")
     parser.add_argument("--without-rechannel", action="store_true", help="run everything else")
-    parser.add_argument("--service-ms", type=float, default=options.service_ms, help="time that a row takes")
+    parser.add_argument("--service-ms", type=int, default=options.service_ms, help="milliseconds that a row takes")
     parser.add_argument("--rows", type=int, default=options.rows, help="flights in the first files, before calibration")
     parser.add_argument("--partitions", type=int, default=options.partitions, help="shuffle partitions of each query")
     parser.add_argument("--warm-up", type=int, default=plan.warm_up, help="batches that are not measured")
@@ -291,7 +293,10 @@ def _arguments(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--after", type=int, default=plan.after, help="batches measured after it")
     parser.add_argument("--seconds", type=float, default=plan.seconds, help="bound on the time spent feeding")
     parser.add_argument("--keep", type=Path, metavar="DIR", help="keep logs, checkpoints and output in this directory")
-    return parser.parse_args(arguments)
+    parsed = parser.parse_args(arguments)
+    if parsed.service_ms < 1:
+        parser.error("--service-ms: at least 1 millisecond")
+    return parsed
 
 
 def main(arguments: list[str] | None = None) -> int:

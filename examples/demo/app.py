@@ -67,7 +67,7 @@ def _drain(control: Path, queries: list[StreamingQuery]) -> bool:
     return not failures
 
 
-def run(root: Path, conf: dict[str, str], *, attach: bool = False, service_ms: float = 0.0) -> dict[str, Any]:
+def run(root: Path, conf: dict[str, str], *, attach: bool = False, service_ms: int = 0) -> dict[str, Any]:
     """Run the queries over what is fed to ``root`` and return the result that `main` writes."""
     layout, control = Layout(root), root / "control"
     events = root / "events"
@@ -125,7 +125,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--root", type=Path, required=True, help="directory of the run")
     parser.add_argument("--conf", type=Path, required=True, help="JSON file with Spark's settings")
     parser.add_argument("--attach", action="store_true", help="join Rechannel (configured by RECHANNEL_CONFIG)")
-    parser.add_argument("--service-ms", type=float, default=0.0, help="service time per row")
+    parser.add_argument("--service-ms", type=int, default=0, help="service time of a row, milliseconds")
     options = parser.parse_args(arguments)
     conf: dict[str, str] = json.loads(options.conf.read_text())
     result = run(options.root, conf, attach=options.attach, service_ms=options.service_ms)

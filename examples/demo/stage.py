@@ -34,7 +34,7 @@ class Options:
     rows: int = 100  # flights in the first files; later ones are as long as the machine asks for
     partitions: int = 8
     executor_cores: int = 1
-    service_ms: float = 5.0
+    service_ms: int = 5
     with_rechannel: bool = True
 
 
@@ -112,7 +112,7 @@ def open_stage(root: Path, options: Options, screen: Screen) -> Iterator[Stage]:
     """Start everything up to the running application; stop everything when the block ends."""
     replay = open_replay(root / "replay")
     screen.say(f"replay: {len(replay.flights):,} flights of 2013 in the order of time")
-    screen.say(f"load: each row takes {options.service_ms:g} ms, as if it asked a service")
+    screen.say(f"load: each row takes {options.service_ms} ms, as if it asked a service")
 
     def cluster(group: ProcessGroup, path: Path) -> StandaloneCluster:
         workers = [_worker(node, options) for node in NODES]
