@@ -267,7 +267,7 @@ class RescheduleSettings:
         "adaptive", "Policy that places partitions; `rechannel policies` lists all.", allowed=r"[a-z][a-z0-9-]*"
     )
     drain_policy: str = live_setting(
-        "fair-redistribution",
+        "adaptive",
         "Policy that places the partitions of drained nodes; all others stay.",
         allowed=r"[a-z][a-z0-9-]*",
     )

@@ -28,7 +28,7 @@ from rechannel.policies.adaptive.policy import ADAPTIVE
 from rechannel.policies.analysis.classification import StreamClass, classify, hot_streams
 from rechannel.policies.model.arrays import ModelError, ScaleOutError
 from rechannel.policies.model.placement import Placement
-from rechannel.policies.prediction.fewest import fewest_moves
+from rechannel.policies.prediction.fewest import fewest_moves, place_forced
 from rechannel.policies.registry import PolicyLawError, Proposal, propose
 from rechannel.wire.codes import Law, Mode, NotReadyReason, Outcome, PlanResult, Trigger
 from rechannel.wire.exit_codes import OBSERVE_MODE, ExitCode
@@ -290,24 +290,25 @@ def _ask_policy(request: DecisionRequest, snapshot: Snapshot, settings: Settings
             raise
         proposal = ask(other)
         notes = (f"{other} decides instead of {request.policy}, which finds no room: {error}",)
+    # Off executors that may hold nothing; a drain moves nothing else.
+    forced = snapshot.placement.forced_to(proposal.placement, snapshot.cluster)
+    units = sum(stage.n for stage in snapshot.prediction.workload.placeable)
+    if proposal.policy != ADAPTIVE.name or units > _FEWEST_UNITS:
+        if proposal.policy == ADAPTIVE.name:
+            notes = (*notes, f"{units} partitions are more than moves are searched for one by one ({_FEWEST_UNITS})")
+        return ProposedPlacement(forced if drain else proposal.placement, (*notes, *proposal.notes), proposal.policy)
     if drain:
-        # Off executors that may hold nothing; a drain moves nothing else.
-        restricted = snapshot.placement.forced_to(proposal.placement, snapshot.cluster)
-        return ProposedPlacement(restricted, (*notes, *proposal.notes), proposal.policy)
+        # Not where the policy has them: its plan counts on moves that a drain does not make.
+        chosen = place_forced(snapshot.prediction, snapshot.placement)
+        return ProposedPlacement(chosen, notes, proposal.policy)
     full = parameters_for(request.policy, settings).get("mode", "full") == "full"
     return _with_fewest_moves(snapshot, proposal, settings, own=full)
 
 
 def _with_fewest_moves(snapshot: Snapshot, proposal: Proposal, settings: Settings, *, own: bool) -> ProposedPlacement:
-    """Return the fewest moves worth making of the default policy's proposal; another's stays."""
-    model, placement = snapshot.prediction, proposal.placement
-    units = sum(stage.n for stage in model.workload.placeable)
-    if proposal.policy != ADAPTIVE.name:
-        return ProposedPlacement(placement, proposal.notes, proposal.policy)
-    if units > _FEWEST_UNITS:
-        note = f"{units} partitions are more than the fewest moves are searched for ({_FEWEST_UNITS})"
-        return ProposedPlacement(placement, (*proposal.notes, note), proposal.policy)
-    chosen = fewest_moves(model, snapshot.placement, placement, most=settings.migration.max_moves, own=own)
+    """Return the fewest moves worth making of the default policy's proposal."""
+    model, most = snapshot.prediction, settings.migration.max_moves
+    chosen = fewest_moves(model, snapshot.placement, proposal.placement, most=most, own=own)
     moves, all_moves = len(chosen.moves_from(snapshot.placement)), len(proposal.moves)
     note = f"the fewest moves that bring most of the gain: {moves}, of the policy's {all_moves}"
     return ProposedPlacement(chosen, (*proposal.notes, note) if moves != all_moves else proposal.notes, proposal.policy)

@@ -19,11 +19,12 @@ import numpy as np
 
 from rechannel.policies.analysis.placement_cost import task_slots
 from rechannel.policies.model.arrays import FloatArray, IntArray
+from rechannel.policies.model.cluster import UNPLACED
 from rechannel.policies.model.placement import Placement
 from rechannel.policies.prediction.cycle import batch_seconds
 from rechannel.policies.prediction.model import PredictionModel
 
-__all__ = ["fewest_moves"]
+__all__ = ["fewest_moves", "place_forced"]
 
 _SHARE = 0.9  # of the largest gain
 _NEAR = 1.05  # times the busiest executor of the best placement
@@ -32,6 +33,8 @@ _EVENNESS = 0.02  # weight of even executors: moves that prepare the next one
 _TARGETS = 4  # of the least busy executors, for each move
 _SOURCES = 3  # busiest executors that moves come off
 _MOST_UNITS = 24  # of each of them
+_FORCED_TARGETS = 16  # of the least busy executors, and of those least busy with the same stage
+_PASSES = 4  # over the partitions that cannot stay
 
 
 class _State:
@@ -77,7 +80,8 @@ class _State:
         busy = self.stages[stage].busy[partition]
         if source >= 0:
             self._sums[stage, source] -= busy
-        self._sums[stage, target] += busy
+        if target >= 0:
+            self._sums[stage, target] += busy
         self.at[stage][partition] = target
         if self._slots.max() > 1:
             self._largest[stage] = self._longest_tasks(stage)
@@ -94,6 +98,10 @@ class _State:
             path[query] += slowest.max()
             work[query] += shares[stage]
         return batch_seconds(path, work, self._overhead, self._interval)
+
+    def stage_load(self, stage: int) -> FloatArray:
+        """Return the seconds of a stage's work on each executor, (E,)."""
+        return np.asarray(self._sums[stage] / self._capacity)
 
     def loads(self) -> FloatArray:
         """Return the seconds of everybody's work on each executor in one batch of each, (E,)."""
@@ -153,6 +161,47 @@ def fewest_moves(
     near = [point for point in enough if point[3] <= _NEAR * busiest] or enough
     chosen = min(near, key=lambda point: (point[0], point[2]))
     return _pruned(model, start, chosen[1], base)
+
+
+def place_forced(model: PredictionModel, current: Placement) -> Placement:
+    """Return ``current`` with the partitions that cannot stay on the best executors, and nothing else moved.
+
+    The heaviest comes first, each goes where batches grow least; then each is taken up again until none finds a better
+    place. Partitions without a measured load are dealt evenly.
+    """
+    state = _State(model, Placement(current.on_available(model.cluster)))
+    base = _State(model, current).seconds()
+    square = max(float(state.loads() @ state.loads()), 1e-12)
+    forced = [(stage, int(i)) for stage, at in enumerate(state.at) for i in np.flatnonzero(at < 0)]
+    forced.sort(key=lambda unit: -state.stages[unit[0]].busy[unit[1]])
+    for _ in range(_PASSES):
+        changed = False
+        for stage, partition in forced:
+            before = state.move(stage, partition, UNPLACED)
+            target = _best_target(state, stage, partition, base, square)
+            state.move(stage, partition, target)
+            changed |= target != before
+        if not changed:
+            break
+    return state.placement()
+
+
+def _best_target(state: _State, stage: int, partition: int, base: FloatArray, square: float) -> int:
+    """Return the executor on which an unplaced partition costs least; of equals, that with the fewest partitions."""
+    cluster = state.model.cluster
+    counts = np.array([np.bincount(at[at >= 0], minlength=cluster.size) for at in state.at])
+    available = np.flatnonzero(cluster.available)
+    order = np.lexsort((counts.sum(axis=0)[available], counts[stage][available], state.loads()[available]))
+    least_of_stage = np.argsort(state.stage_load(stage)[available], kind="stable")
+    tried = dict.fromkeys([*available[order[:_FORCED_TARGETS]], *available[least_of_stage[:_FORCED_TARGETS]]])
+
+    def cost(target: int) -> tuple[float, int, int]:
+        state.move(stage, partition, target)
+        result = round(_soft_cost(state, base, square), 9)
+        state.move(stage, partition, UNPLACED)
+        return result, int(counts[stage][target]), int(counts[:, target].sum())
+
+    return min(map(int, tried), key=cost)
 
 
 def _cost(state: _State, base: FloatArray) -> float:

@@ -1,12 +1,16 @@
 from __future__ import annotations
 
+import itertools
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from rechannel.policies.model.placement import Placement
 from rechannel.policies.prediction.cycle import estimate_batches
-from rechannel.policies.prediction.fewest import fewest_moves
+from rechannel.policies.prediction.fewest import fewest_moves, place_forced
 from rechannel.policies.prediction.gain import predict_changes
+from rechannel.policies.prediction.model import PredictionModel
 from rechannel.policies.registry import propose
 from unit.policies.prediction.cases import drawn, model_of, stage
 
@@ -47,3 +51,51 @@ def test_few_moves_bring_most_of_the_gain_of_many(seed: int) -> None:
     assert len(chosen.moves_from(current)) <= max(1, len(proposed.moves_from(current)))
     # The replay, which judges the plan, agrees that no batch becomes longer.
     assert all(change.ratio <= 1.05 for change in predict_changes(model, current, chosen).values())
+
+
+def without(model: PredictionModel, executor: int) -> PredictionModel:
+    """The model with an executor that is being drained."""
+    available = np.arange(model.cluster.size) != executor
+    return replace(model, cluster=replace(model.cluster, available=available))
+
+
+def mean_change(model: PredictionModel, current: Placement, chosen: Placement) -> float:
+    before, after = estimate_batches(model, current), estimate_batches(model, chosen)
+    return float(np.mean([after[query] / before[query] for query in before]))
+
+
+def test_drained_partitions_are_placed_as_well_as_by_any_other_way() -> None:
+    shares = []
+    for seed in range(12):
+        model, current = drawn(seed, queries=1)
+        left = without(model, seed % 4)
+        chosen = place_forced(left, current)
+        forced = np.flatnonzero(current["q0/0"] == seed % 4)
+        assert {move.partition for move in chosen.moves_from(current)} == set(forced.tolist()), "nothing else moves"
+        others = [executor for executor in range(4) if executor != seed % 4]
+        best = np.inf
+        for targets in itertools.product(others, repeat=len(forced)):
+            at = current["q0/0"].copy()
+            at[forced] = targets
+            best = min(best, mean_change(left, current, Placement({"q0/0": at})))
+        shares.append(mean_change(left, current, chosen) / best)
+    assert max(shares) <= 1.05
+    assert np.mean(shares) <= 1.01
+
+
+def test_a_drain_of_two_queries_is_shorter_than_by_fair_redistribution() -> None:
+    ours, fair = [], []
+    for seed in range(30):
+        model, current = drawn(seed)
+        left = without(model, seed % 4)
+        proposed = propose("fair-redistribution", left.cluster, left.workload, current).placement
+        ours.append(mean_change(left, current, place_forced(left, current)))
+        fair.append(mean_change(left, current, current.forced_to(proposed, left.cluster)))
+    assert np.mean(ours) < np.mean(fair)
+    assert max(np.subtract(ours, fair)) <= 0.01
+
+
+def test_drained_partitions_without_a_load_are_dealt_evenly() -> None:
+    model = without(model_of([stage("q", [0.0] * 9)], 4), 3)
+    current = Placement({"q/0": np.array([0, 1, 2, 3, 3, 3, 3, 3, 3])})
+    assert np.bincount(place_forced(model, current)["q/0"], minlength=4).tolist() == [3, 3, 3, 0]
