@@ -164,7 +164,7 @@ def fewest_moves(
 
 
 def place_forced(model: PredictionModel, current: Placement) -> Placement:
-    """Return ``current`` with the partitions that cannot stay on the best executors, and nothing else moved.
+    """Return ``current`` with each partition that cannot stay placed on the best executor; nothing else moves.
 
     The heaviest comes first, each goes where batches grow least; then each is taken up again until none finds a better
     place. Partitions without a measured load are dealt evenly.

@@ -200,8 +200,10 @@ def test_light_mode_moves_nothing_that_is_not_overloaded(world):
 
 
 def test_a_drain_is_decided_by_its_own_policy(store, world):
-    assert (policy_for("drain", CONFIG), policy_for("timeout", CONFIG)) == ("fair-redistribution", "adaptive")
-    leader = leading(world)
+    reschedule = settings("observe", drain_policy="fair-redistribution").reschedule
+    config = dataclasses.replace(CONFIG, reschedule=reschedule)
+    assert (policy_for("drain", config), policy_for("timeout", config)) == ("fair-redistribution", "adaptive")
+    leader = leading(world, config)
     drained(leader)
     (decision,) = decisions(store)
     assert (decision.trigger, decision.policy, decision.outcome) == ("drain", "fair-redistribution", "applied")
