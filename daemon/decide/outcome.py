@@ -16,7 +16,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 
 from rechannel.conf.settings import Settings
-from rechannel.daemon.model.application_messages import ApplicationMessages
+from rechannel.daemon.model.application_messages import ApplicationMessages, batches_of
 from rechannel.daemon.model.query_model import busy_seconds
 from rechannel.wire.codes import MoveReason, MoveState, OutcomeVerdict
 from rechannel.wire.measurements import BatchReport, TaskRow
@@ -101,7 +101,6 @@ class _Query:
         runs: Mapping[str, str],
         need: int,
     ) -> None:
-        own = sorted((batch for batch in batches if batch.query == name), key=lambda batch: batch.batch)
         self.name = name
         self.shown = query_name(name, decision.names.get(name, ""))
         self._need = need
@@ -110,8 +109,9 @@ class _Query:
         self._landings = [line for line in landings if line.query == name]
         landed_in = {line.batch for line in self._landings}
         self._last = max(landed_in)
-        self._moving = [batch for batch in own if batch.batch in landed_in]
-        self.settled = [batch for batch in own if batch.batch > self._last][:need] if self._same_run else []
+        self._moving = [batch for batch in batches if batch.query == name and batch.batch in landed_in]
+        settled = [batch for batch in batches_of(batches, name) if batch.batch > self._last]
+        self.settled = settled[:need] if self._same_run else []
         price = decision.price
         self.usual, self._rows = price.recent_batches.get(name, (0.0, 0.0)) if price else (0.0, 0.0)
 

@@ -32,9 +32,14 @@ class AgentCoverage:
 
 
 def batches_of(batches: Iterable[BatchReport], query: str) -> list[BatchReport]:
-    """Return the batches of a query that ran a stage, each number once, oldest first."""
+    """Return the batches of a query that ran a stage, each number once, oldest first.
+
+    Batches without input, which Spark runs to close windows and to drop old state, are another kind of batch. They are
+    left out unless all are of that kind.
+    """
     by_number = {batch.batch: batch for batch in batches if batch.query == query and batch.stages}
-    return [by_number[number] for number in sorted(by_number)]
+    ordered = [by_number[number] for number in sorted(by_number)]
+    return [batch for batch in ordered if batch.input_rows] or ordered
 
 
 def last_batches(messages: ApplicationMessages, query: str, settings: Settings, now: float) -> list[BatchReport]:

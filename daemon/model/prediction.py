@@ -7,6 +7,7 @@ of that batch counts. Nor do the first tasks on a new executor.
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -86,7 +87,9 @@ def build_prediction(cluster: Cluster, workload: Workload, measured: MeasuredQue
         if not recent:
             continue
         sampled, moved = measured.samples(query)
-        timing[query] = _timing(measured.queries[query], [it for it in recent if it.batch not in moved] or recent, now)
+        timing[query] = _timing(
+            measured.queries[query], [it for it in recent if it.batch not in moved] or recent, sampled, now
+        )
         runs = [dict(stage_keys(query, batch)) for batch in sampled]
         for key in [key for key, stage in stages.items() if stage.query == query]:
             stage = stages[key]
@@ -186,12 +189,20 @@ def _floating_tasks(runs: Sequence[StageRun]) -> FloatingTasks:
     )
 
 
-def _timing(query: QueryState, batches: Sequence[BatchReport], now: float) -> QueryTiming:
-    """Return a query's overhead by the time in which none of its stages ran, and its trigger."""
+def _timing(
+    query: QueryState, batches: Sequence[BatchReport], sampled: Sequence[BatchReport], now: float
+) -> QueryTiming:
+    """Return a query's overhead by the time in which none of its stages ran, and when its batches begin."""
     overhead = float(np.mean([max(0.0, batch.seconds - _stage_seconds(batch)) for batch in batches]))
-    interval = max(0.0, query.interval)
-    phase = (batches[-1].start - now) % interval if interval > 0 else 0.0
-    return QueryTiming(overhead, interval, phase)
+    pairs = list(itertools.pairwise(sampled[-_COMPARED_BATCHES:]))
+    if query.interval <= 0:
+        pauses = [following.start - batch.start - batch.seconds for batch, following in pairs]
+        return QueryTiming(overhead, pause=max(0.0, float(np.median(pauses)))) if pauses else QueryTiming(overhead)
+    # A trigger that finds no input begins no batch.
+    least = max(query.interval, float(np.mean([batch.seconds for batch in batches])))
+    period = float(np.median([following.start - batch.start for batch, following in pairs])) if pairs else least
+    interval = query.interval * max(1, round(period / least))
+    return QueryTiming(overhead, interval, phase=(batches[-1].start - now) % interval)
 
 
 def _stage_seconds(batch: BatchReport) -> float:

@@ -29,6 +29,7 @@ from rechannel.daemon.model import query_model
 from rechannel.daemon.model.application_messages import (
     AgentCoverage,
     ApplicationMessages,
+    batches_of,
     describe_silent_agents,
     fresh_usage,
     last_batches,
@@ -198,7 +199,7 @@ def build_snapshot(
         queries=queries,
         batch_seconds={name: sum(batch.seconds for batch in last) / len(last) for name, last in averaged.items()},
         batch_period={name: query_model.batch_period(last, now) for name, last in averaged.items()},
-        usual={name: _usual_batch([batch for batch in messages.batches if batch.query == name]) for name in averaged},
+        usual={name: _usual_batch(batches_of(messages.batches, name)) for name in averaged},
         coverage=coverage,
         rates=rates,
         loads={key: query_model.load_bytes(stage, name, recent[name]) for key, (name, stage) in placed.items()},
@@ -227,13 +228,7 @@ def _measure_rates(
 ) -> ServiceRates:
     """Return the executors' speeds by their tasks, without the first tasks of new executors."""
     first = {name: last[0].batch for name, last in recent.items() if last}
-    batches = [
-        batch
-        for name in first
-        for batch in warm_batches(
-            sorted((it for it in messages.batches if it.query == name), key=lambda it: it.batch), len(recent[name])
-        )
-    ]
+    batches = [batch for name in first for batch in warm_batches(batches_of(messages.batches, name), len(recent[name]))]
     executors = {info.executor: index for index, info in enumerate(infos)}
     observed = query_model.task_observations(batches, first, executors)
     observed = query_model.skip_first_tasks(observed, _cold_tasks_of(messages, infos, now))
@@ -313,7 +308,7 @@ def _forecast(
 
 def _usual_batch(batches: Sequence[BatchReport]) -> tuple[float, float]:
     """Return the median seconds and rows of the last batches."""
-    last = sorted(batches, key=lambda batch: batch.batch)[-_USUAL_BATCHES:]
+    last = batches[-_USUAL_BATCHES:]
     return (
         float(statistics.median(batch.seconds for batch in last)),
         float(statistics.median(batch.input_rows for batch in last)),

@@ -5,11 +5,13 @@ A query's batch lasts as long as the larger of two:
     its own path     overhead + sum over its stages of the slowest executor
     its cycle        on any executor that it uses, what everybody does there while one of its batches lasts
 
-    T[q] = max(own[q], max over e of sum over p of work[p, e] x min(1, T[q] / period[p])),  period = max(T, interval)
+    T[q] = max(own[q], max over e of sum over p of work[p, e] x min(1, T[q] / period[p])),
+    period = max(T + pause, interval)
 
-Queries that wait for a trigger are met at work with some probability only, and are waited for in addition to the own
-path: the mean residual work, sum over p of work[p, e]^2 / (2 period[p]). With queries back to back the second line is
-the throughput bound of a closed system (Lazowska and others, Quantitative System Performance, 1984, chapter 5).
+Queries that wait for a trigger or pause for long are met at work with some probability only, and are waited for in
+addition to the own path: the mean residual work, sum over p of work[p, e]^2 / (2 period[p]). With queries back to back
+the second line is the throughput bound of a closed system (Lazowska and others, Quantitative System Performance, 1984,
+chapter 5).
 """
 
 from __future__ import annotations
@@ -26,9 +28,10 @@ from rechannel.policies.model.placement import Placement
 from rechannel.policies.model.workload import Workload
 from rechannel.policies.prediction.model import PredictionModel, QueryTiming
 
-__all__ = ["QueryWork", "assume_timing", "batch_seconds", "estimate_batches", "query_work"]
+__all__ = ["QueryWork", "Rhythm", "assume_timing", "batch_seconds", "estimate_batches", "query_work"]
 
 _ROUNDS = 12
+_LONG_PAUSE = 0.5  # times its own path, from which a query is met at work by chance
 _IDLE = 1.05  # times its batch that the period of a query with a trigger has at least
 
 
@@ -42,6 +45,22 @@ class QueryWork:
 
     path: FloatArray
     work: FloatArray
+
+
+@dataclass(frozen=True, eq=False)
+class Rhythm:
+    """Timing of all queries in seconds, (Q,) each; see :class:`~rechannel.policies.prediction.model.QueryTiming`."""
+
+    overhead: FloatArray
+    interval: FloatArray
+    pause: FloatArray
+
+    @classmethod
+    def of(cls, model: PredictionModel) -> Rhythm:
+        """Return the timing of a model's queries, in the order of the workload."""
+        timings = [model.timing_of(query) for query in model.workload.queries]
+        rows = np.array([(timing.overhead, timing.interval, timing.pause) for timing in timings])
+        return cls(*rows.reshape(len(timings), 3).T)
 
 
 def query_work(model: PredictionModel, placement: Placement) -> QueryWork:
@@ -65,14 +84,11 @@ def query_work(model: PredictionModel, placement: Placement) -> QueryWork:
 def estimate_batches(model: PredictionModel, placement: Placement) -> dict[str, float]:
     """Return the duration of each query's batches in seconds."""
     work = query_work(model, placement)
-    timings = [model.timing_of(query) for query in model.workload.queries]
-    overhead = np.array([timing.overhead for timing in timings])
-    interval = np.array([timing.interval for timing in timings])
-    seconds = batch_seconds(work.path, work.work, overhead, interval)
+    seconds = batch_seconds(work.path, work.work, Rhythm.of(model))
     return dict(zip(model.workload.queries, seconds.tolist(), strict=True))
 
 
-def batch_seconds(path: FloatArray, work: FloatArray, overhead: FloatArray, interval: FloatArray) -> FloatArray:
+def batch_seconds(path: FloatArray, work: FloatArray, rhythm: Rhythm) -> FloatArray:
     """Return the duration of each query's batches by the cycle formula, (Q,).
 
     Parameters
@@ -81,17 +97,17 @@ def batch_seconds(path: FloatArray, work: FloatArray, overhead: FloatArray, inte
         Seconds of the stages of each query, undisturbed, (Q,).
     work
         Seconds for which a batch of each query keeps each executor at work, (Q, E).
-    overhead, interval
-        Of each query in seconds, (Q,); interval 0: back to back.
+    rhythm
+        Timing of the queries.
     """
-    own = overhead + path
+    own = rhythm.overhead + path
     seconds = own.copy()
     if len(own) < 2:
         return seconds
     uses = work > 0
-    waits = interval > 0
+    waits = (rhythm.interval > 0) | (rhythm.pause > _LONG_PAUSE * own)
     for _ in range(_ROUNDS):
-        period = np.maximum(np.maximum(seconds, interval), 1e-9)
+        period = np.maximum(np.maximum(seconds + rhythm.pause, rhythm.interval), 1e-9)
         before = seconds
         seconds = np.maximum(own + _waiting(work, uses, waits, period), _cycle(work, uses, seconds, period))
         if np.allclose(seconds, before, rtol=1e-4):

@@ -21,7 +21,7 @@ from rechannel.policies.analysis.placement_cost import task_slots
 from rechannel.policies.model.arrays import FloatArray, IntArray
 from rechannel.policies.model.cluster import UNPLACED
 from rechannel.policies.model.placement import Placement
-from rechannel.policies.prediction.cycle import batch_seconds
+from rechannel.policies.prediction.cycle import Rhythm, batch_seconds
 from rechannel.policies.prediction.model import PredictionModel
 
 __all__ = ["fewest_moves", "place_forced"]
@@ -63,9 +63,7 @@ class _State:
             share, longest = model.floating_work(stage)
             self._fixed[self._query[stage.query]] += share
             self._fixed_path[self._query[stage.query]] += longest
-        timings = [model.timing_of(query) for query in self._query]
-        self._overhead = np.array([timing.overhead for timing in timings])
-        self._interval = np.array([timing.interval for timing in timings])
+        self._rhythm = Rhythm.of(model)
 
     def _longest_tasks(self, stage: int) -> FloatArray:
         """Return the longest task of a stage on each executor, (E,): a bound with several cores."""
@@ -97,7 +95,7 @@ class _State:
                 slowest = np.maximum(slowest, self._largest[stage] / self.model.cluster.speed)
             path[query] += slowest.max()
             work[query] += shares[stage]
-        return batch_seconds(path, work, self._overhead, self._interval)
+        return batch_seconds(path, work, self._rhythm)
 
     def stage_load(self, stage: int) -> FloatArray:
         """Return the seconds of a stage's work on each executor, (E,)."""

@@ -24,14 +24,18 @@ class QueryTiming:
     overhead
         Part of a batch in which none of its stages runs: planning, logs, commit.
     interval
-        Interval of its trigger; 0 for a query whose batches follow each other without a pause.
+        Interval of its trigger; 0 for a query without one.
     phase
         Start of its first replayed batch, from the start of the replay.
+    pause
+        From the end of a batch to the start of the next one, of a query without a trigger: it has no input yet, or runs
+        a batch without input.
     """
 
     overhead: float
     interval: float = 0.0
     phase: float = 0.0
+    pause: float = 0.0
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,7 +1,7 @@
 """Replay of micro-batches under a placement, task by task.
 
-Each query plans a batch (its overhead), runs its stages one after the other, and begins the next batch at once or at
-the next tick of its trigger. Tasks are pinned to their executor and run on its cores in the order of Spark's FIFO
+Each query plans a batch (its overhead), runs its stages one after the other, and begins the next batch after its pause
+or at the next tick of its trigger. Tasks are pinned to their executor and run on its cores in the order of Spark's FIFO
 scheduler: the tasks of the job that was submitted first come first, whatever stage they are of
 (``FIFOSchedulingAlgorithm``), and nothing is preempted. The tasks of a floating stage run on any free core.
 
@@ -39,6 +39,7 @@ class _Query:
     number: int
     overhead: float
     interval: float
+    pause: float
     stages: list[tuple[list[int], FloatArray]]  # executor of each task; seconds of each task in each batch, (B, n)
     phase: float
     start: float = 0.0
@@ -103,7 +104,8 @@ def _queries(model: PredictionModel, placement: Placement, batches: int, seed: i
                 seconds *= np.exp(drawn[:, tasks])
             if len(executors):
                 stages.append((executors.tolist(), seconds))
-        queries.append(_Query(number, timing.overhead, timing.interval, stages, timing.phase, start=timing.phase))
+        start = timing.phase
+        queries.append(_Query(number, timing.overhead, timing.interval, timing.pause, stages, start, start))
     return queries
 
 
@@ -192,7 +194,7 @@ class _Run:
             query.durations.append(now - query.start)
         query.batch += 1
         self._tasks_left -= 1
-        following = now
+        following = now + query.pause
         if query.interval > 0:
             # As Spark's ProcessingTimeExecutor: a tick that passed during a batch is made up for once, at once.
             ticks = math.floor((query.start - query.phase) / query.interval + 1e-9) + 1

@@ -10,7 +10,7 @@ import pytest
 from rechannel.conf.settings import Settings
 from rechannel.daemon.decide.outcome import measure_outcome
 from rechannel.wire.codes import MoveReason, MoveState
-from rechannel.wire.measurements import BatchReport
+from rechannel.wire.measurements import BatchReport, StageRun
 from rechannel.wire.messages import Decision, DesiredMove, ExecutorLoad, LinkReport, MigrationPrice, MoveTransition
 from unit.daemon.fake_store import NOW
 from unit.daemon.fakes import QUERY, a_decision, query, report, transition
@@ -36,8 +36,9 @@ SUPERSEDED, DEADLINE = MoveReason.SUPERSEDED, MoveReason.DEADLINE
 def batches(
     seconds: float, *, name: str = QUERY, first: int = 12, count: int = 5, rows: int = 400
 ) -> list[BatchReport]:
+    stages = [StageRun(spark_stage=1, parents=[], stateful=0, tasks=[])]
     return [
-        BatchReport(query=name, batch=number, start=NOW, end=NOW + seconds, input_rows=rows, stages=[])
+        BatchReport(query=name, batch=number, start=NOW, end=NOW + seconds, input_rows=rows, stages=stages)
         for number in range(first, first + count)
     ]
 
@@ -118,6 +119,14 @@ CASES = {
     "batches were lost": Case(UNKNOWN, batches(9.0, first=40)),
     "batches before are unknown": Case(UNKNOWN, price=priced(recent_batches={})),
     "no price": Case(UNKNOWN, price=None),
+    "every other batch without input": Case(
+        ("kept", "batch of q1 5.00 → 4.00 s"),
+        [
+            it
+            for n in range(12, 22, 2)
+            for it in (*batches(4.0, first=n, count=1), *batches(0.1, first=n + 1, count=1, rows=0))
+        ],
+    ),
     "another load": Case(("not-judged", "changed meanwhile: 400 → 600"), batches(9.0, rows=600)),
     "as predicted": Case(("kept", "2 of 2 moves landed in 0.0 s (predicted 10.0); batch of q1 5.00 → 4.00 s")),
     # 5 s before, of which a tenth is noise; 3 s were predicted.

@@ -92,3 +92,21 @@ def test_messages_without_submission_times_take_the_first_launch() -> None:
         for it in batches
     ]
     assert snapshot_of(older, "0123").prediction.timing[QUERY].overhead == pytest.approx(OVERHEAD)
+
+
+def test_batches_without_input_are_another_kind() -> None:
+    batches = [batch(number, "0123", WORK) for number in range(8, 20)]
+    for number in range(1, 12, 2):
+        batches[number] = msgspec.structs.replace(batches[number], input_rows=0, duration=0.1)
+    snapshot = snapshot_of(batches, "0123")
+    with_input = batches[0].seconds
+    assert snapshot.measured[QUERY].tolist() == pytest.approx([with_input] * 6)
+    assert snapshot.usual[QUERY] == pytest.approx((with_input, 400))
+    assert snapshot.prediction.timing[QUERY].pause == pytest.approx(20.0 - with_input)
+    # A trigger at which no input came began no batch.
+    assert snapshot_of(batches, "0123", interval=10.0).prediction.timing[QUERY].interval == 20.0
+
+
+def test_a_query_without_any_input_is_modeled_all_the_same() -> None:
+    batches = [msgspec.structs.replace(batch(number, "0123", WORK), input_rows=0) for number in range(14, 20)]
+    assert len(snapshot_of(batches, "0123").measured[QUERY]) == 6

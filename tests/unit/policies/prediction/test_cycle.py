@@ -1,10 +1,12 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from rechannel.policies.model.placement import Placement
-from rechannel.policies.prediction.cycle import batch_seconds, estimate_batches
+from rechannel.policies.prediction.cycle import Rhythm, batch_seconds, estimate_batches
 from unit.policies.prediction.cases import drawn, model_of, stage
 
 
@@ -23,8 +25,16 @@ def test_queries_back_to_back_share_the_cycle_of_the_busiest_executor() -> None:
 
 def test_a_query_with_a_trigger_is_met_now_and_then() -> None:
     work = np.array([[1.0], [1.0]])
-    seconds = batch_seconds(work[:, 0], work, np.zeros(2), np.array([10.0, 10.0]))
+    seconds = batch_seconds(work[:, 0], work, Rhythm(np.zeros(2), np.full(2, 10.0), np.zeros(2)))
     assert np.all((seconds > 1.0) & (seconds < 1.15))
+
+
+def test_a_query_that_pauses_takes_less_of_the_executors() -> None:
+    work = np.array([[2.0], [1.0]])
+    busy = Rhythm(np.zeros(2), np.zeros(2), np.zeros(2))
+    assert batch_seconds(work[:, 0], work, busy) == pytest.approx([3.0, 3.0], rel=0.01)
+    paused = batch_seconds(work[:, 0], work, replace(busy, pause=np.array([0.0, 8.0])))
+    assert 2.0 < paused[0] < 2.5
 
 
 def test_no_query_is_faster_than_its_own_path() -> None:

@@ -43,6 +43,15 @@ def test_a_missed_tick_is_made_up_for_at_once() -> None:
     assert replay(model, Placement({"q/0": np.zeros(1, dtype=np.int64)}))["q"].mean() == pytest.approx(3.0, abs=0.01)
 
 
+def test_a_query_that_pauses_leaves_the_executor_to_others() -> None:
+    model = model_of([stage("q", [1.0]), stage("r", [1.0])], 1)
+    here = np.zeros(1, dtype=np.int64)
+    timing = {"q": QueryTiming(0.0), "r": QueryTiming(0.0, pause=8.0)}
+    durations = replay(replace(model, timing=timing), Placement({"q/0": here, "r/0": here}), batches=20)
+    # One batch of "q" in nine waits for one of "r".
+    assert durations["q"].mean() == pytest.approx(1 + 1 / 9, abs=0.03)
+
+
 def test_queries_with_a_trigger_meet_by_their_phases() -> None:
     model = model_of([stage("q", [1.0]), stage("r", [1.0])], 1)
     here = np.zeros(1, dtype=np.int64)
