@@ -73,12 +73,12 @@ class PlanResult(Code):
 class OutcomeVerdict(Code):
     """Effect of a migration, compared with its prediction."""
 
-    KEPT = "kept", "Batches take as long as predicted, or not longer than before, within noise."
+    KEPT = "kept", "Batches take as long as predicted, or not longer than before or without the moves, within noise."
     REGRESSED = (
         "regressed",
         (
-            "Batches take longer than predicted and longer than before, beyond noise. In mode `apply` the moves are "
-            "undone automatically, unless they were forced, a drain's, or a rollback."
+            "Batches take longer than predicted, than before, and than they would without the moves, beyond noise. In "
+            "mode `apply` the moves are undone automatically, unless they were forced, a drain's, or a rollback."
         ),
     )
     NOT_JUDGED = "not-judged", "There is too little data for a comparison; the sentence gives the reason."

@@ -4,10 +4,13 @@ Pure. A batch in which a partition landed belongs to the migration. Those after 
 median of the first few of them is compared with the predicted batch. Load times are those of single tasks: the first
 one on the target, compared with the partition's usual task there for as many rows.
 
-A migration has *regressed* if a settled batch is longer than predicted by more than ``migration.rollback_limit`` and
-longer than before by more than ``gate.min_gain`` (smaller differences are noise). One that landed only in part is
-compared with the batches before alone. A query is *not judged* if its load changed, if it was started anew, or if too
-few batches came; the whole migration is not if the executors changed or an operator stopped it.
+A migration has *regressed* if a settled batch is longer than predicted by more than ``migration.rollback_limit``,
+longer than before by more than ``gate.min_gain`` (smaller differences are noise), and would be shorter by as much
+without the moves. The last is what the replay says of the present load under the earlier placement: batches may have
+become longer for another reason, which going back would not cure. It does not count where the replay does not explain
+the present batches. A migration that landed only in part is not compared with its prediction. A query is *not judged*
+if its load changed, if it was started anew, or if too few batches came; the whole migration is not if the executors
+changed or an operator stopped it.
 """
 
 from __future__ import annotations
@@ -16,6 +19,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 
 from rechannel.conf.settings import Settings
+from rechannel.daemon.decide.counterfactual import ratios_without_moves
 from rechannel.daemon.model.application_messages import ApplicationMessages, batches_of
 from rechannel.daemon.model.query_model import busy_seconds
 from rechannel.wire.codes import MoveReason, MoveState, OutcomeVerdict
@@ -70,7 +74,12 @@ def measure_outcome(
     elif {load.executor for load in decision.executors} != executors:
         verdict, why = NOT_JUDGED, "the executors changed meanwhile"
     else:
-        verdict, why = _judge(decision, queries, settings, whole=not abandoned)
+        longer, why = _longer_queries(decision, queries, settings, whole=not abandoned)
+        verdict = NOT_JUDGED if why else KEPT
+        if longer:
+            moving = [batch for query in queries for batch in query.moving]
+            without = ratios_without_moves(decision, messages, settings, moving, now)
+            verdict, why = _judge(longer, without, settings)
     # Both by the driver's clock: the controller's may differ.
     total = last - min(line.at for line in lines) if landings else 0.0
     return MigrationOutcome(
@@ -109,7 +118,7 @@ class _Query:
         self._landings = [line for line in landings if line.query == name]
         landed_in = {line.batch for line in self._landings}
         self._last = max(landed_in)
-        self._moving = [batch for batch in batches if batch.query == name and batch.batch in landed_in]
+        self.moving = [batch for batch in batches if batch.query == name and batch.batch in landed_in]
         settled = [batch for batch in batches_of(batches, name) if batch.batch > self._last]
         self.settled = settled[:need] if self._same_run else []
         price = decision.price
@@ -123,7 +132,7 @@ class _Query:
     @property
     def peak(self) -> float:
         """Seconds of the longest batch in which a partition landed, 0 if none was seen."""
-        return max((batch.seconds for batch in self._moving), default=0.0)
+        return max((batch.seconds for batch in self.moving), default=0.0)
 
     @property
     def after(self) -> float:
@@ -147,7 +156,7 @@ class _Query:
         """Return bytes and added seconds of each landing whose tasks were measured."""
         loads = []
         settled = [_tasks(batch) for batch in self.settled]
-        moving = {batch.batch: _tasks(batch) for batch in self._moving}
+        moving = {batch.batch: _tasks(batch) for batch in self.moving}
         for line in self._landings:
             unit = line.stage, line.partition
             first = moving.get(line.batch, {}).get(unit)
@@ -166,18 +175,40 @@ def _tasks(batch: BatchReport) -> dict[tuple[int, int], TaskRow]:
     return {(stage, task.partition): task for stage, task in sorted(rows, key=lambda item: item[1].finish)}
 
 
-def _judge(decision: Decision, queries: Sequence[_Query], settings: Settings, *, whole: bool) -> Verdict:
+def _longer_queries(
+    decision: Decision, queries: Sequence[_Query], settings: Settings, *, whole: bool
+) -> tuple[dict[_Query, float], str]:
+    """Return queries whose batches are longer than before and than expected.
+
+    With the expected seconds of each; where no query can be compared, the reason follows.
+    """
     doubts = {query.name: doubt for query in queries if (doubt := query.doubt())}
     comparable = [query for query in queries if query.name not in doubts]
     if not comparable:
-        return NOT_JUDGED, next(iter(doubts.values()))
+        return {}, next(iter(doubts.values()))
     predicted = decision.price.batch_after if decision.price and whole else {}
     limit, noise = settings.migration.rollback_limit, settings.gate.min_gain
-    for query in comparable:
-        expected = predicted.get(query.name, query.usual)
-        if query.after > expected * (1 + limit) and query.after > query.usual * (1 + noise):
+    expected = {query: predicted.get(query.name, query.usual) for query in comparable}
+    longer = [it for it in comparable if it.after > max(expected[it] * (1 + limit), it.usual * (1 + noise))]
+    return {query: expected[query] for query in longer}, ""
+
+
+def _judge(longer: Mapping[_Query, float], without: Mapping[str, float], settings: Settings) -> Verdict:
+    """Judge a migration by what its longer batches would last without it.
+
+    Parameters
+    ----------
+    longer
+        Queries with longer batches -> the expected seconds.
+    without
+        Query -> its batch without the moves over its batch now, where that is known.
+    """
+    for query, expected in longer.items():
+        if without.get(query.name, 0.0) <= 1 - settings.gate.min_gain:
             return REGRESSED, f"batches of {query.shown} last {query.after / expected - 1:.0%} longer than predicted"
-    return KEPT, ""
+    query = next(iter(longer))
+    seconds = query.after * without[query.name]
+    return KEPT, f"batches of {query.shown} are longer for another reason: without the moves {seconds:.2f} s"
 
 
 def _sentence(decision: Decision, verdict: Verdict, landed: int, total: float, queries: Sequence[_Query]) -> str:

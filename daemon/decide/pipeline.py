@@ -48,7 +48,6 @@ OUTCOME_AWAITED = NotReady(
 _NO_STATE = NotReady(NotReadyReason.NO_STATE, "no active query has a known stateful stage (yet)")
 _HOT_STREAMS = 10
 _FEWEST_UNITS = 4_000  # partitions of an application for which the fewest moves are searched
-_RESIDUAL_ERRORS = 2.0  # standard errors by which a residual has to be certain
 _EXITS: dict[str, ExitCode] = {
     PlanResult.OK: ExitCode.DONE,
     PlanResult.NOTHING_TO_DO: ExitCode.NOTHING,
@@ -223,7 +222,7 @@ def _check_explained(request: DecisionRequest, snapshot: Snapshot, settings: Set
     if request.force or request.placement_source is not None or request.trigger in (Trigger.DRAIN, Trigger.ROLLBACK):
         return
     for query, residual in sorted(snapshot.residuals.items(), key=lambda item: (-abs(item[1].share), item[0])):
-        if abs(residual.share) <= max(settings.gate.max_residual, _RESIDUAL_ERRORS * residual.error):
+        if residual.within(settings.gate.max_residual):
             continue
         state = snapshot.queries.get(query)
         measured = float(snapshot.measured[query].mean())

@@ -11,6 +11,7 @@ import itertools
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 import numpy as np
 
@@ -57,6 +58,12 @@ class MeasuredQueries:
     executors: Mapping[str, int]
     cold_tasks: IntArray
     _samples: dict[str, tuple[list[BatchReport], frozenset[int]]] = field(default_factory=dict, init=False, repr=False)
+
+    @cached_property
+    def placed_since(self) -> float:
+        """Time from which no partition of any query changed its executor; 0 if none did."""
+        samples = [self.samples(query) for query in self.recent]
+        return max((it.end for batches, moved in samples for it in batches if it.batch in moved), default=0.0)
 
     def samples(self, query: str) -> tuple[list[BatchReport], frozenset[int]]:
         """Return the batches that a query is modeled from, and which of them loaded state.
@@ -105,7 +112,10 @@ def build_prediction(cluster: Cluster, workload: Workload, measured: MeasuredQue
 
 
 def measured_batches(query: str, measured: MeasuredQueries) -> FloatArray:
-    """Return the seconds of the last batches of the present load that loaded no state, (B,)."""
+    """Return the seconds of the last batches of the present load and placement, (B,).
+
+    Those that loaded state are left out.
+    """
     recent = measured.recent.get(query, ())
     if not recent:
         return np.empty(0)
@@ -114,7 +124,9 @@ def measured_batches(query: str, measured: MeasuredQueries) -> FloatArray:
     compared = [
         batch.seconds
         for batch in sampled[-_COMPARED_BATCHES:]
-        if batch.batch not in moved and abs(batch.input_rows - rows) <= _SAME_LOAD * max(rows, 1.0)
+        if batch.batch not in moved
+        and batch.start >= measured.placed_since
+        and abs(batch.input_rows - rows) <= _SAME_LOAD * max(rows, 1.0)
     ]
     return np.array(compared or [batch.seconds for batch in recent])
 
@@ -192,7 +204,7 @@ def _floating_tasks(runs: Sequence[StageRun]) -> FloatingTasks:
 def _timing(
     query: QueryState, batches: Sequence[BatchReport], sampled: Sequence[BatchReport], now: float
 ) -> QueryTiming:
-    """Return a query's overhead by the time in which none of its stages ran, and when its batches begin."""
+    """Return a query's overhead, in which no stage ran, and when its batches begin."""
     overhead = float(np.mean([max(0.0, batch.seconds - _stage_seconds(batch)) for batch in batches]))
     pairs = list(itertools.pairwise(sampled[-_COMPARED_BATCHES:]))
     if query.interval <= 0:

@@ -49,7 +49,7 @@ class QueryWork:
 
 @dataclass(frozen=True, eq=False)
 class Rhythm:
-    """Timing of all queries in seconds, (Q,) each; see :class:`~rechannel.policies.prediction.model.QueryTiming`."""
+    """Timing of all queries, (Q,) each, in seconds; the fields are those of `QueryTiming`."""
 
     overhead: FloatArray
     interval: FloatArray

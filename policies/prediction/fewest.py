@@ -162,7 +162,7 @@ def fewest_moves(
 
 
 def place_forced(model: PredictionModel, current: Placement) -> Placement:
-    """Return ``current`` with each partition that cannot stay placed on the best executor; nothing else moves.
+    """Return ``current`` with a new executor for each partition that cannot stay.
 
     The heaviest comes first, each goes where batches grow least; then each is taken up again until none finds a better
     place. Partitions without a measured load are dealt evenly.
@@ -185,7 +185,7 @@ def place_forced(model: PredictionModel, current: Placement) -> Placement:
 
 
 def _best_target(state: _State, stage: int, partition: int, base: FloatArray, square: float) -> int:
-    """Return the executor on which an unplaced partition costs least; of equals, that with the fewest partitions."""
+    """Return the executor on which a partition costs least, or the emptier one of equals."""
     cluster = state.model.cluster
     counts = np.array([np.bincount(at[at >= 0], minlength=cluster.size) for at in state.at])
     available = np.flatnonzero(cluster.available)

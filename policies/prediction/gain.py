@@ -22,6 +22,7 @@ __all__ = ["CONFIDENCE", "PredictedChange", "Residual", "predict_changes", "resi
 
 CONFIDENCE = 1.645
 """Standard errors of a bound at 95 % confidence on one side."""
+_RESIDUAL_ERRORS = 2.0  # standard errors by which a residual has to be certain
 _ROUNDING = 1e-9
 
 
@@ -118,6 +119,10 @@ class Residual:
 
     share: float
     error: float
+
+    def within(self, limit: float) -> bool:
+        """Return whether the difference is at most a share, or not certain to be more."""
+        return abs(self.share) <= max(limit, _RESIDUAL_ERRORS * self.error)
 
 
 def residuals(

@@ -66,7 +66,9 @@ def land(world: World, settled: float = 4.0, *, batches: int = 6, rows: int = 40
             world.placement[move.partition] = move.target
         lasts = USUAL if moved else settled
         clock.sleep(lasts)
-        busy = {move.partition: 0.1 + LOAD for move in moved}
+        # Where batches become longer, it is because the moved partitions take longer on their new executors.
+        slow = {} if moved else {move.partition: 0.1 + settled - USUAL for move in desired.moves if settled > USUAL}
+        busy = slow | {move.partition: 0.1 + LOAD for move in moved}
         made = batch(at, world.placement, busy, end=clock())
         made = msgspec.structs.replace(made, start=clock() - lasts, end=clock(), input_rows=rows)
         world._send(keys.BATCHES, world.application, made)

@@ -11,10 +11,18 @@ from rechannel.conf.settings import Settings
 from rechannel.daemon.decide.outcome import measure_outcome
 from rechannel.wire.codes import MoveReason, MoveState
 from rechannel.wire.measurements import BatchReport, StageRun
-from rechannel.wire.messages import Decision, DesiredMove, ExecutorLoad, LinkReport, MigrationPrice, MoveTransition
+from rechannel.wire.messages import (
+    Decision,
+    DesiredMove,
+    ExecutorLoad,
+    LinkReport,
+    MigrationOutcome,
+    MigrationPrice,
+    MoveTransition,
+)
 from unit.daemon.fake_store import NOW
 from unit.daemon.fakes import QUERY, a_decision, query, report, transition
-from unit.daemon.model.builders import messages
+from unit.daemon.model.builders import batch, messages
 
 OTHER = "q2"
 PRICE = MigrationPrice(
@@ -93,7 +101,8 @@ class Case:
         ]
 
     def link(self) -> LinkReport:
-        return report([query("0011", run=self.run), query("0011", OTHER)])
+        # The partitions are elsewhere by now, so nothing is known of what going back would change.
+        return report([query("0000", run=self.run), query("0000", OTHER)])
 
 
 SETTINGS = Settings()
@@ -155,3 +164,24 @@ def test_the_outcome_of_a_migration(case: Case) -> None:
     verdict, phrase = case.expected
     assert (result.verdict, phrase in result.sentence) == (verdict, True), result.sentence
     assert result.landed == case.lines.count("")
+
+
+def outcome_of(before: str, after: str, work: float) -> MigrationOutcome | None:
+    """The outcome of two moves, of partitions that take a second each before and ``work`` seconds after them."""
+    made = [batch(number, before, [1.0] * 4) for number in range(2, 11)]
+    made += [batch(11, after, [1.0] * 4), *(batch(number, after, [work] * 4) for number in range(12, 20))]
+    usual = made[0].seconds
+    price = priced(batch_after={QUERY: usual}, recent_batches={QUERY: (usual, 400)})
+    journal = Case(None, lines=("", "")).journal()
+    received = messages(report([query(after)]), made)
+    return measure_outcome(decision(2, price, "0123"), journal, received, SETTINGS, NOW)
+
+
+def test_moves_are_at_fault_only_if_going_back_would_help() -> None:
+    worse = outcome_of("0023", "1113", 1.0)
+    assert worse is not None
+    assert (worse.verdict, "longer than predicted" in worse.sentence) == ("regressed", True), worse.sentence
+    slower_rows = outcome_of("0023", "1123", 2.0)
+    assert slower_rows is not None
+    assert slower_rows.verdict == "kept"
+    assert "longer for another reason: without the moves 4.60 s" in slower_rows.sentence
