@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import os
 import sys
 import threading
+from collections.abc import Callable, Iterator
+from types import ModuleType
 from typing import Any
 
 import structlog
@@ -12,12 +16,14 @@ import structlog
 from rechannel.conf.loader import find_config_file, load
 from rechannel.conf.settings import Settings
 from rechannel.migration.link.loop import Link
+from rechannel.migration.link.submit_main import write_to_standard_error
 from rechannel.migration.spark.adapter import SparkAdapter
+from rechannel.migration.spark.gateway import LinkError
 
 _LOG = structlog.get_logger("rechannel.link")
 
 _links: dict[str, Link] = {}  # by application
-_links_lock = threading.Lock()
+_links_lock = threading.RLock()  # a link that cannot start unregisters itself under it
 
 
 def attach(spark: Any, settings: Settings | None = None, *, strict: bool = False) -> Link:
@@ -36,7 +42,9 @@ def attach(spark: Any, settings: Settings | None = None, *, strict: bool = False
     strict : bool
         Raise the error instead of returning an inactive link.
     """
-    if not structlog.is_configured():  # else the script has configured structlog itself
+    if structlog.is_configured():  # by the script itself
+        _suppress_errors_of_logging()
+    else:
         log_to_standard_error()
     link = Link()
     try:
@@ -47,7 +55,8 @@ def attach(spark: Any, settings: Settings | None = None, *, strict: bool = False
         with _links_lock:
             present = _links.get(adapter.application)
             if present is not None and present.active:
-                adapter.close()
+                with contextlib.suppress(LinkError):
+                    adapter.close()
                 return present
             link.start(adapter, settings, on_end=_unregister)
             _links[adapter.application] = link
@@ -65,6 +74,29 @@ def _unregister(application: str, link: Link) -> None:
             del _links[application]
 
 
+class _SafeLogger:
+    """Logger that never raises, whatever its stream or the script's own processors do."""
+
+    def __init__(self, logger: Any) -> None:
+        self._logger = logger
+
+    def __getattr__(self, level: str) -> Callable[..., None]:
+        def log(*arguments: Any, **fields: Any) -> None:
+            with contextlib.suppress(Exception):
+                getattr(self._logger, level)(*arguments, **fields)
+
+        return log
+
+
+class _StandardError(io.TextIOBase):
+    """Standard error as a stream that takes every line."""
+
+    def write(self, text: str, /) -> int:
+        """Write what standard error takes."""
+        write_to_standard_error(text)
+        return len(text)
+
+
 def log_to_standard_error() -> None:
     """Have Rechannel's loggers in this process write to standard error.
 
@@ -72,14 +104,27 @@ def log_to_standard_error() -> None:
 
     No other logger is touched.
     """
-    logger: Any = structlog.wrap_logger(
-        structlog.PrintLogger(sys.stderr),
+    stream: Any = _StandardError()
+    logger = structlog.wrap_logger(
+        structlog.WriteLogger(stream),
         processors=[
             structlog.processors.add_log_level,
             structlog.processors.TimeStamper(fmt="iso", utc=True),
             structlog.processors.LogfmtRenderer(key_order=["timestamp", "level", "event"], bool_as_flag=False),
         ],
     )
+    for module in _logging_modules():
+        vars(module)["_LOG"] = _SafeLogger(logger)
+
+
+def _suppress_errors_of_logging() -> None:
+    for module in _logging_modules():
+        logger = vars(module)["_LOG"]
+        if not isinstance(logger, _SafeLogger):
+            vars(module)["_LOG"] = _SafeLogger(logger)
+
+
+def _logging_modules() -> Iterator[ModuleType]:
     for name, module in list(sys.modules.items()):
         if name.startswith("rechannel.") and hasattr(module, "_LOG"):
-            vars(module)["_LOG"] = logger
+            yield module

@@ -31,7 +31,7 @@ class EventFeed:
     """Opens and reads the stream; opens it again after the watchdog or a user removed it.
 
     ``openings``: times it was opened; the watchdog takes out other hooks of the link, too. ``dropped``: events that
-    Spark's bus dropped, in all.
+    Spark's bus dropped since then.
     """
 
     def __init__(self, adapter: SparkAdapter, parent: str, part_bytes: int) -> None:
@@ -42,11 +42,14 @@ class EventFeed:
         self._stream: EventStream | None = None
         self._next_heartbeat = 0.0
         self.dropped = 0
+        self._dropped_before = 0  # for earlier links of the application: Spark's counter goes on
         self._incomplete = False
         self.openings = 0
 
     def open(self) -> None:
         """Have Spark write its events from now on."""
+        if not self.openings:
+            self._dropped_before = self._adapter.dropped_events()
         self._parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         remove_leftovers(self._parent)
         self._directory = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=self._parent))
@@ -96,7 +99,7 @@ class EventFeed:
     def _send_heartbeat(self) -> None:
         if self._stream is not None and not self._adapter.send_heartbeat():
             self._reopen("the link was silent for too long, or the stream grew faster than it was read")
-        dropped = self._adapter.dropped_events()
+        dropped = self._adapter.dropped_events() - self._dropped_before
         if dropped > self.dropped:
             _LOG.warning("spark dropped events of the event stream", dropped=dropped - self.dropped)
             self.dropped, self._incomplete = dropped, True

@@ -52,6 +52,7 @@ _CHECK_EVERY = 3.0  # seconds between two comparisons with Spark's own state
 _MAX_DRAIN = 1.0  # seconds of events that one cycle folds in at most
 _LONGEST_REST = 30.0  # seconds after a cycle that failed
 _START_POLL = 2  # seconds that the thread of starting queries waits in Spark before it checks whether the link ends
+_PARTS = "_feed", "_stages", "_check", "_steering", "_initial_placement", "_releaser", "_snapshot_lag", "_hook"
 _MAINTENANCE = "spark.sql.streaming.stateStore.maintenanceInterval"
 
 
@@ -76,34 +77,37 @@ class Link:
             self._thread.join(timeout)
 
     def start(self, adapter: SparkAdapter, settings: Settings, on_end: Callable[[str, Link], None]) -> None:
-        """Begin to work.
+        """Begin to work; the adapter is closed with the link, or at once if it cannot begin.
 
         ``on_end`` is called with the application's id and this link once everything is taken out of Spark again.
         """
         self._on_end = on_end
-        self._feed = EventFeed(adapter, settings.link.directory, settings.link.event_log_bytes)
         try:
             self._prepare(adapter, settings)
         except BaseException:
-            # Otherwise Spark would write a stream that is never read or deleted.
             with contextlib.suppress(LinkError):
-                adapter.stop_watching_starts()
-            self._feed.close()
+                adapter.close()
             raise
-        self._mailbox.start()
-        self._thread = threading.Thread(target=self._run, name="rechannel-link", daemon=True)
-        self._starts_thread = threading.Thread(target=self._place_starting, name="rechannel-starts", daemon=True)
-        self._thread.start()
-        self._starts_thread.start()
+        try:
+            self._watch_spark()
+            advice = compatibility.advice(adapter.setting)
+            self._start_threads()
+        except BaseException:
+            # Otherwise Spark would write a stream that is never read or deleted.
+            self._finish()
+            raise
         # A script that ends without calling `detach` leaves nothing behind either.
         atexit.register(self.detach)
         _LOG.info("attached", application=adapter.application, spark=adapter.version)
-        for item in compatibility.advice(adapter.setting):
+        for item in advice:
             _LOG.info("a setting of Spark is worth a change", sentence=item.sentence)
 
     def _prepare(self, adapter: SparkAdapter, settings: Settings) -> None:
+        """Make the parts; nothing of them is in Spark yet."""
         self._adapter = adapter
         self._settings = settings
+        self._feed = EventFeed(adapter, settings.link.directory, settings.link.event_log_bytes)
+        self._starts_thread = threading.Thread(target=self._place_starting, name="rechannel-starts", daemon=True)
         self._table = task_table.TaskTable()
         self._lines: deque[bytes] = deque()
         self._orders: Envelope | None = None
@@ -140,9 +144,11 @@ class Link:
         self._snapshot_lag = SnapshotLag(
             adapter.latest_snapshot, self._table.committed, supported=adapter.reports_snapshots
         )
+
+    def _watch_spark(self) -> None:
         # The stream starts before the list of executors is read: an executor added in between is seen twice, not never.
         self._feed.open()
-        self._table.executors.update({item.executor: item for item in adapter.executors()})
+        self._table.executors.update({item.executor: item for item in self._adapter.executors()})
         self._mailbox.fetch_orders()
         self._apply_orders()
         self._watch_starts()
@@ -153,6 +159,14 @@ class Link:
             self._adapter.stop_watching_starts()
         self._openings = self._feed.openings
         self._hook = self._adapter.watch_starts()
+
+    def _start_threads(self) -> None:
+        self._mailbox.start()
+        self._starts_thread.start()
+        # The last one: it takes everything out again, and before it runs, `start` does.
+        thread = threading.Thread(target=self._run, name="rechannel-link", daemon=True)
+        thread.start()
+        self._thread = thread
 
     # -- the loop --
 
@@ -176,6 +190,7 @@ class Link:
                     return
         finally:
             self._finish()
+            _LOG.info("detached", application=self._adapter.application)
 
     def _pause(self) -> float:
         limits = self._settings.link
@@ -387,7 +402,7 @@ class Link:
     def _place_starting(self) -> None:
         """Place each starting query; it waits for that, at most `START_WAIT` seconds."""
         next_heartbeat = 0.0
-        while not self._stop.is_set() and self.active:
+        while not self._stop.is_set():
             hook: StartHook = self._hook
             try:
                 if time.monotonic() >= next_heartbeat:
@@ -457,29 +472,23 @@ class Link:
             self._feed.close,
             lambda: self._mailbox.post_report(self._report(), set()),
             lambda: self._mailbox.stop(timeout=3 * self._settings.redis.timeout),
-            lambda: self._starts_thread.join(2 * _START_POLL),
+            self._join_starts,
             self._drop_parts,
             self._adapter.close,
             lambda: atexit.unregister(self.detach),
+            lambda: self._on_end(self._adapter.application, self),
         ]
         for step in steps:
             try:
                 step()
             except Exception as error:  # noqa: BLE001  the next step is due all the same
                 _LOG.debug("a step of detaching failed", error=str(error))
-        self._on_end(self._adapter.application, self)
-        _LOG.info("detached", application=self._adapter.application)
+
+    def _join_starts(self) -> None:
+        if self._starts_thread.is_alive():
+            self._starts_thread.join(2 * _START_POLL)
 
     def _drop_parts(self) -> None:
         """Release parts that refer to Java objects; a script may hold this handle for long."""
-        for part in (
-            "_feed",
-            "_stages",
-            "_check",
-            "_steering",
-            "_initial_placement",
-            "_releaser",
-            "_snapshot_lag",
-            "_hook",
-        ):
+        for part in _PARTS:
             vars(self).pop(part, None)

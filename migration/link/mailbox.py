@@ -133,7 +133,8 @@ class Mailbox:
     def stop(self, timeout: float) -> None:
         """Send the remaining messages if Redis answers, and end."""
         self._stop.set()
-        self._thread.join(timeout)
+        if self._thread.is_alive():
+            self._thread.join(timeout)
 
     def post_report(self, report: LinkReport, nodes: Collection[str]) -> None:
         """Hand over the newest report, and the nodes whose agents' evidence is awaited.

@@ -15,6 +15,7 @@ from __future__ import annotations
 import builtins
 import contextlib
 import functools
+import io
 import os
 import sys
 import threading
@@ -60,8 +61,7 @@ class SessionAttacher:
         """Print a sentence on standard error, the first one only."""
         if not self._printed:
             self._printed = True
-            with contextlib.suppress(OSError, ValueError, AttributeError):  # the script may have closed it
-                print(f"rechannel: {sentence}", file=sys.stderr, flush=True)
+            write_to_standard_error(f"rechannel: {sentence}\n")
 
     def watch(self, session_class: Any) -> None:
         """Attach every session that is made of this class or its builder from now on."""
@@ -86,6 +86,22 @@ class SessionAttacher:
                 self.join(session)
 
         builder.getOrCreate, session_class.__init__ = attached_get_or_create, attached_initialize
+
+
+def write_to_standard_error(text: str) -> None:
+    """Write to what is standard error by now; text that it does not take is lost.
+
+    It may be closed, full, or None. Text that stays in its buffer would make Python itself exit with an error.
+    """
+    stream: Any = sys.stderr
+    with contextlib.suppress(Exception):
+        stream.flush()
+        if isinstance(stream, io.TextIOWrapper):
+            unbuffered = getattr(stream.buffer, "raw", stream.buffer)
+            unbuffered.write(text.encode(stream.encoding, "backslashreplace"))
+        else:
+            stream.write(text)
+            stream.flush()
 
 
 def run(script: str, arguments: list[str]) -> None:

@@ -7,6 +7,7 @@ Stock Spark, no jar of ours. These are public in bytecode though ``private[sql]`
 
 from __future__ import annotations
 
+import contextlib
 import re
 import uuid
 from collections.abc import Iterator
@@ -94,12 +95,7 @@ class SparkAdapter:
             raise UnsupportedSparkError(
                 "a Spark Connect session has no driver JVM to steer; attach in a classic session, inside the driver"
             )
-        self.version = str(spark.version)
-        if refusal := versions.refusal(self.version):
-            raise UnsupportedSparkError(refusal)
-        self.reports_snapshots = versions.has_feature(self.version, versions.SNAPSHOTS)
         self._python_context = spark.sparkContext
-        self.application = str(spark.sparkContext.applicationId)
         self.name = str(spark.sparkContext.appName)
         self._watchdog: Watchdog | None = None
         self._writer: Any = None
@@ -109,9 +105,24 @@ class SparkAdapter:
         self._operator_class: Any = None
         with translate_errors():
             self.gateway = Gateway(spark.sparkContext._gateway)
+        try:
+            self._read_session(spark._jsparkSession)
+        except BaseException:
+            with contextlib.suppress(LinkError):
+                self.close()
+            raise
+
+    def _read_session(self, session: Any) -> None:
+        with translate_errors():
             self._jvm: Any = self.gateway.jvm
-            self._session: Any = self.gateway.share(spark._jsparkSession)
-            self._context: Any = self.gateway.share(spark._jsc.sc())
+            # PySpark's own `version` and `applicationId` would ask the JVM without a time limit.
+            self._session: Any = self.gateway.share(session)
+            self.version = str(self._session.version())
+            if refusal := versions.refusal(self.version):
+                raise UnsupportedSparkError(refusal)
+            self.reports_snapshots = versions.has_feature(self.version, versions.SNAPSHOTS)
+            self._context: Any = self._session.sparkContext()
+            self.application = str(self._context.applicationId())
             self._coordinator = self._session.streams().stateStoreCoordinator()
             self._none: Any = self.gateway.scala_object(self._jvm.scala, "None")
             self._nil: Any = self.gateway.scala_object(self._jvm.scala.collection.immutable, "Nil")

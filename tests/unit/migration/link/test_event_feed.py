@@ -81,6 +81,18 @@ def test_events_that_spark_dropped_are_reported_once(feed, adapter):
     assert not feed.pop_incomplete()
 
 
+def test_events_that_spark_dropped_for_an_earlier_link_are_not_reported_again(adapter, tmp_path):
+    adapter.dropped_events.return_value = 5
+    feed = EventFeed(adapter, str(tmp_path), 1000)
+    feed.open()
+    feed.read(10.0)
+    assert (feed.dropped, feed.pop_incomplete()) == (0, False)
+    adapter.dropped_events.return_value = 6
+    feed.read(20.0)
+    assert (feed.dropped, feed.pop_incomplete()) == (1, True)
+    feed.close()
+
+
 def test_directories_of_killed_drivers_are_removed_and_no_others(tmp_path):
     names = ("living", "killed", "newborn", "of-somebody")
     living, killed, _, foreign = directories = [tmp_path / f"rechannel-{name}" for name in names]

@@ -95,6 +95,14 @@ def test_without_rechannel_and_pyspark_a_script_runs_unless_strict(write, strict
     assert (done.returncode, done.stdout, done.stderr.count(error)) == (code, output, 1)
 
 
+def test_a_sentence_that_standard_error_does_not_take_leaves_the_exit_code(write):
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
+    command = [sys.executable, "-I", "-S", str(RUNNER), str(write("print('ran')\n"))]
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(command, stdout=subprocess.PIPE, stderr=full, timeout=120, check=False, env=environment)
+    assert (done.returncode, done.stdout) == (0, b"ran\n")
+
+
 def session_class() -> Any:
     class Session:
         def __init__(self, application: str = "app-1") -> None:

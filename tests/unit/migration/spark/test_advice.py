@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import atexit
-import threading
 from types import SimpleNamespace
 
 import pytest
@@ -19,10 +18,10 @@ def test_attach_logs_once_that_spark_may_lose_rows(monkeypatch, threshold, times
     adapter = SimpleNamespace(
         application="app", version="4.3.0", setting=lambda key, default: threshold if key == BYPASS else default
     )
-    link = Link.__new__(Link)
-    link._mailbox = SimpleNamespace(start=lambda: None)
+    link = Link()
     monkeypatch.setattr(link, "_prepare", lambda adapter, settings: None)
-    monkeypatch.setattr(threading.Thread, "start", lambda self: None)
+    monkeypatch.setattr(link, "_watch_spark", lambda: None)
+    monkeypatch.setattr(link, "_start_threads", lambda: None)
     monkeypatch.setattr(atexit, "register", lambda function: function)
     with capture_logs() as lines:
         link.start(adapter, Settings(), on_end=lambda *_: None)

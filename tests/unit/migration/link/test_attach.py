@@ -1,0 +1,321 @@
+"""Attaching never fails the script: its log, its clean-up, and what it leaves in the driver's JVM after an error."""
+
+from __future__ import annotations
+
+import atexit
+import io
+import os
+import subprocess
+import sys
+import threading
+from types import SimpleNamespace
+from typing import Any
+from unittest.mock import Mock, create_autospec
+
+import pytest
+import structlog
+
+from rechannel.conf.loader import load
+from rechannel.conf.settings import Settings
+from rechannel.migration.link import attach as attach_module
+from rechannel.migration.link import loop
+from rechannel.migration.link.attach import _logging_modules, attach
+from rechannel.migration.link.loop import Link
+from rechannel.migration.link.mailbox import Mailbox
+from rechannel.migration.spark import adapter as adapter_module
+from rechannel.migration.spark.adapter import SparkAdapter
+from rechannel.migration.spark.gateway import SparkCallError, UnsupportedSparkError
+from rechannel.wire.envelope import EnvelopeFactory
+
+SCRIPT = "import sys, rechannel\n{}rechannel.attach(object())\nprint('data')\n"
+
+
+def run(redirection: str, before: str = "") -> subprocess.CompletedProcess[str]:
+    """Run a script that attaches; Python buffers its standard error, as it does by default."""
+    shell = ["sh", "-c", f'exec "$@" {redirection}', "sh"]
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
+    environment.pop("RECHANNEL_CONFIG", None)
+    command = [*shell, sys.executable, "-c", SCRIPT.format(before)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False, env=environment)
+
+
+@pytest.mark.parametrize(
+    ("redirection", "before"),
+    [("2>/dev/full", ""), ("2>&-", ""), ("", "sys.stderr.close()\n"), ("", "sys.stderr = None\n")],
+    ids=["full", "closed at start", "closed by the script", "None"],
+)
+def test_an_unwritable_standard_error_changes_neither_exit_code_nor_output(redirection, before):
+    done = run(redirection, before)
+    assert (done.returncode, done.stdout) == (0, "data\n")
+
+
+def test_all_lines_go_to_standard_error():
+    done = run("")
+    assert (done.returncode, done.stdout) == (0, "data\n")
+    configuration, problem = done.stderr.splitlines()
+    assert "event=configuration" in configuration
+    assert 'event="not attached; queries run as without Rechannel"' in problem
+
+
+@pytest.fixture
+def _loggers_stay(monkeypatch):
+    """Attaching has Rechannel's loggers write elsewhere, for good: other tests look at what they log."""
+    for module in list(_logging_modules()):
+        monkeypatch.setattr(module, "_LOG", module._LOG)
+
+
+def closed_stream() -> io.TextIOWrapper:
+    stream = io.TextIOWrapper(io.BytesIO())
+    stream.close()
+    return stream
+
+
+class Broken(io.StringIO):
+    def write(self, _text: str) -> int:
+        raise RuntimeError("a notebook that is gone")
+
+
+@pytest.fixture(params=["full", "closed", "none", "broken"])
+def unwritable_log(request, monkeypatch, capsys, _loggers_stay):
+    attach_module.log_to_standard_error()
+    if request.param == "full":
+        with open("/dev/full", "w") as full:  # noqa: PTH123
+            monkeypatch.setattr(sys, "stderr", full)
+            yield
+            monkeypatch.undo()
+    else:
+        streams = {"closed": closed_stream(), "none": None, "broken": Broken()}
+        monkeypatch.setattr(sys, "stderr", streams[request.param])
+        yield
+
+
+@pytest.mark.usefixtures("unwritable_log")
+def test_no_logger_of_the_driver_raises(capsys):
+    modules = {module.__name__ for module in _logging_modules()}
+    assert {f"rechannel.{name}" for name in ("migration.link.loop", "migration.link.mailbox", "wire.signing")} < modules
+    for module in _logging_modules():
+        module._LOG.warning("a line", error="of several\nlines")
+        module._LOG.debug("another")
+    assert capsys.readouterr().out == ""
+
+
+@pytest.mark.usefixtures("_loggers_stay")
+def test_lines_follow_a_standard_error_that_the_script_replaces(monkeypatch):
+    attach_module.log_to_standard_error()
+    for stream in (io.StringIO(), io.TextIOWrapper(io.BytesIO(), encoding="ascii", write_through=True)):
+        monkeypatch.setattr(sys, "stderr", stream)
+        loop._LOG.info("größer")
+        text = stream.getvalue() if isinstance(stream, io.StringIO) else stream.buffer.getvalue().decode()
+        assert text.count("\n") == 1
+        assert "gr" in text
+
+
+@pytest.mark.usefixtures("_loggers_stay")
+def test_a_log_of_the_scripts_own_is_used_and_its_errors_are_suppressed():
+    lines: list[str] = []
+
+    def fail(_logger: Any, _level: str, event: dict[str, Any]) -> Any:
+        lines.append(event["event"])
+        raise BrokenPipeError
+
+    before = structlog.get_config() if structlog.is_configured() else None
+    structlog.configure(processors=[fail])
+    try:
+        for _ in range(2):
+            assert not attach(object(), load(None, {})).active
+    finally:
+        structlog.reset_defaults()
+        if before is not None:
+            structlog.configure(**before)
+    assert lines == ["not attached; queries run as without Rechannel"] * 2
+
+
+@pytest.mark.usefixtures("unwritable_log")
+def test_a_failing_cycle_does_not_end_the_link():
+    link = Link()
+    turns = iter([False] * 6 + [True])  # a wait before each cycle, and one after each that failed
+    link._stop = Mock(wait=lambda _seconds: next(turns))
+    link._adapter = SimpleNamespace(is_over=False, application="app")
+    link._table = SimpleNamespace(ended=False)
+    link._pause = lambda: 0.0
+    link._run_once = Mock(side_effect=OSError("no space"))
+    link._finish = Mock()
+    link._run()
+    assert link.failures == 3
+    link._finish.assert_called_once_with()
+
+
+STEPS = [
+    "stop_watching_starts",
+    "restore_target",
+    "close_feed",
+    "post_report",
+    "stop_mailbox",
+    "join",
+    "drop_parts",
+    "close_adapter",
+    "unregister",
+    "on_end",
+]
+
+
+def finishing_link(monkeypatch: pytest.MonkeyPatch, failing: list[str]) -> tuple[Link, list[str]]:
+    """Return a link whose clean-up is recorded, and the record."""
+    done: list[str] = []
+
+    def step(name: str) -> Any:
+        def call(*_arguments: Any, **_keywords: Any) -> bool:
+            done.append(name)
+            if name in failing:
+                raise RuntimeError(name)
+            return True
+
+        return call
+
+    link = Link()
+    link._settings = Settings()
+    link._adapter = SimpleNamespace(
+        application="app", stop_watching_starts=step("stop_watching_starts"), close=step("close_adapter")
+    )
+    link._releaser = SimpleNamespace(restore_target=step("restore_target"))
+    link._feed = SimpleNamespace(close=step("close_feed"))
+    link._mailbox = SimpleNamespace(post_report=step("post_report"), stop=step("stop_mailbox"))
+    link._starts_thread = SimpleNamespace(is_alive=lambda: True, join=step("join"))
+    link._report = lambda: None
+    link._drop_parts = step("drop_parts")
+    link._on_end = step("on_end")
+    monkeypatch.setattr(atexit, "unregister", step("unregister"))
+    return link, done
+
+
+@pytest.mark.usefixtures("unwritable_log")
+@pytest.mark.parametrize("failing", [*([name] for name in STEPS), STEPS], ids=[*STEPS, "all"])
+def test_each_step_of_detaching_runs_whatever_the_others_raise(monkeypatch, failing):
+    link, done = finishing_link(monkeypatch, failing)
+    link._finish()
+    assert done == STEPS
+
+
+@pytest.fixture
+def adapter(monkeypatch, _loggers_stay):
+    adapter = create_autospec(SparkAdapter, instance=True)
+    adapter.application, adapter.version, adapter.name = "app-1", "4.3.0", "name"
+    adapter.reports_snapshots = True
+    adapter.checkpoints, adapter.executor_control = Mock(), Mock()
+    adapter.setting.side_effect = lambda _key, default: default
+    adapter.executors.return_value, adapter.dropped_events.return_value = [], 0
+    monkeypatch.setattr(attach_module, "SparkAdapter", lambda _spark: adapter)
+    return adapter
+
+
+@pytest.fixture
+def mailbox(monkeypatch):
+    mailbox = create_autospec(Mailbox, instance=True)
+    mailbox.pop_orders.return_value, mailbox.rejected_messages, mailbox.dropped = None, 0, 0
+    monkeypatch.setattr(loop, "Mailbox", lambda *_: mailbox)
+    return mailbox
+
+
+def settings(directory: Any, **more: str) -> Settings:
+    return load(None, {"RECHANNEL_LINK__DIRECTORY": str(directory), **more})
+
+
+def test_a_key_that_cannot_be_read_leaves_no_gateway(adapter, mailbox, tmp_path):
+    link = attach(object(), settings(tmp_path, RECHANNEL_SIGNING__PUBLIC_KEY_FILE=str(tmp_path / "none.pem")))
+    assert "none.pem" in link.problem
+    adapter.close.assert_called_once_with()
+    adapter.start_event_stream.assert_not_called()
+    link.detach()
+
+
+@pytest.mark.parametrize("place", ["start_event_stream", "executors", "watch_starts"])
+def test_an_error_of_spark_at_attach_leaves_nothing(adapter, mailbox, tmp_path, place):
+    getattr(adapter, place).side_effect = UnsupportedSparkError("this Spark lacks a method we need")
+    link = attach(object(), settings(tmp_path))
+    assert (link.active, link.problem) == (False, "this Spark lacks a method we need")
+    adapter.close.assert_called_once_with()
+    adapter.stop_event_stream.assert_called_once_with()
+    assert list(tmp_path.iterdir()) == []
+    mailbox.start.assert_not_called()
+    assert attach_module._links == {}
+
+
+def test_a_mailbox_that_was_never_started_is_stopped_all_the_same():
+    Mailbox(Settings().redis, EnvelopeFactory("cluster", "link@app"), "app", None).stop(1.0)
+
+
+@pytest.mark.parametrize("name", ["rechannel-starts", "rechannel-link"])
+def test_a_thread_that_cannot_be_started_leaves_nothing(adapter, mailbox, tmp_path, monkeypatch, name):
+    start = threading.Thread.start
+
+    def refuse(thread: threading.Thread) -> None:
+        if thread.name == name:
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    adapter.watch_starts.return_value.poll.return_value = None
+    link = attach(object(), settings(tmp_path))
+    assert (link.active, link.problem) == (False, "can't start new thread")
+    link.detach()
+    mailbox.stop.assert_called_once()
+    adapter.close.assert_called_once_with()
+    assert list(tmp_path.iterdir()) == []
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith("rechannel-")]
+
+
+def test_a_second_attach_gives_the_first_link_and_closes_its_own_gateway(adapter, monkeypatch, tmp_path):
+    first = SimpleNamespace(active=True)
+    monkeypatch.setitem(attach_module._links, "app-1", first)
+    adapter.close.side_effect = SparkCallError("the driver's JVM cannot be reached")
+    assert attach(object(), settings(tmp_path)) is first
+    adapter.close.assert_called_once_with()
+
+
+class User:
+    """A session of PySpark: Python knows these attributes, all else would be asked on the user's gateway."""
+
+    def __init__(self, **attributes: Any) -> None:
+        vars(self).update(attributes)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        pytest.fail(f"{name} has no time limit")
+
+
+@pytest.fixture
+def java(monkeypatch):
+    """The JVM as the link's own gateway has it."""
+    java = Mock(name="gateway")
+    session = java.share.return_value
+    session.version.return_value = "4.3.0"
+    session.sparkContext.return_value.applicationId.return_value = "app-1"
+    monkeypatch.setattr(adapter_module, "Gateway", lambda _users: java)
+    return java
+
+
+def session() -> User:
+    return User(_jsparkSession=User(), sparkContext=User(appName="name", _gateway=User(), _jsc=User()))
+
+
+def test_every_call_at_attach_has_a_time_limit(java):
+    adapter = SparkAdapter(session())
+    assert (adapter.version, adapter.application, adapter.name) == ("4.3.0", "app-1", "name")
+    java.close.assert_not_called()
+
+
+@pytest.mark.parametrize("place", ["version", "streams", "sparkContext"])
+def test_an_adapter_that_cannot_be_made_closes_its_gateway(java, place):
+    getattr(java.share.return_value, place).side_effect = ConnectionError("gone")
+    java.close.side_effect = ConnectionError("gone, too")
+    with pytest.raises(SparkCallError, match=r"gone$"):
+        SparkAdapter(session())
+    java.close.assert_called_once_with()
+
+
+def test_an_old_spark_is_refused_and_the_gateway_closed(java):
+    java.share.return_value.version.return_value = "3.2.1"
+    with pytest.raises(UnsupportedSparkError, match=r"Spark 3\.2\.1 is too old"):
+        SparkAdapter(session())
+    java.close.assert_called_once_with()
