@@ -250,7 +250,8 @@ class ExecutorReleaser:
                 return  # one in a step; the next step starts from a fresh state
 
     def _would_lose_rdds(self, now: float) -> bool:
-        """Whether RDDs live on executors alone; that there are none is never concluded from an earlier count."""
+        """Whether RDDs live on executors alone."""
+        # An earlier count may keep an executor; that there are none is counted anew before each release.
         if not self._local_checkpoints or now >= self._next_count:
             self._next_count = now + _COUNT_EVERY
             self._local_checkpoints = self._control.local_checkpoints()

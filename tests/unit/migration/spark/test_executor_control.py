@@ -29,7 +29,7 @@ class Driver:
 
     def pop_targets(self):
         """Return the targets asked for since the last call."""
-        targets = [asked.args[0] for asked in self.context.requestTotalExecutors.call_args_list]
+        targets = [request.args[0] for request in self.context.requestTotalExecutors.call_args_list]
         self.context.requestTotalExecutors.reset_mock()
         return targets
 
