@@ -1,7 +1,7 @@
 """Event feed: the listener in Spark, its private directory, and the reader of its files.
 
-The directory holds a lock as long as its link lives. A later link on the same machine removes directories whose lock is
-free: those of drivers that were killed.
+The directory is locked as long as its link lives. A later link on the same machine removes directories that hold events
+and are not locked: those of drivers that were killed. Systemd leaves locked directories in /tmp alone, too.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ import fcntl
 import os
 import shutil
 import tempfile
-import time
 from pathlib import Path
 
 import structlog
@@ -22,9 +21,7 @@ from rechannel.monitors.spark.event_log import EventStream
 
 _LOG = structlog.get_logger("rechannel.link")
 _PREFIX = "rechannel-"
-_LOCK = "lock"
 _HEARTBEAT = 5.0  # seconds between two heartbeats
-_LOCK_GRACE = 60.0  # seconds in which a directory may be without a lock: its link is just making it
 
 
 class EventFeed:
@@ -53,8 +50,9 @@ class EventFeed:
         self._parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         remove_leftovers(self._parent)
         self._directory = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=self._parent))
-        self._lock = os.open(self._directory / _LOCK, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
-        fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        self._lock = _open_directory(self._directory)
+        with contextlib.suppress(OSError):  # NFS locks no directory, and so no link removes leftovers there
+            fcntl.flock(self._lock, fcntl.LOCK_EX)
         self._adapter.start_event_stream(self._directory, self._part_bytes)
         self._stream = EventStream(self._directory)
         self.openings += 1
@@ -120,18 +118,18 @@ def remove_leftovers(parent: Path) -> None:
 
 
 def _is_leftover(directory: Path) -> bool:
-    status = directory.lstat()
-    if not directory.is_dir() or directory.is_symlink() or status.st_uid != os.geteuid():
-        return False
+    lock = _open_directory(directory)
     try:
-        lock = os.open(directory / _LOCK, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
-    except FileNotFoundError:
-        # Not one of a link unless it holds events; or one whose lock is still to come.
-        return time.time() - status.st_mtime > _LOCK_GRACE and any(directory.glob("eventlog_v2_*"))
-    try:
+        # A directory without events is another program's, or one that its link has not locked yet.
+        if os.fstat(lock).st_uid != os.geteuid() or not any(directory.glob("eventlog_v2_*")):
+            return False
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
         return False
     finally:
         os.close(lock)
     return True
+
+
+def _open_directory(directory: Path) -> int:
+    return os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)

@@ -7,7 +7,8 @@ No task fails, and no executor is missing afterwards::
 
 * *empty*: no partition ran on it last, or is on its way from it; the controller's moves bring that about.
 * *cordoned*: Spark offers it no task any more, sources included. There is no way back, so it comes after *empty*.
-* *idle*: every query that ran a batch when it was cordoned has passed a boundary; no reducer wants its map output.
+* *idle*: every query that ran a batch when it was cordoned has passed a boundary, so no reducer wants its map output;
+  and, before the deadline, no RDD of the application lives on executors alone (``localCheckpoint``).
 * *released*: killed, after the application's target was set: an unset target counts as 0, and Spark would replace none.
 
 Then the target is kept such that the cluster manager replaces executors that are lost, uses nodes that are added, and
@@ -37,6 +38,7 @@ from rechannel.wire.messages import DrainedNode, ExecutorInfo
 
 _LOG = structlog.get_logger("rechannel.link")
 _TARGET_EVERY = 5.0  # seconds between two readings of the master's workers
+_COUNT_EVERY = 5.0  # seconds between two counts of RDDs that keep an executor
 _GRACE = 60.0  # seconds for which an executor that came back holds its place, so that others come up elsewhere
 _LONGEST_GRACE = 3600.0
 UNLIMITED = 2**31 - 1
@@ -129,12 +131,12 @@ class ExecutorReleaser:
         self._cordons: dict[str, _Cordon] = {}
         self._killed: set[str] = set()  # released, and Spark has not told yet that they are gone
         self._drained: frozenset[str] = frozenset()  # nodes whose executors are to leave
-        self._count_before = 0  # executors in all before the first release
+        self._limit_before = UNLIMITED  # the application's limit of executors before the first release
         self._base = -1  # executors elsewhere at the first release; -1 while the target is Spark's own
         self._target = 1  # executors that there are to be elsewhere now
         self._grace = _GRACE
-        self._last_limit = -1
-        self._local_checkpoints = 0  # RDDs that live on executors alone
+        self._local_checkpoints = 0  # RDDs that live on executors alone and keep those that are cordoned
+        self._next_count = 0.0
         self._next_target = 0.0
 
     @property
@@ -152,6 +154,8 @@ class ExecutorReleaser:
         self._killed &= inputs.executors.keys()
         present = {name: info for name, info in inputs.executors.items() if name not in self._killed}
         self._cordons = {name: cordon for name, cordon in self._cordons.items() if name in present}
+        if not self._cordons:
+            self._local_checkpoints = 0
         drained = frozenset(node for node, drain in inputs.drains.items() if drain.remove)
         elsewhere = {name for name, info in present.items() if info.host not in drained and name not in self._cordons}
         if drained != self._drained:
@@ -166,7 +170,6 @@ class ExecutorReleaser:
             if now >= self._next_target:
                 self._next_target = now + _TARGET_EVERY
                 self._adjust_target(present, elsewhere)
-                self._local_checkpoints = self._control.local_checkpoints() if self._cordons else 0
             self._release_idle(present, elsewhere, inputs, now)
             restarted = {info.host for info in present.values() if _was_restarted(info, inputs.drains)}
             self.problem = (
@@ -195,14 +198,9 @@ class ExecutorReleaser:
 
     def restore_target(self) -> None:
         """Leave the application's target to Spark again: the link no longer looks after it."""
-        if self._base >= 0 and not self._dynamic:
-            self._base, self._target, self._last_limit = -1, 1, self._unlimited
-            self._control.limit_executors(self._unlimited)
-
-    @property
-    def _unlimited(self) -> int:
-        # The target of a standalone application that has none of its own; elsewhere the target is a number to be met.
-        return UNLIMITED if self._control.standalone else self._count_before
+        if self._base >= 0:
+            self._control.lift_limit(self._limit_before)
+            self._base, self._target = -1, 1
 
     def _cordon_empty(
         self, present: Mapping[str, ExecutorInfo], elsewhere: Collection[str], inputs: ReleaseInputs, now: float
@@ -235,19 +233,29 @@ class ExecutorReleaser:
             }
             if self._cordon_ends_executor and inputs.batches.keys() - set(inputs.quiet):
                 continue
-            if self._local_checkpoints and not _is_overdue(inputs.drains.get(present[name].host), now):
+            if cordon.waits_for:
                 continue
+            if not _is_overdue(inputs.drains.get(present[name].host), now) and self._would_lose_rdds(now):
+                continue
+            if self._base < 0:
+                # A standalone application has no target of its own; elsewhere the target is a number to be met.
+                self._limit_before = UNLIMITED if self._control.standalone else len(present)
+            self._base = max(self._base, len(elsewhere))  # from here on: a call that releases none sets the target, too
             remaining = len(present) - 1
-            if not cordon.waits_for and self._control.release(name, remaining):
-                if self._base < 0:
-                    self._count_before = len(present)
-                    self._control.lift_limit_without_link(self._unlimited)
-                self._base, self._last_limit = max(self._base, len(elsewhere)), remaining
+            if self._control.release(name, remaining, self._limit_before):
                 self._grace = _GRACE if complete else min(2 * self._grace, _LONGEST_GRACE)
                 self._killed.add(name)
                 del self._cordons[name]
                 _LOG.info("executor-released", executor=name, remaining=remaining)
                 return  # one in a step; the next step starts from a fresh state
+
+    def _would_lose_rdds(self, now: float) -> bool:
+        """Whether RDDs live on executors alone."""
+        # An earlier count may keep an executor; that there are none is counted anew before each release.
+        if not self._local_checkpoints or now >= self._next_count:
+            self._next_count = now + _COUNT_EVERY
+            self._local_checkpoints = self._control.local_checkpoints()
+        return self._local_checkpoints > 0
 
     def _adjust_target(self, present: Mapping[str, ExecutorInfo], elsewhere: Collection[str]) -> None:
         if self._dynamic or self._base < 0:
@@ -259,9 +267,7 @@ class ExecutorReleaser:
         hosts = [present[name].host for name in elsewhere]
         self._target = executor_target(hosts, self._base, self._control.worker_hosts(), self._drained)
         limit = self._target + len(present) - len(elsewhere)
-        if limit != self._last_limit:
-            self._control.limit_executors(limit)
-            self._last_limit = limit
+        if self._control.limit_executors(limit, self._limit_before):
             _LOG.info("executors-limited", most=limit)
 
 

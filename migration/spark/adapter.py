@@ -190,6 +190,7 @@ class SparkAdapter:
             remove = ("org.apache.spark.scheduler.SparkListenerInterface", self._listener)
             self._watchdog.add(self._context, "org.apache.spark.SparkContext", "removeSparkListener", remove)
             self._watchdog.add(self._writer, "org.apache.spark.scheduler.EventLoggingListener", "stop")
+            self.executor_control.renew_limit()
             self._context.listenerBus().addToQueue(self._listener, _LISTENER_QUEUE)
 
     def stop_event_stream(self) -> None:

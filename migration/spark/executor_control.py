@@ -19,6 +19,8 @@ class ExecutorControl:
 
     def __init__(self, gateway: Gateway, context: Any, watchdog: Callable[[], Watchdog | None]) -> None:
         self._gateway, self._jvm, self._context, self._watchdog = gateway, gateway.jvm, context, watchdog
+        self._limit: tuple[int, int] | None = None  # executors now, and without the link; None without a limit of ours
+        self._clean_up: tuple[Watchdog, int] | None = None  # watchdog that lifts the limit, and to which number
 
     def cordon(self, executor: str) -> bool:
         """Have Spark offer an executor no task any more; False if it does not know it.
@@ -42,31 +44,52 @@ class ExecutorControl:
         except UnsupportedSparkError:
             return set()  # local mode has no executors
 
-    def release(self, executor: str, remaining: int) -> bool:
+    def release(self, executor: str, remaining: int, without_link: int) -> bool:
         """End an idle executor; False while a task runs on it.
 
-        The application may have ``remaining`` others.
+        The application may have ``remaining`` others, and ``without_link`` in all if the link is gone.
 
         Killing one executor lowers Spark's target by one, and a target that was never set counts as 0: then nothing
         would ever be replaced. So it is set first.
         """
         with translate_errors():
-            self.limit_executors(remaining + 1)
-            return bool(self._context.schedulerBackend().killExecutor(executor))
+            self._set_limit(remaining + 1, without_link)
+            released = bool(self._context.schedulerBackend().killExecutor(executor))
+        if released:
+            self._limit = remaining, without_link
+        return released
 
-    def limit_executors(self, most: int) -> None:
-        """Let the application have this many executors."""
+    def limit_executors(self, most: int, without_link: int) -> bool:
+        """Let the application have ``most`` executors; False if that is the limit already.
+
+        The watchdog sets the limit to ``without_link`` if the link is gone.
+        """
+        if self._limit == (most, without_link):
+            return False
+        self._set_limit(most, without_link)
+        return True
+
+    def renew_limit(self) -> None:
+        """Set the limit again after a change of the watchdog; the one before may have lifted it."""
+        if self._limit is not None:
+            self._set_limit(*self._limit)
+
+    def lift_limit(self, most: int) -> None:
+        """Let the application have this many executors, and leave their number to Spark again."""
         with translate_errors():
             self._context.requestTotalExecutors(most, 0, self._empty_map())
+        self._limit = None
 
-    def lift_limit_without_link(self, most: int) -> None:
-        """Have the watchdog set the limit to this number if the link is gone."""
+    def _set_limit(self, most: int, without_link: int) -> None:
         watchdog = self._watchdog()
-        if watchdog is not None:
-            arguments = ("int", most), ("int", 0), ("scala.collection.immutable.Map", self._empty_map())
-            watchdog.add(
-                self._context, "org.apache.spark.SparkContext", "requestTotalExecutors", *arguments, result="boolean"
-            )
+        with translate_errors():
+            if watchdog is not None and self._clean_up != (watchdog, without_link):
+                arguments = ("int", without_link), ("int", 0), ("scala.collection.immutable.Map", self._empty_map())
+                owner = "org.apache.spark.SparkContext"
+                watchdog.add(self._context, owner, "requestTotalExecutors", *arguments, result="boolean")
+                self._clean_up = watchdog, without_link
+            self._context.requestTotalExecutors(most, 0, self._empty_map())
+        self._limit = most, without_link
 
     def _empty_map(self) -> Any:
         return self._gateway.scala_object(self._jvm.scala.collection.immutable, "Map").empty()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import fcntl
 import os
 import shutil
-from unittest.mock import create_autospec
+from unittest.mock import Mock, create_autospec
 
 import pytest
 
@@ -99,12 +99,46 @@ def test_directories_of_killed_drivers_are_removed_and_no_others(tmp_path):
     for directory in directories:
         directory.mkdir()
     for directory in (living, killed):
-        (directory / "lock").touch()
+        (directory / "eventlog_v2_rechannel").mkdir()
     (foreign / "notes.txt").touch()
-    os.utime(foreign, (0, 0))
-    (tmp_path / "rechannel-link").symlink_to(foreign)
-    with (living / "lock").open() as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        remove_leftovers(tmp_path)
+    (tmp_path / "rechannel-link").symlink_to(killed)
+    lock = os.open(living, os.O_RDONLY)
+    fcntl.flock(lock, fcntl.LOCK_EX)
+    remove_leftovers(tmp_path)
+    os.close(lock)
     left = sorted(path.name.removeprefix("rechannel-") for path in tmp_path.iterdir())
     assert left == ["link", "living", "newborn", "of-somebody"]
+
+
+def test_a_living_directory_stays_though_its_idle_files_were_aged_out(feed, tmp_path):
+    (directory,) = tmp_path.iterdir()
+    for path in directory.iterdir():
+        if path.is_file():
+            path.unlink()
+    os.utime(directory, (0, 0))
+    remove_leftovers(tmp_path)
+    assert directory.exists()
+
+
+def test_a_directory_stays_though_another_link_looks_at_it_before_it_is_locked(adapter, tmp_path, monkeypatch):
+    lock = fcntl.flock
+
+    def look_and_lock(descriptor, operation):
+        monkeypatch.setattr(fcntl, "flock", lock)
+        remove_leftovers(tmp_path)
+        lock(descriptor, operation)
+
+    monkeypatch.setattr(fcntl, "flock", look_and_lock)
+    feed = EventFeed(adapter, str(tmp_path), 1000)
+    feed.open()
+    assert feed.read(0.0) == [b"one"]
+    feed.close()
+
+
+def test_where_directories_cannot_be_locked_links_open_and_remove_none(adapter, tmp_path, monkeypatch):
+    monkeypatch.setattr(fcntl, "flock", Mock(side_effect=OSError("as NFS")))
+    feed = EventFeed(adapter, str(tmp_path), 1000)
+    feed.open()
+    remove_leftovers(tmp_path)
+    assert feed.read(0.0) == [b"one"]
+    feed.close()

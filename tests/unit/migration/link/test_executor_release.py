@@ -46,7 +46,8 @@ class FakeCluster:
         self.cordoned.append(executor)
         return True
 
-    def release(self, executor, remaining):
+    def release(self, executor, remaining, without_link):
+        self.limit_executors(remaining + 1, without_link)
         if executor in self.busy:
             return False
         self.kills += 1
@@ -57,11 +58,14 @@ class FakeCluster:
                 self.unseen[executor] = executor_info
         return True
 
-    def limit_executors(self, most):
-        self.limit = most
+    def limit_executors(self, most, without_link):
+        changed, self.limit, self.without_link = self.limit != most, most, without_link
+        return changed
 
-    def lift_limit_without_link(self, most):
-        self.lifted_without_link = most
+    def lift_limit(self, most):
+        if self.fails:
+            raise SparkCallError("no")
+        self.limit = most
 
     def local_checkpoints(self):
         return self.local
@@ -133,21 +137,28 @@ def test_where_a_cordoned_executor_would_end_by_itself_it_goes_between_two_batch
 
 
 @pytest.mark.parametrize(
-    ("hosts", "drains", "busy", "options", "cordoned", "stay"),
+    ("hosts", "drains", "options", "cordoned", "stay"),
     [
-        ("ab", drained("b", remove=False), "", {}, [], "ab"),
-        ("a", drained("a"), "", {}, [], "a"),
-        ("ab", drained("a") | drained("b"), "", {}, [], "ab"),
-        ("ab", drained("b"), "1", {}, ["1"], "ab"),
-        ("ab", drained("b"), "", {"dynamic": True}, ["1"], "ab"),
+        ("ab", drained("b", remove=False), {}, [], "ab"),
+        ("a", drained("a"), {}, [], "a"),
+        ("ab", drained("a") | drained("b"), {}, [], "ab"),
+        ("ab", drained("b"), {"dynamic": True}, ["1"], "ab"),
     ],
-    ids=["without remove", "the last executor", "all executors", "a busy one", "dynamic allocation removes it"],
+    ids=["without remove", "the last executor", "all executors", "dynamic allocation removes it"],
 )
-def test_executors_that_stay(hosts, drains, busy, options, cordoned, stay):
+def test_executors_that_stay(hosts, drains, options, cordoned, stay):
     cluster, releaser = releasing(*hosts, **options)
-    cluster.busy = set(busy)
     releaser.step(inputs(cluster, drains), 20.0)
     assert (cluster.cordoned, cluster.hosts(), cluster.limit == UNLIMITED) == (cordoned, [*stay], True)
+
+
+def test_a_busy_executor_stays_and_the_target_that_its_refused_release_set_is_left_to_spark_again():
+    cluster, releaser = releasing("a", "b")
+    cluster.busy = {"1"}
+    releaser.step(inputs(cluster, drained("b")), 20.0)
+    assert (cluster.cordoned, cluster.hosts(), cluster.limit) == (["1"], ["a", "b"], 2)
+    releaser.restore_target()
+    assert cluster.limit == UNLIMITED
 
 
 def test_a_deadline_that_has_passed_does_not_wait_for_state():
@@ -225,6 +236,16 @@ def test_undrained_the_target_is_the_one_of_before(standalone, limit):
     assert cluster.hosts() == ["a", "b"]
 
 
+def test_the_target_is_left_to_spark_though_the_first_call_for_it_fails():
+    cluster, releaser = releasing("a", "b")
+    steps(cluster, releaser, drained("b"), [20.0, 26.0])
+    cluster.fails = True
+    releaser.step(inputs(cluster, {}), 32.0)
+    cluster.fails = False
+    releaser.step(inputs(cluster, {}), 38.0)
+    assert cluster.limit == UNLIMITED
+
+
 def test_a_link_that_ends_leaves_the_target_to_spark():
     cluster, releaser = releasing("a", "b")
     releaser.restore_target()
@@ -244,7 +265,27 @@ def test_an_executor_is_kept_while_rdds_live_on_executors_alone_until_the_deadli
     assert cluster.kills == 0
     releaser.step(inputs(cluster, drains), 101.0)
     assert cluster.kills == 1
-    assert cluster.lifted_without_link > 0, "without the link, nobody would lift the limit"
+    assert cluster.without_link == UNLIMITED, "without the link, nobody would lift the limit"
+
+
+def test_an_executor_that_empties_between_two_counts_of_rdds_is_kept_for_them_and_released_once_there_are_none():
+    cluster, releaser = releasing("a", "b")
+    cluster.local = 1
+    steps(cluster, releaser, drained("b"), [20.0], holders=["1"])
+    steps(cluster, releaser, drained("b"), [22.0, 24.0])
+    assert (cluster.cordoned, cluster.kills) == (["1"], 0)
+    assert "localCheckpoint" in releaser.problem
+    cluster.local = 0
+    steps(cluster, releaser, drained("b"), [30.0])
+    assert (cluster.hosts(), releaser.problem) == (["a"], "")
+
+
+def test_an_rdd_that_is_checkpointed_while_the_executor_waits_for_a_boundary_keeps_it():
+    cluster, releaser = releasing("a", "b")
+    releaser.step(inputs(cluster, drained("b"), batches={"q": 5}), 20.0)
+    cluster.local = 1
+    releaser.step(inputs(cluster, drained("b"), batches={"q": 6}), 21.0)
+    assert (cluster.cordoned, cluster.kills) == (["1"], 0)
 
 
 def test_an_error_of_spark_is_reported_and_the_call_repeated():

@@ -1,0 +1,88 @@
+"""Limit of executors: who sets it, and who lifts it without the link."""
+
+from __future__ import annotations
+
+from unittest.mock import MagicMock, create_autospec
+
+import pytest
+
+from rechannel.migration.spark import adapter as adapter_module
+from rechannel.migration.spark.adapter import SparkAdapter
+from rechannel.migration.spark.executor_control import ExecutorControl
+from rechannel.migration.spark.gateway import SparkCallError
+from rechannel.migration.spark.hooks import Watchdog
+
+WITHOUT_LINK = 100
+
+
+def new_watchdog():
+    return create_autospec(Watchdog, instance=True)
+
+
+class Driver:
+    """An executor control on a context and a watchdog that record what is asked of them."""
+
+    def __init__(self):
+        self.context = MagicMock()
+        self.watchdog = new_watchdog()
+        self.control = ExecutorControl(MagicMock(), self.context, lambda: self.watchdog)
+
+    def pop_targets(self):
+        """Return the targets asked for since the last call."""
+        targets = [request.args[0] for request in self.context.requestTotalExecutors.call_args_list]
+        self.context.requestTotalExecutors.reset_mock()
+        return targets
+
+    def lifted_to(self):
+        """Return to which numbers the watchdog lifts the limit."""
+        return [added.args[3][1] for added in self.watchdog.add.call_args_list]
+
+
+@pytest.fixture
+def driver():
+    return Driver()
+
+
+@pytest.mark.parametrize(("idle", "next_targets"), [(True, [3]), (False, [2, 3])])
+def test_a_release_sets_the_target_and_has_the_watchdog_lift_it_once(driver, idle, next_targets):
+    driver.context.schedulerBackend().killExecutor.return_value = idle
+    assert driver.control.release("1", 2, WITHOUT_LINK) is idle
+    assert driver.control.release("1", 2, WITHOUT_LINK) is idle
+    assert driver.pop_targets() == [3, 3]
+    assert driver.lifted_to() == [WITHOUT_LINK]
+    for most in (2, 3):  # killing one has lowered the target by one
+        driver.control.limit_executors(most, WITHOUT_LINK)
+    assert driver.pop_targets() == next_targets
+
+
+def test_a_limit_is_set_once_and_again_after_an_error(driver):
+    driver.context.requestTotalExecutors.side_effect = [RuntimeError("no"), True]
+    with pytest.raises(SparkCallError):
+        driver.control.limit_executors(2, WITHOUT_LINK)
+    assert driver.control.limit_executors(2, WITHOUT_LINK)
+    assert not driver.control.limit_executors(2, WITHOUT_LINK)
+    assert driver.pop_targets() == [2, 2]
+
+
+def test_a_new_watchdog_gets_the_limit_and_its_clean_up_until_the_limit_is_lifted(driver):
+    driver.control.renew_limit()
+    assert driver.pop_targets() == []
+    driver.control.limit_executors(2, WITHOUT_LINK)
+    driver.watchdog = new_watchdog()
+    driver.control.renew_limit()
+    assert (driver.pop_targets(), driver.lifted_to()) == ([2, 2], [WITHOUT_LINK])
+    driver.control.lift_limit(WITHOUT_LINK)
+    driver.watchdog = new_watchdog()
+    driver.control.renew_limit()
+    assert (driver.pop_targets(), driver.lifted_to()) == ([WITHOUT_LINK], [])
+
+
+def test_each_opening_of_the_event_stream_renews_the_limit_under_its_watchdog(monkeypatch, tmp_path):
+    monkeypatch.setattr(adapter_module, "EventFilter", MagicMock())
+    opened = []
+    monkeypatch.setattr(adapter_module, "Watchdog", lambda *_: opened.append(new_watchdog()) or opened[-1])
+    adapter = MagicMock()
+    adapter.executor_control.renew_limit.side_effect = lambda: opened.append(("renewed", adapter._watchdog))
+    for _ in range(2):
+        SparkAdapter.start_event_stream(adapter, tmp_path, 1000)
+    assert opened == [opened[0], ("renewed", opened[0]), opened[2], ("renewed", opened[2])]
