@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 import sys
+import tempfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.listener import (
@@ -19,6 +20,9 @@ from pyspark.sql.streaming.listener import (
 )
 
 from testbed.progress import progress_line
+
+if TYPE_CHECKING:
+    from rechannel.migration.link.loop import Link
 
 __all__ = [
     "ProgressFile",
@@ -75,19 +79,29 @@ def start_query(frame: Any, name: str, directory: Path, write: Callable[[Any, in
     return writer.trigger(processingTime=trigger).start()
 
 
-def end_application(directory: Path, spark: SparkSession, queries: Mapping[str, Any], link: Any, **more: Any) -> None:
-    """Stop queries, link and session in good order, and write ``result.json``: what failed, and ``more``."""
+def link_directories(link: Link) -> list[Path]:
+    """Return the directories of event streams where this link has its own."""
+    return list(Path(link._settings.link.directory or tempfile.gettempdir()).glob("rechannel-*"))
+
+
+def end_application(
+    directory: Path, spark: SparkSession, queries: Mapping[str, Any], link: Link | None, **more: Any
+) -> None:
+    """Stop queries, link and session in good order, and write ``result.json``: what failed, and ``more``.
+
+    ``link_directories``: how many there were with the link, and how many of them after it, the session still open.
+    """
     # Before they are stopped: in the middle of a batch a query may say that it was interrupted, which is no failure.
     exceptions = exceptions_of(queries)
     for query in queries.values():
         query.stop()
-    problem, failures, own = "", 0, ""
+    result: dict[str, Any] = {"exceptions": exceptions, "problem": "", "failures": 0}
     if link is not None:
-        own = str(getattr(link, "_directory", ""))
+        before = link_directories(link) if link.active else []
         link.detach()
-        problem, failures = link.problem, link.failures
-    result = {"exceptions": exceptions, "problem": problem, "failures": failures}
-    write_answer(directory / "result.json", result | {"left_behind": bool(own) and Path(own).exists()} | more)
+        left = [path for path in before if path.exists()]
+        result |= {"problem": link.problem, "failures": link.failures, "link_directories": [len(before), len(left)]}
+    write_answer(directory / "result.json", result | more)
     spark.stop()
 
 

@@ -218,6 +218,9 @@ class Link:
             self._next_report = now + self._settings.link.report
             self._mailbox.post_report(self._report(), self._evidence_nodes())
             self._steering.remove_settled()
+        if caught_up and self._table.doubts:
+            # Last: where Spark's coordinator does not answer, this fails, and the rest of the cycle is done.
+            self._check.resolve_doubts(self._reconciler.moving)
 
     def _handle_boundaries(self) -> None:
         """Handle every query that is at a quiet moment and has something to be done."""
@@ -307,7 +310,6 @@ class Link:
         self._next_check = now + _CHECK_EVERY
         for event in self._check.find_lost_events(now, events_lost=self._feed.pop_incomplete()):
             self._fold_event(event, now)
-        self._check.resolve_doubts(self._reconciler.moving)
 
     # -- executors --
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -15,6 +16,7 @@ from rechannel.monitors.spark.task_table import StatefulStageFinished
 
 _LOG = structlog.get_logger("rechannel.link")
 _ATTEMPTS = 20  # batches in which a stage's plan is looked up at once; after that in every twentieth
+_SOON = 60.0  # seconds in which the next batch of an unmapped stage is expected: it may be an idle or hourly query
 _MIN_MISMATCHES = 3  # batches: a job may run a part of a stage's partitions only
 
 Key = tuple[str, int]  # run, stage
@@ -46,18 +48,21 @@ class Stages:
     """
 
     def __init__(
-        self, operators: Callable[[str, str], list[PlannedOperator]], store_names: Callable[[str, int], list[str]]
+        self,
+        operators: Callable[[str, str], list[PlannedOperator]],
+        store_names: Callable[[str, int], list[str]],
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.mapped: dict[Key, StageStores] = {}
         self.mismatches: dict[Key, str] = {}
-        self._operators, self._store_names = operators, store_names
+        self._operators, self._store_names, self._clock = operators, store_names, clock
         self._attempts: dict[Key, int] = {}
-        self._unmapped: set[Key] = set()
+        self._unmapped: dict[Key, float] = {}  # -> until when its next batch is expected
 
     @property
     def pending(self) -> bool:
         """Whether some stage's plan is to be read soon."""
-        return bool(self._unmapped)
+        return any(until > self._clock() for until in self._unmapped.values())
 
     def map_finished(self, stage: StatefulStageFinished) -> None:
         """Map a stage that just finished, if it is not mapped yet."""
@@ -65,7 +70,7 @@ class Stages:
         if key in self.mapped:
             return
         attempts = self._attempts[key] = self._attempts.get(key, 0) + 1
-        self._unmapped.discard(key)
+        self._unmapped.pop(key, None)
         if attempts > _ATTEMPTS and attempts % _ATTEMPTS:
             return
         try:
@@ -73,7 +78,7 @@ class Stages:
         except LinkError as error:
             _LOG.warning("a stage's plan could not be read; a later batch is a new try", error=str(error))
         if key not in self.mapped and attempts < _ATTEMPTS:
-            self._unmapped.add(key)
+            self._unmapped[key] = self._clock() + _SOON
 
     def _map_stage_to_stores(self, key: Key, stage: StatefulStageFinished, attempts: int) -> None:
         """Match a finished stage with its operators by the ids of their SQL metrics."""
@@ -115,7 +120,7 @@ class Stages:
             del self._attempts[key]
             self.mapped.pop(key, None)
             self.mismatches.pop(key, None)
-        self._unmapped = {key for key in self._unmapped if key[0] != run}
+            self._unmapped.pop(key, None)
 
 
 def describe_mismatch(stage: StatefulStageFinished, operators: Sequence[tuple[PlannedOperator, list[str]]]) -> str:

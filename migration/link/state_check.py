@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+import time
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 
 import structlog
@@ -12,9 +13,10 @@ from rechannel.migration.spark.adapter import ActiveQuery, SparkAdapter
 from rechannel.monitors.spark import events
 from rechannel.monitors.spark.event_gaps import Difference, EventGaps, GapKind, healing_event
 from rechannel.monitors.spark.task_table import TaskTable
+from rechannel.wire.messages import ExecutorInfo
 
 _LOG = structlog.get_logger("rechannel.link")
-_PLACES_AT_ONCE = 200  # doubtful partitions that Spark is asked for in one call
+_DOUBTS_TIME = 0.2  # seconds of a cycle in which Spark is asked for doubtful partitions, about ten calls for each
 
 
 class StateCheck:
@@ -24,11 +26,13 @@ class StateCheck:
     ``retiring``: executors that Spark offers no task any more; ``gaps``: lost events that were made good.
     """
 
-    def __init__(self, adapter: SparkAdapter, table: TaskTable, stages: Stages) -> None:
+    def __init__(
+        self, adapter: SparkAdapter, table: TaskTable, stages: Stages, clock: Callable[[], float] = time.monotonic
+    ) -> None:
         self.queries: dict[str, ActiveQuery] = {}
         self.by_run: dict[str, ActiveQuery | None] = {}
         self.retiring: set[str] = set()
-        self._adapter, self._table, self._stages = adapter, table, stages
+        self._adapter, self._table, self._stages, self._clock = adapter, table, stages, clock
         self.gaps = EventGaps(table)
 
     def find_lost_events(self, now: float, *, events_lost: bool) -> list[events.Event]:
@@ -49,26 +53,32 @@ class StateCheck:
         if gaps or events_lost:
             self._table.doubt_placement()
         healing = []
+        added = any(kind is GapKind.EXECUTOR_ADDED for kind, _ in gaps)
+        executors = {info.executor: info for info in self._adapter.executors()} if added else {}
         for gap in gaps:
-            if (event := healing_event(gap, self._table, now) or self._event_from_spark(gap)) is not None:
+            if (event := healing_event(gap, self._table, now) or self._event_from_spark(gap, executors)) is not None:
                 _LOG.warning("an event of spark was lost and is made good", kind=gap[0], name=gap[1])
                 healing.append(event)
         return healing
 
-    def _event_from_spark(self, gap: Difference) -> events.Event | None:
+    def _event_from_spark(self, gap: Difference, executors: Mapping[str, ExecutorInfo]) -> events.Event | None:
         kind, name = gap
         if kind is GapKind.JOB_STARTED:
             return self._adapter.job(int(name))
-        info = self._adapter.executor(name)
+        info = executors.get(name)
         return events.ExecutorAdded(name, info.host, info.cores, info.added) if info is not None else None
 
     def resolve_doubts(self, moving: Collection[tuple[str, int, int]]) -> None:
-        """Ask Spark for the executors of doubtful partitions.
+        """Ask Spark for the executors of doubtful partitions: of as many as a cycle has time for.
 
         Those that are ``moving`` are left out: Spark prefers them elsewhere than they ran.
         """
-        doubts = [doubt for doubt in self._table.doubts if doubt not in moving and self._table.is_quiet(doubt[0])]
-        for query, stage, partition in doubts[:_PLACES_AT_ONCE]:
+        until = self._clock() + _DOUBTS_TIME
+        queries = {query for query, _, _ in self._table.doubts}
+        quiet = {query for query in queries if self._table.is_quiet(query)}
+        for query, stage, partition in [item for item in self._table.doubts if item[0] in quiet and item not in moving]:
+            if self._clock() >= until:
+                return
             active = self.queries.get(query)
             stores = self._stages.stores_of_partition(active.run, stage, partition) if active is not None else []
             self._table.resolve_doubt(query, stage, partition, self._adapter.location(stores[0]) if stores else "")

@@ -215,6 +215,8 @@ class TaskTable:
             # Tasks remain where the end of their stage was lost.
             for number, attempt in [key for key in self._tasks if key[0] == stage.stage]:
                 notices += self._stage_ended(events.StageEnded(number, attempt, "", frozenset(), stage.partitions))
+                # A later batch may have run unseen before this end was made good.
+                self._doubt(started.query, job.ordinals.get(number, -1), stage.partitions)
             self._stage_job.pop(stage.stage, None)
         del self._jobs[event.job]
         batch = self._batches.get((started.query, started.batch))

@@ -1,0 +1,61 @@
+"""Calls into a JVM that does not answer."""
+
+from __future__ import annotations
+
+import gc
+import socket
+import threading
+import time
+from types import SimpleNamespace
+
+import pytest
+
+from rechannel.migration.spark import gateway
+from rechannel.migration.spark.gateway import Gateway, SparkCallError, translate_errors
+
+# py4j leaves the socket of a failed connection to the garbage collector.
+pytestmark = pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")
+SHORT = 0.05
+HANGS = 20.0  # seconds after which the server hangs up: a call without an end fails the test, and does not block it
+
+
+@pytest.fixture(autouse=True)
+def _garbage_is_collected_here():
+    yield
+    gc.collect()
+
+
+@pytest.fixture
+def silent():
+    """Return the port of a server to which the system connects everyone, and which never answers."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        timer = threading.Timer(HANGS, server.close)
+        timer.start()
+        yield server.getsockname()[1]
+        timer.cancel()
+
+
+def call(port: int, secret: str | None) -> None:
+    parameters = SimpleNamespace(address="127.0.0.1", port=port, auth_token=secret, ssl_context=None)
+    with translate_errors():
+        Gateway(SimpleNamespace(gateway_parameters=parameters)).jvm.java.lang.System.currentTimeMillis()
+
+
+@pytest.mark.parametrize(
+    ("secret", "sentence"),
+    [(None, f"took longer than {SHORT:g} s"), ("secret", "cannot be reached")],
+    ids=["at the call", "at the greeting"],
+)
+def test_every_call_ends_though_the_jvm_never_answers(silent, secret, sentence, monkeypatch):
+    monkeypatch.setattr(gateway, "CALL_LIMIT", SHORT)
+    start = time.monotonic()
+    with pytest.raises(SparkCallError, match=sentence):
+        call(silent, secret)
+    assert time.monotonic() - start < HANGS / 2, "the client ended it, not the server"
+
+
+def test_a_jvm_that_has_ended_is_an_error_at_once():
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+    with pytest.raises(SparkCallError, match="cannot be reached"):
+        call(port, "secret")
