@@ -422,7 +422,7 @@ class Link:
             attached=self._attached,
             executors=sorted(self._table.executors.values(), key=lambda item: item.executor),
             queries=[query_state(query, table, stages, lag) for query in self._check.queries.values()],
-            moves=[move.view() for move in reconciler.moves],
+            moves=[move.view() for move in reconciler.reported_moves],
             decision=reconciler.decision,
             accepted_epoch=epoch,
             accepted_leaders=leaders,
