@@ -144,7 +144,8 @@ class Laws:
         reported = {move.name: str(move.state) for move in link.reconciler.reported_moves}
         assert reported.items() <= self.last.items(), "the journal tells another story"
         assert {self.last[name] for name in self.last.keys() - reported.keys()} <= SETTLED, "an open one is missing"
-        named = link.accepted.body.moves if link.accepted is not None else []  # type: ignore[union-attr]
+        accepted = link.accepted.body if link.accepted is not None else None
+        named = accepted.moves if isinstance(accepted, DesiredPlacement) else []
         assert {move.move for move in named} <= reported.keys(), "the controller cannot count them"
         open_units = [move.unit for move in moves if move.open]
         assert len(open_units) == len(set(open_units)), "a partition has two open moves"
