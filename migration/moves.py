@@ -21,7 +21,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from rechannel.wire.codes import MoveReason, MoveState
@@ -38,6 +38,7 @@ TRANSITIONS: dict[MoveState, frozenset[MoveState]] = {
 }
 UNSETTLED = frozenset({MoveState.PLANNED, MoveState.PREPARED, MoveState.STEERED})
 SETTLED = frozenset({MoveState.KILLED, MoveState.ABANDONED})
+_SETTLED_LIMIT = 1000  # settled moves remembered, so that a decision sent again is not begun again
 
 
 class IllegalTransitionError(RuntimeError):
@@ -163,3 +164,46 @@ class Move:
             batch=batch,
             at=at,
         )
+
+
+class MoveSet:
+    """Moves by name: live ones, and settled ones that are remembered.
+
+    It iterates over the live ones alone; they may settle meanwhile.
+    """
+
+    def __init__(self) -> None:
+        self._live: dict[str, Move] = {}
+        self._settled: dict[str, Move] = {}
+
+    def __iter__(self) -> Iterator[Move]:
+        return iter(list(self._live.values()))
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._live or name in self._settled
+
+    def add(self, move: Move) -> None:
+        """Add a move that begins."""
+        self._live[move.name] = move
+
+    def settle(self, move: Move) -> None:
+        """Set a move apart that takes no further step."""
+        self._settled[move.name] = self._live.pop(move.name)
+
+    def settled(self, names: Collection[str]) -> list[Move]:
+        """Return the settled moves among these names."""
+        return [self._settled[name] for name in names if name in self._settled]
+
+    def steered_to(self, unit: tuple[str, int, int], executor: str) -> bool:
+        """Whether a move that is not killed steered a (query, stage, partition) to an executor."""
+        return any(
+            move.steered_at > 0 and move.state is not MoveState.KILLED and move.target == executor and move.unit == unit
+            for moves in (self._live, self._settled)
+            for move in moves.values()
+        )
+
+    def forget_settled(self, decision: str) -> None:
+        """Forget the oldest settled moves beyond a limit, but none of this decision."""
+        others = [name for name, move in self._settled.items() if move.decision != decision]
+        for name in others[:-_SETTLED_LIMIT]:
+            del self._settled[name]

@@ -143,9 +143,13 @@ class InitialPlacement:
 
     # -- while the query waits for its first batch --
 
-    def place_before_first_batch(self, query: str, run: str, checkpoint: str) -> None:
-        """Restore a query's placement before its first batch, if it has a checkpoint."""
-        until = self._clock() + _BUDGET
+    def place_before_first_batch(self, query: str, run: str, checkpoint: str, waited: float = 0.0) -> None:
+        """Restore a query's placement before its first batch, if it has a checkpoint.
+
+        ``waited``: seconds since its start. What is late is not steered, as its first batch may run by then; it is
+        moved after that batch.
+        """
+        until = self._clock() + _BUDGET - max(0.0, waited)
         operators = self._adapter.checkpoints.operators(checkpoint)
         with self._lock:
             if not operators:

@@ -40,7 +40,7 @@ from rechannel.migration.link.steering import Steering
 from rechannel.migration.spark import compatibility
 from rechannel.migration.spark.adapter import ActiveQuery, SparkAdapter
 from rechannel.migration.spark.gateway import LinkError
-from rechannel.migration.spark.hooks import StartHook
+from rechannel.migration.spark.hooks import START_WAIT, StartHook
 from rechannel.monitors.spark import events, task_table
 from rechannel.wire.codes import MoveState
 from rechannel.wire.envelope import Envelope, EnvelopeFactory, MessageError, encode
@@ -403,13 +403,10 @@ class Link:
 
     def _place_starting(self) -> None:
         """Place each starting query; it waits for that, at most `START_WAIT` seconds."""
-        next_heartbeat = 0.0
         while not self._stop.is_set():
             hook: StartHook = self._hook
             try:
-                if time.monotonic() >= next_heartbeat:
-                    next_heartbeat = time.monotonic() + _CHECK_EVERY
-                    hook.send_heartbeat()
+                hook.send_heartbeat()
                 if (start := hook.poll(_START_POLL)) is not None:
                     self._fix_initial_placement(hook, start)
             except LinkError as error:
@@ -418,9 +415,12 @@ class Link:
 
     def _fix_initial_placement(self, hook: StartHook, start: Any) -> None:
         try:
+            hook.send_heartbeat()
             started = self._adapter.started_query(hook.event(start))
             if started is not None:
-                self._initial_placement.place_before_first_batch(*started)
+                query, run, checkpoint, at = started
+                waited = time.time() - at if at >= hook.waits_since else START_WAIT
+                self._initial_placement.place_before_first_batch(query, run, checkpoint, waited)
         except Exception as error:  # noqa: BLE001  whatever goes wrong, the query starts
             _LOG.warning("a query could not be placed at its start", error=str(error))
         finally:
@@ -439,7 +439,7 @@ class Link:
             attached=self._attached,
             executors=sorted(self._table.executors.values(), key=lambda item: item.executor),
             queries=[query_state(query, table, stages, lag) for query in self._check.queries.values()],
-            moves=[move.view() for move in reconciler.moves],
+            moves=[move.view() for move in reconciler.reported_moves],
             decision=reconciler.decision,
             accepted_epoch=epoch,
             accepted_leaders=leaders,

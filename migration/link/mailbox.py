@@ -1,7 +1,7 @@
 """Mailbox: the link's messages to and from Redis, on a thread of its own.
 
 A hung Redis delays nothing else. Everything it holds is bounded: messages that cannot be sent for long are dropped,
-oldest first, and counted.
+oldest first, and counted. A query's newest batch is dropped only after all older batches.
 """
 
 from __future__ import annotations
@@ -10,11 +10,10 @@ import threading
 import time
 import traceback
 from collections import deque
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection
 from contextlib import closing
 from dataclasses import dataclass, replace
 from itertools import islice
-from typing import Any
 
 import msgspec
 import structlog
@@ -24,7 +23,7 @@ from rechannel.wire import keys
 from rechannel.wire.envelope import Envelope, EnvelopeFactory, MessageError
 from rechannel.wire.measurements import AgentEvidence, BatchReport, ClosedStore, StageRun
 from rechannel.wire.messages import DesiredPlacement, LastPlacement, LinkReport, MoveTransition, StandingOrders
-from rechannel.wire.redis.capacity import batch_budget
+from rechannel.wire.redis.capacity import TASK_BYTES, batch_budget
 from rechannel.wire.redis.errors import StoreError, StoreTooLargeError
 from rechannel.wire.redis.store import Store
 from rechannel.wire.signing import Verifier
@@ -38,6 +37,7 @@ _MAX_PLACEMENTS = 1_000  # of queries, running or ended, while Redis is away
 _MAX_PARTITIONS = 1_000_000  # in all of those: some eight megabytes
 _SEND_AT_ONCE = 100
 _MAX_TASKS = 100_000  # task rows in all batches that wait: some tens of megabytes in the user's driver
+_MAX_NEWEST = keys.BATCHES.size // TASK_BYTES  # the same for the newest of each query; Redis keeps no more of them
 _LARGEST_BATCH = 420_000  # task rows: 200,000 partitions and as many other tasks; held only while Redis takes them
 _PART_TASKS = 4_000  # task rows in one message: half a megabyte
 _PARTS_AT_ONCE = 10  # in one round trip
@@ -108,7 +108,7 @@ class Mailbox:
         self._store: Store | None = None
         self._lock = threading.Lock()
         self._report: LinkReport | None = None
-        self._batches: deque[tuple[str, BatchReport]] = deque(maxlen=keys.BATCHES.bound)
+        self._batches: list[tuple[str, BatchReport]] = []  # with their runs, oldest first; not those being sent
         self._batch_sizes: dict[str, int] = {}  # query -> task rows of its last batch
         self._journal: deque[MoveTransition] = deque(maxlen=_MAX_LINES)
         self._desired: Envelope | None = None
@@ -171,16 +171,26 @@ class Mailbox:
                 self.dropped += 1
                 return
             self._batch_sizes[batch.query] = batch.tasks
-            self.dropped += len(self._batches) == self._batches.maxlen
             self._batches.append((run, batch))
-            self._drop_batches(least=1)
+            self._drop_batches()
 
-    def _drop_batches(self, least: int) -> None:
-        """Drop the oldest batches while too many task rows wait, except the ``least`` newest."""
-        rows = sum(batch.tasks for _, batch in self._batches)
-        while len(self._batches) > least and rows > _MAX_TASKS:
-            rows -= self._batches.popleft()[1].tasks
-            self.dropped += 1
+    def _drop_batches(self) -> None:
+        """Drop batches while too many wait: the oldest first, each query's newest last.
+
+        The newest have more room, but only while Redis answers.
+        """
+        newest = {batch.query: index for index, (_, batch) in enumerate(self._batches)}
+        older = [index for index, (_, batch) in enumerate(self._batches) if newest[batch.query] != index]
+        rows, dropped = sum(batch.tasks for _, batch in self._batches), set[int]()
+        last_room = _MAX_TASKS if self._outage else _MAX_NEWEST
+        for room, indices in ((_MAX_TASKS, older), (last_room, sorted(newest.values()))):
+            for index in indices:
+                if rows <= room and len(self._batches) - len(dropped) <= keys.BATCHES.bound:
+                    break
+                dropped.add(index)
+                rows -= self._batches[index][1].tasks
+        self._batches = [item for index, item in enumerate(self._batches) if index not in dropped]
+        self.dropped += len(dropped)
 
     def post_journal(self, lines: list[MoveTransition]) -> None:
         """Hand over journal lines."""
@@ -245,7 +255,7 @@ class Mailbox:
                     _LOG.warning("redis is away; queries go on, reports are kept", error=str(error))
                 pause = min(pause * 2, _SLOWEST)
                 with self._lock:
-                    self._drop_batches(least=0)  # a huge one does not wait
+                    self._drop_batches()  # a huge one does not wait
             except Exception as error:  # noqa: BLE001  one odd message must not silence the link for good
                 self.rejected += 1
                 pause = _SLOWEST
@@ -297,32 +307,37 @@ class Mailbox:
                 return
             envelopes = [self._factory.envelope(line, ttl=rule.ttl, application=application) for line in lines]
             store.append(rule, application, *envelopes)
-            self._dequeue_sent(self._journal, lines)
+            with self._lock:
+                for line in lines:
+                    if self._journal and self._journal[0] is line:
+                        self._journal.popleft()
 
     def _send_batches(self, store: Store) -> None:
         """Send waiting batches, few tasks at a time; an interrupted one again from its start."""
-        rule, application = keys.BATCHES, self._application
         while True:
             with self._lock:
-                batches = list(_first(self._batches))
+                batches = _first(self._batches)
+                del self._batches[: len(batches)]
                 room = batch_budget(sum(self._batch_sizes.values()))
             if not batches:
                 return
-            parts = [(run, part) for run, batch in batches for part in parts_of(batch)]
-            for start in range(0, len(parts), _PARTS_AT_ONCE):
-                envelopes = [
-                    self._factory.envelope(part, ttl=rule.ttl, application=application, run=run)
-                    for run, part in parts[start : start + _PARTS_AT_ONCE]
-                ]
-                store.append(rule, application, *envelopes, size=room)
-            self._dequeue_sent(self._batches, batches)
+            try:
+                self._append_batches(store, batches, room)
+            except BaseException:
+                with self._lock:
+                    self._batches[:0] = batches
+                    self._drop_batches()
+                raise
 
-    def _dequeue_sent(self, queue: deque[Any], items: list[Any]) -> None:
-        """Remove sent items from their queue, as far as they were not dropped meanwhile."""
-        with self._lock:
-            for item in items:
-                if queue and queue[0] is item:
-                    queue.popleft()
+    def _append_batches(self, store: Store, batches: list[tuple[str, BatchReport]], room: int) -> None:
+        rule, application = keys.BATCHES, self._application
+        parts = [(run, part) for run, batch in batches for part in parts_of(batch)]
+        for start in range(0, len(parts), _PARTS_AT_ONCE):
+            envelopes = [
+                self._factory.envelope(part, ttl=rule.ttl, application=application, run=run)
+                for run, part in parts[start : start + _PARTS_AT_ONCE]
+            ]
+            store.append(rule, application, *envelopes, size=room)
 
     def _read_desired(self, store: Store) -> None:
         envelope = store.get(keys.DESIRED, self._application)
@@ -429,14 +444,14 @@ def _partition_count(placement: LastPlacement) -> int:
     return sum(map(len, placement.operators.values()))
 
 
-def _first(queue: deque[tuple[str, BatchReport]]) -> Iterator[tuple[str, BatchReport]]:
-    """Yield the oldest batches that wait: at least one, and no more than are sent at once."""
+def _first(batches: list[tuple[str, BatchReport]]) -> list[tuple[str, BatchReport]]:
+    """Return the oldest batches that wait: at least one, and no more than are sent at once."""
     rows = 0
-    for item in islice(queue, _SEND_AT_ONCE):
-        if rows and rows + item[1].tasks > _TASKS_AT_ONCE:
-            return
-        rows += item[1].tasks
-        yield item
+    for count, (_, batch) in enumerate(batches[:_SEND_AT_ONCE]):
+        if rows and rows + batch.tasks > _TASKS_AT_ONCE:
+            return batches[:count]
+        rows += batch.tasks
+    return batches[:_SEND_AT_ONCE]
 
 
 def traceback_fields() -> dict[str, str]:

@@ -10,13 +10,12 @@ from collections.abc import Collection
 
 from rechannel.migration.link.driver_state import DriverState, ReconcilerLimits
 from rechannel.migration.link.throttle import MoveThrottle
-from rechannel.migration.moves import SETTLED, Move, OwnMoves
+from rechannel.migration.moves import Move, MoveSet, OwnMoves
 from rechannel.wire.codes import MoveReason, MoveState
 from rechannel.wire.envelope import Envelope, MessageError
 from rechannel.wire.measurements import ClosedStore
 from rechannel.wire.messages import DesiredPlacement, MoveTransition
 
-_SETTLED_LIMIT = 1000  # settled moves remembered, so that a decision sent again is not begun again
 _IDLE = 10.0  # seconds without a batch after which a steered move counts as released: nothing waits for it any longer
 _LONG_IDLE = 60.0  # seconds without a batch after which one may load any number of partitions
 
@@ -38,19 +37,25 @@ class Reconciler:
         self.abandoned = 0
         self._sequence = -1
         self._expires = 0.0
-        self._moves: dict[str, Move] = {}
+        self._moves = MoveSet()
+        self._named: Collection[str] = ()  # moves in the accepted placement
         self._last_batches: dict[str, int] = {}  # query -> last batch begun at the last `tick`
         self._busy_at: dict[str, float] = {}  # query -> time at which it last ran a job, as far as `tick` saw
 
     @property
     def moves(self) -> list[Move]:
-        """All moves of the accepted placement and those still awaiting their kill."""
-        return list(self._moves.values())
+        """All moves that are not settled."""
+        return list(self._moves)
+
+    @property
+    def reported_moves(self) -> list[Move]:
+        """Unsettled moves, and settled ones that the placement names: a controller counts them."""
+        return [*self._moves, *self._moves.settled(self._named)]
 
     @property
     def moving(self) -> set[tuple[str, int, int]]:
         """The (query, stage, partition) of every move that may still land."""
-        return {move.unit for move in self._moves.values() if move.open}
+        return {move.unit for move in self._moves if move.open}
 
     @property
     def unsteered(self) -> list[tuple[str, int, int]]:
@@ -58,32 +63,29 @@ class Reconciler:
         steps = self._lowest_steps()
         return [
             (move.run, move.desired.stage, move.desired.partition)
-            for move in self._moves.values()
+            for move in self._moves
             if move.unsteered and move.desired.step <= steps[move.decision] + 1 and not self._is_held(move)
         ]
 
     @property
     def waiting_queries(self) -> set[str]:
         """Queries at whose batch boundaries something is to be done now."""
-        return {move.query for move in self._moves.values() if move.open and not self._is_held(move)}
+        return {move.query for move in self._moves if move.open and not self._is_held(move)}
 
     @property
     def waiting(self) -> bool:
         """Whether a batch boundary is awaited: something is to be steered and nothing holds it."""
-        return any(move.unsettled and not self._is_held(move) for move in self._moves.values())
+        return any(move.unsettled and not self._is_held(move) for move in self._moves)
 
     def was_steered_to(self, unit: tuple[str, int, int], executor: str) -> bool:
         """Whether a (query, stage, partition) was steered to an executor, even if superseded."""
-        return any(
-            move.steered_at > 0 and move.state is not MoveState.KILLED and move.target == executor and move.unit == unit
-            for move in self._moves.values()
-        )
+        return self._moves.steered_to(unit, executor)
 
     def awaiting_batch(self, query: str, driver: DriverState, now: float) -> list[Move]:
         """Return the moves of a query that were steered and wait for a batch, unless held."""
         return [
             move
-            for move in self._moves.values()
+            for move in self._moves
             if move.state is MoveState.STEERED
             and move.query == query
             and driver.last_batch_of(*move.unit) <= move.steered_batch
@@ -110,12 +112,11 @@ class Reconciler:
         if envelope.epoch == self.epoch and envelope.sequence < self._sequence:
             # One epoch has one sender. Its clock may be set back; its sequence never is.
             raise MessageError("desired placement is older than the accepted one")
-        units = [move.unit for move in desired.moves]
-        if len(set(units)) != len(units) or len({move.move for move in desired.moves}) != len(units):
+        units, names = [move.unit for move in desired.moves], dict.fromkeys(move.move for move in desired.moves)
+        if len(set(units)) != len(units) or len(names) != len(units):
             raise MessageError("desired placement names a move or a partition twice")
         self.epoch, self._sequence, self._expires = envelope.epoch, envelope.sequence, envelope.expires
-        self.leader = envelope.sender
-        self.hold = desired.hold
+        self.leader, self.hold, self._named = envelope.sender, desired.hold, names
         if desired.decision == self.decision:
             return []
         lines = self._abandon_superseded(desired, now)
@@ -124,11 +125,11 @@ class Reconciler:
             if item.move in self._moves:
                 continue
             move = Move(item, desired.decision, desired.runs.get(item.query, ""))
-            self._moves[item.move] = move
+            self._moves.add(move)
             lines.append(move.first_line(now))
             if driver.runs.get(item.query) != move.run:
                 lines.append(self._abandon(move, MoveReason.RUN_ENDED, now, evidence="the query has another run now"))
-        self._trim_settled()
+        self._moves.forget_settled(self.decision)
         return lines
 
     def add_own_moves(self, own: OwnMoves, now: float) -> Lines:
@@ -136,25 +137,24 @@ class Reconciler:
         units = {item.unit for item in own.moves}
         lines = [
             self._abandon(move, MoveReason.SUPERSEDED, now, evidence=f"decision {own.decision}")
-            for move in self._moves.values()
+            for move in self._moves
             if move.open and move.unit in units
         ]
         for item in own.moves:
             move = Move(item, own.decision, own.run, expires_at=now + self.limits.deadline_seconds)
-            self._moves[item.move] = move
+            self._moves.add(move)
             lines.append(move.first_line(now, own.why))
-        self._trim_settled()
+        self._moves.forget_settled(self.decision)
         return lines
 
     def _abandon_superseded(self, desired: DesiredPlacement, now: float) -> Lines:
-        names = {move.move for move in desired.moves}
         units = {move.unit for move in desired.moves}
         lines = []
-        for move in self._moves.values():
+        for move in self._moves:
             own = bool(move.expires_at) and move.unit not in units  # the link's own, and not touched by the decision
             waits = move.unsteered and not own
             replaced = move.awaits_landing and move.unit in units
-            if move.name not in names and (waits or replaced):
+            if move.name not in self._named and (waits or replaced):
                 lines.append(self._abandon(move, MoveReason.SUPERSEDED, now, evidence=f"decision {desired.decision}"))
         return lines
 
@@ -171,7 +171,7 @@ class Reconciler:
         lines: Lines = []
         due: list[Move] = []
         steps = self._current_steps(query, now)
-        for move in list(self._moves.values()):
+        for move in self._moves:
             if move.query != query or not move.open or driver.runs.get(query) != move.run:
                 continue
             if self._is_expired(move, now) or self._is_held(move):
@@ -247,7 +247,7 @@ class Reconciler:
         """
         quiet = now - self._busy_at.get(query, now)
         states = {MoveState.STEERED} | ({MoveState.RELEASED_IDLE} if quiet < _LONG_IDLE else set())
-        return [move for move in self._moves.values() if move.state in states and move.query == query]
+        return [move for move in self._moves if move.state in states and move.query == query]
 
     def _count_miss(self, move: Move, batch: int, current: str, now: float) -> Lines:
         # A batch counts once: a move may also be steered again because its line could not be journaled.
@@ -290,7 +290,7 @@ class Reconciler:
         lines = []
         landed = self.landed
         self._busy_at[query] = now
-        for move in self._moves.values():
+        for move in self._moves:
             if move.query != query or not move.awaits_landing:
                 continue
             current = driver.executor_of(*move.unit)
@@ -337,7 +337,7 @@ class Reconciler:
             Seconds since the epoch.
         """
         lines = []
-        for move in self._moves.values():
+        for move in self._moves:
             if move.unit != (query, stage, store.partition) or (move.holder, move.run) != (store.executor, store.run):
                 continue
             if not (move.awaits_landing or move.state is MoveState.DRAINED):
@@ -354,7 +354,7 @@ class Reconciler:
     def handle_executor_loss(self, executor: str, now: float) -> Lines:
         """Take in that an executor is lost: moves to it are abandoned, copies on it are dead."""
         lines = []
-        for move in self._moves.values():
+        for move in self._moves:
             if move.open and move.target == executor:
                 lines.append(self._abandon(move, MoveReason.TARGET_GONE, now))
             elif move.state is MoveState.DRAINED and move.holder == executor:
@@ -368,7 +368,7 @@ class Reconciler:
         """
         lines = []
         self._throttle.remove_query(query)
-        for move in self._moves.values():
+        for move in self._moves:
             if move.query != query or move.run != run:
                 continue
             if move.open:
@@ -387,11 +387,11 @@ class Reconciler:
         * drained: presumed killed after two maintenance intervals.
         """
         self._restart_clocks(now)
-        for query in {move.query for move in self._moves.values() if move.unsettled and not self._is_held(move)}:
+        for query in {move.query for move in self._moves if move.unsettled and not self._is_held(move)}:
             self._current_steps(query, now)
         self._note_busy_queries(driver, now)
         lines: Lines = []
-        for move in self._moves.values():
+        for move in self._moves:
             if move.unsteered:
                 lines += self._tick_unsteered(move, driver, now)
             elif move.state is MoveState.STEERED:
@@ -438,7 +438,7 @@ class Reconciler:
     def _current_steps(self, query: str, now: float) -> dict[str, int]:
         """Return each decision's current step; start the clocks of moves that reached it."""
         steps = self._lowest_steps()
-        for move in self._moves.values():
+        for move in self._moves:
             current = move.unsteered and move.desired.step == steps[move.decision]
             if current and move.query == query and move.current_since < 0 and not self._is_held(move):
                 move.current_since = now
@@ -452,14 +452,14 @@ class Reconciler:
         A move of a query that runs no batch holds no other back: it counts as released after some seconds (`tick`).
         """
         steps: dict[str, int] = {}
-        for move in self._moves.values():
+        for move in self._moves:
             if move.unsettled or (move.state is MoveState.DRAINED and not self.limits.overlap):
                 steps[move.decision] = min(steps.get(move.decision, move.desired.step), move.desired.step)
         return steps
 
     def _restart_clocks(self, now: float, query: str = "") -> None:
         """Restart the deadlines of moves that wait on hold or for others of their query."""
-        for move in self._moves.values():
+        for move in self._moves:
             waits = move.unsteered and move.current_since >= 0
             if waits and (move.query == query if query else self._is_held(move)):
                 move.current_since = now
@@ -479,8 +479,10 @@ class Reconciler:
     def _abandon(
         self, move: Move, reason: MoveReason, now: float, *, batch: int = -1, evidence: str = ""
     ) -> MoveTransition:
+        line = move.transition(MoveState.ABANDONED, reason, at=now, batch=batch, evidence=evidence)
+        self._moves.settle(move)
         self.abandoned += 1
-        return move.transition(MoveState.ABANDONED, reason, at=now, batch=batch, evidence=evidence)
+        return line
 
     def _kill_if_released(self, move: Move, driver: DriverState, now: float) -> Lines:
         # Executors often close the old copy while the batch still runs, before its commit makes the move drained.
@@ -490,11 +492,7 @@ class Reconciler:
             return [self._kill(move, MoveReason.EXECUTOR_GONE, now, f"executor {move.holder} is gone")]
         return []
 
-    @staticmethod
-    def _kill(move: Move, reason: MoveReason, now: float, evidence: str) -> MoveTransition:
-        return move.transition(MoveState.KILLED, reason, at=now, evidence=evidence)
-
-    def _trim_settled(self) -> None:
-        settled = [name for name, move in self._moves.items() if move.state in SETTLED]
-        for name in settled[:-_SETTLED_LIMIT]:
-            del self._moves[name]
+    def _kill(self, move: Move, reason: MoveReason, now: float, evidence: str) -> MoveTransition:
+        line = move.transition(MoveState.KILLED, reason, at=now, evidence=evidence)
+        self._moves.settle(move)
+        return line

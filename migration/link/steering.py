@@ -54,24 +54,29 @@ class Steering:
         self._drain_event_log, self._journal_and_report = drain_event_log, journal_and_report
         self._read_backs: dict[str, tuple[int, float]] = {}  # move -> times read back, and when last
 
-    def handle_boundary(self, query: str, driver_state: Callable[[], DriverState]) -> None:
-        """Take the steps that are due at a quiet moment of a query."""
-        lines, due = self._reconciler.due(query, driver_state(), time.time())
+    def handle_boundary(
+        self, query: str, driver_state: Callable[[], DriverState], clock: Callable[[], float] = time.time
+    ) -> None:
+        """Take the steps that are due at a quiet moment of a query.
+
+        ``clock``: seconds since the epoch.
+        """
+        lines, due = self._reconciler.due(query, driver_state(), clock())
         self._journal_and_report(lines)
         for move in due:
             # Each move takes some milliseconds, and the next batch may have begun meanwhile: then the rest waits.
             if not self._drain_event_log() or not self._is_quiet(query):
                 return
-            now = time.time()
+            now = clock()
             self._journal_and_report(self._reconciler.record_steer(move, driver_state(), now))
             self._read_backs[move.name] = (0, now)
             self._steer_in_spark(move)
-        self._repair_overwritten(query, driver_state())
+        self._repair_overwritten(query, driver_state(), clock)
 
     def _is_quiet(self, query: str) -> bool:
         return bool(self._table.is_quiet(query)) and self._adapter.active_jobs() <= self._table.jobs
 
-    def _repair_overwritten(self, query: str, driver: DriverState) -> None:
+    def _repair_overwritten(self, query: str, driver: DriverState, clock: Callable[[], float]) -> None:
         """Read steers back, and repeat one that was overwritten.
 
         A task that outlives its stage (a speculative copy, say) may overwrite a steer.
@@ -79,8 +84,8 @@ class Steering:
         Such a task reports its own executor when it opens the store (``StateStore.reportActiveStoreInstance``). So a
         steer must come after every task of the stage attempt has ended, or be repeated.
         """
-        for move in self._reconciler.awaiting_batch(query, driver, time.time()):
-            now = time.time()
+        for move in self._reconciler.awaiting_batch(query, driver, clock()):
+            now = clock()
             count, at = self._read_backs.get(move.name, (_READ_BACKS, 0.0))
             if count >= _READ_BACKS or now - at < _READ_BACK_EVERY or not self._table.is_quiet(query):
                 continue

@@ -13,6 +13,7 @@ import re
 import uuid
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -385,17 +386,20 @@ class SparkAdapter:
             with translate_errors():
                 self._session.streams().removeListener(listener)
 
-    def started_query(self, event: Any) -> tuple[str, str, str] | None:
-        """Return query, run and state directory of a ``QueryStartedEvent``; None if ended.
+    def started_query(self, event: Any) -> tuple[str, str, str, float] | None:
+        """Return query, run, state directory and time of a ``QueryStartedEvent``; None if ended.
 
-        The directory is Spark's own form of <checkpoint>/state.
+        The directory is Spark's own form of <checkpoint>/state. The time is in seconds since the epoch.
+
+        Source: ``StreamExecution.runStream`` reads the clock before it posts the event.
         """
         with translate_errors():
             query, run = str(event.id().toString()), str(event.runId().toString())
             execution = self._execution(query)
             if execution is None:
                 return None
-            return query, run, f"{execution.resolvedCheckpointRoot()}/state"
+            started = datetime.fromisoformat(str(event.timestamp())).timestamp()
+            return query, run, f"{execution.resolvedCheckpointRoot()}/state", started
 
     # -- steering --
 

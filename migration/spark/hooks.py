@@ -12,6 +12,7 @@ They are composed from ``java.lang.invoke.MethodHandles``; the docstrings show t
 
 from __future__ import annotations
 
+import time
 from typing import Any, Literal
 
 from rechannel.migration.spark.gateway import Gateway, translate_errors
@@ -174,9 +175,12 @@ class StartHook:
         CountDownLatch done = new CountDownLatch(1);
         if (starts.offer(Map.entry(done, event)) && alive.get() && !done.await(START_WAIT, SECONDS))
             alive.set(false);                       // the link is gone or stuck: the next start does not wait for it
+
+    ``waits_since``: seconds since the epoch; a query that started earlier waits no more, or never did.
     """
 
     def __init__(self, gateway: Gateway) -> None:
+        self.waits_since = 0.0
         with translate_errors():
             jvm = gateway.jvm
             event_class = gateway.loaded_class(_STARTED)
@@ -233,9 +237,10 @@ class StartHook:
             start.getKey().countDown()
 
     def send_heartbeat(self) -> None:
-        """Tell the hook that the link is alive."""
+        """Tell the hook that the link is alive; due before each start is handled."""
         with translate_errors():
-            self._alive.set(True)
+            if not self._alive.getAndSet(True):
+                self.waits_since = time.time()
 
 
 class Watchdog:

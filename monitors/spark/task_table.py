@@ -95,8 +95,8 @@ class TaskTable:
         self._unnamed_jobs: set[int] = set()  # running jobs that open state stores and name no query
         self._unrelated_jobs: set[int] = set()  # running jobs that open no state store and name no query
         self._complete: set[str] = set()  # queries all of whose running jobs are known: a batch's end was seen
-        self._tasks: dict[tuple[int, int], list[events.TaskEnded]] = {}
-        self._batches: dict[tuple[str, int], _Batch] = {}
+        self._tasks: dict[int, dict[int, list[events.TaskEnded]]] = {}  # by stage and attempt, while its job runs
+        self._batches: dict[str, dict[int, _Batch]] = {}  # by query and number, until they are committed
 
     def is_quiet(self, query: str) -> bool | None:
         """Whether no job of the query runs; None while one of before the attach may run."""
@@ -106,12 +106,15 @@ class TaskTable:
 
     def in_batch(self, query: str) -> bool:
         """Whether the batch begun last is not committed yet; it may be between two of its jobs."""
-        return (query, self.last_batch.get(query, -1)) in self._batches
+        return self._batch(query, self.last_batch.get(query, -1)) is not None
 
     def batch_start(self, query: str) -> float:
         """Return when the uncommitted batch began, 0 if there is none."""
-        batch = self._batches.get((query, self.last_batch.get(query, -1)))
+        batch = self._batch(query, self.last_batch.get(query, -1))
         return batch.start if batch else 0.0
+
+    def _batch(self, query: str, number: int) -> _Batch | None:
+        return self._batches.get(query, {}).get(number)
 
     def assume_quiet(self, query: str) -> None:
         """Assume that a query is quiet, as Spark reports its trigger as inactive."""
@@ -195,10 +198,10 @@ class TaskTable:
             self._stage_job[stage.stage] = event.job
         self._running.setdefault(event.query, set()).add(event.job)
         self.last_batch[event.query] = event.batch
-        unfinished = sorted(batch for query, batch in self._batches if query == event.query)
-        for batch in unfinished[: -_MAX_UNFINISHED + 1]:
-            del self._batches[event.query, batch]
-        self._batches.setdefault((event.query, event.batch), _Batch(start=event.at))
+        batches = self._batches.setdefault(event.query, {})
+        for number in sorted(batches)[: -_MAX_UNFINISHED + 1]:
+            del batches[number]
+        batches.setdefault(event.batch, _Batch(start=event.at))
         return [QueryBusy(event.query, event.run)]
 
     def _job_ended(self, event: events.JobEnded) -> list[Notice]:
@@ -213,13 +216,14 @@ class TaskTable:
         notices: list[Notice] = []
         for stage in started.stages:
             # Tasks remain where the end of their stage was lost.
-            for number, attempt in [key for key in self._tasks if key[0] == stage.stage]:
-                notices += self._stage_ended(events.StageEnded(number, attempt, "", frozenset(), stage.partitions))
+            for attempt in list(self._tasks.get(stage.stage, ())):
+                ended = events.StageEnded(stage.stage, attempt, "", frozenset(), stage.partitions)
+                notices += self._stage_ended(ended)
                 # A later batch may have run unseen before this end was made good.
-                self._doubt(started.query, job.ordinals.get(number, -1), stage.partitions)
-            self._stage_job.pop(stage.stage, None)
+                self._doubt(started.query, job.ordinals.get(stage.stage, -1), stage.partitions)
+            self._drop_stage(stage.stage)
         del self._jobs[event.job]
-        batch = self._batches.get((started.query, started.batch))
+        batch = self._batch(started.query, started.batch)
         if batch is not None:
             batch.end = event.at
         self._running.get(started.query, set()).discard(event.job)
@@ -231,13 +235,17 @@ class TaskTable:
             self.failed_tasks += event.failure != "TaskKilled"
             return []
         if event.stage in self._stage_job:
-            self._tasks.setdefault((event.stage, event.attempt), []).append(event)
+            self._tasks.setdefault(event.stage, {}).setdefault(event.attempt, []).append(event)
         return []
+
+    def _drop_stage(self, stage: int) -> None:
+        self._stage_job.pop(stage, None)
+        self._tasks.pop(stage, None)
 
     def _stage_ended(self, event: events.StageEnded) -> list[Notice]:
         number = self._stage_job.get(event.stage)
         job = self._jobs.get(number) if number is not None else None
-        ended = self._tasks.pop((event.stage, event.attempt), [])
+        ended = self._tasks.get(event.stage, {}).pop(event.attempt, [])
         rows = [task.row for task in ended]
         if job is None:
             return []
@@ -246,7 +254,7 @@ class TaskTable:
         # A stage with state among its ancestors that opened no store has read a cached copy: no partition ran here.
         opened = [task.row for task in ended if task.opened_state]
         ordinal = job.ordinals.get(event.stage, -1) if opened else -1
-        batch = self._batches.get((started.query, started.batch))
+        batch = self._batch(started.query, started.batch)
         if batch is not None and rows:
             earlier = batch.stages.get(event.stage)
             batch.stages[event.stage] = StageRun(
@@ -293,13 +301,15 @@ class TaskTable:
         self.committed[event.run] = event.batch
         notices: list[Notice] = []
         # A committed batch has no running job: this repairs the loss of a job's end.
-        for number, job in list(self._jobs.items()):
-            if job.started.query == event.query and job.started.batch <= event.batch:
-                notices += self._job_ended(events.JobEnded(number, job.started.at))
-        batch = self._batches.pop((event.query, event.batch), None)
+        for number in sorted(self._running.get(event.query, ())):
+            started = self._jobs[number].started
+            if started.batch <= event.batch:
+                notices += self._job_ended(events.JobEnded(number, started.at))
+        batches = self._batches.get(event.query, {})
+        batch = batches.pop(event.batch, None)
         # A batch whose progress was lost is committed with the batches after it.
-        for older in [key for key in self._batches if key[0] == event.query and key[1] < event.batch]:
-            del self._batches[older]
+        for older in [number for number in batches if number < event.batch]:
+            del batches[older]
         if batch is None:
             return notices
         report = BatchReport(
@@ -317,14 +327,13 @@ class TaskTable:
     def _forget_run(self, query: str, run: str) -> None:
         self.runs.pop(run, None)
         self.committed.pop(run, None)
-        for number, job in list(self._jobs.items()):
-            if job.started.query == query and job.started.run in (run, ""):
-                self._running.get(query, set()).discard(number)
+        for number in list(self._running.get(query, ())):
+            started = self._jobs[number].started
+            if started.run in (run, ""):
+                self._running[query].discard(number)
                 del self._jobs[number]
-                for stage in job.started.stages:
-                    self._stage_job.pop(stage.stage, None)
-                    for attempt in [key for key in self._tasks if key[0] == stage.stage]:
-                        del self._tasks[attempt]
+                for stage in started.stages:
+                    self._drop_stage(stage.stage)
         if query in self.runs.values():
             return  # restarted already, and the end of the run before comes late
         self._running.pop(query, None)
@@ -334,5 +343,4 @@ class TaskTable:
         for ordinal in self.stages.pop(query, ()):
             del self.placement[query, ordinal]
             del self.last_ran[query, ordinal]
-        for batch in [key for key in self._batches if key[0] == query]:
-            del self._batches[batch]
+        self._batches.pop(query, None)

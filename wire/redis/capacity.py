@@ -16,7 +16,7 @@ BATCHES_KEPT = 3  # of every query, even if they take more
 TASK_BYTES = 150  # of a task in a batch, rarely more
 _PARTITION_BYTES = 16  # in a report or a placement
 _EXECUTOR_BYTES = 200  # in a report
-_MOVES_BYTES = 2**20  # of a desired placement
+_MOVES_BYTES = 2**20  # of a desired placement; and of a report, which shows its moves
 _SMALL = 16 * 2**20  # state, scheduled plans, orders, answers, and keys without messages
 _CLUSTER = (keys.APPLICATIONS, keys.DECISIONS, keys.APPLIED, keys.OUTCOMES, keys.QUESTIONS, keys.REQUESTS)
 
@@ -34,7 +34,7 @@ class Application:
         """Bytes in Redis, without those of its nodes."""
         partitions = _PARTITION_BYTES * self.partitions
         tasks = 2 * self.partitions
-        report = min(partitions + _EXECUTOR_BYTES * self.executors + 2**16, keys.REPORT.size)
+        report = min(partitions + _EXECUTOR_BYTES * self.executors + _MOVES_BYTES, keys.REPORT.size)
         entry = 2**10 + TASK_BYTES * tasks / max(1, self.queries)
         batches = min(batch_budget(tasks), keys.BATCHES.bound * entry)
         return OVERHEAD * (report + batches + keys.JOURNAL.size + _MOVES_BYTES + partitions + 2**10 * self.queries)

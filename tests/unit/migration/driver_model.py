@@ -1,35 +1,37 @@
 """Pure model of a Spark driver with its link, and of the controllers that give it orders.
 
 `Driver` is Spark: queries whose batches begin, run, end and commit, executors, the coordinator's preferred locations
-and the copies of state that executors keep. `Link` drives the real reconciler as `rechannel.migration.link.loop` does:
-the journal first, then Spark. `Controller` publishes, renews, holds and stops as `rechannel.daemon.control.migrations`
-does, into a single slot, as Redis holds it. `World` joins them under one clock; each of its methods is one event. The
-link's `Laws` receive everything that they are about.
+and the copies of state that executors keep. `Link` drives the real reconciler and the real steering as
+`rechannel.migration.link.loop` does. `Controller` publishes, renews, holds and stops as
+`rechannel.daemon.control.migrations` does, into a single slot, as Redis holds it. `World` joins them under one clock;
+each of its methods is one event. The link's `Laws` receive everything that they are about.
 """
 
 from __future__ import annotations
 
 import dataclasses
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import Enum
+from typing import Any
 
 import msgspec
 
 from rechannel.daemon.control.migrations import RunningMigration
 from rechannel.migration.link.driver_state import DriverState, ReconcilerLimits
 from rechannel.migration.link.reconciler import Reconciler
+from rechannel.migration.link.steering import Steering
 from rechannel.migration.moves import Move, OwnMoves
+from rechannel.migration.spark.gateway import SparkCallError
 from rechannel.wire.envelope import Envelope, EnvelopeFactory, MessageError
 from rechannel.wire.measurements import ClosedStore
-from rechannel.wire.messages import DesiredPlacement, LinkReport, MoveTransition
+from rechannel.wire.messages import DesiredPlacement, ExecutorInfo, LinkReport, MoveTransition
 from unit.daemon.fakes import report
 from unit.migration.laws import Laws
 from unit.migration.samples import Unit, a_move, closed_store
 
 TTL = 30.0  # seconds that a desired placement holds
-_READ_BACKS = 3
-_READ_BACK_EVERY = 0.02
 _EVENT = 0.05  # seconds that one event takes
 _SNAPSHOT_EVERY = 2  # batches
 
@@ -146,8 +148,54 @@ class Driver:
             ]
 
 
+class Steered:
+    """What `Steering` asks of Spark, of the events and of the plans. A move stands for the one store of its partition.
+
+    Events come without delay.
+    """
+
+    def __init__(self, link: Link) -> None:
+        self._link = link
+
+    @property
+    def executors(self) -> dict[str, ExecutorInfo]:
+        """The live executors."""
+        names = self._link.world.driver.executors
+        return {name: ExecutorInfo(executor=name, host="", cores=1, added=0.0) for name in names}
+
+    @property
+    def jobs(self) -> frozenset[str]:
+        """Queries that run a job, in place of its number."""
+        return frozenset(query.name for query in self._link.world.driver.queries.values() if not query.quiet)
+
+    def active_jobs(self) -> frozenset[str]:
+        """The same, by Spark."""
+        return self.jobs
+
+    def is_quiet(self, name: str) -> bool:
+        """Whether a query runs no job."""
+        return self._link.world.driver.queries[name].quiet
+
+    def stores_of_move(self, move: Move) -> list[Move]:
+        """Return the store of a move's partition."""
+        return [move]
+
+    def location(self, move: Move) -> str:
+        """Return where Spark would run its task."""
+        return self._link.world.driver.queries[move.query].preferred[move.desired.stage][move.desired.partition]
+
+    def steer(self, move: Move, _host: str, executor: str) -> None:
+        """Tell Spark where to run its task."""
+        link = self._link
+        link.laws.steered(link, move)
+        if link.failing_steers:
+            link.failing_steers -= 1
+            raise SparkCallError("no")
+        link.world.driver.queries[move.query].preferred[move.desired.stage][move.desired.partition] = executor
+
+
 class Link:
-    """The link: its mail, its journal and its looks at the queries' boundaries, around the real reconciler."""
+    """The link: its mail, its journal and its looks at the queries' boundaries, around the real parts."""
 
     def __init__(self, world: World, limits: ReconcilerLimits) -> None:
         self.world, self.laws = world, Laws()
@@ -158,8 +206,16 @@ class Link:
         self.refused = 0
         self.fallen: dict[str, set[Unit]] = {}  # by query: what a lost executor held
         self._last_read: Envelope | None = None
-        self._read_backs: dict[str, tuple[int, float]] = {}
         self._numbers = 0
+        steered: Any = Steered(self)
+        self._steering = Steering(
+            steered,
+            steered,
+            self.reconciler,
+            steered,
+            drain_event_log=lambda: world.race(self._looked_at),
+            journal_and_report=self.write,
+        )
 
     @property
     def busy(self) -> bool:
@@ -195,7 +251,7 @@ class Link:
 
     def report(self) -> LinkReport:
         """What the controllers read of it."""
-        moves = [move.view() for move in self.reconciler.moves]
+        moves = [move.view() for move in self.reconciler.reported_moves]
         return report([], moves=moves, decision=self.reconciler.decision, accepted_epoch=self.reconciler.epoch)
 
     def mail(self) -> None:
@@ -229,31 +285,8 @@ class Link:
             return
         self._spread_lost(query)
         self.laws.boundary(self, query)
-        observed = self.observed()  # by reference, and nothing happens meanwhile but what `race` lets happen
-        lines, due = self.reconciler.due(query.name, observed, self.world.now)
-        self.write(lines)
-        for move in due:
-            if self.world.race(query):
-                return
-            self.write(self.reconciler.record_steer(move, observed, self.world.now))
-            self._read_backs[move.name] = (0, self.world.now)
-            self._steer_in_spark(move, again=False)
-        for move in self.reconciler.awaiting_batch(query.name, self.observed(), self.world.now):
-            count, at = self._read_backs.get(move.name, (_READ_BACKS, 0.0))
-            if count < _READ_BACKS and self.world.now - at >= _READ_BACK_EVERY:
-                self._read_backs[move.name] = (count + 1, self.world.now)
-                if query.preferred[move.desired.stage][move.desired.partition] != move.target:
-                    self._steer_in_spark(move, again=True)
-
-    def _steer_in_spark(self, move: Move, *, again: bool) -> None:
-        if move.target not in self.world.driver.executors:
-            return
-        self.laws.steered(self, move, again=again)
-        if self.failing_steers:
-            self.failing_steers -= 1
-            return
-        query = self.world.driver.queries[move.query]
-        query.preferred[move.desired.stage][move.desired.partition] = move.target
+        self._looked_at = query
+        self._steering.handle_boundary(query.name, self.observed, lambda: self.world.now)
 
     def _spread_lost(self, query: Query) -> None:
         if not (fallen := self.fallen.pop(query.name, set())):
@@ -275,7 +308,7 @@ class Link:
         """Let the reconciler see that time passes."""
         self.write(self.reconciler.tick(self.observed(), self.world.now))
 
-    def write(self, lines: list[MoveTransition]) -> None:
+    def write(self, lines: Sequence[MoveTransition]) -> None:
         """Publish lines."""
         for line in lines:
             self.sent.append(line)
@@ -375,14 +408,14 @@ class World:
         self.link.tick()
 
     def race(self, query: Query) -> bool:
-        """A moment between two steers; says whether the next batch began in it."""
+        """A moment between two steers, in which the next batch may begin; True, as the link then knows all events."""
         if self.racing > 0:
             self.racing -= 1
         elif self.racing == 0:
             self.racing = -1
             if not query.idle:
                 self.advance(query)
-        return not query.quiet
+        return True
 
     def advance(self, query: Query) -> None:
         """A query takes its next step: begin, run, end of a job, or commit."""

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from rechannel.migration.moves import TRANSITIONS, Move
+from rechannel.migration.moves import SETTLED, TRANSITIONS, Move
 from rechannel.wire.codes import MoveReason, MoveState
 from rechannel.wire.envelope import Envelope
 from rechannel.wire.messages import DesiredPlacement, MoveTransition
@@ -24,6 +24,7 @@ class Laws:
         self.steers: Counter[str] = Counter()  # move -> times it was steered
         self.steer_batch: dict[str, int] = {}  # move -> batch begun last when Spark was told of it
         self.steer_time: dict[str, float] = {}
+        self.holder: dict[str, str] = {}  # move -> executor that had the partition when Spark was told last
         self.turn: dict[str, int] = {}  # move -> stages run when it was steered first
         self.landed_on: dict[Unit, str] = {}  # where a landed move left its partition, and nothing moved it since
         self.misses: set[tuple[str, int]] = set()
@@ -45,7 +46,7 @@ class Laws:
             assert query.last_ran[line.stage][line.partition] <= query.committed
             self.landed_on[unit] = line.target
         if after is MoveState.KILLED and line.reason == MoveReason.CLOSED:
-            holder = next(move.holder for move in link.reconciler.moves if move.name == line.move)
+            holder = self.holder[line.move]
             # What came back since, or is about to, has a new copy.
             home = query.placement[line.stage][line.partition], query.preferred[line.stage][line.partition]
             copies = 0 if holder in home else link.world.driver.copies[unit].get(holder, 0)
@@ -72,7 +73,7 @@ class Laws:
             if missed and not _is_held(link, move) and not _is_expired(link, move):
                 self.misses.add((move.name, ran))
 
-    def steered(self, link: Link, move: Move, *, again: bool) -> None:
+    def steered(self, link: Link, move: Move) -> None:
         world, desired, name = link.world, move.desired, move.name
         query = world.driver.queries[desired.query]
         where, ran = query.placement[desired.stage][desired.partition], query.last_ran[desired.stage][desired.partition]
@@ -81,7 +82,7 @@ class Laws:
         assert desired.target in world.driver.executors, f"{name}: steered to an executor that is gone"
         written = [line.after for line in link.sent if line.move == name]
         assert written[-1:] == [MoveState.STEERED], f"{name}: steered before it was journaled"
-        if again:
+        if written.count(MoveState.STEERED) == self.steers[name]:  # a steer that was overwritten is repeated
             assert ran <= self.steer_batch[name], f"{name}: told again after a batch, off the journal"
             assert not _is_held(link, move) and not _is_expired(link, move), f"{name}: told again while held"
             return
@@ -100,7 +101,7 @@ class Laws:
         else:
             self._check_order(link, move)
         self.turn.setdefault(name, world.driver.turns)
-        self.steer_batch[name], self.steer_time[name] = query.batch, world.now
+        self.steer_batch[name], self.steer_time[name], self.holder[name] = query.batch, world.now, where
         self._check_throttle(link, query)
 
     @staticmethod
@@ -140,7 +141,12 @@ class Laws:
         if checked == self._checked:
             return
         self._checked = checked
-        assert {move.name: str(move.state) for move in moves} == self.last, "the journal tells another story"
+        reported = {move.name: str(move.state) for move in link.reconciler.reported_moves}
+        assert reported.items() <= self.last.items(), "the journal tells another story"
+        assert {self.last[name] for name in self.last.keys() - reported.keys()} <= SETTLED, "an open one is missing"
+        accepted = link.accepted.body if link.accepted is not None else None
+        named = accepted.moves if isinstance(accepted, DesiredPlacement) else []
+        assert {move.move for move in named} <= reported.keys(), "the controller cannot count them"
         open_units = [move.unit for move in moves if move.open]
         assert len(open_units) == len(set(open_units)), "a partition has two open moves"
         counts = (link.reconciler.landed, link.reconciler.abandoned)

@@ -175,6 +175,24 @@ def test_a_start_that_takes_long_is_left_to_the_moves_after_the_first_batch():
     assert starts.is_pending("q", "run")
 
 
+@pytest.mark.parametrize(("waited", "steered"), [(-1.0, 3), (1.5, 2), (3.9, 1), (4.1, 0), (60.0, 0)])
+def test_the_time_in_which_a_start_is_steered_counts_from_the_querys_start(waited, steered):
+    now = [100.0]
+    adapter = FakeAdapter()
+    steer = adapter.steer
+
+    def slow(store, host, executor):
+        now[0] += 1.5
+        steer(store, host, executor)
+
+    adapter.steer = slow
+    starts = InitialPlacement(adapter, lambda: THREE, set, lambda query: last(["2"] * 4, e2="c"), lambda: now[0])
+    starts.place_before_first_batch("q", "run", "file:/c/state", waited)
+    assert len(adapter.steered) == steered
+    request = starts.request_moves("q", "run", {0: [0]}, {("q", 0): ["2"] * steered + ["0"] * (4 - steered)}, [])
+    assert len(request.moves) == 4 - steered, "the rest is moved after the first batch"
+
+
 def test_moves_that_may_not_be_begun_are_not_made_up_for():
     allowed = None
     adapter = FakeAdapter()

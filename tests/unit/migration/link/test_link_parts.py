@@ -8,14 +8,16 @@ import pytest
 
 import rechannel
 from rechannel.conf.loader import load
-from rechannel.migration.link import attach
+from rechannel.migration.link import attach, loop
 from rechannel.migration.link.loop import Link
+from rechannel.migration.spark import hooks
 from rechannel.migration.spark.adapter import (
     SparkAdapter,
     _host,
     trigger_problem,
 )
 from rechannel.migration.spark.gateway import UnsupportedSparkError
+from rechannel.migration.spark.hooks import START_WAIT, StartHook
 from rechannel.monitors.spark.event_log import EventStream
 from rechannel.monitors.spark.task_table import PartitionMoved
 from rechannel.wire.messages import ExecutorInfo
@@ -86,6 +88,54 @@ def test_doubtful_places_are_read_in_every_cycle_that_has_caught_up(caught_up):
     for _ in range(2):
         link._run_once()
     assert read == [{"a move"}] * 2 * caught_up
+
+
+class Flag:
+    """Java's AtomicBoolean."""
+
+    def __init__(self) -> None:
+        self.value = True
+
+    def getAndSet(self, value):  # noqa: N802
+        before, self.value = self.value, value
+        return before
+
+
+def test_a_start_that_waits_no_more_is_not_steered_before_its_first_batch(monkeypatch):
+    """Two queries start at once and one later; the first takes six seconds, and a query waits five."""
+    now, placed = [1000.0], []
+    hook = object.__new__(StartHook)
+    hook.waits_since, hook._alive, hook.event, hook.release = 0.0, Flag(), lambda start: start, lambda start: None
+    clock = SimpleNamespace(time=lambda: now[0])
+    monkeypatch.setattr(loop, "time", clock)
+    monkeypatch.setattr(hooks, "time", clock)
+
+    def place(query, run, checkpoint, waited):
+        placed.append((query, waited))
+        if query == "slow":
+            now[0] += 6.0
+            hook._alive.value = False  # so the second has given up, and the third has not even waited
+
+    link = object.__new__(Link)
+    link._adapter = SimpleNamespace(started_query=lambda start: (start[0], "run", "file:/c/state", start[1]))
+    link._initial_placement = SimpleNamespace(place_before_first_batch=place)
+    for start in (("slow", 999.5), ("queued", 999.5), ("third", 1005.5), ("fourth", 1006.5)):
+        now[0] = max(now[0], start[1])
+        link._fix_initial_placement(hook, start)
+    assert placed == [("slow", 0.5), ("queued", START_WAIT), ("third", START_WAIT), ("fourth", 0.0)]
+
+
+def test_the_time_of_a_start_is_read_from_sparks_event():
+    adapter = object.__new__(SparkAdapter)
+    adapter._execution = lambda query: SimpleNamespace(resolvedCheckpointRoot=lambda: "file:/c")
+    event = SimpleNamespace(id=lambda: Text("q"), runId=lambda: Text("r"), timestamp=lambda: "1970-01-02T00:00:01.250Z")
+    assert adapter.started_query(event) == ("q", "r", "file:/c/state", 86_401.25)
+
+
+class Text(str):
+    """A Java object that is shown as this text."""
+
+    toString = str.__str__  # noqa: N815
 
 
 class Remote:

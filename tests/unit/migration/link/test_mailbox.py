@@ -219,6 +219,67 @@ def test_redis_keeps_three_batches_of_each_query_and_no_more_than_it_may(store: 
 # -- what is held in the user's driver --
 
 
+def of(query: str, number: int, rows: int = 600) -> BatchReport:
+    return msgspec.structs.replace(huge(rows // 2, number), query=query)
+
+
+def names(batches: list[tuple[str, BatchReport]]) -> list[str]:
+    return [f"{batch.query}{batch.batch}" for _, batch in batches]
+
+
+def test_the_newest_batch_of_each_query_is_sent_whatever_the_others_sizes(
+    store: FakeStore, link: Mailbox, collector: Collector, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(mailbox, "_MAX_TASKS", 1000)
+    link.post_report(fakes.report([fakes.query(["0"] * 300, query) for query in "abc"]), ())
+    for batch in (of("a", 1), of("b", 1), of("a", 2), of("c", 1, 100), of("b", 2)):
+        link.post_batch(batch, "run-1")
+    assert names(link._batches) == ["a2", "c1", "b2"] and link.dropped == 2
+    link._exchange()
+    assert {f"{batch.query}{batch.batch}" for batch in gathered(collector)} == {"a2", "c1", "b2"}
+    assert link.dropped == 2
+
+
+def test_the_newest_batches_have_a_bound_too(link: Mailbox, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mailbox, "_MAX_TASKS", 1000)
+    monkeypatch.setattr(mailbox, "_MAX_NEWEST", 2000)
+    for query in "abcd":
+        link.post_batch(of(query, 1), "run-1")
+    assert names(link._batches) == ["b1", "c1", "d1"] and link.dropped == 1
+
+
+def test_a_batch_that_is_being_sent_is_neither_dropped_nor_counted(
+    store: FakeStore, link: Mailbox, collector: Collector, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(mailbox, "_MAX_TASKS", 1000)
+    link.post_report(fakes.report([fakes.query(["0"] * 300)]), ())
+    link._exchange()
+    real, later = store.append, [3, 2]
+
+    def meanwhile(*arguments: Any, **options: Any) -> None:
+        if later:
+            link.post_batch(of(QUERY, later.pop()), "run-1")
+            raise StoreUnavailableError("gone")
+        real(*arguments, **options)
+
+    monkeypatch.setattr(store, "append", meanwhile)
+    link.post_batch(of(QUERY, 1), "run-1")
+    for waiting, dropped in (([2], 1), ([3], 2)):  # sending breaks off, and there is a newer one by then
+        with pytest.raises(StoreUnavailableError):
+            link._exchange()
+        assert names(link._batches) == [f"{QUERY}{number}" for number in waiting] and link.dropped == dropped
+    later.append(4)
+
+    def arrives(*arguments: Any, **options: Any) -> None:
+        while later:
+            link.post_batch(of(QUERY, later.pop()), "run-1")
+        real(*arguments, **options)
+
+    monkeypatch.setattr(store, "append", arrives)
+    link._exchange()
+    assert [batch.batch for batch in gathered(collector)] == [3, 4] and link.dropped == 2
+
+
 def test_nothing_that_waits_grows_while_redis_is_away(store: FakeStore, link: Mailbox) -> None:
     store.away = True
     rows = fakes.batch(1, ["0"] * 40)

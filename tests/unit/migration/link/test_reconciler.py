@@ -198,7 +198,7 @@ def test_a_missed_move_is_steered_again_and_given_up_at_its_deadline():
     assert steps(lines, "m0") == ["planned", "prepared", "steered", "steered", "steered", "abandoned"]
     assert (reconciler.missed, reconciler.abandoned, reconciler.landed) == (3, 1, 0)
     assert lines[-1].reason == MoveReason.DEADLINE
-    view = reconciler.moves[0].view()
+    view = reconciler.reported_moves[0].view()
     assert (view.state, view.missed_batches) == ("abandoned", 3)
     assert view.shared_fields() == lines[-1].shared_fields() == a_move(0, "0", "1").shared_fields()
 
@@ -466,6 +466,29 @@ def test_a_late_steps_deadline_counts_from_its_turn():
     assert reconciler.landed == 1
     assert driver.boundary(reconciler, 150.0)[-1].move == "m1"
     assert reconciler.tick(driver.observed(), 151.0) == []
+
+
+def test_settled_moves_are_reported_as_long_as_the_placement_names_them_and_cost_nothing_else():
+    count = 1500
+    moves = [a_move(partition, "0", "1") for partition in range(count)]
+    driver, reconciler = accepted(["0"] * count, *moves, limits=limits(moves_per_batch=count))
+    driver.step(reconciler, 2.0)
+    assert len(reconciler.moves) == count, "their old copies are not closed yet"
+    reconciler.tick(driver.observed(), 2.0 + LIMITS.presume)
+    own = OwnMoves("link", "run", "spread", [a_move(0, "1", "2", name="own")])
+    reconciler.add_own_moves(own, 200.0)
+    assert [move.name for move in reconciler.moves] == ["own"], "what every cycle goes through"
+    reconciler.accept_desired(desired(*moves, epoch=2, at=201.0), driver.observed(), 201.0)
+    reported = {move.name for move in reconciler.reported_moves if move.state is MoveState.KILLED}
+    assert len(reported) == count, "a new leader counts them all"
+    reconciler.accept_desired(desired(epoch=2, at=202.0), driver.observed(), 202.0)
+    assert [move.name for move in reconciler.reported_moves] == ["own"], "nobody waits for them any more"
+    assert reconciler.accept_desired(desired(*moves, epoch=3, at=203.0), driver.observed(), 203.0) == []
+    assert len(reconciler.reported_moves) == 1 + count, "Redis went back in time: none is begun again"
+    reconciler.accept_desired(desired(decision="d2", epoch=3, at=204.0), driver.observed(), 204.0)
+    assert len(reconciler.reported_moves) == 1
+    reconciler.accept_desired(desired(*moves, epoch=3, at=205.0), driver.observed(), 205.0)
+    assert sum(move.state is MoveState.KILLED for move in reconciler.reported_moves) == 1000, "of earlier ones the last"
 
 
 def test_an_illegal_step_raises():

@@ -70,12 +70,13 @@ class Driver:
 
 @pytest.fixture
 def driver(monkeypatch) -> Driver:
-    gateway, spark, conf, bus = MagicMock(), MagicMock(version="4.0.0"), Conf(), Bus()
+    gateway, spark, conf, bus = MagicMock(), MagicMock(), Conf(), Bus()
     gateway.share.side_effect = lambda item: item
     monkeypatch.setattr(module, "Gateway", lambda _: gateway)
     monkeypatch.setattr(module, "Watchdog", MagicMock())
     monkeypatch.setattr(module, "EventFilter", lambda *_: SimpleNamespace(listener="listener"))
-    context = spark._jsc.sc.return_value
+    spark._jsparkSession.version.return_value = "4.0.0"
+    context = spark._jsparkSession.sparkContext.return_value
     context.conf.return_value, context.listenerBus.return_value = conf, bus
     return Driver(conf, bus, context, gateway.jvm, SparkAdapter(spark))
 

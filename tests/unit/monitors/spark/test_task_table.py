@@ -174,7 +174,7 @@ def test_events_of_a_batch_from_before_the_attach_are_ignored(table):
 def test_uncommitted_batches_are_bounded(table):
     for number in range(100):
         fold(table, *one_batch(number, "01", number * 2))
-    assert len(table._batches) <= 4
+    assert len(table._batches["q"]) <= 4
     assert not table._tasks
 
 
@@ -186,7 +186,7 @@ def test_tasks_of_a_stage_whose_end_was_lost_count_when_its_job_ends(table):
 
 def test_a_commit_includes_the_batches_before_it(table):
     fold(table, *one_batch(0, "01", 0), *one_batch(1, "01", 2), lines.progress(1))
-    assert not table._batches
+    assert not table._batches["q"]
 
 
 def test_a_failed_stage_leaves_no_doubt(running):

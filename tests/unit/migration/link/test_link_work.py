@@ -1,0 +1,146 @@
+"""Work of a link whose queries are idle: instructions of Python, calls into Spark, messages to Redis."""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from functools import partial
+from pathlib import Path
+from types import FrameType, SimpleNamespace
+from typing import Any
+
+import pytest
+
+from rechannel.conf.settings import Settings
+from rechannel.migration.link import loop, mailbox
+from rechannel.migration.link.event_feed import EventFeed
+from rechannel.migration.link.loop import Link
+from rechannel.migration.spark.adapter import ActiveQuery, PlannedOperator
+from rechannel.monitors.spark import events
+from rechannel.monitors.spark.event_gaps import SparkState
+from rechannel.wire.messages import ExecutorInfo
+from unit.daemon import fakes
+from unit.daemon.fake_store import NOW, FakeClock, FakeStore
+
+PARTITIONS = 4
+SECONDS = 6
+
+
+class IdleSpark:
+    """An adapter whose queries run no batch any more; it counts what it is asked."""
+
+    version, name, application, reports_snapshots = "4.3.0", "idle", "app-1", False
+
+    def __init__(self, queries: int, nodes: int) -> None:
+        self.calls: Counter[str] = Counter()
+        self.names = [f"q{number}" for number in range(queries)]
+        self.infos = [
+            ExecutorInfo(executor=str(number), host=f"node-{number}", cores=1, added=NOW) for number in range(nodes)
+        ]
+        self.executor_control = SimpleNamespace(retiring=partial(self._count, "retiring"))
+        self.checkpoints = SimpleNamespace(store_names=lambda *_: ["default"])
+
+    def __getattr__(self, name: str) -> Any:
+        return partial(self._count, name)
+
+    def _count(self, name: str, *arguments: Any) -> Any:
+        self.calls[name] += 1
+        answer = getattr(type(self), f"_{name}", None)
+        return answer(self, *arguments) if answer is not None else None
+
+    def _setting(self, _: str, default: str) -> str:
+        return default
+
+    def _executors(self) -> list[ExecutorInfo]:
+        return self.infos
+
+    def _spark_state(self) -> SparkState:
+        runs = {f"run-{name}": name for name in self.names}
+        return SparkState(frozenset(info.executor for info in self.infos), frozenset(), runs)
+
+    def _query(self, name: str) -> ActiveQuery:
+        return ActiveQuery(name, f"run-{name}", name, "")
+
+    def _operators(self, name: str, run: str) -> list[PlannedOperator]:
+        return [PlannedOperator(0, "stateStoreSave", PARTITIONS, f"file:/{name}/state", run, frozenset({1}))]
+
+    def _retiring(self) -> set[str]:
+        return set()
+
+    def _dropped_events(self) -> int:
+        return 0
+
+    def _send_heartbeat(self) -> bool:
+        return True
+
+
+def one_batch(number: int, query: str, nodes: int) -> list[events.Event]:
+    rows = [fakes.task(number, part, str((number + part) % nodes)) for part in range(PARTITIONS)]
+    return [
+        events.JobStarted(number, query, f"run-{query}", 0, NOW, (events.StageInfo(number, (), PARTITIONS, True),)),
+        *(events.TaskEnded(number, 0, "", row, True) for row in rows),
+        events.StageEnded(number, 0, "", frozenset({1}), PARTITIONS),
+        events.JobEnded(number, NOW),
+        events.QueryProgressed(query, f"run-{query}", 0, 10, 1.0),
+    ]
+
+
+class Work:
+    """What a link does in some seconds in which nothing happens."""
+
+    def __init__(self, directory: Path, monkeypatch: pytest.MonkeyPatch, queries: int, nodes: int) -> None:
+        self.instructions = 0
+        self.clock = FakeClock()
+        store = FakeStore(self.clock)
+        monkeypatch.setattr(mailbox, "Store", lambda *_: store)
+        monkeypatch.setattr(loop, "time", SimpleNamespace(time=self.clock, monotonic=self.clock))
+        spark: Any = IdleSpark(queries, nodes)
+        link = Link()
+        settings = Settings()
+        link._feed = EventFeed(spark, str(directory), 1000)
+        link._prepare(spark, settings)
+        for number, query in enumerate(spark.names):
+            for event in one_batch(number, query, nodes):
+                link._fold_event(event, self.clock())
+        self._pass(link, 10)  # the batches are sent, and the queries are known
+        spark.calls.clear()
+        store.writes.clear()
+        before = sys.gettrace()
+        sys.settrace(self._trace)
+        try:
+            self._pass(link, SECONDS)
+        finally:
+            sys.settrace(before)
+        self.spark, self.redis = Counter(spark.calls), Counter(store.writes)
+        link._feed.close()
+        report = link._report()
+        assert len(report.queries) == queries and len(report.executors) == nodes
+        assert all(len(query.stages) == 1 and query.batch == 0 for query in report.queries)
+
+    def _pass(self, link: Link, seconds: int) -> None:
+        until, next_exchange = self.clock() + seconds, 0.0
+        while self.clock() < until:
+            link._run_once()
+            if self.clock() >= next_exchange:
+                next_exchange = self.clock() + mailbox._PERIOD
+                link._mailbox._exchange()
+            self.clock.sleep(link._pause())
+
+    def _trace(self, frame: FrameType, event: str, _: object) -> Any:
+        frame.f_trace_opcodes, frame.f_trace_lines = True, False
+        self.instructions += event == "opcode"
+        return self._trace
+
+
+def test_the_work_for_idle_queries_and_nodes_is_linear_and_spark_is_asked_no_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    small, queries, nodes = (Work(tmp_path, monkeypatch, *size) for size in ((200, 500), (400, 500), (200, 1000)))
+    for larger in (queries, nodes):
+        assert larger.instructions <= 2 * small.instructions
+        assert larger.spark == small.spark
+        assert larger.redis == small.redis
+    assert sum(small.spark.values()) <= 3 * SECONDS
+    assert sum(small.redis.values()) <= 3 * SECONDS
+    # A core does some 30 million a second: a hundredth is 300,000.
+    assert small.instructions <= 300_000 * SECONDS
