@@ -97,7 +97,7 @@ def write_to_standard_error(text: str) -> None:
     with contextlib.suppress(Exception):
         stream.flush()
         if isinstance(stream, io.TextIOWrapper):
-            unbuffered = getattr(stream.buffer, "raw", stream.buffer)
+            unbuffered: Any = getattr(stream.buffer, "raw", stream.buffer)
             unbuffered.write(text.encode(stream.encoding, "backslashreplace"))
         else:
             stream.write(text)
@@ -157,11 +157,8 @@ def _load_attach() -> Callable[[Any], Any]:
 
 def _import_attach() -> Callable[[Any], Any]:
     import rechannel
-    from rechannel.migration.link.attach import log_to_standard_error
 
-    attach = rechannel.attach
-    log_to_standard_error()
-    return functools.partial(attach, strict=True)  # errors are printed here, once
+    return functools.partial(rechannel.attach, strict=True)  # errors are printed here, once
 
 
 def _lend_packages(missing: ImportError) -> None:

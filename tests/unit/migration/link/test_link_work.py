@@ -97,8 +97,9 @@ class Work:
         spark: Any = IdleSpark(queries, nodes)
         link = Link()
         settings = Settings()
-        link._feed = EventFeed(spark, str(directory), 1000)
         link._prepare(spark, settings)
+        link._feed = EventFeed(spark, str(directory), 1000)
+        link._openings = link._feed.openings
         for number, query in enumerate(spark.names):
             for event in one_batch(number, query, nodes):
                 link._fold_event(event, self.clock())

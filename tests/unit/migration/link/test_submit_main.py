@@ -169,7 +169,6 @@ PYSPARK = "class SparkSession:\n    class Builder:\n        def getOrCreate(self
 RECHANNEL = (
     "import atexit\ndef attach(session, strict):\n    print('attached')\n    atexit.register(print, 'link ends')\n"
 )
-LOGS = "def log_to_standard_error():\n    pass\n"
 
 
 def put_package(directory: Path, name: str, text: str) -> None:
@@ -182,7 +181,6 @@ def put_package(directory: Path, name: str, text: str) -> None:
 
 def put_packages(directory: Path) -> None:
     put_package(directory, "pyspark.sql", PYSPARK)
-    put_package(directory, "rechannel.migration.link.attach", LOGS)
     put_package(directory, "rechannel", RECHANNEL)
 
 
