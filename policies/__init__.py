@@ -1,7 +1,7 @@
 """Placement policies: which executor should hold which stateful partition.
 
 Pure functions over numpy arrays: no clock, no input or output, no unseeded randomness, no Spark, no Redis, and nothing
-of Rechannel's own but plain types of ``rechannel.conf``. The same arguments always give the same answer; ties are
+else of Rechannel's own. The same arguments always give the same answer; ties are
 broken by index. A policy proposes, :func:`propose` holds the proposal to the laws of all policies, and the caller
 decides whether the gain is worth the moves.
 

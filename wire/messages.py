@@ -72,6 +72,7 @@ class QueryState(msgspec.Struct, frozen=True, kw_only=True):
     problem: str = ""  # the reason why this query cannot be moved, "" if it can
     batch_started: Timestamp = 0.0  # start of the batch that is not committed yet, 0 without one
     interval: BoundedFloat = 0.0  # seconds from one trigger to the next; 0: immediately, or unknown
+    pool: str = ""  # of the scheduler; "" without one of its own
 
 
 class PartitionMove(msgspec.Struct, frozen=True, kw_only=True):

@@ -50,6 +50,8 @@ class MeasuredQueries:
         Executor -> index.
     cold_tasks
         First tasks of a stage on each executor that do not count, (E,).
+    fair
+        Whether the application has Spark's FAIR scheduler.
     """
 
     queries: Mapping[str, QueryState]
@@ -57,6 +59,7 @@ class MeasuredQueries:
     batches: Sequence[BatchReport]
     executors: Mapping[str, int]
     cold_tasks: IntArray
+    fair: bool = False
     _samples: dict[str, tuple[list[BatchReport], frozenset[int]]] = field(default_factory=dict, init=False, repr=False)
 
     @cached_property
@@ -108,7 +111,8 @@ def build_prediction(cluster: Cluster, workload: Workload, measured: MeasuredQue
             elif "/f" in key and own:
                 floating[key] = _floating_tasks(own[-len(recent) :])
     fitted_workload = Workload(tuple(stages.values()), workload.streams)
-    return PredictionModel(cluster, fitted_workload, timing, spread, floating)
+    pools = {query: measured.queries[query].pool for query in workload.queries} if measured.fair else {}
+    return PredictionModel(cluster, fitted_workload, timing, spread, floating, pools)
 
 
 def measured_batches(query: str, measured: MeasuredQueries) -> FloatArray:

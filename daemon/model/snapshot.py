@@ -186,7 +186,9 @@ def build_snapshot(
     applied = forecasts if settings.reschedule.forecast else {}
     if applied:
         workload = apply_forecasts(workload, applied)
-    measured = MeasuredQueries(queries, averaged, messages.batches, executors, _cold_tasks_of(messages, infos, now))
+    fair = messages.report.environment.get("spark.scheduler.mode", "").upper() == "FAIR"
+    cold_tasks = _cold_tasks_of(messages, infos, now)
+    measured = MeasuredQueries(queries, averaged, messages.batches, executors, cold_tasks, fair)
     coverage = measure_coverage(messages, settings, now)
     skipped = sum((model.skipped for model in models.values()), Counter[str]())
     silent_agents = describe_silent_agents(coverage)

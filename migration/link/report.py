@@ -40,6 +40,7 @@ def query_state(query: ActiveQuery, table: TaskTable, stages: Stages, lag: Snaps
         problem=query.problem or next(filter(None, mismatches), ""),
         batch_started=table.batch_start(query.query),
         interval=query.interval,
+        pool=table.pools.get(query.query, ""),
     )
 
 

@@ -288,7 +288,8 @@ class SparkAdapter:
             lineage = "" if query else str(job.finalStage().rdd().toDebugString())
             stateful = any(name in lineage for name in events.STATE_RDDS)
             stages = (events.StageInfo(-1, (), 0, True),) if stateful else ()
-            return events.JobStarted(number, query, run, int(batch), 0.0, stages)
+            pool = str(properties.getProperty("spark.scheduler.pool", "")) if properties else ""
+            return events.JobStarted(number, query, run, int(batch), 0.0, stages, pool)
 
     def query(self, query: str) -> ActiveQuery | None:
         """Return a running query of this session; None if it is of another session or has ended."""

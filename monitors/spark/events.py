@@ -26,7 +26,7 @@ class StageInfo(msgspec.Struct, frozen=True):
 
 
 class JobStarted(msgspec.Struct, frozen=True):
-    """A job of a streaming query begins; ``query`` is empty for other jobs."""
+    """A job of a streaming query begins; ``query`` is empty for other jobs, ``pool`` without one of its own."""
 
     job: int
     query: str
@@ -34,6 +34,7 @@ class JobStarted(msgspec.Struct, frozen=True):
     batch: int
     at: float
     stages: tuple[StageInfo, ...]
+    pool: str = ""
 
 
 class JobEnded(msgspec.Struct, frozen=True):
@@ -323,6 +324,7 @@ def _job_started(data: _JobStart) -> JobStarted:
             StageInfo(stage.stage, stage.parents, stage.tasks, any(rdd.name in STATE_RDDS for rdd in stage.rdds))
             for stage in data.stages
         ),
+        properties.get("spark.scheduler.pool") or "",
     )
 
 

@@ -85,6 +85,7 @@ class TaskTable:
         self.stages: dict[str, set[int]] = {}  # query -> its stateful stages that have a placement
         self.failed_tasks = 0
         self.last_batch: dict[str, int] = {}
+        self.pools: dict[str, str] = {}  # query -> scheduler pool of its last job, where it has one of its own
         self.committed: dict[str, int] = {}  # run -> last batch that is known to be committed
         self.runs: dict[str, str] = {}  # run -> query, of runs that began a batch
         self.doubts: set[tuple[str, int, int]] = set()  # (query, stage, partition) that may have run elsewhere
@@ -198,6 +199,8 @@ class TaskTable:
             self._stage_job[stage.stage] = event.job
         self._running.setdefault(event.query, set()).add(event.job)
         self.last_batch[event.query] = event.batch
+        if event.pool:
+            self.pools[event.query] = event.pool
         batches = self._batches.setdefault(event.query, {})
         for number in sorted(batches)[: -_MAX_UNFINISHED + 1]:
             del batches[number]
@@ -339,6 +342,7 @@ class TaskTable:
         self._running.pop(query, None)
         self._complete.discard(query)
         self.last_batch.pop(query, None)
+        self.pools.pop(query, None)
         self.doubts = {doubt for doubt in self.doubts if doubt[0] != query}
         for ordinal in self.stages.pop(query, ()):
             del self.placement[query, ordinal]

@@ -64,7 +64,7 @@ class PredictionModel:
 
     ``timing``: query -> its timing. ``spread``: key of a placeable stage -> its uncertainty; without, it is taken as
     certain. ``floating``: key of a stage -> its tasks; a floating stage without runs where the workload says, divided
-    over the cores.
+    over the cores. ``pools``: query -> its pool under the FAIR scheduler; empty under FIFO.
     """
 
     cluster: Cluster
@@ -72,6 +72,7 @@ class PredictionModel:
     timing: Mapping[str, QueryTiming]
     spread: Mapping[str, StageSpread] = field(default_factory=dict)
     floating: Mapping[str, FloatingTasks] = field(default_factory=dict)
+    pools: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         for key, spread in self.spread.items():

@@ -1,9 +1,11 @@
 """Replay of micro-batches under a placement, task by task.
 
 Each query plans a batch (its overhead), runs its stages one after the other, and begins the next batch after its pause
-or at the next tick of its trigger. Tasks are pinned to their executor and run on its cores in the order of Spark's FIFO
+or at the next tick of its trigger. Tasks are pinned to their executor and run on its cores in the order of Spark's
 scheduler: the tasks of the job that was submitted first come first, whatever stage they are of
-(``FIFOSchedulingAlgorithm``), and nothing is preempted. The tasks of a floating stage run on any free core.
+(``FIFOSchedulingAlgorithm``), and nothing is preempted. Under FAIR, that is the order within a pool, and the pool with
+the fewest running tasks comes first (``FairSchedulingAlgorithm``, with equal weights and no minimum share). The tasks
+of a floating stage run on any free core.
 
 The work of a task varies from batch to batch by the noise that was measured of its stage: the mean of the slowest of
 several noisy executors is longer than the slowest of their means. Equal seeds give equal noise under every placement,
@@ -33,10 +35,13 @@ _WARM_UP = 2  # batches of each query that are not counted
 _SHORTEST_BATCH = 1e-3  # seconds
 _ANYWHERE = -1  # executor of a task that may run on any
 
+_Task = tuple[int, int, int, float, int]  # job, position of its stage, task, seconds, query
+
 
 @dataclass
 class _Query:
     number: int
+    pool: str
     overhead: float
     interval: float
     pause: float
@@ -104,8 +109,8 @@ def _queries(model: PredictionModel, placement: Placement, batches: int, seed: i
                 seconds *= np.exp(drawn[:, tasks])
             if len(executors):
                 stages.append((executors.tolist(), seconds))
-        start = timing.phase
-        queries.append(_Query(number, timing.overhead, timing.interval, timing.pause, stages, start, start))
+        pool, start = model.pools.get(name, ""), timing.phase
+        queries.append(_Query(number, pool, timing.overhead, timing.interval, timing.pause, stages, start, start))
     return queries
 
 
@@ -116,8 +121,9 @@ class _Run:
         self._queries = queries
         self._batches = batches
         self._free = list(slots)
-        # Tasks without an executor wait in the last queue, of which every executor takes.
-        self._waiting: list[list[tuple[int, int, int, float, int]]] = [[] for _ in (*slots, _ANYWHERE)]
+        # By executor and pool. Tasks without an executor wait in the last entry, of which every executor takes.
+        self._waiting: list[dict[str, list[_Task]]] = [{} for _ in (*slots, _ANYWHERE)]
+        self._running = dict.fromkeys((query.pool for query in queries), 0)  # tasks of each pool
         self._events: list[tuple[float, int, int, int]] = []  # time, order, query, executor; -1: a stage, -2: a batch
         self._order = 0
         self._jobs = 0
@@ -163,7 +169,8 @@ class _Run:
         self._tasks_left -= len(executors)
         touched = set()
         for task, (executor, took) in enumerate(zip(executors, work, strict=True)):
-            heapq.heappush(self._waiting[executor], (query.job, position, task, took, query.number))
+            queue = self._waiting[executor].setdefault(query.pool, [])
+            heapq.heappush(queue, (query.job, position, task, took, query.number))
             touched.add(executor)
         if _ANYWHERE in touched:
             touched = set(range(len(self._free)))
@@ -173,17 +180,22 @@ class _Run:
 
     def _start_task(self, executor: int, now: float) -> bool:
         """Start the first waiting task on a free core; return whether there was one."""
-        own, anywhere = self._waiting[executor], self._waiting[_ANYWHERE]
-        if not self._free[executor] or not (own or anywhere):
+        if not self._free[executor]:
             return False
-        self._free[executor] -= 1
-        queue = anywhere if not own or (anywhere and anywhere[0] < own[0]) else own
+        places = self._waiting[executor], self._waiting[_ANYWHERE]
+        queues = [(self._running[pool], pool, queue) for place in places for pool, queue in place.items() if queue]
+        if not queues:
+            return False
+        _, pool, queue = min(queues, key=lambda entry: (*entry[:2], entry[2][0]))
         _, _, _, took, number = heapq.heappop(queue)
+        self._free[executor] -= 1
+        self._running[pool] += 1
         self._push(now + took, number, executor)
         return True
 
     def _task_ended(self, query: _Query, executor: int, now: float) -> None:
         self._free[executor] += 1
+        self._running[query.pool] -= 1
         query.left -= 1
         if not query.left:
             self._submit(query, now)

@@ -6,7 +6,12 @@ import json
 
 
 def job_start(
-    job: int, stages: list[tuple[int, list[int], bool]], query: str = "q", batch: int = 0, tasks: int = 2
+    job: int,
+    stages: list[tuple[int, list[int], bool]],
+    query: str = "q",
+    batch: int = 0,
+    tasks: int = 2,
+    pool: str = "",
 ) -> bytes:
     infos = [
         {
@@ -25,6 +30,8 @@ def job_start(
     properties = {"spark.jobGroup.id": "run", "streaming.sql.batchId": str(batch)}
     if query:
         properties["sql.streaming.queryId"] = query
+    if pool:
+        properties["spark.scheduler.pool"] = pool
     return _line(
         "SparkListenerJobStart",
         {"Job ID": job, "Submission Time": 1000, "Stage Infos": infos, "Properties": properties},

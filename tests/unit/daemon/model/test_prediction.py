@@ -78,3 +78,13 @@ def test_batches_without_input_are_another_kind() -> None:
 def test_a_query_without_any_input_is_modeled_all_the_same() -> None:
     batches = [msgspec.structs.replace(batch(number, "0123", WORK), input_rows=0) for number in range(14, 20)]
     assert len(snapshot_of(batches, "0123").measured[QUERY]) == 6
+
+
+def test_pools_count_under_the_fair_scheduler_only() -> None:
+    state = msgspec.structs.replace(query("0123"), pool="fast")
+    batches = [batch(number, "0123", WORK) for number in range(14, 20)]
+    for mode, pools in (("FIFO", {}), ("fair", {QUERY: "fast"})):
+        link = msgspec.structs.replace(report([state]), environment={"spark.scheduler.mode": mode})
+        snapshot = build_snapshot(messages(link, batches), Settings(), NOW)
+        assert snapshot is not None
+        assert snapshot.prediction.pools == pools
