@@ -240,6 +240,11 @@ class Law(Code):
         "A costly plan must be recommended `reschedule.agreements` times in a row.",
         "Nothing, or `rechannel rebalance --apply` if you agree.",
     )
+    REPETITION = (
+        "repetition",
+        "A plan like this one was rolled back, and neither the load nor the executors have changed since.",
+        "Nothing, or `rechannel rebalance --apply` if you want it all the same.",
+    )
     PLAN_EXPIRED = (
         "plan-expired",
         "The saved plan is for executors or runs that have changed since.",

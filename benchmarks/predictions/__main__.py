@@ -2,18 +2,24 @@
 
 Each case is decided on as a controller does: a proposal of the default policy, the fewest moves of it, the gate. The
 truth of the present placement, of the few moves and of the whole proposal comes from an engine of its own.
+``--live FILE...`` adds runs on a real cluster (``python -m benchmarks.live --workload service``).
 """
 
 from __future__ import annotations
 
+import math
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from benchmarks.live.service.report import summary
+from benchmarks.live.service.results import RunResult, read
 from benchmarks.predictions.cases import REGIMES, Case, draw_case, observe, true_seconds
+from benchmarks.report.plots import pyplot, save
 from benchmarks.report.results import Result, ResultFile, argument_parser, progress, read_results, write_page
 from benchmarks.report.templates import render
 from rechannel.conf.settings import GateSettings
@@ -29,6 +35,7 @@ NOISES = (0.1, 0.3)
 SEEN = (3, 12)  # batches seen before the decision
 CASES = 42  # of each regime, noise and number of batches: 1,008 in all
 QUICK = 4
+PLOT = "predictions.svg"
 _WORTH = 0.10  # true gain of a query from which a plan is worth finding
 _LOSS = 0.05
 _SETTINGS = GateSettings()
@@ -38,6 +45,7 @@ def main() -> None:
     """Decide on every case and report."""
     parser = argument_parser("benchmarks.predictions", __doc__, f"{QUICK} cases in place of {CASES}")
     parser.add_argument("--document", type=Path, metavar="FILE", help="page to write, as docs/predictions.md")
+    parser.add_argument("--live", type=Path, nargs="+", metavar="FILE", help="runs on a real cluster, for the page")
     parser.add_argument("--no-run", action="store_true", help="only write the page of the figures in the file")
     options = parser.parse_args()
     results = ResultFile(options.json, dict(read_results(options.json)))
@@ -50,13 +58,60 @@ def main() -> None:
             "Predicted batches against those of an independent simulation", figures, quick=options.quick
         )
         results.save()
+    if options.live:
+        results.figures["live"] = live_result([read(path) for path in options.live])
+        results.save()
     if options.document:
+        draw_changes(results.figures, options.document.parent / "figures" / PLOT)
         write_page(options.document, page(results.figures))
 
 
 def page(results: dict[str, Result]) -> str:
     """Return the page of the results."""
-    return render("predictions", results["predictions"].figures(), wrap=False)
+    live = results["live"].figures() if "live" in results else None
+    return render("predictions", results["predictions"].figures() | {"live": live, "plot": PLOT}, wrap=False)
+
+
+def live_result(runs: Sequence[RunResult]) -> Result:
+    """Return the figures of runs on a real cluster, one row for each query."""
+    rows = [
+        {
+            "run_seed": run.seed,
+            "variant": run.variant,
+            "case": run.case.summary(),
+            "query": one.query,
+            "before": one.before,
+            "after": one.after,
+            "predicted_before": one.predicted_before if math.isfinite(one.predicted_after) else None,
+            "predicted_after": one.predicted_after if math.isfinite(one.predicted_after) else None,
+        }
+        for run in runs
+        for one in run.figures()
+    ]
+    return Result.of(
+        "Predicted batches against those of a real cluster whose rows take a known time",
+        {"rows": rows, "summary": summary(runs), "commands": [" ".join(run.command) for run in runs]},
+        units={"s": "before after predicted_before predicted_after", "1": "run_seed"},
+    )
+
+
+def draw_changes(results: dict[str, Result], path: Path) -> None:
+    """Draw the predicted change of each batch against the one that came: simulated, and on a real cluster."""
+    figure, axes = pyplot().subplots(figsize=(5, 5), layout="constrained")
+    pairs = [pair for row in results["predictions"].rows for pair in row["pairs"]]
+    axes.scatter(*zip(*pairs, strict=True), s=4, alpha=0.35, linewidths=0, color="#92c5de", label="simulated")
+    live = results["live"].rows if "live" in results else []
+    moved = [row for row in live if row["predicted_after"]]
+    if moved:
+        predicted = [row["predicted_after"] / row["predicted_before"] for row in moved]
+        measured = [row["after"] / row["before"] for row in moved]
+        axes.scatter(predicted, measured, s=18, color="#1b7837", label="on a real cluster")
+    lowest = 0.3
+    axes.plot([lowest, 1.1], [lowest, 1.1], color="black", linewidth=0.8)
+    axes.fill_between([lowest, 1.1], [0.9 * lowest, 0.99], [1.1 * lowest, 1.21], color="black", alpha=0.08, linewidth=0)
+    axes.set(xlim=(lowest, 1.1), ylim=(lowest, 1.25), xlabel="batch after over before, predicted", ylabel="measured")
+    axes.legend(loc="upper left")
+    save(figure, path)
 
 
 def summarize(regime: str, noise: float, seen: int, count: int) -> dict[str, Any]:
@@ -84,7 +139,7 @@ def summarize(regime: str, noise: float, seen: int, count: int) -> dict[str, Any
         "cpu": _mean([decision["cpu"] for decision in decisions]),
     }
     progress(f"{regime}, noise {noise}, {seen} batches: {row}")
-    return row
+    return row | {"pairs": [pair for decision in accepted for pair in decision["pairs"]]}
 
 
 def decide(case: Case, noise: float, seen: int, seed: int) -> dict[str, Any]:
@@ -106,6 +161,7 @@ def decide(case: Case, noise: float, seen: int, seed: int) -> dict[str, Any]:
         "accepted": accepted,
         "worth": any(after[query] <= (1 - _WORTH) * now[query] for after in best for query in now),
         "errors": [now[query] * change.ratio / after_few[query] - 1 for query, change in changes.items()],
+        "pairs": [(round(it.ratio, 3), round(after_few[query] / now[query], 3)) for query, it in changes.items()],
         "predicted": _mean([change.ratio - 1 for change in changes.values()]),
         "true": _mean([after_few[query] / now[query] - 1 for query in now]),
         "loses": any(after_few[query] > (1 + _LOSS) * now[query] for query in now),

@@ -315,8 +315,8 @@ class Application:
             return draft.decision
         if request.trigger not in UNATTENDED:
             return pipeline.with_verdict(draft, None, limits.order_warning(now, moves))
-        verdict = None
-        if request.trigger != Trigger.CONTINUATION:  # its first part was agreed on
+        verdict = self.guard.repetition(draft.decision)
+        if verdict is None and request.trigger != Trigger.CONTINUATION:  # its first part was agreed on
             verdict = self.guard.agreement(draft.decision, draft.partitions)
         decision = pipeline.with_verdict(draft, verdict)
         if decision.outcome == Outcome.APPLIED:

@@ -1,4 +1,4 @@
-"""Guards of unattended decisions: quiet periods, budget, cool-downs, agreements.
+"""Guards of unattended decisions: quiet periods, budget, cool-downs, agreement, repetition.
 
 Pure: times are arguments, and what has to outlive a controller is restored from the decision log. An operator's order
 is never held back; it is warned (`ClusterLimits.order_warning`) and carried out.
@@ -18,6 +18,7 @@ from rechannel.wire.messages import Decision, DesiredMove, Refusal
 UNATTENDED = frozenset({Trigger.TIMEOUT, Trigger.EXECUTORS, Trigger.OVERLOAD, Trigger.CONTINUATION})
 BLOCKING = frozenset({Law.EXCLUDED, Law.TRIGGER_COOLDOWN, Law.BUDGET})  # laws that refuse before anything is planned
 HOUR = 3600.0  # seconds
+_SAME_LOAD = 0.2  # share by which the rows of a batch may differ
 _STALE_AFTER = 3  # timeouts for which a recommendation counts
 
 MoveKey = tuple[str, int, int, str]  # query, stage, partition, target
@@ -36,6 +37,41 @@ class Recommendation:
     batches: Mapping[str, int]
     count: int = 1
     costly: bool = False
+
+
+@dataclass(frozen=True)
+class UndonePlan:
+    """Moves that a rollback took back, with the rows of the moved queries' batches and the executors at that time."""
+
+    moves: frozenset[MoveKey]
+    rows: Mapping[str, float]
+    executors: frozenset[str]
+
+    @classmethod
+    def of(cls, rollback: Decision) -> UndonePlan:
+        """Return what a rollback took back."""
+        moves = frozenset((move.query, move.stage, move.partition, move.source) for move in rollback.moves)
+        return cls(moves, rows_per_batch(rollback), executors_of(rollback))
+
+    def resembles(self, decision: Decision, least_overlap: float) -> bool:
+        """Return whether a plan is like it, on the same executors and under the same load."""
+        rows = rows_per_batch(decision)
+        return (
+            overlap(self.moves, move_keys(decision.moves)) >= least_overlap
+            and executors_of(decision) == self.executors
+            and rows.keys() <= self.rows.keys()
+            and all(abs(count - self.rows[query]) <= _SAME_LOAD * self.rows[query] for query, count in rows.items())
+        )
+
+
+def rows_per_batch(decision: Decision) -> dict[str, float]:
+    """Return query -> usual rows of a batch, of the queries that a decision moves."""
+    return {query: rows for query, (_, rows) in decision.price.recent_batches.items()} if decision.price else {}
+
+
+def executors_of(decision: Decision) -> frozenset[str]:
+    """Return the executors that a decision was made for."""
+    return frozenset(load.executor for load in decision.executors)
 
 
 def overlap(one: frozenset[MoveKey], other: frozenset[MoveKey]) -> float:
@@ -174,6 +210,7 @@ class SelfActionGuard:
         """Drop everything, before the decision log is read again."""
         self._last: dict[str, float] = {}  # trigger -> time of its last decision
         self._recommended: Recommendation | None = None
+        self._undone: UndonePlan | None = None
         self._logged: dict[tuple[str, str], float] = {}  # trigger, law -> end of the refusal that was logged
 
     def record(self, decision: Decision) -> None:
@@ -181,6 +218,8 @@ class SelfActionGuard:
         if decision.outcome == Outcome.APPLIED:
             self._limits.record(decision)
             self._recommended = None
+            if decision.rollback_of:
+                self._undone = UndonePlan.of(decision)
         for refusal in decision.refusals:
             if decision.reason in BLOCKING and refusal.law == decision.reason:
                 self._logged[decision.trigger, refusal.law] = refusal.until
@@ -225,6 +264,14 @@ class SelfActionGuard:
     def should_log(self, trigger: Trigger, refusal: Refusal) -> bool:
         """Return whether a refusal is to be published: once for each cause and period."""
         return self._logged.get((trigger, refusal.law)) != refusal.until
+
+    def repetition(self, decision: Decision) -> Refusal | None:
+        """Return the refusal of a plan like the one that went back last, or None."""
+        least = self._limits.settings.reschedule.agreement_overlap
+        if not decision.moves or self._undone is None or not self._undone.resembles(decision, least):
+            return None
+        detail = "a plan like this one was rolled back, and neither the load nor the executors have changed since"
+        return Refusal(law=Law.REPETITION, detail=detail)
 
     def agreement(self, decision: Decision, partitions: int) -> Refusal | None:
         """Return the refusal of a costly plan that was not recommended often enough, or None.

@@ -26,7 +26,10 @@ class StageInfo(msgspec.Struct, frozen=True):
 
 
 class JobStarted(msgspec.Struct, frozen=True):
-    """A job of a streaming query begins; ``query`` is empty for other jobs, ``pool`` without one of its own."""
+    """A job of a streaming query begins.
+
+    ``query`` is empty for other jobs, ``pool`` for jobs without a scheduler pool of their own.
+    """
 
     job: int
     query: str

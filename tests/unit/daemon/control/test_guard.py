@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -21,7 +22,7 @@ from rechannel.daemon.control.guard import (
 )
 from rechannel.daemon.control.triggers import LoadReading, OverloadDetector
 from rechannel.wire.codes import Law, Trigger
-from rechannel.wire.messages import Decision, DesiredMove, Refusal
+from rechannel.wire.messages import Decision, DesiredMove, ExecutorLoad, MigrationPrice, Refusal
 from unit.daemon.fakes import a_decision
 
 NOON = 1_780_315_200.0  # 2026-06-01, a Monday, 12:00 UTC
@@ -283,3 +284,53 @@ def test_overlap_is_a_share_that_both_sides_agree_on(one: set[int], other: set[i
     assert 0 <= overlap(left, right) == overlap(right, left) <= 1
     assert (overlap(left, right) == 1) is (one == other)
     assert overlap(left, move_keys(moves(*one, target="2"))) == (1.0 if not one else 0.0)
+
+
+# -- repetition --
+
+
+def priced(made: Decision, rows: float = 400.0, executors: str = "01") -> Decision:
+    price = MigrationPrice(
+        steps=1,
+        bytes=0,
+        pause=0,
+        seconds=0,
+        total=1,
+        batch_before={},
+        peak={},
+        batch_after={},
+        overhead=0,
+        load_rate=1,
+        recent_batches={"q": (5.0, rows)},
+    )
+    usage = dict.fromkeys(
+        ["arrival_before", "arrival_after", "service_before", "utilization_before", "utilization_after"], 0.5
+    )
+    loads = [
+        ExecutorLoad(executor=name, node=name, partitions_before=3, partitions_after=3, **usage) for name in executors
+    ]
+    return msgspec.structs.replace(made, price=price, executors=loads)
+
+
+@pytest.mark.parametrize(
+    ("plan", "again"),
+    [
+        (priced(decision(NOON, moves=moves(1, 2, 3))), False),
+        (priced(decision(NOON, moves=moves(1, 2, 3)), rows=450.0), False),
+        (priced(decision(NOON, moves=moves(1, 2, 3)), rows=600.0), True),
+        (priced(decision(NOON, moves=moves(1, 2, 3)), executors="012"), True),
+        (priced(decision(NOON, moves=moves(1))), True),
+        (priced(decision(NOON, moves=moves(1, 2, 3, target="2"))), True),
+    ],
+    ids=["the same", "nearly the same load", "another load", "another executor", "another plan", "other targets"],
+)
+def test_a_plan_that_went_back_is_not_begun_again_until_something_changes(plan: Decision, again: bool) -> None:
+    guard, _ = guarded()
+    assert guard.repetition(plan) is None
+    back = [msgspec.structs.replace(move, source="1", target="0") for move in moves(1, 2, 3)]
+    rollback = decision(NOON, outcome="applied", trigger="rollback", rollback_of="d", moves=back)
+    guard.record(priced(rollback))
+    refusal = guard.repetition(plan)
+    assert (refusal is None) is again
+    if refusal is not None:
+        assert refusal.law == Law.REPETITION
