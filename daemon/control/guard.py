@@ -1,4 +1,4 @@
-"""Guards of unattended decisions: quiet periods, budget, cool-downs, agreement, repetition.
+"""Guards of unattended decisions: periods, budget, cool-downs, agreement, repetition.
 
 Pure: times are arguments, and what has to outlive a controller is restored from the decision log. An operator's order
 is never held back; it is warned (`ClusterLimits.order_warning`) and carried out.
@@ -41,7 +41,7 @@ class Recommendation:
 
 @dataclass(frozen=True)
 class UndonePlan:
-    """Moves that a rollback took back, with the rows of the moved queries' batches and the executors at that time."""
+    """Moves that a rollback took back, with the rows of a batch and the executors then."""
 
     moves: frozenset[MoveKey]
     rows: Mapping[str, float]
