@@ -31,6 +31,7 @@ _SAMPLED_BATCHES = 32  # of a query, at most
 _SAMPLED_TASKS = 25_600  # of a query, beyond the batches that a decision averages
 _COMPARED_BATCHES = 12
 _COLD = 1.25  # times the usual seconds per row, from which the first batches of a query are cold
+_SHORTEST_OVERHEAD = 1e-3  # seconds
 _SAME_LOAD = 0.2  # share by which the rows of compared batches may differ from the newest ones
 
 
@@ -210,15 +211,28 @@ def _timing(
 ) -> QueryTiming:
     """Return a query's overhead, in which no stage ran, and when its batches begin."""
     overhead = float(np.mean([max(0.0, batch.seconds - _stage_seconds(batch)) for batch in batches]))
-    pairs = list(itertools.pairwise(sampled[-_COMPARED_BATCHES:]))
+    compared = sampled[-_COMPARED_BATCHES:]
+    pairs = list(itertools.pairwise(compared))
+    noise = _overhead_noise(compared)
     if query.interval <= 0:
         pauses = [following.start - batch.start - batch.seconds for batch, following in pairs]
-        return QueryTiming(overhead, pause=max(0.0, float(np.median(pauses)))) if pauses else QueryTiming(overhead)
+        return QueryTiming(overhead, pause=max(0.0, float(np.median(pauses))) if pairs else 0.0, noise=noise)
     # A trigger that finds no input begins no batch.
     least = max(query.interval, float(np.mean([batch.seconds for batch in batches])))
     period = float(np.median([following.start - batch.start for batch, following in pairs])) if pairs else least
-    interval = query.interval * max(1, round(period / least))
-    return QueryTiming(overhead, interval, phase=(batches[-1].start - now) % interval)
+    ticks = max(1, round(period / least))
+    interval = query.interval * ticks
+    # Spark's ticks are the multiples of the interval since 1970 (ProcessingTimeExecutor); a late batch begins off them.
+    tick = batches[-1].start if ticks > 1 else 0.0
+    return QueryTiming(overhead, interval, phase=(tick - now) % interval, noise=noise)
+
+
+def _overhead_noise(batches: Sequence[BatchReport]) -> float:
+    """Return the deviation of the logarithm of a batch's overhead."""
+    overheads = np.array([batch.seconds - _stage_seconds(batch) for batch in batches])
+    overheads = overheads[overheads > _SHORTEST_OVERHEAD]
+    # By the quartiles: a long commit now and then is no usual noise.
+    return float(np.subtract(*np.quantile(np.log(overheads), [0.75, 0.25])) / 1.35) if len(overheads) > 1 else 0.0
 
 
 def _stage_seconds(batch: BatchReport) -> float:

@@ -9,15 +9,17 @@ A query's batch lasts as long as the larger of two:
     period = max(T + pause, interval)
 
 Queries that wait for a trigger or pause for long are met at work with some probability only, and are waited for in
-addition to the own path: the mean residual work, sum over p of work[p, e]^2 / (2 period[p]). With queries back to back
-the second line is the throughput bound of a closed system (Lazowska and others, Quantitative System Performance, 1984,
-chapter 5).
+addition to the own path: the mean residual work, sum over p of work[p, e]^2 / (2 period[p]), or half of work[p, e]
+where both begin at the same tick, as Spark's triggers do whose intervals have a common multiple. With queries back to
+back the second line is the throughput bound of a closed system (Lazowska and others, Quantitative System Performance,
+1984, chapter 5).
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
@@ -31,6 +33,7 @@ from rechannel.policies.prediction.model import PredictionModel, QueryTiming
 __all__ = ["QueryWork", "Rhythm", "assume_timing", "batch_seconds", "estimate_batches", "query_work"]
 
 _ROUNDS = 12
+_SAME_TICK = 20.0  # milliseconds
 _LONG_PAUSE = 0.5  # times its own path, from which a query is met at work by chance
 _IDLE = 1.05  # times its batch that the period of a query with a trigger has at least
 
@@ -54,13 +57,25 @@ class Rhythm:
     overhead: FloatArray
     interval: FloatArray
     pause: FloatArray
+    phase: FloatArray
 
     @classmethod
     def of(cls, model: PredictionModel) -> Rhythm:
         """Return the timing of a model's queries, in the order of the workload."""
         timings = [model.timing_of(query) for query in model.workload.queries]
-        rows = np.array([(timing.overhead, timing.interval, timing.pause) for timing in timings])
-        return cls(*rows.reshape(len(timings), 3).T)
+        rows = np.array([(timing.overhead, timing.interval, timing.pause, timing.phase) for timing in timings])
+        return cls(*rows.reshape(len(timings), 4).T)
+
+    @cached_property
+    def coincidence(self) -> FloatArray:
+        """Share of the ticks of a query at which another one has a tick too, (Q, Q)."""
+        periods = np.round(self.interval * 1000).astype(np.int64)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            common = np.gcd.outer(periods, periods)
+            share = np.where((periods[:, None] > 0) & (periods[None, :] > 0), common / periods[None, :], 0.0)
+            apart = np.abs((self.phase[:, None] - self.phase[None, :]) * 1000)
+            apart = np.where(common > 0, np.minimum(apart % common, -apart % common), 0.0)
+        return np.asarray(np.where(apart <= _SAME_TICK, share, 0.0))
 
 
 def query_work(model: PredictionModel, placement: Placement) -> QueryWork:
@@ -109,7 +124,9 @@ def batch_seconds(path: FloatArray, work: FloatArray, rhythm: Rhythm) -> FloatAr
     for _ in range(_ROUNDS):
         period = np.maximum(np.maximum(seconds + rhythm.pause, rhythm.interval), 1e-9)
         before = seconds
-        seconds = np.maximum(own + _waiting(work, uses, waits, period), _cycle(work, uses, seconds, period))
+        seconds = np.maximum(
+            own + _waiting(work, uses, waits, period, rhythm.coincidence), _cycle(work, uses, seconds, period)
+        )
         if np.allclose(seconds, before, rtol=1e-4):
             break
     return seconds
@@ -122,11 +139,13 @@ def _cycle(work: FloatArray, uses: BoolArray, seconds: FloatArray, period: Float
     return np.asarray(np.where(uses, share @ work, 0.0).max(axis=1))
 
 
-def _waiting(work: FloatArray, uses: BoolArray, waits: BoolArray, period: FloatArray) -> FloatArray:
+def _waiting(
+    work: FloatArray, uses: BoolArray, waits: BoolArray, period: FloatArray, coincidence: FloatArray
+) -> FloatArray:
     """Return how long each query waits for others where one of both has a trigger, (Q,)."""
-    met = work**2 / (2 * period[:, None])
-    triggered = met * waits[:, None]
-    total = np.where(waits[:, None], met.sum(axis=0)[None, :] - met, triggered.sum(axis=0)[None, :] - triggered)
+    pairs = (waits[:, None] | waits[None, :]) & ~np.eye(len(work), dtype=np.bool_)
+    by_chance = np.where(pairs, 1.0 - coincidence, 0.0) @ (work**2 / (2 * period[:, None]))
+    total = by_chance + np.where(pairs, coincidence, 0.0) @ (work / 2)
     # The wait counts on the executor that is waited for longest among those that bind the query.
     binding = work >= 0.8 * work.max(axis=1, keepdims=True)
     return np.asarray(np.where(uses & binding, total, 0.0).max(axis=1))

@@ -30,12 +30,16 @@ class QueryTiming:
     pause
         From the end of a batch to the start of the next one, of a query without a trigger: it has no input yet, or runs
         a batch without input.
+    noise
+        Standard deviation of the logarithm of a batch's overhead. Of queries that begin at the same tick, it decides
+        which one comes first.
     """
 
     overhead: float
     interval: float = 0.0
     phase: float = 0.0
     pause: float = 0.0
+    noise: float = 0.0
 
 
 @dataclass(frozen=True, eq=False)

@@ -42,7 +42,7 @@ _Task = tuple[int, int, int, float, int]  # job, position of its stage, task, se
 class _Query:
     number: int
     pool: str
-    overhead: float
+    overhead: list[float]  # of each batch
     interval: float
     pause: float
     stages: list[tuple[list[int], FloatArray]]  # executor of each task; seconds of each task in each batch, (B, n)
@@ -110,7 +110,11 @@ def _queries(model: PredictionModel, placement: Placement, batches: int, seed: i
             if len(executors):
                 stages.append((executors.tolist(), seconds))
         pool, start = model.pools.get(name, ""), timing.phase
-        queries.append(_Query(number, pool, timing.overhead, timing.interval, timing.pause, stages, start, start))
+        overhead = np.full(batches + _WARM_UP, timing.overhead)
+        if timing.noise > 0:
+            random = np.random.default_rng((seed, number))
+            overhead *= np.exp(random.normal(-(timing.noise**2) / 2, timing.noise, len(overhead)))
+        queries.append(_Query(number, pool, overhead.tolist(), timing.interval, timing.pause, stages, start, start))
     return queries
 
 
@@ -139,7 +143,8 @@ class _Run:
             now, _, number, executor = heapq.heappop(self._events)
             query = self._queries[number]
             if executor == -2:
-                self._push(now + max(query.overhead, _SHORTEST_BATCH), number, -1)
+                overhead = query.overhead[query.batch % len(query.overhead)]
+                self._push(now + max(overhead, _SHORTEST_BATCH), number, -1)
             elif executor == -1:
                 self._jobs += 1
                 query.job = self._jobs

@@ -88,3 +88,11 @@ def test_pools_count_under_the_fair_scheduler_only() -> None:
         snapshot = build_snapshot(messages(link, batches), Settings(), NOW)
         assert snapshot is not None
         assert snapshot.prediction.pools == pools
+
+
+def test_ticks_are_multiples_of_the_interval_since_1970() -> None:
+    """Batches that take longer than their interval begin when the one before ends."""
+    late = [msgspec.structs.replace(batch(number, "0123", WORK), duration=10.0) for number in range(14, 20)]
+    timing = snapshot_of(late, "0123", interval=4.0).prediction.timing[QUERY]
+    assert timing.interval == 4.0
+    assert (late[-1].end + timing.phase) % 4.0 == pytest.approx(0.0, abs=1e-6)

@@ -43,6 +43,15 @@ def test_a_missed_tick_is_made_up_for_at_once() -> None:
     assert replay(model, Placement({"q/0": np.zeros(1, dtype=np.int64)}))["q"].mean() == pytest.approx(3.0, abs=0.01)
 
 
+def test_noise_of_the_overhead_decides_who_comes_first_at_a_common_tick() -> None:
+    model = model_of([stage("q", [1.0]), stage("r", [1.0])], 1)
+    here = np.zeros(1, dtype=np.int64)
+    timing = dict.fromkeys("qr", QueryTiming(0.2, 10.0, noise=0.2))
+    durations = replay(replace(model, timing=timing), Placement({"q/0": here, "r/0": here}), batches=40)
+    for seconds in durations.values():
+        assert 10 <= np.sum(seconds > 1.7) <= 30, "first about as often as second"
+
+
 def test_a_query_that_pauses_leaves_the_executor_to_others() -> None:
     model = model_of([stage("q", [1.0]), stage("r", [1.0])], 1)
     here = np.zeros(1, dtype=np.int64)
