@@ -30,10 +30,7 @@ class BatchLine(msgspec.Struct, frozen=True, array_like=True):
 
 
 class DecisionLine(msgspec.Struct, frozen=True, kw_only=True):
-    """A decision that the controller published. Queries have their names; seconds of a batch, where one is predicted.
-
-    ``path_before`` and ``path_after`` are critical paths (`Decision.batch_time_before`), the others are of its price.
-    """
+    """A published decision, with the seconds of a batch by the name of its query; all queries are predicted."""
 
     decision: str
     at: float
@@ -43,8 +40,6 @@ class DecisionLine(msgspec.Struct, frozen=True, kw_only=True):
     sentence: str
     moves: int
     rollback_of: str = ""
-    path_before: dict[str, float] = {}
-    path_after: dict[str, float] = {}
     batch_before: dict[str, float] = {}
     batch_after: dict[str, float] = {}
     peak: dict[str, float] = {}

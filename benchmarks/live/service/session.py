@@ -193,10 +193,8 @@ def _line(decision: Decision, names: Mapping[str, str], verdict: str) -> Decisio
         sentence=decision.sentence,
         moves=len(decision.moves) if decision.outcome == Outcome.APPLIED else 0,
         rollback_of=decision.rollback_of,
-        path_before=named(decision.batch_time_before),
-        path_after=named(decision.batch_time_after),
-        batch_before=named(price.batch_before) if price else {},
-        batch_after=named(price.batch_after) if price else {},
+        batch_before=named(decision.batch_time_before),
+        batch_after=named(decision.batch_time_after),
         peak=named(price.peak) if price else {},
         verdict=verdict,
     )
