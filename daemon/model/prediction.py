@@ -32,6 +32,7 @@ _SAMPLED_TASKS = 25_600  # of a query, beyond the batches that a decision averag
 _COMPARED_BATCHES = 12
 _COLD = 1.25  # times the usual seconds per row, from which the first batches of a query are cold
 _SHORTEST_OVERHEAD = 1e-3  # seconds
+_LEAST_NOISE = 0.15  # of the overhead: batches that begin together compete for the driver
 _SAME_LOAD = 0.2  # share by which the rows of compared batches may differ from the newest ones
 
 
@@ -231,8 +232,10 @@ def _overhead_noise(batches: Sequence[BatchReport]) -> float:
     """Return the deviation of the logarithm of a batch's overhead."""
     overheads = np.array([batch.seconds - _stage_seconds(batch) for batch in batches])
     overheads = overheads[overheads > _SHORTEST_OVERHEAD]
+    if len(overheads) < 2:
+        return _LEAST_NOISE
     # By the quartiles: a long commit now and then is no usual noise.
-    return float(np.subtract(*np.quantile(np.log(overheads), [0.75, 0.25])) / 1.35) if len(overheads) > 1 else 0.0
+    return max(_LEAST_NOISE, float(np.subtract(*np.quantile(np.log(overheads), [0.75, 0.25])) / 1.35))
 
 
 def _stage_seconds(batch: BatchReport) -> float:
