@@ -57,7 +57,7 @@ class UndonePlan:
         """Return whether a plan is like it, on the same executors and under the same load."""
         rows = rows_per_batch(decision)
         return (
-            overlap(self.moves, move_keys(decision.moves)) >= least_overlap
+            len(self.moves & move_keys(decision.moves)) >= least_overlap * max(1, len(self.moves))
             and executors_of(decision) == self.executors
             and rows.keys() <= self.rows.keys()
             and all(abs(count - self.rows[query]) <= _SAME_LOAD * self.rows[query] for query, count in rows.items())
@@ -220,6 +220,8 @@ class SelfActionGuard:
             self._recommended = None
             if decision.rollback_of:
                 self._undone = UndonePlan.of(decision)
+            elif decision.trigger not in UNATTENDED:
+                self._undone = None  # an operator decided otherwise since
         for refusal in decision.refusals:
             if decision.reason in BLOCKING and refusal.law == decision.reason:
                 self._logged[decision.trigger, refusal.law] = refusal.until

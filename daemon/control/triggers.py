@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from rechannel.conf.settings import RescheduleSettings, Settings
 from rechannel.daemon.control.guard import averaging_time
+from rechannel.daemon.model.application_messages import batches_of
 from rechannel.daemon.model.snapshot import Snapshot
 from rechannel.policies.analysis.queueing import executor_utilization
 from rechannel.wire.codes import Law, Outcome
@@ -181,10 +182,10 @@ class OverloadDetector:
     def _query_readings(self, snapshot: Snapshot, batches: Sequence[BatchReport], times: float) -> list[LoadReading]:
         readings = []
         for name, (usual, _) in snapshot.usual.items():
-            last = max((batch for batch in batches if batch.query == name), key=lambda batch: batch.batch, default=None)
-            state = snapshot.queries.get(name)
-            if last is None or state is None:
+            own, state = batches_of(batches, name), snapshot.queries.get(name)
+            if not own or state is None:
                 continue
+            last = own[-1]
             limit = min(times * usual, state.interval) if state.interval else times * usual
             rule = (
                 f"its trigger's interval is {state.interval:g} s"

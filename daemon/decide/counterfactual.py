@@ -1,9 +1,9 @@
 """Batches as they would be without a migration. Pure.
 
-The present load is replayed under the placement before the migration. Partitions that moved take there what they took
-before, times what the other partitions of their stage take now over what they took then: how the work of a partition
-changed by itself is seen on those that stayed (difference in differences). So rows that take longer everywhere are no
-fault of the moves, while partitions that take longer on their new executor are.
+The present load is replayed under the placement before the migration. Partitions that moved, and those whose executor
+gained or lost one, take there what they took before, times a drift: what the other partitions of their stage take now
+over what they took then, or else the tasks of the query's sources (difference in differences). So rows that take longer
+everywhere are no fault of the moves, while partitions that take longer on or beside a new executor are.
 """
 
 from __future__ import annotations
@@ -11,10 +11,13 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Sequence
 
+import numpy as np
+
 from rechannel.conf.settings import Settings
 from rechannel.daemon.decide.requested_placement import rollback_placement
 from rechannel.daemon.model.application_messages import ApplicationMessages
 from rechannel.daemon.model.snapshot import Snapshot, build_snapshot, without_forecast
+from rechannel.policies.model.arrays import BoolArray, FloatArray
 from rechannel.policies.model.placement import Placement
 from rechannel.policies.model.workload import Stage, Workload
 from rechannel.policies.prediction.model import PredictionModel
@@ -25,6 +28,7 @@ from rechannel.wire.messages import Decision, Refusal
 __all__ = ["ratios_without_moves"]
 
 _BATCHES = 20  # that are replayed of the slowest query
+_MOST_PARTITIONS = 4_000  # of an application: three replays hold up the controller for a second or so
 
 
 def ratios_without_moves(
@@ -32,7 +36,8 @@ def ratios_without_moves(
 ) -> dict[str, float]:
     """Return each query's batch without a migration over its batch now.
 
-    Queries whose present batches the replay does not explain are left out, and all if partitions are elsewhere by now.
+    Queries whose present batches the replay does not explain are left out; all, if partitions are elsewhere by now, or
+    nothing tells by itself how the work has changed.
 
     Parameters
     ----------
@@ -59,7 +64,11 @@ def ratios_without_moves(
     earlier = rollback_placement(decision, after)
     if isinstance(earlier, Refusal):
         return {}
-    model = _with_earlier_work(after, before.prediction.workload, earlier.placement)
+    if sum(stage.n for stage in after.workload.placeable) > _MOST_PARTITIONS:
+        return {}
+    model = _with_earlier_work(after, before, earlier.placement)
+    if model is None:
+        return {}
     present = replay(after.prediction, after.placement, batches=_BATCHES)
     without = replay(model, earlier.placement, batches=_BATCHES)
     limit = settings.gate.max_residual
@@ -67,20 +76,54 @@ def ratios_without_moves(
     return {query: float(without[query].mean() / present[query].mean()) for query in explained}
 
 
-def _with_earlier_work(after: Snapshot, before: Workload, earlier: Placement) -> PredictionModel:
-    """Return the present model with the work of moved partitions at their earlier place."""
-    old_stages = {stage.key: stage for stage in before.stages if stage.placeable}
-    workload = after.prediction.workload
+def _with_earlier_work(after: Snapshot, before: Snapshot, earlier: Placement) -> PredictionModel | None:
+    """Return the present model with the work of moved partitions at their earlier place.
 
-    def at_earlier_place(stage: Stage) -> Stage:
+    None where it is not known what the work of a stage would be.
+    """
+    old_stages = {stage.key: stage for stage in before.prediction.workload.stages if stage.placeable}
+    touched = _touched_executors(after.placement, earlier, after.cluster.size)
+    stages: list[Stage] = []
+    for stage in after.prediction.workload.stages:
+        if not stage.placeable:
+            stages.append(stage)
+            continue
+        affected = (earlier[stage.key] != after.placement[stage.key]) | touched[after.placement[stage.key]]
         old = old_stages.get(stage.key)
-        if not stage.placeable or old is None or old.n != stage.n:
-            return stage
-        moved = earlier[stage.key] != after.placement[stage.key]
-        then, today = float(old.busy[~moved].sum()), float(stage.busy[~moved].sum())
-        busy = stage.busy.copy()
-        busy[moved] = old.busy[moved] * (today / then if then > 0 else 1.0)
-        return dataclasses.replace(stage, busy=busy)
+        if not affected.any():
+            stages.append(stage)
+            continue
+        if old is None or old.n != stage.n:
+            return None
+        drift = _drift(old.busy[~affected], stage.busy[~affected]) or _source_drift(before, after, stage.query)
+        if drift is None:
+            return None
+        stages.append(dataclasses.replace(stage, busy=np.where(affected, old.busy * drift, stage.busy)))
+    return dataclasses.replace(after.prediction, workload=Workload(tuple(stages), after.prediction.workload.streams))
 
-    stages = tuple(at_earlier_place(stage) for stage in workload.stages)
-    return dataclasses.replace(after.prediction, workload=Workload(stages, workload.streams))
+
+def _touched_executors(after: Placement, earlier: Placement, executors: int) -> BoolArray:
+    """Mark executors that gained or lost a partition, (E,)."""
+    touched = np.zeros(executors, dtype=np.bool_)
+    for key, now in after.assignments.items():
+        moved = earlier[key] != now
+        touched[now[moved]] = True
+        touched[earlier[key][moved]] = True
+    return touched
+
+
+def _drift(then: FloatArray, now: FloatArray) -> float | None:
+    """Return the present work over the earlier one, None without either."""
+    before, after = float(then.sum()), float(now.sum())
+    return after / before if before > 0 and after > 0 else None
+
+
+def _source_drift(before: Snapshot, after: Snapshot, query: str) -> float | None:
+    """Return what a query's source tasks take now over what they took before."""
+    keys = [stage.key for stage in after.prediction.stages_of(query)]
+    pairs = [
+        (before.prediction.floating[key].seconds, after.prediction.floating[key].seconds)
+        for key in keys
+        if key in before.prediction.floating and key in after.prediction.floating
+    ]
+    return _drift(*np.array(pairs).T) if pairs else None

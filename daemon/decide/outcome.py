@@ -77,7 +77,7 @@ def measure_outcome(
         longer, why = _longer_queries(decision, queries, settings, whole=not abandoned)
         verdict = NOT_JUDGED if why else KEPT
         if longer:
-            moving = [batch for query in queries for batch in query.moving]
+            moving = [batch for query in queries for batch in query.moving if batch.start > 0]
             without = ratios_without_moves(decision, messages, settings, moving, now)
             verdict, why = _judge(longer, without, settings)
     # Both by the driver's clock: the controller's may differ.
@@ -120,6 +120,7 @@ class _Query:
         self._last = max(landed_in)
         self.moving = [batch for batch in batches if batch.query == name and batch.batch in landed_in]
         settled = [batch for batch in batches_of(batches, name) if batch.batch > self._last]
+        self._next = min((it.batch for it in batches if it.query == name and it.batch > self._last), default=-1)
         self.settled = settled[:need] if self._same_run else []
         price = decision.price
         self.usual, self._rows = price.recent_batches.get(name, (0.0, 0.0)) if price else (0.0, 0.0)
@@ -145,7 +146,7 @@ class _Query:
             return f"{self.shown} has ended or was started again meanwhile"
         if self.short:
             return f"{self.shown} had {count(len(self.settled), 'batch')} since, {self._need} are needed"
-        if self.usual <= 0 or self.settled[0].batch > self._last + self._need:
+        if self.usual <= 0 or self._next > self._last + self._need:
             return f"the batches of {self.shown} from around the migration are not known any more"
         rows = statistics.median(batch.input_rows for batch in self.settled)
         if abs(rows - self._rows) > _LOAD_CHANGED * max(self._rows, 1):

@@ -33,6 +33,7 @@ _COMPARED_BATCHES = 12
 _COLD = 1.25  # times the usual seconds per row, from which the first batches of a query are cold
 _SHORTEST_OVERHEAD = 1e-3  # seconds
 _LEAST_NOISE = 0.15  # of the overhead: batches that begin together compete for the driver
+_DEFAULT_POOL = "default"  # of Spark's FAIR scheduler
 _SAME_LOAD = 0.2  # share by which the rows of compared batches may differ from the newest ones
 
 
@@ -113,7 +114,9 @@ def build_prediction(cluster: Cluster, workload: Workload, measured: MeasuredQue
             elif "/f" in key and own:
                 floating[key] = _floating_tasks(own[-len(recent) :])
     fitted_workload = Workload(tuple(stages.values()), workload.streams)
-    pools = {query: measured.queries[query].pool for query in workload.queries} if measured.fair else {}
+    pools = (
+        {query: measured.queries[query].pool or _DEFAULT_POOL for query in workload.queries} if measured.fair else {}
+    )
     return PredictionModel(cluster, fitted_workload, timing, spread, floating, pools)
 
 

@@ -409,7 +409,7 @@ class Link:
                 hook.send_heartbeat()
                 if (start := hook.poll(_START_POLL)) is not None:
                     self._fix_initial_placement(hook, start)
-            except LinkError as error:
+            except Exception as error:  # noqa: BLE001  without this thread, every start would wait in vain
                 _LOG.debug("starting queries could not be read", error=str(error))
                 self._stop.wait(1.0)
 

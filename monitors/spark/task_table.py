@@ -85,7 +85,7 @@ class TaskTable:
         self.stages: dict[str, set[int]] = {}  # query -> its stateful stages that have a placement
         self.failed_tasks = 0
         self.last_batch: dict[str, int] = {}
-        self.pools: dict[str, str] = {}  # query -> scheduler pool of its last job, where it has one of its own
+        self.pools: dict[str, str] = {}  # query -> scheduler pool of its last job, "" without one of its own
         self.committed: dict[str, int] = {}  # run -> last batch that is known to be committed
         self.runs: dict[str, str] = {}  # run -> query, of runs that began a batch
         self.doubts: set[tuple[str, int, int]] = set()  # (query, stage, partition) that may have run elsewhere
@@ -199,8 +199,7 @@ class TaskTable:
             self._stage_job[stage.stage] = event.job
         self._running.setdefault(event.query, set()).add(event.job)
         self.last_batch[event.query] = event.batch
-        if event.pool:
-            self.pools[event.query] = event.pool
+        self.pools[event.query] = event.pool
         batches = self._batches.setdefault(event.query, {})
         for number in sorted(batches)[: -_MAX_UNFINISHED + 1]:
             del batches[number]

@@ -165,30 +165,41 @@ def place_forced(model: PredictionModel, current: Placement) -> Placement:
     """Return ``current`` with a new executor for each partition that cannot stay.
 
     The heaviest comes first, each goes where batches grow least; then each is taken up again until none finds a better
-    place. Partitions without a measured load are dealt evenly.
+    place. Partitions without a measured load come last, and are dealt evenly.
     """
     state = _State(model, Placement(current.on_available(model.cluster)))
     base = _State(model, current).seconds()
     square = max(float(state.loads() @ state.loads()), 1e-12)
+    counts = np.array([np.bincount(at[at >= 0], minlength=model.cluster.size) for at in state.at])
     forced = [(stage, int(i)) for stage, at in enumerate(state.at) for i in np.flatnonzero(at < 0)]
     forced.sort(key=lambda unit: -state.stages[unit[0]].busy[unit[1]])
+    loaded = [unit for unit in forced if state.stages[unit[0]].busy[unit[1]] > 0]
+
+    def place(stage: int, partition: int, target: int) -> bool:
+        before = state.move(stage, partition, target)
+        counts[stage, target] += 1
+        if before >= 0:
+            counts[stage, before] -= 1
+        return before != target
+
     for _ in range(_PASSES):
-        changed = False
-        for stage, partition in forced:
-            before = state.move(stage, partition, UNPLACED)
-            target = _best_target(state, stage, partition, base, square)
-            state.move(stage, partition, target)
-            changed |= target != before
-        if not changed:
+        moves = [place(*unit, _best_target(state, *unit, counts, base, square)) for unit in loaded]
+        if not any(moves):
             break
+    available = np.flatnonzero(model.cluster.available)
+    for stage, partition in forced[len(loaded) :]:
+        total, own = counts.sum(axis=0)[available], counts[stage][available]
+        place(stage, partition, int(available[np.lexsort((total, own))[0]]))
     return state.placement()
 
 
-def _best_target(state: _State, stage: int, partition: int, base: FloatArray, square: float) -> int:
-    """Return the executor on which a partition costs least, or the emptier one of equals."""
-    cluster = state.model.cluster
-    counts = np.array([np.bincount(at[at >= 0], minlength=cluster.size) for at in state.at])
-    available = np.flatnonzero(cluster.available)
+def _best_target(state: _State, stage: int, partition: int, counts: IntArray, base: FloatArray, square: float) -> int:
+    """Return the executor on which a partition costs least, or the emptier one of equals.
+
+    ``counts``: partitions of each stage on each executor, (S, E).
+    """
+    present = state.move(stage, partition, UNPLACED)
+    available = np.flatnonzero(state.model.cluster.available)
     order = np.lexsort((counts.sum(axis=0)[available], counts[stage][available], state.loads()[available]))
     least_of_stage = np.argsort(state.stage_load(stage)[available], kind="stable")
     tried = dict.fromkeys([*available[order[:_FORCED_TARGETS]], *available[least_of_stage[:_FORCED_TARGETS]]])
@@ -199,7 +210,9 @@ def _best_target(state: _State, stage: int, partition: int, base: FloatArray, sq
         state.move(stage, partition, UNPLACED)
         return result, int(counts[stage][target]), int(counts[:, target].sum())
 
-    return min(map(int, tried), key=cost)
+    best = min(map(int, tried), key=cost)
+    state.move(stage, partition, present)
+    return best
 
 
 def _cost(state: _State, base: FloatArray) -> float:

@@ -113,7 +113,8 @@ def _queries(model: PredictionModel, placement: Placement, batches: int, seed: i
         overhead = np.full(batches + _WARM_UP, timing.overhead)
         if timing.noise > 0:
             random = np.random.default_rng((seed, number))
-            overhead *= np.exp(random.normal(-(timing.noise**2) / 2, timing.noise, len(overhead)))
+            overhead *= np.exp(random.normal(0.0, timing.noise, len(overhead)))
+            overhead *= timing.overhead / overhead.mean()
         queries.append(_Query(number, pool, overhead.tolist(), timing.interval, timing.pause, stages, start, start))
     return queries
 
@@ -188,11 +189,13 @@ class _Run:
         if not self._free[executor]:
             return False
         places = self._waiting[executor], self._waiting[_ANYWHERE]
-        queues = [(self._running[pool], pool, queue) for place in places for pool, queue in place.items() if queue]
+        queues = [(self._running[pool], pool, queue[0], place) for place in places for pool, queue in place.items()]
         if not queues:
             return False
-        _, pool, queue = min(queues, key=lambda entry: (*entry[:2], entry[2][0]))
-        _, _, _, took, number = heapq.heappop(queue)
+        _, pool, _, place = min(queues, key=lambda entry: entry[:3])
+        _, _, _, took, number = heapq.heappop(place[pool])
+        if not place[pool]:
+            del place[pool]
         self._free[executor] -= 1
         self._running[pool] += 1
         self._push(now + took, number, executor)
