@@ -62,14 +62,21 @@ def main() -> None:
         results.figures["live"] = live_result([read(path) for path in options.live])
         results.save()
     if options.document:
-        draw_changes(results.figures, options.document.parent / "figures" / PLOT)
+        if changes(results.figures["predictions"]):
+            draw_changes(results.figures, options.document.parent / "figures" / PLOT)
         write_page(options.document, page(results.figures))
 
 
 def page(results: dict[str, Result]) -> str:
     """Return the page of the results."""
     live = results["live"].figures() if "live" in results else None
-    return render("predictions", results["predictions"].figures() | {"live": live, "plot": PLOT}, wrap=False)
+    plot = PLOT if changes(results["predictions"]) else ""
+    return render("predictions", results["predictions"].figures() | {"live": live, "plot": plot}, wrap=False)
+
+
+def changes(simulated: Result) -> list[tuple[float, float]]:
+    """Return the predicted and the true change of each query of an accepted plan; figures of before have none."""
+    return [pair for row in simulated.rows for pair in row.get("pairs", ())]
 
 
 def live_result(runs: Sequence[RunResult]) -> Result:
@@ -98,8 +105,14 @@ def live_result(runs: Sequence[RunResult]) -> Result:
 def draw_changes(results: dict[str, Result], path: Path) -> None:
     """Draw the predicted change of each batch against the one that came: simulated, and on a real cluster."""
     figure, axes = pyplot().subplots(figsize=(5, 5), layout="constrained")
-    pairs = [pair for row in results["predictions"].rows for pair in row["pairs"]]
-    axes.scatter(*zip(*pairs, strict=True), s=4, alpha=0.35, linewidths=0, color="#92c5de", label="simulated")
+    axes.scatter(
+        *zip(*changes(results["predictions"]), strict=True),
+        s=4,
+        alpha=0.35,
+        linewidths=0,
+        color="#92c5de",
+        label="simulated",
+    )
     live = results["live"].rows if "live" in results else []
     moved = [row for row in live if row["predicted_after"]]
     if moved:

@@ -166,22 +166,31 @@ def test_the_outcome_of_a_migration(case: Case) -> None:
     assert result.landed == case.lines.count("")
 
 
-def outcome_of(before: str, after: str, work: float) -> MigrationOutcome | None:
-    """The outcome of two moves, of partitions that take a second each before and ``work`` seconds after them."""
-    made = [batch(number, before, [1.0] * 4) for number in range(2, 11)]
-    made += [batch(11, after, [1.0] * 4), *(batch(number, after, [work] * 4) for number in range(12, 20))]
+def outcome_of(before: str, after: str, works: tuple[list[float], list[float]]) -> MigrationOutcome:
+    """The outcome of two moves; ``works``: seconds of each partition before and after them."""
+    then, now = works
+    made = [batch(number, before, then) for number in range(2, 11)]
+    made += [batch(11, after, then), *(batch(number, after, now) for number in range(12, 20))]
     usual = made[0].seconds
     price = priced(batch_after={QUERY: usual}, recent_batches={QUERY: (usual, 400)})
     journal = Case(None, lines=("", "")).journal()
     received = messages(report([query(after)]), made)
-    return measure_outcome(decision(2, price, "0123"), journal, received, SETTINGS, NOW)
+    result = measure_outcome(decision(2, price, "0123"), journal, received, SETTINGS, NOW)
+    assert result is not None
+    return result
 
 
-def test_moves_are_at_fault_only_if_going_back_would_help() -> None:
-    worse = outcome_of("0023", "1113", 1.0)
-    assert worse is not None
+def test_moves_onto_a_busy_executor_are_at_fault() -> None:
+    worse = outcome_of("0023", "1113", ([1.0] * 4, [1.0] * 4))
     assert (worse.verdict, "longer than predicted" in worse.sentence) == ("regressed", True), worse.sentence
-    slower_rows = outcome_of("0023", "1123", 2.0)
-    assert slower_rows is not None
+
+
+def test_moves_are_not_at_fault_where_all_rows_take_longer() -> None:
+    slower_rows = outcome_of("0023", "1123", ([1.0] * 4, [2.0] * 4))
     assert slower_rows.verdict == "kept"
     assert "longer for another reason: without the moves 4.60 s" in slower_rows.sentence
+
+
+def test_moves_are_at_fault_for_partitions_that_became_slower_beside_them() -> None:
+    slower_beside = outcome_of("0013", "1113", ([0.1, 0.1, 1.0, 1.0], [0.1, 0.1, 2.0, 1.0]))
+    assert slower_beside.verdict == "regressed", slower_beside.sentence
