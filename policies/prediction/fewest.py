@@ -12,7 +12,7 @@ that a query with short batches counts as much as one with long ones.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 import numpy as np
@@ -165,54 +165,70 @@ def place_forced(model: PredictionModel, current: Placement) -> Placement:
     """Return ``current`` with a new executor for each partition that cannot stay.
 
     The heaviest comes first, each goes where batches grow least; then each is taken up again until none finds a better
-    place. Partitions without a measured load come last, and are dealt evenly.
+    place. Partitions without a measured load come last, and are dealt evenly. Executors without memory for a
+    partition's state are not considered, unless none has it.
     """
-    state = _State(model, Placement(current.on_available(model.cluster)))
+    cluster = model.cluster
+    state = _State(model, Placement(current.on_available(cluster)))
     base = _State(model, current).seconds()
     square = max(float(state.loads() @ state.loads()), 1e-12)
-    counts = np.array([np.bincount(at[at >= 0], minlength=model.cluster.size) for at in state.at])
+    counts = np.array([np.bincount(at[at >= 0], minlength=cluster.size) for at in state.at])
+    free = cluster.memory_bytes.copy()
+    for it, at in zip(state.stages, state.at, strict=True):
+        free -= np.bincount(at[at >= 0], it.state_bytes[at >= 0], cluster.size)
     forced = [(stage, int(i)) for stage, at in enumerate(state.at) for i in np.flatnonzero(at < 0)]
     forced.sort(key=lambda unit: -state.stages[unit[0]].busy[unit[1]])
     loaded = [unit for unit in forced if state.stages[unit[0]].busy[unit[1]] > 0]
 
-    def place(stage: int, partition: int, target: int) -> bool:
-        before = state.move(stage, partition, target)
-        counts[stage, target] += 1
+    def take(stage: int, partition: int) -> tuple[int, IntArray]:
+        """Take a partition off its executor; return that, and those with room for it."""
+        before, size = state.move(stage, partition, UNPLACED), state.stages[stage].state_bytes[partition]
         if before >= 0:
             counts[stage, before] -= 1
-        return before != target
+            free[before] += size
+        room = cluster.available & (free >= size)
+        return before, np.flatnonzero(room if room.any() else cluster.available)
+
+    def put(stage: int, partition: int, target: int) -> None:
+        state.move(stage, partition, target)
+        counts[stage, target] += 1
+        free[target] -= state.stages[stage].state_bytes[partition]
 
     for _ in range(_PASSES):
-        moves = [place(*unit, _best_target(state, *unit, counts, base, square)) for unit in loaded]
-        if not any(moves):
+        changed = False
+        for unit in loaded:
+            before, candidates = take(*unit)
+            target = _best_target(state, unit, candidates, counts, lambda: _soft_cost(state, base, square))
+            put(*unit, target)
+            changed |= target != before
+        if not changed:
             break
-    available = np.flatnonzero(model.cluster.available)
     for stage, partition in forced[len(loaded) :]:
-        total, own = counts.sum(axis=0)[available], counts[stage][available]
-        place(stage, partition, int(available[np.lexsort((total, own))[0]]))
+        _, candidates = take(stage, partition)
+        order = np.lexsort((counts.sum(axis=0)[candidates], counts[stage][candidates]))
+        put(stage, partition, int(candidates[order[0]]))
     return state.placement()
 
 
-def _best_target(state: _State, stage: int, partition: int, counts: IntArray, base: FloatArray, square: float) -> int:
-    """Return the executor on which a partition costs least, or the emptier one of equals.
+def _best_target(
+    state: _State, unit: tuple[int, int], candidates: IntArray, counts: IntArray, cost: Callable[[], float]
+) -> int:
+    """Return the candidate on which an unplaced partition costs least, or the emptier one of equals.
 
     ``counts``: partitions of each stage on each executor, (S, E).
     """
-    present = state.move(stage, partition, UNPLACED)
-    available = np.flatnonzero(state.model.cluster.available)
-    order = np.lexsort((counts.sum(axis=0)[available], counts[stage][available], state.loads()[available]))
-    least_of_stage = np.argsort(state.stage_load(stage)[available], kind="stable")
-    tried = dict.fromkeys([*available[order[:_FORCED_TARGETS]], *available[least_of_stage[:_FORCED_TARGETS]]])
+    stage = unit[0]
+    order = np.lexsort((counts.sum(axis=0)[candidates], counts[stage][candidates], state.loads()[candidates]))
+    least_of_stage = np.argsort(state.stage_load(stage)[candidates], kind="stable")
+    tried = dict.fromkeys([*candidates[order[:_FORCED_TARGETS]], *candidates[least_of_stage[:_FORCED_TARGETS]]])
 
-    def cost(target: int) -> tuple[float, int, int]:
-        state.move(stage, partition, target)
-        result = round(_soft_cost(state, base, square), 9)
-        state.move(stage, partition, UNPLACED)
+    def rank(target: int) -> tuple[float, int, int]:
+        state.move(*unit, target)
+        result = round(cost(), 9)
+        state.move(*unit, UNPLACED)
         return result, int(counts[stage][target]), int(counts[:, target].sum())
 
-    best = min(map(int, tried), key=cost)
-    state.move(stage, partition, present)
-    return best
+    return min(map(int, tried), key=rank)
 
 
 def _cost(state: _State, base: FloatArray) -> float:

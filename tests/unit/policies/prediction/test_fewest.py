@@ -99,3 +99,14 @@ def test_drained_partitions_without_a_load_are_dealt_evenly() -> None:
     model = without(model_of([stage("q", [0.0] * 9)], 4), 3)
     current = Placement({"q/0": np.array([0, 1, 2, 3, 3, 3, 3, 3, 3])})
     assert np.bincount(place_forced(model, current)["q/0"], minlength=4).tolist() == [3, 3, 3, 0]
+
+
+def test_drained_partitions_go_where_there_is_memory() -> None:
+    model = without(model_of([stage("q", [1.0] * 6)], 3), 2)
+    sized = replace(model.workload.placeable[0], state_bytes=np.full(6, 10.0))
+    full = replace(model.cluster, memory_bytes=np.array([25.0, 100.0, 100.0]))
+    model = replace(model, workload=replace(model.workload, stages=(sized,)), cluster=full)
+    current = Placement({"q/0": np.array([0, 0, 1, 2, 2, 2])})
+    assert place_forced(model, current)["q/0"].tolist() == [0, 0, 1, 1, 1, 1]
+    nowhere = replace(model, cluster=replace(full, memory_bytes=np.full(3, 5.0)))
+    assert np.bincount(place_forced(nowhere, current)["q/0"]).tolist() == [3, 3]
