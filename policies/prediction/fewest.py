@@ -213,7 +213,7 @@ def place_forced(model: PredictionModel, current: Placement) -> Placement:
 def _best_target(
     state: _State, unit: tuple[int, int], candidates: IntArray, counts: IntArray, cost: Callable[[], float]
 ) -> int:
-    """Return the candidate on which an unplaced partition costs least, or the emptier one of equals.
+    """Return the candidate on which a partition costs least, or the emptier of equals.
 
     ``counts``: partitions of each stage on each executor, (S, E).
     """
