@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from rechannel.policies.model.arrays import ModelError, ScaleOutError
+from rechannel.policies.model.arrays import ModelError
 from rechannel.policies.model.cluster import Cluster
 from rechannel.policies.model.placement import Outcome, Placement
 from rechannel.policies.model.workload import Workload
@@ -76,11 +76,9 @@ class FunctionPolicy:
         Raises ``ModelError`` where the arguments do not fit together, ``ScaleOutError`` where no executor is available.
         """
         current.validate(cluster, workload)
-        count = sum(stage.n for stage in workload.placeable)
-        if not count:
+        if not workload.partitions:
             return Outcome(current, ("no stage has partitions to place",))
-        if not cluster.available.any():
-            raise ScaleOutError(f"{count} partitions need an executor and none is available: add executors")
+        cluster.check_available(workload.partitions)
         return self.scheduler(cluster, workload, current, parameters or self.parameters())
 
     def objective(

@@ -86,7 +86,7 @@ def compare_policies(*, policy: str, workload: str, settings: Sequence[str], sav
         answer = {
             "scenario": scenario.name,
             "executors": scenario.cluster.size,
-            "partitions": sum(stage.n for stage in scenario.workload.placeable),
+            "partitions": scenario.workload.partitions,
             "current": dataclasses.asdict(current),
             "policies": [dataclasses.asdict(row) for row in rows],
         }

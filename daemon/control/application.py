@@ -484,7 +484,7 @@ class Application:
         now = self._clock.wall()
         resting = self.migrations.resting(now)
         rest = f", cool-down for {resting:.0f} s" if resting else ""
-        placed = count(sum(stage.n for stage in snapshot.workload.placeable), "partition")
+        placed = count(snapshot.workload.partitions, "partition")
         missing = f"; {text}" if (text := describe_silent_agents(snapshot.coverage)) else ""
         executors = count(snapshot.cluster.size, "executor")
         self.sentence = f"ready: {placed} on {executors}{rest}{self.guard.describe(now)}{missing}"

@@ -12,13 +12,13 @@ from dataclasses import dataclass
 
 from rechannel.conf.settings import Settings
 from rechannel.daemon.control.time_windows import TimeWindow, calendar_of, clock_time
+from rechannel.daemon.model.application_messages import is_same_load
 from rechannel.wire.codes import Law, Outcome, PlanResult, Trigger
 from rechannel.wire.messages import Decision, DesiredMove, Refusal
 
 UNATTENDED = frozenset({Trigger.TIMEOUT, Trigger.EXECUTORS, Trigger.OVERLOAD, Trigger.CONTINUATION})
 BLOCKING = frozenset({Law.EXCLUDED, Law.TRIGGER_COOLDOWN, Law.BUDGET})  # laws that refuse before anything is planned
 HOUR = 3600.0  # seconds
-_SAME_LOAD = 0.2  # share by which the rows of a batch may differ
 _STALE_AFTER = 3  # timeouts for which a recommendation counts
 
 MoveKey = tuple[str, int, int, str]  # query, stage, partition, target
@@ -60,7 +60,7 @@ class UndonePlan:
             len(self.moves & move_keys(decision.moves)) >= least_overlap * max(1, len(self.moves))
             and executors_of(decision) == self.executors
             and rows.keys() <= self.rows.keys()
-            and all(abs(count - self.rows[query]) <= _SAME_LOAD * self.rows[query] for query, count in rows.items())
+            and all(is_same_load(count, self.rows[query]) for query, count in rows.items())
         )
 
 

@@ -20,15 +20,14 @@ from rechannel.daemon.model.snapshot import Snapshot, build_snapshot, without_fo
 from rechannel.policies.model.arrays import BoolArray, FloatArray
 from rechannel.policies.model.placement import Placement
 from rechannel.policies.model.workload import Stage, Workload
+from rechannel.policies.prediction.gain import residuals
 from rechannel.policies.prediction.model import PredictionModel
-from rechannel.policies.prediction.replay import replay
 from rechannel.wire.measurements import BatchReport
 from rechannel.wire.messages import Decision, Refusal
 
 __all__ = ["ratios_without_moves"]
 
-_BATCHES = 20  # that are replayed of the slowest query
-_MOST_PARTITIONS = 4_000  # of an application: three replays hold up the controller for a second or so
+_MOST_PARTITIONS = 4_000  # of an application: the replays hold up the controller for a second or so
 
 
 def ratios_without_moves(
@@ -64,16 +63,18 @@ def ratios_without_moves(
     earlier = rollback_placement(decision, after)
     if isinstance(earlier, Refusal):
         return {}
-    if sum(stage.n for stage in after.workload.placeable) > _MOST_PARTITIONS:
+    if after.workload.partitions > _MOST_PARTITIONS:
         return {}
     model = _with_earlier_work(after, before, earlier.placement)
     if model is None:
         return {}
-    present = replay(after.prediction, after.placement, batches=_BATCHES)
-    without = replay(model, earlier.placement, batches=_BATCHES)
-    limit = settings.gate.max_residual
-    explained = [query for query, residual in after.residuals.items() if residual.within(limit)]
-    return {query: float(without[query].mean() / present[query].mean()) for query in explained}
+    without = residuals(model, earlier.placement, after.measured)
+    # Both replays are told over the same measured batches, which cancel out.
+    return {
+        query: (1 + without[query].share) / (1 + present.share)
+        for query, present in after.residuals.items()
+        if present.within(settings.gate.max_residual)
+    }
 
 
 def _with_earlier_work(after: Snapshot, before: Snapshot, earlier: Placement) -> PredictionModel | None:

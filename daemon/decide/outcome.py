@@ -20,7 +20,7 @@ from collections.abc import Mapping, Sequence
 
 from rechannel.conf.settings import Settings
 from rechannel.daemon.decide.counterfactual import ratios_without_moves
-from rechannel.daemon.model.application_messages import ApplicationMessages, batches_of
+from rechannel.daemon.model.application_messages import ApplicationMessages, batches_of, is_same_load
 from rechannel.daemon.model.query_model import busy_seconds
 from rechannel.wire.codes import MoveReason, MoveState, OutcomeVerdict
 from rechannel.wire.measurements import BatchReport, TaskRow
@@ -30,7 +30,6 @@ from rechannel.wire.printable import count, query_name
 KEPT, REGRESSED, NOT_JUDGED = OutcomeVerdict.KEPT, OutcomeVerdict.REGRESSED, OutcomeVerdict.NOT_JUDGED
 
 _PATIENCE = 600.0  # seconds after the last landing in which enough batches and the journal's lines have to come
-_LOAD_CHANGED = 0.2  # share by which a batch's rows may differ from those before the migration
 
 Verdict = tuple[OutcomeVerdict, str]  # with the reason in words
 
@@ -149,7 +148,7 @@ class _Query:
         if self.usual <= 0 or self._next > self._last + self._need:
             return f"the batches of {self.shown} from around the migration are not known any more"
         rows = statistics.median(batch.input_rows for batch in self.settled)
-        if abs(rows - self._rows) > _LOAD_CHANGED * max(self._rows, 1):
+        if not is_same_load(rows, self._rows):
             return f"the rows of a batch of {self.shown} changed meanwhile: {self._rows:,.0f} → {rows:,.0f}"
         return ""
 

@@ -184,7 +184,7 @@ def draft_decision(request: DecisionRequest, basis: PlanBasis) -> Draft:
     return Draft(
         _decision_of(request, basis, snapshot, proposed, plan),
         plan.sentence,
-        sum(stage.n for stage in snapshot.workload.placeable),
+        snapshot.workload.partitions,
     )
 
 
@@ -275,33 +275,33 @@ def _ask_policy(request: DecisionRequest, snapshot: Snapshot, settings: Settings
     A drain falls back on the usual policy if its own finds no room.
     """
     drain = request.trigger == Trigger.DRAIN
+    units = snapshot.workload.partitions
 
-    def ask(policy: str) -> Proposal:
+    def ask(policy: str) -> ProposedPlacement:
+        default, few = policy == ADAPTIVE.name, units <= _FEWEST_UNITS
+        if drain and default and few:
+            # The policy's own proposal would count on moves that a drain does not make.
+            return ProposedPlacement(place_forced(snapshot.prediction, snapshot.placement), (), policy)
         parameters = parameters_for(policy, settings, drain=drain)
-        return propose(policy, snapshot.cluster, snapshot.prediction.workload, snapshot.placement, parameters)
+        proposal = propose(policy, snapshot.cluster, snapshot.prediction.workload, snapshot.placement, parameters)
+        if default and few:
+            return _with_fewest_moves(snapshot, proposal, settings, own=parameters.get("mode", "full") == "full")
+        notes = proposal.notes
+        if default:
+            notes = (f"{units} partitions are more than moves are searched for one by one ({_FEWEST_UNITS})", *notes)
+        # Off executors that may hold nothing; a drain moves nothing else.
+        forced = snapshot.placement.forced_to(proposal.placement, snapshot.cluster)
+        return ProposedPlacement(forced if drain else proposal.placement, notes, policy)
 
-    notes: tuple[str, ...] = ()
     try:
-        proposal = ask(request.policy)
+        return ask(request.policy)
     except ScaleOutError as error:
         other = settings.reschedule.policy
         if not drain or other == request.policy:
             raise
-        proposal = ask(other)
-        notes = (f"{other} decides instead of {request.policy}, which finds no room: {error}",)
-    # Off executors that may hold nothing; a drain moves nothing else.
-    forced = snapshot.placement.forced_to(proposal.placement, snapshot.cluster)
-    units = sum(stage.n for stage in snapshot.prediction.workload.placeable)
-    if proposal.policy != ADAPTIVE.name or units > _FEWEST_UNITS:
-        if proposal.policy == ADAPTIVE.name:
-            notes = (*notes, f"{units} partitions are more than moves are searched for one by one ({_FEWEST_UNITS})")
-        return ProposedPlacement(forced if drain else proposal.placement, (*notes, *proposal.notes), proposal.policy)
-    if drain:
-        # Not where the policy has them: its plan counts on moves that a drain does not make.
-        chosen = place_forced(snapshot.prediction, snapshot.placement)
-        return ProposedPlacement(chosen, notes, proposal.policy)
-    full = parameters_for(request.policy, settings).get("mode", "full") == "full"
-    return _with_fewest_moves(snapshot, proposal, settings, own=full)
+        proposed = ask(other)
+        note = f"{other} decides instead of {request.policy}, which finds no room: {error}"
+        return dataclasses.replace(proposed, notes=(note, *proposed.notes))
 
 
 def _with_fewest_moves(snapshot: Snapshot, proposal: Proposal, settings: Settings, *, own: bool) -> ProposedPlacement:

@@ -15,7 +15,7 @@ from functools import cached_property
 
 import numpy as np
 
-from rechannel.daemon.model.application_messages import batches_of
+from rechannel.daemon.model.application_messages import batches_of, is_same_load
 from rechannel.daemon.model.query_model import busy_seconds, latest_tasks, stage_keys
 from rechannel.policies.model.arrays import FloatArray, IntArray
 from rechannel.policies.model.cluster import Cluster
@@ -34,7 +34,6 @@ _COLD = 1.25  # times the usual seconds per row, from which the first batches of
 _SHORTEST_OVERHEAD = 1e-3  # seconds
 _LEAST_NOISE = 0.15  # of the overhead: batches that begin together compete for the driver
 _DEFAULT_POOL = "default"  # of Spark's FAIR scheduler
-_SAME_LOAD = 0.2  # share by which the rows of compared batches may differ from the newest ones
 
 
 @dataclass(frozen=True, eq=False)
@@ -133,9 +132,7 @@ def measured_batches(query: str, measured: MeasuredQueries) -> FloatArray:
     compared = [
         batch.seconds
         for batch in sampled[-_COMPARED_BATCHES:]
-        if batch.batch not in moved
-        and batch.start >= measured.placed_since
-        and abs(batch.input_rows - rows) <= _SAME_LOAD * max(rows, 1.0)
+        if batch.batch not in moved and batch.start >= measured.placed_since and is_same_load(batch.input_rows, rows)
     ]
     return np.array(compared or [batch.seconds for batch in recent])
 

@@ -28,7 +28,7 @@ class EventFeed:
     """Opens and reads the stream; opens it again after the watchdog or a user removed it.
 
     ``openings``: times it was opened; the watchdog takes out other hooks of the link, too. ``dropped``: events that
-    Spark's bus dropped since then.
+    Spark's bus dropped since the first opening.
     """
 
     def __init__(self, adapter: SparkAdapter, parent: str, part_bytes: int) -> None:

@@ -327,7 +327,7 @@ def _drain_summary(plan: SteppedMoves, inputs: PlanInputs, too_full: Refusal | N
 
 
 def _summary(plan: SteppedMoves, inputs: PlanInputs, gate: GateResult, *, forced: bool) -> str:
-    total = sum(stage.n for stage in inputs.workload.placeable)
+    total = inputs.workload.partitions
     summary = f"{len(plan.moves)} of {count(total, 'partition')} in {count(plan.count, 'step')}"
     unplaced = sum(move.source == UNPLACED for move in plan.moves)
     if unplaced:

@@ -282,14 +282,16 @@ class SparkAdapter:
                 return None
             job = entry.get()
             properties = job.properties()
-            query = str(properties.getProperty("sql.streaming.queryId", "")) if properties else ""
-            run = str(properties.getProperty("spark.jobGroup.id", "")) if properties else ""
-            batch = str(properties.getProperty("streaming.sql.batchId", "-1")) if properties else "-1"
+
+            def read(key: str, default: str = "") -> str:
+                return str(properties.getProperty(key, default)) if properties else default
+
+            query, run = read("sql.streaming.queryId"), read("spark.jobGroup.id")
             lineage = "" if query else str(job.finalStage().rdd().toDebugString())
             stateful = any(name in lineage for name in events.STATE_RDDS)
             stages = (events.StageInfo(-1, (), 0, True),) if stateful else ()
-            pool = str(properties.getProperty("spark.scheduler.pool", "")) if properties else ""
-            return events.JobStarted(number, query, run, int(batch), 0.0, stages, pool)
+            batch, pool = int(read("streaming.sql.batchId", "-1")), read("spark.scheduler.pool")
+            return events.JobStarted(number, query, run, batch, 0.0, stages, pool)
 
     def query(self, query: str) -> ActiveQuery | None:
         """Return a running query of this session; None if it is of another session or has ended."""

@@ -15,6 +15,7 @@ from rechannel.policies.model.arrays import (
     FloatArray,
     IntArray,
     ModelError,
+    ScaleOutError,
     check_lengths,
     float_array,
     read_only,
@@ -123,6 +124,11 @@ class Cluster:
     def size(self) -> int:
         """Number of executors, available or not."""
         return len(self.executors)
+
+    def check_available(self, partitions: int) -> None:
+        """Raise ScaleOutError if no executor is available for this many partitions."""
+        if partitions and not self.available.any():
+            raise ScaleOutError(f"{partitions} partitions need an executor and none is available: add executors")
 
     @property
     def bandwidth(self) -> FloatArray:

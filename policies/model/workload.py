@@ -96,6 +96,11 @@ class Workload:
         return tuple(stage for stage in self.stages if stage.placeable)
 
     @property
+    def partitions(self) -> int:
+        """Number of partitions that a policy places."""
+        return sum(stage.n for stage in self.stages if stage.placeable)
+
+    @property
     def queries(self) -> tuple[str, ...]:
         """Queries by first appearance."""
         return tuple(dict.fromkeys(stage.query for stage in self.stages))

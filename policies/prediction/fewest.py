@@ -166,9 +166,10 @@ def place_forced(model: PredictionModel, current: Placement) -> Placement:
 
     The heaviest comes first, each goes where batches grow least; then each is taken up again until none finds a better
     place. Partitions without a measured load come last, and are dealt evenly. Executors without memory for a
-    partition's state are not considered, unless none has it.
+    partition's state are not considered, unless none has it. Raises ScaleOutError where no executor is available.
     """
     cluster = model.cluster
+    cluster.check_available(model.workload.partitions)
     state = _State(model, Placement(current.on_available(cluster)))
     base = _State(model, current).seconds()
     square = max(float(state.loads() @ state.loads()), 1e-12)

@@ -30,6 +30,7 @@ from rechannel.wire.messages import (
     DesiredPlacement,
     ExecutorInfo,
     LinkReport,
+    MigrationPrice,
     MoveTransition,
     MoveView,
     Operator,
@@ -147,6 +148,13 @@ def a_decision(**fields: Any) -> Decision:
     """Return a decision by timeout that plans nothing, but for these fields."""
     usual = {"decision": "d", "at": NOW, "trigger": "timeout", "user": "", "policy": "adaptive"}
     return Decision(**{**usual, "outcome": "planned", "reason": "ok", "sentence": "", **fields})
+
+
+def a_price(**fields: Any) -> MigrationPrice:
+    """Return the price of moves that cost nothing, but for these fields."""
+    nothing = dict.fromkeys(["bytes", "pause", "seconds", "overhead"], 0.0)
+    times: dict[str, Any] = {"batch_before": {}, "peak": {}, "batch_after": {}}
+    return MigrationPrice(**{"steps": 1, "total": 1.0, "load_rate": 1.0, **nothing, **times, **fields})
 
 
 def transition(move: DesiredMove, *, decision: str, batch: int = -1, at: float = NOW, **how: str) -> MoveTransition:

@@ -22,8 +22,8 @@ from rechannel.daemon.control.guard import (
 )
 from rechannel.daemon.control.triggers import LoadReading, OverloadDetector
 from rechannel.wire.codes import Law, Trigger
-from rechannel.wire.messages import Decision, DesiredMove, ExecutorLoad, MigrationPrice, Refusal
-from unit.daemon.fakes import a_decision
+from rechannel.wire.messages import Decision, DesiredMove, ExecutorLoad, Refusal
+from unit.daemon.fakes import a_decision, a_price
 
 NOON = 1_780_315_200.0  # 2026-06-01, a Monday, 12:00 UTC
 RULES = RescheduleSettings(overload_windows=3, overload_release=0.8)
@@ -290,26 +290,13 @@ def test_overlap_is_a_share_that_both_sides_agree_on(one: set[int], other: set[i
 
 
 def priced(made: Decision, rows: float = 400.0, executors: str = "01") -> Decision:
-    price = MigrationPrice(
-        steps=1,
-        bytes=0,
-        pause=0,
-        seconds=0,
-        total=1,
-        batch_before={},
-        peak={},
-        batch_after={},
-        overhead=0,
-        load_rate=1,
-        recent_batches={"q": (5.0, rows)},
-    )
     usage = dict.fromkeys(
         ["arrival_before", "arrival_after", "service_before", "utilization_before", "utilization_after"], 0.5
     )
     loads = [
         ExecutorLoad(executor=name, node=name, partitions_before=3, partitions_after=3, **usage) for name in executors
     ]
-    return msgspec.structs.replace(made, price=price, executors=loads)
+    return msgspec.structs.replace(made, price=a_price(recent_batches={"q": (5.0, rows)}), executors=loads)
 
 
 @pytest.mark.parametrize(

@@ -21,21 +21,15 @@ from rechannel.wire.messages import (
     MoveTransition,
 )
 from unit.daemon.fake_store import NOW
-from unit.daemon.fakes import QUERY, a_decision, query, report, transition
+from unit.daemon.fakes import QUERY, a_decision, a_price, query, report, transition
 from unit.daemon.model.builders import batch, messages
 
 OTHER = "q2"
-PRICE = MigrationPrice(
+PRICE = a_price(
     steps=2,
-    bytes=0,
-    pause=0,
-    seconds=0,
     total=10,
     batch_before={QUERY: 5.0},
-    peak={},
     batch_after={QUERY: 4.0},
-    overhead=0,
-    load_rate=1,
     recent_batches={QUERY: (5.0, 400), OTHER: (5.0, 400)},
 )
 SUPERSEDED, DEADLINE = MoveReason.SUPERSEDED, MoveReason.DEADLINE

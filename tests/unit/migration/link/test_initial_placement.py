@@ -159,9 +159,8 @@ def test_a_start_does_not_wait_for_hosts_of_which_none_is_back():
     assert starts.start_reports(["q"])["q"].endswith("evenly, for nothing is remembered of it")
 
 
-def test_a_start_that_takes_long_is_left_to_the_moves_after_the_first_batch():
-    now = [0.0]
-    adapter = FakeAdapter()
+def steer_slowly(adapter, now):
+    """Each steer takes 1.5 s."""
     steer = adapter.steer
 
     def slow(store, host, executor):
@@ -169,6 +168,11 @@ def test_a_start_that_takes_long_is_left_to_the_moves_after_the_first_batch():
         steer(store, host, executor)
 
     adapter.steer = slow
+
+
+def test_a_start_that_takes_long_is_left_to_the_moves_after_the_first_batch():
+    now, adapter = [0.0], FakeAdapter()
+    steer_slowly(adapter, now)
     starts = InitialPlacement(adapter, lambda: THREE, set, lambda query: None, lambda: now[0], pytest.fail)
     starts.place_before_first_batch("q", "run", "file:/c/state")
     assert starts.start_reports(["q"])["q"].startswith("3 of 4 partitions placed before its first batch")
@@ -177,15 +181,8 @@ def test_a_start_that_takes_long_is_left_to_the_moves_after_the_first_batch():
 
 @pytest.mark.parametrize(("waited", "steered"), [(-1.0, 3), (1.5, 2), (3.9, 1), (4.1, 0), (60.0, 0)])
 def test_the_time_in_which_a_start_is_steered_counts_from_the_querys_start(waited, steered):
-    now = [100.0]
-    adapter = FakeAdapter()
-    steer = adapter.steer
-
-    def slow(store, host, executor):
-        now[0] += 1.5
-        steer(store, host, executor)
-
-    adapter.steer = slow
+    now, adapter = [100.0], FakeAdapter()
+    steer_slowly(adapter, now)
     starts = InitialPlacement(adapter, lambda: THREE, set, lambda query: last(["2"] * 4, e2="c"), lambda: now[0])
     starts.place_before_first_batch("q", "run", "file:/c/state", waited)
     assert len(adapter.steered) == steered

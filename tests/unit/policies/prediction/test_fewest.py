@@ -6,6 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from rechannel.policies.model.arrays import ScaleOutError
 from rechannel.policies.model.placement import Placement
 from rechannel.policies.prediction.cycle import estimate_batches
 from rechannel.policies.prediction.fewest import fewest_moves, place_forced
@@ -110,3 +111,10 @@ def test_drained_partitions_go_where_there_is_memory() -> None:
     assert place_forced(model, current)["q/0"].tolist() == [0, 0, 1, 1, 1, 1]
     nowhere = replace(model, cluster=replace(full, memory_bytes=np.full(3, 5.0)))
     assert np.bincount(place_forced(nowhere, current)["q/0"]).tolist() == [3, 3]
+
+
+def test_a_drain_without_another_executor_finds_no_room() -> None:
+    model = model_of([stage("q", [1.0] * 2)], 1)
+    drained = without(model, 0)
+    with pytest.raises(ScaleOutError, match="2 partitions need an executor and none is available"):
+        place_forced(drained, Placement({"q/0": np.zeros(2, dtype=np.int64)}))
