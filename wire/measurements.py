@@ -13,7 +13,7 @@ import msgspec
 # every Timestamp is a valid date. A message with a number out of bounds is rejected.
 Int53: TypeAlias = Annotated[int, msgspec.Meta(ge=-(2**53), le=2**53)]
 BoundedFloat: TypeAlias = Annotated[float, msgspec.Meta(ge=-1e30, le=1e30)]
-Timestamp: TypeAlias = Annotated[float, msgspec.Meta(ge=-1e11, le=1e11)]  # seconds since 1970 (UTC)
+Timestamp: TypeAlias = Annotated[float, msgspec.Meta(ge=-6e10, le=1e11)]  # seconds since 1970 (UTC)
 
 
 class Body(msgspec.Struct, frozen=True, forbid_unknown_fields=False, kw_only=True):

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import msgspec
 import pytest
 
+from rechannel.daemon.control.time_windows import clock_time
 from rechannel.daemon.model import collector as collect
 from rechannel.daemon.model.application_messages import ApplicationMessages
 from rechannel.daemon.model.collector import Collector, implausibility
@@ -38,6 +39,17 @@ def test_a_link_that_claims_a_huge_epoch_leaves_epochs_room() -> None:
     assert decode(encode(sealed(claims))).body == claims
     with pytest.raises(MessageError):
         decode(encode(sealed(msgspec.structs.replace(claims, accepted_epoch=2**53 + 1))))
+
+
+@pytest.mark.parametrize("zone", ["UTC", "Pacific/Kiritimati", "Pacific/Pago_Pago"])
+def test_every_time_in_a_message_is_a_date(zone: str) -> None:
+    for at in (-6e10, 1e11):
+        claims = msgspec.structs.replace(fakes.report([]), attached=at)
+        body = decode(encode(sealed(claims))).body
+        assert body == claims
+        assert clock_time(at, zone)
+    with pytest.raises(MessageError):
+        decode(encode(sealed(msgspec.structs.replace(fakes.report([]), attached=-1e11))))
 
 
 def test_what_is_kept_of_batches_and_windows_is_bounded_in_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
