@@ -13,13 +13,14 @@ _NAME = "soak"
 _SECTION = """
 ## What attaching costs
 
-Two drivers at the same time, each on a cluster of its own with two executors, both with the same eight queries: five
-counting ones (one with RocksDB, one with `foreachBatch`, one with state in Python, one that is started with
-`availableNow` again and again), one that drops duplicates, one with windows, one join. One driver has us: an agent on
-each node, a controller, Redis, and all partitions change places every few minutes. Batches are as small as can be, so
-that what is left open by a batch adds up quickly; partitions begin where Spark puts them, with us too
-(`link.spread = false`), and nothing in a batch is compiled. Made by `make soak HOURS=2` and `make soak-starts`; both
-fail where a bound is not held, or a batch of one driver has another output than that of the other.
+Two drivers at the same time, each on a cluster of its own with two executors, both with the same eight queries: four
+counting ones (one with `foreachBatch`, one with state in Python, one that is started with `availableNow` again and
+again), one that drops duplicates, one with windows, one with sessions, one join. One driver has us: an agent on each
+node, a controller, Redis, and all partitions change places every few minutes. Batches are as small as can be, so that
+what is left open by a batch adds up quickly; partitions begin where Spark puts them, with us too
+(`link.spread = false`), nothing in a batch is compiled, and files are written without the processes that Hadoop's local
+file system starts for each. Made by `make soak HOURS=2` and `make soak-starts`; both fail where a bound is not held, or
+a batch of one driver has another output than that of the other.
 
 <!-- soak -->
 <!-- end of soak -->

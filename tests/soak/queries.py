@@ -17,11 +17,10 @@ from testbed.counting import count_by_key, count_in_python, expected_counts, num
 ROWS_PER_BATCH = 10
 KEYS = 37
 FOREACH, LOOP = "foreach", "loop"
-STATE = "org.apache.spark.sql.execution.streaming.state"
 # Seconds between two batches, a little different so that not all begin at once; `LOOP` is started anew by itself.
 TRIGGERS = {
     "counts": 1.8,
-    "rocksdb": 1.85,
+    "sessions": 1.85,
     "dedup": 1.9,
     "windows": 1.95,
     "join": 2.0,
@@ -44,6 +43,10 @@ def frame(spark: SparkSession, name: str) -> DataFrame:
         late = rows(spark).withWatermark("timestamp", "5 seconds")
         counted = late.groupBy(F.window("timestamp", "10 seconds", "5 seconds"), "k").count()
         output = counted.select(F.col("window.start").alias("start"), "k", "count")
+    elif name == "sessions":
+        late = rows(spark).withWatermark("timestamp", "5 seconds")
+        counted = late.groupBy(F.session_window("timestamp", "3 seconds").alias("session"), "k").count()
+        output = counted.select(F.col("session.start").alias("start"), F.col("session.end").alias("end"), "k", "count")
     elif name == "join":
         left, right = (rows(spark).withWatermark("timestamp", "5 seconds").alias(side) for side in ("l", "r"))
         near = F.expr("l.value = r.value AND r.timestamp BETWEEN l.timestamp AND l.timestamp + INTERVAL 3 SECONDS")
@@ -56,14 +59,9 @@ def frame(spark: SparkSession, name: str) -> DataFrame:
     return output.observe("digest", F.count(F.lit(1)).alias("rows"), hashes.alias("hash"))
 
 
-def provider(name: str) -> str:
-    """Return the state store provider of a query."""
-    return f"{STATE}.{'RocksDB' if name == 'rocksdb' else 'HDFSBacked'}StateStoreProvider"
-
-
 def output_mode(name: str) -> str:
     """Return the output mode of a query."""
-    return "append" if name in ("dedup", "windows", "join") else "update"
+    return "append" if name in ("dedup", "windows", "sessions", "join") else "update"
 
 
 def counted(batches: int) -> dict[str, int]:

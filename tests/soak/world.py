@@ -32,6 +32,7 @@ PATIENCE = 600.0  # seconds for the drivers to begin and to end; a busy machine 
 # The quick compiler alone: the other one is at work for the first hour, and that is no cost of a batch.
 # Hadoop starts a process for each file that it makes: as cheaply as can be.
 _JAVA = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -Djdk.lang.Process.launchMechanism=VFORK"
+_FILES = "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
 # Queries begin as Spark places them, on both sides: what is compared is attaching and moving, not two placements.
 _SECTIONS: dict[str, dict[str, Any]] = {
     "cluster": {"name": "soak"},
@@ -87,14 +88,17 @@ class World(Stack):
                 ("spark.ui.retainedJobs", "spark.ui.retainedStages", "spark.sql.ui.retainedExecutions"), "100"
             ),
             "spark.ui.retainedTasks": "1000",
-            "spark.sql.streaming.numRecentProgressUpdates": "20",
+            "spark.sql.streaming.numRecentProgressUpdates": "8",
             "spark.sql.streaming.minBatchesToRetain": "10",
             "spark.sql.execution.arrow.pyspark.enabled": "true",
-            # Batches of ten rows: their code need not be compiled, and each file needs no second one with a checksum,
-            # for which the local file system starts a process.
+            # Batches of ten rows: their code need not be compiled. A file of a checkpoint needs neither a second one
+            # with a checksum nor three processes (chmod, readlink) of some 7 ms of CPU each. RocksDB does not run like
+            # this: it asks Hadoop for the usual local file system by its class.
             "spark.sql.codegen.wholeStage": "false",
             "spark.sql.codegen.factoryMode": "NO_CODEGEN",
             "spark.sql.streaming.checkpoint.fileChecksum.enabled": "false",
+            "spark.sql.streaming.checkpointFileManagerClass": _FILES,
+            "spark.hadoop.fs.file.impl": "org.apache.hadoop.fs.RawLocalFileSystem",
             "spark.hadoop.fs.AbstractFileSystem.file.impl": "org.apache.hadoop.fs.local.RawLocalFs",
         }
 
