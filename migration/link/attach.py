@@ -30,7 +30,7 @@ def attach(spark: Any, settings: Settings | None = None, *, strict: bool = False
     """Join this application's streaming queries to Rechannel.
 
     Never makes a query fail: where attaching is not possible, the returned link is inactive and its ``problem`` says
-    why. Attaching twice returns the same link.
+    why. Attaching twice returns the same link; after `Link.detach` it waits for the end of that link, 10 s at most.
 
     Parameters
     ----------
@@ -52,11 +52,14 @@ def attach(spark: Any, settings: Settings | None = None, *, strict: bool = False
             _LOG.info("configuration", sentence=find_config_file(None, os.environ).describe())
             settings = load()
         adapter = SparkAdapter(spark)
+        ended = _await_end(adapter.application)
         with _links_lock:
             present = _links.get(adapter.application)
-            if present is not None and present.active:
+            if present is not None and (present.active or not ended):
                 with contextlib.suppress(LinkError):
                     adapter.close()
+                if not present.active:
+                    raise LinkError("the link that was detached has not ended yet: attach again in some seconds")
                 return present
             link.start(adapter, settings, on_end=_unregister)
             _links[adapter.application] = link
@@ -66,6 +69,12 @@ def attach(spark: Any, settings: Settings | None = None, *, strict: bool = False
         link.problem = str(error)
         _LOG.error("not attached; queries run as without Rechannel", error=str(error))
     return link
+
+
+def _await_end(application: str) -> bool:
+    """Let a link that was detached take everything out of Spark first; returns whether it has."""
+    previous = _links.get(application)
+    return previous is None or previous.active or previous.detach()
 
 
 def _unregister(application: str, link: Link) -> None:

@@ -38,7 +38,7 @@ from rechannel.wire.messages import DrainedNode, ExecutorInfo
 
 _LOG = structlog.get_logger("rechannel.link")
 _TARGET_EVERY = 5.0  # seconds between two readings of the master's workers
-_COUNT_EVERY = 5.0  # seconds between two counts of RDDs that keep an executor
+_RELEASE_EVERY = 5.0  # seconds to the next try after one that Spark refused, or that would lose RDDs
 _GRACE = 60.0  # seconds for which an executor that came back holds its place, so that others come up elsewhere
 _LONGEST_GRACE = 3600.0
 UNLIMITED = 2**31 - 1
@@ -136,7 +136,7 @@ class ExecutorReleaser:
         self._target = 1  # executors that there are to be elsewhere now
         self._grace = _GRACE
         self._local_checkpoints = 0  # RDDs that live on executors alone and keep those that are cordoned
-        self._next_count = 0.0
+        self._next_release = 0.0
         self._next_target = 0.0
 
     @property
@@ -220,7 +220,7 @@ class ExecutorReleaser:
     def _release_idle(
         self, present: Mapping[str, ExecutorInfo], elsewhere: Collection[str], inputs: ReleaseInputs, now: float
     ) -> None:
-        if self._dynamic or not elsewhere:
+        if self._dynamic or not elsewhere or now < self._next_release:
             return
         complete = len(elsewhere) >= self._target
         for name, cordon in sorted(self._cordons.items()):
@@ -235,7 +235,8 @@ class ExecutorReleaser:
                 continue
             if cordon.waits_for:
                 continue
-            if not _is_overdue(inputs.drains.get(present[name].host), now) and self._would_lose_rdds(now):
+            self._next_release = now + _RELEASE_EVERY  # unless this one comes about
+            if not _is_overdue(inputs.drains.get(present[name].host), now) and self._would_lose_rdds():
                 continue
             if self._base < 0:
                 # A standalone application has no target of its own; elsewhere the target is a number to be met.
@@ -247,14 +248,12 @@ class ExecutorReleaser:
                 self._killed.add(name)
                 del self._cordons[name]
                 _LOG.info("executor-released", executor=name, remaining=remaining)
+                self._next_release = 0.0
                 return  # one in a step; the next step starts from a fresh state
 
-    def _would_lose_rdds(self, now: float) -> bool:
-        """Whether RDDs live on executors alone."""
-        # An earlier count may keep an executor; that there are none is counted anew before each release.
-        if not self._local_checkpoints or now >= self._next_count:
-            self._next_count = now + _COUNT_EVERY
-            self._local_checkpoints = self._control.local_checkpoints()
+    def _would_lose_rdds(self) -> bool:
+        """Whether RDDs live on executors alone; counted right before each release."""
+        self._local_checkpoints = self._control.local_checkpoints()
         return self._local_checkpoints > 0
 
     def _adjust_target(self, present: Mapping[str, ExecutorInfo], elsewhere: Collection[str]) -> None:

@@ -68,13 +68,14 @@ class Link:
     @property
     def active(self) -> bool:
         """Whether the link is at work."""
-        return self._thread is not None and self._thread.is_alive()
+        return self._thread is not None and self._thread.is_alive() and not self._stop.is_set()
 
-    def detach(self, timeout: float = 10.0) -> None:
-        """Stop steering, take the listener out of Spark, and remove every file."""
+    def detach(self, timeout: float = 10.0) -> bool:
+        """Stop steering, take the listener out of Spark, and remove every file; returns whether that is done."""
         self._stop.set()
         if self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join(timeout)
+        return self._thread is None or not self._thread.is_alive()
 
     def start(self, adapter: SparkAdapter, settings: Settings, on_end: Callable[[str, Link], None]) -> None:
         """Begin to work; the adapter is closed with the link, or at once if it cannot begin.

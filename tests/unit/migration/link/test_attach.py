@@ -272,6 +272,29 @@ def test_a_second_attach_gives_the_first_link_and_closes_its_own_gateway(adapter
     adapter.close.assert_called_once_with()
 
 
+def test_attaching_while_a_link_ends_waits_for_its_end(adapter, mailbox, tmp_path):
+    may_end = threading.Event()
+    mailbox.stop.side_effect = lambda **_: may_end.wait(10.0)
+    adapter.watch_starts.return_value.poll.return_value = None
+    first = attach(object(), settings(tmp_path))
+    assert not first.detach(timeout=0.0)
+    assert not first.active
+    may_end.set()
+    second = attach(object(), settings(tmp_path))
+    assert (second is first, second.problem, second.active) == (False, "", True)
+    assert second.detach()
+    assert not first.active
+
+
+def test_attaching_while_a_link_does_not_end_says_so_and_leaves_nothing(adapter, monkeypatch, tmp_path):
+    ending = SimpleNamespace(active=False, detach=lambda: False)
+    monkeypatch.setitem(attach_module._links, "app-1", ending)
+    link = attach(object(), settings(tmp_path))
+    assert (link.active, "attach again" in link.problem) == (False, True)
+    adapter.close.assert_called_once_with()
+    adapter.start_event_stream.assert_not_called()
+
+
 class User:
     """A session of PySpark: Python knows these attributes, all else would be asked on the user's gateway."""
 

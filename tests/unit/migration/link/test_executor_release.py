@@ -37,6 +37,7 @@ class FakeCluster:
         self.unseen: dict[str, ExecutorInfo] = {}
         self.fails = False
         self.local = 0
+        self.counts = 0  # of local checkpoints
         self.most = UNLIMITED  # spark.cores.max
         self._next = len(hosts)
 
@@ -68,6 +69,7 @@ class FakeCluster:
         self.limit = most
 
     def local_checkpoints(self):
+        self.counts += 1
         return self.local
 
     def worker_hosts(self):
@@ -159,6 +161,17 @@ def test_a_busy_executor_stays_and_the_target_that_its_refused_release_set_is_le
     assert (cluster.cordoned, cluster.hosts(), cluster.limit) == (["1"], ["a", "b"], 2)
     releaser.restore_target()
     assert cluster.limit == UNLIMITED
+
+
+def test_a_release_that_spark_refuses_is_tried_again_every_five_seconds():
+    cluster, releaser = releasing("a", "b")
+    cluster.busy = {"1"}
+    for now in range(20, 40):
+        releaser.step(inputs(cluster, drained("b")), float(now))
+    assert cluster.counts == 4, "RDDs are counted once for each try"
+    cluster.busy = set()
+    releaser.step(inputs(cluster, drained("b")), 40.0)
+    assert cluster.hosts() == ["a"]
 
 
 def test_a_deadline_that_has_passed_does_not_wait_for_state():
@@ -263,7 +276,7 @@ def test_an_executor_is_kept_while_rdds_live_on_executors_alone_until_the_deadli
         releaser.step(inputs(cluster, drains), now)
         assert "localCheckpoint" in releaser.problem
     assert cluster.kills == 0
-    releaser.step(inputs(cluster, drains), 101.0)
+    releaser.step(inputs(cluster, drains), 104.0)
     assert cluster.kills == 1
     assert cluster.without_link == UNLIMITED, "without the link, nobody would lift the limit"
 
