@@ -71,7 +71,7 @@ class Link:
         return self._thread is not None and self._thread.is_alive() and not self._stop.is_set()
 
     def detach(self, timeout: float = 10.0) -> bool:
-        """Stop steering, take the listener out of Spark, and remove every file; returns whether that is done."""
+        """Stop steering, remove the listener and every file; returns whether that is done."""
         self._stop.set()
         if self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join(timeout)
