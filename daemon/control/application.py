@@ -83,7 +83,7 @@ class Application:
         self.reset()
 
     def reset(self) -> None:
-        """Drop what only a leader may rely on, but not the guard and the rest."""
+        """Drop what only a leader may rely on, but not the guard and the cool-down."""
         self.executors = ExecutorSetTrigger()
         self.overload = OverloadDetector()
         self.outcome = OutcomeTracker(self.name, self._context, self._cluster.estimator)
@@ -124,17 +124,17 @@ class Application:
         return self._run_due_triggers(report)
 
     def _run_due_triggers(self, report: LinkReport) -> str:
-        """Decide on the first trigger that is due: orders, the rest, unattended triggers."""
+        """Decide on the first trigger that is due: orders, the cool-down, unattended triggers."""
         now, steady_now = self._clock.wall(), self._clock.steady()
         if self._leave_drained_nodes(report, steady_now):
             return "drained nodes"
-        resting = self.migrations.resting(now)
+        cooldown = self.migrations.cooldown_left(now)
         plan = self._cluster.plans.due(self.name, now)
-        if plan is not None and (plan.force or not resting):
+        if plan is not None and (plan.force or not cooldown):
             self._run_scheduled_plan(plan)
             return "a scheduled plan"
-        if resting:
-            return "resting"
+        if cooldown:
+            return "cooldown"
         if left := self.migrations.continuation(now):
             self._continue_plan(left, steady_now)
             return "the continuation of a plan"
@@ -256,15 +256,15 @@ class Application:
             raise Undecided(silent)
         if busy := self.migrations.busy(messages.report, request.at):
             raise Undecided(NotReady(NotReadyReason.MIGRATION_RUNNING, busy))
-        resting = self.migrations.resting(request.at)
-        if request.apply and request.trigger == Trigger.TIMEOUT and not resting and self.outcome.is_awaiting:
+        cooldown = self.migrations.cooldown_left(request.at)
+        if request.apply and request.trigger == Trigger.TIMEOUT and not cooldown and self.outcome.is_awaiting:
             raise Undecided(pipeline.OUTCOME_AWAITED)
         unattended = request.apply and request.trigger in UNATTENDED
         return PlanBasis(
             messages=messages,
             settings=settings,
             drained=cluster.orders.nodes | request.leave,
-            cooldown=Cooldown(resting, *self.migrations.rest_length()),
+            cooldown=Cooldown(cooldown, *self.migrations.cooldown_length()),
             rates=cluster.estimator.rates(),
             moves_left=cluster.limits.moves_left(request.at) if unattended else None,
         )
@@ -423,7 +423,7 @@ class Application:
 
     def reopen(self) -> None:
         """Decide again as soon as the executors stay the same: a node may hold state again."""
-        self.migrations.rest.ended = None
+        self.migrations.cooldown.ended = None
         self.executors.reopen()
 
     # -- description --
@@ -482,12 +482,12 @@ class Application:
         self.executors.mark_ready(usable_executors(messages.report, self._cluster.orders.nodes))
         self.overload.observe_window(snapshot, messages.batches, window, self._context.settings.reschedule)
         now = self._clock.wall()
-        resting = self.migrations.resting(now)
-        rest = f", cool-down for {resting:.0f} s" if resting else ""
+        cooldown = self.migrations.cooldown_left(now)
+        waiting = f", cool-down for {cooldown:.0f} s" if cooldown else ""
         placed = count(snapshot.workload.partitions, "partition")
         missing = f"; {text}" if (text := describe_silent_agents(snapshot.coverage)) else ""
         executors = count(snapshot.cluster.size, "executor")
-        self.sentence = f"ready: {placed} on {executors}{rest}{self.guard.describe(now)}{missing}"
+        self.sentence = f"ready: {placed} on {executors}{waiting}{self.guard.describe(now)}{missing}"
 
     @property
     def _report(self) -> LinkReport | None:

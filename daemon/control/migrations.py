@@ -4,9 +4,9 @@ A desired placement is renewed under the same decision id as long as one of its 
 it in Redis and continues it under its own epoch. One that expired while nobody led is not resumed: the links give such
 moves up, and the next decision starts from the present state.
 
-A migration is followed by a rest of ``gate.cooldown``, longer after one that the controller took back unattended. There
-is none after a drain, and none while a plan continues that was cut to ``migration.max_moves``: as long as each part
-brought what was predicted, for no more moves than there are partitions.
+A migration is followed by a cool-down of ``gate.cooldown``, longer after one that the controller took back unattended.
+There is none after a drain, and none while a plan continues that was cut to ``migration.max_moves``: as long as each
+part brought what was predicted, for no more moves than there are partitions.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ from rechannel.wire.signing import SignatureError
 
 _STOP = "-stop"  # suffix of the decision whose migration is being ended
 _LANDED = frozenset({MoveState.DRAINED, MoveState.KILLED})
-_AFTER_ROLLBACK = 4  # factor of the rest for each rollback in a row: the same figures would lead to the same mistake
-_LONGEST_REST = 86_400.0  # seconds
+_AFTER_ROLLBACK = 4  # factor for each rollback in a row: the same figures would lead to the same mistake
+_LONGEST_COOLDOWN = 86_400.0  # seconds
 _SETTLED, _NOT_TAKEN_UP, _LOST = "settled", "not-taken-up", "lost"  # why a migration is over
 
 
@@ -162,8 +162,8 @@ class RunningMigration:
 
 
 @dataclass
-class Rest:
-    """Rest of one application after its migrations. It survives the loss of the lead."""
+class CooldownTimer:
+    """Cool-down of one application after its migrations. It survives the loss of the lead."""
 
     ended: float | None = None  # time of the end of the last migration
     drain: str = ""  # last applied decision, if it was a drain's
@@ -172,20 +172,19 @@ class Rest:
     _mistakes: int = 0  # migrations in a row that had to go back
 
     def plan(self, decision: Decision, cooldown: float) -> None:
-        """Plan the rest after the migration that a decision begins."""
+        """Plan the cool-down after the migration that a decision begins."""
         if decision.trigger == Trigger.DRAIN:
             return
         self._seconds, self._reason = cooldown, ""
         if not decision.rollback_of or decision.user:
             return  # an operator's rollback is not about what the controller did unattended
         self._mistakes += 1
-        rest = max(cooldown, min(_LONGEST_REST, cooldown * _AFTER_ROLLBACK**self._mistakes))
+        self._seconds = max(cooldown, min(_LONGEST_COOLDOWN, cooldown * _AFTER_ROLLBACK**self._mistakes))
         row = f", {self._mistakes} in a row" if self._mistakes > 1 else ""
-        self._seconds = rest
-        self._reason = f"{rest / max(cooldown, 1e-9):g} times gate.cooldown, as it went back{row}"
+        self._reason = f"{self._seconds / max(cooldown, 1e-9):g} times gate.cooldown, as it went back{row}"
 
     def use_default(self) -> None:
-        """Go back to the usual rest: an operator ended the migration and watches it."""
+        """Go back to the usual length: an operator ended the migration and watches it."""
         self._seconds, self._reason = None, ""
 
     def forgive_mistakes(self) -> None:
@@ -193,24 +192,24 @@ class Rest:
         self._mistakes = 0
 
     def length(self, cooldown: float) -> tuple[float, str]:
-        """Return the seconds of rest, and why they are more than usual."""
+        """Return the seconds of the cool-down, and why they are more than usual."""
         return (cooldown if self._seconds is None else self._seconds), self._reason
 
     def left(self, now: float, cooldown: float) -> float:
-        """Return the seconds of rest that are left."""
+        """Return the seconds that are left."""
         if self.ended is None:
             return 0.0
-        rest, _ = self.length(cooldown)
-        # Never longer than the rest itself: the clock may have been set back.
-        return min(rest, max(0.0, self.ended + rest - now))
+        length, _ = self.length(cooldown)
+        # Never longer than the cool-down itself: the clock may have been set back.
+        return min(length, max(0.0, self.ended + length - now))
 
 
 class MigrationTracker:
-    """Migrations of one application: the running one, and the rest after it."""
+    """Migrations of one application: the running one, and the cool-down after it."""
 
     def __init__(self, application: str, context: LeaderContext) -> None:
         self.running: RunningMigration | None = None
-        self.rest = Rest()
+        self.cooldown = CooldownTimer()
         self.examined = False  # whether this leader has read the desired placement in Redis
         self.rejected = 0  # desired placements in Redis without this cluster's signature
         self._application = application
@@ -227,7 +226,7 @@ class MigrationTracker:
         settings = self._context.settings
         desired = DesiredPlacement(decision=decision.decision, runs=decision.runs, moves=decision.moves)
         self.note_applied(decision)
-        self.rest.plan(decision, settings.gate.cooldown)
+        self.cooldown.plan(decision, settings.gate.cooldown)
         self._plan_continuation(decision)
         self.running = RunningMigration(
             self._application, desired, self._context.clock.wall(), settings.controller.placement_ttl
@@ -241,7 +240,7 @@ class MigrationTracker:
         """End the running migration; returns its progress."""
         migration = self._running()
         sentence = migration.sentence()
-        self.rest.use_default()
+        self.cooldown.use_default()
         self.cancel_continuation()
         if migration.ending:
             return sentence
@@ -272,11 +271,11 @@ class MigrationTracker:
 
     def note_applied(self, decision: Decision) -> None:
         """Note the last applied decision, of any leader: there is no rest after a drain."""
-        self.rest.drain = decision.decision if decision.trigger == Trigger.DRAIN else ""
+        self.cooldown.drain = decision.decision if decision.trigger == Trigger.DRAIN else ""
 
     def confirm(self) -> None:
         """Note that the last migration brought what was predicted: a plan that was cut continues."""
-        self.rest.forgive_mistakes()
+        self.cooldown.forgive_mistakes()
         self._continues = self._left > 0
 
     def cancel_continuation(self) -> None:
@@ -285,15 +284,15 @@ class MigrationTracker:
 
     def continuation(self, now: float) -> int:
         """Return how many moves may follow on a plan that was cut; 0 for none."""
-        return self._left if self._continues and self.running is None and self._rest_left(now) else 0
+        return self._left if self._continues and self.running is None and self._time_left(now) else 0
 
-    def resting(self, now: float) -> float:
-        """Return the seconds of rest that are left; none if a plan continues."""
-        return 0.0 if self.continuation(now) else self._rest_left(now)
+    def cooldown_left(self, now: float) -> float:
+        """Return the seconds of the cool-down that are left; none if a plan continues."""
+        return 0.0 if self.continuation(now) else self._time_left(now)
 
-    def rest_length(self) -> tuple[float, str]:
-        """Return the seconds of rest after the last migration, and why they are more than usual."""
-        return self.rest.length(self._context.settings.gate.cooldown)
+    def cooldown_length(self) -> tuple[float, str]:
+        """Return the seconds of cool-down after the last migration, and why they are more than usual."""
+        return self.cooldown.length(self._context.settings.gate.cooldown)
 
     def extend_deadline(self, silence: float) -> None:
         """Do not count a time in which Redis was away as silence of the link."""
@@ -332,7 +331,7 @@ class MigrationTracker:
         migration.update(report, now)
         if envelope.expires <= now or migration.over(now):
             if not self._is_drain(desired):
-                self.rest.ended = max(self.rest.ended or 0.0, envelope.time)
+                self.cooldown.ended = max(self.cooldown.ended or 0.0, envelope.time)
             return
         self.running = migration
         self._log.info(
@@ -347,11 +346,11 @@ class MigrationTracker:
             raise ValueError(f"no migration of {self._application} is running")
         return self.running
 
-    def _rest_left(self, now: float) -> float:
-        return self.rest.left(now, self._context.settings.gate.cooldown)
+    def _time_left(self, now: float) -> float:
+        return self.cooldown.left(now, self._context.settings.gate.cooldown)
 
     def _is_drain(self, desired: DesiredPlacement) -> bool:
-        return bool(self.rest.drain) and desired.decision.startswith(self.rest.drain)  # stopped ones too
+        return bool(self.cooldown.drain) and desired.decision.startswith(self.cooldown.drain)  # stopped ones too
 
     def _plan_continuation(self, decision: Decision) -> None:
         total = sum(load.partitions_before for load in decision.executors)
@@ -397,5 +396,5 @@ class MigrationTracker:
         if why != _SETTLED:
             self.cancel_continuation()
         if why != _NOT_TAKEN_UP and not self._is_drain(migration.desired):
-            self.rest.ended = now
+            self.cooldown.ended = now
         return sentence

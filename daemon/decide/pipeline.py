@@ -76,7 +76,7 @@ class DecisionRequest:
     decision, at
         Id of the decision, and the time it was asked for.
     apply, force
-        Whether the moves may begin, and whether the gate and the rest are skipped.
+        Whether the moves may begin, and whether the gate and the cool-down are skipped.
     scheduled_plan
         Id of the scheduled plan that this decision is about.
     leave
@@ -107,7 +107,7 @@ class PlanBasis:
     drained
         Nodes that are to hold no state.
     cooldown
-        Rest of the application after its last migration; None for none.
+        Cool-down of the application after its last migration; None for none.
     rates
         Cost of loading state.
     moves_left

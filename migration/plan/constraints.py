@@ -14,7 +14,7 @@ Hard laws, which nothing skips, and the reach of each refusal:
 ``utilization``     plan     no executor above ``gate.max_utilization`` *and* above the highest of before
 =================== ======== ==============================================================================
 
-Soft laws, which ``force`` skips: ``cooldown`` (rest after a migration) and ``gate`` (moving must pay). Both refuse the
+Soft laws, which ``force`` skips: ``cooldown`` (time after a migration) and ``gate`` (moving must pay). Both refuse the
 plan as a whole. Refused moves leave the plan first, and the later laws judge what is left.
 
 A partition on no known executor loads its state wherever it goes next, so that placing it neither costs nor gains
@@ -295,7 +295,7 @@ def _soft_refusal(inputs: PlanInputs, gate: GateResult) -> Refusal | None:
     if cooldown.left > 0:
         rule = f"gate.cooldown is {cooldown.total:g} s"
         if cooldown.reason:
-            rule = f"the rest after it is {cooldown.total:g} s, {cooldown.reason}"
+            rule = f"the cool-down after it is {cooldown.total:g} s, {cooldown.reason}"
         ago = max(0.0, cooldown.total - cooldown.left)
         return Refusal(
             law=Law.COOLDOWN,

@@ -72,8 +72,8 @@ def test_plan_and_rebalance(led: None, world: World, store: Store, settings: Set
     assert again["decision"]["reason"] == "migration-running"
     world.obey("drained")
     until(lambda: "is over" in state(store).last_sentence)  # type: ignore[union-attr]
-    resting = run_json("plan", code=3)
-    assert resting["decision"]["reason"] == "cooldown"
+    answer = run_json("plan", code=3)
+    assert answer["decision"]["reason"] == "cooldown"
 
     entries = run_json("history")["entries"]
     assert [entry["outcome"] for entry in entries] == ["planned", "planned", "applied", "not-ready", "refused"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from rechannel.daemon.control.migrations import Rest
+from rechannel.daemon.control.migrations import CooldownTimer
 from rechannel.daemon.jobs.clock import Clock, ClockJumpDetector, due_after_jump
 from unit.daemon.fake_store import NOW, FakeClock
 
@@ -30,10 +30,10 @@ def test_drift_is_not_a_step_however_long_it_lasts() -> None:
         assert steps.pop_jump() == 0
 
 
-def test_the_rest_after_a_migration_is_never_longer_than_the_rest_though_the_clock_was_set_back() -> None:
-    rest = Rest(ended=NOW + 3600)
-    assert rest.left(NOW, 300.0) == 300.0
-    assert rest.left(NOW + 3600 + 150.0, 300.0) == 150.0
+def test_a_cooldown_is_never_longer_than_planned_though_the_clock_was_set_back() -> None:
+    cooldown = CooldownTimer(ended=NOW + 3600)
+    assert cooldown.left(NOW, 300.0) == 300.0
+    assert cooldown.left(NOW + 3600 + 150.0, 300.0) == 150.0
 
 
 @pytest.mark.parametrize(

@@ -74,7 +74,7 @@ def test_a_migration_under_way_goes_on(leader: Controller, world: World, store: 
     world.obey()
     cycle(leader)
     assert app(leader).migrations.running is None
-    assert app(leader).migrations.resting(store.clock()) == 300  # the rest it was begun with
+    assert app(leader).migrations.cooldown_left(store.clock()) == 300  # the cool-down it was begun with
     assert leader.settings.gate.cooldown == 5
 
 

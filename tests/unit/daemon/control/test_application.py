@@ -23,7 +23,7 @@ def test_a_step_does_the_first_thing_that_is_due(leader, store, world):
     assert step(leader) == "a migration is running"
     world.obey()
     leader.follow()
-    assert step(leader) == "resting"
+    assert step(leader) == "cooldown"
     assert step(leader, "silent") == "no report"
     order(leader, Drain(nodes=["127.0.0.2"]))
     assert step(leader) == "drained nodes", "an order does not wait for the rest"
@@ -41,7 +41,7 @@ def test_the_rest_outlives_the_lead_and_an_hour_of_silence_ends_it(leader, store
     leader.run_leader_cycle()
     forgotten = app(leader)
     assert forgotten.migrations.running is None
-    assert forgotten.migrations.resting(clock()) > 0
+    assert forgotten.migrations.cooldown_left(clock()) > 0
     clock.sleep(FORGOTTEN_AFTER)
     leader.run_leader_cycle()
     assert app(leader) is not forgotten

@@ -188,7 +188,7 @@ def test_a_link_that_never_takes_it_up_is_given_up_on(leader, store, world):
         cycle(leader, world, 25)
     assert "did not take it up within 120 s" in state_sentence(leader, store)
     assert app(leader).migrations.running is None
-    assert app(leader).migrations.rest.ended is None, "nothing moved, so nothing has to rest"
+    assert app(leader).migrations.cooldown.ended is None, "nothing moved, so there is no cool-down"
 
 
 def state_sentence(leader: Controller, store: FakeStore) -> str:

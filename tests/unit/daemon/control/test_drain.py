@@ -293,21 +293,21 @@ def test_neither_a_drain_nor_what_was_before_it_holds_the_decision_after_undrain
     leader.decide_all()
     land(world)
     cycle(leader)
-    assert app(leader).migrations.resting(clock()) > 0
+    assert app(leader).migrations.cooldown_left(clock()) > 0
     drain(leader)
     leader.follow()
     assert decisions(store)[-1].trigger == "drain"
-    before = app(leader).migrations.rest.ended
+    before = app(leader).migrations.cooldown.ended
     land(world, number=40)
     if stand_by:
         leader.close()
         leader = controller(store, clock, name="b")
     cycle(leader)
     if not stand_by:
-        assert app(leader).migrations.rest.ended == before, "the drain is followed by no rest of its own"
+        assert app(leader).migrations.cooldown.ended == before, "the drain is followed by no cool-down of its own"
     assert partitions_on(leader._services.collector.reports[APP], [NODE]) == {NODE: 0}
     order(leader, Undrain(nodes=[NODE]))
-    assert app(leader).migrations.resting(clock()) == 0
+    assert app(leader).migrations.cooldown_left(clock()) == 0
     for _ in range(6):
         cycle(leader, world, 3)
     last = decisions(store)[-1]

@@ -148,8 +148,8 @@ def test_what_made_batches_longer_goes_back(leader, store, world):
     assert [result.verdict for result in outcomes(store)][1:] in (["kept"], ["regressed"], ["not-judged"])
     cycle(leader, world, 600)
     assert decisions(store)[-1].trigger == "rollback", "what went back is not undone again"
-    rest = app(leader).migrations.resting(world.clock())
-    assert rest > 300 - 1, "ended 900 s ago at most, and it rests four times as long: 1,200 s"
+    left = app(leader).migrations.cooldown_left(world.clock())
+    assert left > 300 - 1, "ended 900 s ago at most, and the cool-down is four times as long: 1,200 s"
 
 
 @pytest.mark.parametrize("why", ["forced", "switched off", "load"])
@@ -252,7 +252,7 @@ def test_an_operators_rollback_does_not_make_the_rest_longer(leader, world):
     land(world, 5.0, number=40)
     cycle(leader)
     go_on(world, 10, leader)
-    assert app(leader).migrations.resting(world.clock()) == 290
+    assert app(leader).migrations.cooldown_left(world.clock()) == 290
     refused = decide(leader, apply=True)
     assert refused.sentence.startswith("the last migration ended 10 s ago, gate.cooldown is 300 s: 290 s to go")
 
@@ -265,20 +265,20 @@ def test_the_rest_after_a_mistake_is_told_with_its_true_numbers(leader, world):
     go_on(world, 10, leader)
     refused = decide(leader, apply=True)
     assert refused.sentence.startswith(
-        "the last migration ended 10 s ago, the rest after it is 1200 s, 4 times gate.cooldown, as it went back: "
+        "the last migration ended 10 s ago, the cool-down after it is 1200 s, 4 times gate.cooldown, as it went back: "
         "1190 s to go"
     )
     (law,) = [refusal for refusal in refused.refusals if refusal.law == "cooldown"]
     assert law.measured == 1190
 
 
-def test_whoever_stops_a_rollback_has_the_usual_rest(leader, world):
+def test_whoever_stops_a_rollback_has_the_usual_cooldown(leader, world):
     moved(leader, world, settled=8.0)
     leader.follow()
     order(leader, Stop(application=APP))
     world.obey()
     leader.follow()
-    assert 0 < app(leader).migrations.resting(world.clock()) <= 300
+    assert 0 < app(leader).migrations.cooldown_left(world.clock()) <= 300
 
 
 def test_a_second_rollback_by_a_nervous_finger_goes_no_decision_further_back(leader, store, world):
@@ -349,7 +349,7 @@ def test_a_plan_that_was_cut_goes_on_without_a_cool_down(store, clock, world):
         == "the plan before was cut to migration.max_moves, and kept: at most 11 more moves may follow"
     )
     assert app(leader).migrations.continuation(clock()) == 0
-    assert app(leader).migrations.resting(clock()) > 0, "and then it rests as ever"
+    assert app(leader).migrations.cooldown_left(clock()) > 0, "and then the cool-down is as ever"
 
 
 @pytest.mark.parametrize("why", ["regressed", "stopped", "observe", "excluded"])
@@ -381,7 +381,7 @@ def test_a_plan_that_was_cut_goes_on_for_no_more_moves_than_there_are_partitions
     for _ in range(50):
         migrations.begin(msgspec.structs.replace(decision, trigger="continuation"))
         begun += 1
-        migrations.running, migrations.rest.ended = None, clock()
+        migrations.running, migrations.cooldown.ended = None, clock()
         migrations.confirm()
         if not migrations.continuation(clock()):
             break
