@@ -100,5 +100,5 @@ def test_the_page_has_a_row_for_every_resource_and_keeps_what_else_it_has(tmp_pa
     assert "<!-- faults -->\nold\n<!-- end of faults -->" in text
     for resource in (*figures.RESOURCES, *figures.OURS):
         assert f"| {resource.name}" in text
-    assert "| with us / without us | after 1 batch | after 1,000 batches |" in text
+    assert "| with us / without us | after 1 batch | after 1,000 batches | after 7,961 batches |" in text
     assert "| pinned | 50 | 5 / 5 | 9 / 9 | 260 / 260 | 324 / 324 | 20 ms / 20 ms |" in text
