@@ -17,8 +17,33 @@ from benchmarks.live.service import __main__ as service
 from benchmarks.live.situations import NODES, SITUATIONS, Shape
 from benchmarks.live.summary import left_out
 from benchmarks.live.variants import QUICK, SPARK, Variant, variants
-from benchmarks.report.results import ResultFile, argument_parser, machine, progress, rounded, write_json
+from benchmarks.report.results import (
+    Result,
+    ResultFile,
+    argument_parser,
+    machine,
+    progress,
+    read_results,
+    rounded,
+    write_json,
+)
 
+PART = "live"  # of a result file
+# Where a name is of two kinds, such as ``before``, it has the unit of what is around it.
+_UNITS = {
+    "s": "figures phases interval began before_from event_at moved_at after_from",
+    "1": "skew spike speeds load_average cpu_spread memory_spread",
+    "batches": "lengths cycle drift_at spike_at",
+    "cores": "quota",
+    "Mbit/s": "link link_mbit",
+    "MB": "memory_mb",
+    "rows/s": "throughput",
+    "bytes/row": "bytes_per_row",
+    "s/row": "cpu_per_row",
+    "moves": "given_up",
+    "partitions": "placed",
+    "turns": "turn",
+}
 REPEATS = 3
 QUICK_REPEATS = 1
 WORKLOAD = "word-count"
@@ -35,18 +60,19 @@ def main() -> None:
     chosen, shape = _checked(parser, options)
     plans = list(_plans(options, chosen, shape))
     sessions: list[dict[str, Any]] = []
-    figures: dict[str, Any] = {"machine": machine(), "quick": options.quick, "sessions": sessions}
-    if options.resume and options.json.exists():
-        stored = ResultFile(options.json).figures
-        figures["quick"] |= stored["quick"]
-        sessions += [session for session in stored["sessions"] if session.get("figures") and "error" not in session]
+    quick = options.quick
+    if options.resume and (stored := read_results(options.json)):
+        quick |= stored[PART].quick
+        sessions += [session for session in stored[PART].rows if session.get("figures") and "error" not in session]
+    measures = "batches under Spark as it is and under every policy, by turns"
+    result = Result.of(measures, {"rows": sessions}, quick=quick, units=_UNITS)
     measured = {Plan.identity(session) for session in sessions}
 
-    def write_runs(figures: dict[str, Any]) -> None:
+    def write_runs(_: dict[str, Any]) -> None:
         if options.runs is not None:
-            write_json(options.runs, rounded(runs(figures)))
+            write_json(options.runs, rounded(runs(sessions)))
 
-    results = ResultFile(options.json, figures, write_runs)
+    results = ResultFile(options.json, {PART: result}, write_runs)
     results.save()
     began = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="rechannel-live-", ignore_cleanup_errors=True) as root:
@@ -62,7 +88,7 @@ def main() -> None:
             with results.entry(name, record):
                 comparison.measure(Path(root) / str(number), plan, record)
     progress(f"all sessions: {(time.monotonic() - began) / 60:.1f} minutes")
-    if missing := left_out(figures):
+    if missing := left_out(sessions):
         progress("not measured:\n" + "\n".join(missing))
         raise SystemExit(1)
 

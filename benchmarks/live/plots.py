@@ -21,7 +21,7 @@ _COLUMNS = 4  # situations beside each other
 
 def draw(figures: dict[str, Any], directory: Path) -> list[str]:
     """Draw what there are figures for; returns the names of the files."""
-    groups = group(figures)
+    groups = group(figures["rows"])
     if not groups:
         return []
     noises = noise(groups)

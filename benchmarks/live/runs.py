@@ -37,10 +37,10 @@ def model(store: Store, settings: Settings, application: str) -> dict[str, Any] 
     }
 
 
-def runs(figures: Mapping[str, Any]) -> list[dict[str, Any]]:
+def runs(sessions: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Return records of `LiveRun`: each phase from its last model on, whose batches it knows."""
     records = []
-    for session in figures["sessions"]:
+    for session in sessions:
         committed = batches(session.get("batches", []))
         for phase in session.get("phases", []):
             if "end" in phase and phase.get("model"):

@@ -13,7 +13,7 @@ import json
 import math
 import statistics
 from bisect import bisect
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -94,10 +94,10 @@ class Cell:
         return self.least <= 1 <= self.most or 1 / self.reach <= self.middle <= self.reach
 
 
-def group(figures: Mapping[str, Any]) -> dict[str, list[dict[str, Any]]]:
+def group(sessions: Iterable[dict[str, Any]]) -> dict[str, list[dict[str, Any]]]:
     """Return the sessions that count by what they are called: those with an equal input on equal nodes together."""
     alike: dict[str, list[dict[str, Any]]] = {}
-    for session in figures["sessions"]:
+    for session in sessions:
         if not _flaw(session):
             key = [session[name] for name in ("situation", "workload", "shape", "input", "lengths")] + _bed(session)
             alike.setdefault(json.dumps(key, sort_keys=True), []).append(session)
@@ -121,10 +121,10 @@ def in_full(session: Mapping[str, Any]) -> str:
     return ", ".join([_label(session), *(text for name, text in _detail(session).items() if name != "after")])
 
 
-def left_out(figures: Mapping[str, Any]) -> list[str]:
+def left_out(sessions: Iterable[Mapping[str, Any]]) -> list[str]:
     """Return which sessions and phases do not count, and why."""
     flaws = []
-    for session in figures["sessions"]:
+    for session in sessions:
         name = f"{session['situation']}, {session['workload']}, seed {session['seed']}"
         if flaw := _flaw(session):
             flaws.append(f"{name}: {flaw}")

@@ -24,7 +24,8 @@ def main() -> None:
         name: rounded(read_results(path)) for name in _RESULTS if (path := getattr(options, name))
     }
     if options.live:
-        results["live"] = archive.compact(archive.merge([json.loads(path.read_text()) for path in options.live]))
+        runs = [read_results(path)["live"] for path in options.live]
+        results["live"] = rounded({"live": archive.compact(archive.merge(runs))})
     if not results:
         parser.error("give at least one of --live, --simulation, --nexmark")
     if options.keep and options.keep.is_file():

@@ -38,7 +38,7 @@ def headline(figures: Mapping[str, Any], least: int = 1) -> str:
 
     Only situations with at least that many sessions count, unless there is none.
     """
-    groups = group(figures)
+    groups = group(figures["rows"])
     chance = noise(groups)
     frequent = {
         label: sessions
@@ -76,20 +76,20 @@ def headline(figures: Mapping[str, Any], least: int = 1) -> str:
 
 def section(figures: Mapping[str, Any]) -> str:
     """Return the section of the page."""
-    groups = group(figures)
+    groups = group(figures["rows"])
     sessions = [session for alike in groups.values() for session in alike]
     chance = noise(groups)
     measured = {session["situation"] for session in sessions}
     context = {
         "testbed": _testbed([session["testbed"] for session in sessions if "testbed" in session]),
-        "exact": _exactness(figures["sessions"]),
+        "exact": _exactness(figures["rows"]),
         "spark": SPARK.name,
         "adaptive": ADAPTIVE.name,
         "titles": METRICS,
         "chance": _chance(chance),
         "situations": [_situation(label, alike, chance) for label, alike in groups.items()],
         "missing": [name for name in SITUATIONS if name not in measured],
-        "flaws": left_out(figures),
+        "flaws": left_out(figures["rows"]),
     }
     return render("live", context, wrap=False)
 

@@ -18,12 +18,10 @@ _PARTS = ("live", "simulation", "nexmark")
 
 
 def figures_of(results: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the figures of the page; the live ones are not of the common schema yet."""
-    figures = {name: results[name] for name in results.keys() & {"live"}}
+    """Return the figures of the page, by part."""
+    figures = {name: results[name][name].figures() for name in results.keys() & {"live", "nexmark"}}
     if "simulation" in results:
         figures["simulation"] = {name: result.figures() for name, result in results["simulation"].items()}
-    if "nexmark" in results:
-        figures["nexmark"] = results["nexmark"]["nexmark"].figures()
     return figures
 
 

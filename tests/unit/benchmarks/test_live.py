@@ -20,7 +20,7 @@ from benchmarks.live.situations import Shape, as_spark_would
 from benchmarks.live.summary import Cell, group, left_out, noise, table
 from benchmarks.live.variants import QUICK, SPARK, variants
 from benchmarks.report import live, page
-from benchmarks.report.results import rounded
+from benchmarks.report.results import Result, rounded
 from rechannel.policies.registry import POLICIES
 from testbed.progress import batches
 
@@ -267,26 +267,26 @@ def test_spark_stands_first_last_and_beside_every_way(count: int) -> None:
 def test_ways_are_compared_in_sessions_that_have_both() -> None:
     one = session([*SPARKS, ("adaptive", 0.2), ("spark", 1.0)])
     other = session([*SPARKS, ("adaptive", 0.9), ("even", 0.9), ("spark", 1.0)])
-    text = live.section({"quick": True, "sessions": [one, other]})
+    text = live.section({"quick": True, "rows": [one, other]})
     assert "beyond chance: no other variant differs from it." in text, "there was more to gain where even did not run"
-    assert "nowhere a difference beyond chance" in live.headline({"sessions": [one, other]})
+    assert "nowhere a difference beyond chance" in live.headline({"rows": [one, other]})
     idle = session([*SPARKS, ("adaptive", 0.5), ("even", 1.0), ("spark", 1.0)])
     idle["figures"][4]["moves"] = 0
-    assert "no other variant differs from it." in live.section({"quick": True, "sessions": [idle]}), "nothing moved"
+    assert "no other variant differs from it." in live.section({"quick": True, "rows": [idle]}), "nothing moved"
     unlike = [session([*SPARKS, ("adaptive", 0.5), ("even", even), ("spark", 1.0)]) for even in (0.9, 0.4)]
-    assert "no other variant differs from it." in live.section({"quick": True, "sessions": unlike}), "they do not agree"
+    assert "no other variant differs from it." in live.section({"quick": True, "rows": unlike}), "they do not agree"
 
 
 def test_a_turn_that_was_not_where_it_began_is_marked() -> None:
     one = session(SPARKS)
     one["figures"][2]["placed"] = {"node1": 1, "node2": 2}
-    lines = live.section({"quick": True, "sessions": [one, session([("adaptive", 1.0), *SPARKS])]})
+    lines = live.section({"quick": True, "rows": [one, session([("adaptive", 1.0), *SPARKS])]})
     assert "spark 1.01 s, spark 1.00 s on 1/2" in lines
 
 
 def test_the_page_says_where_it_is_ahead_and_where_not() -> None:
     one = session([*SPARKS, ("adaptive", 0.7), ("even", 0.5), ("spark", 1.0)])
-    text = live.section({"quick": True, "sessions": [one]})
+    text = live.section({"quick": True, "rows": [one]})
     assert "`adaptive` is ahead in mean batch" in text
     assert "beyond chance: it is slower than `even`." in text
     assert "Rows of the outputs lost: 0, doubled: 0, with another value: 0;" in text
@@ -299,13 +299,13 @@ def test_the_page_says_where_it_is_ahead_and_where_not() -> None:
     assert "| throughput |" not in text, "without a pause it is one over the mean batch"
     assert "Not measured for this page: drift, joined, lost, slowed, spike." in text
     slow = session([*SPARKS, ("adaptive", 1.01), ("even", 1.0), ("spark", 1.0)])
-    text = live.section({"quick": True, "sessions": [slow]})
+    text = live.section({"quick": True, "rows": [slow]})
     assert "ahead in nothing, behind in nothing" in text
     assert "beyond chance: no other variant differs from it" in text
     certain = session([("spark", 1.0), ("spark", 1.0), ("spark", 1.0), ("adaptive", 0.98), ("spark", 1.0)])
-    assert "ahead in nothing" in live.section({"quick": True, "sessions": [certain]}), "2 % is nothing worth the name"
+    assert "ahead in nothing" in live.section({"quick": True, "rows": [certain]}), "2 % is nothing worth the name"
     paced = session([*SPARKS, ("adaptive", 0.7), ("spark", 1.0)], shape=asdict(Shape(interval=2.0)))
-    text = live.section({"quick": True, "sessions": [paced]})
+    text = live.section({"quick": True, "rows": [paced]})
     assert "### steady, word-count, a batch every 2 s" in text
     assert "behind in throughput" in text
 
@@ -316,7 +316,7 @@ def test_every_turn_stands_there_with_what_was_decided_last() -> None:
     after = {"asked": ZERO + 15, "settled": ZERO + 24, "moves": 2, "sentence": "moving 2"}
     refused = {"asked": ZERO + 15, "moves": 0, "sentence": "a path would shorten by 7.8%: gain 1.2 s against 3.4 s"}
     one["phases"] = [phase("adaptive", turn=3, orders=[before, after]), phase("even", turn=4, orders=[before, refused])]
-    text = live.section({"quick": True, "sessions": [one]})
+    text = live.section({"quick": True, "rows": [one]})
     assert "adaptive 0.70 s (2 moves in 9 s), even 0.90 s (no move: a path would shorten by 7.8%), spark 1.00 s" in text
     rows = {line.split("`")[1]: line for line in text.splitlines() if line.startswith("| `")}
     assert "| 7 + 2 |" in rows["adaptive"] and "| 7 + 0 |" in rows["even"] and "| 0 |" in rows["spark"]
@@ -325,14 +325,14 @@ def test_every_turn_stands_there_with_what_was_decided_last() -> None:
 def test_a_new_executors_first_batches_are_told_apart() -> None:
     joined = session([*SPARKS, ("adaptive", 0.7), ("spark", 1.0)], situation="joined")
     usual = session([*SPARKS, ("adaptive", 0.7), ("spark", 1.0)])
-    text = live.section({"quick": True, "sessions": [joined, usual]})
+    text = live.section({"quick": True, "rows": [joined, usual]})
     assert text.count("| first batches after the moves |") == 1
 
 
 def test_a_session_with_a_lost_row_stands_on_the_page_and_does_not_count() -> None:
     audit = {"ok": False, "lost": 2, "doubled": 0, "rows": 5, "different": 0}
     one = session(SPARKS, exact=False, end={"audit": {"q": audit}, "failed_attempts": 3})
-    text = page.render({"live": {"quick": False, "sessions": [one]}})
+    text = page.render({"live": {"quick": False, "rows": [one]}})
     assert "Rows of the outputs lost: 2" in text
     assert "unlike the batch computation: 1 of 1" in text
     assert "Failed task attempts: 3" in text
@@ -344,7 +344,7 @@ def test_rows_of_the_input_are_told_by_sign_where_the_output_counts_them() -> No
     audit = {"ok": False, "lost": 0, "doubled": 0, "rows": 5, "different": 3, "rows_lost": 7, "rows_doubled": 2}
     old = {"ok": True, "lost": 0, "doubled": 0, "rows": 5, "different": 0}
     one = session(SPARKS, exact=False, end={"audit": {"q": audit, "old": old}, "failed_attempts": 0})
-    text = page.render({"live": {"quick": False, "sessions": [one]}})
+    text = page.render({"live": {"quick": False, "rows": [one]}})
     assert "Rows of the input lost: 7, doubled: 2, in the 1 outputs that count them." in text
 
 
@@ -354,13 +354,13 @@ def test_only_equal_sessions_are_taken_together_and_what_is_left_out_is_told() -
     sessions += [session(SPARKS, input={"rows": 5, "keys": 10, "skew": 1.0})]
     sessions += [session([("even", 1.0)])]
     sessions[0]["phases"] = [{"turn": 3, "way": "even", "error": "the moves did not land\n(log)"}]
-    result = group({"sessions": sessions})
+    result = group(sessions)
     assert {name: len(each) for name, each in result.items()} == {
         "steady, word-count, 1,000 rows": 2,
         "steady, word-count, 1000 Mbit/s": 1,
         "steady, word-count, 5 rows": 1,
     }
-    assert left_out({"sessions": sessions}) == [
+    assert left_out(sessions) == [
         "steady, word-count, seed 0, turn 4, even: the moves did not land",
         "lost, w, seed 0: x",
         "steady, word-count, seed 0: no turn of spark was measured",
@@ -369,7 +369,7 @@ def test_only_equal_sessions_are_taken_together_and_what_is_left_out_is_told() -
 
 def test_the_headline_goes_between_its_marks() -> None:
     turns = [*SPARKS, ("adaptive", 0.7), ("even", 0.5), ("spark", 1.0)]
-    figures = {"quick": True, "sessions": [session(turns)]}
+    figures = {"quick": True, "rows": [session(turns)]}
     text = page.insert_headline("a\n<!-- benchmarks -->\nold\n<!-- end of benchmarks -->\nb\n", figures)
     assert text.startswith("a\n<!-- benchmarks -->\n")
     assert text.endswith("<!-- end of benchmarks -->\nb\n")
@@ -383,7 +383,7 @@ def test_the_headline_goes_between_its_marks() -> None:
 
 def test_the_readme_shows_what_was_measured_twice_where_anything_was() -> None:
     turns = [*SPARKS, ("adaptive", 0.7), ("spark", 1.0)]
-    figures = {"quick": True, "sessions": [session(turns), session(turns), session(turns, situation="lost")]}
+    figures = {"quick": True, "rows": [session(turns), session(turns), session(turns, situation="lost")]}
     text = page.insert_headline("<!-- benchmarks --><!-- end of benchmarks -->", figures)
     assert "| steady, word-count | **0.70** (0.70 to 0.70) | - | 2 |" in text
     assert "| lost" not in text
@@ -398,16 +398,16 @@ def test_what_is_kept_makes_the_same_page_and_several_runs_make_one() -> None:
     one |= {"batches": [progress(n, n, 1.0) for n in range(60)]}
     other = session(SPARKS, batches=one["batches"])
     broken = session([], situation="lost", phases=[], error="x")
-    run = {"machine": {}, "quick": True, "sessions": [one, broken]}
+    run = Result.of("m", {"rows": [one, broken]}, quick=True)
     stored = compact(run)
-    assert live.section(stored) == live.section(run)
-    assert "even: it failed" in live.section(stored)
-    assert "model" not in stored["sessions"][0]["phases"][1]
-    assert [batch["batch"] for batch in stored["sessions"][0]["batches"]] == list(range(30))
-    both = merge([stored, {**run, "quick": False}, {"quick": False, "sessions": [other]}])
-    assert both["quick"]
-    assert len(both["sessions"]) == 3, "each of them once"
-    assert compact(both)["sessions"][2]["batches"] == [], "those of the first are drawn"
+    assert live.section(stored.figures()) == live.section(run.figures())
+    assert "even: it failed" in live.section(stored.figures())
+    assert "model" not in stored.rows[0]["phases"][1]
+    assert [batch["batch"] for batch in stored.rows[0]["batches"]] == list(range(30))
+    both = merge([stored, Result.of("m", {"rows": run.rows}), Result.of("m", {"rows": [other]})])
+    assert both.quick
+    assert len(both.rows) == 3, "each of them once"
+    assert compact(both).rows[2]["batches"] == [], "those of the first are drawn"
 
 
 def test_figures_are_kept_with_four_digits_or_decimals() -> None:
@@ -423,11 +423,11 @@ def test_figures_are_kept_with_four_digits_or_decimals() -> None:
 def test_every_test_bed_that_figures_come_from_is_stated() -> None:
     one, other = session(SPARKS), session(SPARKS)
     other["testbed"] = {**other["testbed"], "network": "loopback"}
-    text = live.section({"sessions": [one, other, one]})
+    text = live.section({"rows": [one, other, one]})
     assert "Network: n; in other sessions: loopback. CPU: c." in text
-    assert list(group({"sessions": [one, other]})) == ["steady, word-count", "steady, word-count, others"]
+    assert list(group([one, other])) == ["steady, word-count", "steady, word-count, others"]
 
 
 def test_the_page_names_the_parts_that_were_not_measured() -> None:
-    text = page.render({"live": {"quick": True, "sessions": [session(SPARKS)]}})
+    text = page.render({"live": {"quick": True, "rows": [session(SPARKS)]}})
     assert "Not measured for this page yet: `benchmarks.simulation`, `benchmarks.nexmark`." in text

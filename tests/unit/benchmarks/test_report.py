@@ -33,7 +33,7 @@ def test_a_result_file_is_read_as_it_was_written(tmp_path: Path) -> None:
         read_results(tmp_path / "old.json")
 
 
-@pytest.mark.parametrize("name", ["simulation", "nexmark"])
+@pytest.mark.parametrize("name", ["live", "simulation", "nexmark"])
 def test_every_figure_of_the_archive_has_a_unit(name: str) -> None:
     results = read_results(ROOT / "docs" / "figures" / f"{name}.json")
     for result in results.values():
@@ -64,7 +64,7 @@ def test_the_page_lists_a_failed_query_with_its_reason() -> None:
 
 def write(monkeypatch: pytest.MonkeyPatch, directory: Path, *options: str) -> None:
     arguments, page = directory / "live.json", directory / "page" / "page.md"
-    arguments.write_text(json.dumps({"quick": True, "sessions": []}))
+    ResultFile(arguments, {"live": Result(measures="m", command="c", revision="", machine={}, quick=True)}).save()
     page.parent.mkdir(exist_ok=True)
     command = ["report", "--live", str(arguments), "--document", str(page), "--keep", str(directory / "kept"), *options]
     monkeypatch.setattr(sys, "argv", command)
