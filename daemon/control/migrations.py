@@ -192,7 +192,7 @@ class CooldownTimer:
         self._mistakes = 0
 
     def length(self, cooldown: float) -> tuple[float, str]:
-        """Return the seconds of the cool-down, and why they are more than usual."""
+        """Return the seconds of the cool-down, and the reason where they are more than usual."""
         return (cooldown if self._seconds is None else self._seconds), self._reason
 
     def left(self, now: float, cooldown: float) -> float:
@@ -291,7 +291,7 @@ class MigrationTracker:
         return 0.0 if self.continuation(now) else self._time_left(now)
 
     def cooldown_length(self) -> tuple[float, str]:
-        """Return the seconds of cool-down after the last migration, and why they are more than usual."""
+        """Return the seconds of the cool-down, and the reason where they are more than usual."""
         return self.cooldown.length(self._context.settings.gate.cooldown)
 
     def extend_deadline(self, silence: float) -> None:
