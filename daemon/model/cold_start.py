@@ -104,7 +104,8 @@ class _MeasuredStage:
             executor = self._executors.get(task.executor, -1)
             if executor < 0:
                 continue
-            age = min(self.ran[executor] // self._slots[executor], COLD_AGES)
+            slots = self._slots[executor]
+            age = min(self.ran[executor], COLD_AGES * slots) // slots
             self.ran[executor] += 1
             if batch.input_rows > 0 and (warm or age < COLD_AGES):
                 load = self._rates.overhead + max(0, task.state_size) / self._rates.load_rate if moved else 0.0
