@@ -248,7 +248,7 @@ class MigrationPrice(msgspec.Struct, frozen=True, kw_only=True):
     batch_error: dict[str, BoundedFloat] = {}  # query -> standard error of batch_after
     # query -> median seconds and rows of its last batches
     recent_batches: dict[str, tuple[BoundedFloat, BoundedFloat]] = {}
-    cold: dict[str, BoundedFloat] = {}  # executor -> times its usual seconds that a first task there takes
+    cold: dict[str, BoundedFloat] = {}  # executor -> seconds by which a first task there lasts longer
 
 
 class MigrationOutcome(Body, frozen=True, tag="migration-outcome", kw_only=True):

@@ -391,7 +391,7 @@ def _cold_note(plan: ReviewedPlan) -> list[str]:
     slowest = sorted(plan.cost.cold.items(), key=lambda item: -item[1]) if plan.cost else []
     if not slowest:
         return []
-    texts = [f"{times:.1f} times as long on executor {name}" for name, times in slowest[:_COLD_NAMED]]
+    texts = [f"{added:.1f} s longer on executor {name}" for name, added in slowest[:_COLD_NAMED]]
     more = f" and {count(len(slowest) - _COLD_NAMED, 'more executor')}" if len(slowest) > _COLD_NAMED else ""
     return [f"the predicted longest batch has a cold start in it: first tasks take about {', '.join(texts)}{more}"]
 

@@ -21,7 +21,7 @@ from rechannel.policies.analysis.cold_start import (
     STATEFUL_PYTHON,
     AgedTasks,
     ColdStage,
-    fit_cold_factors,
+    fit_cold_starts,
 )
 from rechannel.policies.analysis.placement_cost import task_slots
 from rechannel.wire.measurements import BatchReport, StageRun
@@ -43,12 +43,12 @@ def cold_stages(snapshot: Snapshot, executors: Sequence[ExecutorInfo], rates: Lo
         What loads are priced at; a task that loaded state as well is cold by the rest.
     """
     measured, cluster = snapshot.measured_queries, snapshot.cluster
-    added = {info.executor: info.added for info in executors}
+    begun = {info.executor: info.added for info in executors}
     stages: dict[str, _MeasuredStage] = {}
     for query in measured.recent:
         history = sorted((batch for batch in measured.batches if batch.query == query), key=lambda it: it.batch)
         oldest = history[0]
-        ran = [0.0 if oldest.batch == 0 or added[name] >= oldest.start else np.inf for name in cluster.executors]
+        ran = [0.0 if oldest.batch == 0 or begun[name] >= oldest.start else np.inf for name in cluster.executors]
         if min(ran) > 0:
             continue
         sampled = {batch.batch for batch in measured.samples(query)[0]}
@@ -61,16 +61,14 @@ def cold_stages(snapshot: Snapshot, executors: Sequence[ExecutorInfo], rates: Lo
     cold = {key: stage for key, stage in stages.items() if (np.array(stage.ran) < COLD_AGES * slots).any()}
     if not cold:
         return {}
-    factors = fit_cold_factors(_aged_tasks(list(stages.values())))
-    model, result = snapshot.prediction, {}
+    added = fit_cold_starts(_aged_tasks(list(stages.values())))
+    floating, result = snapshot.prediction.floating, {}
     for key, stage in cold.items():
-        own, run_before = factors[stage.kind], np.array(stage.ran)
-        if key in model.floating:
-            tasks = model.floating[key]
-            share = np.round(tasks.count * slots / slots.sum())
-            result[key] = ColdStage(own, run_before, np.array([tasks.seconds]), share)
+        if key in floating:
+            share = np.round(floating[key].count * slots / slots.sum())
+            result[key] = ColdStage(added[stage.kind], np.array(stage.ran), share)
         elif key in snapshot.stages:
-            result[key] = ColdStage(own, run_before, model.workload.stage(key).busy)
+            result[key] = ColdStage(added[stage.kind], np.array(stage.ran))
     return result
 
 

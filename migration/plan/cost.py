@@ -10,8 +10,8 @@ any other it stretches the batch. The snapshot before a step and the closing of 
 batches.
 
 On an executor that ran few tasks of a stage, the next ones take longer (:mod:`rechannel.policies.analysis.cold_start`):
-each step is one batch of its queries, in which every task takes its usual seconds times the factor of its age, and a
-floating stage lasts as long as on its coldest executor. What is cold without the plan as well is no cost of the plan,
+each step is one batch of its queries, in which every task lasts longer by the seconds of its age, and a floating stage
+by those of its coldest executor. What is cold without the plan as well is no cost of the plan,
 but part of the longest batch.
 
 Overhead and load rate are those of the settings until moves were measured. From then on both are fitted to the last
@@ -104,7 +104,7 @@ class MigrationCost:
     total
         Time from the order until the last partition has landed.
     cold
-        Executor -> times its usual seconds that a partition's first task there takes, at most; cold targets alone.
+        Executor -> seconds by which a partition's first task there lasts longer, at most; cold targets alone.
     """
 
     added: FloatArray
@@ -176,8 +176,8 @@ def estimate_cost(
     wait = max((times.period.get(query, 0.0) for query in peak), default=0.0) / 2
     total = wait + float(np.cumsum(lasts)[-1]) if plan.count else 0.0
     landed: dict[str, float] = {}
-    for executor, factor in (item for batch in cold for item in batch.landed.items()):
-        landed[executor] = max(landed.get(executor, 0.0), factor)
+    for name, most in (item for batch in cold for item in batch.landed.items()):
+        landed[name] = max(landed.get(name, 0.0), most)
     return MigrationCost(added, float(plan.loads.sum()), seconds, peak, total, landed)
 
 
@@ -186,7 +186,7 @@ class _ColdBatch:
     """What first tasks add to the batch of a step.
 
     ``once`` are the core seconds (n,) of placeable stages, ``anyway`` those that come without the plan as well;
-    ``floating`` the seconds of each query's floating stages; ``landed`` the highest factor of a partition that lands on
+    ``floating`` the seconds of each query's floating stages; ``landed`` the most seconds of a partition that lands on
     an executor.
     """
 
@@ -212,22 +212,23 @@ def _cold_batches(
             if query not in queries:
                 continue
             if stage.tasks is not None:
-                batch.floating[query] = batch.floating.get(query, 0.0) + stage.floating_seconds(ran[key], slots)
+                batch.floating[query] = batch.floating.get(query, 0.0) + stage.floating_seconds(
+                    ran[key], slots, cluster.speed
+                )
                 ran[key] += stage.tasks
                 continue
             own = [move for move in moves if move.stage == key]
             for move in own:
                 placement[key][move.partition] = move.target
             where = placement[key]
-            factors = stage.factors_at(ran[key], where, slots)
+            more = stage.added_seconds(ran[key], where, slots)
             ran[key] += np.bincount(where[where >= 0], minlength=cluster.size)
-            if (factors > 1.0).any():
-                batch.once[key] = (factors - 1.0) * stage.seconds
-                batch.anyway[key] = np.where(where == current[key], batch.once[key], 0.0)
+            if more.any():
+                batch.once[key], batch.anyway[key] = more, np.where(where == current[key], more, 0.0)
             for move in own:
-                if factors[move.partition] > 1.0:
+                if more[move.partition] > 0:
                     name = cluster.executors[move.target]
-                    batch.landed[name] = max(batch.landed.get(name, 0.0), float(factors[move.partition]))
+                    batch.landed[name] = max(batch.landed.get(name, 0.0), float(more[move.partition]))
     return batches
 
 

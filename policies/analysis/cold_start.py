@@ -1,16 +1,19 @@
-"""First tasks of a stage on an executor, which take longer: code is compiled, workers are started.
+"""First tasks of a stage on an executor, which last longer: classes are loaded, code is compiled, workers are started.
 
 The age of a task is the number of tasks of its stage that its core had run before: those of the executor, divided by
-its cores, as all cores start cold. Of the first three ages of each kind of stage, the factor is
+its cores, as all cores start cold. A task of each of the first three ages and of each kind of stage lasts longer by
 
-    log factor = n / (n + 3) x median of log((seconds - load) / usual)  +  3 / (n + 3) x log prior
+    added = (n x median of (seconds - usual - load) + prior) / (n + 1)
 
-over the n such tasks that were measured, within 1 to 10. ``usual`` is fitted to the rows of the stage's warm tasks,
-times what the partition's own warm tasks deviate by. ``load`` is what loading the task's state is priced at, so that a
-load does not count as a cold start.
+seconds over the n such tasks that were measured, each within 0 to 60. ``usual`` is fitted to the rows of the stage's
+warm tasks, times what the partition's own warm tasks deviate by. ``load`` is what loading the task's state is priced
+at, so that a load does not count as a cold start.
 
-The prior is 2.5, 1.5 and 1.2: the least by which batches with a cold target exceeded their prediction in three observed
-migrations (2.5 to 3.7 times), and then some third of the excess each. That it falls so fast is an assumption.
+Seconds rather than a multiple of the usual ones: in the six live runs of ``joined`` in ``docs/figures/runs.json``, the
+first batch in which a partition of some 0.3 s landed on the new executor took 8.1 s (median), other batches with
+landings 3.2 s, and the second batch with a landing there 2.8 s. That is more than ten times the task's usual seconds,
+which a task of a minute would not take. On nodes of 0.3 cores these 4.9 s are 1.5 s of a core: the prior of the first
+age. It is 0 for the others.
 """
 
 from __future__ import annotations
@@ -22,16 +25,16 @@ import numpy as np
 from rechannel.policies.analysis.service_rate import fit_lines
 from rechannel.policies.model.arrays import FloatArray, IntArray, check_lengths
 
-__all__ = ["COLD_AGES", "FLOATING", "STATEFUL", "STATEFUL_PYTHON", "AgedTasks", "ColdStage", "fit_cold_factors"]
+__all__ = ["COLD_AGES", "FLOATING", "STATEFUL", "STATEFUL_PYTHON", "AgedTasks", "ColdStage", "fit_cold_starts"]
 
 STATEFUL_PYTHON, STATEFUL, FLOATING = 0, 1, 2
 """Kinds of stages: with state and Python workers, with state in the JVM, without state."""
 _KINDS = 3
-_PRIOR = (2.5, 1.5, 1.2)
+_PRIOR = (1.5, 0.0, 0.0)  # seconds
 COLD_AGES = len(_PRIOR)
 """Tasks of a stage that a core runs cold."""
-_PRIOR_TASKS = 3.0  # measured tasks that the prior counts for
-_HIGHEST = 10.0
+_PRIOR_TASKS = 1.0  # measured tasks that the prior counts for
+_LONGEST = 60.0  # seconds
 _SHORTEST = 1e-4  # seconds; shorter tasks are clock ticks
 
 
@@ -62,67 +65,63 @@ class ColdStage:
 
     Attributes
     ----------
-    factors
-        Times the usual seconds that a task takes, by its age, (COLD_AGES,).
+    added
+        Seconds of a reference executor by which a task lasts longer, by its age, (COLD_AGES,).
     ran
         Tasks that each executor has run, (E,); infinite where that is not known, which counts as warm.
-    seconds
-        Usual seconds of each partition's task, (n,); of a floating stage those of any task, (1,).
     tasks
         Tasks a batch of a floating stage on each executor, (E,); None for a stage with state.
     """
 
-    factors: FloatArray
+    added: FloatArray
     ran: FloatArray
-    seconds: FloatArray
     tasks: FloatArray | None = None
 
-    def factors_at(self, ran: FloatArray, assignment: IntArray, slots: IntArray) -> FloatArray:
-        """Return the factor of each partition's task in one batch, (n,).
+    def added_seconds(self, ran: FloatArray, assignment: IntArray, slots: IntArray) -> FloatArray:
+        """Return by how much each partition's task lasts longer in one batch, in reference seconds, (n,).
 
         ``ran`` (E,) are the tasks run before it, ``assignment`` (n,) the executors of the partitions, ``slots`` (E,)
         the tasks that each executor runs at a time.
         """
-        factors = np.ones(len(assignment))
+        added = np.zeros(len(assignment))
         for executor in np.flatnonzero(ran < COLD_AGES * slots).tolist():
             held = np.flatnonzero(assignment == executor)
             age = (ran[executor] + np.arange(len(held))) // slots[executor]
             cold = age < COLD_AGES
-            factors[held[cold]] = self.factors[age[cold].astype(np.int64)]
-        return factors
+            added[held[cold]] = self.added[age[cold].astype(np.int64)]
+        return added
 
-    def floating_seconds(self, ran: FloatArray, slots: IntArray) -> float:
+    def floating_seconds(self, ran: FloatArray, slots: IntArray, speed: FloatArray) -> float:
         """Return by how much a floating stage lasts longer in one batch: on its coldest executor."""
         longest = 0.0
         tasks = np.zeros(len(ran)) if self.tasks is None else self.tasks
         for executor in np.flatnonzero((ran < COLD_AGES * slots) & (tasks > 0)).tolist():
             turns = np.arange(-(-tasks[executor] // slots[executor]))
             age = ran[executor] // slots[executor] + turns
-            factors = self.factors[age[age < COLD_AGES].astype(np.int64)]
-            longest = max(longest, float(self.seconds[0] * (factors - 1.0).sum()))
+            longest = max(longest, float(self.added[age[age < COLD_AGES].astype(np.int64)].sum() / speed[executor]))
         return longest
 
 
-def fit_cold_factors(tasks: AgedTasks) -> FloatArray:
-    """Return the times of their usual seconds that first tasks take, by kind and age, (3, COLD_AGES).
+def fit_cold_starts(tasks: AgedTasks) -> FloatArray:
+    """Return the seconds by which first tasks last longer, by kind and age, (3, COLD_AGES).
 
     Tasks of stages without warm tasks do not count, nor do those whose figures are no numbers.
     """
-    log_factors = np.tile(np.log(_PRIOR), (_KINDS, 1))
+    added = np.tile(np.array(_PRIOR), (_KINDS, 1))
     valid = np.isfinite(tasks.seconds) & np.isfinite(tasks.rows) & np.isfinite(tasks.load) & (tasks.seconds > _SHORTEST)
     warm = valid & (tasks.age >= COLD_AGES) & (tasks.load <= 0)
     cold = np.flatnonzero(valid & (tasks.age < COLD_AGES) & np.isin(tasks.stage, tasks.stage[warm]))
     if not len(cold):
-        return np.exp(log_factors)
+        return added
     usual = _usual_seconds(tasks, np.flatnonzero(warm), cold)
-    ratio = np.clip((tasks.seconds[cold] - np.maximum(tasks.load[cold], 0.0)) / usual, 1.0, _HIGHEST)
+    more = np.clip(tasks.seconds[cold] - usual - np.maximum(tasks.load[cold], 0.0), 0.0, _LONGEST)
     for kind in range(_KINDS):
         for age in range(COLD_AGES):
-            own = ratio[(tasks.kind[cold] == kind) & (tasks.age[cold] == age)]
+            own = more[(tasks.kind[cold] == kind) & (tasks.age[cold] == age)]
             if len(own):
                 share = len(own) / (len(own) + _PRIOR_TASKS)
-                log_factors[kind, age] += share * (float(np.median(np.log(own))) - log_factors[kind, age])
-    return np.exp(log_factors)
+                added[kind, age] += share * (float(np.median(own)) - added[kind, age])
+    return added
 
 
 def _usual_seconds(tasks: AgedTasks, warm: IntArray, cold: IntArray) -> FloatArray:
