@@ -154,7 +154,7 @@ class _Query:
         return ""
 
     def loads(self) -> list[tuple[float, float]]:
-        """Return bytes and added seconds of each landing on a warm target whose tasks were measured."""
+        """Return bytes and added seconds of each measured landing on a warm target."""
         loads = []
         settled = [_tasks(batch) for batch in self.settled]
         moving = {batch.batch: _tasks(batch) for batch in self.moving}

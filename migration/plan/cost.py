@@ -199,7 +199,10 @@ class _ColdBatch:
 def _cold_batches(
     cluster: Cluster, workload: Workload, current: Placement, plan: SteppedMoves, cold: Mapping[str, ColdStage]
 ) -> list[_ColdBatch]:
-    """Return what first tasks add to each step's batch; the tasks of earlier steps count as run."""
+    """Return what first tasks add to each step's batch.
+
+    The tasks of earlier steps count as run.
+    """
     slots = task_slots(cluster)
     placement = {key: current[key].copy() for key in cold if cold[key].tasks is None}
     ran = {key: stage.ran.copy() for key, stage in cold.items()}
@@ -244,10 +247,10 @@ class _StepModel:
     cold: Sequence[_ColdBatch]
 
     def critical_paths(self, step: int, queries: Collection[str]) -> tuple[dict[str, float], dict[str, float]]:
-        """Return the critical paths after a step, without and with the loads and cold starts of this step.
+        """Return the critical paths after a step, without and with what comes once.
 
-        Each query has its own loads alone. Those of other queries come once and are no lasting load, which is what the
-        model would take them for.
+        These are the loads of this step and its cold starts. Each query has its own loads alone. Those of other queries
+        come once and are no lasting load, which is what the model would take them for.
         """
         placement = {key: array.copy() for key, array in self.current.assignments.items()}
         added = {stage.key: np.zeros(stage.n) for stage in self.workload.placeable}

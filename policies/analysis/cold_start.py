@@ -1,7 +1,8 @@
-"""First tasks of a stage on an executor, which last longer: classes are loaded, code is compiled, workers are started.
+"""Cold starts: the seconds by which first tasks of a stage on an executor last longer.
 
-The age of a task is the number of tasks of its stage that its core had run before: those of the executor, divided by
-its cores, as all cores start cold. A task of each of the first three ages and of each kind of stage lasts longer by
+Classes are loaded, code is compiled and Python workers are started in them. The age of a task is the number of tasks of
+its stage that its core had run before: those of the executor, divided by its cores, as all cores start cold. A task of
+each of the first three ages and of each kind of stage lasts longer by
 
     added = (n x median of (seconds - usual - load) + prior) / (n + 1)
 
@@ -9,11 +10,10 @@ seconds over the n such tasks that were measured, each within 0 to 60. ``usual``
 warm tasks, times what the partition's own warm tasks deviate by. ``load`` is what loading the task's state is priced
 at, so that a load does not count as a cold start.
 
-Seconds rather than a multiple of the usual ones: in the six live runs of ``joined`` in ``docs/figures/runs.json``, the
-first batch in which a partition of some 0.3 s landed on the new executor took 8.1 s (median), other batches with
-landings 3.2 s, and the second batch with a landing there 2.8 s. That is more than ten times the task's usual seconds,
-which a task of a minute would not take. On nodes of 0.3 cores these 4.9 s are 1.5 s of a core: the prior of the first
-age. It is 0 for the others.
+Seconds rather than a multiple of the usual ones: in the six live runs of ``joined`` in ``docs/figures/runs.json``, all
+twelve partitions took a batch of 1.7 s (median), and the first of them on the new executor one of 8.1 s. Other batches
+with landings took 3.2 s, the second landing there 2.8 s. On nodes of 0.3 cores these 4.9 s are 1.5 s of a core, the prior
+of the first age. It is 0 for the others.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ class ColdStage:
     tasks: FloatArray | None = None
 
     def added_seconds(self, ran: FloatArray, assignment: IntArray, slots: IntArray) -> FloatArray:
-        """Return by how much each partition's task lasts longer in one batch, in reference seconds, (n,).
+        """Return the reference seconds by which each partition's task lasts longer, (n,).
 
         ``ran`` (E,) are the tasks run before it, ``assignment`` (n,) the executors of the partitions, ``slots`` (E,)
         the tasks that each executor runs at a time.
@@ -92,7 +92,7 @@ class ColdStage:
         return added
 
     def floating_seconds(self, ran: FloatArray, slots: IntArray, speed: FloatArray) -> float:
-        """Return by how much a floating stage lasts longer in one batch: on its coldest executor."""
+        """Return the seconds by which a floating stage lasts longer: on its coldest executor."""
         longest = 0.0
         tasks = np.zeros(len(ran)) if self.tasks is None else self.tasks
         for executor in np.flatnonzero((ran < COLD_AGES * slots) & (tasks > 0)).tolist():
@@ -103,7 +103,9 @@ class ColdStage:
 
 
 def fit_cold_starts(tasks: AgedTasks) -> FloatArray:
-    """Return the seconds by which first tasks last longer, by kind and age, (3, COLD_AGES).
+    """Return the seconds by which first tasks last longer, by kind and age.
+
+    Shape (3, COLD_AGES).
 
     Tasks of stages without warm tasks do not count, nor do those whose figures are no numbers.
     """
@@ -125,7 +127,10 @@ def fit_cold_starts(tasks: AgedTasks) -> FloatArray:
 
 
 def _usual_seconds(tasks: AgedTasks, warm: IntArray, cold: IntArray) -> FloatArray:
-    """Return the usual seconds of the cold tasks: by the stage's line, and the partition's deviation from it."""
+    """Return the usual seconds of the cold tasks.
+
+    By the line of their stage, and the deviation of their partition from it.
+    """
     chosen = np.concatenate((warm, cold))
     _, stage = np.unique(tasks.stage[chosen], return_inverse=True)
     key = stage * (int(tasks.partition.max()) + 2) + tasks.partition[chosen] + 1
