@@ -1,8 +1,8 @@
 """First tasks of each stage on executors that ran few of them. Pure.
 
-They are taken from all batches in memory. How many tasks of a stage an executor has run is known for executors that came
-after the query's oldest batch in memory, and for all where that is the query's very first one. Other executors count as
-warm.
+They are taken from all batches in memory. How many tasks of a stage an executor has run is known for executors that
+came after the query's oldest batch in memory, and for all where that is the query's very first one. Other executors
+count as warm.
 """
 
 from __future__ import annotations

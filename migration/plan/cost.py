@@ -183,7 +183,7 @@ def estimate_cost(
 
 @dataclass(frozen=True, eq=False)
 class _ColdBatch:
-    """What first tasks add to the batch of a step.
+    """Seconds that first tasks add to the batch of a step.
 
     ``once`` are the core seconds (n,) of placeable stages, ``anyway`` those that come without the plan as well;
     ``floating`` the seconds of each query's floating stages; ``landed`` the most seconds of a partition that lands on

@@ -12,8 +12,8 @@ at, so that a load does not count as a cold start.
 
 Seconds rather than a multiple of the usual ones: in the six live runs of ``joined`` in ``docs/figures/runs.json``, all
 twelve partitions took a batch of 1.7 s (median), and the first of them on the new executor one of 8.1 s. Other batches
-with landings took 3.2 s, the second landing there 2.8 s. On nodes of 0.3 cores these 4.9 s are 1.5 s of a core, the prior
-of the first age. It is 0 for the others.
+with landings took 3.2 s, the second landing there 2.8 s. On nodes of 0.3 cores these 4.9 s are 1.5 s of a core: the
+prior of the first age. It is 0 for the others.
 """
 
 from __future__ import annotations
