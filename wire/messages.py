@@ -248,6 +248,7 @@ class MigrationPrice(msgspec.Struct, frozen=True, kw_only=True):
     batch_error: dict[str, BoundedFloat] = {}  # query -> standard error of batch_after
     # query -> median seconds and rows of its last batches
     recent_batches: dict[str, tuple[BoundedFloat, BoundedFloat]] = {}
+    cold: dict[str, BoundedFloat] = {}  # executor -> seconds by which a first task there lasts longer
 
 
 class MigrationOutcome(Body, frozen=True, tag="migration-outcome", kw_only=True):
@@ -255,8 +256,8 @@ class MigrationOutcome(Body, frozen=True, tag="migration-outcome", kw_only=True)
 
     ``total`` is the time from the order until the last partition landed. ``batch_before`` and ``batch_after`` map a
     query to its median batch before and once settled, ``peak`` to the longest batch in which a partition landed.
-    ``loads`` has the bytes and added seconds of every move whose first batch was observed. ``verdict`` is a
-    `rechannel.wire.codes.OutcomeVerdict`.
+    ``loads`` has the bytes and added seconds of every move to a warm executor whose first batch was observed.
+    ``verdict`` is a `rechannel.wire.codes.OutcomeVerdict`.
     """
 
     decision: str

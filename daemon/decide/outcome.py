@@ -2,7 +2,7 @@
 
 Pure. A batch in which a partition landed belongs to the migration. Those after a query's last landing are settled; the
 median of the first few of them is compared with the predicted batch. Load times are those of single tasks: the first
-one on the target, compared with the partition's usual task there for as many rows.
+one on the target, compared with the partition's usual task there for as many rows. Targets that were cold are left out.
 
 A migration has *regressed* if a settled batch is longer than predicted by more than ``migration.rollback_limit``,
 longer than before by more than ``gate.min_gain`` (smaller differences are noise), and would be shorter by as much
@@ -122,6 +122,7 @@ class _Query:
         self._next = min((it.batch for it in batches if it.query == name and it.batch > self._last), default=-1)
         self.settled = settled[:need] if self._same_run else []
         price = decision.price
+        self._cold = price.cold if price else {}
         self.usual, self._rows = price.recent_batches.get(name, (0.0, 0.0)) if price else (0.0, 0.0)
 
     @property
@@ -153,7 +154,7 @@ class _Query:
         return ""
 
     def loads(self) -> list[tuple[float, float]]:
-        """Return bytes and added seconds of each landing whose tasks were measured."""
+        """Return bytes and added seconds of each measured landing on a warm target."""
         loads = []
         settled = [_tasks(batch) for batch in self.settled]
         moving = {batch.batch: _tasks(batch) for batch in self.moving}
@@ -161,8 +162,8 @@ class _Query:
             unit = line.stage, line.partition
             first = moving.get(line.batch, {}).get(unit)
             later = [task for batch in settled if (task := batch.get(unit)) and task.executor == line.target]
-            if first is None or first.executor != line.target or not later:
-                continue
+            if first is None or first.executor != line.target or not later or line.target in self._cold:
+                continue  # or it cannot be told from a cold start
             rows = statistics.median(task.rows_in for task in later)
             usual = statistics.median(busy_seconds(task) for task in later)
             more = max(1.0, first.rows_in / rows) if rows > 0 else 1.0

@@ -18,6 +18,7 @@ from rechannel.conf.settings import Settings
 from rechannel.daemon.decide.policy_settings import parameters_for
 from rechannel.daemon.decide.requested_placement import ProposedPlacement
 from rechannel.daemon.model.application_messages import ApplicationMessages
+from rechannel.daemon.model.cold_start import cold_stages
 from rechannel.daemon.model.readiness import NotReady
 from rechannel.daemon.model.snapshot import Snapshot, build_snapshot, take_snapshot
 from rechannel.migration.moves import UNSETTLED
@@ -33,7 +34,7 @@ from rechannel.policies.registry import PolicyLawError, Proposal, propose
 from rechannel.wire.codes import Law, Mode, NotReadyReason, Outcome, PlanResult, Trigger
 from rechannel.wire.exit_codes import OBSERVE_MODE, ExitCode
 from rechannel.wire.messages import Decision, ExecutorLoad, LinkReport, MigrationPrice, Refusal
-from rechannel.wire.printable import query_name
+from rechannel.wire.printable import count, query_name
 
 OBSERVE_NOTE = f"{OBSERVE_MODE} `rechannel rebalance --apply` moves once."
 PAUSED = Refusal(law=Law.PAUSED, detail="Rechannel is paused: `rechannel resume` first")
@@ -47,6 +48,7 @@ OUTCOME_AWAITED = NotReady(
 )
 _NO_STATE = NotReady(NotReadyReason.NO_STATE, "no active query has a known stateful stage (yet)")
 _HOT_STREAMS = 10
+_COLD_NAMED = 3  # executors, in a note
 _FEWEST_UNITS = 4_000  # partitions of an application for which the fewest moves are searched
 _EXITS: dict[str, ExitCode] = {
     PlanResult.OK: ExitCode.DONE,
@@ -316,6 +318,7 @@ def _with_fewest_moves(snapshot: Snapshot, proposal: Proposal, settings: Setting
 def _apply_laws(
     request: DecisionRequest, basis: PlanBasis, snapshot: Snapshot, proposed: ProposedPlacement, settings: Settings
 ) -> ReviewedPlan:
+    rates = LoadRates(settings.gate.move_cost, settings.gate.load_rate)
     inputs = PlanInputs(
         cluster=snapshot.cluster,
         workload=snapshot.workload,
@@ -329,6 +332,7 @@ def _apply_laws(
         batch_period=snapshot.batch_period,
         prediction=snapshot.prediction,
         rates=basis.rates,
+        cold=cold_stages(snapshot, basis.messages.report.executors, rates),
     )
     options = PlanOptions(
         request.decision, force=request.force, rollback=bool(proposed.undoes), moves_left=basis.moves_left
@@ -342,7 +346,7 @@ def _decision_of(
     moving = {move.query for move in plan.moves}
     observing = not request.apply and plan.moves and basis.settings.reschedule.mode == Mode.OBSERVE
     notes = [*_request_notes(request), *(f"the link says: {problem}" for problem in basis.messages.report.problems)]
-    notes += [*snapshot.notes, *proposed.notes]
+    notes += [*snapshot.notes, *proposed.notes, *_cold_note(plan)]
     notes += [OBSERVE_NOTE] if observing and request.trigger != Trigger.DRAIN else []
     return Decision(
         decision=request.decision,
@@ -382,6 +386,16 @@ def _request_notes(request: DecisionRequest) -> list[str]:
     return [f"asked by {request.user}: {request.reason}" if request.user else f"because {request.reason}"]
 
 
+def _cold_note(plan: ReviewedPlan) -> list[str]:
+    """Say that the predicted longest batch has a cold start in it, where it has one."""
+    slowest = sorted(plan.cost.cold.items(), key=lambda item: -item[1]) if plan.cost else []
+    if not slowest:
+        return []
+    texts = [f"{added:.1f} s longer on executor {name}" for name, added in slowest[:_COLD_NAMED]]
+    more = f" and {count(len(slowest) - _COLD_NAMED, 'more executor')}" if len(slowest) > _COLD_NAMED else ""
+    return [f"the predicted longest batch has a cold start in it: first tasks take about {', '.join(texts)}{more}"]
+
+
 def _price(plan: ReviewedPlan, snapshot: Snapshot) -> MigrationPrice | None:
     price, rates = plan.cost, plan.rates
     if price is None:
@@ -401,6 +415,7 @@ def _price(plan: ReviewedPlan, snapshot: Snapshot) -> MigrationPrice | None:
         load_rate=rates.load_rate,
         moves=rates.moves,
         recent_batches={query: snapshot.usual[query] for query in before if query in snapshot.usual},
+        cold=price.cold,
     )
 
 

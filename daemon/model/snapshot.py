@@ -40,6 +40,7 @@ from rechannel.daemon.model.forecast import StageForecast, apply_forecasts, fore
 from rechannel.daemon.model.prediction import MeasuredQueries, build_prediction, measured_batches, warm_batches
 from rechannel.daemon.model.query_model import ModelInputs, QueryModel
 from rechannel.daemon.model.readiness import NotReady, readiness_problem
+from rechannel.policies.analysis.cold_start import COLD_AGES
 from rechannel.policies.analysis.service_rate import ServiceRates, service_rates
 from rechannel.policies.model.arrays import BoolArray, FloatArray, IntArray
 from rechannel.policies.model.cluster import UNPLACED, Cluster
@@ -52,7 +53,6 @@ from rechannel.wire.measurements import BatchReport
 from rechannel.wire.messages import ExecutorInfo, QueryState, StatefulStage
 from rechannel.wire.printable import stage_name
 
-_COLD_TASKS = 3  # of each stage on each core of a new executor, until its code is compiled
 _USUAL_BATCHES = 20  # over which the usual duration and rows are taken
 
 
@@ -325,7 +325,7 @@ def _cold_tasks_of(messages: ApplicationMessages, infos: Sequence[ExecutorInfo],
     """
     oldest = min((batch.start for batch in messages.batches), default=now)
     new = np.array([info.added >= oldest for info in infos])
-    count = np.array([_COLD_TASKS * max(1, info.cores) for info in infos], dtype=np.int64)
+    count = np.array([COLD_AGES * max(1, info.cores) for info in infos], dtype=np.int64)
     return np.asarray(np.where(new & ~new.all(), count, 0))
 
 

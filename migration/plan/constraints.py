@@ -93,7 +93,7 @@ def apply_constraints(
         code, sentence = PlanResult.LAW, f"none of {count(len(changes), 'move')} is permitted: {refusals[0].detail}"
     else:
         path = critical_path(inputs.cluster, inputs.workload, filled)
-        times = BatchTimes(path, inputs.batch_seconds, inputs.batch_period)
+        times = BatchTimes(path, inputs.batch_seconds, inputs.batch_period, inputs.cold)
         cost = estimate_cost(inputs.cluster, inputs.workload, filled, plan, rates, times)
         gate = evaluate_gate(gains, cost.seconds, settings.gate)
         too_full = _utilization_refusal(inputs.cluster, before, after, settings)

@@ -9,6 +9,11 @@ the step leads to, with the loads added to the moved partitions: on a target wit
 any other it stretches the batch. The snapshot before a step and the closing of the old copies after it go on beside the
 batches.
 
+On an executor that ran few tasks of a stage, the next ones take longer (:mod:`rechannel.policies.analysis.cold_start`):
+each step is one batch of its queries, in which every task lasts longer by the seconds of its age, and a floating stage
+by those of its coldest executor. What is cold without the plan as well is no cost of the plan,
+but part of the longest batch.
+
 Overhead and load rate are those of the settings until moves were measured. From then on both are fitted to the last
 moves by least squares, in which the settings count as some moves more.
 """
@@ -16,11 +21,12 @@ moves by least squares, in which the settings count as some moves more.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
-from rechannel.policies.analysis.placement_cost import critical_path
+from rechannel.policies.analysis.cold_start import ColdStage
+from rechannel.policies.analysis.placement_cost import critical_path, task_slots
 from rechannel.policies.model.arrays import FloatArray, IntArray
 from rechannel.policies.model.cluster import UNPLACED, Cluster
 from rechannel.policies.model.placement import Move, Placement
@@ -71,12 +77,14 @@ class BatchTimes:
     """Batches of each query before a plan, in seconds.
 
     ``path`` is the critical path, ``seconds`` a whole batch, ``period`` the time from the start of one to the start of
-    the next. A query may be missing in the last two.
+    the next. A query may be missing in the last two. ``cold``: key of a stage -> its first tasks, where some executor
+    ran few of them.
     """
 
     path: Mapping[str, float]
     seconds: Mapping[str, float]
     period: Mapping[str, float]
+    cold: Mapping[str, ColdStage] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, eq=False)
@@ -95,6 +103,8 @@ class MigrationCost:
         Query -> its longest batch during the migration.
     total
         Time from the order until the last partition has landed.
+    cold
+        Executor -> seconds by which a partition's first task there lasts longer, at most; cold targets alone.
     """
 
     added: FloatArray
@@ -102,6 +112,7 @@ class MigrationCost:
     seconds: float
     peak: dict[str, float]
     total: float
+    cold: dict[str, float] = field(default_factory=dict)
 
     @property
     def pause(self) -> float:
@@ -131,9 +142,10 @@ def estimate_cost(
     rates
         Cost of loading.
     times
-        Critical paths of ``current``, and batches as they are now.
+        Critical paths of ``current``, batches as they are now, and what first tasks take.
     """
-    model = _StepModel(cluster, workload, current, plan, rates)
+    cold = _cold_batches(cluster, workload, current, plan, times.cold)
+    model = _StepModel(cluster, workload, current, plan, rates, cold)
     query_of = {move.stage: workload.stage(move.stage).query for move in plan.moves}
     queries = [
         {query_of[plan.moves[index].stage] for index in np.flatnonzero(plan.steps == step).tolist()}
@@ -141,6 +153,8 @@ def estimate_cost(
     ]
     evaluated = np.linspace(0, plan.count - 1, min(plan.count, _EVALUATED_STEPS)).round().astype(np.int64)
     nearest = [min(np.unique(evaluated).tolist(), key=lambda near: abs(near - step)) for step in range(plan.count)]
+    for step in [step for step, batch in enumerate(cold) if batch.landed][:_EVALUATED_STEPS]:
+        nearest[step] = step  # no other step stands for one that is cold
     needed: dict[int, set[str]] = {}
     for near, affected in zip(nearest, queries, strict=True):
         needed.setdefault(near, set()).update(affected)
@@ -161,7 +175,64 @@ def estimate_cost(
     # The order comes in the middle of a batch, on average; what is left of it is waited for.
     wait = max((times.period.get(query, 0.0) for query in peak), default=0.0) / 2
     total = wait + float(np.cumsum(lasts)[-1]) if plan.count else 0.0
-    return MigrationCost(added, float(plan.loads.sum()), seconds, peak, total)
+    landed: dict[str, float] = {}
+    for name, most in (item for batch in cold for item in batch.landed.items()):
+        landed[name] = max(landed.get(name, 0.0), most)
+    return MigrationCost(added, float(plan.loads.sum()), seconds, peak, total, landed)
+
+
+@dataclass(frozen=True, eq=False)
+class _ColdBatch:
+    """Seconds that first tasks add to the batch of a step.
+
+    ``once`` are the core seconds (n,) of placeable stages, ``anyway`` those that come without the plan as well;
+    ``floating`` the seconds of each query's floating stages; ``landed`` the most seconds of a partition that lands on
+    an executor.
+    """
+
+    once: dict[str, FloatArray] = field(default_factory=dict)
+    anyway: dict[str, FloatArray] = field(default_factory=dict)
+    floating: dict[str, float] = field(default_factory=dict)
+    landed: dict[str, float] = field(default_factory=dict)
+
+
+def _cold_batches(
+    cluster: Cluster, workload: Workload, current: Placement, plan: SteppedMoves, cold: Mapping[str, ColdStage]
+) -> list[_ColdBatch]:
+    """Return what first tasks add to each step's batch.
+
+    The tasks of earlier steps count as run.
+    """
+    slots = task_slots(cluster)
+    placement = {key: current[key].copy() for key in cold if cold[key].tasks is None}
+    ran = {key: stage.ran.copy() for key, stage in cold.items()}
+    batches = [_ColdBatch() for _ in range(plan.count)]
+    for step, batch in enumerate(batches if cold else []):
+        moves = [plan.moves[index] for index in np.flatnonzero(plan.steps == step).tolist()]
+        queries = {workload.stage(move.stage).query for move in moves}
+        for key, stage in cold.items():
+            query = workload.stage(key).query
+            if query not in queries:
+                continue
+            if stage.tasks is not None:
+                batch.floating[query] = batch.floating.get(query, 0.0) + stage.floating_seconds(
+                    ran[key], slots, cluster.speed
+                )
+                ran[key] += stage.tasks
+                continue
+            own = [move for move in moves if move.stage == key]
+            for move in own:
+                placement[key][move.partition] = move.target
+            where = placement[key]
+            more = stage.added_seconds(ran[key], where, slots)
+            ran[key] += np.bincount(where[where >= 0], minlength=cluster.size)
+            if more.any():
+                batch.once[key], batch.anyway[key] = more, np.where(where == current[key], more, 0.0)
+            for move in own:
+                if more[move.partition] > 0:
+                    name = cluster.executors[move.target]
+                    batch.landed[name] = max(batch.landed.get(name, 0.0), float(more[move.partition]))
+    return batches
 
 
 @dataclass(frozen=True, eq=False)
@@ -173,12 +244,13 @@ class _StepModel:
     current: Placement
     plan: SteppedMoves
     rates: LoadRates
+    cold: Sequence[_ColdBatch]
 
     def critical_paths(self, step: int, queries: Collection[str]) -> tuple[dict[str, float], dict[str, float]]:
-        """Return the critical paths after a step, without and with the loads of this step.
+        """Return the critical paths after a step, without and with what comes once.
 
-        Each query has its own loads alone. Those of other queries come once and are no lasting load, which is what the
-        model would take them for.
+        These are the loads of this step and its cold starts. Each query has its own loads alone. Those of other queries
+        come once and are no lasting load, which is what the model would take them for.
         """
         placement = {key: array.copy() for key, array in self.current.assignments.items()}
         added = {stage.key: np.zeros(stage.n) for stage in self.workload.placeable}
@@ -188,12 +260,17 @@ class _StepModel:
             if self.plan.steps[index] == step and move.source != UNPLACED:
                 load = self.rates.overhead + self.plan.loads[index] / self.rates.load_rate
                 added[move.stage][move.partition] += load * self.cluster.speed[move.target]
-        after = Placement(placement)
+        after, cold = Placement(placement), self.cold[step]
+        for key, seconds in cold.once.items():
+            added[key] += seconds
         loads = {key: seconds for key, seconds in added.items() if seconds.any()}
-        return (
-            critical_path(self.cluster, self.workload, after, None, queries),
-            critical_path(self.cluster, self.workload, after, loads, queries),
-        )
+        without = critical_path(self.cluster, self.workload, after, cold.anyway or None, queries)
+        loading = critical_path(self.cluster, self.workload, after, loads, queries)
+        for query, seconds in cold.floating.items():
+            if query in loading:
+                without[query] += seconds
+                loading[query] += seconds
+        return without, loading
 
 
 def fit_load_rates(measured: Sequence[MeasuredLoad], prior: LoadRates) -> LoadRates:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from rechannel.migration.plan.cost import LoadRates, MigrationCost
 from rechannel.migration.plan.gate import GateResult
+from rechannel.policies.analysis.cold_start import ColdStage
 from rechannel.policies.analysis.queueing import QueueReport
 from rechannel.policies.model.arrays import FloatArray
 from rechannel.policies.model.cluster import Cluster
@@ -44,6 +45,8 @@ class PlanInputs:
         Model that batches are predicted from; made of the workload where None.
     rates
         Measured cost of loading; that of the settings where None.
+    cold
+        Key of a stage -> its first tasks, where some executor ran few of them.
     """
 
     cluster: Cluster
@@ -58,6 +61,7 @@ class PlanInputs:
     batch_period: Mapping[str, float] = field(default_factory=dict)
     prediction: PredictionModel | None = None
     rates: LoadRates | None = None
+    cold: Mapping[str, ColdStage] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -188,3 +188,15 @@ def test_moves_are_not_at_fault_where_all_rows_take_longer() -> None:
 def test_moves_are_at_fault_for_partitions_that_became_slower_beside_them() -> None:
     slower_beside = outcome_of("0013", "1113", ([0.1, 0.1, 1.0, 1.0], [0.1, 0.1, 2.0, 1.0]))
     assert slower_beside.verdict == "regressed", slower_beside.sentence
+
+
+def test_a_load_on_a_cold_target_teaches_nothing_of_loads() -> None:
+    """Its first task took longer for the cold start as well."""
+    made = [batch(10, "0123", [1.0] * 4), batch(11, "1123", [1.0] * 4, loading=3.0, moved=0)]
+    made += [batch(number, "1123", [1.0] * 4) for number in range(12, 20)]
+    lines = [msgspec.structs.replace(Case(None).journal()[0], batch=11)]
+    received = messages(report([query("1123")]), made)
+    for cold, loads in (({}, [(0.0, pytest.approx(3.0))]), ({"1": 2.5}, [])):
+        result = measure_outcome(decision(1, priced(cold=cold), "0123"), lines, received, SETTINGS, NOW)
+        assert result is not None
+        assert result.loads == loads

@@ -2,14 +2,17 @@ from __future__ import annotations
 
 import dataclasses
 
+import msgspec
 import pytest
 
 from rechannel.conf.settings import Settings
 from rechannel.daemon.decide.pipeline import DecisionRequest, Draft, PlanBasis, Undecided, draft_decision
 from rechannel.daemon.model.readiness import NotReady
 from rechannel.wire.codes import NotReadyReason, PlanResult, Trigger
+from rechannel.wire.measurements import BatchReport
+from rechannel.wire.messages import Decision
 from unit.daemon.fake_store import NOW
-from unit.daemon.fakes import QUERY, query, report, window
+from unit.daemon.fakes import QUERY, executors, query, report, window
 from unit.daemon.model.builders import messages
 from unit.daemon.model.test_prediction import batch
 
@@ -54,3 +57,50 @@ def test_batches_that_the_replay_does_not_explain_are_no_basis(request_: Decisio
 
 def test_forced_decisions_need_no_explanation() -> None:
     assert draft(dataclasses.replace(TIMEOUT, force=True), waiting=3.0).decision.residuals[QUERY] < -0.4
+
+
+COLD_NOTE = "the predicted longest batch has a cold start in it: first tasks take about {:.1f} s longer on executor 3"
+EMPTY = "000012"  # executor 3 holds nothing
+
+
+def onto_the_empty_executor(batches: list[BatchReport], *, added: float) -> Decision:
+    """A decision whose executors were there before the batches, but for executor 3, which came at ``added``."""
+    infos = [msgspec.structs.replace(info, added=0.0) for info in executors(4)]
+    infos[3] = msgspec.structs.replace(infos[3], added=added)
+    link = msgspec.structs.replace(report([query(EMPTY)]), executors=infos)
+    received = messages(link, batches, {f"127.0.0.{e + 2}": [window(e)] for e in range(4)})
+    return draft_decision(TIMEOUT, PlanBasis(received, Settings())).decision
+
+
+def usual_batches(first: int) -> list[BatchReport]:
+    return [batch(number, EMPTY, WORK) for number in range(first, 20)]
+
+
+def test_a_cold_target_is_in_the_longest_batch_and_in_a_note() -> None:
+    batches = usual_batches(8)
+    warm, cold = (onto_the_empty_executor(batches, added=added) for added in (0.0, batches[-1].end))
+    assert warm.price is not None
+    assert cold.price is not None
+    assert [move.target for move in warm.moves] == [move.target for move in cold.moves]
+    assert "3" in {move.target for move in cold.moves}
+    assert not any("cold start" in note for note in warm.notes)
+    assert COLD_NOTE.format(1.5) in cold.notes
+    assert (warm.price.cold, cold.price.cold) == ({}, {"3": 1.5})
+    # Its first task takes 1.5 s more there, by the prior.
+    assert cold.price.peak[QUERY] == pytest.approx(warm.price.peak[QUERY] + 1.5, rel=0.02)
+    assert cold.price.batch_after == warm.price.batch_after
+
+
+def test_the_first_batch_of_a_query_teaches_what_first_tasks_take() -> None:
+    """In batch 0, every task takes five seconds more than its rows account for."""
+    usual = batch(0, EMPTY, WORK)
+    tasks = [
+        msgspec.structs.replace(task, finish=task.finish + 5.0, run=task.run + 5.0) for task in usual.stages[1].tasks
+    ]
+    stages = [usual.stages[0], msgspec.structs.replace(usual.stages[1], tasks=tasks)]
+    batches = [msgspec.structs.replace(usual, stages=stages), *usual_batches(1)]
+    decision = onto_the_empty_executor(batches, added=batches[-1].end)
+    assert decision.price is not None
+    learned = decision.price.cold["3"]
+    assert learned == pytest.approx((3 * 5.0 + 1.5) / 4, rel=0.02), "three first tasks, and one of the prior"
+    assert COLD_NOTE.format(learned) in decision.notes

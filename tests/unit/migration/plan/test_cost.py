@@ -16,6 +16,7 @@ from rechannel.migration.plan.cost import (
     estimate_cost,
     fit_load_rates,
 )
+from rechannel.policies.analysis.cold_start import ColdStage
 from rechannel.policies.analysis.placement_cost import critical_path
 from rechannel.policies.model.cluster import UNPLACED
 from rechannel.policies.model.placement import Move, Placement
@@ -157,3 +158,84 @@ def test_any_measurements_give_a_sound_price(measured: list[tuple[float, float]]
     assert np.isfinite(cost.added).all()
     assert 0 <= cost.pause <= cost.seconds
     assert cost.total > 0
+
+
+ADDED = np.array([3.0, 1.0, 0.5])
+WARM = float("inf")
+
+
+def cold_cost(
+    moves: list[Move],
+    steps: list[int],
+    ran: list[float],
+    *,
+    current: tuple[int, ...] = (0, 0, 0, 0),
+    floating: float | None = None,
+) -> MigrationCost:
+    """The cost of moves of which each loads for a second; ``floating``: tasks run of a source by executor 1."""
+    source = Stage("q/f0", "q", False, 1 / 4.5, np.full(3, 0.5), np.zeros(3), np.zeros(3))
+    workload = Workload((source, STAGE) if floating is not None else (STAGE,))
+    placement = Placement({"q/0": np.array(current)})
+    cold = {"q/0": ColdStage(ADDED, np.array(ran))}
+    if floating is not None:
+        cold["q/f0"] = ColdStage(ADDED, np.array([WARM, floating, WARM]), np.ones(3))
+    times = BatchTimes(critical_path(CLUSTER, workload, placement), {"q": 4.2}, ROUNDS, cold)
+    plan = SteppedMoves(moves, np.array(steps, dtype=np.int64), np.zeros(len(moves)))
+    return estimate_cost(CLUSTER, workload, placement, plan, PRIOR, times)
+
+
+ONE, BOTH = [Move("q/0", 0, 0, 1)], [Move("q/0", 0, 0, 1), Move("q/0", 1, 0, 1)]
+
+
+@pytest.mark.parametrize("ran", [[WARM] * 3, [WARM, 3.0, 0.0]], ids=["not known", "three tasks of one core"])
+def test_warm_targets_cost_what_they_cost_without_cold_starts(ran: list[float]) -> None:
+    warm, before = cold_cost(BOTH, [0, 1], ran), cost_of(BOTH, [0, 1], [0.0, 0.0], [0] * 4)
+    assert (warm.peak, warm.seconds, warm.total, warm.added.tolist()) == (
+        before.peak,
+        before.seconds,
+        before.total,
+        before.added.tolist(),
+    )
+    assert warm.cold == {}
+
+
+def test_a_cold_target_is_slower_in_the_batch_of_its_landing_by_hand() -> None:
+    # Executor 0 has 3 s left. The first task on executor 1 takes 1 + 3 s, and loads for 1 s.
+    first = cold_cost(ONE, [0], [WARM, 0.0, WARM])
+    assert first.peak == {"q": pytest.approx(4.2 + 5.0 - 4.0)}
+    assert first.pause == pytest.approx(2.0)
+    assert first.cold == {"e1": 3.0}
+    # Two tasks at once: 4 + 2 + 2 x 1 s.
+    assert cold_cost(BOTH, [0, 0], [WARM, 0.0, WARM]).peak == {"q": pytest.approx(4.2 + 8.0 - 4.0)}
+    # Step by step: in the second batch both are older by the first, 2 + 1.5 + 1 s.
+    stepped = cold_cost(BOTH, [0, 1], [WARM, 0.0, WARM])
+    assert stepped.added.tolist() == pytest.approx([5.0 - 3.0, 4.5 - 2.0])
+    assert stepped.peak == {"q": pytest.approx(4.2 + 5.0 - 4.0)}
+
+
+def test_another_cold_executor_changes_nothing() -> None:
+    assert cold_cost(ONE, [0], [WARM, WARM, 0.0]).peak == cold_cost(ONE, [0], [WARM] * 3).peak
+
+
+def test_what_is_cold_anyway_is_in_the_longest_batch_but_no_cost_of_the_plan() -> None:
+    usual = cold_cost(ONE, [0], [WARM] * 3, floating=WARM)
+    cold = cold_cost(ONE, [0], [WARM] * 3, floating=1.0)
+    assert cold.peak["q"] == pytest.approx(usual.peak["q"] + 1.0)
+    assert cold.seconds == usual.seconds
+    # Partition 3 is on the cold executor 2 already: 4 s, beside which 1 + 1 s of executor 1 count for nothing.
+    held = cold_cost(ONE, [0], [WARM, WARM, 0.0], current=(0, 0, 0, 2))
+    assert held.peak["q"] == pytest.approx(4.2 + 4.0 - 3.0)
+    assert (held.seconds, held.cold) == (0.0, {})
+
+
+def test_of_many_steps_every_cold_one_is_worked_out() -> None:
+    stage = Stage("q/0", "q", True, 0.1, np.ones(200), np.zeros(200), np.zeros(200))
+    moves = [Move("q/0", 0, 0, 2), *(Move("q/0", partition, 0, 1) for partition in range(1, 100))]
+    steps = np.array([1, 0, *range(2, 100)])
+    current = Placement({"q/0": np.zeros(200, dtype=np.int64)})
+    cold = {"q/0": ColdStage(np.array([299.0, 0.0, 0.0]), np.array([WARM, WARM, 0.0]))}
+    times = BatchTimes({"q": 200.0}, {"q": 200.0}, {"q": 200.0}, cold)
+    plan = SteppedMoves(moves, steps, np.zeros(100))
+    cost = estimate_cost(CLUSTER, Workload((stage,)), current, plan, PRIOR, times)
+    assert cost.peak == {"q": pytest.approx(301.0)}
+    assert cost.cold == {"e2": 299.0}
