@@ -196,5 +196,5 @@ def _usage(sample: ExecutorSample, groups: tuple[LimitedGroup, ...], window: Clo
 
 
 def _throttled(group: LimitedGroup, window: ClosedWindow) -> float:
-    """Return the lower one of the two upper bounds of the seconds in which a group was throttled."""
+    """Return the seconds in which a group was throttled: the lower one of two upper bounds."""
     return min(window.growth.get((counter, group.path), 0.0) for counter in ("throttled", "periods"))

@@ -21,7 +21,7 @@ from rechannel.monitors.node.processes import Executor
 _DEEPEST = 32  # groups above each other that are read
 _LONGEST = 18  # digits of a number
 _FILE_BYTES = 4096  # no file of a group is longer
-_MICRO, _NANO = 1e-6, 1e-9
+_MICROSECONDS, _NANOSECONDS = 10**6, 10**9  # of a second
 
 
 @dataclass(frozen=True)
@@ -113,33 +113,25 @@ def _find_group(groups: str, mounts: str) -> _Location | None:
 
 
 def _read_v1(group: int) -> tuple[float, float, float] | None:
-    quota = _read(group, "cpu.cfs_quota_us").strip()
-    if quota == "-1":
-        return None
-    stat = _pairs(_read(group, "cpu.stat"))
-    return _figures(
-        quota, _read(group, "cpu.cfs_period_us").strip(), stat["nr_throttled"], stat["throttled_time"], _NANO
-    )
+    quota, period = (_read(group, f"cpu.cfs_{name}_us").strip() for name in ("quota", "period"))
+    return None if quota == "-1" else _figures(group, quota, period, ("throttled_time", _NANOSECONDS))
 
 
 def _read_v2(group: int) -> tuple[float, float, float] | None:
     quota, _, period = _read(group, "cpu.max").strip().partition(" ")
-    if quota == "max":
-        return None
-    stat = _pairs(_read(group, "cpu.stat"))
-    return _figures(quota, period, stat["nr_throttled"], stat["throttled_usec"], _MICRO)
+    return None if quota == "max" else _figures(group, quota, period, ("throttled_usec", _MICROSECONDS))
 
 
-def _figures(quota: str, period: str, count: str, throttled: str, unit: float) -> tuple[float, float, float]:
-    """Return the limit in cores, and the two counters in seconds; ValueError unless all are numbers."""
-    length = _number(period) * _MICRO
+def _figures(group: int, quota: str, period: str, throttled: tuple[str, int]) -> tuple[float, float, float]:
+    """Return the limit in cores, and the two counters in seconds.
+
+    ``throttled``: name of the first counter, and its units in a second. Raises ValueError, KeyError or OSError.
+    """
+    length, (name, units) = _number(period), throttled
     if not length:
         raise ValueError("a period of no length")
-    return _number(quota) * _MICRO / length, _number(throttled) * unit, _number(count) * length
-
-
-def _pairs(text: str) -> dict[str, str]:
-    return {name: value for name, _, value in (line.partition(" ") for line in text.splitlines())}
+    stat = dict(line.split(" ", 1) for line in _read(group, "cpu.stat").splitlines())
+    return _number(quota) / length, _number(stat[name]) / units, _number(stat["nr_throttled"]) * length / _MICROSECONDS
 
 
 def _number(text: str) -> int:
