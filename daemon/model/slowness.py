@@ -46,7 +46,7 @@ class CpuShares:
 
 @dataclass(frozen=True)
 class Slowness:
-    """Slowness of an executor: its cause, the speed that counts (1: usual), the evidence in words."""
+    """Slowness of an executor, with the evidence in words; ``speed`` is what counts, 1 is usual."""
 
     cause: SlowCause
     speed: float

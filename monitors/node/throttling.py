@@ -40,7 +40,7 @@ class LimitedGroup:
 
 @dataclass(frozen=True)
 class _Location:
-    """Group of a process; its hierarchy is mounted at ``mount``, which shows the group ``root``."""
+    """Group of a process; ``mount`` is where its hierarchy shows the group ``root``."""
 
     version: int
     mount: tuple[str, ...]
