@@ -46,7 +46,7 @@ class CpuShares:
 
 @dataclass(frozen=True)
 class Slowness:
-    """Slowness of an executor, with the evidence in words; ``speed`` is what counts, 1 is usual."""
+    """Cause and evidence of an executor's slowness; ``speed`` is what counts, 1 is usual."""
 
     cause: SlowCause
     speed: float
@@ -54,7 +54,7 @@ class Slowness:
 
     @property
     def sentence(self) -> str:
-        """What the executor is, with the evidence."""
+        """The cause, if there is one, and the evidence."""
         return f"slow{'' if self.cause is SlowCause.SLOW else f' ({self.cause})'}: {self.evidence}"
 
 
