@@ -151,6 +151,31 @@ class NotReadyReason(Code):
     )
 
 
+class SlowCause(Code):
+    """Cause for the slowness of an executor, as far as agents measure it."""
+
+    THROTTLED = (
+        "throttled",
+        "The CPU limit of its control group (container, systemd unit) stopped it for 5 % of the time or more.",
+        "Raise the limit. Until then it gets less work.",
+    )
+    STOLEN = (
+        "stolen",
+        "The hypervisor gave 5 % of the CPU of its node or more to other machines.",
+        "Nothing, if it passes: it gets less work only once its older batches show it too. Otherwise move the node.",
+    )
+    BUSY = (
+        "busy",
+        "The CPU of its node is used up, a fifth or more of it by processes other than the application's executors.",
+        "Nothing, if it passes: it gets less work only once its older batches show it too. Otherwise stop that work.",
+    )
+    SLOW = (
+        "slow",
+        "None of these, or its agent reports no figures.",
+        "Compare its node with others: CPU model, disk, memory. Until then it gets less work.",
+    )
+
+
 class Law(Code):
     """Rule that can refuse a move or a plan."""
 

@@ -37,6 +37,8 @@ class ExecutorUsage(msgspec.Struct, frozen=True, kw_only=True):
     samples: Int53
     # For each sample: the end of its part of the window, and the CPU seconds of JVM and Python workers in that part.
     steps: list[tuple[Timestamp, BoundedFloat, BoundedFloat]] = []
+    throttled: BoundedFloat = 0.0  # seconds of the window in which the CPU limit of a control group stopped it, at most
+    cpu_limit: BoundedFloat = 0.0  # cores that its control groups allow; 0 for no limit
 
 
 # Rows are many and never part of a reference cycle: `gc=False` keeps them out of garbage collection.
@@ -64,6 +66,7 @@ class AgentWindow(Body, frozen=True, tag="agent-window", kw_only=True):
     executors: list[ExecutorUsage]
     streams: list[StreamRow]
     skipped: dict[str, Int53] = {}  # reason -> number of items that were not measured
+    stolen: BoundedFloat = 0.0  # CPU seconds in the window that the hypervisor gave to other machines
 
 
 class ClosedStore(msgspec.Struct, frozen=True, kw_only=True):

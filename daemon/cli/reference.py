@@ -31,7 +31,12 @@ for a configuration with an array of its `mistakes` too. The sentence always goe
 """
 #: a table of a page: between these markers, one row for each code of the enum of that name
 _TABLE = re.compile(r"(<!-- codes: (\w+), from wire/codes.py -->\n).*?(<!-- end of codes -->)", re.DOTALL)
-_COLUMNS = {"Law": "law", "MoveState": "state", "MoveReason": "reason"}  # heads of the first column; else "code"
+_COLUMNS = {
+    "Law": "law",
+    "MoveState": "state",
+    "MoveReason": "reason",
+    "SlowCause": "cause",
+}  # heads of the first column; else "code"
 
 
 def commands(group: click.Group, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], click.Command]]:

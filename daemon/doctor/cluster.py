@@ -105,6 +105,10 @@ def check_agents(nodes: Mapping[str, NodeFacts], stale: float, *, listed: bool =
     if findings:
         return findings
     measured = f"{len(busy)} nodes with executors, each measured" if busy else "no executors are known"
+    windows = [node.window for node in busy.values() if node.window is not None]
+    limits = [usage.cpu_limit for window in windows for usage in window.executors if usage.cpu_limit > 0]
+    if limits:
+        measured += f"; executors with a CPU limit: {len(limits)}, the lowest {min(limits):.3g} cores"
     restriction = "" if listed else "; agents of other nodes can be listed by an administrator of Redis alone"
     return [ok("agents", measured + restriction)]
 

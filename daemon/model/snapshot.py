@@ -6,10 +6,9 @@ are floating, with the load that was observed on each executor.
 
 The driver's event stream measures the tasks. Agents add the sizes of streams: those from a silent agent count as
 unknown, which a note says, and decisions go on. An executor's speed is 1 unless it is known to be slower or faster
-than the others (:mod:`rechannel.policies.analysis.service_rate`). Slowness of a new executor does not count until
-``reschedule.warm_up`` has passed, nor do its first tasks of each stage; otherwise an executor that joins would get next
-to nothing until the next decision. Executors of drained nodes, and those about to be released, are in the model but
-not available.
+than the others (:mod:`rechannel.policies.analysis.service_rate`), and that counts
+(:mod:`rechannel.daemon.model.slowness`). The first tasks of each stage on a new executor do not tell its speed.
+Executors of drained nodes, and those about to be released, are in the model but not available.
 """
 
 from __future__ import annotations
@@ -40,9 +39,10 @@ from rechannel.daemon.model.forecast import StageForecast, apply_forecasts, fore
 from rechannel.daemon.model.prediction import MeasuredQueries, build_prediction, measured_batches, warm_batches
 from rechannel.daemon.model.query_model import ModelInputs, QueryModel
 from rechannel.daemon.model.readiness import NotReady, readiness_problem
+from rechannel.daemon.model.slowness import Slowness, slow_executors
 from rechannel.policies.analysis.cold_start import COLD_AGES
 from rechannel.policies.analysis.service_rate import ServiceRates, service_rates
-from rechannel.policies.model.arrays import BoolArray, FloatArray, IntArray
+from rechannel.policies.model.arrays import FloatArray, IntArray
 from rechannel.policies.model.cluster import UNPLACED, Cluster
 from rechannel.policies.model.placement import Placement
 from rechannel.policies.model.workload import Stage, Workload
@@ -76,6 +76,8 @@ class Snapshot:
         Share of the map outputs that agents reported, within the time they reported on; None without map outputs.
     forecasts
         Key of a placeable stage -> its expected load; applied to ``workload`` if `reschedule.forecast` is set.
+    slow
+        Slow executor -> the cause, the evidence, and the speed that counts.
     """
 
     application: str
@@ -94,6 +96,7 @@ class Snapshot:
     shuffle_coverage: float | None = None
     notes: tuple[str, ...] = ()
     forecasts: Mapping[str, StageForecast] = field(default_factory=dict)
+    slow: Mapping[str, Slowness] = field(default_factory=dict)
 
     @cached_property
     def prediction(self) -> PredictionModel:
@@ -159,7 +162,8 @@ def build_snapshot(
     queries = {query.query: query for query in messages.report.queries if query.active}
     recent = {name: last_batches(messages, name, settings, now) for name in queries}
     rates = _measure_rates(messages, infos, recent, settings, now)
-    cluster = _build_cluster(messages, infos, rates, settings, now, drained)
+    slow = slow_executors(messages, infos, recent, rates, settings.reschedule.warm_up, now)
+    cluster = _build_cluster(messages, infos, rates, slow, drained)
     fresh = fresh_usage(messages, settings, now)
     inputs = ModelInputs(
         now=now,
@@ -214,10 +218,15 @@ def build_snapshot(
         notes=(
             *([silent_agents] if silent_agents else []),
             *(f"{reason}: {number}, not counted" for reason, number in sorted(skipped.items())),
-            *_slow_executors(cluster, rates),
+            *(
+                f"executor {info.executor} on {info.host} is {slow[info.executor].sentence}"
+                for info in infos
+                if info.executor in slow
+            ),
             *(f"forecast: {forecast.sentence()}" for forecast in applied.values() if forecast.used),
         ),
         forecasts=forecasts,
+        slow=slow,
     )
 
 
@@ -241,18 +250,17 @@ def _build_cluster(
     messages: ApplicationMessages,
     infos: Sequence[ExecutorInfo],
     rates: ServiceRates,
-    settings: Settings,
-    now: float,
+    slow: Mapping[str, Slowness],
     drained: Collection[str],
 ) -> Cluster:
     releasing = messages.report.releasing_executors
-    warming_up = _warming_up(infos, rates, settings.reschedule.warm_up, now)
+    measured = zip(infos, rates.speed.tolist(), strict=True)
     return Cluster(
         executors=tuple(info.executor for info in infos),
         nodes=tuple(info.host for info in infos),
         cores=np.array([max(1, info.cores) for info in infos], dtype=np.float64),
         memory_bytes=np.array([info.memory if info.memory > 0 else math.inf for info in infos]),
-        speed=np.where(warming_up, 1.0, rates.speed),
+        speed=np.array([slow[info.executor].speed if info.executor in slow else speed for info, speed in measured]),
         available=np.array([info.host not in drained and info.executor not in releasing for info in infos]),
     )
 
@@ -327,34 +335,6 @@ def _cold_tasks_of(messages: ApplicationMessages, infos: Sequence[ExecutorInfo],
     new = np.array([info.added >= oldest for info in infos])
     count = np.array([COLD_AGES * max(1, info.cores) for info in infos], dtype=np.int64)
     return np.asarray(np.where(new & ~new.all(), count, 0))
-
-
-def _warming_up(infos: Sequence[ExecutorInfo], rates: ServiceRates, warm_up: float, now: float) -> BoolArray:
-    """Mark executors that are slower than older ones only for as long as they are new, (E,)."""
-    ages = now - np.array([info.added for info in infos])
-    new = (ages < warm_up) & bool((ages >= warm_up).any())
-    return np.asarray(new & rates.by_peers & ~rates.by_history)
-
-
-def _slow_executors(cluster: Cluster, rates: ServiceRates) -> list[str]:
-    slowness = [describe_slowness(cluster, rates, index) for index in range(cluster.size)]
-    return [
-        f"executor {name} on {node} is slow: {text}"
-        for name, node, text in zip(cluster.executors, cluster.nodes, slowness, strict=True)
-        if text
-    ]
-
-
-def describe_slowness(cluster: Cluster, rates: ServiceRates, index: int) -> str:
-    """Return the evidence that an executor is slow, and whether it counts yet; "" for none."""
-    evidence = []
-    if rates.by_peers[index]:
-        evidence.append(f"its tasks take {rates.times[index]:.1f} times what others' take")
-    if rates.by_history[index]:
-        evidence.append(f"{rates.grown[index]:.1f} times what they took there before")
-    if evidence and cluster.speed[index] == 1.0:
-        evidence.append("which does not count as long as it is new")
-    return ", ".join(evidence)
 
 
 def _executor_order(info: ExecutorInfo) -> tuple[int, str]:

@@ -164,6 +164,11 @@ CORES = MetricDefinition("rechannel_executor_cores", "Cores of an executor", _EX
 ARRIVAL = MetricDefinition("rechannel_executor_arrival_rows_per_second", "Arrival rate of an executor", _EXECUTOR)
 SERVICE = MetricDefinition("rechannel_executor_service_rows_per_second", "Service rate of an executor", _EXECUTOR)
 SPEED = MetricDefinition("rechannel_executor_speed_ratio", "Relative speed of an executor; 1 is usual", _EXECUTOR)
+SLOW = MetricDefinition(
+    "rechannel_executor_slow",
+    "1 for a slow executor; `cause` is throttled, stolen, busy or slow",
+    (*_EXECUTOR, "cause"),
+)
 
 BATCH = MetricDefinition("rechannel_query_batch_seconds", "Mean duration of the last batches of a query", _QUERY)
 BATCH_RATE = MetricDefinition("rechannel_query_batches_per_second", "Batch starts per second of a query", _QUERY)
@@ -313,6 +318,8 @@ def _add_application(samples: MetricSamples, status: ApplicationStatus) -> None:
         samples.set(ARRIVAL, executor.arrival_rate, *labels)
         samples.set(SERVICE, executor.service_rate, *labels)
         samples.set(SPEED, executor.speed, *labels)
+        if executor.slow_cause:
+            samples.set(SLOW, 1, *labels, executor.slow_cause)
     for query in status.queries:
         labels = name, query.query, query.name
         samples.set(BATCH, query.batch_seconds, *labels)

@@ -66,10 +66,10 @@ class ExecutorStatus:
     """An executor with its load.
 
     ``utilization``: share of its cores in use by tasks. ``arrival_rate``, ``service_rate``: rows/s. ``speed``: 1 for a
-    usual executor. ``slow``: the reason why it counts as slow. ``cpu``, ``python_cpu``: cores in use by its JVM and its
-    Python workers. ``node_cpu``: share of its node's cores in use by all processes. ``rss_bytes``: resident memory of
-    both. ``fresh``: its agent reports. ``drained``: its node is drained. ``releasing``: it gets no further task.
-    ``remark``: all other facts, in words.
+    usual executor. ``slow``: the evidence that it is slow. ``slow_cause``: a `SlowCause`, or "" if it is not slow.
+    ``cpu``, ``python_cpu``: cores in use by its JVM and its Python workers. ``node_cpu``: share of its node's cores in
+    use by all processes. ``rss_bytes``: resident memory of both. ``fresh``: its agent reports. ``drained``: its node is
+    drained. ``releasing``: it gets no further task. ``remark``: all other facts, in words.
     """
 
     executor: str
@@ -81,6 +81,7 @@ class ExecutorStatus:
     service_rate: float | None = None
     speed: float | None = None
     slow: str = ""
+    slow_cause: str = ""
     cpu: float | None = None
     python_cpu: float | None = None
     node_cpu: float | None = None

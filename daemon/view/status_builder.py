@@ -20,7 +20,7 @@ from rechannel.daemon.model.application_messages import ApplicationMessages, fre
 from rechannel.daemon.model.collector import Collector
 from rechannel.daemon.model.forecast import StageForecast
 from rechannel.daemon.model.readiness import NotReady, driver_silence
-from rechannel.daemon.model.snapshot import Snapshot, build_snapshot, describe_slowness, take_snapshot, without_forecast
+from rechannel.daemon.model.snapshot import Snapshot, build_snapshot, take_snapshot, without_forecast
 from rechannel.daemon.view.last_leader import Leadership, leading
 from rechannel.daemon.view.partitions import hot_streams, partition_statuses
 from rechannel.daemon.view.status import (
@@ -304,6 +304,7 @@ def _with_load(statuses: Iterable[ExecutorStatus], model: Snapshot) -> list[Exec
     for status in statuses:
         index = model.cluster.index_of(status.executor)
         rate = float(queue.service_rate[index])
+        slow = model.slow.get(status.executor)
         loaded.append(
             replace(
                 status,
@@ -311,20 +312,22 @@ def _with_load(statuses: Iterable[ExecutorStatus], model: Snapshot) -> list[Exec
                 arrival_rate=float(queue.arrival_rate[index]),
                 service_rate=rate if math.isfinite(rate) else None,
                 speed=float(model.cluster.speed[index]),
-                slow=describe_slowness(model.cluster, model.rates, index),
+                slow=slow.evidence if slow is not None else "",
+                slow_cause=slow.cause if slow is not None else "",
+                remark=slow.sentence if slow is not None else "",
             )
         )
     return loaded
 
 
 def _remark(status: ExecutorStatus, *, silent: bool) -> str:
-    """All facts without a column of their own.
+    """All facts without a column of their own; the status has the model's remark already.
 
     The agents of an ended driver have no figures to report, so their silence is no fact.
     """
     remarks = {
         "no fresh agent figures": not status.fresh and not silent,
-        f"slow: {status.slow}": status.slow,
+        status.remark: status.remark,
         "about to be released": status.releasing,
     }
     return ", ".join(text for text, holds in remarks.items() if holds)

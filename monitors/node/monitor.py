@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Hashable
+from pathlib import Path
 from typing import Any
 
 import structlog
@@ -19,6 +20,7 @@ from rechannel.monitors.node.processes import (
     machine_usage,
 )
 from rechannel.monitors.node.shuffle import MOST_PARTITIONS, ShuffleReader
+from rechannel.monitors.node.throttling import LimitedGroup, ThrottlingReader
 from rechannel.monitors.node.windows import Clock, ClosedWindow, CounterReading, WindowAggregator
 from rechannel.wire.measurements import AgentEvidence, AgentWindow, ClosedStore, ExecutorUsage, StreamRow
 
@@ -41,6 +43,8 @@ class NodeMonitor:
         Wall clock and monotonic clock in seconds.
     table, machine
         Processes and usage of this machine.
+    proc
+        Directory of the kernel's files on processes.
     """
 
     def __init__(
@@ -50,6 +54,7 @@ class NodeMonitor:
         clock: Clock,
         table: ProcessTable | None = None,
         machine: Callable[[], MachineUsage] = machine_usage,
+        proc: Path = Path("/proc"),
     ) -> None:
         self.node = settings.node
         self._settings = settings.agent
@@ -58,9 +63,10 @@ class NodeMonitor:
         self._watcher = ProcessWatcher(self.node, table, clock.monotonic)
         self._shuffle = ShuffleReader(DirectoryWatch(), clock.wall)
         self._logs = ClosedStoreReader()
+        self._throttling = ThrottlingReader(proc)
         self._aggregator = WindowAggregator(settings.agent.window, settings.agent.sample, clock)
         self._usage = machine()
-        self._latest: dict[tuple[int, float], ExecutorSample] = {}
+        self._latest: dict[tuple[int, float], tuple[ExecutorSample, tuple[LimitedGroup, ...]]] = {}
         self._rows: list[StreamRow] = []
         self._sizes = 0
         self._started = clock.monotonic()
@@ -82,19 +88,28 @@ class NodeMonitor:
         closed: list[ClosedStore] = []
         self._logs.retain(alive)
         self._shuffle.retain(alive)
+        self._throttling.retain(alive)
         self._shuffle.read_changes()
         for sample in samples:
             closed += self._logs.read(sample.executor)
             for row in self._shuffle.read(sample.executor):
                 self._add_row(row)
-        readings: dict[Hashable, CounterReading] = {"node": CounterReading(self._usage.cpu, 0.0)}
-        for sample in samples:
+        readings: dict[Hashable, CounterReading] = {
+            "node": CounterReading(self._usage.cpu, 0.0),
+            "stolen": CounterReading(self._usage.stolen, 0.0),
+        }
+        limits = [self._throttling.read(sample.executor) for sample in samples]
+        for sample, groups in zip(samples, limits, strict=True):
             identity, born = _identity(sample), sample.executor.started
+            for group in groups:  # it may be older than its executor, and hold several
+                readings["throttled", group.path] = CounterReading(group.throttled, 0.0)
+                readings["periods", group.path] = CounterReading(group.periods, 0.0)
             readings["jvm", identity] = CounterReading(sample.jvm_cpu, born)
             readings["python", identity] = CounterReading(sample.python_cpu, born)
         closed_window = self._aggregator.add(readings)
         window = None if closed_window is None else self._window_message(closed_window)
-        self._latest.update({_identity(sample): sample for sample in samples})
+        for sample, groups in zip(samples, limits, strict=True):
+            self._latest[_identity(sample)] = sample, groups
         self._warn_on_host_mismatch(samples)
         return window, AgentEvidence(node=self.node, closed=closed) if closed else None
 
@@ -128,9 +143,10 @@ class NodeMonitor:
             node_cpu=window.growth.get("node", 0.0),
             memory_total=self._usage.memory_total,
             memory_used=self._usage.memory_used,
-            executors=[_usage(sample, window) for sample in latest.values()],
+            executors=[_usage(sample, groups, window) for sample, groups in latest.values()],
             streams=rows,
             skipped=dict(skipped),
+            stolen=window.growth.get("stolen", 0.0),
         )
 
     def _warn_on_host_mismatch(self, samples: list[ExecutorSample]) -> None:
@@ -153,7 +169,7 @@ def _identity(sample: ExecutorSample) -> tuple[int, float]:
     return (sample.executor.pid, sample.executor.started)
 
 
-def _usage(sample: ExecutorSample, window: ClosedWindow) -> ExecutorUsage:
+def _usage(sample: ExecutorSample, groups: tuple[LimitedGroup, ...], window: ClosedWindow) -> ExecutorUsage:
     executor, identity = sample.executor, _identity(sample)
     return ExecutorUsage(
         application=executor.application,
@@ -173,4 +189,12 @@ def _usage(sample: ExecutorSample, window: ClosedWindow) -> ExecutorUsage:
             for end, step in window.steps
             if ("jvm", identity) in step
         ],
+        # Groups above each other are throttled at the same time, so the times of several do not add up.
+        throttled=max((_throttled(group, window) for group in groups), default=0.0),
+        cpu_limit=min((group.cores for group in groups), default=0.0),
     )
+
+
+def _throttled(group: LimitedGroup, window: ClosedWindow) -> float:
+    """Return the seconds in which a group was throttled: the lower one of two upper bounds."""
+    return min(window.growth.get((counter, group.path), 0.0) for counter in ("throttled", "periods"))

@@ -49,19 +49,24 @@ class Usage:
 
 @dataclass(frozen=True)
 class MachineUsage:
-    """Usage of the machine: busy ``cpu`` seconds of all cores since boot, memory in bytes."""
+    """Usage of the machine: seconds of all cores since boot, memory in bytes.
+
+    ``cpu``: busy. ``stolen``: the hypervisor gave them to other machines.
+    """
 
     cpu: float
     cores: int
     memory_total: int
     memory_used: int
+    stolen: float = 0.0
 
 
 def machine_usage() -> MachineUsage:
     """Return the usage of the whole machine."""
     times, memory = psutil.cpu_times(), psutil.virtual_memory()
     busy = times.user + times.nice + times.system + times.irq + times.softirq  # guests are part of user and nice
-    return MachineUsage(busy, psutil.cpu_count() or 1, memory.total, memory.total - memory.available)
+    used = memory.total - memory.available
+    return MachineUsage(busy, psutil.cpu_count() or 1, memory.total, used, stolen=times.steal)
 
 
 class Process:

@@ -63,13 +63,15 @@ class ServiceRates:
     """Estimated rate of each executor, one entry for each.
 
     ``speed`` is 1 unless the executor is known to be slower or faster: then its rate against the usual executor, the
-    lower of the two in the middle. ``times`` is the estimated time of its tasks over the usual time, and ``grown`` over
+    lower of the two in the middle. ``lasting_speed`` is the same without the slowness that ``by_history`` shows, as its
+    older batches have it. ``times`` is the estimated time of its tasks over the usual time, and ``grown`` over
     the time in its older batches; ``error`` is the standard error of log ``times``, ``tasks`` the number of tasks of
     the last batches behind the estimate. ``by_peers`` and ``by_history`` are True where that shows an executor to be
     slow.
     """
 
     speed: FloatArray
+    lasting_speed: FloatArray
     times: FloatArray
     grown: FloatArray
     error: FloatArray
@@ -99,7 +101,7 @@ def service_rates(observed: Observations, executors: int, ratio: float) -> Servi
     task_counts = np.bincount(state, minlength=2 * executors)
     if not len(busy):
         one, no = np.ones(executors), np.zeros(executors, dtype=np.bool_)
-        return ServiceRates(one, one, one, np.full(executors, SPEED_SPREAD), task_counts[executors:], no, no)
+        return ServiceRates(one, one, one, one, np.full(executors, SPEED_SPREAD), task_counts[executors:], no, no)
     _, stage = np.unique(stage, return_inverse=True)
     unit = _units(stage, observed.partition[valid])
     # A state without tasks has its prior only, and is left out of the equations.
@@ -126,9 +128,12 @@ def _classify_rates(slowness: FloatArray, covariance: FloatArray, task_counts: I
     grown, doubt = _compare_with_usual(slowness[now] - slowness[then], changes, both)
     by_history = both & (grown > SURE * doubt) & (grown >= least)
     # An executor that became slow counts as usual before, since the weights of its partitions are unknown.
-    slowed = np.where(by_history, grown, 0.0)
-    speed = np.asarray(np.exp(-np.where(certain, times, slowed)))
-    return ServiceRates(speed, np.exp(times), np.exp(grown), error, tasks, certain & (times > 0), by_history)
+    slow = np.where(certain, times, np.where(by_history, grown, 0.0))
+    before = slow - np.where(by_history, grown, 0.0)
+    lasting = np.where(by_history & (before < least), np.minimum(slow, 0.0), before)
+    speed, lasting_speed = np.exp(-slow), np.exp(-lasting)
+    by_peers = certain & (times > 0)
+    return ServiceRates(speed, lasting_speed, np.exp(times), np.exp(grown), error, tasks, by_peers, by_history)
 
 
 def _compare_with_usual(values: FloatArray, covariance: FloatArray, where: BoolArray) -> tuple[FloatArray, FloatArray]:

@@ -60,7 +60,7 @@ def test_every_name_has_a_row_and_every_row_a_name(table: list[list[str]], names
 def test_the_tables_of_codes_are_generated():
     assert reference.with_code_tables(TEXT) == TEXT, "run: python -m rechannel.daemon.cli.reference docs/handbook.md"
     tables = re.findall(r"<!-- codes: (\w+),", TEXT)
-    assert tables == ["NotReadyReason", "Law", "PlanResult", "MoveState", "MoveReason", "OutcomeVerdict"]
+    assert tables == ["NotReadyReason", "Law", "PlanResult", "MoveState", "MoveReason", "OutcomeVerdict", "SlowCause"]
 
 
 @pytest.mark.parametrize("kind", Code.__subclasses__())

@@ -8,6 +8,8 @@ from pathlib import Path
 import psutil
 import pytest
 
+from rechannel.monitors.node.processes import Executor
+from rechannel.monitors.node.throttling import ThrottlingReader
 from testbed.processes import cpu_seconds, wait_until
 from testbed.quota import CpuQuota, Throttle, available
 
@@ -59,6 +61,26 @@ def test_holds_a_process_and_its_children(kind: type[CpuQuota | Throttle]) -> No
             wait_until(lambda: cpu_seconds(child) > before + 0.1, "it runs on", 60.0)
             assert child.status() != psutil.STATUS_STOPPED
             child.kill()
+    finally:
+        quota.remove()
+
+
+@needs_quota
+def test_an_agent_reads_the_limit_and_the_throttled_time() -> None:
+    quota = CpuQuota.create("test", 0.1)
+    try:
+        with subprocess.Popen([sys.executable, "-c", "while True: pass"]) as process:
+            quota.add(process.pid)
+            read = lambda: ThrottlingReader().read(Executor("app", "0", "node", process.pid, 0.0, 1))[-1]  # noqa: E731
+            wait_until(lambda: read().throttled > 0, "it is throttled", 60.0)
+            before, began = read(), time.monotonic()
+            time.sleep(2.0)
+            after, seconds = read(), time.monotonic() - began
+            process.kill()
+        assert after.cores == pytest.approx(0.1)
+        assert after.path.endswith(quota.path.name)
+        grown = min(after.throttled - before.throttled, after.periods - before.periods)
+        assert 0.3 * seconds < grown < 1.1 * seconds + 0.1
     finally:
         quota.remove()
 

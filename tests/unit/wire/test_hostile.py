@@ -107,11 +107,20 @@ def test_other_bytes_are_refused(data: bytes) -> None:
 )
 def test_numbers_out_of_bounds_are_refused_with_their_message(number: str) -> None:
     whole = encode(sealed(fakes.window(0))).decode()
-    for field in ('"node_cpu":3.0', '"memory_total":8589934592'):
+    for field in ('"node_cpu":3.0', '"memory_total":8589934592', '"stolen":0.0', '"throttled":0.0', '"cpu_limit":0.0'):
         assert field in whole
         name = field.partition(":")[0]
         with pytest.raises(MessageError):
             decode(whole.replace(field, f"{name}:{number}").encode())
+
+
+def test_a_window_of_an_agent_that_reads_no_limits_is_read() -> None:
+    window = sealed(fakes.window(0))
+    older = encode(window)
+    for field in (b',"stolen":0.0', b',"throttled":0.0', b',"cpu_limit":0.0'):
+        assert field in older
+        older = older.replace(field, b"")
+    assert decode(older).body == window.body
 
 
 # -- the controller --

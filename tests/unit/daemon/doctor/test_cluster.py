@@ -139,6 +139,15 @@ def test_duplicate_and_unexpected_agents() -> None:
     assert "by an administrator of Redis alone" in blind.sentence
 
 
+def test_cpu_limits_of_executors_are_named() -> None:
+    limited = msgspec.structs.replace(
+        window(0), executors=[msgspec.structs.replace(window(0).executors[0], cpu_limit=0.5)]
+    )
+    (finding,) = cluster.check_agents({"a": NodeFacts(frozenset({(APP, "0")}), limited, 5.0)}, 20.0)
+    assert finding.verdict == OK
+    assert finding.sentence.endswith("each measured; executors with a CPU limit: 1, the lowest 0.5 cores")
+
+
 def test_problems_of_settings_are_reported_once() -> None:
     changed = {**STOCK, "spark.speculation": "true"}
     finding_of_settings = cluster.check_settings(changed, APP)

@@ -13,7 +13,7 @@ from rechannel.daemon.model import query_model
 from rechannel.daemon.model.readiness import NotReady
 from rechannel.daemon.model.snapshot import Snapshot, build_snapshot, take_snapshot
 from rechannel.policies.analysis.queueing import executor_utilization
-from rechannel.wire.codes import NotReadyReason
+from rechannel.wire.codes import NotReadyReason, SlowCause
 from rechannel.wire.measurements import AgentWindow, BatchReport, StageRun, StreamRow, TaskRow
 from rechannel.wire.messages import LinkReport, QueryState
 from unit.daemon.fake_store import NOW
@@ -371,6 +371,63 @@ def test_an_executor_that_just_became_slow_is_told_by_its_own_past() -> None:
     batches = [slowed(number, 1.0) for number in range(7)] + [slowed(number, 2.0) for number in (7, 8, 9)]
     (note,) = ready(link=report([query(TWELVE)]), batches=batches).notes
     assert "what they took there before" in note
+
+
+def disturbed(**shares: float) -> Windows:
+    """Windows in which this took so much from executor 2 and its node, of 2 cores."""
+    usage = msgspec.structs.replace(
+        window(2).executors[0], throttled=shares.pop("throttled", 0.0), cpu_limit=0.5, jvm_cpu=1.0, python_cpu=0.0
+    )
+    changed = msgspec.structs.replace(window(2), executors=[usage], cores=2, **shares)
+    return {**WINDOWS, "127.0.0.4": [changed]}
+
+
+STOLEN, BUSY = {"stolen": 2.0}, {"node_cpu": 9.9}  # CPU seconds of ten
+
+
+def test_a_throttled_executor_has_the_speed_of_its_tasks() -> None:
+    windows = disturbed(throttled=2.0, **BUSY)
+    became = [slowed(number, 1.0) for number in range(7)] + [slowed(number, 2.0) for number in (7, 8, 9)]
+    for batches in ([slowed(number, 2.0) for number in range(10)], became):
+        result = ready(link=report([query(TWELVE)]), batches=batches, windows=windows)
+        assert result.cluster.speed.tolist() == pytest.approx([1, 1, result.rates.speed[2], 1])
+        assert result.cluster.speed[2] < 0.65
+        (note,) = result.notes
+        assert note.startswith("executor 2 on 127.0.0.4 is slow (throttled): its tasks take ")
+        assert note.endswith(", its CPU limit of 0.5 cores throttled it for 40% of the time")
+        assert result.slow["2"].cause == SlowCause.THROTTLED
+
+
+@pytest.mark.parametrize(
+    ("taken", "cause", "evidence"),
+    [
+        (STOLEN, SlowCause.STOLEN, "the hypervisor took 20% of its node's CPU"),
+        (BUSY, SlowCause.BUSY, "other processes use 89% of its node's CPU"),
+    ],
+)
+def test_cpu_that_others_took_counts_once_the_older_batches_show_it(
+    taken: dict[str, float], cause: SlowCause, evidence: str
+) -> None:
+    became = [slowed(number, 1.0) for number in range(7)] + [slowed(number, 2.0) for number in (7, 8, 9)]
+    result = ready(link=report([query(TWELVE)]), batches=became, windows=disturbed(**taken))
+    assert result.cluster.speed.tolist() == [1, 1, 1, 1]
+    assert result.slow["2"].cause == cause
+    assert result.slow["2"].evidence.endswith(f"{evidence}, which counts only once its older batches show it too")
+    busy = result.workload.stage(f"{QUERY}/0").busy
+    assert busy.tolist() == pytest.approx([0.1] * 12, rel=0.1), "its partitions are not heavy"
+    lasting = [slowed(number, 2.0) for number in range(10)]
+    result = ready(link=report([query(TWELVE)]), batches=lasting, windows=disturbed(**taken))
+    assert result.cluster.speed.tolist() == pytest.approx([1, 1, 0.5, 1], rel=0.05)
+    assert result.slow["2"].evidence.endswith(evidence)
+
+
+def test_windows_before_the_averaged_batches_tell_no_cause() -> None:
+    (throttled,) = disturbed(throttled=2.0)["127.0.0.4"]
+    aged = msgspec.structs.replace(throttled, start=NOW - 100, end=NOW - 95)
+    batches = [slowed(number, 2.0) for number in range(10)]
+    result = ready(link=report([query(TWELVE)]), batches=batches, windows={"127.0.0.4": [aged, window(2)]})
+    assert result.slow["2"].cause == SlowCause.SLOW
+    assert ready(link=report([query(TWELVE)]), batches=batches, windows={}).slow["2"].cause == SlowCause.SLOW
 
 
 def rare_batches(new_since: int, slow: dict[int, float]) -> tuple[list[BatchReport], LinkReport]:

@@ -22,12 +22,15 @@ from rechannel.daemon.view.status import (
     QueryStatus,
     ReadinessStatus,
 )
+from rechannel.daemon.view.status_builder import ClusterMessages, application_status
 from rechannel.migration.moves import UNSETTLED
 from rechannel.monitors.node.metrics import TABLE as AGENT_TABLE
 from rechannel.wire import metric_table
 from rechannel.wire.codes import MoveReason, MoveState
-from unit.daemon.fake_store import FakeClock
-from unit.daemon.fakes import clocks
+from unit.daemon.fake_store import NOW, FakeClock
+from unit.daemon.fakes import APP, clocks, query, report, settings
+from unit.daemon.model.builders import messages
+from unit.daemon.model.test_snapshot import TWELVE, disturbed, slowed
 
 ROOT = Path(__file__).parents[4]
 QUERY = QueryStatus("q", "named", "r", 3, True, "", "", 2.5, 0.4, (), 7)
@@ -155,3 +158,17 @@ def test_series_are_bounded_and_any_text_is_a_valid_label(monkeypatch: pytest.Mo
 def test_a_wrong_number_of_labels_is_an_error() -> None:
     with pytest.raises(ValueError, match="labels"):
         metric_table.MetricSamples(metrics.TABLE, "c").set(metrics.EPOCH, 1, "odd")
+
+
+def test_the_cause_of_a_slow_executor_is_in_the_status_and_a_label() -> None:
+    batches = [slowed(number, 2.0) for number in range(10)]
+    facts = messages(report([query(TWELVE)]), batches, disturbed(throttled=2.0))
+    nothing = ClusterMessages((facts,), None, (), (), 0)
+    status = application_status(facts, nothing, settings(), NOW, partitions=False)
+    slow = status.executors[2]
+    assert (slow.slow_cause, slow.speed) == ("throttled", pytest.approx(0.5, rel=0.05))
+    assert slow.remark == f"slow (throttled): {slow.slow}"
+    assert slow.slow.endswith("its CPU limit of 0.5 cores throttled it for 40% of the time")
+    samples = scraped(dataclasses.replace(VIEW, applications=(status,)))
+    causes = [labels for labels in samples if labels[0] == "rechannel_executor_slow"]
+    assert causes == [("rechannel_executor_slow", APP, "throttled", "2", "127.0.0.4")]

@@ -38,8 +38,9 @@ class _Node:
         self.daemon = FakeProcess(11, ppid=10, arguments=DAEMON, rss=10)
         self.worker = FakeProcess(12, ppid=11, arguments=DAEMON, rss=20)
         self.table = FakeTable(self.java, self.daemon, self.worker)
-        machine = lambda: MachineUsage(2 * self.clock.steady, 8, 64, 32)  # noqa: E731
-        self.monitor = NodeMonitor(_settings(), clock=self.clock, table=self.table, machine=machine)
+        machine = lambda: MachineUsage(2 * self.clock.steady, 8, 64, 32, 0.25 * self.clock.steady)  # noqa: E731
+        self.proc = tmp_path / "proc"
+        self.monitor = NodeMonitor(_settings(), clock=self.clock, table=self.table, machine=machine, proc=self.proc)
         self.evidence: list[AgentEvidence] = []
 
     def run(self, seconds: int) -> Iterator[AgentWindow]:
@@ -52,6 +53,16 @@ class _Node:
             self.clock.pass_time(1.0)
             self.java.cpu += 1.5
             self.worker.cpu += 0.5
+
+    def limit(self, group: str, cores: float, throttled: float, periods: float) -> None:
+        """Write the files of a control group of the executor, ``/a`` or ``/a/b``; counters in seconds."""
+        directory = self.proc / "10/root/sys/fs/cgroup" / group
+        directory.mkdir(parents=True, exist_ok=True)
+        (self.proc / "10/cgroup").write_text("0::/a/b\n")
+        (self.proc / "10/mountinfo").write_text("30 23 0:26 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw\n")
+        (directory / "cpu.max").write_text(f"{cores * 100_000:.0f} 100000\n")
+        stat = f"nr_throttled {periods * 10:.0f}\nthrottled_usec {throttled * 1e6:.0f}\n"
+        (directory / "cpu.stat").write_text(stat)
 
     def write(self, task: int) -> None:
         leaf = self.root / "blockmgr-1/0c"
@@ -81,6 +92,26 @@ def test_a_window_has_usage_and_map_outputs_of_the_node(node: _Node) -> None:
     assert window.skipped == {}
     (later,) = node.run(5)
     assert later.streams == []
+
+
+def test_a_window_has_what_limits_and_the_hypervisor_took(node: _Node) -> None:
+    """Of two counters that bound the throttled time the lower one counts, and of groups the most throttled one."""
+    list(node.run(1))
+    for second in range(5):
+        node.limit("a", 4.0, throttled=1000.0 + 0.1 * second, periods=1000.0 + 0.5 * second)
+        node.limit("a/b", 0.5, throttled=50.0 + 3.2 * second, periods=7.0 + 0.8 * second)
+        windows = list(node.run(1))
+    (window,) = windows
+    (usage,) = window.executors
+    assert usage.cpu_limit == 0.5
+    assert usage.throttled == pytest.approx(0.8 * 4), "its first reading was there before"
+    assert window.stolen == 1.25
+    assert window.skipped == {}
+
+
+def test_an_executor_without_a_limit_is_not_throttled(node: _Node) -> None:
+    (window,) = node.run(6)
+    assert [(usage.throttled, usage.cpu_limit) for usage in window.executors] == [(0.0, 0.0)]
 
 
 def test_evidence_is_returned_with_its_sample(node: _Node) -> None:

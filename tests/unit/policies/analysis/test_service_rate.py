@@ -80,6 +80,21 @@ def test_slow_executor_by_its_history() -> None:
     assert list(rates.by_history) == [False, True, False, False]
     assert rates.grown[1] == pytest.approx(2.5, rel=0.2)
     assert rates.speed[1] == pytest.approx(0.4, rel=0.2)
+    assert (rates.lasting_speed == 1).all()
+
+
+def test_the_lasting_speed_is_that_of_the_older_batches() -> None:
+    rates = _run(EVEN, {1: 4.0, 2: 2.0}, before={1: 2.0, 2: 2.0})
+    assert rates.speed[1:3] == pytest.approx([0.25, 0.5], rel=0.2)
+    assert rates.lasting_speed == pytest.approx([1, 0.5, 0.5, 1], rel=0.2)
+    assert (rates.lasting_speed >= rates.speed).all()
+
+
+def test_a_fast_executor_that_lost_some_speed_stays_as_fast_as_it_is() -> None:
+    rates = _run(EVEN, {1: 0.5}, before={1: 0.2})
+    assert rates.by_history[1]
+    assert rates.speed[1] == pytest.approx(2.0, rel=0.2)
+    assert rates.lasting_speed[1] == rates.speed[1]
 
 
 def test_partition_that_grew_by_itself() -> None:
