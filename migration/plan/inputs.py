@@ -12,9 +12,10 @@ from rechannel.policies.model.arrays import FloatArray
 from rechannel.policies.model.cluster import Cluster
 from rechannel.policies.model.placement import Placement
 from rechannel.policies.model.workload import Workload
+from rechannel.policies.prediction.correction import GainShare
 from rechannel.policies.prediction.model import PredictionModel
 from rechannel.wire.codes import Law, PlanResult
-from rechannel.wire.messages import DesiredMove, QueryState, Refusal
+from rechannel.wire.messages import DesiredMove, GainCorrection, QueryState, Refusal
 
 
 @dataclass(frozen=True)
@@ -44,6 +45,8 @@ class PlanInputs:
         Model that batches are predicted from; made of the workload where None.
     rates
         Measured cost of loading; that of the settings where None.
+    gain_shares
+        Query -> what is expected of a gain promised to it; all of it where it is missing.
     """
 
     cluster: Cluster
@@ -58,6 +61,7 @@ class PlanInputs:
     batch_period: Mapping[str, float] = field(default_factory=dict)
     prediction: PredictionModel | None = None
     rates: LoadRates | None = None
+    gain_shares: Mapping[str, GainShare] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -89,6 +93,8 @@ class ReviewedPlan:
         refusal are shown too.
     batch_time_before, batch_time_after, batch_error
         Query -> seconds of a batch now, predicted seconds with the moves, and the standard error of that prediction.
+    corrections
+        Query -> correction of its predicted batch, of those that were corrected.
     gate, cost
         Gain against cost, and what the moves cost by ``rates``; None without permitted moves.
     reasons
@@ -108,4 +114,5 @@ class ReviewedPlan:
     batch_time_before: dict[str, float]
     batch_time_after: dict[str, float]
     batch_error: dict[str, float]
+    corrections: dict[str, GainCorrection]
     reasons: dict[str, str] = field(default_factory=dict)

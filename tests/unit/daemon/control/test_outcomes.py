@@ -116,13 +116,13 @@ def test_the_next_price_has_learned(leader, store, world, clock):
     decision = moved(leader, world)
     learned = decide(leader, force=True)
     assert learned.price is None or learned.price.moves == len(decision.moves)
-    rates = leader._services.estimator.rates()
+    rates = leader._services.history.rates()
     assert rates.moves == len(decision.moves)
     assert rates.overhead == pytest.approx(LOAD, abs=0.3)
     other = controller(store, clock, name="b")
     leader.close()
     other.run_leader_cycle()
-    assert other._services.estimator.rates() == rates, "a new leader reads it in Redis"
+    assert other._services.history.rates() == rates, "a new leader reads it in Redis"
 
 
 def test_what_made_batches_longer_goes_back(leader, store, world):
