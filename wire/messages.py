@@ -251,13 +251,26 @@ class MigrationPrice(msgspec.Struct, frozen=True, kw_only=True):
     cold: dict[str, BoundedFloat] = {}  # executor -> seconds by which a first task there lasts longer
 
 
+class GainCorrection(msgspec.Struct, frozen=True, kw_only=True):
+    """Correction of a predicted gain by what earlier ones brought.
+
+    ``share`` of the gain (in logarithms) is expected, learned from so many ``migrations``; ``uncorrected`` is the
+    predicted batch without that, in seconds.
+    """
+
+    share: BoundedFloat
+    migrations: Int53
+    uncorrected: BoundedFloat
+
+
 class MigrationOutcome(Body, frozen=True, tag="migration-outcome", kw_only=True):
     """Result of a migration, beside its prediction (`Decision.price`).
 
     ``total`` is the time from the order until the last partition landed. ``batch_before`` and ``batch_after`` map a
     query to its median batch before and once settled, ``peak`` to the longest batch in which a partition landed.
     ``loads`` has the bytes and added seconds of every move to a warm executor whose first batch was observed.
-    ``verdict`` is a `rechannel.wire.codes.OutcomeVerdict`.
+    ``verdict`` is a `rechannel.wire.codes.OutcomeVerdict`. ``gain_shares`` maps a query whose batches can be compared
+    to the share of its promised gain that came true, by the uncorrected prediction.
     """
 
     decision: str
@@ -272,6 +285,7 @@ class MigrationOutcome(Body, frozen=True, tag="migration-outcome", kw_only=True)
     verdict: str
     sentence: str
     predicted: MigrationPrice | None = None
+    gain_shares: dict[str, BoundedFloat] = {}
 
 
 class Decision(Body, frozen=True, tag="decision", kw_only=True):
@@ -306,6 +320,7 @@ class Decision(Body, frozen=True, tag="decision", kw_only=True):
     operator_reason: str = ""  # given by the operator
     scheduled_plan: str = ""  # id of the scheduled plan that this decision carried out or gave up
     last_batches: dict[str, Int53] = {}  # moved query -> its last batch
+    corrections: dict[str, GainCorrection] = {}  # query -> correction that is part of batch_time_after
 
 
 class ScheduledPlan(msgspec.Struct, frozen=True, kw_only=True):

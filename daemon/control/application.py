@@ -21,7 +21,7 @@ from rechannel.daemon.control.decision_log import (
 from rechannel.daemon.control.guard import BLOCKING, UNATTENDED, ClusterLimits, SelfActionGuard, averaging_time
 from rechannel.daemon.control.leadership import LeaderContext
 from rechannel.daemon.control.migrations import MigrationTracker
-from rechannel.daemon.control.outcomes import REGRESSED_REASON, LoadRateEstimator, OutcomeTracker, PendingRollback
+from rechannel.daemon.control.outcomes import REGRESSED_REASON, OutcomeHistory, OutcomeTracker, PendingRollback
 from rechannel.daemon.control.scheduled_plans import ScheduledPlanStore
 from rechannel.daemon.control.standing_orders import StandingOrderStore, partitions_on
 from rechannel.daemon.control.triggers import RETRY_EVERY, ExecutorSetTrigger, OverloadDetector, usable_executors
@@ -54,7 +54,7 @@ class ControllerServices:
     orders: StandingOrderStore
     plans: ScheduledPlanStore
     limits: ClusterLimits
-    estimator: LoadRateEstimator
+    history: OutcomeHistory
     planning: PlanningClock
     lock: Mutex
     last_sentence: str = ""
@@ -86,7 +86,7 @@ class Application:
         """Drop what only a leader may rely on, but not the guard and the cool-down."""
         self.executors = ExecutorSetTrigger()
         self.overload = OverloadDetector()
-        self.outcome = OutcomeTracker(self.name, self._context, self._cluster.estimator)
+        self.outcome = OutcomeTracker(self.name, self._context, self._cluster.history)
         self.rollback: PendingRollback | None = None
         self._published = DecisionDeduplicator()
         self.migrations.reset()
@@ -265,7 +265,8 @@ class Application:
             settings=settings,
             drained=cluster.orders.nodes | request.leave,
             cooldown=Cooldown(cooldown, *self.migrations.cooldown_length()),
-            rates=cluster.estimator.rates(),
+            rates=cluster.history.rates(),
+            gain_shares=cluster.history.gain_shares(),
             moves_left=cluster.limits.moves_left(request.at) if unattended else None,
         )
 

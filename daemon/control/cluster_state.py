@@ -81,7 +81,7 @@ class ClusterState:
         for app in self._applications.values():
             app.reset()
         self.services.plans.reset()
-        self.services.estimator.reset()
+        self.services.history.reset()
 
     def restore(self, reports: dict[str, LinkReport]) -> None:
         """Take over the applications not examined yet, all of them at the begin of a lead."""

@@ -19,7 +19,7 @@ from rechannel.daemon.control.commands import execute
 from rechannel.daemon.control.guard import ClusterLimits
 from rechannel.daemon.control.leadership import LeaderContext, LeaderElection, LeaseResult, Role
 from rechannel.daemon.control.migrations import MigrationStatus
-from rechannel.daemon.control.outcomes import LoadRateEstimator
+from rechannel.daemon.control.outcomes import OutcomeHistory
 from rechannel.daemon.control.requests import RequestHandler
 from rechannel.daemon.control.scheduled_plans import ScheduledPlanStore
 from rechannel.daemon.control.standing_orders import StandingOrderStore
@@ -92,7 +92,7 @@ class Controller:
             orders=StandingOrderStore(context),
             plans=ScheduledPlanStore(context),
             limits=ClusterLimits(settings),
-            estimator=LoadRateEstimator(context),
+            history=OutcomeHistory(context),
             planning=self._aside.planning,
             lock=self._lock,
         )

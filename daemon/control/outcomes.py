@@ -1,4 +1,4 @@
-"""Outcomes of migrations: measured, published, used for later prices, and undone.
+"""Outcomes of migrations: measured, published, used for later decisions, and undone.
 
 The outcome of a migration is awaited as long as it is its application's last one. A new leader finds it again in Redis:
 the last applied decision without an outcome.
@@ -6,6 +6,8 @@ the last applied decision without an outcome.
 
 from __future__ import annotations
 
+from collections import deque
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import structlog
@@ -16,6 +18,7 @@ from rechannel.daemon.decide.outcome import measure_outcome
 from rechannel.daemon.jobs.clock import RateLimit
 from rechannel.daemon.model.application_messages import ApplicationMessages
 from rechannel.migration.plan.cost import LoadRates, MeasuredLoad, fit_load_rates
+from rechannel.policies.prediction.correction import GainShare, expect_gain_share
 from rechannel.wire import keys
 from rechannel.wire.codes import Mode, MoveState, OutcomeVerdict, Trigger
 from rechannel.wire.messages import Decision, LinkReport, MigrationOutcome, MoveTransition
@@ -59,45 +62,71 @@ class PendingRollback:
         return not idle and self._tries.allows(steady_now)
 
 
-class LoadRateEstimator:
-    """Cost of loading state, from the settings or from the moves of the last day."""
+@dataclass(frozen=True)
+class _Measured:
+    """What later decisions use of one outcome."""
+
+    at: float
+    loads: Sequence[tuple[float, float]]
+    gain_shares: Mapping[str, float]
+
+
+class OutcomeHistory:
+    """Outcomes of earlier migrations, for the cost of loading state and the gains to expect."""
 
     def __init__(self, context: LeaderContext) -> None:
         self._context = context
-        self._loads: list[tuple[float, MeasuredLoad]] | None = None  # with the time of their measurement
+        self._outcomes: deque[_Measured] | None = None  # oldest first
 
     def rates(self) -> LoadRates:
-        """Return what loading costs now."""
-        if self._loads is None:
-            self._loads = [
-                (envelope.time, MeasuredLoad(size, added))
-                for envelope in self._context.store.last(keys.OUTCOMES, "", keys.OUTCOMES.bound)
-                if isinstance(envelope.body, MigrationOutcome)
-                for size, added in envelope.body.loads
-            ]
+        """Return what loading costs now, by the settings or the moves of the last day."""
         # An expensive load is forgotten after a day: without moves there would be no new measurement.
-        since = self._context.clock.wall() - _LOADS_COUNT_FOR
-        self._loads = [(at, load) for at, load in self._loads if at >= since]
+        recent = self._since(_LOADS_COUNT_FOR)
+        loads = [MeasuredLoad(size, added) for outcome in recent for size, added in outcome.loads]
         gate = self._context.settings.gate
-        return fit_load_rates([load for _, load in self._loads], LoadRates(gate.move_cost, gate.load_rate))
+        return fit_load_rates(loads, LoadRates(gate.move_cost, gate.load_rate))
+
+    def gain_shares(self) -> dict[str, GainShare]:
+        """Return query -> what is expected of a gain promised to it.
+
+        By id of the query, which it keeps when its application is started again.
+        """
+        shares: dict[str, list[float]] = {}
+        for outcome in reversed(self._since(keys.OUTCOMES.ttl)):  # as long as Redis has them, for every leader the same
+            for query, share in outcome.gain_shares.items():
+                shares.setdefault(query, []).append(share)
+        return {query: expect_gain_share(newest_first) for query, newest_first in shares.items()}
 
     def add(self, outcome: MigrationOutcome) -> None:
-        """Count the loads of a measured outcome."""
-        if self._loads is not None:
-            self._loads += [(outcome.at, MeasuredLoad(size, added)) for size, added in outcome.loads]
+        """Count a measured outcome."""
+        if self._outcomes is not None:
+            self._outcomes.append(_Measured(outcome.at, outcome.loads, outcome.gain_shares))
 
     def reset(self) -> None:
         """Read the outcomes in Redis again before the next use."""
-        self._loads = None
+        self._outcomes = None
+
+    def _since(self, seconds: float) -> list[_Measured]:
+        """Return the outcomes of the last so many seconds, oldest first."""
+        if self._outcomes is None:
+            envelopes = self._context.store.last(keys.OUTCOMES, "", keys.OUTCOMES.bound)
+            measured = [
+                _Measured(envelope.time, envelope.body.loads, envelope.body.gain_shares)
+                for envelope in envelopes
+                if isinstance(envelope.body, MigrationOutcome)
+            ]
+            self._outcomes = deque(measured, keys.OUTCOMES.bound)
+        since = self._context.clock.wall() - seconds
+        return [outcome for outcome in self._outcomes if outcome.at >= since]
 
 
 class OutcomeTracker:
     """The migration of one application whose outcome is still to come."""
 
-    def __init__(self, application: str, context: LeaderContext, estimator: LoadRateEstimator) -> None:
+    def __init__(self, application: str, context: LeaderContext, history: OutcomeHistory) -> None:
         self._application = application
         self._context = context
-        self._estimator = estimator
+        self._history = history
         self._awaited: Decision | None = None
         self._looks = RateLimit(_LOOK_EVERY)
         self._log = structlog.get_logger("rechannel.controller")
@@ -150,7 +179,7 @@ class OutcomeTracker:
             return None
         self._publish(outcome)
         self._awaited = None
-        self._estimator.add(outcome)
+        self._history.add(outcome)
         self._log.info(
             "outcome",
             application=self._application,

@@ -11,6 +11,10 @@ become longer for another reason, which going back would not cure. It does not c
 the present batches. A migration that landed only in part is not compared with its prediction. A query is *not judged*
 if its load changed, if it was started anew, or if too few batches came; the whole migration is not if the executors
 changed or an operator stopped it.
+
+Of a migration that landed as a whole, and whose batches are not longer for another reason, each query that can be
+compared has a *gain share*, which later predictions are corrected by
+(:mod:`rechannel.policies.prediction.correction`).
 """
 
 from __future__ import annotations
@@ -22,6 +26,7 @@ from rechannel.conf.settings import Settings
 from rechannel.daemon.decide.counterfactual import ratios_without_moves
 from rechannel.daemon.model.application_messages import ApplicationMessages, batches_of, is_same_load
 from rechannel.daemon.model.query_model import busy_seconds
+from rechannel.policies.prediction.correction import realized_gain_share
 from rechannel.wire.codes import MoveReason, MoveState, OutcomeVerdict
 from rechannel.wire.measurements import BatchReport, TaskRow
 from rechannel.wire.messages import Decision, MigrationOutcome, MoveTransition
@@ -79,6 +84,8 @@ def measure_outcome(
             moving = [batch for query in queries for batch in query.moving if batch.start > 0]
             without = ratios_without_moves(decision, messages, settings, moving, now)
             verdict, why = _judge(longer, without, settings)
+    moved_alone = verdict == REGRESSED or (verdict == KEPT and not why)  # nothing else made batches longer
+    whole = len(landings) == len(decision.moves)
     # Both by the driver's clock: the controller's may differ.
     total = last - min(line.at for line in lines) if landings else 0.0
     return MigrationOutcome(
@@ -94,6 +101,7 @@ def measure_outcome(
         verdict=verdict,
         sentence=_sentence(decision, (verdict, why), len(landings), total, queries),
         predicted=decision.price,
+        gain_shares=_gain_shares(decision, queries) if moved_alone and whole else {},
     )
 
 
@@ -192,6 +200,21 @@ def _longer_queries(
     expected = {query: predicted.get(query.name, query.usual) for query in comparable}
     longer = [it for it in comparable if it.after > max(expected[it] * (1 + limit), it.usual * (1 + noise))]
     return {query: expected[query] for query in longer}, ""
+
+
+def _gain_shares(decision: Decision, queries: Sequence[_Query]) -> dict[str, float]:
+    """Return the share of each query's promised gain that came true, where that can be compared."""
+    shares: dict[str, float] = {}
+    for query in queries:
+        if decision.price is None or query.doubt() or query.name not in decision.price.batch_after:
+            continue
+        correction = decision.corrections.get(query.name)
+        after = correction.uncorrected if correction else decision.price.batch_after[query.name]
+        promised = decision.price.batch_before.get(query.name, 0.0), after
+        share = realized_gain_share(promised, (query.usual, query.after))
+        if share is not None:
+            shares[query.name] = share
+    return shares
 
 
 def _judge(longer: Mapping[_Query, float], without: Mapping[str, float], settings: Settings) -> Verdict:

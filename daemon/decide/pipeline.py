@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import msgspec
@@ -29,6 +29,7 @@ from rechannel.policies.adaptive.policy import ADAPTIVE
 from rechannel.policies.analysis.classification import StreamClass, classify, hot_streams
 from rechannel.policies.model.arrays import ModelError, ScaleOutError
 from rechannel.policies.model.placement import Placement
+from rechannel.policies.prediction.correction import GainShare
 from rechannel.policies.prediction.fewest import fewest_moves, place_forced
 from rechannel.policies.registry import PolicyLawError, Proposal, propose
 from rechannel.wire.codes import Law, Mode, NotReadyReason, Outcome, PlanResult, Trigger
@@ -49,6 +50,7 @@ OUTCOME_AWAITED = NotReady(
 _NO_STATE = NotReady(NotReadyReason.NO_STATE, "no active query has a known stateful stage (yet)")
 _HOT_STREAMS = 10
 _COLD_NAMED = 3  # executors, in a note
+_LISTED_QUERIES = 5  # of a note
 _FEWEST_UNITS = 4_000  # partitions of an application for which the fewest moves are searched
 _EXITS: dict[str, ExitCode] = {
     PlanResult.OK: ExitCode.DONE,
@@ -114,6 +116,8 @@ class PlanBasis:
         Cost of loading state.
     moves_left
         Moves left in the hourly budget; None where it does not apply.
+    gain_shares
+        Query -> what is expected of a gain promised to it.
     """
 
     messages: ApplicationMessages
@@ -122,6 +126,7 @@ class PlanBasis:
     cooldown: Cooldown | None = None
     rates: LoadRates | None = None
     moves_left: int | None = None
+    gain_shares: Mapping[str, GainShare] = dataclasses.field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -333,6 +338,7 @@ def _apply_laws(
         prediction=snapshot.prediction,
         rates=basis.rates,
         cold=cold_stages(snapshot, basis.messages.report.executors, rates),
+        gain_shares=basis.gain_shares,
     )
     options = PlanOptions(
         request.decision, force=request.force, rollback=bool(proposed.undoes), moves_left=basis.moves_left
@@ -346,7 +352,7 @@ def _decision_of(
     moving = {move.query for move in plan.moves}
     observing = not request.apply and plan.moves and basis.settings.reschedule.mode == Mode.OBSERVE
     notes = [*_request_notes(request), *(f"the link says: {problem}" for problem in basis.messages.report.problems)]
-    notes += [*snapshot.notes, *proposed.notes, *_cold_note(plan)]
+    notes += [*snapshot.notes, *proposed.notes, *_correction_notes(snapshot, plan), *_cold_note(plan)]
     notes += [OBSERVE_NOTE] if observing and request.trigger != Trigger.DRAIN else []
     return Decision(
         decision=request.decision,
@@ -377,6 +383,7 @@ def _decision_of(
         operator_reason=request.reason,
         scheduled_plan=request.scheduled_plan,
         last_batches={name: query.batch for name, query in snapshot.queries.items() if name in moving},
+        corrections=plan.corrections,
     )
 
 
@@ -394,6 +401,19 @@ def _cold_note(plan: ReviewedPlan) -> list[str]:
     texts = [f"{added:.1f} s longer on executor {name}" for name, added in slowest[:_COLD_NAMED]]
     more = f" and {count(len(slowest) - _COLD_NAMED, 'more executor')}" if len(slowest) > _COLD_NAMED else ""
     return [f"the predicted longest batch has a cold start in it: first tasks take about {', '.join(texts)}{more}"]
+
+
+def _correction_notes(snapshot: Snapshot, plan: ReviewedPlan) -> list[str]:
+    """Return the note on corrected predictions, those corrected most first."""
+    corrected = sorted(plan.corrections.items(), key=lambda item: (-abs(item[1].share - 1), item[0]))
+    if not corrected:
+        return []
+    texts = [
+        f"{query_name(query, snapshot.queries[query].name)} {item.share:.0%} (of {count(item.migrations, 'migration')})"
+        for query, item in corrected[:_LISTED_QUERIES]
+    ]
+    rest = f", and {len(corrected) - len(texts)} more" if len(corrected) > len(texts) else ""
+    return [f"of a promised gain so much is expected, by what earlier ones brought: {', '.join(texts)}{rest}"]
 
 
 def _price(plan: ReviewedPlan, snapshot: Snapshot) -> MigrationPrice | None:

@@ -26,6 +26,7 @@ refused for its utilization.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -40,10 +41,12 @@ from rechannel.policies.analysis.queueing import QueueReport, executor_utilizati
 from rechannel.policies.model.arrays import FloatArray
 from rechannel.policies.model.cluster import UNPLACED, Cluster
 from rechannel.policies.model.placement import Move, Placement
+from rechannel.policies.prediction.correction import GainShare, correct_gain, shortest_batch
 from rechannel.policies.prediction.cycle import assume_timing
 from rechannel.policies.prediction.gain import predict_changes
+from rechannel.policies.prediction.model import PredictionModel
 from rechannel.wire.codes import Law, PlanResult, Scope
-from rechannel.wire.messages import DesiredMove, QueryState, Refusal, StatefulStage
+from rechannel.wire.messages import DesiredMove, GainCorrection, QueryState, Refusal, StatefulStage
 from rechannel.wire.printable import count, partition_name, query_name
 
 _ROUNDING = 1e-9
@@ -120,6 +123,7 @@ def apply_constraints(
         batch_time_before={item.query: item.before for item in gains},
         batch_time_after={item.query: item.after for item in gains},
         batch_error={item.query: item.before * item.change.error for item in gains},
+        corrections={item.query: item.correction for item in gains if item.correction is not None},
         reasons=_explain(accepted[:_EXPLAINED_MOVES], inputs, placement),
     )
 
@@ -256,10 +260,22 @@ def _predict_gains(inputs: PlanInputs, before: Placement, after: Placement) -> l
     for stage in inputs.workload.stages:
         rates[stage.query] = max(rates[stage.query], stage.batches_per_second)
     names = {query: query_name(query, state.name) for query, state in inputs.queries.items()}
-    return [
-        QueryGain(query, inputs.batch_seconds.get(query, change.before), change, rates[query], names.get(query, ""))
-        for query, change in changes.items()
-    ]
+    gains = []
+    for query, change in changes.items():
+        gain = QueryGain(
+            query, inputs.batch_seconds.get(query, change.before), change, rates[query], names.get(query, "")
+        )
+        gains.append(_corrected(gain, inputs.gain_shares.get(query, GainShare()), model))
+    return gains
+
+
+def _corrected(gain: QueryGain, learned: GainShare, model: PredictionModel) -> QueryGain:
+    """Return a gain corrected by what came of those that were promised earlier."""
+    change = correct_gain(gain.change, learned.share, shortest_batch(model, gain.query))
+    if change == gain.change:
+        return gain
+    correction = GainCorrection(share=learned.share, migrations=learned.migrations, uncorrected=gain.after)
+    return replace(gain, change=change, correction=correction)
 
 
 def _utilization_refusal(

@@ -21,6 +21,7 @@ from dataclasses import dataclass
 
 from rechannel.conf.settings import GateSettings
 from rechannel.policies.prediction.gain import CONFIDENCE, PredictedChange
+from rechannel.wire.messages import GainCorrection
 
 _CERTAIN_SHARE = 0.5  # of gate.min_gain, at 95 % confidence
 
@@ -29,7 +30,7 @@ _CERTAIN_SHARE = 0.5  # of gate.min_gain, at 95 % confidence
 class QueryGain:
     """Batch of a query before a plan in seconds, and its predicted change.
 
-    ``name`` is for people.
+    ``name`` is for people; ``correction`` is part of the change.
     """
 
     query: str
@@ -37,6 +38,7 @@ class QueryGain:
     change: PredictedChange
     batches_per_second: float
     name: str = ""
+    correction: GainCorrection | None = None
 
     @property
     def after(self) -> float:

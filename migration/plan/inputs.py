@@ -13,9 +13,10 @@ from rechannel.policies.model.arrays import FloatArray
 from rechannel.policies.model.cluster import Cluster
 from rechannel.policies.model.placement import Placement
 from rechannel.policies.model.workload import Workload
+from rechannel.policies.prediction.correction import GainShare
 from rechannel.policies.prediction.model import PredictionModel
 from rechannel.wire.codes import Law, PlanResult
-from rechannel.wire.messages import DesiredMove, QueryState, Refusal
+from rechannel.wire.messages import DesiredMove, GainCorrection, QueryState, Refusal
 
 
 @dataclass(frozen=True)
@@ -47,6 +48,8 @@ class PlanInputs:
         Measured cost of loading; that of the settings where None.
     cold
         Key of a stage -> its first tasks, where some executor ran few of them.
+    gain_shares
+        Query -> what is expected of a gain promised to it; all of it where it is missing.
     """
 
     cluster: Cluster
@@ -62,6 +65,7 @@ class PlanInputs:
     prediction: PredictionModel | None = None
     rates: LoadRates | None = None
     cold: Mapping[str, ColdStage] = field(default_factory=dict)
+    gain_shares: Mapping[str, GainShare] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -93,6 +97,8 @@ class ReviewedPlan:
         refusal are shown too.
     batch_time_before, batch_time_after, batch_error
         Query -> seconds of a batch now, predicted seconds with the moves, and the standard error of that prediction.
+    corrections
+        Query -> correction of its predicted batch, of those that were corrected.
     gate, cost
         Gain against cost, and what the moves cost by ``rates``; None without permitted moves.
     reasons
@@ -112,4 +118,5 @@ class ReviewedPlan:
     batch_time_before: dict[str, float]
     batch_time_after: dict[str, float]
     batch_error: dict[str, float]
+    corrections: dict[str, GainCorrection]
     reasons: dict[str, str] = field(default_factory=dict)

@@ -24,6 +24,7 @@ from rechannel.wire.messages import (
     DesiredPlacement,
     DrainedNode,
     ExecutorLoad,
+    GainCorrection,
     LastPlacement,
     MigrationOutcome,
     MigrationPrice,
@@ -67,6 +68,7 @@ DECISION = sample(
     names={QUERY: "name"},
     price=PRICE,
     runs={QUERY: "run-1"},
+    corrections={QUERY: GainCorrection(share=0.7, migrations=4, uncorrected=3.6)},
 )
 OUTCOME = sample(
     MigrationOutcome,
@@ -77,6 +79,7 @@ OUTCOME = sample(
     batch_after={QUERY: 4.0},
     verdict="kept",
     predicted=PRICE,
+    gain_shares={QUERY: 0.7},
 )
 DESIRED = DesiredPlacement(decision="d", runs={QUERY: "run-1"}, moves=[MOVE])
 ORDERS = StandingOrders(paused=True, drains=[DrainedNode(node=HOST, since=NOW - 9, deadline=NOW + 60)])

@@ -24,7 +24,7 @@ from rechannel.conf.settings import RedisSettings
 from rechannel.daemon.cli import history, tables, top
 from rechannel.daemon.control.decision_log import applied_decisions, read_decision_log
 from rechannel.daemon.control.leadership import LeaderContext, LeaderElection
-from rechannel.daemon.control.outcomes import LoadRateEstimator, OutcomeTracker
+from rechannel.daemon.control.outcomes import OutcomeHistory, OutcomeTracker
 from rechannel.daemon.model.application_messages import ApplicationMessages
 from rechannel.daemon.model.collector import Collector
 from rechannel.daemon.model.snapshot import build_snapshot, take_snapshot
@@ -216,10 +216,11 @@ def test_an_outcome_is_measured_or_awaited(writes: Any) -> None:
     lead = LeaderElection(CONFIG, store, clocks(clock), "c")  # type: ignore[arg-type]
     lead.renew(0)
     context = LeaderContext(CONFIG, lead, SIGNER, EnvelopeFactory("default", "c", clock), clocks(clock))
-    estimator = LoadRateEstimator(context)
-    rates = estimator.rates()
+    earlier = OutcomeHistory(context)
+    rates = earlier.rates()
     assert rates.overhead >= 0 and rates.load_rate > 0
-    outcome = OutcomeTracker(APP, context, estimator)
+    assert all(0.5 <= expected.share <= 1.25 for expected in earlier.gain_shares().values())
+    outcome = OutcomeTracker(APP, context, earlier)
     outcome.restore(applied_decisions(read_decision_log(store), APP))  # type: ignore[arg-type]
     assume(facts is not None and outcome.is_awaiting)
     assert facts is not None

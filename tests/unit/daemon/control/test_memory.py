@@ -87,6 +87,6 @@ def test_nothing_is_left_of_applications_that_ended(store, clock, applications):
             leader._services.collector._drop_unused_nodes()  # as with the next application that is looked at
             order(leader, Resume())  # whose sentence names no application
             assert mentions(leader, "ended-") == []
-            leader._services.estimator.reset()  # loads of a day, without a name
+            leader._services.history.reset()  # of a fortnight, without an application's name
             sizes.append(sum(1 for _ in reachable(leader)))
     assert abs(sizes[1] - sizes[0]) < 50, sizes

@@ -13,6 +13,7 @@ from rechannel.daemon.control.controller import Controller
 from rechannel.daemon.decide.requested_placement import ProposedPlacement
 from rechannel.daemon.model.snapshot import Snapshot
 from rechannel.policies.model.placement import Placement
+from rechannel.policies.prediction.correction import GainShare
 from rechannel.wire import keys
 from rechannel.wire.commands import Pause, Resume, Rollback, Stop
 from rechannel.wire.messages import Decision, DesiredMove, MigrationOutcome
@@ -116,13 +117,29 @@ def test_the_next_price_has_learned(leader, store, world, clock):
     decision = moved(leader, world)
     learned = decide(leader, force=True)
     assert learned.price is None or learned.price.moves == len(decision.moves)
-    rates = leader._services.estimator.rates()
+    rates = leader._services.history.rates()
     assert rates.moves == len(decision.moves)
     assert rates.overhead == pytest.approx(LOAD, abs=0.3)
     other = controller(store, clock, name="b")
     leader.close()
     other.run_leader_cycle()
-    assert other._services.estimator.rates() == rates, "a new leader reads it in Redis"
+    assert other._services.history.rates() == rates, "a new leader reads it in Redis"
+
+
+def test_gains_that_did_not_come_true_are_expected_of_every_leader(leader, store, world, clock):
+    promised = moved(leader, world, settled=4.9).price
+    (result,) = outcomes(store)
+    assert promised.batch_after["q1"] < 4.74
+    share = result.gain_shares["q1"]
+    assert 0 < share < 1
+    expected = leader._services.history.gain_shares()
+    assert expected == {"q1": GainShare(pytest.approx((1 + share) / 2), 1)}
+    other = controller(store, clock, name="b")
+    leader.close()
+    other.run_leader_cycle()
+    assert other._services.history.gain_shares() == expected, "a new leader reads it in Redis"
+    clock.sleep(keys.OUTCOMES.ttl + 1)
+    assert other._services.history.gain_shares() == {}, "as when Redis has dropped them"
 
 
 def test_what_made_batches_longer_goes_back(leader, store, world):

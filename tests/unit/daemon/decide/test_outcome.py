@@ -5,16 +5,20 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 import msgspec
+import numpy as np
 import pytest
 
 from rechannel.conf.settings import Settings
 from rechannel.daemon.decide.outcome import measure_outcome
+from rechannel.policies.prediction.correction import correct_gain, expect_gain_share
+from rechannel.policies.prediction.gain import PredictedChange
 from rechannel.wire.codes import MoveReason, MoveState
 from rechannel.wire.measurements import BatchReport, StageRun
 from rechannel.wire.messages import (
     Decision,
     DesiredMove,
     ExecutorLoad,
+    GainCorrection,
     LinkReport,
     MigrationOutcome,
     MigrationPrice,
@@ -160,6 +164,53 @@ def test_the_outcome_of_a_migration(case: Case) -> None:
     assert result.landed == case.lines.count("")
 
 
+OTHER_LANDED = [*batches(4.0), *batches(5.0, name=OTHER, first=13)]
+
+
+@pytest.mark.parametrize(
+    ("case", "shares"),
+    [
+        (Case(None), {QUERY: 1.0}),
+        (Case(None, batches(4.5)), {QUERY: 0.472}),
+        (Case(None, batches(7.0)), {QUERY: 0.0}),  # it regressed
+        (Case(None, price=priced(batch_after={QUERY: 4.9})), {}),  # hardly anything was promised
+        (Case(None, batches(4.0, rows=600)), {}),
+        (Case(None, executors="012"), {}),
+        (Case(None, lines=("", DEADLINE)), {}),
+        (Case(None, lines=("",), age=LATE), {}),  # the other move was released while idle
+        (Case(None, price=None), {}),
+        (Case(None, OTHER_LANDED, lines=("", "", ""), moves=3), {QUERY: 1.0}),  # nothing was promised to the other
+    ],
+)
+def test_what_came_true_of_a_gain_where_that_can_be_compared(case: Case, shares: dict[str, float]) -> None:
+    made = decision(case.moves, case.price, case.executors)
+    result = measure_outcome(made, case.journal(), messages(case.link(), case.batches), SETTINGS, NOW + case.age)
+    assert result is not None
+    assert result.gain_shares == pytest.approx(shares, abs=0.001), result.sentence
+
+
+@pytest.mark.parametrize("truth", [0.7, 1.15])
+def test_corrected_predictions_teach_the_share_of_the_uncorrected_ones(truth: float) -> None:
+    """Twenty rounds: the model promises ``ratio``, and ``truth`` of that comes true."""
+    random, shares, errors = np.random.default_rng(3), list[float](), list[float]()
+    for _ in range(20):
+        ratio, learned = random.uniform(0.65, 0.8), expect_gain_share(shares)
+        change = correct_gain(PredictedChange(5.0, 5 * ratio, 0.0), learned.share)
+        came = 5 * ratio**truth * random.lognormal(0, 0.01)
+        errors.append(change.after / came - 1)
+        correction = GainCorrection(share=learned.share, migrations=learned.migrations, uncorrected=5 * ratio)
+        case = Case(None, batches(came), price=priced(batch_after={QUERY: change.after}))
+        made = msgspec.structs.replace(decision(2, case.price, "0123"), corrections={QUERY: correction})
+        outcome = measure_outcome(made, case.journal(), messages(case.link(), case.batches), SETTINGS, NOW + 30)
+        assert outcome is not None
+        shares.insert(0, outcome.gain_shares[QUERY])
+        if len(shares) > 10:
+            assert expect_gain_share(shares).share == pytest.approx(truth, abs=0.06)
+    assert expect_gain_share(shares).share == pytest.approx(truth, abs=0.03)
+    assert abs(errors[0]) > 0.03
+    assert np.abs(errors[10:]).mean() < 0.012, "what is left is the noise"
+
+
 def outcome_of(before: str, after: str, works: tuple[list[float], list[float]]) -> MigrationOutcome:
     """The outcome of two moves; ``works``: seconds of each partition before and after them."""
     then, now = works
@@ -183,6 +234,7 @@ def test_moves_are_not_at_fault_where_all_rows_take_longer() -> None:
     slower_rows = outcome_of("0023", "1123", ([1.0] * 4, [2.0] * 4))
     assert slower_rows.verdict == "kept"
     assert "longer for another reason: without the moves 4.60 s" in slower_rows.sentence
+    assert slower_rows.gain_shares == {}
 
 
 def test_moves_are_at_fault_for_partitions_that_became_slower_beside_them() -> None:

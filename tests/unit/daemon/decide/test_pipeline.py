@@ -1,13 +1,16 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 
 import msgspec
 import pytest
 
 from rechannel.conf.settings import Settings
+from rechannel.daemon.cli.explain import lines
 from rechannel.daemon.decide.pipeline import DecisionRequest, Draft, PlanBasis, Undecided, draft_decision
 from rechannel.daemon.model.readiness import NotReady
+from rechannel.policies.prediction.correction import GainShare
 from rechannel.wire.codes import NotReadyReason, PlanResult, Trigger
 from rechannel.wire.measurements import BatchReport
 from rechannel.wire.messages import Decision
@@ -20,10 +23,16 @@ SKEWED, WORK = "000123", [1.0, 1.0, 1.0, 0.04, 0.04, 0.04]
 TIMEOUT = DecisionRequest(decision="d", at=NOW, trigger=Trigger.TIMEOUT, policy="adaptive")
 
 
-def draft(request: DecisionRequest, where: str = SKEWED, *, waiting: float = 0.0) -> Draft:
+def draft(
+    request: DecisionRequest,
+    where: str = SKEWED,
+    *,
+    waiting: float = 0.0,
+    shares: Mapping[str, GainShare] | None = None,
+) -> Draft:
     batches = [batch(number, where, WORK, waiting=waiting) for number in range(8, 20)]
     received = messages(report([query(where)]), batches, {f"127.0.0.{e + 2}": [window(e)] for e in range(4)})
-    return draft_decision(request, PlanBasis(received, Settings()))
+    return draft_decision(request, PlanBasis(received, Settings(), gain_shares=shares or {}))
 
 
 def test_the_fewest_moves_are_made_and_their_batch_is_predicted() -> None:
@@ -34,6 +43,20 @@ def test_the_fewest_moves_are_made_and_their_batch_is_predicted() -> None:
     assert decision.price is not None
     assert decision.price.batch_before[QUERY] == pytest.approx(3.6)
     assert decision.price.batch_after[QUERY] == pytest.approx(1.64, abs=0.05)
+
+
+def test_a_decision_says_what_is_expected_of_its_gain() -> None:
+    plain, corrected = (draft(TIMEOUT, shares=shares).decision for shares in ({}, {QUERY: GainShare(0.7, 4)}))
+    assert plain.corrections == {}
+    assert plain.price is not None and corrected.price is not None
+    (correction,) = corrected.corrections.values()
+    assert (correction.share, correction.migrations) == (0.7, 4)
+    assert correction.uncorrected == plain.price.batch_after[QUERY] < corrected.price.batch_after[QUERY]
+    assert [move.move for move in corrected.moves] == [move.move for move in plain.moves]
+    (note,) = set(corrected.notes) - set(plain.notes)
+    assert note.startswith("of a promised gain so much is expected, by what earlier ones brought: ")
+    assert note.endswith(" 70% (of 4 migrations)")
+    assert note in "\n".join(lines("app", corrected, None, {}))
 
 
 def test_another_policy_has_its_own_moves() -> None:

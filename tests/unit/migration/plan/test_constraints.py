@@ -16,7 +16,8 @@ from rechannel.migration.plan.inputs import Cooldown, PlanInputs, PlanOptions, R
 from rechannel.policies.analysis.placement_cost import executor_busy
 from rechannel.policies.model.placement import Placement
 from rechannel.policies.model.workload import Stage, Workload
-from rechannel.wire.messages import Operator, QueryState, StatefulStage
+from rechannel.policies.prediction.correction import GainShare
+from rechannel.wire.messages import GainCorrection, Operator, QueryState, StatefulStage
 from unit.daemon import fakes
 from unit.policies.random_clusters import cluster_of
 
@@ -56,6 +57,35 @@ def test_a_plan_that_pays_is_accepted_with_ids_steps_and_names() -> None:
     assert plan.sentence == (
         "2 of 4 partitions in 2 steps: batch of q 8.00 → 4.00 s (-50%), gain 240.0 s over 600 s against a cost of 1.0 s"
     )
+
+
+def test_a_gain_of_which_less_is_expected_is_judged_by_that() -> None:
+    before = apply_constraints(HALVES, inputs(), Settings(), PlanOptions("d1"))
+    shares = {"q": GainShare(0.5, 3), "gone": GainShare(0.5, 3)}
+    plan = apply_constraints(HALVES, inputs(gain_shares=shares), Settings(), PlanOptions("d1"))
+    assert before.corrections == {}
+    uncorrected = before.batch_time_after["q"]
+    assert plan.corrections == {"q": GainCorrection(share=0.5, migrations=3, uncorrected=uncorrected)}
+    assert plan.batch_time_after == {"q": pytest.approx(8 * 0.5**0.5, abs=0.01)}
+    assert "batch of q 8.00 → 5.66 s (-29%)" in plan.sentence
+    strict = Settings(gate=GateSettings(min_gain=0.4))
+    assert apply_constraints(HALVES, inputs(), strict, PlanOptions("d1")).code == "ok"
+    assert apply_constraints(HALVES, inputs(gain_shares=shares), strict, PlanOptions("d1")).code == "gate"
+
+
+def test_the_best_placement_of_a_query_is_not_promised_to_be_better_than_that() -> None:
+    plan = apply_constraints(
+        HALVES, inputs(gain_shares={"q": GainShare(1.25, 9)}), Settings(), PlanOptions("d1", force=True)
+    )
+    assert plan.batch_time_after == {"q": pytest.approx(4.0, abs=0.01)}, "not 8 * 0.5^1.25 = 3.36 s"
+
+
+@pytest.mark.parametrize("share", [0.5, 1.25])
+def test_where_nothing_moves_nothing_is_corrected(share: float) -> None:
+    still = inputs(gain_shares={"q": GainShare(share, 9)})
+    plan = apply_constraints(still.current, still, Settings(), PlanOptions("d1"))
+    assert (plan.code, plan.corrections) == ("nothing-to-do", {})
+    assert plan.batch_time_after == plan.batch_time_before
 
 
 def one_stage(operators: list[Operator], partitions: int = 4) -> list[StatefulStage]:

@@ -1,0 +1,103 @@
+"""Correction of predicted gains by what earlier ones brought.
+
+Predictions err in the change more than in the level, so the change is corrected. The *gain share* of a migration is
+how much of a promised gain came true, in logarithms: a batch that was to shrink to 80 % and shrank to 89 % has a gain
+share of one half. The predicted ratio is raised to the power of the share that is expected, so a placement that changes
+nothing still promises exactly nothing. Predicted losses stay as they are: gains say nothing about them.
+
+Gain shares are those of the *uncorrected* predictions. Measured against corrected ones, they would approach 1, and the
+correction would undo itself.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from rechannel.policies.prediction.gain import PredictedChange
+from rechannel.policies.prediction.model import PredictionModel
+
+__all__ = ["GainShare", "correct_gain", "expect_gain_share", "realized_gain_share", "shortest_batch"]
+
+_LEAST_SHARE, _MOST_SHARE = 0.5, 1.25  # of what is expected
+_MOST_REALIZED = 2.0  # of one migration, as far from 1 as 0 is
+_LEAST_PROMISE = 0.05  # logarithm of the promised gain: the shares of smaller ones are noise
+_HALF_LIFE = 4.0  # migrations
+
+
+@dataclass(frozen=True)
+class GainShare:
+    """Share of a promised gain that is expected, learned from so many migrations."""
+
+    share: float = 1.0
+    migrations: int = 0
+
+
+def realized_gain_share(promised: tuple[float, float], realized: tuple[float, float]) -> float | None:
+    """Return how much of a promised gain came true, from 0 to 2.
+
+    None where too little was promised for a comparison, or a duration is no positive number.
+
+    Parameters
+    ----------
+    promised, realized
+        Seconds of a batch before and after the migration, by the uncorrected prediction and as measured.
+    """
+    if not all(0 < seconds < math.inf for seconds in (*promised, *realized)):
+        return None
+    gain, came = (math.log(before) - math.log(after) for before, after in (promised, realized))
+    return min(max(came / gain, 0.0), _MOST_REALIZED) if gain >= _LEAST_PROMISE else None
+
+
+def expect_gain_share(shares: Iterable[float]) -> GainShare:
+    """Return the share of the next promised gain that is expected, from 0.5 to 1.25.
+
+    It is the mean of the shares of one query's migrations and of a 1 that is as old as the oldest of them, so that one
+    migration counts by half and many count in full. The weight halves every four migrations back.
+
+    Parameters
+    ----------
+    shares
+        Realized shares, newest first; those out of range are ignored.
+    """
+    usable = [share for share in shares if 0 <= share <= _MOST_REALIZED]
+    if not usable:
+        return GainShare()
+    weights = 0.5 ** (np.arange(len(usable)) / _HALF_LIFE)
+    mean = (weights @ np.array(usable) + weights[-1]) / (weights.sum() + weights[-1])
+    return GainShare(min(max(float(mean), _LEAST_SHARE), _MOST_SHARE), len(usable))
+
+
+def correct_gain(change: PredictedChange, share: float, shortest: float = 0.0) -> PredictedChange:
+    """Return a predicted change of which only a share, or more than all, is expected.
+
+    Parameters
+    ----------
+    change
+        The prediction of one query; it is returned as it is unless it promises a gain.
+    share
+        What is expected of the gain.
+    shortest
+        Seconds that no correction promises less than.
+    """
+    ratio = change.ratio
+    if share == 1.0 or not 0 < ratio < 1:
+        return change
+    after = max(change.before * ratio**share, min(change.after, shortest))
+    return replace(change, after=after, error=change.error * share * ratio ** (share - 1.0))
+
+
+def shortest_batch(model: PredictionModel, query: str) -> float:
+    """Return the seconds of a query's batch alone on the whole cluster, its work divided evenly."""
+    cluster = model.cluster
+    capacity, fastest = float((cluster.cores * cluster.speed).sum()), float(cluster.speed.max())
+    seconds = model.timing_of(query).overhead
+    for stage in model.stages_of(query):
+        if stage.placeable:
+            seconds += max(float(stage.busy.sum()) / capacity, float(stage.busy.max(initial=0.0)) / fastest)
+        else:
+            seconds += model.floating_work(stage)[1]
+    return seconds
