@@ -3,7 +3,8 @@
 The present load is replayed under the placement before the migration. Partitions that moved, and those whose executor
 gained or lost one, take there what they took before, times a drift: what the other partitions of their stage take now
 over what they took then, or else the tasks of the query's sources (difference in differences). So rows that take longer
-everywhere are no fault of the moves, while partitions that take longer on or beside a new executor are.
+everywhere are no fault of the moves, while partitions that take longer on or beside a new executor are. Rows of a source
+by time are those that the batches under the earlier placement would have.
 """
 
 from __future__ import annotations
@@ -20,7 +21,9 @@ from rechannel.daemon.model.snapshot import Snapshot, build_snapshot, without_fo
 from rechannel.policies.model.arrays import BoolArray, FloatArray
 from rechannel.policies.model.placement import Placement
 from rechannel.policies.model.workload import Stage, Workload
+from rechannel.policies.prediction.cycle import query_work
 from rechannel.policies.prediction.gain import residuals
+from rechannel.policies.prediction.growth import Present
 from rechannel.policies.prediction.model import PredictionModel
 from rechannel.wire.measurements import BatchReport
 from rechannel.wire.messages import Decision, Refusal
@@ -68,7 +71,11 @@ def ratios_without_moves(
     model = _with_earlier_work(after, before, earlier.placement)
     if model is None:
         return {}
-    without = residuals(model, earlier.placement, after.measured)
+    replayed = {
+        query: (1 + residual.share) * float(after.measured[query].mean()) for query, residual in after.residuals.items()
+    }
+    present = Present(query_work(after.prediction, after.placement), replayed)
+    without = residuals(model, earlier.placement, after.measured, present=present)
     # Both replays are told over the same measured batches, which cancel out.
     return {
         query: (1 + without[query].share) / (1 + present.share)

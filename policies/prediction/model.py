@@ -33,6 +33,9 @@ class QueryTiming:
     noise
         Standard deviation of the logarithm of a batch's overhead. Of queries that begin at the same tick, it decides
         which one comes first.
+    growth
+        Share of its work that is proportional to the time since the start of the batch before, from 0 to 1: that of rows
+        which a source delivers by time.
     """
 
     overhead: float
@@ -40,6 +43,7 @@ class QueryTiming:
     phase: float = 0.0
     pause: float = 0.0
     noise: float = 0.0
+    growth: float = 0.0
 
 
 @dataclass(frozen=True, eq=False)
