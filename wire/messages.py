@@ -248,6 +248,8 @@ class MigrationPrice(msgspec.Struct, frozen=True, kw_only=True):
     batch_error: dict[str, BoundedFloat] = {}  # query -> standard error of batch_after
     # query -> median seconds and rows of its last batches
     recent_batches: dict[str, tuple[BoundedFloat, BoundedFloat]] = {}
+    # query -> median seconds between their starts, and the share of their rows that is proportional to that (0 to 1)
+    recent_periods: dict[str, tuple[BoundedFloat, BoundedFloat]] = {}
 
 
 class MigrationOutcome(Body, frozen=True, tag="migration-outcome", kw_only=True):

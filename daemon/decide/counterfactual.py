@@ -17,13 +17,12 @@ import numpy as np
 from rechannel.conf.settings import Settings
 from rechannel.daemon.decide.requested_placement import rollback_placement
 from rechannel.daemon.model.application_messages import ApplicationMessages
+from rechannel.daemon.model.load import measure_load
 from rechannel.daemon.model.snapshot import Snapshot, build_snapshot, without_forecast
 from rechannel.policies.model.arrays import BoolArray, FloatArray
 from rechannel.policies.model.placement import Placement
 from rechannel.policies.model.workload import Stage, Workload
-from rechannel.policies.prediction.cycle import query_work
 from rechannel.policies.prediction.gain import residuals
-from rechannel.policies.prediction.growth import Present
 from rechannel.policies.prediction.model import PredictionModel
 from rechannel.wire.measurements import BatchReport
 from rechannel.wire.messages import Decision, Refusal
@@ -71,10 +70,10 @@ def ratios_without_moves(
     model = _with_earlier_work(after, before, earlier.placement)
     if model is None:
         return {}
-    replayed = {
+    model = _with_growth(model, messages)
+    present = {
         query: (1 + residual.share) * float(after.measured[query].mean()) for query, residual in after.residuals.items()
     }
-    present = Present(query_work(after.prediction, after.placement), replayed)
     without = residuals(model, earlier.placement, after.measured, present=present)
     # Both replays are told over the same measured batches, which cancel out.
     return {
@@ -108,6 +107,15 @@ def _with_earlier_work(after: Snapshot, before: Snapshot, earlier: Placement) ->
             return None
         stages.append(dataclasses.replace(stage, busy=np.where(affected, old.busy * drift, stage.busy)))
     return dataclasses.replace(after.prediction, workload=Workload(tuple(stages), after.prediction.workload.streams))
+
+
+def _with_growth(model: PredictionModel, messages: ApplicationMessages) -> PredictionModel:
+    """Return the model with the growth of rows by all batches: those after a migration alone are too few to tell."""
+    timing = {
+        query: dataclasses.replace(it, growth=measure_load(query, messages.batches).growth)
+        for query, it in model.timing.items()
+    }
+    return dataclasses.replace(model, timing=timing)
 
 
 def _touched_executors(after: Placement, earlier: Placement, executors: int) -> BoolArray:

@@ -18,6 +18,7 @@ from rechannel.conf.settings import Settings
 from rechannel.daemon.decide.policy_settings import parameters_for
 from rechannel.daemon.decide.requested_placement import ProposedPlacement
 from rechannel.daemon.model.application_messages import ApplicationMessages
+from rechannel.daemon.model.load import measure_load
 from rechannel.daemon.model.readiness import NotReady
 from rechannel.daemon.model.snapshot import Snapshot, build_snapshot, take_snapshot
 from rechannel.migration.moves import UNSETTLED
@@ -387,6 +388,7 @@ def _price(plan: ReviewedPlan, snapshot: Snapshot) -> MigrationPrice | None:
     if price is None:
         return None
     before = {query: plan.batch_time_before[query] for query in price.peak}
+    loads = {query: measure_load(query, snapshot.measured_queries.batches) for query in before}
     return MigrationPrice(
         steps=len(price.added),
         bytes=price.bytes,
@@ -401,6 +403,7 @@ def _price(plan: ReviewedPlan, snapshot: Snapshot) -> MigrationPrice | None:
         load_rate=rates.load_rate,
         moves=rates.moves,
         recent_batches={query: snapshot.usual[query] for query in before if query in snapshot.usual},
+        recent_periods={query: (load.period, load.growth) for query, load in loads.items() if load.period > 0},
     )
 
 

@@ -16,8 +16,7 @@ import numpy as np
 from rechannel.policies.model.arrays import FloatArray
 from rechannel.policies.model.placement import Placement
 from rechannel.policies.model.workload import Workload
-from rechannel.policies.prediction.cycle import query_work
-from rechannel.policies.prediction.growth import Present, replay_grown
+from rechannel.policies.prediction.growth import replay_grown
 from rechannel.policies.prediction.model import PredictionModel
 from rechannel.policies.prediction.replay import replay
 
@@ -102,7 +101,7 @@ def predict_changes(
         before = replay(drawn, current, batches=batches, seed=seed + number)
         after = before
         if planned != current:
-            present = Present(query_work(drawn, current), {query: float(it.mean()) for query, it in before.items()})
+            present = {query: float(seconds.mean()) for query, seconds in before.items()}
             after = replay_grown(drawn, planned, present, batches=batches, seed=seed + number)
         for query, results in taken.items():
             results.append((float(before[query].mean()), float(after[query].mean())))
@@ -137,7 +136,7 @@ def residuals(
     measured: Mapping[str, FloatArray],
     *,
     batches: int = 20,
-    present: Present | None = None,
+    present: Mapping[str, float] | None = None,
 ) -> dict[str, Residual]:
     """Return how far the replay is from what was measured.
 
@@ -150,12 +149,9 @@ def residuals(
     batches
         Batches of the slowest query that are replayed.
     present
-        What the rows are as measured under, where that is another placement.
+        Seconds of the replayed batches under the placement that rows were measured under, where that is another one.
     """
-    if present is None:
-        replayed = replay(model, placement, batches=batches)
-    else:
-        replayed = replay_grown(model, placement, present, batches=batches)
+    replayed = replay_grown(model, placement, present or {}, batches=batches)
     return {
         query: _residual(replayed[query], seconds)
         for query, seconds in measured.items()

@@ -2,44 +2,44 @@
 
 A source that delivers by time (a topic without a limit, a rate) gives a batch the rows that arrived since the batch
 before it began. Back to back, or behind a trigger that is overrun, shorter batches have fewer rows, and are shorter
-still. With ``growth`` the share of the work that is proportional to the period,
+still. With ``share`` that part of the work which is proportional to the period, that of rows that come by time,
 
-    work = measured work x factor,   factor = 1 - growth + growth x period / present period
+    work = measured work x factor,   factor = 1 - share + share x period / present period
 
-and the period follows from the work: the factor is a fixed point. One query on one executor with growth 1 lasts
+and the period follows from the work: the factor is a fixed point. One query on one executor with a share of 1 lasts
 ``T = overhead + work x T / present period``. The present period is that of the replay under the present placement, not
 the measured one: rows are as measured there, so an error of the replay cancels out and is not amplified.
 
-The cycle formula gives the factors, the work of the replay is multiplied by them, and the formula, scaled to what was
-replayed, corrects the durations for what it missed. Rows are the same in all batches of one replay: if they followed
-the noise of the batch before, the batches of two placements would not compare draw by draw, and eight of them would
-not settle.
+The rows of a query are the same in all batches of one replay, and the replay is repeated until they are those of its
+period, three times as a rule. If rows followed the noise of the batch before, the batches of two placements would not
+compare draw by draw, and eight of them would not settle. The cycle formula is no short cut: where queries hold each
+other up, it takes their batches apart as soon as one has fewer rows than another.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 
 import numpy as np
 
 from rechannel.policies.model.arrays import FloatArray
 from rechannel.policies.model.placement import Placement
 from rechannel.policies.model.workload import Workload
-from rechannel.policies.prediction.cycle import QueryWork, Rhythm, batch_seconds, query_work
+from rechannel.policies.prediction.cycle import Rhythm
 from rechannel.policies.prediction.model import PredictionModel
 from rechannel.policies.prediction.replay import replay
 
-__all__ = ["Present", "estimate_growth", "replay_grown", "settle"]
+__all__ = ["estimate_growth", "replay_grown", "settle"]
 
 _LEAST_CHANGES = 4  # of the period from batch to batch, from which growth is estimated
 _LEAST_NOISE = 0.02  # of the rows of a batch
 _CERTAIN = 2.0  # standard errors that the growth has to be from zero
 _PRIOR = 0.5  # standard deviation of the growth before anything was measured
 _LARGEST = 4.0  # times the measured work, at most: where rows come faster than they are worked off, batches never end
-_ROUNDS = 40
-_NEAR = 1e-4  # share of the factor, up to which it is settled
-_STEEPEST = 0.98  # slope that a step of the fixed point is extrapolated by
+_ROUNDS = 6  # of the fixed point, at most
+_NEAR = 5e-3  # share of the factor, up to which it is settled
+_LONGEST_STEP = 9.0  # times the step of plain iteration, added to it
 _SHORTEST = 1e-9  # seconds
 
 
@@ -79,19 +79,8 @@ def estimate_growth(period: FloatArray, rows: FloatArray) -> float:
     return min(1.0, slope) * _PRIOR**2 / (_PRIOR**2 + variance)
 
 
-@dataclass(frozen=True, eq=False)
-class Present:
-    """What runs now: the rows of the model are those of its period.
-
-    ``work``: of its queries under the present placement; ``seconds``: query -> a batch by the replay, of those replayed.
-    """
-
-    work: QueryWork
-    seconds: Mapping[str, float]
-
-
 def replay_grown(
-    model: PredictionModel, placement: Placement, present: Present, *, batches: int = 10, seed: int = 0
+    model: PredictionModel, placement: Placement, present: Mapping[str, float], *, batches: int = 10, seed: int = 0
 ) -> dict[str, FloatArray]:
     """Return what `replay` does, with the rows that the queries would have under a placement.
 
@@ -100,56 +89,55 @@ def replay_grown(
     model, placement, batches, seed
         As for `replay`.
     present
-        What the rows are as measured under, with the queries of the model.
+        Query -> seconds of its batches by the replay of the present placement, under which its rows are as measured.
+        Those of a query without do not grow.
     """
     queries = model.workload.queries
-    growth = np.array([model.timing_of(query).growth for query in queries])
-    if not growth.any():
+    timings = [model.timing_of(query) for query in queries]
+    share = np.array(
+        [it.growth * it.row_share * (query in present) for query, it in zip(queries, timings, strict=True)]
+    )
+    if not share.any():
         return replay(model, placement, batches=batches, seed=seed)
-    rhythm, work = Rhythm.of(model), query_work(model, placement)
-    formula = batch_seconds(present.work.path, present.work.work, rhythm)
-    factor, seconds = settle(work, rhythm, growth, rhythm.period(formula))
-    durations = replay(_grown(model, factor), placement, batches=batches, seed=seed)
-    means = np.array([durations[query].mean() for query in queries])
-    scale = means / np.maximum(seconds, _SHORTEST)
-    replayed = np.array([present.seconds.get(query, formula[index]) for index, query in enumerate(queries)])
-    _, corrected = settle(work, rhythm, growth, rhythm.period(replayed), scale=scale)
-    share = corrected / np.maximum(means, _SHORTEST)
-    return {query: durations[query] * share[index] for index, query in enumerate(queries)}
+    rhythm = Rhythm.of(model)
+    reference = rhythm.period(np.array([present.get(query, 0.0) for query in queries]))
+    durations: dict[str, FloatArray] = {}
+
+    def periods(factor: FloatArray) -> FloatArray:
+        durations.update(replay(_grown(model, factor), placement, batches=batches, seed=seed))
+        seconds = np.array([durations[query].mean() for query in queries])
+        return rhythm.period(seconds) / reference
+
+    settle(periods, share)
+    return durations
 
 
-def settle(
-    work: QueryWork, rhythm: Rhythm, growth: FloatArray, present: FloatArray, *, scale: FloatArray | None = None
-) -> tuple[FloatArray, FloatArray]:
-    """Return the factor of each query's work, and its batches by the cycle formula, (Q,) each.
+def settle(periods: Callable[[FloatArray], FloatArray], share: FloatArray) -> FloatArray:
+    """Return the factor of each query's work at which its rows are those of its period, (Q,).
 
     Parameters
     ----------
-    work, rhythm
-        Measured work under a placement, and the timing.
-    growth, present
-        Share of the work that grows with the period, and the period that it was measured at in seconds, (Q,) each.
-    scale
-        Durations over those of the formula, (Q,).
+    periods
+        Called with factors, returns the periods over the present ones, (Q,). The last call is with the result.
+    share
+        Share of the work that is proportional to the period, (Q,).
     """
-    least, present = 1.0 - growth, np.maximum(present, _SHORTEST)
-    factor = before = missing = np.ones(len(growth))
+    least = 1.0 - share
+    factor = np.ones(len(share))
+    before, missing = factor, np.zeros(len(share))
     for number in range(_ROUNDS):
-        seconds = batch_seconds(work.path * factor, work.work * factor[:, None], rhythm)
-        if scale is not None:
-            seconds = seconds * scale
-        needed = np.minimum(least + growth * rhythm.period(seconds) / present, _LARGEST)
-        short = needed - factor
-        if np.all(np.abs(short) <= _NEAR * factor):
+        short = np.minimum(least + share * periods(factor), _LARGEST) - factor
+        if number == _ROUNDS - 1 or np.all(np.abs(short) <= _NEAR * factor):
             break
-        # Wegstein's method: a step as long as the one before would have had to be. Plain iteration takes hundreds of
-        # rounds where the executors are nearly full.
-        step = factor - before
-        moved = (np.abs(step) > _SHORTEST) & (number > 0)
-        slope = np.where(moved, 1.0 + (short - missing) / np.where(moved, step, 1.0), 0.0)
+        # Anderson's method (1965) with one step before: exact for one query, whose batch is a line over the factor.
+        # Plain iteration would take dozens of replays where the executors are nearly full.
+        change = short - missing
+        back = float(change @ short) / max(float(change @ change), _SHORTEST) if number else 0.0
+        back = min(1.0, max(-_LONGEST_STEP, back))
+        following = factor + short - back * (factor + short - before - missing)
         before, missing = factor, short
-        factor = np.clip(factor + short / (1.0 - np.clip(slope, 0.0, _STEEPEST)), least, _LARGEST)
-    return factor, seconds
+        factor = np.clip(following, least, _LARGEST)
+    return factor
 
 
 def _grown(model: PredictionModel, factor: FloatArray) -> PredictionModel:

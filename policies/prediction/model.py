@@ -34,8 +34,10 @@ class QueryTiming:
         Standard deviation of the logarithm of a batch's overhead. Of queries that begin at the same tick, it decides
         which one comes first.
     growth
-        Share of its work that is proportional to the time since the start of the batch before, from 0 to 1: that of rows
-        which a source delivers by time.
+        Share of its rows that is proportional to the time since the start of the batch before, from 0 to 1: those of a
+        source that delivers by time.
+    row_share
+        Share of its tasks' work that is proportional to their rows, from 0 to 1.
     """
 
     overhead: float
@@ -44,6 +46,7 @@ class QueryTiming:
     pause: float = 0.0
     noise: float = 0.0
     growth: float = 0.0
+    row_share: float = 1.0
 
 
 @dataclass(frozen=True, eq=False)
