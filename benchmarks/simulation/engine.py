@@ -100,8 +100,8 @@ class Simulation:
     """One cluster with its queries. The same arguments and calls make the same batches.
 
     ``factors``: stage -> what each of its entries works over what the workload says, for loads that change.
-    ``arrivals``: query -> seconds in which its usual input arrives, of a source by time. A batch has what came since the
-    one before it began, at most eight times its usual input; that of other queries follows :attr:`Costs.backlog`.
+    ``arrivals``: query -> seconds in which its usual input arrives, of a source by time. A batch has what came since
+    the one before it began, at most eight times its usual input; that of others follows :attr:`Costs.backlog`.
     Raises ``ModelError`` where placement, workload and cluster do not fit together, ValueError where a partition is on
     no executor.
     """

@@ -3,7 +3,7 @@
 The present load is replayed under the placement before the migration. Partitions that moved, and those whose executor
 gained or lost one, take there what they took before, times a drift: what the other partitions of their stage take now
 over what they took then, or else the tasks of the query's sources (difference in differences). So rows that take longer
-everywhere are no fault of the moves, while partitions that take longer on or beside a new executor are. Rows of a source
+everywhere are no fault of the moves, while partitions that take longer on or beside a new executor are. Rows that come
 by time are those that the batches under the earlier placement would have.
 """
 
