@@ -249,6 +249,8 @@ class MigrationPrice(msgspec.Struct, frozen=True, kw_only=True):
     # query -> median seconds and rows of its last batches
     recent_batches: dict[str, tuple[BoundedFloat, BoundedFloat]] = {}
     cold: dict[str, BoundedFloat] = {}  # executor -> seconds by which a first task there lasts longer
+    # query -> median seconds between their starts, and the share of their rows that is proportional to that (0 to 1)
+    recent_periods: dict[str, tuple[BoundedFloat, BoundedFloat]] = {}
 
 
 class GainCorrection(msgspec.Struct, frozen=True, kw_only=True):

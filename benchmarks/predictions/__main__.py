@@ -33,7 +33,7 @@ from rechannel.policies.registry import propose
 
 NOISES = (0.1, 0.3)
 SEEN = (3, 12)  # batches seen before the decision
-CASES = 42  # of each regime, noise and number of batches: 1,008 in all
+CASES = 42  # of each regime, noise and number of batches: 1,176 in all
 QUICK = 4
 PLOT = "predictions.svg"
 _WORTH = 0.10  # true gain of a query from which a plan is worth finding

@@ -8,15 +8,16 @@ driver besides.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from benchmarks.simulation.engine import Costs, Simulation
+from benchmarks.simulation.engine import Batch, Costs, Simulation
 from rechannel.policies.model.arrays import FloatArray
 from rechannel.policies.model.cluster import Cluster
 from rechannel.policies.model.placement import Placement
 from rechannel.policies.model.workload import Stage, Workload
+from rechannel.policies.prediction.growth import estimate_growth
 from rechannel.policies.prediction.model import PredictionModel, QueryTiming, StageSpread
 from rechannel.policies.prediction.work import TaskSamples, fit_work
 
@@ -29,6 +30,7 @@ REGIMES = {
     "triggers": "two to four queries with processing-time triggers on four executors",
     "nearly even": "two queries back to back whose executors are nearly even together",
     "even": "one to three queries of equal partitions, dealt evenly: no move is worth it",
+    "by time": "one to three queries back to back on four executors, whose rows come by time",
 }
 OVERHEAD = 0.3  # seconds of a batch in which no task runs
 LAUNCH = 0.003  # seconds of the driver for each task
@@ -37,19 +39,21 @@ _BACK_TO_BACK = 1000.0  # batches per second: the next one begins at once
 
 @dataclass(frozen=True, eq=False)
 class Case:
-    """A cluster, its queries, and where Spark put them."""
+    """A cluster, its queries, and where Spark put them; ``arrivals`` is that of `Simulation`."""
 
     cluster: Cluster
     workload: Workload
     placement: Placement
     timing: Mapping[str, QueryTiming]
+    arrivals: Mapping[str, float] = field(default_factory=dict)
 
 
 def draw_case(regime: str, seed: int) -> Case:
     """Draw a case of a regime."""
     random = np.random.default_rng((list(REGIMES).index(regime), seed))
     executors = {"one": random.integers(3, 9), "several": random.integers(4, 9)}.get(regime, 4)
-    queries = {"one": 1, "two": 2, "nearly even": 2, "even": random.integers(1, 4)}.get(regime, random.integers(2, 5))
+    few = random.integers(1, 4)
+    queries = {"one": 1, "two": 2, "nearly even": 2, "even": few, "by time": few}.get(regime, random.integers(2, 5))
     stages, timing, placed = [], {}, {}
     for number in range(int(queries)):
         rows, busy = _work(random, regime, int(executors))
@@ -74,7 +78,11 @@ def draw_case(regime: str, seed: int) -> Case:
         np.ones(len(names)),
         np.ones(len(names), dtype=bool),
     )
-    return Case(cluster, Workload(tuple(stages)), Placement(placed), timing)
+    arrivals: dict[str, float] = {}
+    if regime == "by time":
+        busiest = sum(np.bincount(placed[stage.key], stage.busy, executors) for stage in stages).max()
+        arrivals = dict.fromkeys(timing, float(busiest) / random.uniform(0.5, 0.8))
+    return Case(cluster, Workload(tuple(stages)), Placement(placed), timing, arrivals)
 
 
 def _work(random: np.random.Generator, regime: str, executors: int) -> tuple[FloatArray, FloatArray]:
@@ -101,30 +109,48 @@ def _level(random: np.random.Generator, stages: list[Stage], placed: dict[str, n
 
 
 def true_seconds(case: Case, placement: Placement, noise: float, seed: int, batches: int = 40) -> dict[str, float]:
-    """Return the mean batch of each query under a placement, after the first two."""
+    """Return the mean batch of each query under a placement, after the first two.
+
+    Where rows come by time, it is after twenty: until then the first one's input is felt.
+    """
+    skipped = 20 if case.arrivals else 2
+    taken = _simulate(case, placement, noise, seed, batches + skipped)
+    return {query: float(np.mean([it.seconds for it in taken[query][skipped:]])) for query in case.timing}
+
+
+def _simulate(case: Case, placement: Placement, noise: float, seed: int, need: int) -> dict[str, list[Batch]]:
+    """Return the first batches of each query under a placement."""
     costs = Costs(planning=OVERHEAD / 2, commit=OVERHEAD / 2, task=LAUNCH, noise=noise)
     simulation = Simulation(case.cluster, case.workload, placement, costs, seed=seed)
-    until, need = 10.0, batches + 2
-    taken: dict[str, list[float]] = {}
+    simulation.arrivals = dict(case.arrivals)
+    until = 10.0
+    taken: dict[str, list[Batch]] = {}
     while min((len(taken.get(query, ())) for query in case.timing), default=0) < need:
         simulation.run(until)
         until *= 1.5
-        taken = {query: [it.seconds for it in simulation.batches if it.query == query] for query in case.timing}
-    return {query: float(np.mean(seconds[2:need])) for query, seconds in taken.items()}
+        taken = {query: [it for it in simulation.batches if it.query == query] for query in case.timing}
+    return {query: its[:need] for query, its in taken.items()}
 
 
 def observe(case: Case, noise: float, batches: int, seed: int) -> PredictionModel:
     """Return the model that a controller has after some batches."""
     random = np.random.default_rng((seed, 7))
-    stages, spread = [], {}
+    stages, spread, timing = [], {}, dict(case.timing)
+    # Of queries whose rows come by time: those of the last batches, and the periods before them.
+    by_time = _simulate(case, case.placement, noise, seed, 20 + batches) if case.arrivals else {}
     for stage in case.workload.stages:
-        seconds = stage.busy * random.lognormal(-(noise**2) / 2, noise, (batches, stage.n)) + LAUNCH
+        last = by_time.get(stage.query, [])[-batches - 1 :]
+        share = np.array([it.input for it in last[1:]] if last else np.ones(batches))[:, None]
+        seconds = share * stage.busy * random.lognormal(-(noise**2) / 2, noise, (batches, stage.n)) + LAUNCH
         samples = TaskSamples(
             np.tile(np.arange(stage.n), batches),
             seconds.ravel(),
-            np.tile(stage.rows, batches),
+            (share * stage.rows).ravel(),
         )
-        fitted = fit_work(samples, stage.rows, seconds.mean(axis=0))
+        fitted = fit_work(samples, share.mean() * stage.rows, seconds.mean(axis=0))
+        if last:
+            growth = estimate_growth(np.diff([it.start for it in last]), share.ravel())
+            timing[stage.query] = replace(timing[stage.query], growth=growth, row_share=fitted.row_share)
         stages.append(replace(stage, busy=fitted.seconds))
         spread[stage.key] = StageSpread(fitted.doubt, fitted.noise)
-    return PredictionModel(case.cluster, Workload(tuple(stages)), case.timing, spread)
+    return PredictionModel(case.cluster, Workload(tuple(stages)), timing, spread)

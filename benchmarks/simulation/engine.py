@@ -33,6 +33,8 @@ from rechannel.policies.model.workload import Stage, Workload
 
 __all__ = ["Batch", "Costs", "Simulation", "Step"]
 
+_MOST_INPUT = 8.0  # times the usual one
+
 Step = tuple[Move, ...]
 """Moves that are taken over together."""
 
@@ -98,6 +100,8 @@ class Simulation:
     """One cluster with its queries. The same arguments and calls make the same batches.
 
     ``factors``: stage -> what each of its entries works over what the workload says, for loads that change.
+    ``arrivals``: query -> seconds in which its usual input arrives, of a source by time. A batch has what came since
+    the one before it began, at most eight times its usual input; that of others follows :attr:`Costs.backlog`.
     Raises ``ModelError`` where placement, workload and cluster do not fit together, ValueError where a partition is on
     no executor.
     """
@@ -113,6 +117,7 @@ class Simulation:
         self.batches: list[Batch] = []
         self.worked = np.zeros(cluster.size)  # core seconds, loading and fetching included
         self.factors: dict[str, FloatArray] = {stage.key: np.ones(stage.n) for stage in workload.stages}
+        self.arrivals: dict[str, float] = {}
         self._random = np.random.default_rng(seed)
         self._at = {key: array.copy() for key, array in placement.assignments.items()}
         slots = task_slots(cluster)
@@ -176,8 +181,12 @@ class Simulation:
         return lambda: self._begin(query)
 
     def _begin(self, query: _Query) -> None:
-        since = self.now - query.last_start if query.last_start >= 0 else query.interval
-        query.input = min(max(since / query.interval, 1.0), self.costs.backlog)
+        usual = self.arrivals.get(query.name, query.interval)
+        since = self.now - query.last_start if query.last_start >= 0 else usual
+        if query.name in self.arrivals:
+            query.input = min(since / usual, _MOST_INPUT)
+        else:
+            query.input = min(max(since / usual, 1.0), self.costs.backlog)
         query.last_start = self.now
         query.loads, query.landed = {}, 0
         if query.name in self._waiting and query.name in self._steps[0]:

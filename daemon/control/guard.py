@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from rechannel.conf.settings import Settings
 from rechannel.daemon.control.time_windows import TimeWindow, calendar_of, clock_time
-from rechannel.daemon.model.application_messages import is_same_load
+from rechannel.daemon.model.load import Load, is_same_load
 from rechannel.wire.codes import Law, Outcome, PlanResult, Trigger
 from rechannel.wire.messages import Decision, DesiredMove, Refusal
 
@@ -41,32 +41,36 @@ class Recommendation:
 
 @dataclass(frozen=True)
 class UndonePlan:
-    """Moves that a rollback took back, with the rows of a batch and the executors then."""
+    """Moves that a rollback took back, with the load of each query and the executors then."""
 
     moves: frozenset[MoveKey]
-    rows: Mapping[str, float]
+    loads: Mapping[str, Load]
     executors: frozenset[str]
 
     @classmethod
     def of(cls, rollback: Decision) -> UndonePlan:
         """Return what a rollback took back."""
         moves = frozenset((move.query, move.stage, move.partition, move.source) for move in rollback.moves)
-        return cls(moves, rows_per_batch(rollback), executors_of(rollback))
+        return cls(moves, loads_of(rollback), executors_of(rollback))
 
     def resembles(self, decision: Decision, least_overlap: float) -> bool:
         """Return whether a plan is like it, on the same executors and under the same load."""
-        rows = rows_per_batch(decision)
+        loads = loads_of(decision)
         return (
             len(self.moves & move_keys(decision.moves)) >= least_overlap * max(1, len(self.moves))
             and executors_of(decision) == self.executors
-            and rows.keys() <= self.rows.keys()
-            and all(is_same_load(count, self.rows[query]) for query, count in rows.items())
+            and loads.keys() <= self.loads.keys()
+            and all(is_same_load(load, self.loads[query]) for query, load in loads.items())
         )
 
 
-def rows_per_batch(decision: Decision) -> dict[str, float]:
-    """Return query -> usual rows of a batch, of the queries that a decision moves."""
-    return {query: rows for query, (_, rows) in decision.price.recent_batches.items()} if decision.price else {}
+def loads_of(decision: Decision) -> dict[str, Load]:
+    """Return query -> its usual batch, of the queries that a decision moves."""
+    price = decision.price
+    if price is None:
+        return {}
+    periods = price.recent_periods
+    return {query: Load(rows, *periods.get(query, (0.0, 0.0))) for query, (_, rows) in price.recent_batches.items()}
 
 
 def executors_of(decision: Decision) -> frozenset[str]:

@@ -3,7 +3,8 @@
 The present load is replayed under the placement before the migration. Partitions that moved, and those whose executor
 gained or lost one, take there what they took before, times a drift: what the other partitions of their stage take now
 over what they took then, or else the tasks of the query's sources (difference in differences). So rows that take longer
-everywhere are no fault of the moves, while partitions that take longer on or beside a new executor are.
+everywhere are no fault of the moves, while partitions that take longer on or beside a new executor are. Rows that come
+by time are those that the batches under the earlier placement would have.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import numpy as np
 from rechannel.conf.settings import Settings
 from rechannel.daemon.decide.requested_placement import rollback_placement
 from rechannel.daemon.model.application_messages import ApplicationMessages
+from rechannel.daemon.model.load import measure_load
 from rechannel.daemon.model.snapshot import Snapshot, build_snapshot, without_forecast
 from rechannel.policies.model.arrays import BoolArray, FloatArray
 from rechannel.policies.model.placement import Placement
@@ -68,7 +70,11 @@ def ratios_without_moves(
     model = _with_earlier_work(after, before, earlier.placement)
     if model is None:
         return {}
-    without = residuals(model, earlier.placement, after.measured)
+    model = _with_growth(model, messages)
+    present = {
+        query: (1 + residual.share) * float(after.measured[query].mean()) for query, residual in after.residuals.items()
+    }
+    without = residuals(model, earlier.placement, after.measured, present=present)
     # Both replays are told over the same measured batches, which cancel out.
     return {
         query: (1 + without[query].share) / (1 + present.share)
@@ -101,6 +107,15 @@ def _with_earlier_work(after: Snapshot, before: Snapshot, earlier: Placement) ->
             return None
         stages.append(dataclasses.replace(stage, busy=np.where(affected, old.busy * drift, stage.busy)))
     return dataclasses.replace(after.prediction, workload=Workload(tuple(stages), after.prediction.workload.streams))
+
+
+def _with_growth(model: PredictionModel, messages: ApplicationMessages) -> PredictionModel:
+    """Return the model with the growth of rows by all batches: those after a migration alone are too few to tell."""
+    timing = {
+        query: dataclasses.replace(it, growth=measure_load(query, messages.batches).growth)
+        for query, it in model.timing.items()
+    }
+    return dataclasses.replace(model, timing=timing)
 
 
 def _touched_executors(after: Placement, earlier: Placement, executors: int) -> BoolArray:

@@ -24,7 +24,8 @@ from collections.abc import Mapping, Sequence
 
 from rechannel.conf.settings import Settings
 from rechannel.daemon.decide.counterfactual import ratios_without_moves
-from rechannel.daemon.model.application_messages import ApplicationMessages, batches_of, is_same_load
+from rechannel.daemon.model.application_messages import ApplicationMessages, batches_of
+from rechannel.daemon.model.load import Load, is_same_load, measure_load
 from rechannel.daemon.model.query_model import busy_seconds
 from rechannel.policies.prediction.correction import realized_gain_share
 from rechannel.wire.codes import MoveReason, MoveState, OutcomeVerdict
@@ -131,7 +132,9 @@ class _Query:
         self.settled = settled[:need] if self._same_run else []
         price = decision.price
         self._cold = price.cold if price else {}
-        self.usual, self._rows = price.recent_batches.get(name, (0.0, 0.0)) if price else (0.0, 0.0)
+        self.usual, rows = price.recent_batches.get(name, (0.0, 0.0)) if price else (0.0, 0.0)
+        self._load_before = Load(rows, *(price.recent_periods.get(name, (0.0, 0.0)) if price else (0.0, 0.0)))
+        self._load = measure_load(name, batches, {batch.batch for batch in self.settled})
 
     @property
     def short(self) -> bool:
@@ -156,9 +159,9 @@ class _Query:
             return f"{self.shown} had {count(len(self.settled), 'batch')} since, {self._need} are needed"
         if self.usual <= 0 or self._next > self._last + self._need:
             return f"the batches of {self.shown} from around the migration are not known any more"
-        rows = statistics.median(batch.input_rows for batch in self.settled)
-        if not is_same_load(rows, self._rows):
-            return f"the rows of a batch of {self.shown} changed meanwhile: {self._rows:,.0f} → {rows:,.0f}"
+        rows, before = self._load.rows, self._load_before.rows
+        if not is_same_load(self._load, self._load_before):
+            return f"the rows of a batch of {self.shown} changed meanwhile: {before:,.0f} → {rows:,.0f}"
         return ""
 
     def loads(self) -> list[tuple[float, float]]:

@@ -7,14 +7,20 @@ without a plan is raised as `Undecided` and becomes a decision in `decision_with
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import msgspec
-import numpy as np
 
 from rechannel.conf.settings import Settings
+from rechannel.daemon.decide.figures import (
+    cold_notes,
+    correction_notes,
+    executor_loads,
+    migration_price,
+    name_hot_streams,
+    stream_classes,
+)
 from rechannel.daemon.decide.policy_settings import parameters_for
 from rechannel.daemon.decide.requested_placement import ProposedPlacement
 from rechannel.daemon.model.application_messages import ApplicationMessages
@@ -26,16 +32,14 @@ from rechannel.migration.plan.constraints import apply_constraints
 from rechannel.migration.plan.cost import LoadRates
 from rechannel.migration.plan.inputs import Cooldown, PlanInputs, PlanOptions, ReviewedPlan
 from rechannel.policies.adaptive.policy import ADAPTIVE
-from rechannel.policies.analysis.classification import StreamClass, classify, hot_streams
 from rechannel.policies.model.arrays import ModelError, ScaleOutError
-from rechannel.policies.model.placement import Placement
 from rechannel.policies.prediction.correction import GainShare
 from rechannel.policies.prediction.fewest import fewest_moves, place_forced
 from rechannel.policies.registry import PolicyLawError, Proposal, propose
 from rechannel.wire.codes import Law, Mode, NotReadyReason, Outcome, PlanResult, Trigger
 from rechannel.wire.exit_codes import OBSERVE_MODE, ExitCode
-from rechannel.wire.messages import Decision, ExecutorLoad, LinkReport, MigrationPrice, Refusal
-from rechannel.wire.printable import count, query_name
+from rechannel.wire.messages import Decision, LinkReport, Refusal
+from rechannel.wire.printable import query_name
 
 OBSERVE_NOTE = f"{OBSERVE_MODE} `rechannel rebalance --apply` moves once."
 PAUSED = Refusal(law=Law.PAUSED, detail="Rechannel is paused: `rechannel resume` first")
@@ -48,9 +52,6 @@ OUTCOME_AWAITED = NotReady(
     NotReadyReason.OUTCOME_AWAITED, "what the last migration brought is not known yet: its queries have not settled"
 )
 _NO_STATE = NotReady(NotReadyReason.NO_STATE, "no active query has a known stateful stage (yet)")
-_HOT_STREAMS = 10
-_COLD_NAMED = 3  # executors, in a note
-_LISTED_QUERIES = 5  # of a note
 _FEWEST_UNITS = 4_000  # partitions of an application for which the fewest moves are searched
 _EXITS: dict[str, ExitCode] = {
     PlanResult.OK: ExitCode.DONE,
@@ -352,7 +353,7 @@ def _decision_of(
     moving = {move.query for move in plan.moves}
     observing = not request.apply and plan.moves and basis.settings.reschedule.mode == Mode.OBSERVE
     notes = [*_request_notes(request), *(f"the link says: {problem}" for problem in basis.messages.report.problems)]
-    notes += [*snapshot.notes, *proposed.notes, *_correction_notes(snapshot, plan), *_cold_note(plan)]
+    notes += [*snapshot.notes, *proposed.notes, *correction_notes(snapshot, plan), *cold_notes(plan)]
     notes += [OBSERVE_NOTE] if observing and request.trigger != Trigger.DRAIN else []
     return Decision(
         decision=request.decision,
@@ -363,7 +364,7 @@ def _decision_of(
         outcome=_outcome(request, plan),
         reason=plan.code,
         sentence=_sentence(request, plan),
-        executors=_executor_loads(snapshot, plan),
+        executors=executor_loads(snapshot, plan),
         moves=list(plan.moves),
         refusals=list(plan.refusals),
         batch_time_before=plan.batch_time_before,
@@ -372,10 +373,10 @@ def _decision_of(
         gain=plan.gate.gain if plan.gate else 0.0,
         cost=plan.gate.cost if plan.gate else 0.0,
         streams=stream_classes(snapshot),
-        hot_streams=_hot_streams(snapshot),
+        hot_streams=name_hot_streams(snapshot),
         notes=notes,
         names={query.query: query.name for query in snapshot.queries.values() if query.name},
-        price=_price(plan, snapshot),
+        price=migration_price(plan, snapshot),
         forced=request.force,
         rollback_of=proposed.undoes,
         runs={name: query.run for name, query in snapshot.queries.items() if name in moving},
@@ -393,52 +394,6 @@ def _request_notes(request: DecisionRequest) -> list[str]:
     return [f"asked by {request.user}: {request.reason}" if request.user else f"because {request.reason}"]
 
 
-def _cold_note(plan: ReviewedPlan) -> list[str]:
-    """Say that the predicted longest batch has a cold start in it, where it has one."""
-    slowest = sorted(plan.cost.cold.items(), key=lambda item: -item[1]) if plan.cost else []
-    if not slowest:
-        return []
-    texts = [f"{added:.1f} s longer on executor {name}" for name, added in slowest[:_COLD_NAMED]]
-    more = f" and {count(len(slowest) - _COLD_NAMED, 'more executor')}" if len(slowest) > _COLD_NAMED else ""
-    return [f"the predicted longest batch has a cold start in it: first tasks take about {', '.join(texts)}{more}"]
-
-
-def _correction_notes(snapshot: Snapshot, plan: ReviewedPlan) -> list[str]:
-    """Return the note on corrected predictions, those corrected most first."""
-    corrected = sorted(plan.corrections.items(), key=lambda item: (-abs(item[1].share - 1), item[0]))
-    if not corrected:
-        return []
-    texts = [
-        f"{query_name(query, snapshot.queries[query].name)} {item.share:.0%} (of {count(item.migrations, 'migration')})"
-        for query, item in corrected[:_LISTED_QUERIES]
-    ]
-    rest = f", and {len(corrected) - len(texts)} more" if len(corrected) > len(texts) else ""
-    return [f"of a promised gain so much is expected, by what earlier ones brought: {', '.join(texts)}{rest}"]
-
-
-def _price(plan: ReviewedPlan, snapshot: Snapshot) -> MigrationPrice | None:
-    price, rates = plan.cost, plan.rates
-    if price is None:
-        return None
-    before = {query: plan.batch_time_before[query] for query in price.peak}
-    return MigrationPrice(
-        steps=len(price.added),
-        bytes=price.bytes,
-        pause=price.pause,
-        seconds=price.seconds,
-        total=price.total,
-        batch_before=before,
-        peak=price.peak,
-        batch_after={query: plan.batch_time_after[query] for query in before},
-        batch_error={query: plan.batch_error[query] for query in before},
-        overhead=rates.overhead,
-        load_rate=rates.load_rate,
-        moves=rates.moves,
-        recent_batches={query: snapshot.usual[query] for query in before if query in snapshot.usual},
-        cold=price.cold,
-    )
-
-
 def _outcome(request: DecisionRequest, plan: ReviewedPlan) -> Outcome:
     if plan.code == PlanResult.OK:
         return Outcome.APPLIED if request.apply else Outcome.PLANNED
@@ -449,63 +404,3 @@ def _sentence(request: DecisionRequest, plan: ReviewedPlan) -> str:
     if plan.code == PlanResult.OK:
         return f"{'moving' if request.apply else 'would move'} {plan.sentence}"
     return plan.sentence
-
-
-def _executor_loads(snapshot: Snapshot, plan: ReviewedPlan) -> list[ExecutorLoad]:
-    cluster, before, after = snapshot.cluster, plan.queue_before, plan.queue_after
-    counts = [partitions(placement, cluster.size) for placement in (snapshot.placement, plan.placement)]
-    return [
-        ExecutorLoad(
-            executor=cluster.executors[index],
-            node=cluster.nodes[index],
-            partitions_before=int(counts[0][index]),
-            partitions_after=int(counts[1][index]),
-            arrival_before=float(before.arrival_rate[index]),
-            arrival_after=float(after.arrival_rate[index]),
-            service_before=finite(before.service_rate[index]),
-            utilization_before=float(before.utilization[index]),
-            utilization_after=float(after.utilization[index]),
-            service_after=finite(after.service_rate[index]),
-        )
-        for index in range(cluster.size)
-    ]
-
-
-def partitions(placement: Placement, executors: int) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
-    """Count the partitions on each executor."""
-    counts = np.zeros(executors, dtype=np.int64)
-    for array in placement.assignments.values():
-        counts += np.bincount(array[array >= 0], minlength=executors)
-    return counts
-
-
-def finite(value: float) -> float:
-    """Return a number that JSON can carry; 0 stands for unknown or unbounded."""
-    return float(value) if math.isfinite(value) else 0.0
-
-
-def stream_classes(snapshot: Snapshot) -> dict[str, int]:
-    """Count the streams of each class, the largest class first; empty if no stream is known."""
-    volumes = [stream.volumes() for stream in snapshot.workload.streams]
-    if not volumes:
-        return {}
-    classes = classify(np.concatenate(volumes)).classes
-    return {kind.name.lower(): int((classes == kind).sum()) for kind in sorted(StreamClass, reverse=True)}
-
-
-def _hot_streams(snapshot: Snapshot) -> list[str]:
-    return [
-        f"{end_name(snapshot, stream.upstream, stream.upstream_index)} → "
-        f"{end_name(snapshot, stream.downstream, stream.downstream_partition)}: "
-        f"{stream.volume / 1e3:,.1f} kB/s, {'local' if stream.local else 'remote'}"
-        for stream in hot_streams(snapshot.workload, snapshot.placement, snapshot.cluster, _HOT_STREAMS)
-    ]
-
-
-def end_name(snapshot: Snapshot, stage: str, entry: int) -> str:
-    """Return the name of one end of a stream: stage, and partition or executor."""
-    query, _, position = stage.rpartition("/")
-    state = snapshot.queries.get(query)
-    name = f"{query_name(query, state.name if state else '')}/{position}"
-    where = f"partition {entry}" if stage in snapshot.stages else f"on executor {snapshot.cluster.executors[entry]}"
-    return f"{name} {where}"

@@ -9,7 +9,6 @@ from rechannel.conf.settings import Settings
 from rechannel.wire.measurements import AgentWindow, BatchReport, ExecutorUsage
 from rechannel.wire.messages import LinkReport
 
-_SAME_LOAD = 0.2  # share by which the rows of compared batches may differ
 _LISTED_NODES = 5  # silent nodes named in a sentence
 
 
@@ -41,11 +40,6 @@ def batches_of(batches: Iterable[BatchReport], query: str) -> list[BatchReport]:
     by_number = {batch.batch: batch for batch in batches if batch.query == query and batch.stages}
     ordered = [by_number[number] for number in sorted(by_number)]
     return [batch for batch in ordered if batch.input_rows] or ordered
-
-
-def is_same_load(rows: float, before: float) -> bool:
-    """Whether the rows of a batch are so near to those before that their durations compare."""
-    return abs(rows - before) <= _SAME_LOAD * max(before, 1.0)
 
 
 def last_batches(messages: ApplicationMessages, query: str, settings: Settings, now: float) -> list[BatchReport]:

@@ -15,7 +15,8 @@ from functools import cached_property
 
 import numpy as np
 
-from rechannel.daemon.model.application_messages import batches_of, is_same_load
+from rechannel.daemon.model.application_messages import batches_of
+from rechannel.daemon.model.load import Load, is_same_load, measure_load
 from rechannel.daemon.model.query_model import busy_seconds, latest_tasks, stage_keys
 from rechannel.policies.model.arrays import FloatArray, IntArray
 from rechannel.policies.model.cluster import Cluster
@@ -91,6 +92,7 @@ def build_prediction(cluster: Cluster, workload: Workload, measured: MeasuredQue
     stages: dict[str, Stage] = {stage.key: stage for stage in workload.stages}
     spread: dict[str, StageSpread] = {}
     floating: dict[str, FloatingTasks] = {}
+    by_rows: dict[str, float] = {}  # key of a stage -> share of its work that is proportional to rows
     timing: dict[str, QueryTiming] = {}
     ends = [last[-1].end for last in measured.recent.values() if last]
     now = max(ends, default=0.0)
@@ -110,8 +112,14 @@ def build_prediction(cluster: Cluster, workload: Workload, measured: MeasuredQue
                 fitted = fit_work(_samples(own, cluster, measured), stage.rows, stage.busy)
                 stages[key] = replace(stage, busy=fitted.seconds)
                 spread[key] = StageSpread(fitted.doubt, fitted.noise)
+                by_rows[key] = fitted.row_share
             elif "/f" in key and own:
                 floating[key] = _floating_tasks(own[-len(recent) :])
+        timing[query] = replace(
+            timing[query],
+            growth=measure_load(query, measured.batches).growth,
+            row_share=_row_share([stage for stage in stages.values() if stage.query == query], by_rows),
+        )
     fitted_workload = Workload(tuple(stages.values()), workload.streams)
     pools = (
         {query: measured.queries[query].pool or _DEFAULT_POOL for query in workload.queries} if measured.fair else {}
@@ -122,17 +130,20 @@ def build_prediction(cluster: Cluster, workload: Workload, measured: MeasuredQue
 def measured_batches(query: str, measured: MeasuredQueries) -> FloatArray:
     """Return the seconds of the last batches of the present load and placement, (B,).
 
-    Those that loaded state are left out.
+    Those that loaded state are left out, and those of other rows, even if more rows came because a batch was late: the
+    model has the rows of the recent batches.
     """
     recent = measured.recent.get(query, ())
     if not recent:
         return np.empty(0)
-    rows = float(np.mean([batch.input_rows for batch in recent]))
+    usual = Load(float(np.mean([batch.input_rows for batch in recent])))
     sampled, moved = measured.samples(query)
     compared = [
         batch.seconds
         for batch in sampled[-_COMPARED_BATCHES:]
-        if batch.batch not in moved and batch.start >= measured.placed_since and is_same_load(batch.input_rows, rows)
+        if batch.batch not in moved
+        and batch.start >= measured.placed_since
+        and is_same_load(Load(batch.input_rows), usual)
     ]
     return np.array(compared or [batch.seconds for batch in recent])
 
@@ -226,6 +237,14 @@ def _timing(
     # Spark's ticks are the multiples of the interval since 1970 (ProcessingTimeExecutor); a late batch begins off them.
     tick = batches[-1].start if ticks > 1 else 0.0
     return QueryTiming(overhead, interval, phase=(tick - now) % interval, noise=noise)
+
+
+def _row_share(stages: Sequence[Stage], by_rows: Mapping[str, float]) -> float:
+    """Return the share of a query's work that is proportional to rows: all of it in stages without a fitted line."""
+    work = [float(stage.busy.sum()) for stage in stages]
+    total = sum(work)
+    by_row = sum(seconds * by_rows.get(stage.key, 1.0) for seconds, stage in zip(work, stages, strict=True))
+    return by_row / total if total > 0 else 1.0
 
 
 def _overhead_noise(batches: Sequence[BatchReport]) -> float:

@@ -6,7 +6,7 @@ tasks of its executors (`rechannel.daemon.model.cpu_attribution`).
 
 from __future__ import annotations
 
-from rechannel.daemon.decide.pipeline import end_name
+from rechannel.daemon.decide.figures import end_name
 from rechannel.daemon.model.application_messages import ApplicationMessages
 from rechannel.daemon.model.cpu_attribution import Attribution, attribute_cpu, complete_span
 from rechannel.daemon.model.snapshot import Snapshot

@@ -66,6 +66,10 @@ class Rhythm:
         rows = np.array([(timing.overhead, timing.interval, timing.pause, timing.phase) for timing in timings])
         return cls(*rows.reshape(len(timings), 4).T)
 
+    def period(self, seconds: FloatArray) -> FloatArray:
+        """Return the seconds from the start of a batch to the start of the next one, (Q,)."""
+        return np.maximum(np.maximum(seconds + self.pause, self.interval), 1e-9)
+
     @cached_property
     def coincidence(self) -> FloatArray:
         """Share of the ticks of a query at which another one has a tick too, (Q, Q)."""
@@ -122,7 +126,7 @@ def batch_seconds(path: FloatArray, work: FloatArray, rhythm: Rhythm) -> FloatAr
     uses = work > 0
     waits = (rhythm.interval > 0) | (rhythm.pause > _LONG_PAUSE * own)
     for _ in range(_ROUNDS):
-        period = np.maximum(np.maximum(seconds + rhythm.pause, rhythm.interval), 1e-9)
+        period = rhythm.period(seconds)
         before = seconds
         seconds = np.maximum(
             own + _waiting(work, uses, waits, period, rhythm.coincidence), _cycle(work, uses, seconds, period)

@@ -2,7 +2,8 @@
 
 Both placements are replayed on the same draws: each draw takes the work of every partition from its estimate's
 distribution, and the noise of its tasks with it. What is measured now, times the predicted ratio, is the prediction: a
-part that the replay misses under both placements cancels out.
+part that the replay misses under both placements cancels out. Rows are as measured under the present placement; those
+of a source by time grow or shrink with the batches of the other one (:mod:`rechannel.policies.prediction.growth`).
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import numpy as np
 from rechannel.policies.model.arrays import FloatArray
 from rechannel.policies.model.placement import Placement
 from rechannel.policies.model.workload import Workload
+from rechannel.policies.prediction.growth import replay_grown
 from rechannel.policies.prediction.model import PredictionModel
 from rechannel.policies.prediction.replay import replay
 
@@ -97,7 +99,10 @@ def predict_changes(
     for number, workload in enumerate(_draw_workloads(model, draws, seed)):
         drawn = replace(model, workload=workload)
         before = replay(drawn, current, batches=batches, seed=seed + number)
-        after = before if planned == current else replay(drawn, planned, batches=batches, seed=seed + number)
+        after = before
+        if planned != current:
+            present = {query: float(seconds.mean()) for query, seconds in before.items()}
+            after = replay_grown(drawn, planned, present, batches=batches, seed=seed + number)
         for query, results in taken.items():
             results.append((float(before[query].mean()), float(after[query].mean())))
     return {query: _change(np.array(results)) for query, results in taken.items()}
@@ -126,9 +131,14 @@ class Residual:
 
 
 def residuals(
-    model: PredictionModel, placement: Placement, measured: Mapping[str, FloatArray], *, batches: int = 20
+    model: PredictionModel,
+    placement: Placement,
+    measured: Mapping[str, FloatArray],
+    *,
+    batches: int = 20,
+    present: Mapping[str, float] | None = None,
 ) -> dict[str, Residual]:
-    """Return how far the replay is from what was measured under the same placement.
+    """Return how far the replay is from what was measured.
 
     Parameters
     ----------
@@ -138,8 +148,10 @@ def residuals(
         Query -> seconds of its batches, (B,); queries without batches are left out.
     batches
         Batches of the slowest query that are replayed.
+    present
+        Seconds of the replayed batches under the placement that rows were measured under, where that is another one.
     """
-    replayed = replay(model, placement, batches=batches)
+    replayed = replay_grown(model, placement, present or {}, batches=batches)
     return {
         query: _residual(replayed[query], seconds)
         for query, seconds in measured.items()

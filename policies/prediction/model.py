@@ -33,6 +33,11 @@ class QueryTiming:
     noise
         Standard deviation of the logarithm of a batch's overhead. Of queries that begin at the same tick, it decides
         which one comes first.
+    growth
+        Share of its rows that is proportional to the time since the start of the batch before, from 0 to 1: those of a
+        source that delivers by time.
+    row_share
+        Share of its tasks' work that is proportional to their rows, from 0 to 1.
     """
 
     overhead: float
@@ -40,6 +45,8 @@ class QueryTiming:
     phase: float = 0.0
     pause: float = 0.0
     noise: float = 0.0
+    growth: float = 0.0
+    row_share: float = 1.0
 
 
 @dataclass(frozen=True, eq=False)

@@ -24,6 +24,7 @@ __all__ = ["FittedWork", "TaskSamples", "fit_work"]
 
 _LEAST_NOISE = 0.02
 _PRIOR_NOISE = 0.3  # standard deviation that counts where a stage has a single task a partition
+_PRIOR_SHARE = 0.3  # standard deviation of the row share before anything was measured
 _SHORTEST = 1e-4  # seconds; shorter tasks are clock ticks
 
 
@@ -47,12 +48,13 @@ class FittedWork:
     """Expected seconds of each partition's task, (n,), and their uncertainty.
 
     ``doubt`` (n,) is the standard error of the logarithm of ``seconds``; ``noise`` the standard deviation of the
-    logarithm of a single task's seconds.
+    logarithm of a single task's seconds; ``row_share`` the share of the stage's work that is proportional to its rows.
     """
 
     seconds: FloatArray
     doubt: FloatArray
     noise: float
+    row_share: float = 1.0
 
 
 def fit_work(samples: TaskSamples, rows: FloatArray, mean: FloatArray) -> FittedWork:
@@ -84,7 +86,18 @@ def fit_work(samples: TaskSamples, rows: FloatArray, mean: FloatArray) -> Fitted
     doubt = np.sqrt(np.where(count > 0, shrink * within / np.maximum(count, 1), between))
     expected = np.maximum(overhead + slope * rows, least) * np.exp(deviation + within / 2)
     idle = (rows <= 0) & (count == 0)
-    return FittedWork(np.where(idle, mean, expected), doubt, max(_LEAST_NOISE, within**0.5))
+    share = _row_share(overhead, slope, sampled_rows, residual)
+    return FittedWork(np.where(idle, mean, expected), doubt, max(_LEAST_NOISE, within**0.5), share)
+
+
+def _row_share(overhead: float, slope: float, rows: FloatArray, residual: FloatArray) -> float:
+    """Return the share of the work that is proportional to rows by the line, nearer to 1 the less certain it is."""
+    usual = float(rows.mean())
+    if usual <= 0 or overhead + slope * usual <= 0:
+        return 1.0
+    precision = len(rows) * float(rows.var()) / usual**2 / max(float(residual.var()), _LEAST_NOISE**2)
+    certain = precision / (precision + 1 / _PRIOR_SHARE**2)
+    return 1.0 - certain * overhead / (overhead + slope * usual)
 
 
 def _components(

@@ -115,6 +115,16 @@ def test_the_same_seed_makes_the_same_batches() -> None:
     assert run(1) != run(2)
 
 
+def test_a_source_by_time_gives_a_batch_what_came_since_the_one_before() -> None:
+    """``T = 1 + 2 x T / 4``: a batch lasts 2 s with half of the input that comes in 4 s."""
+    simulation = Simulation(
+        cluster(1), Workload((stage("q/0", [2.0], rate=1e3),)), Placement({"q/0": np.zeros(1, int)}), Costs(planning=1)
+    )
+    simulation.arrivals = {"q": 4.0}
+    simulation.run(100.0)
+    assert (simulation.batches[-1].seconds, simulation.batches[-1].input) == pytest.approx((2.0, 0.5))
+
+
 def test_a_decision_moves_what_relieves_and_gives_and_takes_one_partition_a_step() -> None:
     one = stage("q/0", [4.0] * 6, rate=0.03, state=1e6)
     placement = Placement({"q/0": np.zeros(6, dtype=np.int64)})

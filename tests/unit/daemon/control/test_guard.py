@@ -289,14 +289,17 @@ def test_overlap_is_a_share_that_both_sides_agree_on(one: set[int], other: set[i
 # -- repetition --
 
 
-def priced(made: Decision, rows: float = 400.0, executors: str = "01") -> Decision:
+def priced(
+    made: Decision, rows: float = 400.0, executors: str = "01", period: tuple[float, float] = (5.0, 0.0)
+) -> Decision:
     usage = dict.fromkeys(
         ["arrival_before", "arrival_after", "service_before", "utilization_before", "utilization_after"], 0.5
     )
     loads = [
         ExecutorLoad(executor=name, node=name, partitions_before=3, partitions_after=3, **usage) for name in executors
     ]
-    return msgspec.structs.replace(made, price=a_price(recent_batches={"q": (5.0, rows)}), executors=loads)
+    price = a_price(recent_batches={"q": (5.0, rows)}, recent_periods={"q": period})
+    return msgspec.structs.replace(made, price=price, executors=loads)
 
 
 @pytest.mark.parametrize(
@@ -305,11 +308,24 @@ def priced(made: Decision, rows: float = 400.0, executors: str = "01") -> Decisi
         (priced(decision(NOON, moves=moves(1, 2, 3))), False),
         (priced(decision(NOON, moves=moves(1, 2, 3)), rows=450.0), False),
         (priced(decision(NOON, moves=moves(1, 2, 3)), rows=600.0), True),
+        (priced(decision(NOON, moves=moves(1, 2, 3)), rows=600.0, period=(7.5, 0.0)), True),
+        (priced(decision(NOON, moves=moves(1, 2, 3)), rows=280.0, period=(3.5, 0.95)), False),
+        (priced(decision(NOON, moves=moves(1, 2, 3)), rows=280.0, period=(5.0, 0.95)), True),
         (priced(decision(NOON, moves=moves(1, 2, 3)), executors="012"), True),
         (priced(decision(NOON, moves=moves(1))), True),
         (priced(decision(NOON, moves=moves(1, 2, 3, target="2"))), True),
     ],
-    ids=["the same", "nearly the same load", "another load", "another executor", "another plan", "other targets"],
+    ids=[
+        "the same",
+        "nearly the same load",
+        "another load",
+        "more rows of fixed batches",
+        "as many rows a second",
+        "fewer rows a second",
+        "another executor",
+        "another plan",
+        "other targets",
+    ],
 )
 def test_a_plan_that_went_back_is_not_begun_again_until_something_changes(plan: Decision, again: bool) -> None:
     guard, _ = guarded()

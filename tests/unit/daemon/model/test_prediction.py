@@ -96,3 +96,21 @@ def test_ticks_are_multiples_of_the_interval_since_1970() -> None:
     timing = snapshot_of(late, "0123", interval=4.0).prediction.timing[QUERY]
     assert timing.interval == 4.0
     assert (late[-1].end + timing.phase) % 4.0 == pytest.approx(0.0, abs=1e-6)
+
+
+def test_rows_that_come_by_time_are_timing_of_the_query() -> None:
+    periods = [10.0, 8.0, 9.0, 12.0, 7.0, 10.0, 11.0, 8.0, 9.0, 10.0, 12.0, 8.0]
+    batches, start = [], NOW - 130.0
+    for number, period in enumerate(periods):
+        share = periods[number - 1] / 10.0 if number else 1.0
+        made = batch(number, "0123", [work * share for work in WORK])
+        batches.append(
+            msgspec.structs.replace(made, start=start, end=start + made.seconds, input_rows=round(400 * share))
+        )
+        start += period
+    timing = snapshot_of(batches, "0123").prediction.timing[QUERY]
+    assert timing.growth == pytest.approx(1.0, abs=0.05)
+    assert timing.row_share == pytest.approx(1.0, abs=0.05)
+    # As many rows in every batch, whatever the period.
+    fixed = [msgspec.structs.replace(it, input_rows=400) for it in batches]
+    assert snapshot_of(fixed, "0123").prediction.timing[QUERY].growth == 0.0

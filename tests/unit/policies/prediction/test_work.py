@@ -36,6 +36,15 @@ def test_a_partition_with_dear_rows_deviates_by_its_own_evidence() -> None:
     assert np.delete(fitted.seconds, 3) == pytest.approx(0.5, rel=0.1)
 
 
+def test_the_share_of_rows_in_the_work_is_that_of_the_line() -> None:
+    rows = np.linspace(100, 1000, 12)
+    work = 0.2 + rows * (0.6 / 550)  # a quarter of it whatever the rows
+    assert fit_work(samples(work, rows, 20, 0.1), rows, work).row_share == pytest.approx(0.75, abs=0.06)
+    # Of tasks whose rows hardly differ nobody knows: all work counts as that of rows.
+    alike = np.full(12, 100.0) + np.arange(12) * 0.01
+    assert fit_work(samples(np.full(12, 0.8), alike, 20, 0.1), alike, work).row_share == pytest.approx(1.0, abs=0.01)
+
+
 def test_doubt_shrinks_with_the_number_of_batches() -> None:
     rows = np.full(12, 100.0)
     work = np.random.default_rng(1).lognormal(0, 0.4, 12)

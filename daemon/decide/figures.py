@@ -1,0 +1,130 @@
+"""Figures and notes that a decision records of its plan. Pure."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from rechannel.daemon.model.load import measure_load
+from rechannel.daemon.model.snapshot import Snapshot
+from rechannel.migration.plan.inputs import ReviewedPlan
+from rechannel.policies.analysis.classification import StreamClass, classify, hot_streams
+from rechannel.policies.model.placement import Placement
+from rechannel.wire.messages import ExecutorLoad, MigrationPrice
+from rechannel.wire.printable import count, query_name
+
+_HOT_STREAMS = 10
+_COLD_NAMED = 3  # executors, in a note
+_LISTED_QUERIES = 5  # of a note
+
+
+def migration_price(plan: ReviewedPlan, snapshot: Snapshot) -> MigrationPrice | None:
+    """Return the expected cost of a plan; None where it moves nothing."""
+    price, rates = plan.cost, plan.rates
+    if price is None:
+        return None
+    before = {query: plan.batch_time_before[query] for query in price.peak}
+    loads = {query: measure_load(query, snapshot.measured_queries.batches) for query in before}
+    return MigrationPrice(
+        steps=len(price.added),
+        bytes=price.bytes,
+        pause=price.pause,
+        seconds=price.seconds,
+        total=price.total,
+        batch_before=before,
+        peak=price.peak,
+        batch_after={query: plan.batch_time_after[query] for query in before},
+        batch_error={query: plan.batch_error[query] for query in before},
+        overhead=rates.overhead,
+        load_rate=rates.load_rate,
+        moves=rates.moves,
+        recent_batches={query: snapshot.usual[query] for query in before if query in snapshot.usual},
+        cold=price.cold,
+        recent_periods={query: (load.period, load.growth) for query, load in loads.items() if load.period > 0},
+    )
+
+
+def cold_notes(plan: ReviewedPlan) -> list[str]:
+    """Return the note on cold starts in the predicted longest batch."""
+    slowest = sorted(plan.cost.cold.items(), key=lambda item: -item[1]) if plan.cost else []
+    if not slowest:
+        return []
+    texts = [f"{added:.1f} s longer on executor {name}" for name, added in slowest[:_COLD_NAMED]]
+    more = f" and {count(len(slowest) - _COLD_NAMED, 'more executor')}" if len(slowest) > _COLD_NAMED else ""
+    return [f"the predicted longest batch has a cold start in it: first tasks take about {', '.join(texts)}{more}"]
+
+
+def correction_notes(snapshot: Snapshot, plan: ReviewedPlan) -> list[str]:
+    """Return the note on corrected predictions, those corrected most first."""
+    corrected = sorted(plan.corrections.items(), key=lambda item: (-abs(item[1].share - 1), item[0]))
+    if not corrected:
+        return []
+    texts = [
+        f"{query_name(query, snapshot.queries[query].name)} {item.share:.0%} (of {count(item.migrations, 'migration')})"
+        for query, item in corrected[:_LISTED_QUERIES]
+    ]
+    rest = f", and {len(corrected) - len(texts)} more" if len(corrected) > len(texts) else ""
+    return [f"of a promised gain so much is expected, by what earlier ones brought: {', '.join(texts)}{rest}"]
+
+
+def executor_loads(snapshot: Snapshot, plan: ReviewedPlan) -> list[ExecutorLoad]:
+    """Return the load of each executor before and after a plan."""
+    cluster, before, after = snapshot.cluster, plan.queue_before, plan.queue_after
+    counts = [partitions(placement, cluster.size) for placement in (snapshot.placement, plan.placement)]
+    return [
+        ExecutorLoad(
+            executor=cluster.executors[index],
+            node=cluster.nodes[index],
+            partitions_before=int(counts[0][index]),
+            partitions_after=int(counts[1][index]),
+            arrival_before=float(before.arrival_rate[index]),
+            arrival_after=float(after.arrival_rate[index]),
+            service_before=finite(before.service_rate[index]),
+            utilization_before=float(before.utilization[index]),
+            utilization_after=float(after.utilization[index]),
+            service_after=finite(after.service_rate[index]),
+        )
+        for index in range(cluster.size)
+    ]
+
+
+def partitions(placement: Placement, executors: int) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+    """Count the partitions on each executor."""
+    counts = np.zeros(executors, dtype=np.int64)
+    for array in placement.assignments.values():
+        counts += np.bincount(array[array >= 0], minlength=executors)
+    return counts
+
+
+def finite(value: float) -> float:
+    """Return a number that JSON can carry; 0 stands for unknown or unbounded."""
+    return float(value) if math.isfinite(value) else 0.0
+
+
+def stream_classes(snapshot: Snapshot) -> dict[str, int]:
+    """Count the streams of each class, the largest class first; empty if no stream is known."""
+    volumes = [stream.volumes() for stream in snapshot.workload.streams]
+    if not volumes:
+        return {}
+    classes = classify(np.concatenate(volumes)).classes
+    return {kind.name.lower(): int((classes == kind).sum()) for kind in sorted(StreamClass, reverse=True)}
+
+
+def name_hot_streams(snapshot: Snapshot) -> list[str]:
+    """Return a line for each of the largest streams."""
+    return [
+        f"{end_name(snapshot, stream.upstream, stream.upstream_index)} → "
+        f"{end_name(snapshot, stream.downstream, stream.downstream_partition)}: "
+        f"{stream.volume / 1e3:,.1f} kB/s, {'local' if stream.local else 'remote'}"
+        for stream in hot_streams(snapshot.workload, snapshot.placement, snapshot.cluster, _HOT_STREAMS)
+    ]
+
+
+def end_name(snapshot: Snapshot, stage: str, entry: int) -> str:
+    """Return the name of one end of a stream: stage, and partition or executor."""
+    query, _, position = stage.rpartition("/")
+    state = snapshot.queries.get(query)
+    name = f"{query_name(query, state.name if state else '')}/{position}"
+    where = f"partition {entry}" if stage in snapshot.stages else f"on executor {snapshot.cluster.executors[entry]}"
+    return f"{name} {where}"
