@@ -86,7 +86,7 @@ class Application:
         """Drop what only a leader may rely on, but not the guard and the cool-down."""
         self.executors = ExecutorSetTrigger()
         self.overload = OverloadDetector()
-        self.outcome = OutcomeTracker(self.name, self._context, self._cluster.history)
+        self.outcome = OutcomeTracker(self.name, self._context, self._cluster.history, self._cluster.lock.released)
         self.rollback: PendingRollback | None = None
         self._published = DecisionDeduplicator()
         self.migrations.reset()

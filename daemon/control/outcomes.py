@@ -7,7 +7,8 @@ the last applied decision without an outcome.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
 import structlog
@@ -121,12 +122,22 @@ class OutcomeHistory:
 
 
 class OutcomeTracker:
-    """The migration of one application whose outcome is still to come."""
+    """The migration of one application whose outcome is still to come.
 
-    def __init__(self, application: str, context: LeaderContext, history: OutcomeHistory) -> None:
+    ``unlocked`` releases the controller's lock for a while.
+    """
+
+    def __init__(
+        self,
+        application: str,
+        context: LeaderContext,
+        history: OutcomeHistory,
+        unlocked: Callable[[], AbstractContextManager[None]],
+    ) -> None:
         self._application = application
         self._context = context
         self._history = history
+        self._unlocked = unlocked
         self._awaited: Decision | None = None
         self._looks = RateLimit(_LOOK_EVERY)
         self._log = structlog.get_logger("rechannel.controller")
@@ -168,13 +179,12 @@ class OutcomeTracker:
             return None
         most = min(keys.JOURNAL.bound, 1000 + _LINES_A_MOVE * len(decision.moves))
         lines = [envelope.body for envelope in self._context.store.last(keys.JOURNAL, self._application, most)]
-        outcome = measure_outcome(
-            decision,
-            [line for line in lines if isinstance(line, MoveTransition)],
-            messages,
-            self._context.settings,
-            self._context.clock.wall(),
-        )
+        journal = [line for line in lines if isinstance(line, MoveTransition)]
+        epoch = self._context.lead.epoch
+        with self._unlocked():  # thousands of partitions are replayed for seconds
+            outcome = measure_outcome(decision, journal, messages, self._context.settings, self._context.clock.wall())
+        if self._awaited is not decision or self._context.lead.epoch != epoch or not self._context.can_act:
+            return None  # another migration or another leader began meanwhile
         if outcome is None:
             return None
         self._publish(outcome)

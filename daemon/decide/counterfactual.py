@@ -29,7 +29,7 @@ from rechannel.wire.messages import Decision, Refusal
 
 __all__ = ["ratios_without_moves"]
 
-_MOST_PARTITIONS = 4_000  # of an application: the replays hold up the controller for a second or so
+_MOST_PARTITIONS = 4_000  # of an application: its replays take seconds of a core
 
 
 def ratios_without_moves(

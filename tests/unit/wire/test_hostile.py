@@ -10,6 +10,7 @@ from __future__ import annotations
 import base64
 import io
 import json
+from contextlib import nullcontext
 from typing import Any, get_args
 
 import msgspec
@@ -220,7 +221,7 @@ def test_an_outcome_is_measured_or_awaited(writes: Any) -> None:
     rates = earlier.rates()
     assert rates.overhead >= 0 and rates.load_rate > 0
     assert all(0.5 <= expected.share <= 1.25 for expected in earlier.gain_shares().values())
-    outcome = OutcomeTracker(APP, context, earlier)
+    outcome = OutcomeTracker(APP, context, earlier, nullcontext)
     outcome.restore(applied_decisions(read_decision_log(store), APP))  # type: ignore[arg-type]
     assume(facts is not None and outcome.is_awaiting)
     assert facts is not None

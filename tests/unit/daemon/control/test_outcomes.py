@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from rechannel.conf.settings import MigrationSettings, Settings
+from rechannel.daemon.control import outcomes as outcomes_module
 from rechannel.daemon.control.controller import Controller
 from rechannel.daemon.decide.requested_placement import ProposedPlacement
 from rechannel.daemon.model.snapshot import Snapshot
@@ -140,6 +141,20 @@ def test_gains_that_did_not_come_true_are_expected_of_every_leader(leader, store
     assert other._services.history.gain_shares() == expected, "a new leader reads it in Redis"
     clock.sleep(keys.OUTCOMES.ttl + 1)
     assert other._services.history.gain_shares() == {}, "as when Redis has dropped them"
+
+
+def test_an_outcome_that_another_migration_overtook_is_not_published(leader, store, world, monkeypatch):
+    measure = outcomes_module.measure_outcome
+
+    def overtaken(decision, *others):
+        assert leader._lock._owner == 0, "the controller's lock is free"
+        app(leader).outcome.start_tracking(msgspec.structs.replace(decision, decision="another"))
+        return measure(decision, *others)
+
+    monkeypatch.setattr(outcomes_module, "measure_outcome", overtaken)
+    moved(leader, world, settled=8.0)
+    assert outcomes(store) == []
+    assert app(leader).rollback is None
 
 
 def test_what_made_batches_longer_goes_back(leader, store, world):
