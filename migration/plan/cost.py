@@ -266,10 +266,10 @@ class _StepModel:
         loads = {key: seconds for key, seconds in added.items() if seconds.any()}
         without = critical_path(self.cluster, self.workload, after, cold.anyway or None, queries)
         loading = critical_path(self.cluster, self.workload, after, loads, queries)
-        for query, seconds in cold.floating.items():
+        for query, longer in cold.floating.items():
             if query in loading:
-                without[query] += seconds
-                loading[query] += seconds
+                without[query] += longer
+                loading[query] += longer
         return without, loading
 
 
