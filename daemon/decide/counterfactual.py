@@ -110,7 +110,10 @@ def _with_earlier_work(after: Snapshot, before: Snapshot, earlier: Placement) ->
 
 
 def _with_growth(model: PredictionModel, messages: ApplicationMessages) -> PredictionModel:
-    """Return the model with the growth of rows by all batches: those after a migration alone are too few to tell."""
+    """Return the model with the growth of rows by all batches.
+
+    Those after a migration alone are too few to tell.
+    """
     timing = {
         query: dataclasses.replace(it, growth=measure_load(query, messages.batches).growth)
         for query, it in model.timing.items()

@@ -1,4 +1,4 @@
-"""Load of a query: the rows of its batches, and how far they grow with the time between two batches. Pure."""
+"""Load of a query: rows of its batches, and their growth with the period. Pure."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def is_same_load(load: Load, before: Load) -> bool:
 
 
 def measure_load(query: str, batches: Iterable[BatchReport], among: Collection[int] | None = None) -> Load:
-    """Return the usual batch of a query: medians, and growth by the changes from batch to batch.
+    """Return the usual batch of a query: medians, and the growth of its rows.
 
     Parameters
     ----------

@@ -240,7 +240,10 @@ def _timing(
 
 
 def _row_share(stages: Sequence[Stage], by_rows: Mapping[str, float]) -> float:
-    """Return the share of a query's work that is proportional to rows: all of it in stages without a fitted line."""
+    """Return the share of a query's work that is proportional to rows.
+
+    It is all of it in stages without a fitted line.
+    """
     work = [float(stage.busy.sum()) for stage in stages]
     total = sum(work)
     by_row = sum(seconds * by_rows.get(stage.key, 1.0) for seconds, stage in zip(work, stages, strict=True))

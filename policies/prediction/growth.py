@@ -1,4 +1,4 @@
-"""Rows that grow with the period of their query: how far they do, and what batches last then.
+"""Rows that grow with the period of their query, and the batches that follow.
 
 A source that delivers by time (a topic without a limit, a rate) gives a batch the rows that arrived since the batch
 before it began. Back to back, or behind a trigger that is overrun, shorter batches have fewer rows, and are shorter
@@ -44,7 +44,7 @@ _SHORTEST = 1e-9  # seconds
 
 
 def estimate_growth(period: FloatArray, rows: FloatArray) -> float:
-    """Estimate the share of a batch's rows that is proportional to the period before it, from 0 to 1.
+    """Estimate the share of rows that is proportional to the period, from 0 to 1.
 
     The changes of the rows from batch to batch are fitted to those of the period by least absolute deviations: neither
     a load that drifts, nor one that changes at once, nor batches of any size from which the *next* period follows look

@@ -91,7 +91,10 @@ def fit_work(samples: TaskSamples, rows: FloatArray, mean: FloatArray) -> Fitted
 
 
 def _row_share(overhead: float, slope: float, rows: FloatArray, residual: FloatArray) -> float:
-    """Return the share of the work that is proportional to rows by the line, nearer to 1 the less certain it is."""
+    """Return the share of the work that is proportional to rows, by the line.
+
+    The less certain the line, the nearer to 1.
+    """
     usual = float(rows.mean())
     if usual <= 0 or overhead + slope * usual <= 0:
         return 1.0
