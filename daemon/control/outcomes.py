@@ -65,7 +65,7 @@ class PendingRollback:
 
 @dataclass(frozen=True)
 class _Measured:
-    """What later decisions use of one outcome."""
+    """Part of an outcome that later decisions use."""
 
     at: float
     loads: Sequence[tuple[float, float]]

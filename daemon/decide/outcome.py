@@ -206,7 +206,7 @@ def _longer_queries(
 
 
 def _gain_shares(decision: Decision, queries: Sequence[_Query]) -> dict[str, float]:
-    """Return the share of each query's promised gain that came true, where that can be compared."""
+    """Return the share of each query's promised gain that came true, where comparable."""
     shares: dict[str, float] = {}
     for query in queries:
         if decision.price is None or query.doubt() or query.name not in decision.price.batch_after:

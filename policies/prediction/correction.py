@@ -91,7 +91,7 @@ def correct_gain(change: PredictedChange, share: float, shortest: float = 0.0) -
 
 
 def shortest_batch(model: PredictionModel, query: str) -> float:
-    """Return the seconds of a query's batch alone on the whole cluster, its work divided evenly."""
+    """Return the seconds of a query's batch alone on the cluster, divided evenly."""
     cluster = model.cluster
     capacity, fastest = float((cluster.cores * cluster.speed).sum()), float(cluster.speed.max())
     seconds = model.timing_of(query).overhead
