@@ -9,8 +9,8 @@ nothing.
 Durations are those of the cycle formula (:mod:`rechannel.policies.prediction.cycle`), each over the present one, so
 that a query with short batches counts as much as one with long ones. Rows are those of the present batches, also of a
 query whose rows grow with its period: less work makes its batches shorter either way, and the first moves more so than
-the last, so the points stay in order and 90 % of the gain is reached no later. The replay that judges the answer has
-the rows grow.
+the last, so the points of one query stay in order and 90 % of the gain is reached no later. Between several queries the
+order may differ: the replay that judges the answer has the rows grow.
 """
 
 from __future__ import annotations
