@@ -270,7 +270,7 @@ class MigrationOutcome(Body, frozen=True, tag="migration-outcome", kw_only=True)
 
     ``total`` is the time from the order until the last partition landed. ``batch_before`` and ``batch_after`` map a
     query to its median batch before and once settled, ``peak`` to the longest batch in which a partition landed.
-    ``loads`` has the bytes and added seconds of every move to a warm executor whose first batch was observed.
+    ``loads`` has the bytes and added seconds of every move whose first batch was observed, without cold starts.
     ``verdict`` is a `rechannel.wire.codes.OutcomeVerdict`. ``gain_shares`` maps a query whose batches can be compared
     to the share of its promised gain that came true, by the uncorrected prediction.
     """

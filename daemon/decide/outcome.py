@@ -2,7 +2,8 @@
 
 Pure. A batch in which a partition landed belongs to the migration. Those after a query's last landing are settled; the
 median of the first few of them is compared with the predicted batch. Load times are those of single tasks: the first
-one on the target, compared with the partition's usual task there for as many rows. Targets that were cold are left out.
+one on the target, compared with the partition's usual task there for as many rows. What a cold start of the
+target was predicted to add is taken away.
 
 A migration has *regressed* if a settled batch is longer than predicted by more than ``migration.rollback_limit``,
 longer than before by more than ``gate.min_gain`` (smaller differences are noise), and would be shorter by as much
@@ -165,7 +166,7 @@ class _Query:
         return ""
 
     def loads(self) -> list[tuple[float, float]]:
-        """Return bytes and added seconds of each measured landing on a warm target."""
+        """Return bytes and added seconds of each measured landing, without cold starts."""
         loads = []
         settled = [_tasks(batch) for batch in self.settled]
         moving = {batch.batch: _tasks(batch) for batch in self.moving}
@@ -173,12 +174,13 @@ class _Query:
             unit = line.stage, line.partition
             first = moving.get(line.batch, {}).get(unit)
             later = [task for batch in settled if (task := batch.get(unit)) and task.executor == line.target]
-            if first is None or first.executor != line.target or not later or line.target in self._cold:
-                continue  # or it cannot be told from a cold start
+            if first is None or first.executor != line.target or not later:
+                continue
             rows = statistics.median(task.rows_in for task in later)
             usual = statistics.median(busy_seconds(task) for task in later)
             more = max(1.0, first.rows_in / rows) if rows > 0 else 1.0
-            loads.append((self._sizes.get(line.move, 0.0), busy_seconds(first) - usual * more))
+            added = busy_seconds(first) - usual * more
+            loads.append((self._sizes.get(line.move, 0.0), added - self._cold.get(line.target, 0.0)))
         return loads
 
 

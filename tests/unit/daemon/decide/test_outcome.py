@@ -278,13 +278,13 @@ def test_moves_are_at_fault_for_partitions_that_became_slower_beside_them() -> N
     assert slower_beside.verdict == "regressed", slower_beside.sentence
 
 
-def test_a_load_on_a_cold_target_teaches_nothing_of_loads() -> None:
+def test_a_cold_start_is_no_part_of_a_load() -> None:
     """Its first task took longer for the cold start as well."""
     made = [batch(10, "0123", [1.0] * 4), batch(11, "1123", [1.0] * 4, loading=3.0, moved=0)]
     made += [batch(number, "1123", [1.0] * 4) for number in range(12, 20)]
     lines = [msgspec.structs.replace(Case(None).journal()[0], batch=11)]
     received = messages(report([query("1123")]), made)
-    for cold, loads in (({}, [(0.0, pytest.approx(3.0))]), ({"1": 2.5}, [])):
+    for cold, loads in (({}, [(0.0, pytest.approx(3.0))]), ({"1": 2.5}, [(0.0, pytest.approx(0.5))])):
         result = measure_outcome(decision(1, priced(cold=cold), "0123"), lines, received, SETTINGS, NOW)
         assert result is not None
         assert result.loads == loads
