@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from rechannel.conf.settings import Settings
 from rechannel.daemon.control.time_windows import TimeWindow, calendar_of, clock_time
-from rechannel.daemon.model.load import Load, is_same_load
+from rechannel.daemon.model.load import Load, is_same_load, loads_of
 from rechannel.wire.codes import Law, Outcome, PlanResult, Trigger
 from rechannel.wire.messages import Decision, DesiredMove, Refusal
 
@@ -62,15 +62,6 @@ class UndonePlan:
             and loads.keys() <= self.loads.keys()
             and all(is_same_load(load, self.loads[query]) for query, load in loads.items())
         )
-
-
-def loads_of(decision: Decision) -> dict[str, Load]:
-    """Return query -> its usual batch, of the queries that a decision moves."""
-    price = decision.price
-    if price is None:
-        return {}
-    periods = price.recent_periods
-    return {query: Load(rows, *periods.get(query, (0.0, 0.0))) for query, (_, rows) in price.recent_batches.items()}
 
 
 def executors_of(decision: Decision) -> frozenset[str]:

@@ -270,7 +270,7 @@ class MigrationTracker:
         return ""
 
     def note_applied(self, decision: Decision) -> None:
-        """Note the last applied decision, of any leader: there is no rest after a drain."""
+        """Note the last applied decision, of any leader: there is no cool-down after a drain."""
         self.cooldown.drain = decision.decision if decision.trigger == Trigger.DRAIN else ""
 
     def confirm(self) -> None:

@@ -84,8 +84,7 @@ class OutcomeHistory:
         # An expensive load is forgotten after a day: without moves there would be no new measurement.
         recent = self._since(_LOADS_COUNT_FOR)
         loads = [MeasuredLoad(size, added) for outcome in recent for size, added in outcome.loads]
-        gate = self._context.settings.gate
-        return fit_load_rates(loads, LoadRates(gate.move_cost, gate.load_rate))
+        return fit_load_rates(loads, LoadRates.of(self._context.settings.gate))
 
     def gain_shares(self) -> dict[str, GainShare]:
         """Return query -> what is expected of a gain promised to it.

@@ -71,10 +71,10 @@ def ratios_without_moves(
     if model is None:
         return {}
     model = _with_growth(model, messages)
-    present = {
+    replayed = {
         query: (1 + residual.share) * float(after.measured[query].mean()) for query, residual in after.residuals.items()
     }
-    without = residuals(model, earlier.placement, after.measured, present=present)
+    without = residuals(model, earlier.placement, after.measured, present=replayed)
     # Both replays are told over the same measured batches, which cancel out.
     return {
         query: (1 + without[query].share) / (1 + present.share)

@@ -6,7 +6,6 @@ import math
 
 import numpy as np
 
-from rechannel.daemon.model.load import measure_load
 from rechannel.daemon.model.snapshot import Snapshot
 from rechannel.migration.plan.inputs import ReviewedPlan
 from rechannel.policies.analysis.classification import StreamClass, classify, hot_streams
@@ -25,7 +24,7 @@ def migration_price(plan: ReviewedPlan, snapshot: Snapshot) -> MigrationPrice | 
     if price is None:
         return None
     before = {query: plan.batch_time_before[query] for query in price.peak}
-    loads = {query: measure_load(query, snapshot.measured_queries.batches) for query in before}
+    loads = {query: snapshot.measured_queries.load(query) for query in before}
     return MigrationPrice(
         steps=len(price.added),
         bytes=price.bytes,
@@ -71,7 +70,7 @@ def correction_notes(snapshot: Snapshot, plan: ReviewedPlan) -> list[str]:
 def executor_loads(snapshot: Snapshot, plan: ReviewedPlan) -> list[ExecutorLoad]:
     """Return the load of each executor before and after a plan."""
     cluster, before, after = snapshot.cluster, plan.queue_before, plan.queue_after
-    counts = [partitions(placement, cluster.size) for placement in (snapshot.placement, plan.placement)]
+    counts = [_count_partitions(placement, cluster.size) for placement in (snapshot.placement, plan.placement)]
     return [
         ExecutorLoad(
             executor=cluster.executors[index],
@@ -80,16 +79,16 @@ def executor_loads(snapshot: Snapshot, plan: ReviewedPlan) -> list[ExecutorLoad]
             partitions_after=int(counts[1][index]),
             arrival_before=float(before.arrival_rate[index]),
             arrival_after=float(after.arrival_rate[index]),
-            service_before=finite(before.service_rate[index]),
+            service_before=_finite(before.service_rate[index]),
             utilization_before=float(before.utilization[index]),
             utilization_after=float(after.utilization[index]),
-            service_after=finite(after.service_rate[index]),
+            service_after=_finite(after.service_rate[index]),
         )
         for index in range(cluster.size)
     ]
 
 
-def partitions(placement: Placement, executors: int) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+def _count_partitions(placement: Placement, executors: int) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
     """Count the partitions on each executor."""
     counts = np.zeros(executors, dtype=np.int64)
     for array in placement.assignments.values():
@@ -97,7 +96,7 @@ def partitions(placement: Placement, executors: int) -> np.ndarray[tuple[int], n
     return counts
 
 
-def finite(value: float) -> float:
+def _finite(value: float) -> float:
     """Return a number that JSON can carry; 0 stands for unknown or unbounded."""
     return float(value) if math.isfinite(value) else 0.0
 

@@ -22,11 +22,12 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 
 from rechannel.conf.settings import Settings
 from rechannel.daemon.decide.counterfactual import ratios_without_moves
 from rechannel.daemon.model.application_messages import ApplicationMessages, batches_of
-from rechannel.daemon.model.load import Load, is_same_load, measure_load
+from rechannel.daemon.model.load import Load, is_same_load, loads_of, measure_load
 from rechannel.daemon.model.query_model import busy_seconds
 from rechannel.policies.prediction.correction import realized_gain_share
 from rechannel.wire.codes import MoveReason, MoveState, OutcomeVerdict
@@ -133,9 +134,13 @@ class _Query:
         self.settled = settled[:need] if self._same_run else []
         price = decision.price
         self._cold = price.cold if price else {}
-        self.usual, rows = price.recent_batches.get(name, (0.0, 0.0)) if price else (0.0, 0.0)
-        self._load_before = Load(rows, *(price.recent_periods.get(name, (0.0, 0.0)) if price else (0.0, 0.0)))
-        self._load = measure_load(name, batches, {batch.batch for batch in self.settled})
+        self.usual, _ = price.recent_batches.get(name, (0.0, 0.0)) if price else (0.0, 0.0)
+        self._load_before = loads_of(decision).get(name, Load(0.0))
+        self._batches = batches
+
+    @cached_property
+    def _load(self) -> Load:
+        return measure_load(self.name, self._batches, {batch.batch for batch in self.settled})
 
     @property
     def short(self) -> bool:

@@ -324,7 +324,6 @@ def _with_fewest_moves(snapshot: Snapshot, proposal: Proposal, settings: Setting
 def _apply_laws(
     request: DecisionRequest, basis: PlanBasis, snapshot: Snapshot, proposed: ProposedPlacement, settings: Settings
 ) -> ReviewedPlan:
-    rates = LoadRates(settings.gate.move_cost, settings.gate.load_rate)
     inputs = PlanInputs(
         cluster=snapshot.cluster,
         workload=snapshot.workload,
@@ -338,7 +337,7 @@ def _apply_laws(
         batch_period=snapshot.batch_period,
         prediction=snapshot.prediction,
         rates=basis.rates,
-        cold=cold_stages(snapshot, basis.messages.report.executors, rates),
+        cold=cold_stages(snapshot, basis.messages.report.executors, LoadRates.of(settings.gate)),
         gain_shares=basis.gain_shares,
     )
     options = PlanOptions(

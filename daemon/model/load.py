@@ -10,8 +10,9 @@ import numpy as np
 
 from rechannel.policies.prediction.growth import estimate_growth
 from rechannel.wire.measurements import BatchReport
+from rechannel.wire.messages import Decision
 
-__all__ = ["Load", "is_same_load", "measure_load"]
+__all__ = ["Load", "is_same_load", "loads_of", "measure_load"]
 
 _SAME_LOAD = 0.2  # share by which the rows of compared batches may differ
 _COMPARED_BATCHES = 32  # newest ones that growth is estimated from
@@ -72,6 +73,15 @@ def measure_load(query: str, batches: Iterable[BatchReport], among: Collection[i
             np.array([periods[it.batch] for it in compared]), np.array([float(it.input_rows) for it in compared])
         ),
     )
+
+
+def loads_of(decision: Decision) -> dict[str, Load]:
+    """Return query -> its usual batch before a decision, of the queries that it moves."""
+    price = decision.price
+    if price is None:
+        return {}
+    periods = price.recent_periods
+    return {query: Load(rows, *periods.get(query, (0.0, 0.0))) for query, (_, rows) in price.recent_batches.items()}
 
 
 def _median(values: list[float]) -> float:

@@ -64,12 +64,19 @@ class MeasuredQueries:
     cold_tasks: IntArray
     fair: bool = False
     _samples: dict[str, tuple[list[BatchReport], frozenset[int]]] = field(default_factory=dict, init=False, repr=False)
+    _loads: dict[str, Load] = field(default_factory=dict, init=False, repr=False)
 
     @cached_property
     def placed_since(self) -> float:
         """Time from which no partition of any query changed its executor; 0 if none did."""
         samples = [self.samples(query) for query in self.recent]
         return max((it.end for batches, moved in samples for it in batches if it.batch in moved), default=0.0)
+
+    def load(self, query: str) -> Load:
+        """Return the usual batch of a query."""
+        if query not in self._loads:
+            self._loads[query] = measure_load(query, self.batches)
+        return self._loads[query]
 
     def samples(self, query: str) -> tuple[list[BatchReport], frozenset[int]]:
         """Return the batches that a query is modeled from, and which of them loaded state.
@@ -117,7 +124,7 @@ def build_prediction(cluster: Cluster, workload: Workload, measured: MeasuredQue
                 floating[key] = _floating_tasks(own[-len(recent) :])
         timing[query] = replace(
             timing[query],
-            growth=measure_load(query, measured.batches).growth,
+            growth=measured.load(query).growth,
             row_share=_row_share([stage for stage in stages.values() if stage.query == query], by_rows),
         )
     fitted_workload = Workload(tuple(stages.values()), workload.streams)

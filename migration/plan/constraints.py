@@ -86,7 +86,7 @@ def apply_constraints(
     before, after = (executor_utilization(inputs.cluster, inputs.workload, at) for at in (inputs.current, placement))
     filled = inputs.current.filled_from(placement)
     gains = _predict_gains(inputs, filled, placement)
-    rates = inputs.rates or LoadRates(settings.gate.move_cost, settings.gate.load_rate)
+    rates = inputs.rates or LoadRates.of(settings.gate)
     gate: GateResult | None = None
     cost: MigrationCost | None = None
     code: PlanResult | Law = PlanResult.OK

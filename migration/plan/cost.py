@@ -25,6 +25,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from rechannel.conf.settings import GateSettings
 from rechannel.policies.analysis.cold_start import ColdStage
 from rechannel.policies.analysis.placement_cost import critical_path, task_slots
 from rechannel.policies.model.arrays import FloatArray, IntArray
@@ -48,6 +49,11 @@ class LoadRates:
     overhead: float
     load_rate: float
     moves: int = 0
+
+    @classmethod
+    def of(cls, gate: GateSettings) -> LoadRates:
+        """Return those of the settings."""
+        return cls(gate.move_cost, gate.load_rate)
 
 
 @dataclass(frozen=True)
