@@ -68,7 +68,7 @@ def main() -> None:
     result = Result.of(measures, {"rows": sessions}, quick=quick, units=_UNITS)
     measured = {Plan.identity(session) for session in sessions}
 
-    def write_runs(_: dict[str, Any]) -> None:
+    def write_runs() -> None:
         if options.runs is not None:
             write_json(options.runs, rounded(runs(sessions)))
 

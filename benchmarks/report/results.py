@@ -199,19 +199,18 @@ class ResultFile:
     Parameters
     ----------
     path : the file; None keeps the results in memory
-    figures : results to begin with; None reads an existing file as it is, whatever its schema
-    after_save : called with the results after each save
+    figures : results to begin with
+    after_save : called after each save
     """
 
     def __init__(
         self,
         path: Path | None,
-        figures: dict[str, Any] | None = None,
-        after_save: Callable[[dict[str, Any]], None] | None = None,
+        figures: dict[str, Any],
+        after_save: Callable[[], None] | None = None,
     ) -> None:
         self.path = path
-        stored = json.loads(path.read_text()) if figures is None and path and path.exists() else {}
-        self.figures: dict[str, Any] = stored if figures is None else figures
+        self.figures = figures
         self._after_save = after_save
 
     def save(self) -> None:
@@ -219,7 +218,7 @@ class ResultFile:
         if self.path:
             write_json(self.path, self.figures)
         if self._after_save:
-            self._after_save(self.figures)
+            self._after_save()
 
     @contextlib.contextmanager
     def entry(self, name: str, entry: dict[str, Any]) -> Iterator[None]:
