@@ -38,7 +38,7 @@ class Trigger(Code):
     )
     CONTINUATION = (
         "continuation",
-        "The previous plan was cut to `migration.max_moves`, and the outcome of its moves was `kept`.",
+        "The previous plan was cut to `migration.max_moves`, and the outcome of its moves was `confirmed`.",
     )
     OPERATOR = "operator", "An operator asked for it."
     DRAIN = "drain", "A drained node still held state (`rechannel drain`)."
@@ -73,7 +73,7 @@ class PlanResult(Code):
 class OutcomeVerdict(Code):
     """Effect of a migration, compared with its prediction."""
 
-    KEPT = "kept", "Batches take as long as predicted, or not longer than before or without the moves, within noise."
+    CONFIRMED = "confirmed", "Batches take as long as predicted, or not longer than before or without the moves, within noise."
     REGRESSED = (
         "regressed",
         (
@@ -209,7 +209,7 @@ class Law(Code):
         "max-moves",
         (
             "The plan has more moves than `migration.max_moves`. The heaviest go first, the others follow if the "
-            "outcome is `kept` (trigger `continuation`)."
+            "outcome is `confirmed` (trigger `continuation`)."
         ),
         "Nothing, or raise the limit.",
     )
@@ -331,9 +331,9 @@ class MoveReason(Code):
         "No snapshot was recent enough after two maintenance intervals; the move goes on and replays more.",
         "If it happens often, shorten Spark's maintenance interval.",
     )
-    SAID = "said", "The link has given Spark the new location.", "Nothing."
-    SAID_AGAIN = (
-        "said-again",
+    LOCATION_SET = "location-set", "The link has given Spark the new location.", "Nothing."
+    LOCATION_SET_AGAIN = (
+        "location-set-again",
         "A batch ran the partition elsewhere, so the link has given Spark the location again.",
         "If it happens often, see `abandoned` by `deadline`.",
     )

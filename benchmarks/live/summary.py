@@ -42,7 +42,7 @@ BETTER = {"throughput": 1}
 _STUDENT = (12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26, 2.23, 2.20, 2.18, 2.16, 2.14, 2.13, 2.12, 2.11, 2.10)
 # Of middle turns that follow each other and so share turns: v - (u + w) / 2 of equal independent ones.
 _NEXT, _NEXT_BUT_ONE = -2 / 3, 1 / 6
-_SAID = {
+_SENTENCES = {
     "quota": "{:g} cores a node",
     "link": "{:g} Mbit/s",
     "partitions": "{} partitions",
@@ -199,7 +199,7 @@ def _label(session: Mapping[str, Any]) -> str:
     """Return situation and workload, and whatever else is unlike the usual."""
     usual = asdict(Shape())
     shape = {key: value for key, value in session["shape"].items() if _plain(value) != _plain(usual.get(key))}
-    details = [_SAID[key].format(_plain(value)) for key, value in shape.items() if key in _SAID]
+    details = [_SENTENCES[key].format(_plain(value)) for key, value in shape.items() if key in _SENTENCES]
     return ", ".join([session["situation"], session["workload"], *details])
 
 

@@ -374,7 +374,7 @@ class Application:
         if measured is None:
             return
         outcome, undo = measured
-        if outcome.verdict == OutcomeVerdict.KEPT:
+        if outcome.verdict == OutcomeVerdict.CONFIRMED:
             self.migrations.confirm()
         else:
             self.migrations.cancel_continuation()

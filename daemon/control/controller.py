@@ -150,7 +150,7 @@ class Controller:
                 self._requests.forget()
                 self._window = 0.0
                 return f"standing by: {self.lead.holder} leads in epoch {self.lead.epoch}"
-            if result is not LeaseResult.KEPT:
+            if result is not LeaseResult.RENEWED:
                 self._context.restored = False
                 self._log.info(f"lead-{result}", leader=self.lead.name, epoch=self.lead.epoch, paused=self.lead.paused)
             self._cluster.restore(reports)

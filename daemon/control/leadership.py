@@ -41,7 +41,7 @@ class LeaseResult(StrEnum):
     """Result of a renewal of the lease."""
 
     TAKEN = "taken"
-    KEPT = "kept"
+    RENEWED = "renewed"
     RAISED = "raised"  # still the leader, under a higher epoch: Redis was emptied, or a link knew a higher one
     WAITING = "waiting"
 
@@ -102,7 +102,7 @@ class LeaderElection:
             return self.holds()
         result = self.renew(0)
         self._unreported_raise = result is LeaseResult.RAISED
-        return result is LeaseResult.KEPT and self.holds()
+        return result is LeaseResult.RENEWED and self.holds()
 
     def lease(self) -> Lease:
         """Return the lease that Redis must hold for this controller to write."""
@@ -111,7 +111,7 @@ class LeaderElection:
     def renew(self, least_epoch: int) -> LeaseResult:
         """Take or keep the lead; ``least_epoch`` is the highest epoch that any link has accepted.
 
-        Cases: another controller holds the lease (WAITING); this one led before and still has its epoch (KEPT), or was
+        Cases: another controller holds the lease (WAITING); this one led before and still has its epoch (RENEWED), or was
         given a higher one (RAISED); it did not lead before (TAKEN).
         """
         requested, now = self._clock.steady(), self._clock.wall()
@@ -139,7 +139,7 @@ class LeaderElection:
             self._persist_pause_flag()
             self._until = requested + self._acting
             raised, self._unreported_raise = self._unreported_raise, False
-            return LeaseResult.RAISED if raised else LeaseResult.KEPT
+            return LeaseResult.RAISED if raised else LeaseResult.RENEWED
         self.epoch = lease.epoch
         self._until = requested + self._acting
         # A stand-by that knew of a pause and finds no leader's state was left with an emptied Redis.

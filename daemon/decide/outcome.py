@@ -35,7 +35,7 @@ from rechannel.wire.measurements import BatchReport, TaskRow
 from rechannel.wire.messages import Decision, MigrationOutcome, MoveTransition
 from rechannel.wire.printable import count, query_name
 
-KEPT, REGRESSED, NOT_JUDGED = OutcomeVerdict.KEPT, OutcomeVerdict.REGRESSED, OutcomeVerdict.NOT_JUDGED
+CONFIRMED, REGRESSED, NOT_JUDGED = OutcomeVerdict.CONFIRMED, OutcomeVerdict.REGRESSED, OutcomeVerdict.NOT_JUDGED
 
 _PATIENCE = 600.0  # seconds after the last landing in which enough batches and the journal's lines have to come
 
@@ -82,12 +82,12 @@ def measure_outcome(
         verdict, why = NOT_JUDGED, "the executors changed meanwhile"
     else:
         longer, why = _longer_queries(decision, queries, settings, whole=not abandoned)
-        verdict = NOT_JUDGED if why else KEPT
+        verdict = NOT_JUDGED if why else CONFIRMED
         if longer:
             moving = [batch for query in queries for batch in query.moving if batch.start > 0]
             without = ratios_without_moves(decision, messages, settings, moving, now)
             verdict, why = _judge(longer, without, settings)
-    moved_alone = verdict == REGRESSED or (verdict == KEPT and not why)  # nothing else made batches longer
+    moved_alone = verdict == REGRESSED or (verdict == CONFIRMED and not why)  # nothing else made batches longer
     whole = len(landings) == len(decision.moves)
     # Both by the driver's clock: the controller's may differ.
     total = last - min(line.at for line in lines) if landings else 0.0
@@ -242,7 +242,7 @@ def _judge(longer: Mapping[_Query, float], without: Mapping[str, float], setting
             return REGRESSED, f"batches of {query.shown} last {query.after / expected - 1:.0%} longer than predicted"
     query = next(iter(longer))
     seconds = query.after * without[query.name]
-    return KEPT, f"batches of {query.shown} are longer for another reason: without the moves {seconds:.2f} s"
+    return CONFIRMED, f"batches of {query.shown} are longer for another reason: without the moves {seconds:.2f} s"
 
 
 def _sentence(decision: Decision, verdict: Verdict, landed: int, total: float, queries: Sequence[_Query]) -> str:
@@ -259,5 +259,5 @@ def _sentence(decision: Decision, verdict: Verdict, landed: int, total: float, q
             text += f", at most {query.peak:.2f} s meanwhile"
             text += f" (predicted {price.peak[name]:.2f})" if price and name in price.peak else ""
     code, why = verdict
-    prefix = {KEPT: "", REGRESSED: "regressed: ", NOT_JUDGED: "not judged: "}[code]
+    prefix = {CONFIRMED: "", REGRESSED: "regressed: ", NOT_JUDGED: "not judged: "}[code]
     return f"{prefix}{why + '; ' if why else ''}{text}"

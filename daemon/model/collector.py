@@ -37,10 +37,10 @@ _MIN_BATCHES = 64  # kept of each query
 _MAX_TASKS = 25_600  # of each query, in all batches beyond those
 _MIN_WINDOWS = 12  # kept of each node
 _MAX_SIZES = 500_000  # of each node, numbers in the stream rows of all windows beyond those
-_BATCH_BYTES_KEPT = 64 * 2**20  # of all batches, as messages; some five times that in memory
-_NEEDED_BYTES_KEPT = 176 * 2**20  # of those a decision needs, if they are more: three of 420,000 tasks
-_WINDOW_BYTES_KEPT = 72 * 2**20  # of all windows
-_PART_BYTES_KEPT = 96 * 2**20  # of all batches of which parts are missing
+_BATCH_BYTES_LIMIT = 64 * 2**20  # of all batches, as messages; some five times that in memory
+_NEEDED_BYTES_LIMIT = 176 * 2**20  # of those a decision needs, if they are more: three of 420,000 tasks
+_WINDOW_BYTES_LIMIT = 72 * 2**20  # of all windows
+_PART_BYTES_LIMIT = 96 * 2**20  # of all batches of which parts are missing
 _SHARES = 6  # times its share of those is what a query's or node's newest are spared up to
 _REPORT_BYTES = 32 * 2**20  # of all reports, as messages
 MAX_EXECUTORS = 10_000  # of an application
@@ -234,12 +234,12 @@ class Collector:
         applications = self._applications.values()
         need = self._settings.reschedule.batches
         batches = [(entries, need) for state in applications for entries in state.batches.values()]
-        evict_oldest(batches, _BATCH_BYTES_KEPT, _NEEDED_BYTES_KEPT)
-        evict_oldest([(node.windows, 1) for node in self._nodes.values()], _WINDOW_BYTES_KEPT, _WINDOW_BYTES_KEPT)
+        evict_oldest(batches, _BATCH_BYTES_LIMIT, _NEEDED_BYTES_LIMIT)
+        evict_oldest([(node.windows, 1) for node in self._nodes.values()], _WINDOW_BYTES_LIMIT, _WINDOW_BYTES_LIMIT)
         partial = [
             (batch.size, state.partial, query) for state in applications for query, batch in state.partial.items()
         ]
-        excess = sum(size for size, _, _ in partial) - _PART_BYTES_KEPT
+        excess = sum(size for size, _, _ in partial) - _PART_BYTES_LIMIT
         for size, holder, query in sorted(partial, key=lambda item: -item[0]):
             if excess <= 0:
                 break

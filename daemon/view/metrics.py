@@ -98,7 +98,7 @@ COST = MetricDefinition("rechannel_decision_cost_seconds", "Predicted cost of th
 RUNNING = MetricDefinition("rechannel_migrations_running", "Running migrations; only the leader has any")
 MIGRATIONS = MetricDefinition(
     "rechannel_migrations_total",
-    "Migrations with a known outcome; `verdict` is kept, regressed or not-judged",
+    "Migrations with a known outcome; `verdict` is confirmed, regressed or not-judged",
     ("verdict",),
 )
 MIGRATION_BATCH = MetricDefinition(

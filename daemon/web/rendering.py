@@ -86,7 +86,7 @@ _KINDS: dict[str, str] = {
     DrainState.RELEASING: "warn",
     DrainState.EMPTY: "good",
     DrainState.RELEASED: "good",
-    OutcomeVerdict.KEPT: "good",
+    OutcomeVerdict.CONFIRMED: "good",
     OutcomeVerdict.REGRESSED: "bad",
 }
 

@@ -264,9 +264,9 @@ class Reconciler:
         """Take the step of a move that is due; the caller publishes the lines, then tells Spark."""
         last_batch, current = driver.batches.get(move.query, -1), driver.executor_of(*move.unit)
         again = move.awaits_landing
-        reason, evidence = MoveReason.SAID, ""
+        reason, evidence = MoveReason.LOCATION_SET, ""
         if again:
-            reason, evidence = MoveReason.SAID_AGAIN, f"it ran on executor {current or '?'}"
+            reason, evidence = MoveReason.LOCATION_SET_AGAIN, f"it ran on executor {current or '?'}"
         line = move.transition(MoveState.STEERED, reason, at=now, batch=last_batch, evidence=evidence)
         move.steered_batch, move.steered_at, move.holder = last_batch, now, current
         return [line]

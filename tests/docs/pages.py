@@ -60,7 +60,7 @@ def blocks(page: Path) -> list[Block]:
     """Return the fenced blocks of a page in their order."""
     result = []
     for match in _BLOCK.finditer(page.read_text(encoding="utf-8")):
-        language, text, comment = match["language"], match["text"], match["said"] or ""
+        language, text, comment = match["language"], match["text"], match["location-set"] or ""
         if match["kind"] == "file":
             result.append(Block(language, text, name=comment))
         else:

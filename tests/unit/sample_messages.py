@@ -53,7 +53,7 @@ _OUTCOME = MigrationOutcome(
     total=9.0,
     **_BATCHES,
     loads=[],
-    verdict="kept",
+    verdict="confirmed",
     sentence="1 of 1",
 )
 _STATE = ControllerState(

@@ -12,7 +12,7 @@ from rechannel.wire import keys
 
 OVERHEAD = 1.3  # factor for the entry of a message and the rounding of the allocator
 LEAST_BATCH_BUDGET = 32 * 2**20  # bytes of batches that every application may keep
-BATCHES_KEPT = 3  # of every query, even if they take more
+LEAST_BATCHES = 3  # of every query, even if they take more
 TASK_BYTES = 150  # of a task in a batch, rarely more
 _PARTITION_BYTES = 16  # in a report or a placement
 _EXECUTOR_BYTES = 200  # in a report
@@ -42,7 +42,7 @@ class Application:
 
 def batch_budget(tasks: int) -> int:
     """Return the bytes for batches of an application whose newest have so many tasks."""
-    return min(max(LEAST_BATCH_BUDGET, BATCHES_KEPT * TASK_BYTES * tasks), keys.BATCHES.size)
+    return min(max(LEAST_BATCH_BUDGET, LEAST_BATCHES * TASK_BYTES * tasks), keys.BATCHES.size)
 
 
 NODE = OVERHEAD * (keys.WINDOWS.size + keys.EVIDENCE.size)

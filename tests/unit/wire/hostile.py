@@ -77,7 +77,7 @@ OUTCOME = sample(
     batch_before={QUERY: 5.0},
     peak={QUERY: 6.0},
     batch_after={QUERY: 4.0},
-    verdict="kept",
+    verdict="confirmed",
     predicted=PRICE,
     gain_shares={QUERY: 0.7},
 )

@@ -205,7 +205,7 @@ def test_a_leader_whose_renewals_are_all_answered_at_the_last_moment_goes_on() -
     store.acquire_lease = slow  # type: ignore[method-assign]
     for _ in range(10):
         clock.sleep(made.controller.observe)
-        assert lead.renew(0) is LeaseResult.KEPT
+        assert lead.renew(0) is LeaseResult.RENEWED
         assert lead.holds()
 
 
@@ -240,7 +240,7 @@ def test_after_long_work_the_lease_is_renewed_before_anything_is_done(store: Fak
     assert not lead.revalidate(), "somebody may have"
     assert lead.holds()
     assert lead.renew(0) is LeaseResult.RAISED, "and whoever renews is told"
-    assert lead.renew(0) is LeaseResult.KEPT
+    assert lead.renew(0) is LeaseResult.RENEWED
     clock.sleep(16)
     lead_of(store, clock, "b").renew(0)
     assert not lead.revalidate()

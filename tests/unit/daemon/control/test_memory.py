@@ -76,7 +76,7 @@ def test_nothing_is_left_of_applications_that_ended(store, clock, applications):
         if first == 0:
             seen = {made.trigger for made in decisions(store)}
             assert {"timeout", "rollback", "drain", "operator"} <= seen
-            assert {result.verdict for result in outcomes(store)} >= {"kept", "regressed"}
+            assert {result.verdict for result in outcomes(store)} >= {"confirmed", "regressed"}
             assert len(mentions(leader, "ended-")) >= AT_ONCE
         if first in (applications // 2 - AT_ONCE, applications - AT_ONCE):
             for _ in range(int(FORGOTTEN_AFTER / 10) + 20):

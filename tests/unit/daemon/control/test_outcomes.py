@@ -102,7 +102,7 @@ def test_a_decision_tells_its_price_before_it_is_made(leader):
 def test_the_outcome_stands_beside_the_prediction(leader, store, world):
     decision = moved(leader, world)
     (result,) = outcomes(store)
-    assert (result.decision, result.verdict, result.landed) == (decision.decision, "kept", len(decision.moves))
+    assert (result.decision, result.verdict, result.landed) == (decision.decision, "confirmed", len(decision.moves))
     assert result.predicted == decision.price
     assert result.batch_before == {"q1": pytest.approx(5.0)}
     assert result.batch_after == {"q1": pytest.approx(4.0)}
@@ -177,7 +177,7 @@ def test_what_made_batches_longer_goes_back(leader, store, world):
     land(world, 5.0, number=40)
     assert world.placement == before
     cycle(leader)
-    assert [result.verdict for result in outcomes(store)][1:] in (["kept"], ["regressed"], ["not-judged"])
+    assert [result.verdict for result in outcomes(store)][1:] in (["confirmed"], ["regressed"], ["not-judged"])
     cycle(leader, world, 600)
     assert decisions(store)[-1].trigger == "rollback", "what went back is not undone again"
     left = app(leader).migrations.cooldown_left(world.clock())

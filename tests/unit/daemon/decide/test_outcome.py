@@ -118,7 +118,7 @@ CASES = {
     "batches are to come": Case(None, batches(4.0, count=4)),
     "lines of the journal are to come": Case(None, lines=("",)),
     "too few batches came": Case(("not-judged", "had 4 batches since, 5 are needed"), batches(4.0, count=4), age=LATE),
-    "released while idle": Case(("kept", "1 of 2 moves landed"), lines=("",), age=LATE),
+    "released while idle": Case(("confirmed", "1 of 2 moves landed"), lines=("",), age=LATE),
     "nothing landed": Case(("not-judged", "no partition landed"), lines=(DEADLINE, DEADLINE)),
     "no line came": Case(("not-judged", "no partition landed"), lines=(), age=LATE),
     "stopped": Case(("not-judged", "it was ended before all had landed"), lines=("", SUPERSEDED)),
@@ -128,7 +128,7 @@ CASES = {
     "batches before are unknown": Case(UNKNOWN, price=priced(recent_batches={})),
     "no price": Case(UNKNOWN, price=None),
     "every other batch without input": Case(
-        ("kept", "batch of q1 5.00 → 4.00 s"),
+        ("confirmed", "batch of q1 5.00 → 4.00 s"),
         [
             it
             for n in range(12, 22, 2)
@@ -136,13 +136,13 @@ CASES = {
         ],
     ),
     "another load": Case(("not-judged", "changed meanwhile: 400 → 600"), batches(9.0, rows=600)),
-    "as predicted": Case(("kept", "2 of 2 moves landed in 0.0 s (predicted 10.0); batch of q1 5.00 → 4.00 s")),
+    "as predicted": Case(("confirmed", "2 of 2 moves landed in 0.0 s (predicted 10.0); batch of q1 5.00 → 4.00 s")),
     # 5 s before, of which a tenth is noise; 3 s were predicted.
-    "faster than before": Case(("kept", ""), batches(4.9), price=OLD),
-    "within noise of before": Case(("kept", ""), batches(5.4), price=OLD),
+    "faster than before": Case(("confirmed", ""), batches(4.9), price=OLD),
+    "within noise of before": Case(("confirmed", ""), batches(5.4), price=OLD),
     "longer than predicted and before": Case(("regressed", "last 87% longer than predicted"), batches(5.6), price=OLD),
-    "longer, but no longer than predicted": Case(("kept", ""), batches(5.9), price=priced(batch_after={QUERY: 5.0})),
-    "in part, against the batches before": Case(("kept", ""), batches(5.9), lines=("", DEADLINE), price=OLD),
+    "longer, but no longer than predicted": Case(("confirmed", ""), batches(5.9), price=priced(batch_after={QUERY: 5.0})),
+    "in part, against the batches before": Case(("confirmed", ""), batches(5.9), lines=("", DEADLINE), price=OLD),
     "in part, and longer than before": Case(("regressed", "40% longer"), batches(7.0), lines=("", DEADLINE)),
     "one of two queries is judged": Case(
         ("regressed", f"batches of {OTHER}"),
@@ -253,7 +253,7 @@ def test_fewer_rows_come_while_batches_without_the_moves_would_last(
     received = messages(report([query("1113")]), loads(made))
     result = measure_outcome(decision(2, price, "0123"), Case(None).journal(), received, SETTINGS, NOW)
     assert result is not None
-    assert result.verdict == ("regressed" if loads is by_time else "kept"), result.sentence
+    assert result.verdict == ("regressed" if loads is by_time else "confirmed"), result.sentence
 
 
 def test_shorter_batches_with_fewer_rows_are_no_other_load() -> None:
@@ -263,12 +263,12 @@ def test_shorter_batches_with_fewer_rows_are_no_other_load() -> None:
     received = messages(report([query("1123")]), by_time(made))
     result = measure_outcome(decision(2, price, "0123"), Case(None).journal(), received, SETTINGS, NOW)
     assert result is not None
-    assert result.verdict == "kept", result.sentence
+    assert result.verdict == "confirmed", result.sentence
 
 
 def test_moves_are_not_at_fault_where_all_rows_take_longer() -> None:
     slower_rows = outcome_of("0023", "1123", ([1.0] * 4, [2.0] * 4))
-    assert slower_rows.verdict == "kept"
+    assert slower_rows.verdict == "confirmed"
     assert "longer for another reason: without the moves 4.60 s" in slower_rows.sentence
     assert slower_rows.gain_shares == {}
 

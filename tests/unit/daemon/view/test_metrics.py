@@ -129,7 +129,7 @@ def test_counters_are_0_before_their_first_event() -> None:
 
 def test_settled_moves_have_all_states_and_reasons() -> None:
     assert set(metrics._SETTLED) == set(MoveState) - UNSETTLED
-    on_the_way = set(map(MoveReason, ("accepted", "ready", "snapshot-late", "said", "said-again")))
+    on_the_way = set(map(MoveReason, ("accepted", "ready", "snapshot-late", "location-set", "location-set-again")))
     assert {reason for reasons in metrics._SETTLED.values() for reason in reasons} == set(MoveReason) - on_the_way
 
 

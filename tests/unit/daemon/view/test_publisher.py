@@ -114,7 +114,7 @@ def test_a_migration_is_shown_and_its_moves_are_counted_once(
     assert shown.counters.read(DECISIONS) == {("applied", decision.reason, "operator"): 1}
 
     expected = decision.moves[0]
-    for after, reason in (("steered", "said"), ("drained", "landed"), ("killed", "closed")):
+    for after, reason in (("steered", "location-set"), ("drained", "landed"), ("killed", "closed")):
         line = samples.transition(
             move=expected.move, decision=decision.decision, partition=expected.partition, after=after, reason=reason
         )

@@ -338,7 +338,7 @@ def test_a_released_move_is_steered_again_when_a_batch_runs_elsewhere_after_all(
     assert reconciler.handle_batch("q", 1, driver.observed(), 300.0) == []
     lines, due = reconciler.due("q", driver.observed(), 300.0)
     assert lines == []
-    assert [line.reason for line in reconciler.record_steer(due[0], driver.observed(), 300.0)] == ["said-again"]
+    assert [line.reason for line in reconciler.record_steer(due[0], driver.observed(), 300.0)] == ["location-set-again"]
 
 
 def test_a_steer_is_remembered_even_if_superseded_since():
