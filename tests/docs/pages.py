@@ -30,7 +30,7 @@ PAGES = (*sorted(DOCS.rglob("*.md")), ROOT / "README.md")
 SITE = yaml.safe_load((ROOT / "mkdocs.yml").read_text(encoding="utf-8"))
 
 _BLOCK = re.compile(
-    r"(?:<!-- (?P<kind>test|file): (?P<said>.*?) -->\n\n?)?^```(?P<language>\w*)\n(?P<text>.*?)^```$", re.M | re.S
+    r"(?:<!-- (?P<kind>test|file): (?P<comment>.*?) -->\n\n?)?^```(?P<language>\w*)\n(?P<text>.*?)^```$", re.M | re.S
 )
 _FENCED = re.compile(r"^```.*?^```$", re.M | re.S)
 _INDENTED = re.compile(r"(?<=\n\n)(?: {4}[^\n]*\n|\n)+", re.M)
@@ -60,7 +60,7 @@ def blocks(page: Path) -> list[Block]:
     """Return the fenced blocks of a page in their order."""
     result = []
     for match in _BLOCK.finditer(page.read_text(encoding="utf-8")):
-        language, text, comment = match["language"], match["text"], match["location-set"] or ""
+        language, text, comment = match["language"], match["text"], match["comment"] or ""
         if match["kind"] == "file":
             result.append(Block(language, text, name=comment))
         else:
