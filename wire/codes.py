@@ -73,7 +73,10 @@ class PlanResult(Code):
 class OutcomeVerdict(Code):
     """Effect of a migration, compared with its prediction."""
 
-    CONFIRMED = "confirmed", "Batches take as long as predicted, or not longer than before or without the moves, within noise."
+    CONFIRMED = (
+        "confirmed",
+        "Batches take as long as predicted, or not longer than before or without the moves, within noise.",
+    )
     REGRESSED = (
         "regressed",
         (

@@ -111,8 +111,8 @@ class LeaderElection:
     def renew(self, least_epoch: int) -> LeaseResult:
         """Take or keep the lead; ``least_epoch`` is the highest epoch that any link has accepted.
 
-        Cases: another controller holds the lease (WAITING); this one led before and still has its epoch (RENEWED), or was
-        given a higher one (RAISED); it did not lead before (TAKEN).
+        Cases: another controller holds the lease (WAITING); this one led before and still has its epoch (RENEWED), or
+        was given a higher one (RAISED); it did not lead before (TAKEN).
         """
         requested, now = self._clock.steady(), self._clock.wall()
         self._highest = max(self._highest, least_epoch)

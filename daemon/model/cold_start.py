@@ -1,13 +1,14 @@
-"""First tasks of each stage on executors that ran few of them. Pure.
+"""First tasks of each kind of stage on executors that ran few of them. Pure.
 
-They are taken from all batches in memory. How many tasks of a stage an executor has run is known for executors that
-came after the query's oldest batch in memory, and for all where that is the query's very first one. Other executors
-count as warm.
+They are taken from all batches in memory. How many tasks of a kind an executor has run is known for executors that came
+after the oldest batch in memory of each query with such stages, and for all where that is the query's very first one.
+Other executors count as warm.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
@@ -25,14 +26,13 @@ from rechannel.policies.analysis.cold_start import (
     fit_cold_starts,
 )
 from rechannel.policies.analysis.placement_cost import task_slots
-from rechannel.wire.measurements import BatchReport, StageRun
+from rechannel.policies.model.arrays import FloatArray
+from rechannel.wire.measurements import BatchReport, StageRun, TaskRow
 from rechannel.wire.messages import ExecutorInfo
-
-_Row = tuple[float, float, float, float, float]  # partition, age, seconds, rows, load
 
 
 def cold_stages(snapshot: Snapshot, executors: Sequence[ExecutorInfo], rates: LoadRates) -> dict[str, ColdStage]:
-    """Return the stages of which some executor ran few tasks.
+    """Return the stages of kinds of which some executor ran few tasks.
 
     Parameters
     ----------
@@ -45,69 +45,87 @@ def cold_stages(snapshot: Snapshot, executors: Sequence[ExecutorInfo], rates: Lo
     """
     measured, cluster = snapshot.measured_queries, snapshot.cluster
     begun = {info.executor: info.added for info in executors}
-    stages: dict[str, _MeasuredStage] = {}
+    runs: list[_Run] = []
+    unknown: dict[str, FloatArray] = {}  # query -> infinite where executors may have run its tasks before, (E,)
     for query in measured.recent:
         history = sorted((batch for batch in measured.batches if batch.query == query), key=lambda it: it.batch)
         oldest = history[0]
-        ran = [0.0 if oldest.batch == 0 or begun[name] >= oldest.start else np.inf for name in cluster.executors]
-        if min(ran) > 0:
-            continue
-        sampled = {batch.batch for batch in measured.samples(query)[0]}
-        for batch in history:
-            for key, run in stage_keys(query, batch):
-                if key not in stages:
-                    stages[key] = _MeasuredStage(snapshot, rates, ran)
-                stages[key].add(batch, run, warm=batch.batch in sampled)
+        unknown[query] = np.array(
+            [0.0 if oldest.batch == 0 or begun[name] >= oldest.start else np.inf for name in cluster.executors]
+        )
+        warm = {batch.batch for batch in measured.samples(query)[0]}
+        runs += [
+            _Run(key, batch, run, batch.batch in warm) for batch in history for key, run in stage_keys(query, batch)
+        ]
+    kinds = _kinds(runs)
+    ran = {kind: np.zeros(cluster.size) for kind in set(kinds.values())}
+    for one in runs:
+        ran[kinds[one.key]] += unknown[one.batch.query]
     slots = task_slots(cluster)
-    cold = {key: stage for key, stage in stages.items() if (np.array(stage.ran) < COLD_AGES * slots).any()}
+    if not any((counts < COLD_AGES * slots).any() for counts in ran.values()):
+        return {}
+    tasks = _aged_tasks(runs, kinds, ran, snapshot, rates)
+    cold = {kind for kind, counts in ran.items() if (counts < COLD_AGES * slots).any()}
     if not cold:
         return {}
-    added = fit_cold_starts(_aged_tasks(list(stages.values())))
+    added = fit_cold_starts(tasks)
     floating, result = snapshot.prediction.floating, {}
-    for key, stage in cold.items():
-        if key in floating:
-            share = np.round(floating[key].count * slots / slots.sum())
-            result[key] = ColdStage(added[stage.kind], np.array(stage.ran), share)
-        elif key in snapshot.stages:
-            result[key] = ColdStage(added[stage.kind], np.array(stage.ran))
+    for key, kind in kinds.items():
+        if kind in cold and (key in floating or key in snapshot.stages):
+            share = np.round(floating[key].count * slots / slots.sum()) if key in floating else None
+            result[key] = ColdStage(kind, added[kind], ran[kind], share)
     return result
 
 
-def _aged_tasks(stages: Sequence[_MeasuredStage]) -> AgedTasks:
-    table = [(number, stage.kind, *row) for number, stage in enumerate(stages) for row in stage.rows]
-    columns = np.array(table, dtype=np.float64).reshape(len(table), 7).T
-    stage, kind, partition, age = (column.astype(np.int64) for column in columns[:4])
-    return AgedTasks(stage, partition, kind, age, columns[4], columns[5], columns[6])
+class _Run(NamedTuple):
+    """One stage in one batch; ``warm``: tasks of other ages are compared with its older ones."""
+
+    key: str
+    batch: BatchReport
+    stage: StageRun
+    warm: bool
 
 
-class _MeasuredStage:
-    """Tasks of one stage with their ages, and how many each executor ran, (E,)."""
+def _kinds(runs: Sequence[_Run]) -> dict[str, int]:
+    """Return the kind of each stage."""
+    kinds: dict[str, int] = {}
+    for one in runs:
+        if one.stage.stateful < 0:
+            kinds[one.key] = FLOATING
+        elif kinds.get(one.key) != STATEFUL_PYTHON:
+            kinds[one.key] = STATEFUL_PYTHON if any(task.python > 0 for task in one.stage.tasks) else STATEFUL
+    return kinds
 
-    def __init__(self, snapshot: Snapshot, rates: LoadRates, ran: Sequence[float]) -> None:
-        self.kind = FLOATING
-        self.ran = list(ran)
-        self.rows: list[_Row] = []
-        self._executors = snapshot.measured_queries.executors
-        self._slots = task_slots(snapshot.cluster).tolist()
-        self._speed = snapshot.cluster.speed.tolist()
-        self._rates = rates
-        self._last: dict[int, str] = {}
 
-    def add(self, batch: BatchReport, run: StageRun, *, warm: bool) -> None:
-        """Add the tasks of one batch; those of age enough only where ``warm``."""
-        for task in sorted(latest_tasks(run), key=lambda it: it.launch):
-            moved = self._last.get(task.partition, task.executor) != task.executor
-            if run.stateful >= 0:
-                self.kind = STATEFUL_PYTHON if task.python > 0 or self.kind == STATEFUL_PYTHON else STATEFUL
-                self._last[task.partition] = task.executor
-            executor = self._executors.get(task.executor, -1)
-            if executor < 0:
-                continue
-            slots = self._slots[executor]
-            age = min(self.ran[executor], COLD_AGES * slots) // slots
-            self.ran[executor] += 1
-            if batch.input_rows > 0 and (warm or age < COLD_AGES):
-                load = self._rates.overhead + max(0, task.state_size) / self._rates.load_rate if moved else 0.0
-                partition = task.partition if run.stateful >= 0 else -1
-                speed = self._speed[executor]
-                self.rows.append((partition, age, slot_seconds(task) * speed, max(0, task.rows_in), load * speed))
+def _aged_tasks(
+    runs: Sequence[_Run],
+    kinds: Mapping[str, int],
+    ran: Mapping[int, FloatArray],
+    snapshot: Snapshot,
+    rates: LoadRates,
+) -> AgedTasks:
+    """Return the tasks with their ages; ``ran`` counts them."""
+    executors = snapshot.measured_queries.executors
+    slots, speed = task_slots(snapshot.cluster).tolist(), snapshot.cluster.speed.tolist()
+    numbers = {key: number for number, key in enumerate(kinds)}
+    last: dict[tuple[str, int], str] = {}
+    rows: list[tuple[float, ...]] = []
+    in_order: list[tuple[TaskRow, _Run]] = [(task, one) for one in runs for task in latest_tasks(one.stage)]
+    for task, one in sorted(in_order, key=lambda it: it[0].launch):
+        stateful, kind = one.stage.stateful >= 0, kinds[one.key]
+        moved = stateful and last.get((one.key, task.partition), task.executor) != task.executor
+        if stateful:
+            last[one.key, task.partition] = task.executor
+        executor = executors.get(task.executor, -1)
+        if executor < 0:
+            continue
+        age = min(ran[kind][executor], COLD_AGES * slots[executor]) // slots[executor]
+        ran[kind][executor] += 1
+        if one.batch.input_rows > 0 and (one.warm or age < COLD_AGES):
+            load = rates.overhead + max(0, task.state_size) / rates.load_rate if moved else 0.0
+            partition, at = task.partition if stateful else -1, speed[executor]
+            figures = (slot_seconds(task) * at, max(0, task.rows_in), load * at)
+            rows.append((numbers[one.key], kind, partition, age, *figures))
+    columns = np.array(rows, dtype=np.float64).reshape(len(rows), 7).T
+    stage, of_kind, partitions, ages = (column.astype(np.int64) for column in columns[:4])
+    return AgedTasks(stage, partitions, of_kind, ages, columns[4], columns[5], columns[6])

@@ -9,10 +9,10 @@ the step leads to, with the loads added to the moved partitions: on a target wit
 any other it stretches the batch. The snapshot before a step and the closing of the old copies after it go on beside the
 batches.
 
-On an executor that ran few tasks of a stage, the next ones take longer (:mod:`rechannel.policies.analysis.cold_start`):
-each step is one batch of its queries, in which every task lasts longer by the seconds of its age, and a floating stage
-by those of its coldest executor. What is cold without the plan as well is no cost of the plan,
-but part of the longest batch.
+On an executor that ran few tasks of a kind of stage, the next ones take longer
+(:mod:`rechannel.policies.analysis.cold_start`): each step is one batch of its queries, in which every task lasts longer
+by the seconds of its age, and a floating stage by those of its coldest executor. What is cold without the plan as well
+is no cost of the plan, but part of the longest batch.
 
 Overhead and load rate are those of the settings until moves were measured. From then on both are fitted to the last
 moves by least squares, in which the settings count as some moves more.
@@ -211,7 +211,7 @@ def _cold_batches(
     """
     slots = task_slots(cluster)
     placement = {key: current[key].copy() for key in cold if cold[key].tasks is None}
-    ran = {key: stage.ran.copy() for key, stage in cold.items()}
+    ran = {stage.kind: stage.ran.copy() for stage in cold.values()}
     batches = [_ColdBatch() for _ in range(plan.count)]
     for step, batch in enumerate(batches if cold else []):
         moves = [plan.moves[index] for index in np.flatnonzero(plan.steps == step).tolist()]
@@ -222,16 +222,16 @@ def _cold_batches(
                 continue
             if stage.tasks is not None:
                 batch.floating[query] = batch.floating.get(query, 0.0) + stage.floating_seconds(
-                    ran[key], slots, cluster.speed
+                    ran[stage.kind], slots, cluster.speed
                 )
-                ran[key] += stage.tasks
+                ran[stage.kind] += stage.tasks
                 continue
             own = [move for move in moves if move.stage == key]
             for move in own:
                 placement[key][move.partition] = move.target
             where = placement[key]
-            more = stage.added_seconds(ran[key], where, slots)
-            ran[key] += np.bincount(where[where >= 0], minlength=cluster.size)
+            more = stage.added_seconds(ran[stage.kind], where, slots)
+            ran[stage.kind] += np.bincount(where[where >= 0], minlength=cluster.size)
             if more.any():
                 batch.once[key], batch.anyway[key] = more, np.where(where == current[key], more, 0.0)
             for move in own:

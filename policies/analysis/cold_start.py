@@ -1,8 +1,10 @@
-"""Cold starts: the seconds by which first tasks of a stage on an executor last longer.
+"""Cold starts: seconds by which first tasks of a kind of stage on an executor last longer.
 
 Classes are loaded, code is compiled and Python workers are started in them. The age of a task is the number of tasks of
-its stage that its core had run before: those of the executor, divided by its cores, as all cores start cold. A task of
-each of the first three ages and of each kind of stage lasts longer by
+its kind that its core had run before: those of the executor, divided by its cores, as all cores start cold. Tasks of
+all stages of a kind count: in a live run (``benchmarks.live --workload service --no-spread --ask --seed 105``), the
+first task of a query on an executor without tasks of any query lasted 2.3 to 3.8 s longer, on one that had run tasks of
+another query 0 to 0.2 s. A task of each of the first three ages and of each kind of stage lasts longer by
 
     added = (n x median of (seconds - usual - load) + prior) / (n + 1)
 
@@ -32,7 +34,7 @@ STATEFUL_PYTHON, STATEFUL, FLOATING = 0, 1, 2
 _KINDS = 3
 _PRIOR = (1.5, 0.0, 0.0)  # seconds
 COLD_AGES = len(_PRIOR)
-"""Tasks of a stage that a core runs cold."""
+"""Tasks of a kind that a core runs cold."""
 _PRIOR_TASKS = 1.0  # measured tasks that the prior counts for
 _LONGEST = 60.0  # seconds
 _SHORTEST = 1e-4  # seconds; shorter tasks are clock ticks
@@ -61,18 +63,21 @@ class AgedTasks:
 
 @dataclass(frozen=True, eq=False)
 class ColdStage:
-    """First tasks of one stage on the executors that ran few of them.
+    """First tasks of one stage on the executors that ran few of its kind.
 
     Attributes
     ----------
+    kind
+        Kind of the stage.
     added
         Seconds of a reference executor by which a task lasts longer, by its age, (COLD_AGES,).
     ran
-        Tasks that each executor has run, (E,); infinite where that is not known, which counts as warm.
+        Tasks of this kind that each executor has run, (E,); infinite where that is not known, which counts as warm.
     tasks
         Tasks a batch of a floating stage on each executor, (E,); None for a stage with state.
     """
 
+    kind: int
     added: FloatArray
     ran: FloatArray
     tasks: FloatArray | None = None

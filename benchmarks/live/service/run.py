@@ -40,7 +40,7 @@ class Plan:
 
     variant: str = "adaptive"
     request: bool = False
-    warm_up: int = 5
+    warm_up: int = 10
     before: int = 15
     settle: int = 2
     after: int = 15

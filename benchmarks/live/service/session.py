@@ -31,7 +31,8 @@ VARIANTS = ("adaptive", "even", "none")
 _MEMORY_MB = 640
 _FIRST_HOST = 121  # 127.0.0.121 and so on, one for each executor
 _LONGEST = 1200  # seconds that CPU noise lasts at most
-_JAVA = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"  # tasks sleep: compiling more would only take CPU from the others
+# The quick compiler alone: tasks sleep, and batches are at their steady speed sooner.
+_JAVA = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
 # On local disks Spark's usual one starts a process, `readlink`, for each file that it puts in place.
 _FILES = "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
 
@@ -59,7 +60,11 @@ class ServiceSession(PlacedSession):
             arguments = [str(self.case.noise), str(_LONGEST), str(self.case.seed)]
             command = [sys.executable, "-m", "benchmarks.live.service.burner", *arguments]
             self.group.start("burner", command, env=clean_environment(PYTHONPATH=PYTHON_PATH))
-        conf = {"spark.scheduler.mode": self.case.scheduler, "spark.sql.streaming.checkpointFileManagerClass": _FILES}
+        conf = {
+            "spark.driver.extraJavaOptions": _JAVA,
+            "spark.scheduler.mode": self.case.scheduler,
+            "spark.sql.streaming.checkpointFileManagerClass": _FILES,
+        }
         plan = {
             "case": msgspec.to_builtins(self.case),
             "checkpoint": str(self.directory / "checkpoint"),

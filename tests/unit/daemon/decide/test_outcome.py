@@ -141,7 +141,9 @@ CASES = {
     "faster than before": Case(("confirmed", ""), batches(4.9), price=OLD),
     "within noise of before": Case(("confirmed", ""), batches(5.4), price=OLD),
     "longer than predicted and before": Case(("regressed", "last 87% longer than predicted"), batches(5.6), price=OLD),
-    "longer, but no longer than predicted": Case(("confirmed", ""), batches(5.9), price=priced(batch_after={QUERY: 5.0})),
+    "longer, but no longer than predicted": Case(
+        ("confirmed", ""), batches(5.9), price=priced(batch_after={QUERY: 5.0})
+    ),
     "in part, against the batches before": Case(("confirmed", ""), batches(5.9), lines=("", DEADLINE), price=OLD),
     "in part, and longer than before": Case(("regressed", "40% longer"), batches(7.0), lines=("", DEADLINE)),
     "one of two queries is judged": Case(

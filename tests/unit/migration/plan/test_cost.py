@@ -16,7 +16,7 @@ from rechannel.migration.plan.cost import (
     estimate_cost,
     fit_load_rates,
 )
-from rechannel.policies.analysis.cold_start import ColdStage
+from rechannel.policies.analysis.cold_start import FLOATING, STATEFUL, ColdStage
 from rechannel.policies.analysis.placement_cost import critical_path
 from rechannel.policies.model.cluster import UNPLACED
 from rechannel.policies.model.placement import Move, Placement
@@ -176,9 +176,9 @@ def cold_cost(
     source = Stage("q/f0", "q", False, 1 / 4.5, np.full(3, 0.5), np.zeros(3), np.zeros(3))
     workload = Workload((source, STAGE) if floating is not None else (STAGE,))
     placement = Placement({"q/0": np.array(current)})
-    cold = {"q/0": ColdStage(ADDED, np.array(ran))}
+    cold = {"q/0": ColdStage(STATEFUL, ADDED, np.array(ran))}
     if floating is not None:
-        cold["q/f0"] = ColdStage(ADDED, np.array([WARM, floating, WARM]), np.ones(3))
+        cold["q/f0"] = ColdStage(FLOATING, ADDED, np.array([WARM, floating, WARM]), np.ones(3))
     times = BatchTimes(critical_path(CLUSTER, workload, placement), {"q": 4.2}, ROUNDS, cold)
     plan = SteppedMoves(moves, np.array(steps, dtype=np.int64), np.zeros(len(moves)))
     return estimate_cost(CLUSTER, workload, placement, plan, PRIOR, times)
@@ -233,7 +233,7 @@ def test_of_many_steps_every_cold_one_is_worked_out() -> None:
     moves = [Move("q/0", 0, 0, 2), *(Move("q/0", partition, 0, 1) for partition in range(1, 100))]
     steps = np.array([1, 0, *range(2, 100)])
     current = Placement({"q/0": np.zeros(200, dtype=np.int64)})
-    cold = {"q/0": ColdStage(np.array([299.0, 0.0, 0.0]), np.array([WARM, WARM, 0.0]))}
+    cold = {"q/0": ColdStage(STATEFUL, np.array([299.0, 0.0, 0.0]), np.array([WARM, WARM, 0.0]))}
     times = BatchTimes({"q": 200.0}, {"q": 200.0}, {"q": 200.0}, cold)
     plan = SteppedMoves(moves, steps, np.zeros(100))
     cost = estimate_cost(CLUSTER, Workload((stage,)), current, plan, PRIOR, times)

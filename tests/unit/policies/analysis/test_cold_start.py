@@ -113,7 +113,7 @@ def test_any_tasks_stay_within_bounds(rows: list[Row]) -> None:
     assert (learned <= 60.0).all()
 
 
-STAGE = ColdStage(np.array([3.0, 1.0, 0.5]), np.array([np.inf, 0.0, 1.0]))
+STAGE = ColdStage(STATEFUL, np.array([3.0, 1.0, 0.5]), np.array([np.inf, 0.0, 1.0]))
 
 
 @pytest.mark.parametrize(
@@ -132,7 +132,7 @@ def test_a_task_lasts_longer_by_its_age(ran: list[float], slots: list[int], adde
 
 def test_a_floating_stage_is_as_long_as_on_its_coldest_executor() -> None:
     def longest(tasks: list[float], ran: FloatArray = STAGE.ran, speed: float = 1.0) -> float:
-        stage = ColdStage(STAGE.added, ran, np.array(tasks))
+        stage = ColdStage(FLOATING, STAGE.added, ran, np.array(tasks))
         return stage.floating_seconds(ran, np.array([2, 2, 1]), np.full(3, speed))
 
     assert longest([4, 4, 1]) == pytest.approx(3.0 + 1.0)
