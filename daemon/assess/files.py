@@ -96,7 +96,8 @@ def _in_progress(unfinished: bool) -> tuple[str, ...]:
 
 def _rolled(directory: Path, *, named: bool) -> EventLog | None:
     """Return the rolled log of a directory, None if it has no part of one."""
-    names = [entry for entry in directory.iterdir() if entry.is_file()]
+    unfinished = _COMPACTED + _IN_PROGRESS  # a compaction that was under way
+    names = [it for it in directory.iterdir() if it.is_file() and not it.name.endswith(unfinished)]
     parts = {(int(match[1]), not _is_compacted(it)): it for it in names if (match := _PART.match(it.name))}
     if not parts:
         return None

@@ -13,7 +13,7 @@ from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 
-from rechannel.daemon.assess.result import Assessment, ExecutorWork, QueryAssessment
+from rechannel.daemon.assess.result import Assessment, ExecutorWork, QueryAssessment, change
 from rechannel.wire.printable import plain
 
 _WIDTH, _HEIGHT = 720.0, 180.0  # of a picture, in its own units
@@ -39,7 +39,7 @@ def _template() -> Template:
     environment.filters |= {
         "seconds": lambda value: f"{value:,.2f} s",
         "percent": lambda value: f"{value:.0%}",
-        "change": lambda value: f"{-value:+.0%}",
+        "change": change,
         "clock": lambda at: time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(at)),
     }
     return environment.get_template("page.html")

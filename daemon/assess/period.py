@@ -151,7 +151,9 @@ class _PeriodWork:
     def _verdict(self, best: PredictedBatch) -> tuple[Verdict, str]:
         least, review = self._settings.gate.min_gain, self._placements.review
         moves = count(best.moves, "move")
-        if best.moves == 0 or best.saved < least:
+        if best.moves == 0:
+            return Verdict.NO, "no: no better placement was found"
+        if best.saved < least:
             less = f"{max(0.0, best.saved):.0%}"
             return Verdict.NO, f"no: {less} of a batch by {moves}, and less than {least:.0%} is not worth moving"
         if best.least < _CERTAIN_SHARE * least:

@@ -136,3 +136,9 @@ class Assessment(msgspec.Struct, frozen=True, kw_only=True):
     def verdicts(self) -> set[Verdict]:
         """The verdicts of all queries."""
         return {query.verdict for application in self.applications for query in application.queries}
+
+
+def change(saved: float) -> str:
+    """Return the change of a batch of which a share is saved: ``-12%``, ``+3%``, ``0%``."""
+    percent = round(-100 * saved)
+    return f"{percent:+d}%" if percent else "0%"

@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from rechannel.daemon.assess.result import ApplicationAssessment, Assessment, Verdict
+from rechannel.daemon.assess.result import ApplicationAssessment, Assessment, Verdict, change
 from rechannel.daemon.cli.options import format_time
 from rechannel.daemon.view.figures import batch_times, format_bytes, price_basis
 from rechannel.daemon.view.status import (
@@ -329,8 +329,8 @@ def _assessment_table(application: ApplicationAssessment) -> Table:
             f"{query.seconds:.2f} s",
             number(query.unevenness, ".2f"),
             f"{query.lost:.2f} s ({query.lost / query.seconds:.0%})",
-            f"{query.even.seconds:.2f} s ({-query.even.saved:+.0%})",
-            f"{query.best.seconds:.2f} s ({-query.best.saved:+.0%})",
+            f"{query.even.seconds:.2f} s ({change(query.even.saved)})",
+            f"{query.best.seconds:.2f} s ({change(query.best.saved)})",
             f"{query.best.moves:,}",
         )
     return table
