@@ -24,7 +24,6 @@ _GARBAGE = 100  # unreadable lines without an event, after which a file is no ev
 _NEEDED: dict[type, tuple[str, str]] = {
     events.ExecutorAdded: ("SparkListenerExecutorAdded", "the executors and their cores are unknown"),
     events.JobStarted: ("SparkListenerJobStart", "the batches and their stages are unknown"),
-    events.StageEnded: ("SparkListenerStageCompleted", "the stages of the batches are unknown"),
     events.TaskEnded: ("SparkListenerTaskEnd", "the work of partitions and their executors are unknown"),
     events.QueryProgressed: ("StreamingQueryListener$QueryProgressEvent", "the ends of batches are unknown"),
 }

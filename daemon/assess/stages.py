@@ -14,7 +14,7 @@ from rechannel.policies.model.placement import Placement
 from rechannel.policies.model.workload import Stage
 
 _NEAR_EVEN = 1.15  # times the even share, up to which nothing limits a placement
-_DECIDES = 0.9  # share of the stage's time that its hottest partition takes alone, from which it is the limit
+_DECIDES = 0.9  # share of the stage's time that a limit has to explain
 _HOT = 1.5  # times the mean partition
 
 
@@ -70,7 +70,8 @@ def _limit(cluster: Cluster, stage: Stage, even_share: float, best: float) -> tu
             f"partition {hottest} alone takes {alone:.2f} s, where {shares}: no placement makes the stage shorter. "
             "Split its keys"
         )
-    if -(-stage.n // slots) * mean / even_share > _NEAR_EVEN:
+    rounds = -(-stage.n // slots) * mean  # with partitions of equal work
+    if rounds > _NEAR_EVEN * even_share and rounds >= _DECIDES * best:
         return Limit.TOO_FEW_PARTITIONS, (
             f"{stage.n} partitions are too few for {slots} cores: the best placement takes {best:.2f} s, where {shares}"
         )

@@ -26,6 +26,19 @@ def line(event: str, **fields: Any) -> bytes:
     return json.dumps({"Event": event, **fields}, separators=(",", ":")).encode() + b"\n"
 
 
+def _by_batch(log: SparkLog) -> list[tuple[int, list[bytes]]]:
+    """Split a log after the progress of each batch: time of its last task's end, and its lines."""
+    groups, lines, end = [], [], 0
+    for text in log.lines:
+        lines.append(text)
+        document = json.loads(text)
+        end = document.get("Completion Time", document.get("Timestamp", end))
+        if "progress" in document:
+            groups.append((end, lines))
+            lines = []
+    return groups
+
+
 @dataclass
 class SparkLog:
     """An application under way; each method appends the lines of what happens, and ``now`` goes on, in ms."""
@@ -173,6 +186,18 @@ class SparkLog:
         first = options.pop("first", 0)
         for number in range(first, first + count):
             self.batch(number, placement, seconds, **options)
+
+    def side_by_side(self, other: SparkLog) -> None:
+        """Append the batches of another log that ran at the same time, each where it ended."""
+        groups = sorted([*_by_batch(self), *_by_batch(other)], key=lambda group: group[0])
+        self.lines = [text for _, lines in groups for text in lines]
+
+    def beside(self) -> SparkLog:
+        """Return a log of the same executors that begins now, with other jobs, stages and tasks."""
+        other = SparkLog(self.version, self.properties, self.now, self.seed + 1)
+        other.executors = dict(self.executors)
+        other._job = other._stage = other._task = 1_000_000
+        return other
 
     def terminate(self, query: str = QUERY, run: str = RUN) -> None:
         self.lines.append(
