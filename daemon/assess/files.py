@@ -82,7 +82,9 @@ def _logs_in(directory: Path) -> list[EventLog]:
         elif entry.is_dir() and entry.name.startswith(_ROLLED) and (log := _rolled(entry, named=False)) is not None:
             logs.append(log)
     if not logs:
-        raise EventLogError(f"{directory}: holds no event log (a file for each application, or eventlog_v2_* directories)")
+        raise EventLogError(
+            f"{directory}: holds no event log (a file for each application, or eventlog_v2_* directories)"
+        )
     return logs
 
 

@@ -317,7 +317,8 @@ def print_assessment(assessment: Assessment) -> None:
 
 def _assessment_table(application: ApplicationAssessment) -> Table:
     table = new_table(
-        "query | >batches | until | >batch | >busiest/mean | >lost to unevenness | >even | >best | >moves", whole=["query"]
+        "query | >batches | until | >batch | >busiest/mean | >lost to unevenness | >even | >best | >moves",
+        whole=["query"],
     )
     for query in application.queries:
         if query.seconds is None or query.lost is None or query.even is None or query.best is None:

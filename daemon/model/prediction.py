@@ -26,7 +26,14 @@ from rechannel.policies.prediction.work import TaskSamples, fit_work
 from rechannel.wire.measurements import BatchReport, StageRun, TaskRow
 from rechannel.wire.messages import QueryState
 
-__all__ = ["MeasuredQueries", "batches_with_moves", "build_prediction", "measured_batches", "slot_seconds", "warm_batches"]
+__all__ = [
+    "MeasuredQueries",
+    "batches_with_moves",
+    "build_prediction",
+    "measured_batches",
+    "slot_seconds",
+    "warm_batches",
+]
 
 _SAMPLED_BATCHES = 32  # of a query, at most
 _SAMPLED_TASKS = 25_600  # of a query, beyond the batches that a decision averages

@@ -6,7 +6,7 @@ import io
 import subprocess
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from py4j.protocol import Py4JError
 
@@ -66,8 +66,8 @@ def open_with_spark(path: Path) -> io.RawIOBase:
 def _start_jvm() -> Any:
     """Return the gateway of a JVM, which ends with this process: with the pipe to its standard input."""
     try:
-        from pyspark.java_gateway import launch_gateway
+        from pyspark import java_gateway
 
-        return launch_gateway(popen_kwargs={"stdout": subprocess.DEVNULL})
+        return cast("Any", java_gateway).launch_gateway(popen_kwargs={"stdout": subprocess.DEVNULL})
     except Exception as error:  # PySpark's errors differ by release: no PySpark, no Java, an old one
         raise EventLogCodecError(f"PySpark cannot start a JVM ({type(error).__name__}: {error})") from error

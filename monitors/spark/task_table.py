@@ -130,7 +130,9 @@ class TaskTable:
     @property
     def held_tasks(self) -> int:
         """Ends of tasks held until their stage or their batch is over."""
-        stages = (run for batches in self._batches.values() for batch in batches.values() for run in batch.stages.values())
+        stages = (
+            run for batches in self._batches.values() for batch in batches.values() for run in batch.stages.values()
+        )
         running = (tasks for attempts in self._tasks.values() for tasks in attempts.values())
         return sum(len(run.tasks) for run in stages) + sum(map(len, running))
 

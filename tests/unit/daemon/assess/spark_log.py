@@ -239,9 +239,7 @@ class SparkLog:
             "Shuffle Push Enabled": False,
         }
 
-    def _run(
-        self, stage: int, parents: list[int], tasks: Sequence[tuple[str, float, int]], *, stateful: bool
-    ) -> None:
+    def _run(self, stage: int, parents: list[int], tasks: Sequence[tuple[str, float, int]], *, stateful: bool) -> None:
         """Run tasks in the order of their partitions, on the cores of their executors."""
         info = self._info(stage, len(tasks), parents, stateful=stateful) | {"Submission Time": self.now}
         self.lines.append(line("SparkListenerStageSubmitted", Stage_Info=info, Properties={}))

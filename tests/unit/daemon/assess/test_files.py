@@ -39,10 +39,12 @@ def test_a_file_is_a_log(tmp_path: Path):
 
 
 def test_parts_are_in_the_order_of_their_numbers(tmp_path: Path):
-    log = rolled(tmp_path, "events_10_app-1", "events_9_app-1", "appstatus_app-1", *(f"events_{n}_app-1" for n in range(1, 9)))
-    (found_log,) = find_logs([log])
-    assert names(found_log) == [f"events_{n}_app-1" for n in range(1, 11)]
-    assert found_log.notes == ()
+    log = rolled(
+        tmp_path, "events_10_app-1", "events_9_app-1", "appstatus_app-1", *(f"events_{n}_app-1" for n in range(1, 9))
+    )
+    (whole,) = find_logs([log])
+    assert names(whole) == [f"events_{n}_app-1" for n in range(1, 11)]
+    assert whole.notes == ()
 
 
 def test_a_status_in_progress_is_named(tmp_path: Path):
@@ -79,7 +81,12 @@ def test_a_directory_has_the_logs_of_several_applications(tmp_path: Path):
 
 
 @pytest.mark.parametrize(
-    ("path", "cure"), [("missing", "no such file"), ("hdfs:/logs/app-1", "copy the log to this machine"), ("empty", "holds no event log")]
+    ("path", "cure"),
+    [
+        ("missing", "no such file"),
+        ("hdfs:/logs/app-1", "copy the log to this machine"),
+        ("empty", "holds no event log"),
+    ],
 )
 def test_what_is_no_log_is_refused(tmp_path: Path, path: str, cure: str):
     (tmp_path / "empty").mkdir()
@@ -127,7 +134,7 @@ def test_without_a_jvm_the_cure_is_named(tmp_path: Path, monkeypatch: pytest.Mon
         raise EventLogCodecError("PySpark cannot start a JVM (FileNotFoundError: java)")
 
     monkeypatch.setattr(files, "open_with_spark", refuse)
-    with pytest.raises(EventLogError, match="snappy.*java.*spark.eventLog.compression.codec=zstd"):
+    with pytest.raises(EventLogError, match=r"snappy.*java.*spark\.eventLog.compression.codec=zstd"):
         open_part(path)
 
 
