@@ -87,7 +87,9 @@ class _PeriodWork:
         reason = self._obstacle(query)
         if reason:
             return self.refuse(query, reason)
-        residual = self._snapshot.residuals[query]
+        residual = self._snapshot.residuals.get(query)
+        if residual is None:
+            return self.refuse(query, "its batches have no duration")
         measured = self._snapshot.measured[query]
         gate = self._settings.gate
         if not residual.within(gate.max_residual):
@@ -101,12 +103,16 @@ class _PeriodWork:
 
     def refuse(self, query: str, reason: str) -> QueryAssessment:
         """Return the assessment of a query that cannot be assessed."""
+        return self._result(query, Verdict.NOT_ASSESSABLE, f"not assessable: {reason}")
+
+    def _result(self, query: str, verdict: Verdict, sentence: str) -> QueryAssessment:
+        """Return an assessment without figures of placements."""
         batches = self.batches[query]
         return QueryAssessment(
             query=query,
-            name=self._name(query),
-            verdict=Verdict.NOT_ASSESSABLE,
-            sentence=f"not assessable: {reason}",
+            name=query_name(query, self._records[query].name),
+            verdict=verdict,
+            sentence=sentence,
             batches=len(batches),
             since=batches[0].start,
             until=batches[-1].end,
@@ -127,12 +133,9 @@ class _PeriodWork:
         now, even, best = (executor_work(cluster, stages, placement) for placement in (at.now, at.even, at.best))
         mean = sum(it.even_share for it in figures)
         predicted = self._best(query, seconds)
-        verdict, sentence = self._verdict(predicted)
-        base = self.refuse(query, "")
+        base = self._result(query, *self._verdict(predicted))
         return msgspec.structs.replace(
             base,
-            verdict=verdict,
-            sentence=sentence,
             seconds=seconds,
             unevenness=sum(it.unevenness * it.even_share for it in figures) / mean if mean > 0 else 1.0,
             lost=lost,
@@ -154,14 +157,17 @@ class _PeriodWork:
         if best.moves == 0:
             return Verdict.NO, "no: no better placement was found"
         if best.saved < least:
-            less = f"{max(0.0, best.saved):.0%}"
-            return Verdict.NO, f"no: {less} of a batch by {moves}, and less than {least:.0%} is not worth moving"
+            most = f"{max(0.0, best.saved):.0%}"
+            return (
+                Verdict.NO,
+                f"no: {most} shorter batches at best, by {moves}; less than {least:.0%} is not worth moving",
+            )
         if best.least < _CERTAIN_SHARE * least:
             wide = f"only {best.least:.0%} is certain" if best.least > 0 else "no gain is certain"
-            return Verdict.UNCLEAR, f"unclear: {best.saved:.0%} of a batch by {moves}, of which {wide}"
+            return Verdict.UNCLEAR, f"unclear: {best.saved:.0%} shorter batches by {moves} are predicted, but {wide}"
         if review.code != PlanResult.OK:
-            return Verdict.NO, f"no: {best.saved:.0%} of a batch by {moves}, but {review.sentence}"
-        return Verdict.YES, f"yes: {best.saved:.0%} of a batch by {moves}, and at least {best.least:.0%}"
+            return Verdict.NO, f"no: {best.saved:.0%} shorter batches by {moves} are predicted, but {review.sentence}"
+        return Verdict.YES, f"yes: {best.saved:.0%} shorter batches by {moves}, at least {best.least:.0%}"
 
     def _best(self, query: str, seconds: float) -> PredictedBatch:
         review, at = self._placements.review, self._placements
@@ -284,9 +290,6 @@ class _PeriodWork:
         if operators:
             notes.append(f"stateful operators: {operators}")
         return notes
-
-    def _name(self, query: str) -> str:
-        return query_name(query, self._records[query].name)
 
 
 def trigger_interval(starts: Sequence[float]) -> float:

@@ -1,4 +1,4 @@
-"""Event logs in the codecs that Spark alone reads, by a JVM of PySpark's without a session."""
+"""Event logs in codecs that Spark alone reads: by a JVM of PySpark, without a session."""
 
 from __future__ import annotations
 
@@ -64,7 +64,10 @@ def open_with_spark(path: Path) -> io.RawIOBase:
 
 @cache
 def _start_jvm() -> Any:
-    """Return the gateway of a JVM, which ends with this process: with the pipe to its standard input."""
+    """Return the gateway of a JVM that lives as long as this process.
+
+    It ends with the pipe to its standard input.
+    """
     try:
         from pyspark import java_gateway
 
