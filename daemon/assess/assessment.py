@@ -97,7 +97,7 @@ def _gaps(recording: Recording) -> list[str]:
 
 
 def _queries(recording: Recording, settings: Settings) -> list[QueryAssessment]:
-    """Assess each query by its chosen period, together with the queries that ran in it."""
+    """Assess each query by its chosen period, with the queries that ran in it."""
     assessed: dict[str, AssessedPeriod] = {}
     for query, period in recording.chosen.items():
         other = next((it for it in assessed.values() if it.period is period), None)

@@ -1,4 +1,4 @@
-"""Files of Spark's event logs: search, order of the parts, compression, and bounded reading of lines.
+"""Files of Spark's event logs: search, parts in order, codecs, bounded reading of lines.
 
 The names are those of ``org.apache.spark.deploy.history``: a single file ``APP[.codec][.inprogress]``, or a directory
 ``eventlog_v2_APP`` with ``appstatus_APP[.inprogress]`` and parts ``events_N_APP[.codec][.compact]``. A compacted part

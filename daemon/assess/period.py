@@ -1,4 +1,4 @@
-"""Assessment of the queries that ran together in one period, by the controller's model of them."""
+"""Assessment of the queries of one period, by the controller's model of them."""
 
 from __future__ import annotations
 
@@ -272,7 +272,7 @@ class _PeriodWork:
         return ""
 
     def _all_batches(self, settings: Settings) -> Settings:
-        """Return settings by which the model averages every batch that is handed to it."""
+        """Return settings by which the model averages all batches."""
         span = self._messages.reported_at - min(batches[0].start for batches in self.batches.values())
         settings = without_forecast(settings)
         return dataclasses.replace(
@@ -293,7 +293,7 @@ class _PeriodWork:
 
 
 def trigger_interval(starts: Sequence[float]) -> float:
-    """Return the interval of a query's trigger in seconds, 0 where its batches begin at any time.
+    """Return the interval of a query's trigger in seconds, 0 without one.
 
     Spark's ticks are the multiples of the interval since 1970 (``ProcessingTimeExecutor``).
 
@@ -311,7 +311,7 @@ def trigger_interval(starts: Sequence[float]) -> float:
 
 
 def _select(batches: Sequence[BatchReport]) -> list[BatchReport]:
-    """Return the batches to assess, oldest first: the newest of one placement, without cold ones."""
+    """Return the newest batches of one placement, oldest first, without cold ones."""
     ordered = batches_of(batches, batches[-1].query)
     moved = batches_with_moves(ordered)
     since = max((index for index, batch in enumerate(ordered) if batch.batch in moved), default=-1) + 1

@@ -1,4 +1,4 @@
-"""Recording of one application: its event log, folded into batches by periods of unchanged executors.
+"""Recording of one application: its event log, folded into batches by period.
 
 A period ends when an executor comes or goes, or a run of a query begins or ends. For each query the newest period with
 enough batches stays in memory, with its newest batches; the log itself is never held. Logs are hostile input: numbers
@@ -30,7 +30,7 @@ _LONGEST_NAME = 200  # characters
 
 
 class EndlessLogError(Exception):
-    """A log whose jobs, runs or batches never end: more would be held than any application has."""
+    """A log whose jobs, runs or batches never end."""
 
 
 @dataclass(eq=False)
@@ -88,7 +88,6 @@ class Recording:
         self.unreadable = 0
         self.other_queries = 0  # batches of queries beyond the bound
         self.dropped: list[str] = []  # queries whose batches had no room
-        self.ended = False
         self._most_batches = max(most_batches, MIN_BATCHES)
         self._table = TaskTable()
         self._period = Period("the log begins", {})
@@ -126,8 +125,6 @@ class Recording:
                 self.application = f"{event.application or ''}{attempt}"[:_LONGEST_NAME]
             case events.EnvironmentUpdated():
                 self.properties = event.properties
-            case events.ApplicationEnded():
-                self.ended = True
             case events.QueryProgressed():
                 self._progressed(event)
                 return
@@ -223,7 +220,7 @@ class Recording:
 
 
 def _is_plausible(event: events.Event) -> bool:
-    """Whether the numbers of an event are those of an application, so that nothing grows by them."""
+    """Whether the numbers of an event are possible, so that nothing grows by them."""
     match event:
         case events.TaskEnded():
             row = event.row

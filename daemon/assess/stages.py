@@ -1,4 +1,4 @@
-"""Stateful stages under a placement: unevenness, cost, and what limits the best placement. Pure."""
+"""Stateful stages under a placement: unevenness, cost, limit of the best one. Pure."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def assess_stage(cluster: Cluster, stage: Stage, number: int, now: IntArray, bes
 
 
 def executor_work(cluster: Cluster, stages: Sequence[Stage], placement: Placement) -> FloatArray:
-    """Return the seconds of work of some stages on each executor, all its cores together, (E,)."""
+    """Return the seconds of work on each executor, all its cores together, (E,)."""
     total = np.zeros(cluster.size)
     for stage in stages:
         total += _work(cluster, stage, placement[stage.key])
