@@ -22,7 +22,7 @@ class Verdict(StrEnum):
 
 
 class Limit(StrEnum):
-    """What keeps the best placement of a stage from an even one."""
+    """Limit of the best placement of a stage, short of an even one."""
 
     NONE = ""
     HOT_PARTITION = "hot partition"
