@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -47,6 +48,7 @@ OVERVIEW = {
         "history": "Decisions, moves and outcomes",
         "explain": "One decision with all its numbers",
         "plan": "Plan a rebalance; nothing is moved",
+        "assess": "Judge event logs of Spark, offline",
     },
     "Order": {
         "rebalance": "Rebalance now, with --apply",
@@ -230,6 +232,34 @@ def simulate(**options: Any) -> None:
     from rechannel.daemon.cli.simulate import compare_policies
 
     compare_policies(**options)
+
+
+@main.command()
+@click.argument("eventlogs", metavar="EVENTLOG...", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.option(
+    "--batches",
+    type=click.IntRange(3, 1000),
+    default=32,
+    show_default=True,
+    metavar="N",
+    help="Newest batches of a query to assess, at most.",
+)
+@click.option(
+    "--html", type=click.Path(dir_okay=False, path_type=Path), default=None, help="Write the result as a page, too."
+)
+@json_option
+@exit_code_on_error
+def assess(eventlogs: tuple[Path, ...], batches: int, html: Path | None, as_json: bool) -> int:
+    """Judge by Spark's event logs whether moving partitions is worth it, query by query.
+
+    EVENTLOG is a file, an eventlog_v2_ directory, or a directory with the logs of several applications. Nothing is
+    changed, and no Redis, key, configuration or cluster is needed.
+
+    The exit code is 0 if it is worth it for some query, 3 if for none, and 4 if no query can be assessed.
+    """
+    from rechannel.daemon.cli.simulate import assess_logs
+
+    return assess_logs(eventlogs, batches, html, as_json=as_json)
 
 
 @main.command()

@@ -1,4 +1,4 @@
-"""Commands ``policies`` and ``simulate``, which need no cluster."""
+"""Commands ``policies``, ``simulate`` and ``assess``, which need no cluster."""
 
 from __future__ import annotations
 
@@ -14,7 +14,11 @@ import click
 import msgspec
 from rich.markup import escape
 
-from rechannel.daemon.cli.tables import new_console, new_table
+from rechannel.daemon.assess.assessment import assess
+from rechannel.daemon.assess.files import EventLogError
+from rechannel.daemon.assess.page import render_page
+from rechannel.daemon.assess.result import Verdict
+from rechannel.daemon.cli.tables import new_console, new_table, print_assessment
 from rechannel.policies.model.arrays import ModelError
 from rechannel.policies.registry import installed_policies, known_policies, make_parameters, parameter_types
 from rechannel.policies.scenarios.compare import PlacementCost, PolicyResult, compare, cost_of
@@ -93,6 +97,38 @@ def compare_policies(*, policy: str, workload: str, settings: Sequence[str], sav
         click.echo(json.dumps(answer))
         return
     _show(scenario, current, rows)
+
+
+def assess_logs(paths: Sequence[Path], batches: int, html: Path | None, *, as_json: bool) -> ExitCode:
+    """Show what event logs say of each query.
+
+    Parameters
+    ----------
+    paths
+        Files and directories of event logs.
+    batches
+        Newest batches of a query to assess, at most.
+    html
+        File that the result is written to as a page; None for none.
+    as_json
+        Print one JSON document.
+    """
+    try:
+        result = assess(paths, batches)
+    except (EventLogError, OSError) as error:
+        raise CommandError(ExitCode.REFUSED, str(error)) from error
+    if html is not None:
+        try:
+            html.write_text(render_page(result), encoding="utf-8")
+        except OSError as error:
+            raise CommandError(ExitCode.REFUSED, f"{html}: cannot be written ({error.strerror})") from error
+    if as_json:
+        click.echo(msgspec.json.encode(result))
+    else:
+        print_assessment(result)
+    if Verdict.YES in result.verdicts:
+        return ExitCode.DONE
+    return ExitCode.NOTHING if result.verdicts - {Verdict.NOT_ASSESSABLE} else ExitCode.NOT_READY
 
 
 def _defaults(policy: str) -> dict[str, Any]:

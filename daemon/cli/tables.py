@@ -14,6 +14,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from rechannel.daemon.assess.result import ApplicationAssessment, Assessment, Verdict, change
 from rechannel.daemon.cli.options import format_time
 from rechannel.daemon.view.figures import batch_times, format_bytes, price_basis
 from rechannel.daemon.view.status import (
@@ -33,6 +34,7 @@ from rechannel.wire.printable import count, partition_name, plain, query_name, s
 
 _WIDE = 160  # columns when the output is no terminal
 _MOVES_SHOWN = 20
+_VERDICT_STYLES = {Verdict.YES: "green", Verdict.NOT_ASSESSABLE: "yellow", Verdict.UNCLEAR: "yellow"}
 _QUIET = 5.0  # seconds; a leader reports every second
 
 
@@ -289,3 +291,47 @@ def history_line(entry: dict[str, Any]) -> str:
     way = f"{entry['source'] or '?'} → {entry['target']}"
     evidence = f": {entry['evidence']}" if entry["evidence"] else ""
     return f"{at}  move {entry['move']}  {unit} {way}  {step} ({entry['reason']}){evidence}"
+
+
+def print_assessment(assessment: Assessment) -> None:
+    """Print what event logs say of each query."""
+    console, assessment = new_console(), plain(assessment)
+    for application in assessment.applications:
+        version = f", Spark {application.spark_version}" if application.spark_version else ""
+        title = f"{application.name or application.log} ({application.application}{version})"
+        console.print(f"[bold]{escape(title)}[/bold]")
+        for note in application.notes:
+            console.print(f"  {escape(note)}", style="yellow")
+        if any(query.stages for query in application.queries):
+            console.print(_assessment_table(application))
+        for query in application.queries:
+            style = _VERDICT_STYLES.get(query.verdict, "")
+            console.print(f"[bold]{escape(query.name)}[/bold]: {escape(query.sentence)}", style=style)
+            limits = [f"stage {stage.stage}: {stage.sentence}" for stage in query.stages if stage.sentence]
+            for line in (*limits, *query.notes):
+                console.print(f"  {escape(line)}")
+        console.print()
+    for line in assessment.skipped:
+        console.print(f"passed over: {escape(line)}", style="yellow")
+
+
+def _assessment_table(application: ApplicationAssessment) -> Table:
+    table = new_table(
+        "query | >batches | until | >batch | >busiest/mean | >lost to unevenness | >even | >best | >moves",
+        whole=["query"],
+    )
+    for query in application.queries:
+        if query.seconds is None or query.lost is None or query.even is None or query.best is None:
+            continue
+        table.add_row(
+            escape(query.name),
+            f"{query.batches:,}",
+            format_time(query.until),
+            f"{query.seconds:.2f} s",
+            number(query.unevenness, ".2f"),
+            f"{query.lost:.2f} s ({query.lost / query.seconds:.0%})",
+            f"{query.even.seconds:.2f} s ({change(query.even.saved)})",
+            f"{query.best.seconds:.2f} s ({change(query.best.saved)})",
+            f"{query.best.moves:,}",
+        )
+    return table

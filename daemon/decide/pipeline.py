@@ -188,7 +188,7 @@ def draft_decision(request: DecisionRequest, basis: PlanBasis) -> Draft:
     settings = _effective_settings(basis)
     _check_explained(request, snapshot, settings)
     proposed = _propose(request, snapshot, settings, basis.moves_left)
-    plan = _apply_laws(request, basis, snapshot, proposed, settings)
+    plan = apply_laws(request, basis, snapshot, proposed, settings)
     return Draft(
         _decision_of(request, basis, snapshot, proposed, plan),
         plan.sentence,
@@ -262,7 +262,7 @@ def _propose(
             raise Undecided(requested)
         return requested
     try:
-        return _ask_policy(request, snapshot, _cap_max_moves(settings, moves_left))
+        return ask_policy(request, snapshot, _cap_max_moves(settings, moves_left))
     except ScaleOutError as error:
         raise Undecided(Refusal(law=Law.SCALE_OUT, detail=str(error))) from error
     except (ModelError, PolicyLawError) as error:
@@ -277,7 +277,7 @@ def _cap_max_moves(settings: Settings, moves_left: int | None) -> Settings:
     return dataclasses.replace(settings, migration=dataclasses.replace(settings.migration, max_moves=most))
 
 
-def _ask_policy(request: DecisionRequest, snapshot: Snapshot, settings: Settings) -> ProposedPlacement:
+def ask_policy(request: DecisionRequest, snapshot: Snapshot, settings: Settings) -> ProposedPlacement:
     """Return the policy's placement.
 
     A drain falls back on the usual policy if its own finds no room.
@@ -321,9 +321,10 @@ def _with_fewest_moves(snapshot: Snapshot, proposal: Proposal, settings: Setting
     return ProposedPlacement(chosen, (*proposal.notes, note) if moves != all_moves else proposal.notes, proposal.policy)
 
 
-def _apply_laws(
+def apply_laws(
     request: DecisionRequest, basis: PlanBasis, snapshot: Snapshot, proposed: ProposedPlacement, settings: Settings
 ) -> ReviewedPlan:
+    """Put a proposed placement under the laws of a migration."""
     inputs = PlanInputs(
         cluster=snapshot.cluster,
         workload=snapshot.workload,

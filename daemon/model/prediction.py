@@ -26,7 +26,14 @@ from rechannel.policies.prediction.work import TaskSamples, fit_work
 from rechannel.wire.measurements import BatchReport, StageRun, TaskRow
 from rechannel.wire.messages import QueryState
 
-__all__ = ["MeasuredQueries", "build_prediction", "measured_batches", "slot_seconds", "warm_batches"]
+__all__ = [
+    "MeasuredQueries",
+    "batches_with_moves",
+    "build_prediction",
+    "measured_batches",
+    "slot_seconds",
+    "warm_batches",
+]
 
 _SAMPLED_BATCHES = 32  # of a query, at most
 _SAMPLED_TASKS = 25_600  # of a query, beyond the batches that a decision averages
@@ -85,7 +92,7 @@ class MeasuredQueries:
         """
         if query not in self._samples:
             sampled = _sampled(batches_of(self.batches, query), len(self.recent.get(query, ())))
-            self._samples[query] = sampled, _batches_with_moves(sampled)
+            self._samples[query] = sampled, batches_with_moves(sampled)
         return self._samples[query]
 
 
@@ -187,7 +194,7 @@ def _sampled(batches: Sequence[BatchReport], least: int) -> list[BatchReport]:
     return warm_batches(ordered[len(ordered) - max(least, int((tasks <= _SAMPLED_TASKS).sum())) :], least)
 
 
-def _batches_with_moves(batches: Sequence[BatchReport]) -> frozenset[int]:
+def batches_with_moves(batches: Sequence[BatchReport]) -> frozenset[int]:
     """Return the numbers of the batches in which a partition changed its executor."""
     last: dict[tuple[int, int], str] = {}
     moved = set()

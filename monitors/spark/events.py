@@ -6,6 +6,7 @@ used are decoded; unknown events and fields are skipped, so other Spark versions
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import Any, TypeAlias
 
 import msgspec
@@ -87,14 +88,28 @@ class ExecutorRemoved(msgspec.Struct, frozen=True):
     executor: str = msgspec.field(name="Executor ID")
 
 
+class StateOperator(msgspec.Struct, frozen=True, kw_only=True):
+    """A stateful operator, as a query's progress names it; ``partitions``: -1 if unknown."""
+
+    name: str = msgspec.field(name="operatorName", default="")
+    partitions: int = msgspec.field(name="numShufflePartitions", default=-1)
+
+
 class QueryProgressed(msgspec.Struct, frozen=True):
-    """A micro-batch is committed; with nothing to do, Spark repeats the last batch's number."""
+    """A micro-batch is committed; with nothing to do, Spark repeats the last batch's number.
+
+    ``name``: of the query, "" without one. ``triggered``: start of its trigger, in seconds since the epoch; 0 if
+    unknown.
+    """
 
     query: str
     run: str
     batch: int
     input_rows: int
     seconds: float
+    name: str = ""
+    triggered: float = 0.0
+    operators: tuple[StateOperator, ...] = ()
 
 
 class QueryTerminated(msgspec.Struct, frozen=True):
@@ -108,8 +123,31 @@ class ApplicationEnded(msgspec.Struct, frozen=True):
     """The application has ended."""
 
 
+class ApplicationStarted(msgspec.Struct, frozen=True):
+    """The application has started; only in logs that have its first events."""
+
+    name: str = msgspec.field(name="App Name", default="")
+    application: str | None = msgspec.field(name="App ID", default=None)
+    attempt: str | None = msgspec.field(name="App Attempt ID", default=None)
+
+
+class LogStarted(msgspec.Struct, frozen=True):
+    """The first line of a log."""
+
+    version: str = msgspec.field(name="Spark Version", default="")
+
+
+class EnvironmentUpdated(msgspec.Struct, frozen=True):
+    """The application's Spark properties."""
+
+    properties: dict[str, str] = msgspec.field(name="Spark Properties", default_factory=dict)
+
+
 Event: TypeAlias = (
-    JobStarted
+    ApplicationStarted
+    | LogStarted
+    | EnvironmentUpdated
+    | JobStarted
     | JobEnded
     | StageEnded
     | TaskEnded
@@ -238,6 +276,9 @@ class _Progress(msgspec.Struct, frozen=True, kw_only=True):
     batch: int = msgspec.field(name="batchId", default=-1)
     durations: dict[str, int] = msgspec.field(name="durationMs", default_factory=dict)
     sources: list[_Source] = msgspec.field(default_factory=list)
+    name: str | None = None
+    timestamp: str = ""
+    operators: tuple[StateOperator, ...] = msgspec.field(name="stateOperators", default=())
 
 
 class _ProgressEvent(msgspec.Struct, frozen=True, kw_only=True):
@@ -254,6 +295,9 @@ _SHAPES: dict[str, type[msgspec.Struct]] = {
     "SparkListenerExecutorRemoved": ExecutorRemoved,
     _STREAMING + "QueryProgressEvent": _ProgressEvent,
     _STREAMING + "QueryTerminatedEvent": QueryTerminated,
+    "SparkListenerApplicationStart": ApplicationStarted,
+    "SparkListenerLogStart": LogStarted,
+    "SparkListenerEnvironmentUpdate": EnvironmentUpdated,
     "SparkListenerApplicationEnd": ApplicationEnded,
 }
 _DECODERS = {kind: msgspec.json.Decoder(shape) for kind, shape in _SHAPES.items()}
@@ -308,10 +352,23 @@ def _event(data: object) -> Event | None:
                 progress.batch,
                 sum(source.rows for source in progress.sources),
                 progress.durations.get("triggerExecution", 0) / 1000,
+                progress.name or "",
+                _epoch_seconds(progress.timestamp),
+                progress.operators,
             )
         case ExecutorRemoved() | QueryTerminated() | ApplicationEnded():
             return data
+        case ApplicationStarted() | LogStarted() | EnvironmentUpdated():
+            return data
     return None
+
+
+def _epoch_seconds(timestamp: str) -> float:
+    """Return the seconds since the epoch of a time in ISO 8601; 0 if it is none."""
+    try:
+        return datetime.fromisoformat(timestamp).timestamp()
+    except (ValueError, OverflowError, OSError):
+        return 0.0
 
 
 def _job_started(data: _JobStart) -> JobStarted:

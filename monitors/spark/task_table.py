@@ -127,6 +127,15 @@ class TaskTable:
         """All running jobs by the events."""
         return self._jobs.keys() | self._unnamed_jobs | self._unrelated_jobs
 
+    @property
+    def held_tasks(self) -> int:
+        """Ends of tasks held until their stage or their batch is over."""
+        stages = (
+            run for batches in self._batches.values() for batch in batches.values() for run in batch.stages.values()
+        )
+        running = (tasks for attempts in self._tasks.values() for tasks in attempts.values())
+        return sum(len(run.tasks) for run in stages) + sum(map(len, running))
+
     def uncommitted(self, active_jobs: Collection[int]) -> dict[str, str]:
         """Return run -> query where the last batch has no active job and no known commit.
 

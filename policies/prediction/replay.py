@@ -111,7 +111,7 @@ def _queries(model: PredictionModel, placement: Placement, batches: int, seed: i
                 stages.append((executors.tolist(), seconds))
         pool, start = model.pools.get(name, ""), timing.phase
         overhead = np.full(batches + _WARM_UP, timing.overhead)
-        if timing.noise > 0:
+        if timing.noise > 0 and timing.overhead > 0:
             random = np.random.default_rng((seed, number))
             overhead *= np.exp(random.normal(0.0, timing.noise, len(overhead)))
             overhead *= timing.overhead / overhead.mean()

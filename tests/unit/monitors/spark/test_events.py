@@ -36,3 +36,31 @@ def test_no_bytes_raise_another_error(text):
 
 def test_other_events_are_skipped():
     assert events.parse(b'{"Event":"SparkListenerBlockManagerAdded","Timestamp":1}') is None
+
+
+def test_the_beginning_of_a_log():
+    lines = [
+        b'{"Event":"SparkListenerLogStart","Spark Version":"4.0.1"}',
+        b'{"Event":"SparkListenerApplicationStart","App Name":"clicks","App ID":"app-1","Timestamp":5,"User":"spark"}',
+        b'{"Event":"SparkListenerEnvironmentUpdate","Spark Properties":{"spark.task.cpus":"2"},"Classpath Entries":{}}',
+    ]
+    assert [events.parse(line) for line in lines] == [
+        events.LogStarted("4.0.1"),
+        events.ApplicationStarted("clicks", "app-1"),
+        events.EnvironmentUpdated({"spark.task.cpus": "2"}),
+    ]
+
+
+def test_progress_has_the_name_the_trigger_and_the_operators():
+    line = (
+        b'{"Event":"org.apache.spark.sql.streaming.StreamingQueryListener$QueryProgressEvent","progress":{"id":"q",'
+        b'"runId":"r","name":"clicks","timestamp":"2026-03-01T10:00:00.250Z","batchId":7,"durationMs":{},"sources":[],'
+        b'"stateOperators":[{"operatorName":"dedupe","numRowsTotal":3,"numShufflePartitions":6}]}}'
+    )
+    event = events.parse(line)
+    assert isinstance(event, events.QueryProgressed)
+    assert (event.name, event.triggered) == ("clicks", 1772359200.25)
+    assert event.operators == (events.StateOperator(name="dedupe", partitions=6),)
+    unnamed = events.parse(line.replace(b'"clicks"', b"null").replace(b"2026-03-01T10", b"yesterday"))
+    assert isinstance(unnamed, events.QueryProgressed)
+    assert (unnamed.name, unnamed.triggered) == ("", 0.0)

@@ -43,6 +43,13 @@ def test_a_missed_tick_is_made_up_for_at_once() -> None:
     assert replay(model, Placement({"q/0": np.zeros(1, dtype=np.int64)}))["q"].mean() == pytest.approx(3.0, abs=0.01)
 
 
+def test_no_overhead_has_no_noise() -> None:
+    model = model_of([stage("q", [1.0, 2.0])], 2)
+    silent = replace(model, timing={"q": QueryTiming(0.0, noise=0.2)})
+    durations = replay(silent, Placement({"q/0": np.array([0, 1])}))
+    assert durations["q"].mean() == pytest.approx(2.0, abs=0.01)
+
+
 def test_noise_of_the_overhead_decides_who_comes_first_at_a_common_tick() -> None:
     model = model_of([stage("q", [1.0]), stage("r", [1.0])], 1)
     here = np.zeros(1, dtype=np.int64)

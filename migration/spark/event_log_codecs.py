@@ -1,0 +1,76 @@
+"""Event logs in codecs that Spark alone reads: by a JVM of PySpark, without a session."""
+
+from __future__ import annotations
+
+import io
+import subprocess
+from functools import cache
+from pathlib import Path
+from typing import Any, cast
+
+from py4j.protocol import Py4JError
+
+__all__ = ["SPARK_CODECS", "EventLogCodecError", "open_with_spark"]
+
+SPARK_CODECS = frozenset({"lz4", "lzf", "snappy"})
+"""Codecs of event logs by the ending of their files, in frames of Spark's or its libraries' own."""
+_CHUNK = 4 * 2**20  # bytes of one call
+
+
+class EventLogCodecError(Exception):
+    """Spark's classes are out of reach; the message is the reason."""
+
+
+class _JavaStream(io.RawIOBase):
+    """Java's ``InputStream`` as a stream of Python's."""
+
+    def __init__(self, stream: Any) -> None:
+        self._stream = stream
+        self._rest = memoryview(b"")
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        try:
+            if not self._rest:
+                self._rest = memoryview(bytes(self._stream.readNBytes(_CHUNK)))
+        except Py4JError as error:
+            raise OSError(f"Spark cannot decompress it: {error}") from error
+        size = min(len(buffer), len(self._rest))
+        buffer[:size] = self._rest[:size]
+        self._rest = self._rest[size:]
+        return size
+
+    def close(self) -> None:
+        if not self.closed:
+            self._stream.close()
+        super().close()
+
+
+def open_with_spark(path: Path) -> io.RawIOBase:
+    """Open an event log through ``EventLogFileReader.openEventLog``.
+
+    Raises EventLogCodecError if PySpark cannot start a JVM (Java 11 or newer), or Spark cannot open the file.
+    """
+    try:
+        jvm = _start_jvm().jvm
+        log = jvm.org.apache.hadoop.fs.Path(path.absolute().as_uri())
+        system = log.getFileSystem(jvm.org.apache.hadoop.conf.Configuration())
+        return _JavaStream(jvm.org.apache.spark.deploy.history.EventLogFileReader.openEventLog(log, system))
+    except Py4JError as error:
+        raise EventLogCodecError(f"Spark cannot open the file: {error}") from error
+
+
+@cache
+def _start_jvm() -> Any:
+    """Return the gateway of a JVM that lives as long as this process.
+
+    It ends with the pipe to its standard input.
+    """
+    try:
+        from pyspark import java_gateway
+
+        return cast("Any", java_gateway).launch_gateway(popen_kwargs={"stdout": subprocess.DEVNULL})
+    except Exception as error:  # PySpark's errors differ by release: no PySpark, no Java, an old one
+        raise EventLogCodecError(f"PySpark cannot start a JVM ({type(error).__name__}: {error})") from error
