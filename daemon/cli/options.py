@@ -173,7 +173,7 @@ def _solo_config() -> str | None:
     source = find_config_file(None, os.environ)
     options = ", ".join(f"--config {run}" for run in runs)
     if runs and source.path is not None:
-        click.echo(f"rechannel: {source.describe()}; there is a live solo run too: {options}", err=True)
+        click.echo(f"rechannel: {source.describe()}; solo runs are live too: {options}", err=True)
     elif len(runs) == 1:
         click.echo(f"rechannel: configuration: {runs[0]} (the live solo run)", err=True)
         return str(runs[0])

@@ -60,8 +60,9 @@ class SoloRun:
         _running.add(self)
         self._config = self._problem = ""
         self._answered, self._closed = threading.Event(), False
+        self._reader = threading.Thread(target=self._read, name="rechannel-solo", daemon=True)
         try:
-            threading.Thread(target=self._read, name="rechannel-solo", daemon=True).start()
+            self._reader.start()
             if not self._answered.wait(_PATIENCE):
                 raise SoloError(f"the controller's process was not ready within {_PATIENCE:g} s; is the machine busy?")
             if not self._config:
