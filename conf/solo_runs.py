@@ -25,7 +25,7 @@ def live_runs() -> list[Path]:
 
 
 def own_directories() -> Iterator[Path]:
-    """Yield the directories of this user's runs, live or not; anybody can put others beside them."""
+    """Yield the directories of this user's runs, live or not."""
     for directory in sorted(Path(tempfile.gettempdir()).glob(f"{PREFIX}*")):
         status = _status(directory)
         if status is not None and stat.S_ISDIR(status.st_mode) and status.st_uid == os.geteuid():

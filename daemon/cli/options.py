@@ -162,7 +162,7 @@ def _fail(code: ExitCode, sentences: Sequence[str], as_json: bool) -> NoReturn:
 
 
 def _solo_config() -> str | None:
-    """Return the configuration of the only live solo run; None if another one is named or found."""
+    """Return the configuration of the only live solo run; None if another one is to be used."""
     from rechannel.conf.loader import find_config_file
     from rechannel.conf.settings import CONFIG_VARIABLE
     from rechannel.conf.solo_runs import live_runs

@@ -85,7 +85,7 @@ class SparkSubmitCommand:
 
 @click.command(
     context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False},
-    options_metavar="[--dry-run] [--strict] [--config FILE | --solo [--apply]] [SPARK-SUBMIT OPTIONS]",
+    options_metavar="[--dry-run] [--strict] [--config FILE] [--solo [--apply]] [SPARK-SUBMIT OPTIONS]",
 )
 @click.argument("command_line", nargs=-1, type=click.UNPROCESSED, metavar="SCRIPT.py [ARGUMENTS]")
 @exit_code_on_error

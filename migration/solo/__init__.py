@@ -1,4 +1,4 @@
-"""Solo: a private Redis and a controller for one driver, without an installation, keys or agents.
+"""Solo: a private Redis and a controller for one driver, without installation or agents.
 
 `start` is the driver's part, `supervisor` a process that owns Redis and controller and ends with the driver.
 """

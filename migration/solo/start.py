@@ -103,7 +103,7 @@ class SoloRun:
             while line := lines.readline(_LONGEST_LINE):
                 last = line.decode(errors="replace").strip() or last
                 if self._answered.is_set():
-                    _LOG.warning("solo", sentence=last)
+                    _LOG.warning("solo is disturbed", sentence=last)
                 elif line.startswith(_READY):
                     self._config = last.removeprefix(_READY.decode())
                     self._answered.set()

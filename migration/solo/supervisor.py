@@ -123,7 +123,7 @@ class Supervisor:
 
 
 def _end_with_supervisor() -> None:
-    """Have the kernel kill this child if the supervisor is killed; its only thread starts all children."""
+    """Have the kernel kill this child if the supervisor, which has one thread, is killed."""
     _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
 
 
@@ -139,7 +139,7 @@ def _end(_number: int, _frame: FrameType | None) -> None:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Serve one run in the mode that the only argument names; the exit code is 1 if it cannot start."""
+    """Serve one run in the mode that the argument names; 1 if it cannot start."""
     signal.signal(signal.SIGTERM, _end)
     os.umask(0o077)
     directory = None
