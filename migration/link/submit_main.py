@@ -160,9 +160,9 @@ def _load_attach() -> Callable[[Any], Any]:
 def _import_attach() -> Callable[[Any], Any]:
     import rechannel
 
+    attach = functools.partial(rechannel.attach, strict=True)  # errors are printed here, once
     mode = os.environ.get(SOLO, "")
-    solo = {"solo": True, "apply": mode == _APPLY} if mode else {}
-    return functools.partial(rechannel.attach, strict=True, **solo)  # errors are printed here, once
+    return functools.partial(attach, solo=True, apply=mode == _APPLY) if mode else attach
 
 
 def _lend_packages(missing: ImportError) -> None:

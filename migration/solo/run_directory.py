@@ -1,7 +1,7 @@
 """Private directory of a solo run: keys, configuration, socket and log.
 
-It is locked as long as the run lives, and removed with it. The next run of the user removes directories that are not locked: those of runs
-whose supervisor was killed.
+It is locked as long as the run lives, and removed with it. The next run of the user removes directories that are not
+locked: those of runs whose supervisor was killed.
 """
 
 from __future__ import annotations
@@ -48,8 +48,8 @@ class RunDirectory:
         if len(os.fsencode(redis_socket)) > _LONGEST_SOCKET:
             raise SoloError(f"{redis_socket} is too long for a Unix socket; set TMPDIR to a shorter directory")
         make_keys(self.path)
-        password = secrets.token_urlsafe(_PASSWORD_BYTES)
-        (self.path / "password").write_text(f"{password}\n")
+        password, password_file = secrets.token_urlsafe(_PASSWORD_BYTES), self.path / "redis.password"
+        password_file.write_text(f"{password}\n")
         server = {
             "port": "0",
             "unixsocket": json.dumps(str(redis_socket)),
@@ -65,7 +65,7 @@ class RunDirectory:
         self.redis_config.write_text("".join(f"{name} {value}\n" for name, value in server.items()))
         ours: dict[str, dict[str, str | float]] = {
             "cluster": {"name": "solo"},
-            "redis": {"url": f"unix://{quote(str(redis_socket))}", "password_file": "password"},
+            "redis": {"url": f"unix://{quote(str(redis_socket))}", "password_file": password_file.name},
             "signing": {"private_key_file": "signing.key", "public_key_file": "signing.pub"},
             "link": {"directory": "link"},
             "reschedule": {"mode": mode.value, "timeout": _TIMEOUT},

@@ -11,7 +11,6 @@ from pathlib import Path
 
 import structlog
 
-import rechannel
 from rechannel.conf.loader import load
 from rechannel.conf.settings import CONFIG_VARIABLE
 from rechannel.migration.solo import SoloError
@@ -121,9 +120,10 @@ def environment(environ: Mapping[str, str]) -> dict[str, str]:
     """Return the variables of the supervisor, by which it imports what this process imports."""
     kept_out = (*_OWN_VARIABLES, CONFIG_VARIABLE, *_OF_SERVICE)
     variables = {name: value for name, value in environ.items() if not name.startswith(kept_out)}
-    package = Path(rechannel.__file__).parents[1]  # may come from a package that was lent by `rechannel submit`
-    paths = [os.path.abspath(path) for path in sys.path if path]  # noqa: PTH100  may name no file at all
-    return variables | {"PYTHONPATH": os.pathsep.join(dict.fromkeys([*paths, str(package)]))}
+    # With the directory that this package was imported from, which an editable installation may keep elsewhere.
+    paths = [*filter(None, sys.path), str(Path(__file__).parents[3])]
+    absolute = map(os.path.abspath, paths)  # a link among them must stay one
+    return variables | {"PYTHONPATH": os.pathsep.join(dict.fromkeys(absolute))}
 
 
 def _close_in_child() -> None:

@@ -18,6 +18,8 @@ from rechannel.migration.solo.server_binary import ServerBinary
 from rechannel.migration.solo.supervisor import Supervisor, main
 from rechannel.wire.codes import Mode
 
+pytestmark = pytest.mark.timeout(120)
+
 
 @pytest.fixture
 def temporary(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
