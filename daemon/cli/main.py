@@ -22,6 +22,7 @@ from rechannel.daemon.cli import orders
 from rechannel.daemon.cli.options import (
     application_option,
     config_option,
+    daemon_config_option,
     exit_code_on_error,
     json_lines_option,
     json_option,
@@ -98,7 +99,7 @@ main.add_command(submit)
 
 
 @main.command()
-@config_option
+@daemon_config_option
 @click.option("--node", metavar="NAME", default="", help="Host name of this node's executors in Spark.")
 @exit_code_on_error
 def agent(config: str | None, node: str) -> None:
@@ -117,7 +118,7 @@ def agent(config: str | None, node: str) -> None:
 
 
 @main.command()
-@config_option
+@daemon_config_option
 @exit_code_on_error
 def controller(config: str | None) -> None:
     """Run the controller until it is stopped: lead or stand by, decide, and follow migrations."""
@@ -366,7 +367,7 @@ def _acl_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 @acl.command("add-node")
-@config_option
+@daemon_config_option
 @click.argument("node")
 @_acl_options
 @exit_code_on_error
@@ -381,7 +382,7 @@ def acl_add_node(config: str | None, node: str, password_file: str, only_print: 
 
 
 @acl.command("add-role")
-@config_option
+@daemon_config_option
 @click.argument("role", type=click.Choice(["agent", "link", "controller", "viewer", "operator"]))
 @click.argument("name", default="")
 @_acl_options

@@ -22,12 +22,21 @@ if TYPE_CHECKING:
     from rechannel.conf.settings import Settings
 
 _DEBUG = "RECHANNEL_DEBUG"
+_REDIS_VARIABLE = "RECHANNEL_REDIS__URL"
 
 
 # Each of these decorates a command with the option of its name.
 config_option = click.option(
     "--config",
     metavar="FILE",
+    help="Configuration file. [default: RECHANNEL_CONFIG's, ./rechannel.toml, /etc/rechannel/rechannel.toml, the live "
+    "solo run's]",
+)
+#: Of daemons and Redis users, which no solo run has: `exit_code_on_error` looks for a run where the value is None.
+daemon_config_option = click.option(
+    "--config",
+    metavar="FILE",
+    default="",
     help="Configuration file. [default: RECHANNEL_CONFIG's, ./rechannel.toml, /etc/rechannel/rechannel.toml]",
 )
 json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
@@ -78,13 +87,18 @@ def unknown_name(noun: str, name: str, existing: Iterable[str]) -> CommandError:
 
 
 def exit_code_on_error(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Wrap a command: every error becomes one sentence on standard error, and an exit code."""
+    """Wrap a command: every error becomes one sentence on standard error, and an exit code.
+
+    A command with ``--config`` that no configuration is named to gets that of the one live solo run, if there is one.
+    """
 
     @functools.wraps(command)
     def run(*args: Any, **kwargs: Any) -> None:
         as_json = bool(kwargs.get("as_json"))
         _log_to_standard_error()
         try:
+            if "config" in kwargs and kwargs["config"] is None:
+                kwargs["config"] = _solo_config()
             code = command(*args, **kwargs)
         except CommandError as error:
             _fail(error.code, [error.sentence], as_json)
@@ -145,6 +159,27 @@ def _fail(code: ExitCode, sentences: Sequence[str], as_json: bool) -> NoReturn:
     first, *rest = [plain(line) for line in sentence.split("\n")]
     click.echo("\n".join([f"rechannel: {first}", *rest]), err=True)
     sys.exit(int(code))
+
+
+def _solo_config() -> str | None:
+    """Return the configuration of the only live solo run; None if another one is to be used."""
+    from rechannel.conf.loader import find_config_file
+    from rechannel.conf.settings import CONFIG_VARIABLE
+    from rechannel.conf.solo_runs import live_runs
+
+    if os.environ.get(CONFIG_VARIABLE) or os.environ.get(_REDIS_VARIABLE):
+        return None
+    runs = live_runs()
+    source = find_config_file(None, os.environ)
+    options = ", ".join(f"--config {run}" for run in runs)
+    if runs and source.path is not None:
+        click.echo(f"rechannel: {source.describe()}; solo runs are live too: {options}", err=True)
+    elif len(runs) == 1:
+        click.echo(f"rechannel: configuration: {runs[0]} (the live solo run)", err=True)
+        return str(runs[0])
+    elif runs:
+        raise CommandError(ExitCode.USAGE, f"there are {len(runs)} live solo runs; name one of them: {options}")
+    return None
 
 
 def load_settings(config: str | None) -> Settings:

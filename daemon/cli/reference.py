@@ -23,8 +23,8 @@ _HEAD = """\
 <!-- written by `python -m rechannel.daemon.cli.reference docs/cli.md`; change the commands instead -->
 
 `rechannel COMMAND --help` prints the same. Every command reads the file that `--config` names, else the one that
-`RECHANNEL_CONFIG` names, else `./rechannel.toml`, else `/etc/rechannel/rechannel.toml`.
-With `--json` exactly one JSON document is on standard output (for
+`RECHANNEL_CONFIG` names, else `./rechannel.toml`, else `/etc/rechannel/rechannel.toml`, else that of the only live
+[solo run](solo.md) of this user. With `--json` exactly one JSON document is on standard output (for
 `history --follow` and `drain --follow`, one a line); on an error it is `{"error": sentence, "code": number}`,
 for a configuration with an array of its `mistakes` too. The sentence always goes to standard error as well.
 `RECHANNEL_DEBUG=1` shows the traceback of an unexpected error.

@@ -27,7 +27,7 @@ from rechannel.wire.exit_codes import CommandError, ExitCode
 # The options of spark-submit without a value, from org.apache.spark.launcher.SparkSubmitOptionParser.
 SWITCHES = ("--supervise", "--verbose", "-v", "--load-spark-defaults")
 NO_SCRIPT_OPTIONS = ("--kill", "--status", "--version", "--usage-error", "--help", "-h", "--class")
-_OWN_SWITCHES = ("--dry-run", "--strict")
+_OWN_SWITCHES = ("--dry-run", "--strict", "--solo", "--apply")
 _SETTING_OF_OPTION = {
     "--name": "spark.app.name",
     "--master": "spark.master",
@@ -39,7 +39,8 @@ _ATTACH_HINT = "or put `import rechannel; rechannel.attach(spark)` into the scri
 _DRIVER_PYTHON = ("PYSPARK_DRIVER_PYTHON", "PYSPARK_PYTHON")
 _PYTHON_SETTINGS = ("spark.pyspark.driver.python", "spark.pyspark.python")
 _PYTHON = "python3"  # Spark's default
-LENT, STRICT = "RECHANNEL_LENT", "RECHANNEL_STRICT"  # as in submit_main, whose package cannot be imported without py4j
+# As in submit_main, whose package cannot be imported without py4j.
+LENT, STRICT, SOLO = "RECHANNEL_LENT", "RECHANNEL_STRICT", "RECHANNEL_SOLO"
 _UNTESTED = (
     "{master}: Rechannel is tested on standalone clusters only; on this one moves, drains and the release of executors "
     "are not tested (docs/compatibility.md)"
@@ -53,6 +54,7 @@ class SubmitArguments:
 
     ``options`` are those of spark-submit, unchanged, and ``conf`` the Spark settings among them. ``properties`` are
     files that override spark-defaults.conf, the last one first; ``defaults``: whether spark-submit reads that too.
+    ``solo`` is the mode of a solo run, "" for none.
     """
 
     options: tuple[str, ...] = ()
@@ -60,6 +62,7 @@ class SubmitArguments:
     arguments: tuple[str, ...] = ()
     dry_run: bool = False
     strict: bool = False
+    solo: str = ""
     config: str = ""
     conf: Mapping[str, str] = field(default_factory=dict)
     properties: tuple[str, ...] = ()
@@ -82,7 +85,7 @@ class SparkSubmitCommand:
 
 @click.command(
     context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False},
-    options_metavar="[--dry-run] [--strict] [--config FILE] [SPARK-SUBMIT OPTIONS]",
+    options_metavar="[--dry-run] [--strict] [--config FILE] [--solo [--apply]] [SPARK-SUBMIT OPTIONS]",
 )
 @click.argument("command_line", nargs=-1, type=click.UNPROCESSED, metavar="SCRIPT.py [ARGUMENTS]")
 @exit_code_on_error
@@ -92,7 +95,9 @@ def submit(command_line: tuple[str, ...]) -> None:
     All options of spark-submit are passed on, such as --master URL or --conf KEY=VALUE; arguments after the script
     belong to the script. --dry-run prints the command without starting it. --strict ends the script if one of its
     sessions cannot be attached; without it such a session runs as without Rechannel. --config FILE is Rechannel's
-    configuration, by default that of RECHANNEL_CONFIG. Only client mode is supported. The exit code is spark-submit's.
+    configuration, by default that of RECHANNEL_CONFIG. --solo needs no installation: it starts a private Redis and a
+    controller that end with the script; --apply lets that controller act on its decisions, which are only recorded
+    without it. Only client mode is supported. The exit code is spark-submit's.
     """
     arguments = parse(command_line)
     if arguments.config:
@@ -136,6 +141,11 @@ def parse(command_line: Sequence[str]) -> SubmitArguments:
             conf |= _spark_setting(name, value)
     if not left:
         raise CommandError(ExitCode.USAGE, "no script is named; for example `rechannel submit --master URL script.py`")
+    solo = ("apply" if "--apply" in switches else "observe") if "--solo" in switches else ""
+    if "--apply" in switches and not solo:
+        raise CommandError(ExitCode.USAGE, "--apply is for --solo; else set reschedule.mode in the configuration")
+    if solo and values["--config"]:
+        raise CommandError(ExitCode.USAGE, "--solo has a configuration of its own; leave --config or --solo out")
     properties = values["--properties-file"][-1:]
     return SubmitArguments(
         options=tuple(options),
@@ -143,6 +153,7 @@ def parse(command_line: Sequence[str]) -> SubmitArguments:
         arguments=tuple(left[1:]),
         dry_run="--dry-run" in switches,
         strict="--strict" in switches,
+        solo=solo,
         config=next(reversed(values["--config"]), ""),
         conf=conf,
         properties=(*reversed(values["--extra-properties-file"]), *properties),
@@ -224,6 +235,8 @@ def _environment(
         variables[CONFIG_VARIABLE] = str(Path(arguments.config).resolve())
     if arguments.strict:
         variables[STRICT] = "1"
+    if arguments.solo:
+        variables[SOLO] = arguments.solo
     # The script keeps its own Python: its packages are there, and its executors run the same version.
     chosen = any(environ.get(name) for name in _DRIVER_PYTHON) or any(conf.get(key) for key in _PYTHON_SETTINGS)
     if not chosen and not shutil.which(_PYTHON, path=environ.get("PATH", "")):

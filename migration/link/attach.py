@@ -17,8 +17,10 @@ from rechannel.conf.loader import find_config_file, load
 from rechannel.conf.settings import Settings
 from rechannel.migration.link.loop import Link
 from rechannel.migration.link.submit_main import write_to_standard_error
+from rechannel.migration.solo.start import SoloRun
 from rechannel.migration.spark.adapter import SparkAdapter
 from rechannel.migration.spark.gateway import LinkError
+from rechannel.wire.codes import Mode
 
 _LOG = structlog.get_logger("rechannel.link")
 
@@ -26,7 +28,9 @@ _links: dict[str, Link] = {}  # by application
 _links_lock = threading.RLock()  # a link that cannot start unregisters itself under it
 
 
-def attach(spark: Any, settings: Settings | None = None, *, strict: bool = False) -> Link:
+def attach(
+    spark: Any, settings: Settings | None = None, *, strict: bool = False, solo: bool = False, apply: bool = False
+) -> Link:
     """Join this application's streaming queries to Rechannel.
 
     Never makes a query fail: where attaching is not possible, the returned link is inactive and its ``problem`` says
@@ -41,6 +45,11 @@ def attach(spark: Any, settings: Settings | None = None, *, strict: bool = False
         names, else ./rechannel.toml, else /etc/rechannel/rechannel.toml.
     strict : bool
         Raise the error instead of returning an inactive link.
+    solo : bool
+        Start a private Redis and a controller for this application, which end with the link or with the driver
+        (`rechannel.migration.solo`). They take up to 15 s to start or to fail. No settings are given then.
+    apply : bool
+        With ``solo``: act on decisions; without it they are recorded only.
     """
     if structlog.is_configured():  # by the script itself
         _suppress_errors_of_logging()
@@ -48,7 +57,9 @@ def attach(spark: Any, settings: Settings | None = None, *, strict: bool = False
         log_to_standard_error()
     link = Link()
     try:
-        if settings is None:
+        if (solo and settings is not None) or (apply and not solo):
+            raise ValueError("solo has settings of its own, and apply is for solo alone: set reschedule.mode instead")
+        if settings is None and not solo:
             _LOG.info("configuration", sentence=find_config_file(None, os.environ).describe())
             settings = load()
         adapter = SparkAdapter(spark)
@@ -61,7 +72,7 @@ def attach(spark: Any, settings: Settings | None = None, *, strict: bool = False
                 if not present.active:
                     raise LinkError("the link that was detached has not ended yet: attach again in some seconds")
                 return present
-            link.start(adapter, settings, on_end=_unregister)
+            _start(link, adapter, settings, Mode.APPLY if apply else Mode.OBSERVE)
             _links[adapter.application] = link
     except Exception as error:  # the user's query must never notice
         if strict:
@@ -69,6 +80,29 @@ def attach(spark: Any, settings: Settings | None = None, *, strict: bool = False
         link.problem = str(error)
         _LOG.error("not attached; queries run as without Rechannel", error=str(error))
     return link
+
+
+def _start(link: Link, adapter: SparkAdapter, settings: Settings | None, mode: Mode) -> None:
+    """Start a link; without settings, with a solo run that ends with it."""
+    if settings is not None:
+        link.start(adapter, settings, on_end=_unregister)
+        return
+    try:
+        run = SoloRun(mode, os.environ)
+    except BaseException:
+        with contextlib.suppress(LinkError):
+            adapter.close()
+        raise
+
+    def end(application: str, ended: Link) -> None:
+        _unregister(application, ended)
+        run.close()
+
+    try:
+        link.start(adapter, run.settings, on_end=end)
+    except BaseException:
+        run.close()
+        raise
 
 
 def _await_end(application: str) -> bool:

@@ -26,7 +26,9 @@ from typing import Any
 
 LENT = "RECHANNEL_LENT"  # the cache tag of the Python that runs `rechannel submit`, and the directories of its packages
 STRICT = "RECHANNEL_STRICT"  # if set, a script that cannot be attached ends
+SOLO = "RECHANNEL_SOLO"  # if set, the mode of a solo run for this script
 _USAGE = 2
+_APPLY = "apply"  # as in rechannel.wire.codes.Mode
 
 
 class SessionAttacher:
@@ -158,7 +160,9 @@ def _load_attach() -> Callable[[Any], Any]:
 def _import_attach() -> Callable[[Any], Any]:
     import rechannel
 
-    return functools.partial(rechannel.attach, strict=True)  # errors are printed here, once
+    attach = functools.partial(rechannel.attach, strict=True)  # errors are printed here, once
+    mode = os.environ.get(SOLO, "")
+    return functools.partial(attach, solo=True, apply=mode == _APPLY) if mode else attach
 
 
 def _lend_packages(missing: ImportError) -> None:

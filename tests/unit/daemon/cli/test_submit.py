@@ -71,6 +71,8 @@ def test_options_before_the_script_are_for_spark_submit():
         ([], "no script is named"),
         (["--master"], "--master has no value"),
         (["--version"], "--version submits no Python script"),
+        (["--apply", "s.py"], "--apply is for --solo; else set reschedule.mode"),
+        (["--solo", "--config", "r.toml", "s.py"], "leave --config or --solo out"),
     ],
 )
 def test_wrong_usage_of_submit(arguments, message):
@@ -87,6 +89,15 @@ def test_the_runner_is_the_main_file_with_the_name_of_the_script(build, spark, s
     assert (runner.name, runner.is_file()) == ("submit_main.py", True)
     assert submission.command[-3:] == (script, "one", "two words")
     assert submission.warnings == ()
+
+
+@pytest.mark.parametrize(("options", "mode"), [([], None), (["--solo"], "observe"), (["--apply", "--solo"], "apply")])
+def test_solo_is_handed_to_the_main_file(build, script, options, mode):
+    submission = build(*options, "--master", "spark://x:7077", script, "--solo")
+    assert submission.environment.get(submit.SOLO) == mode
+    assert submission.command[1:3] == ("--master", "spark://x:7077")
+    assert submission.command[-1] == "--solo", "that of the script"
+    assert submit.SOLO == submit_main.SOLO
 
 
 def test_the_application_is_named_like_the_script(build, script, tmp_path, monkeypatch):

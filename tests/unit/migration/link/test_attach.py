@@ -8,8 +8,9 @@ import os
 import subprocess
 import sys
 import threading
+from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, ClassVar
 from unittest.mock import Mock, create_autospec
 
 import pytest
@@ -22,9 +23,11 @@ from rechannel.migration.link import loop
 from rechannel.migration.link.attach import _logging_modules, attach
 from rechannel.migration.link.loop import Link
 from rechannel.migration.link.mailbox import Mailbox
+from rechannel.migration.solo import SoloError
 from rechannel.migration.spark import adapter as adapter_module
 from rechannel.migration.spark.adapter import SparkAdapter
 from rechannel.migration.spark.gateway import SparkCallError, UnsupportedSparkError
+from rechannel.wire.codes import Mode
 from rechannel.wire.envelope import EnvelopeFactory
 
 SCRIPT = "import sys, rechannel\n{}rechannel.attach(object())\nprint('data')\n"
@@ -270,6 +273,74 @@ def test_a_second_attach_gives_the_first_link_and_closes_its_own_gateway(adapter
     adapter.close.side_effect = SparkCallError("the driver's JVM cannot be reached")
     assert attach(object(), settings(tmp_path)) is first
     adapter.close.assert_called_once_with()
+
+
+# -- solo --
+
+
+class FakeSolo:
+    """A solo run in place of a real one; ``runs`` has all that were started."""
+
+    runs: ClassVar[list[FakeSolo]] = []
+    problem: ClassVar[str] = ""
+    directory: ClassVar[Path]
+
+    def __init__(self, mode: Mode, _environ: Any) -> None:
+        if self.problem:
+            raise SoloError(self.problem)
+        self.mode, self.closed = mode, 0
+        self.settings = settings(self.directory)
+        self.runs.append(self)
+
+    def close(self) -> None:
+        self.closed += 1
+
+
+@pytest.fixture
+def solo(monkeypatch, tmp_path):
+    monkeypatch.setattr(FakeSolo, "runs", [])
+    monkeypatch.setattr(FakeSolo, "directory", tmp_path, raising=False)
+    monkeypatch.setattr(attach_module, "SoloRun", FakeSolo)
+    return FakeSolo
+
+
+def test_a_solo_run_ends_with_its_link(adapter, mailbox, solo):
+    adapter.watch_starts.return_value.poll.return_value = None
+    link = attach(object(), solo=True)
+    (run,) = solo.runs
+    assert (link.active, run.mode, run.closed) == (True, Mode.OBSERVE, 0)
+    assert attach(object(), solo=True, apply=True) is link
+    assert solo.runs == [run], "one for all sessions of an application"
+    assert link.detach()
+    assert run.closed == 1
+    again = attach(object(), solo=True, apply=True)
+    assert [run.mode for run in solo.runs] == [Mode.OBSERVE, Mode.APPLY]
+    assert again.detach()
+
+
+def test_a_solo_run_that_does_not_start_leaves_the_script_as_it_is(adapter, mailbox, solo, monkeypatch):
+    monkeypatch.setattr(solo, "problem", "no server; install one")
+    link = attach(object(), solo=True)
+    assert (link.active, link.problem) == (False, "no server; install one")
+    adapter.close.assert_called_once_with()
+    adapter.start_event_stream.assert_not_called()
+    assert attach_module._links == {}
+    with pytest.raises(SoloError):
+        attach(object(), solo=True, strict=True)
+
+
+def test_a_link_that_does_not_start_ends_its_solo_run(adapter, mailbox, solo):
+    adapter.executors.side_effect = UnsupportedSparkError("this Spark lacks a method we need")
+    link = attach(object(), solo=True)
+    assert (link.active, link.problem) == (False, "this Spark lacks a method we need")
+    assert [run.closed > 0 for run in solo.runs] == [True]
+
+
+@pytest.mark.parametrize("options", [{"solo": True, "settings": Settings()}, {"apply": True}])
+def test_solo_has_settings_of_its_own(adapter, solo, options):
+    link = attach(object(), **options)
+    assert "solo has settings of its own" in link.problem
+    assert solo.runs == []
 
 
 def test_attaching_while_a_link_ends_waits_for_its_end(adapter, mailbox, tmp_path):

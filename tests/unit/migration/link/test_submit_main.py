@@ -15,6 +15,7 @@ import rechannel
 from rechannel.daemon.cli import submit
 from rechannel.migration.link import submit_main
 from rechannel.migration.link.submit_main import SessionAttacher
+from rechannel.wire.codes import Mode
 
 RUNNER = Path(rechannel.__file__).parent / "migration" / "link" / "submit_main.py"
 
@@ -233,6 +234,16 @@ def test_packages_that_the_drivers_python_lacks_come_from_submits_and_last(write
     assert "No module named 'rechannel'" in done.stderr
     assert "runs on is cpython-27; name a Python in PYSPARK_PYTHON" in done.stderr
     assert submit_main.LENT == submit.LENT == "RECHANNEL_LENT"
+
+
+@pytest.mark.parametrize(("mode", "options"), [("observe", "False"), ("apply", "True")])
+def test_solo_and_its_mode_are_handed_to_attach(write, tmp_path, mode, options):
+    put_package(tmp_path, "pyspark.sql", PYSPARK)
+    put_package(tmp_path, "rechannel", "def attach(session, strict, solo, apply):\n    print(strict, solo, apply)\n")
+    script = write("from pyspark.sql import SparkSession\nSparkSession()\n")
+    done = run_bare(script, PYTHONPATH=str(tmp_path), RECHANNEL_SOLO=mode)
+    assert (done.stdout, done.stderr) == (f"True True {options}\n", "")
+    assert submit_main._APPLY == Mode.APPLY
 
 
 def test_only_the_standard_library_is_imported_at_the_top():
