@@ -25,6 +25,8 @@ NODES = ("127.0.0.2", "127.0.0.3")
 ADDED = ("127.0.0.4", "127.0.0.5")
 # The quick compiler alone: batches are at their steady speed after a dozen instead of a hundred.
 _JAVA_OPTIONS = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
+# On a local disk Spark's usual one starts a process, `readlink`, for each file that it puts in place.
+_CHECKPOINT_FILES = "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
 
 
 @dataclass(frozen=True)
@@ -101,6 +103,7 @@ def _spark_conf(cluster: StandaloneCluster, options: Options) -> dict[str, str]:
         "spark.executorEnv.PYTHONPATH": str(ROOT),
         "spark.sql.shuffle.partitions": str(options.partitions),
         # Thousands of tiny batches are this demo's, not production's: without these, compaction makes every tenth slow.
+        "spark.sql.streaming.checkpointFileManagerClass": _CHECKPOINT_FILES,
         "spark.sql.streaming.pollingDelay": "100ms",  # a query that waits for its next file leaves the driver in peace
         "spark.sql.streaming.fileSource.log.compactInterval": "1000",
         "spark.sql.streaming.fileSink.log.compactInterval": "1000",

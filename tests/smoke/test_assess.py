@@ -29,7 +29,14 @@ end_application(directory, spark, {{"counts": query}}, None, durations=durations
 """
 
 
-@pytest.mark.parametrize(("codec", "rolling"), [("", False), ("zstd", True), ("lz4", False)])
+@pytest.mark.parametrize(
+    ("codec", "rolling"),
+    [
+        ("zstd", True),
+        pytest.param("", False, marks=pytest.mark.slow),
+        pytest.param("lz4", False, marks=pytest.mark.slow),
+    ],
+)
 def test_a_log_of_spark_is_assessed(codec: str, rolling: bool, stack: Stack, tmp_path: Path) -> None:
     logs, directory, name = tmp_path / "logs", tmp_path / "driver", f"assess-{codec or 'plain'}"
     logs.mkdir()
