@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from benchmarks.live.service.cases import Draw, draw
+from benchmarks.live.service.plot import draw_run
 from benchmarks.live.service.report import report
 from benchmarks.live.service.results import read, write
 from benchmarks.live.service.run import Plan, measure
@@ -25,7 +26,10 @@ def main(arguments: Sequence[str]) -> int:
     parser = _parser()
     options = parser.parse_args(arguments)
     if options.report:
-        print(report([read(path) for path in options.report]))
+        runs = [read(path) for path in options.report]
+        print(report(runs))
+        if options.plot:
+            draw_run(runs[0], options.plot)
         return 0
     if options.json is None:
         parser.error("--json or --report is needed")
@@ -51,6 +55,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--workload", choices=(WORKLOAD,), default=WORKLOAD, help="this testbed")
     add("--json", type=Path, metavar="FILE", help="file of the run")
     add("--report", type=Path, nargs="+", metavar="FILE", help="print the table of these runs instead")
+    add("--plot", type=Path, metavar="FILE", help="with --report: draw the first run")
     add("--variant", choices=VARIANTS, default="adaptive", help="who decides; none: Rechannel only observes")
     add("--ask", action="store_true", help="request a rebalance instead of waiting for a trigger")
     add("--seed", type=int, default=1, metavar="N", help="of all that is not set [default: 1]")
