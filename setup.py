@@ -19,14 +19,14 @@ STANDING = re.search(r'__version__ = "(.+)"', Path("src", MODULE).read_text(enco
 NO_TAG = "0.0"  # what setuptools-scm takes for the last tag where there is none, as in a shallow clone
 
 
-def base(version: ScmVersion) -> str:
+def base(tree: ScmVersion) -> str:
     """Return the version without its local part."""
-    return STANDING if str(version.tag) == NO_TAG else guess_next_dev_version(version)
+    return STANDING if str(tree.tag) == NO_TAG else guess_next_dev_version(tree)
 
 
-def local(version: ScmVersion) -> str:
+def local(tree: ScmVersion) -> str:
     """Return the local part: the commit, and the day if there are changes that are not committed."""
-    return "" if str(version.tag) == NO_TAG else get_local_node_and_date(version)
+    return "" if str(tree.tag) == NO_TAG else get_local_node_and_date(tree)
 
 
 class BuildPy(build_py):
@@ -42,14 +42,18 @@ class BuildPy(build_py):
             built.write_text(text, encoding="utf-8")
 
 
-setup(
-    version=get_version(
-        root=str(ROOT),
-        fallback_root=".",  # of a source archive: PKG-INFO is there
-        fallback_version=STANDING,
-        version_scheme=base,
-        local_scheme=local,
-        scm={"git": {"describe_command": "git describe --dirty --tags --long --match v[0-9]*"}},
-    ),
-    cmdclass={"build_py": BuildPy},
-)
+def version() -> str:
+    """Return the version of this tree, of its tag or of its source archive."""
+    try:
+        return get_version(
+            root=str(ROOT),
+            fallback_root=".",  # of a source archive: PKG-INFO is there
+            version_scheme=base,
+            local_scheme=local,
+            scm={"git": {"describe_command": "git describe --dirty --tags --long --match v[0-9]*"}},
+        )
+    except LookupError:  # neither a repository nor a source archive
+        return STANDING
+
+
+setup(version=version(), cmdclass={"build_py": BuildPy})
