@@ -51,7 +51,4 @@ def missing_part(module: str) -> str:
     """Return the sentence for a module that only `rechannel` holds; "" for any other module."""
     if is_complete() or module.partition(".")[0] != "rechannel":
         return ""
-    return (
-        f"{LIGHT} has no such command, only {', '.join(sorted(LIGHT_COMMANDS))}; in an environment of its own: pip "
-        f"install {WHOLE}"
-    )
+    return f"{LIGHT} does not hold this command; in an environment of its own: pip install {WHOLE}"

@@ -208,7 +208,7 @@ def change_keys(
         )
     if force and not retire:
         raise CommandError(ExitCode.USAGE, "--force needs --retire")
-    from rechannel.daemon import key_change
+    import rechannel.daemon.key_change as key_change
 
     path = Path(directory)
     try:
