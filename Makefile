@@ -9,7 +9,7 @@ export PYTHON
 unexport SPARK_HOME PYTHONHOME PYTHONPATH
 
 .DEFAULT_GOAL := help
-.PHONY: help setup tools demo bench bench-page chaos docs drills soak soak-starts matrix test test-unit test-root test-full lint audit clean install uninstall
+.PHONY: help setup tools demo bench bench-page chaos docs drills release soak soak-starts matrix test test-unit test-root test-full lint audit clean install uninstall
 
 help: ## Show this help
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' Makefile
@@ -80,6 +80,9 @@ soak-starts: $(STAMP) ## 2,000 starts of a query in one driver short of descript
 	mkdir -p out
 	STARTS_JSON=$(abspath out/starts) $(BIN)/python -m pytest tests/soak/test_starts.py -m slow -s
 
+release: $(STAMP) ## Wheels and source archives in dist/, built twice and compared; nothing is uploaded (docs/release.md)
+	$(BIN)/python .ci/release.py
+
 lint: $(STAMP) ## ruff, mypy, import-linter, bandit and the audit of requirements
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -91,7 +94,7 @@ lint: $(STAMP) ## ruff, mypy, import-linter, bandit and the audit of requirement
 audit: $(STAMP) ## Pinned requirements against the known vulnerabilities; AUDIT_REQUIRED=1: fail if it cannot be done
 	$(BIN)/python .ci/audit.py
 
-install: ## As root: program and systemd units; PREFIX=/opt/rechannel DESTDIR= AGENT_USER=spark (docs/services.md)
+install: ## As root: program and systemd units; ROLE=agent: only what a node needs; PREFIX= DESTDIR= AGENT_USER=spark (docs/services.md)
 	sh systemd/install.sh install
 
 uninstall: ## As root: remove what install put there; PURGE=1: configuration, keys and audit file too
@@ -102,5 +105,5 @@ docs: $(STAMP) ## The documentation as a site in out/site; every warning is an e
 	$(BIN)/python -m mkdocs build --strict --quiet --site-dir out/site
 
 clean: ## Remove the virtual environment and everything that was generated
-	rm -rf $(VENV) build dist src/*.egg-info out .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) build dist src/*.egg-info distributions/*/build distributions/*/src/*.egg-info out .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
 	find . -name __pycache__ -type d -not -path './.git/*' -prune -exec rm -rf {} +

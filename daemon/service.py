@@ -60,7 +60,7 @@ def run_controller(
 ) -> None:
     """Run the controller until ``stop`` is set.
 
-    With ``reload_signal``, reload the settings on request. Raises SettingsError or KeyFileError if it cannot start, and
+    With ``reload_signal``, reload the settings on request. Raises SettingsError if it cannot start, and
     StoreRefusedError if Redis refuses it (wrong password, too old). A Redis that is merely away is waited for.
     """
     from rechannel.daemon.jobs.runner import JobRunner  # needs APScheduler, which no other command does
@@ -179,4 +179,4 @@ def signer_of(settings: Settings) -> Signer:
     try:
         return Signer.from_file(settings.signing.private_key_file, settings.signing.public_key_file)
     except KeyFileError as error:
-        raise KeyFileError(f"{error}; make a key pair with `rechannel config keys DIR`") from error
+        raise SettingsError([f"{error}; make a key pair with `rechannel config keys DIR`"]) from error

@@ -14,8 +14,6 @@ Rooms, each importing only those below it:
 * ``policy``: the protocol that every policy implements
 * ``analysis``: cost of a placement, queueing, classification of streams, service rates, forecasts
 * ``model``: cluster, workload, streams and placement, which every policy reads
-
-``spread`` divides the partitions of one stage evenly by count, where nothing has been measured.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@
 #
 # Variables: PREFIX (/opt/rechannel; used by Rechannel alone), DESTDIR (prefix of every path; nothing outside it changes),
 # BINDIR (/usr/local/bin), LIBDIR (/usr/lib; contains the directories of systemd), AGENT_USER (spark), PYTHON (python3),
-# PURGE=1 and NO_VENV=1 like the options.
+# ROLE (all; agent: only the light distribution and the agent's unit), PURGE=1 and NO_VENV=1 like the options.
 set -eu
 
 root=$(CDPATH='' cd -- "$(dirname -- "$0")/.." && pwd)
@@ -21,6 +21,7 @@ confdir=/etc/rechannel
 logdir=/var/log/rechannel
 home=$destdir$prefix
 marker=$home/.installed-files # lists files outside $prefix; without it $prefix is not removed
+role=${ROLE:-all}
 units='rechannel-controller.service rechannel-agent.service'
 
 say() { printf 'rechannel: %s\n' "$1"; }
@@ -44,6 +45,10 @@ check_paths() {
     prefix=${prefix%/}
     home=$destdir$prefix
     marker=$home/.installed-files
+    case $role in
+    all | agent) ;;
+    *) fail "ROLE: '$role' is no role" "write all or agent" ;;
+    esac
     case $agent_user in
     '' | *[!A-Za-z0-9._-]*) fail "AGENT_USER: '$agent_user' is no user name" "name Spark's user" ;;
     esac
@@ -87,19 +92,22 @@ build_venv() {
         "install it, or name it: PYTHON=/path/to/python3.11"
     source=$work/source
     mkdir -p "$source/src/rechannel"
-    for file in pyproject.toml README.md LICENSE constraints.txt; do
+    for file in pyproject.toml setup.py README.md LICENSE constraints.txt; do
         [ ! -e "$root/$file" ] || cp "$root/$file" "$source/"
     done
     cp -P "$root"/src/rechannel/* "$source/src/rechannel/" 2>/dev/null || true # skips the directory __pycache__
     for link in "$source"/src/rechannel/*; do
         [ ! -L "$link" ] || cp -R "$root/$(basename "$link")" "$source/"
     done
+    cp -RP "$root/distributions" "$source/"
     find "$source" -name __pycache__ -type d -prune -exec rm -rf {} +
+    project=$source
+    [ "$role" != agent ] || project=$source/distributions/agent
     "$python" -m venv "$work/venv"
     constraints=
     [ ! -f "$source/constraints.txt" ] || constraints="-c $source/constraints.txt"
     # shellcheck disable=SC2086 # the paths contain no spaces: checked above
-    "$work/venv/bin/python" -m pip install --disable-pip-version-check --no-cache-dir -q $constraints "$source"
+    "$work/venv/bin/python" -m pip install --disable-pip-version-check --no-cache-dir -q $constraints "$project"
     # Scripts contain the path of their interpreter.
     for file in "$work"/venv/bin/* "$work/venv/pyvenv.cfg"; do
         if [ -f "$file" ] && [ ! -L "$file" ] && grep -qI "$work/venv" "$file"; then
@@ -116,6 +124,11 @@ install_all() {
     link=$destdir$bindir/rechannel
     if { [ -e "$link" ] || [ -L "$link" ]; } && [ "$(readlink "$link")" != "$prefix/bin/rechannel" ]; then
         fail "$link exists and is not from this installer" "choose another BINDIR, or move it away"
+    fi
+    if [ "$role" = agent ]; then
+        units=rechannel-agent.service
+        [ ! -e "$destdir$libdir/systemd/system/rechannel-controller.service" ] ||
+            fail "a controller is installed here" "make uninstall first, or leave ROLE=agent out"
     fi
     mkdir -p "$(dirname "$home")"
     work=$home.new # on the same file system, for an atomic rename
@@ -151,14 +164,16 @@ install_all() {
         unit "$name" >"$work/$name"
         put "$work/$name" "$libdir/systemd/system/$name" 644
     done
-    put "$root/systemd/rechannel.sysusers" "$libdir/sysusers.d/rechannel.conf" 644
+    [ "$role" = agent ] || put "$root/systemd/rechannel.sysusers" "$libdir/sysusers.d/rechannel.conf" 644
     put "$root/systemd/rechannel.tmpfiles" "$libdir/tmpfiles.d/rechannel.conf" 644
     mkdir -p "$destdir$bindir"
     ln -sf "$prefix/bin/rechannel" "$link"
     [ -z "$fresh" ] || put "$root/conf/rechannel.toml" "$confdir/rechannel.toml" 644
 
     if [ -z "$destdir" ]; then
-        if command -v systemd-sysusers >/dev/null 2>&1; then systemd-sysusers "$libdir/sysusers.d/rechannel.conf"; fi
+        if [ "$role" = all ] && command -v systemd-sysusers >/dev/null 2>&1; then
+            systemd-sysusers "$libdir/sysusers.d/rechannel.conf"
+        fi
         if command -v systemd-tmpfiles >/dev/null 2>&1; then
             systemd-tmpfiles --create "$libdir/tmpfiles.d/rechannel.conf"
         fi
@@ -172,16 +187,23 @@ install_all() {
             ! systemctl is-active -q "$name" || say "$name runs the old version until: systemctl restart $name"
         done
     fi
-    say "installed in $home; next: $confdir/rechannel.toml and keys, then systemctl enable --now rechannel-controller"
-    say "(or rechannel-agent, on nodes with executors); $prefix/share/doc/rechannel/services.md has the details"
+    if [ "$role" = agent ]; then
+        say "installed in $home; next: $confdir/rechannel.toml, then systemctl enable --now rechannel-agent"
+    else
+        say "installed in $home; next: $confdir/rechannel.toml and keys, then systemctl enable --now rechannel-controller"
+        say "(or rechannel-agent, on nodes with executors)"
+    fi
+    say "$prefix/share/doc/rechannel/services.md has the details"
 }
 
 uninstall_all() {
     check_paths
     if [ -e "$marker" ]; then
         if is_live; then
-            # shellcheck disable=SC2086 # two names
-            systemctl disable --now -q $units || say "the services could not be stopped; they are removed anyway"
+            for name in $units; do
+                [ ! -e "$libdir/systemd/system/$name" ] || systemctl disable --now -q "$name" ||
+                    say "$name could not be stopped; it is removed anyway"
+            done
         fi
         toml=$destdir$confdir/rechannel.toml
         if cmp -s "$toml" "$home/share/rechannel/rechannel.toml"; then rm -f "$toml"; fi

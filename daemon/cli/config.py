@@ -2,41 +2,25 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import difflib
 import json
 import os
-import tempfile
 from collections.abc import Mapping
 from importlib import resources
 from pathlib import Path
 
 import click
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
 from rechannel.conf import render
 from rechannel.conf.loader import LoadResult, read_settings
 from rechannel.conf.settings import CONFIG_VARIABLE, ENVIRONMENT_PREFIX, Settings, SettingsError, fields
-from rechannel.daemon.control.audit import AuditError, AuditFile
-from rechannel.daemon.decide import policy_settings
+from rechannel.daemon import distribution
 from rechannel.daemon.doctor import security
-from rechannel.policies.registry import installed_policies
 from rechannel.wire.exit_codes import CommandError, ExitCode
 from rechannel.wire.redis import tls
 from rechannel.wire.redis.tls import CredentialFileError
-from rechannel.wire.signing import (
-    KeyFileError,
-    Signer,
-    Verifier,
-    fingerprint,
-    make_keys,
-    pem_of,
-    public_keys,
-    write_private_key,
-)
 
-_KEY, _NEXT, _PUBLIC = "signing.key", "signing.next.key", "signing.pub"
 # Beside those of the settings. The last two are passed by `rechannel submit` to the process that it starts.
 _VARIABLES = (CONFIG_VARIABLE, "RECHANNEL_LOG", "RECHANNEL_DEBUG", "RECHANNEL_LENT", "RECHANNEL_STRICT")
 _TEST_PREFIX = "RECHANNEL_TEST"
@@ -48,6 +32,8 @@ def check(config: str | None, *, as_json: bool) -> None:
     mistakes, notes = examine(loaded)
     if mistakes:
         raise SettingsError(mistakes)
+    if unchecked := unchecked_settings():
+        notes.append(f"not checked, for want of what {distribution.WHOLE} installs: {', '.join(unchecked)}")
     if as_json:
         file = str(loaded.path) if loaded.path else None
         click.echo(json.dumps({"ok": True, "file": file, "used": loaded.describe(), "notes": notes}))
@@ -61,7 +47,8 @@ def check(config: str | None, *, as_json: bool) -> None:
 def examine(loaded: LoadResult) -> tuple[list[str], list[str]]:
     """Return the mistakes in the values and the files they name, and notes."""
     settings = loaded.settings
-    mistakes = [*loaded.errors, *policy_settings.policy_errors(settings)]
+    mistakes, notes = _examine_controller(settings)
+    mistakes = [*loaded.errors, *mistakes]
     unreadable = _unreadable_files(settings)
     mistakes += unreadable
     if not unreadable:
@@ -73,22 +60,43 @@ def examine(loaded: LoadResult) -> tuple[list[str], list[str]]:
                 read_files()
             except CredentialFileError as error:
                 mistakes.append(str(error))
-    try:
-        AuditFile(settings.controller.audit_file).check()
-    except AuditError as error:
-        mistakes.append(str(error))
-    key_mistakes, notes = check_keys(settings)
-    mistakes += key_mistakes
     mistakes += _world_writable(loaded)
     notes += _world_readable_passwords(settings)
     notes += _unknown_variables(os.environ)
-    notes += installed_policies().errors
     notes += security.listen_notes(
         {"controller.listen": settings.controller.listen, "agent.metrics": settings.agent.metrics}
     )
     if not mistakes:  # do not connect with a configuration that cannot be used
         notes += security.redis_notes(settings)
     return list(dict.fromkeys(mistakes)), notes
+
+
+def _examine_controller(settings: Settings) -> tuple[list[str], list[str]]:
+    """Return the mistakes in what only controllers and drivers use, and notes, as far as it is installed."""
+    mistakes: list[str] = []
+    notes: list[str] = []
+    if distribution.has_signatures():
+        from rechannel.daemon.doctor.key_files import check_keys
+
+        mistakes, notes = check_keys(settings)
+    if distribution.is_complete():
+        from rechannel.daemon.control.audit import AuditError, AuditFile
+        from rechannel.daemon.decide import policy_settings
+        from rechannel.policies.registry import installed_policies
+
+        mistakes = policy_settings.policy_errors(settings) + mistakes
+        notes += installed_policies().errors
+        try:
+            AuditFile(settings.controller.audit_file).check()
+        except AuditError as error:
+            mistakes.append(str(error))
+    return mistakes, notes
+
+
+def unchecked_settings() -> list[str]:
+    """Return the settings, by name or section, that cannot be checked with what is installed."""
+    of_controllers = [] if distribution.is_complete() else ["policies", "controller.audit_file"]
+    return of_controllers if distribution.has_signatures() else [*of_controllers, "signing"]
 
 
 def _unknown_variables(environ: Mapping[str, str]) -> list[str]:
@@ -140,39 +148,6 @@ def _mode(path: Path) -> int:
         return path.stat().st_mode
     except OSError:
         return 0
-
-
-def check_keys(settings: Settings) -> tuple[list[str], list[str]]:
-    """Return the mistakes in the signing keys, and notes about them."""
-    private, public = settings.signing.private_key_file, settings.signing.public_key_file
-    mistakes, notes = [], []
-    signer = verifier = None
-    try:
-        signer = Signer.from_file(private) if private else None
-    except KeyFileError as error:
-        mistakes.append(str(error))
-    try:
-        verifier = Verifier.from_file(public) if public else None
-    except KeyFileError as error:
-        mistakes.append(str(error))
-    if not private:
-        notes.append("signing.private_key_file is not set, so no controller can start with it")
-    notes += security.key_notes(settings)
-    if not public:
-        notes.append("signing.public_key_file is not set: a link with this configuration accepts no placement")
-    if verifier is not None:
-        trusted = [fingerprint(key) for key in verifier.keys]
-        if signer is not None and fingerprint(signer.public) not in trusted:
-            mistakes.append(
-                f"signing.public_key_file: {public} does not hold the public half of {private}: links would refuse all "
-                "that this controller signs"
-            )
-        if len(trusted) > 1:
-            notes.append(
-                f"signing.public_key_file: {len(trusted)} keys are trusted ({', '.join(trusted)}); once no controller "
-                "signs with the old one, drop it: `rechannel config keys --retire DIRECTORY`"
-            )
-    return mistakes, notes
 
 
 def _world_readable_passwords(settings: Settings) -> list[str]:
@@ -233,117 +208,19 @@ def change_keys(
         )
     if force and not retire:
         raise CommandError(ExitCode.USAGE, "--force needs --retire")
+    import rechannel.daemon.key_change as key_change
+
     path = Path(directory)
     try:
-        document, lines = _retire(path, force) if retire else _rotate(path) if rotate else _make(path)
-    except KeyFileError as error:
+        document, lines = (
+            key_change.retire(path, force)
+            if retire
+            else key_change.rotate(path)
+            if rotate
+            else key_change.make(path)
+        )
+    except key_change.KeyFileError as error:
         raise CommandError(ExitCode.REFUSED, str(error)) from error
     except OSError as error:
         raise CommandError(ExitCode.REFUSED, f"{directory}: cannot be written ({error.strerror})") from error
     click.echo(json.dumps(document) if as_json else "\n".join(lines))
-
-
-_Result = tuple[dict[str, object], list[str]]  # JSON document, and lines for people
-
-
-def _make(directory: Path) -> _Result:
-    private, public = make_keys(directory)
-    return {"private_key_file": str(private), "public_key_file": str(public)}, [
-        f"signing.private_key_file = {json.dumps(str(private))}   # controllers alone, mode 600",
-        f"signing.public_key_file = {json.dumps(str(public))}   # every driver and controller",
-    ]
-
-
-def _rotate(directory: Path) -> _Result:
-    """Make the next key and trust it too; a second call continues an interrupted one."""
-    private, following, public = directory / _KEY, directory / _NEXT, directory / _PUBLIC
-    trusted, current = _pair(directory)
-    if not following.exists():
-        if len(trusted) > 1:
-            raise KeyFileError(f"{public} trusts {len(trusted)} keys already: end that change first, with --retire")
-        write_private_key(following)
-    _copy_ownership(following, private)  # the user that signs has to read the next key in place of this one
-    successor = Signer.from_file(following).public
-    if fingerprint(successor) not in {fingerprint(key) for key in trusted}:
-        _replace(public, b"".join(pem_of(key) for key in (*trusted, successor)))
-    document: dict[str, object] = {
-        "next_private_key_file": str(following),
-        "public_key_file": str(public),
-        "keys": [fingerprint(current), fingerprint(successor)],
-    }
-    return document, [
-        f"{public} trusts the key in use ({fingerprint(current)}) and the next one ({fingerprint(successor)})",
-        f"1. copy {public} to every driver and controller, in place of the old one; links read it automatically",
-        f"2. copy {following} to every other machine with a controller, over its signing.key (same owner and mode)",
-        f"3. here `mv {following} {private}`, which has its owner already; then restart the controllers one by one",
-        f"4. here `rechannel config keys --retire {directory}`, and copy {public} everywhere again",
-    ]
-
-
-def _retire(directory: Path, force: bool) -> _Result:
-    """Trust the key in use alone; it must be the newest unless ``force``."""
-    following, public = directory / _NEXT, directory / _PUBLIC
-    if following.exists():
-        raise KeyFileError(
-            f"{following} is not in use yet: `mv` it to {directory / _KEY} first, and restart controllers"
-        )
-    trusted, current = _pair(directory)
-    dropped = [fingerprint(key) for key in trusted if fingerprint(key) != fingerprint(current)]
-    newest = fingerprint(trusted[-1])  # --rotate appends the next one
-    if newest in dropped and not force:
-        raise KeyFileError(
-            f"{directory / _KEY} is the older key: {fingerprint(current)} would be kept, and {', '.join(dropped)} "
-            "dropped, the newest among them. Bring the new private key here first, or run this where --rotate was run; "
-            "--force goes back to the older one"
-        )
-    if dropped:
-        _replace(public, pem_of(current))
-    document: dict[str, object] = {"public_key_file": str(public), "keys": [fingerprint(current)], "dropped": dropped}
-    trust = f"{public} trusts {fingerprint(current)} alone"
-    if not dropped:
-        return document, [f"{trust}; there was nothing to drop"]
-    return document, [
-        f"{trust}, which it kept; dropped: {', '.join(dropped)}",
-        "copy it to every driver and controller, in place of the old one; links read it automatically",
-    ]
-
-
-def _pair(directory: Path) -> tuple[tuple[Ed25519PublicKey, ...], Ed25519PublicKey]:
-    """Return the trusted keys and the one in use; KeyFileError if that is not trusted."""
-    private, public = directory / _KEY, directory / _PUBLIC
-    current = Signer.from_file(private).public
-    trusted = public_keys(public)
-    if fingerprint(current) not in {fingerprint(key) for key in trusted}:
-        raise KeyFileError(f"{public} does not hold the public half of {private}: they are of different pairs")
-    return trusted, current
-
-
-def _replace(path: Path, data: bytes) -> None:
-    """Replace a file atomically, with owner, group and mode of the old one."""
-    descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(data)
-            _set_ownership(file.fileno(), path.stat())
-            file.flush()
-            os.fsync(file.fileno())
-        Path(name).replace(path)
-    except BaseException:
-        Path(name).unlink(missing_ok=True)
-        raise
-
-
-def _copy_ownership(path: Path, like: Path) -> None:
-    """Copy owner, group and mode of another file."""
-    # O_NOFOLLOW: a symbolic link in another user's directory could name any file, and root would give it away.
-    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
-    try:
-        _set_ownership(descriptor, like.stat())
-    finally:
-        os.close(descriptor)
-
-
-def _set_ownership(descriptor: int, like: os.stat_result) -> None:
-    with contextlib.suppress(PermissionError):  # only root can change the owner; another user owns the file already
-        os.fchown(descriptor, like.st_uid, like.st_gid)
-    os.fchmod(descriptor, like.st_mode & 0o777)

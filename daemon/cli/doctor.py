@@ -19,11 +19,11 @@ from statistics import median
 from typing import Any
 
 import click
-from rich.markup import escape
 
 from rechannel.conf.loader import read_settings
 from rechannel.conf.settings import Settings
-from rechannel.daemon.cli import config, tables
+from rechannel.daemon import distribution
+from rechannel.daemon.cli import config
 from rechannel.daemon.doctor import cluster, finding, node, spark_properties
 from rechannel.daemon.doctor.cluster import ApplicationFacts, NodeFacts
 from rechannel.daemon.doctor.finding import Finding, Severity
@@ -44,7 +44,7 @@ _BATCHES = 20  # newest ones of an application, for the length of its stages
 _WINDOWS, _NODES_READ = 8, 200  # newest windows of a node, of so many nodes: one may have a megabyte
 _NODES = 1000  # at most
 _PLACEHOLDER = "doctor"  # in a key, for an application, a query or a request
-_STYLES = {Severity.OK: "green", Severity.WARNING: "yellow", Severity.FAILED: "bold red"}
+_COLORS = {Severity.OK: "green", Severity.WARNING: "yellow", Severity.FAILED: "red"}
 _JAVA_TIMEOUT = 20.0  # seconds
 
 # Sent to find out whether they are allowed. Redis checks the permission first; then it refuses the writes because of
@@ -76,7 +76,9 @@ def run_checks(path: str | None) -> list[Finding]:
     """Collect facts and check them; without a usable configuration only those of this host."""
     loaded = read_settings(path)
     mistakes, notes = config.examine(loaded)
-    findings = [*node.check_host(collect_host_facts()), *node.check_configuration(loaded, mistakes, notes)]
+    has_keys = distribution.has_signatures()
+    findings = node.check_host(collect_host_facts())
+    findings += node.check_configuration(loaded, mistakes, notes, keys_checked=has_keys)
     if loaded.errors:
         return findings
     settings = loaded.settings
@@ -101,29 +103,26 @@ def print_findings(findings: Sequence[Finding], *, as_json: bool) -> None:
         checks = [asdict(item) for item in findings]
         click.echo(json.dumps({"ok": not counts[Severity.FAILED], "counts": counts, "checks": checks}))
         return
-    console = tables.new_console()
     for item in findings:
         subject = f" {item.subject}:" if item.subject else ""
-        style = _STYLES[item.verdict]
-        line = escape(plain(f"{item.check}:{subject} {item.sentence}"))
-        console.print(f"[{style}]{item.verdict:<8}[/{style}]{line}")
+        verdict = click.style(f"{item.verdict:<8}", fg=_COLORS[item.verdict], bold=item.verdict is Severity.FAILED)
+        click.echo(verdict + plain(f"{item.check}:{subject} {item.sentence}"))
         if item.cure:
-            console.print(f"        → {escape(plain(item.cure))}")
-    console.print(f"{counts[Severity.FAILED]} failed, {counts[Severity.WARNING]} warnings, {counts[Severity.OK]} ok")
+            click.echo(f"        → {plain(item.cure)}")
+    click.echo(f"{counts[Severity.FAILED]} failed, {counts[Severity.WARNING]} warnings, {counts[Severity.OK]} ok")
 
 
 def collect_host_facts() -> HostFacts:
     """Return the versions of what is installed on this host, and what Rechannel requires."""
-    try:
-        requirements = importlib.metadata.requires("rechannel") or []
-    except importlib.metadata.PackageNotFoundError:
-        requirements = []
+    names = distribution.installed()
+    requirements = importlib.metadata.requires(names[0]) or [] if names else []
     requirements = [text for text in requirements if "extra ==" not in text]
     packages = {}
     for name in {node.parse_requirement(text)[0] for text in requirements}:
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
             packages[name] = importlib.metadata.version(name)
-    return HostFacts(sys.version_info[:3], requirements, packages, find_java_version(os.environ))
+    java = find_java_version(os.environ)
+    return HostFacts(sys.version_info[:3], requirements, packages, java, conflict=distribution.conflict())
 
 
 def find_java_version(environ: Mapping[str, str]) -> str:

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from rechannel.daemon import distribution
 from rechannel.daemon.cli import orders
 from rechannel.daemon.cli.options import (
     application_option,
@@ -28,6 +29,7 @@ from rechannel.daemon.cli.options import (
     json_option,
     load_settings,
     log_source,
+    refuse_conflict,
     reload_on_hangup,
     stop_on_signals,
     verbose_option,
@@ -78,13 +80,16 @@ OVERVIEW = {
 
 
 class _Grouped(click.Group):
-    """Group of commands whose help lists them by section."""
+    """Group of commands whose help lists those that are installed, by section."""
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         del ctx
+        complete = distribution.is_complete()
         for title, commands in OVERVIEW.items():
-            with formatter.section(title):
-                formatter.write_dl(list(commands.items()))
+            rows = [row for row in commands.items() if complete or row[0] in distribution.LIGHT_COMMANDS]
+            if rows:
+                with formatter.section(title):
+                    formatter.write_dl(rows)
 
 
 @click.group(cls=_Grouped, epilog=_EPILOG, context_settings={"help_option_names": ["-h", "--help"]})
@@ -111,6 +116,7 @@ def agent(config: str | None, node: str) -> None:
         settings = load_settings(config)
         return dataclasses.replace(settings, agent=dataclasses.replace(settings.agent, node=node)) if node else settings
 
+    refuse_conflict()
     settings = load()
     log.set_up()
     log_source(config)
@@ -125,6 +131,7 @@ def controller(config: str | None) -> None:
     from rechannel.daemon import log
     from rechannel.daemon.service import run_controller
 
+    refuse_conflict()
     settings = load_settings(config)
     log.set_up()
     log_source(config)

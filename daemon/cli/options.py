@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
+from rechannel.daemon import distribution
 from rechannel.wire.exit_codes import CommandError, ExitCode
 from rechannel.wire.printable import plain
 
@@ -131,12 +132,11 @@ def _classify(error: Exception, config: str | None) -> tuple[ExitCode, list[str]
     from rechannel.conf.settings import SettingsError
     from rechannel.wire.keys import KeyNameError
     from rechannel.wire.redis.errors import StoreError
-    from rechannel.wire.signing import KeyFileError
 
     if isinstance(error, SettingsError):
         return ExitCode.CONFIGURATION, read_settings(config).with_locations(error.errors)
-    if isinstance(error, KeyFileError):
-        return ExitCode.CONFIGURATION, read_settings(config).with_locations([str(error)])
+    if isinstance(error, ModuleNotFoundError) and (sentence := distribution.missing_part(error.name or "")):
+        return ExitCode.REFUSED, [sentence]
     if isinstance(error, StoreError):  # name the configuration: often another one was meant
         loaded = read_settings(config)
         source = loaded.describe()
@@ -187,6 +187,13 @@ def load_settings(config: str | None) -> Settings:
     from rechannel.conf.loader import load
 
     return load(config)
+
+
+def refuse_conflict() -> None:
+    """Raise CommandError if `rechannel` and `rechannel-agent` are both installed."""
+    sentence, cure = distribution.conflict()
+    if sentence:
+        raise CommandError(ExitCode.CONFIGURATION, f"{sentence}; {cure}")
 
 
 def log_source(config: str | None) -> None:

@@ -51,12 +51,15 @@ class HostFacts:
         Versions of those that are installed.
     java
         Version of Java, "" for none.
+    conflict
+        Problem and cure of two distributions that overwrite each other; empty for none.
     """
 
     python: tuple[int, int, int]
     requirements: Sequence[str]
     packages: Mapping[str, str]
     java: str
+    conflict: tuple[str, str] = ("", "")
 
 
 @dataclass(frozen=True)
@@ -93,7 +96,8 @@ def _check_packages(facts: HostFacts) -> list[Finding]:
     if not facts.requirements:
         sentence = "Rechannel is not installed as a package, so the versions of its packages are not checked"
         return [warning("packages", sentence, "install it with pip")]
-    findings = []
+    sentence, cure = facts.conflict
+    findings = [failed("packages", sentence, cure)] if sentence else []
     for requirement in facts.requirements:
         name, low, high = parse_requirement(requirement)
         version = facts.packages.get(name, "")
@@ -135,8 +139,13 @@ def _check_java(facts: HostFacts) -> Finding:
     return ok("java", f"Java {facts.java} fits {spark_name}")
 
 
-def check_configuration(loaded: LoadResult, mistakes: Sequence[str], notes: Sequence[str]) -> list[Finding]:
-    """Sort the mistakes and notes of `config check` into checks."""
+def check_configuration(
+    loaded: LoadResult, mistakes: Sequence[str], notes: Sequence[str], *, keys_checked: bool = True
+) -> list[Finding]:
+    """Sort the mistakes and notes of `config check` into checks.
+
+    ``keys_checked``: it can read the files of the signing keys.
+    """
     findings = []
     for text, report in [*((text, failed) for text in mistakes), *((text, warning) for text in notes)]:
         if text.startswith(_MISSING_KEYS):
@@ -149,7 +158,9 @@ def check_configuration(loaded: LoadResult, mistakes: Sequence[str], notes: Sequ
     checks = {item.check for item in findings}
     if "configuration" not in checks:
         findings.insert(0, _check_source(loaded))
-    if "signing-keys" not in checks:
+    if not keys_checked:
+        findings.append(ok("signing-keys", "not checked: agents need none, and cryptography is not installed"))
+    elif "signing-keys" not in checks:
         findings.append(_check_keys(loaded.settings))
     return findings
 

@@ -27,7 +27,7 @@ from rechannel.migration.moves import OwnMoves
 from rechannel.migration.spark.adapter import SparkAdapter, StoreId
 from rechannel.migration.spark.checkpoint import CheckpointOperator
 from rechannel.migration.spark.hooks import START_WAIT
-from rechannel.policies.spread import spread_evenly
+from rechannel.migration.spread import spread_evenly
 from rechannel.wire.messages import DesiredMove, ExecutorInfo, LastPlacement
 
 _LOG = structlog.get_logger("rechannel.link")

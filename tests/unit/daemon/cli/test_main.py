@@ -236,7 +236,7 @@ def test_log_lines_do_not_mix_with_the_output(monkeypatch: pytest.MonkeyPatch) -
         structlog.get_logger("rechannel.signing").warning("public keys not read again")
         return [], []
 
-    monkeypatch.setattr("rechannel.daemon.cli.config.check_keys", check_keys)
+    monkeypatch.setattr("rechannel.daemon.doctor.key_files.check_keys", check_keys)
     before = structlog.get_config()
     structlog.reset_defaults()
     try:

@@ -11,7 +11,7 @@ import pytest
 
 from rechannel.conf.loader import LoadResult, load, read_settings
 from rechannel.daemon.cli import config, doctor
-from rechannel.daemon.doctor import cluster, node, security
+from rechannel.daemon.doctor import cluster, key_files, node, security
 from rechannel.daemon.doctor.cluster import ApplicationFacts
 from rechannel.daemon.doctor.finding import Severity
 from rechannel.daemon.doctor.node import HostFacts, RedisFacts, RedisPermissions
@@ -146,7 +146,7 @@ def test_the_used_configuration_file_is_named(tmp_path: Path) -> None:
 )
 def test_missing_keys_by_role(user: str, fields: tuple[str, ...], verdict: Severity) -> None:
     result = loaded(*fields, user=user)
-    _, notes = config.check_keys(loaded(user=user).settings)  # notes on missing keys, which are not repeated
+    _, notes = key_files.check_keys(loaded(user=user).settings)  # notes on missing keys, which are not repeated
     findings = of(node.check_configuration(result, [], notes), "signing-keys")
     assert [item.verdict for item in findings] == [verdict], findings
     assert all("nobody" not in item.sentence for item in findings if item.verdict is OK)
@@ -155,7 +155,7 @@ def test_missing_keys_by_role(user: str, fields: tuple[str, ...], verdict: Sever
 def test_a_private_key_alone_is_a_warning(tmp_path: Path) -> None:
     make_keys(tmp_path)
     result = read_settings(write_config(tmp_path, '[signing]\nprivate_key_file = "signing.key"\n'), {})
-    mistakes, notes = config.check_keys(result.settings)
+    mistakes, notes = key_files.check_keys(result.settings)
     assert mistakes == []
     (finding,) = of(node.check_configuration(result, mistakes, notes), "signing-keys")
     assert (finding.verdict, finding.cure) == (WARNING, "name signing.pub there")

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rechannel.policies.spread import spread_evenly
+from rechannel.migration.spread import spread_evenly
 
 NAMES = st.sampled_from(["0", "1", "2", "3", "gone", ""])
 

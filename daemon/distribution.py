@@ -1,0 +1,54 @@
+"""Installed distribution: `rechannel` holds everything, `rechannel-agent` what nodes and light drivers need.
+
+Both hold the same files under one import name, so an environment can have only one of them.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+
+WHOLE, LIGHT = "rechannel", "rechannel-agent"
+#: commands of `rechannel-agent`
+LIGHT_COMMANDS = frozenset({"agent", "config", "doctor", "submit"})
+_CURE = (
+    "pip uninstall -y rechannel rechannel-agent, then install one of them: rechannel-agent on nodes, rechannel where "
+    "controllers run and orders are given"
+)
+
+
+def is_complete() -> bool:
+    """Whether the parts that only `rechannel` holds are here; so it is in a checkout too."""
+    return importlib.util.find_spec("rechannel.daemon.service") is not None
+
+
+def has_signatures() -> bool:
+    """Whether keys can be read; a node needs none, so cryptography is not in `rechannel-agent` alone."""
+    return importlib.util.find_spec("cryptography") is not None
+
+
+def installed() -> list[str]:
+    """Return the names of the installed distributions; none in a checkout that is not installed."""
+    from importlib import metadata  # takes longer to import than a command's --help
+
+    names = []
+    for name in (WHOLE, LIGHT):
+        try:
+            metadata.distribution(name)
+        except metadata.PackageNotFoundError:
+            continue
+        names.append(name)
+    return names
+
+
+def conflict() -> tuple[str, str]:
+    """Return what is wrong with the installed distributions, and its cure; empty if nothing is."""
+    if len(installed()) < 2:
+        return "", ""
+    return f"{WHOLE} and {LIGHT} are both installed, and each overwrites files of the other", _CURE
+
+
+def missing_part(module: str) -> str:
+    """Return the sentence for a module that only `rechannel` holds; "" for any other module."""
+    if is_complete() or module.partition(".")[0] != "rechannel":
+        return ""
+    return f"{LIGHT} does not hold this command; in an environment of its own: pip install {WHOLE}"

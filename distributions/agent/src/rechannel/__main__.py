@@ -1,0 +1,1 @@
+../../../../src/rechannel/__main__.py

@@ -1,0 +1,1 @@
+../../../../../../daemon/model/__init__.py

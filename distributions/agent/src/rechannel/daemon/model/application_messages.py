@@ -1,0 +1,1 @@
+../../../../../../daemon/model/application_messages.py

@@ -1,0 +1,1 @@
+../../../../../../daemon/view/last_leader.py
