@@ -149,13 +149,13 @@ def test_the_agent_of_a_node_reports_a_window_and_ends(node: Path, server: Redis
     with ProcessGroup(tmp_path / "logs") as group:
         agent = group.start("agent", [str(node / "rechannel"), "agent"], env=variables)
         (envelope, *_) = until(lambda: store.last(WINDOWS, NODE, 1), "a window of the agent")
-        checks = run(node / "rechannel", "doctor", "--json", code=4, RECHANNEL_CONFIG=str(config))  # no controller leads
+        checks = run(node / "rechannel", "doctor", "--json", code=4, RECHANNEL_CONFIG=str(config))  # no link, no controller
         agent.popen.send_signal(signal.SIGTERM)
         assert agent.popen.wait(30) == 0
     store.close()
     assert isinstance(envelope.body, AgentWindow)
     failed = {item["check"] for item in json.loads(checks)["checks"] if item["verdict"] == "failed"}
-    assert failed == {"controller"}
+    assert failed == {"controller", "links"}
 
 
 def test_a_light_driver_takes_the_pyspark_of_its_cluster(dist: Path, tmp_path: Path):
@@ -167,7 +167,7 @@ def test_a_light_driver_takes_the_pyspark_of_its_cluster(dist: Path, tmp_path: P
     libraries = home / "python" / "lib"
     run(programs / "python", "-c", "import pyspark", code=1)
     path = os.pathsep.join([str(libraries / "pyspark.zip"), str(only(libraries, "py4j-*-src.zip"))])  # as spark-submit
-    spark, package, active, problem = run(programs / "python", "-c", ATTACH, PYTHONPATH=path).splitlines()[-4:]
+    spark, package, active, problem = run(programs / "python", "-c", ATTACH, PYTHONPATH=path).splitlines()[:4]
     assert Path(spark).is_relative_to(libraries)
     assert Path(package).is_relative_to(tmp_path / "driver")
     assert active == "False"
