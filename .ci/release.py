@@ -159,7 +159,9 @@ def check_contents(directory: Path, name: str, expected: set[str]) -> None:
 def _compare(archive: Path, packed: Iterable[str], expected: Iterable[str]) -> None:
     packed, expected = set(packed), set(expected)
     if packed != expected:
-        raise ReleaseError(f"{archive.name}: lacks {sorted(expected - packed)}, holds beside {sorted(packed - expected)}")
+        raise ReleaseError(
+            f"{archive.name}: lacks {sorted(expected - packed)}, holds beside {sorted(packed - expected)}"
+        )
 
 
 def check_metadata(directory: Path) -> None:

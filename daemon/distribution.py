@@ -1,6 +1,7 @@
-"""Installed distribution: `rechannel` holds everything, `rechannel-agent` what nodes and light drivers need.
+"""Installed distribution: the whole `rechannel`, or the light `rechannel-agent`.
 
-Both hold the same files under one import name, so an environment can have only one of them.
+The light one holds what nodes and light drivers need. Both hold the same files under one import name, so an environment
+can have only one of them.
 """
 
 from __future__ import annotations
@@ -22,12 +23,12 @@ def is_complete() -> bool:
 
 
 def has_signatures() -> bool:
-    """Whether keys can be read; a node needs none, so cryptography is not in `rechannel-agent` alone."""
+    """Whether keys can be read; nodes need none, so cryptography may not be installed."""
     return importlib.util.find_spec("cryptography") is not None
 
 
 def installed() -> list[str]:
-    """Return the names of the installed distributions; none in a checkout that is not installed."""
+    """Return the names of the installed distributions; none in a mere checkout."""
     from importlib import metadata  # takes longer to import than a command's --help
 
     names = []
@@ -41,14 +42,14 @@ def installed() -> list[str]:
 
 
 def conflict() -> tuple[str, str]:
-    """Return what is wrong with the installed distributions, and its cure; empty if nothing is."""
+    """Return problem and cure of the installed distributions; empty if there is none."""
     if len(installed()) < 2:
         return "", ""
     return f"{WHOLE} and {LIGHT} are both installed, and each overwrites files of the other", _CURE
 
 
 def missing_part(module: str) -> str:
-    """Return the sentence for a module that only `rechannel` holds; "" for any other module."""
+    """Return the sentence for a module that only `rechannel` holds; "" for others."""
     if is_complete() or module.partition(".")[0] != "rechannel":
         return ""
     return f"{LIGHT} does not hold this command; in an environment of its own: pip install {WHOLE}"

@@ -72,7 +72,7 @@ def examine(loaded: LoadResult) -> tuple[list[str], list[str]]:
 
 
 def _examine_controller(settings: Settings) -> tuple[list[str], list[str]]:
-    """Return the mistakes in what only controllers and drivers use, and notes, as far as it is installed."""
+    """Return mistakes and notes about policies, keys and audit file, as far as installed."""
     mistakes: list[str] = []
     notes: list[str] = []
     if distribution.has_signatures():
@@ -94,7 +94,7 @@ def _examine_controller(settings: Settings) -> tuple[list[str], list[str]]:
 
 
 def unchecked_settings() -> list[str]:
-    """Return the settings, by name or section, that cannot be checked with what is installed."""
+    """Return the settings and sections that what is installed cannot check."""
     of_controllers = [] if distribution.is_complete() else ["policies", "controller.audit_file"]
     return of_controllers if distribution.has_signatures() else [*of_controllers, "signing"]
 
@@ -213,11 +213,7 @@ def change_keys(
     path = Path(directory)
     try:
         document, lines = (
-            key_change.retire(path, force)
-            if retire
-            else key_change.rotate(path)
-            if rotate
-            else key_change.make(path)
+            key_change.retire(path, force) if retire else key_change.rotate(path) if rotate else key_change.make(path)
         )
     except key_change.KeyFileError as error:
         raise CommandError(ExitCode.REFUSED, str(error)) from error

@@ -100,7 +100,13 @@ def run(program: Path, *arguments: str, code: int = 0, **variables: str) -> str:
     """Run a program of an environment in its own directory, and return what it prints."""
     command = [str(program), *arguments]
     done = subprocess.run(
-        command, env=environment(**variables), cwd=program.parent, capture_output=True, text=True, check=False, timeout=120
+        command,
+        env=environment(**variables),
+        cwd=program.parent,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
     )
     assert done.returncode == code, done.stdout + done.stderr
     return done.stdout + done.stderr
@@ -149,7 +155,9 @@ def test_the_agent_of_a_node_reports_a_window_and_ends(node: Path, server: Redis
     with ProcessGroup(tmp_path / "logs") as group:
         agent = group.start("agent", [str(node / "rechannel"), "agent"], env=variables)
         (envelope, *_) = until(lambda: store.last(WINDOWS, NODE, 1), "a window of the agent")
-        checks = run(node / "rechannel", "doctor", "--json", code=4, RECHANNEL_CONFIG=str(config))  # no link, no controller
+        checks = run(
+            node / "rechannel", "doctor", "--json", code=4, RECHANNEL_CONFIG=str(config)
+        )  # no link, no controller
         agent.popen.send_signal(signal.SIGTERM)
         assert agent.popen.wait(30) == 0
     store.close()

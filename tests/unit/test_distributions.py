@@ -13,7 +13,6 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
-from unit.daemon.cli.command import run
 
 from rechannel.conf.loader import read_settings
 from rechannel.daemon import distribution
@@ -21,6 +20,7 @@ from rechannel.daemon.cli.main import OVERVIEW, main
 from rechannel.daemon.doctor import node
 from rechannel.daemon.doctor.finding import Severity
 from rechannel.daemon.doctor.node import HostFacts
+from unit.daemon.cli.command import run
 
 ROOT = Path(__file__).parents[2]
 WHOLE, LIGHT = ROOT / "src", ROOT / "distributions/agent/src"
@@ -43,7 +43,7 @@ def modules() -> dict[str, Path]:
 
 
 def imports(tree: ast.AST, *, in_functions: bool) -> Iterator[str]:
-    """Yield the modules that are imported, ``package.name`` for each name of a from-import; not those for types alone."""
+    """Yield the imported modules but those for types; ``package.name`` for each name of a from-import."""
     for child in ast.iter_child_nodes(tree):
         if isinstance(child, ast.Import):
             yield from (alias.name for alias in child.names)
@@ -72,12 +72,16 @@ def test_a_package_is_complete_for_what_it_imports():
     present = modules()
     for name, file in present.items():
         tree = ast.parse(file.read_text())
-        wanted = {word for word in imports(tree, in_functions=name not in PARTIAL) if word.startswith("rechannel.")}
-        assert {word for word in wanted if word not in present and word.rpartition(".")[0] not in present} == set(), name
+        targets = {word for word in imports(tree, in_functions=name not in PARTIAL) if word.startswith("rechannel.")}
+        assert {word for word in targets if word not in present and word.rpartition(".")[0] not in present} == set(), (
+            name
+        )
         assert {word.rpartition(".")[0] for word in present} - present.keys() - {""} == set()
 
 
-@pytest.mark.parametrize(("name", "more"), [("rechannel.monitors.node", set()), ("rechannel.", {"cryptography"} | OF_SPARK)])
+@pytest.mark.parametrize(
+    ("name", "more"), [("rechannel.monitors.node", set()), ("rechannel.", {"cryptography"} | OF_SPARK)]
+)
 def test_requirements_are_what_is_imported(name: str, more: set[str]):
     of_base = set(packages(PROJECTS[1]["dependencies"]))
     imported = set()

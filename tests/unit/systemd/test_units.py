@@ -189,3 +189,20 @@ def test_files_of_others_are_not_overwritten(tmp_path: Path) -> None:
     assert "not from this installer" in install(tmp_path, "install", "--no-venv").stderr
     install(tmp_path, "uninstall", "--purge")
     assert other.read_text() == "not ours"
+
+
+def test_a_node_gets_the_agents_unit_alone(tmp_path: Path) -> None:
+    root = installed(tmp_path, ROLE="agent")
+    assert {path.name for path in (root / "usr/lib/systemd/system").iterdir()} == {"rechannel-agent.service"}
+    assert not (root / "usr/lib/sysusers.d").exists()
+    assert install(tmp_path, "uninstall").returncode == 0
+    assert list(root.rglob("*")) == []
+
+
+def test_a_controller_is_not_replaced_by_the_light_distribution(tmp_path: Path) -> None:
+    root = installed(tmp_path)
+    before = files(root)
+    done = install(tmp_path, "install", "--no-venv", ROLE="agent")
+    assert (done.returncode, "make uninstall first" in done.stderr) == (1, True)
+    assert files(root) == before
+    assert "is no role" in install(tmp_path, "install", "--no-venv", ROLE="driver").stderr
