@@ -57,10 +57,10 @@ _MAINTENANCE = "spark.sql.streaming.stateStore.maintenanceInterval"
 
 
 class Link:
-    """A handle on what `attach` started. ``problem`` is empty while all is well."""
+    """A handle on what `attach` started. ``problem`` is empty while all is well; ``mode``: of its settings."""
 
     def __init__(self) -> None:
-        self.problem = ""
+        self.problem = self.mode = ""
         self.failures = 0
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
@@ -106,7 +106,7 @@ class Link:
     def _prepare(self, adapter: SparkAdapter, settings: Settings) -> None:
         """Make the parts; nothing of them is in Spark yet."""
         self._adapter = adapter
-        self._settings = settings
+        self._settings, self.mode = settings, settings.reschedule.mode
         self._feed = EventFeed(adapter, settings.link.directory, settings.link.event_log_bytes)
         self._starts_thread = threading.Thread(target=self._place_starting, name="rechannel-starts", daemon=True)
         self._table = task_table.TaskTable()
