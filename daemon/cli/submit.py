@@ -36,9 +36,9 @@ _SETTING_OF_OPTION = {
 }
 _TESTED_MASTERS = ("spark://", "local")
 _CLUSTER_MODE = (
-    "in cluster mode the driver runs on another machine, where this command cannot attach it: use --deploy-mode client, "
-    "or have the script itself attach (`import rechannel; rechannel.attach(spark)`) and submit it by spark-submit, with "
-    "Rechannel in the driver's environment (untried; docs/where-it-runs.md)"
+    "in cluster mode the driver runs on another machine, where this command cannot attach it: use --deploy-mode "
+    "client, or have the script itself attach (`import rechannel; rechannel.attach(spark)`) and submit it by "
+    "spark-submit, with Rechannel in the driver's environment (untried; docs/where-it-runs.md)"
 )
 _CLUSTER_MODE_OF_STANDALONE = "a standalone cluster takes no Python script in cluster mode: use --deploy-mode client"
 _DRIVER_PYTHON = ("PYSPARK_DRIVER_PYTHON", "PYSPARK_PYTHON")

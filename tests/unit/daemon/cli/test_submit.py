@@ -141,7 +141,7 @@ def test_a_chosen_name_and_python_are_not_replaced(build, spark, script):
     [
         (["--deploy-mode", "cluster"], {}, "use --deploy-mode client, or have the script itself attach .*untried"),
         (["--master", "yarn", "--deploy-mode", "cluster"], {}, "where this command cannot attach it"),
-        (["--master", "spark://x:7077", "--deploy-mode", "cluster"], {}, "standalone .* no Python script in cluster mode"),
+        (["--master", "spark://x:7077", "--deploy-mode", "cluster"], {}, "standalone .* no Python script"),
         (["--deploy-mode=cluster"], {}, "cluster mode"),
         (["--conf", "spark.submit.deployMode=cluster"], {}, "cluster mode"),
         (["--remote", "sc://x"], {}, "Spark Connect .* use --master"),

@@ -119,7 +119,7 @@ def test_it_has_neither_the_drivers_descriptors_nor_its_process_group(stub: Stub
     os.close(write)
     assert os.read(read, 1) == b"", "nobody else holds the other end"
     os.close(read)
-    files = [os.readlink(f"/proc/{pid(tmp_path)}/fd/{number}") for number in range(3)]
+    files = [str(Path(f"/proc/{pid(tmp_path)}/fd/{number}").readlink()) for number in range(3)]
     assert [name.partition(":")[0] for name in files] == ["pipe"] * 3
     assert os.getpgid(pid(tmp_path)) == os.getsid(pid(tmp_path)) == pid(tmp_path)
     run.close()
