@@ -60,9 +60,8 @@ class Link:
     """A handle on what `attach` started. ``problem`` is empty while all is well; ``mode``: of its settings."""
 
     def __init__(self) -> None:
-        self.problem = self.mode = ""
-        self.failures = 0
-        self._stop = threading.Event()
+        self.problem, self.mode, self.failures = "", "", 0
+        self._stop, self._ended = threading.Event(), threading.Event()
         self._thread: threading.Thread | None = None
 
     @property
@@ -73,9 +72,12 @@ class Link:
     def detach(self, timeout: float = 10.0) -> bool:
         """Stop steering, remove the listener and every file; returns whether that is done."""
         self._stop.set()
-        if self._thread is not None and self._thread is not threading.current_thread():
-            self._thread.join(timeout)
-        return self._thread is None or not self._thread.is_alive()
+        thread = self._thread
+        if thread is not None and thread is not threading.current_thread() and thread.is_alive():
+            # Once an interrupt ends its join, Python before 3.13 takes a thread for ended.
+            if self._ended.wait(timeout):
+                thread.join()
+        return thread is None or not thread.is_alive()
 
     def start(self, adapter: SparkAdapter, settings: Settings, on_end: Callable[[str, Link], None]) -> None:
         """Begin to work; the adapter is closed with the link, or at once if it cannot begin.
@@ -480,6 +482,7 @@ class Link:
             self._adapter.close,
             lambda: atexit.unregister(self.detach),
             lambda: self._on_end(self._adapter.application, self),
+            self._ended.set,
         ]
         for step in steps:
             try:

@@ -28,12 +28,18 @@ class Kernel:
 
     def run(self, cell: Callable[[], dict[str, Any]]) -> None:
         """Run a cell in a thread, and write what it returns; interrupts meanwhile are counted."""
-        thread = threading.Thread(target=lambda: write_answer(self.directory / f"{cell.__name__}.json", cell()))
-        thread.start()
-        while True:
+        ended = threading.Event()
+
+        def run() -> None:
             try:
-                thread.join()
-                return
+                write_answer(self.directory / f"{cell.__name__}.json", cell())
+            finally:
+                ended.set()
+
+        threading.Thread(target=run).start()
+        while not ended.is_set():  # once an interrupt ends its join, Python 3.11 takes a thread for ended
+            try:
+                ended.wait()
             except KeyboardInterrupt:
                 self.interrupts += 1
 

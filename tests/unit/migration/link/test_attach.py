@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import io
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -398,6 +399,28 @@ def test_attaching_while_a_link_ends_waits_for_its_end(adapter, mailbox, tmp_pat
     assert (second is first, second.problem, second.active) == (False, "", True)
     assert second.detach()
     assert not first.active
+
+
+def test_a_detach_that_is_interrupted_is_not_taken_for_the_links_end(adapter, mailbox, tmp_path):
+    def interrupt(**_: Any) -> None:
+        os.kill(os.getpid(), signal.SIGINT)
+        may_end.wait(10.0)
+
+    may_end = threading.Event()
+    mailbox.stop.side_effect = interrupt
+    adapter.watch_starts.return_value.poll.return_value = None
+    link = attach(object(), settings(tmp_path))
+    handler = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            link.detach()
+    finally:
+        signal.signal(signal.SIGINT, handler)
+    assert not link.detach(timeout=0.0)
+    assert attach_module._links == {"app-1": link}
+    may_end.set()
+    assert link.detach()
+    assert attach_module._links == {}
 
 
 def test_attaching_while_a_link_does_not_end_says_so_and_leaves_nothing(adapter, monkeypatch, tmp_path):
