@@ -61,6 +61,7 @@ class Link:
 
     def __init__(self) -> None:
         self.problem, self.mode, self.failures = "", "", 0
+        # Once an interrupt ends its join, Python before 3.13 takes a thread for ended; a wait for an event may end so.
         self._stop, self._ended = threading.Event(), threading.Event()
         self._thread: threading.Thread | None = None
 
@@ -73,11 +74,11 @@ class Link:
         """Stop steering, remove the listener and every file; returns whether that is done."""
         self._stop.set()
         thread = self._thread
-        if thread is not None and thread is not threading.current_thread() and thread.is_alive():
-            # Once an interrupt ends its join, Python before 3.13 takes a thread for ended.
-            if self._ended.wait(timeout):
-                thread.join()
-        return thread is None or not thread.is_alive()
+        if thread is None or not thread.is_alive():
+            return True
+        if thread is not threading.current_thread() and self._ended.wait(timeout):
+            thread.join()
+        return not thread.is_alive()
 
     def start(self, adapter: SparkAdapter, settings: Settings, on_end: Callable[[str, Link], None]) -> None:
         """Begin to work; the adapter is closed with the link, or at once if it cannot begin.
