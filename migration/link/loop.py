@@ -57,12 +57,11 @@ _MAINTENANCE = "spark.sql.streaming.stateStore.maintenanceInterval"
 
 
 class Link:
-    """A handle on what `attach` started. ``problem`` is empty while all is well; ``mode``: of its settings."""
+    """A handle on what `attach` started. ``problem`` is empty while all is well."""
 
     def __init__(self) -> None:
         self.problem, self.mode, self.failures = "", "", 0
-        # Once an interrupt ends its join, Python before 3.13 takes a thread for ended; a wait for an event may end so.
-        self._stop, self._ended = threading.Event(), threading.Event()
+        self._stop, self._ended = threading.Event(), threading.Event()  # in 3.11, an interrupted join fakes an end
         self._thread: threading.Thread | None = None
 
     @property
