@@ -35,7 +35,12 @@ _SETTING_OF_OPTION = {
     "--remote": "spark.remote",
 }
 _TESTED_MASTERS = ("spark://", "local")
-_ATTACH_HINT = "or put `import rechannel; rechannel.attach(spark)` into the script, which works there too"
+_CLUSTER_MODE = (
+    "in cluster mode the driver runs on another machine, where this command cannot attach it: use --deploy-mode "
+    "client, or have the script itself attach (`import rechannel; rechannel.attach(spark)`) and submit it by "
+    "spark-submit, with Rechannel in the driver's environment (untried; docs/where-it-runs.md)"
+)
+_CLUSTER_MODE_OF_STANDALONE = "a standalone cluster takes no Python script in cluster mode: use --deploy-mode client"
 _DRIVER_PYTHON = ("PYSPARK_DRIVER_PYTHON", "PYSPARK_PYTHON")
 _PYTHON_SETTINGS = ("spark.pyspark.driver.python", "spark.pyspark.python")
 _PYTHON = "python3"  # Spark's default
@@ -43,7 +48,7 @@ _PYTHON = "python3"  # Spark's default
 LENT, STRICT, SOLO = "RECHANNEL_LENT", "RECHANNEL_STRICT", "RECHANNEL_SOLO"
 _UNTESTED = (
     "{master}: Rechannel is tested on standalone clusters only; on this one moves, drains and the release of executors "
-    "are not tested (docs/compatibility.md)"
+    "are not tested (docs/where-it-runs.md)"
 )
 _PACKAGES = {"site-packages", "dist-packages"}
 
@@ -173,16 +178,13 @@ def build_command(arguments: SubmitArguments, environ: Mapping[str, str]) -> Spa
     """Return the command to start; CommandError if the script would not be attached."""
     if not arguments.script.endswith(".py"):
         raise _refusal(f"{arguments.script} is not a Python script (.py); use spark-submit")
-    if "://" in arguments.script or not Path(arguments.script).is_file():
-        raise _refusal(f"{arguments.script} is not a file on this machine; the driver runs here, so copy it")
     home = spark_home(environ)
     conf = {**_settings_from_files(arguments, environ, home), **arguments.conf}
-    mode = conf.get("spark.submit.deployMode") or environ.get("DEPLOY_MODE", "")
-    if mode == "cluster":
-        raise _refusal(
-            "in cluster mode the driver runs on another machine, where this command cannot attach it: use "
-            f"--deploy-mode client, {_ATTACH_HINT}"
-        )
+    master = conf.get("spark.master") or environ.get("MASTER", "")
+    if (conf.get("spark.submit.deployMode") or environ.get("DEPLOY_MODE", "")) == "cluster":
+        raise _refusal(_CLUSTER_MODE_OF_STANDALONE if master.startswith("spark://") else _CLUSTER_MODE)
+    if "://" in arguments.script or not Path(arguments.script).is_file():
+        raise _refusal(f"{arguments.script} is not a file on this machine; the driver runs here, so copy it")
     remote = conf.get("spark.remote") or environ.get("SPARK_REMOTE", "")
     if remote or "connect" in (conf.get("spark.api.mode", ""), environ.get("SPARK_API_MODE", "")):
         raise _refusal(
@@ -198,7 +200,6 @@ def build_command(arguments: SubmitArguments, environ: Mapping[str, str]) -> Spa
     if not conf.get("spark.app.name"):
         options += ("--name", script.name)  # Spark's default would be the name of submit_main
     command = (str(home / "bin" / "spark-submit"), *options, str(main_file), str(script), *arguments.arguments)
-    master = conf.get("spark.master") or environ.get("MASTER", "")
     untested = (_UNTESTED.format(master=master),) if master and not master.startswith(_TESTED_MASTERS) else ()
     environment = _environment(arguments, conf, environ, home, root.parent)
     return SparkSubmitCommand(command, environment, (*untested, *_warnings(conf)))

@@ -23,6 +23,7 @@ from rechannel.migration.spark.gateway import LinkError
 from rechannel.wire.codes import Mode
 
 _LOG = structlog.get_logger("rechannel.link")
+_FIRST_CALL = "the link of the first call goes on with its own mode; detach() it, then attach with apply=True"
 
 _links: dict[str, Link] = {}  # by application
 _links_lock = threading.RLock()  # a link that cannot start unregisters itself under it
@@ -71,6 +72,8 @@ def attach(
                     adapter.close()
                 if not present.active:
                     raise LinkError("the link that was detached has not ended yet: attach again in some seconds")
+                if apply and present.mode != Mode.APPLY:
+                    _LOG.info("attached already", sentence=_FIRST_CALL)
                 return present
             _start(link, adapter, settings, Mode.APPLY if apply else Mode.OBSERVE)
             _links[adapter.application] = link

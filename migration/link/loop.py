@@ -60,9 +60,8 @@ class Link:
     """A handle on what `attach` started. ``problem`` is empty while all is well."""
 
     def __init__(self) -> None:
-        self.problem = ""
-        self.failures = 0
-        self._stop = threading.Event()
+        self.problem, self.mode, self.failures = "", "", 0
+        self._stop, self._ended = threading.Event(), threading.Event()  # in 3.11, an interrupted join fakes an end
         self._thread: threading.Thread | None = None
 
     @property
@@ -73,9 +72,12 @@ class Link:
     def detach(self, timeout: float = 10.0) -> bool:
         """Stop steering, remove the listener and every file; returns whether that is done."""
         self._stop.set()
-        if self._thread is not None and self._thread is not threading.current_thread():
-            self._thread.join(timeout)
-        return self._thread is None or not self._thread.is_alive()
+        thread = self._thread
+        if thread is None or not thread.is_alive():
+            return True
+        if thread is not threading.current_thread() and self._ended.wait(timeout):
+            thread.join()
+        return not thread.is_alive()
 
     def start(self, adapter: SparkAdapter, settings: Settings, on_end: Callable[[str, Link], None]) -> None:
         """Begin to work; the adapter is closed with the link, or at once if it cannot begin.
@@ -106,7 +108,7 @@ class Link:
     def _prepare(self, adapter: SparkAdapter, settings: Settings) -> None:
         """Make the parts; nothing of them is in Spark yet."""
         self._adapter = adapter
-        self._settings = settings
+        self._settings, self.mode = settings, settings.reschedule.mode
         self._feed = EventFeed(adapter, settings.link.directory, settings.link.event_log_bytes)
         self._starts_thread = threading.Thread(target=self._place_starting, name="rechannel-starts", daemon=True)
         self._table = task_table.TaskTable()
@@ -480,6 +482,7 @@ class Link:
             self._adapter.close,
             lambda: atexit.unregister(self.detach),
             lambda: self._on_end(self._adapter.application, self),
+            self._ended.set,
         ]
         for step in steps:
             try:

@@ -135,6 +135,7 @@ def _print(line: str) -> None:
 
 
 def _end(_number: int, _frame: FrameType | None) -> None:
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # the clean-up is not interrupted by who sends it again and again
     raise SystemExit(0)
 
 

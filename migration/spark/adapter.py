@@ -124,6 +124,8 @@ class SparkAdapter:
                 raise UnsupportedSparkError(refusal)
             self.reports_snapshots = versions.has_feature(self.version, versions.SNAPSHOTS)
             self._context: Any = self._session.sparkContext()
+            if self._context.isStopped():
+                raise LinkError("this Spark session is stopped: create a new one, and attach that")
             self.application = str(self._context.applicationId())
             self._coordinator = self._session.streams().stateStoreCoordinator()
             # py4j asks the JVM for every part of a class's name: these are looked up once.

@@ -139,7 +139,9 @@ def test_a_chosen_name_and_python_are_not_replaced(build, spark, script):
 @pytest.mark.parametrize(
     ("options", "more", "message"),
     [
-        (["--deploy-mode", "cluster"], {}, "use --deploy-mode client, or put `import rechannel"),
+        (["--deploy-mode", "cluster"], {}, "use --deploy-mode client, or have the script itself attach .*untried"),
+        (["--master", "yarn", "--deploy-mode", "cluster"], {}, "where this command cannot attach it"),
+        (["--master", "spark://x:7077", "--deploy-mode", "cluster"], {}, "standalone .* no Python script"),
         (["--deploy-mode=cluster"], {}, "cluster mode"),
         (["--conf", "spark.submit.deployMode=cluster"], {}, "cluster mode"),
         (["--remote", "sc://x"], {}, "Spark Connect .* use --master"),
@@ -151,6 +153,11 @@ def test_unsupported_modes_are_refused_with_the_cure(build, script, options, mor
     with pytest.raises(CommandError, match=message) as caught:
         build(*options, script, **more)
     assert caught.value.code == ExitCode.REFUSED
+
+
+def test_cluster_mode_is_refused_wherever_the_script_is(build):
+    with pytest.raises(CommandError, match="have the script itself attach"):
+        build("--master", "yarn", "--deploy-mode", "cluster", "hdfs:///jobs/count.py")
 
 
 def test_cluster_mode_in_a_properties_file_is_refused(build, spark, script, tmp_path):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import io
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -318,6 +319,49 @@ def test_a_solo_run_ends_with_its_link(adapter, mailbox, solo):
     assert again.detach()
 
 
+def test_a_cell_that_is_run_again_to_apply_says_that_the_first_link_goes_on(adapter, mailbox, solo, monkeypatch):
+    adapter.watch_starts.return_value.poll.return_value = None
+    lines: list[tuple[str, str]] = []
+    log = SimpleNamespace(info=lambda event, **fields: lines.append((event, fields.get("sentence", ""))))
+    monkeypatch.setattr(attach_module, "log_to_standard_error", lambda: None)
+    monkeypatch.setattr(attach_module, "_LOG", log)
+    link = attach(object(), solo=True)
+    assert attach(object(), solo=True) is link
+    assert lines == []
+    assert attach(object(), solo=True, apply=True) is link
+    ((event, sentence),) = lines
+    assert (event, "detach() it" in sentence) == ("attached already", True)
+    assert link.detach()
+
+
+@pytest.mark.usefixtures("_loggers_stay")
+def test_an_interrupt_while_a_solo_run_starts_leaves_nothing(adapter, mailbox, solo, monkeypatch):
+    def interrupt(*_arguments: Any) -> Any:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(attach_module, "SoloRun", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        attach(object(), solo=True)
+    adapter.close.assert_called_once_with()
+    assert attach_module._links == {}
+    monkeypatch.setattr(attach_module, "SoloRun", solo)
+    adapter.watch_starts.return_value.poll.return_value = None
+    link = attach(object(), solo=True)
+    assert link.active, "the cell is run again"
+    assert link.detach()
+
+
+def test_a_thread_other_than_the_main_one_attaches(adapter, mailbox, solo):
+    adapter.watch_starts.return_value.poll.return_value = None
+    links: list[Link] = []
+    cell = threading.Thread(target=lambda: links.append(attach(object(), solo=True)))
+    cell.start()
+    cell.join()
+    (link,) = links
+    assert link.active, "after the end of the thread, too"
+    assert link.detach()
+
+
 def test_a_solo_run_that_does_not_start_leaves_the_script_as_it_is(adapter, mailbox, solo, monkeypatch):
     monkeypatch.setattr(solo, "problem", "no server; install one")
     link = attach(object(), solo=True)
@@ -357,6 +401,28 @@ def test_attaching_while_a_link_ends_waits_for_its_end(adapter, mailbox, tmp_pat
     assert not first.active
 
 
+def test_a_detach_that_is_interrupted_is_not_taken_for_the_links_end(adapter, mailbox, tmp_path):
+    def interrupt(**_: Any) -> None:
+        os.kill(os.getpid(), signal.SIGINT)
+        may_end.wait(10.0)
+
+    may_end = threading.Event()
+    mailbox.stop.side_effect = interrupt
+    adapter.watch_starts.return_value.poll.return_value = None
+    link = attach(object(), settings(tmp_path))
+    handler = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            link.detach()
+    finally:
+        signal.signal(signal.SIGINT, handler)
+    assert not link.detach(timeout=0.0)
+    assert attach_module._links == {"app-1": link}
+    may_end.set()
+    assert link.detach()
+    assert attach_module._links == {}
+
+
 def test_attaching_while_a_link_does_not_end_says_so_and_leaves_nothing(adapter, monkeypatch, tmp_path):
     ending = SimpleNamespace(active=False, detach=lambda: False)
     monkeypatch.setitem(attach_module._links, "app-1", ending)
@@ -385,6 +451,7 @@ def java(monkeypatch):
     session = java.share.return_value
     session.version.return_value = "4.3.0"
     session.sparkContext.return_value.applicationId.return_value = "app-1"
+    session.sparkContext.return_value.isStopped.return_value = False
     monkeypatch.setattr(adapter_module, "Gateway", lambda _users: java)
     return java
 
@@ -405,6 +472,14 @@ def test_an_adapter_that_cannot_be_made_closes_its_gateway(java, place):
     java.close.side_effect = ConnectionError("gone, too")
     with pytest.raises(SparkCallError, match=r"gone$"):
         SparkAdapter(session())
+    java.close.assert_called_once_with()
+
+
+def test_a_stopped_session_is_refused_before_a_solo_run_starts(java, solo):
+    java.share.return_value.sparkContext.return_value.isStopped.return_value = True
+    link = attach(session(), solo=True)
+    assert link.problem == "this Spark session is stopped: create a new one, and attach that"
+    assert solo.runs == []
     java.close.assert_called_once_with()
 
 

@@ -110,6 +110,21 @@ def test_warnings_of_the_supervisor_and_its_unexpected_end_are_logged(stub: Stub
     assert len(sentences) == 2
 
 
+def test_it_has_neither_the_drivers_descriptors_nor_its_process_group(stub: Stub, tmp_path: Path) -> None:
+    """A notebook interrupts its process group; a server that speaks with its shell over pipes waits for their end."""
+    stub(READY + WAIT)
+    read, write = os.pipe()
+    os.set_inheritable(write, True)
+    run = SoloRun(Mode.OBSERVE, os.environ)
+    os.close(write)
+    assert os.read(read, 1) == b"", "nobody else holds the other end"
+    os.close(read)
+    files = [str(Path(f"/proc/{pid(tmp_path)}/fd/{number}").readlink()) for number in range(3)]
+    assert [name.partition(":")[0] for name in files] == ["pipe"] * 3
+    assert os.getpgid(pid(tmp_path)) == os.getsid(pid(tmp_path)) == pid(tmp_path)
+    run.close()
+
+
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
 def test_a_forked_child_that_outlives_the_driver_does_not_hold_the_pipe(stub: Stub, tmp_path: Path) -> None:
     stub(READY + WAIT)

@@ -198,6 +198,33 @@ def test_an_unknown_mode_is_a_problem(start: Callable[..., str]) -> None:
     assert "problem 'often' is not a valid Mode" in start("exit 1", code=1, mode="often")
 
 
+def test_a_second_sigterm_does_not_interrupt_the_clean_up(temporary: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def end(_self: Supervisor) -> None:
+        signal.raise_signal(signal.SIGTERM)
+
+    def remove(directory: RunDirectory) -> None:
+        signal.raise_signal(signal.SIGTERM)
+        removed(directory)
+
+    removed = RunDirectory.remove
+    path = script(temporary / "stub", "exit 1")
+    monkeypatch.setattr(supervisor, "find_server", lambda: ServerBinary(path, "Stub", "7", bundled=False))
+    monkeypatch.setattr(Supervisor, "serve", end)
+    monkeypatch.setattr(RunDirectory, "remove", remove)
+    umask, handler = os.umask(0o077), signal.getsignal(signal.SIGTERM)
+    read, write = os.pipe()
+    monkeypatch.setattr(sys, "stdin", os.fdopen(read))
+    try:
+        with pytest.raises(SystemExit):
+            main(["observe"])
+    finally:
+        os.umask(umask)
+        signal.signal(signal.SIGTERM, handler)
+        sys.stdin.close()
+        os.close(write)
+    assert list(temporary.iterdir()) == [path]
+
+
 def test_a_missing_server_is_a_problem(
     temporary: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -77,6 +77,7 @@ def driver(monkeypatch) -> Driver:
     monkeypatch.setattr(module, "EventFilter", lambda *_: SimpleNamespace(listener="listener"))
     spark._jsparkSession.version.return_value = "4.0.0"
     context = spark._jsparkSession.sparkContext.return_value
+    context.isStopped.return_value = False
     context.conf.return_value, context.listenerBus.return_value = conf, bus
     return Driver(conf, bus, context, gateway.jvm, SparkAdapter(spark))
 
