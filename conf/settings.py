@@ -15,6 +15,7 @@ from typing import Any, get_type_hints
 
 CONFIG_VARIABLE = "RECHANNEL_CONFIG"  # names the file
 ENVIRONMENT_PREFIX = "RECHANNEL_"
+_SAMPLE, _SAMPLES = 1.0, 5  # seconds between two samples of a node at most; samples in a window at least
 POLICIES = "policies"  # the section that holds a table for each policy
 _DAY = "(?:Mon|Tue|Wed|Thu|Fri|Sat|Sun)"
 _DAYS = f"{_DAY}(?:-{_DAY})?"
@@ -57,7 +58,7 @@ def setting(
 
 
 def live_setting(default: Any, reason: str, **properties: Any) -> Any:
-    """Define a field like `setting` that controller and agent apply on SIGHUP."""
+    """Define a field like `setting` that a controller applies on SIGHUP."""
     return field(default=default, metadata={**setting(default, reason, **properties).metadata, "live": True})
 
 
@@ -126,23 +127,18 @@ class AgentSettings:
     node: str = setting(
         "", "Host name of this node's executors in Spark (`--hostname`). Empty: any name or address of this machine."
     )
-    sample: float = seconds(1.0, "Time between two samples of the processes; shorter times cost CPU.", bounds=(0.1, 60))
     window: float = seconds(
         5.0, "Length of a measurement window; 5 s as in the stream-classification paper.", bounds=(0.5, 600)
-    )
-    buffered_windows: int = live_setting(
-        120,
-        "Windows that an agent keeps while Redis is not reachable: ten minutes by default.",
-        unit="windows",
-        bounds=(1, 10_000),
     )
     metrics: str = address(
         "Address of the metrics endpoint for Prometheus, as in 127.0.0.1:9417, without access control. Empty: no "
         "endpoint."
     )
-    stream_rows: int = live_setting(
-        20_000, "Map outputs reported in one window; further ones are only counted.", unit="rows", bounds=(1, 1_000_000)
-    )
+
+    @property
+    def sample(self) -> float:
+        """Seconds between two samples of the processes."""
+        return min(_SAMPLE, self.window / _SAMPLES)
 
 
 @dataclass(frozen=True)

@@ -96,7 +96,7 @@ def run_controller(
     if frontend is not None:
         frontend.start()
     runner.start()
-    reloader = reload.Reloader(settings, reload_signal, reload.CONTROLLER, log, policy_settings.policy_errors)
+    reloader = reload.Reloader(settings, reload_signal, log, policy_settings.policy_errors)
     try:
         while not stop.wait(settings.controller.observe):
             supervision.send_heartbeat()

@@ -12,6 +12,7 @@ Nothing heavy is imported here: each command imports what it needs, so that ``--
 from __future__ import annotations
 
 import dataclasses
+import signal
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -104,14 +105,13 @@ def agent(config: str | None, node: str) -> None:
     from rechannel.daemon import log
     from rechannel.monitors.node.agent import run_agent
 
-    def load() -> Settings:
-        settings = load_settings(config)
-        return dataclasses.replace(settings, agent=dataclasses.replace(settings.agent, node=node)) if node else settings
-
-    settings = load()
+    settings = load_settings(config)
+    if node:
+        settings = dataclasses.replace(settings, agent=dataclasses.replace(settings.agent, node=node))
     log.set_up()
     log_source(config)
-    run_agent(settings, stop=stop_on_signals(), reload_signal=reload_on_hangup(load))
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # asks a controller to reload; an agent has nothing to reload
+    run_agent(settings, stop=stop_on_signals())
 
 
 @main.command()

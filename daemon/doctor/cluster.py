@@ -127,7 +127,7 @@ def _check_agent(host: str, node: NodeFacts, stale: float) -> Finding | None:
         return warning("agents", sentence, "run it as Spark's user, in the same PID namespace", host)
     if window.complete < _COMPLETE:
         sentence = f"the agent took only {window.complete:.0%} of its samples"
-        return warning("agents", sentence, "the node is overloaded: raise agent.sample, or reduce the load", host)
+        return warning("agents", sentence, "the node is overloaded: reduce its load", host)
     return None
 
 

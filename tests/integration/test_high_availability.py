@@ -46,7 +46,7 @@ NODE = "127.0.0.2"
 def sections(lease: float, window: float = 5.0) -> dict[str, dict[str, Any]]:
     return {
         "redis": {"timeout": 0.9},
-        "agent": {"window": window, "sample": 0.1},
+        "agent": {"window": window},
         "controller": {"lease": lease, "observe": 0.1},
         "gate": GATE,
     }

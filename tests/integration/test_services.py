@@ -99,7 +99,7 @@ def environment(tmp_path: Path, server: RedisServer, manager: Manager) -> dict[s
     sections = {
         "redis": {"timeout": 0.5},
         "controller": {"lease": 6, "observe": 0.2},
-        "agent": {"node": "127.0.0.2", "sample": 0.2, "window": 1.0},
+        "agent": {"node": "127.0.0.2", "window": 1.0},
     }
     config = configured(tmp_path, server, sections, password="")
     return os.environ | {

@@ -1,4 +1,4 @@
-"""Controller and agent go on with other settings: all their parts, at once, and without a restart."""
+"""A controller goes on with other settings: all their parts, at once, and without a restart."""
 
 from __future__ import annotations
 
@@ -15,11 +15,9 @@ from rechannel.conf.settings import Settings
 from rechannel.daemon import service
 from rechannel.daemon.control.controller import Controller
 from rechannel.daemon.control.leadership import LeaderElection
-from rechannel.monitors.node.sender import Sender
-from rechannel.wire.envelope import EnvelopeFactory
 from rechannel.wire.signing import Signer
 from unit.daemon.fake_store import FakeClock, FakeStore
-from unit.daemon.fakes import CONFIG, World, app, cycle, decide, decisions, go_on, window
+from unit.daemon.fakes import CONFIG, World, app, cycle, decide, decisions, go_on
 
 SECTIONS = tuple(type(getattr(CONFIG, item.name)) for item in dataclasses.fields(Settings) if item.name != "policies")
 
@@ -87,17 +85,6 @@ def test_settings_are_not_changed_amid_a_cycle(leader: Controller) -> None:
         assert leader.settings is CONFIG
     taking.join(10)
     assert leader.settings.gate.cooldown == 5
-
-
-def test_the_agent_takes_bounds_over(clock: FakeClock) -> None:
-    sender = Sender("n", lambda: None, buffered_windows=3)  # type: ignore[arg-type, return-value]
-    author = EnvelopeFactory("default", "agent:n", clock)
-    for number in range(3):
-        sender.offer(author.envelope(window(0, end=float(number)), ttl=60))
-    sender.reload(load(None, {"RECHANNEL_AGENT__BUFFERED_WINDOWS": "1"}))
-    sender.offer(author.envelope(window(0), ttl=60))
-    assert sender.waiting == 1
-    assert sum(sender.pop_dropped().values()) == 3
 
 
 def test_a_hangup_reaches_a_running_controller(monkeypatch: Any, clock: FakeClock) -> None:
