@@ -146,27 +146,11 @@ class LinkSettings:
     """Link: the part in the Spark driver."""
 
     directory: str = file("Directory of the event stream, private to the user. Empty means a temporary directory.")
-    poll: float = seconds(0.1, "Time between two reads of the event stream without moves.", bounds=(0.005, 5))
-    poll_moving: float = seconds(
-        0.005,
-        "Time between two reads during a migration, because the gap between two batches is short.",
-        bounds=(0.001, 1),
-    )
-    event_log_bytes: int = setting(
-        16 * 2**20,
-        "Size of a part of the event stream, which is deleted once read.",
-        unit="bytes",
-        bounds=(10 * 2**20, None),
-    )
-    deadline_batches: int = setting(
-        6, "A move that has not landed after so many batches is abandoned.", unit="batches", bounds=(1, 1000)
-    )
-    deadline_seconds: float = seconds(
+    deadline: float = seconds(
         600.0,
-        "A move that has not landed after this time is abandoned, also if the query has no batches.",
+        "A move that has not landed after this time is abandoned; it should be longer than the longest batch.",
         bounds=(1, 86_400),
     )
-    report: float = seconds(1.0, "Time between two reports of the link.", bounds=(0.1, 60))
     spread: bool = setting(
         True,
         "Spread a new query after its first batch, restore the placement of a restarted one, and spread the partitions "

@@ -35,8 +35,6 @@ def errors(settings: Settings) -> _Errors:
     )
     fields = ("controller.lease", "controller.observe", "redis.timeout", "redis.url")
     broken += [(fields, sentence) for sentence in late]
-    if settings.link.poll_moving > settings.link.poll:
-        broken.append((("link.poll_moving", "link.poll"), "link.poll_moving: must not exceed link.poll"))
     try:
         ZoneInfo(settings.reschedule.time_zone)
     except (ZoneInfoNotFoundError, ValueError, OSError):

@@ -348,7 +348,7 @@ class MoveReason(Code):
     )
     DEADLINE = (
         "deadline",
-        "The move missed `link.deadline_batches` batches, or waited `link.deadline_seconds`.",
+        "The move missed 6 batches, or waited `link.deadline`.",
         (
             "Tasks drift to other executors: set a longer `spark.locality.wait` or fewer partitions a core. Check that "
             "the target is not excluded or stalled."

@@ -252,7 +252,7 @@ class Application:
         messages = cluster.collector.gather(self.name)
         if messages is None:
             raise Undecided(pipeline.no_report(self.name))
-        if (silent := driver_silence(messages.reported_at, settings, request.at)) is not None:
+        if (silent := driver_silence(messages.reported_at, request.at)) is not None:
             raise Undecided(silent)
         if busy := self.migrations.busy(messages.report, request.at):
             raise Undecided(NotReady(NotReadyReason.MIGRATION_RUNNING, busy))
@@ -458,7 +458,7 @@ class Application:
         if messages is None:
             return
         now, began = self._clock.wall(), self._clock.steady()
-        if (silent := driver_silence(messages.reported_at, self._context.settings, now)) is not None:
+        if (silent := driver_silence(messages.reported_at, now)) is not None:
             self._note_not_ready(silent)
             return
         settings = without_forecast(self._context.settings)

@@ -204,10 +204,6 @@ def check_times(settings: Settings) -> list[Finding]:
     if rules.timeout < measured:
         sentence = f"reschedule.timeout ({rules.timeout:g} s) is shorter than what a decision averages ({measured:g} s)"
         findings.append(warning("times", sentence, f"raise reschedule.timeout to {measured:g} or more"))
-    if settings.link.report * 3 > keys.REPORT.ttl:
-        period = f"link.report ({settings.link.report:g} s)"
-        sentence = f"{period}: a report expires after {keys.REPORT.ttl} s, so a single late one leaves a gap"
-        findings.append(warning("times", sentence, f"lower link.report to {keys.REPORT.ttl // 3}"))
     call = lease_timing.longest_call(settings.redis.timeout, sentinels=settings.redis.url.startswith(SENTINEL_SCHEME))
     spare = controller.lease - lease_timing.least_lease(controller.observe, call)
     return findings or [

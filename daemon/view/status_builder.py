@@ -141,7 +141,7 @@ def application_status(
         Whether to add the status of each partition.
     """
     report = item.report
-    silent = driver_silence(item.reported_at, settings, now)
+    silent = driver_silence(item.reported_at, now)
     at = now if silent is None else item.reported_at
     drained = frozenset(drain.node for drain in messages.drains)
     # The model holds what was measured; forecasts are shown beside it.

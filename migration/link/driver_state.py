@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 
 from rechannel.conf.settings import Settings
 
+_DEADLINE_BATCHES = 6
+
 
 @dataclass(frozen=True)
 class ReconcilerLimits:
@@ -25,8 +27,8 @@ class ReconcilerLimits:
         """Return the limits of the settings, for a maintenance interval of so many seconds."""
         link, migration = settings.link, settings.migration
         return cls(
-            link.deadline_batches,
-            link.deadline_seconds,
+            _DEADLINE_BATCHES,
+            link.deadline,
             2 * maintenance,
             migration.moves_per_batch,
             migration.bytes_per_batch,

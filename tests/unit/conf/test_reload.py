@@ -77,7 +77,7 @@ def test_live_fields_are_applied_and_logged_one_by_one(daemon):
 
 
 def test_fields_that_need_a_restart_are_logged_each_time(daemon):
-    daemon.file = load_text(REDIS__URL="redis://h/1", CLUSTER__NAME="other", GATE__COOLDOWN="5", LINK__POLL="1")
+    daemon.file = load_text(REDIS__URL="redis://h/1", CLUSTER__NAME="other", GATE__COOLDOWN="5", LINK__SPREAD="false")
     for first in (True, False):
         taken, lines = daemon.hang_up()
         assert (taken is not None) is first
