@@ -171,48 +171,17 @@ class RescheduleSettings:
     timeout: float = live_seconds(300.0, "Time between two periodic decisions.", bounds=(1, 86_400))
     settle: float = live_seconds(
         10.0,
-        "Time for which the set of executors must be stable before joined or lost executors trigger a decision.",
+        "Time for which the set of executors must be stable before joined or lost executors trigger a decision; at "
+        "least one agent window.",
         bounds=(0, 3600),
-    )
-    settle_windows: int = live_setting(
-        1, "The same in agent windows; the longer of the two applies.", unit="windows", bounds=(0, 1000)
-    )
-    overload_utilization: float = live_setting(
-        0.95,
-        "An executor with a higher utilization is overloaded, which triggers a decision.",
-        unit="share of its cores",
-        bounds=(0.05, 100),
-    )
-    overload_duration: float = live_setting(
-        2.0,
-        "A query is overloaded if its batch lasts this many times the median of its last batches, or longer than "
-        "the interval of its trigger if that is known.",
-        unit="times",
-        bounds=(1.1, 1000),
     )
     overload_windows: int = live_setting(
         3,
-        "Consecutive agent windows of overload before it triggers a decision; 0 turns this trigger off.",
+        "Consecutive agent windows of overload before it triggers a decision: of an executor above "
+        "gate.max_utilization, or of a query whose batch lasts twice as long as usual or longer than the interval of "
+        "its trigger. 0 turns this trigger off.",
         unit="windows",
         bounds=(0, 1000),
-    )
-    overload_release: float = live_share(
-        0.85, "An overload ends below this share of its limit (hysteresis); only then can it trigger again."
-    )
-    timeout_cooldown: float = live_seconds(
-        0.0,
-        "Minimum time between two decisions by timeout on one application, in addition to the timeout itself.",
-        bounds=(0, 7 * 86_400),
-    )
-    executors_cooldown: float = live_seconds(
-        0.0,
-        "Minimum time between two decisions because executors joined or left; 0 gives a new executor its share soon.",
-        bounds=(0, 7 * 86_400),
-    )
-    overload_cooldown: float = live_seconds(
-        300.0,
-        "Minimum time between two decisions because of overload, for the effect of the last one to show.",
-        bounds=(0, 7 * 86_400),
     )
     excluded: tuple[str, ...] = live_periods(
         "The controller begins nothing on its own in these periods; orders are carried out with a warning. "
@@ -229,42 +198,11 @@ class RescheduleSettings:
         unit="moves",
         bounds=(0, 1_000_000),
     )
-    agreements: int = live_setting(
-        2,
-        "Consecutive decisions that must recommend a costly plan before it is carried out; orders of operators need "
-        "one.",
-        unit="decisions",
-        bounds=(1, 100),
-    )
-    agreement_overlap: float = live_share(
-        0.5, "Share of equal moves (the same partition to the same executor) for two decisions to agree."
-    )
-    costly: float = live_seconds(
-        30.0, "A plan is costly if it adds more than this time to the batches.", bounds=(0, 86_400)
-    )
-    costly_share: float = live_share(0.75, "A plan is costly if it moves more than this share of the partitions.")
     policy: str = live_setting(
         "adaptive", "Policy that places partitions; `rechannel policies` lists all.", allowed=r"[a-z][a-z0-9-]*"
     )
-    drain_policy: str = live_setting(
-        "adaptive",
-        "Policy that places the partitions of drained nodes; all others stay.",
-        allowed=r"[a-z][a-z0-9-]*",
-    )
-    windows: int = live_setting(3, "Agent windows that a decision averages.", unit="windows", bounds=(1, 60))
     batches: int = live_setting(
         3, "Measured batches of a query that a decision needs.", unit="batches", bounds=(1, 1000)
-    )
-    slow_ratio: float = live_setting(
-        1.25,
-        "An executor is slow if its tasks take this many times as long as those of others, and fast at the inverse.",
-        unit="times",
-        bounds=(1.05, 100),
-    )
-    warm_up: float = live_seconds(
-        120.0,
-        "Time after which a new executor among older ones can count as slow; before, its JVM compiles code.",
-        bounds=(0, 3600),
     )
     forecast: bool = live_setting(
         True, "Decide on the forecast of the load if it was more accurate than the last value. False: only show it."
@@ -306,7 +244,8 @@ class GateSettings:
     )
     max_utilization: float = live_setting(
         0.95,
-        "A placement that raises the utilization of an executor above this is refused.",
+        "A placement that raises the utilization of an executor above this is refused. An executor above it is "
+        "overloaded, which triggers a decision.",
         unit="share of its cores",
         bounds=(0.05, 10),
     )

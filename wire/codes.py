@@ -34,7 +34,7 @@ class Trigger(Code):
     )
     OVERLOAD = (
         "overload",
-        "An executor or a query was overloaded (`reschedule.overload_utilization`, `reschedule.overload_duration`).",
+        "An executor (`gate.max_utilization`) or a query was overloaded.",
     )
     CONTINUATION = (
         "continuation",
@@ -257,12 +257,12 @@ class Law(Code):
     )
     TRIGGER_COOLDOWN = (
         "trigger-cooldown",
-        "The time since the last decision of this trigger is shorter than the trigger's cool-down.",
+        "The last decision because of an overload was less than five minutes ago.",
         "Nothing.",
     )
     AGREEMENTS = (
         "agreements",
-        "A costly plan must be recommended `reschedule.agreements` times in a row.",
+        "A costly plan must be recommended twice in a row.",
         "Nothing, or `rechannel rebalance --apply` if you agree.",
     )
     REPETITION = (

@@ -18,7 +18,7 @@ from rechannel.daemon.control.decision_log import (
     applied_decisions,
     log_decision,
 )
-from rechannel.daemon.control.guard import BLOCKING, UNATTENDED, ClusterLimits, SelfActionGuard, averaging_time
+from rechannel.daemon.control.guard import BLOCKING, UNATTENDED, ClusterLimits, SelfActionGuard
 from rechannel.daemon.control.leadership import LeaderContext
 from rechannel.daemon.control.migrations import MigrationTracker
 from rechannel.daemon.control.outcomes import REGRESSED_REASON, OutcomeHistory, OutcomeTracker, PendingRollback
@@ -31,7 +31,7 @@ from rechannel.daemon.decide.policy_settings import policy_for
 from rechannel.daemon.decide.requested_placement import rollback_placement
 from rechannel.daemon.jobs.clock import COMPLAIN_EVERY, DutyCycle, RateLimit
 from rechannel.daemon.jobs.planning import Mutex, PlanningClock, RunningPlan
-from rechannel.daemon.model.application_messages import ApplicationMessages, describe_silent_agents
+from rechannel.daemon.model.application_messages import ApplicationMessages, averaging_time, describe_silent_agents
 from rechannel.daemon.model.collector import Collector
 from rechannel.daemon.model.readiness import NotReady, driver_silence, readiness_problem
 from rechannel.daemon.model.snapshot import Snapshot, take_snapshot, without_forecast
@@ -481,7 +481,7 @@ class Application:
 
     def _note_ready(self, snapshot: Snapshot, messages: ApplicationMessages, window: float) -> None:
         self.executors.mark_ready(usable_executors(messages.report, self._cluster.orders.nodes))
-        self.overload.observe_window(snapshot, messages.batches, window, self._context.settings.reschedule)
+        self.overload.observe_window(snapshot, messages.batches, window, self._context.settings)
         now = self._clock.wall()
         cooldown = self.migrations.cooldown_left(now)
         waiting = f", cool-down for {cooldown:.0f} s" if cooldown else ""

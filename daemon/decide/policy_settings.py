@@ -16,12 +16,13 @@ from rechannel.policies.registry import installed_policies, known_policies, make
 from rechannel.wire.codes import Trigger
 
 SAVED_PLAN = "saved plan"  # in place of the policy's name, in decisions on saved plans
+DRAIN_POLICY = "adaptive"  # it looks at the batches beside what stays; others look at partitions alone
 _NONE = "none"  # TOML has no null
 
 
 def policy_for(trigger: str, settings: Settings) -> str:
     """Return the name of the policy that the settings have for a trigger."""
-    return settings.reschedule.drain_policy if trigger == Trigger.DRAIN else settings.reschedule.policy
+    return DRAIN_POLICY if trigger == Trigger.DRAIN else settings.reschedule.policy
 
 
 def parameters_for(policy: str, settings: Settings, *, drain: bool = False) -> dict[str, object]:
@@ -48,11 +49,8 @@ def unknown_policy(name: str) -> str:
 
 def policy_errors(settings: Settings) -> list[str]:
     """Return the errors in the policies' names and parameters."""
-    errors = [
-        f"reschedule.{field}: {unknown_policy(name)}"
-        for field in ("policy", "drain_policy")
-        if (name := getattr(settings.reschedule, field)) not in known_policies()
-    ]
+    name = settings.reschedule.policy
+    errors = [] if name in known_policies() else [f"reschedule.policy: {unknown_policy(name)}"]
     for policy, parameters in settings.policies.items():
         if policy in known_policies():
             errors += _parameter_errors(policy, parameters, settings)

@@ -236,7 +236,7 @@ def _check_cores(cores: str, subject: str) -> Finding:
         f"spark.task.cpus={cores}: an executor runs one task for every {cores} cores, but utilization is counted in "
         "cores, and shows less load than there is"
     )
-    cure = f"set spark.task.cpus to 1, or divide gate.max_utilization and reschedule.overload_utilization by {cores}"
+    cure = f"set spark.task.cpus to 1, or divide gate.max_utilization by {cores}"
     return warning("spark-cores", sentence, cure, subject)
 
 

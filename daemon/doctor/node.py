@@ -16,6 +16,7 @@ from rechannel.conf.loader import LoadResult
 from rechannel.conf.redis_url import SENTINEL_SCHEME
 from rechannel.conf.settings import CONFIG_VARIABLE, Settings
 from rechannel.daemon.doctor.finding import Finding, failed, ok, warning
+from rechannel.daemon.model.application_messages import averaging_time
 from rechannel.wire import keys
 from rechannel.wire.keys import Role
 
@@ -200,7 +201,7 @@ def check_times(settings: Settings) -> list[Finding]:
             f"({takeover:g} s): a running migration stops meanwhile"
         )
         findings.append(warning("times", sentence, f"raise controller.placement_ttl above {takeover:g}"))
-    measured = settings.agent.window * rules.windows
+    measured = averaging_time(settings)
     if rules.timeout < measured:
         sentence = f"reschedule.timeout ({rules.timeout:g} s) is shorter than what a decision averages ({measured:g} s)"
         findings.append(warning("times", sentence, f"raise reschedule.timeout to {measured:g} or more"))

@@ -53,6 +53,7 @@ from rechannel.wire.measurements import BatchReport
 from rechannel.wire.messages import ExecutorInfo, QueryState, StatefulStage
 from rechannel.wire.printable import stage_name
 
+_SLOW_RATIO = 1.25  # an executor is slow if its tasks take so many times what those of others take; fast: the inverse
 _USUAL_BATCHES = 20  # over which the usual duration and rows are taken
 
 
@@ -161,8 +162,8 @@ def build_snapshot(
     executors = {info.executor: index for index, info in enumerate(infos)}
     queries = {query.query: query for query in messages.report.queries if query.active}
     recent = {name: last_batches(messages, name, settings, now) for name in queries}
-    rates = _measure_rates(messages, infos, recent, settings, now)
-    slow = slow_executors(messages, infos, recent, rates, settings.reschedule.warm_up, now)
+    rates = _measure_rates(messages, infos, recent, now)
+    slow = slow_executors(messages, infos, recent, rates, now)
     cluster = _build_cluster(messages, infos, rates, slow, drained)
     fresh = fresh_usage(messages, settings, now)
     inputs = ModelInputs(
@@ -234,7 +235,6 @@ def _measure_rates(
     messages: ApplicationMessages,
     infos: Sequence[ExecutorInfo],
     recent: Mapping[str, Sequence[BatchReport]],
-    settings: Settings,
     now: float,
 ) -> ServiceRates:
     """Return the executors' speeds by their tasks, without the first tasks of new executors."""
@@ -243,7 +243,7 @@ def _measure_rates(
     executors = {info.executor: index for index, info in enumerate(infos)}
     observed = query_model.task_observations(batches, first, executors)
     observed = query_model.skip_first_tasks(observed, _cold_tasks_of(messages, infos, now))
-    return service_rates(observed, len(infos), settings.reschedule.slow_ratio)
+    return service_rates(observed, len(infos), _SLOW_RATIO)
 
 
 def _build_cluster(
