@@ -16,6 +16,7 @@ from typing import Any, get_type_hints
 CONFIG_VARIABLE = "RECHANNEL_CONFIG"  # names the file
 ENVIRONMENT_PREFIX = "RECHANNEL_"
 _SAMPLE, _SAMPLES = 1.0, 5  # seconds between two samples of a node at most; samples in a window at least
+_PLACEMENT_TTL = 120.0  # seconds
 POLICIES = "policies"  # the section that holds a table for each policy
 _DAY = "(?:Mon|Tue|Wed|Thu|Fri|Sat|Sun)"
 _DAYS = f"{_DAY}(?:-{_DAY})?"
@@ -228,20 +229,8 @@ class GateSettings:
         unit="share",
         bounds=(0.01, 10),
     )
-    min_step: float = live_setting(
-        0.03,
-        "Minimum reduction of the batch time by a group of moves to be part of a plan.",
-        unit="share",
-        bounds=(0, 0.99),
-    )
     horizon: float = live_seconds(600.0, "Time within which a migration must pay off.", bounds=(1, 7 * 86_400))
     cooldown: float = live_seconds(300.0, "Minimum time between two migrations.", bounds=(0, 86_400))
-    move_cost: float = live_seconds(
-        1.0, "Fixed time to load a partition, in addition to its bytes, until it is measured.", bounds=(0, 3600)
-    )
-    load_rate: float = live_setting(
-        50e6, "Rate at which an executor loads state, until it is measured.", unit="bytes/s", bounds=(1e3, 1e12)
-    )
     max_utilization: float = live_setting(
         0.95,
         "A placement that raises the utilization of an executor above this is refused. An executor above it is "
@@ -267,19 +256,6 @@ class MigrationSettings:
         unit="moves",
         bounds=(1, 10_000),
     )
-    bytes_per_batch: float = live_setting(
-        4e9,
-        "Maximum bytes of state moved in one batch; a single partition may be larger.",
-        unit="bytes",
-        bounds=(1e3, 1e12),
-    )
-    max_replay: int = live_setting(
-        100,
-        "Maximum lag of the newest snapshot of a partition before it moves, because its target replays these "
-        "changes. A move waits at most two maintenance intervals of Spark for it.",
-        unit="batches",
-        bounds=(0, 1_000_000),
-    )
     overlap: bool = live_setting(
         True,
         "Begin a step before the old copies of the previous step are closed. False: slower, with fewer copies at a "
@@ -290,12 +266,6 @@ class MigrationSettings:
     )
     rollback: bool = live_setting(
         True, "Move partitions back if a migration made batches longer; not if an operator forced it."
-    )
-    rollback_limit: float = live_setting(
-        0.25,
-        "A migration regressed if settled batches are longer than before, and longer than predicted by this share.",
-        unit="share",
-        bounds=(0.05, 10),
     )
 
 
@@ -322,9 +292,11 @@ class ControllerSettings:
         "HTTP address of metrics, health and the web view, as in 127.0.0.1:9418. It has no access control, so use "
         "loopback or a proxy. Empty: no endpoint."
     )
-    placement_ttl: float = live_seconds(
-        120.0, "Time after which links ignore a desired placement that is not renewed.", bounds=(5, 3600)
-    )
+
+    @property
+    def placement_ttl(self) -> float:
+        """Seconds after which links ignore a placement that is not renewed: a stand-by has to lead before."""
+        return max(_PLACEMENT_TTL, 2 * self.lease)
 
 
 @dataclass(frozen=True)

@@ -325,7 +325,7 @@ class MoveReason(Code):
         "A signed placement asks for the move, or the link itself does (new query, lost executor).",
         "Nothing.",
     )
-    READY = "ready", "The newest snapshot is recent enough (`migration.max_replay`).", "Nothing."
+    READY = "ready", "The newest snapshot is recent enough.", "Nothing."
     SNAPSHOT_LATE = (
         "snapshot-late",
         "No snapshot was recent enough after two maintenance intervals; the move goes on and replays more.",
@@ -357,7 +357,7 @@ class MoveReason(Code):
     SUPERSEDED = "superseded", "A newer placement differs, or the migration was stopped.", "Nothing."
     EXPIRED = (
         "expired",
-        "The placement was not renewed: no controller led for `controller.placement_ttl`.",
+        "The placement was not renewed: no controller led for two minutes.",
         "Check the controllers.",
     )
     RUN_ENDED = "run-ended", "The query ended or was restarted.", "Nothing."

@@ -14,7 +14,7 @@ from __future__ import annotations
 import dataclasses
 import signal
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
@@ -34,9 +34,6 @@ from rechannel.daemon.cli.options import (
 from rechannel.daemon.cli.submit import submit
 from rechannel.wire.exit_codes import ExitCode
 from rechannel.wire.version import __version__
-
-if TYPE_CHECKING:
-    from rechannel.conf.settings import Settings
 
 _EPILOG = "\b\nExit codes:\n" + "\n".join(f"  {int(code)}  {code.meaning}" for code in ExitCode)
 _EPILOG += "\n  130  interrupted"

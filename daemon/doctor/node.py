@@ -194,13 +194,6 @@ def check_times(settings: Settings) -> list[Finding]:
     """Check time limits against each other, beyond those that loading the settings checks."""
     findings = []
     controller, rules = settings.controller, settings.reschedule
-    takeover = controller.lease + controller.observe
-    if controller.placement_ttl <= takeover:
-        sentence = (
-            f"controller.placement_ttl ({controller.placement_ttl:g} s) is over before a stand-by takes over "
-            f"({takeover:g} s): a running migration stops meanwhile"
-        )
-        findings.append(warning("times", sentence, f"raise controller.placement_ttl above {takeover:g}"))
     measured = averaging_time(settings)
     if rules.timeout < measured:
         sentence = f"reschedule.timeout ({rules.timeout:g} s) is shorter than what a decision averages ({measured:g} s)"

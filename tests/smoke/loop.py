@@ -25,7 +25,7 @@ _SECTIONS: dict[str, dict[str, Any]] = {
     "agent": {"window": 2.0},
     "reschedule": {"mode": "apply", "timeout": 5.0, "settle": 3.0, "batches": 2},
     # A busy machine makes executors look saturated; what the tests order must not be refused for that.
-    "gate": {"cooldown": 5.0, "move_cost": 0.1, "max_utilization": 10.0, "min_gain": 0.05},
+    "gate": {"cooldown": 5.0, "max_utilization": 10.0, "min_gain": 0.05, "horizon": 6000.0},
 }
 
 

@@ -14,7 +14,7 @@ from rechannel.conf.settings import Settings, SettingsError, fields
 from unit.conf.sources import load_text
 
 LIVE_SECTIONS = ("reschedule", "gate", "migration")
-LIVE_FIELDS = ("controller.require_reason", "controller.placement_ttl")
+LIVE_FIELDS = ("controller.require_reason",)
 
 
 def test_live_sections_and_fields():

@@ -43,7 +43,7 @@ def holders(thing: Any, expected: tuple[type, ...], seen: set[int]) -> list[tupl
 
 
 def test_no_part_of_the_controller_keeps_the_old_settings(leader: Controller) -> None:
-    settings = other(GATE__COOLDOWN="5", RESCHEDULE__SETTLE="3", CONTROLLER__PLACEMENT_TTL="77")
+    settings = other(GATE__COOLDOWN="5", RESCHEDULE__SETTLE="3")
     assert len(holders(leader, (Settings,), set())) >= 3
     leader.reload(settings)
     stored = [

@@ -13,6 +13,7 @@ from rechannel.daemon.cli import config as cli_config
 from rechannel.daemon.decide import pipeline, policy_settings
 from rechannel.daemon.decide.policy_settings import parameters_for, policy_errors, policy_for
 from rechannel.daemon.service import signer_of
+from rechannel.migration.plan.cost import LoadRates
 from rechannel.policies.model.arrays import ScaleOutError
 from rechannel.policies.registry import POLICIES
 from rechannel.wire.commands import Drain, Pause
@@ -49,12 +50,12 @@ def drained(leader, node: str = NODE) -> None:
 
 def test_parameters_follow_from_the_settings():
     config = Settings(
-        gate=GateSettings(min_step=0.1, max_utilization=0.8, move_cost=2.0, load_rate=1e6, horizon=60.0),
+        gate=GateSettings(max_utilization=0.8, horizon=60.0),
         migration=MigrationSettings(max_moves=7),
     )
-    assert parameters_for("adaptive", config) == {
+    assert parameters_for("adaptive", config, LoadRates(2.0, 1e6)) == {
         "max_moves": 7,
-        "min_step": 0.1,
+        "min_step": 0.03,
         "limit": 0.8,
         "move_seconds": 2.0,
         "load_rate": 1e6,
