@@ -205,9 +205,6 @@ class RescheduleSettings:
     batches: int = live_setting(
         3, "Measured batches of a query that a decision needs.", unit="batches", bounds=(1, 1000)
     )
-    forecast: bool = live_setting(
-        True, "Decide on the forecast of the load if it was more accurate than the last value. False: only show it."
-    )
 
 
 @dataclass(frozen=True)
@@ -276,12 +273,9 @@ class ControllerSettings:
     name: str = setting("", "Identity in the lease; empty means host name and process id.")
     lease: float = seconds(
         15.0,
-        "Time after which a leader that does not renew its lease loses the lead; at least observe plus four times "
-        "redis.timeout (six times with sentinels), plus 1 %.",
-        bounds=(1, 600),
-    )
-    observe: float = seconds(
-        1.0, "Time between two cycles that read reports and requests and renew the lease.", bounds=(0.1, 5)
+        "Time after which a leader that does not renew its lease loses the lead; at least a second plus four "
+        "times redis.timeout (six times with sentinels), plus 1 %.",
+        bounds=(3, 600),
     )
     audit_file: str = file(
         "Audit log of orders as JSON lines, on the leader's machine. Orders that cannot be logged (for example "

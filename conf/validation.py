@@ -29,11 +29,10 @@ def errors(settings: Settings) -> _Errors:
             broken.append(((name,), f"{name}: {port} is no port; it must be between 0 and {_MAX_PORT}"))
     late = lease_timing.errors(
         settings.controller.lease,
-        settings.controller.observe,
         settings.redis.timeout,
         sentinels=settings.redis.url.startswith(SENTINEL_SCHEME),
     )
-    fields = ("controller.lease", "controller.observe", "redis.timeout", "redis.url")
+    fields = ("controller.lease", "redis.timeout", "redis.url")
     broken += [(fields, sentence) for sentence in late]
     try:
         ZoneInfo(settings.reschedule.time_zone)

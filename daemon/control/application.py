@@ -34,7 +34,7 @@ from rechannel.daemon.jobs.planning import Mutex, PlanningClock, RunningPlan
 from rechannel.daemon.model.application_messages import ApplicationMessages, averaging_time, describe_silent_agents
 from rechannel.daemon.model.collector import Collector
 from rechannel.daemon.model.readiness import NotReady, driver_silence, readiness_problem
-from rechannel.daemon.model.snapshot import Snapshot, take_snapshot, without_forecast
+from rechannel.daemon.model.snapshot import Snapshot, take_snapshot
 from rechannel.migration.plan.inputs import Cooldown
 from rechannel.wire.codes import Mode, NotReadyReason, Outcome, OutcomeVerdict, Trigger
 from rechannel.wire.messages import Decision, LinkReport, Refusal, ScheduledPlan
@@ -461,12 +461,12 @@ class Application:
         if (silent := driver_silence(messages.reported_at, now)) is not None:
             self._note_not_ready(silent)
             return
-        settings = without_forecast(self._context.settings)
+        settings = self._context.settings
         if began < self._next_model and readiness_problem(messages, settings, now) is None:
             return
         drained = self._cluster.orders.nodes
         with self._cluster.lock.released(), DutyCycle(_MODEL_SHARE, _LONGEST_REST, self._clock.cpu) as work:
-            snapshot = take_snapshot(messages, settings, now, drained)
+            snapshot = take_snapshot(messages, settings, now, drained, forecast=False)
         if self._report is None:
             return
         self._next_model = began + work.rest

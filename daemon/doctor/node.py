@@ -199,7 +199,7 @@ def check_times(settings: Settings) -> list[Finding]:
         sentence = f"reschedule.timeout ({rules.timeout:g} s) is shorter than what a decision averages ({measured:g} s)"
         findings.append(warning("times", sentence, f"raise reschedule.timeout to {measured:g} or more"))
     call = lease_timing.longest_call(settings.redis.timeout, sentinels=settings.redis.url.startswith(SENTINEL_SCHEME))
-    spare = controller.lease - lease_timing.least_lease(controller.observe, call)
+    spare = controller.lease - lease_timing.least_lease(call)
     return findings or [
         ok(
             "times",

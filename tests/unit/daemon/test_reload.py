@@ -94,10 +94,10 @@ def test_a_hangup_reaches_a_running_controller(monkeypatch: Any, clock: FakeCloc
     request, taken = threading.Event(), []
     monkeypatch.setattr(Controller, "reload", lambda self, settings: (taken.append(settings), stop.set()))
     request.set()
-    started = load(None, {"RECHANNEL_CONTROLLER__OBSERVE": "0.1"})
-    new = load(None, {"RECHANNEL_CONTROLLER__OBSERVE": "0.2", "RECHANNEL_RESCHEDULE__TIMEOUT": "9"})
+    started = load(None, {"RECHANNEL_CONTROLLER__NAME": "a"})
+    new = load(None, {"RECHANNEL_CONTROLLER__NAME": "b", "RECHANNEL_RESCHEDULE__TIMEOUT": "9"})
     with capture_logs() as lines:
         service.run_controller(started, stop, reload_signal=ReloadSignal(request, lambda: new))
-    assert [(item.reschedule.timeout, item.controller.observe) for item in taken] == [(9, 0.1)]
+    assert [(item.reschedule.timeout, item.controller.name) for item in taken] == [(9, "a")]
     message = {line["field"]: line["event"] for line in lines if "field" in line}
-    assert message == {"reschedule.timeout": "setting-taken", "controller.observe": "setting-not-taken"}
+    assert message == {"reschedule.timeout": "setting-taken", "controller.name": "setting-not-taken"}
