@@ -4,7 +4,7 @@ A leader measures its lease on a monotonic clock, from the moment *before* it re
 before the lease ends in Redis. All calls that it began as leader have therefore ended, or timed out, before another
 controller can lead. To leave time for a renewal:
 
-    controller.lease x (1 - drift)  >=  controller.observe + 2 x call
+    controller.lease x (1 - drift)  >=  OBSERVE + 2 x call
 
 ``call`` is the longest duration of one call to Redis: one `redis.timeout` to connect, one for the answer, and with
 sentinels one more to ask them. One ``call`` covers a renewal that Redis answers at the last moment, the other is the
@@ -15,9 +15,9 @@ from __future__ import annotations
 
 import math
 
+OBSERVE = 1.0  # seconds between two cycles of a controller that read reports and requests and renew the lease
 DRIFT = 0.01  # largest difference in rate of two machines' clocks, as a share; NTP allows a twentieth of it
 _CALL, _CALL_WITH_SENTINELS = 2, 3  # in timeouts
-_RENEWALS = 3  # in one lease, at least: a late one does not lose the lead
 
 
 def longest_call(timeout: float, *, sentinels: bool) -> float:
@@ -30,32 +30,31 @@ def acting_time(lease: float, call: float) -> float:
     return lease * (1 - DRIFT) - call
 
 
-def least_lease(observe: float, call: float) -> float:
+def least_lease(call: float) -> float:
     """Return the shortest lease in seconds that meets the inequality."""
-    return max((observe + 2 * call) / (1 - DRIFT), observe * _RENEWALS)
+    return (OBSERVE + 2 * call) / (1 - DRIFT)
 
 
-def errors(lease: float, observe: float, timeout: float, *, sentinels: bool) -> list[str]:
+def errors(lease: float, timeout: float, *, sentinels: bool) -> list[str]:
     """Return a sentence with the cure if these settings do not meet the inequality.
 
     Parameters
     ----------
-    lease, observe, timeout
-        ``controller.lease``, ``controller.observe`` and ``redis.timeout`` in seconds.
+    lease, timeout
+        ``controller.lease`` and ``redis.timeout`` in seconds.
     sentinels
         Whether sentinels are asked for the master.
     """
     call = longest_call(timeout, sentinels=sentinels)
-    least = least_lease(observe, call)
+    least = least_lease(call)
     if lease >= least or math.isclose(lease, least):
         return []
-    longest_timeout = (lease * (1 - DRIFT) - observe) / 2 / (call / timeout)
+    longest_timeout = (lease * (1 - DRIFT) - OBSERVE) / 2 / (call / timeout)
     cure = f"raise controller.lease to {math.ceil(least * 10) / 10:g}"
-    if observe * _RENEWALS <= lease and longest_timeout >= 0.01:
+    if longest_timeout >= 0.01:
         cure += f", or lower redis.timeout to {int(longest_timeout * 100) / 100:g}"
     sentence = (
-        f"controller.lease: {lease:g} s is too short for controller.observe = {observe:g} s and redis.timeout = "
-        f"{timeout:g} s: a leader must renew it, and stop acting before another can lead, though a call to Redis takes "
-        f"up to {call:g} s; {cure}"
+        f"controller.lease: {lease:g} s is too short for redis.timeout = {timeout:g} s: a leader must renew it, and "
+        f"stop acting before another can lead, though a call to Redis takes up to {call:g} s; {cure}"
     )
     return [sentence]

@@ -1,4 +1,4 @@
-"""Reload the configuration of a running daemon.
+"""Reload the configuration of a running controller.
 
 Fields that are ``live`` by their metadata are applied. Changes of other fields are logged and wait for a restart. A
 configuration with errors changes nothing.
@@ -16,16 +16,15 @@ from rechannel.conf.settings import POLICIES, Settings, SettingsError, fields
 if TYPE_CHECKING:
     from structlog.typing import FilteringBoundLogger
 
-#: Sections and fields that each daemon uses; changes of others do not concern it.
-CONTROLLER = frozenset(
+#: Sections and fields that the controller uses; changes of others do not concern it.
+_CONCERNS = frozenset(
     {"cluster", "redis", "signing", "agent.window", "reschedule", "policies", "gate", "migration", "controller"}
 )
-AGENT = frozenset({"cluster", "redis", "agent"})
 
 
 @dataclass(frozen=True)
 class Change:
-    """A field with another value. ``live``: a running daemon may apply it."""
+    """A field with another value. ``live``: a running controller may apply it."""
 
     field: str
     before: Any
@@ -33,15 +32,15 @@ class Change:
     live: bool
 
 
-def changes(old: Settings, new: Settings, concerns: frozenset[str]) -> list[Change]:
-    """Return the fields that differ, limited to these sections and fields."""
+def changes(old: Settings, new: Settings) -> list[Change]:
+    """Return the fields of the controller that differ."""
     differences = []
     for name, item in fields().items():
         section = name.partition(".")[0]
         before, after = (getattr(getattr(side, section), item.name) for side in (old, new))
-        if before != after and not concerns.isdisjoint((section, name)):
+        if before != after and not _CONCERNS.isdisjoint((section, name)):
             differences.append(Change(name, before, after, item.metadata["live"]))
-    return differences + (_policy_changes(old.policies, new.policies) if POLICIES in concerns else [])
+    return differences + _policy_changes(old.policies, new.policies)
 
 
 def merged(old: Settings, new: Settings) -> Settings:
@@ -64,7 +63,7 @@ class ReloadSignal:
 
 
 class Reloader:
-    """Reloads the configuration of one daemon on request and logs each changed field.
+    """Reloads the configuration of a controller on request and logs each changed field.
 
     Parameters
     ----------
@@ -72,8 +71,6 @@ class Reloader:
         The settings of the start.
     signal
         The request to reload; without it the settings never change.
-    concerns
-        Sections and fields that this daemon uses.
     log
         A logger of structlog.
     validate
@@ -84,13 +81,11 @@ class Reloader:
         self,
         settings: Settings,
         signal: ReloadSignal | None,
-        concerns: frozenset[str],
         log: FilteringBoundLogger,
         validate: Callable[[Settings], list[str]] = lambda _: [],
     ) -> None:
         self._settings = settings
         self._signal = signal
-        self._concerns = concerns
         self._log = log
         self._validate = validate
 
@@ -109,7 +104,7 @@ class Reloader:
                 self._log.error("configuration-mistake", sentence=sentence)
             self._log.error("configuration-not-taken", mistakes=len(errors), sentence="nothing was changed")
             return None
-        differences = changes(self._settings, new, self._concerns)
+        differences = changes(self._settings, new)
         for change in differences:
             values = {"field": change.field, "before": change.before, "after": change.after}
             if change.live:

@@ -20,8 +20,8 @@ BEGIN = "<!-- written by `python -m rechannel.conf.render docs/configuration.md`
 END = "<!-- end of the reference -->"
 _HEAD = """\
 # The settings in force. After each value: its origin, which is the default, the file, or a variable of the environment
-# (which wins over the file). Above it: its reason, unit and bounds. Controller and agent apply "live" settings on
-# SIGHUP; all others take a restart.
+# (which wins over the file). Above it: its reason, unit and bounds. A controller applies "live" settings on SIGHUP;
+# all others take a restart.
 """
 
 

@@ -15,6 +15,8 @@ from typing import Any, get_type_hints
 
 CONFIG_VARIABLE = "RECHANNEL_CONFIG"  # names the file
 ENVIRONMENT_PREFIX = "RECHANNEL_"
+_SAMPLE, _SAMPLES = 1.0, 5  # seconds between two samples of a node at most; samples in a window at least
+_PLACEMENT_TTL = 120.0  # seconds
 POLICIES = "policies"  # the section that holds a table for each policy
 _DAY = "(?:Mon|Tue|Wed|Thu|Fri|Sat|Sun)"
 _DAYS = f"{_DAY}(?:-{_DAY})?"
@@ -57,7 +59,7 @@ def setting(
 
 
 def live_setting(default: Any, reason: str, **properties: Any) -> Any:
-    """Define a field like `setting` that controller and agent apply on SIGHUP."""
+    """Define a field like `setting` that a controller applies on SIGHUP."""
     return field(default=default, metadata={**setting(default, reason, **properties).metadata, "live": True})
 
 
@@ -126,23 +128,18 @@ class AgentSettings:
     node: str = setting(
         "", "Host name of this node's executors in Spark (`--hostname`). Empty: any name or address of this machine."
     )
-    sample: float = seconds(1.0, "Time between two samples of the processes; shorter times cost CPU.", bounds=(0.1, 60))
     window: float = seconds(
         5.0, "Length of a measurement window; 5 s as in the stream-classification paper.", bounds=(0.5, 600)
-    )
-    buffered_windows: int = live_setting(
-        120,
-        "Windows that an agent keeps while Redis is not reachable: ten minutes by default.",
-        unit="windows",
-        bounds=(1, 10_000),
     )
     metrics: str = address(
         "Address of the metrics endpoint for Prometheus, as in 127.0.0.1:9417, without access control. Empty: no "
         "endpoint."
     )
-    stream_rows: int = live_setting(
-        20_000, "Map outputs reported in one window; further ones are only counted.", unit="rows", bounds=(1, 1_000_000)
-    )
+
+    @property
+    def sample(self) -> float:
+        """Seconds between two samples of the processes."""
+        return min(_SAMPLE, self.window / _SAMPLES)
 
 
 @dataclass(frozen=True)
@@ -150,27 +147,11 @@ class LinkSettings:
     """Link: the part in the Spark driver."""
 
     directory: str = file("Directory of the event stream, private to the user. Empty means a temporary directory.")
-    poll: float = seconds(0.1, "Time between two reads of the event stream without moves.", bounds=(0.005, 5))
-    poll_moving: float = seconds(
-        0.005,
-        "Time between two reads during a migration, because the gap between two batches is short.",
-        bounds=(0.001, 1),
-    )
-    event_log_bytes: int = setting(
-        16 * 2**20,
-        "Size of a part of the event stream, which is deleted once read.",
-        unit="bytes",
-        bounds=(10 * 2**20, None),
-    )
-    deadline_batches: int = setting(
-        6, "A move that has not landed after so many batches is abandoned.", unit="batches", bounds=(1, 1000)
-    )
-    deadline_seconds: float = seconds(
+    deadline: float = seconds(
         600.0,
-        "A move that has not landed after this time is abandoned, also if the query has no batches.",
+        "A move that has not landed after this time is abandoned; it should be longer than the longest batch.",
         bounds=(1, 86_400),
     )
-    report: float = seconds(1.0, "Time between two reports of the link.", bounds=(0.1, 60))
     spread: bool = setting(
         True,
         "Spread a new query after its first batch, restore the placement of a restarted one, and spread the partitions "
@@ -191,48 +172,17 @@ class RescheduleSettings:
     timeout: float = live_seconds(300.0, "Time between two periodic decisions.", bounds=(1, 86_400))
     settle: float = live_seconds(
         10.0,
-        "Time for which the set of executors must be stable before joined or lost executors trigger a decision.",
+        "Time for which the set of executors must be stable before joined or lost executors trigger a decision; at "
+        "least one agent window.",
         bounds=(0, 3600),
-    )
-    settle_windows: int = live_setting(
-        1, "The same in agent windows; the longer of the two applies.", unit="windows", bounds=(0, 1000)
-    )
-    overload_utilization: float = live_setting(
-        0.95,
-        "An executor with a higher utilization is overloaded, which triggers a decision.",
-        unit="share of its cores",
-        bounds=(0.05, 100),
-    )
-    overload_duration: float = live_setting(
-        2.0,
-        "A query is overloaded if its batch lasts this many times the median of its last batches, or longer than "
-        "the interval of its trigger if that is known.",
-        unit="times",
-        bounds=(1.1, 1000),
     )
     overload_windows: int = live_setting(
         3,
-        "Consecutive agent windows of overload before it triggers a decision; 0 turns this trigger off.",
+        "Consecutive agent windows of overload before it triggers a decision: of an executor above "
+        "gate.max_utilization, or of a query whose batch lasts twice as long as usual or longer than the interval of "
+        "its trigger. 0 turns this trigger off.",
         unit="windows",
         bounds=(0, 1000),
-    )
-    overload_release: float = live_share(
-        0.85, "An overload ends below this share of its limit (hysteresis); only then can it trigger again."
-    )
-    timeout_cooldown: float = live_seconds(
-        0.0,
-        "Minimum time between two decisions by timeout on one application, in addition to the timeout itself.",
-        bounds=(0, 7 * 86_400),
-    )
-    executors_cooldown: float = live_seconds(
-        0.0,
-        "Minimum time between two decisions because executors joined or left; 0 gives a new executor its share soon.",
-        bounds=(0, 7 * 86_400),
-    )
-    overload_cooldown: float = live_seconds(
-        300.0,
-        "Minimum time between two decisions because of overload, for the effect of the last one to show.",
-        bounds=(0, 7 * 86_400),
     )
     excluded: tuple[str, ...] = live_periods(
         "The controller begins nothing on its own in these periods; orders are carried out with a warning. "
@@ -249,45 +199,11 @@ class RescheduleSettings:
         unit="moves",
         bounds=(0, 1_000_000),
     )
-    agreements: int = live_setting(
-        2,
-        "Consecutive decisions that must recommend a costly plan before it is carried out; orders of operators need "
-        "one.",
-        unit="decisions",
-        bounds=(1, 100),
-    )
-    agreement_overlap: float = live_share(
-        0.5, "Share of equal moves (the same partition to the same executor) for two decisions to agree."
-    )
-    costly: float = live_seconds(
-        30.0, "A plan is costly if it adds more than this time to the batches.", bounds=(0, 86_400)
-    )
-    costly_share: float = live_share(0.75, "A plan is costly if it moves more than this share of the partitions.")
     policy: str = live_setting(
         "adaptive", "Policy that places partitions; `rechannel policies` lists all.", allowed=r"[a-z][a-z0-9-]*"
     )
-    drain_policy: str = live_setting(
-        "adaptive",
-        "Policy that places the partitions of drained nodes; all others stay.",
-        allowed=r"[a-z][a-z0-9-]*",
-    )
-    windows: int = live_setting(3, "Agent windows that a decision averages.", unit="windows", bounds=(1, 60))
     batches: int = live_setting(
         3, "Measured batches of a query that a decision needs.", unit="batches", bounds=(1, 1000)
-    )
-    slow_ratio: float = live_setting(
-        1.25,
-        "An executor is slow if its tasks take this many times as long as those of others, and fast at the inverse.",
-        unit="times",
-        bounds=(1.05, 100),
-    )
-    warm_up: float = live_seconds(
-        120.0,
-        "Time after which a new executor among older ones can count as slow; before, its JVM compiles code.",
-        bounds=(0, 3600),
-    )
-    forecast: bool = live_setting(
-        True, "Decide on the forecast of the load if it was more accurate than the last value. False: only show it."
     )
 
 
@@ -310,23 +226,12 @@ class GateSettings:
         unit="share",
         bounds=(0.01, 10),
     )
-    min_step: float = live_setting(
-        0.03,
-        "Minimum reduction of the batch time by a group of moves to be part of a plan.",
-        unit="share",
-        bounds=(0, 0.99),
-    )
     horizon: float = live_seconds(600.0, "Time within which a migration must pay off.", bounds=(1, 7 * 86_400))
     cooldown: float = live_seconds(300.0, "Minimum time between two migrations.", bounds=(0, 86_400))
-    move_cost: float = live_seconds(
-        1.0, "Fixed time to load a partition, in addition to its bytes, until it is measured.", bounds=(0, 3600)
-    )
-    load_rate: float = live_setting(
-        50e6, "Rate at which an executor loads state, until it is measured.", unit="bytes/s", bounds=(1e3, 1e12)
-    )
     max_utilization: float = live_setting(
         0.95,
-        "A placement that raises the utilization of an executor above this is refused.",
+        "A placement that raises the utilization of an executor above this is refused. An executor above it is "
+        "overloaded, which triggers a decision.",
         unit="share of its cores",
         bounds=(0.05, 10),
     )
@@ -348,19 +253,6 @@ class MigrationSettings:
         unit="moves",
         bounds=(1, 10_000),
     )
-    bytes_per_batch: float = live_setting(
-        4e9,
-        "Maximum bytes of state moved in one batch; a single partition may be larger.",
-        unit="bytes",
-        bounds=(1e3, 1e12),
-    )
-    max_replay: int = live_setting(
-        100,
-        "Maximum lag of the newest snapshot of a partition before it moves, because its target replays these "
-        "changes. A move waits at most two maintenance intervals of Spark for it.",
-        unit="batches",
-        bounds=(0, 1_000_000),
-    )
     overlap: bool = live_setting(
         True,
         "Begin a step before the old copies of the previous step are closed. False: slower, with fewer copies at a "
@@ -372,12 +264,6 @@ class MigrationSettings:
     rollback: bool = live_setting(
         True, "Move partitions back if a migration made batches longer; not if an operator forced it."
     )
-    rollback_limit: float = live_setting(
-        0.25,
-        "A migration regressed if settled batches are longer than before, and longer than predicted by this share.",
-        unit="share",
-        bounds=(0.05, 10),
-    )
 
 
 @dataclass(frozen=True)
@@ -387,12 +273,9 @@ class ControllerSettings:
     name: str = setting("", "Identity in the lease; empty means host name and process id.")
     lease: float = seconds(
         15.0,
-        "Time after which a leader that does not renew its lease loses the lead; at least observe plus four times "
-        "redis.timeout (six times with sentinels), plus 1 %.",
-        bounds=(1, 600),
-    )
-    observe: float = seconds(
-        1.0, "Time between two cycles that read reports and requests and renew the lease.", bounds=(0.1, 5)
+        "Time after which a leader that does not renew its lease loses the lead; at least a second plus four "
+        "times redis.timeout (six times with sentinels), plus 1 %.",
+        bounds=(3, 600),
     )
     audit_file: str = file(
         "Audit log of orders as JSON lines, on the leader's machine. Orders that cannot be logged (for example "
@@ -403,9 +286,11 @@ class ControllerSettings:
         "HTTP address of metrics, health and the web view, as in 127.0.0.1:9418. It has no access control, so use "
         "loopback or a proxy. Empty: no endpoint."
     )
-    placement_ttl: float = live_seconds(
-        120.0, "Time after which links ignore a desired placement that is not renewed.", bounds=(5, 3600)
-    )
+
+    @property
+    def placement_ttl(self) -> float:
+        """Seconds after which links ignore a placement that is not renewed: a stand-by has to lead before."""
+        return max(_PLACEMENT_TTL, 2 * self.lease)
 
 
 @dataclass(frozen=True)

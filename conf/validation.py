@@ -27,19 +27,13 @@ def errors(settings: Settings) -> _Errors:
         port = place.rpartition(":")[2]
         if port and int(port) > _MAX_PORT:  # the system would use the lowest 16 bits, which is another port
             broken.append(((name,), f"{name}: {port} is no port; it must be between 0 and {_MAX_PORT}"))
-    if settings.agent.sample > settings.agent.window:
-        sentence = "agent.sample: must not exceed agent.window, or a window holds no sample"
-        broken.append((("agent.sample", "agent.window"), sentence))
     late = lease_timing.errors(
         settings.controller.lease,
-        settings.controller.observe,
         settings.redis.timeout,
         sentinels=settings.redis.url.startswith(SENTINEL_SCHEME),
     )
-    fields = ("controller.lease", "controller.observe", "redis.timeout", "redis.url")
+    fields = ("controller.lease", "redis.timeout", "redis.url")
     broken += [(fields, sentence) for sentence in late]
-    if settings.link.poll_moving > settings.link.poll:
-        broken.append((("link.poll_moving", "link.poll"), "link.poll_moving: must not exceed link.poll"))
     try:
         ZoneInfo(settings.reschedule.time_zone)
     except (ZoneInfoNotFoundError, ValueError, OSError):

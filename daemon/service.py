@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import structlog
 
-from rechannel.conf import reload
+from rechannel.conf import lease_timing, reload
 from rechannel.conf.settings import Settings, SettingsError
 from rechannel.daemon.control.audit import AuditError, AuditFile
 from rechannel.daemon.control.controller import Collaborators, Controller
@@ -82,7 +82,7 @@ def run_controller(
         signer,
         clock,
         name=settings.controller.name or f"{socket.gethostname()}:{os.getpid()}",
-        aside=Aside(settings.controller.observe / 10, monitor.planning),
+        aside=Aside(lease_timing.OBSERVE / 10, monitor.planning),
         count_answer=counters.count_answer,
     )
     controller = Controller(settings, parts)
@@ -96,9 +96,9 @@ def run_controller(
     if frontend is not None:
         frontend.start()
     runner.start()
-    reloader = reload.Reloader(settings, reload_signal, reload.CONTROLLER, log, policy_settings.policy_errors)
+    reloader = reload.Reloader(settings, reload_signal, log, policy_settings.policy_errors)
     try:
-        while not stop.wait(settings.controller.observe):
+        while not stop.wait(lease_timing.OBSERVE):
             supervision.send_heartbeat()
             if (changed := reloader.poll()) is not None:
                 controller.reload(changed)
@@ -142,9 +142,9 @@ def _add_jobs(monitor: JobMonitor, controller: Controller, log: Any) -> None:
         return f"last decision: {decisions[-1].sentence}" if decisions else ""
 
     settings = controller.settings
-    monitor.add("observe", settings.controller.observe, log_standing_by(controller, log))
-    monitor.add("requests", settings.controller.observe, controller.answer_requests)
-    monitor.add("follow", settings.controller.observe, controller.follow)
+    monitor.add("observe", lease_timing.OBSERVE, log_standing_by(controller, log))
+    monitor.add("requests", lease_timing.OBSERVE, controller.answer_requests)
+    monitor.add("follow", lease_timing.OBSERVE, controller.follow)
     monitor.add("decide", settings.reschedule.timeout, decide)
 
 

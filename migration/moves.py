@@ -10,7 +10,7 @@
 
 * *planned*: accepted from the controller's desired placement, or made by the link (a new query, a lost executor).
 * *prepared*: the partition is committed in the checkpoint, its stores are known, its target is alive, and its newest
-  snapshot lies few enough batches behind (``migration.max_replay``), which bounds what the target must replay; or the
+  snapshot lies few enough batches behind (100), which bounds what the target must replay; or the
   link has waited for that snapshot long enough. The next step is prepared while the current one is steered.
 * *steered*: Spark was told the new executor, between two batches; told again (↺) after each batch that missed it.
 * *drained*: a batch that ran the partition on its target is committed; the old copy has nothing left to give.
@@ -36,6 +36,7 @@ TRANSITIONS: dict[MoveState, frozenset[MoveState]] = {
     MoveState.KILLED: frozenset(),
     MoveState.ABANDONED: frozenset(),
 }
+BYTES_PER_BATCH = 4e9  # of state that one batch takes over at most, so that it does not load for minutes
 UNSETTLED = frozenset({MoveState.PLANNED, MoveState.PREPARED, MoveState.STEERED})
 SETTLED = frozenset({MoveState.KILLED, MoveState.ABANDONED})
 _SETTLED_LIMIT = 1000  # settled moves remembered, so that a decision sent again is not begun again

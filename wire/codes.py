@@ -34,7 +34,7 @@ class Trigger(Code):
     )
     OVERLOAD = (
         "overload",
-        "An executor or a query was overloaded (`reschedule.overload_utilization`, `reschedule.overload_duration`).",
+        "An executor (`gate.max_utilization`) or a query was overloaded.",
     )
     CONTINUATION = (
         "continuation",
@@ -260,12 +260,12 @@ class Law(Code):
     )
     TRIGGER_COOLDOWN = (
         "trigger-cooldown",
-        "The time since the last decision of this trigger is shorter than the trigger's cool-down.",
+        "The last decision because of an overload was less than five minutes ago.",
         "Nothing.",
     )
     AGREEMENTS = (
         "agreements",
-        "A costly plan must be recommended `reschedule.agreements` times in a row.",
+        "A costly plan must be recommended twice in a row.",
         "Nothing, or `rechannel rebalance --apply` if you agree.",
     )
     REPETITION = (
@@ -328,7 +328,7 @@ class MoveReason(Code):
         "A signed placement asks for the move, or the link itself does (new query, lost executor).",
         "Nothing.",
     )
-    READY = "ready", "The newest snapshot is recent enough (`migration.max_replay`).", "Nothing."
+    READY = "ready", "The newest snapshot is recent enough.", "Nothing."
     SNAPSHOT_LATE = (
         "snapshot-late",
         "No snapshot was recent enough after two maintenance intervals; the move goes on and replays more.",
@@ -351,7 +351,7 @@ class MoveReason(Code):
     )
     DEADLINE = (
         "deadline",
-        "The move missed `link.deadline_batches` batches, or waited `link.deadline_seconds`.",
+        "The move missed 6 batches, or waited `link.deadline`.",
         (
             "Tasks drift to other executors: set a longer `spark.locality.wait` or fewer partitions a core. Check that "
             "the target is not excluded or stalled."
@@ -360,7 +360,7 @@ class MoveReason(Code):
     SUPERSEDED = "superseded", "A newer placement differs, or the migration was stopped.", "Nothing."
     EXPIRED = (
         "expired",
-        "The placement was not renewed: no controller led for `controller.placement_ttl`.",
+        "The placement was not renewed: no controller led for two minutes.",
         "Check the controllers.",
     )
     RUN_ENDED = "run-ended", "The query ended or was restarted.", "Nothing."

@@ -20,7 +20,7 @@ from rechannel.daemon.assess.stages import assess_stage, executor_work
 from rechannel.daemon.decide.pipeline import DecisionRequest, PlanBasis, apply_laws, ask_policy
 from rechannel.daemon.model.application_messages import ApplicationMessages, batches_of
 from rechannel.daemon.model.prediction import batches_with_moves, warm_batches
-from rechannel.daemon.model.snapshot import Snapshot, build_snapshot, without_forecast
+from rechannel.daemon.model.snapshot import Snapshot, build_snapshot
 from rechannel.migration.plan.inputs import ReviewedPlan
 from rechannel.policies.adaptive.policy import ADAPTIVE
 from rechannel.policies.model.arrays import FloatArray, ModelError, ScaleOutError
@@ -207,7 +207,7 @@ class _PeriodWork:
 
     @cached_property
     def _snapshot(self) -> Snapshot:
-        snapshot = build_snapshot(self._messages, self._settings, self._messages.reported_at)
+        snapshot = build_snapshot(self._messages, self._settings, self._messages.reported_at, forecast=False)
         if snapshot is None:
             raise ModelError("no stage was measured")
         return snapshot
@@ -217,7 +217,7 @@ class _PeriodWork:
         snapshot, settings = self._snapshot, self._settings
         request = DecisionRequest("assess", self._messages.reported_at, Trigger.OPERATOR, ADAPTIVE.name)
         basis = PlanBasis(self._messages, settings)
-        review = apply_laws(request, basis, snapshot, ask_policy(request, snapshot, settings), settings)
+        review = apply_laws(request, basis, snapshot, ask_policy(request, snapshot, settings, basis.rates))
         now = snapshot.placement.filled_from(review.placement)
         even = propose(EVEN.name, snapshot.cluster, snapshot.prediction.workload, now).placement
         return _Placements(now, even, review.placement, review)
@@ -274,7 +274,6 @@ class _PeriodWork:
     def _all_batches(self, settings: Settings) -> Settings:
         """Return settings by which the model averages all batches."""
         span = self._messages.reported_at - min(batches[0].start for batches in self.batches.values())
-        settings = without_forecast(settings)
         return dataclasses.replace(
             settings,
             agent=dataclasses.replace(settings.agent, window=max(span, 1.0)),

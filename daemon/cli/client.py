@@ -16,6 +16,7 @@ from typing import Any
 import click
 import msgspec
 
+from rechannel.conf import lease_timing
 from rechannel.conf.settings import Settings
 from rechannel.daemon.view.last_leader import last_leadership
 from rechannel.wire import keys
@@ -202,7 +203,7 @@ class ControllerClient:
                 f": none leads. {leader} was last heard {age:.0f} s ago, its lease has run out and no stand-by took "
                 "over: start one with `rechannel controller`"
             )
-        if age > _MISSED * self.settings.controller.observe + 1:
+        if age > _MISSED * lease_timing.OBSERVE + 1:
             return (
                 f": {leader} led and was last heard {age:.0f} s ago. Its lease runs out in {last.expires - now:.0f} s; "
                 "then a stand-by takes over, or start one with `rechannel controller`"

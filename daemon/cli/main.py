@@ -12,9 +12,10 @@ Nothing heavy is imported here: each command imports what it needs, so that ``--
 from __future__ import annotations
 
 import dataclasses
+import signal
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
@@ -37,9 +38,6 @@ from rechannel.daemon.cli.options import (
 from rechannel.daemon.cli.submit import submit
 from rechannel.wire.exit_codes import ExitCode
 from rechannel.wire.version import __version__
-
-if TYPE_CHECKING:
-    from rechannel.conf.settings import Settings
 
 _EPILOG = "\b\nExit codes:\n" + "\n".join(f"  {int(code)}  {code.meaning}" for code in ExitCode)
 _EPILOG += "\n  130  interrupted"
@@ -112,15 +110,14 @@ def agent(config: str | None, node: str) -> None:
     from rechannel.daemon import log
     from rechannel.monitors.node.agent import run_agent
 
-    def load() -> Settings:
-        settings = load_settings(config)
-        return dataclasses.replace(settings, agent=dataclasses.replace(settings.agent, node=node)) if node else settings
-
     refuse_conflict()
-    settings = load()
+    settings = load_settings(config)
+    if node:
+        settings = dataclasses.replace(settings, agent=dataclasses.replace(settings.agent, node=node))
     log.set_up()
     log_source(config)
-    run_agent(settings, stop=stop_on_signals(), reload_signal=reload_on_hangup(load))
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # asks a controller to reload; an agent has nothing to reload
+    run_agent(settings, stop=stop_on_signals())
 
 
 @main.command()

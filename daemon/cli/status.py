@@ -20,6 +20,7 @@ from rechannel.wire.exit_codes import CommandError, ExitCode
 from rechannel.wire.printable import plain, query_name
 from rechannel.wire.redis.store import Store
 
+_FOLLOW_EVERY = 1.0  # seconds; as often as a link reports
 _DRAINED = (DrainState.EMPTY, DrainState.RELEASED)
 Row = TypeVar("Row")
 
@@ -115,7 +116,7 @@ def follow_drain(settings: Settings, nodes: Sequence[str], stop: threading.Event
             if drains[node] != last.get(node):
                 click.echo(to_json(drains[node]) if as_json else f"{node}: {plain(drains[node].sentence)}")
             last[node] = drains[node]
-        if all(last[node].state in _DRAINED for node in nodes) or stop.wait(settings.link.report):
+        if all(last[node].state in _DRAINED for node in nodes) or stop.wait(_FOLLOW_EVERY):
             return
 
 

@@ -18,7 +18,7 @@ from rechannel.daemon.control.decision_log import (
     applied_decisions,
     log_decision,
 )
-from rechannel.daemon.control.guard import BLOCKING, UNATTENDED, ClusterLimits, SelfActionGuard, averaging_time
+from rechannel.daemon.control.guard import BLOCKING, UNATTENDED, ClusterLimits, SelfActionGuard
 from rechannel.daemon.control.leadership import LeaderContext
 from rechannel.daemon.control.migrations import MigrationTracker
 from rechannel.daemon.control.outcomes import REGRESSED_REASON, OutcomeHistory, OutcomeTracker, PendingRollback
@@ -31,10 +31,10 @@ from rechannel.daemon.decide.policy_settings import policy_for
 from rechannel.daemon.decide.requested_placement import rollback_placement
 from rechannel.daemon.jobs.clock import COMPLAIN_EVERY, DutyCycle, RateLimit
 from rechannel.daemon.jobs.planning import Mutex, PlanningClock, RunningPlan
-from rechannel.daemon.model.application_messages import ApplicationMessages, describe_silent_agents
+from rechannel.daemon.model.application_messages import ApplicationMessages, averaging_time, describe_silent_agents
 from rechannel.daemon.model.collector import Collector
 from rechannel.daemon.model.readiness import NotReady, driver_silence, readiness_problem
-from rechannel.daemon.model.snapshot import Snapshot, take_snapshot, without_forecast
+from rechannel.daemon.model.snapshot import Snapshot, take_snapshot
 from rechannel.migration.plan.inputs import Cooldown
 from rechannel.wire.codes import Mode, NotReadyReason, Outcome, OutcomeVerdict, Trigger
 from rechannel.wire.messages import Decision, LinkReport, Refusal, ScheduledPlan
@@ -252,7 +252,7 @@ class Application:
         messages = cluster.collector.gather(self.name)
         if messages is None:
             raise Undecided(pipeline.no_report(self.name))
-        if (silent := driver_silence(messages.reported_at, settings, request.at)) is not None:
+        if (silent := driver_silence(messages.reported_at, request.at)) is not None:
             raise Undecided(silent)
         if busy := self.migrations.busy(messages.report, request.at):
             raise Undecided(NotReady(NotReadyReason.MIGRATION_RUNNING, busy))
@@ -458,15 +458,15 @@ class Application:
         if messages is None:
             return
         now, began = self._clock.wall(), self._clock.steady()
-        if (silent := driver_silence(messages.reported_at, self._context.settings, now)) is not None:
+        if (silent := driver_silence(messages.reported_at, now)) is not None:
             self._note_not_ready(silent)
             return
-        settings = without_forecast(self._context.settings)
+        settings = self._context.settings
         if began < self._next_model and readiness_problem(messages, settings, now) is None:
             return
         drained = self._cluster.orders.nodes
         with self._cluster.lock.released(), DutyCycle(_MODEL_SHARE, _LONGEST_REST, self._clock.cpu) as work:
-            snapshot = take_snapshot(messages, settings, now, drained)
+            snapshot = take_snapshot(messages, settings, now, drained, forecast=False)
         if self._report is None:
             return
         self._next_model = began + work.rest
@@ -481,7 +481,7 @@ class Application:
 
     def _note_ready(self, snapshot: Snapshot, messages: ApplicationMessages, window: float) -> None:
         self.executors.mark_ready(usable_executors(messages.report, self._cluster.orders.nodes))
-        self.overload.observe_window(snapshot, messages.batches, window, self._context.settings.reschedule)
+        self.overload.observe_window(snapshot, messages.batches, window, self._context.settings)
         now = self._clock.wall()
         cooldown = self.migrations.cooldown_left(now)
         waiting = f", cool-down for {cooldown:.0f} s" if cooldown else ""

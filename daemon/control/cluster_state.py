@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable
 
 import structlog
 
+from rechannel.conf import lease_timing
 from rechannel.daemon.control.application import FORGOTTEN_AFTER, Application, ControllerServices
 from rechannel.daemon.control.decision_log import LoggedDecision, read_decision_log
 from rechannel.wire import keys
@@ -126,7 +127,7 @@ class ClusterState:
             self.services.collector.refresh()
         now = self._clock.steady()
         silence, self._followed_at = now - self._followed_at, now
-        if silence > 3 * self._context.settings.controller.observe:  # Redis was away, and no link could be heard
+        if silence > 3 * lease_timing.OBSERVE:  # Redis was away, and no link could be heard
             for app in self.migrating():
                 app.migrations.extend_deadline(silence)
         self.for_each([app.name for app in self.migrating()], Application.follow)

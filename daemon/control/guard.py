@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from rechannel.conf.settings import Settings
 from rechannel.daemon.control.time_windows import TimeWindow, calendar_of, clock_time
+from rechannel.daemon.model.application_messages import averaging_time
 from rechannel.daemon.model.load import Load, is_same_load, loads_of
 from rechannel.wire.codes import Law, Outcome, PlanResult, Trigger
 from rechannel.wire.messages import Decision, DesiredMove, Refusal
@@ -19,6 +20,10 @@ from rechannel.wire.messages import Decision, DesiredMove, Refusal
 UNATTENDED = frozenset({Trigger.TIMEOUT, Trigger.EXECUTORS, Trigger.OVERLOAD, Trigger.CONTINUATION})
 BLOCKING = frozenset({Law.EXCLUDED, Law.TRIGGER_COOLDOWN, Law.BUDGET})  # laws that refuse before anything is planned
 HOUR = 3600.0  # seconds
+OVERLOAD_COOLDOWN = 300.0  # seconds between two decisions because of overload, for the effect of the last one to show
+AGREEMENTS = 2  # decisions in a row that must recommend a costly plan
+OVERLAP = 0.5  # share of equal moves (the same partition to the same executor) for two plans to agree
+COSTLY, COSTLY_SHARE = 30.0, 0.75  # seconds that a costly plan adds to the batches; share of the partitions it moves
 _STALE_AFTER = 3  # timeouts for which a recommendation counts
 
 MoveKey = tuple[str, int, int, str]  # query, stage, partition, target
@@ -53,11 +58,11 @@ class UndonePlan:
         moves = frozenset((move.query, move.stage, move.partition, move.source) for move in rollback.moves)
         return cls(moves, loads_of(rollback), executors_of(rollback))
 
-    def resembles(self, decision: Decision, least_overlap: float) -> bool:
+    def resembles(self, decision: Decision) -> bool:
         """Return whether a plan is like it, on the same executors and under the same load."""
         loads = loads_of(decision)
         return (
-            len(self.moves & move_keys(decision.moves)) >= least_overlap * max(1, len(self.moves))
+            len(self.moves & move_keys(decision.moves)) >= OVERLAP * max(1, len(self.moves))
             and executors_of(decision) == self.executors
             and loads.keys() <= self.loads.keys()
             and all(is_same_load(load, self.loads[query]) for query, load in loads.items())
@@ -75,21 +80,15 @@ def overlap(one: frozenset[MoveKey], other: frozenset[MoveKey]) -> float:
     return len(one & other) / most if most else 1.0
 
 
-def averaging_time(settings: Settings) -> float:
-    """Return the seconds within which two decisions use the same averaged windows."""
-    return settings.agent.window * settings.reschedule.windows
-
-
 def combine(before: Recommendation | None, latest: Recommendation, settings: Settings) -> Recommendation:
     """Return the latest recommendation, counted with those before it that agree.
 
     Two recommendations from the same figures count once, at the time of the first: within the windows that are
     averaged, or without a new batch of any query that they move.
     """
-    rules = settings.reschedule
-    if before is None or latest.at - before.at > _STALE_AFTER * rules.timeout:
+    if before is None or latest.at - before.at > _STALE_AFTER * settings.reschedule.timeout:
         return latest
-    if overlap(before.moves, latest.moves) < rules.agreement_overlap:
+    if overlap(before.moves, latest.moves) < OVERLAP:
         return latest
     same = 0 <= latest.at - before.at < averaging_time(settings)
     if same or (latest.batches and latest.batches.items() <= before.batches.items()):
@@ -203,7 +202,7 @@ class SelfActionGuard:
 
     def clear(self) -> None:
         """Drop everything, before the decision log is read again."""
-        self._last: dict[str, float] = {}  # trigger -> time of its last decision
+        self._last_overload: float | None = None  # time of the last decision because of one
         self._recommended: Recommendation | None = None
         self._undone: UndonePlan | None = None
         self._logged: dict[tuple[str, str], float] = {}  # trigger, law -> end of the refusal that was logged
@@ -225,8 +224,8 @@ class SelfActionGuard:
         if decision.trigger not in UNATTENDED or decision.outcome == Outcome.NOT_READY or blocked:
             return
         costly = decision.reason == Law.AGREEMENTS
-        if not costly:  # consecutive recommendations have no cool-down between them
-            self._last[decision.trigger] = decision.at
+        if not costly and decision.trigger == Trigger.OVERLOAD:  # recommendations have no cool-down between them
+            self._last_overload = decision.at
         if decision.outcome != Outcome.APPLIED and (costly or decision.reason == PlanResult.OK):
             self._recommended = self._combined(decision, costly=costly)
         elif decision.reason != Law.COOLDOWN:  # a cool-down is about the last migration, not about this plan
@@ -237,25 +236,14 @@ class SelfActionGuard:
         return self._limits.quiet_period(now) or self.cooldown(trigger, now) or self._limits.spent_budget(now)
 
     def cooldown(self, trigger: Trigger, now: float) -> Refusal | None:
-        """Return the refusal of a trigger whose last decision is too recent, or None."""
-        rules = self._limits.settings.reschedule
-        cooldown = {
-            Trigger.TIMEOUT: rules.timeout_cooldown,
-            Trigger.EXECUTORS: rules.executors_cooldown,
-            Trigger.OVERLOAD: rules.overload_cooldown,
-        }.get(trigger, 0.0)  # a continuation, and what an operator orders, need not wait
-        last = self._last.get(trigger)
-        if last is None or not 0 <= now - last < cooldown:  # negative after the clock was set back
+        """Return the refusal of an overload that follows another one too soon, or None."""
+        last, cooldown = self._last_overload, OVERLOAD_COOLDOWN
+        if trigger != Trigger.OVERLOAD or last is None or not 0 <= now - last < cooldown:  # < 0: the clock went back
             return None
-        age = now - last
-        detail = f"the last decision by {trigger} was {age:.0f} s ago, reschedule.{trigger}_cooldown is {cooldown:g} s"
+        detail = f"the last decision by {trigger} was {now - last:.0f} s ago, its cool-down is {cooldown:g} s"
+        measured, until = now - last, last + cooldown
         return Refusal(
-            law=Law.TRIGGER_COOLDOWN,
-            detail=detail,
-            measured=age,
-            limit=cooldown,
-            unit="s",
-            until=last + cooldown,
+            law=Law.TRIGGER_COOLDOWN, detail=detail, measured=measured, limit=cooldown, unit="s", until=until
         )
 
     def should_log(self, trigger: Trigger, refusal: Refusal) -> bool:
@@ -264,8 +252,7 @@ class SelfActionGuard:
 
     def repetition(self, decision: Decision) -> Refusal | None:
         """Return the refusal of a plan like the one that went back last, or None."""
-        least = self._limits.settings.reschedule.agreement_overlap
-        if not decision.moves or self._undone is None or not self._undone.resembles(decision, least):
+        if not decision.moves or self._undone is None or not self._undone.resembles(decision):
             return None
         detail = "a plan like this one was rolled back, and neither the load nor the executors have changed since"
         return Refusal(law=Law.REPETITION, detail=detail)
@@ -275,32 +262,29 @@ class SelfActionGuard:
 
         ``decision`` is the draft to judge; ``partitions``: how many the application has.
         """
-        rules = self._limits.settings.reschedule
         share = len(decision.moves) / partitions if partitions else 0.0
-        expensive = decision.cost > rules.costly
-        if not decision.moves or not (expensive or share > rules.costly_share):
+        expensive = decision.cost > COSTLY
+        if not decision.moves or not (expensive or share > COSTLY_SHARE):
             return None
         count = self._combined(decision).count
-        if count >= rules.agreements:
+        if count >= AGREEMENTS:
             return None
         why = (
-            f"it adds {decision.cost:.1f} s to the batches, reschedule.costly is {rules.costly:g} s"
+            f"it adds {decision.cost:.1f} s to the batches, more than {COSTLY:g} s"
             if expensive
-            else f"it moves {share:.0%} of the partitions, reschedule.costly_share is {rules.costly_share:.0%}"
+            else f"it moves {share:.0%} of the partitions, more than {COSTLY_SHARE:.0%}"
         )
-        detail = (
-            f"a costly plan, recommended {count} of {rules.agreements} times in a row (reschedule.agreements): {why}"
-        )
-        return Refusal(law=Law.AGREEMENTS, detail=detail, measured=count, limit=rules.agreements, unit="decisions")
+        detail = f"a costly plan, recommended {count} of {AGREEMENTS} times in a row: {why}"
+        return Refusal(law=Law.AGREEMENTS, detail=detail, measured=count, limit=AGREEMENTS, unit="decisions")
 
     def describe(self, now: float) -> str:
         """Return what holds the application back and what was agreed so far, each after ", ".
 
         "" for nothing.
         """
-        rules, before, text = self._limits.settings.reschedule, self._recommended, ""
-        if before is not None and before.costly and now - before.at <= _STALE_AFTER * rules.timeout:
-            text = f", a costly plan was recommended {before.count} of {rules.agreements} times"
+        timeout, before, text = self._limits.settings.reschedule.timeout, self._recommended, ""
+        if before is not None and before.costly and now - before.at <= _STALE_AFTER * timeout:
+            text = f", a costly plan was recommended {before.count} of {AGREEMENTS} times"
         for refusal in (self._limits.quiet_period(now), self._limits.spent_budget(now)):
             text += f", {refusal.detail}" if refusal is not None else ""
         return text

@@ -18,7 +18,7 @@ from rechannel.daemon.control.time_windows import calendar_of
 from rechannel.daemon.decide.outcome import measure_outcome
 from rechannel.daemon.jobs.clock import RateLimit
 from rechannel.daemon.model.application_messages import ApplicationMessages
-from rechannel.migration.plan.cost import LoadRates, MeasuredLoad, fit_load_rates
+from rechannel.migration.plan.cost import UNMEASURED, LoadRates, MeasuredLoad, fit_load_rates
 from rechannel.policies.prediction.correction import GainShare, expect_gain_share
 from rechannel.wire import keys
 from rechannel.wire.codes import Mode, MoveState, OutcomeVerdict, Trigger
@@ -80,11 +80,11 @@ class OutcomeHistory:
         self._outcomes: deque[_Measured] | None = None  # oldest first
 
     def rates(self) -> LoadRates:
-        """Return what loading costs now, by the settings or the moves of the last day."""
+        """Return what loading costs now, by the moves of the last day."""
         # An expensive load is forgotten after a day: without moves there would be no new measurement.
         recent = self._since(_LOADS_COUNT_FOR)
         loads = [MeasuredLoad(size, added) for outcome in recent for size, added in outcome.loads]
-        return fit_load_rates(loads, LoadRates.of(self._context.settings.gate))
+        return fit_load_rates(loads, UNMEASURED)
 
     def gain_shares(self) -> dict[str, GainShare]:
         """Return query -> what is expected of a gain promised to it.

@@ -1,7 +1,7 @@
 """Automatic triggers of one application that keep state: changed executors, and overloads.
 
 An overload has hysteresis. It begins after ``reschedule.overload_windows`` windows over the limit and asks for one
-decision; it has to fall below ``reschedule.overload_release`` of the limit before it can begin again.
+decision; it has to fall well below the limit before it can begin again.
 """
 
 from __future__ import annotations
@@ -10,8 +10,7 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
 from rechannel.conf.settings import RescheduleSettings, Settings
-from rechannel.daemon.control.guard import averaging_time
-from rechannel.daemon.model.application_messages import batches_of
+from rechannel.daemon.model.application_messages import averaging_time, batches_of
 from rechannel.daemon.model.snapshot import Snapshot
 from rechannel.policies.analysis.queueing import executor_utilization
 from rechannel.wire.codes import Law, Outcome
@@ -19,13 +18,15 @@ from rechannel.wire.measurements import BatchReport
 from rechannel.wire.messages import Decision, LinkReport
 from rechannel.wire.printable import query_name
 
+_LONG_BATCH = 2.0  # times the usual length of a query's batches: it is overloaded
+_OVER = 0.85  # share of its limit below which an overload is over
 _FIRST_PAUSE = 10.0  # seconds until a refused decision is taken again; doubles with every refusal
 RETRY_EVERY = 10.0  # seconds between two decisions that were not ready, or on the same order
 
 
 def settle_time(settings: Settings) -> float:
-    """Return the seconds for which an executor set has to stay the same."""
-    return max(settings.reschedule.settle, settings.reschedule.settle_windows * settings.agent.window)
+    """Return the seconds for which an executor set has to stay the same: one agent window at least."""
+    return max(settings.reschedule.settle, settings.agent.window)
 
 
 class ExecutorSetTrigger:
@@ -141,7 +142,7 @@ class OverloadDetector:
         self._levels = levels
 
     def observe_window(
-        self, snapshot: Snapshot, batches: Sequence[BatchReport], window: float, rules: RescheduleSettings
+        self, snapshot: Snapshot, batches: Sequence[BatchReport], window: float, settings: Settings
     ) -> None:
         """Record the loads in a snapshot of measurements.
 
@@ -151,12 +152,12 @@ class OverloadDetector:
             Model of the application, without a forecast, and its batches.
         window
             Steady seconds of the begin of the agent window; each counts once.
-        rules
-            Limits of utilization and of the length of a batch.
+        settings
+            Limit of utilization, and number of windows over it.
         """
         fresh, self._window = self._window != window, window
-        executors = _executor_readings(snapshot, rules.overload_utilization, fresh)
-        self.observe([*executors, *self._query_readings(snapshot, batches, rules.overload_duration)], rules)
+        executors = _executor_readings(snapshot, settings.gate.max_utilization, fresh)
+        self.observe([*executors, *self._query_readings(snapshot, batches)], settings.reschedule)
 
     def due(self, steady_now: float) -> str:
         """Return the overloads to decide on, with their numbers; "" if there is none.
@@ -179,18 +180,18 @@ class OverloadDetector:
         for level in self._levels.values():
             level.due = ""
 
-    def _query_readings(self, snapshot: Snapshot, batches: Sequence[BatchReport], times: float) -> list[LoadReading]:
+    def _query_readings(self, snapshot: Snapshot, batches: Sequence[BatchReport]) -> list[LoadReading]:
         readings = []
         for name, (usual, _) in snapshot.usual.items():
             own, state = batches_of(batches, name), snapshot.queries.get(name)
             if not own or state is None:
                 continue
             last = own[-1]
-            limit = min(times * usual, state.interval) if state.interval else times * usual
+            limit = min(_LONG_BATCH * usual, state.interval) if state.interval else _LONG_BATCH * usual
             rule = (
                 f"its trigger's interval is {state.interval:g} s"
                 if limit == state.interval
-                else f"usual are {usual:.2f} s, reschedule.overload_duration is {times:g} times that"
+                else f"more than {_LONG_BATCH:g} times the usual {usual:.2f} s"
             )
             sentence = f"the last batch of {query_name(name, state.name)} took {last.seconds:.2f} s, {rule}"
             fresh = self._batches.get(name) != last.batch
@@ -207,7 +208,7 @@ def _executor_readings(snapshot: Snapshot, limit: float, fresh: bool) -> list[Lo
             f"executor {name}",
             float(share),
             limit,
-            f"executor {name} is {share:.0%} busy, reschedule.overload_utilization is {limit:.0%}",
+            f"executor {name} is {share:.0%} busy, gate.max_utilization is {limit:.0%}",
             fresh,
         )
         for name, share in zip(cluster.executors, utilization, strict=True)
@@ -221,5 +222,5 @@ def _advance(level: _Level, reading: LoadReading, rules: RescheduleSettings) -> 
             level.over, level.due = True, f"{reading.sentence}, {level.streak} windows in a row"
         return
     level.streak = 0
-    if reading.value < rules.overload_release * reading.limit:
+    if reading.value < _OVER * reading.limit:
         level.over, level.due = False, ""

@@ -18,7 +18,7 @@ from rechannel.conf.settings import Settings
 from rechannel.daemon.decide.requested_placement import rollback_placement
 from rechannel.daemon.model.application_messages import ApplicationMessages
 from rechannel.daemon.model.load import measure_load
-from rechannel.daemon.model.snapshot import Snapshot, build_snapshot, without_forecast
+from rechannel.daemon.model.snapshot import Snapshot, build_snapshot
 from rechannel.policies.model.arrays import BoolArray, FloatArray
 from rechannel.policies.model.placement import Placement
 from rechannel.policies.model.workload import Stage, Workload
@@ -57,7 +57,7 @@ def ratios_without_moves(
 
     def snapshot_of(condition: Callable[[BatchReport], bool]) -> Snapshot | None:
         batches = tuple(batch for batch in messages.batches if condition(batch))
-        return build_snapshot(dataclasses.replace(messages, batches=batches), without_forecast(settings), now)
+        return build_snapshot(dataclasses.replace(messages, batches=batches), settings, now, forecast=False)
 
     before, after = snapshot_of(lambda batch: batch.end <= start), snapshot_of(lambda batch: batch.start >= end)
     if before is None or after is None:

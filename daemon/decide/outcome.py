@@ -5,7 +5,7 @@ median of the first few of them is compared with the predicted batch. Load times
 one on the target, compared with the partition's usual task there for as many rows. What a cold start of the
 target was predicted to add is taken away.
 
-A migration has *regressed* if a settled batch is longer than predicted by more than ``migration.rollback_limit``,
+A migration has *regressed* if a settled batch is longer than predicted by more than a quarter,
 longer than before by more than ``gate.min_gain`` (smaller differences are noise), and would be shorter by as much
 without the moves. The last is what the replay says of the present load under the earlier placement: batches may have
 become longer for another reason, which going back would not cure. It does not count where the replay does not explain
@@ -37,6 +37,7 @@ from rechannel.wire.printable import count, query_name
 
 CONFIRMED, REGRESSED, NOT_JUDGED = OutcomeVerdict.CONFIRMED, OutcomeVerdict.REGRESSED, OutcomeVerdict.NOT_JUDGED
 
+_REGRESSION = 0.25  # share by which a batch is longer than predicted: predictions are that exact
 _PATIENCE = 600.0  # seconds after the last landing in which enough batches and the journal's lines have to come
 
 Verdict = tuple[OutcomeVerdict, str]  # with the reason in words
@@ -206,9 +207,9 @@ def _longer_queries(
     if not comparable:
         return {}, next(iter(doubts.values()))
     predicted = decision.price.batch_after if decision.price and whole else {}
-    limit, noise = settings.migration.rollback_limit, settings.gate.min_gain
+    noise = settings.gate.min_gain
     expected = {query: predicted.get(query.name, query.usual) for query in comparable}
-    longer = [it for it in comparable if it.after > max(expected[it] * (1 + limit), it.usual * (1 + noise))]
+    longer = [it for it in comparable if it.after > max(expected[it] * (1 + _REGRESSION), it.usual * (1 + noise))]
     return {query: expected[query] for query in longer}, ""
 
 

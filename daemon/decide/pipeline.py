@@ -29,7 +29,7 @@ from rechannel.daemon.model.readiness import NotReady
 from rechannel.daemon.model.snapshot import Snapshot, build_snapshot, take_snapshot
 from rechannel.migration.moves import UNSETTLED
 from rechannel.migration.plan.constraints import apply_constraints
-from rechannel.migration.plan.cost import LoadRates
+from rechannel.migration.plan.cost import UNMEASURED, LoadRates
 from rechannel.migration.plan.inputs import Cooldown, PlanInputs, PlanOptions, ReviewedPlan
 from rechannel.policies.adaptive.policy import ADAPTIVE
 from rechannel.policies.model.arrays import ModelError, ScaleOutError
@@ -125,7 +125,7 @@ class PlanBasis:
     settings: Settings
     drained: frozenset[str] = frozenset()
     cooldown: Cooldown | None = None
-    rates: LoadRates | None = None
+    rates: LoadRates = UNMEASURED
     moves_left: int | None = None
     gain_shares: Mapping[str, GainShare] = dataclasses.field(default_factory=dict)
 
@@ -185,10 +185,9 @@ def decision_without_plan(request: DecisionRequest, reason: Refusal | NotReady) 
 def draft_decision(request: DecisionRequest, basis: PlanBasis) -> Draft:
     """Model an application, propose a placement and put it under the laws; raises Undecided."""
     snapshot = _snapshot(request, basis)
-    settings = _effective_settings(basis)
-    _check_explained(request, snapshot, settings)
-    proposed = _propose(request, snapshot, settings, basis.moves_left)
-    plan = apply_laws(request, basis, snapshot, proposed, settings)
+    _check_explained(request, snapshot, basis.settings)
+    proposed = _propose(request, snapshot, basis)
+    plan = apply_laws(request, basis, snapshot, proposed)
     return Draft(
         _decision_of(request, basis, snapshot, proposed, plan),
         plan.sentence,
@@ -244,17 +243,7 @@ def _check_explained(request: DecisionRequest, snapshot: Snapshot, settings: Set
         )
 
 
-def _effective_settings(basis: PlanBasis) -> Settings:
-    """Return the settings with measured load rates in place of those set, for the policy too."""
-    if basis.rates is None:
-        return basis.settings
-    gate = dataclasses.replace(basis.settings.gate, move_cost=basis.rates.overhead, load_rate=basis.rates.load_rate)
-    return dataclasses.replace(basis.settings, gate=gate)
-
-
-def _propose(
-    request: DecisionRequest, snapshot: Snapshot, settings: Settings, moves_left: int | None
-) -> ProposedPlacement:
+def _propose(request: DecisionRequest, snapshot: Snapshot, basis: PlanBasis) -> ProposedPlacement:
     """Return the placement that was asked for, or else the policy's."""
     if request.placement_source is not None:
         requested = request.placement_source(snapshot)
@@ -262,7 +251,7 @@ def _propose(
             raise Undecided(requested)
         return requested
     try:
-        return ask_policy(request, snapshot, _cap_max_moves(settings, moves_left))
+        return ask_policy(request, snapshot, _cap_max_moves(basis.settings, basis.moves_left), basis.rates)
     except ScaleOutError as error:
         raise Undecided(Refusal(law=Law.SCALE_OUT, detail=str(error))) from error
     except (ModelError, PolicyLawError) as error:
@@ -277,7 +266,7 @@ def _cap_max_moves(settings: Settings, moves_left: int | None) -> Settings:
     return dataclasses.replace(settings, migration=dataclasses.replace(settings.migration, max_moves=most))
 
 
-def ask_policy(request: DecisionRequest, snapshot: Snapshot, settings: Settings) -> ProposedPlacement:
+def ask_policy(request: DecisionRequest, snapshot: Snapshot, settings: Settings, rates: LoadRates) -> ProposedPlacement:
     """Return the policy's placement.
 
     A drain falls back on the usual policy if its own finds no room.
@@ -290,7 +279,7 @@ def ask_policy(request: DecisionRequest, snapshot: Snapshot, settings: Settings)
         if drain and default and few:
             # The policy's own proposal would count on moves that a drain does not make.
             return ProposedPlacement(place_forced(snapshot.prediction, snapshot.placement), (), policy)
-        parameters = parameters_for(policy, settings, drain=drain)
+        parameters = parameters_for(policy, settings, rates, drain=drain)
         proposal = propose(policy, snapshot.cluster, snapshot.prediction.workload, snapshot.placement, parameters)
         if default and few:
             return _with_fewest_moves(snapshot, proposal, settings, own=parameters.get("mode", "full") == "full")
@@ -322,7 +311,7 @@ def _with_fewest_moves(snapshot: Snapshot, proposal: Proposal, settings: Setting
 
 
 def apply_laws(
-    request: DecisionRequest, basis: PlanBasis, snapshot: Snapshot, proposed: ProposedPlacement, settings: Settings
+    request: DecisionRequest, basis: PlanBasis, snapshot: Snapshot, proposed: ProposedPlacement
 ) -> ReviewedPlan:
     """Put a proposed placement under the laws of a migration."""
     inputs = PlanInputs(
@@ -332,19 +321,19 @@ def apply_laws(
         stages=snapshot.stages,
         queries=snapshot.queries,
         in_flight=moves_in_flight(basis.messages.report),
-        cooldown=basis.cooldown or Cooldown(total=settings.gate.cooldown),
+        cooldown=basis.cooldown or Cooldown(total=basis.settings.gate.cooldown),
         loads=snapshot.loads,
         batch_seconds={query: float(seconds.mean()) for query, seconds in snapshot.measured.items()},
         batch_period=snapshot.batch_period,
         prediction=snapshot.prediction,
         rates=basis.rates,
-        cold=cold_stages(snapshot, basis.messages.report.executors, LoadRates.of(settings.gate)),
+        cold=cold_stages(snapshot, basis.messages.report.executors, basis.rates),
         gain_shares=basis.gain_shares,
     )
     options = PlanOptions(
         request.decision, force=request.force, rollback=bool(proposed.undoes), moves_left=basis.moves_left
     )
-    return apply_constraints(proposed.placement, inputs, settings, options)
+    return apply_constraints(proposed.placement, inputs, basis.settings, options)
 
 
 def _decision_of(

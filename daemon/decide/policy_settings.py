@@ -1,6 +1,6 @@
 """Policy of a decision, its parameters, and the check of the policy sections.
 
-A parameter has, the later wins: the policy's default; a value derived from the gate and migration settings, if the
+A parameter has, the later wins: the policy's default; a value derived from the settings and from measured loads, if the
 policy has a parameter of that name; the value under ``[policies.NAME]``; and for a drain, no moves but the forced ones.
 """
 
@@ -11,28 +11,33 @@ from typing import Any, get_args
 
 from rechannel.conf.loader import suggest_names
 from rechannel.conf.settings import Settings
+from rechannel.migration.plan.cost import UNMEASURED, LoadRates
 from rechannel.policies.model.arrays import ModelError
 from rechannel.policies.registry import installed_policies, known_policies, make_parameters, parameter_types
 from rechannel.wire.codes import Trigger
 
 SAVED_PLAN = "saved plan"  # in place of the policy's name, in decisions on saved plans
+DRAIN_POLICY = "adaptive"  # it looks at the batches beside what stays; others look at partitions alone
+_MIN_STEP = 0.03  # share of a stage's time that moving must save: less is noise
 _NONE = "none"  # TOML has no null
 
 
 def policy_for(trigger: str, settings: Settings) -> str:
     """Return the name of the policy that the settings have for a trigger."""
-    return settings.reschedule.drain_policy if trigger == Trigger.DRAIN else settings.reschedule.policy
+    return DRAIN_POLICY if trigger == Trigger.DRAIN else settings.reschedule.policy
 
 
-def parameters_for(policy: str, settings: Settings, *, drain: bool = False) -> dict[str, object]:
-    """Return the parameters of a policy."""
+def parameters_for(
+    policy: str, settings: Settings, rates: LoadRates = UNMEASURED, *, drain: bool = False
+) -> dict[str, object]:
+    """Return the parameters of a policy; ``rates``: what loading state costs."""
     hints, gate = _hints(policy), settings.gate
     derived: dict[str, object] = {
         "max_moves": settings.migration.max_moves,
-        "min_step": gate.min_step,
+        "min_step": _MIN_STEP,
         "limit": gate.max_utilization,
-        "move_seconds": gate.move_cost,
-        "load_rate": gate.load_rate,
+        "move_seconds": rates.overhead,
+        "load_rate": rates.load_rate,
         "horizon": gate.horizon,
     }
     chosen = {name: value for name, value in derived.items() if name in hints}
@@ -48,11 +53,8 @@ def unknown_policy(name: str) -> str:
 
 def policy_errors(settings: Settings) -> list[str]:
     """Return the errors in the policies' names and parameters."""
-    errors = [
-        f"reschedule.{field}: {unknown_policy(name)}"
-        for field in ("policy", "drain_policy")
-        if (name := getattr(settings.reschedule, field)) not in known_policies()
-    ]
+    name = settings.reschedule.policy
+    errors = [] if name in known_policies() else [f"reschedule.policy: {unknown_policy(name)}"]
     for policy, parameters in settings.policies.items():
         if policy in known_policies():
             errors += _parameter_errors(policy, parameters, settings)

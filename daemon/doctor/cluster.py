@@ -127,7 +127,7 @@ def _check_agent(host: str, node: NodeFacts, stale: float) -> Finding | None:
         return warning("agents", sentence, "run it as Spark's user, in the same PID namespace", host)
     if window.complete < _COMPLETE:
         sentence = f"the agent took only {window.complete:.0%} of its samples"
-        return warning("agents", sentence, "the node is overloaded: raise agent.sample, or reduce the load", host)
+        return warning("agents", sentence, "the node is overloaded: reduce its load", host)
     return None
 
 
@@ -236,7 +236,7 @@ def _check_cores(cores: str, subject: str) -> Finding:
         f"spark.task.cpus={cores}: an executor runs one task for every {cores} cores, but utilization is counted in "
         "cores, and shows less load than there is"
     )
-    cure = f"set spark.task.cpus to 1, or divide gate.max_utilization and reschedule.overload_utilization by {cores}"
+    cure = f"set spark.task.cpus to 1, or divide gate.max_utilization by {cores}"
     return warning("spark-cores", sentence, cure, subject)
 
 

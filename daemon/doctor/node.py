@@ -16,6 +16,7 @@ from rechannel.conf.loader import LoadResult
 from rechannel.conf.redis_url import SENTINEL_SCHEME
 from rechannel.conf.settings import CONFIG_VARIABLE, Settings
 from rechannel.daemon.doctor.finding import Finding, failed, ok, warning
+from rechannel.daemon.model.application_messages import averaging_time
 from rechannel.wire import keys
 from rechannel.wire.keys import Role
 
@@ -204,23 +205,12 @@ def check_times(settings: Settings) -> list[Finding]:
     """Check time limits against each other, beyond those that loading the settings checks."""
     findings = []
     controller, rules = settings.controller, settings.reschedule
-    takeover = controller.lease + controller.observe
-    if controller.placement_ttl <= takeover:
-        sentence = (
-            f"controller.placement_ttl ({controller.placement_ttl:g} s) is over before a stand-by takes over "
-            f"({takeover:g} s): a running migration stops meanwhile"
-        )
-        findings.append(warning("times", sentence, f"raise controller.placement_ttl above {takeover:g}"))
-    measured = settings.agent.window * rules.windows
+    measured = averaging_time(settings)
     if rules.timeout < measured:
         sentence = f"reschedule.timeout ({rules.timeout:g} s) is shorter than what a decision averages ({measured:g} s)"
         findings.append(warning("times", sentence, f"raise reschedule.timeout to {measured:g} or more"))
-    if settings.link.report * 3 > keys.REPORT.ttl:
-        period = f"link.report ({settings.link.report:g} s)"
-        sentence = f"{period}: a report expires after {keys.REPORT.ttl} s, so a single late one leaves a gap"
-        findings.append(warning("times", sentence, f"lower link.report to {keys.REPORT.ttl // 3}"))
     call = lease_timing.longest_call(settings.redis.timeout, sentinels=settings.redis.url.startswith(SENTINEL_SCHEME))
-    spare = controller.lease - lease_timing.least_lease(controller.observe, call)
+    spare = controller.lease - lease_timing.least_lease(call)
     return findings or [
         ok(
             "times",

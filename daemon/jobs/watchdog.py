@@ -29,7 +29,7 @@ def patience(settings: Settings) -> float:
     """Return the seconds in which all jobs return although Redis is away, and as many again."""
     call = lease_timing.longest_call(settings.redis.timeout, sentinels=settings.redis.url.startswith(SENTINEL_SCHEME))
     turns = _TURNS + 1 if settings.controller.listen else _TURNS
-    return 2 * turns * call + 3 * settings.controller.observe
+    return 2 * turns * call + 3 * lease_timing.OBSERVE
 
 
 class Watchdog:

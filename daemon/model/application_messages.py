@@ -9,6 +9,7 @@ from rechannel.conf.settings import Settings
 from rechannel.wire.measurements import AgentWindow, BatchReport, ExecutorUsage
 from rechannel.wire.messages import LinkReport
 
+_WINDOWS = 3  # averaged by a decision: batches of a few seconds even out, and a change of the load shows soon
 _LISTED_NODES = 5  # silent nodes named in a sentence
 
 
@@ -53,19 +54,24 @@ def last_batches(messages: ApplicationMessages, query: str, settings: Settings, 
     messages, query
         Messages about the application, and the id of the query.
     settings
-        Length of a window in seconds, number of windows and least number of batches.
+        Length of a window in seconds, and least number of batches.
     now
         Seconds since the epoch.
     """
     ordered = batches_of(messages.batches, query)
-    since = now - settings.agent.window * settings.reschedule.windows
+    since = now - averaging_time(settings)
     recent = sum(batch.end >= since for batch in ordered)
     return ordered[-max(recent, settings.reschedule.batches) :]
 
 
+def averaging_time(settings: Settings) -> float:
+    """Return the seconds of the windows that a decision averages."""
+    return settings.agent.window * _WINDOWS
+
+
 def max_window_age(settings: Settings) -> float:
     """Return the seconds after which a window is too old: one window more than are averaged."""
-    return settings.agent.window * (settings.reschedule.windows + 1)
+    return averaging_time(settings) + settings.agent.window
 
 
 def fresh_usage(

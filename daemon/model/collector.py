@@ -218,10 +218,9 @@ class Collector:
                 window = replace(envelope.body, skipped={})  # not needed for decisions
                 node.windows.append((window, len(encode(replace(envelope, body=window, raw_bytes=UNSET)))))
         # A slow query's streams are in windows of minutes ago; windows with many rows are kept for a minute alone.
-        least = max(self._settings.reschedule.windows, _MIN_WINDOWS)
         numbers = [sum(len(row.sizes) for row in window.streams) for window, _ in node.windows]
         total = sum(numbers)
-        while len(node.windows) > least and total > _MAX_SIZES:
+        while len(node.windows) > _MIN_WINDOWS and total > _MAX_SIZES:
             node.windows.popleft()
             total -= numbers.pop(0)
 

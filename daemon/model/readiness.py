@@ -10,8 +10,7 @@ from rechannel.daemon.model.query_model import batch_period
 from rechannel.wire.codes import NotReadyReason
 from rechannel.wire.printable import count, query_name
 
-_MIN_SILENCE = 10.0  # seconds; shorter pauses are those of a busy driver
-_MISSED_REPORTS = 5
+_LONGEST_SILENCE = 10.0  # seconds, of reports that come every second; shorter pauses are those of a busy driver
 
 
 @dataclass(frozen=True)
@@ -27,14 +26,14 @@ class NotReady:
     ready_in: float | None = None
 
 
-def driver_silence(reported_at: float, settings: Settings, now: float) -> NotReady | None:
+def driver_silence(reported_at: float, now: float) -> NotReady | None:
     """Return the silence of a driver, last heard at ``reported_at``, None if it reports.
 
     It is to be checked before anything else: executors end with their driver, and the agents' figures with them, so
     that an ended driver would look like silent agents.
     """
     age = now - reported_at
-    if age <= max(_MIN_SILENCE, _MISSED_REPORTS * settings.link.report):
+    if age <= _LONGEST_SILENCE:
         return None
     sentence = (
         f"driver last heard {age:.0f} s ago: it has ended, hangs, or does not reach Redis; all figures are of then"

@@ -7,7 +7,7 @@ A throttled executor has the speed that its tasks show: a limit lasts, and this 
 Stolen or used-up CPU of a node can pass within seconds, and moves that follow it come too late and have to go back. So
 of such an executor only the slowness that its older batches show too counts: an executor that was slow before stays so,
 and a load that lasts counts once most of the stored batches ran under it. Slowness of a new executor does not count
-until ``reschedule.warm_up`` has passed; otherwise one that joins would get next to nothing until the next decision.
+until `_WARM_UP` has passed; otherwise one that joins would get next to nothing until the next decision.
 """
 
 from __future__ import annotations
@@ -27,6 +27,8 @@ from rechannel.wire.messages import ExecutorInfo
 TAKEN = 0.05  # share of the time throttled, or of the node's CPU stolen, that counts as a cause
 USED_UP = 0.95  # share of the node's CPU in use
 OTHERS = 0.2  # share in use by others, who make tasks 1.25 times as long: the least that counts as slow by default
+
+_WARM_UP = 120.0  # seconds for which an executor among older ones is new: its JVM compiles code
 
 
 @dataclass(frozen=True)
@@ -63,7 +65,6 @@ def slow_executors(
     infos: Sequence[ExecutorInfo],
     recent: Mapping[str, Sequence[BatchReport]],
     rates: ServiceRates,
-    warm_up: float,
     now: float,
 ) -> dict[str, Slowness]:
     """Return the slowness of each executor that is slow.
@@ -76,11 +77,11 @@ def slow_executors(
         Executors, and their rates in the same order.
     recent
         Query -> its batches that the decision averages; the windows of their time are read.
-    warm_up, now
-        Seconds for which an executor is new, and the time in seconds since the epoch.
+    now
+        Seconds since the epoch.
     """
     spans = [(batch.start, batch.end) for batches in recent.values() for batch in batches]
-    warming_up = _warming_up(infos, rates, warm_up, now)
+    warming_up = _warming_up(infos, rates, now)
     result = {}
     for index in np.flatnonzero(rates.slow).tolist():
         info = infos[index]
@@ -160,8 +161,8 @@ def _share(part: float, whole: float) -> float:
     return min(1.0, max(0.0, part / whole))
 
 
-def _warming_up(infos: Sequence[ExecutorInfo], rates: ServiceRates, warm_up: float, now: float) -> BoolArray:
+def _warming_up(infos: Sequence[ExecutorInfo], rates: ServiceRates, now: float) -> BoolArray:
     """Mark executors that are slower than older ones only for as long as they are new, (E,)."""
     ages = now - np.array([info.added for info in infos])
-    new = (ages < warm_up) & bool((ages >= warm_up).any())
+    new = (ages < _WARM_UP) & bool((ages >= _WARM_UP).any())
     return np.asarray(new & rates.by_peers & ~rates.by_history)

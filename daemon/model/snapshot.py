@@ -13,7 +13,6 @@ Executors of drained nodes, and those about to be released, are in the model but
 
 from __future__ import annotations
 
-import dataclasses
 import math
 import statistics
 from collections import Counter
@@ -53,6 +52,7 @@ from rechannel.wire.measurements import BatchReport
 from rechannel.wire.messages import ExecutorInfo, QueryState, StatefulStage
 from rechannel.wire.printable import stage_name
 
+_SLOW_RATIO = 1.25  # an executor is slow if its tasks take so many times what those of others take; fast: the inverse
 _USUAL_BATCHES = 20  # over which the usual duration and rows are taken
 
 
@@ -75,7 +75,7 @@ class Snapshot:
     shuffle_coverage
         Share of the map outputs that agents reported, within the time they reported on; None without map outputs.
     forecasts
-        Key of a placeable stage -> its expected load; applied to ``workload`` if `reschedule.forecast` is set.
+        Key of a placeable stage -> its expected load; applied to ``workload`` for decisions.
     slow
         Slow executor -> the cause, the evidence, and the speed that counts.
     """
@@ -114,13 +114,13 @@ class Snapshot:
         return residuals(self.prediction, self.placement, self.measured)
 
 
-def without_forecast(settings: Settings) -> Settings:
-    """Return settings that model the measured load; the expected load is for decisions alone."""
-    return dataclasses.replace(settings, reschedule=dataclasses.replace(settings.reschedule, forecast=False))
-
-
 def take_snapshot(
-    messages: ApplicationMessages, settings: Settings, now: float, drained: Collection[str] = ()
+    messages: ApplicationMessages,
+    settings: Settings,
+    now: float,
+    drained: Collection[str] = (),
+    *,
+    forecast: bool = True,
 ) -> Snapshot | NotReady:
     """Return the model of an application, or the reason why it cannot be decided on.
 
@@ -129,7 +129,7 @@ def take_snapshot(
     problem = readiness_problem(messages, settings, now)
     if problem is not None:
         return problem
-    snapshot = build_snapshot(messages, settings, now, drained)
+    snapshot = build_snapshot(messages, settings, now, drained, forecast=forecast)
     return snapshot or NotReady(NotReadyReason.NO_BATCHES, "no stage of any query was measured yet")
 
 
@@ -140,6 +140,7 @@ def build_snapshot(
     drained: Collection[str] = (),
     *,
     include_unmeasured: bool = False,
+    forecast: bool = True,
 ) -> Snapshot | None:
     """Return the model, ready for decisions or not; None without executors or stages.
 
@@ -154,6 +155,9 @@ def build_snapshot(
     include_unmeasured
         Add queries without enough batches (idle for long, or new) as placeable stages that cost nothing. For
         partitions that have to leave their executor, measured or not.
+    forecast
+        Model the expected load where it was more accurate than the last value: for decisions. Otherwise what was
+        measured.
     """
     infos = sorted({info.executor: info for info in messages.report.executors}.values(), key=_executor_order)
     if not infos:
@@ -161,8 +165,8 @@ def build_snapshot(
     executors = {info.executor: index for index, info in enumerate(infos)}
     queries = {query.query: query for query in messages.report.queries if query.active}
     recent = {name: last_batches(messages, name, settings, now) for name in queries}
-    rates = _measure_rates(messages, infos, recent, settings, now)
-    slow = slow_executors(messages, infos, recent, rates, settings.reschedule.warm_up, now)
+    rates = _measure_rates(messages, infos, recent, now)
+    slow = slow_executors(messages, infos, recent, rates, now)
     cluster = _build_cluster(messages, infos, rates, slow, drained)
     fresh = fresh_usage(messages, settings, now)
     inputs = ModelInputs(
@@ -187,7 +191,7 @@ def build_snapshot(
     numbers = {key: (name, stage.stage) for key, (name, stage) in placed.items()}
     averaged = {name: recent[name] for name in models if recent[name]}
     forecasts = _forecast(stages, numbers, queries, recent, messages.batches, settings)
-    applied = forecasts if settings.reschedule.forecast else {}
+    applied = forecasts if forecast else {}
     if applied:
         workload = apply_forecasts(workload, applied)
     fair = messages.report.environment.get("spark.scheduler.mode", "").upper() == "FAIR"
@@ -234,7 +238,6 @@ def _measure_rates(
     messages: ApplicationMessages,
     infos: Sequence[ExecutorInfo],
     recent: Mapping[str, Sequence[BatchReport]],
-    settings: Settings,
     now: float,
 ) -> ServiceRates:
     """Return the executors' speeds by their tasks, without the first tasks of new executors."""
@@ -243,7 +246,7 @@ def _measure_rates(
     executors = {info.executor: index for index, info in enumerate(infos)}
     observed = query_model.task_observations(batches, first, executors)
     observed = query_model.skip_first_tasks(observed, _cold_tasks_of(messages, infos, now))
-    return service_rates(observed, len(infos), settings.reschedule.slow_ratio)
+    return service_rates(observed, len(infos), _SLOW_RATIO)
 
 
 def _build_cluster(

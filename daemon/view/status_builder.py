@@ -20,7 +20,7 @@ from rechannel.daemon.model.application_messages import ApplicationMessages, fre
 from rechannel.daemon.model.collector import Collector
 from rechannel.daemon.model.forecast import StageForecast
 from rechannel.daemon.model.readiness import NotReady, driver_silence
-from rechannel.daemon.model.snapshot import Snapshot, build_snapshot, take_snapshot, without_forecast
+from rechannel.daemon.model.snapshot import Snapshot, build_snapshot, take_snapshot
 from rechannel.daemon.view.last_leader import Leadership, leading
 from rechannel.daemon.view.partitions import hot_streams, partition_statuses
 from rechannel.daemon.view.status import (
@@ -141,13 +141,13 @@ def application_status(
         Whether to add the status of each partition.
     """
     report = item.report
-    silent = driver_silence(item.reported_at, settings, now)
+    silent = driver_silence(item.reported_at, now)
     at = now if silent is None else item.reported_at
     drained = frozenset(drain.node for drain in messages.drains)
     # The model holds what was measured; forecasts are shown beside it.
-    arguments = item, without_forecast(settings), at, drained
-    snapshot = take_snapshot(*arguments)
-    model = build_snapshot(*arguments) if isinstance(snapshot, NotReady) else snapshot
+    arguments = item, settings, at, drained
+    snapshot = take_snapshot(*arguments, forecast=False)
+    model = build_snapshot(*arguments, forecast=False) if isinstance(snapshot, NotReady) else snapshot
     leader = messages.leader.state.applications if messages.leader is not None and silent is None else {}
     names = {query.query: query.name for query in report.queries}
     usage = fresh_usage(item, settings, at)
@@ -170,7 +170,7 @@ def application_status(
             for move in report.moves
             if move.state in UNSETTLED
         ),
-        forecasts=tuple(_forecast(one, settings) for one in model.forecasts.values()) if model is not None else (),
+        forecasts=tuple(_forecast(one) for one in model.forecasts.values()) if model is not None else (),
         settled_moves=sum(move.state not in UNSETTLED for move in report.moves),
         counters=LinkCounters(
             landed=report.landed,
@@ -238,8 +238,7 @@ def _readiness(ready: NotReady | Snapshot, controller: str) -> ReadinessStatus:
     return ReadinessStatus(True, "ready", "ready", controller=controller)
 
 
-def _forecast(forecast: StageForecast, settings: Settings) -> ForecastStatus:
-    used = settings.reschedule.forecast
+def _forecast(forecast: StageForecast) -> ForecastStatus:
     return ForecastStatus(
         stage=forecast.key,
         name=forecast.name,
@@ -248,8 +247,8 @@ def _forecast(forecast: StageForecast, settings: Settings) -> ForecastStatus:
         comparisons=forecast.forecast.comparisons if forecast.forecast is not None else 0,
         error=forecast.error,
         partitions=forecast.used,
-        decided_on=used and forecast.used > 0,
-        sentence=forecast.sentence() + ("" if used else "; shown only (reschedule.forecast)"),
+        decided_on=forecast.used > 0,
+        sentence=forecast.sentence(),
     )
 
 

@@ -58,7 +58,6 @@ class Decision:
 
 SECTIONS: dict[str, dict[str, Any]] = {
     "cluster": {"name": "demo"},
-    "agent": {"sample": 0.5, "window": 5.0},
     # The link would spread new queries by itself: here, what Spark does by itself is to be seen first.
     "link": {"spread": False},
     # The timeout is out of the way: the demo shows what follows when executors join.

@@ -6,6 +6,10 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
 from rechannel.conf.settings import Settings
+from rechannel.migration.moves import BYTES_PER_BATCH
+
+_DEADLINE_BATCHES = 6
+_MAX_REPLAY = 100  # batches whose changes the target of a move replays in its first task; Spark's snapshots are rarer
 
 
 @dataclass(frozen=True)
@@ -25,12 +29,12 @@ class ReconcilerLimits:
         """Return the limits of the settings, for a maintenance interval of so many seconds."""
         link, migration = settings.link, settings.migration
         return cls(
-            link.deadline_batches,
-            link.deadline_seconds,
+            _DEADLINE_BATCHES,
+            link.deadline,
             2 * maintenance,
             migration.moves_per_batch,
-            migration.bytes_per_batch,
-            migration.max_replay,
+            BYTES_PER_BATCH,
+            _MAX_REPLAY,
             migration.overlap,
         )
 

@@ -21,6 +21,7 @@ from rechannel.monitors.spark.event_log import EventStream
 
 _LOG = structlog.get_logger("rechannel.link")
 _PREFIX = "rechannel-"
+_PART_BYTES = 16 * 2**20  # of one file of the stream, which is deleted once read; Spark has a minimum of 10 MiB
 _HEARTBEAT = 5.0  # seconds between two heartbeats
 
 
@@ -31,7 +32,7 @@ class EventFeed:
     Spark's bus dropped since the first opening.
     """
 
-    def __init__(self, adapter: SparkAdapter, parent: str, part_bytes: int) -> None:
+    def __init__(self, adapter: SparkAdapter, parent: str, part_bytes: int = _PART_BYTES) -> None:
         self._adapter, self._part_bytes = adapter, part_bytes
         self._parent = Path(parent or tempfile.gettempdir())
         self._directory: Path | None = None

@@ -49,6 +49,8 @@ from rechannel.wire.signing import Verifier
 
 _LOG = structlog.get_logger("rechannel.link")
 _CHECK_EVERY = 3.0  # seconds between two comparisons with Spark's own state
+_REPORT_EVERY = 1.0  # seconds
+_PAUSE, _SHORT_PAUSE = 0.1, 0.005  # seconds between two reads of the event stream
 _MAX_DRAIN = 1.0  # seconds of events that one cycle folds in at most
 _LONGEST_REST = 30.0  # seconds after a cycle that failed
 _START_POLL = 2  # seconds that the thread of starting queries waits in Spark before it checks whether the link ends
@@ -109,7 +111,7 @@ class Link:
         """Make the parts; nothing of them is in Spark yet."""
         self._adapter = adapter
         self._settings, self.mode = settings, settings.reschedule.mode
-        self._feed = EventFeed(adapter, settings.link.directory, settings.link.event_log_bytes)
+        self._feed = EventFeed(adapter, settings.link.directory)
         self._starts_thread = threading.Thread(target=self._place_starting, name="rechannel-starts", daemon=True)
         self._table = task_table.TaskTable()
         self._lines: deque[bytes] = deque()
@@ -196,9 +198,8 @@ class Link:
             _LOG.info("detached", application=self._adapter.application)
 
     def _pause(self) -> float:
-        limits = self._settings.link
         # A plan has to be read before the next batch replaces it, and Spark steered before the next batch begins.
-        return limits.poll_moving if self._reconciler.waiting or self._stages.pending else limits.poll
+        return _SHORT_PAUSE if self._reconciler.waiting or self._stages.pending else _PAUSE
 
     def _run_once(self) -> None:
         now = time.time()
@@ -218,7 +219,7 @@ class Link:
             self._releaser.step(inputs, now)
         self._snapshot_lag.step(self._stages.mapped, now, self._reconciler.unsteered)
         if now >= self._next_report:
-            self._next_report = now + self._settings.link.report
+            self._next_report = now + _REPORT_EVERY
             self._mailbox.post_report(self._report(), self._evidence_nodes())
             self._steering.remove_settled()
         if caught_up and self._table.doubts:

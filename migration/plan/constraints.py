@@ -31,7 +31,8 @@ from dataclasses import replace
 import numpy as np
 
 from rechannel.conf.settings import Settings
-from rechannel.migration.plan.cost import BatchTimes, LoadRates, MigrationCost, SteppedMoves, estimate_cost
+from rechannel.migration.moves import BYTES_PER_BATCH
+from rechannel.migration.plan.cost import BatchTimes, MigrationCost, SteppedMoves, estimate_cost
 from rechannel.migration.plan.explain import explain_moves
 from rechannel.migration.plan.gate import GateResult, QueryGain, evaluate_gate
 from rechannel.migration.plan.inputs import PlanInputs, PlanOptions, ReviewedPlan
@@ -86,7 +87,6 @@ def apply_constraints(
     before, after = (executor_utilization(inputs.cluster, inputs.workload, at) for at in (inputs.current, placement))
     filled = inputs.current.filled_from(placement)
     gains = _predict_gains(inputs, filled, placement)
-    rates = inputs.rates or LoadRates.of(settings.gate)
     gate: GateResult | None = None
     cost: MigrationCost | None = None
     code: PlanResult | Law = PlanResult.OK
@@ -97,7 +97,7 @@ def apply_constraints(
     else:
         path = critical_path(inputs.cluster, inputs.workload, filled)
         times = BatchTimes(path, inputs.batch_seconds, inputs.batch_period, inputs.cold)
-        cost = estimate_cost(inputs.cluster, inputs.workload, filled, plan, rates, times)
+        cost = estimate_cost(inputs.cluster, inputs.workload, filled, plan, inputs.rates, times)
         gate = evaluate_gate(gains, cost.seconds, settings.gate)
         too_full = _utilization_refusal(inputs.cluster, before, after, settings)
         if _all_forced(moves, inputs.cluster):
@@ -116,7 +116,7 @@ def apply_constraints(
         refusals=tuple(refusals),
         gate=gate,
         cost=cost,
-        rates=rates,
+        rates=inputs.rates,
         placement=placement,
         queue_before=before,
         queue_after=after,
@@ -236,7 +236,7 @@ def _schedule(moves: list[Move], inputs: PlanInputs, settings: Settings) -> Step
     steps = order_steps(
         moves,
         _weights(moves, inputs),
-        StepLimits(migration.moves_per_executor, migration.moves_per_batch, migration.bytes_per_batch),
+        StepLimits(migration.moves_per_executor, migration.moves_per_batch, BYTES_PER_BATCH),
         sizes=loads,
         queries=[stage.query for stage in stages],
     )

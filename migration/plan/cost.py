@@ -25,7 +25,6 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from rechannel.conf.settings import GateSettings
 from rechannel.policies.analysis.cold_start import ColdStage
 from rechannel.policies.analysis.placement_cost import critical_path, task_slots
 from rechannel.policies.model.arrays import FloatArray, IntArray
@@ -33,8 +32,8 @@ from rechannel.policies.model.cluster import UNPLACED, Cluster
 from rechannel.policies.model.placement import Move, Placement
 from rechannel.policies.model.workload import Workload
 
-_PRIOR_MOVES = 1.0  # measured moves that the settings' overhead counts for
-_PRIOR_SPREAD = 10e6  # bytes: the measured sizes have to differ by more to outweigh the settings' rate
+_PRIOR_MOVES = 1.0  # measured moves that the overhead of `UNMEASURED` counts for
+_PRIOR_SPREAD = 10e6  # bytes: the measured sizes have to differ by more to outweigh its rate
 _FITTED_MOVES = 200  # the last ones
 _OUTLIER = 5.0  # median deviations from the median; a load that took longer counts as having taken so long
 _MAX_BYTES, _MAX_SECONDS = 1e15, 1e5  # of one load; larger figures cannot be true
@@ -50,10 +49,8 @@ class LoadRates:
     load_rate: float
     moves: int = 0
 
-    @classmethod
-    def of(cls, gate: GateSettings) -> LoadRates:
-        """Return those of the settings."""
-        return cls(gate.move_cost, gate.load_rate)
+
+UNMEASURED = LoadRates(1.0, 50e6)  # until loads were measured: state on a slow disk or a busy object store
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from rechannel.migration.plan.cost import LoadRates, MigrationCost
+from rechannel.migration.plan.cost import UNMEASURED, LoadRates, MigrationCost
 from rechannel.migration.plan.gate import GateResult
 from rechannel.policies.analysis.cold_start import ColdStage
 from rechannel.policies.analysis.queueing import QueueReport
@@ -63,7 +63,7 @@ class PlanInputs:
     batch_seconds: Mapping[str, float] = field(default_factory=dict)
     batch_period: Mapping[str, float] = field(default_factory=dict)
     prediction: PredictionModel | None = None
-    rates: LoadRates | None = None
+    rates: LoadRates = UNMEASURED
     cold: Mapping[str, ColdStage] = field(default_factory=dict)
     gain_shares: Mapping[str, GainShare] = field(default_factory=dict)
 

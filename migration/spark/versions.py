@@ -39,8 +39,7 @@ SNAPSHOTS = Feature(
     "word of each snapshot",
     (4, 1),
     "lets a move begin without knowing how old the snapshot is",
-    "does not tell how old a partition's newest snapshot is: no move waits for a recent one, and migration.max_replay "
-    "has no effect",
+    "does not tell how old a partition's newest snapshot is: no move waits for a recent one",
 )
 CLOSES = Feature(
     "log line of a closed store",

@@ -15,7 +15,6 @@ from typing import Any
 import msgspec
 import structlog
 
-from rechannel.conf import reload
 from rechannel.conf.settings import Settings
 from rechannel.monitors.node.metrics import AgentMetrics, EndpointError, serve
 from rechannel.monitors.node.monitor import NodeMonitor
@@ -30,7 +29,7 @@ from rechannel.wire.systemd import Notifier
 
 HOST_EVERY = 2.0  # seconds between two searches for the first executor, where the node's name is not set
 STARTS = 90.0  # seconds between two samples before the first window is closed; as long as any service may take to start
-SAMPLES_LATE = 3  # samples that may be late before the service manager's watchdog may call it a hang
+BUFFERED_WINDOWS = 120  # while Redis is not reachable: ten minutes of the default window
 
 _log: Any = structlog.get_logger("rechannel.agent")
 
@@ -92,7 +91,6 @@ def run_agent(
     stop: threading.Event,
     store_factory: Callable[[Settings], Store] = open_store,
     host: AgentHost | None = None,
-    reload_signal: reload.ReloadSignal | None = None,
 ) -> None:
     """Watch this node until ``stop`` is set.
 
@@ -110,17 +108,12 @@ def run_agent(
         Opens the connection to Redis, again after it was refused.
     host : AgentHost, optional
         By default the machine of this process.
-    reload_signal : ReloadSignal, optional
-        Asks the agent to read its configuration again.
     """
     host = host or AgentHost()
     clock, notifier = host.clock, host.notifier
-    reload_signal = reload_signal and replace(reload_signal, load=notifier.announce_reload(reload_signal.load))
-    reloader = reload.Reloader(settings, reload_signal, reload.AGENT, _log)
-    notifier.request_watchdog(SAMPLES_LATE * max(settings.agent.sample, HOST_EVERY))
     Keys(settings.cluster.name)(WINDOWS, settings.agent.node or "node")
     configured = settings  # settings get the node's name below
-    sender = Sender(configured.agent.node, lambda: store_factory(configured), configured.agent.buffered_windows)
+    sender = Sender(configured.agent.node, lambda: store_factory(configured), BUFFERED_WINDOWS)
     sender.start()
     if not settings.agent.node:
         name = _wait_for_host(host.table, own_names(), stop, notifier, sender)
@@ -149,9 +142,6 @@ def run_agent(
         send(evidence)
         send(window)
         _notify_manager(notifier, settings.node, window, sender)
-        if (reloaded := reloader.poll()) is not None:
-            monitor.reload(reloaded)
-            sender.reload(reloaded)
         if clock.wait(stop, monitor.wait_time()):
             break
     notifier.stopping()

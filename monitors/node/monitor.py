@@ -24,6 +24,7 @@ from rechannel.monitors.node.throttling import LimitedGroup, ThrottlingReader
 from rechannel.monitors.node.windows import Clock, ClosedWindow, CounterReading, WindowAggregator
 from rechannel.wire.measurements import AgentEvidence, AgentWindow, ClosedStore, ExecutorUsage, StreamRow
 
+WINDOW_ROWS = 20_000  # map outputs in one window; further ones are only counted
 WINDOW_SIZES = MOST_PARTITIONS  # numbers in the stream rows of one window; as JSON well below the largest message
 HOST_MISMATCH_AFTER = 30.0  # seconds without an executor of this node, while others run here
 
@@ -76,10 +77,6 @@ class NodeMonitor:
         """Return the seconds until the next sample is due."""
         return self._aggregator.wait_time()
 
-    def reload(self, settings: Settings) -> None:
-        """Go on with other settings, of which only live fields differ (`rechannel.conf.reload`)."""
-        self._settings = settings.agent
-
     def sample(self) -> tuple[AgentWindow | None, AgentEvidence | None]:
         """Sample everything once; return the window that has ended, and the closed stores."""
         samples = self._watcher.sample()
@@ -121,7 +118,7 @@ class NodeMonitor:
         return None if window is None else self._window_message(window)
 
     def _add_row(self, row: StreamRow) -> None:
-        if len(self._rows) >= self._settings.stream_rows or self._sizes + len(row.sizes) > WINDOW_SIZES:
+        if len(self._rows) >= WINDOW_ROWS or self._sizes + len(row.sizes) > WINDOW_SIZES:
             self._shuffle.skipped[_OVER_LIMIT] += 1
             return
         self._rows.append(row)

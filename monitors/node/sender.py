@@ -130,11 +130,6 @@ class Sender:
                     self._dropped[_EVIDENCE_DROPPED] += 1
             self._condition.notify()
 
-    def reload(self, settings: Settings) -> None:
-        """Go on with other settings; a smaller buffer drops its oldest windows with the next one."""
-        with self._condition:
-            self._bound = settings.agent.buffered_windows
-
     def pop_dropped(self) -> dict[str, int]:
         """Return the numbers of dropped messages since the last call, by reason."""
         with self._condition:

@@ -85,7 +85,7 @@ class World(Stack):
         self.options = options or WorldOptions()
         sections: dict[str, dict[str, Any]] = {
             "cluster": {"name": CLUSTER_NAME},
-            "agent": {"sample": 0.5, "window": 2.0},
+            "agent": {"window": 2.0},
             "reschedule": {"mode": "observe", "timeout": 5.0, "settle": 3.0, "batches": 2},
             "gate": {"cooldown": 5.0, "max_utilization": 10},
             "migration": {"moves_per_batch": self.options.moves_per_batch, "settle_batches": 2},

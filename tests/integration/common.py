@@ -31,7 +31,7 @@ PATIENCE = 60.0 * float(os.environ.get("RECHANNEL_TEST_PATIENCE", "1"))
 
 
 #: most of a fake batch is overhead, so that moves gain a few percent of it
-GATE = {"move_cost": 0.01, "min_gain": 0.02, "max_residual": 10.0}
+GATE = {"horizon": 60_000.0, "min_gain": 0.02, "max_residual": 10.0}
 
 
 def until(condition: Callable[[], Any], what: str = "something") -> Any:

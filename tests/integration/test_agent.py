@@ -16,7 +16,7 @@ from integration.common import PATIENCE, until
 from structlog.testing import capture_logs
 
 from rechannel.conf.settings import AgentSettings, RedisSettings, Settings
-from rechannel.monitors.node import sender
+from rechannel.monitors.node import agent, sender
 from rechannel.monitors.node.agent import run_agent
 from rechannel.wire.keys import WINDOWS
 from rechannel.wire.measurements import AgentWindow
@@ -42,7 +42,7 @@ def settings(server: RedisServer) -> Settings:
     return dataclasses.replace(
         Settings(),
         redis=RedisSettings(url=server.url, timeout=0.3),
-        agent=AgentSettings(node=NODE, sample=0.1, window=0.5),
+        agent=AgentSettings(node=NODE, window=0.5),
     )
 
 
@@ -106,8 +106,10 @@ def test_windows_outlive_a_killed_redis(server: RedisServer, settings: Settings)
     assert [entry["event"] for entry in logs if "redis" in entry["event"]] == ["redis is away", "redis is back"]
 
 
-def test_a_full_buffer_drops_the_oldest_and_says_so(server: RedisServer, settings: Settings) -> None:
-    settings = dataclasses.replace(settings, agent=dataclasses.replace(settings.agent, buffered_windows=2))
+def test_a_full_buffer_drops_the_oldest_and_says_so(
+    server: RedisServer, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(agent, "BUFFERED_WINDOWS", 2)
     with capture_logs(), _running(settings):
         begun = time.time()
         until(lambda: time.time() - begun > 3.0)

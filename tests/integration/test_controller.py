@@ -34,7 +34,7 @@ def config(server: RedisServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     """A configuration file that the environment names, with quick times and a fresh key pair."""
     sections = {
         "redis": {"timeout": 0.9},
-        "controller": {"name": "test", "lease": 6, "observe": 0.1},
+        "controller": {"name": "test", "lease": 6},
         "gate": GATE,
     }
     path = configured(tmp_path, server, sections)

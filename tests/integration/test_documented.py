@@ -35,7 +35,6 @@ RIGHT = {"rebalance": (0, 3, 4), "rollback": (0, 4), "stop": (0, 3)}
 def settings(server: RedisServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Settings:
     later = time.strftime("%a", time.gmtime(time.time() + 2 * 86_400))
     sections = {
-        "controller": {"observe": 0.1},
         "gate": GATE,
         "reschedule": {"off_peak": [f"{later} 02:00-05:00"]},
     }

@@ -46,8 +46,8 @@ NODE = "127.0.0.2"
 def sections(lease: float, window: float = 5.0) -> dict[str, dict[str, Any]]:
     return {
         "redis": {"timeout": 0.9},
-        "agent": {"window": window, "sample": 0.1},
-        "controller": {"lease": lease, "observe": 0.1},
+        "agent": {"window": window},
+        "controller": {"lease": lease},
         "gate": GATE,
     }
 
@@ -293,7 +293,7 @@ def test_everything_goes_on_after_a_fail_over_that_lost_the_newest_epoch(
 def test_a_policy_that_plans_for_several_leases_acts_and_keeps_nobody_waiting(
     config: Path, settings: Settings, store: Store, world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    lease = lease_timing.least_lease(0.1, lease_timing.longest_call(settings.redis.timeout, sentinels=False)) + 1.0
+    lease = lease_timing.least_lease(lease_timing.longest_call(settings.redis.timeout, sentinels=False)) + 1.0
     settings = dataclasses.replace(settings, controller=dataclasses.replace(settings.controller, lease=lease))
     begun, go_on = threading.Event(), threading.Event()
     real = pipeline.draft_decision

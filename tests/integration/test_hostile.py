@@ -48,7 +48,7 @@ MIB = 2**20
 
 @pytest.fixture
 def settings(server: RedisServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Settings:
-    controller = {"lease": 25, "observe": 0.2}
+    controller = {"lease": 25}
     sections = {
         "redis": {"timeout": 5},
         "controller": controller,

@@ -22,7 +22,7 @@ pytestmark = [pytest.mark.redis, pytest.mark.timeout(180)]
 
 @pytest.fixture
 def config(server: RedisServer, tmp_path: Path) -> Path:
-    controller = {"lease": 6, "observe": 0.2, "listen": f"127.0.0.1:{free_port()}"}
+    controller = {"lease": 6, "listen": f"127.0.0.1:{free_port()}"}
     return configured(tmp_path, server, {"redis": {"timeout": 0.9}, "controller": controller})
 
 

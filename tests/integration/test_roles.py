@@ -59,7 +59,7 @@ def _write(directory: Path, server: RedisServer, user: str, password: Path, role
         "redis": {"username": user, "password_file": str(password)},
         "signing": {} if role is Role.CONTROLLER else {"private_key_file": ""},
         "agent": {"node": NODE},
-        "controller": {"name": "test", "lease": 10, "observe": 0.1},
+        "controller": {"name": "test", "lease": 10},
         "gate": GATE,
     }
     return write_config(directory, f"unix://{server.socket_path}", sections, f"{role or 'admin'}.toml")

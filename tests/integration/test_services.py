@@ -98,8 +98,8 @@ def manager(server: RedisServer) -> Iterator[Manager]:
 def environment(tmp_path: Path, server: RedisServer, manager: Manager) -> dict[str, str]:
     sections = {
         "redis": {"timeout": 0.5},
-        "controller": {"lease": 6, "observe": 0.2},
-        "agent": {"node": "127.0.0.2", "sample": 0.2, "window": 1.0},
+        "controller": {"lease": 6},
+        "agent": {"node": "127.0.0.2", "window": 1.0},
     }
     config = configured(tmp_path, server, sections, password="")
     return os.environ | {

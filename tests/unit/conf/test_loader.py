@@ -143,7 +143,7 @@ def test_errors_name_file_and_line(tmp_path: Path) -> None:
         'policy = """\nmagic"""\n[gaet]\nx = 1\n[policies.adaptive]\n  limt = 1\n[redis]\ntls_key_file = "/k"\n'
     )
     with pytest.raises(SettingsError) as caught:
-        load(path, {"RECHANNEL_GATE__COOLDOWN": "soon", "RECHANNEL_AGENT__WINDOW": "0.5"})
+        load(path, {"RECHANNEL_GATE__COOLDOWN": "soon", "RECHANNEL_CONTROLLER__LEASE": "4"})
     assert {error.split(": ")[1]: error.split(": ")[0] for error in caught.value.errors} == {
         "gate.min_gain": f"{path}:4",
         "gate.cooldown": "RECHANNEL_GATE__COOLDOWN",
@@ -151,7 +151,7 @@ def test_errors_name_file_and_line(tmp_path: Path) -> None:
         "[gaet]": f"{path}:11",
         "redis.tls_certificate_file and redis.tls_key_file": f"{path}",
         "redis.tls_key_file": f"{path}:16",
-        "agent.sample": f"{path}",
+        "controller.lease": "RECHANNEL_CONTROLLER__LEASE",
     }
     done = CliRunner().invoke(main, ["config", "check", "--config", str(path)])
     assert f"{path}:9: reschedule.policy: " in done.stderr
@@ -211,10 +211,9 @@ def test_some_files_have_no_line_numbers(tmp_path: Path, text: str | None) -> No
     ("source", "sentence"),
     [
         ("[gate]\nmin_gain = 7", "gate.min_gain: 7 is out of bounds; it must be between 0 and 1 share"),
-        ("[link]\nevent_log_bytes = 1", "it must be at least 10485760 bytes"),
-        ("[agent]\nbuffered_windows = 2.5", "2.5 is not a whole number (unit: windows)"),
-        ("[agent]\nbuffered_windows = true", "True is not a whole number (unit: windows)"),
-        ("[agent]\nbuffered_windows = inf", "inf is not a whole number (unit: windows)"),
+        ("[migration]\nmax_moves = 2.5", "2.5 is not a whole number (unit: moves)"),
+        ("[migration]\nmax_moves = true", "True is not a whole number (unit: moves)"),
+        ("[migration]\nmax_moves = inf", "inf is not a whole number (unit: moves)"),
         ("[gate]\nhorizon = inf", "inf is not a number (unit: seconds)"),
         ("[gate]\nhorizon = '5'", "'5' is not a number (unit: seconds)"),
         ("[cluster]\nname = 3", "3 is not text; put it in quotes"),
@@ -237,10 +236,10 @@ def test_some_files_have_no_line_numbers(tmp_path: Path, text: str | None) -> No
         (("POLICIES__ADAPTIVE__LIMIT", "inf"), "policies.adaptive.limit: inf is neither"),
         (("GATE__COOLDOWN", "nan"), "gate.cooldown: nan is not a number (unit: seconds)"),
         (("GATE__MIN_GAIN", "abc"), "gate.min_gain: 'abc' is not a number (unit: share)"),
-        (("AGENT__BUFFERED_WINDOWS", "many"), "'many' is not a whole number (unit: windows)"),
-        (("AGENT__BUFFERED_WINDOWS", "1.5"), "'1.5' is not a whole number (unit: windows)"),
-        (("AGENT__BUFFERED_WINDOWS", "true"), "'true' is not a whole number (unit: windows)"),
-        (("AGENT__BUFFERED_WINDOWS", "1e3"), "'1e3' is not a whole number (unit: windows)"),
+        (("MIGRATION__MAX_MOVES", "many"), "'many' is not a whole number (unit: moves)"),
+        (("MIGRATION__MAX_MOVES", "1.5"), "'1.5' is not a whole number (unit: moves)"),
+        (("MIGRATION__MAX_MOVES", "true"), "'true' is not a whole number (unit: moves)"),
+        (("MIGRATION__MAX_MOVES", "1e3"), "'1e3' is not a whole number (unit: moves)"),
         (("RESCHEDULE__EXCLUDED", "Funday 1"), "'Funday 1' does not fit; write periods as in Mon-Fri"),
         (("RESCHEDULE__TIMOUT", "1"), "reschedule.timout: no such field; did you mean timeout? known are mode"),
         (("GAT__MIN_GAIN", "1"), "RECHANNEL_GAT__MIN_GAIN: no such section 'gat'; did you mean gate? known"),
@@ -254,19 +253,19 @@ def test_an_error_names_value_bound_and_cure(source: str | tuple[str, str], sent
 
 def test_all_errors_are_reported_at_once() -> None:
     errors = errors_of(
-        "stray = 1\n[gate]\nmin_gain = 7\n[agent]\nwindw = 5\nwindow = 'long'\n[link]\npoll_moving = 1\n"
+        "stray = 1\n[gate]\nmin_gain = 7\n[agent]\nwindw = 5\nwindow = 'long'\nmetrics = 'h:99999'\n"
         "[redis]\ntls_key_file = '/k'\n[nonsense]\na = 1\n",
-        LINK__DEADLINE_BATCHES="1.5",
+        MIGRATION__MAX_MOVES="1.5",
     )
-    fields = ("stray", "gate.min_gain", "agent.windw", "agent.window", "[nonsense]", "link.deadline_batches")
-    between = ("link.poll_moving", "redis.tls_certificate_file and redis.tls_key_file", "redis.tls_key_file")
+    fields = ("stray", "gate.min_gain", "agent.windw", "agent.window", "[nonsense]", "migration.max_moves")
+    between = ("agent.metrics", "redis.tls_certificate_file and redis.tls_key_file", "redis.tls_key_file")
     assert len(errors) == len(fields) + len(between)
     assert all(field in "\n".join(errors) for field in (*fields, *between))
 
 
 def test_rules_between_fields_are_not_checked_for_a_field_with_an_error() -> None:
-    errors = errors_of('[agent]\nsample = 30\nwindow = "long"\n[controller]\nlease = 1\nobserve = 99\n')
-    assert [error.split(": ")[1] for error in errors] == ["agent.window", "controller.observe"]
+    errors = errors_of("[controller]\nlease = 4\n[redis]\ntimeout = 99\n")
+    assert [error.split(": ")[1] for error in errors] == ["redis.timeout"]
 
 
 def test_every_wrong_text_of_a_list_is_named() -> None:
@@ -283,11 +282,11 @@ def test_every_wrong_text_of_a_list_is_named() -> None:
 
 @pytest.mark.parametrize(("text", "value"), [("5", 5), (" 5 ", 5), ("1_000", 1000)])
 def test_a_whole_number_of_the_environment(text: str, value: int) -> None:
-    assert load_text(AGENT__BUFFERED_WINDOWS=text).agent.buffered_windows == value
+    assert load_text(MIGRATION__MAX_MOVES=text).migration.max_moves == value
 
 
 def test_a_whole_number_may_be_written_with_a_fraction_of_zero() -> None:
-    assert repr(load_text("[agent]\nbuffered_windows = 5.0\n").agent.buffered_windows) == "5"
+    assert repr(load_text("[migration]\nmax_moves = 5.0\n").migration.max_moves) == "5"
 
 
 def test_truth_values_of_file_and_environment() -> None:

@@ -14,7 +14,7 @@ from rechannel.conf.settings import Settings, SettingsError, fields
 from unit.conf.sources import load_text
 
 LIVE_SECTIONS = ("reschedule", "gate", "migration")
-LIVE_FIELDS = ("agent.stream_rows", "agent.buffered_windows", "controller.require_reason", "controller.placement_ttl")
+LIVE_FIELDS = ("controller.require_reason",)
 
 
 def test_live_sections_and_fields():
@@ -31,7 +31,7 @@ class Daemon:
         self.examined: list[str] = []
         self.reread = ReloadSignal(threading.Event(), self._again)
         log = structlog.get_logger("test")
-        self.reloader = Reloader(Settings(), self.reread, reload.CONTROLLER, log, lambda _: self.examined)
+        self.reloader = Reloader(Settings(), self.reread, log, lambda _: self.examined)
 
     def _again(self):
         if self.mistakes:
@@ -53,7 +53,7 @@ def daemon():
 def test_nothing_is_reloaded_without_a_request(daemon):
     daemon.file = load_text(GATE__COOLDOWN="5")
     assert daemon.reloader.poll() is None
-    assert Reloader(Settings(), None, reload.AGENT, structlog.get_logger()).poll() is None
+    assert Reloader(Settings(), None, structlog.get_logger()).poll() is None
     taken, _ = daemon.hang_up()
     assert taken.gate.cooldown == 5
     assert daemon.reloader.poll() is None
@@ -77,7 +77,7 @@ def test_live_fields_are_applied_and_logged_one_by_one(daemon):
 
 
 def test_fields_that_need_a_restart_are_logged_each_time(daemon):
-    daemon.file = load_text(REDIS__URL="redis://h/1", CLUSTER__NAME="other", GATE__COOLDOWN="5", LINK__POLL="1")
+    daemon.file = load_text(REDIS__URL="redis://h/1", CLUSTER__NAME="other", GATE__COOLDOWN="5", LINK__SPREAD="false")
     for first in (True, False):
         taken, lines = daemon.hang_up()
         assert (taken is not None) is first
@@ -108,7 +108,5 @@ def test_a_configuration_with_errors_changes_nothing_and_logs_them_all(daemon, w
 
 
 def test_changes_of_other_daemons_settings_are_ignored():
-    new = load_text(AGENT__WINDOW="6", AGENT__STREAM_ROWS="7", GATE__COOLDOWN="5")
-    controller = [change.field for change in reload.changes(Settings(), new, reload.CONTROLLER)]
-    agent = [change.field for change in reload.changes(Settings(), new, reload.AGENT)]
-    assert (controller, agent) == (["agent.window", "gate.cooldown"], ["agent.window", "agent.stream_rows"])
+    new = load_text(AGENT__WINDOW="6", AGENT__NODE="n", LINK__SPREAD="false", GATE__COOLDOWN="5")
+    assert [change.field for change in reload.changes(Settings(), new)] == ["agent.window", "gate.cooldown"]

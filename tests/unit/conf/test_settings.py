@@ -6,6 +6,12 @@ import pytest
 
 from rechannel.conf.settings import Settings, fields
 
+MOST = 45  # a new setting takes the place of another one, which becomes a constant or follows from others
+
+
+def test_there_are_few_settings() -> None:
+    assert len(fields()) <= MOST, "\n".join(fields())
+
 
 @pytest.mark.parametrize("name", fields())
 def test_a_setting_has_a_reason_and_a_default_within_its_bounds(name: str) -> None:

@@ -10,8 +10,6 @@ from unit.conf.sources import errors_of, load_text
 @pytest.mark.parametrize(
     ("variables", "phrase"),
     [
-        ({"AGENT__SAMPLE": "30"}, "agent.sample: must not exceed agent.window"),
-        ({"LINK__POLL_MOVING": "1"}, "link.poll_moving: must not exceed link.poll"),
         ({"RESCHEDULE__TIME_ZONE": "Nowhere/At_All"}, "reschedule.time_zone: 'Nowhere/At_All' is not known here"),
         ({"CONTROLLER__LISTEN": "127.0.0.1:65536"}, "listen: 65536 is no port; it must be between 0 and 65535"),
         ({"AGENT__METRICS": "[::1]:99999"}, "agent.metrics: 99999 is no port"),

@@ -281,7 +281,7 @@ KEY = Ed25519PrivateKey.generate()
 SIGNER = Signer(KEY)
 VERIFIER = Verifier(KEY.public_key())
 # Most of a fake batch is overhead, so that moves gain a few percent of it, and its seconds are what a test wants.
-GATE = GateSettings(move_cost=0.01, min_gain=0.02, max_residual=10.0)
+GATE = GateSettings(min_gain=0.02, max_residual=10.0)
 CONFIG = dataclasses.replace(settings("apply"), gate=GATE)
 
 

@@ -1,4 +1,4 @@
-"""Controller and agent go on with other settings: all their parts, at once, and without a restart."""
+"""A controller goes on with other settings: all their parts, at once, and without a restart."""
 
 from __future__ import annotations
 
@@ -15,11 +15,9 @@ from rechannel.conf.settings import Settings
 from rechannel.daemon import service
 from rechannel.daemon.control.controller import Controller
 from rechannel.daemon.control.leadership import LeaderElection
-from rechannel.monitors.node.sender import Sender
-from rechannel.wire.envelope import EnvelopeFactory
 from rechannel.wire.signing import Signer
 from unit.daemon.fake_store import FakeClock, FakeStore
-from unit.daemon.fakes import CONFIG, World, app, cycle, decide, decisions, go_on, window
+from unit.daemon.fakes import CONFIG, World, app, cycle, decide, decisions, go_on
 
 SECTIONS = tuple(type(getattr(CONFIG, item.name)) for item in dataclasses.fields(Settings) if item.name != "policies")
 
@@ -45,7 +43,7 @@ def holders(thing: Any, expected: tuple[type, ...], seen: set[int]) -> list[tupl
 
 
 def test_no_part_of_the_controller_keeps_the_old_settings(leader: Controller) -> None:
-    settings = other(GATE__COOLDOWN="5", RESCHEDULE__SETTLE="3", CONTROLLER__PLACEMENT_TTL="77")
+    settings = other(GATE__COOLDOWN="5", RESCHEDULE__SETTLE="3")
     assert len(holders(leader, (Settings,), set())) >= 3
     leader.reload(settings)
     stored = [
@@ -89,17 +87,6 @@ def test_settings_are_not_changed_amid_a_cycle(leader: Controller) -> None:
     assert leader.settings.gate.cooldown == 5
 
 
-def test_the_agent_takes_bounds_over(clock: FakeClock) -> None:
-    sender = Sender("n", lambda: None, buffered_windows=3)  # type: ignore[arg-type, return-value]
-    author = EnvelopeFactory("default", "agent:n", clock)
-    for number in range(3):
-        sender.offer(author.envelope(window(0, end=float(number)), ttl=60))
-    sender.reload(load(None, {"RECHANNEL_AGENT__BUFFERED_WINDOWS": "1"}))
-    sender.offer(author.envelope(window(0), ttl=60))
-    assert sender.waiting == 1
-    assert sum(sender.pop_dropped().values()) == 3
-
-
 def test_a_hangup_reaches_a_running_controller(monkeypatch: Any, clock: FakeClock) -> None:
     store, stop = FakeStore(clock), threading.Event()
     monkeypatch.setattr(service, "Store", lambda *_: store)
@@ -107,10 +94,10 @@ def test_a_hangup_reaches_a_running_controller(monkeypatch: Any, clock: FakeCloc
     request, taken = threading.Event(), []
     monkeypatch.setattr(Controller, "reload", lambda self, settings: (taken.append(settings), stop.set()))
     request.set()
-    started = load(None, {"RECHANNEL_CONTROLLER__OBSERVE": "0.1"})
-    new = load(None, {"RECHANNEL_CONTROLLER__OBSERVE": "0.2", "RECHANNEL_RESCHEDULE__TIMEOUT": "9"})
+    started = load(None, {"RECHANNEL_CONTROLLER__NAME": "a"})
+    new = load(None, {"RECHANNEL_CONTROLLER__NAME": "b", "RECHANNEL_RESCHEDULE__TIMEOUT": "9"})
     with capture_logs() as lines:
         service.run_controller(started, stop, reload_signal=ReloadSignal(request, lambda: new))
-    assert [(item.reschedule.timeout, item.controller.observe) for item in taken] == [(9, 0.1)]
+    assert [(item.reschedule.timeout, item.controller.name) for item in taken] == [(9, "a")]
     message = {line["field"]: line["event"] for line in lines if "field" in line}
-    assert message == {"reschedule.timeout": "setting-taken", "controller.observe": "setting-not-taken"}
+    assert message == {"reschedule.timeout": "setting-taken", "controller.name": "setting-not-taken"}

@@ -11,7 +11,7 @@ from rechannel.wire.messages import Decision, LinkReport
 from unit.daemon.fake_store import FakeClock
 from unit.daemon.fakes import a_decision, query, report
 
-RULES = Settings(reschedule=RescheduleSettings(settle=5.0, settle_windows=0, timeout=30.0))
+RULES = Settings(reschedule=RescheduleSettings(settle=5.0, timeout=30.0))
 THREE, FOUR = frozenset("012"), frozenset("0123")
 
 

@@ -120,7 +120,7 @@ class Trial:
                 self._act(lead)
             if self.jumps and self.chance.random() < 0.1:
                 self.jumped += self.chance.uniform(-2, 2) * self.lease
-            self.time.sleep(self.config.controller.observe)
+            self.time.sleep(lease_timing.OBSERVE)
 
     def _act(self, lead: LeaderElection) -> None:
         self.leaders.add(lead.name)
@@ -147,22 +147,22 @@ class Trial:
         )
 
 
-def config(observe: float, timeout: float, more: float) -> Settings:
-    lease = lease_timing.least_lease(observe, lease_timing.longest_call(timeout, sentinels=False)) + more
+def config(timeout: float, more: float) -> Settings:
+    lease = lease_timing.least_lease(lease_timing.longest_call(timeout, sentinels=False)) + more
     return replace(
         Settings(),
-        controller=ControllerSettings(lease=lease, observe=observe),
+        controller=ControllerSettings(lease=lease),
         redis=RedisSettings(timeout=timeout),
     )
 
 
-TIMES = {"observe": st.floats(0.1, 5), "timeout": st.floats(0.05, 5), "more": st.floats(0, 20)}
+TIMES = {"timeout": st.floats(0.05, 5), "more": st.floats(0, 20)}
 
 
 @given(seed=st.integers(0, 2**32), **TIMES)
 @settings(max_examples=100, deadline=None)
-def test_never_two_that_act_at_the_same_moment(seed: int, observe: float, timeout: float, more: float) -> None:
-    trial = Trial(seed, config(observe, timeout, more))
+def test_never_two_that_act_at_the_same_moment(seed: int, timeout: float, more: float) -> None:
+    trial = Trial(seed, config(timeout, more))
     assert trial.both == 0
     assert trial.overlaps == 0
     assert trial.written == sorted(trial.written), "nothing of an older epoch is written after something of a newer one"
@@ -170,26 +170,24 @@ def test_never_two_that_act_at_the_same_moment(seed: int, observe: float, timeou
 
 @given(seed=st.integers(0, 2**32), **TIMES)
 @settings(max_examples=50, deadline=None)
-def test_nothing_late_is_written_though_the_clock_of_redis_jumps(
-    seed: int, observe: float, timeout: float, more: float
-) -> None:
-    trial = Trial(seed, config(observe, timeout, more), jumps=True)
+def test_nothing_late_is_written_though_the_clock_of_redis_jumps(seed: int, timeout: float, more: float) -> None:
+    trial = Trial(seed, config(timeout, more), jumps=True)
     assert trial.written == sorted(trial.written)
 
 
 def test_the_trials_can_fail_and_are_not_empty() -> None:
     """What is shown above is shown of leaders that change, are refused, and would overlap without the reserve."""
-    trials = [Trial(seed, config(1, 2, 0)) for seed in range(20)]
+    trials = [Trial(seed, config(2, 0)) for seed in range(20)]
     assert sum(len(trial.leaders) == 2 for trial in trials) > 10
     assert any(trial.refused for trial in trials)
     assert sum(len(trial.acts) for trial in trials) > 200
-    careless = [Trial(seed, config(1, 2, 0), reserve=False, pauses=False) for seed in range(60)]
+    careless = [Trial(seed, config(2, 0), reserve=False, pauses=False) for seed in range(60)]
     assert any(trial.overlaps for trial in careless)
 
 
 def test_a_leader_whose_renewals_are_all_answered_at_the_last_moment_goes_on() -> None:
     """What the inequality is for besides: with the shortest lease, slow is not away."""
-    made = config(1, 2, 0)
+    made = config(2, 0)
     call = lease_timing.longest_call(made.redis.timeout, sentinels=False)
     clock = FakeClock()
     store = FakeStore(clock)
@@ -204,7 +202,7 @@ def test_a_leader_whose_renewals_are_all_answered_at_the_last_moment_goes_on() -
 
     store.acquire_lease = slow  # type: ignore[method-assign]
     for _ in range(10):
-        clock.sleep(made.controller.observe)
+        clock.sleep(lease_timing.OBSERVE)
         assert lead.renew(0) is LeaseResult.RENEWED
         assert lead.holds()
 

@@ -93,7 +93,7 @@ def test_a_decision_tells_its_price_before_it_is_made(leader):
     assert decision.price.steps == 1 + max(move.step for move in decision.moves)
     assert decision.price.bytes == pytest.approx(1000 * len(decision.moves)), "state alone: no lag is known"
     assert decision.price.moves == 0
-    assert decision.price.overhead == CONFIG.gate.move_cost
+    assert decision.price.overhead == outcomes_module.UNMEASURED.overhead
     assert decision.price.batch_before["q1"] == pytest.approx(5.0)
     assert decision.price.peak["q1"] <= 5.0
     assert decision.price.total >= 5.0 * decision.price.steps - 5.0

@@ -9,12 +9,14 @@ import msgspec
 import pytest
 
 from rechannel.conf.settings import MigrationSettings, Settings
+from rechannel.daemon.control import guard
 from rechannel.daemon.control.controller import Controller
 from rechannel.daemon.control.decision_log import applied_decisions, find_undoable, read_decision_log
 from rechannel.daemon.decide.requested_placement import saved_plan_of
 from rechannel.daemon.model import snapshot
 from rechannel.policies.model.workload import Workload
 from rechannel.wire import keys
+from rechannel.wire.codes import Trigger
 from rechannel.wire.commands import Apply, Cancel, Drain
 from rechannel.wire.envelope import EnvelopeFactory
 from rechannel.wire.exit_codes import ExitCode
@@ -24,6 +26,7 @@ from unit.daemon.fake_store import NOW, FakeClock, FakeStore
 from unit.daemon.fakes import (
     APP,
     CONFIG,
+    GATE,
     World,
     app,
     controller,
@@ -144,8 +147,9 @@ def test_viewers_push_neither_the_budget_nor_what_can_be_undone_out(store, clock
     assert find_undoable(applied_decisions(read_decision_log(other._context.store), APP)) == made
 
 
-def test_a_costly_plan_waits_for_agreement(store, world):
-    leader = leading(world, config(costly_share=0.0))
+def test_a_costly_plan_waits_for_agreement(store, world, monkeypatch):
+    monkeypatch.setattr(guard, "COSTLY_SHARE", 0.0)
+    leader = leading(world, config())
     (first,) = leader.decide_all()
     assert (first.outcome, first.reason) == ("refused", "agreements")
     assert "recommended 1 of 2 times in a row" in first.sentence
@@ -166,19 +170,24 @@ def test_the_first_run_only_looks_on_and_says_how_to_change_that(observing):
     assert any('reschedule.mode = "apply"' in note for note in made.notes)
 
 
+def crowded(**rules: object) -> Settings:
+    """Settings by which an executor is soon too busy."""
+    return dataclasses.replace(config(**rules), gate=dataclasses.replace(GATE, max_utilization=0.05))
+
+
 def test_an_overload_is_decided_on_without_waiting_for_the_timeout(store, world):
-    leader = leading(world, config(overload_utilization=0.05))
+    leader = leading(world, crowded())
     for _ in range(4):
         cycle(leader, world, 5)
     made = decisions(store)[0]
     assert (made.trigger, made.outcome) == ("overload", "applied")
-    assert "busy, reschedule.overload_utilization is 5%, 3 windows in a row" in made.operator_reason
+    assert "busy, gate.max_utilization is 5%, 3 windows in a row" in made.operator_reason
     assert len(decisions(store)) == 1
 
 
 def overloaded(store: FakeStore, clock: FakeClock, world: World, **rules: object) -> Controller:
     """A leader that looked at two windows of an executor that is too busy; the third is to come."""
-    leader = leading(world, config(overload_utilization=0.05, **rules))
+    leader = leading(world, crowded(**rules))
     cycle(leader, world, 5)
     return leader
 
@@ -216,16 +225,6 @@ def test_a_window_counts_once(store, clock, world):
     assert [made.trigger for made in decisions(store)] == ["overload"]
 
 
-def test_the_cool_down_of_another_trigger_does_not_hold_an_overload_back(store, clock, world):
-    leader = overloaded(store, clock, world, executors_cooldown=3600.0)
-    decide(leader, trigger="executors")
-    watched = app(leader).executors
-    watched.decided_for, watched.since = frozenset({"0"}), 0.0
-    cycle(leader, world, 5)
-    assert [made.trigger for made in decisions(store)] == ["executors", "executors", "overload"]
-    assert decisions(store)[1].reason == "trigger-cooldown"
-
-
 def test_an_overload_is_measured_and_not_expected(store, world, monkeypatch):
     def grown(workload: Workload, _: object) -> Workload:
         return Workload(tuple(dataclasses.replace(it, busy=it.busy * 100) for it in workload.stages), workload.streams)
@@ -238,14 +237,16 @@ def test_an_overload_is_measured_and_not_expected(store, world, monkeypatch):
 
 
 def test_a_new_leader_knows_the_cool_downs_of_who_reports_a_little_later(store, clock, world):
-    leader = leading(world, config("observe", timeout_cooldown=3600.0))
-    leader.decide_all()
+    leader = leading(world, config("observe"))
+    decide(leader, trigger="overload")
     leader.close()
     clock.sleep(keys.REPORT.ttl + 1)
-    other = controller(store, clock, config("observe", timeout_cooldown=3600.0), "b", lead=True)
+    other = controller(store, clock, config("observe"), "b", lead=True)
     world.ready()
     other.run_leader_cycle()
-    assert [made.reason for made in other.decide_all()] == ["trigger-cooldown"]
+    held = app(other).guard.cooldown(Trigger.OVERLOAD, clock())
+    assert held is not None
+    assert "61 s ago" in held.detail
 
 
 def test_who_is_silent_for_an_hour_is_forgotten(store, clock, world):

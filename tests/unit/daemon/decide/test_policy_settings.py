@@ -10,9 +10,10 @@ import pytest
 from rechannel.conf.loader import LoadResult
 from rechannel.conf.settings import GateSettings, MigrationSettings, Settings, SettingsError
 from rechannel.daemon.cli import config as cli_config
-from rechannel.daemon.decide import pipeline
+from rechannel.daemon.decide import pipeline, policy_settings
 from rechannel.daemon.decide.policy_settings import parameters_for, policy_errors, policy_for
 from rechannel.daemon.service import signer_of
+from rechannel.migration.plan.cost import LoadRates
 from rechannel.policies.model.arrays import ScaleOutError
 from rechannel.policies.registry import POLICIES
 from rechannel.wire.commands import Drain, Pause
@@ -49,12 +50,12 @@ def drained(leader, node: str = NODE) -> None:
 
 def test_parameters_follow_from_the_settings():
     config = Settings(
-        gate=GateSettings(min_step=0.1, max_utilization=0.8, move_cost=2.0, load_rate=1e6, horizon=60.0),
+        gate=GateSettings(max_utilization=0.8, horizon=60.0),
         migration=MigrationSettings(max_moves=7),
     )
-    assert parameters_for("adaptive", config) == {
+    assert parameters_for("adaptive", config, LoadRates(2.0, 1e6)) == {
         "max_moves": 7,
-        "min_step": 0.1,
+        "min_step": 0.03,
         "limit": 0.8,
         "move_seconds": 2.0,
         "load_rate": 1e6,
@@ -115,10 +116,10 @@ def test_mistakes_have_their_field_and_the_cure(inputs, messages_value):
 
 def test_every_mistake_is_found_at_once():
     config = dataclasses.replace(
-        settings(policy="magic", drain_policy="wand"),
+        settings(policy="magic"),
         policies={"adaptive": {"mode": "heavy", "size": 1}, "even": {"slots": 0}, "balance": {}},
     )
-    fields = ["reschedule.policy", "reschedule.drain_policy", "policies.adaptive.mode", "policies.adaptive.size"]
+    fields = ["reschedule.policy", "policies.adaptive.mode", "policies.adaptive.size"]
     fields += ["policies.even.slots", "[policies.balance]"]
     assert [result.partition(": ")[0] for result in policy_errors(config)] == fields
     with pytest.raises(SettingsError) as caught:
@@ -200,20 +201,19 @@ def test_light_mode_moves_nothing_that_is_not_overloaded(world):
 
 
 def test_a_drain_is_decided_by_its_own_policy(store, world):
-    reschedule = settings("observe", drain_policy="fair-redistribution").reschedule
-    config = dataclasses.replace(CONFIG, reschedule=reschedule)
-    assert (policy_for("drain", config), policy_for("timeout", config)) == ("fair-redistribution", "adaptive")
+    config = dataclasses.replace(CONFIG, reschedule=settings("observe", policy="even").reschedule)
+    assert (policy_for("drain", config), policy_for("timeout", config)) == ("adaptive", "even")
     leader = leading(world, config)
     drained(leader)
     (decision,) = decisions(store)
-    assert (decision.trigger, decision.policy, decision.outcome) == ("drain", "fair-redistribution", "applied")
+    assert (decision.trigger, decision.policy, decision.outcome) == ("drain", "adaptive", "applied")
     assert {move.partition for move in decision.moves} == {10, 11}
 
 
 @pytest.mark.parametrize("policy", sorted(POLICIES))
-def test_whatever_policy_drains_only_what_has_to_leave_does(store, clock, world, policy: str):
-    config = dataclasses.replace(CONFIG, reschedule=settings("observe", drain_policy=policy).reschedule)
-    leader = leading(world, config)
+def test_whatever_policy_drains_only_what_has_to_leave_does(store, world, monkeypatch, policy: str):
+    monkeypatch.setattr(policy_settings, "DRAIN_POLICY", policy)
+    leader = leading(world, CONFIG)
     drained(leader)
     (decision,) = decisions(store)
     assert (decision.policy, decision.outcome) == (policy, "applied")
@@ -221,24 +221,24 @@ def test_whatever_policy_drains_only_what_has_to_leave_does(store, clock, world,
     assert {move.target for move in decision.moves} <= {"0", "1", "2"}
 
 
-def cramped(policy: str = "round-robin") -> Settings:
+@pytest.fixture
+def cramped(monkeypatch: pytest.MonkeyPatch) -> Settings:
     """A drain policy that allows an executor no more than one partition of a stage."""
-    config = configured(round_robin={"instances_per_executor": 1})
-    return dataclasses.replace(
-        config, reschedule=settings("observe", drain_policy="round-robin", policy=policy).reschedule
-    )
+    monkeypatch.setattr(policy_settings, "DRAIN_POLICY", "round-robin")
+    return configured(round_robin={"instances_per_executor": 1})
 
 
-def test_where_the_drains_policy_finds_no_room_the_other_one_decides(store, world):
-    leader = leading(world, cramped("adaptive"))
+def test_where_the_drains_policy_finds_no_room_the_other_one_decides(store, world, cramped):
+    leader = leading(world, cramped)
     drained(leader)
     (decision,) = decisions(store)
     assert (decision.policy, decision.outcome, len(decision.moves)) == ("adaptive", "applied", 2)
     assert decision.notes[0].startswith("adaptive decides instead of round-robin, which finds no room: stage 'q1/0'")
 
 
-def test_where_no_policy_finds_room_it_is_refused(store, world):
-    leader = leading(world, cramped("round-robin"))
+def test_where_no_policy_finds_room_it_is_refused(store, world, cramped):
+    rules = settings("observe", policy="round-robin").reschedule
+    leader = leading(world, dataclasses.replace(cramped, reschedule=rules))
     drained(leader)
     (decision,) = decisions(store)
     assert (decision.policy, decision.outcome, decision.reason) == ("round-robin", "refused", "scale-out")

@@ -185,9 +185,7 @@ def test_every_note_has_a_cure_of_its_own(monkeypatch: pytest.MonkeyPatch) -> No
     ("variables", "verdict"),
     [
         ({}, OK),
-        ({"CONTROLLER__PLACEMENT_TTL": "16"}, WARNING),
         ({"RESCHEDULE__TIMEOUT": "10"}, WARNING),
-        ({"LINK__REPORT": "30"}, WARNING),
     ],
 )
 def test_times(variables: dict[str, str], verdict: Severity) -> None:

@@ -372,11 +372,6 @@ def test_an_agent_is_ready_with_its_first_window_and_beats_with_its_samples(mana
     assert "STOPPING" in messages[-1]
 
 
-def test_an_agent_that_samples_rarely_requests_a_longer_interval(manager: Manager) -> None:
-    _agent(manager, 1.0, sample=60.0, window=60.0)
-    assert manager.received()[0] == {"WATCHDOG_USEC": "180000000"}
-
-
 def test_an_agent_whose_pushing_thread_died_stops_beating(manager: Manager, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Sender, "alive", property(lambda _: False))
     _agent(manager, 100.0)

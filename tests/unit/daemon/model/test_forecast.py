@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-import dataclasses
-
 import msgspec
 import numpy as np
 
@@ -39,9 +37,7 @@ def history(count: int, grows: float) -> list[BatchReport]:
 
 
 def modeled(batches: list[BatchReport], *, forecast: bool = True) -> Snapshot:
-    config = settings()
-    config = dataclasses.replace(config, reschedule=dataclasses.replace(config.reschedule, forecast=forecast))
-    return build_snapshot(messages(report([query(WHERE)]), batches), config, NOW)
+    return build_snapshot(messages(report([query(WHERE)]), batches), settings(), NOW, forecast=forecast)
 
 
 def test_a_partition_that_grows_is_decided_on_as_it_will_be():

@@ -461,7 +461,7 @@ def rare_batches(new_since: int, slow: dict[int, float]) -> tuple[list[BatchRepo
 
 
 def test_the_first_tasks_of_a_new_executor_say_nothing_of_its_speed_however_long_ago_they_were() -> None:
-    """It is older than `reschedule.warm_up`, as batches are rare, and its code was compiled in its first tasks."""
+    """It is older than the time of warming up, as batches are rare, and its code was compiled in its first tasks."""
     batches, link = rare_batches(9, {9: 4.0})
     assert ready(link=link, batches=batches).cluster.speed.tolist() == [1, 1, 1, 1]
     batches, link = rare_batches(7, {7: 4.0, 8: 1.5})

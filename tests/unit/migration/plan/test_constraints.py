@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from rechannel.conf.settings import GateSettings, MigrationSettings, Settings
 from rechannel.migration.plan.constraints import apply_constraints
+from rechannel.migration.plan.cost import LoadRates
 from rechannel.migration.plan.inputs import Cooldown, PlanInputs, PlanOptions, ReviewedPlan
 from rechannel.policies.analysis.placement_cost import executor_busy
 from rechannel.policies.model.placement import Placement
@@ -154,7 +155,7 @@ def test_an_executor_is_never_lifted_above_the_limit_and_above_what_it_was_anywh
     [
         ({"cooldown": Cooldown(100.0, 300.0)}, GateSettings(), "cooldown"),
         ({}, GateSettings(min_gain=0.6), "gate"),
-        ({}, GateSettings(move_cost=1000), "gate"),
+        ({"rates": LoadRates(1000.0, 50e6)}, GateSettings(), "gate"),
     ],
 )
 def test_force_skips_the_soft_laws(changes: dict[str, Any], gate: GateSettings, law: str) -> None:

@@ -125,8 +125,8 @@ def test_evidence_is_returned_with_its_sample(node: _Node) -> None:
     assert [(closed.run, closed.partition) for closed in evidence.closed] == [(run, 4)]
 
 
-def test_stream_rows_over_the_limit_are_counted_not_sent(node: _Node) -> None:
-    node.monitor.reload(_settings(stream_rows=2))
+def test_stream_rows_over_the_limit_are_counted_not_sent(node: _Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(monitor, "WINDOW_ROWS", 2)
     for task in range(5):
         node.write(task)
     (window,) = node.run(6)
