@@ -36,6 +36,9 @@ _ABSENT = "does not exist"
 _SECTIONS = tuple(item.name for item in dataclasses.fields(Settings))
 _MAX_LOCATED_LINES = 2000  # longer files get errors without line numbers
 _INTEGER_LIMIT = 2**63  # of TOML
+_UNIT_SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
+_PART = r"(\d+(?:\.\d+)?)\s*(ms|s|m|h|d)"
+_DURATION = re.compile(rf"(?:{_PART}\s*)+")
 _T = TypeVar("_T")
 
 
@@ -86,14 +89,15 @@ class LoadResult:
         return [self._with_location(error, lines) for error in errors]
 
     def _with_location(self, error: str, lines: Mapping[tuple[str, ...], int]) -> str:
-        field = (error.split() or [""])[0].strip(":[]")
-        origin = self.origins.get(field, "")
-        if origin.startswith(ENVIRONMENT_PREFIX):
-            return f"{origin}: {error}"
-        line = lines.get(tuple(field.split(".")))
-        if line is not None:
-            return f"{self.path}:{line}: {error}"
-        section, dot, _ = field.partition(".")
+        names = [word.strip("[]") for word in error.partition(": ")[0].split()]  # a rule may name several fields
+        for field in names:
+            origin = self.origins.get(field, "")
+            if origin.startswith(ENVIRONMENT_PREFIX):
+                return f"{origin}: {error}"
+            line = lines.get(tuple(field.split(".")))
+            if line is not None:
+                return f"{self.path}:{line}: {error}"
+        section, dot, _ = (names or [""])[0].partition(".")
         return f"{self.path}: {error}" if self.path and dot and section in _SECTIONS else error
 
 
@@ -219,7 +223,8 @@ def _read_file(path: Path, values: dict[str, dict[str, Any]], errors: list[str])
         errors.append(f"{path}: cannot be read ({error.strerror}); name an existing file")
         return
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        errors.append(f"{path}: not valid TOML ({error})")
+        line = re.search(r"at line (\d+)", str(error))
+        errors.append(f"{path}{f':{line[1]}' if line else ''}: not valid TOML ({error})")
         return
     for section, content in document.items():
         if isinstance(content, dict):
@@ -346,9 +351,11 @@ def _parse_value(kind: type[Any], value: Any, rule: Mapping[str, Any]) -> Any:
 
 def _parse_number(kind: type[Any], value: Any, rule: Mapping[str, Any]) -> Any:
     unit = rule["unit"]
-    number = value
+    number, is_time = value, unit == "seconds"
     try:
-        if isinstance(value, _Text):
+        if is_time and isinstance(value, str) and _DURATION.fullmatch(value.strip()):
+            number = sum(float(amount) * _UNIT_SECONDS[name] for amount, name in re.findall(_PART, value))
+        elif isinstance(value, _Text):
             number = kind(str(value))
         elif kind is int and isinstance(value, float) and value.is_integer():
             number = int(value)
@@ -357,7 +364,8 @@ def _parse_number(kind: type[Any], value: Any, rule: Mapping[str, Any]) -> Any:
             raise ValueError
     except (ValueError, OverflowError, msgspec.ValidationError):
         whole = " whole" if kind is int else ""
-        raise ValueError(f"{number!r} is not a{whole} number{f' (unit: {unit})' if unit else ''}") from None
+        text = ", nor text as in 90s, 5m or 1h30m" if is_time else ""
+        raise ValueError(f"{number!r} is not a{whole} number{f' (unit: {unit})' if unit else ''}{text}") from None
     low, high = rule["bounds"]
     try:
         return msgspec.convert(number, Annotated[kind, msgspec.Meta(ge=low, le=high)])

@@ -289,7 +289,7 @@ class ControllerSettings:
 
     @property
     def placement_ttl(self) -> float:
-        """Seconds after which links ignore a placement that is not renewed: a stand-by has to lead before."""
+        """Seconds after which links ignore a placement that is not renewed."""
         return max(_PLACEMENT_TTL, 2 * self.lease)
 
 

@@ -141,6 +141,8 @@ install_all() {
     mkdir -p "$share/doc/rechannel" "$share/rechannel"
     cp "$root/README.md" "$root/CHANGELOG.md" "$root/LICENSE" "$root"/docs/*.md "$share/doc/rechannel/"
     cp -R "$root/docs/images" "$root/docs/decisions" "$share/doc/rechannel/"
+    mkdir -p "$share/doc/rechannel/figures"
+    cp "$root"/docs/figures/*.svg "$share/doc/rechannel/figures/"
     cp -R "$root/conf/alerts" "$root/conf/grafana" "$root/conf/rechannel.toml" "$share/rechannel/"
     {
         for name in $units; do printf '%s\n' "$libdir/systemd/system/$name"; done

@@ -168,10 +168,11 @@ def show(config: str | None, *, as_json: bool) -> None:
     click.echo(json.dumps(render.to_document(loaded)) if as_json else render.to_toml(loaded).rstrip())
 
 
-def init(file: str, *, as_json: bool) -> None:
-    """Write the commented configuration, in which every line is commented out."""
+def init(file: str, *, all_settings: bool, as_json: bool) -> None:
+    """Write a commented configuration: the settings that matter most, or all."""
     path = Path(file)
-    text = (resources.files("rechannel.conf") / "rechannel.toml").read_text(encoding="utf-8")
+    template = "rechannel.toml" if all_settings else "rechannel-minimal.toml"
+    text = (resources.files("rechannel.conf") / template).read_text(encoding="utf-8")
     try:
         with path.open("x", encoding="utf-8") as out:
             out.write(text)
@@ -182,7 +183,8 @@ def init(file: str, *, as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps({"file": str(path)}))
         return
-    click.echo(f"{path} has every setting with its default; remove the # of a line to change it")
+    which = "every setting" if all_settings else "the settings that most clusters need, each"
+    click.echo(f"{path} has {which} with its default; remove the # of a line to change it")
     click.echo(f"then: export {CONFIG_VARIABLE}={path.resolve()}; rechannel config check")
 
 

@@ -317,13 +317,14 @@ def config_show(config: str | None, as_json: bool) -> None:
 
 @config.command("init")
 @click.argument("file", type=click.Path(dir_okay=False), default="rechannel.toml")
+@click.option("--all", "all_settings", is_flag=True, help="Write every setting, with units, bounds and reasons.")
 @json_option
 @exit_code_on_error
-def config_init(file: str, as_json: bool) -> None:
-    """Write a commented configuration with all defaults to FILE, which must not exist."""
+def config_init(file: str, all_settings: bool, as_json: bool) -> None:
+    """Write the settings that most clusters need to FILE, which must not exist yet."""
     from rechannel.daemon.cli.config import init
 
-    init(file, as_json=as_json)
+    init(file, all_settings=all_settings, as_json=as_json)
 
 
 @config.command("reference")

@@ -113,8 +113,7 @@ class Link:
         self._settings, self.mode = settings, settings.reschedule.mode
         self._feed = EventFeed(adapter, settings.link.directory)
         self._starts_thread = threading.Thread(target=self._place_starting, name="rechannel-starts", daemon=True)
-        self._table = task_table.TaskTable()
-        self._lines: deque[bytes] = deque()
+        self._table, self._lines = task_table.TaskTable(), deque[bytes]()
         self._orders: Envelope | None = None
         self._drains: dict[str, DrainedNode] = {}  # by node
         self._drifted = self._garbage = self._rejected = 0

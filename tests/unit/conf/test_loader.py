@@ -149,7 +149,7 @@ def test_errors_name_file_and_line(tmp_path: Path) -> None:
         "gate.cooldown": "RECHANNEL_GATE__COOLDOWN",
         "reschedule.excluded": f"{path}:6",
         "[gaet]": f"{path}:11",
-        "redis.tls_certificate_file and redis.tls_key_file": f"{path}",
+        "redis.tls_certificate_file and redis.tls_key_file": f"{path}:16",
         "redis.tls_key_file": f"{path}:16",
         "controller.lease": "RECHANNEL_CONTROLLER__LEASE",
     }
@@ -215,7 +215,11 @@ def test_some_files_have_no_line_numbers(tmp_path: Path, text: str | None) -> No
         ("[migration]\nmax_moves = true", "True is not a whole number (unit: moves)"),
         ("[migration]\nmax_moves = inf", "inf is not a whole number (unit: moves)"),
         ("[gate]\nhorizon = inf", "inf is not a number (unit: seconds)"),
-        ("[gate]\nhorizon = '5'", "'5' is not a number (unit: seconds)"),
+        ("[gate]\nhorizon = '5'", "'5' is not a number (unit: seconds), nor text as in 90s, 5m or 1h30m"),
+        ("[gate]\nhorizon = '5x'", "'5x' is not a number (unit: seconds), nor"),
+        ("[gate]\nhorizon = '30d'", "2592000.0 is out of bounds; it must be between 1 and 604800 seconds"),
+        ("[gate]\nmin_gain = '5m'", "'5m' is not a number (unit: share)"),
+        ("[gate]\nmin_gain = 1\nhorizon = \n", "rechannel.toml:3: not valid TOML"),
         ("[cluster]\nname = 3", "3 is not text; put it in quotes"),
         ("[reschedule]\nmode = 'maybe'", "'maybe' is not one of observe, apply"),
         ('[link]\nspread = "false"', "'false' is neither true nor false"),
@@ -223,7 +227,7 @@ def test_some_files_have_no_line_numbers(tmp_path: Path, text: str | None) -> No
         ("[nonsense]\na = 1", "[nonsense]: no such section; known are cluster, redis"),
         ("[agent]\nwindw = 5", "agent.windw: no such field; did you mean window? known are node"),
         ("[[", "rechannel.toml: not valid TOML"),
-        ("\x00", "rechannel.toml: not valid TOML"),
+        ("\x00", "rechannel.toml:1: not valid TOML"),
         ("[policies]\nadaptive = 3", "policies.adaptive: names no parameter"),
         ("policies = 3", "policies: stands outside a section"),
         ("[policies.adaptive]\nlimit = inf", "policies.adaptive.limit: inf is neither"),
@@ -263,6 +267,11 @@ def test_all_errors_are_reported_at_once() -> None:
     assert all(field in "\n".join(errors) for field in (*fields, *between))
 
 
+def test_a_rule_between_fields_has_the_line_of_the_one_that_is_set() -> None:
+    (error,) = errors_of("[redis]\nurl = 'rediss://h/0'\ntls_key_file = '/k'\n")
+    assert "rechannel.toml:3: redis.tls_certificate_file and redis.tls_key_file" in error
+
+
 def test_rules_between_fields_are_not_checked_for_a_field_with_an_error() -> None:
     errors = errors_of("[controller]\nlease = 4\n[redis]\ntimeout = 99\n")
     assert [error.split(": ")[1] for error in errors] == ["redis.timeout"]
@@ -278,6 +287,15 @@ def test_every_wrong_text_of_a_list_is_named() -> None:
 
 
 # -- values --
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [("90s", 90), ("5m", 300), ("1h30m", 5400), ("1h 30m", 5400), ("2d", 172_800), ("1.5h", 5400), ("1500ms", 1.5)],
+)
+def test_a_time_may_be_text_with_units(text: str, seconds: float) -> None:
+    assert load_text(f"[gate]\nhorizon = '{text}'\n").gate.horizon == seconds
+    assert load_text(GATE__HORIZON=text).gate.horizon == seconds
 
 
 @pytest.mark.parametrize(("text", "value"), [("5", 5), (" 5 ", 5), ("1_000", 1000)])

@@ -13,7 +13,7 @@ from unit.conf.sources import errors_of, load_text
         ({"RESCHEDULE__TIME_ZONE": "Nowhere/At_All"}, "reschedule.time_zone: 'Nowhere/At_All' is not known here"),
         ({"CONTROLLER__LISTEN": "127.0.0.1:65536"}, "listen: 65536 is no port; it must be between 0 and 65535"),
         ({"AGENT__METRICS": "[::1]:99999"}, "agent.metrics: 99999 is no port"),
-        ({"CONTROLLER__LEASE": "2"}, "controller.lease: 2 s is too short"),
+        ({"CONTROLLER__LEASE": "4"}, "controller.lease: 4 s is too short"),
         ({"REDIS__URL": "redis://:hunter2@h:1/0"}, "redis.password_file"),
         ({"REDIS__URL": "redis://h/0?password=hunter2"}, "redis.password_file"),
         ({"REDIS__URL": "redis://h:port/0"}, "its port"),

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+import tomllib
 
 from click.testing import CliRunner
 
@@ -19,8 +21,15 @@ def run(*text, code=0):
 
 def test_init_writes_a_file_of_defaults_and_never_over_one(tmp_path):
     path = tmp_path / "rechannel.toml"
+    run("config", "init", path, "--all")
+    assert load(path, {}) == Settings()
+    path.unlink()
     run("config", "init", path)
     assert load(path, {}) == Settings()
+    values = re.sub(r"^#(\w+ = )", r"\1", path.read_text(), flags=re.MULTILINE)
+    path.write_text(values)
+    assert load(path, {}) == Settings(), "each line shows the default"
+    assert 10 <= sum(len(section) for section in tomllib.loads(values).values()) <= 14, "a dozen settings"
     path.write_text("mine")
     assert "exists" in run("config", "init", path, code=1).stderr
     assert path.read_text() == "mine"

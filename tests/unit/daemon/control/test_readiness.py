@@ -22,10 +22,10 @@ class Laborious:
         self.controller = controller(store, clock, busy=busy)
         self.looks: list[float] = []
 
-        def slow(*arguments: Any) -> Any:
+        def slow(*arguments: Any, **options: Any) -> Any:
             self.looks.append(clock())
             busy.sleep(worked)
-            return take_snapshot(*arguments)
+            return take_snapshot(*arguments, **options)
 
         patch.setattr(application, "take_snapshot", slow)
 
@@ -88,7 +88,7 @@ def test_nothing_is_said_of_an_application_that_cannot_be_looked_at(store, clock
     assert state(store).applications[APP].startswith("ready: ")
     looks: list[str] = []
 
-    def odd(messages: Any, *_: Any) -> None:
+    def odd(messages: Any, *_: Any, **__: Any) -> None:
         looks.append(messages.application)
         raise ZeroDivisionError
 
