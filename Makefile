@@ -40,12 +40,12 @@ bench: $(STAMP) ## Every benchmark (a day or more; ARGS=--quick: some hours); wr
 	-$(BIN)/python -m benchmarks.live --resume --json out/live.json --runs out/runs.json $(ARGS) # the page says what failed
 	-$(BIN)/python -m benchmarks.nexmark --json out/nexmark.json $(ARGS)
 	$(BIN)/python -m benchmarks.simulation --json out/simulation.json --live out/runs.json $(ARGS)
-	$(BIN)/python -m benchmarks.report --live out/live.json --nexmark out/nexmark.json --simulation out/simulation.json --runs out/runs.json --keep docs/figures --readme README.md
+	$(BIN)/python -m benchmarks.report --live out/live.json --nexmark out/nexmark.json --simulation out/simulation.json --runs out/runs.json --keep docs/figures
 
 bench-page: FIGURES = docs/figures
 bench-page: $(STAMP) ## docs/benchmarks.md again, from the figures in docs/figures; nothing is measured
 	$(BIN)/python -m pip install --disable-pip-version-check -q $(if $(wildcard constraints.txt),-c constraints.txt) -e '.[bench]'
-	$(BIN)/python -m benchmarks.report --live $(FIGURES)/live.json --nexmark $(FIGURES)/nexmark.json --simulation $(FIGURES)/simulation.json $(if $(wildcard $(FIGURES)/notes.txt),--notes $(FIGURES)/notes.txt) --readme README.md
+	$(BIN)/python -m benchmarks.report --live $(FIGURES)/live.json --nexmark $(FIGURES)/nexmark.json --simulation $(FIGURES)/simulation.json $(if $(wildcard $(FIGURES)/notes.txt),--notes $(FIGURES)/notes.txt)
 
 # What tests call beside Python and no package of the system brings: promtool.
 test test-unit test-root test-full: export PATH := $(abspath $(VENV))/tools:$(PATH)

@@ -36,8 +36,6 @@ def main() -> None:
     figures = {"notes": notes, **page.figures_of(results)}
     page.draw(figures, options.document.parent / "images")
     write_page(options.document, page.render(figures))
-    if options.readme and options.live:
-        options.readme.write_text(page.insert_headline(options.readme.read_text(), figures["live"]))
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -48,7 +46,6 @@ def _parser() -> argparse.ArgumentParser:
         parser.add_argument(f"--{name}", type=Path, metavar="FILE", help=f"results of benchmarks.{name}")
     parser.add_argument("--keep", type=Path, metavar="DIR", help="archive the figures of the page there, rounded")
     parser.add_argument("--notes", type=Path, metavar="FILE", help="remarks on these figures")
-    parser.add_argument("--readme", type=Path, metavar="PAGE", help="a page to put the headline into")
     parser.add_argument("--document", type=Path, metavar="PAGE", default=Path("docs/benchmarks.md"))
     return parser
 

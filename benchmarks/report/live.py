@@ -33,22 +33,14 @@ Session = Mapping[str, Any]
 Cells = Mapping[str, Mapping[str, Cell]]
 
 
-def headline(figures: Mapping[str, Any], least: int = 1) -> str:
-    """Return the default policy and ``even`` over Spark as it is, one row for each situation.
-
-    Only situations with at least that many sessions count, unless there is none.
-    """
+def headline(figures: Mapping[str, Any]) -> str:
+    """Return the default policy and ``even`` over Spark as it is, one row for each situation."""
     groups = group(figures["rows"])
     chance = noise(groups)
-    frequent = {
-        label: sessions
-        for label, sessions in groups.items()
-        if sum(ADAPTIVE.name in _variants(session) for session in sessions) >= least
-    } or groups
     rows, differences = [], []
     reaches: dict[int, float] = {}
     compared = 0
-    for label, sessions in frequent.items():
+    for label, sessions in groups.items():
         cells = {name: cells["mean"] for name, cells in table(sessions, chance).items() if "mean" in cells}
         if (own := cells.get(ADAPTIVE.name)) is None:
             continue
@@ -68,7 +60,6 @@ def headline(figures: Mapping[str, Any], least: int = 1) -> str:
         ],
         "compared": compared,
         "differences": differences,
-        "once": len(groups) - len(frequent),
         "quick": figures.get("quick", False),
     }
     return render("summary", context, wrap=False)

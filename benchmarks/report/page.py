@@ -1,4 +1,4 @@
-"""``docs/benchmarks.md``: the sections of the benchmarks in one order, and the headline for the README."""
+"""``docs/benchmarks.md``: the sections of the benchmarks in one order."""
 
 from __future__ import annotations
 
@@ -7,13 +7,11 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.report import live
-from benchmarks.report.templates import between_marks
 from benchmarks.report.templates import render as render_template
 from benchmarks.simulation import report as simulation
 
-__all__ = ["draw", "figures_of", "insert_headline", "nexmark_section", "render"]
+__all__ = ["draw", "figures_of", "nexmark_section", "render"]
 
-_TWICE = 2
 _PARTS = ("live", "simulation", "nexmark")
 
 
@@ -38,11 +36,6 @@ def render(figures: Mapping[str, Any]) -> str:
 def nexmark_section(figures: Mapping[str, Any]) -> str:
     """Return the section with one row for each query of ``python -m benchmarks.nexmark``."""
     return render_template("nexmark", figures, wrap=False)
-
-
-def insert_headline(text: str, figures: Mapping[str, Any]) -> str:
-    """Return a page with the headline of what was measured twice between its marks; ValueError without marks."""
-    return between_marks(text, "benchmarks", live.headline(figures, _TWICE).strip("\n"))
 
 
 def draw(figures: Mapping[str, Any], directory: Path) -> None:

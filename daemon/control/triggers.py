@@ -25,7 +25,7 @@ RETRY_EVERY = 10.0  # seconds between two decisions that were not ready, or on t
 
 
 def settle_time(settings: Settings) -> float:
-    """Return the seconds for which an executor set has to stay the same: one agent window at least."""
+    """Return the time in s for which an executor set must not change, at least a window."""
     return max(settings.reschedule.settle, settings.agent.window)
 
 

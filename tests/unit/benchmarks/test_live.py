@@ -367,28 +367,11 @@ def test_only_equal_sessions_are_taken_together_and_what_is_left_out_is_told() -
     ]
 
 
-def test_the_headline_goes_between_its_marks() -> None:
-    turns = [*SPARKS, ("adaptive", 0.7), ("even", 0.5), ("spark", 1.0)]
-    figures = {"quick": True, "rows": [session(turns)]}
-    text = page.insert_headline("a\n<!-- benchmarks -->\nold\n<!-- end of benchmarks -->\nb\n", figures)
-    assert text.startswith("a\n<!-- benchmarks -->\n")
-    assert text.endswith("<!-- end of benchmarks -->\nb\n")
+def test_the_headline_compares_the_variants_with_spark() -> None:
+    text = live.headline({"quick": True, "rows": [session([*SPARKS, ("adaptive", 0.7), ("even", 0.5), ("spark", 1.0)])]})
     assert "| steady, word-count | **0.70** | **0.50** | 1 |" in text
     assert "of 1 session (95 %)" in text
     assert "(as many partitions on each node), in 1 comparison: `adaptive` is slower in *steady, word-count*." in text
-    assert page.insert_headline(text, figures) == text
-    with pytest.raises(ValueError, match="the page has no <!-- benchmarks -->"):
-        page.insert_headline("a", figures)
-
-
-def test_the_readme_shows_what_was_measured_twice_where_anything_was() -> None:
-    turns = [*SPARKS, ("adaptive", 0.7), ("spark", 1.0)]
-    figures = {"quick": True, "rows": [session(turns), session(turns), session(turns, situation="lost")]}
-    text = page.insert_headline("<!-- benchmarks --><!-- end of benchmarks -->", figures)
-    assert "| steady, word-count | **0.70** (0.70 to 0.70) | - | 2 |" in text
-    assert "| lost" not in text
-    assert "Situations measured once (1 more) are on the page only." in text
-    assert "| lost, word-count | **0.70** | - | 1 |" in page.render({"live": figures})
 
 
 def test_what_is_kept_makes_the_same_page_and_several_runs_make_one() -> None:
