@@ -34,9 +34,8 @@ class Fault:
 
     ``part``: what it hits; two faults of one part never overlap. ``strike`` returns how it is mended, ``lasts`` seconds
     later. ``healed_from``: whether recovery is counted from the ``strike`` (others step in, or the part is started
-    again) or from the ``mend`` (until then nobody can). ``stalls``: whether it hits the queries themselves. ``blinds``:
-    whether figures of a node are missing meanwhile, so that nothing may be decided. ``prepare``: what has to be set up.
-    ``ends_run``: whether the queries' run ends, and with it the moves under way. ``idle`` and ``moving``: whether it
+    again) or from the ``mend`` (until then nobody can). ``stalls``: whether it hits the queries themselves. ``prepare``: what has to be
+    set up. ``ends_run``: whether the queries' run ends, and with it the moves under way. ``idle`` and ``moving``: whether it
     makes sense while nothing moves, and during a migration.
     """
 
@@ -46,7 +45,6 @@ class Fault:
     strike: Callable[[World], Mend]
     healed_from: str = "mend"
     stalls: bool = False
-    blinds: bool = False
     ends_run: bool = False
     idle: bool = True
     moving: bool = True
@@ -227,8 +225,8 @@ def _of_executor(name: str, end: str, *, hangs: bool) -> Fault:
 _GIVES, _TAKES = "the executor that gives partitions", "the executor that takes partitions"
 FAULTS: tuple[Fault, ...] = (
     Fault("an agent is killed", "agent-1", RESTART, _kill_agent, "strike"),
-    Fault("an agent hangs", "agent-2", PAUSE, _pause_agent, blinds=True),
-    Fault("an agent is cut off from Redis", "agent-3", PAUSE, _cut_agent, blinds=True, needs=_NETWORK),
+    Fault("an agent hangs", "agent-2", PAUSE, _pause_agent),
+    Fault("an agent is cut off from Redis", "agent-3", PAUSE, _cut_agent, needs=_NETWORK),
     Fault("the leading controller is killed", "controller", RESTART, _kill_leader, "strike"),
     Fault("the leading controller hangs", "controller", PAUSE, _pause_leader, "strike"),
     Fault("the leading controller is cut off from Redis", "controller", PAUSE, _cut_leader, "strike", needs=_NETWORK),

@@ -18,9 +18,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from rechannel.daemon.cli.history import HistoryReader
 from rechannel.wire.codes import MoveReason
-from rechannel.wire.redis.errors import StoreError
 from tests.drills import audit
 from tests.drills.faults import FAULTS, Fault
 from tests.drills.results import Result
@@ -29,7 +27,6 @@ from tests.drills.world import PATIENCE, World
 IDLE, MIGRATING = "while nothing moves", "during a migration"
 WITHIN = 240.0  # seconds; on a machine that is not overloaded it takes a small part of that
 _LANDED_BEFORE = 2  # moves of the migration that have landed when the fault strikes
-_STALE_AFTER = 15.0  # seconds after which a silent node's figures count as missing for certain
 _PROGRESS_AFTER = 10.0  # faults that last longer must see commits meanwhile
 
 
@@ -103,8 +100,6 @@ def run(world: World, scenario: Scenario, say: Callable[[str], None] = lambda _:
     problems = list(checked.wrong) + world.watch.leaders.problems() + audit.taken_twice(journal)
     problems += _progress_problems(fault, batches, meanwhile)
     problems += _migration_problems(outcome, fault)
-    if fault.blinds and fault.lasts > _STALE_AFTER:
-        problems += decided_blindly(world, hit + _STALE_AFTER, mended)
     if recovered - since > WITHIN:
         problems.append(f"recovery took {recovered - since:.0f} s; {WITHIN:g} s are promised")
     times = world.commit_times()
@@ -162,17 +157,3 @@ def _migration_problems(outcome: audit.Migrated, fault: Fault) -> list[str]:
     if outcome.moves and not fault.ends_run and outcome.landed + outcome.abandoned < outcome.moves:
         problems.append(f"moves that nobody accounts for: {outcome.sentence()}")
     return problems
-
-
-def decided_blindly(world: World, since: float, until: float) -> list[str]:
-    """Name the decisions of a span in which some node's figures were missing, other than "not ready"."""
-    try:
-        with world.open_store() as store:
-            entries = HistoryReader(store, time.time).first(1000)
-    except StoreError as error:
-        return [f"the decisions could not be read: {error}"]
-    return [
-        f"decided though figures were missing: {entry['outcome']}, {entry['sentence']}"
-        for entry in entries
-        if entry["type"] == "decision" and since < entry["at"] < until and entry["outcome"] != "not-ready"
-    ]

@@ -148,7 +148,7 @@ def test_a_node_is_light_and_says_what_it_lacks(node: Path):
 
 def test_the_agent_of_a_node_reports_a_window_and_ends(node: Path, server: RedisServer, tmp_path: Path):
     config = tmp_path / "rechannel.toml"
-    config.write_text(f'[redis]\nurl = "{server.url}"\n[agent]\nnode = "{NODE}"\nsample = 0.1\nwindow = 0.5\n')
+    config.write_text(f'[redis]\nurl = "{server.url}"\n[agent]\nnode = "{NODE}"\nwindow = 0.5\n')
     variables = environment(RECHANNEL_CONFIG=str(config))
     assert "can be used" in run(node / "rechannel", "config", "check", RECHANNEL_CONFIG=str(config))
     store = Store(RedisSettings(url=server.url), "default")

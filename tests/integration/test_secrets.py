@@ -17,7 +17,7 @@ from integration.common import configured
 from unit.daemon.fakes import APP
 
 from rechannel.conf.loader import load
-from rechannel.conf.settings import Settings
+from rechannel.conf.settings import Settings, SettingsError
 from rechannel.daemon.cli.main import main
 from rechannel.daemon.service import run_controller
 from rechannel.migration.link.mailbox import Mailbox
@@ -143,7 +143,7 @@ def test_no_daemon_logs_a_secret(broken: Path, secrets: list[str], lines: io.Str
     for act in (lambda: run_controller(settings, stop), lambda: _push(settings), lambda: _carry(settings, message)):
         try:
             act()
-        except (StoreError, KeyFileError) as error:
+        except (StoreError, KeyFileError, SettingsError) as error:
             message.append(str(error) + repr(error) + repr(error.__cause__))
             structlog.get_logger("test").exception("as a daemon logs it")
     clean(lines.getvalue() + "".join(message), secrets)

@@ -368,7 +368,9 @@ def test_only_equal_sessions_are_taken_together_and_what_is_left_out_is_told() -
 
 
 def test_the_headline_compares_the_variants_with_spark() -> None:
-    text = live.headline({"quick": True, "rows": [session([*SPARKS, ("adaptive", 0.7), ("even", 0.5), ("spark", 1.0)])]})
+    text = live.headline(
+        {"quick": True, "rows": [session([*SPARKS, ("adaptive", 0.7), ("even", 0.5), ("spark", 1.0)])]}
+    )
     assert "| steady, word-count | **0.70** | **0.50** | 1 |" in text
     assert "of 1 session (95 %)" in text
     assert "(as many partitions on each node), in 1 comparison: `adaptive` is slower in *steady, word-count*." in text
