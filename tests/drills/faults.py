@@ -34,9 +34,9 @@ class Fault:
 
     ``part``: what it hits; two faults of one part never overlap. ``strike`` returns how it is mended, ``lasts`` seconds
     later. ``healed_from``: whether recovery is counted from the ``strike`` (others step in, or the part is started
-    again) or from the ``mend`` (until then nobody can). ``stalls``: whether it hits the queries themselves. ``prepare``: what has to be
-    set up. ``ends_run``: whether the queries' run ends, and with it the moves under way. ``idle`` and ``moving``: whether it
-    makes sense while nothing moves, and during a migration.
+    again) or from the ``mend`` (until then nobody can). ``stalls``: whether it hits the queries themselves.
+    ``prepare``: what has to be set up. ``ends_run``: whether the queries' run ends, and with it the moves under way.
+    ``idle`` and ``moving``: whether it makes sense while nothing moves, and during a migration.
     """
 
     name: str

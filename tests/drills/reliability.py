@@ -25,7 +25,6 @@ stateful queries. Made by `python -m tests.drills --repeat N --json out/drills.j
 * The queries go on committing, unless it is the driver or an executor that is hit. Then Spark's own recovery decides.
 * A running migration completes, or its moves end settled, each with a typed reason. No step of a move is taken twice.
 * No two controllers lead under one epoch; every write of a controller is seen through Redis' own `MONITOR`.
-* Nothing is decided while figures of a node are missing.
 * All parts work together again by themselves: a leader, reports of new batches, figures of every node, readiness for
   decisions. *Recovered* is the time until then, counted from the strike where others step in or the part is started
   again (after two seconds, as the units in `systemd/` do), else from the end of the fault.

@@ -136,6 +136,7 @@ def test_a_script_that_is_killed_leaves_the_jvm_as_it_was(
         gateway.proc.wait(PATIENCE)
 
 
+@pytest.mark.slow
 def test_no_stopped_session_is_kept_alive(start: Callable[..., Driver]) -> None:
     alive = {attach: start(attach=attach, sessions=3).ready()["alive"] for attach in (False, True)}
     assert alive[True] <= alive[False]

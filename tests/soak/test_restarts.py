@@ -15,7 +15,10 @@ PARTITIONS, RESTARTS, BATCHES = 12, 10, 3
 FIRST = 0.95  # of the partitions, in the first batches of all restarts taken together
 
 
-@pytest.mark.parametrize("available_now", [False, True], ids=["back-to-back", "available-now"])
+@pytest.mark.parametrize(
+    "available_now",
+    [pytest.param(False, id="back-to-back"), pytest.param(True, id="available-now", marks=pytest.mark.slow)],
+)
 def test_restarted_partitions_run_where_they_ran_last(available_now: bool, stack: Stack, tmp_path: Path) -> None:
     events = tmp_path / "events"
     events.mkdir()

@@ -116,7 +116,9 @@ def lateness(times: dict[str, list[float]]) -> tuple[float, float]:
 
 
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("pinned", [True, False], ids=["pinned", "not-pinned"])
+@pytest.mark.parametrize(
+    "pinned", [pytest.param(True, id="pinned"), pytest.param(False, id="not-pinned", marks=pytest.mark.slow)]
+)
 def test_fifty_starts_leave_nothing_open(pinned: bool, stack: Stack, tmp_path: Path) -> None:
     assert starts.JVM_DESCRIPTORS == 1024
     assert_free(check(50, 10, pinned, stack, tmp_path))
