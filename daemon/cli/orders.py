@@ -191,7 +191,11 @@ def resume(client: ControllerClient) -> int:
         help="With --remove: release them after this time even if state is left (seconds, or 90s, 10m, 2h).",
     ),
     _reason(_ORDER),
-    click.option("--follow", is_flag=True, help="Show the progress until no state is left."),
+    click.option(
+        "--follow",
+        is_flag=True,
+        help="Show the progress until no state is left; with --remove, until no executor is left.",
+    ),
     json=json_lines_option,
 )
 def drain(

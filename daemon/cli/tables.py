@@ -82,7 +82,7 @@ def _print_application(console: Console, status: ApplicationStatus, *, verbose: 
     console.print(_executor_table(status.executors))
     console.print(_query_table(status))
     counters = [(name.replace("_", " "), value) for name, value in msgspec.to_builtins(status.counters).items()]
-    console.print(f"moves so far: {', '.join(f'{value} {name}' for name, value in counters)}")
+    console.print(f"since the link attached: {', '.join(f'{value} {name}' for name, value in counters)}")
     if status.shuffles_seen is not None and any(executor.fresh for executor in status.executors):
         console.print(f"agents reported {status.shuffles_seen:.0%} of the shuffle outputs of the last batches")
     if status.streams:

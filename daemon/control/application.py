@@ -162,7 +162,7 @@ class Application:
     def _continue_plan(self, left: int, steady_now: float) -> None:
         if self._context.settings.reschedule.mode != Mode.APPLY or not self._continuation_timer.allows(steady_now):
             return
-        reason = f"the plan before was cut to migration.max_moves, and kept: at most {left} more moves may follow"
+        reason = f"the plan before was cut to migration.max_moves, and confirmed: at most {left} more moves may follow"
         decision = self.decide_unattended(Trigger.CONTINUATION, reason)
         if decision is None or decision.reason in BLOCKING:
             return

@@ -215,7 +215,7 @@ class MigrationTracker:
         self._application = application
         self._context = context
         self._left = 0  # moves that may follow on a plan that was cut
-        self._continues = False  # whether the last part of such a plan was kept
+        self._continues = False  # whether the last part of such a plan was confirmed
         self._log = structlog.get_logger("rechannel.controller")
 
     def begin(self, decision: Decision) -> None:

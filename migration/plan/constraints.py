@@ -104,8 +104,7 @@ def apply_constraints(
             sentence = _drain_summary(plan, inputs, too_full)
         elif (refusal := _plan_refusal(moves, inputs, gate, too_full, options)) is not None:
             refusals.append(refusal)
-            code = PlanResult.LAW if refusal.law == Law.UTILIZATION else Law(refusal.law)
-            sentence = refusal.detail
+            code, sentence = Law(refusal.law), refusal.detail
         else:
             sentence = _summary(plan, inputs, gate, forced=options.force)
     accepted = _desired_moves(plan, inputs, options.decision) if code == PlanResult.OK else ()

@@ -89,7 +89,7 @@ class ReviewedPlan:
     Attributes
     ----------
     code
-        ``ok``, ``nothing-to-do``, ``law``, or the soft law that refused: ``cooldown`` or ``gate``.
+        ``ok``, ``nothing-to-do``, ``law`` if no move is permitted, or the law that refused the whole plan.
     moves
         Empty unless the code is ``ok``.
     placement

@@ -142,7 +142,7 @@ def test_an_executor_is_never_lifted_above_the_limit_and_above_what_it_was_anywh
     worse = Placement({"q/0": np.array([1, 1, 1, 1])})
     halves = dataclasses.replace(busy, current=HALVES)
     at_limit = apply_constraints(worse, halves, Settings(), PlanOptions("d", force=True))
-    assert (at_limit.code, at_limit.moves) == ("law", ())
+    assert (at_limit.code, at_limit.moves) == ("utilization", ())
     assert at_limit.sentence == (
         "executor e1 would be 800% busy, above gate.max_utilization 95% and above today's highest 400%"
     )
@@ -245,7 +245,7 @@ def check_laws(proposed: Placement, at: PlanInputs, limits: Settings, force: boo
     """The laws, written down a second time and independently of `apply_constraints`."""
     assert plan.sentence
     assert bool(plan.moves) == (plan.code == "ok")
-    if plan.code in ("law", "gate", "cooldown"):
+    if plan.code in ("law", "gate", "cooldown", "utilization"):
         assert plan.refusals
         assert all(refusal.detail and refusal.law and refusal.scope for refusal in plan.refusals)
     after = {key: array.copy() for key, array in at.current.assignments.items()}
