@@ -61,7 +61,7 @@ def test_all_lines_go_to_standard_error():
     assert 'event="not attached; queries run as without Rechannel"' in problem
 
 
-@pytest.fixture
+@pytest.fixture(autouse=True)
 def _loggers_stay(monkeypatch):
     """Attaching has Rechannel's loggers write elsewhere, for good: other tests look at what they log."""
     for module in list(_logging_modules()):
@@ -103,7 +103,6 @@ def test_no_logger_of_the_driver_raises(capsys):
     assert capsys.readouterr().out == ""
 
 
-@pytest.mark.usefixtures("_loggers_stay")
 def test_lines_follow_a_standard_error_that_the_script_replaces(monkeypatch):
     attach_module.log_to_standard_error()
     for stream in (io.StringIO(), io.TextIOWrapper(io.BytesIO(), encoding="ascii", write_through=True)):
@@ -114,7 +113,6 @@ def test_lines_follow_a_standard_error_that_the_script_replaces(monkeypatch):
         assert "gr" in text
 
 
-@pytest.mark.usefixtures("_loggers_stay")
 def test_a_log_of_the_scripts_own_is_used_and_its_errors_are_suppressed():
     lines: list[str] = []
 
@@ -334,7 +332,6 @@ def test_a_cell_that_is_run_again_to_apply_says_that_the_first_link_goes_on(adap
     assert link.detach()
 
 
-@pytest.mark.usefixtures("_loggers_stay")
 def test_an_interrupt_while_a_solo_run_starts_leaves_nothing(adapter, mailbox, solo, monkeypatch):
     def interrupt(*_arguments: Any) -> Any:
         raise KeyboardInterrupt
