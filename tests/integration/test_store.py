@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from integration.common import configured, raw, until
+from unit.daemon.fake_store import FakeClock, FakeStore
 
 from rechannel.conf.loader import load
 from rechannel.conf.settings import RedisSettings, Settings
 from rechannel.wire import keys
 from rechannel.wire.envelope import EnvelopeFactory, encode
-from rechannel.wire.messages import Reply, Request
-from rechannel.wire.redis.errors import StoreRefusedError, StoreUnavailableError
+from rechannel.wire.messages import ControllerState, Reply, Request
+from rechannel.wire.redis.errors import StoreDeposedError, StoreRefusedError, StoreUnavailableError
 from rechannel.wire.redis.store import Store
 from testbed.processes import ProcessGroup
 from testbed.redis_server import RedisServer
@@ -227,3 +230,69 @@ def test_a_server_that_dies_is_away_and_comes_back(tmp_path):
         assert [item.body.request for item in store.read(keys.REQUESTS, "", "0")[1]] == ["3"]
         store.close()
         server.close()
+
+
+# -- the fake that the unit tests trust --
+
+
+@pytest.mark.parametrize("kind", ["real", "fake"])
+def test_the_unit_tests_fake_store_keeps_the_real_ones_promises(kind: str, store: Store) -> None:
+    clock = FakeClock(time.time())
+    tried: Any = store if kind == "real" else FakeStore(clock, "c")
+    author = EnvelopeFactory("c", "t", clock)
+    state = ControllerState(
+        leader="a", since=0, epoch=1, paused=False, mode="observe", next_decision=0, last_sentence=""
+    )
+    assert tried.get(keys.STATE) is None
+    tried.put(keys.STATE, "", author.envelope(state, ttl=5))
+    assert tried.get(keys.STATE).body == state
+    assert tried.last_id(keys.REQUESTS) == "0"
+    assert tried.read(keys.REQUESTS, "", "0") == ("0", [])
+    tried.append(keys.REQUESTS, "", *(author.envelope(state, ttl=number) for number in range(3)))
+    newest, result = tried.read(keys.REQUESTS, "", "0")
+    assert (newest, len(result)) == (tried.last_id(keys.REQUESTS), 3)
+    assert tried.read(keys.REQUESTS, "", newest) == (newest, [])
+    after, first = tried.read(keys.REQUESTS, "", "0", 1)
+    assert [item.expires for item in first] == [author.clock()]
+    assert len(tried.read(keys.REQUESTS, "", after)[1]) == 2
+    assert [item.expires for item in tried.last(keys.REQUESTS, "", 1)] == [author.clock() + 2]
+    one = tried.acquire_lease("a", 100, 4)
+    assert (one.holder, one.epoch) == ("a", 5)
+    assert tried.acquire_lease("b", 100, 9) == one
+    assert tried.acquire_lease("a", 100, 5) == one
+    assert tried.acquire_lease("a", 100, 6).epoch == 7
+    tried.release_lease("b")
+    assert tried.acquire_lease("b", 100, 0).holder == "a"
+    tried.release_lease("a")
+    assert tried.acquire_lease("b", 100, 0).epoch == 8
+    assert not tried.is_paused()
+    tried.set_paused(True)
+    assert tried.is_paused()
+    held = tried.acquire_lease("b", 100, 0)
+    leader, late = tried.fenced(lambda: held), tried.fenced(lambda: one)
+    for view in (leader, late):
+        for write in (
+            lambda view=view: view.put(keys.STATE, "", author.envelope(state, ttl=7)),
+            lambda view=view: view.append(keys.REQUESTS, "", author.envelope(state, ttl=8)),
+            lambda view=view: view.set_paused(False),
+            lambda view=view: view.delete(keys.STATE),
+        ):
+            if view is leader:
+                write()
+                continue
+            before = (tried.get(keys.STATE), tried.last_id(keys.REQUESTS), tried.is_paused())
+            with pytest.raises(StoreDeposedError, match=f"epoch {one.epoch} "):
+                write()
+            assert (tried.get(keys.STATE), tried.last_id(keys.REQUESTS), tried.is_paused()) == before
+    assert (tried.get(keys.STATE), tried.is_paused()) == (None, False)
+    assert leader.claim("r", 100) == held
+    assert leader.claim("r", 100) == held
+    with pytest.raises(StoreDeposedError):
+        late.claim("other", 100)
+    tried.release_lease("b")
+    with pytest.raises(StoreDeposedError):
+        leader.put(keys.STATE, "", author.envelope(state, ttl=7))
+    after_b = tried.acquire_lease("c", 100, 0)
+    assert tried.fenced(lambda: after_b).claim("r", 100) == held, "an earlier leader's"
+    tried.register_application("x", 100.0)
+    assert (tried.applications(100.0), tried.applications(101.0)) == (["x"], [])

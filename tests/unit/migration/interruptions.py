@@ -10,8 +10,9 @@ from collections.abc import Callable, Iterator
 from functools import partial
 
 from rechannel.wire.messages import DesiredMove, DesiredPlacement
-from unit.migration.driver_model import Driver, Query, World, limits
+from unit.migration.driver_model import World, limits
 from unit.migration.samples import a_move
+from unit.migration.spark_model import Driver, Query
 
 Event = Callable[[], object]
 Interruption = Callable[[World], dict[int, Event] | None]

@@ -13,7 +13,8 @@ from rechannel.wire.messages import DesiredPlacement, MoveTransition
 from unit.migration.samples import Unit
 
 if TYPE_CHECKING:
-    from unit.migration.driver_model import Link, Query, World
+    from unit.migration.driver_model import Link, World
+    from unit.migration.spark_model import Query
 
 
 class Laws:

@@ -17,7 +17,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from rechannel.wire.codes import MoveState
 from rechannel.wire.messages import DesiredMove
-from unit.migration.driver_model import Driver, Query, World, limits
+from unit.migration.driver_model import World, limits
 from unit.migration.interruptions import (
     INTERRUPTIONS,
     PLANS,
@@ -30,6 +30,7 @@ from unit.migration.interruptions import (
     stray_back,
 )
 from unit.migration.samples import Unit, a_move
+from unit.migration.spark_model import Driver, Query
 
 
 @pytest.mark.parametrize("kind", INTERRUPTIONS)
