@@ -28,7 +28,7 @@ ROOT = Path(__file__).resolve().parents[1]
 PROJECTS = {"rechannel": ".", "rechannel_agent": "distributions/agent"}
 _EARLIEST = 315_532_800  # 1980-01-01, the first time that a wheel can hold
 _OF_SOURCES = {"LICENSE", "MANIFEST.in", "PKG-INFO", "README.md", "pyproject.toml", "setup.cfg", "setup.py"}
-_LEFT_OUT = (".git", ".venv", "build", "dist", "out", "*.egg-info", "__pycache__", ".*_cache", ".hypothesis")
+LEFT_OUT = (".git", ".venv", "build", "dist", "out", "*.egg-info", "__pycache__", ".*_cache", ".hypothesis")
 
 
 class ReleaseError(Exception):
@@ -86,7 +86,7 @@ def check_tag() -> None:
 def copy_tree(tree: Path) -> None:
     """Copy what is built: the last commit with its tags, or without git all files but caches."""
     if not is_repository():
-        shutil.copytree(ROOT, tree, symlinks=True, ignore=shutil.ignore_patterns(*_LEFT_OUT))
+        shutil.copytree(ROOT, tree, symlinks=True, ignore=shutil.ignore_patterns(*LEFT_OUT))
     elif not git("clone", "--quiet", "--no-hardlinks", str(ROOT), str(tree)) and not tree.is_dir():
         raise ReleaseError(f"git cannot clone {ROOT}")
 

@@ -31,6 +31,13 @@ __all__ = [
 ]
 
 _BACKEND = "CoarseGrainedExecutorBackend"
+#: Properties of applications on local disks: Spark's usual class starts a process, `readlink`, for each file that it
+#: puts in place.
+QUICK_CHECKPOINTS = {
+    "spark.sql.streaming.checkpointFileManagerClass": (
+        "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
+    )
+}
 _LOG4J = """\
 rootLogger.level = {level}
 rootLogger.appenderRef.stderr.ref = console

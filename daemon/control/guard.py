@@ -240,11 +240,9 @@ class SelfActionGuard:
         last, cooldown = self._last_overload, OVERLOAD_COOLDOWN
         if trigger != Trigger.OVERLOAD or last is None or not 0 <= now - last < cooldown:  # < 0: the clock went back
             return None
-        detail = f"the last decision by {trigger} was {now - last:.0f} s ago, its cool-down is {cooldown:g} s"
-        measured, until = now - last, last + cooldown
-        return Refusal(
-            law=Law.TRIGGER_COOLDOWN, detail=detail, measured=measured, limit=cooldown, unit="s", until=until
-        )
+        age, until = now - last, last + cooldown
+        detail = f"the last decision by {trigger} was {age:.0f} s ago, its cool-down is {cooldown:g} s"
+        return Refusal(law=Law.TRIGGER_COOLDOWN, detail=detail, measured=age, limit=cooldown, unit="s", until=until)
 
     def should_log(self, trigger: Trigger, refusal: Refusal) -> bool:
         """Return whether a refusal is to be published: once for each cause and period."""

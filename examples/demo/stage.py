@@ -16,7 +16,7 @@ from examples.demo.rechannel_view import SECTIONS, RechannelView
 from examples.demo.report import Screen
 from testbed.processes import ManagedProcess, ProcessGroup
 from testbed.progress import JsonLines
-from testbed.spark_cluster import SparkOptions, StandaloneCluster, WorkerSpec
+from testbed.spark_cluster import QUICK_CHECKPOINTS, SparkOptions, StandaloneCluster, WorkerSpec
 from testbed.stack import ROOT, Stack
 
 __all__ = ["ADDED", "NODES", "Options", "Stage", "open_stage"]
@@ -25,8 +25,6 @@ NODES = ("127.0.0.2", "127.0.0.3")
 ADDED = ("127.0.0.4", "127.0.0.5")
 # The quick compiler alone: batches are at their steady speed after a dozen instead of a hundred.
 _JAVA_OPTIONS = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
-# On a local disk Spark's usual one starts a process, `readlink`, for each file that it puts in place.
-_CHECKPOINT_FILES = "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
 
 
 @dataclass(frozen=True)
@@ -102,9 +100,9 @@ def _spark_conf(cluster: StandaloneCluster, options: Options) -> dict[str, str]:
         "spark.driver.extraJavaOptions": _JAVA_OPTIONS,
         "spark.executorEnv.PYTHONPATH": str(ROOT),
         "spark.sql.shuffle.partitions": str(options.partitions),
-        # Thousands of tiny batches are this demo's, not production's: without these, compaction makes every tenth slow.
-        "spark.sql.streaming.checkpointFileManagerClass": _CHECKPOINT_FILES,
+        **QUICK_CHECKPOINTS,
         "spark.sql.streaming.pollingDelay": "100ms",  # a query that waits for its next file leaves the driver in peace
+        # Thousands of tiny batches are this demo's, not production's: without these, compaction makes every tenth slow.
         "spark.sql.streaming.fileSource.log.compactInterval": "1000",
         "spark.sql.streaming.fileSink.log.compactInterval": "1000",
     }

@@ -32,8 +32,8 @@ class EventFeed:
     Spark's bus dropped since the first opening.
     """
 
-    def __init__(self, adapter: SparkAdapter, parent: str, part_bytes: int = _PART_BYTES) -> None:
-        self._adapter, self._part_bytes = adapter, part_bytes
+    def __init__(self, adapter: SparkAdapter, parent: str) -> None:
+        self._adapter = adapter
         self._parent = Path(parent or tempfile.gettempdir())
         self._directory: Path | None = None
         self._lock = -1
@@ -54,7 +54,7 @@ class EventFeed:
         self._lock = _open_directory(self._directory)
         with contextlib.suppress(OSError):  # NFS locks no directory, and so no link removes leftovers there
             fcntl.flock(self._lock, fcntl.LOCK_EX)
-        self._adapter.start_event_stream(self._directory, self._part_bytes)
+        self._adapter.start_event_stream(self._directory, _PART_BYTES)
         self._stream = EventStream(self._directory)
         self.openings += 1
 

@@ -61,7 +61,7 @@ def dist(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Wheels and source archives of this tree; the release script itself compares two builds and checks contents."""
     place = tmp_path_factory.mktemp("release")
     # A copy without .git: what is tested is the tree, and not the last commit.
-    ignored = shutil.ignore_patterns(".git", ".venv", "build", "dist", "out", "*.egg-info", "__pycache__", ".*_cache")
+    ignored = shutil.ignore_patterns(*release_script().LEFT_OUT)
     shutil.copytree(ROOT, place / "tree", symlinks=True, ignore=ignored)
     command = [sys.executable, str(place / "tree/.ci/release.py"), "--out", str(place / "dist")]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=600, env=environment())

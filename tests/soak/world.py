@@ -20,7 +20,7 @@ from rechannel.wire.messages import LinkReport
 from rechannel.wire.redis.errors import StoreError
 from testbed.processes import ProcessGroup
 from testbed.progress import JsonLines
-from testbed.spark_cluster import SparkOptions, StandaloneCluster
+from testbed.spark_cluster import QUICK_CHECKPOINTS, SparkOptions, StandaloneCluster
 from testbed.stack import Stack, StackError, next_executors, saved_plan, standalone
 from tests.soak import queries
 from tests.soak.processes import disk, usage
@@ -32,7 +32,6 @@ PATIENCE = 600.0  # seconds for the drivers to begin and to end; a busy machine 
 # The quick compiler alone: the other one is at work for the first hour, and that is no cost of a batch.
 # Hadoop starts a process for each file that it makes: as cheaply as can be.
 _JAVA = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -Djdk.lang.Process.launchMechanism=VFORK"
-_FILES = "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
 # Queries begin as Spark places them, on both sides: what is compared is attaching and moving, not two placements.
 _SECTIONS: dict[str, dict[str, Any]] = {
     "cluster": {"name": "soak"},
@@ -97,7 +96,7 @@ class World(Stack):
             "spark.sql.codegen.wholeStage": "false",
             "spark.sql.codegen.factoryMode": "NO_CODEGEN",
             "spark.sql.streaming.checkpoint.fileChecksum.enabled": "false",
-            "spark.sql.streaming.checkpointFileManagerClass": _FILES,
+            **QUICK_CHECKPOINTS,
             "spark.hadoop.fs.file.impl": "org.apache.hadoop.fs.RawLocalFileSystem",
             "spark.hadoop.fs.AbstractFileSystem.file.impl": "org.apache.hadoop.fs.local.RawLocalFs",
         }

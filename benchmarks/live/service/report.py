@@ -36,8 +36,7 @@ def summary(results: Sequence[RunResult]) -> list[str]:
     moved = [result for result in usable if result.first]
     still = [figures.ratio for result in usable if not result.first for figures in result.figures()]
     figures = [figures for result in moved for figures in result.figures()]
-    ratios = [one.ratio for one in figures if math.isfinite(one.error)]
-    errors = [abs(one.error) for one in figures if math.isfinite(one.error)]
+    predicted = [one for one in figures if math.isfinite(one.error)]
     peaks = [abs(one.peak_predicted / one.peak - 1) for one in figures if math.isfinite(one.peak_predicted / one.peak)]
     over = [max(goal.busiest_after / goal.optimum for goal in result.truth) for result in moved if result.truth]
     moves, fewest = (sum(column) for column in zip(*map(_moves, moved), strict=True)) if moved else (0, 0)
@@ -50,8 +49,8 @@ def summary(results: Sequence[RunResult]) -> list[str]:
         f"runs: {len(results)}, {len(moved)} of them with moves, {len(results) - len(usable)} failed",
         f"output exact: {sum(result.exact for result in usable)} of {len(usable)}",
         f"asleep: {_span(shares)} of stateful tasks' time, at least {ASLEEP:.0%} in {resting} of {len(usable)}",
-        f"batch after over before, {len(ratios)} queries: {_middle(ratios, '{:.2f}')}",
-        f"predicted batch against measured, {len(errors)} queries: {_middle(errors)}",
+        f"batch after over before, {len(predicted)} queries: {_middle([one.ratio for one in predicted], '{:.2f}')}",
+        f"predicted batch against measured, {len(predicted)} queries: {_middle([abs(one.error) for one in predicted])}",
         f"longest batch while moving against predicted, {len(peaks)} queries: {_middle(peaks)}",
         f"moves over the fewest for the same load within 2 %: {moves} to {fewest}{ratio}",
         f"busiest executor over the optimum after the first decision: {_middle(over, '{:.3f}')}",

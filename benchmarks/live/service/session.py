@@ -22,7 +22,7 @@ from rechannel.wire.messages import Decision, MigrationOutcome
 from testbed.processes import ProcessGroup
 from testbed.progress import batches
 from testbed.session import SETTLED
-from testbed.spark_cluster import SparkOptions, StandaloneCluster, WorkerSpec
+from testbed.spark_cluster import QUICK_CHECKPOINTS, SparkOptions, StandaloneCluster, WorkerSpec
 from testbed.stack import PYTHON_PATH, StackError, clean_environment
 
 __all__ = ["VARIANTS", "ServiceSession"]
@@ -33,8 +33,6 @@ _FIRST_HOST = 121  # 127.0.0.121 and so on, one for each executor
 _LONGEST = 1200  # seconds that CPU noise lasts at most
 # The quick compiler alone: tasks sleep, and batches are at their steady speed sooner.
 _JAVA = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
-# On local disks Spark's usual one starts a process, `readlink`, for each file that it puts in place.
-_FILES = "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
 
 
 class ServiceSession(PlacedSession):
@@ -63,7 +61,7 @@ class ServiceSession(PlacedSession):
         conf = {
             "spark.driver.extraJavaOptions": _JAVA,
             "spark.scheduler.mode": self.case.scheduler,
-            "spark.sql.streaming.checkpointFileManagerClass": _FILES,
+            **QUICK_CHECKPOINTS,
         }
         plan = {
             "case": msgspec.to_builtins(self.case),

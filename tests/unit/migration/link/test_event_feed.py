@@ -33,7 +33,7 @@ def adapter():
 
 @pytest.fixture
 def feed(adapter, tmp_path):
-    feed = EventFeed(adapter, str(tmp_path), 1000)
+    feed = EventFeed(adapter, str(tmp_path))
     feed.open()
     yield feed
     feed.close()
@@ -83,7 +83,7 @@ def test_events_that_spark_dropped_are_reported_once(feed, adapter):
 
 def test_events_that_spark_dropped_for_an_earlier_link_are_not_reported_again(adapter, tmp_path):
     adapter.dropped_events.return_value = 5
-    feed = EventFeed(adapter, str(tmp_path), 1000)
+    feed = EventFeed(adapter, str(tmp_path))
     feed.open()
     feed.read(10.0)
     assert (feed.dropped, feed.pop_incomplete()) == (0, False)
@@ -129,7 +129,7 @@ def test_a_directory_stays_though_another_link_looks_at_it_before_it_is_locked(a
         lock(descriptor, operation)
 
     monkeypatch.setattr(fcntl, "flock", look_and_lock)
-    feed = EventFeed(adapter, str(tmp_path), 1000)
+    feed = EventFeed(adapter, str(tmp_path))
     feed.open()
     assert feed.read(0.0) == [b"one"]
     feed.close()
@@ -137,7 +137,7 @@ def test_a_directory_stays_though_another_link_looks_at_it_before_it_is_locked(a
 
 def test_where_directories_cannot_be_locked_links_open_and_remove_none(adapter, tmp_path, monkeypatch):
     monkeypatch.setattr(fcntl, "flock", Mock(side_effect=OSError("as NFS")))
-    feed = EventFeed(adapter, str(tmp_path), 1000)
+    feed = EventFeed(adapter, str(tmp_path))
     feed.open()
     remove_leftovers(tmp_path)
     assert feed.read(0.0) == [b"one"]

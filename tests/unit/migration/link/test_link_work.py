@@ -98,7 +98,7 @@ class Work:
         link = Link()
         settings = Settings()
         link._prepare(spark, settings)
-        link._feed = EventFeed(spark, str(directory), 1000)
+        link._feed = EventFeed(spark, str(directory))
         link._openings = link._feed.openings
         for number, query in enumerate(spark.names):
             for event in one_batch(number, query, nodes):
