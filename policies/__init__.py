@@ -21,7 +21,7 @@ from __future__ import annotations
 from rechannel.policies.analysis.placement_cost import placement_cost
 from rechannel.policies.model.arrays import ModelError, ScaleOutError
 from rechannel.policies.model.cluster import Cluster, Topology
-from rechannel.policies.model.placement import Move, Outcome, Placement
+from rechannel.policies.model.placement import Move, Placement, PolicyAnswer
 from rechannel.policies.model.streams import SparseStream, Stream
 from rechannel.policies.model.workload import Stage, Workload
 from rechannel.policies.policy import Policy, check_count, check_number
@@ -32,9 +32,9 @@ __all__ = [
     "Cluster",
     "ModelError",
     "Move",
-    "Outcome",
     "Placement",
     "Policy",
+    "PolicyAnswer",
     "Proposal",
     "ScaleOutError",
     "SparseStream",

@@ -53,8 +53,8 @@ class Mode(Code):
     APPLY = "apply", "Decisions are carried out."
 
 
-class Outcome(Code):
-    """Effect of a decision."""
+class DecisionResult(Code):
+    """Result of a decision."""
 
     APPLIED = "applied", "Its moves were begun."
     PLANNED = "planned", "Nothing was begun."

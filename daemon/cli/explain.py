@@ -14,7 +14,7 @@ from rechannel.daemon.cli.options import format_time
 from rechannel.daemon.cli.tables import price_lines
 from rechannel.daemon.view.figures import batch_times, format_bytes
 from rechannel.wire import keys
-from rechannel.wire.codes import Code, Outcome, Trigger
+from rechannel.wire.codes import Code, DecisionResult, Trigger
 from rechannel.wire.exit_codes import CommandError, ExitCode
 from rechannel.wire.messages import Decision, ExecutorLoad, MigrationOutcome, MoveTransition, Refusal
 from rechannel.wire.printable import count, partition_name, plain
@@ -81,7 +81,7 @@ def _outcome(store: Store, decision: Decision) -> MigrationOutcome | None:
 
 def _move_states(store: Store, application: str, decision: Decision) -> dict[str, str]:
     """Return the last state in the journal of each move of the decision."""
-    if decision.outcome != Outcome.APPLIED or not keys.is_valid_name(application):
+    if decision.outcome != DecisionResult.APPLIED or not keys.is_valid_name(application):
         return {}
     journal = [envelope.body for envelope in store.last(keys.JOURNAL, application, keys.JOURNAL.bound)]
     return {it.move: it.after for it in journal if isinstance(it, MoveTransition) and it.decision == decision.decision}
@@ -105,8 +105,8 @@ def lines(
     user = f", asked by {decision.user}" if decision.user else ""
     if decision.user and decision.trigger == Trigger.OPERATOR:
         cause, user = f"operator {decision.user} asked", ""
-    result = _meaning(Outcome, decision.outcome)
-    if decision.outcome == Outcome.PLANNED:
+    result = _meaning(DecisionResult, decision.outcome)
+    if decision.outcome == DecisionResult.PLANNED:
         by_request = decision.trigger in (Trigger.OPERATOR, Trigger.DRAIN)
         reason = "a plan was asked for" if by_request else "mode observe, or all was paused"
         result += f": {reason if decision.moves else 'nothing was to be moved'}"

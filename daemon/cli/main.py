@@ -170,10 +170,16 @@ def top(config: str | None, application: str, every: float, once: bool) -> None:
 @click.option("--query", metavar="ID|NAME", default="", help="Only decisions and moves of this query.")
 @click.option("--trigger", metavar="NAME", default="", help="Only decisions of this trigger: timeout, operator, …")
 @click.option(
-    "--outcome",
+    "--result",
     metavar="NAME",
     default="",
-    help="Only decisions with this outcome or reason: applied, refused, gate, …",
+    help="Only decisions with this result or reason: applied, refused, gate, …",
+)
+@click.option(
+    "--verdict",
+    metavar="NAME",
+    default="",
+    help="Only decisions whose migration has this verdict: confirmed, regressed, not-judged.",
 )
 @click.option(
     "--since", metavar="TIME", default="", help="Only newer entries: 90m, 2h, 3d, 2026-03-01 or 2026-03-01T10:00."

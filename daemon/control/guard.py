@@ -14,7 +14,7 @@ from rechannel.conf.settings import Settings
 from rechannel.daemon.control.time_windows import TimeWindow, calendar_of, clock_time
 from rechannel.daemon.model.application_messages import averaging_time
 from rechannel.daemon.model.load import Load, is_same_load, loads_of
-from rechannel.wire.codes import Law, Outcome, PlanResult, Trigger
+from rechannel.wire.codes import DecisionResult, Law, PlanResult, Trigger
 from rechannel.wire.messages import Decision, DesiredMove, Refusal
 
 UNATTENDED = frozenset({Trigger.TIMEOUT, Trigger.EXECUTORS, Trigger.OVERLOAD, Trigger.CONTINUATION})
@@ -209,7 +209,7 @@ class SelfActionGuard:
 
     def record(self, decision: Decision) -> None:
         """Record a published decision."""
-        if decision.outcome == Outcome.APPLIED:
+        if decision.outcome == DecisionResult.APPLIED:
             self._limits.record(decision)
             self._recommended = None
             if decision.rollback_of:
@@ -221,12 +221,12 @@ class SelfActionGuard:
                 self._logged[decision.trigger, refusal.law] = refusal.until
                 return
         blocked = decision.reason in BLOCKING
-        if decision.trigger not in UNATTENDED or decision.outcome == Outcome.NOT_READY or blocked:
+        if decision.trigger not in UNATTENDED or decision.outcome == DecisionResult.NOT_READY or blocked:
             return
         costly = decision.reason == Law.AGREEMENTS
         if not costly and decision.trigger == Trigger.OVERLOAD:  # recommendations have no cool-down between them
             self._last_overload = decision.at
-        if decision.outcome != Outcome.APPLIED and (costly or decision.reason == PlanResult.OK):
+        if decision.outcome != DecisionResult.APPLIED and (costly or decision.reason == PlanResult.OK):
             self._recommended = self._combined(decision, costly=costly)
         elif decision.reason != Law.COOLDOWN:  # a cool-down is about the last migration, not about this plan
             self._recommended = None

@@ -36,7 +36,7 @@ from rechannel.policies.model.arrays import ModelError, ScaleOutError
 from rechannel.policies.prediction.correction import GainShare
 from rechannel.policies.prediction.fewest import fewest_moves, place_forced
 from rechannel.policies.registry import PolicyLawError, Proposal, propose
-from rechannel.wire.codes import Law, Mode, NotReadyReason, Outcome, PlanResult, Trigger
+from rechannel.wire.codes import DecisionResult, Law, Mode, NotReadyReason, PlanResult, Trigger
 from rechannel.wire.exit_codes import OBSERVE_MODE, ExitCode
 from rechannel.wire.messages import Decision, LinkReport, Refusal
 from rechannel.wire.printable import query_name
@@ -144,7 +144,7 @@ class Draft:
 
 def exit_of(decision: Decision) -> ExitCode:
     """Return the exit code of a decision."""
-    if decision.outcome == Outcome.NOT_READY:
+    if decision.outcome == DecisionResult.NOT_READY:
         return ExitCode.NOT_READY
     return _EXITS.get(decision.reason, ExitCode.REFUSED)
 
@@ -162,17 +162,19 @@ def moves_in_flight(report: LinkReport) -> frozenset[MoveUnit]:
 def decision_without_plan(request: DecisionRequest, reason: Refusal | NotReady) -> Decision:
     """Return the decision that stands for an end without a plan."""
     if isinstance(reason, Refusal):
-        outcome, code, sentence, refusals = Outcome.REFUSED, reason.law, reason.detail, [reason]
+        sentence = reason.detail
+        result, code, refusals = DecisionResult.REFUSED, reason.law, [reason]
     else:
         wait = f"; ready in about {reason.ready_in:.0f} s" if reason.ready_in is not None else ""
-        outcome, code, sentence, refusals = Outcome.NOT_READY, reason.code, f"not ready: {reason.sentence}{wait}", []
+        sentence = f"not ready: {reason.sentence}{wait}"
+        result, code, refusals = DecisionResult.NOT_READY, reason.code, []
     return Decision(
         decision=request.decision,
         at=request.at,
         trigger=request.trigger,
         user=request.user,
         policy=request.policy,
-        outcome=outcome,
+        outcome=result,
         reason=code,
         sentence=sentence,
         refusals=refusals,
@@ -202,7 +204,7 @@ def with_verdict(draft: Draft, verdict: Refusal | None, warning: str = "") -> De
         return msgspec.structs.replace(decision, sentence=decision.sentence + warning)
     return msgspec.structs.replace(
         decision,
-        outcome=Outcome.REFUSED,
+        outcome=DecisionResult.REFUSED,
         reason=verdict.law,
         sentence=f"{verdict.detail}; would move {draft.summary}",
         refusals=[*decision.refusals, verdict],
@@ -350,7 +352,7 @@ def _decision_of(
         trigger=request.trigger,
         user=request.user,
         policy=proposed.policy,
-        outcome=_outcome(request, plan),
+        outcome=_result(request, plan),
         reason=plan.code,
         sentence=_sentence(request, plan),
         executors=executor_loads(snapshot, plan),
@@ -383,10 +385,10 @@ def _request_notes(request: DecisionRequest) -> list[str]:
     return [f"asked by {request.user}: {request.reason}" if request.user else f"because {request.reason}"]
 
 
-def _outcome(request: DecisionRequest, plan: ReviewedPlan) -> Outcome:
+def _result(request: DecisionRequest, plan: ReviewedPlan) -> DecisionResult:
     if plan.code == PlanResult.OK:
-        return Outcome.APPLIED if request.apply else Outcome.PLANNED
-    return Outcome.PLANNED if plan.code == PlanResult.NOTHING_TO_DO else Outcome.REFUSED
+        return DecisionResult.APPLIED if request.apply else DecisionResult.PLANNED
+    return DecisionResult.PLANNED if plan.code == PlanResult.NOTHING_TO_DO else DecisionResult.REFUSED
 
 
 def _sentence(request: DecisionRequest, plan: ReviewedPlan) -> str:

@@ -48,8 +48,8 @@ REJECTED = MetricDefinition(
 )
 REQUESTS = MetricDefinition(
     "rechannel_controller_requests_total",
-    "Answered requests of operators and viewers; `outcome` is the name of the exit code",
-    ("verb", "outcome"),
+    "Answered requests of operators and viewers; `exit` is the name of the exit code",
+    ("verb", "exit"),
 )
 JOB_RUNS = MetricDefinition(
     "rechannel_controller_loop_runs_total", "Runs of a job that ended, with success or failure", _JOB
@@ -85,7 +85,7 @@ NEXT_DECISION = MetricDefinition(
 )
 DECISIONS = MetricDefinition(
     "rechannel_decisions_total",
-    "Decisions of this controller; `outcome` is applied, planned, refused or not-ready",
+    "Decisions of this controller; `outcome` is the result: applied, planned, refused or not-ready",
     ("outcome", "reason", "trigger"),
 )
 DECIDED_AT = MetricDefinition(
