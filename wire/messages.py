@@ -147,7 +147,7 @@ class LinkReport(Body, frozen=True, tag="link-report", kw_only=True):
     attached: Timestamp
     executors: list[ExecutorInfo]
     queries: list[QueryState]
-    moves: list[MoveView]  # unsettled, and settled ones that the accepted placement names
+    moves: list[MoveView]  # not final, and final ones that the accepted placement names
     decision: str = ""  # of the accepted placement
     accepted_epoch: Int53 = 0
     accepted_leaders: list[str] = []  # senders of what was accepted in that epoch

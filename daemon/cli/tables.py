@@ -9,7 +9,6 @@ import sys
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Literal
 
-import msgspec
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
@@ -24,6 +23,7 @@ from rechannel.daemon.view.status import (
     DrainState,
     ExecutorStatus,
     LeaderStatus,
+    LinkCounters,
     MoveStatus,
     PartitionStatus,
 )
@@ -81,8 +81,7 @@ def _print_application(console: Console, status: ApplicationStatus, *, verbose: 
         console.print(f"  problem: {escape(problem)}", style="yellow")
     console.print(_executor_table(status.executors))
     console.print(_query_table(status))
-    counters = [(name.replace("_", " "), value) for name, value in msgspec.to_builtins(status.counters).items()]
-    console.print(f"since the link attached: {', '.join(f'{value} {name}' for name, value in counters)}")
+    console.print(f"since the link attached: {_counters(status.counters)}")
     if status.shuffles_seen is not None and any(executor.fresh for executor in status.executors):
         console.print(f"agents reported {status.shuffles_seen:.0%} of the shuffle outputs of the last batches")
     if status.streams:
@@ -93,6 +92,18 @@ def _print_application(console: Console, status: ApplicationStatus, *, verbose: 
         console.print(partition_table(status.partitions))
     if status.moves:
         console.print(moves_table(status.moves))
+
+
+def _counters(counters: LinkCounters) -> str:
+    return "; ".join(
+        (
+            f"{count(counters.landed, 'move')} landed, {counters.abandoned} abandoned",
+            f"{count(counters.missed, 'batch')} missed",
+            f"{count(counters.drifted, 'partition')} drifted",
+            count(counters.failed_tasks, "failed task"),
+            count(counters.rejected_messages, "rejected message"),
+        )
+    )
 
 
 def controller_line(leader: LeaderStatus | None, now: float) -> str:

@@ -1,6 +1,6 @@
 """Migrations: one at a time in each application, renewed while it runs.
 
-A desired placement is renewed under the same decision id as long as one of its moves is not settled. A new leader finds
+A desired placement is renewed under the same decision id as long as one of its moves awaits a batch. A new leader finds
 it in Redis and continues it under its own epoch. One that expired while nobody led is not resumed: the links give such
 moves up, and the next decision starts from the present state.
 
@@ -19,7 +19,7 @@ import structlog
 from rechannel.daemon.control.leadership import LeaderContext
 from rechannel.daemon.decide.pipeline import moves_in_flight
 from rechannel.daemon.decide.policy_settings import SAVED_PLAN
-from rechannel.migration.moves import UNSETTLED
+from rechannel.migration.moves import AWAITING_BATCH
 from rechannel.wire import keys
 from rechannel.wire.codes import MoveState, Trigger
 from rechannel.wire.envelope import MessageError, body_of
@@ -90,7 +90,7 @@ class RunningMigration:
         desired = {move.move for move in self.desired.moves}
         settled = self.settled
         for view in report.moves:
-            if view.move in desired and (view.move not in settled or view.state not in UNSETTLED):
+            if view.move in desired and (view.move not in settled or view.state not in AWAITING_BATCH):
                 self.states[view.move] = view.state
 
     @property
@@ -106,7 +106,7 @@ class RunningMigration:
     @property
     def settled(self) -> set[str]:
         """Ids of the moves that need no further batch."""
-        return {move for move, state in self.states.items() if state not in UNSETTLED}
+        return {move for move, state in self.states.items() if state not in AWAITING_BATCH}
 
     @property
     def landed(self) -> int:

@@ -27,7 +27,7 @@ from rechannel.daemon.model.application_messages import ApplicationMessages
 from rechannel.daemon.model.cold_start import cold_stages
 from rechannel.daemon.model.readiness import NotReady
 from rechannel.daemon.model.snapshot import Snapshot, build_snapshot, take_snapshot
-from rechannel.migration.moves import UNSETTLED
+from rechannel.migration.moves import AWAITING_BATCH
 from rechannel.migration.plan.constraints import apply_constraints
 from rechannel.migration.plan.cost import UNMEASURED, LoadRates
 from rechannel.migration.plan.inputs import Cooldown, PlanInputs, PlanOptions, ReviewedPlan
@@ -155,8 +155,8 @@ def no_report(application: str) -> NotReady:
 
 
 def moves_in_flight(report: LinkReport) -> frozenset[MoveUnit]:
-    """Return the unit of every move that the link has not settled."""
-    return frozenset(view.unit for view in report.moves if view.state in UNSETTLED)
+    """Return the unit of every move that awaits a batch."""
+    return frozenset(view.unit for view in report.moves if view.state in AWAITING_BATCH)
 
 
 def decision_without_plan(request: DecisionRequest, reason: Refusal | NotReady) -> Decision:

@@ -110,7 +110,7 @@ class Steering:
     def _is_in_effect(self, move: Move) -> bool:
         return all(self._adapter.location(store) == move.target for store in self._stages.stores_of_move(move))
 
-    def remove_settled(self) -> None:
+    def remove_final(self) -> None:
         """Drop what belongs to moves that the reconciler no longer holds."""
         names = {move.name for move in self._reconciler.moves}
         self._read_backs = {name: value for name, value in self._read_backs.items() if name in names}

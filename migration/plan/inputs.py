@@ -37,7 +37,7 @@ class PlanInputs:
     stages
         Key of a placeable stage -> (query, number of the stage in the link's report).
     in_flight
-        (query, stage, partition) of moves that are not settled.
+        (query, stage, partition) of moves that await a batch.
     loads
         Key of a stage -> bytes to load of each partition; the stage's state where it is missing.
     batch_seconds, batch_period

@@ -21,7 +21,7 @@ from rechannel.wire.measurements import BatchReport, TaskRow
 from rechannel.wire.messages import Decision, MigrationOutcome
 from testbed.processes import ProcessGroup
 from testbed.progress import batches
-from testbed.session import SETTLED
+from testbed.session import LANDED_OR_ABANDONED
 from testbed.spark_cluster import SparkOptions, StandaloneCluster, WorkerSpec
 from testbed.stack import PYTHON_PATH, StackError, clean_environment
 
@@ -121,7 +121,7 @@ class ServiceSession(PlacedSession):
     def at_rest(self) -> bool:
         """Whether no move is under way."""
         report = self.report()
-        return report is not None and all(move.state in SETTLED for move in report.moves)
+        return report is not None and all(move.state in LANDED_OR_ABANDONED for move in report.moves)
 
     # -- decisions --
 

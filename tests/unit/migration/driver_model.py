@@ -220,7 +220,7 @@ class Link:
     @property
     def busy(self) -> bool:
         """Whether some move still needs a batch boundary."""
-        return any(move.unsettled for move in self.reconciler.moves)
+        return any(move.awaits_batch for move in self.reconciler.moves)
 
     def observed(self) -> DriverState:
         """What the link knows at this moment, by reference."""

@@ -23,7 +23,7 @@ from rechannel.daemon.view.status import (
     ReadinessStatus,
 )
 from rechannel.daemon.view.status_builder import ClusterMessages, application_status
-from rechannel.migration.moves import UNSETTLED
+from rechannel.migration.moves import AWAITING_BATCH
 from rechannel.monitors.node.metrics import TABLE as AGENT_TABLE
 from rechannel.wire import metric_table
 from rechannel.wire.codes import MoveReason, MoveState
@@ -127,10 +127,10 @@ def test_counters_are_0_before_their_first_event() -> None:
     assert result["rechannel_migrations_total", "regressed"] == 0
 
 
-def test_settled_moves_have_all_states_and_reasons() -> None:
-    assert set(metrics._SETTLED) == set(MoveState) - UNSETTLED
+def test_ends_of_moves_have_all_states_and_reasons() -> None:
+    assert set(metrics._MOVE_ENDS) == set(MoveState) - AWAITING_BATCH
     on_the_way = set(map(MoveReason, ("accepted", "ready", "snapshot-late", "location-set", "location-set-again")))
-    assert {reason for reasons in metrics._SETTLED.values() for reason in reasons} == set(MoveReason) - on_the_way
+    assert {reason for reasons in metrics._MOVE_ENDS.values() for reason in reasons} == set(MoveReason) - on_the_way
 
 
 def test_the_end_of_a_job_that_never_ended_is_its_start() -> None:

@@ -107,5 +107,5 @@ def test_a_failed_steer_is_no_error_and_what_is_settled_is_dropped() -> None:
     assert boundary.locations == {}
     assert len(boundary.steering._read_backs) == 3
     boundary.reconciler.handle_run_end("q", "run", 11.0)
-    boundary.steering.remove_settled()
+    boundary.steering.remove_final()
     assert boundary.steering._read_backs == {}
