@@ -316,7 +316,7 @@ class Decision(Body, frozen=True, tag="decision", kw_only=True):
     names: dict[str, str] = {}  # query -> its name, if it has one
     price: MigrationPrice | None = None  # of the moves, or of the moves that the gate refused
     forced: bool = False
-    rollback_of: str = ""  # the decision whose moves this one reverts
+    rollback_of: str = ""  # the decision whose moves this one rolls back
     runs: dict[str, str] = {}  # moved query -> its run
     move_reasons: dict[str, str] = {}  # move -> why the partition goes there, with numbers; for the first moves
     operator_reason: str = ""  # given by the operator

@@ -55,7 +55,7 @@ OVERVIEW = {
         "rebalance": "Rebalance now, with --apply",
         "apply": "Carry out a saved plan, now or later",
         "cancel": "Cancel a scheduled plan",
-        "rollback": "Undo the moves of a decision",
+        "rollback": "Roll back the moves of a decision",
         "drain": "Move all state off nodes",
         "undrain": "End the drain of nodes",
         "stop": "End the running migration",

@@ -18,7 +18,7 @@ from rechannel.daemon.control.decision_log import (
     applied_decisions,
     log_decision,
 )
-from rechannel.daemon.control.guard import BLOCKING, UNATTENDED, ClusterLimits, SelfActionGuard
+from rechannel.daemon.control.guard import AUTOMATIC, BLOCKING, AutomaticDecisionGuard, ClusterLimits
 from rechannel.daemon.control.leadership import LeaderContext
 from rechannel.daemon.control.migrations import MigrationTracker
 from rechannel.daemon.control.outcomes import REGRESSED_REASON, OutcomeHistory, OutcomeTracker, PendingRollback
@@ -72,7 +72,7 @@ class Application:
         self.name = name
         self.last_heard = cluster.context.clock.steady()
         self.complaints = RateLimit(COMPLAIN_EVERY)
-        self.guard = SelfActionGuard(cluster.limits)
+        self.guard = AutomaticDecisionGuard(cluster.limits)
         self.migrations = MigrationTracker(name, cluster.context)
         self._cluster = cluster
         self._context = cluster.context
@@ -124,7 +124,7 @@ class Application:
         return self._run_due_triggers(report)
 
     def _run_due_triggers(self, report: LinkReport) -> str:
-        """Decide on the first trigger that is due: orders, the cool-down, unattended triggers."""
+        """Decide on the first trigger that is due: orders, the cool-down, automatic triggers."""
         now, steady_now = self._clock.wall(), self._clock.steady()
         if self._leave_drained_nodes(report, steady_now):
             return "drained nodes"
@@ -163,7 +163,7 @@ class Application:
         if self._context.settings.reschedule.mode != Mode.APPLY or not self._continuation_timer.allows(steady_now):
             return
         reason = f"the plan before was cut to migration.max_moves, and confirmed: at most {left} more moves may follow"
-        decision = self.decide_unattended(Trigger.CONTINUATION, reason)
+        decision = self.decide_automatically(Trigger.CONTINUATION, reason)
         if decision is None or decision.reason in BLOCKING:
             return
         if decision.outcome not in (DecisionResult.APPLIED, DecisionResult.NOT_READY):
@@ -173,7 +173,7 @@ class Application:
         trigger, settings = self.executors, self._context.settings
         if not trigger.due(steady_now, settings):
             return False
-        decision = self.decide_unattended(Trigger.EXECUTORS)
+        decision = self.decide_automatically(Trigger.EXECUTORS)
         if decision is None or decision.reason in BLOCKING:
             return False  # what holds one trigger back, such as its cool-down, must not hold back the next one
         trigger.record(decision, report, self._clock.steady(), settings)
@@ -183,7 +183,7 @@ class Application:
         detector = self.overload
         if not (reason := detector.due(steady_now)):
             return False
-        decision = self.decide_unattended(Trigger.OVERLOAD, reason)
+        decision = self.decide_automatically(Trigger.OVERLOAD, reason)
         if decision is None or decision.reason in BLOCKING:
             return False
         detector.record(decision, steady_now, averaging_time(self._context.settings))
@@ -198,9 +198,9 @@ class Application:
         policy = policy_for(trigger, self._context.settings)
         return DecisionRequest(name, now, trigger, policy, reason=reason, apply=apply)
 
-    def decide_unattended(self, trigger: Trigger, reason: str = "") -> Decision | None:
+    def decide_automatically(self, trigger: Trigger, reason: str = "") -> Decision | None:
         """Decide because of a trigger; a guard's refusal is returned once, then None."""
-        apply, now = self._context.acts_unattended, self._clock.wall()
+        apply, now = self._context.acts_automatically, self._clock.wall()
         refusal = self.guard.blocked_by(trigger, now) if apply else self.guard.cooldown(trigger, now)
         if refusal is None:
             return self.decide(self.new_request(trigger, reason, apply=apply))
@@ -259,7 +259,7 @@ class Application:
         cooldown = self.migrations.cooldown_left(request.at)
         if request.apply and request.trigger == Trigger.TIMEOUT and not cooldown and self.outcome.is_awaiting:
             raise Undecided(pipeline.OUTCOME_AWAITED)
-        unattended = request.apply and request.trigger in UNATTENDED
+        automatic = request.apply and request.trigger in AUTOMATIC
         return PlanBasis(
             messages=messages,
             settings=settings,
@@ -267,7 +267,7 @@ class Application:
             cooldown=Cooldown(cooldown, *self.migrations.cooldown_length()),
             rates=cluster.history.rates(),
             gain_shares=cluster.history.gain_shares(),
-            moves_left=cluster.limits.moves_left(request.at) if unattended else None,
+            moves_left=cluster.limits.moves_left(request.at) if automatic else None,
         )
 
     @contextmanager
@@ -314,7 +314,7 @@ class Application:
         limits, now, moves = self._cluster.limits, self._clock.wall(), len(draft.decision.moves)
         if not request.apply or not moves:
             return draft.decision
-        if request.trigger not in UNATTENDED:
+        if request.trigger not in AUTOMATIC:
             return pipeline.with_verdict(draft, None, limits.order_warning(now, moves))
         verdict = self.guard.repetition(draft.decision)
         if verdict is None and request.trigger != Trigger.CONTINUATION:  # its first part was agreed on
@@ -324,7 +324,7 @@ class Application:
             left = limits.moves_left(now)
             if left is not None and moves > left:
                 raise Undecided(pipeline.OVERTAKEN)
-            if (period := limits.quiet_period(now)) is not None:
+            if (period := limits.excluded_period(now)) is not None:
                 raise Undecided(period)
         return decision
 
@@ -346,7 +346,7 @@ class Application:
     # -- outcomes and rollbacks --
 
     def order_rollback(self, target: Decision, *, user: str, reason: str) -> tuple[str, Decision | None]:
-        """Undo a decision; a running migration is ended first.
+        """Roll a decision back; a running migration is ended first.
 
         Returns a sentence, and the rollback's decision if there is one already.
         """
@@ -360,10 +360,10 @@ class Application:
         later = "" if stopped or paused else ", once the moves that wait for a batch have landed"
         held = "; paused: `rechannel resume` first" if paused else ""
         warning = self._cluster.limits.order_warning(self._clock.wall())
-        return f"{stopped}what {target.decision} moved goes back{later}{held}{warning}", None
+        return f"{stopped}decision {target.decision} is rolled back{later}{held}{warning}", None
 
     def _measure_outcome(self) -> None:
-        """Measure what a migration brought, once it is over; one that made things worse goes back."""
+        """Measure what a migration brought, once it is over; one that made things worse is rolled back."""
         report = self._report
         if report is None or not self.outcome.is_awaiting:
             return
@@ -373,26 +373,26 @@ class Application:
         measured = self.outcome.measure_outcome(messages) if messages is not None else None
         if measured is None:
             return
-        outcome, undo = measured
+        outcome, target = measured
         if outcome.verdict == OutcomeVerdict.CONFIRMED:
             self.migrations.confirm()
         else:
             self.migrations.cancel_continuation()
-        self._await_rollback(undo)
+        self._await_rollback(target)
 
-    def _await_rollback(self, undo: Decision | None) -> None:
-        if undo is not None:
-            self.rollback = PendingRollback(undo, "", REGRESSED_REASON, self._clock.steady())
+    def _await_rollback(self, target: Decision | None) -> None:
+        if target is not None:
+            self.rollback = PendingRollback(target, "", REGRESSED_REASON, self._clock.steady())
 
     def _try_rollback(self) -> Decision | None:
         """Move a decision's partitions back, once nothing else is under way.
 
-        Returns the decision once it is made. An operator's rollback does not wait for the end of a quiet period.
+        Returns the decision once it is made. An operator's rollback does not wait for the end of an excluded period.
         """
         pending, report, steady_now = self.rollback, self._report, self._clock.steady()
         if pending is None:
             return None
-        period = None if pending.user else self._cluster.limits.quiet_period(self._clock.wall())
+        period = None if pending.user else self._cluster.limits.excluded_period(self._clock.wall())
         if period is not None:
             pending.extend(steady_now, period.until - self._clock.wall())
             if self.guard.should_log(Trigger.ROLLBACK, period):

@@ -15,7 +15,7 @@ import msgspec
 import structlog
 
 from rechannel.daemon.control.cluster_state import ClusterState
-from rechannel.daemon.control.decision_log import applied_decisions, choose_undoable, read_decision_log
+from rechannel.daemon.control.decision_log import applied_decisions, choose_rollback_target, read_decision_log
 from rechannel.daemon.control.standing_orders import partitions_on
 from rechannel.daemon.control.triggers import settle_time
 from rechannel.daemon.decide import pipeline
@@ -160,7 +160,7 @@ class _Execution:
             return self._decide(plan.application, apply=True, force=command.force, placement_source=source)
         self._resolve(plan.application)
         sentence, scheduled = self._services.plans.schedule(command, plan, user=self._user, reason=self._reason)
-        period = self._services.limits.quiet_period(max(scheduled.at, scheduled.begin))
+        period = self._services.limits.excluded_period(max(scheduled.at, scheduled.begin))
         warning = f"; warning: then {period.detail}, this plan all the same" if period is not None else ""
         data = msgspec.to_builtins(scheduled)
         del data["plan"]
@@ -177,15 +177,15 @@ class _Execution:
         self._cluster.follow_migrations()
         context = self._services.context
         applied = applied_decisions(read_decision_log(context.store), application)
-        target = choose_undoable(applied, command.decision, application, context.clock.wall())
+        target = choose_rollback_target(applied, command.decision, application, context.clock.wall())
         sentence, decision = self._cluster.application(application).order_rollback(
             target, user=self._user, reason=self._reason
         )
         if decision is None:
             return self._ordered(sentence)
         self._cluster.publish_state()
-        undoes = f" (undoes {decision.rollback_of})" if decision.rollback_of else ""
-        return _decided(application, decision, f"decision {decision.decision}{undoes}: {decision.sentence}")
+        target = f" (rollback of {decision.rollback_of})" if decision.rollback_of else ""
+        return _decided(application, decision, f"decision {decision.decision}{target}: {decision.sentence}")
 
     def _stop(self, command: Stop) -> _Answer:
         """End the running migration of an application, or of all, at the next batch."""
@@ -247,9 +247,9 @@ class _Execution:
             if any(info.host in nodes for info in report.executors):
                 self._cluster.application(name).reopen()
         self._log("undrain", nodes=nodes)
-        unattended = services.context.acts_unattended
+        automatic = services.context.acts_automatically
         sentence = self._undrain_sentence(nodes) + services.limits.order_warning(services.context.clock.wall())
-        return self._ordered(sentence, {"node": ",".join(nodes), "nodes": nodes, "moves_by_itself": unattended})
+        return self._ordered(sentence, {"node": ",".join(nodes), "nodes": nodes, "moves_automatically": automatic})
 
     def _undrain_sentence(self, nodes: list[str]) -> str:
         settings = self._services.context.settings
@@ -261,7 +261,7 @@ class _Execution:
         elif settings.reschedule.mode == Mode.APPLY:
             parts.append(f"in about {settle_time(settings):.0f} s it is decided whether moving partitions there pays")
         else:
-            parts.append("in observe mode nothing moves there by itself: `rechannel rebalance --apply` does it")
+            parts.append("in observe mode nothing moves there automatically: `rechannel rebalance --apply` does it")
         return "; ".join(parts)
 
     # -- checks and replies --

@@ -180,7 +180,8 @@ class Controller:
                 return []
             decisions: list[Decision | None] = []
             self._cluster.for_each(
-                self._services.collector.refresh(), lambda app: decisions.append(app.decide_unattended(Trigger.TIMEOUT))
+                self._services.collector.refresh(),
+                lambda app: decisions.append(app.decide_automatically(Trigger.TIMEOUT)),
             )
             return [decision for decision in decisions if decision is not None]
 

@@ -1,6 +1,6 @@
 """Decision log in Redis: the last decisions, and for longer the applied ones.
 
-Anyone who may ask for a plan can fill the stream of all decisions. The move budget and the decisions that can be undone
+Anyone who may ask for a plan can fill the stream of all decisions. The move budget and the decisions that can be rolled back
 must not be pushed out with it, so applied decisions have a stream of their own.
 """
 
@@ -38,46 +38,46 @@ def applied_decisions(log: list[LoggedDecision], application: str) -> list[Decis
     return [entry for name, entry in reversed(log) if name == application and entry.outcome == DecisionResult.APPLIED]
 
 
-def find_undoable(applied: Sequence[Decision], decision: str = "") -> Decision | None:
-    """Return the decision of this id, or the last applied one not undone ("").
+def find_rollback_target(applied: Sequence[Decision], decision: str = "") -> Decision | None:
+    """Return the decision of this id, or the last applied one not rolled back ("").
 
     ``applied``: decisions that moved something in one application, the last one first.
     """
-    undone = {entry.rollback_of for entry in applied}
+    rolled_back = {entry.rollback_of for entry in applied}
     for entry in applied:
-        if entry.decision == decision or not (decision or entry.rollback_of or entry.decision in undone):
+        if entry.decision == decision or not (decision or entry.rollback_of or entry.decision in rolled_back):
             return entry
     return None
 
 
-def choose_undoable(applied: Sequence[Decision], decision: str, application: str, now: float) -> Decision:
+def choose_rollback_target(applied: Sequence[Decision], decision: str, application: str, now: float) -> Decision:
     """Return the decision that an operator's rollback means; CommandError if there is none.
 
-    Also CommandError if one was undone a moment ago and none is named: nobody goes back two decisions by accident.
+    Also CommandError if one was rolled back a moment ago and none is named: nobody rolls back two decisions by accident.
 
     Parameters
     ----------
     applied
         Decisions that moved something in the application, the last one first.
     decision
-        Id of the decision to undo, "" for the last one that was not undone.
+        Id of the decision to roll back, "" for the last one that was not rolled back.
     application
         Name of the application, for the refusal.
     now
         Seconds since the epoch.
     """
-    target = find_undoable(applied, decision)
+    target = find_rollback_target(applied, decision)
     last = applied[0] if applied and applied[0].rollback_of and not decision else None
     if last is not None and 0 <= now - last.at < _NAME_WITHIN:
         ago = f"{last.rollback_of} was rolled back {now - last.at:.0f} s ago, by {last.decision}"
-        more = f"to undo {target.decision} too, name it with --decision" if target else ""
-        raise CommandError(ExitCode.NOTHING, f"{ago}; {more or 'nothing before it is left to undo'}")
+        more = f"to roll back {target.decision} too, name it with --decision" if target else ""
+        raise CommandError(ExitCode.NOTHING, f"{ago}; {more or 'nothing before it is left to roll back'}")
     if target is not None:
         return target
-    if decision:  # a wrong request; without a name there is just nothing to undo
+    if decision:  # a wrong request; without a name there is just nothing to roll back
         sentence = f"no decision {decision} moved anything in {application}; `rechannel history` lists them"
         raise CommandError(ExitCode.REFUSED, sentence)
-    sentence = f"no decision of the last days moved anything in {application} that was not undone"
+    sentence = f"no decision of the last days moved anything in {application} that was not rolled back"
     raise CommandError(ExitCode.NOTHING, sentence)
 
 

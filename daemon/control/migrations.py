@@ -4,7 +4,7 @@ A desired placement is renewed under the same decision id as long as one of its 
 it in Redis and continues it under its own epoch. One that expired while nobody led is not resumed: the links give such
 moves up, and the next decision starts from the present state.
 
-A migration is followed by a cool-down of ``gate.cooldown``, longer after one that the controller took back unattended.
+A migration is followed by a cool-down of ``gate.cooldown``, longer after one that the controller rolled back automatically.
 There is none after a drain, and none while a plan continues that was cut to ``migration.max_moves``: as long as each
 part brought what was predicted, for no more moves than there are partitions.
 """
@@ -169,7 +169,7 @@ class CooldownTimer:
     drain: str = ""  # last applied decision, if it was a drain's
     _seconds: float | None = None  # after the last migration; None: as the settings have it
     _reason: str = ""
-    _mistakes: int = 0  # migrations in a row that had to go back
+    _mistakes: int = 0  # migrations in a row that were rolled back
 
     def plan(self, decision: Decision, cooldown: float) -> None:
         """Plan the cool-down after the migration that a decision begins."""
@@ -177,11 +177,11 @@ class CooldownTimer:
             return
         self._seconds, self._reason = cooldown, ""
         if not decision.rollback_of or decision.user:
-            return  # an operator's rollback is not about what the controller did unattended
+            return  # an operator's rollback is not about what the controller did automatically
         self._mistakes += 1
         self._seconds = max(cooldown, min(_LONGEST_COOLDOWN, cooldown * _AFTER_ROLLBACK**self._mistakes))
         row = f", {self._mistakes} in a row" if self._mistakes > 1 else ""
-        self._reason = f"{self._seconds / max(cooldown, 1e-9):g} times gate.cooldown, as it went back{row}"
+        self._reason = f"{self._seconds / max(cooldown, 1e-9):g} times gate.cooldown, as it was rolled back{row}"
 
     def use_default(self) -> None:
         """Go back to the usual length: an operator ended the migration and watches it."""

@@ -8,7 +8,7 @@ target was predicted to add is taken away.
 A migration has *regressed* if a settled batch is longer than predicted by more than a quarter,
 longer than before by more than ``gate.min_gain`` (smaller differences are noise), and would be shorter by as much
 without the moves. The last is what the replay says of the present load under the earlier placement: batches may have
-become longer for another reason, which going back would not cure. It does not count where the replay does not explain
+become longer for another reason, which a rollback would not cure. It does not count where the replay does not explain
 the present batches. A migration that landed only in part is not compared with its prediction. A query is *not judged*
 if its load changed, if it was started anew, or if too few batches came; the whole migration is not if the executors
 changed or an operator stopped it.

@@ -333,7 +333,7 @@ def apply_laws(
         gain_shares=basis.gain_shares,
     )
     options = PlanOptions(
-        request.decision, force=request.force, rollback=bool(proposed.undoes), moves_left=basis.moves_left
+        request.decision, force=request.force, rollback=bool(proposed.rollback_of), moves_left=basis.moves_left
     )
     return apply_constraints(proposed.placement, inputs, basis.settings, options)
 
@@ -369,7 +369,7 @@ def _decision_of(
         names={query.query: query.name for query in snapshot.queries.values() if query.name},
         price=migration_price(plan, snapshot),
         forced=request.force,
-        rollback_of=proposed.undoes,
+        rollback_of=proposed.rollback_of,
         runs={name: query.run for name, query in snapshot.queries.items() if name in moving},
         move_reasons=plan.reasons,
         operator_reason=request.reason,

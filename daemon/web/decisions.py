@@ -124,7 +124,7 @@ def _decision(view: DecisionView) -> Row:
         "reason": clip_name(decision.reason),
         "sentence": clip_sentence(decision.sentence),
         "forced": decision.forced,
-        "undoes": clip_name(decision.rollback_of),
+        "rollback_of": clip_name(decision.rollback_of),
         "gain": decision.gain,
         "cost": decision.cost,
         "batches": [

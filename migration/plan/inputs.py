@@ -72,7 +72,7 @@ class PlanInputs:
 class PlanOptions:
     """Terms of a plan.
 
-    ``decision`` becomes part of each move's id. ``force`` skips the soft laws. ``rollback``: the partitions go back to
+    ``decision`` becomes part of each move's id. ``force`` skips the soft laws. ``rollback``: the partitions return to
     where they were. ``moves_left``: moves left of the hour's, None for any number.
     """
 

@@ -206,7 +206,7 @@ def test_undrain_and_its_mistakes(leader, store):
 @pytest.mark.parametrize(
     ("mode", "paused", "phrase"),
     [
-        ("observe", False, "in observe mode nothing moves there by itself: `rechannel rebalance --apply` does it"),
+        ("observe", False, "in observe mode nothing moves there automatically: `rechannel rebalance --apply` does it"),
         ("apply", False, "in about 10 s it is decided whether moving partitions there pays"),
         ("apply", True, "paused: `rechannel resume` first"),
     ],
@@ -219,7 +219,7 @@ def test_the_end_of_a_drain_promises_what_happens(store, world, mode, paused, ph
     leader.answer_requests()
     answer = reply(store)
     assert (answer.code, answer.sentence) == (ExitCode.DONE, f"{NODE} may hold state again; {phrase}")
-    assert answer.data["moves_by_itself"] is (mode == "apply" and not paused)
+    assert answer.data["moves_automatically"] is (mode == "apply" and not paused)
 
 
 def test_the_end_of_a_drain_says_that_its_migration_goes_on(leader):
