@@ -11,6 +11,7 @@ Rooms, each importing only those below it:
 * ``registry``: the table of policies, and :func:`propose`; ``entry_points`` finds the policies of users
 * ``adaptive``: the default policy
 * ``published``: the schedulers of the literature, one a module
+* ``prediction``: work of partitions, replay of batches under a placement, the fewest moves that gain most
 * ``policy``: the protocol that every policy implements
 * ``analysis``: cost of a placement, queueing, classification of streams, service rates, forecasts
 * ``model``: cluster, workload, streams and placement, which every policy reads

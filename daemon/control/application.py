@@ -51,7 +51,7 @@ class ControllerServices:
 
     context: LeaderContext
     collector: Collector
-    orders: StandingOrderStore
+    standing_orders: StandingOrderStore
     plans: ScheduledPlanStore
     limits: ClusterLimits
     history: OutcomeHistory
@@ -68,15 +68,15 @@ class Application:
     ordered that it does not know.
     """
 
-    def __init__(self, name: str, cluster: ControllerServices) -> None:
+    def __init__(self, name: str, services: ControllerServices) -> None:
         self.name = name
-        self.last_heard = cluster.context.clock.steady()
+        self.last_heard = services.context.clock.steady()
         self.complaints = RateLimit(COMPLAIN_EVERY)
-        self.guard = AutomaticDecisionGuard(cluster.limits)
-        self.migrations = MigrationTracker(name, cluster.context)
-        self._cluster = cluster
-        self._context = cluster.context
-        self._clock = cluster.context.clock
+        self.guard = AutomaticDecisionGuard(services.limits)
+        self.migrations = MigrationTracker(name, services.context)
+        self._services = services
+        self._context = services.context
+        self._clock = services.context.clock
         self._running_plan: RunningPlan | None = None
         self._continuation_timer = RateLimit(RETRY_EVERY)
         self._log = structlog.get_logger("rechannel.controller")
@@ -86,7 +86,7 @@ class Application:
         """Drop what only a leader may rely on, but not the guard and the cool-down."""
         self.executors = ExecutorSetTrigger()
         self.overload = OverloadDetector()
-        self.outcome = OutcomeTracker(self.name, self._context, self._cluster.history, self._cluster.lock.released)
+        self.outcome = OutcomeTracker(self.name, self._context, self._services.history, self._services.lock.released)
         self.rollback: PendingRollback | None = None
         self._published = DecisionDeduplicator()
         self.migrations.reset()
@@ -104,7 +104,7 @@ class Application:
     def follow(self) -> None:
         """Renew the running migration, and note how it ended."""
         if ended := self.migrations.follow(self._report):
-            self._cluster.last_sentence = ended
+            self._services.last_sentence = ended
             self.invalidate_sentence()
 
     def step(self) -> str:
@@ -118,7 +118,7 @@ class Application:
         report = self._report
         if report is None or not self._context.can_act:  # a rollback's plan may have taken minutes
             return "no report"
-        self.executors.observe(usable_executors(report, self._cluster.orders.nodes), self._clock.steady())
+        self.executors.observe(usable_executors(report, self._services.standing_orders.nodes), self._clock.steady())
         if self.migrations.running is not None or moves_in_flight(report):
             return "a migration is running"
         return self._run_due_triggers(report)
@@ -129,7 +129,7 @@ class Application:
         if self._leave_drained_nodes(report, steady_now):
             return "drained nodes"
         cooldown = self.migrations.cooldown_left(now)
-        plan = self._cluster.plans.due(self.name, now)
+        plan = self._services.plans.due(self.name, now)
         if plan is not None and (plan.force or not cooldown):
             self._run_scheduled_plan(plan)
             return "a scheduled plan"
@@ -143,7 +143,7 @@ class Application:
         return "an overload" if self._decide_on_overload(steady_now) else "nothing is due"
 
     def _leave_drained_nodes(self, report: LinkReport, steady_now: float) -> bool:
-        placed = any(partitions_on(report, self._cluster.orders.nodes).values())
+        placed = any(partitions_on(report, self._services.standing_orders.nodes).values())
         if not placed or not self._drain_timer.allows(steady_now):
             return False
         return self.decide(self.new_request(Trigger.DRAIN, apply=True)).outcome == DecisionResult.APPLIED
@@ -155,14 +155,15 @@ class Application:
             user=plan.user,
             force=plan.force,
             scheduled_plan=plan.scheduled_plan,
-            placement_source=self._cluster.plans.placement_source(plan),
+            placement_source=self._services.plans.placement_source(plan),
         )
-        self._cluster.plans.record(plan, self.decide(request))
+        self._services.plans.record(plan, self.decide(request))
 
     def _continue_plan(self, left: int, steady_now: float) -> None:
         if self._context.settings.reschedule.mode != Mode.APPLY or not self._continuation_timer.allows(steady_now):
             return
-        reason = f"the plan before was cut to migration.max_moves, and confirmed: at most {left} more moves may follow"
+        more = f"at most {left} more moves may follow"
+        reason = f"the previous plan was cut to migration.max_moves, and its outcome was confirmed: {more}"
         decision = self.decide_automatically(Trigger.CONTINUATION, reason)
         if decision is None or decision.reason in BLOCKING:
             return
@@ -232,7 +233,7 @@ class Application:
         had_to_wait = False
         while (plan := self._running_plan) is not None:
             had_to_wait = True
-            with self._cluster.lock.released():
+            with self._services.lock.released():
                 plan.ended.wait()
         return had_to_wait
 
@@ -245,11 +246,11 @@ class Application:
 
     def _plan_basis(self, request: DecisionRequest) -> PlanBasis:
         """Return what a plan rests on; raises Undecided if none can be made."""
-        cluster, settings = self._cluster, self._context.settings
+        services, settings = self._services, self._context.settings
         if request.apply and self._context.lead.paused:
             raise Undecided(pipeline.PAUSED)
-        cluster.collector.refresh()
-        messages = cluster.collector.gather(self.name)
+        services.collector.refresh()
+        messages = services.collector.gather(self.name)
         if messages is None:
             raise Undecided(pipeline.no_report(self.name))
         if (silent := driver_silence(messages.reported_at, request.at)) is not None:
@@ -263,11 +264,11 @@ class Application:
         return PlanBasis(
             messages=messages,
             settings=settings,
-            drained=cluster.orders.nodes | request.leave,
+            drained_nodes=services.standing_orders.nodes | request.drained_nodes,
             cooldown=Cooldown(cooldown, *self.migrations.cooldown_length()),
-            rates=cluster.history.rates(),
-            gain_shares=cluster.history.gain_shares(),
-            moves_left=cluster.limits.moves_left(request.at) if automatic else None,
+            rates=services.history.rates(),
+            gain_shares=services.history.gain_shares(),
+            moves_left=services.limits.moves_left(request.at) if automatic else None,
         )
 
     @contextmanager
@@ -275,7 +276,7 @@ class Application:
         """Release the lock during a plan; raises Undecided if it is out of date afterwards."""
         epoch, orders = self._context.lead.epoch, self._orders()
         try:
-            with self._cluster.planning.plan(self.name) as self._running_plan, self._cluster.lock.released():
+            with self._services.planning.plan(self.name) as self._running_plan, self._services.lock.released():
                 yield
         except Undecided:
             self._running_plan = None
@@ -303,15 +304,15 @@ class Application:
         """Return the orders that a plan has to know; if they change, it is out of date."""
         migration = self.migrations.running
         return (
-            self._cluster.orders.nodes,
+            self._services.standing_orders.nodes,
             self.rollback and self.rollback.decision.decision,
             migration and migration.desired.decision,
-            self._cluster.plans.scheduled,
+            self._services.plans.scheduled,
         )
 
     def _ask_guard(self, request: DecisionRequest, draft: Draft) -> Decision:
         """Return the decision of a draft, once the guard was asked."""
-        limits, now, moves = self._cluster.limits, self._clock.wall(), len(draft.decision.moves)
+        limits, now, moves = self._services.limits, self._clock.wall(), len(draft.decision.moves)
         if not request.apply or not moves:
             return draft.decision
         if request.trigger not in AUTOMATIC:
@@ -329,7 +330,7 @@ class Application:
         return decision
 
     def _publish(self, decision: Decision) -> None:
-        self._cluster.last_sentence = f"{self.name}: {decision.sentence}"
+        self._services.last_sentence = f"{self.name}: {decision.sentence}"
         log_decision(self.name, decision)
         if self._published.repeats(decision):
             return
@@ -359,7 +360,7 @@ class Application:
             return "", begun
         later = "" if stopped or paused else ", once the moves that wait for a batch have landed"
         held = "; paused: `rechannel resume` first" if paused else ""
-        warning = self._cluster.limits.order_warning(self._clock.wall())
+        warning = self._services.limits.order_warning(self._clock.wall())
         return f"{stopped}decision {target.decision} is rolled back{later}{held}{warning}", None
 
     def _measure_outcome(self) -> None:
@@ -369,7 +370,7 @@ class Application:
             return
         if self.migrations.running is not None or moves_in_flight(report):
             return
-        messages = self._cluster.collector.gather(self.name)
+        messages = self._services.collector.gather(self.name)
         measured = self.outcome.measure_outcome(messages) if messages is not None else None
         if measured is None:
             return
@@ -392,7 +393,7 @@ class Application:
         pending, report, steady_now = self.rollback, self._report, self._clock.steady()
         if pending is None:
             return None
-        period = None if pending.user else self._cluster.limits.excluded_period(self._clock.wall())
+        period = None if pending.user else self._services.limits.excluded_period(self._clock.wall())
         if period is not None:
             pending.extend(steady_now, period.until - self._clock.wall())
             if self.guard.should_log(Trigger.ROLLBACK, period):
@@ -453,7 +454,7 @@ class Application:
         if self.migrations.running is not None:
             self.sentence, self._window = self.migrations.running.sentence(), window
             return
-        messages = self._cluster.collector.gather(self.name)  # in any case: entries that are trimmed unread are lost
+        messages = self._services.collector.gather(self.name)  # in any case: entries that are trimmed unread are lost
         self._window = window
         if messages is None:
             return
@@ -464,9 +465,9 @@ class Application:
         settings = self._context.settings
         if began < self._next_model and readiness_problem(messages, settings, now) is None:
             return
-        drained = self._cluster.orders.nodes
-        with self._cluster.lock.released(), DutyCycle(_MODEL_SHARE, _LONGEST_REST, self._clock.cpu) as work:
-            snapshot = take_snapshot(messages, settings, now, drained, forecast=False)
+        drained_nodes = self._services.standing_orders.nodes
+        with self._services.lock.released(), DutyCycle(_MODEL_SHARE, _LONGEST_REST, self._clock.cpu) as work:
+            snapshot = take_snapshot(messages, settings, now, drained_nodes, forecast=False)
         if self._report is None:
             return
         self._next_model = began + work.rest
@@ -480,11 +481,10 @@ class Application:
         self.sentence = f"not ready: {reason.sentence}"
 
     def _note_ready(self, snapshot: Snapshot, messages: ApplicationMessages, window: float) -> None:
-        self.executors.mark_ready(usable_executors(messages.report, self._cluster.orders.nodes))
+        self.executors.mark_ready(usable_executors(messages.report, self._services.standing_orders.nodes))
         self.overload.observe_window(snapshot, messages.batches, window, self._context.settings)
         now = self._clock.wall()
-        cooldown = self.migrations.cooldown_left(now)
-        waiting = f", cool-down for {cooldown:.0f} s" if cooldown else ""
+        waiting = f", cool-down for {left:.0f} s" if (left := self.migrations.cooldown_left(now)) else ""
         placed = count(snapshot.workload.partitions, "partition")
         missing = f"; {text}" if (text := describe_silent_agents(snapshot.coverage)) else ""
         executors = count(snapshot.cluster.size, "executor")
@@ -492,4 +492,4 @@ class Application:
 
     @property
     def _report(self) -> LinkReport | None:
-        return self._cluster.collector.reports.get(self.name)
+        return self._services.collector.reports.get(self.name)

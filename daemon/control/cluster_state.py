@@ -97,7 +97,7 @@ class ClusterState:
         if first:
             self.mark_heard(name for name, _ in log)  # they may report again
             self._restore_log(log)
-        paused = self.services.orders.restore({name: reports[name] for name in names})
+        paused = self.services.standing_orders.restore({name: reports[name] for name in names})
         if paused and not self._context.lead.paused:
             self._context.lead.pause(True)
         for name, decision in log:

@@ -118,7 +118,7 @@ class _Execution:
         for name in sorted(name for name, report in reports.items() if any(partitions_on(report, nodes).values())):
             app = self._cluster.application(name)
             request = dataclasses.replace(
-                app.new_request(Trigger.DRAIN, self._reason), user=self._user, leave=frozenset(nodes)
+                app.new_request(Trigger.DRAIN, self._reason), user=self._user, drained_nodes=frozenset(nodes)
             )
             plans.append({"application": name, "decision": msgspec.to_builtins(app.decide(request))})
         left = f"state of {count(len(plans), 'application')} would leave" if plans else "no state"
@@ -198,7 +198,7 @@ class _Execution:
                 ExitCode.NOTHING, f"no migration of {command.application or 'any application'} is running"
             )
         sentence = "; ".join(app.migrations.stop() for app in running)
-        if nodes := self._services.orders.nodes:
+        if nodes := self._services.standing_orders.nodes:
             sentence += f"; drained still: {', '.join(sorted(nodes))}, `undrain` ends that"
         for app in running:
             app.rollback = None
@@ -208,7 +208,7 @@ class _Execution:
     def _pause(self, paused: bool) -> _Answer:
         """Pause or resume everything; a running migration begins no further move while paused."""
         self._lead.pause(paused)
-        self._services.orders.publish()
+        self._services.standing_orders.publish()
         self._cluster.follow_migrations()
         running = len(self._cluster.migrating())
         held = f"; {running} running migration{'s' if running != 1 else ''} {'held' if paused else 'go on'}"
@@ -218,7 +218,7 @@ class _Execution:
     def _drain(self, command: Drain) -> _Answer:
         nodes, services = command.nodes, self._services
         reports = self._check_drain(nodes)
-        services.orders.drain(command, user=self._user, reason=self._reason)
+        services.standing_orders.drain(command, user=self._user, reason=self._reason)
         for app in self._cluster.applications():
             app.retry_drain()
         partitions = sum(sum(partitions_on(report, nodes).values()) for report in reports.values())
@@ -239,10 +239,10 @@ class _Execution:
 
     def _undrain(self, nodes: list[str]) -> _Answer:
         services = self._services
-        if others := [node for node in nodes or [""] if node not in services.orders.nodes]:
-            drained = ", ".join(sorted(services.orders.nodes)) or "none"
+        if others := [node for node in nodes or [""] if node not in services.standing_orders.nodes]:
+            drained = ", ".join(sorted(services.standing_orders.nodes)) or "none"
             raise CommandError(ExitCode.REFUSED, f"node {', '.join(others)} is not drained; drained are {drained}")
-        services.orders.undrain(nodes)
+        services.standing_orders.undrain(nodes)
         for name, report in services.collector.refresh().items():
             if any(info.host in nodes for info in report.executors):
                 self._cluster.application(name).reopen()
@@ -269,7 +269,7 @@ class _Execution:
     def _check_drain(self, nodes: list[str]) -> dict[str, LinkReport]:
         """Return the reports of all applications; CommandError if nodes cannot be drained."""
         reports = self._services.collector.refresh()
-        self._services.orders.check_drain(nodes, reports)
+        self._services.standing_orders.check_drain(nodes, reports)
         return reports
 
     def _resolve(self, application: str) -> str:

@@ -89,7 +89,7 @@ class Controller:
         self._services = ControllerServices(
             context=context,
             collector=Collector(context.store, settings, clock.wall),
-            orders=StandingOrderStore(context),
+            standing_orders=StandingOrderStore(context),
             plans=ScheduledPlanStore(context),
             limits=ClusterLimits(settings),
             history=OutcomeHistory(context),
@@ -154,7 +154,7 @@ class Controller:
                 self._context.restored = False
                 self._log.info(f"lead-{result}", leader=self.lead.name, epoch=self.lead.epoch, paused=self.lead.paused)
             self._cluster.restore(reports)
-            self._services.orders.publish()
+            self._services.standing_orders.publish()
             return f"leading in epoch {self.lead.epoch}{', paused' if self.lead.paused else ''}"
 
     def _least_epoch(self, report: LinkReport) -> int:

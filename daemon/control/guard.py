@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from rechannel.conf.settings import Settings
 from rechannel.daemon.control.time_windows import TimeWindow, calendar_of, clock_time
 from rechannel.daemon.model.application_messages import averaging_time
-from rechannel.daemon.model.load import Load, is_same_load, loads_of
+from rechannel.daemon.model.usual_batch import UsualBatch, is_same_load, usual_batches
 from rechannel.wire.codes import DecisionResult, Law, PlanResult, Trigger
 from rechannel.wire.messages import Decision, DesiredMove, Refusal
 
@@ -46,26 +46,26 @@ class Recommendation:
 
 @dataclass(frozen=True)
 class RolledBackPlan:
-    """Moves that a rollback ended, with the load of each query and the executors then."""
+    """Moves that a rollback ended, with the usual batch of each query and the executors then."""
 
     moves: frozenset[MoveKey]
-    loads: Mapping[str, Load]
+    usual_batches: Mapping[str, UsualBatch]
     executors: frozenset[str]
 
     @classmethod
     def of(cls, rollback: Decision) -> RolledBackPlan:
         """Return the plan that a rollback ended."""
         moves = frozenset((move.query, move.stage, move.partition, move.source) for move in rollback.moves)
-        return cls(moves, loads_of(rollback), executors_of(rollback))
+        return cls(moves, usual_batches(rollback), executors_of(rollback))
 
     def resembles(self, decision: Decision) -> bool:
         """Return whether a plan is like it, on the same executors and under the same load."""
-        loads = loads_of(decision)
+        batches = usual_batches(decision)
         return (
             len(self.moves & move_keys(decision.moves)) >= OVERLAP * max(1, len(self.moves))
             and executors_of(decision) == self.executors
-            and loads.keys() <= self.loads.keys()
-            and all(is_same_load(load, self.loads[query]) for query, load in loads.items())
+            and batches.keys() <= self.usual_batches.keys()
+            and all(is_same_load(batch, self.usual_batches[query]) for query, batch in batches.items())
         )
 
 

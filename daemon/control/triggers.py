@@ -93,12 +93,12 @@ def executors_in_use(report: LinkReport) -> frozenset[str]:
     )
 
 
-def usable_executors(report: LinkReport, drained: Collection[str]) -> frozenset[str]:
+def usable_executors(report: LinkReport, drained_nodes: Collection[str]) -> frozenset[str]:
     """Return the executors that may hold partitions.
 
-    ``drained``: nodes that are to hold no state.
+    ``drained_nodes``: nodes that are to hold no state.
     """
-    usable = frozenset(info.executor for info in report.executors if info.host not in drained)
+    usable = frozenset(info.executor for info in report.executors if info.host not in drained_nodes)
     return usable - frozenset(report.releasing_executors)
 
 

@@ -27,8 +27,8 @@ from functools import cached_property
 from rechannel.conf.settings import Settings
 from rechannel.daemon.decide.counterfactual import ratios_without_moves
 from rechannel.daemon.model.application_messages import ApplicationMessages, batches_of
-from rechannel.daemon.model.load import Load, is_same_load, loads_of, measure_load
 from rechannel.daemon.model.query_model import busy_seconds
+from rechannel.daemon.model.usual_batch import UsualBatch, is_same_load, measure_usual_batch, usual_batches
 from rechannel.policies.prediction.correction import realized_gain_share
 from rechannel.wire.codes import MoveReason, MoveState, OutcomeVerdict
 from rechannel.wire.measurements import BatchReport, TaskRow
@@ -136,12 +136,12 @@ class _Query:
         price = decision.price
         self._cold = price.cold if price else {}
         self.usual, _ = price.recent_batches.get(name, (0.0, 0.0)) if price else (0.0, 0.0)
-        self._load_before = loads_of(decision).get(name, Load(0.0))
+        self._usual_before = usual_batches(decision).get(name, UsualBatch(0.0))
         self._batches = batches
 
     @cached_property
-    def _load(self) -> Load:
-        return measure_load(self.name, self._batches, {batch.batch for batch in self.settled})
+    def _usual_after(self) -> UsualBatch:
+        return measure_usual_batch(self.name, self._batches, {batch.batch for batch in self.settled})
 
     @property
     def short(self) -> bool:
@@ -166,8 +166,8 @@ class _Query:
             return f"{self.shown} had {count(len(self.settled), 'batch')} since, {self._need} are needed"
         if self.usual <= 0 or self._next > self._last + self._need:
             return f"the batches of {self.shown} from around the migration are not known any more"
-        rows, before = self._load.rows, self._load_before.rows
-        if not is_same_load(self._load, self._load_before):
+        rows, before = self._usual_after.rows, self._usual_before.rows
+        if not is_same_load(self._usual_after, self._usual_before):
             return f"the rows of a batch of {self.shown} changed meanwhile: {before:,.0f} → {rows:,.0f}"
         return ""
 

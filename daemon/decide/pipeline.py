@@ -84,7 +84,7 @@ class DecisionRequest:
         Whether the moves may begin, and whether the gate and the cool-down are skipped.
     scheduled_plan
         Id of the scheduled plan that this decision is about.
-    leave
+    drained_nodes
         Nodes that are planned as if they were drained.
     placement_source
         Returns the placement that takes the place of a policy's.
@@ -99,7 +99,7 @@ class DecisionRequest:
     apply: bool = False
     force: bool = False
     scheduled_plan: str = ""
-    leave: frozenset[str] = frozenset()
+    drained_nodes: frozenset[str] = frozenset()
     placement_source: PlacementSource | None = None
 
 
@@ -109,7 +109,7 @@ class PlanBasis:
 
     Attributes
     ----------
-    drained
+    drained_nodes
         Nodes that are to hold no state.
     cooldown
         Cool-down of the application after its last migration; None for none.
@@ -123,7 +123,7 @@ class PlanBasis:
 
     messages: ApplicationMessages
     settings: Settings
-    drained: frozenset[str] = frozenset()
+    drained_nodes: frozenset[str] = frozenset()
     cooldown: Cooldown | None = None
     rates: LoadRates = UNMEASURED
     moves_left: int | None = None
@@ -212,7 +212,7 @@ def with_verdict(draft: Draft, verdict: Refusal | None, warning: str = "") -> De
 
 
 def _snapshot(request: DecisionRequest, basis: PlanBasis) -> Snapshot:
-    arguments = basis.messages, basis.settings, request.at, basis.drained
+    arguments = basis.messages, basis.settings, request.at, basis.drained_nodes
     snapshot: Snapshot | NotReady
     if request.trigger in (Trigger.DRAIN, Trigger.ROLLBACK):  # forced moves do not wait for measurements
         snapshot = build_snapshot(*arguments, include_unmeasured=True) or _NO_STATE
@@ -324,7 +324,7 @@ def apply_laws(
         queries=snapshot.queries,
         in_flight=moves_in_flight(basis.messages.report),
         cooldown=basis.cooldown or Cooldown(total=basis.settings.gate.cooldown),
-        loads=snapshot.loads,
+        bytes_to_load=snapshot.bytes_to_load,
         batch_seconds={query: float(seconds.mean()) for query, seconds in snapshot.measured.items()},
         batch_period=snapshot.batch_period,
         prediction=snapshot.prediction,

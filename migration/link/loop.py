@@ -127,7 +127,7 @@ class Link:
             self._table,
             self._reconciler,
             self._stages,
-            drain_event_log=self._drain_event_log,
+            catch_up_with_events=self._catch_up_with_events,
             journal_and_report=self._journal_and_report,
         )
         self._environment = environment(adapter.setting)
@@ -202,7 +202,7 @@ class Link:
 
     def _run_once(self) -> None:
         now = time.time()
-        caught_up = self._drain_event_log()
+        caught_up = self._catch_up_with_events()
         if self._openings != self._feed.openings:
             self._watch_starts()
         self._exchange_messages(now)
@@ -233,7 +233,7 @@ class Link:
                 self._add_own_moves(active)
                 self._steering.handle_boundary(query, partial(self._driver_state, [active]))
 
-    def _drain_event_log(self) -> bool:
+    def _catch_up_with_events(self) -> bool:
         """Fold in all events that Spark has written by now.
 
         Only then is a query that looks quiet known to be quiet.

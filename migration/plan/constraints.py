@@ -229,7 +229,7 @@ def _weights(moves: Sequence[Move], inputs: PlanInputs) -> FloatArray:
 def _schedule(moves: list[Move], inputs: PlanInputs, settings: Settings) -> SteppedMoves:
     """Put the moves into steps, those that relieve most first."""
     stages = [inputs.workload.stage(move.stage) for move in moves]
-    sizes = [inputs.loads.get(stage.key, stage.state_bytes) for stage in stages]
+    sizes = [inputs.bytes_to_load.get(stage.key, stage.state_bytes) for stage in stages]
     loads = np.array([size[move.partition] for size, move in zip(sizes, moves, strict=True)], dtype=np.float64)
     migration = settings.migration
     steps = order_steps(

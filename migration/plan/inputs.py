@@ -38,7 +38,7 @@ class PlanInputs:
         Key of a placeable stage -> (query, number of the stage in the link's report).
     in_flight
         (query, stage, partition) of moves that await a batch.
-    loads
+    bytes_to_load
         Key of a stage -> bytes to load of each partition; the stage's state where it is missing.
     batch_seconds, batch_period
         Query -> mean seconds of its measured batches, and from the start of one to the start of the next.
@@ -59,7 +59,7 @@ class PlanInputs:
     queries: Mapping[str, QueryState]
     in_flight: frozenset[tuple[str, int, int]] = frozenset()
     cooldown: Cooldown = Cooldown()
-    loads: Mapping[str, FloatArray] = field(default_factory=dict)
+    bytes_to_load: Mapping[str, FloatArray] = field(default_factory=dict)
     batch_seconds: Mapping[str, float] = field(default_factory=dict)
     batch_period: Mapping[str, float] = field(default_factory=dict)
     prediction: PredictionModel | None = None

@@ -213,7 +213,7 @@ class Link:
             steered,
             self.reconciler,
             steered,
-            drain_event_log=lambda: world.race(self._looked_at),
+            catch_up_with_events=lambda: world.race(self._looked_at),
             journal_and_report=self.write,
         )
 

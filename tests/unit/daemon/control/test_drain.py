@@ -149,7 +149,7 @@ def test_forged_orders_are_not_adopted(store, world):
     forged = StandingOrders(drains=[DrainedNode(node="127.0.0.2", since=0.0, remove=True)])
     world._send(keys.ORDERS, "", forged)
     leader = leading(world)
-    assert leader._services.orders.drains == {}
+    assert leader._services.standing_orders.drains == {}
     assert orders(store).drains == [], "they are replaced"
 
 
@@ -230,7 +230,7 @@ def test_the_end_of_a_drain_says_that_its_migration_goes_on(leader):
 
 def test_several_nodes_are_drained_together_or_not_at_all(leader, store):
     refuses(leader, Drain(nodes=[NODE, "10.0.0.1"]), "unknown node")
-    assert leader._services.orders.drains == {}
+    assert leader._services.standing_orders.drains == {}
     message = order(leader, Drain(nodes=[NODE, "127.0.0.4"], remove=True)).sentence
     assert message == f"draining {NODE}, 127.0.0.4: 4 partitions to leave 2 executors, which are released then"
     assert [item.node for item in orders(store).drains] == ["127.0.0.4", NODE]
@@ -261,7 +261,7 @@ def test_a_dry_run_says_what_a_drain_would_move_and_drains_nothing(leader, store
     assert plan["decision"]["sentence"].startswith("would move 4 partitions in ")
     assert {move["source"] for move in plan["decision"]["moves"]} == {"2", "3"}
     assert {move["target"] for move in plan["decision"]["moves"]} <= {"0", "1"}
-    assert leader._services.orders.drains == {}
+    assert leader._services.standing_orders.drains == {}
     assert desired(store) is None
     assert not any("bserve" in note for note in plan["decision"]["notes"]), "a drain is carried out in both modes"
 

@@ -380,7 +380,8 @@ def test_a_plan_that_was_cut_goes_on_without_a_cool_down(store, clock, world):
     assert made[-1].at - made[0].at < 300, "within less than one cool-down"
     assert (
         made[1].operator_reason
-        == "the plan before was cut to migration.max_moves, and confirmed: at most 11 more moves may follow"
+        == "the previous plan was cut to migration.max_moves, and its outcome was confirmed: at most 11 more moves may "
+        "follow"
     )
     assert app(leader).migrations.continuation(clock()) == 0
     assert app(leader).migrations.cooldown_left(clock()) > 0, "and then the cool-down is as ever"

@@ -76,7 +76,7 @@ def test_what_spark_runs_elsewhere_counts_as_drifted(before, after, drifted):
 @pytest.mark.parametrize("caught_up", [True, False])
 def test_doubtful_places_are_read_in_every_cycle_that_has_caught_up(caught_up):
     link, read = object.__new__(Link), []
-    link._drain_event_log, link._exchange_messages = lambda: caught_up, lambda now: None
+    link._catch_up_with_events, link._exchange_messages = lambda: caught_up, lambda now: None
     link._handle_boundaries = lambda: None
     link._next_check = link._next_tick = link._next_report = float("inf")
     link._openings, link._feed = 1, SimpleNamespace(openings=1)

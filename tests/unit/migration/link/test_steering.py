@@ -43,7 +43,7 @@ class Boundary:
             table,  # type: ignore[arg-type]
             self.reconciler,
             SimpleNamespace(stores_of_move=lambda move: [move.desired.partition]),  # type: ignore[arg-type]
-            drain_event_log=self.drain,
+            catch_up_with_events=self.drain,
             journal_and_report=self.written.extend,
         )
 

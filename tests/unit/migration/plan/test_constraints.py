@@ -167,7 +167,7 @@ def test_force_skips_the_soft_laws(changes: dict[str, Any], gate: GateSettings, 
 
 
 def test_measured_bytes_to_load_take_the_place_of_the_state() -> None:
-    measured = inputs(loads={"q/0": np.array([1.0, 20.0, 1.0, 40.0])})
+    measured = inputs(bytes_to_load={"q/0": np.array([1.0, 20.0, 1.0, 40.0])})
     plan = apply_constraints(HALVES, measured, Settings(), PlanOptions("d"))
     assert [(move.partition, move.bytes) for move in plan.moves] == [(1, 20.0), (3, 40.0)]
 
