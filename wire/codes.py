@@ -297,7 +297,7 @@ class Scope(Code):
     MOVE = "move", "One move."
     EXECUTOR = "executor", "All moves to one executor."
     QUERY = "query", "All moves of one query."
-    PLAN = "plan", "The whole plan."
+    PLAN = "plan", "Whole plan."
 
 
 class MoveState(Code):

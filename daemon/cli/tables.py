@@ -27,9 +27,9 @@ from rechannel.daemon.view.status import (
     MoveStatus,
     PartitionStatus,
 )
-from rechannel.wire.codes import Mode
+from rechannel.wire.codes import Code, Mode, Scope
 from rechannel.wire.exit_codes import NOBODY_REPORTS, OBSERVE_MODE
-from rechannel.wire.messages import Decision, ExecutorLoad, MigrationPrice
+from rechannel.wire.messages import Decision, ExecutorLoad, MigrationPrice, Refusal
 from rechannel.wire.printable import count, partition_name, plain, query_name, stage_name
 
 _WIDE = 160  # columns when the output is no terminal
@@ -224,6 +224,20 @@ def moves_table(moves: Sequence[MoveStatus]) -> Table:
     return table
 
 
+def code_meaning(kind: type[Code], value: str) -> str:
+    """Return the meaning of a code within a sentence; an unknown code is returned as it is."""
+    try:
+        text = kind(value).meaning.replace("`", "").removesuffix(".")
+    except ValueError:
+        return value
+    return text[0].lower() + text[1:]
+
+
+def refusal_line(refusal: Refusal) -> str:
+    """Return the law, what it refuses, and why: ``refused by gate (whole plan): …``."""
+    return f"refused by {refusal.law} ({code_meaning(Scope, refusal.scope)}): {refusal.detail}"
+
+
 def print_decision(application: str, decision: Decision, *, verbose: bool = False) -> None:
     """Print a decision with its figures; ``verbose``: with the streams."""
     console, application, decision = new_console(), plain(application), plain(decision)
@@ -242,7 +256,7 @@ def print_decision(application: str, decision: Decision, *, verbose: bool = Fals
         for stream in decision.hot_streams:
             console.print(f"  {escape(stream)}")
     for refusal in decision.refusals:
-        console.print(escape(f"refused by {refusal.law} (reaches the {refusal.scope}): {refusal.detail}"))
+        console.print(escape(refusal_line(refusal)))
     for note in decision.notes:
         console.print(f"note: {escape(note)}")
 

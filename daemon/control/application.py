@@ -26,7 +26,7 @@ from rechannel.daemon.control.scheduled_plans import ScheduledPlanStore
 from rechannel.daemon.control.standing_orders import StandingOrderStore, partitions_on
 from rechannel.daemon.control.triggers import RETRY_EVERY, ExecutorSetTrigger, OverloadDetector, usable_executors
 from rechannel.daemon.decide import pipeline
-from rechannel.daemon.decide.pipeline import DecisionRequest, Draft, PlanBasis, Undecided, moves_in_flight
+from rechannel.daemon.decide.pipeline import DecisionRequest, Draft, NoPlan, PlanBasis, moves_in_flight
 from rechannel.daemon.decide.policy_settings import policy_for
 from rechannel.daemon.decide.requested_placement import rollback_placement
 from rechannel.daemon.jobs.clock import COMPLAIN_EVERY, DutyCycle, RateLimit
@@ -215,7 +215,7 @@ class Application:
             request = dataclasses.replace(request, at=self._clock.wall())
         try:
             decision = self._ask_guard(request, self._plan(request))
-        except Undecided as end:
+        except NoPlan as end:
             decision = pipeline.decision_without_plan(request, end.reason)
             if end.reason is pipeline.NOT_LEADING:
                 return decision  # decisions are published by the leader alone
@@ -239,27 +239,27 @@ class Application:
 
     def _plan(self, request: DecisionRequest) -> Draft:
         if not self._context.can_act:
-            raise Undecided(pipeline.NOT_LEADING)
+            raise NoPlan(pipeline.NOT_LEADING)
         basis = self._plan_basis(request)
         with self._unlocked(request):
             return pipeline.draft_decision(request, basis)
 
     def _plan_basis(self, request: DecisionRequest) -> PlanBasis:
-        """Return what a plan rests on; raises Undecided if none can be made."""
+        """Return what a plan rests on; raises NoPlan if none can be made."""
         services, settings = self._services, self._context.settings
         if request.apply and self._context.lead.paused:
-            raise Undecided(pipeline.PAUSED)
+            raise NoPlan(pipeline.PAUSED)
         services.collector.refresh()
         messages = services.collector.gather(self.name)
         if messages is None:
-            raise Undecided(pipeline.no_report(self.name))
+            raise NoPlan(pipeline.no_report(self.name))
         if (silent := driver_silence(messages.reported_at, request.at)) is not None:
-            raise Undecided(silent)
+            raise NoPlan(silent)
         if busy := self.migrations.busy(messages.report, request.at):
-            raise Undecided(NotReady(NotReadyReason.MIGRATION_RUNNING, busy))
+            raise NoPlan(NotReady(NotReadyReason.MIGRATION_RUNNING, busy))
         cooldown = self.migrations.cooldown_left(request.at)
         if request.apply and request.trigger == Trigger.TIMEOUT and not cooldown and self.outcome.is_awaiting:
-            raise Undecided(pipeline.OUTCOME_AWAITED)
+            raise NoPlan(pipeline.OUTCOME_AWAITED)
         automatic = request.apply and request.trigger in AUTOMATIC
         return PlanBasis(
             messages=messages,
@@ -273,12 +273,12 @@ class Application:
 
     @contextmanager
     def _unlocked(self, request: DecisionRequest) -> Iterator[None]:
-        """Release the lock during a plan; raises Undecided if it is out of date afterwards."""
+        """Release the lock during a plan; raises NoPlan if it is out of date afterwards."""
         epoch, orders = self._context.lead.epoch, self._orders()
         try:
             with self._services.planning.plan(self.name) as self._running_plan, self._services.lock.released():
                 yield
-        except Undecided:
+        except NoPlan:
             self._running_plan = None
             self._revalidate(request, epoch, orders)
             raise
@@ -290,15 +290,15 @@ class Application:
         context = self._context
         if not context.lead.revalidate():
             context.restored = False  # under a lead that was won again, orders of others may be unknown
-            raise Undecided(pipeline.NOT_LEADING)
+            raise NoPlan(pipeline.NOT_LEADING)
         if not context.can_act or context.lead.epoch != epoch:
-            raise Undecided(pipeline.NOT_LEADING)
+            raise NoPlan(pipeline.NOT_LEADING)
         if request.apply and context.lead.paused:
-            raise Undecided(pipeline.PAUSED)
+            raise NoPlan(pipeline.PAUSED)
         if self._report is None:
-            raise Undecided(pipeline.no_report(self.name))
+            raise NoPlan(pipeline.no_report(self.name))
         if self._orders() != orders:
-            raise Undecided(pipeline.OVERTAKEN)
+            raise NoPlan(pipeline.OVERTAKEN)
 
     def _orders(self) -> tuple[object, ...]:
         """Return the orders that a plan has to know; if they change, it is out of date."""
@@ -324,9 +324,9 @@ class Application:
         if decision.outcome == DecisionResult.APPLIED:
             left = limits.moves_left(now)
             if left is not None and moves > left:
-                raise Undecided(pipeline.OVERTAKEN)
+                raise NoPlan(pipeline.OVERTAKEN)
             if (period := limits.excluded_period(now)) is not None:
-                raise Undecided(period)
+                raise NoPlan(period)
         return decision
 
     def _publish(self, decision: Decision) -> None:

@@ -158,7 +158,7 @@ class _Query:
         """Median seconds of the first settled batches."""
         return float(statistics.median(batch.seconds for batch in self.settled)) if self.settled else 0.0
 
-    def doubt(self) -> str:
+    def incomparable_because(self) -> str:
         """Return why its batches cannot be compared; "" if they can."""
         if not self._same_run:
             return f"{self.shown} has ended or was started again meanwhile"
@@ -202,10 +202,10 @@ def _longer_queries(
 
     With the expected seconds of each; where no query can be compared, the reason follows.
     """
-    doubts = {query.name: doubt for query in queries if (doubt := query.doubt())}
-    comparable = [query for query in queries if query.name not in doubts]
+    reasons = {query.name: reason for query in queries if (reason := query.incomparable_because())}
+    comparable = [query for query in queries if query.name not in reasons]
     if not comparable:
-        return {}, next(iter(doubts.values()))
+        return {}, next(iter(reasons.values()))
     predicted = decision.price.batch_after if decision.price and whole else {}
     noise = settings.gate.min_gain
     expected = {query: predicted.get(query.name, query.usual) for query in comparable}
@@ -217,7 +217,7 @@ def _gain_shares(decision: Decision, queries: Sequence[_Query]) -> dict[str, flo
     """Return the share of each query's promised gain that came true, where comparable."""
     shares: dict[str, float] = {}
     for query in queries:
-        if decision.price is None or query.doubt() or query.name not in decision.price.batch_after:
+        if decision.price is None or query.incomparable_because() or query.name not in decision.price.batch_after:
             continue
         correction = decision.corrections.get(query.name)
         after = correction.uncorrected if correction else decision.price.batch_after[query.name]

@@ -1,7 +1,7 @@
 """Decision pipeline: request, snapshot, proposal, plan, verdict, decision.
 
 Pure: no clock, thread, logger or store. `draft_decision` may take minutes with tens of thousands of partitions. An end
-without a plan is raised as `Undecided` and becomes a decision in `decision_without_plan` alone.
+without a plan is raised as `NoPlan` and becomes a decision in `decision_without_plan` alone.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ PlacementSource = Callable[[Snapshot], ProposedPlacement | Refusal]
 MoveUnit = tuple[str, int, int]  # query, stage, partition
 
 
-class Undecided(Exception):  # noqa: N818 it is an answer, not an error
+class NoPlan(Exception):  # noqa: N818 it is an answer, not an error
     """End of a decision without a plan: a law that refuses, or figures that are not there."""
 
     def __init__(self, reason: Refusal | NotReady) -> None:
@@ -185,7 +185,7 @@ def decision_without_plan(request: DecisionRequest, reason: Refusal | NotReady) 
 
 
 def draft_decision(request: DecisionRequest, basis: PlanBasis) -> Draft:
-    """Model an application, propose a placement and put it under the laws; raises Undecided."""
+    """Model an application, propose a placement and put it under the laws; raises NoPlan."""
     snapshot = _snapshot(request, basis)
     _check_explained(request, snapshot, basis.settings)
     proposed = _propose(request, snapshot, basis)
@@ -219,12 +219,12 @@ def _snapshot(request: DecisionRequest, basis: PlanBasis) -> Snapshot:
     else:
         snapshot = take_snapshot(*arguments)
     if isinstance(snapshot, NotReady):
-        raise Undecided(snapshot)
+        raise NoPlan(snapshot)
     return snapshot
 
 
 def _check_explained(request: DecisionRequest, snapshot: Snapshot, settings: Settings) -> None:
-    """Raise Undecided where the replay does not explain the measured batches.
+    """Raise NoPlan where the replay does not explain the measured batches.
 
     Moves that do not rest on a prediction (forced, drains, rollbacks, saved plans) are not held up.
     """
@@ -235,7 +235,7 @@ def _check_explained(request: DecisionRequest, snapshot: Snapshot, settings: Set
             continue
         state = snapshot.queries.get(query)
         measured = float(snapshot.measured[query].mean())
-        raise Undecided(
+        raise NoPlan(
             NotReady(
                 NotReadyReason.UNEXPLAINED,
                 f"the model does not explain the batches of {query_name(query, state.name if state else '')}: measured "
@@ -250,14 +250,14 @@ def _propose(request: DecisionRequest, snapshot: Snapshot, basis: PlanBasis) -> 
     if request.placement_source is not None:
         requested = request.placement_source(snapshot)
         if isinstance(requested, Refusal):
-            raise Undecided(requested)
+            raise NoPlan(requested)
         return requested
     try:
         return ask_policy(request, snapshot, _cap_max_moves(basis.settings, basis.moves_left), basis.rates)
     except ScaleOutError as error:
-        raise Undecided(Refusal(law=Law.SCALE_OUT, detail=str(error))) from error
+        raise NoPlan(Refusal(law=Law.SCALE_OUT, detail=str(error))) from error
     except (ModelError, PolicyLawError) as error:
-        raise Undecided(Refusal(law=Law.POLICY, detail=str(error))) from error
+        raise NoPlan(Refusal(law=Law.POLICY, detail=str(error))) from error
 
 
 def _cap_max_moves(settings: Settings, moves_left: int | None) -> Settings:

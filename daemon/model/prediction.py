@@ -125,7 +125,7 @@ def build_prediction(cluster: Cluster, workload: Workload, measured: MeasuredQue
             if stage.placeable:
                 fitted = fit_work(_samples(own, cluster, measured), stage.rows, stage.busy)
                 stages[key] = replace(stage, busy=fitted.seconds)
-                spread[key] = StageSpread(fitted.doubt, fitted.noise)
+                spread[key] = StageSpread(fitted.log_error, fitted.noise)
                 by_rows[key] = fitted.row_share
             elif "/f" in key and own:
                 floating[key] = _floating_tasks(own[-len(recent) :])

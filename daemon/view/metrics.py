@@ -22,7 +22,7 @@ from rechannel.daemon.view.status import ApplicationStatus, ControllerView, Drai
 from rechannel.migration.moves import AWAITING_BATCH
 from rechannel.wire.codes import Mode, MoveReason, MoveState, OutcomeVerdict
 from rechannel.wire.exit_codes import ExitCode
-from rechannel.wire.metric_table import MetricDefinition, MetricSamples
+from rechannel.wire.metric_samples import MetricDefinition, MetricSamples
 
 _MOST_SERIES = 1000  # of one counter; the rest is counted as "other"
 _APPLICATION = ("application",)

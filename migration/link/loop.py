@@ -221,7 +221,7 @@ class Link:
             self._next_report = now + _REPORT_EVERY
             self._mailbox.post_report(self._report(), self._evidence_nodes())
             self._steering.remove_final()
-        if caught_up and self._table.doubts:
+        if caught_up and self._table.unconfirmed:
             # Last: where Spark's coordinator does not answer, this fails, and the rest of the cycle is done.
             self._check.resolve_doubts(self._reconciler.moving)
 

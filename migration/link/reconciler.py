@@ -301,7 +301,7 @@ class Reconciler:
                 )
                 move.drained_at = now
                 self.landed += 1
-                lines += self._kill_if_released(move, driver, now)
+                lines += self._kill_if_old_copy_gone(move, driver, now)
             elif (
                 move.state is MoveState.RELEASED_IDLE
                 and current != move.target
@@ -484,7 +484,7 @@ class Reconciler:
         self.abandoned += 1
         return line
 
-    def _kill_if_released(self, move: Move, driver: DriverState, now: float) -> Lines:
+    def _kill_if_old_copy_gone(self, move: Move, driver: DriverState, now: float) -> Lines:
         # Executors often close the old copy while the batch still runs, before its commit makes the move drained.
         if move.early_evidence is not None:
             return [self._kill(move, MoveReason.CLOSED, now, f"executor {move.holder}: {move.early_evidence}")]

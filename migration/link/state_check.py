@@ -74,9 +74,11 @@ class StateCheck:
         Those that are ``moving`` are left out: Spark prefers them elsewhere than they ran.
         """
         until = self._clock() + _DOUBTS_TIME
-        queries = {query for query, _, _ in self._table.doubts}
+        queries = {query for query, _, _ in self._table.unconfirmed}
         quiet = {query for query in queries if self._table.is_quiet(query)}
-        for query, stage, partition in [item for item in self._table.doubts if item[0] in quiet and item not in moving]:
+        for query, stage, partition in [
+            item for item in self._table.unconfirmed if item[0] in quiet and item not in moving
+        ]:
             if self._clock() >= until:
                 return
             active = self.queries.get(query)

@@ -315,9 +315,6 @@ def _soft_refusal(inputs: PlanInputs, gate: GateResult) -> Refusal | None:
         return Refusal(
             law=Law.COOLDOWN,
             detail=f"the last migration ended {ago:.0f} s ago, {rule}: {cooldown.left:.0f} s to go",
-            measured=cooldown.left,
-            limit=0.0,
-            unit="s to go",
         )
     if not gate.passes:
         return Refusal(law=Law.GATE, detail=gate.sentence, measured=gate.measured, limit=gate.limit, unit=gate.unit)

@@ -88,7 +88,7 @@ class TaskTable:
         self.pools: dict[str, str] = {}  # query -> scheduler pool of its last job, "" without one of its own
         self.committed: dict[str, int] = {}  # run -> last batch that is known to be committed
         self.runs: dict[str, str] = {}  # run -> query, of runs that began a batch
-        self.doubts: set[tuple[str, int, int]] = set()  # (query, stage, partition) that may have run elsewhere
+        self.unconfirmed: set[tuple[str, int, int]] = set()  # (query, stage, partition) that may have run elsewhere
         self.ended = False
         self._jobs: dict[int, _Job] = {}
         self._stage_job: dict[int, int] = {}
@@ -146,7 +146,7 @@ class TaskTable:
 
     def doubt_placement(self) -> None:
         """Doubt every partition's placement, as events were lost."""
-        self.doubts = {
+        self.unconfirmed = {
             (query, stage, partition)
             for (query, stage), executors in self.placement.items()
             for partition in range(len(executors))
@@ -162,7 +162,7 @@ class TaskTable:
         executor
             Its location by Spark, "" if Spark has none.
         """
-        self.doubts.discard((query, stage, partition))
+        self.unconfirmed.discard((query, stage, partition))
         placement = self.placement.get((query, stage), [])
         if executor and partition < len(placement) and placement[partition] != executor:
             placement[partition] = executor
@@ -293,7 +293,7 @@ class TaskTable:
             if before and before != row.executor:
                 notices.append(PartitionMoved(started.query, ordinal, row.partition, before, row.executor))
             placement[row.partition], last_ran[row.partition] = row.executor, started.batch
-            self.doubts.discard((*key, row.partition))
+            self.unconfirmed.discard((*key, row.partition))
         if event.failure:
             return notices
         return [
@@ -304,7 +304,7 @@ class TaskTable:
     def _doubt(self, query: str, ordinal: int, tasks: int) -> None:
         """Doubt a stage's partitions, as ends of tasks were lost; known ends resolve their own."""
         size = max(len(self.placement.get((query, ordinal), [])), tasks if ordinal >= 0 else 0)
-        self.doubts |= {(query, ordinal, partition) for partition in range(size)}
+        self.unconfirmed |= {(query, ordinal, partition) for partition in range(size)}
 
     def _progressed(self, event: events.QueryProgressed) -> list[Notice]:
         self._complete.add(event.query)
@@ -351,7 +351,7 @@ class TaskTable:
         self._complete.discard(query)
         self.last_batch.pop(query, None)
         self.pools.pop(query, None)
-        self.doubts = {doubt for doubt in self.doubts if doubt[0] != query}
+        self.unconfirmed = {item for item in self.unconfirmed if item[0] != query}
         for ordinal in self.stages.pop(query, ()):
             del self.placement[query, ordinal]
             del self.last_ran[query, ordinal]

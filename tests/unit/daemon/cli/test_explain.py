@@ -35,7 +35,7 @@ def test_a_decision_is_explained_with_all_its_numbers(leader: Controller) -> Non
     text = "\n".join(lines(APP, decision, None, {first.move: "drained"}))
     for phrase in (
         f"decision {decision.decision} on {APP}",
-        "why then:  operator ann asked: skewed",
+        "trigger:   operator ann asked: skewed",
         "result:    applied (ok): its moves were begun",
         "0 on 127.0.0.2: 6 -> ",
         "batch of name-of-q1: 5.00 s -> ",
@@ -69,7 +69,7 @@ def test_a_refusal_shows_its_distance_from_the_limit() -> None:
     used = Refusal(law="budget", scope="plan", detail="used up", measured=10.0, limit=10.0, unit="moves")
     refused = samples.decision(outcome="refused", reason="gate", sentence="too little", refusals=[refusal, used])
     text = "\n".join(lines(APP, refused, None, {}))
-    assert "gate, which reaches the plan: too little" in text
+    assert "refused by gate (whole plan): too little" in text
     assert "measured 0.04, limit 0.1 share: 0.06 below" in text
     assert "until 20" in text
     assert "measured 10, limit 10 moves: just at it" in text

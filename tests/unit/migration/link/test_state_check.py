@@ -294,11 +294,11 @@ def test_a_cycle_reads_as_many_places_as_it_has_time_for():
     link.cycle(counted=True)
     link.table.doubt_placement()
     left = [1000]
-    while link.table.doubts and len(left) < 10:
+    while link.table.unconfirmed and len(left) < 10:
         start = spark.now
         link.check.resolve_doubts(())
         assert spark.now - start < 0.3, "events and orders wait no longer for it"
-        left.append(len(link.table.doubts))
+        left.append(len(link.table.unconfirmed))
     assert left == pytest.approx([1000, 800, 600, 400, 200, 0], abs=5)
 
 
