@@ -232,8 +232,9 @@ class _Execution:
         names = ", ".join(command.nodes)
         if not executors:
             return f"{names}: no executor runs there; those that start hold no state"
-        leaving = f"{count(partitions, 'partition')} to leave" if partitions else "no state to leave"
-        released = f", {'which is' if executors == 1 else 'which are'} released then" if command.remove else ""
+        verb = "moves" if partitions == 1 else "move"
+        leaving = f"{count(partitions, 'partition')} {verb} off" if partitions else "no state on"
+        released = f", {'which is' if executors == 1 else 'which are'} then released" if command.remove else ""
         held = f"; {_PAUSED}" if self._lead.paused else ""
         return f"draining {names}: {leaving} {count(executors, 'executor')}{released}{held}"
 

@@ -136,7 +136,7 @@ class Controller:
     def answer_requests(self) -> int:
         """Answer operators' requests; returns how many were answered."""
         with self._lock:
-            answered = self._requests.answer() if self._context.can_act else 0
+            answered = self._requests.handle_requests() if self._context.can_act else 0
         return answered + (self._aside.run("plans", self._answer_plans) or 0)
 
     def _renew(self) -> str:

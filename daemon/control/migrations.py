@@ -148,7 +148,7 @@ class RunningMigration:
             done += f", {self.abandoned} abandoned"
         name = f"migration {self.decision}"
         if self.ending:
-            return f"{name} {'is ended' if why else 'is ending: no further move is begun, what Spark was told lands'}"
+            return f"{name} {'is ended' if why else 'is ending: no further move is begun, steered moves still land'}"
         if why == _SETTLED:
             return f"{name} is over: {done}"
         if why == _NOT_TAKEN_UP:

@@ -46,7 +46,7 @@ PAUSED = Refusal(law=Law.PAUSED, detail="Rechannel is paused: `rechannel resume`
 NOT_LEADING = NotReady(NotReadyReason.NOT_LEADING, "this controller does not lead")
 OVERTAKEN = NotReady(
     NotReadyReason.OVERTAKEN,
-    "something was ordered or begun while the plan was made that it does not know of",
+    "a later order or migration made this plan out of date",
 )
 OUTCOME_AWAITED = NotReady(
     NotReadyReason.OUTCOME_AWAITED, "what the last migration brought is not known yet: its queries have not settled"

@@ -195,7 +195,7 @@ class Reconciler:
         # Missed once too often.
         if lines := self._count_miss(move, last_ran, current, now):
             return lines, False
-        # Missed, and another decision is wanted: what Spark was told stands, nothing is told again.
+        # Missed, and superseded: do not steer again.
         last_batch = driver.batches.get(move.query, -1)
         if self._is_superseded(move):
             return [self._abandon(move, MoveReason.SUPERSEDED, now, batch=last_batch)], False

@@ -2,8 +2,8 @@
 
 From the present placement moves are added one at a time, each the one that shortens the batches most (steepest
 descent): once from among the moves of a proposed placement, once from among all moves off the executors that hold a
-query up. Both ways give a curve of gain against moves. Of all points that bring 90 % of the largest gain, and the
-busiest executor within 5 % of the least busy answer's, the one with the fewest moves is taken, without moves that add
+query up. Both ways give points of gain against moves. Among the points with at least 90 % of the largest gain, whose
+busiest executor is within 5 % of the best-balanced one's, take the one with fewest moves; then drop moves that add
 nothing.
 
 Durations are those of the cycle formula (:mod:`rechannel.policies.prediction.cycle`), each over the present one, so

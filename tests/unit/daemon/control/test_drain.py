@@ -63,7 +63,7 @@ def orders(store: FakeStore) -> StandingOrders:
 
 
 def test_a_drain_is_said_to_the_links_and_moves_what_has_to_leave_alone(leader, store):
-    assert drain(leader) == f"draining {NODE}: 2 partitions to leave 1 executor"
+    assert drain(leader) == f"draining {NODE}: 2 partitions move off 1 executor"
     assert [item.node for item in orders(store).drains] == [NODE]
     leader.follow()
     decision = decisions(store)[-1]
@@ -232,7 +232,7 @@ def test_several_nodes_are_drained_together_or_not_at_all(leader, store):
     refuses(leader, Drain(nodes=[NODE, "10.0.0.1"]), "unknown node")
     assert leader._services.standing_orders.drains == {}
     message = order(leader, Drain(nodes=[NODE, "127.0.0.4"], remove=True)).sentence
-    assert message == f"draining {NODE}, 127.0.0.4: 4 partitions to leave 2 executors, which are released then"
+    assert message == f"draining {NODE}, 127.0.0.4: 4 partitions move off 2 executors, which are then released"
     assert [item.node for item in orders(store).drains] == ["127.0.0.4", NODE]
     refuses(leader, Undrain(nodes=[NODE, "127.0.0.2"]), r"node 127\.0\.0\.2 is not drained; drained are 127\.0\.0\.4, ")
     order(leader, Undrain(nodes=[NODE, "127.0.0.4"]))
@@ -330,7 +330,7 @@ def test_of_the_only_node_no_other_is_said_to_be_drained(leader):
 @pytest.mark.parametrize(
     ("verb", "arguments", "code", "text"),
     [
-        ("drain", {"nodes": [NODE], "remove": True, "deadline": 60}, 0, "which is released then"),
+        ("drain", {"nodes": [NODE], "remove": True, "deadline": 60}, 0, "which is then released"),
         ("drain", {"nodes": [NODE, " 127.0.0.4"]}, 0, f"draining {NODE}, 127.0.0.4: 4 partitions"),
         ("drain", {"nodes": [NODE], "deadline": "soon"}, 1, "Expected `float`, got `str` - at `$.deadline`"),
         ("drain", {"nodes": [NODE], "deadline": 1e12}, 1, "deadline: expected 0 to 3.1536e+08 seconds"),

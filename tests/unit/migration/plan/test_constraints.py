@@ -177,6 +177,12 @@ def test_nothing_to_do_is_no_refusal() -> None:
     assert (plan.code, plan.moves, plan.refusals) == ("nothing-to-do", (), ())
 
 
+def test_the_refusal_of_a_cool_down_has_no_limit_to_compare() -> None:
+    at = inputs(cooldown=Cooldown(9.0, 300.0))
+    (refusal,) = apply_constraints(HALVES, at, Settings(), PlanOptions("d")).refusals
+    assert (refusal.law, refusal.measured, refusal.limit, refusal.unit) == ("cooldown", None, None, "")
+
+
 def test_the_lightest_moves_wait_when_there_are_too_many() -> None:
     uneven = inputs(workload=Workload((stage("q/0", [2.0, 1.0, 2.0, 3.0]),)))
     plan = apply_constraints(HALVES, uneven, Settings(migration=MigrationSettings(max_moves=1)), PlanOptions("d"))
