@@ -110,7 +110,8 @@ def lines(
         by_request = decision.trigger in (Trigger.OPERATOR, Trigger.DRAIN)
         reason = "a plan was asked for" if by_request else "mode observe, or all was paused"
         result += f": {reason if decision.moves else 'nothing was to be moved'}"
-    options = f"{', forced' if decision.forced else ''}{f', rollback of {decision.rollback_of}' if decision.rollback_of else ''}"
+    options = ", forced" if decision.forced else ""
+    options += f", rollback of {decision.rollback_of}" if decision.rollback_of else ""
     return [
         f"decision {decision.decision} on {application}, {format_time(decision.at)}",
         f"  trigger:   {cause}{user}{f': {decision.operator_reason}' if decision.operator_reason else ''}",

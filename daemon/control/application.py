@@ -364,7 +364,7 @@ class Application:
         return f"{stopped}decision {target.decision} is rolled back{later}{held}{warning}", None
 
     def _measure_outcome(self) -> None:
-        """Measure what a migration brought, once it is over; one that made things worse is rolled back."""
+        """Measure what a migration brought, once it is over; one that regressed is rolled back."""
         report = self._report
         if report is None or not self.outcome.is_awaiting:
             return

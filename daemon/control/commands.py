@@ -184,8 +184,8 @@ class _Execution:
         if decision is None:
             return self._ordered(sentence)
         self._cluster.publish_state()
-        target = f" (rollback of {decision.rollback_of})" if decision.rollback_of else ""
-        return _decided(application, decision, f"decision {decision.decision}{target}: {decision.sentence}")
+        suffix = f" (rollback of {decision.rollback_of})" if decision.rollback_of else ""
+        return _decided(application, decision, f"decision {decision.decision}{suffix}: {decision.sentence}")
 
     def _stop(self, command: Stop) -> _Answer:
         """End the running migration of an application, or of all, at the next batch."""

@@ -1,7 +1,7 @@
 """Decision log in Redis: the last decisions, and for longer the applied ones.
 
-Anyone who may ask for a plan can fill the stream of all decisions. The move budget and the decisions that can be rolled back
-must not be pushed out with it, so applied decisions have a stream of their own.
+Anyone who may ask for a plan can fill the stream of all decisions. The move budget and the decisions that can be rolled
+back must not be pushed out with it, so applied decisions have a stream of their own.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def find_rollback_target(applied: Sequence[Decision], decision: str = "") -> Dec
 def choose_rollback_target(applied: Sequence[Decision], decision: str, application: str, now: float) -> Decision:
     """Return the decision that an operator's rollback means; CommandError if there is none.
 
-    Also CommandError if one was rolled back a moment ago and none is named: nobody rolls back two decisions by accident.
+    Also CommandError if one was rolled back a moment ago and none is named, so that nobody rolls back two by accident.
 
     Parameters
     ----------

@@ -4,9 +4,9 @@ A desired placement is renewed under the same decision id as long as one of its 
 it in Redis and continues it under its own epoch. One that expired while nobody led is not resumed: the links give such
 moves up, and the next decision starts from the present state.
 
-A migration is followed by a cool-down of ``gate.cooldown``, longer after one that the controller rolled back automatically.
-There is none after a drain, and none while a plan continues that was cut to ``migration.max_moves``: as long as each
-part brought what was predicted, for no more moves than there are partitions.
+A migration is followed by a cool-down of ``gate.cooldown``, longer after one that was rolled back automatically. There
+is none after a drain, and none while a plan continues that was cut to ``migration.max_moves``: as long as each part
+brought what was predicted, for no more moves than there are partitions.
 """
 
 from __future__ import annotations

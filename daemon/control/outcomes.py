@@ -153,7 +153,7 @@ class OutcomeTracker:
     def restore(self, applied: list[Decision]) -> Decision | None:
         """Await the outcome of an earlier leader's migration.
 
-        Returns its decision if it has to be rolled back. ``applied``: decisions that moved something, the last one first.
+        Returns its decision if it must be rolled back. ``applied``: decisions that moved something, the last one first.
         """
         if not applied or self._awaited is not None:
             return None

@@ -49,7 +49,7 @@ class Reconciler:
 
     @property
     def reported_moves(self) -> list[Move]:
-        """Moves that are not final, and final ones that the placement names: a controller counts them."""
+        """Moves not final, and final ones that the placement names: a controller counts them."""
         return [*self._moves, *self._moves.final(self._named)]
 
     @property

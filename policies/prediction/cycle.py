@@ -30,7 +30,7 @@ from rechannel.policies.model.placement import Placement
 from rechannel.policies.model.workload import Workload
 from rechannel.policies.prediction.model import PredictionModel, QueryTiming
 
-__all__ = ["QueryWork", "QueryTimings", "assume_timing", "batch_seconds", "estimate_batches", "query_work"]
+__all__ = ["QueryTimings", "QueryWork", "assume_timing", "batch_seconds", "estimate_batches", "query_work"]
 
 _ROUNDS = 12
 _SAME_TICK = 20.0  # milliseconds

@@ -99,14 +99,14 @@ def replay_grown(
     )
     if not share.any():
         return replay(model, placement, batches=batches, seed=seed)
-    timings = QueryTimings.of(model)
-    reference = timings.period(np.array([present.get(query, 0.0) for query in queries]))
+    all_timings = QueryTimings.of(model)
+    reference = all_timings.period(np.array([present.get(query, 0.0) for query in queries]))
     durations: dict[str, FloatArray] = {}
 
     def periods(factor: FloatArray) -> FloatArray:
         durations.update(replay(_grown(model, factor), placement, batches=batches, seed=seed))
         seconds = np.array([durations[query].mean() for query in queries])
-        return timings.period(seconds) / reference
+        return all_timings.period(seconds) / reference
 
     settle(periods, share)
     return durations

@@ -297,8 +297,8 @@ def test_the_rest_after_a_mistake_is_told_with_its_true_numbers(leader, world):
     go_on(world, 10, leader)
     refused = decide(leader, apply=True)
     assert refused.sentence.startswith(
-        "the last migration ended 10 s ago, the cool-down after it is 1200 s, 4 times gate.cooldown, as it was rolled back: "
-        "1190 s to go"
+        "the last migration ended 10 s ago, the cool-down after it is 1200 s, 4 times gate.cooldown, as it was rolled "
+        "back: 1190 s to go"
     )
     (law,) = [refusal for refusal in refused.refusals if refusal.law == "cooldown"]
     assert law.measured == 1190
