@@ -223,7 +223,7 @@ class Link:
             self._steering.remove_final()
         if caught_up and self._table.unconfirmed:
             # Last: where Spark's coordinator does not answer, this fails, and the rest of the cycle is done.
-            self._check.resolve_doubts(self._reconciler.moving)
+            self._check.confirm_placements(self._reconciler.moving)
 
     def _handle_boundaries(self) -> None:
         """Handle every query that is at a quiet moment and has something to be done."""

@@ -144,16 +144,16 @@ class TaskTable:
         jobs = {query: running.intersection(active_jobs) for query, running in self._running.items()}
         return {run: query for run, query in self.runs.items() if self.in_batch(query) and not jobs.get(query)}
 
-    def doubt_placement(self) -> None:
-        """Doubt every partition's placement, as events were lost."""
+    def unconfirm_placement(self) -> None:
+        """Mark every partition's placement as unconfirmed, as events were lost."""
         self.unconfirmed = {
             (query, stage, partition)
             for (query, stage), executors in self.placement.items()
             for partition in range(len(executors))
         }
 
-    def resolve_doubt(self, query: str, stage: int, partition: int, executor: str) -> None:
-        """Set the executor of a doubtful partition.
+    def confirm_placement(self, query: str, stage: int, partition: int, executor: str) -> None:
+        """Set the executor of an unconfirmed partition.
 
         Parameters
         ----------
@@ -218,7 +218,7 @@ class TaskTable:
     def _job_ended(self, event: events.JobEnded) -> list[Notice]:
         job = self._jobs.get(event.job)
         if event.job not in self.jobs or (job is not None and not job.started.stages):
-            self.doubt_placement()  # its start was lost, and with it the list of its stages
+            self.unconfirm_placement()  # its start was lost, and with it the list of its stages
         self._unnamed_jobs.discard(event.job)
         self._unrelated_jobs.discard(event.job)
         if job is None:
@@ -231,7 +231,7 @@ class TaskTable:
                 ended = events.StageEnded(stage.stage, attempt, "", frozenset(), stage.partitions)
                 notices += self._stage_ended(ended)
                 # A later batch may have run unseen before this end was made good.
-                self._doubt(started.query, job.ordinals.get(stage.stage, -1), stage.partitions)
+                self._unconfirm(started.query, job.ordinals.get(stage.stage, -1), stage.partitions)
             self._drop_stage(stage.stage)
         del self._jobs[event.job]
         batch = self._batch(started.query, started.batch)
@@ -276,7 +276,7 @@ class TaskTable:
                 submitted=earlier.submitted if earlier else event.submitted,
             )
         if not event.failure and len({row.partition for row in rows}) < event.tasks:
-            self._doubt(started.query, job.ordinals.get(event.stage, -1), event.tasks)
+            self._unconfirm(started.query, job.ordinals.get(event.stage, -1), event.tasks)
         if ordinal < 0:
             return []
         key = (started.query, ordinal)
@@ -301,7 +301,7 @@ class TaskTable:
             StatefulStageFinished(started.query, started.run, ordinal, stage.partitions, event.accumulators),
         ]
 
-    def _doubt(self, query: str, ordinal: int, tasks: int) -> None:
+    def _unconfirm(self, query: str, ordinal: int, tasks: int) -> None:
         """Doubt a stage's partitions, as ends of tasks were lost; known ends resolve their own."""
         size = max(len(self.placement.get((query, ordinal), [])), tasks if ordinal >= 0 else 0)
         self.unconfirmed |= {(query, ordinal, partition) for partition in range(size)}

@@ -84,7 +84,7 @@ def test_doubtful_places_are_read_in_every_cycle_that_has_caught_up(caught_up):
     link._reconciler = SimpleNamespace(moving={"a move"}, unsteered=[])
     link._stages, link._snapshot_lag = SimpleNamespace(mapped={}), SimpleNamespace(step=lambda *_: None)
     link._table = SimpleNamespace(unconfirmed={("q", 0, 0)})
-    link._check = SimpleNamespace(resolve_doubts=read.append)
+    link._check = SimpleNamespace(confirm_placements=read.append)
     for _ in range(2):
         link._run_once()
     assert read == [{"a move"}] * 2 * caught_up
