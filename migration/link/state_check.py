@@ -16,7 +16,7 @@ from rechannel.monitors.spark.task_table import TaskTable
 from rechannel.wire.messages import ExecutorInfo
 
 _LOG = structlog.get_logger("rechannel.link")
-_CONFIRMATION_TIME = 0.2  # seconds of a cycle in which Spark is asked for unconfirmed partitions, about ten calls for each
+_CONFIRMATION_TIME = 0.2  # seconds of a cycle in which Spark is asked for partitions, about ten calls for each
 
 
 class StateCheck:
@@ -69,7 +69,7 @@ class StateCheck:
         return events.ExecutorAdded(name, info.host, info.cores, info.added) if info is not None else None
 
     def confirm_placements(self, moving: Collection[tuple[str, int, int]]) -> None:
-        """Ask Spark for the executors of unconfirmed partitions: of as many as a cycle has time for.
+        """Ask Spark where unconfirmed partitions are, of as many as a cycle has time for.
 
         Those that are ``moving`` are left out: Spark prefers them elsewhere than they ran.
         """
