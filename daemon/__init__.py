@@ -1,6 +1,6 @@
 """The controller and the command line.
 
 What may live here: scheduling, leases, requests and replies, what is kept in memory between two decisions, tables for
-people and JSON for programs. Decisions themselves are pure and live in `policies` and `migration.plan`; this package
-gathers their facts (``snapshot``, ``observed``: pure too), asks them, and publishes the answer. No part imports it.
+people and JSON for programs. ``model`` turns messages into a snapshot, ``decide`` (pure) a snapshot into a decision;
+``control`` holds state and publishes. No part imports this package.
 """

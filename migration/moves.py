@@ -37,9 +37,9 @@ TRANSITIONS: dict[MoveState, frozenset[MoveState]] = {
     MoveState.ABANDONED: frozenset(),
 }
 BYTES_PER_BATCH = 4e9  # of state that one batch takes over at most, so that it does not load for minutes
-UNSETTLED = frozenset({MoveState.PLANNED, MoveState.PREPARED, MoveState.STEERED})
-SETTLED = frozenset({MoveState.KILLED, MoveState.ABANDONED})
-_SETTLED_LIMIT = 1000  # settled moves remembered, so that a decision sent again is not begun again
+AWAITING_BATCH = frozenset({MoveState.PLANNED, MoveState.PREPARED, MoveState.STEERED})  # later steps wait for these
+FINAL = frozenset({MoveState.KILLED, MoveState.ABANDONED})  # states without a further step
+_FINAL_LIMIT = 1000  # final moves remembered, so that a decision sent again is not begun again
 
 
 class IllegalTransitionError(RuntimeError):
@@ -107,14 +107,14 @@ class Move:
         return self.state in (MoveState.STEERED, MoveState.RELEASED_IDLE)
 
     @property
-    def unsettled(self) -> bool:
-        """Whether it is still on its way: later steps wait for it."""
-        return self.state in UNSETTLED
+    def awaits_batch(self) -> bool:
+        """Whether it still awaits a batch: later steps wait for it."""
+        return self.state in AWAITING_BATCH
 
     @property
     def open(self) -> bool:
         """Whether it may still land: on its way, or released while its query is idle."""
-        return self.unsettled or self.state is MoveState.RELEASED_IDLE
+        return self.awaits_batch or self.state is MoveState.RELEASED_IDLE
 
     def transition(
         self, state: MoveState, reason: MoveReason, *, at: float, batch: int = -1, evidence: str = ""
@@ -139,7 +139,7 @@ class Move:
         if state not in TRANSITIONS[self.state]:
             raise IllegalTransitionError(f"move {self.name}: {self.state} -> {state} ({reason})")
         before, self.state, self.reason = self.state, state, reason
-        if state is MoveState.STEERED or state in SETTLED:
+        if state is MoveState.STEERED or state in FINAL:
             # What was closed before a steer is open again where the partition ran last.
             self.closed_stores.clear()
             self.early_evidence = None
@@ -168,43 +168,43 @@ class Move:
 
 
 class MoveSet:
-    """Moves by name: live ones, and settled ones that are remembered.
+    """Moves by name: live ones, and final ones that are remembered.
 
-    It iterates over the live ones alone; they may settle meanwhile.
+    It iterates over the live ones alone; they may become final meanwhile.
     """
 
     def __init__(self) -> None:
         self._live: dict[str, Move] = {}
-        self._settled: dict[str, Move] = {}
+        self._final: dict[str, Move] = {}
 
     def __iter__(self) -> Iterator[Move]:
         return iter(list(self._live.values()))
 
     def __contains__(self, name: str) -> bool:
-        return name in self._live or name in self._settled
+        return name in self._live or name in self._final
 
     def add(self, move: Move) -> None:
         """Add a move that begins."""
         self._live[move.name] = move
 
-    def settle(self, move: Move) -> None:
+    def set_final(self, move: Move) -> None:
         """Set a move apart that takes no further step."""
-        self._settled[move.name] = self._live.pop(move.name)
+        self._final[move.name] = self._live.pop(move.name)
 
-    def settled(self, names: Collection[str]) -> list[Move]:
-        """Return the settled moves among these names."""
-        return [self._settled[name] for name in names if name in self._settled]
+    def final(self, names: Collection[str]) -> list[Move]:
+        """Return the final moves among these names."""
+        return [self._final[name] for name in names if name in self._final]
 
     def steered_to(self, unit: tuple[str, int, int], executor: str) -> bool:
         """Whether a move that is not killed steered a (query, stage, partition) to an executor."""
         return any(
             move.steered_at > 0 and move.state is not MoveState.KILLED and move.target == executor and move.unit == unit
-            for moves in (self._live, self._settled)
+            for moves in (self._live, self._final)
             for move in moves.values()
         )
 
-    def forget_settled(self, decision: str) -> None:
-        """Forget the oldest settled moves beyond a limit, but none of this decision."""
-        others = [name for name, move in self._settled.items() if move.decision != decision]
-        for name in others[:-_SETTLED_LIMIT]:
-            del self._settled[name]
+    def forget_final(self, decision: str) -> None:
+        """Forget the oldest final moves beyond a limit, but none of this decision."""
+        others = [name for name, move in self._final.items() if move.decision != decision]
+        for name in others[:-_FINAL_LIMIT]:
+            del self._final[name]

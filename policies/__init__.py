@@ -11,6 +11,7 @@ Rooms, each importing only those below it:
 * ``registry``: the table of policies, and :func:`propose`; ``entry_points`` finds the policies of users
 * ``adaptive``: the default policy
 * ``published``: the schedulers of the literature, one a module
+* ``prediction``: work of partitions, replay of batches under a placement, the fewest moves that gain most
 * ``policy``: the protocol that every policy implements
 * ``analysis``: cost of a placement, queueing, classification of streams, service rates, forecasts
 * ``model``: cluster, workload, streams and placement, which every policy reads
@@ -21,7 +22,7 @@ from __future__ import annotations
 from rechannel.policies.analysis.placement_cost import placement_cost
 from rechannel.policies.model.arrays import ModelError, ScaleOutError
 from rechannel.policies.model.cluster import Cluster, Topology
-from rechannel.policies.model.placement import Move, Outcome, Placement
+from rechannel.policies.model.placement import Move, Placement, PolicyAnswer
 from rechannel.policies.model.streams import SparseStream, Stream
 from rechannel.policies.model.workload import Stage, Workload
 from rechannel.policies.policy import Policy, check_count, check_number
@@ -32,9 +33,9 @@ __all__ = [
     "Cluster",
     "ModelError",
     "Move",
-    "Outcome",
     "Placement",
     "Policy",
+    "PolicyAnswer",
     "Proposal",
     "ScaleOutError",
     "SparseStream",

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 from rechannel.policies.model.arrays import ModelError
 from rechannel.policies.model.cluster import Cluster
-from rechannel.policies.model.placement import Outcome, Placement
+from rechannel.policies.model.placement import Placement, PolicyAnswer
 from rechannel.policies.model.workload import Workload
 
 __all__ = ["FunctionPolicy", "Objective", "Policy", "check_choice", "check_count", "check_number"]
@@ -44,7 +44,7 @@ class Policy(Protocol):
         It raises ``ModelError`` for impossible values.
         """
 
-    def place(self, cluster: Cluster, workload: Workload, current: Placement, parameters: Any, /) -> Outcome:
+    def place(self, cluster: Cluster, workload: Workload, current: Placement, parameters: Any, /) -> PolicyAnswer:
         """Propose an available executor for every partition of ``workload.placeable``.
 
         Partitions of ``current`` may be on no executor, or on an unavailable one. Raises ``ScaleOutError`` where the
@@ -59,25 +59,27 @@ class Policy(Protocol):
 class FunctionPolicy:
     """Policy made of two functions, as the built-in ones are.
 
-    ``scheduler`` proposes an outcome; it is called only where there are partitions to place and available executors.
+    ``scheduler`` proposes an answer; it is called only where there are partitions to place and available executors.
     ``measure`` is the objective. The other fields are those of :class:`Policy`.
     """
 
     name: str
-    scheduler: Callable[[Cluster, Workload, Placement, Any], Outcome]
+    scheduler: Callable[[Cluster, Workload, Placement, Any], PolicyAnswer]
     measure: Callable[[Cluster, Workload, Placement, Any], Objective]
     parameters: type[Any]
     summary: str
     source: str = ""
 
-    def place(self, cluster: Cluster, workload: Workload, current: Placement, parameters: Any = None, /) -> Outcome:
+    def place(
+        self, cluster: Cluster, workload: Workload, current: Placement, parameters: Any = None, /
+    ) -> PolicyAnswer:
         """See :class:`Policy`; the default parameters for None.
 
         Raises ``ModelError`` where the arguments do not fit together, ``ScaleOutError`` where no executor is available.
         """
         current.validate(cluster, workload)
         if not workload.partitions:
-            return Outcome(current, ("no stage has partitions to place",))
+            return PolicyAnswer(current, ("no stage has partitions to place",))
         cluster.check_available(workload.partitions)
         return self.scheduler(cluster, workload, current, parameters or self.parameters())
 

@@ -16,7 +16,7 @@ from rechannel.policies.analysis.placement_cost import state_bytes_held
 from rechannel.policies.entry_points import InstalledPolicies, load_installed
 from rechannel.policies.model.arrays import ModelError, ScaleOutError
 from rechannel.policies.model.cluster import UNPLACED, Cluster
-from rechannel.policies.model.placement import Move, Outcome, Placement
+from rechannel.policies.model.placement import Move, Placement, PolicyAnswer
 from rechannel.policies.model.workload import Workload
 from rechannel.policies.policy import FunctionPolicy, Objective, Policy
 from rechannel.policies.published.aniello import ANIELLO_ONLINE
@@ -164,12 +164,12 @@ def propose(
     settings = make_parameters(policy, parameters or {})
     current.validate(cluster, workload)
     with _own_defects(policy):
-        outcome = policy.place(cluster, workload, current, settings)
-        _check_outcome(policy, cluster, workload, outcome)
+        answer = policy.place(cluster, workload, current, settings)
+        _check_answer(policy, cluster, workload, answer)
         before = tuple(policy.objective(cluster, workload, current, settings))
-        after = tuple(policy.objective(cluster, workload, outcome.placement, settings))
+        after = tuple(policy.objective(cluster, workload, answer.placement, settings))
         worse_before = is_worse(before, after)
-    placement, notes = outcome.placement, outcome.notes
+    placement, notes = answer.placement, answer.notes
     complete = not any((array == UNPLACED).any() for array in current.on_available(cluster).values())
     if placement != current and complete and not worse_before:
         placement, after = current, before
@@ -204,10 +204,10 @@ def _overfull(cluster: Cluster, workload: Workload, placement: Placement) -> tup
     return (f"state does not fit the memory of {', '.join(full)}",) if full else ()
 
 
-def _check_outcome(policy: Policy, cluster: Cluster, workload: Workload, outcome: object) -> None:
-    if not isinstance(outcome, Outcome) or not all(isinstance(note, str) for note in outcome.notes):
-        raise PolicyLawError(f"policy {policy.name!r} answered with no Outcome: {outcome!r}")
-    placement = outcome.placement
+def _check_answer(policy: Policy, cluster: Cluster, workload: Workload, answer: object) -> None:
+    if not isinstance(answer, PolicyAnswer) or not all(isinstance(note, str) for note in answer.notes):
+        raise PolicyLawError(f"policy {policy.name!r} answered with no PolicyAnswer: {answer!r}")
+    placement = answer.placement
     try:
         placement.validate(cluster, workload)
     except ModelError as error:

@@ -20,9 +20,9 @@ from rechannel.wire.redis.store import Store
 from testbed.progress import JsonLines
 from testbed.stack import ClusterFactory, Place, Sections, Stack, StackError, saved_plan
 
-__all__ = ["SETTLED", "Session"]
+__all__ = ["LANDED_OR_ABANDONED", "Session"]
 
-SETTLED = frozenset({MoveState.DRAINED, MoveState.KILLED, MoveState.ABANDONED})
+LANDED_OR_ABANDONED = frozenset({MoveState.DRAINED, MoveState.KILLED, MoveState.ABANDONED})
 
 
 class Session(Stack):

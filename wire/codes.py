@@ -42,7 +42,7 @@ class Trigger(Code):
     )
     OPERATOR = "operator", "An operator asked for it."
     DRAIN = "drain", "A drained node still held state (`rechannel drain`)."
-    ROLLBACK = "rollback", "The moves of an earlier decision were to be undone."
+    ROLLBACK = "rollback", "An earlier decision was to be rolled back."
     SCHEDULED = "scheduled", "The time of a scheduled plan had come."
 
 
@@ -53,8 +53,8 @@ class Mode(Code):
     APPLY = "apply", "Decisions are carried out."
 
 
-class Outcome(Code):
-    """Effect of a decision."""
+class DecisionResult(Code):
+    """Result of a decision."""
 
     APPLIED = "applied", "Its moves were begun."
     PLANNED = "planned", "Nothing was begun."
@@ -81,7 +81,7 @@ class OutcomeVerdict(Code):
         "regressed",
         (
             "Batches take longer than predicted, than before, and than they would without the moves, beyond noise. In "
-            "mode `apply` the moves are undone automatically, unless they were forced, a drain's, or a rollback."
+            "mode `apply` the moves are rolled back automatically, unless they were forced, a drain's, or a rollback."
         ),
     )
     NOT_JUDGED = "not-judged", "There is too little data for a comparison; the sentence gives the reason."
@@ -232,7 +232,7 @@ class Law(Code):
             "The plan does not pay: its gain is too small or too uncertain (`gate.min_gain`), another query could lose "
             "(`gate.max_loss`), or its cost exceeds the gain within `gate.horizon`."
         ),
-        "Nothing. `--force` applies it anyway; a forced plan is not undone automatically.",
+        "Nothing. `--force` applies it anyway; a forced plan is not rolled back automatically.",
     )
     COOLDOWN = (
         "cooldown",
@@ -286,7 +286,7 @@ class Law(Code):
     CANCELED = "canceled", "An operator canceled a scheduled plan.", "Nothing."
     ROLLBACK = (
         "rollback",
-        "No partition of that decision can go back.",
+        "No partition of that decision can be moved back.",
         "Nothing: `rechannel plan` shows what is better now.",
     )
 
@@ -297,7 +297,7 @@ class Scope(Code):
     MOVE = "move", "One move."
     EXECUTOR = "executor", "All moves to one executor."
     QUERY = "query", "All moves of one query."
-    PLAN = "plan", "The whole plan."
+    PLAN = "plan", "Whole plan."
 
 
 class MoveState(Code):

@@ -147,7 +147,7 @@ class LinkReport(Body, frozen=True, tag="link-report", kw_only=True):
     attached: Timestamp
     executors: list[ExecutorInfo]
     queries: list[QueryState]
-    moves: list[MoveView]  # unsettled, and settled ones that the accepted placement names
+    moves: list[MoveView]  # not final, and final ones that the accepted placement names
     decision: str = ""  # of the accepted placement
     accepted_epoch: Int53 = 0
     accepted_leaders: list[str] = []  # senders of what was accepted in that epoch
@@ -298,7 +298,7 @@ class Decision(Body, frozen=True, tag="decision", kw_only=True):
     trigger: str
     user: str
     policy: str
-    outcome: str  # rechannel.wire.codes.Outcome
+    outcome: str  # rechannel.wire.codes.DecisionResult
     reason: str  # code
     sentence: str
     executors: list[ExecutorLoad] = []
@@ -316,7 +316,7 @@ class Decision(Body, frozen=True, tag="decision", kw_only=True):
     names: dict[str, str] = {}  # query -> its name, if it has one
     price: MigrationPrice | None = None  # of the moves, or of the moves that the gate refused
     forced: bool = False
-    rollback_of: str = ""  # the decision whose moves this one reverts
+    rollback_of: str = ""  # the decision whose moves this one rolls back
     runs: dict[str, str] = {}  # moved query -> its run
     move_reasons: dict[str, str] = {}  # move -> why the partition goes there, with numbers; for the first moves
     operator_reason: str = ""  # given by the operator

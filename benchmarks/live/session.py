@@ -21,7 +21,7 @@ from testbed import session as testbed_session
 from testbed.node_cluster import NodeCluster
 from testbed.nodes import NodeSpec
 from testbed.processes import ProcessGroup
-from testbed.session import SETTLED
+from testbed.session import LANDED_OR_ABANDONED
 from testbed.spark_cluster import SparkOptions
 from testbed.stack import Place, StackError
 
@@ -74,8 +74,8 @@ class PlacedSession(testbed_session.Session):
         """Wait until every move of a decision has landed or is given up; returns how many did which."""
         count = len(decision["moves"])
         with contextlib.suppress(StackError):
-            self.wait("the moves land", lambda: len(self.moves_in(decision, SETTLED)) >= count, patience)
-        states = self.moves_in(decision, SETTLED).values()
+            self.wait("the moves land", lambda: len(self.moves_in(decision, LANDED_OR_ABANDONED)) >= count, patience)
+        states = self.moves_in(decision, LANDED_OR_ABANDONED).values()
         landed = sum(state != MoveState.ABANDONED for state in states)
         return {"landed": landed, "given_up": count - landed}
 

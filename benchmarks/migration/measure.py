@@ -20,7 +20,7 @@ from benchmarks.report.results import progress
 from rechannel.wire import keys
 from rechannel.wire.codes import MoveState
 from rechannel.wire.measurements import BatchReport
-from testbed.session import SETTLED
+from testbed.session import LANDED_OR_ABANDONED
 from testbed.stack import StackError
 
 __all__ = ["LATENCY", "MAINTENANCE", "QUIET", "RATE", "ROWS", "measure", "settings"]
@@ -194,7 +194,7 @@ class _Measurement:
     def _await_end(self, decision: dict[str, Any]) -> None:
         """Wait until every move has landed or is given up, and, for a while, until old copies are closed."""
         session, count = self.session, len(decision["moves"])
-        session.wait("the moves land", lambda: len(session.moves_in(decision, SETTLED)) >= count)
+        session.wait("the moves land", lambda: len(session.moves_in(decision, LANDED_OR_ABANDONED)) >= count)
         with contextlib.suppress(StackError):  # the figures count without closings, too
             session.wait(
                 "the old copies are closed", lambda: len(session.moves_in(decision, _CLOSED)) >= count, CLOSING

@@ -152,5 +152,5 @@ def observe(case: Case, noise: float, batches: int, seed: int) -> PredictionMode
             growth = estimate_growth(np.diff([it.start for it in last]), share.ravel())
             timing[stage.query] = replace(timing[stage.query], growth=growth, row_share=fitted.row_share)
         stages.append(replace(stage, busy=fitted.seconds))
-        spread[stage.key] = StageSpread(fitted.doubt, fitted.noise)
+        spread[stage.key] = StageSpread(fitted.log_error, fitted.noise)
     return PredictionModel(case.cluster, Workload(tuple(stages)), timing, spread)

@@ -24,7 +24,7 @@ from rechannel.policies.model.cluster import UNPLACED, Cluster
 from rechannel.policies.model.placement import Move, Placement
 from rechannel.policies.model.workload import Workload
 from rechannel.policies.registry import PolicyLawError, propose
-from rechannel.wire.codes import NotReadyReason, Outcome
+from rechannel.wire.codes import DecisionResult, NotReadyReason
 from rechannel.wire.messages import Operator, QueryState, StatefulStage
 
 __all__ = ["Controller", "Observation", "SimulatedDecision", "decide", "measured_workload"]
@@ -73,7 +73,7 @@ def decide(policy: str, settings: Settings, observation: Observation) -> tuple[S
         )
     except (ModelError, ScaleOutError, PolicyLawError) as error:
         seconds = time.process_time() - began
-        return SimulatedDecision(observation.at, Outcome.REFUSED, str(error), 0, 0, seconds, seconds), []
+        return SimulatedDecision(observation.at, DecisionResult.REFUSED, str(error), 0, 0, seconds, seconds), []
     policy_seconds = time.process_time() - began
     inputs = _plan_inputs(observation)
     plan = apply_constraints(proposal.placement, inputs, settings, PlanOptions("simulated"))

@@ -23,7 +23,7 @@ from benchmarks.monitors import fleet as agents
 from benchmarks.report.results import progress
 from rechannel.conf.settings import Settings
 from rechannel.wire import keys
-from rechannel.wire.codes import Outcome
+from rechannel.wire.codes import DecisionResult
 from rechannel.wire.envelope import EnvelopeFactory, encode
 from rechannel.wire.keys import MAX_MESSAGE_BYTES
 from rechannel.wire.measurements import BatchReport, StageRun, TaskRow
@@ -224,7 +224,7 @@ def _watch(stack: Stack, messages: _Messages, process: psutil.Process, seconds: 
     progress("fleet: it decides")
     cpu, deciding, peak = cpu_seconds(process), time.monotonic(), 0
     decision: Decision | None = None
-    while (decision is None or decision.outcome == Outcome.NOT_READY) and time.monotonic() < deciding + 240.0:
+    while (decision is None or decision.outcome == DecisionResult.NOT_READY) and time.monotonic() < deciding + 240.0:
         messages.pace.run(time.monotonic() + 1.0)
         stack.group.check()
         peak = max(peak, process.memory_info().rss)

@@ -15,7 +15,7 @@ from benchmarks.report.numbers import group_by, rate, seconds
 from benchmarks.report.templates import render
 from benchmarks.simulation.fleet import WINDOW
 from benchmarks.simulation.variants import VARIANTS
-from rechannel.wire.codes import Outcome, PlanResult
+from rechannel.wire.codes import DecisionResult, PlanResult
 
 __all__ = ["section"]
 
@@ -219,7 +219,7 @@ def _decision(row: Row) -> list[str]:
 def _fleet(part: Row) -> dict[str, Any]:
     controller, server, decision, alone = part["controller"], part["redis"], part["decision"], part["agents_alone"]
     sentence = f"`{decision['outcome']}`: {decision['sentence']}" if decision else "**none**"
-    if decision is None or decision["outcome"] == Outcome.NOT_READY:
+    if decision is None or decision["outcome"] == DecisionResult.NOT_READY:
         sentence = f"**none within four minutes**: {sentence}"
     late = part["worst_lateness_seconds"]
     deciding = f"{controller['deciding_cpu']:.1f} s of processor time in {controller['deciding_seconds']:.0f} s"

@@ -215,7 +215,7 @@ class Recording:
         table = self._table
         if max(len(table.jobs), len(table.runs), len(table.executors)) > _MOST_OPEN:
             raise EndlessLogError(f"the log has more than {_MOST_OPEN:,} jobs, runs or executors at a time")
-        if table.held_tasks > _MOST_HELD or len(table.doubts) > _MOST_HELD:
+        if table.held_tasks > _MOST_HELD or len(table.unconfirmed) > _MOST_HELD:
             raise EndlessLogError(f"the log has more than {_MOST_HELD:,} tasks of batches that are not committed")
 
 

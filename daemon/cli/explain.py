@@ -11,10 +11,10 @@ import msgspec
 
 from rechannel.conf.settings import Settings
 from rechannel.daemon.cli.options import format_time
-from rechannel.daemon.cli.tables import price_lines
+from rechannel.daemon.cli.tables import code_meaning, price_lines, refusal_line
 from rechannel.daemon.view.figures import batch_times, format_bytes
 from rechannel.wire import keys
-from rechannel.wire.codes import Code, Outcome, Trigger
+from rechannel.wire.codes import DecisionResult, Trigger
 from rechannel.wire.exit_codes import CommandError, ExitCode
 from rechannel.wire.messages import Decision, ExecutorLoad, MigrationOutcome, MoveTransition, Refusal
 from rechannel.wire.printable import count, partition_name, plain
@@ -81,7 +81,7 @@ def _outcome(store: Store, decision: Decision) -> MigrationOutcome | None:
 
 def _move_states(store: Store, application: str, decision: Decision) -> dict[str, str]:
     """Return the last state in the journal of each move of the decision."""
-    if decision.outcome != Outcome.APPLIED or not keys.is_valid_name(application):
+    if decision.outcome != DecisionResult.APPLIED or not keys.is_valid_name(application):
         return {}
     journal = [envelope.body for envelope in store.last(keys.JOURNAL, application, keys.JOURNAL.bound)]
     return {it.move: it.after for it in journal if isinstance(it, MoveTransition) and it.decision == decision.decision}
@@ -101,40 +101,30 @@ def lines(
     states
         Move -> its last state in the journal.
     """
-    cause = _meaning(Trigger, decision.trigger)
+    cause = code_meaning(Trigger, decision.trigger)
     user = f", asked by {decision.user}" if decision.user else ""
     if decision.user and decision.trigger == Trigger.OPERATOR:
         cause, user = f"operator {decision.user} asked", ""
-    result = _meaning(Outcome, decision.outcome)
-    if decision.outcome == Outcome.PLANNED:
+    result = code_meaning(DecisionResult, decision.outcome)
+    if decision.outcome == DecisionResult.PLANNED:
         by_request = decision.trigger in (Trigger.OPERATOR, Trigger.DRAIN)
         reason = "a plan was asked for" if by_request else "mode observe, or all was paused"
         result += f": {reason if decision.moves else 'nothing was to be moved'}"
-    options = (
-        f"{', forced' if decision.forced else ''}{f', undoes {decision.rollback_of}' if decision.rollback_of else ''}"
-    )
+    options = ", forced" if decision.forced else ""
+    options += f", rollback of {decision.rollback_of}" if decision.rollback_of else ""
     return [
         f"decision {decision.decision} on {application}, {format_time(decision.at)}",
-        f"  why then:  {cause}{user}{f': {decision.operator_reason}' if decision.operator_reason else ''}",
+        f"  trigger:   {cause}{user}{f': {decision.operator_reason}' if decision.operator_reason else ''}",
         f"  result:    {decision.outcome} ({decision.reason}): {result}",
         f"  in short:  {decision.sentence}",
         f"  policy:    {decision.policy}{options}",
-        *_section("what refused what:", _refusals(decision.refusals)),
+        *_section("refusals:", _refusals(decision.refusals)),
         *_section("executors, before -> after:", _executors(decision)),
         *_section("predicted gain and cost:", _gain(decision)),
         *_moves(decision, states),
-        *_section("what came of it:", [f"  {outcome.verdict}: {outcome.sentence}"] if outcome is not None else []),
+        *_section("outcome:", [f"  {outcome.verdict}: {outcome.sentence}"] if outcome is not None else []),
         *_section("notes:", [f"  {note}" for note in decision.notes]),
     ]
-
-
-def _meaning(kind: type[Code], value: str) -> str:
-    """Return the meaning of a code within a sentence; an unknown code is returned as it is."""
-    try:
-        text = kind(value).meaning.replace("`", "").removesuffix(".")
-    except ValueError:
-        return value
-    return text[0].lower() + text[1:]
 
 
 def _section(title: str, rows: Iterable[str]) -> list[str]:
@@ -144,7 +134,7 @@ def _section(title: str, rows: Iterable[str]) -> list[str]:
 
 def _refusals(refusals: list[Refusal]) -> Iterator[str]:
     for refusal in refusals:
-        yield f"  {refusal.law}, which reaches the {refusal.scope}: {refusal.detail}"
+        yield f"  {refusal_line(refusal)}"
         if refusal.measured is not None and refusal.limit is not None:
             excess = refusal.measured - refusal.limit
             distance = f"{abs(excess):.4g} {'over' if excess > 0 else 'below'}" if excess else "just at it"

@@ -18,7 +18,7 @@ from rechannel.conf.settings import Settings
 from rechannel.daemon.cli.options import unknown_name
 from rechannel.daemon.model.collector import read_new_entries
 from rechannel.wire import keys
-from rechannel.wire.codes import Law, NotReadyReason, Outcome, PlanResult, Trigger
+from rechannel.wire.codes import DecisionResult, Law, NotReadyReason, OutcomeVerdict, PlanResult, Trigger
 from rechannel.wire.envelope import Envelope
 from rechannel.wire.exit_codes import CommandError, ExitCode
 from rechannel.wire.messages import Decision, LinkReport, MigrationOutcome, MoveTransition, QueryState
@@ -39,8 +39,10 @@ class HistoryFilter:
     ----------
     application, query
         Entries of this application, and of this query by id or name.
-    trigger, outcome
-        Decisions of this trigger, with this outcome or reason; and the moves and outcomes of those.
+    trigger, result
+        Decisions of this trigger, with this result or reason; and the moves and outcomes of those.
+    verdict
+        Decisions whose migration has an outcome of this verdict; and the moves and outcomes of those.
     since
         Entries not older than this time, in seconds since the epoch.
     """
@@ -48,17 +50,18 @@ class HistoryFilter:
     application: str = ""
     query: str = ""
     trigger: str = ""
-    outcome: str = ""
+    result: str = ""
+    verdict: str = ""
     since: float = 0.0
 
     @property
     def selects_decisions(self) -> bool:
-        """Whether some decisions are left out by trigger or outcome."""
-        return bool(self.trigger or self.outcome)
+        """Whether some decisions are left out by trigger, result or verdict."""
+        return bool(self.trigger or self.result or self.verdict)
 
     def accepts(self, decision: Decision) -> bool:
-        """Whether trigger and outcome of a decision match."""
-        return self.trigger in ("", decision.trigger) and self.outcome in ("", decision.outcome, decision.reason)
+        """Whether trigger and result of a decision match."""
+        return self.trigger in ("", decision.trigger) and self.result in ("", decision.outcome, decision.reason)
 
 
 def parse_time(text: str, now: Callable[[], float] = time.time) -> float:
@@ -126,9 +129,10 @@ class HistoryReader:
         self._selection = selection or HistoryFilter()
         self.decisions_read = 0
         self._query = ""  # id of the query that is selected
-        self._codes: set[str] = set()  # triggers, outcomes and reasons in Redis: a later release may have others
+        self._codes: set[str] = set()  # codes in Redis: a later release may have others
         self._query_names: dict[str, str] = {}
         self._matching: set[str] = set()  # ids of matching decisions, whose moves are shown too
+        self._judged: set[str] = set()  # ids of decisions with an outcome of the verdict that is selected
         self._after: dict[tuple[str, str], str] = {}  # stream's pattern and application -> last id
         self._shown: set[tuple[str, ...]] = set()
 
@@ -143,7 +147,8 @@ class HistoryReader:
             self._query = self._resolve_query(self._selection.query)
         entries = self._read_all(limit)
         self._check_code("trigger", self._selection.trigger, (*Trigger,))
-        self._check_code("outcome", self._selection.outcome, (*Outcome, *PlanResult, *Law, *NotReadyReason))
+        self._check_code("result", self._selection.result, (*DecisionResult, *PlanResult, *Law, *NotReadyReason))
+        self._check_code("verdict", self._selection.verdict, (*OutcomeVerdict,))
         return entries
 
     def follow(self, stop: threading.Event) -> Iterator[list[Entry]]:
@@ -196,7 +201,7 @@ class HistoryReader:
 
     def _read_new(self, limit: int) -> list[Entry]:
         """Return entries since the last call; of a stream not read before the newest ``limit``."""
-        entries: list[Entry] = []
+        read: list[Envelope] = []
         selection = self._selection
         journals = [selection.application] if selection.application else self._applications()
         streams = [(keys.DECISIONS, ""), (keys.OUTCOMES, ""), *((keys.JOURNAL, name) for name in journals)]
@@ -204,7 +209,13 @@ class HistoryReader:
             after = self._after.get((rule.pattern, name), "")
             first = rule.bound if selection.selects_decisions else limit
             self._after[rule.pattern, name], envelopes = read_new_entries(self._store, rule, name, after, first=first)
-            entries += [entry for envelope in envelopes if (entry := self._entry(envelope)) is not None]
+            read += envelopes
+        for envelope in read:
+            if isinstance(envelope.body, MigrationOutcome):
+                self._codes.add(envelope.body.verdict)
+                if envelope.body.verdict == selection.verdict:
+                    self._judged.add(envelope.body.decision)
+        entries = [entry for envelope in read if (entry := self._entry(envelope)) is not None]
         entries = [entry for entry in entries if entry["at"] >= selection.since and self._is_new(entry)]
         return sorted(entries, key=lambda entry: float(entry["at"]))
 
@@ -229,6 +240,8 @@ class HistoryReader:
         if not isinstance(body, Decision | MigrationOutcome | MoveTransition):
             return None
         if self._selection.selects_decisions and body.decision not in self._matching:
+            return None
+        if self._selection.verdict and body.decision not in self._judged:
             return None
         if self._query and self._query not in _queries(body):
             return None

@@ -55,7 +55,7 @@ OVERVIEW = {
         "rebalance": "Rebalance now, with --apply",
         "apply": "Carry out a saved plan, now or later",
         "cancel": "Cancel a scheduled plan",
-        "rollback": "Undo the moves of a decision",
+        "rollback": "Roll back the moves of a decision",
         "drain": "Move all state off nodes",
         "undrain": "End the drain of nodes",
         "stop": "End the running migration",
@@ -170,10 +170,16 @@ def top(config: str | None, application: str, every: float, once: bool) -> None:
 @click.option("--query", metavar="ID|NAME", default="", help="Only decisions and moves of this query.")
 @click.option("--trigger", metavar="NAME", default="", help="Only decisions of this trigger: timeout, operator, …")
 @click.option(
-    "--outcome",
+    "--result",
     metavar="NAME",
     default="",
-    help="Only decisions with this outcome or reason: applied, refused, gate, …",
+    help="Only decisions with this result or reason: applied, refused, gate, …",
+)
+@click.option(
+    "--verdict",
+    metavar="NAME",
+    default="",
+    help="Only decisions whose migration has this verdict: confirmed, regressed, not-judged.",
 )
 @click.option(
     "--since", metavar="TIME", default="", help="Only newer entries: 90m, 2h, 3d, 2026-03-01 or 2026-03-01T10:00."

@@ -142,12 +142,15 @@ def cancel(client: ControllerClient, scheduled_plan: str) -> int:
 @order_command(
     application_option,
     click.option(
-        "--decision", metavar="ID", default="", help="Decision to undo. [default: the last one that moved something]"
+        "--decision",
+        metavar="ID",
+        default="",
+        help="Decision to roll back. [default: the last one that moved something]",
     ),
     _reason(_DECISION),
 )
 def rollback(client: ControllerClient, application: str, decision: str) -> int:
-    """Undo the moves of a decision; a running migration is ended first."""
+    """Roll back the moves of a decision; a running migration is ended first."""
     from rechannel.wire.commands import Rollback
 
     return client.order(Rollback(application=application, decision=decision))

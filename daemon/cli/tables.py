@@ -9,7 +9,6 @@ import sys
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Literal
 
-import msgspec
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
@@ -24,12 +23,13 @@ from rechannel.daemon.view.status import (
     DrainState,
     ExecutorStatus,
     LeaderStatus,
+    LinkCounters,
     MoveStatus,
     PartitionStatus,
 )
-from rechannel.wire.codes import Mode
+from rechannel.wire.codes import Code, Mode, Scope
 from rechannel.wire.exit_codes import NOBODY_REPORTS, OBSERVE_MODE
-from rechannel.wire.messages import Decision, ExecutorLoad, MigrationPrice
+from rechannel.wire.messages import Decision, ExecutorLoad, MigrationPrice, Refusal
 from rechannel.wire.printable import count, partition_name, plain, query_name, stage_name
 
 _WIDE = 160  # columns when the output is no terminal
@@ -81,8 +81,7 @@ def _print_application(console: Console, status: ApplicationStatus, *, verbose: 
         console.print(f"  problem: {escape(problem)}", style="yellow")
     console.print(_executor_table(status.executors))
     console.print(_query_table(status))
-    counters = [(name.replace("_", " "), value) for name, value in msgspec.to_builtins(status.counters).items()]
-    console.print(f"since the link attached: {', '.join(f'{value} {name}' for name, value in counters)}")
+    console.print(f"since the link attached: {_counters(status.counters)}")
     if status.shuffles_seen is not None and any(executor.fresh for executor in status.executors):
         console.print(f"agents reported {status.shuffles_seen:.0%} of the shuffle outputs of the last batches")
     if status.streams:
@@ -93,6 +92,18 @@ def _print_application(console: Console, status: ApplicationStatus, *, verbose: 
         console.print(partition_table(status.partitions))
     if status.moves:
         console.print(moves_table(status.moves))
+
+
+def _counters(counters: LinkCounters) -> str:
+    return "; ".join(
+        (
+            f"{count(counters.landed, 'move')} landed, {counters.abandoned} abandoned",
+            f"{count(counters.missed, 'batch')} missed",
+            f"{count(counters.drifted, 'partition')} drifted",
+            count(counters.failed_tasks, "failed task"),
+            count(counters.rejected_messages, "rejected message"),
+        )
+    )
 
 
 def controller_line(leader: LeaderStatus | None, now: float) -> str:
@@ -213,6 +224,20 @@ def moves_table(moves: Sequence[MoveStatus]) -> Table:
     return table
 
 
+def code_meaning(kind: type[Code], value: str) -> str:
+    """Return the meaning of a code within a sentence; an unknown code is returned as it is."""
+    try:
+        text = kind(value).meaning.replace("`", "").removesuffix(".")
+    except ValueError:
+        return value
+    return text[0].lower() + text[1:]
+
+
+def refusal_line(refusal: Refusal) -> str:
+    """Return the law, what it refuses, and why: ``refused by gate (whole plan): …``."""
+    return f"refused by {refusal.law} ({code_meaning(Scope, refusal.scope)}): {refusal.detail}"
+
+
 def print_decision(application: str, decision: Decision, *, verbose: bool = False) -> None:
     """Print a decision with its figures; ``verbose``: with the streams."""
     console, application, decision = new_console(), plain(application), plain(decision)
@@ -231,7 +256,7 @@ def print_decision(application: str, decision: Decision, *, verbose: bool = Fals
         for stream in decision.hot_streams:
             console.print(f"  {escape(stream)}")
     for refusal in decision.refusals:
-        console.print(escape(f"refused by {refusal.law} (reaches the {refusal.scope}): {refusal.detail}"))
+        console.print(escape(refusal_line(refusal)))
     for note in decision.notes:
         console.print(f"note: {escape(note)}")
 

@@ -18,7 +18,7 @@ from rechannel.daemon.control.decision_log import (
     applied_decisions,
     log_decision,
 )
-from rechannel.daemon.control.guard import BLOCKING, UNATTENDED, ClusterLimits, SelfActionGuard
+from rechannel.daemon.control.guard import AUTOMATIC, BLOCKING, AutomaticDecisionGuard, ClusterLimits
 from rechannel.daemon.control.leadership import LeaderContext
 from rechannel.daemon.control.migrations import MigrationTracker
 from rechannel.daemon.control.outcomes import REGRESSED_REASON, OutcomeHistory, OutcomeTracker, PendingRollback
@@ -26,7 +26,7 @@ from rechannel.daemon.control.scheduled_plans import ScheduledPlanStore
 from rechannel.daemon.control.standing_orders import StandingOrderStore, partitions_on
 from rechannel.daemon.control.triggers import RETRY_EVERY, ExecutorSetTrigger, OverloadDetector, usable_executors
 from rechannel.daemon.decide import pipeline
-from rechannel.daemon.decide.pipeline import DecisionRequest, Draft, PlanBasis, Undecided, moves_in_flight
+from rechannel.daemon.decide.pipeline import DecisionRequest, Draft, NoPlan, PlanBasis, moves_in_flight
 from rechannel.daemon.decide.policy_settings import policy_for
 from rechannel.daemon.decide.requested_placement import rollback_placement
 from rechannel.daemon.jobs.clock import COMPLAIN_EVERY, DutyCycle, RateLimit
@@ -36,7 +36,7 @@ from rechannel.daemon.model.collector import Collector
 from rechannel.daemon.model.readiness import NotReady, driver_silence, readiness_problem
 from rechannel.daemon.model.snapshot import Snapshot, take_snapshot
 from rechannel.migration.plan.inputs import Cooldown
-from rechannel.wire.codes import Mode, NotReadyReason, Outcome, OutcomeVerdict, Trigger
+from rechannel.wire.codes import DecisionResult, Mode, NotReadyReason, OutcomeVerdict, Trigger
 from rechannel.wire.messages import Decision, LinkReport, Refusal, ScheduledPlan
 from rechannel.wire.printable import count
 
@@ -51,7 +51,7 @@ class ControllerServices:
 
     context: LeaderContext
     collector: Collector
-    orders: StandingOrderStore
+    standing_orders: StandingOrderStore
     plans: ScheduledPlanStore
     limits: ClusterLimits
     history: OutcomeHistory
@@ -68,15 +68,15 @@ class Application:
     ordered that it does not know.
     """
 
-    def __init__(self, name: str, cluster: ControllerServices) -> None:
+    def __init__(self, name: str, services: ControllerServices) -> None:
         self.name = name
-        self.last_heard = cluster.context.clock.steady()
+        self.last_heard = services.context.clock.steady()
         self.complaints = RateLimit(COMPLAIN_EVERY)
-        self.guard = SelfActionGuard(cluster.limits)
-        self.migrations = MigrationTracker(name, cluster.context)
-        self._cluster = cluster
-        self._context = cluster.context
-        self._clock = cluster.context.clock
+        self.guard = AutomaticDecisionGuard(services.limits)
+        self.migrations = MigrationTracker(name, services.context)
+        self._services = services
+        self._context = services.context
+        self._clock = services.context.clock
         self._running_plan: RunningPlan | None = None
         self._continuation_timer = RateLimit(RETRY_EVERY)
         self._log = structlog.get_logger("rechannel.controller")
@@ -86,7 +86,7 @@ class Application:
         """Drop what only a leader may rely on, but not the guard and the cool-down."""
         self.executors = ExecutorSetTrigger()
         self.overload = OverloadDetector()
-        self.outcome = OutcomeTracker(self.name, self._context, self._cluster.history, self._cluster.lock.released)
+        self.outcome = OutcomeTracker(self.name, self._context, self._services.history, self._services.lock.released)
         self.rollback: PendingRollback | None = None
         self._published = DecisionDeduplicator()
         self.migrations.reset()
@@ -104,7 +104,7 @@ class Application:
     def follow(self) -> None:
         """Renew the running migration, and note how it ended."""
         if ended := self.migrations.follow(self._report):
-            self._cluster.last_sentence = ended
+            self._services.last_sentence = ended
             self.invalidate_sentence()
 
     def step(self) -> str:
@@ -118,18 +118,18 @@ class Application:
         report = self._report
         if report is None or not self._context.can_act:  # a rollback's plan may have taken minutes
             return "no report"
-        self.executors.observe(usable_executors(report, self._cluster.orders.nodes), self._clock.steady())
+        self.executors.observe(usable_executors(report, self._services.standing_orders.nodes), self._clock.steady())
         if self.migrations.running is not None or moves_in_flight(report):
             return "a migration is running"
         return self._run_due_triggers(report)
 
     def _run_due_triggers(self, report: LinkReport) -> str:
-        """Decide on the first trigger that is due: orders, the cool-down, unattended triggers."""
+        """Decide on the first trigger that is due: orders, the cool-down, automatic triggers."""
         now, steady_now = self._clock.wall(), self._clock.steady()
         if self._leave_drained_nodes(report, steady_now):
             return "drained nodes"
         cooldown = self.migrations.cooldown_left(now)
-        plan = self._cluster.plans.due(self.name, now)
+        plan = self._services.plans.due(self.name, now)
         if plan is not None and (plan.force or not cooldown):
             self._run_scheduled_plan(plan)
             return "a scheduled plan"
@@ -143,10 +143,10 @@ class Application:
         return "an overload" if self._decide_on_overload(steady_now) else "nothing is due"
 
     def _leave_drained_nodes(self, report: LinkReport, steady_now: float) -> bool:
-        placed = any(partitions_on(report, self._cluster.orders.nodes).values())
+        placed = any(partitions_on(report, self._services.standing_orders.nodes).values())
         if not placed or not self._drain_timer.allows(steady_now):
             return False
-        return self.decide(self.new_request(Trigger.DRAIN, apply=True)).outcome == Outcome.APPLIED
+        return self.decide(self.new_request(Trigger.DRAIN, apply=True)).outcome == DecisionResult.APPLIED
 
     def _run_scheduled_plan(self, plan: ScheduledPlan) -> None:
         reason = plan.reason or f"{plan.scheduled_plan} was scheduled for {plan.window}"
@@ -155,25 +155,26 @@ class Application:
             user=plan.user,
             force=plan.force,
             scheduled_plan=plan.scheduled_plan,
-            placement_source=self._cluster.plans.placement_source(plan),
+            placement_source=self._services.plans.placement_source(plan),
         )
-        self._cluster.plans.record(plan, self.decide(request))
+        self._services.plans.record(plan, self.decide(request))
 
     def _continue_plan(self, left: int, steady_now: float) -> None:
         if self._context.settings.reschedule.mode != Mode.APPLY or not self._continuation_timer.allows(steady_now):
             return
-        reason = f"the plan before was cut to migration.max_moves, and confirmed: at most {left} more moves may follow"
-        decision = self.decide_unattended(Trigger.CONTINUATION, reason)
+        more = f"at most {left} more moves may follow"
+        reason = f"the previous plan was cut to migration.max_moves, and its outcome was confirmed: {more}"
+        decision = self.decide_automatically(Trigger.CONTINUATION, reason)
         if decision is None or decision.reason in BLOCKING:
             return
-        if decision.outcome not in (Outcome.APPLIED, Outcome.NOT_READY):
+        if decision.outcome not in (DecisionResult.APPLIED, DecisionResult.NOT_READY):
             self.migrations.cancel_continuation()  # there is nothing more to gain
 
     def _decide_on_executors(self, report: LinkReport, steady_now: float) -> bool:
         trigger, settings = self.executors, self._context.settings
         if not trigger.due(steady_now, settings):
             return False
-        decision = self.decide_unattended(Trigger.EXECUTORS)
+        decision = self.decide_automatically(Trigger.EXECUTORS)
         if decision is None or decision.reason in BLOCKING:
             return False  # what holds one trigger back, such as its cool-down, must not hold back the next one
         trigger.record(decision, report, self._clock.steady(), settings)
@@ -183,7 +184,7 @@ class Application:
         detector = self.overload
         if not (reason := detector.due(steady_now)):
             return False
-        decision = self.decide_unattended(Trigger.OVERLOAD, reason)
+        decision = self.decide_automatically(Trigger.OVERLOAD, reason)
         if decision is None or decision.reason in BLOCKING:
             return False
         detector.record(decision, steady_now, averaging_time(self._context.settings))
@@ -198,9 +199,9 @@ class Application:
         policy = policy_for(trigger, self._context.settings)
         return DecisionRequest(name, now, trigger, policy, reason=reason, apply=apply)
 
-    def decide_unattended(self, trigger: Trigger, reason: str = "") -> Decision | None:
+    def decide_automatically(self, trigger: Trigger, reason: str = "") -> Decision | None:
         """Decide because of a trigger; a guard's refusal is returned once, then None."""
-        apply, now = self._context.acts_unattended, self._clock.wall()
+        apply, now = self._context.acts_automatically, self._clock.wall()
         refusal = self.guard.blocked_by(trigger, now) if apply else self.guard.cooldown(trigger, now)
         if refusal is None:
             return self.decide(self.new_request(trigger, reason, apply=apply))
@@ -214,7 +215,7 @@ class Application:
             request = dataclasses.replace(request, at=self._clock.wall())
         try:
             decision = self._ask_guard(request, self._plan(request))
-        except Undecided as end:
+        except NoPlan as end:
             decision = pipeline.decision_without_plan(request, end.reason)
             if end.reason is pipeline.NOT_LEADING:
                 return decision  # decisions are published by the leader alone
@@ -232,52 +233,52 @@ class Application:
         had_to_wait = False
         while (plan := self._running_plan) is not None:
             had_to_wait = True
-            with self._cluster.lock.released():
+            with self._services.lock.released():
                 plan.ended.wait()
         return had_to_wait
 
     def _plan(self, request: DecisionRequest) -> Draft:
         if not self._context.can_act:
-            raise Undecided(pipeline.NOT_LEADING)
+            raise NoPlan(pipeline.NOT_LEADING)
         basis = self._plan_basis(request)
         with self._unlocked(request):
             return pipeline.draft_decision(request, basis)
 
     def _plan_basis(self, request: DecisionRequest) -> PlanBasis:
-        """Return what a plan rests on; raises Undecided if none can be made."""
-        cluster, settings = self._cluster, self._context.settings
+        """Return what a plan rests on; raises NoPlan if none can be made."""
+        services, settings = self._services, self._context.settings
         if request.apply and self._context.lead.paused:
-            raise Undecided(pipeline.PAUSED)
-        cluster.collector.refresh()
-        messages = cluster.collector.gather(self.name)
+            raise NoPlan(pipeline.PAUSED)
+        services.collector.refresh()
+        messages = services.collector.gather(self.name)
         if messages is None:
-            raise Undecided(pipeline.no_report(self.name))
+            raise NoPlan(pipeline.no_report(self.name))
         if (silent := driver_silence(messages.reported_at, request.at)) is not None:
-            raise Undecided(silent)
+            raise NoPlan(silent)
         if busy := self.migrations.busy(messages.report, request.at):
-            raise Undecided(NotReady(NotReadyReason.MIGRATION_RUNNING, busy))
+            raise NoPlan(NotReady(NotReadyReason.MIGRATION_RUNNING, busy))
         cooldown = self.migrations.cooldown_left(request.at)
         if request.apply and request.trigger == Trigger.TIMEOUT and not cooldown and self.outcome.is_awaiting:
-            raise Undecided(pipeline.OUTCOME_AWAITED)
-        unattended = request.apply and request.trigger in UNATTENDED
+            raise NoPlan(pipeline.OUTCOME_AWAITED)
+        automatic = request.apply and request.trigger in AUTOMATIC
         return PlanBasis(
             messages=messages,
             settings=settings,
-            drained=cluster.orders.nodes | request.leave,
+            drained_nodes=services.standing_orders.nodes | request.drained_nodes,
             cooldown=Cooldown(cooldown, *self.migrations.cooldown_length()),
-            rates=cluster.history.rates(),
-            gain_shares=cluster.history.gain_shares(),
-            moves_left=cluster.limits.moves_left(request.at) if unattended else None,
+            rates=services.history.rates(),
+            gain_shares=services.history.gain_shares(),
+            moves_left=services.limits.moves_left(request.at) if automatic else None,
         )
 
     @contextmanager
     def _unlocked(self, request: DecisionRequest) -> Iterator[None]:
-        """Release the lock during a plan; raises Undecided if it is out of date afterwards."""
+        """Release the lock during a plan; raises NoPlan if it is out of date afterwards."""
         epoch, orders = self._context.lead.epoch, self._orders()
         try:
-            with self._cluster.planning.plan(self.name) as self._running_plan, self._cluster.lock.released():
+            with self._services.planning.plan(self.name) as self._running_plan, self._services.lock.released():
                 yield
-        except Undecided:
+        except NoPlan:
             self._running_plan = None
             self._revalidate(request, epoch, orders)
             raise
@@ -289,54 +290,54 @@ class Application:
         context = self._context
         if not context.lead.revalidate():
             context.restored = False  # under a lead that was won again, orders of others may be unknown
-            raise Undecided(pipeline.NOT_LEADING)
+            raise NoPlan(pipeline.NOT_LEADING)
         if not context.can_act or context.lead.epoch != epoch:
-            raise Undecided(pipeline.NOT_LEADING)
+            raise NoPlan(pipeline.NOT_LEADING)
         if request.apply and context.lead.paused:
-            raise Undecided(pipeline.PAUSED)
+            raise NoPlan(pipeline.PAUSED)
         if self._report is None:
-            raise Undecided(pipeline.no_report(self.name))
+            raise NoPlan(pipeline.no_report(self.name))
         if self._orders() != orders:
-            raise Undecided(pipeline.OVERTAKEN)
+            raise NoPlan(pipeline.OVERTAKEN)
 
     def _orders(self) -> tuple[object, ...]:
         """Return the orders that a plan has to know; if they change, it is out of date."""
         migration = self.migrations.running
         return (
-            self._cluster.orders.nodes,
+            self._services.standing_orders.nodes,
             self.rollback and self.rollback.decision.decision,
             migration and migration.desired.decision,
-            self._cluster.plans.scheduled,
+            self._services.plans.scheduled,
         )
 
     def _ask_guard(self, request: DecisionRequest, draft: Draft) -> Decision:
         """Return the decision of a draft, once the guard was asked."""
-        limits, now, moves = self._cluster.limits, self._clock.wall(), len(draft.decision.moves)
+        limits, now, moves = self._services.limits, self._clock.wall(), len(draft.decision.moves)
         if not request.apply or not moves:
             return draft.decision
-        if request.trigger not in UNATTENDED:
+        if request.trigger not in AUTOMATIC:
             return pipeline.with_verdict(draft, None, limits.order_warning(now, moves))
         verdict = self.guard.repetition(draft.decision)
         if verdict is None and request.trigger != Trigger.CONTINUATION:  # its first part was agreed on
             verdict = self.guard.agreement(draft.decision, draft.partitions)
         decision = pipeline.with_verdict(draft, verdict)
-        if decision.outcome == Outcome.APPLIED:
+        if decision.outcome == DecisionResult.APPLIED:
             left = limits.moves_left(now)
             if left is not None and moves > left:
-                raise Undecided(pipeline.OVERTAKEN)
-            if (period := limits.quiet_period(now)) is not None:
-                raise Undecided(period)
+                raise NoPlan(pipeline.OVERTAKEN)
+            if (period := limits.excluded_period(now)) is not None:
+                raise NoPlan(period)
         return decision
 
     def _publish(self, decision: Decision) -> None:
-        self._cluster.last_sentence = f"{self.name}: {decision.sentence}"
+        self._services.last_sentence = f"{self.name}: {decision.sentence}"
         log_decision(self.name, decision)
         if self._published.repeats(decision):
             return
         append_decision(self._context, self.name, decision)
         self._published.record(decision)  # only now: a decision that was not stored was not published
         self.guard.record(decision)
-        if decision.outcome == Outcome.APPLIED:
+        if decision.outcome == DecisionResult.APPLIED:
             self.invalidate_sentence()
             if not decision.rollback_of:
                 self.rollback = None  # the newer order stands
@@ -346,7 +347,7 @@ class Application:
     # -- outcomes and rollbacks --
 
     def order_rollback(self, target: Decision, *, user: str, reason: str) -> tuple[str, Decision | None]:
-        """Undo a decision; a running migration is ended first.
+        """Roll a decision back; a running migration is ended first.
 
         Returns a sentence, and the rollback's decision if there is one already.
         """
@@ -359,40 +360,40 @@ class Application:
             return "", begun
         later = "" if stopped or paused else ", once the moves that wait for a batch have landed"
         held = "; paused: `rechannel resume` first" if paused else ""
-        warning = self._cluster.limits.order_warning(self._clock.wall())
-        return f"{stopped}what {target.decision} moved goes back{later}{held}{warning}", None
+        warning = self._services.limits.order_warning(self._clock.wall())
+        return f"{stopped}decision {target.decision} is rolled back{later}{held}{warning}", None
 
     def _measure_outcome(self) -> None:
-        """Measure what a migration brought, once it is over; one that made things worse goes back."""
+        """Measure what a migration brought, once it is over; one that regressed is rolled back."""
         report = self._report
         if report is None or not self.outcome.is_awaiting:
             return
         if self.migrations.running is not None or moves_in_flight(report):
             return
-        messages = self._cluster.collector.gather(self.name)
+        messages = self._services.collector.gather(self.name)
         measured = self.outcome.measure_outcome(messages) if messages is not None else None
         if measured is None:
             return
-        outcome, undo = measured
+        outcome, target = measured
         if outcome.verdict == OutcomeVerdict.CONFIRMED:
             self.migrations.confirm()
         else:
             self.migrations.cancel_continuation()
-        self._await_rollback(undo)
+        self._await_rollback(target)
 
-    def _await_rollback(self, undo: Decision | None) -> None:
-        if undo is not None:
-            self.rollback = PendingRollback(undo, "", REGRESSED_REASON, self._clock.steady())
+    def _await_rollback(self, target: Decision | None) -> None:
+        if target is not None:
+            self.rollback = PendingRollback(target, "", REGRESSED_REASON, self._clock.steady())
 
     def _try_rollback(self) -> Decision | None:
         """Move a decision's partitions back, once nothing else is under way.
 
-        Returns the decision once it is made. An operator's rollback does not wait for the end of a quiet period.
+        Returns the decision once it is made. An operator's rollback does not wait for the end of an excluded period.
         """
         pending, report, steady_now = self.rollback, self._report, self._clock.steady()
         if pending is None:
             return None
-        period = None if pending.user else self._cluster.limits.quiet_period(self._clock.wall())
+        period = None if pending.user else self._services.limits.excluded_period(self._clock.wall())
         if period is not None:
             pending.extend(steady_now, period.until - self._clock.wall())
             if self.guard.should_log(Trigger.ROLLBACK, period):
@@ -412,7 +413,7 @@ class Application:
             placement_source=lambda snapshot: rollback_placement(pending.decision, snapshot),
         )
         decision = self.decide(request)
-        if decision.outcome != Outcome.NOT_READY and self.rollback is pending:
+        if decision.outcome != DecisionResult.NOT_READY and self.rollback is pending:
             self.rollback = None
         return decision
 
@@ -453,7 +454,7 @@ class Application:
         if self.migrations.running is not None:
             self.sentence, self._window = self.migrations.running.sentence(), window
             return
-        messages = self._cluster.collector.gather(self.name)  # in any case: entries that are trimmed unread are lost
+        messages = self._services.collector.gather(self.name)  # in any case: entries that are trimmed unread are lost
         self._window = window
         if messages is None:
             return
@@ -464,9 +465,9 @@ class Application:
         settings = self._context.settings
         if began < self._next_model and readiness_problem(messages, settings, now) is None:
             return
-        drained = self._cluster.orders.nodes
-        with self._cluster.lock.released(), DutyCycle(_MODEL_SHARE, _LONGEST_REST, self._clock.cpu) as work:
-            snapshot = take_snapshot(messages, settings, now, drained, forecast=False)
+        drained_nodes = self._services.standing_orders.nodes
+        with self._services.lock.released(), DutyCycle(_MODEL_SHARE, _LONGEST_REST, self._clock.cpu) as work:
+            snapshot = take_snapshot(messages, settings, now, drained_nodes, forecast=False)
         if self._report is None:
             return
         self._next_model = began + work.rest
@@ -480,11 +481,10 @@ class Application:
         self.sentence = f"not ready: {reason.sentence}"
 
     def _note_ready(self, snapshot: Snapshot, messages: ApplicationMessages, window: float) -> None:
-        self.executors.mark_ready(usable_executors(messages.report, self._cluster.orders.nodes))
+        self.executors.mark_ready(usable_executors(messages.report, self._services.standing_orders.nodes))
         self.overload.observe_window(snapshot, messages.batches, window, self._context.settings)
         now = self._clock.wall()
-        cooldown = self.migrations.cooldown_left(now)
-        waiting = f", cool-down for {cooldown:.0f} s" if cooldown else ""
+        waiting = f", cool-down for {left:.0f} s" if (left := self.migrations.cooldown_left(now)) else ""
         placed = count(snapshot.workload.partitions, "partition")
         missing = f"; {text}" if (text := describe_silent_agents(snapshot.coverage)) else ""
         executors = count(snapshot.cluster.size, "executor")
@@ -492,4 +492,4 @@ class Application:
 
     @property
     def _report(self) -> LinkReport | None:
-        return self._cluster.collector.reports.get(self.name)
+        return self._services.collector.reports.get(self.name)

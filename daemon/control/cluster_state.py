@@ -15,7 +15,7 @@ from rechannel.conf import lease_timing
 from rechannel.daemon.control.application import FORGOTTEN_AFTER, Application, ControllerServices
 from rechannel.daemon.control.decision_log import LoggedDecision, read_decision_log
 from rechannel.wire import keys
-from rechannel.wire.codes import Outcome, Trigger
+from rechannel.wire.codes import DecisionResult, Trigger
 from rechannel.wire.messages import ControllerState, LinkReport, Refusal, ScheduledPlan
 from rechannel.wire.redis.errors import StoreError
 
@@ -97,11 +97,11 @@ class ClusterState:
         if first:
             self.mark_heard(name for name, _ in log)  # they may report again
             self._restore_log(log)
-        paused = self.services.orders.restore({name: reports[name] for name in names})
+        paused = self.services.standing_orders.restore({name: reports[name] for name in names})
         if paused and not self._context.lead.paused:
             self._context.lead.pause(True)
         for name, decision in log:
-            if decision.outcome == Outcome.APPLIED:
+            if decision.outcome == DecisionResult.APPLIED:
                 self.application(name).migrations.note_applied(decision)
         self.for_each(names, lambda app: app.migrations.restore(reports[app.name]))
         self.for_each(names, lambda app: app.restore_rollback(log))

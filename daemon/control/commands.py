@@ -15,7 +15,7 @@ import msgspec
 import structlog
 
 from rechannel.daemon.control.cluster_state import ClusterState
-from rechannel.daemon.control.decision_log import applied_decisions, choose_undoable, read_decision_log
+from rechannel.daemon.control.decision_log import applied_decisions, choose_rollback_target, read_decision_log
 from rechannel.daemon.control.standing_orders import partitions_on
 from rechannel.daemon.control.triggers import settle_time
 from rechannel.daemon.decide import pipeline
@@ -118,7 +118,7 @@ class _Execution:
         for name in sorted(name for name, report in reports.items() if any(partitions_on(report, nodes).values())):
             app = self._cluster.application(name)
             request = dataclasses.replace(
-                app.new_request(Trigger.DRAIN, self._reason), user=self._user, leave=frozenset(nodes)
+                app.new_request(Trigger.DRAIN, self._reason), user=self._user, drained_nodes=frozenset(nodes)
             )
             plans.append({"application": name, "decision": msgspec.to_builtins(app.decide(request))})
         left = f"state of {count(len(plans), 'application')} would leave" if plans else "no state"
@@ -160,7 +160,7 @@ class _Execution:
             return self._decide(plan.application, apply=True, force=command.force, placement_source=source)
         self._resolve(plan.application)
         sentence, scheduled = self._services.plans.schedule(command, plan, user=self._user, reason=self._reason)
-        period = self._services.limits.quiet_period(max(scheduled.at, scheduled.begin))
+        period = self._services.limits.excluded_period(max(scheduled.at, scheduled.begin))
         warning = f"; warning: then {period.detail}, this plan all the same" if period is not None else ""
         data = msgspec.to_builtins(scheduled)
         del data["plan"]
@@ -177,15 +177,15 @@ class _Execution:
         self._cluster.follow_migrations()
         context = self._services.context
         applied = applied_decisions(read_decision_log(context.store), application)
-        target = choose_undoable(applied, command.decision, application, context.clock.wall())
+        target = choose_rollback_target(applied, command.decision, application, context.clock.wall())
         sentence, decision = self._cluster.application(application).order_rollback(
             target, user=self._user, reason=self._reason
         )
         if decision is None:
             return self._ordered(sentence)
         self._cluster.publish_state()
-        undoes = f" (undoes {decision.rollback_of})" if decision.rollback_of else ""
-        return _decided(application, decision, f"decision {decision.decision}{undoes}: {decision.sentence}")
+        suffix = f" (rollback of {decision.rollback_of})" if decision.rollback_of else ""
+        return _decided(application, decision, f"decision {decision.decision}{suffix}: {decision.sentence}")
 
     def _stop(self, command: Stop) -> _Answer:
         """End the running migration of an application, or of all, at the next batch."""
@@ -198,7 +198,7 @@ class _Execution:
                 ExitCode.NOTHING, f"no migration of {command.application or 'any application'} is running"
             )
         sentence = "; ".join(app.migrations.stop() for app in running)
-        if nodes := self._services.orders.nodes:
+        if nodes := self._services.standing_orders.nodes:
             sentence += f"; drained still: {', '.join(sorted(nodes))}, `undrain` ends that"
         for app in running:
             app.rollback = None
@@ -208,7 +208,7 @@ class _Execution:
     def _pause(self, paused: bool) -> _Answer:
         """Pause or resume everything; a running migration begins no further move while paused."""
         self._lead.pause(paused)
-        self._services.orders.publish()
+        self._services.standing_orders.publish()
         self._cluster.follow_migrations()
         running = len(self._cluster.migrating())
         held = f"; {running} running migration{'s' if running != 1 else ''} {'held' if paused else 'go on'}"
@@ -218,7 +218,7 @@ class _Execution:
     def _drain(self, command: Drain) -> _Answer:
         nodes, services = command.nodes, self._services
         reports = self._check_drain(nodes)
-        services.orders.drain(command, user=self._user, reason=self._reason)
+        services.standing_orders.drain(command, user=self._user, reason=self._reason)
         for app in self._cluster.applications():
             app.retry_drain()
         partitions = sum(sum(partitions_on(report, nodes).values()) for report in reports.values())
@@ -232,24 +232,25 @@ class _Execution:
         names = ", ".join(command.nodes)
         if not executors:
             return f"{names}: no executor runs there; those that start hold no state"
-        leaving = f"{count(partitions, 'partition')} to leave" if partitions else "no state to leave"
-        released = f", {'which is' if executors == 1 else 'which are'} released then" if command.remove else ""
+        verb = "moves" if partitions == 1 else "move"
+        leaving = f"{count(partitions, 'partition')} {verb} off" if partitions else "no state on"
+        released = f", {'which is' if executors == 1 else 'which are'} then released" if command.remove else ""
         held = f"; {_PAUSED}" if self._lead.paused else ""
         return f"draining {names}: {leaving} {count(executors, 'executor')}{released}{held}"
 
     def _undrain(self, nodes: list[str]) -> _Answer:
         services = self._services
-        if others := [node for node in nodes or [""] if node not in services.orders.nodes]:
-            drained = ", ".join(sorted(services.orders.nodes)) or "none"
+        if others := [node for node in nodes or [""] if node not in services.standing_orders.nodes]:
+            drained = ", ".join(sorted(services.standing_orders.nodes)) or "none"
             raise CommandError(ExitCode.REFUSED, f"node {', '.join(others)} is not drained; drained are {drained}")
-        services.orders.undrain(nodes)
+        services.standing_orders.undrain(nodes)
         for name, report in services.collector.refresh().items():
             if any(info.host in nodes for info in report.executors):
                 self._cluster.application(name).reopen()
         self._log("undrain", nodes=nodes)
-        unattended = services.context.acts_unattended
+        automatic = services.context.acts_automatically
         sentence = self._undrain_sentence(nodes) + services.limits.order_warning(services.context.clock.wall())
-        return self._ordered(sentence, {"node": ",".join(nodes), "nodes": nodes, "moves_by_itself": unattended})
+        return self._ordered(sentence, {"node": ",".join(nodes), "nodes": nodes, "moves_automatically": automatic})
 
     def _undrain_sentence(self, nodes: list[str]) -> str:
         settings = self._services.context.settings
@@ -261,7 +262,7 @@ class _Execution:
         elif settings.reschedule.mode == Mode.APPLY:
             parts.append(f"in about {settle_time(settings):.0f} s it is decided whether moving partitions there pays")
         else:
-            parts.append("in observe mode nothing moves there by itself: `rechannel rebalance --apply` does it")
+            parts.append("in observe mode nothing moves there automatically: `rechannel rebalance --apply` does it")
         return "; ".join(parts)
 
     # -- checks and replies --
@@ -269,7 +270,7 @@ class _Execution:
     def _check_drain(self, nodes: list[str]) -> dict[str, LinkReport]:
         """Return the reports of all applications; CommandError if nodes cannot be drained."""
         reports = self._services.collector.refresh()
-        self._services.orders.check_drain(nodes, reports)
+        self._services.standing_orders.check_drain(nodes, reports)
         return reports
 
     def _resolve(self, application: str) -> str:

@@ -89,7 +89,7 @@ class Controller:
         self._services = ControllerServices(
             context=context,
             collector=Collector(context.store, settings, clock.wall),
-            orders=StandingOrderStore(context),
+            standing_orders=StandingOrderStore(context),
             plans=ScheduledPlanStore(context),
             limits=ClusterLimits(settings),
             history=OutcomeHistory(context),
@@ -136,7 +136,7 @@ class Controller:
     def answer_requests(self) -> int:
         """Answer operators' requests; returns how many were answered."""
         with self._lock:
-            answered = self._requests.answer() if self._context.can_act else 0
+            answered = self._requests.handle_requests() if self._context.can_act else 0
         return answered + (self._aside.run("plans", self._answer_plans) or 0)
 
     def _renew(self) -> str:
@@ -154,7 +154,7 @@ class Controller:
                 self._context.restored = False
                 self._log.info(f"lead-{result}", leader=self.lead.name, epoch=self.lead.epoch, paused=self.lead.paused)
             self._cluster.restore(reports)
-            self._services.orders.publish()
+            self._services.standing_orders.publish()
             return f"leading in epoch {self.lead.epoch}{', paused' if self.lead.paused else ''}"
 
     def _least_epoch(self, report: LinkReport) -> int:
@@ -180,7 +180,8 @@ class Controller:
                 return []
             decisions: list[Decision | None] = []
             self._cluster.for_each(
-                self._services.collector.refresh(), lambda app: decisions.append(app.decide_unattended(Trigger.TIMEOUT))
+                self._services.collector.refresh(),
+                lambda app: decisions.append(app.decide_automatically(Trigger.TIMEOUT)),
             )
             return [decision for decision in decisions if decision is not None]
 

@@ -1,7 +1,7 @@
 """Decision log in Redis: the last decisions, and for longer the applied ones.
 
-Anyone who may ask for a plan can fill the stream of all decisions. The move budget and the decisions that can be undone
-must not be pushed out with it, so applied decisions have a stream of their own.
+Anyone who may ask for a plan can fill the stream of all decisions. The move budget and the decisions that can be rolled
+back must not be pushed out with it, so applied decisions have a stream of their own.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import structlog
 from rechannel.daemon.control.guard import BLOCKING
 from rechannel.daemon.control.leadership import LeaderContext
 from rechannel.wire import keys
-from rechannel.wire.codes import Outcome, Trigger
+from rechannel.wire.codes import DecisionResult, Trigger
 from rechannel.wire.exit_codes import CommandError, ExitCode
 from rechannel.wire.keys import KeyRule
 from rechannel.wire.messages import Decision
@@ -35,49 +35,49 @@ def read_decision_log(store: Store) -> list[LoggedDecision]:
 
 def applied_decisions(log: list[LoggedDecision], application: str) -> list[Decision]:
     """Return the decisions that moved something in an application, the last one first."""
-    return [entry for name, entry in reversed(log) if name == application and entry.outcome == Outcome.APPLIED]
+    return [entry for name, entry in reversed(log) if name == application and entry.outcome == DecisionResult.APPLIED]
 
 
-def find_undoable(applied: Sequence[Decision], decision: str = "") -> Decision | None:
-    """Return the decision of this id, or the last applied one not undone ("").
+def find_rollback_target(applied: Sequence[Decision], decision: str = "") -> Decision | None:
+    """Return the decision of this id, or the last applied one not rolled back ("").
 
     ``applied``: decisions that moved something in one application, the last one first.
     """
-    undone = {entry.rollback_of for entry in applied}
+    rolled_back = {entry.rollback_of for entry in applied}
     for entry in applied:
-        if entry.decision == decision or not (decision or entry.rollback_of or entry.decision in undone):
+        if entry.decision == decision or not (decision or entry.rollback_of or entry.decision in rolled_back):
             return entry
     return None
 
 
-def choose_undoable(applied: Sequence[Decision], decision: str, application: str, now: float) -> Decision:
+def choose_rollback_target(applied: Sequence[Decision], decision: str, application: str, now: float) -> Decision:
     """Return the decision that an operator's rollback means; CommandError if there is none.
 
-    Also CommandError if one was undone a moment ago and none is named: nobody goes back two decisions by accident.
+    Also CommandError if one was rolled back a moment ago and none is named, so that nobody rolls back two by accident.
 
     Parameters
     ----------
     applied
         Decisions that moved something in the application, the last one first.
     decision
-        Id of the decision to undo, "" for the last one that was not undone.
+        Id of the decision to roll back, "" for the last one that was not rolled back.
     application
         Name of the application, for the refusal.
     now
         Seconds since the epoch.
     """
-    target = find_undoable(applied, decision)
+    target = find_rollback_target(applied, decision)
     last = applied[0] if applied and applied[0].rollback_of and not decision else None
     if last is not None and 0 <= now - last.at < _NAME_WITHIN:
         ago = f"{last.rollback_of} was rolled back {now - last.at:.0f} s ago, by {last.decision}"
-        more = f"to undo {target.decision} too, name it with --decision" if target else ""
-        raise CommandError(ExitCode.NOTHING, f"{ago}; {more or 'nothing before it is left to undo'}")
+        more = f"to roll back {target.decision} too, name it with --decision" if target else ""
+        raise CommandError(ExitCode.NOTHING, f"{ago}; {more or 'nothing before it is left to roll back'}")
     if target is not None:
         return target
-    if decision:  # a wrong request; without a name there is just nothing to undo
+    if decision:  # a wrong request; without a name there is just nothing to roll back
         sentence = f"no decision {decision} moved anything in {application}; `rechannel history` lists them"
         raise CommandError(ExitCode.REFUSED, sentence)
-    sentence = f"no decision of the last days moved anything in {application} that was not undone"
+    sentence = f"no decision of the last days moved anything in {application} that was not rolled back"
     raise CommandError(ExitCode.NOTHING, sentence)
 
 
@@ -85,7 +85,7 @@ def append_decision(context: LeaderContext, application: str, decision: Decision
     """Append a decision to the log in Redis."""
     envelope = context.envelope(decision, ttl=keys.DECISIONS.ttl, application=application)
     context.store.append(keys.DECISIONS, "", envelope)
-    if decision.outcome == Outcome.APPLIED:
+    if decision.outcome == DecisionResult.APPLIED:
         context.store.append(keys.APPLIED, "", envelope)
 
 
@@ -115,8 +115,8 @@ class DecisionDeduplicator:
 
         The numbers of "not ready" may differ.
         """
-        once = decision.trigger in _ORDERED or decision.outcome == Outcome.NOT_READY
-        if not once or decision.outcome == Outcome.APPLIED or decision.reason in BLOCKING:
+        once = decision.trigger in _ORDERED or decision.outcome == DecisionResult.NOT_READY
+        if not once or decision.outcome == DecisionResult.APPLIED or decision.reason in BLOCKING:
             return False
         return self._published.get(decision.trigger) == _fingerprint(decision)
 
@@ -127,7 +127,7 @@ class DecisionDeduplicator:
 
 
 def _fingerprint(decision: Decision) -> str:
-    text = decision.reason if decision.outcome == Outcome.NOT_READY else decision.sentence
+    text = decision.reason if decision.outcome == DecisionResult.NOT_READY else decision.sentence
     return f"{decision.scheduled_plan}: {text}"  # each scheduled plan has its own last word
 
 

@@ -1,4 +1,4 @@
-"""Guards of unattended decisions: periods, budget, cool-downs, agreement, repetition.
+"""Guards of automatic decisions: periods, budget, cool-downs, agreement, repetition.
 
 Pure: times are arguments, and what has to outlive a controller is restored from the decision log. An operator's order
 is never held back; it is warned (`ClusterLimits.order_warning`) and carried out.
@@ -13,11 +13,11 @@ from dataclasses import dataclass
 from rechannel.conf.settings import Settings
 from rechannel.daemon.control.time_windows import TimeWindow, calendar_of, clock_time
 from rechannel.daemon.model.application_messages import averaging_time
-from rechannel.daemon.model.load import Load, is_same_load, loads_of
-from rechannel.wire.codes import Law, Outcome, PlanResult, Trigger
+from rechannel.daemon.model.usual_batch import UsualBatch, is_same_load, usual_batches
+from rechannel.wire.codes import DecisionResult, Law, PlanResult, Trigger
 from rechannel.wire.messages import Decision, DesiredMove, Refusal
 
-UNATTENDED = frozenset({Trigger.TIMEOUT, Trigger.EXECUTORS, Trigger.OVERLOAD, Trigger.CONTINUATION})
+AUTOMATIC = frozenset({Trigger.TIMEOUT, Trigger.EXECUTORS, Trigger.OVERLOAD, Trigger.CONTINUATION})
 BLOCKING = frozenset({Law.EXCLUDED, Law.TRIGGER_COOLDOWN, Law.BUDGET})  # laws that refuse before anything is planned
 HOUR = 3600.0  # seconds
 OVERLOAD_COOLDOWN = 300.0  # seconds between two decisions because of overload, for the effect of the last one to show
@@ -45,27 +45,27 @@ class Recommendation:
 
 
 @dataclass(frozen=True)
-class UndonePlan:
-    """Moves that a rollback took back, with the load of each query and the executors then."""
+class RolledBackPlan:
+    """Moves that a rollback ended, with the usual batch of each query and the executors then."""
 
     moves: frozenset[MoveKey]
-    loads: Mapping[str, Load]
+    usual_batches: Mapping[str, UsualBatch]
     executors: frozenset[str]
 
     @classmethod
-    def of(cls, rollback: Decision) -> UndonePlan:
-        """Return what a rollback took back."""
+    def of(cls, rollback: Decision) -> RolledBackPlan:
+        """Return the plan that a rollback ended."""
         moves = frozenset((move.query, move.stage, move.partition, move.source) for move in rollback.moves)
-        return cls(moves, loads_of(rollback), executors_of(rollback))
+        return cls(moves, usual_batches(rollback), executors_of(rollback))
 
     def resembles(self, decision: Decision) -> bool:
         """Return whether a plan is like it, on the same executors and under the same load."""
-        loads = loads_of(decision)
+        batches = usual_batches(decision)
         return (
             len(self.moves & move_keys(decision.moves)) >= OVERLAP * max(1, len(self.moves))
             and executors_of(decision) == self.executors
-            and loads.keys() <= self.loads.keys()
-            and all(is_same_load(load, self.loads[query]) for query, load in loads.items())
+            and batches.keys() <= self.usual_batches.keys()
+            and all(is_same_load(batch, self.usual_batches[query]) for query, batch in batches.items())
         )
 
 
@@ -120,7 +120,7 @@ def next_room(counts: MoveCounts, now: float, limit: int) -> float:
 
 
 class ClusterLimits:
-    """Limits of all applications together: quiet periods, and the budget of moves."""
+    """Limits of all applications together: excluded periods, and the budget of moves."""
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
@@ -132,13 +132,13 @@ class ClusterLimits:
         self._moves[decision.decision] = (min(first, decision.at), len(decision.moves))
         self._moves = {name: entry for name, entry in self._moves.items() if entry[0] > decision.at - HOUR}
 
-    def quiet_period(self, now: float) -> Refusal | None:
-        """Return the refusal of a quiet period, or None outside one."""
-        period = self._excluded_period(now)
+    def excluded_period(self, now: float) -> Refusal | None:
+        """Return the refusal of an excluded period, or None outside one."""
+        period = self._period_at(now)
         if period is None:
             return None
         span, text = period
-        detail = f"nothing begins by itself in the {text} (reschedule.excluded)"
+        detail = f"nothing begins automatically in the {text} (reschedule.excluded)"
         return Refusal(law=Law.EXCLUDED, detail=detail, until=span.end)
 
     def moves_left(self, now: float) -> int | None:
@@ -171,7 +171,7 @@ class ClusterLimits:
 
         "" if there is none.
         """
-        rules, period = self.settings.reschedule, self._excluded_period(now)
+        rules, period = self.settings.reschedule, self._period_at(now)
         text = f"; warning: this is in the {period[1]}" if period is not None else ""
         left = self.moves_left(now)
         if left is not None and moves > left:
@@ -179,7 +179,7 @@ class ClusterLimits:
             text += f"; warning: {total} moves within an hour, reschedule.moves_per_hour is {rules.moves_per_hour}"
         return text
 
-    def _excluded_period(self, now: float) -> tuple[TimeWindow, str] | None:
+    def _period_at(self, now: float) -> tuple[TimeWindow, str] | None:
         """Return the excluded period of a moment, also in words, or None."""
         rules = self.settings.reschedule
         span = calendar_of(rules.excluded, rules.time_zone).inside(now)
@@ -193,8 +193,8 @@ class ClusterLimits:
         return self._moves
 
 
-class SelfActionGuard:
-    """Guard of one application's unattended decisions."""
+class AutomaticDecisionGuard:
+    """Guard of one application's automatic decisions."""
 
     def __init__(self, limits: ClusterLimits) -> None:
         self._limits = limits
@@ -204,36 +204,36 @@ class SelfActionGuard:
         """Drop everything, before the decision log is read again."""
         self._last_overload: float | None = None  # time of the last decision because of one
         self._recommended: Recommendation | None = None
-        self._undone: UndonePlan | None = None
+        self._rolled_back: RolledBackPlan | None = None
         self._logged: dict[tuple[str, str], float] = {}  # trigger, law -> end of the refusal that was logged
 
     def record(self, decision: Decision) -> None:
         """Record a published decision."""
-        if decision.outcome == Outcome.APPLIED:
+        if decision.outcome == DecisionResult.APPLIED:
             self._limits.record(decision)
             self._recommended = None
             if decision.rollback_of:
-                self._undone = UndonePlan.of(decision)
-            elif decision.trigger not in UNATTENDED:
-                self._undone = None  # an operator decided otherwise since
+                self._rolled_back = RolledBackPlan.of(decision)
+            elif decision.trigger not in AUTOMATIC:
+                self._rolled_back = None  # an operator decided otherwise since
         for refusal in decision.refusals:
             if decision.reason in BLOCKING and refusal.law == decision.reason:
                 self._logged[decision.trigger, refusal.law] = refusal.until
                 return
         blocked = decision.reason in BLOCKING
-        if decision.trigger not in UNATTENDED or decision.outcome == Outcome.NOT_READY or blocked:
+        if decision.trigger not in AUTOMATIC or decision.outcome == DecisionResult.NOT_READY or blocked:
             return
         costly = decision.reason == Law.AGREEMENTS
         if not costly and decision.trigger == Trigger.OVERLOAD:  # recommendations have no cool-down between them
             self._last_overload = decision.at
-        if decision.outcome != Outcome.APPLIED and (costly or decision.reason == PlanResult.OK):
+        if decision.outcome != DecisionResult.APPLIED and (costly or decision.reason == PlanResult.OK):
             self._recommended = self._combined(decision, costly=costly)
         elif decision.reason != Law.COOLDOWN:  # a cool-down is about the last migration, not about this plan
             self._recommended = None
 
     def blocked_by(self, trigger: Trigger, now: float) -> Refusal | None:
-        """Return why nothing may begin unattended now, or None."""
-        return self._limits.quiet_period(now) or self.cooldown(trigger, now) or self._limits.spent_budget(now)
+        """Return why nothing may begin automatically now, or None."""
+        return self._limits.excluded_period(now) or self.cooldown(trigger, now) or self._limits.spent_budget(now)
 
     def cooldown(self, trigger: Trigger, now: float) -> Refusal | None:
         """Return the refusal of an overload that follows another one too soon, or None."""
@@ -249,8 +249,8 @@ class SelfActionGuard:
         return self._logged.get((trigger, refusal.law)) != refusal.until
 
     def repetition(self, decision: Decision) -> Refusal | None:
-        """Return the refusal of a plan like the one that went back last, or None."""
-        if not decision.moves or self._undone is None or not self._undone.resembles(decision):
+        """Return the refusal of a plan like the one that was rolled back last, or None."""
+        if not decision.moves or self._rolled_back is None or not self._rolled_back.resembles(decision):
             return None
         detail = "a plan like this one was rolled back, and neither the load nor the executors have changed since"
         return Refusal(law=Law.REPETITION, detail=detail)
@@ -283,7 +283,7 @@ class SelfActionGuard:
         timeout, before, text = self._limits.settings.reschedule.timeout, self._recommended, ""
         if before is not None and before.costly and now - before.at <= _STALE_AFTER * timeout:
             text = f", a costly plan was recommended {before.count} of {AGREEMENTS} times"
-        for refusal in (self._limits.quiet_period(now), self._limits.spent_budget(now)):
+        for refusal in (self._limits.excluded_period(now), self._limits.spent_budget(now)):
             text += f", {refusal.detail}" if refusal is not None else ""
         return text
 

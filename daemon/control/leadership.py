@@ -211,7 +211,7 @@ class LeaderContext:
         return self.lead.store
 
     @property
-    def acts_unattended(self) -> bool:
+    def acts_automatically(self) -> bool:
         """Whether decisions that nobody ordered are carried out."""
         return self.settings.reschedule.mode == Mode.APPLY and not self.lead.paused
 

@@ -1,12 +1,12 @@
 """Migrations: one at a time in each application, renewed while it runs.
 
-A desired placement is renewed under the same decision id as long as one of its moves is not settled. A new leader finds
+A desired placement is renewed under the same decision id as long as one of its moves awaits a batch. A new leader finds
 it in Redis and continues it under its own epoch. One that expired while nobody led is not resumed: the links give such
 moves up, and the next decision starts from the present state.
 
-A migration is followed by a cool-down of ``gate.cooldown``, longer after one that the controller took back unattended.
-There is none after a drain, and none while a plan continues that was cut to ``migration.max_moves``: as long as each
-part brought what was predicted, for no more moves than there are partitions.
+A migration is followed by a cool-down of ``gate.cooldown``, longer after one that was rolled back automatically. There
+is none after a drain, and none while a plan continues that was cut to ``migration.max_moves``: as long as each part
+brought what was predicted, for no more moves than there are partitions.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import structlog
 from rechannel.daemon.control.leadership import LeaderContext
 from rechannel.daemon.decide.pipeline import moves_in_flight
 from rechannel.daemon.decide.policy_settings import SAVED_PLAN
-from rechannel.migration.moves import UNSETTLED
+from rechannel.migration.moves import AWAITING_BATCH
 from rechannel.wire import keys
 from rechannel.wire.codes import MoveState, Trigger
 from rechannel.wire.envelope import MessageError, body_of
@@ -90,7 +90,7 @@ class RunningMigration:
         desired = {move.move for move in self.desired.moves}
         settled = self.settled
         for view in report.moves:
-            if view.move in desired and (view.move not in settled or view.state not in UNSETTLED):
+            if view.move in desired and (view.move not in settled or view.state not in AWAITING_BATCH):
                 self.states[view.move] = view.state
 
     @property
@@ -106,7 +106,7 @@ class RunningMigration:
     @property
     def settled(self) -> set[str]:
         """Ids of the moves that need no further batch."""
-        return {move for move, state in self.states.items() if state not in UNSETTLED}
+        return {move for move, state in self.states.items() if state not in AWAITING_BATCH}
 
     @property
     def landed(self) -> int:
@@ -148,7 +148,7 @@ class RunningMigration:
             done += f", {self.abandoned} abandoned"
         name = f"migration {self.decision}"
         if self.ending:
-            return f"{name} {'is ended' if why else 'is ending: no further move is begun, what Spark was told lands'}"
+            return f"{name} {'is ended' if why else 'is ending: no further move is begun, steered moves still land'}"
         if why == _SETTLED:
             return f"{name} is over: {done}"
         if why == _NOT_TAKEN_UP:
@@ -169,7 +169,7 @@ class CooldownTimer:
     drain: str = ""  # last applied decision, if it was a drain's
     _seconds: float | None = None  # after the last migration; None: as the settings have it
     _reason: str = ""
-    _mistakes: int = 0  # migrations in a row that had to go back
+    _mistakes: int = 0  # migrations in a row that were rolled back
 
     def plan(self, decision: Decision, cooldown: float) -> None:
         """Plan the cool-down after the migration that a decision begins."""
@@ -177,11 +177,11 @@ class CooldownTimer:
             return
         self._seconds, self._reason = cooldown, ""
         if not decision.rollback_of or decision.user:
-            return  # an operator's rollback is not about what the controller did unattended
+            return  # an operator's rollback is not about what the controller did automatically
         self._mistakes += 1
         self._seconds = max(cooldown, min(_LONGEST_COOLDOWN, cooldown * _AFTER_ROLLBACK**self._mistakes))
         row = f", {self._mistakes} in a row" if self._mistakes > 1 else ""
-        self._reason = f"{self._seconds / max(cooldown, 1e-9):g} times gate.cooldown, as it went back{row}"
+        self._reason = f"{self._seconds / max(cooldown, 1e-9):g} times gate.cooldown, as it was rolled back{row}"
 
     def use_default(self) -> None:
         """Go back to the usual length: an operator ended the migration and watches it."""

@@ -1,4 +1,4 @@
-"""Outcomes of migrations: measured, published, used for later decisions, and undone.
+"""Outcomes of migrations: measured, published, used for later decisions, and rolled back.
 
 The outcome of a migration is awaited as long as it is its application's last one. A new leader finds it again in Redis:
 the last applied decision without an outcome.
@@ -27,7 +27,7 @@ from rechannel.wire.messages import Decision, LinkReport, MigrationOutcome, Move
 _LINES_A_MOVE = 8  # of the journal, usually at most
 _LOADS_COUNT_FOR = 86_400.0  # seconds
 _LOOK_EVERY = 2.0  # seconds
-_UNDO_WITHIN = 600.0  # seconds in which a new leader undoes what the one before it measured
+_ROLLBACK_WITHIN = 600.0  # seconds in which a new leader rolls back what the one before it measured
 _RETRY_EVERY = 10.0  # seconds between two tries of a rollback
 _PATIENCE = 600.0  # seconds in which a rollback has to become possible
 REGRESSED_REASON = "its batches are longer than predicted and than before"
@@ -35,7 +35,7 @@ REGRESSED_REASON = "its batches are longer than predicted and than before"
 
 @dataclass
 class PendingRollback:
-    """A decision whose moves are to go back, and who asked for that ("": nobody).
+    """A decision to roll back, and who asked for that ("": nobody).
 
     ``since`` and ``until``: steady seconds between which it is tried.
     """
@@ -50,7 +50,7 @@ class PendingRollback:
         self._tries = RateLimit(_RETRY_EVERY)
 
     def extend(self, steady_now: float, quiet: float) -> None:
-        """Wait for the end of a quiet period of so many seconds, and the usual time after it."""
+        """Wait for the end of an excluded period of so many seconds, and the usual time after it."""
         self.until = max(self.until, steady_now + quiet + _PATIENCE)
 
     def start_try(self, report: LinkReport, steady_now: float) -> bool:
@@ -153,7 +153,7 @@ class OutcomeTracker:
     def restore(self, applied: list[Decision]) -> Decision | None:
         """Await the outcome of an earlier leader's migration.
 
-        Returns its decision if it has to be undone. ``applied``: decisions that moved something, the last one first.
+        Returns its decision if it must be rolled back. ``applied``: decisions that moved something, the last one first.
         """
         if not applied or self._awaited is not None:
             return None
@@ -165,13 +165,13 @@ class OutcomeTracker:
         if not outcomes:
             self._awaited = applied[0]
             return None
-        fresh = self._context.clock.wall() <= self._undo_until(outcomes[-1].at)
-        return applied[0] if fresh and self._must_undo(applied[0], outcomes[-1]) else None
+        fresh = self._context.clock.wall() <= self._rollback_until(outcomes[-1].at)
+        return applied[0] if fresh and self._must_roll_back(applied[0], outcomes[-1]) else None
 
     def measure_outcome(self, messages: ApplicationMessages) -> tuple[MigrationOutcome, Decision | None] | None:
         """Measure the awaited outcome.
 
-        Returns it, and the decision if it has to be undone, once it is known.
+        Returns it, and the decision if it has to be rolled back, once it is known.
         """
         decision = self._awaited
         if decision is None or not self._looks.allows(self._context.clock.steady()):
@@ -196,26 +196,26 @@ class OutcomeTracker:
             verdict=outcome.verdict,
             sentence=outcome.sentence,
         )
-        return outcome, decision if self._must_undo(decision, outcome) else None
+        return outcome, decision if self._must_roll_back(decision, outcome) else None
 
     def _publish(self, outcome: MigrationOutcome) -> None:
         envelope = self._context.envelope(outcome, ttl=keys.OUTCOMES.ttl, application=self._application)
         self._context.store.append(keys.OUTCOMES, "", envelope)
 
-    def _undo_until(self, at: float) -> float:
-        """Return until when a new leader undoes a migration measured at this time.
+    def _rollback_until(self, at: float) -> float:
+        """Return until when a new leader rolls back a migration measured at this time.
 
         Quiet periods do not count.
         """
-        rules, until = self._context.settings.reschedule, at + _UNDO_WITHIN
+        rules, until = self._context.settings.reschedule, at + _ROLLBACK_WITHIN
         if not rules.excluded:
             return until
         calendar = calendar_of(rules.excluded, rules.time_zone)
         span = calendar.inside(at) or calendar.inside(until)
-        return until if span is None else span.end + _UNDO_WITHIN
+        return until if span is None else span.end + _ROLLBACK_WITHIN
 
-    def _must_undo(self, decision: Decision, outcome: MigrationOutcome) -> bool:
-        """Return whether a migration goes back: not a forced one, a drain, or a rollback."""
+    def _must_roll_back(self, decision: Decision, outcome: MigrationOutcome) -> bool:
+        """Return whether a migration is rolled back: not a forced one, a drain, or a rollback."""
         settings = self._context.settings
         acts = settings.reschedule.mode == Mode.APPLY and settings.migration.rollback
         ordered = decision.forced or decision.trigger == Trigger.DRAIN or decision.rollback_of

@@ -78,8 +78,8 @@ class RequestHandler:
         self._replies.clear()
         self._claiming.clear()
 
-    def answer(self) -> int:
-        """Answer waiting requests that need no plan and queue the others; returns the number."""
+    def handle_requests(self) -> int:
+        """Carry out waiting requests that need no plan and queue the others; returns the number."""
         now = self._clock()
         for name in [name for name, reply in self._replies.items() if reply.expires <= now]:
             del self._replies[name]

@@ -20,7 +20,7 @@ from rechannel.daemon.control.time_windows import Calendar, TimeWindow, clock_ti
 from rechannel.daemon.decide.pipeline import PlacementSource
 from rechannel.daemon.decide.requested_placement import SavedPlan, placement_of_saved_plan, read_plan
 from rechannel.wire import keys
-from rechannel.wire.codes import Law, Outcome
+from rechannel.wire.codes import DecisionResult, Law
 from rechannel.wire.commands import Apply
 from rechannel.wire.exit_codes import CommandError, ExitCode
 from rechannel.wire.messages import Decision, Refusal, ScheduledPlan, ScheduledPlans
@@ -79,7 +79,7 @@ def describe(plan: ScheduledPlan, now: float, zone: str) -> str:
 
 def is_final(decision: Decision) -> bool:
     """Return whether a decision is the last word on a scheduled plan."""
-    return decision.outcome != Outcome.NOT_READY and decision.reason not in (Law.PAUSED, Law.COOLDOWN)
+    return decision.outcome != DecisionResult.NOT_READY and decision.reason not in (Law.PAUSED, Law.COOLDOWN)
 
 
 class ScheduledPlanStore:

@@ -13,7 +13,7 @@ from rechannel.conf.settings import RescheduleSettings, Settings
 from rechannel.daemon.model.application_messages import averaging_time, batches_of
 from rechannel.daemon.model.snapshot import Snapshot
 from rechannel.policies.analysis.queueing import executor_utilization
-from rechannel.wire.codes import Law, Outcome
+from rechannel.wire.codes import DecisionResult, Law
 from rechannel.wire.measurements import BatchReport
 from rechannel.wire.messages import Decision, LinkReport
 from rechannel.wire.printable import query_name
@@ -77,9 +77,9 @@ class ExecutorSetTrigger:
         """
         if decision.reason == Law.AGREEMENTS:
             self._next_try = steady_now + averaging_time(settings)
-        elif decision.outcome == Outcome.NOT_READY:
+        elif decision.outcome == DecisionResult.NOT_READY:
             self._next_try = steady_now + _FIRST_PAUSE
-        elif decision.outcome == Outcome.REFUSED and self.executors - executors_in_use(report):
+        elif decision.outcome == DecisionResult.REFUSED and self.executors - executors_in_use(report):
             self._next_try = steady_now + self._pause
             self._pause = min(2 * self._pause, settings.reschedule.timeout)
         else:
@@ -93,12 +93,12 @@ def executors_in_use(report: LinkReport) -> frozenset[str]:
     )
 
 
-def usable_executors(report: LinkReport, drained: Collection[str]) -> frozenset[str]:
+def usable_executors(report: LinkReport, drained_nodes: Collection[str]) -> frozenset[str]:
     """Return the executors that may hold partitions.
 
-    ``drained``: nodes that are to hold no state.
+    ``drained_nodes``: nodes that are to hold no state.
     """
-    usable = frozenset(info.executor for info in report.executors if info.host not in drained)
+    usable = frozenset(info.executor for info in report.executors if info.host not in drained_nodes)
     return usable - frozenset(report.releasing_executors)
 
 
@@ -174,7 +174,7 @@ class OverloadDetector:
         ``pause``: seconds until there are new figures for an agreement.
         """
         agreement = decision.reason == Law.AGREEMENTS
-        if decision.outcome == Outcome.NOT_READY or agreement:
+        if decision.outcome == DecisionResult.NOT_READY or agreement:
             self._next_try = steady_now + (pause if agreement else RETRY_EVERY)
             return
         for level in self._levels.values():

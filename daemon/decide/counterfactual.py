@@ -17,8 +17,8 @@ import numpy as np
 from rechannel.conf.settings import Settings
 from rechannel.daemon.decide.requested_placement import rollback_placement
 from rechannel.daemon.model.application_messages import ApplicationMessages
-from rechannel.daemon.model.load import measure_load
 from rechannel.daemon.model.snapshot import Snapshot, build_snapshot
+from rechannel.daemon.model.usual_batch import measure_usual_batch
 from rechannel.policies.model.arrays import BoolArray, FloatArray
 from rechannel.policies.model.placement import Placement
 from rechannel.policies.model.workload import Stage, Workload
@@ -115,7 +115,7 @@ def _with_growth(model: PredictionModel, messages: ApplicationMessages) -> Predi
     Those after a migration alone are too few to tell.
     """
     timing = {
-        query: dataclasses.replace(it, growth=measure_load(query, messages.batches).growth)
+        query: dataclasses.replace(it, growth=measure_usual_batch(query, messages.batches).growth)
         for query, it in model.timing.items()
     }
     return dataclasses.replace(model, timing=timing)

@@ -24,7 +24,7 @@ def migration_price(plan: ReviewedPlan, snapshot: Snapshot) -> MigrationPrice | 
     if price is None:
         return None
     before = {query: plan.batch_time_before[query] for query in price.peak}
-    loads = {query: snapshot.measured_queries.load(query) for query in before}
+    usual = {query: snapshot.measured_queries.usual_batch(query) for query in before}
     return MigrationPrice(
         steps=len(price.added),
         bytes=price.bytes,
@@ -40,7 +40,7 @@ def migration_price(plan: ReviewedPlan, snapshot: Snapshot) -> MigrationPrice | 
         moves=rates.moves,
         recent_batches={query: snapshot.usual[query] for query in before if query in snapshot.usual},
         cold=price.cold,
-        recent_periods={query: (load.period, load.growth) for query, load in loads.items() if load.period > 0},
+        recent_periods={query: (it.period, it.growth) for query, it in usual.items() if it.period > 0},
     )
 
 

@@ -8,7 +8,7 @@ target was predicted to add is taken away.
 A migration has *regressed* if a settled batch is longer than predicted by more than a quarter,
 longer than before by more than ``gate.min_gain`` (smaller differences are noise), and would be shorter by as much
 without the moves. The last is what the replay says of the present load under the earlier placement: batches may have
-become longer for another reason, which going back would not cure. It does not count where the replay does not explain
+become longer for another reason, which a rollback would not cure. It does not count where the replay does not explain
 the present batches. A migration that landed only in part is not compared with its prediction. A query is *not judged*
 if its load changed, if it was started anew, or if too few batches came; the whole migration is not if the executors
 changed or an operator stopped it.
@@ -27,8 +27,8 @@ from functools import cached_property
 from rechannel.conf.settings import Settings
 from rechannel.daemon.decide.counterfactual import ratios_without_moves
 from rechannel.daemon.model.application_messages import ApplicationMessages, batches_of
-from rechannel.daemon.model.load import Load, is_same_load, loads_of, measure_load
 from rechannel.daemon.model.query_model import busy_seconds
+from rechannel.daemon.model.usual_batch import UsualBatch, is_same_load, measure_usual_batch, usual_batches
 from rechannel.policies.prediction.correction import realized_gain_share
 from rechannel.wire.codes import MoveReason, MoveState, OutcomeVerdict
 from rechannel.wire.measurements import BatchReport, TaskRow
@@ -136,12 +136,12 @@ class _Query:
         price = decision.price
         self._cold = price.cold if price else {}
         self.usual, _ = price.recent_batches.get(name, (0.0, 0.0)) if price else (0.0, 0.0)
-        self._load_before = loads_of(decision).get(name, Load(0.0))
+        self._usual_before = usual_batches(decision).get(name, UsualBatch(0.0))
         self._batches = batches
 
     @cached_property
-    def _load(self) -> Load:
-        return measure_load(self.name, self._batches, {batch.batch for batch in self.settled})
+    def _usual_after(self) -> UsualBatch:
+        return measure_usual_batch(self.name, self._batches, {batch.batch for batch in self.settled})
 
     @property
     def short(self) -> bool:
@@ -158,7 +158,7 @@ class _Query:
         """Median seconds of the first settled batches."""
         return float(statistics.median(batch.seconds for batch in self.settled)) if self.settled else 0.0
 
-    def doubt(self) -> str:
+    def incomparable_because(self) -> str:
         """Return why its batches cannot be compared; "" if they can."""
         if not self._same_run:
             return f"{self.shown} has ended or was started again meanwhile"
@@ -166,8 +166,8 @@ class _Query:
             return f"{self.shown} had {count(len(self.settled), 'batch')} since, {self._need} are needed"
         if self.usual <= 0 or self._next > self._last + self._need:
             return f"the batches of {self.shown} from around the migration are not known any more"
-        rows, before = self._load.rows, self._load_before.rows
-        if not is_same_load(self._load, self._load_before):
+        rows, before = self._usual_after.rows, self._usual_before.rows
+        if not is_same_load(self._usual_after, self._usual_before):
             return f"the rows of a batch of {self.shown} changed meanwhile: {before:,.0f} → {rows:,.0f}"
         return ""
 
@@ -202,10 +202,10 @@ def _longer_queries(
 
     With the expected seconds of each; where no query can be compared, the reason follows.
     """
-    doubts = {query.name: doubt for query in queries if (doubt := query.doubt())}
-    comparable = [query for query in queries if query.name not in doubts]
+    reasons = {query.name: reason for query in queries if (reason := query.incomparable_because())}
+    comparable = [query for query in queries if query.name not in reasons]
     if not comparable:
-        return {}, next(iter(doubts.values()))
+        return {}, next(iter(reasons.values()))
     predicted = decision.price.batch_after if decision.price and whole else {}
     noise = settings.gate.min_gain
     expected = {query: predicted.get(query.name, query.usual) for query in comparable}
@@ -217,7 +217,7 @@ def _gain_shares(decision: Decision, queries: Sequence[_Query]) -> dict[str, flo
     """Return the share of each query's promised gain that came true, where comparable."""
     shares: dict[str, float] = {}
     for query in queries:
-        if decision.price is None or query.doubt() or query.name not in decision.price.batch_after:
+        if decision.price is None or query.incomparable_because() or query.name not in decision.price.batch_after:
             continue
         correction = decision.corrections.get(query.name)
         after = correction.uncorrected if correction else decision.price.batch_after[query.name]

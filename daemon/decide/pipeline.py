@@ -1,7 +1,7 @@
 """Decision pipeline: request, snapshot, proposal, plan, verdict, decision.
 
 Pure: no clock, thread, logger or store. `draft_decision` may take minutes with tens of thousands of partitions. An end
-without a plan is raised as `Undecided` and becomes a decision in `decision_without_plan` alone.
+without a plan is raised as `NoPlan` and becomes a decision in `decision_without_plan` alone.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from rechannel.daemon.model.application_messages import ApplicationMessages
 from rechannel.daemon.model.cold_start import cold_stages
 from rechannel.daemon.model.readiness import NotReady
 from rechannel.daemon.model.snapshot import Snapshot, build_snapshot, take_snapshot
-from rechannel.migration.moves import UNSETTLED
+from rechannel.migration.moves import AWAITING_BATCH
 from rechannel.migration.plan.constraints import apply_constraints
 from rechannel.migration.plan.cost import UNMEASURED, LoadRates
 from rechannel.migration.plan.inputs import Cooldown, PlanInputs, PlanOptions, ReviewedPlan
@@ -36,7 +36,7 @@ from rechannel.policies.model.arrays import ModelError, ScaleOutError
 from rechannel.policies.prediction.correction import GainShare
 from rechannel.policies.prediction.fewest import fewest_moves, place_forced
 from rechannel.policies.registry import PolicyLawError, Proposal, propose
-from rechannel.wire.codes import Law, Mode, NotReadyReason, Outcome, PlanResult, Trigger
+from rechannel.wire.codes import DecisionResult, Law, Mode, NotReadyReason, PlanResult, Trigger
 from rechannel.wire.exit_codes import OBSERVE_MODE, ExitCode
 from rechannel.wire.messages import Decision, LinkReport, Refusal
 from rechannel.wire.printable import query_name
@@ -46,7 +46,7 @@ PAUSED = Refusal(law=Law.PAUSED, detail="Rechannel is paused: `rechannel resume`
 NOT_LEADING = NotReady(NotReadyReason.NOT_LEADING, "this controller does not lead")
 OVERTAKEN = NotReady(
     NotReadyReason.OVERTAKEN,
-    "something was ordered or begun while the plan was made that it does not know of",
+    "a later order or migration made this plan out of date",
 )
 OUTCOME_AWAITED = NotReady(
     NotReadyReason.OUTCOME_AWAITED, "what the last migration brought is not known yet: its queries have not settled"
@@ -64,7 +64,7 @@ PlacementSource = Callable[[Snapshot], ProposedPlacement | Refusal]
 MoveUnit = tuple[str, int, int]  # query, stage, partition
 
 
-class Undecided(Exception):  # noqa: N818 it is an answer, not an error
+class NoPlan(Exception):  # noqa: N818 it is an answer, not an error
     """End of a decision without a plan: a law that refuses, or figures that are not there."""
 
     def __init__(self, reason: Refusal | NotReady) -> None:
@@ -84,7 +84,7 @@ class DecisionRequest:
         Whether the moves may begin, and whether the gate and the cool-down are skipped.
     scheduled_plan
         Id of the scheduled plan that this decision is about.
-    leave
+    drained_nodes
         Nodes that are planned as if they were drained.
     placement_source
         Returns the placement that takes the place of a policy's.
@@ -99,7 +99,7 @@ class DecisionRequest:
     apply: bool = False
     force: bool = False
     scheduled_plan: str = ""
-    leave: frozenset[str] = frozenset()
+    drained_nodes: frozenset[str] = frozenset()
     placement_source: PlacementSource | None = None
 
 
@@ -109,7 +109,7 @@ class PlanBasis:
 
     Attributes
     ----------
-    drained
+    drained_nodes
         Nodes that are to hold no state.
     cooldown
         Cool-down of the application after its last migration; None for none.
@@ -123,7 +123,7 @@ class PlanBasis:
 
     messages: ApplicationMessages
     settings: Settings
-    drained: frozenset[str] = frozenset()
+    drained_nodes: frozenset[str] = frozenset()
     cooldown: Cooldown | None = None
     rates: LoadRates = UNMEASURED
     moves_left: int | None = None
@@ -144,7 +144,7 @@ class Draft:
 
 def exit_of(decision: Decision) -> ExitCode:
     """Return the exit code of a decision."""
-    if decision.outcome == Outcome.NOT_READY:
+    if decision.outcome == DecisionResult.NOT_READY:
         return ExitCode.NOT_READY
     return _EXITS.get(decision.reason, ExitCode.REFUSED)
 
@@ -155,24 +155,26 @@ def no_report(application: str) -> NotReady:
 
 
 def moves_in_flight(report: LinkReport) -> frozenset[MoveUnit]:
-    """Return the unit of every move that the link has not settled."""
-    return frozenset(view.unit for view in report.moves if view.state in UNSETTLED)
+    """Return the unit of every move that awaits a batch."""
+    return frozenset(view.unit for view in report.moves if view.state in AWAITING_BATCH)
 
 
 def decision_without_plan(request: DecisionRequest, reason: Refusal | NotReady) -> Decision:
     """Return the decision that stands for an end without a plan."""
     if isinstance(reason, Refusal):
-        outcome, code, sentence, refusals = Outcome.REFUSED, reason.law, reason.detail, [reason]
+        sentence = reason.detail
+        result, code, refusals = DecisionResult.REFUSED, reason.law, [reason]
     else:
         wait = f"; ready in about {reason.ready_in:.0f} s" if reason.ready_in is not None else ""
-        outcome, code, sentence, refusals = Outcome.NOT_READY, reason.code, f"not ready: {reason.sentence}{wait}", []
+        sentence = f"not ready: {reason.sentence}{wait}"
+        result, code, refusals = DecisionResult.NOT_READY, reason.code, []
     return Decision(
         decision=request.decision,
         at=request.at,
         trigger=request.trigger,
         user=request.user,
         policy=request.policy,
-        outcome=outcome,
+        outcome=result,
         reason=code,
         sentence=sentence,
         refusals=refusals,
@@ -183,7 +185,7 @@ def decision_without_plan(request: DecisionRequest, reason: Refusal | NotReady) 
 
 
 def draft_decision(request: DecisionRequest, basis: PlanBasis) -> Draft:
-    """Model an application, propose a placement and put it under the laws; raises Undecided."""
+    """Model an application, propose a placement and put it under the laws; raises NoPlan."""
     snapshot = _snapshot(request, basis)
     _check_explained(request, snapshot, basis.settings)
     proposed = _propose(request, snapshot, basis)
@@ -202,7 +204,7 @@ def with_verdict(draft: Draft, verdict: Refusal | None, warning: str = "") -> De
         return msgspec.structs.replace(decision, sentence=decision.sentence + warning)
     return msgspec.structs.replace(
         decision,
-        outcome=Outcome.REFUSED,
+        outcome=DecisionResult.REFUSED,
         reason=verdict.law,
         sentence=f"{verdict.detail}; would move {draft.summary}",
         refusals=[*decision.refusals, verdict],
@@ -210,19 +212,19 @@ def with_verdict(draft: Draft, verdict: Refusal | None, warning: str = "") -> De
 
 
 def _snapshot(request: DecisionRequest, basis: PlanBasis) -> Snapshot:
-    arguments = basis.messages, basis.settings, request.at, basis.drained
+    arguments = basis.messages, basis.settings, request.at, basis.drained_nodes
     snapshot: Snapshot | NotReady
     if request.trigger in (Trigger.DRAIN, Trigger.ROLLBACK):  # forced moves do not wait for measurements
         snapshot = build_snapshot(*arguments, include_unmeasured=True) or _NO_STATE
     else:
         snapshot = take_snapshot(*arguments)
     if isinstance(snapshot, NotReady):
-        raise Undecided(snapshot)
+        raise NoPlan(snapshot)
     return snapshot
 
 
 def _check_explained(request: DecisionRequest, snapshot: Snapshot, settings: Settings) -> None:
-    """Raise Undecided where the replay does not explain the measured batches.
+    """Raise NoPlan where the replay does not explain the measured batches.
 
     Moves that do not rest on a prediction (forced, drains, rollbacks, saved plans) are not held up.
     """
@@ -233,7 +235,7 @@ def _check_explained(request: DecisionRequest, snapshot: Snapshot, settings: Set
             continue
         state = snapshot.queries.get(query)
         measured = float(snapshot.measured[query].mean())
-        raise Undecided(
+        raise NoPlan(
             NotReady(
                 NotReadyReason.UNEXPLAINED,
                 f"the model does not explain the batches of {query_name(query, state.name if state else '')}: measured "
@@ -248,14 +250,14 @@ def _propose(request: DecisionRequest, snapshot: Snapshot, basis: PlanBasis) -> 
     if request.placement_source is not None:
         requested = request.placement_source(snapshot)
         if isinstance(requested, Refusal):
-            raise Undecided(requested)
+            raise NoPlan(requested)
         return requested
     try:
         return ask_policy(request, snapshot, _cap_max_moves(basis.settings, basis.moves_left), basis.rates)
     except ScaleOutError as error:
-        raise Undecided(Refusal(law=Law.SCALE_OUT, detail=str(error))) from error
+        raise NoPlan(Refusal(law=Law.SCALE_OUT, detail=str(error))) from error
     except (ModelError, PolicyLawError) as error:
-        raise Undecided(Refusal(law=Law.POLICY, detail=str(error))) from error
+        raise NoPlan(Refusal(law=Law.POLICY, detail=str(error))) from error
 
 
 def _cap_max_moves(settings: Settings, moves_left: int | None) -> Settings:
@@ -322,7 +324,7 @@ def apply_laws(
         queries=snapshot.queries,
         in_flight=moves_in_flight(basis.messages.report),
         cooldown=basis.cooldown or Cooldown(total=basis.settings.gate.cooldown),
-        loads=snapshot.loads,
+        bytes_to_load=snapshot.bytes_to_load,
         batch_seconds={query: float(seconds.mean()) for query, seconds in snapshot.measured.items()},
         batch_period=snapshot.batch_period,
         prediction=snapshot.prediction,
@@ -331,7 +333,7 @@ def apply_laws(
         gain_shares=basis.gain_shares,
     )
     options = PlanOptions(
-        request.decision, force=request.force, rollback=bool(proposed.undoes), moves_left=basis.moves_left
+        request.decision, force=request.force, rollback=bool(proposed.rollback_of), moves_left=basis.moves_left
     )
     return apply_constraints(proposed.placement, inputs, basis.settings, options)
 
@@ -350,7 +352,7 @@ def _decision_of(
         trigger=request.trigger,
         user=request.user,
         policy=proposed.policy,
-        outcome=_outcome(request, plan),
+        outcome=_result(request, plan),
         reason=plan.code,
         sentence=_sentence(request, plan),
         executors=executor_loads(snapshot, plan),
@@ -367,7 +369,7 @@ def _decision_of(
         names={query.query: query.name for query in snapshot.queries.values() if query.name},
         price=migration_price(plan, snapshot),
         forced=request.force,
-        rollback_of=proposed.undoes,
+        rollback_of=proposed.rollback_of,
         runs={name: query.run for name, query in snapshot.queries.items() if name in moving},
         move_reasons=plan.reasons,
         operator_reason=request.reason,
@@ -383,10 +385,10 @@ def _request_notes(request: DecisionRequest) -> list[str]:
     return [f"asked by {request.user}: {request.reason}" if request.user else f"because {request.reason}"]
 
 
-def _outcome(request: DecisionRequest, plan: ReviewedPlan) -> Outcome:
+def _result(request: DecisionRequest, plan: ReviewedPlan) -> DecisionResult:
     if plan.code == PlanResult.OK:
-        return Outcome.APPLIED if request.apply else Outcome.PLANNED
-    return Outcome.PLANNED if plan.code == PlanResult.NOTHING_TO_DO else Outcome.REFUSED
+        return DecisionResult.APPLIED if request.apply else DecisionResult.PLANNED
+    return DecisionResult.PLANNED if plan.code == PlanResult.NOTHING_TO_DO else DecisionResult.REFUSED
 
 
 def _sentence(request: DecisionRequest, plan: ReviewedPlan) -> str:

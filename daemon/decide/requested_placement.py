@@ -59,13 +59,13 @@ class SavedPlan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 class ProposedPlacement:
     """A policy's placement, or one in place of it.
 
-    ``policy``: name of the policy. ``undoes``: the decision whose partitions go back, if any.
+    ``policy``: name of the policy. ``rollback_of``: the decision that is rolled back, if any.
     """
 
     placement: Placement
     notes: tuple[str, ...] = ()
     policy: str = SAVED_PLAN
-    undoes: str = ""
+    rollback_of: str = ""
 
 
 def saved_plan_of(decision: Decision, cluster: str, application: str) -> SavedPlan:
@@ -129,13 +129,17 @@ def rollback_placement(decision: Decision, snapshot: Snapshot) -> ProposedPlacem
     )
     if isinstance(requested, ProposedPlacement) and requested.placement == snapshot.placement:
         reasons = "; ".join(requested.notes)
-        detail = f"none of the {len(moves)} partitions that {decision.decision} moved can go back: {reasons}"
+        detail = f"none of the {len(moves)} partitions that {decision.decision} moved can be moved back: {reasons}"
         return Refusal(law=Law.ROLLBACK, detail=detail)
     return requested
 
 
 def _with_moves(
-    moves: Iterable[PlannedMove | DesiredMove], snapshot: Snapshot, notes: Sequence[str], title: str, undoes: str = ""
+    moves: Iterable[PlannedMove | DesiredMove],
+    snapshot: Snapshot,
+    notes: Sequence[str],
+    title: str,
+    rollback_of: str = "",
 ) -> ProposedPlacement | Refusal:
     keys = {unit: key for key, unit in snapshot.stages.items()}
     placement = {key: array.copy() for key, array in snapshot.placement.assignments.items()}
@@ -144,7 +148,7 @@ def _with_moves(
     for move in moves:
         key = keys.get((move.query, move.stage))
         if key is None or not 0 <= move.partition < len(placement[key]):
-            if not undoes:
+            if not rollback_of:
                 unit = f"partition {move.partition} of query {move.query} stage {move.stage}"
                 return Refusal(law=Law.STORES_UNKNOWN, detail=f"{title}: {unit} is not known now")
             gone += 1
@@ -160,11 +164,13 @@ def _with_moves(
             return Refusal(law=Law.TARGET, detail=detail)
         else:
             placement[key][move.partition] = target
-    remarks = [*([title] if not undoes else []), *notes]
+    remarks = [*([title] if not rollback_of else []), *notes]
     remarks += [f"{there} are there already"] if there else []
     remarks += [f"{gone} are of queries that cannot be moved now"] if gone else []
     remarks += [f"{elsewhere} are elsewhere by now and stay"] if elsewhere else []
-    return ProposedPlacement(Placement(placement), tuple(remarks), Trigger.ROLLBACK if undoes else SAVED_PLAN, undoes)
+    return ProposedPlacement(
+        Placement(placement), tuple(remarks), Trigger.ROLLBACK if rollback_of else SAVED_PLAN, rollback_of
+    )
 
 
 def _with_host(executor: str, hosts: dict[str, str]) -> str:

@@ -16,8 +16,8 @@ from functools import cached_property
 import numpy as np
 
 from rechannel.daemon.model.application_messages import batches_of
-from rechannel.daemon.model.load import Load, is_same_load, measure_load
 from rechannel.daemon.model.query_model import busy_seconds, latest_tasks, stage_keys
+from rechannel.daemon.model.usual_batch import UsualBatch, is_same_load, measure_usual_batch
 from rechannel.policies.model.arrays import FloatArray, IntArray
 from rechannel.policies.model.cluster import Cluster
 from rechannel.policies.model.workload import Stage, Workload
@@ -71,7 +71,7 @@ class MeasuredQueries:
     cold_tasks: IntArray
     fair: bool = False
     _samples: dict[str, tuple[list[BatchReport], frozenset[int]]] = field(default_factory=dict, init=False, repr=False)
-    _loads: dict[str, Load] = field(default_factory=dict, init=False, repr=False)
+    _usual_batches: dict[str, UsualBatch] = field(default_factory=dict, init=False, repr=False)
 
     @cached_property
     def placed_since(self) -> float:
@@ -79,11 +79,11 @@ class MeasuredQueries:
         samples = [self.samples(query) for query in self.recent]
         return max((it.end for batches, moved in samples for it in batches if it.batch in moved), default=0.0)
 
-    def load(self, query: str) -> Load:
+    def usual_batch(self, query: str) -> UsualBatch:
         """Return the usual batch of a query."""
-        if query not in self._loads:
-            self._loads[query] = measure_load(query, self.batches)
-        return self._loads[query]
+        if query not in self._usual_batches:
+            self._usual_batches[query] = measure_usual_batch(query, self.batches)
+        return self._usual_batches[query]
 
     def samples(self, query: str) -> tuple[list[BatchReport], frozenset[int]]:
         """Return the batches that a query is modeled from, and which of them loaded state.
@@ -125,13 +125,13 @@ def build_prediction(cluster: Cluster, workload: Workload, measured: MeasuredQue
             if stage.placeable:
                 fitted = fit_work(_samples(own, cluster, measured), stage.rows, stage.busy)
                 stages[key] = replace(stage, busy=fitted.seconds)
-                spread[key] = StageSpread(fitted.doubt, fitted.noise)
+                spread[key] = StageSpread(fitted.log_error, fitted.noise)
                 by_rows[key] = fitted.row_share
             elif "/f" in key and own:
                 floating[key] = _floating_tasks(own[-len(recent) :])
         timing[query] = replace(
             timing[query],
-            growth=measured.load(query).growth,
+            growth=measured.usual_batch(query).growth,
             row_share=_row_share([stage for stage in stages.values() if stage.query == query], by_rows),
         )
     fitted_workload = Workload(tuple(stages.values()), workload.streams)
@@ -150,14 +150,14 @@ def measured_batches(query: str, measured: MeasuredQueries) -> FloatArray:
     recent = measured.recent.get(query, ())
     if not recent:
         return np.empty(0)
-    usual = Load(float(np.mean([batch.input_rows for batch in recent])))
+    usual = UsualBatch(float(np.mean([batch.input_rows for batch in recent])))
     sampled, moved = measured.samples(query)
     compared = [
         batch.seconds
         for batch in sampled[-_COMPARED_BATCHES:]
         if batch.batch not in moved
         and batch.start >= measured.placed_since
-        and is_same_load(Load(batch.input_rows), usual)
+        and is_same_load(UsualBatch(batch.input_rows), usual)
     ]
     return np.array(compared or [batch.seconds for batch in recent])
 

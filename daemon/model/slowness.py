@@ -4,9 +4,9 @@ The times of tasks show that an executor is slow (:mod:`rechannel.policies.analy
 its CPU limit, the hypervisor, other processes on its node, or none of these.
 
 A throttled executor has the speed that its tasks show: a limit lasts, and this is its pace with the work that it has.
-Stolen or used-up CPU of a node can pass within seconds, and moves that follow it come too late and have to go back. So
-of such an executor only the slowness that its older batches show too counts: an executor that was slow before stays so,
-and a load that lasts counts once most of the stored batches ran under it. Slowness of a new executor does not count
+Stolen or used-up CPU of a node can pass within seconds, and moves that follow it come too late and must be rolled back.
+So of such an executor only the slowness that its older batches show too counts: an executor that was slow before stays
+so, and a load that lasts counts once most of the stored batches ran under it. Slowness of a new executor does not count
 until `_WARM_UP` has passed; otherwise one that joins would get next to nothing until the next decision.
 """
 

@@ -68,7 +68,7 @@ class Snapshot:
         Query -> mean seconds of its last batches, and seconds from the start of one to the start of the next.
     usual
         Query -> median seconds and median rows of its last twenty batches.
-    loads
+    bytes_to_load
         Key of a placeable stage -> bytes that another executor would load of each partition.
     measured_queries
         Batches that :attr:`prediction` and :attr:`measured` are made from.
@@ -91,7 +91,7 @@ class Snapshot:
     usual: Mapping[str, tuple[float, float]]
     coverage: AgentCoverage
     rates: ServiceRates
-    loads: Mapping[str, FloatArray]
+    bytes_to_load: Mapping[str, FloatArray]
     measured_queries: MeasuredQueries
     shuffle_coverage: float | None = None
     notes: tuple[str, ...] = ()
@@ -118,7 +118,7 @@ def take_snapshot(
     messages: ApplicationMessages,
     settings: Settings,
     now: float,
-    drained: Collection[str] = (),
+    drained_nodes: Collection[str] = (),
     *,
     forecast: bool = True,
 ) -> Snapshot | NotReady:
@@ -129,7 +129,7 @@ def take_snapshot(
     problem = readiness_problem(messages, settings, now)
     if problem is not None:
         return problem
-    snapshot = build_snapshot(messages, settings, now, drained, forecast=forecast)
+    snapshot = build_snapshot(messages, settings, now, drained_nodes, forecast=forecast)
     return snapshot or NotReady(NotReadyReason.NO_BATCHES, "no stage of any query was measured yet")
 
 
@@ -137,7 +137,7 @@ def build_snapshot(
     messages: ApplicationMessages,
     settings: Settings,
     now: float,
-    drained: Collection[str] = (),
+    drained_nodes: Collection[str] = (),
     *,
     include_unmeasured: bool = False,
     forecast: bool = True,
@@ -150,7 +150,7 @@ def build_snapshot(
         The link's report, its last batches and the windows of its agents.
     settings, now
         The settings to model by, and the time of the model in seconds since the epoch.
-    drained
+    drained_nodes
         Nodes that are to hold no state; their executors are not available.
     include_unmeasured
         Add queries without enough batches (idle for long, or new) as placeable stages that cost nothing. For
@@ -167,7 +167,7 @@ def build_snapshot(
     recent = {name: last_batches(messages, name, settings, now) for name in queries}
     rates = _measure_rates(messages, infos, recent, now)
     slow = slow_executors(messages, infos, recent, rates, now)
-    cluster = _build_cluster(messages, infos, rates, slow, drained)
+    cluster = _build_cluster(messages, infos, rates, slow, drained_nodes)
     fresh = fresh_usage(messages, settings, now)
     inputs = ModelInputs(
         now=now,
@@ -212,7 +212,7 @@ def build_snapshot(
         usual={name: _usual_batch(batches_of(messages.batches, name)) for name in averaged},
         coverage=coverage,
         rates=rates,
-        loads={key: query_model.load_bytes(stage, name, recent[name]) for key, (name, stage) in placed.items()},
+        bytes_to_load={key: query_model.load_bytes(stage, name, recent[name]) for key, (name, stage) in placed.items()},
         measured_queries=measured,
         shuffle_coverage=(
             query_model.shuffle_coverage(messages.batches, inputs.streams, reporting_spans(messages, settings))
@@ -254,7 +254,7 @@ def _build_cluster(
     infos: Sequence[ExecutorInfo],
     rates: ServiceRates,
     slow: Mapping[str, Slowness],
-    drained: Collection[str],
+    drained_nodes: Collection[str],
 ) -> Cluster:
     releasing = messages.report.releasing_executors
     measured = zip(infos, rates.speed.tolist(), strict=True)
@@ -264,7 +264,7 @@ def _build_cluster(
         cores=np.array([max(1, info.cores) for info in infos], dtype=np.float64),
         memory_bytes=np.array([info.memory if info.memory > 0 else math.inf for info in infos]),
         speed=np.array([slow[info.executor].speed if info.executor in slow else speed for info, speed in measured]),
-        available=np.array([info.host not in drained and info.executor not in releasing for info in infos]),
+        available=np.array([info.host not in drained_nodes and info.executor not in releasing for info in infos]),
     )
 
 

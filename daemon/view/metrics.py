@@ -19,10 +19,10 @@ from rechannel.daemon.control.leadership import Role
 from rechannel.daemon.jobs.health import JobMonitor
 from rechannel.daemon.jobs.job import JobStatus
 from rechannel.daemon.view.status import ApplicationStatus, ControllerView, DrainState
-from rechannel.migration.moves import UNSETTLED
+from rechannel.migration.moves import AWAITING_BATCH
 from rechannel.wire.codes import Mode, MoveReason, MoveState, OutcomeVerdict
 from rechannel.wire.exit_codes import ExitCode
-from rechannel.wire.metric_table import MetricDefinition, MetricSamples
+from rechannel.wire.metric_samples import MetricDefinition, MetricSamples
 
 _MOST_SERIES = 1000  # of one counter; the rest is counted as "other"
 _APPLICATION = ("application",)
@@ -48,8 +48,8 @@ REJECTED = MetricDefinition(
 )
 REQUESTS = MetricDefinition(
     "rechannel_controller_requests_total",
-    "Answered requests of operators and viewers; `outcome` is the name of the exit code",
-    ("verb", "outcome"),
+    "Answered requests of operators and viewers; `exit` is the name of the exit code",
+    ("verb", "exit"),
 )
 JOB_RUNS = MetricDefinition(
     "rechannel_controller_loop_runs_total", "Runs of a job that ended, with success or failure", _JOB
@@ -85,7 +85,7 @@ NEXT_DECISION = MetricDefinition(
 )
 DECISIONS = MetricDefinition(
     "rechannel_decisions_total",
-    "Decisions of this controller; `outcome` is applied, planned, refused or not-ready",
+    "Decisions of this controller; `outcome` is the result: applied, planned, refused or not-ready",
     ("outcome", "reason", "trigger"),
 )
 DECIDED_AT = MetricDefinition(
@@ -107,7 +107,7 @@ MIGRATION_BATCH = MetricDefinition(
     "`settled` afterwards, `predicted` or `measured`",
     (*_QUERY, "moment", "source"),
 )
-IN_FLIGHT = MetricDefinition("rechannel_moves_in_flight", "Moves that are not settled, by state", ("state",))
+IN_FLIGHT = MetricDefinition("rechannel_moves_in_flight", "Moves that await a batch, by state", ("state",))
 MOVES = MetricDefinition(
     "rechannel_moves_total",
     "Moves that reached a state without need of a further batch while this controller led; a move drained is killed "
@@ -186,7 +186,7 @@ TABLE = tuple(value for value in list(globals().values()) if isinstance(value, M
 COUNTED = (DECISIONS, MOVES, MIGRATIONS, REQUESTS)  # events of this controller, which `Counters` counts
 
 # Counters that alerts watch are 0 before the first event: Prometheus sees no increase in a series that begins at 15.
-_SETTLED: dict[MoveState, tuple[MoveReason, ...]] = {
+_MOVE_ENDS: dict[MoveState, tuple[MoveReason, ...]] = {
     MoveState.DRAINED: (MoveReason.LANDED,),
     MoveState.RELEASED_IDLE: (MoveReason.NO_BATCH,),
     MoveState.KILLED: (MoveReason.CLOSED, MoveReason.EXECUTOR_GONE, MoveReason.PRESUMED, MoveReason.RUN_ENDED),
@@ -241,7 +241,7 @@ class ControllerMetrics(Collector):
         _add_controller(samples, view)
         for job in self._monitor.read():
             _add_job(samples, job)
-        for state, reasons in _SETTLED.items():
+        for state, reasons in _MOVE_ENDS.items():
             for reason in reasons:
                 samples.set(MOVES, 0, state, reason)
         for verdict in OutcomeVerdict:
@@ -277,10 +277,10 @@ def _add_controller(samples: MetricSamples, view: ControllerView) -> None:
     samples.set(NEXT_DECISION, leader.next_decision or None)
     samples.set(RUNNING, len(view.migrations))
     in_flight = [move.state for application in view.applications for move in application.moves]
-    for unsettled in sorted(UNSETTLED):
-        samples.set(IN_FLIGHT, in_flight.count(unsettled), unsettled)
-    for state in DrainState:
-        samples.set(DRAINS, sum(drain.state == state for drain in view.drains), state)
+    for state in sorted(AWAITING_BATCH):
+        samples.set(IN_FLIGHT, in_flight.count(state), state)
+    for progress in DrainState:
+        samples.set(DRAINS, sum(drain.state == progress for drain in view.drains), progress)
     samples.set(OVERDUE, sum(drain.overdue and drain.state == DrainState.DRAINING for drain in view.drains))
 
 

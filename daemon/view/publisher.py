@@ -28,7 +28,7 @@ from rechannel.daemon.view.status import (
     NodeView,
 )
 from rechannel.daemon.view.status_builder import ClusterMessages, application_status, build_status, read_messages
-from rechannel.migration.moves import UNSETTLED
+from rechannel.migration.moves import AWAITING_BATCH
 from rechannel.wire import keys
 from rechannel.wire.envelope import Envelope
 from rechannel.wire.keys import KeyRule
@@ -94,7 +94,7 @@ class EventReader:
             line = envelope.body
             if not leading or not isinstance(line, MoveTransition) or envelope.time < self._start:
                 continue
-            if line.after not in UNSETTLED:
+            if line.after not in AWAITING_BATCH:
                 self._counters.add(MOVES, line.after, line.reason)
 
     def _new(self, rule: KeyRule, name: str, first: int) -> list[Envelope]:

@@ -38,7 +38,7 @@ from rechannel.daemon.view.status import (
     ScheduledPlanStatus,
     StageStatus,
 )
-from rechannel.migration.moves import UNSETTLED
+from rechannel.migration.moves import AWAITING_BATCH
 from rechannel.policies.analysis.queueing import executor_utilization
 from rechannel.wire import keys
 from rechannel.wire.measurements import AgentWindow, ExecutorUsage
@@ -168,10 +168,10 @@ def application_status(
         moves=tuple(
             MoveStatus(**msgspec.structs.asdict(move), name=names.get(move.query, ""))
             for move in report.moves
-            if move.state in UNSETTLED
+            if move.state in AWAITING_BATCH
         ),
         forecasts=tuple(_forecast(one) for one in model.forecasts.values()) if model is not None else (),
-        settled_moves=sum(move.state not in UNSETTLED for move in report.moves),
+        settled_moves=sum(move.state not in AWAITING_BATCH for move in report.moves),
         counters=LinkCounters(
             landed=report.landed,
             missed=report.missed,

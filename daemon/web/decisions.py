@@ -120,11 +120,11 @@ def _decision(view: DecisionView) -> Row:
         "trigger": clip_name(decision.trigger),
         "user": clip_name(decision.user),
         "policy": clip_name(decision.policy),
-        "outcome": clip_name(decision.outcome),
+        "result": clip_name(decision.outcome),
         "reason": clip_name(decision.reason),
         "sentence": clip_sentence(decision.sentence),
         "forced": decision.forced,
-        "undoes": clip_name(decision.rollback_of),
+        "rollback_of": clip_name(decision.rollback_of),
         "gain": decision.gain,
         "cost": decision.cost,
         "batches": [
@@ -143,7 +143,7 @@ def _decision(view: DecisionView) -> Row:
         "notes": [clip_sentence(note) for note in decision.notes[: limits.NOTES]],
         "hot_streams": [clip_sentence(stream) for stream in decision.hot_streams[: limits.HOT]],
         "verdict": clip_name(outcome.verdict) if outcome is not None else "",
-        "came": clip_sentence(outcome.sentence) if outcome is not None else "",
+        "outcome": clip_sentence(outcome.sentence) if outcome is not None else "",
     }
 
 

@@ -13,7 +13,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from rechannel.daemon.view.figures import format_bytes
 from rechannel.daemon.view.status import DrainState
 from rechannel.daemon.web.view_model import format_time
-from rechannel.wire.codes import MoveState, Outcome, OutcomeVerdict
+from rechannel.wire.codes import DecisionResult, MoveState, OutcomeVerdict
 
 Row = dict[str, Any]
 
@@ -46,7 +46,7 @@ def _environment() -> Environment:
         # An upgrade replaces the directory; a running process keeps the templates that belong to its code.
         auto_reload=False,
     )
-    environment.globals["Outcome"] = Outcome
+    environment.globals["DecisionResult"] = DecisionResult
     environment.filters |= {
         "bytes": format_bytes,
         "cell": _cell_class,
@@ -78,8 +78,8 @@ def _cell_note(cell: Row) -> str:
 
 # Colors of outcomes, move states and drain states; other words have none.
 _KINDS: dict[str, str] = {
-    Outcome.APPLIED: "good",
-    Outcome.REFUSED: "warn",
+    DecisionResult.APPLIED: "good",
+    DecisionResult.REFUSED: "warn",
     MoveState.STEERED: "warn",
     MoveState.DRAINED: "good",
     DrainState.DRAINING: "warn",

@@ -70,7 +70,7 @@ def collect_inputs(
         Executors, placement and batches by the event stream.
     queries : collection of str
         The active queries.
-    drains : mapping of str to Drain
+    drains : mapping of str to DrainedNode
         The drained nodes.
     moves : iterable of Move
         The moves that the reconciler holds.

@@ -127,7 +127,7 @@ class Link:
             self._table,
             self._reconciler,
             self._stages,
-            drain_event_log=self._drain_event_log,
+            catch_up_with_events=self._catch_up_with_events,
             journal_and_report=self._journal_and_report,
         )
         self._environment = environment(adapter.setting)
@@ -202,7 +202,7 @@ class Link:
 
     def _run_once(self) -> None:
         now = time.time()
-        caught_up = self._drain_event_log()
+        caught_up = self._catch_up_with_events()
         if self._openings != self._feed.openings:
             self._watch_starts()
         self._exchange_messages(now)
@@ -220,10 +220,10 @@ class Link:
         if now >= self._next_report:
             self._next_report = now + _REPORT_EVERY
             self._mailbox.post_report(self._report(), self._evidence_nodes())
-            self._steering.remove_settled()
-        if caught_up and self._table.doubts:
+            self._steering.remove_final()
+        if caught_up and self._table.unconfirmed:
             # Last: where Spark's coordinator does not answer, this fails, and the rest of the cycle is done.
-            self._check.resolve_doubts(self._reconciler.moving)
+            self._check.confirm_placements(self._reconciler.moving)
 
     def _handle_boundaries(self) -> None:
         """Handle every query that is at a quiet moment and has something to be done."""
@@ -233,7 +233,7 @@ class Link:
                 self._add_own_moves(active)
                 self._steering.handle_boundary(query, partial(self._driver_state, [active]))
 
-    def _drain_event_log(self) -> bool:
+    def _catch_up_with_events(self) -> bool:
         """Fold in all events that Spark has written by now.
 
         Only then is a query that looks quiet known to be quiet.

@@ -44,13 +44,13 @@ class Reconciler:
 
     @property
     def moves(self) -> list[Move]:
-        """All moves that are not settled."""
+        """All moves that are not final."""
         return list(self._moves)
 
     @property
     def reported_moves(self) -> list[Move]:
-        """Unsettled moves, and settled ones that the placement names: a controller counts them."""
-        return [*self._moves, *self._moves.settled(self._named)]
+        """Moves not final, and final ones that the placement names: a controller counts them."""
+        return [*self._moves, *self._moves.final(self._named)]
 
     @property
     def moving(self) -> set[tuple[str, int, int]]:
@@ -75,7 +75,7 @@ class Reconciler:
     @property
     def waiting(self) -> bool:
         """Whether a batch boundary is awaited: something is to be steered and nothing holds it."""
-        return any(move.unsettled and not self._is_held(move) for move in self._moves)
+        return any(move.awaits_batch and not self._is_held(move) for move in self._moves)
 
     def was_steered_to(self, unit: tuple[str, int, int], executor: str) -> bool:
         """Whether a (query, stage, partition) was steered to an executor, even if superseded."""
@@ -129,7 +129,7 @@ class Reconciler:
             lines.append(move.first_line(now))
             if driver.runs.get(item.query) != move.run:
                 lines.append(self._abandon(move, MoveReason.RUN_ENDED, now, evidence="the query has another run now"))
-        self._moves.forget_settled(self.decision)
+        self._moves.forget_final(self.decision)
         return lines
 
     def add_own_moves(self, own: OwnMoves, now: float) -> Lines:
@@ -144,7 +144,7 @@ class Reconciler:
             move = Move(item, own.decision, own.run, expires_at=now + self.limits.deadline_seconds)
             self._moves.add(move)
             lines.append(move.first_line(now, own.why))
-        self._moves.forget_settled(self.decision)
+        self._moves.forget_final(self.decision)
         return lines
 
     def _abandon_superseded(self, desired: DesiredPlacement, now: float) -> Lines:
@@ -163,7 +163,7 @@ class Reconciler:
     def due(self, query: str, driver: DriverState, now: float) -> tuple[Lines, list[Move]]:
         """Return the journal's lines at a quiet moment, and the moves to steer one by one.
 
-        A move that is held, expired, settled or of another run is passed over. Any other one is either
+        A move that is held, expired, final or of another run is passed over. Any other one is either
 
         * steered already: it has landed or has not run yet (nothing to do), or it missed: `_check_missed`;
         * or still to be steered: `_check_unsteered`.
@@ -195,7 +195,7 @@ class Reconciler:
         # Missed once too often.
         if lines := self._count_miss(move, last_ran, current, now):
             return lines, False
-        # Missed, and another decision is wanted: what Spark was told stands, nothing is told again.
+        # Missed, and superseded: do not steer again.
         last_batch = driver.batches.get(move.query, -1)
         if self._is_superseded(move):
             return [self._abandon(move, MoveReason.SUPERSEDED, now, batch=last_batch)], False
@@ -301,7 +301,7 @@ class Reconciler:
                 )
                 move.drained_at = now
                 self.landed += 1
-                lines += self._kill_if_released(move, driver, now)
+                lines += self._kill_if_old_copy_gone(move, driver, now)
             elif (
                 move.state is MoveState.RELEASED_IDLE
                 and current != move.target
@@ -387,7 +387,7 @@ class Reconciler:
         * drained: presumed killed after two maintenance intervals.
         """
         self._restart_clocks(now)
-        for query in {move.query for move in self._moves if move.unsettled and not self._is_held(move)}:
+        for query in {move.query for move in self._moves if move.awaits_batch and not self._is_held(move)}:
             self._current_steps(query, now)
         self._note_busy_queries(driver, now)
         lines: Lines = []
@@ -445,7 +445,7 @@ class Reconciler:
         return steps
 
     def _lowest_steps(self) -> dict[str, int]:
-        """Return the lowest step of all unsettled moves of each decision.
+        """Return the lowest step of all moves of each decision that await a batch.
 
         Without overlap, moves that are drained and not killed count too.
 
@@ -453,7 +453,7 @@ class Reconciler:
         """
         steps: dict[str, int] = {}
         for move in self._moves:
-            if move.unsettled or (move.state is MoveState.DRAINED and not self.limits.overlap):
+            if move.awaits_batch or (move.state is MoveState.DRAINED and not self.limits.overlap):
                 steps[move.decision] = min(steps.get(move.decision, move.desired.step), move.desired.step)
         return steps
 
@@ -480,11 +480,11 @@ class Reconciler:
         self, move: Move, reason: MoveReason, now: float, *, batch: int = -1, evidence: str = ""
     ) -> MoveTransition:
         line = move.transition(MoveState.ABANDONED, reason, at=now, batch=batch, evidence=evidence)
-        self._moves.settle(move)
+        self._moves.set_final(move)
         self.abandoned += 1
         return line
 
-    def _kill_if_released(self, move: Move, driver: DriverState, now: float) -> Lines:
+    def _kill_if_old_copy_gone(self, move: Move, driver: DriverState, now: float) -> Lines:
         # Executors often close the old copy while the batch still runs, before its commit makes the move drained.
         if move.early_evidence is not None:
             return [self._kill(move, MoveReason.CLOSED, now, f"executor {move.holder}: {move.early_evidence}")]
@@ -494,5 +494,5 @@ class Reconciler:
 
     def _kill(self, move: Move, reason: MoveReason, now: float, evidence: str) -> MoveTransition:
         line = move.transition(MoveState.KILLED, reason, at=now, evidence=evidence)
-        self._moves.settle(move)
+        self._moves.set_final(move)
         return line

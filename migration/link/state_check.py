@@ -16,7 +16,7 @@ from rechannel.monitors.spark.task_table import TaskTable
 from rechannel.wire.messages import ExecutorInfo
 
 _LOG = structlog.get_logger("rechannel.link")
-_DOUBTS_TIME = 0.2  # seconds of a cycle in which Spark is asked for doubtful partitions, about ten calls for each
+_CONFIRMATION_TIME = 0.2  # seconds of a cycle in which Spark is asked for partitions, about ten calls for each
 
 
 class StateCheck:
@@ -51,7 +51,7 @@ class StateCheck:
         idle = frozenset(query for query in uncommitted if self._adapter.is_idle(query))
         gaps = self.gaps.confirmed_differences(replace(state, idle=idle))
         if gaps or events_lost:
-            self._table.doubt_placement()
+            self._table.unconfirm_placement()
         healing = []
         added = any(kind is GapKind.EXECUTOR_ADDED for kind, _ in gaps)
         executors = {info.executor: info for info in self._adapter.executors()} if added else {}
@@ -68,20 +68,22 @@ class StateCheck:
         info = executors.get(name)
         return events.ExecutorAdded(name, info.host, info.cores, info.added) if info is not None else None
 
-    def resolve_doubts(self, moving: Collection[tuple[str, int, int]]) -> None:
-        """Ask Spark for the executors of doubtful partitions: of as many as a cycle has time for.
+    def confirm_placements(self, moving: Collection[tuple[str, int, int]]) -> None:
+        """Ask Spark where unconfirmed partitions are, of as many as a cycle has time for.
 
         Those that are ``moving`` are left out: Spark prefers them elsewhere than they ran.
         """
-        until = self._clock() + _DOUBTS_TIME
-        queries = {query for query, _, _ in self._table.doubts}
+        until = self._clock() + _CONFIRMATION_TIME
+        queries = {query for query, _, _ in self._table.unconfirmed}
         quiet = {query for query in queries if self._table.is_quiet(query)}
-        for query, stage, partition in [item for item in self._table.doubts if item[0] in quiet and item not in moving]:
+        for query, stage, partition in [
+            item for item in self._table.unconfirmed if item[0] in quiet and item not in moving
+        ]:
             if self._clock() >= until:
                 return
             active = self.queries.get(query)
             stores = self._stages.stores_of_partition(active.run, stage, partition) if active is not None else []
-            self._table.resolve_doubt(query, stage, partition, self._adapter.location(stores[0]) if stores else "")
+            self._table.confirm_placement(query, stage, partition, self._adapter.location(stores[0]) if stores else "")
 
     def remove_run(self, run: str) -> None:
         """Drop a run that is over."""

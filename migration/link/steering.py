@@ -34,7 +34,7 @@ class Steering:
     ----------
     adapter, table, reconciler, stages
         The link's own.
-    drain_event_log : callable
+    catch_up_with_events : callable
         Folds in the newest events; returns False if there are more.
     journal_and_report : callable
         Takes the transitions of a move, before Spark is told.
@@ -47,11 +47,11 @@ class Steering:
         reconciler: Reconciler,
         stages: Stages,
         *,
-        drain_event_log: Callable[[], bool],
+        catch_up_with_events: Callable[[], bool],
         journal_and_report: Callable[[Sequence[MoveTransition]], None],
     ) -> None:
         self._adapter, self._table, self._reconciler, self._stages = adapter, table, reconciler, stages
-        self._drain_event_log, self._journal_and_report = drain_event_log, journal_and_report
+        self._catch_up_with_events, self._journal_and_report = catch_up_with_events, journal_and_report
         self._read_backs: dict[str, tuple[int, float]] = {}  # move -> times read back, and when last
 
     def handle_boundary(
@@ -65,7 +65,7 @@ class Steering:
         self._journal_and_report(lines)
         for move in due:
             # Each move takes some milliseconds, and the next batch may have begun meanwhile: then the rest waits.
-            if not self._drain_event_log() or not self._is_quiet(query):
+            if not self._catch_up_with_events() or not self._is_quiet(query):
                 return
             now = clock()
             self._journal_and_report(self._reconciler.record_steer(move, driver_state(), now))
@@ -110,7 +110,7 @@ class Steering:
     def _is_in_effect(self, move: Move) -> bool:
         return all(self._adapter.location(store) == move.target for store in self._stages.stores_of_move(move))
 
-    def remove_settled(self) -> None:
+    def remove_final(self) -> None:
         """Drop what belongs to moves that the reconciler no longer holds."""
         names = {move.name for move in self._reconciler.moves}
         self._read_backs = {name: value for name, value in self._read_backs.items() if name in names}

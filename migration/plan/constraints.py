@@ -82,7 +82,7 @@ def apply_constraints(
     moves = _cap_moves(moves, inputs, settings.migration.max_moves, refusals)
     if options.moves_left is not None:
         moves = _cap_moves(moves, inputs, options.moves_left, refusals, settings.reschedule.moves_per_hour)
-    plan = _schedule(moves, inputs, settings)
+    stepped = _schedule(moves, inputs, settings)
     placement = _moved(inputs.current, moves)
     before, after = (executor_utilization(inputs.cluster, inputs.workload, at) for at in (inputs.current, placement))
     filled = inputs.current.filled_from(placement)
@@ -97,17 +97,17 @@ def apply_constraints(
     else:
         path = critical_path(inputs.cluster, inputs.workload, filled)
         times = BatchTimes(path, inputs.batch_seconds, inputs.batch_period, inputs.cold)
-        cost = estimate_cost(inputs.cluster, inputs.workload, filled, plan, inputs.rates, times)
+        cost = estimate_cost(inputs.cluster, inputs.workload, filled, stepped, inputs.rates, times)
         gate = evaluate_gate(gains, cost.seconds, settings.gate)
         too_full = _utilization_refusal(inputs.cluster, before, after, settings)
         if _all_forced(moves, inputs.cluster):
-            sentence = _drain_summary(plan, inputs, too_full)
+            sentence = _drain_summary(stepped, inputs, too_full)
         elif (refusal := _plan_refusal(moves, inputs, gate, too_full, options)) is not None:
             refusals.append(refusal)
             code, sentence = Law(refusal.law), refusal.detail
         else:
-            sentence = _summary(plan, inputs, gate, forced=options.force)
-    accepted = _desired_moves(plan, inputs, options.decision) if code == PlanResult.OK else ()
+            sentence = _summary(stepped, inputs, gate, forced=options.force)
+    accepted = _desired_moves(stepped, inputs, options.decision) if code == PlanResult.OK else ()
     return ReviewedPlan(
         code=code,
         sentence=sentence,
@@ -229,7 +229,7 @@ def _weights(moves: Sequence[Move], inputs: PlanInputs) -> FloatArray:
 def _schedule(moves: list[Move], inputs: PlanInputs, settings: Settings) -> SteppedMoves:
     """Put the moves into steps, those that relieve most first."""
     stages = [inputs.workload.stage(move.stage) for move in moves]
-    sizes = [inputs.loads.get(stage.key, stage.state_bytes) for stage in stages]
+    sizes = [inputs.bytes_to_load.get(stage.key, stage.state_bytes) for stage in stages]
     loads = np.array([size[move.partition] for size, move in zip(sizes, moves, strict=True)], dtype=np.float64)
     migration = settings.migration
     steps = order_steps(
@@ -315,9 +315,6 @@ def _soft_refusal(inputs: PlanInputs, gate: GateResult) -> Refusal | None:
         return Refusal(
             law=Law.COOLDOWN,
             detail=f"the last migration ended {ago:.0f} s ago, {rule}: {cooldown.left:.0f} s to go",
-            measured=cooldown.left,
-            limit=0.0,
-            unit="s to go",
         )
     if not gate.passes:
         return Refusal(law=Law.GATE, detail=gate.sentence, measured=gate.measured, limit=gate.limit, unit=gate.unit)
@@ -334,31 +331,31 @@ def _all_forced(moves: Sequence[Move], cluster: Cluster) -> bool:
     return all(_must_leave(move, cluster) for move in moves) and any(move.source != UNPLACED for move in moves)
 
 
-def _drain_summary(plan: SteppedMoves, inputs: PlanInputs, too_full: Refusal | None) -> str:
+def _drain_summary(stepped: SteppedMoves, inputs: PlanInputs, too_full: Refusal | None) -> str:
     """Describe a plan that takes partitions off unavailable executors."""
-    nodes = sorted({inputs.cluster.nodes[move.source] for move in plan.moves if move.source != UNPLACED})
-    summary = f"{count(len(plan.moves), 'partition')} in {count(plan.count, 'step')} off {', '.join(nodes)}"
+    nodes = sorted({inputs.cluster.nodes[move.source] for move in stepped.moves if move.source != UNPLACED})
+    summary = f"{count(len(stepped.moves), 'partition')} in {count(stepped.count, 'step')} off {', '.join(nodes)}"
     return f"{summary}; {too_full.detail}: add executors" if too_full is not None else summary
 
 
-def _summary(plan: SteppedMoves, inputs: PlanInputs, gate: GateResult, *, forced: bool) -> str:
+def _summary(stepped: SteppedMoves, inputs: PlanInputs, gate: GateResult, *, forced: bool) -> str:
     total = inputs.workload.partitions
-    summary = f"{len(plan.moves)} of {count(total, 'partition')} in {count(plan.count, 'step')}"
-    unplaced = sum(move.source == UNPLACED for move in plan.moves)
+    summary = f"{len(stepped.moves)} of {count(total, 'partition')} in {count(stepped.count, 'step')}"
+    unplaced = sum(move.source == UNPLACED for move in stepped.moves)
     if unplaced:
         summary += f" ({unplaced} of them on no known executor)"
-    if unplaced == len(plan.moves):
+    if unplaced == len(stepped.moves):
         return summary
     return f"{summary}: {'forced although ' if forced and not gate.passes else ''}{gate.sentence}"
 
 
-def _desired_moves(plan: SteppedMoves, inputs: PlanInputs, decision: str) -> tuple[DesiredMove, ...]:
+def _desired_moves(stepped: SteppedMoves, inputs: PlanInputs, decision: str) -> tuple[DesiredMove, ...]:
     """Return the moves for the links, in the order of their steps."""
-    steps, loads, executors = plan.steps.tolist(), plan.loads.tolist(), inputs.cluster.executors
-    order = sorted(range(len(plan.moves)), key=lambda index: (steps[index], index))
+    steps, loads, executors = stepped.steps.tolist(), stepped.loads.tolist(), inputs.cluster.executors
+    order = sorted(range(len(stepped.moves)), key=lambda index: (steps[index], index))
     desired = []
     for number, index in enumerate(order):
-        move = plan.moves[index]
+        move = stepped.moves[index]
         query, stage = inputs.stages[move.stage]
         desired.append(
             DesiredMove(

@@ -37,8 +37,8 @@ class PlanInputs:
     stages
         Key of a placeable stage -> (query, number of the stage in the link's report).
     in_flight
-        (query, stage, partition) of moves that are not settled.
-    loads
+        (query, stage, partition) of moves that await a batch.
+    bytes_to_load
         Key of a stage -> bytes to load of each partition; the stage's state where it is missing.
     batch_seconds, batch_period
         Query -> mean seconds of its measured batches, and from the start of one to the start of the next.
@@ -59,7 +59,7 @@ class PlanInputs:
     queries: Mapping[str, QueryState]
     in_flight: frozenset[tuple[str, int, int]] = frozenset()
     cooldown: Cooldown = Cooldown()
-    loads: Mapping[str, FloatArray] = field(default_factory=dict)
+    bytes_to_load: Mapping[str, FloatArray] = field(default_factory=dict)
     batch_seconds: Mapping[str, float] = field(default_factory=dict)
     batch_period: Mapping[str, float] = field(default_factory=dict)
     prediction: PredictionModel | None = None
@@ -72,7 +72,7 @@ class PlanInputs:
 class PlanOptions:
     """Terms of a plan.
 
-    ``decision`` becomes part of each move's id. ``force`` skips the soft laws. ``rollback``: the partitions go back to
+    ``decision`` becomes part of each move's id. ``force`` skips the soft laws. ``rollback``: the partitions return to
     where they were. ``moves_left``: moves left of the hour's, None for any number.
     """
 

@@ -11,7 +11,7 @@ from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
 from rechannel.wire.measurements import AgentWindow
-from rechannel.wire.metric_table import MetricDefinition, MetricSamples
+from rechannel.wire.metric_samples import MetricDefinition, MetricSamples
 from rechannel.wire.version import __version__
 
 REASONS = 100  # a reason may name an executor: the ones beyond so many are counted together

@@ -79,7 +79,7 @@ def read_index(path: str | os.PathLike[str], *, directory: int | None = None) ->
 
 
 @dataclass
-class _Directory:
+class _Listing:
     changed: int = -1  # modification time in nanoseconds when last listed, -1 to list it again
     files: set[str] = field(default_factory=set)
     waiting: list[_Named] = field(default_factory=list)  # beyond the budget of the last pass
@@ -90,7 +90,7 @@ class _Directory:
 @dataclass
 class _ExecutorFiles:
     old: bool  # started before the reader: its files so far are not new
-    leaves: dict[str, _Directory] = field(default_factory=dict)
+    directories: dict[str, _Listing] = field(default_factory=dict)
 
 
 class ShuffleReader:
@@ -113,9 +113,9 @@ class ShuffleReader:
     def retain(self, alive: set[tuple[int, float]]) -> None:
         """Keep the files of these executors (pid, start time); drop all others."""
         for identity in [identity for identity in self._executors if identity not in alive]:
-            for leaf in self._executors.pop(identity).leaves:
-                self._watch.unwatch(leaf)
-        self._owners = {path: owner for path, owner in self._owners.items() if owner in alive}
+            for directory in self._executors.pop(identity).directories:
+                self._watch.unwatch(directory)
+        self._owners = {manager: owner for manager, owner in self._owners.items() if owner in alive}
 
     def close(self) -> None:
         """Stop watching."""
@@ -127,8 +127,8 @@ class ShuffleReader:
             return
         self.skipped["changes of directories lost by the kernel, directories listed instead"] += 1
         for tracked in self._executors.values():
-            for directory in tracked.leaves.values():
-                directory.verify_at = 0.0
+            for listing in tracked.directories.values():
+                listing.verify_at = 0.0
 
     def read(self, executor: Executor) -> Iterator[StreamRow]:
         """Yield the map outputs that an executor wrote since the last call."""
@@ -138,16 +138,16 @@ class ShuffleReader:
         self._find_directories(executor, identity, tracked, first=first)
         spent = 0
         # Those with reported files come first: they cost no listing, and the budget may end before the others.
-        for path in sorted(tracked.leaves, key=lambda leaf: leaf not in self._watch.changed_directories):
-            directory = tracked.leaves[path]
-            waiting, directory.waiting = directory.waiting, []
-            new, listed = self._new_files(executor, path, tracked)
-            if path not in tracked.leaves or (new is None and not waiting):
+        for directory in sorted(tracked.directories, key=lambda name: name not in self._watch.changed_directories):
+            listing = tracked.directories[directory]
+            waiting, listing.waiting = listing.waiting, []
+            new, listed = self._new_files(executor, directory, tracked)
+            if directory not in tracked.directories or (new is None and not waiting):
                 continue
             # To the end of the queue: the next pass begins with those that waited longer.
-            tracked.leaves[path] = tracked.leaves.pop(path)
+            tracked.directories[directory] = tracked.directories.pop(directory)
             spent += listed
-            rows, cost, directory.waiting = self._rows(executor, path, waiting + (new or []), BUDGET - spent)
+            rows, cost, listing.waiting = self._rows(executor, directory, waiting + (new or []), BUDGET - spent)
             yield from rows
             spent += cost
             if spent > BUDGET:
@@ -165,15 +165,15 @@ class ShuffleReader:
                 if self._owners.setdefault(f"{root}/{name}", identity) != identity:
                     continue
                 for inner in self._subdirectories(executor, tracked, root, name):
-                    leaf = f"{root}/{name}/{inner}"
-                    if leaf in tracked.leaves:
+                    directory = f"{root}/{name}/{inner}"
+                    if directory in tracked.directories:
                         continue
                     # Watched before it is listed, so that no file in between is missed.
-                    directory = tracked.leaves[leaf] = _Directory(watched=self._watch.watch(leaf))
-                    if not directory.watched:
+                    listing = tracked.directories[directory] = _Listing(watched=self._watch.watch(directory))
+                    if not listing.watched:
                         self.skipped["shuffle directory that cannot be watched, listed instead"] += 1
                     if tracked.old and first:
-                        self._list(executor, leaf, directory)
+                        self._list(executor, directory, listing)
 
     @contextmanager
     def _count_errors(self, executor: Executor) -> Iterator[None]:
@@ -197,65 +197,68 @@ class ShuffleReader:
             ):
                 return [entry.name for entry in entries if entry.is_dir(follow_symlinks=False)]
         except FileNotFoundError:
-            for leaf in [leaf for leaf in tracked.leaves if leaf.startswith("/".join(parts) + "/")]:
-                self._watch.unwatch(leaf)
-                del tracked.leaves[leaf]
+            gone = "/".join(parts) + "/"
+            for directory in [name for name in tracked.directories if name.startswith(gone)]:
+                self._watch.unwatch(directory)
+                del tracked.directories[directory]
         return []
 
-    def _new_files(self, executor: Executor, path: str, tracked: _ExecutorFiles) -> tuple[list[_Named] | None, int]:
+    def _new_files(
+        self, executor: Executor, directory: str, tracked: _ExecutorFiles
+    ) -> tuple[list[_Named] | None, int]:
         """Return a directory's new index files, None without a change, and the listed names."""
-        directory = tracked.leaves[path]
-        reported = self._pop_index_names(path)
-        before, now = directory.files, self._wall()
-        if directory.watched and now < directory.verify_at <= now + VERIFY_EVERY:
+        listing = tracked.directories[directory]
+        reported = self._pop_index_names(directory)
+        before, now = listing.files, self._wall()
+        if listing.watched and now < listing.verify_at <= now + VERIFY_EVERY:
             new = reported - before
-            directory.files |= new
+            listing.files |= new
             return _index_files(new) or None, 0
         try:
             # 64 directories of each executor, every second.
-            changed = os.stat(path, follow_symlinks=False).st_mtime_ns  # noqa: PTH116
+            changed = os.stat(directory, follow_symlinks=False).st_mtime_ns  # noqa: PTH116
         except OSError:
-            self._watch.unwatch(path)
-            del tracked.leaves[path]
+            self._watch.unwatch(directory)
+            del tracked.directories[directory]
             return None, 0
-        if changed == directory.changed:
-            directory.verify_at = _next_check(path, now)
+        if changed == listing.changed:
+            listing.verify_at = _next_check(directory, now)
             return _index_files(reported - before) or None, 0
-        self._list(executor, path, directory)
-        if directory.watched:
+        self._list(executor, directory, listing)
+        if listing.watched:
             # Files from before the watch, or from before events were lost, could not be reported.
-            complete, directory.verify_at = directory.verify_at > 0, _next_check(path, now)
+            complete, listing.verify_at = listing.verify_at > 0, _next_check(directory, now)
             self.read_changes()
-            reported |= self._pop_index_names(path)
-            if complete and _index_files(directory.files - before - reported):
+            reported |= self._pop_index_names(directory)
+            if complete and _index_files(listing.files - before - reported):
                 self.skipped["new files not reported by the kernel: directory listed from now on"] += 1
-                directory.watched = False
-                self._watch.unwatch(path)
-        return _index_files((directory.files | reported) - before), len(directory.files)
+                listing.watched = False
+                self._watch.unwatch(directory)
+        return _index_files((listing.files | reported) - before), len(listing.files)
 
-    def _pop_index_names(self, path: str) -> set[str]:
-        return {name for name in self._watch.pop_new_names(path) if name.endswith("_0.index")}
+    def _pop_index_names(self, directory: str) -> set[str]:
+        return {name for name in self._watch.pop_new_names(directory) if name.endswith("_0.index")}
 
-    def _list(self, executor: Executor, path: str, directory: _Directory) -> None:
+    def _list(self, executor: Executor, directory: str, listing: _Listing) -> None:
         with (
             suppress(FileNotFoundError),
             self._count_errors(executor),
-            files.open_directory(*_split(path)) as descriptor,
+            files.open_directory(*_split(directory)) as descriptor,
         ):
             changed = os.fstat(descriptor).st_mtime_ns
-            directory.files = {name for name in os.listdir(descriptor) if name.endswith("_0.index")}  # noqa: PTH208
+            listing.files = {name for name in os.listdir(descriptor) if name.endswith("_0.index")}  # noqa: PTH208
             settled = self._wall() - changed / 1e9 > SETTLED
-            directory.changed = changed if settled else -1
+            listing.changed = changed if settled else -1
 
     def _rows(
-        self, executor: Executor, path: str, named: list[_Named], budget: int
+        self, executor: Executor, directory: str, named: list[_Named], budget: int
     ) -> tuple[list[StreamRow], int, list[_Named]]:
         """Read files of a directory; return the rows, their cost, and the files beyond the budget."""
         rows, cost = list[StreamRow](), 0
         if not named:
             return rows, cost, []
         try:
-            with self._count_errors(executor), files.open_directory(*_split(path)) as descriptor:
+            with self._count_errors(executor), files.open_directory(*_split(directory)) as descriptor:
                 for number, (name, match) in enumerate(named):
                     if cost > budget:
                         return rows, cost, named[number:]
@@ -268,9 +271,9 @@ class ShuffleReader:
             self.skipped["index file vanished"] += len(named)
         return rows, cost, []
 
-    def _row(self, executor: Executor, directory: int, name: str, match: re.Match[str]) -> StreamRow | None:
+    def _row(self, executor: Executor, descriptor: int, name: str, match: re.Match[str]) -> StreamRow | None:
         try:
-            sizes = read_index(name, directory=directory)
+            sizes = read_index(name, directory=descriptor)
         except FileNotFoundError:
             self.skipped["index file vanished"] += 1
         except OSError:
@@ -288,14 +291,14 @@ class ShuffleReader:
         return None
 
 
-def _next_check(path: str, now: float) -> float:
+def _next_check(directory: str, now: float) -> float:
     """Return the time of a directory's next check; checks are spread over time."""
-    return now + VERIFY_EVERY * (0.5 + 0.5 * (crc32(path.encode()) / 2**32))
+    return now + VERIFY_EVERY * (0.5 + 0.5 * (crc32(directory.encode()) / 2**32))
 
 
-def _split(leaf: str) -> tuple[str, str, str]:
-    """Split the path of a leaf into local directory, block manager and name."""
-    outer, _, name = leaf.rpartition("/")
+def _split(directory: str) -> tuple[str, str, str]:
+    """Split the path of a directory into local directory, block manager and name."""
+    outer, _, name = directory.rpartition("/")
     root, _, manager = outer.rpartition("/")
     return root, manager, name
 

@@ -88,7 +88,7 @@ class TaskTable:
         self.pools: dict[str, str] = {}  # query -> scheduler pool of its last job, "" without one of its own
         self.committed: dict[str, int] = {}  # run -> last batch that is known to be committed
         self.runs: dict[str, str] = {}  # run -> query, of runs that began a batch
-        self.doubts: set[tuple[str, int, int]] = set()  # (query, stage, partition) that may have run elsewhere
+        self.unconfirmed: set[tuple[str, int, int]] = set()  # (query, stage, partition) that may have run elsewhere
         self.ended = False
         self._jobs: dict[int, _Job] = {}
         self._stage_job: dict[int, int] = {}
@@ -144,16 +144,16 @@ class TaskTable:
         jobs = {query: running.intersection(active_jobs) for query, running in self._running.items()}
         return {run: query for run, query in self.runs.items() if self.in_batch(query) and not jobs.get(query)}
 
-    def doubt_placement(self) -> None:
-        """Doubt every partition's placement, as events were lost."""
-        self.doubts = {
+    def unconfirm_placement(self) -> None:
+        """Mark every partition's placement as unconfirmed, as events were lost."""
+        self.unconfirmed = {
             (query, stage, partition)
             for (query, stage), executors in self.placement.items()
             for partition in range(len(executors))
         }
 
-    def resolve_doubt(self, query: str, stage: int, partition: int, executor: str) -> None:
-        """Set the executor of a doubtful partition.
+    def confirm_placement(self, query: str, stage: int, partition: int, executor: str) -> None:
+        """Set the executor of an unconfirmed partition.
 
         Parameters
         ----------
@@ -162,7 +162,7 @@ class TaskTable:
         executor
             Its location by Spark, "" if Spark has none.
         """
-        self.doubts.discard((query, stage, partition))
+        self.unconfirmed.discard((query, stage, partition))
         placement = self.placement.get((query, stage), [])
         if executor and partition < len(placement) and placement[partition] != executor:
             placement[partition] = executor
@@ -218,7 +218,7 @@ class TaskTable:
     def _job_ended(self, event: events.JobEnded) -> list[Notice]:
         job = self._jobs.get(event.job)
         if event.job not in self.jobs or (job is not None and not job.started.stages):
-            self.doubt_placement()  # its start was lost, and with it the list of its stages
+            self.unconfirm_placement()  # its start was lost, and with it the list of its stages
         self._unnamed_jobs.discard(event.job)
         self._unrelated_jobs.discard(event.job)
         if job is None:
@@ -231,7 +231,7 @@ class TaskTable:
                 ended = events.StageEnded(stage.stage, attempt, "", frozenset(), stage.partitions)
                 notices += self._stage_ended(ended)
                 # A later batch may have run unseen before this end was made good.
-                self._doubt(started.query, job.ordinals.get(stage.stage, -1), stage.partitions)
+                self._unconfirm(started.query, job.ordinals.get(stage.stage, -1), stage.partitions)
             self._drop_stage(stage.stage)
         del self._jobs[event.job]
         batch = self._batch(started.query, started.batch)
@@ -276,7 +276,7 @@ class TaskTable:
                 submitted=earlier.submitted if earlier else event.submitted,
             )
         if not event.failure and len({row.partition for row in rows}) < event.tasks:
-            self._doubt(started.query, job.ordinals.get(event.stage, -1), event.tasks)
+            self._unconfirm(started.query, job.ordinals.get(event.stage, -1), event.tasks)
         if ordinal < 0:
             return []
         key = (started.query, ordinal)
@@ -293,7 +293,7 @@ class TaskTable:
             if before and before != row.executor:
                 notices.append(PartitionMoved(started.query, ordinal, row.partition, before, row.executor))
             placement[row.partition], last_ran[row.partition] = row.executor, started.batch
-            self.doubts.discard((*key, row.partition))
+            self.unconfirmed.discard((*key, row.partition))
         if event.failure:
             return notices
         return [
@@ -301,10 +301,10 @@ class TaskTable:
             StatefulStageFinished(started.query, started.run, ordinal, stage.partitions, event.accumulators),
         ]
 
-    def _doubt(self, query: str, ordinal: int, tasks: int) -> None:
+    def _unconfirm(self, query: str, ordinal: int, tasks: int) -> None:
         """Doubt a stage's partitions, as ends of tasks were lost; known ends resolve their own."""
         size = max(len(self.placement.get((query, ordinal), [])), tasks if ordinal >= 0 else 0)
-        self.doubts |= {(query, ordinal, partition) for partition in range(size)}
+        self.unconfirmed |= {(query, ordinal, partition) for partition in range(size)}
 
     def _progressed(self, event: events.QueryProgressed) -> list[Notice]:
         self._complete.add(event.query)
@@ -351,7 +351,7 @@ class TaskTable:
         self._complete.discard(query)
         self.last_batch.pop(query, None)
         self.pools.pop(query, None)
-        self.doubts = {doubt for doubt in self.doubts if doubt[0] != query}
+        self.unconfirmed = {item for item in self.unconfirmed if item[0] != query}
         for ordinal in self.stages.pop(query, ()):
             del self.placement[query, ordinal]
             del self.last_ran[query, ordinal]

@@ -16,7 +16,7 @@ from rechannel.policies.adaptive.parameters import AdaptiveParameters
 from rechannel.policies.adaptive.search import PlacementSearch
 from rechannel.policies.analysis.placement_cost import SATURATED, improves, placement_cost
 from rechannel.policies.model.cluster import UNPLACED, Cluster
-from rechannel.policies.model.placement import Outcome, Placement
+from rechannel.policies.model.placement import Placement, PolicyAnswer
 from rechannel.policies.model.workload import Workload
 from rechannel.policies.policy import FunctionPolicy, Objective
 from rechannel.policies.published.bottleneck import BOTTLENECK
@@ -29,7 +29,7 @@ __all__ = ["ADAPTIVE", "adaptive"]
 _START_HEURISTICS = (EVEN, BOTTLENECK, STREAM_CLASSIFICATION, T_STORM)
 
 
-def adaptive(cluster: Cluster, workload: Workload, current: Placement, parameters: AdaptiveParameters) -> Outcome:
+def adaptive(cluster: Cluster, workload: Workload, current: Placement, parameters: AdaptiveParameters) -> PolicyAnswer:
     """Propose the placement with the shortest batches that is worth its moves.
 
     Batches are measured by :func:`placement_cost`. Partitions on unavailable or unknown executors are placed whatever
@@ -54,7 +54,7 @@ def adaptive(cluster: Cluster, workload: Workload, current: Placement, parameter
     elif best is relieved:
         summary = f"moves to relieve executors above {parameters.limit:.0%}: {moves}"
     notes.append(f"{summary}; {_optimality_gap(context, best)}")
-    return Outcome(best.placement(), tuple(notes))
+    return PolicyAnswer(best.placement(), tuple(notes))
 
 
 def _relieve(context: SearchContext, homeless: int) -> PlacementSearch:

@@ -112,7 +112,7 @@ class Placement:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class PolicyAnswer:
     """Answer of a policy: a placement, and sentences about how it was reached."""
 
     placement: Placement

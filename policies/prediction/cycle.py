@@ -30,7 +30,7 @@ from rechannel.policies.model.placement import Placement
 from rechannel.policies.model.workload import Workload
 from rechannel.policies.prediction.model import PredictionModel, QueryTiming
 
-__all__ = ["QueryWork", "Rhythm", "assume_timing", "batch_seconds", "estimate_batches", "query_work"]
+__all__ = ["QueryTimings", "QueryWork", "assume_timing", "batch_seconds", "estimate_batches", "query_work"]
 
 _ROUNDS = 12
 _SAME_TICK = 20.0  # milliseconds
@@ -51,7 +51,7 @@ class QueryWork:
 
 
 @dataclass(frozen=True, eq=False)
-class Rhythm:
+class QueryTimings:
     """Timing of all queries, (Q,) each, in seconds; the fields are those of `QueryTiming`."""
 
     overhead: FloatArray
@@ -60,7 +60,7 @@ class Rhythm:
     phase: FloatArray
 
     @classmethod
-    def of(cls, model: PredictionModel) -> Rhythm:
+    def of(cls, model: PredictionModel) -> QueryTimings:
         """Return the timing of a model's queries, in the order of the workload."""
         timings = [model.timing_of(query) for query in model.workload.queries]
         rows = np.array([(timing.overhead, timing.interval, timing.pause, timing.phase) for timing in timings])
@@ -103,11 +103,11 @@ def query_work(model: PredictionModel, placement: Placement) -> QueryWork:
 def estimate_batches(model: PredictionModel, placement: Placement) -> dict[str, float]:
     """Return the duration of each query's batches in seconds."""
     work = query_work(model, placement)
-    seconds = batch_seconds(work.path, work.work, Rhythm.of(model))
+    seconds = batch_seconds(work.path, work.work, QueryTimings.of(model))
     return dict(zip(model.workload.queries, seconds.tolist(), strict=True))
 
 
-def batch_seconds(path: FloatArray, work: FloatArray, rhythm: Rhythm) -> FloatArray:
+def batch_seconds(path: FloatArray, work: FloatArray, timings: QueryTimings) -> FloatArray:
     """Return the duration of each query's batches by the cycle formula, (Q,).
 
     Parameters
@@ -116,20 +116,20 @@ def batch_seconds(path: FloatArray, work: FloatArray, rhythm: Rhythm) -> FloatAr
         Seconds of the stages of each query, undisturbed, (Q,).
     work
         Seconds for which a batch of each query keeps each executor at work, (Q, E).
-    rhythm
+    timings
         Timing of the queries.
     """
-    own = rhythm.overhead + path
+    own = timings.overhead + path
     seconds = own.copy()
     if len(own) < 2:
         return seconds
     uses = work > 0
-    waits = (rhythm.interval > 0) | (rhythm.pause > _LONG_PAUSE * own)
+    waits = (timings.interval > 0) | (timings.pause > _LONG_PAUSE * own)
     for _ in range(_ROUNDS):
-        period = rhythm.period(seconds)
+        period = timings.period(seconds)
         before = seconds
         seconds = np.maximum(
-            own + _waiting(work, uses, waits, period, rhythm.coincidence), _cycle(work, uses, seconds, period)
+            own + _waiting(work, uses, waits, period, timings.coincidence), _cycle(work, uses, seconds, period)
         )
         if np.allclose(seconds, before, rtol=1e-4):
             break

@@ -2,8 +2,8 @@
 
 From the present placement moves are added one at a time, each the one that shortens the batches most (steepest
 descent): once from among the moves of a proposed placement, once from among all moves off the executors that hold a
-query up. Both ways give a curve of gain against moves. Of all points that bring 90 % of the largest gain, and the
-busiest executor within 5 % of the least busy answer's, the one with the fewest moves is taken, without moves that add
+query up. Both ways give points of gain against moves. Among the points with at least 90 % of the largest gain, whose
+busiest executor is within 5 % of the best-balanced one's, take the one with fewest moves; then drop moves that add
 nothing.
 
 Durations are those of the cycle formula (:mod:`rechannel.policies.prediction.cycle`), each over the present one, so
@@ -24,7 +24,7 @@ from rechannel.policies.analysis.placement_cost import task_slots
 from rechannel.policies.model.arrays import FloatArray, IntArray
 from rechannel.policies.model.cluster import UNPLACED
 from rechannel.policies.model.placement import Placement
-from rechannel.policies.prediction.cycle import Rhythm, batch_seconds
+from rechannel.policies.prediction.cycle import QueryTimings, batch_seconds
 from rechannel.policies.prediction.model import PredictionModel
 
 __all__ = ["fewest_moves", "place_forced"]
@@ -66,7 +66,7 @@ class _State:
             share, longest = model.floating_work(stage)
             self._fixed[self._query[stage.query]] += share
             self._fixed_path[self._query[stage.query]] += longest
-        self._rhythm = Rhythm.of(model)
+        self._timings = QueryTimings.of(model)
 
     def _longest_tasks(self, stage: int) -> FloatArray:
         """Return the longest task of a stage on each executor, (E,): a bound with several cores."""
@@ -98,7 +98,7 @@ class _State:
                 slowest = np.maximum(slowest, self._largest[stage] / self.model.cluster.speed)
             path[query] += slowest.max()
             work[query] += shares[stage]
-        return batch_seconds(path, work, self._rhythm)
+        return batch_seconds(path, work, self._timings)
 
     def stage_load(self, stage: int) -> FloatArray:
         """Return the seconds of a stage's work on each executor, (E,)."""

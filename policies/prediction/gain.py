@@ -66,7 +66,7 @@ def _draw_workloads(model: PredictionModel, draws: int, seed: int) -> list[Workl
     drawn = []
     for _ in range(draws):
         stages = tuple(
-            replace(stage, busy=stage.busy * _factors(random, model.spread[stage.key].doubt))
+            replace(stage, busy=stage.busy * _factors(random, model.spread[stage.key].log_error))
             if stage.key in model.spread
             else stage
             for stage in model.workload.stages
@@ -75,8 +75,8 @@ def _draw_workloads(model: PredictionModel, draws: int, seed: int) -> list[Workl
     return drawn
 
 
-def _factors(random: np.random.Generator, doubt: FloatArray) -> FloatArray:
-    return np.asarray(np.exp(random.normal(-(doubt**2) / 2, doubt)))
+def _factors(random: np.random.Generator, log_error: FloatArray) -> FloatArray:
+    return np.asarray(np.exp(random.normal(-(log_error**2) / 2, log_error)))
 
 
 def predict_changes(

@@ -26,7 +26,7 @@ import numpy as np
 from rechannel.policies.model.arrays import FloatArray
 from rechannel.policies.model.placement import Placement
 from rechannel.policies.model.workload import Workload
-from rechannel.policies.prediction.cycle import Rhythm
+from rechannel.policies.prediction.cycle import QueryTimings
 from rechannel.policies.prediction.model import PredictionModel
 from rechannel.policies.prediction.replay import replay
 
@@ -99,14 +99,14 @@ def replay_grown(
     )
     if not share.any():
         return replay(model, placement, batches=batches, seed=seed)
-    rhythm = Rhythm.of(model)
-    reference = rhythm.period(np.array([present.get(query, 0.0) for query in queries]))
+    all_timings = QueryTimings.of(model)
+    reference = all_timings.period(np.array([present.get(query, 0.0) for query in queries]))
     durations: dict[str, FloatArray] = {}
 
     def periods(factor: FloatArray) -> FloatArray:
         durations.update(replay(_grown(model, factor), placement, batches=batches, seed=seed))
         seconds = np.array([durations[query].mean() for query in queries])
-        return rhythm.period(seconds) / reference
+        return all_timings.period(seconds) / reference
 
     settle(periods, share)
     return durations

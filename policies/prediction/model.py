@@ -53,11 +53,11 @@ class QueryTiming:
 class StageSpread:
     """Uncertainty of a placeable stage's work.
 
-    ``doubt`` (n,) is the standard error of the logarithm of each partition's mean work; ``noise`` the standard
+    ``log_error`` (n,) is the standard error of the logarithm of each partition's mean work; ``noise`` the standard
     deviation of the logarithm of a single task's work from batch to batch.
     """
 
-    doubt: FloatArray
+    log_error: FloatArray
     noise: float
 
 
@@ -87,7 +87,7 @@ class PredictionModel:
 
     def __post_init__(self) -> None:
         for key, spread in self.spread.items():
-            if len(spread.doubt) != self.workload.stage(key).n:
+            if len(spread.log_error) != self.workload.stage(key).n:
                 raise ModelError(f"spread of {key!r}: expected {self.workload.stage(key).n} entries")
 
     def timing_of(self, query: str) -> QueryTiming:

@@ -47,12 +47,12 @@ class TaskSamples:
 class FittedWork:
     """Expected seconds of each partition's task, (n,), and their uncertainty.
 
-    ``doubt`` (n,) is the standard error of the logarithm of ``seconds``; ``noise`` the standard deviation of the
+    ``log_error`` (n,) is the standard error of the logarithm of ``seconds``; ``noise`` the standard deviation of the
     logarithm of a single task's seconds; ``row_share`` the share of the stage's work that is proportional to its rows.
     """
 
     seconds: FloatArray
-    doubt: FloatArray
+    log_error: FloatArray
     noise: float
     row_share: float = 1.0
 
@@ -83,11 +83,11 @@ def fit_work(samples: TaskSamples, rows: FloatArray, mean: FloatArray) -> Fitted
     within, between = _components(residual, own, level, partition, count)
     shrink = between / np.maximum(between + within / np.maximum(count, 1), 1e-12)
     deviation = level + np.where(count > 0, shrink * (own - level), 0.0)
-    doubt = np.sqrt(np.where(count > 0, shrink * within / np.maximum(count, 1), between))
+    log_error = np.sqrt(np.where(count > 0, shrink * within / np.maximum(count, 1), between))
     expected = np.maximum(overhead + slope * rows, least) * np.exp(deviation + within / 2)
     idle = (rows <= 0) & (count == 0)
     share = _row_share(overhead, slope, sampled_rows, residual)
-    return FittedWork(np.where(idle, mean, expected), doubt, max(_LEAST_NOISE, within**0.5), share)
+    return FittedWork(np.where(idle, mean, expected), log_error, max(_LEAST_NOISE, within**0.5), share)
 
 
 def _row_share(overhead: float, slope: float, rows: FloatArray, residual: FloatArray) -> float:

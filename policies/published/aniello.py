@@ -15,7 +15,7 @@ import numpy as np
 from rechannel.policies.analysis.placement_cost import executor_busy, inter_node_volume
 from rechannel.policies.model.arrays import FloatArray, IntArray, sum_by_index
 from rechannel.policies.model.cluster import UNPLACED, Cluster
-from rechannel.policies.model.placement import Outcome, Placement
+from rechannel.policies.model.placement import Placement, PolicyAnswer
 from rechannel.policies.model.workload import Workload
 from rechannel.policies.policy import FunctionPolicy, Objective, check_number
 from rechannel.policies.published.pairing import Bins, Pairs
@@ -41,7 +41,9 @@ class AnielloParameters:
         check_number("alpha", self.alpha, 0, 1)
 
 
-def aniello_online(cluster: Cluster, workload: Workload, current: Placement, parameters: AnielloParameters) -> Outcome:
+def aniello_online(
+    cluster: Cluster, workload: Workload, current: Placement, parameters: AnielloParameters
+) -> PolicyAnswer:
     """Propose a placement with less traffic between nodes.
 
     The current one where the traffic would not fall by the threshold.
@@ -62,14 +64,14 @@ def aniello_online(cluster: Cluster, workload: Workload, current: Placement, par
     slots = _slots(units, pairs, parameters.alpha)
     placement = units.placement(_executors(units, pairs, slots, _nodes(units, pairs, slots))[slots])
     if (units.home() == UNPLACED).any():
-        return Outcome(placement, ("partitions had to be placed: their executor is unavailable or unknown",))
+        return PolicyAnswer(placement, ("partitions had to be placed: their executor is unavailable or unknown",))
     before, after = (inter_node_volume(cluster, workload, each) for each in (current, placement))
     if after < before and after <= before * (1 - parameters.threshold):
-        return Outcome(placement, (f"traffic between nodes falls by {1 - after / before:.1%}",))
+        return PolicyAnswer(placement, (f"traffic between nodes falls by {1 - after / before:.1%}",))
     busy, eased = (executor_busy(cluster, workload, each) for each in (current, placement))
     if ((busy > cluster.cores) & (eased < busy * (1 - ROUNDING)) & cluster.available).any():
-        return Outcome(placement, ("an overloaded executor is eased",))
-    return Outcome(current, (f"traffic between nodes would not fall by {parameters.threshold:.1%}",))
+        return PolicyAnswer(placement, ("an overloaded executor is eased",))
+    return PolicyAnswer(current, (f"traffic between nodes would not fall by {parameters.threshold:.1%}",))
 
 
 def most_in_a_slot(count: int, slots: int, alpha: float) -> int:

@@ -14,7 +14,7 @@ import numpy as np
 from rechannel.policies.analysis.placement_cost import executor_busy, remote_received, unit_executors
 from rechannel.policies.model.arrays import FloatArray, IntArray, sum_by_index
 from rechannel.policies.model.cluster import Cluster
-from rechannel.policies.model.placement import Outcome, Placement
+from rechannel.policies.model.placement import Placement, PolicyAnswer
 from rechannel.policies.model.workload import Workload
 from rechannel.policies.policy import FunctionPolicy, Objective, check_count
 from rechannel.policies.published.units import ROUNDING, Links, Units, flatten
@@ -52,7 +52,9 @@ def bottleneck_time(cluster: Cluster, workload: Workload, placement: Placement) 
     return float(slowest[cluster.available].max(initial=0.0))
 
 
-def bottleneck(cluster: Cluster, workload: Workload, current: Placement, parameters: BottleneckParameters) -> Outcome:
+def bottleneck(
+    cluster: Cluster, workload: Workload, current: Placement, parameters: BottleneckParameters
+) -> PolicyAnswer:
     """Place everything anew by a dynamic program over units and executors.
 
     B(i, j) is the least bottleneck of units 0..i with unit i on executor j. B(i, j) is the least over k, the executor
@@ -71,7 +73,7 @@ def bottleneck(cluster: Cluster, workload: Workload, current: Placement, paramet
     placement = units.placement(program.run())
     # Measured anew: what the program carried along has the rounding of all its steps in it.
     least = bottleneck_time(cluster, workload, placement)
-    return Outcome(placement, (f"the slowest part needs {least:.3g} s per second",))
+    return PolicyAnswer(placement, (f"the slowest part needs {least:.3g} s per second",))
 
 
 class _DynamicProgram:

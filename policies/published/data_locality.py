@@ -18,7 +18,7 @@ import numpy as np
 
 from rechannel.policies.model.arrays import BoolArray, FloatArray, IntArray, ModelError, ScaleOutError
 from rechannel.policies.model.cluster import Cluster
-from rechannel.policies.model.placement import Outcome, Placement
+from rechannel.policies.model.placement import Placement, PolicyAnswer
 from rechannel.policies.model.workload import Stage, Workload
 from rechannel.policies.policy import FunctionPolicy, Objective, check_choice, check_count, check_number
 from rechannel.policies.published.slots import partition_counts, unevenness
@@ -95,7 +95,7 @@ def transfer_seconds(megabits: float, bandwidth: FloatArray, parameters: DataLoc
 
 def data_locality(
     cluster: Cluster, workload: Workload, _current: Placement, parameters: DataLocalityParameters
-) -> Outcome:
+) -> PolicyAnswer:
     """Place each stage in order on the nearest executors that are not full.
 
     Whatever the current placement is. Equal distances: the executor of the lower index. Raises ``ScaleOutError`` where
@@ -117,7 +117,7 @@ def data_locality(
         room = np.full(len(order), stage.n) if parameters.strict else limit - held[order]
         assignments[stage.key] = np.repeat(order, room)[: stage.n]
         held += np.bincount(assignments[stage.key], minlength=cluster.size)
-    return Outcome(Placement(assignments))
+    return PolicyAnswer(Placement(assignments))
 
 
 def _holds_data(cluster: Cluster, parameters: DataLocalityParameters) -> BoolArray:

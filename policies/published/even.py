@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from rechannel.policies.model.cluster import Cluster
-from rechannel.policies.model.placement import Outcome, Placement
+from rechannel.policies.model.placement import Placement, PolicyAnswer
 from rechannel.policies.model.workload import Workload
 from rechannel.policies.policy import FunctionPolicy, Objective, check_count
 from rechannel.policies.published.slots import partition_counts, placement_of_units, sort_slots, unevenness
@@ -32,7 +32,7 @@ class EvenParameters:
         check_count("slots", self.slots)
 
 
-def even(cluster: Cluster, workload: Workload, _current: Placement, parameters: EvenParameters) -> Outcome:
+def even(cluster: Cluster, workload: Workload, _current: Placement, parameters: EvenParameters) -> PolicyAnswer:
     """Put unit k of the job on slot k modulo their number, whatever the current placement is.
 
     The units are all partitions of the first stage, then all of the second, and so on; the counter does not start
@@ -41,7 +41,7 @@ def even(cluster: Cluster, workload: Workload, _current: Placement, parameters: 
     """
     use = sort_slots(cluster)[: parameters.slots]
     counter = np.arange(sum(stage.n for stage in workload.placeable))
-    return Outcome(placement_of_units(workload, use[counter % len(use)]))
+    return PolicyAnswer(placement_of_units(workload, use[counter % len(use)]))
 
 
 def _objective(cluster: Cluster, workload: Workload, placement: Placement, parameters: EvenParameters) -> Objective:

@@ -18,7 +18,7 @@ from rechannel.policies.analysis.placement_cost import SATURATED, executor_busy
 from rechannel.policies.analysis.queueing import ShareOverflowError, fair_shares
 from rechannel.policies.model.arrays import BoolArray, FloatArray, IntArray, ScaleOutError
 from rechannel.policies.model.cluster import UNPLACED, Cluster
-from rechannel.policies.model.placement import Outcome, Placement
+from rechannel.policies.model.placement import Placement, PolicyAnswer
 from rechannel.policies.model.workload import Workload
 from rechannel.policies.policy import FunctionPolicy, Objective, check_choice, check_count, check_number
 from rechannel.policies.published.units import ROUNDING, PartialPlacement, Units, best_of, flatten
@@ -51,7 +51,7 @@ class FairRedistributionParameters:
 
 def fair_redistribution(
     cluster: Cluster, workload: Workload, current: Placement, parameters: FairRedistributionParameters
-) -> Outcome:
+) -> PolicyAnswer:
     """Share out partitions of unavailable executors, then the surplus of overloaded ones.
 
     For each source the candidates' shares are counted by :func:`~rechannel.policies.analysis.queueing.fair_shares`,
@@ -76,7 +76,7 @@ def fair_redistribution(
         notes.append("overloaded executors are left alone: max_moves is 0")
     else:
         notes += state.relieve(homeless)
-    return state.outcome(*(notes or ["no executor is above the limit"]))
+    return state.answer(*(notes or ["no executor is above the limit"]))
 
 
 def surplus(load: FloatArray, excess: float) -> list[int]:

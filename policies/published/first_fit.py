@@ -13,7 +13,7 @@ import numpy as np
 
 from rechannel.policies.analysis.placement_cost import SATURATED
 from rechannel.policies.model.cluster import Cluster
-from rechannel.policies.model.placement import Outcome, Placement
+from rechannel.policies.model.placement import Placement, PolicyAnswer
 from rechannel.policies.model.workload import Workload
 from rechannel.policies.policy import FunctionPolicy, Objective, check_choice, check_number
 from rechannel.policies.published.units import ROUNDING, PartialPlacement, flatten
@@ -44,7 +44,7 @@ class FirstFitParameters:
         check_number("utilization", self.utilization, 0, 1, above=True)
 
 
-def first_fit(cluster: Cluster, workload: Workload, current: Placement, parameters: FirstFitParameters) -> Outcome:
+def first_fit(cluster: Cluster, workload: Workload, current: Placement, parameters: FirstFitParameters) -> PolicyAnswer:
     """Place each partition, the largest state first, on the first executor that takes it.
 
     The current placement is not looked at.
@@ -72,7 +72,7 @@ def first_fit(cluster: Cluster, workload: Workload, current: Placement, paramete
         fits = cluster.available & (partial.memory + units.memory[unit] <= memory)
         partial.put(unit, partial.emptiest(fits if fits.any() else cluster.available))
     note = f"{len(rest)} partitions fit on no executor and went to the least utilized: add executors"
-    return Outcome(units.placement(partial.assignment), (note,) if rest else ())
+    return PolicyAnswer(units.placement(partial.assignment), (note,) if rest else ())
 
 
 def _objective(cluster: Cluster, workload: Workload, placement: Placement, parameters: FirstFitParameters) -> Objective:

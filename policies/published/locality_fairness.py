@@ -16,7 +16,7 @@ import numpy as np
 
 from rechannel.policies.model.arrays import IntArray
 from rechannel.policies.model.cluster import Cluster
-from rechannel.policies.model.placement import Outcome, Placement
+from rechannel.policies.model.placement import Placement, PolicyAnswer
 from rechannel.policies.model.workload import Workload
 from rechannel.policies.policy import FunctionPolicy, Objective, check_choice, check_count
 from rechannel.policies.published.closeness import cohesion, coupling, operator_edges
@@ -46,7 +46,7 @@ class LocalityFairnessParameters:
 
 def locality_fairness(
     cluster: Cluster, workload: Workload, _current: Placement, parameters: LocalityFairnessParameters
-) -> Outcome:
+) -> PolicyAnswer:
     """Put pipeline k on slot k modulo their number, whatever the current placement is.
 
     The paper's claim that coupling is that of the even scheduler does not hold for its star-shaped job as printed (12.7
@@ -66,7 +66,7 @@ def locality_fairness(
         held[operators, slot] += 1
         executors[first[operators] + indices] = use[slot]
     note = f"{len(chains)} pipelines on {min(len(chains), len(use))} executors"
-    return Outcome(placement_of_units(workload, executors), (note,))
+    return PolicyAnswer(placement_of_units(workload, executors), (note,))
 
 
 def pipelines(workload: Workload) -> list[dict[str, int]]:

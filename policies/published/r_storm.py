@@ -14,7 +14,7 @@ import numpy as np
 
 from rechannel.policies.model.arrays import BoolArray, FloatArray, IntArray
 from rechannel.policies.model.cluster import UNPLACED, Cluster
-from rechannel.policies.model.placement import Outcome, Placement
+from rechannel.policies.model.placement import Placement, PolicyAnswer
 from rechannel.policies.model.workload import Workload
 from rechannel.policies.policy import FunctionPolicy, Objective, check_number
 from rechannel.policies.published.units import PartialPlacement, Units, flatten
@@ -43,7 +43,7 @@ class RStormParameters:
             check_number(name, getattr(self, name), 0)
 
 
-def r_storm(cluster: Cluster, workload: Workload, current: Placement, parameters: RStormParameters) -> Outcome:
+def r_storm(cluster: Cluster, workload: Workload, current: Placement, parameters: RStormParameters) -> PolicyAnswer:
     """Place everything anew, one unit of each stage by turns, at the least distance.
 
     Stages of a query are ranked by breadth first search from those nothing flows into, over streams in both directions;
@@ -71,7 +71,7 @@ def r_storm(cluster: Cluster, workload: Workload, current: Placement, parameters
                 distance = _distance(partial, unit, reference, parameters)
                 reference = int(np.where(fits, distance, np.inf).argmin())
             partial.put(unit, reference)
-    return partial.outcome()
+    return partial.answer()
 
 
 def resource_distance(

@@ -12,7 +12,7 @@ import numpy as np
 
 from rechannel.policies.model.arrays import ScaleOutError
 from rechannel.policies.model.cluster import Cluster
-from rechannel.policies.model.placement import Outcome, Placement
+from rechannel.policies.model.placement import Placement, PolicyAnswer
 from rechannel.policies.model.workload import Workload
 from rechannel.policies.policy import FunctionPolicy, Objective, check_count
 from rechannel.policies.published.slots import partition_counts, unevenness
@@ -34,7 +34,9 @@ class RoundRobinParameters:
         check_count("instances_per_executor", self.instances_per_executor)
 
 
-def round_robin(cluster: Cluster, workload: Workload, _current: Placement, parameters: RoundRobinParameters) -> Outcome:
+def round_robin(
+    cluster: Cluster, workload: Workload, _current: Placement, parameters: RoundRobinParameters
+) -> PolicyAnswer:
     """Place partition i of every stage on available executor i modulo their number.
 
     Whatever the current placement is. Raises ``ScaleOutError`` where a stage has more partitions than the limit allows.
@@ -45,7 +47,7 @@ def round_robin(cluster: Cluster, workload: Workload, _current: Placement, param
             raise ScaleOutError(
                 f"stage {stage.key!r}: {len(use)} executors hold {limit} of its {stage.n} partitions each"
             )
-    return Outcome(Placement({stage.key: use[np.arange(stage.n) % len(use)] for stage in workload.placeable}))
+    return PolicyAnswer(Placement({stage.key: use[np.arange(stage.n) % len(use)] for stage in workload.placeable}))
 
 
 def _objective(cluster: Cluster, workload: Workload, placement: Placement, _parameters: object) -> Objective:

@@ -16,7 +16,7 @@ from rechannel.policies.analysis.classification import StreamClass, classify
 from rechannel.policies.analysis.placement_cost import inter_executor_volume, inter_node_volume
 from rechannel.policies.model.arrays import BoolArray, IntArray
 from rechannel.policies.model.cluster import UNPLACED, Cluster
-from rechannel.policies.model.placement import Outcome, Placement
+from rechannel.policies.model.placement import Placement, PolicyAnswer
 from rechannel.policies.model.workload import Workload
 from rechannel.policies.policy import FunctionPolicy, Objective, check_count, check_number
 from rechannel.policies.published.units import ROUNDING, Links, PartialPlacement, Units, flatten
@@ -48,7 +48,7 @@ class StreamClassificationParameters:
 
 def stream_classification(
     cluster: Cluster, workload: Workload, current: Placement, parameters: StreamClassificationParameters
-) -> Outcome:
+) -> PolicyAnswer:
     """Place everything anew along the streams, from the largest to the smallest.
 
     A HIGH stream takes both its ends to one executor and everything that HIGH streams tie to them; a MID stream its
@@ -69,7 +69,7 @@ def stream_classification(
         hot |= (streams.classes == StreamClass.MID) & (units.volume > streams.mean)
     plan.run(hot, streams.classes != StreamClass.LOW)
     counts = np.bincount(streams.classes, minlength=3)
-    return plan.partial.outcome(f"streams: {counts[2]} high, {counts[1]} mid, {counts[0]} low")
+    return plan.partial.answer(f"streams: {counts[2]} high, {counts[1]} mid, {counts[0]} low")
 
 
 def traffic(cluster: Cluster, workload: Workload, placement: Placement, _parameters: object = None) -> Objective:

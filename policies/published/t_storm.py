@@ -12,7 +12,7 @@ import numpy as np
 
 from rechannel.policies.model.arrays import sum_by_index
 from rechannel.policies.model.cluster import Cluster
-from rechannel.policies.model.placement import Outcome, Placement
+from rechannel.policies.model.placement import Placement, PolicyAnswer
 from rechannel.policies.model.workload import Workload
 from rechannel.policies.policy import FunctionPolicy, check_number
 from rechannel.policies.published.stream_classification import traffic
@@ -37,7 +37,7 @@ class TStormParameters:
         check_number("capacity", self.capacity, 0, above=True)
 
 
-def t_storm(cluster: Cluster, workload: Workload, current: Placement, parameters: TStormParameters) -> Outcome:
+def t_storm(cluster: Cluster, workload: Workload, current: Placement, parameters: TStormParameters) -> PolicyAnswer:
     """Place everything anew, by total traffic descending, each unit to the best slot.
 
     Ties go by index. A slot is an executor and a topology a query: a query uses one executor of a node. A slot is
@@ -68,7 +68,7 @@ def t_storm(cluster: Cluster, workload: Workload, current: Placement, parameters
             executor = partial.emptiest(allowed)
         partial.put(unit, executor)
         free[query] &= (units.node != units.node[executor]) | (np.arange(cluster.size) == executor)
-    return partial.outcome()
+    return partial.answer()
 
 
 T_STORM = FunctionPolicy(

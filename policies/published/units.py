@@ -14,7 +14,7 @@ import numpy as np
 
 from rechannel.policies.model.arrays import BoolArray, FloatArray, IntArray, sum_by_index
 from rechannel.policies.model.cluster import UNPLACED, Cluster
-from rechannel.policies.model.placement import Outcome, Placement
+from rechannel.policies.model.placement import Placement, PolicyAnswer
 from rechannel.policies.model.workload import Workload
 
 __all__ = [
@@ -186,11 +186,11 @@ class PartialPlacement:
         use: FloatArray = self.load / self.units.capacity
         return use
 
-    def outcome(self, *notes: str) -> Outcome:
+    def answer(self, *notes: str) -> PolicyAnswer:
         """Return the placement with notes, the last of which counts the misfits."""
         if self.misfits:
             notes += (f"{self.misfits} partitions fit on no executor and were put on the least utilized",)
-        return Outcome(self.units.placement(self.assignment), notes)
+        return PolicyAnswer(self.units.placement(self.assignment), notes)
 
     def put(self, unit: int, executor: int) -> None:
         """Move a unit; :data:`UNPLACED` takes it off."""

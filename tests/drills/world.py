@@ -23,7 +23,7 @@ import psutil
 
 from rechannel.conf.loader import load
 from rechannel.daemon.view.status_builder import read_status
-from rechannel.migration.moves import UNSETTLED
+from rechannel.migration.moves import AWAITING_BATCH
 from rechannel.wire import keys
 from rechannel.wire.envelope import Envelope
 from rechannel.wire.messages import LinkReport
@@ -331,7 +331,7 @@ class World(Stack):
             return str(error)
         if latest is None:
             return "no report"
-        open_ = [view for view in latest.body.moves if view.state in UNSETTLED]
+        open_ = [view for view in latest.body.moves if view.state in AWAITING_BATCH]
         return f"{len(open_)} moves under way, as {open_[0].move}: {open_[0].state}" if open_ else ""
 
     def failed_tasks(self) -> int:

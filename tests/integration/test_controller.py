@@ -170,7 +170,7 @@ def test_a_scheduled_plan_outlives_its_controller(
         assert soon["scheduled_plan"] not in run("status").stdout
         assert f"plan {later['scheduled_plan']}: " in run("status").stdout
         explained = run("explain", done[-1]["decision"]).stdout
-        assert "why then:  the time of a scheduled plan had come, asked by " in explained
+        assert "trigger:   the time of a scheduled plan had come, asked by " in explained
         assert "frees executor 0" in explained
         assert run_json("explain")["decision"]["decision"]
         assert "is canceled by " in run("cancel", later["scheduled_plan"], "--reason", "no need").stdout

@@ -35,7 +35,7 @@ def table(result: dict[str, Any]) -> str:
     landed = total["busy"] + total["idle"]
     summary = (
         f"In all {landed:,} moves landed, {total['busy']:,} of them back to back and {total['idle']:,} while idle; "
-        f"{total['missed']:,} steers missed and were said again, {total['abandoned']:,} moves were given up, "
+        f"{total['missed']:,} steers missed and were repeated, {total['abandoned']:,} moves were given up, "
         f"{failed} task attempts failed."
     )
     return "\n".join([*lines, "", summary])

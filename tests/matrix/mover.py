@@ -18,7 +18,7 @@ from typing import Any
 
 from matrix.app import checkpoint
 from matrix.workloads import FILES, WAVES, Row, Wave, Workload, files, sentinels
-from rechannel.migration.moves import UNSETTLED
+from rechannel.migration.moves import AWAITING_BATCH
 from rechannel.wire import keys
 from rechannel.wire.codes import MoveState
 from rechannel.wire.envelope import EnvelopeFactory
@@ -28,7 +28,7 @@ from rechannel.wire.signing import Signer
 from testbed.processes import ManagedProcess
 from testbed.stack import ROOT, Stack
 
-OPEN = {*UNSETTLED, MoveState.RELEASED_IDLE}  # what is released while its query is idle lands with the next file
+OPEN = {*AWAITING_BATCH, MoveState.RELEASED_IDLE}  # what is released while its query is idle lands with the next file
 FIRST_FILES = 2  # until the stages are known, and the link has spread the new queries
 IDLE_ROUNDS = 2
 PARTITIONS = 3
@@ -250,7 +250,7 @@ class Mover:
         return current[1]
 
     def _settled(self) -> bool:
-        return all(view.state not in UNSETTLED for view in self._report().moves)
+        return all(view.state not in AWAITING_BATCH for view in self._report().moves)
 
     def _names(self, running: set[str]) -> list[Any]:
         current = self._actual()

@@ -62,7 +62,7 @@ def _row(version: str, actual: dict[str, Any]) -> list[str]:
         *(_moves(moved["cells"].get(store, {})) for store in STORES),
         str(moved["failed_tasks"] + changed["failed_tasks"]),
         f"{closed.get('closed', 0)} logged, {closed.get('presumed', 0)} presumed",
-        "told" if changed["snapshot_lags"] else "not told",
+        "known" if changed["snapshot_lags"] else "not known",
         _cell(changed["restarted"]) + exact,
         "released" if changed["drained"] else "**not released**",
     ]
@@ -100,8 +100,8 @@ def _summary(complete: list[dict[str, Any]]) -> str:
         what: sum(cell["moves"].get(what, 0) for cell in cells) for what in ("busy", "idle", "missed", "abandoned")
     }
     return (
-        f"In all {total['busy'] + total['idle']:,} moves landed, {total['missed']:,} steers missed and were said "
-        f"again, {total['abandoned']:,} moves were given up."
+        f"In all {total['busy'] + total['idle']:,} moves landed, {total['missed']:,} steers missed and were "
+        f"repeated, {total['abandoned']:,} moves were given up."
     )
 
 

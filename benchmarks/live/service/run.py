@@ -17,7 +17,7 @@ from benchmarks.live.service.results import RunResult, Truth
 from benchmarks.live.service.session import ServiceSession
 from benchmarks.live.service.truth import fewest_moves, goals, optimum
 from benchmarks.report.results import machine, progress
-from rechannel.wire.codes import Outcome
+from rechannel.wire.codes import DecisionResult
 from rechannel.wire.measurements import TaskRow
 from rechannel.wire.messages import Decision
 from testbed.stack import StackError
@@ -75,7 +75,7 @@ def _run(session: ServiceSession, plan: Plan, result: RunResult) -> None:
     names = session.names()
     decision, resumed = _decide(session, plan)
     moved: dict[str, float] = {}  # what came of the moves
-    if decision is not None and decision.outcome == Outcome.APPLIED and decision.moves:
+    if decision is not None and decision.outcome == DecisionResult.APPLIED and decision.moves:
         result.first = decision.decision
         _note(result, f"{len(decision.moves)} moves ({decision.trigger}): {decision.sentence}")
         moved = session.await_landed(msgspec.to_builtins(decision)) | {"settled": time.time()}

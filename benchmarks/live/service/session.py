@@ -16,12 +16,12 @@ from benchmarks.live.session import PlacedSession
 from rechannel.daemon.control.decision_log import applied_decisions, read_decision_log
 from rechannel.daemon.control.guard import BLOCKING
 from rechannel.wire import keys
-from rechannel.wire.codes import Law, Outcome
+from rechannel.wire.codes import DecisionResult, Law
 from rechannel.wire.measurements import BatchReport, TaskRow
 from rechannel.wire.messages import Decision, MigrationOutcome
 from testbed.processes import ProcessGroup
 from testbed.progress import batches
-from testbed.session import SETTLED
+from testbed.session import LANDED_OR_ABANDONED
 from testbed.spark_cluster import QUICK_CHECKPOINTS, SparkOptions, StandaloneCluster, WorkerSpec
 from testbed.stack import PYTHON_PATH, StackError, clean_environment
 
@@ -119,7 +119,7 @@ class ServiceSession(PlacedSession):
     def at_rest(self) -> bool:
         """Whether no move is under way."""
         report = self.report()
-        return report is not None and all(move.state in SETTLED for move in report.moves)
+        return report is not None and all(move.state in LANDED_OR_ABANDONED for move in report.moves)
 
     # -- decisions --
 
@@ -177,9 +177,9 @@ def _sections(case: Case, variant: str) -> dict[str, dict[str, Any]]:
 
 def _is_provisional(decision: Decision) -> bool:
     """Whether a decision is taken again soon: not ready, held back, or to be agreed on."""
-    if decision.outcome == Outcome.APPLIED:
+    if decision.outcome == DecisionResult.APPLIED:
         return False
-    return decision.outcome == Outcome.NOT_READY or decision.reason in {Law.AGREEMENTS, *BLOCKING}
+    return decision.outcome == DecisionResult.NOT_READY or decision.reason in {Law.AGREEMENTS, *BLOCKING}
 
 
 def _line(decision: Decision, names: Mapping[str, str], verdict: str) -> DecisionLine:
@@ -194,7 +194,7 @@ def _line(decision: Decision, names: Mapping[str, str], verdict: str) -> Decisio
         outcome=decision.outcome,
         reason=decision.reason,
         sentence=decision.sentence,
-        moves=len(decision.moves) if decision.outcome == Outcome.APPLIED else 0,
+        moves=len(decision.moves) if decision.outcome == DecisionResult.APPLIED else 0,
         rollback_of=decision.rollback_of,
         batch_before=named(decision.batch_time_before),
         batch_after=named(decision.batch_time_after),

@@ -97,14 +97,14 @@ class Link:
             steered,
             self.reconciler,
             steered,
-            drain_event_log=lambda: world.race(self._looked_at),
+            catch_up_with_events=lambda: world.race(self._looked_at),
             journal_and_report=self.write,
         )
 
     @property
     def busy(self) -> bool:
         """Whether some move still needs a batch boundary."""
-        return any(move.unsettled for move in self.reconciler.moves)
+        return any(move.awaits_batch for move in self.reconciler.moves)
 
     def observed(self) -> DriverState:
         """What the link knows at this moment, by reference."""

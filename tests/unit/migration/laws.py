@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from rechannel.migration.moves import SETTLED, TRANSITIONS, Move
+from rechannel.migration.moves import FINAL, TRANSITIONS, Move
 from rechannel.wire.codes import MoveReason, MoveState
 from rechannel.wire.envelope import Envelope
 from rechannel.wire.messages import DesiredPlacement, MoveTransition
@@ -113,7 +113,7 @@ class Laws:
             assert move.decision == link.accepted.body.decision, f"{move.name}: its decision is over"
         for other in link.reconciler.moves:
             if other.decision == move.decision and other.desired.step < move.desired.step:
-                assert not other.unsettled, f"{move.name} overtook {other.name}"
+                assert not other.awaits_batch, f"{move.name} overtook {other.name}"
                 closing = other.state is MoveState.DRAINED and not link.reconciler.limits.overlap
                 assert not closing, f"{move.name} overlaps {other.name}"
 
@@ -144,7 +144,7 @@ class Laws:
         self._checked = checked
         reported = {move.name: str(move.state) for move in link.reconciler.reported_moves}
         assert reported.items() <= self.last.items(), "the journal tells another story"
-        assert {self.last[name] for name in self.last.keys() - reported.keys()} <= SETTLED, "an open one is missing"
+        assert {self.last[name] for name in self.last.keys() - reported.keys()} <= FINAL, "an open one is missing"
         accepted = link.accepted.body if link.accepted is not None else None
         named = accepted.moves if isinstance(accepted, DesiredPlacement) else []
         assert {move.move for move in named} <= reported.keys(), "the controller cannot count them"

@@ -7,7 +7,7 @@ import pytest
 
 from rechannel.policies.model.arrays import ModelError
 from rechannel.policies.model.cluster import Cluster
-from rechannel.policies.model.placement import Outcome, Placement
+from rechannel.policies.model.placement import Placement, PolicyAnswer
 from rechannel.policies.model.workload import Workload
 from rechannel.policies.registry import (
     POLICIES,
@@ -22,8 +22,8 @@ SITUATION = (cluster_of(2), workload_of({"a": [1.0, 1.0]}), placement_of(a=[0, 1
 
 
 def _register(monkeypatch: pytest.MonkeyPatch, answer: list[int]) -> None:
-    def policy(_c: Cluster, _w: Workload, _p: Placement, _s: object) -> Outcome:
-        return Outcome(Placement({"a": np.array(answer)}))
+    def policy(_c: Cluster, _w: Workload, _p: Placement, _s: object) -> PolicyAnswer:
+        return PolicyAnswer(Placement({"a": np.array(answer)}))
 
     monkeypatch.setitem(POLICIES, "bad", replace(POLICIES["adaptive"], name="bad", scheduler=policy))
 

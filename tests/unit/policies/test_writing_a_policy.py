@@ -151,7 +151,7 @@ def test_decision_of_a_controller() -> None:
 
 POLICY = """
 from dataclasses import dataclass
-from rechannel.policies import Outcome, placement_cost
+from rechannel.policies import PolicyAnswer, placement_cost
 
 @dataclass
 class Parameters:
@@ -160,7 +160,7 @@ class Parameters:
 class Policy:
     name, summary, source, parameters = "mine", "Mine.", "", Parameters
     def place(self, cluster, workload, current, parameters):
-        return Outcome(current)
+        return PolicyAnswer(current)
     def objective(self, cluster, workload, placement, parameters):
         return placement_cost(cluster, workload, placement)
 """
@@ -206,13 +206,13 @@ def test_name_that_is_taken(install: Install) -> None:
     ("body", "problem"),
     [
         ("1 / 0", "policy 'mine' failed: ZeroDivisionError: division by zero"),
-        ("current", "policy 'mine' answered with no Outcome"),
-        ("Outcome(current, (1,))", "policy 'mine' answered with no Outcome"),
+        ("current", "policy 'mine' answered with no PolicyAnswer"),
+        ("PolicyAnswer(current, (1,))", "policy 'mine' answered with no PolicyAnswer"),
         ("current.assignments['a'].sort()", "policy 'mine' failed: ValueError"),
     ],
 )
 def test_policy_that_fails(install: Install, body: str, problem: str) -> None:
-    install("my-policies", "mine", POLICY.replace("return Outcome(current)", f"return {body}"), mine="mine:Policy")
+    install("my-policies", "mine", POLICY.replace("return PolicyAnswer(current)", f"return {body}"), mine="mine:Policy")
     with pytest.raises(PolicyLawError, match=re.escape(problem)):
         propose("mine", *SITUATION)
 

@@ -35,7 +35,7 @@ def test_a_decision_is_explained_with_all_its_numbers(leader: Controller) -> Non
     text = "\n".join(lines(APP, decision, None, {first.move: "drained"}))
     for phrase in (
         f"decision {decision.decision} on {APP}",
-        "why then:  operator ann asked: skewed",
+        "trigger:   operator ann asked: skewed",
         "result:    applied (ok): its moves were begun",
         "0 on 127.0.0.2: 6 -> ",
         "batch of name-of-q1: 5.00 s -> ",
@@ -69,7 +69,7 @@ def test_a_refusal_shows_its_distance_from_the_limit() -> None:
     used = Refusal(law="budget", scope="plan", detail="used up", measured=10.0, limit=10.0, unit="moves")
     refused = samples.decision(outcome="refused", reason="gate", sentence="too little", refusals=[refusal, used])
     text = "\n".join(lines(APP, refused, None, {}))
-    assert "gate, which reaches the plan: too little" in text
+    assert "refused by gate (whole plan): too little" in text
     assert "measured 0.04, limit 0.1 share: 0.06 below" in text
     assert "until 20" in text
     assert "measured 10, limit 10 moves: just at it" in text
@@ -91,9 +91,15 @@ def test_history_is_filtered_by_trigger_outcome_and_time(leader: Controller, sto
     assert shown(HistoryFilter()) == [("decision", planned.decision), *by_time]
     assert shown(HistoryFilter(trigger="timeout")) == by_time
     assert shown(HistoryFilter(trigger="operator"), 1) == [("decision", planned.decision)]
-    assert shown(HistoryFilter(outcome="applied")) == by_time
-    assert shown(HistoryFilter(outcome="gate")) == []
+    assert shown(HistoryFilter(result="applied")) == by_time
+    assert shown(HistoryFilter(result="gate")) == []
     assert shown(HistoryFilter(since=NOW + 30)) == by_time
+    assert shown(HistoryFilter(verdict="confirmed")) == []
+    outcome = samples.outcome(decision=applied.decision, verdict="confirmed", at=world.clock() + 1)
+    world._send(keys.OUTCOMES, "", outcome)
+    assert shown(HistoryFilter(verdict="confirmed", result="applied")) == [*by_time, ("outcome", applied.decision)]
+    assert shown(HistoryFilter(verdict="regressed")) == []
+    assert shown(HistoryFilter(verdict="confirmed", result="planned")) == []
     (entry,) = [entry for entry in HistoryReader(store, world.clock).first(50) if entry["decision"] == planned.decision]  # type: ignore[arg-type]
     assert "(operator by ann: a look, adaptive)" in history_line(entry)
 
@@ -115,18 +121,19 @@ def explained() -> str:
     return json.loads(run("explain", "--json").stdout)["decision"]["decision"]
 
 
-def test_history_refuses_unknown_triggers_and_outcomes(leader: Controller, recorded: None) -> None:
+def test_history_refuses_unknown_triggers_results_and_verdicts(leader: Controller, recorded: None) -> None:
     assert history().stdout == "nothing has been decided yet\n"
     decision = decide(leader, user="ann", apply=False)
     for arguments, message in (
         (("--trigger", "operater"), "unknown trigger operater; did you mean operator? known are timeout, executors, "),
-        (("--outcome", "aplied"), "unknown outcome aplied; did you mean applied? known are applied, planned, "),
-        (("--outcome", "foo"), "unknown outcome foo; known are applied, "),
+        (("--result", "aplied"), "unknown result aplied; did you mean applied? known are applied, planned, "),
+        (("--result", "foo"), "unknown result foo; known are applied, "),
+        (("--verdict", "kept"), "unknown verdict kept; known are confirmed, regressed, not-judged"),
     ):
         done = history(*arguments, code=1)
         assert (done.stdout, message in done.stderr) == ("", True)
         history(*arguments, "--json", code=1)
-    assert history("--outcome", "gate").stdout == "the one decision does not match\n"
+    assert history("--result", "gate").stdout == "the one decision does not match\n"
     decide(leader, user="bob", apply=False)
     assert history("--trigger", "timeout").stdout == "none of 2 decisions matches\n"
     assert json.loads(history("--trigger", "timeout", "--json").stdout) == {"entries": []}
@@ -136,7 +143,7 @@ def test_history_refuses_unknown_triggers_and_outcomes(leader: Controller, recor
 def test_history_accepts_codes_of_later_releases(leader: Controller, recorded: None) -> None:
     later = dataclasses.replace(app(leader).new_request(Trigger.OPERATOR), trigger="moon")
     app(leader).refuse(later, Refusal(law="tide", scope="plan", detail="too high"))
-    assert "too high" in history("--trigger", "moon", "--outcome", "tide").stdout
+    assert "too high" in history("--trigger", "moon", "--result", "tide").stdout
 
 
 def test_times_have_a_time_zone(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,7 +20,7 @@ from rechannel.policies.analysis.placement_cost import (
 )
 from rechannel.policies.model.arrays import ModelError, ScaleOutError
 from rechannel.policies.model.cluster import Cluster
-from rechannel.policies.model.placement import Outcome, Placement
+from rechannel.policies.model.placement import Placement, PolicyAnswer
 from rechannel.policies.model.streams import Stream
 from rechannel.policies.model.workload import Workload
 from rechannel.policies.policy import FunctionPolicy, Objective
@@ -62,15 +62,15 @@ class Words:
 SEEN: list[object] = []
 
 
-def turns(cluster: Cluster, workload: Workload, current: Placement, parameters: Turns) -> Outcome:
+def turns(cluster: Cluster, workload: Workload, current: Placement, parameters: Turns) -> PolicyAnswer:
     """Partition i of stage a goes to executor i; b stays."""
     there = dict(current.assignments)
     first = workload.placeable[0]
     there[first.key] = np.flatnonzero(cluster.available)[np.arange(first.n) % cluster.available.sum()]
-    return Outcome(Placement(there), ("in turn",))
+    return PolicyAnswer(Placement(there), ("in turn",))
 
 
-def refuse(cluster: Cluster, workload: Workload, current: Placement, parameters: object) -> Outcome:
+def refuse(cluster: Cluster, workload: Workload, current: Placement, parameters: object) -> PolicyAnswer:
     SEEN.append(parameters)
     raise ScaleOutError("no room: add [executors]")
 

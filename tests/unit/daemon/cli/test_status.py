@@ -12,7 +12,7 @@ import pytest
 from rechannel.daemon.cli import tables
 from rechannel.daemon.cli.status import StatusFilter, to_json
 from rechannel.daemon.model.readiness import driver_silence
-from rechannel.daemon.view.status import ClusterStatus
+from rechannel.daemon.view.status import ClusterStatus, LinkCounters
 from rechannel.daemon.view.status_builder import read_status
 from rechannel.daemon.web import rendering
 from rechannel.daemon.web.view_model import build_document
@@ -90,6 +90,15 @@ def test_silent_agents_are_named(world: World, capsys: pytest.CaptureFixture[str
     world.clock.sleep(40)
     world.report()
     assert text(world, capsys).count("no fresh agent figures") == 4
+
+
+def test_the_counters_of_a_link_are_named(world: World, capsys: pytest.CaptureFixture[str]) -> None:
+    world.ready()
+    (row,) = read(world).applications
+    counted = dataclasses.replace(row, counters=LinkCounters(landed=12, abandoned=1, missed=1, drifted=3))
+    tables.print_status(dataclasses.replace(read(world), applications=(counted,)), NOW)
+    line = "12 moves landed, 1 abandoned; 1 batch missed; 3 partitions drifted; 0 failed tasks; 0 rejected messages"
+    assert f"since the link attached: {line}" in capsys.readouterr().out
 
 
 def test_shares_are_hidden_if_no_agent_reports(world: World, capsys: pytest.CaptureFixture[str]) -> None:

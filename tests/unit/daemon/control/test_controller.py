@@ -268,11 +268,11 @@ def test_stop_ends_a_running_migration_and_leaves_nothing_wanted(leader, store, 
     assert sentence == f"migration {decision.decision} is running: 0 of 3 moves landed, and ends"
     assert (published_placement(store).decision, published_placement(store).moves) == (f"{decision.decision}-stop", [])
     assert leader.follow() == (
-        f"migration {decision.decision} is ending: no further move is begun, what Spark was told lands"
+        f"migration {decision.decision} is ending: no further move is begun, steered moves still land"
     )
     assert app(leader).migrations.running is not None, "the link has not said yet that it knows"
     again = order(leader, Stop()).sentence
-    assert again == f"migration {decision.decision} is ending: no further move is begun, what Spark was told lands"
+    assert again == f"migration {decision.decision} is ending: no further move is begun, steered moves still land"
     assert published_placement(store).decision == f"{decision.decision}-stop"
     assert leader.snapshot().migrations[0].decision == decision.decision
     world.obey()

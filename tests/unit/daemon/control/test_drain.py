@@ -63,7 +63,7 @@ def orders(store: FakeStore) -> StandingOrders:
 
 
 def test_a_drain_is_said_to_the_links_and_moves_what_has_to_leave_alone(leader, store):
-    assert drain(leader) == f"draining {NODE}: 2 partitions to leave 1 executor"
+    assert drain(leader) == f"draining {NODE}: 2 partitions move off 1 executor"
     assert [item.node for item in orders(store).drains] == [NODE]
     leader.follow()
     decision = decisions(store)[-1]
@@ -149,7 +149,7 @@ def test_forged_orders_are_not_adopted(store, world):
     forged = StandingOrders(drains=[DrainedNode(node="127.0.0.2", since=0.0, remove=True)])
     world._send(keys.ORDERS, "", forged)
     leader = leading(world)
-    assert leader._services.orders.drains == {}
+    assert leader._services.standing_orders.drains == {}
     assert orders(store).drains == [], "they are replaced"
 
 
@@ -206,7 +206,7 @@ def test_undrain_and_its_mistakes(leader, store):
 @pytest.mark.parametrize(
     ("mode", "paused", "phrase"),
     [
-        ("observe", False, "in observe mode nothing moves there by itself: `rechannel rebalance --apply` does it"),
+        ("observe", False, "in observe mode nothing moves there automatically: `rechannel rebalance --apply` does it"),
         ("apply", False, "in about 10 s it is decided whether moving partitions there pays"),
         ("apply", True, "paused: `rechannel resume` first"),
     ],
@@ -219,7 +219,7 @@ def test_the_end_of_a_drain_promises_what_happens(store, world, mode, paused, ph
     leader.answer_requests()
     answer = reply(store)
     assert (answer.code, answer.sentence) == (ExitCode.DONE, f"{NODE} may hold state again; {phrase}")
-    assert answer.data["moves_by_itself"] is (mode == "apply" and not paused)
+    assert answer.data["moves_automatically"] is (mode == "apply" and not paused)
 
 
 def test_the_end_of_a_drain_says_that_its_migration_goes_on(leader):
@@ -230,9 +230,9 @@ def test_the_end_of_a_drain_says_that_its_migration_goes_on(leader):
 
 def test_several_nodes_are_drained_together_or_not_at_all(leader, store):
     refuses(leader, Drain(nodes=[NODE, "10.0.0.1"]), "unknown node")
-    assert leader._services.orders.drains == {}
+    assert leader._services.standing_orders.drains == {}
     message = order(leader, Drain(nodes=[NODE, "127.0.0.4"], remove=True)).sentence
-    assert message == f"draining {NODE}, 127.0.0.4: 4 partitions to leave 2 executors, which are released then"
+    assert message == f"draining {NODE}, 127.0.0.4: 4 partitions move off 2 executors, which are then released"
     assert [item.node for item in orders(store).drains] == ["127.0.0.4", NODE]
     refuses(leader, Undrain(nodes=[NODE, "127.0.0.2"]), r"node 127\.0\.0\.2 is not drained; drained are 127\.0\.0\.4, ")
     order(leader, Undrain(nodes=[NODE, "127.0.0.4"]))
@@ -261,7 +261,7 @@ def test_a_dry_run_says_what_a_drain_would_move_and_drains_nothing(leader, store
     assert plan["decision"]["sentence"].startswith("would move 4 partitions in ")
     assert {move["source"] for move in plan["decision"]["moves"]} == {"2", "3"}
     assert {move["target"] for move in plan["decision"]["moves"]} <= {"0", "1"}
-    assert leader._services.orders.drains == {}
+    assert leader._services.standing_orders.drains == {}
     assert desired(store) is None
     assert not any("bserve" in note for note in plan["decision"]["notes"]), "a drain is carried out in both modes"
 
@@ -330,7 +330,7 @@ def test_of_the_only_node_no_other_is_said_to_be_drained(leader):
 @pytest.mark.parametrize(
     ("verb", "arguments", "code", "text"),
     [
-        ("drain", {"nodes": [NODE], "remove": True, "deadline": 60}, 0, "which is released then"),
+        ("drain", {"nodes": [NODE], "remove": True, "deadline": 60}, 0, "which is then released"),
         ("drain", {"nodes": [NODE, " 127.0.0.4"]}, 0, f"draining {NODE}, 127.0.0.4: 4 partitions"),
         ("drain", {"nodes": [NODE], "deadline": "soon"}, 1, "Expected `float`, got `str` - at `$.deadline`"),
         ("drain", {"nodes": [NODE], "deadline": 1e12}, 1, "deadline: expected 0 to 3.1536e+08 seconds"),

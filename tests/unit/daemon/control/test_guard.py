@@ -1,4 +1,4 @@
-"""Guards of unattended decisions, and overload detection."""
+"""Guards of automatic decisions, and overload detection."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from rechannel.conf.settings import RescheduleSettings, Settings
 from rechannel.daemon.control import guard as guards
 from rechannel.daemon.control.guard import (
     HOUR,
+    AutomaticDecisionGuard,
     ClusterLimits,
-    SelfActionGuard,
     move_keys,
     moves_within_hour,
     next_room,
@@ -34,10 +34,10 @@ def rules(**changes: object) -> Settings:
     return Settings(reschedule=RescheduleSettings(**changes))  # type: ignore[arg-type]
 
 
-def guarded(**changes: object) -> tuple[SelfActionGuard, ClusterLimits]:
+def guarded(**changes: object) -> tuple[AutomaticDecisionGuard, ClusterLimits]:
     """An application's guard under these rules, and the limits of its cluster."""
     limits = ClusterLimits(rules(**changes))
-    return SelfActionGuard(limits), limits
+    return AutomaticDecisionGuard(limits), limits
 
 
 def moves(*partitions: int, target: str = "1", decision: str = "d") -> list[DesiredMove]:
@@ -130,7 +130,7 @@ def test_there_is_room_again_just_when_it_is_said(moved: dict[str, tuple[float, 
 def test_the_budget_rolls_to_its_very_edge() -> None:
     guard, limits = guarded(moves_per_hour=10)
     guard.record(decision(NOON, "applied", moves=moves(*range(6))))
-    SelfActionGuard(limits).record(decision(NOON + 600, "applied", moves=moves(*range(3))))
+    AutomaticDecisionGuard(limits).record(decision(NOON + 600, "applied", moves=moves(*range(3))))
     assert (limits.moves_left(NOON + 601), guard.blocked_by(Trigger.TIMEOUT, NOON + 601)) == (1, None)
     guard.record(decision(NOON + 700, "applied", moves=moves(9)))
     held = guard.blocked_by(Trigger.TIMEOUT, NOON + 800)
@@ -186,8 +186,8 @@ def test_an_overload_has_a_cool_down_of_its_own() -> None:
     assert (held.law, held.measured, held.limit, held.until) == (Law.TRIGGER_COOLDOWN, 100, 300, NOON + 300)
     assert guard.blocked_by(Trigger.OVERLOAD, NOON + 300) is None
     assert guard.blocked_by(Trigger.EXECUTORS, NOON + 1) is None
-    assert SelfActionGuard(limits).blocked_by(Trigger.OVERLOAD, NOON + 1) is None
-    guard = SelfActionGuard(limits)
+    assert AutomaticDecisionGuard(limits).blocked_by(Trigger.OVERLOAD, NOON + 1) is None
+    guard = AutomaticDecisionGuard(limits)
     guard.record(decision(NOON, "not-ready", "too-few-batches", trigger="overload"))
     assert guard.blocked_by(Trigger.OVERLOAD, NOON + 1) is None, "what was not ready was no decision"
 
@@ -196,7 +196,12 @@ def test_an_overload_has_a_cool_down_of_its_own() -> None:
 
 
 def agree(
-    guard: SelfActionGuard, at: float, *partitions: int, cost: float = 99.0, total: int = 100, batch: int | None = None
+    guard: AutomaticDecisionGuard,
+    at: float,
+    *partitions: int,
+    cost: float = 99.0,
+    total: int = 100,
+    batch: int | None = None,
 ) -> Refusal | None:
     """One decision by timeout that recommends these moves, after so many batches where that is told."""
     batches = {} if batch is None else {"q": batch}

@@ -179,7 +179,7 @@ def test_what_made_batches_longer_goes_back(leader, store, world):
     cycle(leader)
     assert [result.verdict for result in outcomes(store)][1:] in (["confirmed"], ["regressed"], ["not-judged"])
     cycle(leader, world, 600)
-    assert decisions(store)[-1].trigger == "rollback", "what went back is not undone again"
+    assert decisions(store)[-1].trigger == "rollback", "what was rolled back is not rolled back again"
     left = app(leader).migrations.cooldown_left(world.clock())
     assert left > 300 - 1, "ended 900 s ago at most, and the cool-down is four times as long: 1,200 s"
 
@@ -275,7 +275,7 @@ def test_rollback_by_hand(leader, store, world):
     land(world, 5.0, number=40)
     assert world.placement == before
     cycle(leader)
-    refuses(leader, Rollback(application=APP), "nothing before it is left to undo")
+    refuses(leader, Rollback(application=APP), "nothing before it is left to roll back")
 
 
 def test_an_operators_rollback_does_not_make_the_rest_longer(leader, world):
@@ -297,11 +297,11 @@ def test_the_rest_after_a_mistake_is_told_with_its_true_numbers(leader, world):
     go_on(world, 10, leader)
     refused = decide(leader, apply=True)
     assert refused.sentence.startswith(
-        "the last migration ended 10 s ago, the cool-down after it is 1200 s, 4 times gate.cooldown, as it went back: "
-        "1190 s to go"
+        "the last migration ended 10 s ago, the cool-down after it is 1200 s, 4 times gate.cooldown, as it was rolled "
+        "back: 1190 s to go"
     )
     (law,) = [refusal for refusal in refused.refusals if refusal.law == "cooldown"]
-    assert law.measured == 1190
+    assert (law.detail, law.measured) == (refused.sentence, None)
 
 
 def test_whoever_stops_a_rollback_has_the_usual_cooldown(leader, world):
@@ -324,7 +324,9 @@ def test_a_second_rollback_by_a_nervous_finger_goes_no_decision_further_back(lea
     back = decisions(store)[-1]
     assert back.rollback_of == second.decision
     go_on(world, 20, leader)
-    again = f"{second.decision} was rolled back 20 s ago, by {back.decision}; to undo {first.decision} too, name it"
+    again = (
+        f"{second.decision} was rolled back 20 s ago, by {back.decision}; to roll back {first.decision} too, name it"
+    )
     for _ in range(2):
         refuses(leader, Rollback(application=APP), again)
     assert decisions(store)[-1] == back
@@ -378,7 +380,8 @@ def test_a_plan_that_was_cut_goes_on_without_a_cool_down(store, clock, world):
     assert made[-1].at - made[0].at < 300, "within less than one cool-down"
     assert (
         made[1].operator_reason
-        == "the plan before was cut to migration.max_moves, and confirmed: at most 11 more moves may follow"
+        == "the previous plan was cut to migration.max_moves, and its outcome was confirmed: at most 11 more moves may "
+        "follow"
     )
     assert app(leader).migrations.continuation(clock()) == 0
     assert app(leader).migrations.cooldown_left(clock()) > 0, "and then the cool-down is as ever"
@@ -425,7 +428,7 @@ def test_rollback_ends_a_running_migration_first(leader, store, world):
     world.obey("drained", only=1)
     first = decision.moves[0]
     made = order(leader, Rollback(application=APP), user="ann")
-    assert "ends; then what" in made.sentence
+    assert f"ends; then decision {decision.decision} is rolled back" in made.sentence
     assert made.data == {}
     assert published_placement(store).moves == []
     leader.follow()
@@ -469,4 +472,4 @@ def test_a_rollback_names_the_decision_that_is_made_and_the_one_that_is_undone(l
     result = reply(store)
     made = result.data["decision"]
     assert made["rollback_of"] == decision.decision
-    assert result.sentence.startswith(f"decision {made['decision']} (undoes {decision.decision}): ")
+    assert result.sentence.startswith(f"decision {made['decision']} (rollback of {decision.decision}): ")

@@ -267,7 +267,7 @@ def test_nothing_is_answered_before_it_is_known_what_was_ordered(store, clock, w
     assert other.decide_all() == []
     other.run_leader_cycle()
     assert other.answer_requests() == 1
-    assert set(other._services.orders.drains) == {"127.0.0.4", "127.0.0.5"}
+    assert set(other._services.standing_orders.drains) == {"127.0.0.4", "127.0.0.5"}
 
 
 def test_a_request_with_an_id_that_is_no_key_is_passed_over(leader, store):

@@ -11,7 +11,7 @@ import pytest
 from rechannel.conf.settings import MigrationSettings, Settings
 from rechannel.daemon.control import guard
 from rechannel.daemon.control.controller import Controller
-from rechannel.daemon.control.decision_log import applied_decisions, find_undoable, read_decision_log
+from rechannel.daemon.control.decision_log import applied_decisions, find_rollback_target, read_decision_log
 from rechannel.daemon.decide.requested_placement import saved_plan_of
 from rechannel.daemon.model import snapshot
 from rechannel.policies.model.workload import Workload
@@ -81,7 +81,7 @@ def last(store: FakeStore) -> Decision:
 # -- held back --
 
 
-def test_in_an_excluded_period_nothing_begins_by_itself_and_that_is_kept_once(store, world):
+def test_in_an_excluded_period_nothing_begins_automatically_and_that_is_logged_once(store, world):
     leader = leading(world, config(excluded=(NOW_AND_NEXT,)))
     (refused,) = leader.decide_all()
     assert (refused.outcome, refused.reason, refused.trigger) == ("refused", "excluded", "timeout")
@@ -144,7 +144,7 @@ def test_viewers_push_neither_the_budget_nor_what_can_be_undone_out(store, clock
     other = leading(world, config(moves_per_hour=2), "b")
     assert made not in decisions(store)
     assert other._services.limits.moves_left(clock()) == 0
-    assert find_undoable(applied_decisions(read_decision_log(other._context.store), APP)) == made
+    assert find_rollback_target(applied_decisions(read_decision_log(other._context.store), APP)) == made
 
 
 def test_a_costly_plan_waits_for_agreement(store, world, monkeypatch):

@@ -8,7 +8,7 @@ import pytest
 
 from rechannel.conf.settings import Settings
 from rechannel.daemon.cli.explain import lines
-from rechannel.daemon.decide.pipeline import DecisionRequest, Draft, PlanBasis, Undecided, draft_decision
+from rechannel.daemon.decide.pipeline import DecisionRequest, Draft, NoPlan, PlanBasis, draft_decision
 from rechannel.daemon.model.readiness import NotReady
 from rechannel.policies.prediction.correction import GainShare
 from rechannel.wire.codes import NotReadyReason, PlanResult, Trigger
@@ -70,7 +70,7 @@ def test_another_policy_has_its_own_moves() -> None:
     ids=["timeout", "operator"],
 )
 def test_batches_that_the_replay_does_not_explain_are_no_basis(request_: DecisionRequest) -> None:
-    with pytest.raises(Undecided) as ended:
+    with pytest.raises(NoPlan) as ended:
         draft(request_, waiting=3.0)
     reason = ended.value.reason
     assert isinstance(reason, NotReady)

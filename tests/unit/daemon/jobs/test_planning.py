@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from rechannel.daemon.control.controller import Controller
-from rechannel.daemon.control.decision_log import applied_decisions, find_undoable, read_decision_log
+from rechannel.daemon.control.decision_log import applied_decisions, find_rollback_target, read_decision_log
 from rechannel.daemon.control.outcomes import PendingRollback
 from rechannel.daemon.decide import pipeline
 from rechannel.daemon.decide.pipeline import DecisionRequest, Draft, PlanBasis
@@ -219,7 +219,7 @@ def test_orders_and_events_during_a_plan_are_taken_into_account(
 
 
 def _undo(leader: Controller) -> PendingRollback:
-    actual = find_undoable(applied_decisions(read_decision_log(leader._context.store), APP))
+    actual = find_rollback_target(applied_decisions(read_decision_log(leader._context.store), APP))
     return PendingRollback(actual, "u", "", leader._clock.steady())
 
 

@@ -23,9 +23,9 @@ from rechannel.daemon.view.status import (
     ReadinessStatus,
 )
 from rechannel.daemon.view.status_builder import ClusterMessages, application_status
-from rechannel.migration.moves import UNSETTLED
+from rechannel.migration.moves import AWAITING_BATCH
 from rechannel.monitors.node.metrics import TABLE as AGENT_TABLE
-from rechannel.wire import metric_table
+from rechannel.wire import metric_samples
 from rechannel.wire.codes import MoveReason, MoveState
 from unit.daemon.fake_store import NOW, FakeClock
 from unit.daemon.fakes import APP, clocks, query, report, settings
@@ -74,11 +74,11 @@ def scraped(
 def test_the_page_shows_every_metric() -> None:
     page = (ROOT / "docs" / "metrics.md").read_text()
     for table in (metrics.TABLE, AGENT_TABLE):
-        assert metric_table.markdown(table) in page
+        assert metric_samples.markdown(table) in page
 
 
 @pytest.mark.parametrize("item", (*metrics.TABLE, *AGENT_TABLE), ids=lambda item: item.name)
-def test_a_name_follows_the_conventions(item: metric_table.MetricDefinition) -> None:
+def test_a_name_follows_the_conventions(item: metric_samples.MetricDefinition) -> None:
     assert item.name.startswith("rechannel_")
     assert not any(word in item.name for word in ("_ms", "millis", "percent", "_mb", "_count"))
     assert not {"partition", "move", "decision", "run"} & set(item.labels)
@@ -127,10 +127,10 @@ def test_counters_are_0_before_their_first_event() -> None:
     assert result["rechannel_migrations_total", "regressed"] == 0
 
 
-def test_settled_moves_have_all_states_and_reasons() -> None:
-    assert set(metrics._SETTLED) == set(MoveState) - UNSETTLED
+def test_ends_of_moves_have_all_states_and_reasons() -> None:
+    assert set(metrics._MOVE_ENDS) == set(MoveState) - AWAITING_BATCH
     on_the_way = set(map(MoveReason, ("accepted", "ready", "snapshot-late", "location-set", "location-set-again")))
-    assert {reason for reasons in metrics._SETTLED.values() for reason in reasons} == set(MoveReason) - on_the_way
+    assert {reason for reasons in metrics._MOVE_ENDS.values() for reason in reasons} == set(MoveReason) - on_the_way
 
 
 def test_the_end_of_a_job_that_never_ended_is_its_start() -> None:
@@ -148,7 +148,7 @@ def test_the_end_of_a_job_that_never_ended_is_its_start() -> None:
 
 
 def test_series_are_bounded_and_any_text_is_a_valid_label(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(metric_table, "MOST_SERIES", 3)
+    monkeypatch.setattr(metric_samples, "MOST_SERIES", 3)
     odd = tuple(ExecutorStatus(f'{number}"\n\ud800' + "x" * 999, "n", 1, 1) for number in range(9))
     result = scraped(dataclasses.replace(VIEW, applications=(dataclasses.replace(APPLICATION, executors=odd),)))
     assert len([key for key in result if key[0] == "rechannel_executor_partitions"]) == 3
@@ -157,7 +157,7 @@ def test_series_are_bounded_and_any_text_is_a_valid_label(monkeypatch: pytest.Mo
 
 def test_a_wrong_number_of_labels_is_an_error() -> None:
     with pytest.raises(ValueError, match="labels"):
-        metric_table.MetricSamples(metrics.TABLE, "c").set(metrics.EPOCH, 1, "odd")
+        metric_samples.MetricSamples(metrics.TABLE, "c").set(metrics.EPOCH, 1, "odd")
 
 
 def test_the_cause_of_a_slow_executor_is_in_the_status_and_a_label() -> None:

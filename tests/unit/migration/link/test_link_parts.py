@@ -76,15 +76,15 @@ def test_what_spark_runs_elsewhere_counts_as_drifted(before, after, drifted):
 @pytest.mark.parametrize("caught_up", [True, False])
 def test_doubtful_places_are_read_in_every_cycle_that_has_caught_up(caught_up):
     link, read = object.__new__(Link), []
-    link._drain_event_log, link._exchange_messages = lambda: caught_up, lambda now: None
+    link._catch_up_with_events, link._exchange_messages = lambda: caught_up, lambda now: None
     link._handle_boundaries = lambda: None
     link._next_check = link._next_tick = link._next_report = float("inf")
     link._openings, link._feed = 1, SimpleNamespace(openings=1)
     link._drains, link._releaser = {}, SimpleNamespace(active=False)
     link._reconciler = SimpleNamespace(moving={"a move"}, unsteered=[])
     link._stages, link._snapshot_lag = SimpleNamespace(mapped={}), SimpleNamespace(step=lambda *_: None)
-    link._table = SimpleNamespace(doubts={("q", 0, 0)})
-    link._check = SimpleNamespace(resolve_doubts=read.append)
+    link._table = SimpleNamespace(unconfirmed={("q", 0, 0)})
+    link._check = SimpleNamespace(confirm_placements=read.append)
     for _ in range(2):
         link._run_once()
     assert read == [{"a move"}] * 2 * caught_up

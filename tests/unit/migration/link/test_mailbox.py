@@ -139,7 +139,7 @@ def test_a_batch_of_any_size_can_be_decided_on(
     assert isinstance(snapshot, Snapshot), snapshot
     stage = snapshot.workload.stage(f"{QUERY}/0")
     assert stage.busy.shape == (partitions,) and (stage.busy > 0).all()
-    assert snapshot.loads[f"{QUERY}/0"].min() > 0
+    assert snapshot.bytes_to_load[f"{QUERY}/0"].min() > 0
 
 
 def test_parts_that_are_missing_are_counted_and_no_part_is_taken_for_a_batch(

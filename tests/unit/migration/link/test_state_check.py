@@ -197,7 +197,7 @@ class Link:
             for event in self.check.find_lost_events(self.spark.now, events_lost=self.lost and counted):
                 self.table.add(event)
             self.lost = False
-        self.check.resolve_doubts(())
+        self.check.confirm_placements(())
 
 
 def disagreements(link: Link, *, placement: bool) -> list[str]:
@@ -292,13 +292,13 @@ def test_a_cycle_reads_as_many_places_as_it_has_time_for():
     link.fold(lambda event: False)
     spark.now = CHECK_EVERY
     link.cycle(counted=True)
-    link.table.doubt_placement()
+    link.table.unconfirm_placement()
     left = [1000]
-    while link.table.doubts and len(left) < 10:
+    while link.table.unconfirmed and len(left) < 10:
         start = spark.now
-        link.check.resolve_doubts(())
+        link.check.confirm_placements(())
         assert spark.now - start < 0.3, "events and orders wait no longer for it"
-        left.append(len(link.table.doubts))
+        left.append(len(link.table.unconfirmed))
     assert left == pytest.approx([1000, 800, 600, 400, 200, 0], abs=5)
 
 

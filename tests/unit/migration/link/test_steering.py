@@ -43,7 +43,7 @@ class Boundary:
             table,  # type: ignore[arg-type]
             self.reconciler,
             SimpleNamespace(stores_of_move=lambda move: [move.desired.partition]),  # type: ignore[arg-type]
-            drain_event_log=self.drain,
+            catch_up_with_events=self.drain,
             journal_and_report=self.written.extend,
         )
 
@@ -107,5 +107,5 @@ def test_a_failed_steer_is_no_error_and_what_is_settled_is_dropped() -> None:
     assert boundary.locations == {}
     assert len(boundary.steering._read_backs) == 3
     boundary.reconciler.handle_run_end("q", "run", 11.0)
-    boundary.steering.remove_settled()
+    boundary.steering.remove_final()
     assert boundary.steering._read_backs == {}

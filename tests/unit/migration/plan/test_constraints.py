@@ -167,7 +167,7 @@ def test_force_skips_the_soft_laws(changes: dict[str, Any], gate: GateSettings, 
 
 
 def test_measured_bytes_to_load_take_the_place_of_the_state() -> None:
-    measured = inputs(loads={"q/0": np.array([1.0, 20.0, 1.0, 40.0])})
+    measured = inputs(bytes_to_load={"q/0": np.array([1.0, 20.0, 1.0, 40.0])})
     plan = apply_constraints(HALVES, measured, Settings(), PlanOptions("d"))
     assert [(move.partition, move.bytes) for move in plan.moves] == [(1, 20.0), (3, 40.0)]
 
@@ -175,6 +175,12 @@ def test_measured_bytes_to_load_take_the_place_of_the_state() -> None:
 def test_nothing_to_do_is_no_refusal() -> None:
     plan = apply_constraints(inputs().current, inputs(cooldown=Cooldown(9.0, 300.0)), Settings(), PlanOptions("d"))
     assert (plan.code, plan.moves, plan.refusals) == ("nothing-to-do", (), ())
+
+
+def test_the_refusal_of_a_cool_down_has_no_limit_to_compare() -> None:
+    at = inputs(cooldown=Cooldown(9.0, 300.0))
+    (refusal,) = apply_constraints(HALVES, at, Settings(), PlanOptions("d")).refusals
+    assert (refusal.law, refusal.measured, refusal.limit, refusal.unit) == ("cooldown", None, None, "")
 
 
 def test_the_lightest_moves_wait_when_there_are_too_many() -> None:

@@ -1,4 +1,4 @@
-"""Task table: jobs, batches, placements and doubts that follow from events."""
+"""Task table: jobs, batches, placements and unconfirmed that follow from events."""
 
 from __future__ import annotations
 
@@ -196,4 +196,4 @@ def test_a_failed_stage_leaves_no_doubt(running):
         lines.task_end(8, 0, "0"),
         lines.stage_end(8, 0, "lost", 2),
     )
-    assert not running.doubts
+    assert not running.unconfirmed

@@ -23,11 +23,11 @@ def model_of(
     return PredictionModel(cluster_of(executors, cores=cores), workload, timing)
 
 
-def drawn(seed: int, *, queries: int = 2, executors: int = 4, noise: float = 0.0, doubt: float = 0.0):
+def drawn(seed: int, *, queries: int = 2, executors: int = 4, noise: float = 0.0, log_error: float = 0.0):
     """Return a model of skewed queries, and Spark's first placement of them."""
     random = np.random.default_rng(seed)
     stages = [stage(f"q{number}", random.lognormal(-1.5, 0.7, 12)) for number in range(queries)]
     model = model_of(stages, executors)
-    spread = {it.key: StageSpread(np.full(it.n, doubt), noise) for it in stages}
+    spread = {it.key: StageSpread(np.full(it.n, log_error), noise) for it in stages}
     at = Placement({it.key: random.permutation(np.arange(it.n) % executors) for it in stages})
     return PredictionModel(model.cluster, model.workload, model.timing, spread), at

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from rechannel.policies.model.placement import Placement
-from rechannel.policies.prediction.cycle import Rhythm, batch_seconds, estimate_batches
+from rechannel.policies.prediction.cycle import QueryTimings, batch_seconds, estimate_batches
 from unit.policies.prediction.cases import drawn, model_of, stage
 
 
@@ -25,22 +25,26 @@ def test_queries_back_to_back_share_the_cycle_of_the_busiest_executor() -> None:
 
 def test_a_query_with_a_trigger_is_met_now_and_then() -> None:
     work = np.array([[1.0], [1.0]])
-    seconds = batch_seconds(work[:, 0], work, Rhythm(np.zeros(2), np.full(2, 10.0), np.zeros(2), np.array([0.0, 4.0])))
+    seconds = batch_seconds(
+        work[:, 0], work, QueryTimings(np.zeros(2), np.full(2, 10.0), np.zeros(2), np.array([0.0, 4.0]))
+    )
     assert np.all((seconds > 1.0) & (seconds < 1.15))
 
 
 def test_queries_that_begin_at_the_same_tick_wait_for_half_of_each_other() -> None:
     work, zero = np.array([[1.0], [1.0]]), np.zeros(2)
-    assert batch_seconds(work[:, 0], work, Rhythm(zero, np.full(2, 10.0), zero, zero)) == pytest.approx([1.5, 1.5])
+    assert batch_seconds(work[:, 0], work, QueryTimings(zero, np.full(2, 10.0), zero, zero)) == pytest.approx(
+        [1.5, 1.5]
+    )
     # Every tick of the slower one is one of the faster one, but not the other way around.
-    rhythm = Rhythm(zero, np.array([5.0, 10.0]), zero, zero)
-    assert rhythm.coincidence[0, 1] == pytest.approx(0.5)
-    assert rhythm.coincidence[1, 0] == pytest.approx(1.0)
+    timings = QueryTimings(zero, np.array([5.0, 10.0]), zero, zero)
+    assert timings.coincidence[0, 1] == pytest.approx(0.5)
+    assert timings.coincidence[1, 0] == pytest.approx(1.0)
 
 
 def test_a_query_that_pauses_takes_less_of_the_executors() -> None:
     work = np.array([[2.0], [1.0]])
-    busy = Rhythm(np.zeros(2), np.zeros(2), np.zeros(2), np.zeros(2))
+    busy = QueryTimings(np.zeros(2), np.zeros(2), np.zeros(2), np.zeros(2))
     assert batch_seconds(work[:, 0], work, busy) == pytest.approx([3.0, 3.0], rel=0.01)
     paused = batch_seconds(work[:, 0], work, replace(busy, pause=np.array([0.0, 8.0])))
     assert 2.0 < paused[0] < 2.5

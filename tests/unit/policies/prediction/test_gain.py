@@ -18,15 +18,15 @@ def test_the_change_of_an_evident_move_is_predicted_with_certainty() -> None:
 
 
 def test_staying_changes_nothing_whatever_the_doubt() -> None:
-    model, at = drawn(1, noise=0.3, doubt=0.3)
+    model, at = drawn(1, noise=0.3, log_error=0.3)
     for change in predict_changes(model, at, at).values():
         assert (change.ratio, change.error) == (pytest.approx(1.0), pytest.approx(0.0, abs=1e-9))
 
 
 def test_doubt_widens_the_bounds() -> None:
     errors = []
-    for doubt in (0.02, 0.3):
-        model, at = drawn(2, queries=1, doubt=doubt)
+    for log_error in (0.02, 0.3):
+        model, at = drawn(2, queries=1, log_error=log_error)
         planned = Placement({"q0/0": np.arange(12) % 4})
         errors.append(predict_changes(model, at, planned)["q0"].error)
     assert errors[1] > 3 * errors[0]

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from benchmarks.simulation.engine import Costs, Simulation
 from rechannel.policies.model.placement import Placement
 from rechannel.policies.model.workload import Workload
-from rechannel.policies.prediction.cycle import Rhythm, batch_seconds, query_work
+from rechannel.policies.prediction.cycle import QueryTimings, batch_seconds, query_work
 from rechannel.policies.prediction.gain import predict_changes
 from rechannel.policies.prediction.growth import estimate_growth, replay_grown, settle
 from rechannel.policies.prediction.model import PredictionModel, QueryTiming, StageSpread
@@ -111,14 +111,14 @@ def test_formula_and_replay_agree_back_to_back(growth: float) -> None:
         model, now = drawn(seed, queries=1)
         then = drawn(seed + 50, queries=1)[1]
         model = growing(model, growth, overhead=1.0)
-        rhythm, at_present, work = Rhythm.of(model), query_work(model, now), query_work(model, then)
-        present = batch_seconds(at_present.path, at_present.work, rhythm)
+        timings, at_present, work = QueryTimings.of(model), query_work(model, now), query_work(model, then)
+        present = batch_seconds(at_present.path, at_present.work, timings)
 
-        def periods(factor, work=work, rhythm=rhythm, present=present):
-            return batch_seconds(work.path * factor, work.work * factor[:, None], rhythm) / present
+        def periods(factor, work=work, timings=timings, present=present):
+            return batch_seconds(work.path * factor, work.work * factor[:, None], timings) / present
 
         factor = settle(periods, np.array([growth]))
-        formula = batch_seconds(work.path * factor, work.work * factor[:, None], rhythm)
+        formula = batch_seconds(work.path * factor, work.work * factor[:, None], timings)
         replayed = replay_grown(model, then, seconds_of(model, now))["q0"].mean()
         assert replayed == pytest.approx(float(formula[0]), rel=0.03)
 
@@ -175,7 +175,7 @@ def test_a_better_placement_gains_more_and_a_worse_one_loses_more() -> None:
 
 
 def test_without_growth_nothing_changes() -> None:
-    model, now = drawn(4, queries=2, noise=0.2, doubt=0.1)
+    model, now = drawn(4, queries=2, noise=0.2, log_error=0.1)
     then = drawn(54, queries=2)[1]
     grown, fixed = replay_grown(model, then, seconds_of(model, now), seed=3), replay(model, then, seed=3)
     assert all(grown[query].tolist() == fixed[query].tolist() for query in fixed)

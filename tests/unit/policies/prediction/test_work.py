@@ -48,7 +48,7 @@ def test_the_share_of_rows_in_the_work_is_that_of_the_line() -> None:
 def test_doubt_shrinks_with_the_number_of_batches() -> None:
     rows = np.full(12, 100.0)
     work = np.random.default_rng(1).lognormal(0, 0.4, 12)
-    few, many = (fit_work(samples(work, rows, count, 0.2), rows, work).doubt.mean() for count in (3, 27))
+    few, many = (fit_work(samples(work, rows, count, 0.2), rows, work).log_error.mean() for count in (3, 27))
     assert many < few / 2
 
 

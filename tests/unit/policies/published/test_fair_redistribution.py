@@ -14,7 +14,7 @@ from rechannel.policies.analysis.placement_cost import executor_busy
 from rechannel.policies.analysis.queueing import ShareOverflowError, fair_shares
 from rechannel.policies.model.arrays import ModelError, ScaleOutError
 from rechannel.policies.model.cluster import UNPLACED
-from rechannel.policies.model.placement import Outcome
+from rechannel.policies.model.placement import PolicyAnswer
 from rechannel.policies.model.workload import Workload
 from rechannel.policies.published.fair_redistribution import (
     FAIR_REDISTRIBUTION,
@@ -159,7 +159,7 @@ def _situation(
     return cluster, Workload((floating("src", loads), stage_of("a", busy, state=state))), placement_of(a=at)
 
 
-def _place(situation: Situation, **parameters: Any) -> Outcome:
+def _place(situation: Situation, **parameters: Any) -> PolicyAnswer:
     return FAIR_REDISTRIBUTION.place(*situation, FairRedistributionParameters(**parameters))
 
 
@@ -219,7 +219,7 @@ def test_only_the_surplus_leaves() -> None:
 
 def test_no_executor_above_the_limit() -> None:
     situation = _situation([0.0, 0.3], [0.4, 0.5], [0, 0])
-    assert _place(situation) == Outcome(situation[2], ("no executor is above the limit",))
+    assert _place(situation) == PolicyAnswer(situation[2], ("no executor is above the limit",))
     assert _place(situation, limit=0.8).placement == placement_of(a=[1, 0])
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from rechannel.policies.model.arrays import ScaleOutError
 from rechannel.policies.model.cluster import Cluster
-from rechannel.policies.model.placement import Outcome, Placement
+from rechannel.policies.model.placement import Placement, PolicyAnswer
 from rechannel.policies.model.workload import Workload
 from rechannel.policies.policy import FunctionPolicy
 from rechannel.policies.published.data_locality import (
@@ -28,7 +28,7 @@ BY_DISTANCE = placement_of(A=[0, 0, 1, 1], B=[2, 2, 3, 3])
 SOURCE = {"pad_mode": "source", "utilization": 1.0}
 
 
-def place(policy: FunctionPolicy, cluster: Cluster, workload: Workload, **parameters: Any) -> Outcome:
+def place(policy: FunctionPolicy, cluster: Cluster, workload: Workload, **parameters: Any) -> PolicyAnswer:
     return policy.place(cluster, workload, unplaced(workload), policy.parameters(**parameters))
 
 

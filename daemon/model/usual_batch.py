@@ -1,4 +1,4 @@
-"""Load of a query: rows of its batches, and their growth with the period. Pure."""
+"""Usual batch of a query: its rows, and their growth with the period. Pure."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from rechannel.policies.prediction.growth import estimate_growth
 from rechannel.wire.measurements import BatchReport
 from rechannel.wire.messages import Decision
 
-__all__ = ["Load", "is_same_load", "loads_of", "measure_load"]
+__all__ = ["UsualBatch", "is_same_load", "measure_usual_batch", "usual_batches"]
 
 _SAME_LOAD = 0.2  # share by which the rows of compared batches may differ
 _COMPARED_BATCHES = 32  # newest ones that growth is estimated from
@@ -21,7 +21,7 @@ _USUAL_BATCHES = 20  # over which the usual period is taken
 
 
 @dataclass(frozen=True)
-class Load:
+class UsualBatch:
     """Usual batch of a query.
 
     ``rows`` of a batch; ``period``: seconds from the start of the batch before to its start, 0 if unknown; ``growth``:
@@ -33,7 +33,7 @@ class Load:
     growth: float = 0.0
 
 
-def is_same_load(load: Load, before: Load) -> bool:
+def is_same_load(load: UsualBatch, before: UsualBatch) -> bool:
     """Whether the rows of a batch are as many as the load before would give, within a fifth.
 
     Rows that come by time would be more or fewer, by the periods then and now; others would be the same. So rows a
@@ -46,7 +46,7 @@ def is_same_load(load: Load, before: Load) -> bool:
     return abs(load.rows - expected) <= _SAME_LOAD * max(expected, 1.0)
 
 
-def measure_load(query: str, batches: Iterable[BatchReport], among: Collection[int] | None = None) -> Load:
+def measure_usual_batch(query: str, batches: Iterable[BatchReport], among: Collection[int] | None = None) -> UsualBatch:
     """Return the usual batch of a query: medians, and the growth of its rows.
 
     Parameters
@@ -66,7 +66,7 @@ def measure_load(query: str, batches: Iterable[BatchReport], among: Collection[i
     }
     usual = [it for it in with_input if it.batch in among] if among is not None else with_input[-_USUAL_BATCHES:]
     compared = [it for it in with_input if it.batch in periods][-_COMPARED_BATCHES:]
-    return Load(
+    return UsualBatch(
         rows=_median([float(it.input_rows) for it in usual]),
         period=_median([periods[it.batch] for it in usual if it.batch in periods]),
         growth=estimate_growth(
@@ -75,13 +75,15 @@ def measure_load(query: str, batches: Iterable[BatchReport], among: Collection[i
     )
 
 
-def loads_of(decision: Decision) -> dict[str, Load]:
+def usual_batches(decision: Decision) -> dict[str, UsualBatch]:
     """Return query -> its usual batch before a decision, of the queries that it moves."""
     price = decision.price
     if price is None:
         return {}
     periods = price.recent_periods
-    return {query: Load(rows, *periods.get(query, (0.0, 0.0))) for query, (_, rows) in price.recent_batches.items()}
+    return {
+        query: UsualBatch(rows, *periods.get(query, (0.0, 0.0))) for query, (_, rows) in price.recent_batches.items()
+    }
 
 
 def _median(values: list[float]) -> float:
