@@ -30,7 +30,9 @@ class ExitCode(IntEnum):
 
 
 # Shown with the status and with every plan of a controller in observe mode.
-OBSERVE_MODE = 'Observe mode: decisions are recorded, not applied. Set reschedule.mode = "apply" to have them applied.'
+OBSERVE_MODE = (
+    'Observe mode: decisions are recorded, not applied. To apply them: reschedule.mode = "apply", or `--solo --apply`.'
+)
 NOBODY_REPORTS = (
     "no application reports: start a script with `rechannel submit`, or call rechannel.attach(spark) in its driver"
 )

@@ -21,6 +21,11 @@ _LISTED = 5  # nodes
 _COMPLETE = 0.8  # share of a window's samples
 _BUSY_WAIT = 10  # times the longest stage; a longer wait delays batches more than it helps
 _DEFAULT_WAIT = 3.0  # seconds
+_NO_AGENTS = (
+    "no agent reports from any of the {nodes} nodes with executors; decisions need none, but sizes of streams, CPU and "
+    "memory are unknown"
+)
+_START_AGENTS = "start `rechannel agent` on each node; a solo run goes without"
 
 
 @dataclass(frozen=True)
@@ -101,6 +106,8 @@ def check_agents(nodes: Mapping[str, NodeFacts], stale: float, *, listed: bool =
     """
     findings = _check_unexpected_agents(nodes, stale)
     busy = {host: node for host, node in nodes.items() if node.executors}
+    if busy and not any(node.window for node in nodes.values()):
+        return [warning("agents", _NO_AGENTS.format(nodes=len(busy)), _START_AGENTS)]
     findings += [finding for host, node in sorted(busy.items()) if (finding := _check_agent(host, node, stale))]
     if findings:
         return findings

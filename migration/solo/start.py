@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import subprocess
 import sys
@@ -22,6 +23,9 @@ WITHOUT_AGENTS = (
     "partition is placed near its data; CPU and memory of executors and nodes; why an executor is slow, so a node that "
     "is busy for a moment counts as slow; the closing of an old copy, which is presumed after two maintenance intervals"
 )
+_NO_CONTROLLER = (
+    "rechannel-agent holds no controller, which solo starts; in an environment of its own: pip install 'rechannel[solo]'"
+)
 _LOG = structlog.get_logger("rechannel.link")
 _PATIENCE = 10.0  # seconds for the supervisor to start Redis
 _END = 5.0  # seconds for it to end
@@ -41,6 +45,8 @@ class SoloRun:
     def __init__(self, mode: Mode, environ: Mapping[str, str]) -> None:
         """Start it; SoloError if it is not ready in time."""
         variables = environment(environ)
+        if importlib.util.find_spec("rechannel.daemon.service") is None:
+            raise SoloError(_NO_CONTROLLER)
         if not sys.executable:
             raise SoloError("the driver's Python has no executable to start the controller with")
         command = [sys.executable, "-P", "-m", _SUPERVISOR, mode.value]

@@ -76,6 +76,7 @@ def test_two_commands_lead_to_moves_and_a_kill_leaves_nothing(stack: Stack, tmp_
     stack.wait("partitions are on both", lambda: placements() == [{"0", "1"}], every=1.0)
     assert {entry["outcome"] for entry in entries("decision")} >= {"applied"}
     assert ask("status")["controller"]["mode"] == "apply"
+    assert ask("doctor")["counts"]["failed"] == 0, "missing agents are no failure"
 
     stack.group.processes.pop("submit")  # it may end now
     os.killpg(process.pid, signal.SIGKILL)

@@ -56,7 +56,6 @@ def test_agents() -> None:
     here = frozenset({(APP, "0")})
     cases = {
         "fine": (NodeFacts(here, window(0), 5.0), OK),
-        "none": (NodeFacts(here, None), FAILED),
         "stale": (NodeFacts(here, window(0), 21.0), FAILED),
         "blind": (NodeFacts(here | {(APP, "9")}, window(0), 5.0), WARNING),
         "busy": (NodeFacts(here, msgspec.structs.replace(window(0), complete=0.5), 5.0), WARNING),
@@ -64,6 +63,11 @@ def test_agents() -> None:
     for name, (facts, verdict) in cases.items():
         assert verdicts(cluster.check_agents({name: facts}, 20.0), "agents") == [verdict], name
     assert verdicts(cluster.check_agents({}, 20.0), "agents") == [OK]
+    some = cluster.check_agents({"a": NodeFacts(here, window(0), 5.0), "b": NodeFacts(here, None)}, 20.0)
+    assert [(item.subject, item.verdict) for item in some] == [("b", FAILED)]
+    (nowhere,) = cluster.check_agents({"a": NodeFacts(here, None), "b": NodeFacts(here, None)}, 20.0)
+    assert nowhere.verdict is WARNING, "as in a solo run: decisions need no agents"
+    assert "any of the 2 nodes" in nowhere.sentence
 
 
 @pytest.mark.parametrize(

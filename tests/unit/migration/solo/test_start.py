@@ -89,6 +89,12 @@ def test_a_configuration_that_the_environment_spoils_ends_it(stub: Stub, tmp_pat
     assert not psutil.pid_exists(pid(tmp_path))
 
 
+def test_the_light_distribution_has_no_solo(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(start.importlib.util, "find_spec", lambda _name: None)
+    with pytest.raises(SoloError, match=r"rechannel-agent holds no controller.*pip install 'rechannel\[solo\]'"):
+        SoloRun(Mode.OBSERVE, os.environ)
+
+
 def test_no_python_is_an_error(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(sys, "executable", str(tmp_path / "none"))
     with pytest.raises(SoloError, match="cannot be started"):
