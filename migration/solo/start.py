@@ -24,7 +24,8 @@ WITHOUT_AGENTS = (
     "is busy for a moment counts as slow; the closing of an old copy, which is presumed after two maintenance intervals"
 )
 _NO_CONTROLLER = (
-    "rechannel-agent holds no controller, which solo starts; in an environment of its own: pip install 'rechannel[solo]'"
+    "rechannel-agent holds no controller, which solo starts; in an environment of its own: "
+    "pip install 'rechannel[solo]'"
 )
 _LOG = structlog.get_logger("rechannel.link")
 _PATIENCE = 10.0  # seconds for the supervisor to start Redis

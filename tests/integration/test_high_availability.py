@@ -157,7 +157,7 @@ def test_what_a_deposed_leader_still_does_changes_nothing(
         lambda: order(late, Pause()),
         lambda: order(late, Drain(nodes=[NODE]), reason="r"),
         lambda: app(late).migrations.stop(),
-        lambda: late._requests.answer(),
+        lambda: late._requests.handle_requests(),
         late.close,
     ):
         try:

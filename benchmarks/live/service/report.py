@@ -12,6 +12,7 @@ __all__ = ["report", "summary"]
 
 LOSS = 1.05  # times the batch before
 ASLEEP = 0.7  # share of tasks' time below which a run tells of the machine, not of the decisions
+NEAR = 0.05  # of a batch: how near an assessment is to be
 _HEAD = (
     *("run", "variant", "case", "query", "before", "after", "after/before", "predicted", "error", "longest/predicted"),
     *("moves/fewest", "busiest/optimum", "migrations", "asleep", "load"),
@@ -57,6 +58,13 @@ def summary(results: Sequence[RunResult]) -> list[str]:
         f"queries that lost more than 5 %: {len(losses)} of {len(figures)}{named}",
         f"migrations in a run: {_span((float(result.migrations) for result in usable), '{:.0f}')}",
     ]
+    assessed = [abs(one.assessed_error) for one in figures if math.isfinite(one.assessed_error)]
+    if assessed:
+        near = sum(error <= NEAR for error in assessed)
+        lines.append(
+            f"assessed from Spark's event log before the moves, {len(assessed)} queries: within 5 points of what came "
+            f"in {near} ({near / len(assessed):.0%}), off by {_middle(assessed)} of the batch before"
+        )
     if still:
         lines.append(
             f"chance (nothing moved), {len(still)} queries: after/before {_span(still, '{:.3f}')}, "

@@ -76,7 +76,8 @@ class RunResult(msgspec.Struct, kw_only=True):
     Batches that begin and end between ``before_from`` and ``before_until`` are those before; those after lie between
     ``after_from`` and ``after_until``. ``first`` is the decision whose moves were carried out first, "" if there is
     none. ``task_overhead``: median seconds of a stateful task beside its rows, before; ``asleep``: share of all these
-    tasks' time that is slept. ``load_average``: the machine's at the end of both parts.
+    tasks' time that is slept. ``load_average``: the machine's at the end of both parts. ``assessed``: share of a batch
+    that an assessment of Spark's event log before the decision would save, by query.
     """
 
     command: list[str]
@@ -100,6 +101,7 @@ class RunResult(msgspec.Struct, kw_only=True):
     asleep: float = 0.0
     batches: list[BatchLine] = []
     decisions: list[DecisionLine] = []
+    assessed: dict[str, float] = {}
     truth: list[Truth] = []
     exact: bool = False
     audit: dict[str, Any] = {}
@@ -130,6 +132,7 @@ class RunResult(msgspec.Struct, kw_only=True):
                 continue
             row = QueryFigures(query.name, len(before), len(after), statistics.fmean(before), statistics.fmean(after))
             if decision is not None:
+                row.assessed = self.assessed.get(query.name, math.nan)
                 row.predicted_before = decision.batch_before.get(query.name, math.nan)
                 row.predicted_after = decision.batch_after.get(query.name, math.nan)
                 row.peak_predicted = decision.peak.get(query.name, math.nan)
@@ -155,6 +158,7 @@ class QueryFigures(msgspec.Struct):
     predicted_after: float = math.nan
     peak: float = math.nan
     peak_predicted: float = math.nan
+    assessed: float = math.nan
 
     @property
     def ratio(self) -> float:
@@ -165,6 +169,11 @@ class QueryFigures(msgspec.Struct):
     def error(self) -> float:
         """How far the predicted batch is off the measured one, as a share of the latter."""
         return self.predicted_after / self.after - 1
+
+    @property
+    def assessed_error(self) -> float:
+        """Points by which the batch became longer than `rechannel assess` said, as a share of the batch before."""
+        return self.ratio - (1 - self.assessed)
 
 
 def percentile(values: Sequence[float], share: float) -> float:

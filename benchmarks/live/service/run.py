@@ -72,6 +72,7 @@ def _run(session: ServiceSession, plan: Plan, result: RunResult) -> None:
     _note(result, f"placed: {session.case.summary()}")
     session.await_each(plan.warm_up, 0.0)
     _measure_before(session, plan, result)
+    session.copy_event_log()
     names = session.names()
     decision, resumed = _decide(session, plan)
     moved: dict[str, float] = {}  # what came of the moves
@@ -88,6 +89,7 @@ def _run(session: ServiceSession, plan: Plan, result: RunResult) -> None:
     _note(result, f"measured, {result.asleep:.0%} of tasks' time asleep: the audit")
     end = session.finish_case()
     result.audit, result.failed_attempts = end["audit"], end["failed_attempts"]
+    result.assessed = session.assessed()
     result.exact = all(audit["ok"] for audit in result.audit.values()) and len(result.audit) == len(names)
     result.decisions = [
         msgspec.structs.replace(line, **moved) if line.decision == result.first else line

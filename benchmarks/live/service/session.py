@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
 import time
 from collections.abc import Collection, Mapping
@@ -13,6 +14,7 @@ import msgspec
 from benchmarks.live.service.cases import Case
 from benchmarks.live.service.results import BatchLine, DecisionLine
 from benchmarks.live.session import PlacedSession
+from rechannel.daemon.assess.assessment import assess
 from rechannel.daemon.control.decision_log import applied_decisions, read_decision_log
 from rechannel.daemon.control.guard import BLOCKING
 from rechannel.wire import keys
@@ -40,6 +42,7 @@ class ServiceSession(PlacedSession):
 
     def __init__(self, directory: Path, case: Case, variant: str) -> None:
         self.case, self.variant = case, variant
+        self._event_logs, self._event_logs_before = directory / "event-logs", directory / "event-logs-before"
         self.hosts = [f"127.0.0.{_FIRST_HOST + number}" for number in range(case.executors)]
 
         def cluster(group: ProcessGroup, path: Path) -> StandaloneCluster:
@@ -58,9 +61,14 @@ class ServiceSession(PlacedSession):
             arguments = [str(self.case.noise), str(_LONGEST), str(self.case.seed)]
             command = [sys.executable, "-m", "benchmarks.live.service.burner", *arguments]
             self.group.start("burner", command, env=clean_environment(PYTHONPATH=PYTHON_PATH))
+        self._event_logs.mkdir()
         conf = {
             "spark.driver.extraJavaOptions": _JAVA,
             "spark.scheduler.mode": self.case.scheduler,
+            "spark.eventLog.enabled": "true",
+            "spark.eventLog.dir": self._event_logs.as_uri(),
+            "spark.eventLog.rolling.enabled": "false",
+            "spark.eventLog.compress": "false",  # so that what is written so far can be read
             **QUICK_CHECKPOINTS,
         }
         plan = {
@@ -84,6 +92,18 @@ class ServiceSession(PlacedSession):
         if code not in answers:
             raise StackError(f"{' '.join(arguments)}: {answer.get('error') or answer.get('sentence')} ({code})")
         return code
+
+    # -- assessment --
+
+    def copy_event_log(self) -> None:
+        """Copy Spark's event log as far as it is written, to assess it after the run."""
+        shutil.copytree(self._event_logs, self._event_logs_before, dirs_exist_ok=True)
+
+    def assessed(self) -> dict[str, float]:
+        """Return the share of a batch that `rechannel assess` would save, by query, from the copied log."""
+        assessment = assess([self._event_logs_before])
+        queries = [query for application in assessment.applications for query in application.queries]
+        return {query.name: query.best.saved for query in queries if query.best is not None}
 
     # -- batches --
 

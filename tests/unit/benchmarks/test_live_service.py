@@ -199,6 +199,11 @@ def test_the_summary_of_runs() -> None:
     assert "busiest executor over the optimum after the first decision: median 1.000" in text
     assert "queries that lost more than 5 %: 0 of 2" in text
     assert "chance (nothing moved), 2 queries: after/before 0.500 to 0.500" in text
+    assert "assessed" not in text
+    near, far = {"service-0": 0.46, "service-1": 0.1}, {"service-0": 0.5}
+    assert "3 queries: within 5 points of what came in 2 (67%), off by median 4%, p90 40%" in "\n".join(
+        summary([run(assessed=near), run(assessed=far)])
+    )
     assert summary([])[0] == "runs: 0, 0 of them with moves, 0 failed"
 
 
