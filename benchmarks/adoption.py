@@ -1,0 +1,218 @@
+"""``python -m benchmarks.adoption``: adopt Rechannel as its pages say, and time the benefit.
+
+Each way begins with empty environments and a standalone cluster of two nodes that has no part of Rechannel. It runs the
+commands of docs/install.md with the default settings. After the first decision a third node joins. All nodes are on one
+machine, so a step that is due on several machines is timed once.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+import venv
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from benchmarks.report.results import Result, ResultFile, argument_parser, progress, read_results
+from testbed.processes import ROOT, ProcessGroup, wait_until
+from testbed.redis_server import free_port
+from testbed.spark_cluster import SparkOptions, StandaloneCluster, WorkerSpec, spark_home
+
+__all__ = ["WAYS", "Trial", "adopt"]
+
+NODES = [f"127.0.0.{number}" for number in (141, 142, 143)]
+SCRIPT = ROOT / "tests" / "smoke" / "slow_numbers.py"
+PARTITIONS = 24
+PATIENCE = 900.0  # seconds for any step
+_HIDDEN = ("RECHANNEL", "PYTHONPATH", "SPARK_", "PYSPARK_", "VIRTUAL_ENV")
+_LEFT_OUT = (".git", ".venv", "out", "build", "__pycache__", "*.egg-info", ".*_cache")
+
+
+@dataclass
+class Trial:
+    """Seconds since the first command until each step was done, and what the environments hold."""
+
+    way: str
+    seconds: dict[str, float] = field(default_factory=dict)
+    megabytes: dict[str, int] = field(default_factory=dict)
+    batch_before: float = 0.0
+    batch_after: float = 0.0
+    sentence: str = ""
+
+
+class _Adoption:
+    """One way on a cluster: its environments, variables and processes."""
+
+    def __init__(self, trial: Trial, directory: Path, group: ProcessGroup, cluster: StandaloneCluster) -> None:
+        self.trial, self.directory, self.group, self.cluster = trial, directory, group, cluster
+        self.began = time.monotonic()
+        self.tree = directory / "checkout"
+        shutil.copytree(ROOT, self.tree, symlinks=True, ignore=shutil.ignore_patterns(*_LEFT_OUT))
+
+    def install(self, name: str, requirement: str) -> Path:
+        """Install into an empty environment; returns its directory of programs."""
+        place = self.directory / name
+        venv.create(place, symlinks=True)
+        command = [sys.executable, "-m", "pip", "--python", str(place / "bin" / "python"), "install", "-q", requirement]
+        subprocess.run(command, cwd=self.tree, env=self.variables(), check=True, timeout=PATIENCE)  # noqa: S603  pip
+        held = sum(path.stat().st_size for path in place.rglob("*") if path.is_file() and not path.is_symlink())
+        self.trial.megabytes[name] = round(held / 2**20)
+        return place / "bin"
+
+    def variables(self, programs: Path | None = None, **more: str) -> dict[str, str]:
+        """Return the variables of a process that sees nothing of this checkout."""
+        inherited = {name: value for name, value in os.environ.items() if not name.startswith(_HIDDEN)}
+        path = os.pathsep.join([*([str(programs)] if programs else []), inherited["PATH"]])
+        return inherited | {"PATH": path, "TMPDIR": str(self.directory)} | more
+
+    def submit(self, programs: Path, *options: str, **more: str) -> None:
+        """Start the script, which has never heard of Rechannel."""
+        python = ("spark.pyspark.python", "spark.pyspark.driver.python")
+        conf = {name: value for name, value in self.cluster.conf(executor_cores=1).items() if name not in python}
+        conf |= {"spark.sql.shuffle.partitions": str(PARTITIONS), "spark.driver.memory": "1g"}
+        settings = [word for name, value in conf.items() for word in ("--conf", f"{name}={value}")]
+        command = [str(programs / "rechannel"), "submit", *options, *settings, str(SCRIPT), "checkpoint"]
+        more = {"SPARK_LOCAL_IP": self.cluster.site.driver_host} | more
+        self.group.start("submit", command, env=self.variables(programs, **more), cwd=self.directory)
+
+    def start(self, name: str, programs: Path, *arguments: str, **more: str) -> None:
+        """Start a daemon of ours."""
+        self.group.start(name, [str(programs / "rechannel"), *arguments], env=self.variables(programs, **more))
+
+    def observe(self, programs: Path, **more: str) -> None:
+        """Wait for the first decision, have a node join, and wait for the gain that is measured."""
+
+        def entries(kind: str) -> list[dict[str, Any]]:
+            self.group.check()
+            command = [str(programs / "rechannel"), "history", "--json"]
+            variables = self.variables(programs, **more)
+            done = subprocess.run(  # noqa: S603  our own program
+                command, env=variables, cwd=self.directory, capture_output=True, text=True, check=False
+            )
+            listed = json.loads(done.stdout).get("entries", []) if done.stdout else []
+            return [entry for entry in listed if entry["type"] == kind]
+
+        def decided() -> bool:
+            return any(entry["outcome"] != "not-ready" for entry in entries("decision"))
+
+        def judged() -> list[dict[str, Any]]:
+            return [entry for entry in entries("outcome") if entry["batch_before"] and entry["batch_after"]]
+
+        self._await("decision", decided)
+        self.cluster.add_worker(WorkerSpec(NODES[2], 1, 1024))
+        self._note("node joined")
+        outcome = self._await("measured gain", judged)[0]
+        self.trial.batch_before = statistics.fmean(outcome["batch_before"].values())
+        self.trial.batch_after = statistics.fmean(outcome["batch_after"].values())
+        self.trial.sentence = outcome["sentence"]
+
+    def _await(self, step: str, ready: Callable[[], Any]) -> Any:
+        result = wait_until(ready, step, PATIENCE, 1.0, lambda: self.group.processes["submit"].log_tail(20))
+        self._note(step)
+        return result
+
+    def _note(self, step: str) -> None:
+        self.trial.seconds[step] = round(time.monotonic() - self.began, 1)
+        progress(f"{self.trial.way}: {step} after {self.trial.seconds[step]:.0f} s")
+
+    def installed(self) -> None:
+        """Note that everything is installed."""
+        self._note("installed")
+
+
+def _solo(adoption: _Adoption) -> None:
+    programs = adoption.install("rechannel", ".[solo]")
+    adoption.installed()
+    adoption.submit(programs, "--solo", "--apply")
+    adoption.observe(programs)
+
+
+def _whole(adoption: _Adoption) -> None:
+    programs = adoption.install("rechannel", ".")
+    adoption.installed()
+    _serve(adoption, programs, programs, programs, {})
+
+
+def _light(adoption: _Adoption) -> None:
+    agents = adoption.install("node", "./distributions/agent")
+    driver = adoption.install("driver", "./distributions/agent[driver]")
+    controller = adoption.install("controller", ".")
+    adoption.installed()
+    _serve(adoption, controller, agents, driver, {"SPARK_HOME": str(spark_home())})
+
+
+def _serve(adoption: _Adoption, controller: Path, agents: Path, driver: Path, of_driver: Mapping[str, str]) -> None:
+    """Start a Redis, agents and a controller, and submit the script."""
+    port, keys = free_port(), adoption.directory / "keys"
+    redis = ["redis-server", "--port", str(port), "--bind", "127.0.0.1", "--save", ""]
+    adoption.group.start("redis", redis, env=adoption.variables())
+    make_keys = [str(controller / "rechannel"), "config", "keys", str(keys)]
+    subprocess.run(make_keys, env=adoption.variables(), check=True, stdout=subprocess.DEVNULL)  # noqa: S603  our own
+    config = adoption.directory / "rechannel.toml"
+    config.write_text(
+        f'[redis]\nurl = "redis://127.0.0.1:{port}/0"\n'
+        '[signing]\nprivate_key_file = "keys/signing.key"\npublic_key_file = "keys/signing.pub"\n'
+        '[reschedule]\nmode = "apply"\n'
+    )
+    more = {"RECHANNEL_CONFIG": str(config)}
+    for node in NODES:
+        adoption.start(f"agent-{node}", agents, "agent", "--node", node, **more)
+    adoption.start("controller", controller, "controller", **more)
+    adoption.submit(driver, **more, **of_driver)
+    adoption.observe(controller, **more)
+
+
+WAYS: dict[str, Callable[[_Adoption], None]] = {"solo": _solo, "whole": _whole, "light": _light}
+
+
+def adopt(way: str) -> Trial:
+    """Adopt Rechannel in one way on a new cluster; TimeoutError if a step takes too long."""
+    trial = Trial(way)
+    with contextlib.ExitStack() as stack:
+        directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="adopt")))  # short: sockets are in it
+        group = stack.enter_context(ProcessGroup(directory / "logs"))
+        workers = [WorkerSpec(node, 1, 1024) for node in NODES[:2]]
+        cluster = stack.enter_context(StandaloneCluster(group, directory / "cluster", workers, SparkOptions()))
+        WAYS[way](_Adoption(trial, directory, group, cluster))
+    return trial
+
+
+def table(trials: Sequence[Trial]) -> str:
+    """Return the figures as a table in Markdown."""
+    lines = [
+        "| way | installed | first decision | measured gain | batch | MB |",
+        "| --- | ---: | ---: | ---: | ---: | ---: |",
+    ]
+    for trial in trials:
+        steps = [f"{trial.seconds[step]:.0f} s" for step in ("installed", "decision", "measured gain")]
+        sizes = ", ".join(f"{name} {size}" for name, size in trial.megabytes.items())
+        change = f"{trial.batch_before:.1f} → {trial.batch_after:.1f} s"
+        lines.append(f"| {' | '.join([trial.way, *steps, change, sizes])} |")
+    return "\n".join(lines)
+
+
+def main() -> None:
+    """Try the ways and print the table."""
+    parser = argument_parser("benchmarks.adoption", __doc__, "only the way solo")
+    parser.add_argument("--way", choices=[*WAYS], action="append", help="only this way; may be given again")
+    options = parser.parse_args()
+    ways = options.way or (["solo"] if options.quick else [*WAYS])
+    trials = [adopt(way) for way in ways]
+    print(table(trials))
+    results = ResultFile(options.json, dict(read_results(options.json)))
+    rows = [vars(trial) for trial in trials]
+    results.figures["adoption"] = Result.of("Seconds from the first command to the benefit", {"rows": rows})
+    results.save()
+
+
+if __name__ == "__main__":
+    main()
