@@ -22,6 +22,9 @@ from testbed.quota import CpuQuota, Throttle, available
 from testbed.redis_server import free_port
 
 __all__ = [
+    "FULL_JAVA",
+    "QUICK_CHECKPOINTS",
+    "QUICK_JAVA",
     "ExecutorProcess",
     "Site",
     "SparkOptions",
@@ -31,6 +34,9 @@ __all__ = [
 ]
 
 _BACKEND = "CoarseGrainedExecutorBackend"
+#: Options of a Java machine that lives for a few minutes: the quick compiler alone spares half of its start.
+QUICK_JAVA = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
+FULL_JAVA = "-XX:+UseSerialGC"  # of one whose speed is measured
 #: Properties of applications on local disks: Spark's usual class starts a process, `readlink`, for each file that it
 #: puts in place.
 QUICK_CHECKPOINTS = {
@@ -99,10 +105,10 @@ def _option(command: list[str], name: str) -> str:
 
 @dataclass(frozen=True)
 class SparkOptions:
-    """Size and options of the executors, and the log level of all Spark processes."""
+    """Size of the executors, Java options of executors and drivers, and the log level of all Spark processes."""
 
     executor_memory_mb: int = 640
-    executor_java_options: str = "-XX:+UseSerialGC"
+    java_options: str = QUICK_JAVA
     log_level: str = "info"
 
 
@@ -179,7 +185,7 @@ class StandaloneCluster(Block):
         env = self.environment(
             self.site.master_host,
             SPARK_DAEMON_MEMORY="192m",
-            SPARK_DAEMON_JAVA_OPTS="-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -Dspark.master.rest.enabled=false",
+            SPARK_DAEMON_JAVA_OPTS=f"{QUICK_JAVA} -Dspark.master.rest.enabled=false",
         )
         command = [str(spark_home() / "bin" / "spark-class"), "org.apache.spark.deploy.master.Master"]
         with self.site.inside(self.site.master_host):
@@ -212,7 +218,7 @@ class StandaloneCluster(Block):
             spec.host,
             SPARK_LOCAL_DIRS=str(self.local_dir(spec.host)),
             SPARK_DAEMON_MEMORY="128m",
-            SPARK_DAEMON_JAVA_OPTS="-XX:+UseSerialGC -XX:TieredStopAtLevel=1",
+            SPARK_DAEMON_JAVA_OPTS=QUICK_JAVA,
         )
         command = [str(spark_home() / "bin" / "spark-class"), "org.apache.spark.deploy.worker.Worker"]
         command += ["--cores", str(spec.cores), "--memory", f"{spec.memory_mb}m", "--host", spec.host]
@@ -292,7 +298,8 @@ class StandaloneCluster(Block):
             "spark.driver.bindAddress": self.site.driver_host,
             "spark.executor.cores": str(executor_cores),
             "spark.executor.memory": f"{self.options.executor_memory_mb}m",
-            "spark.executor.extraJavaOptions": self.options.executor_java_options,
+            "spark.executor.extraJavaOptions": self.options.java_options,
+            "spark.driver.extraJavaOptions": self.options.java_options,
             "spark.pyspark.python": sys.executable,
             "spark.pyspark.driver.python": sys.executable,
             "spark.ui.enabled": "false",

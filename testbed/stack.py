@@ -240,7 +240,6 @@ class Stack(Block):
             "spark.app.name": name,
             "spark.cores.max": str(total),
             "spark.driver.memory": "1g",
-            "spark.driver.extraJavaOptions": "-XX:+UseSerialGC",
             "spark.executorEnv.PYTHONPATH": PYTHON_PATH,
             **conf,
         }

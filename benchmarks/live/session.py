@@ -22,7 +22,7 @@ from testbed.node_cluster import NodeCluster
 from testbed.nodes import NodeSpec
 from testbed.processes import ProcessGroup
 from testbed.session import LANDED_OR_ABANDONED
-from testbed.spark_cluster import SparkOptions
+from testbed.spark_cluster import FULL_JAVA, SparkOptions
 from testbed.stack import Place, StackError
 
 __all__ = ["PlacedSession", "Session", "open_session"]
@@ -90,7 +90,7 @@ class Session(PlacedSession):
 
         def cluster(group: ProcessGroup, path: Path) -> NodeCluster:
             specs = [_node(name, shape) for name in self.names[:nodes]]
-            spark = SparkOptions(_MEMORY_MB, log_level="warn")
+            spark = SparkOptions(_MEMORY_MB, FULL_JAVA, "warn")
             return NodeCluster(group, path, specs, spark, rootless=shape.rootless)
 
         super().__init__(directory, _SECTIONS, cluster)

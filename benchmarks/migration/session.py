@@ -12,7 +12,7 @@ from benchmarks.orders import Orders
 from rechannel.wire.messages import LinkReport, QueryState
 from testbed.processes import ProcessGroup
 from testbed.session import Session
-from testbed.spark_cluster import SparkOptions, StandaloneCluster, WorkerSpec
+from testbed.spark_cluster import FULL_JAVA, SparkOptions, StandaloneCluster, WorkerSpec
 from testbed.stack import StackError
 
 __all__ = ["NODES", "MigrationSession"]
@@ -35,7 +35,7 @@ class MigrationSession(Session):
     def __init__(self, directory: Path, executor_memory_mb: int) -> None:
         def cluster(group: ProcessGroup, path: Path) -> StandaloneCluster:
             workers = [WorkerSpec(node, 1, executor_memory_mb + 100, None) for node in NODES]
-            return StandaloneCluster(group, path, workers, SparkOptions(executor_memory_mb))
+            return StandaloneCluster(group, path, workers, SparkOptions(executor_memory_mb, FULL_JAVA))
 
         super().__init__(directory, _SECTIONS, cluster)
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from benchmarks.orders import Orders
 from testbed.processes import ManagedProcess, ProcessGroup
-from testbed.spark_cluster import SparkOptions, StandaloneCluster, WorkerSpec
+from testbed.spark_cluster import FULL_JAVA, SparkOptions, StandaloneCluster, WorkerSpec
 from testbed.stack import Stack
 
 __all__ = ["NODES", "MonitorSession"]
@@ -21,7 +21,7 @@ class MonitorSession(Stack):
     def __init__(self, directory: Path, cores: int) -> None:
         def cluster(group: ProcessGroup, path: Path) -> StandaloneCluster:
             workers = [WorkerSpec(node, cores, 1500, None) for node in NODES]
-            return StandaloneCluster(group, path, workers, SparkOptions(900, log_level="warn"))
+            return StandaloneCluster(group, path, workers, SparkOptions(900, FULL_JAVA, "warn"))
 
         super().__init__(directory, {}, cluster)
         self.cores = cores

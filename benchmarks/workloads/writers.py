@@ -20,7 +20,7 @@ from benchmarks.workloads.measure import run
 from benchmarks.workloads.registry import WORKLOADS
 from testbed.driver import open_session, read_plan, write_answer
 from testbed.processes import ProcessGroup
-from testbed.spark_cluster import SparkOptions, StandaloneCluster, WorkerSpec
+from testbed.spark_cluster import FULL_JAVA, SparkOptions, StandaloneCluster, WorkerSpec
 from testbed.stack import Stack
 
 SETTING, CURE = "spark.shuffle.sort.bypassMergeThreshold", "0"
@@ -66,7 +66,7 @@ def measure(root: Path, workload: str, turns: int, batches: int) -> dict[str, An
 
     def cluster(group: ProcessGroup, path: Path) -> StandaloneCluster:
         workers = [WorkerSpec(node, 2, 2048) for node in NODES]
-        return StandaloneCluster(group, path, workers, SparkOptions(executor_memory_mb=900, log_level="warn"))
+        return StandaloneCluster(group, path, workers, SparkOptions(900, FULL_JAVA, "warn"))
 
     def seconds(stack: Stack, turn: int, cured: bool) -> list[float]:
         name = f"turn-{turn}-{'with' if cured else 'without'}"

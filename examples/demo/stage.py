@@ -24,7 +24,6 @@ __all__ = ["ADDED", "NODES", "Options", "Stage", "open_stage"]
 NODES = ("127.0.0.2", "127.0.0.3")
 ADDED = ("127.0.0.4", "127.0.0.5")
 # The quick compiler alone: batches are at their steady speed after a dozen instead of a hundred.
-_JAVA_OPTIONS = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
 
 
 @dataclass(frozen=True)
@@ -97,7 +96,6 @@ def _spark_conf(cluster: StandaloneCluster, options: Options) -> dict[str, str]:
     return cluster.conf(options.executor_cores) | {
         "spark.app.name": "rechannel-demo",
         "spark.driver.memory": "1g",
-        "spark.driver.extraJavaOptions": _JAVA_OPTIONS,
         "spark.executorEnv.PYTHONPATH": str(ROOT),
         "spark.sql.shuffle.partitions": str(options.partitions),
         **QUICK_CHECKPOINTS,
@@ -117,7 +115,7 @@ def open_stage(root: Path, options: Options, screen: Screen) -> Iterator[Stage]:
 
     def cluster(group: ProcessGroup, path: Path) -> StandaloneCluster:
         workers = [_worker(node, options) for node in NODES]
-        return StandaloneCluster(group, path, workers, SparkOptions(executor_java_options=_JAVA_OPTIONS))
+        return StandaloneCluster(group, path, workers, SparkOptions())
 
     with Stack(root, SECTIONS, cluster) as stack:
         screen.say(f"spark: standalone master and {len(NODES)} workers on {', '.join(NODES)}")

@@ -20,6 +20,7 @@ from typing import Any
 
 import psutil
 
+from testbed.spark_cluster import QUICK_JAVA
 from tests.drills import audit
 from tests.drills.sigterm_app import MAP_TASKS, QUERY, ROWS, SLOW_EVERY, SLOW_S, is_slow
 from tests.drills.world import NODES, PATIENCE, World, WorldOptions
@@ -62,7 +63,7 @@ def run(
     """End executors one after the other; ``until_lost``: no more than it takes to lose rows."""
     spark = {
         "spark.sql.shuffle.partitions": str(PARTITIONS),
-        "spark.driver.extraJavaOptions": f"-XX:+UseSerialGC -Dlog4j2.configurationFile={directory}/log4j2.properties",
+        "spark.driver.extraJavaOptions": f"{QUICK_JAVA} -Dlog4j2.configurationFile={directory}/log4j2.properties",
     }
     if cured:
         spark[SETTING] = CURE

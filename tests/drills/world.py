@@ -124,8 +124,7 @@ class World(Stack):
             self._open.callback(self.watch.close)
             for name in CONTROLLERS:
                 self.start_controller(name)
-        java = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
-        cluster = standalone(NODES, self.options.cores, 768, SparkOptions(700, java))
+        cluster = standalone(NODES, self.options.cores, 768, SparkOptions(700))
         self.cluster = cluster(self.group, self.directory / "cluster")
         self._open.callback(self.cluster.close)
         with self.inside("cluster"):
@@ -197,7 +196,6 @@ class World(Stack):
             "spark.sql.streaming.stateStore.providerClass": PROVIDERS[self.provider],
             "spark.deploy.maxExecutorRetries": "-1",
             "spark.driver.memory": "700m",
-            "spark.driver.extraJavaOptions": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1",
             # A restarted driver must not starve behind the executors of the one that was killed.
             "spark.cores.max": str(len(NODES) * self.options.cores),
             **self.options.spark,

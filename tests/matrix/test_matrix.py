@@ -21,8 +21,6 @@ from testbed.stack import ROOT, Stack, standalone
 
 pytestmark = [pytest.mark.spark, pytest.mark.redis, pytest.mark.slow, pytest.mark.timeout(7200)]
 NODES = ("127.0.0.41", "127.0.0.42", "127.0.0.43")
-# The quick compiler alone and few log lines: some thirty queries on two cores are mostly start-up.
-JAVA_OPTIONS = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
 CORES = tuple(int(text) for text in os.environ.get("MATRIX_CORES", "1,2").split(","))
 WANTED = [
     wave
@@ -34,13 +32,12 @@ WANTED = [
 
 
 def test_every_kind_of_state_moves_and_stays_exact(tmp_path):
-    cluster = standalone(NODES, sum(CORES), 2048, SparkOptions(800, JAVA_OPTIONS, "warn"))
+    cluster = standalone(NODES, sum(CORES), 2048, SparkOptions(800, log_level="warn"))
     with Stack(tmp_path, {"cluster": {"name": "matrix"}}, cluster) as stack:
         signer, turns = Signer.from_file(tmp_path / "keys" / "signing.key"), Turns(len(CORES))
         movers = {}
         for cores in CORES:
             conf = stack.cluster.conf(executor_cores=cores) | {
-                "spark.driver.extraJavaOptions": JAVA_OPTIONS,
                 "spark.driver.memory": "1500m",
                 "spark.cores.max": str(cores * len(NODES)),
             }

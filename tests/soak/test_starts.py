@@ -33,7 +33,6 @@ def settings(cluster: StandaloneCluster) -> dict[str, str]:
         "spark.sql.shuffle.partitions": "2",
         "spark.sql.streaming.minBatchesToRetain": "2",
         "spark.driver.memory": "600m",
-        "spark.driver.extraJavaOptions": "-XX:+UseSerialGC",
     }
 
 

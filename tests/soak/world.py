@@ -20,7 +20,7 @@ from rechannel.wire.messages import LinkReport
 from rechannel.wire.redis.errors import StoreError
 from testbed.processes import ProcessGroup
 from testbed.progress import JsonLines
-from testbed.spark_cluster import QUICK_CHECKPOINTS, SparkOptions, StandaloneCluster
+from testbed.spark_cluster import QUICK_CHECKPOINTS, QUICK_JAVA, SparkOptions, StandaloneCluster
 from testbed.stack import Stack, StackError, next_executors, saved_plan, standalone
 from tests.soak import queries
 from tests.soak.processes import disk, usage
@@ -31,7 +31,7 @@ CORES = 4  # of each executor, so that no query waits for another's tasks to end
 PATIENCE = 600.0  # seconds for the drivers to begin and to end; a busy machine is slow
 # The quick compiler alone: the other one is at work for the first hour, and that is no cost of a batch.
 # Hadoop starts a process for each file that it makes: as cheaply as can be.
-_JAVA = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -Djdk.lang.Process.launchMechanism=VFORK"
+_JAVA = f"{QUICK_JAVA} -Djdk.lang.Process.launchMechanism=VFORK"
 # Queries begin as Spark places them, on both sides: what is compared is attaching and moving, not two placements.
 _SECTIONS: dict[str, dict[str, Any]] = {
     "cluster": {"name": "soak"},
@@ -81,7 +81,6 @@ class World(Stack):
             "spark.sql.shuffle.partitions": "2",
             "spark.default.parallelism": "2",
             "spark.driver.memory": "900m",
-            "spark.driver.extraJavaOptions": _JAVA,
             # What Spark remembers of jobs, queries and batches is full early, and grows no more after that.
             **dict.fromkeys(
                 ("spark.ui.retainedJobs", "spark.ui.retainedStages", "spark.sql.ui.retainedExecutions"), "100"

@@ -18,7 +18,6 @@ from testbed.quota import available
 from testbed.spark_cluster import SparkOptions
 
 pytestmark = [pytest.mark.root, pytest.mark.spark, pytest.mark.timeout(240)]
-QUICK_JAVA = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
 
 
 def ping(url: str) -> bool:
@@ -48,10 +47,9 @@ def test_a_job_runs_on_nodes_that_are_real_to_it(skip_loudly: Callable[[str], No
     nodes = [NodeSpec(name, quota=quota, link_mbit=100.0, memory_mb=640) for name, quota in speeds.items()]
     conf, result = tmp_path / "conf.json", tmp_path / "result.json"
     with ProcessGroup(tmp_path / "logs") as group:
-        cluster = NodeCluster(group, tmp_path / "cluster", nodes, SparkOptions(512, QUICK_JAVA))
+        cluster = NodeCluster(group, tmp_path / "cluster", nodes, SparkOptions(512))
         with cluster:
             own = {
-                "spark.driver.extraJavaOptions": QUICK_JAVA,
                 "spark.driver.memory": "512m",
                 "spark.cores.max": "2",
                 "spark.scheduler.minRegisteredResourcesRatio": "1.0",  # both executors have tasks

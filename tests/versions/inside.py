@@ -33,7 +33,6 @@ NODES = ["127.0.0.44", "127.0.0.45", "127.0.0.46"]
 STORES = ("HDFS-backed", "RocksDB")
 PACKAGES = ("numpy", "pandas", "py4j", "pyarrow", "pyspark")
 _MOVED, _CHANGED = "moved", "changed"
-_QUICK = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
 # So that there are snapshots, and old copies close, within the minutes that this takes.
 _BUSY_MAINTENANCE = {
     "spark.sql.streaming.stateStore.maintenanceInterval": "5s",
@@ -43,7 +42,7 @@ _BUSY_MAINTENANCE = {
 
 def conf(loop: Loop) -> dict[str, str]:
     """Return what both applications set."""
-    return loop.cluster.conf(executor_cores=2) | _BUSY_MAINTENANCE | {"spark.driver.extraJavaOptions": _QUICK}
+    return loop.cluster.conf(executor_cores=2) | _BUSY_MAINTENANCE
 
 
 def moved(loop: Loop) -> dict[str, Any]:

@@ -33,8 +33,6 @@ VARIANTS = ("adaptive", "even", "none")
 _MEMORY_MB = 640
 _FIRST_HOST = 121  # 127.0.0.121 and so on, one for each executor
 _LONGEST = 1200  # seconds that CPU noise lasts at most
-# The quick compiler alone: tasks sleep, and batches are at their steady speed sooner.
-_JAVA = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
 
 
 class ServiceSession(PlacedSession):
@@ -47,7 +45,7 @@ class ServiceSession(PlacedSession):
 
         def cluster(group: ProcessGroup, path: Path) -> StandaloneCluster:
             workers = [WorkerSpec(host, case.cores, _MEMORY_MB + 100) for host in self.hosts]
-            return StandaloneCluster(group, path, workers, SparkOptions(_MEMORY_MB, _JAVA, "warn"))
+            return StandaloneCluster(group, path, workers, SparkOptions(_MEMORY_MB, log_level="warn"))
 
         super().__init__(directory, _sections(case, variant), cluster)
 
@@ -63,7 +61,6 @@ class ServiceSession(PlacedSession):
             self.group.start("burner", command, env=clean_environment(PYTHONPATH=PYTHON_PATH))
         self._event_logs.mkdir()
         conf = {
-            "spark.driver.extraJavaOptions": _JAVA,
             "spark.scheduler.mode": self.case.scheduler,
             "spark.eventLog.enabled": "true",
             "spark.eventLog.dir": self._event_logs.as_uri(),
