@@ -81,7 +81,7 @@ class OutcomeVerdict(Code):
         "regressed",
         (
             "Beyond noise, batches are longer than predicted, longer than before, and longer than they would be "
-            "without the moves. Mode `apply` rolls them back, unless they were forced or are those of a drain or rollback."
+            "without the moves. Mode `apply` rolls them back, unless they were forced or are of a drain or rollback."
         ),
     )
     NOT_JUDGED = "not-judged", "There is too little data for a comparison; the sentence gives the reason."
