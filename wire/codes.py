@@ -75,13 +75,13 @@ class OutcomeVerdict(Code):
 
     CONFIRMED = (
         "confirmed",
-        "Batches take as long as predicted, or not longer than before or without the moves, within noise.",
+        "Within noise, batches are not longer than predicted, or than before, or than they would be without the moves.",
     )
     REGRESSED = (
         "regressed",
         (
-            "Batches take longer than predicted, than before, and than they would without the moves, beyond noise. In "
-            "mode `apply` the moves are rolled back automatically, unless they were forced, a drain's, or a rollback."
+            "Beyond noise, batches are longer than predicted, longer than before, and longer than they would be "
+            "without the moves. Mode `apply` rolls them back, unless they were forced or are of a drain or rollback."
         ),
     )
     NOT_JUDGED = "not-judged", "There is too little data for a comparison; the sentence gives the reason."
@@ -94,8 +94,8 @@ class NotReadyReason(Code):
     OVERTAKEN = (
         "overtaken",
         (
-            "While the plan was made, something was ordered or begun that it does not take into account: a drain, a "
-            "rollback, or moves from the same hourly budget."
+            "The plan is out of date: a drain, a rollback, a migration, a scheduled plan, or moves from the same "
+            "hourly budget were ordered or begun while it was made."
         ),
         "Ask again. The controller repeats its own decisions automatically.",
     )
@@ -103,7 +103,7 @@ class NotReadyReason(Code):
         "unexplained",
         (
             "The replay of the present placement differs from a query's measured batches by more than "
-            "`gate.max_residual`: a prediction would not come true either."
+            "`gate.max_residual`. A prediction for another placement would be wrong too."
         ),
         "The sentence names the query. Wait until its load is steady, or find out what else its executors do.",
     )
@@ -121,7 +121,7 @@ class NotReadyReason(Code):
     QUERY_PROBLEM = (
         "query-problem",
         "No active query can be moved; the sentence gives the reason for each.",
-        "See [problems that links tell](#problems-that-links-tell); waiting does not help.",
+        "See [problems that links report](#problems-that-links-report); waiting does not help.",
     )
     NO_STATE = (
         "no-state",
@@ -136,8 +136,8 @@ class NotReadyReason(Code):
     DRIVER_SILENT = (
         "driver-silent",
         (
-            "The driver's link has not reported for ten seconds (or five reports): the driver has ended, hangs or"
-            " does not reach Redis. `status` marks its figures as old; agents are not the cause."
+            "The driver's link has not reported for ten seconds: the driver has ended, hangs or does not reach Redis. "
+            "`status` marks its figures as old; agents are not the cause."
         ),
         "Look at the driver and its log. A driver that has ended is shown for a minute.",
     )
@@ -164,13 +164,13 @@ class SlowCause(Code):
     )
     STOLEN = (
         "stolen",
-        "The hypervisor gave 5 % of the CPU of its node or more to other machines.",
-        "Nothing, if it passes: it gets less work only once its older batches show it too. Otherwise move the node.",
+        "The hypervisor gave 5 % or more of the CPU of its node to other machines.",
+        "Wait: it gets less work once its older batches are slow too. If it lasts, move the node to another host.",
     )
     BUSY = (
         "busy",
-        "The CPU of its node is used up, a fifth or more of it by processes other than the application's executors.",
-        "Nothing, if it passes: it gets less work only once its older batches show it too. Otherwise stop that work.",
+        "The CPU of its node is used up. Processes other than the application's executors use a fifth of it or more.",
+        "Wait: it gets less work once its older batches are slow too. If it lasts, stop the other processes.",
     )
     SLOW = (
         "slow",
@@ -190,11 +190,11 @@ class Law(Code):
     QUERY_PROBLEM = (
         "query-problem",
         "The query is not active, or cannot be moved.",
-        "See [problems that links tell](#problems-that-links-tell).",
+        "See [problems that links report](#problems-that-links-report).",
     )
     RUN_UNKNOWN = (
         "run-unknown",
-        "The id of the query's run is unknown, so an order could not be bound to it.",
+        "The run id of the query is unknown, and moves are valid for one run only.",
         "Wait for its next report.",
     )
     STORES_UNKNOWN = (
@@ -211,19 +211,19 @@ class Law(Code):
     MAX_MOVES = (
         "max-moves",
         (
-            "The plan has more moves than `migration.max_moves`. The heaviest go first, the others follow if the "
-            "outcome is `confirmed` (trigger `continuation`)."
+            "The plan has more moves than `migration.max_moves` and is cut to the heaviest ones. The others follow if "
+            "the outcome is `confirmed` (trigger `continuation`)."
         ),
         "Nothing, or raise the limit.",
     )
     BUDGET = (
         "budget",
         "The plan has more moves than `reschedule.moves_per_hour` allows now.",
-        "Wait until the time that the sentence gives. The orders of operators are not limited.",
+        "Wait until the time that the sentence gives. Operators' orders are not limited.",
     )
     UTILIZATION = (
         "utilization",
-        "An executor would exceed `gate.max_utilization`, and the highest utilization of all executors now.",
+        "An executor would be busier than `gate.max_utilization`, and busier than any executor is now.",
         "Add executors: moving partitions is not enough.",
     )
     GATE = (
@@ -271,16 +271,16 @@ class Law(Code):
     REPETITION = (
         "repetition",
         "A plan like this one was rolled back, and neither the load nor the executors have changed since.",
-        "Nothing, or `rechannel rebalance --apply` if you want it all the same.",
+        "Nothing, or `rechannel rebalance --apply` to begin it anyway.",
     )
     PLAN_EXPIRED = (
         "plan-expired",
-        "The saved plan is for executors or runs that have changed since.",
+        "The executors or the runs of queries have changed since the plan was saved.",
         "Make a new one with `rechannel plan --save`.",
     )
     WINDOW_PASSED = (
         "window-passed",
-        "A scheduled plan could not be begun in its time; the sentence gives the cause.",
+        "A scheduled plan could not begin within its window; the sentence gives the cause.",
         "Save a new plan, or choose a longer period.",
     )
     CANCELED = "canceled", "An operator canceled a scheduled plan.", "Nothing."
@@ -351,10 +351,10 @@ class MoveReason(Code):
     )
     DEADLINE = (
         "deadline",
-        "The move missed 6 batches, or waited `link.deadline`.",
+        "Six batches ran the partition elsewhere, or `link.deadline` has passed.",
         (
-            "Tasks drift to other executors: set a longer `spark.locality.wait` or fewer partitions a core. Check that "
-            "the target is not excluded or stalled."
+            "Tasks drift to other executors: set a longer `spark.locality.wait`, or use fewer partitions for each "
+            "core. Check that the target is not excluded or stalled."
         ),
     )
     SUPERSEDED = "superseded", "A newer placement differs, or the migration was stopped.", "Nothing."
