@@ -20,6 +20,7 @@ from typing import Annotated, Any, TypeVar, get_type_hints
 import msgspec
 
 from rechannel.conf import validation
+from rechannel.conf.duration import parse_duration
 from rechannel.conf.settings import (
     CONFIG_VARIABLE,
     ENVIRONMENT_PREFIX,
@@ -36,9 +37,6 @@ _ABSENT = "does not exist"
 _SECTIONS = tuple(item.name for item in dataclasses.fields(Settings))
 _MAX_LOCATED_LINES = 2000  # longer files get errors without line numbers
 _INTEGER_LIMIT = 2**63  # of TOML
-_UNIT_SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
-_PART = r"(\d+(?:\.\d+)?)\s*(ms|s|m|h|d)"
-_DURATION = re.compile(rf"(?:{_PART}\s*)+")
 _T = TypeVar("_T")
 
 
@@ -351,21 +349,18 @@ def _parse_value(kind: type[Any], value: Any, rule: Mapping[str, Any]) -> Any:
 
 def _parse_number(kind: type[Any], value: Any, rule: Mapping[str, Any]) -> Any:
     unit = rule["unit"]
-    number, is_time = value, unit == "seconds"
+    number = parse_duration(value) if unit == "seconds" and isinstance(value, str) else value
     try:
-        if is_time and isinstance(value, str) and _DURATION.fullmatch(value.strip()):
-            number = sum(float(amount) * _UNIT_SECONDS[name] for amount, name in re.findall(_PART, value))
-        elif isinstance(value, _Text):
-            number = kind(str(value))
-        elif kind is int and isinstance(value, float) and value.is_integer():
-            number = int(value)
+        if isinstance(number, _Text):
+            number = kind(str(number))
+        elif kind is int and isinstance(number, float) and number.is_integer():
+            number = int(number)
         msgspec.convert(number, kind)
         if not math.isfinite(number):
             raise ValueError
     except (ValueError, OverflowError, msgspec.ValidationError):
         whole = " whole" if kind is int else ""
-        text = ", nor text as in 90s, 5m or 1h30m" if is_time else ""
-        raise ValueError(f"{number!r} is not a{whole} number{f' (unit: {unit})' if unit else ''}{text}") from None
+        raise ValueError(f"{number!r} is not a{whole} number{f' (unit: {unit})' if unit else ''}") from None
     low, high = rule["bounds"]
     try:
         return msgspec.convert(number, Annotated[kind, msgspec.Meta(ge=low, le=high)])

@@ -1,4 +1,4 @@
-"""Render settings in force as TOML, and the reference of all settings in Markdown.
+"""Render settings as TOML, in force or as a template, and their reference in Markdown.
 
 ``python -m rechannel.conf.render docs/configuration.md`` writes the table into the documentation. No setting is a
 secret.
@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,25 @@ _HEAD = """\
 # The settings in force. After each value: its origin, which is the default, the file, or a variable of the environment
 # (which wins over the file). Above it: its reason, unit and bounds. A controller applies "live" settings on SIGHUP;
 # all others take a restart.
+"""
+_TEMPLATE_HEAD = f"""\
+# Every setting with its default, below its reason, unit and bounds. Remove the # of a line to change a setting.
+# A controller applies "live" settings on SIGHUP; all others take a restart.
+# Variables of the environment override this file: {ENVIRONMENT_PREFIX}<SECTION>__<FIELD>, as in RECHANNEL_REDIS__URL.
+# `rechannel config check` reports every error, `rechannel config show` the settings in force.
+# Relative paths start at the directory of this file; a time is a number of seconds, or text as in "5m" or "1h30m".
+"""
+_POLICIES = """\
+A table for each policy, none by default; `rechannel policies` lists their parameters. "none" stands for no value.
+What follows from other sections goes before a policy's own default, and what stands here before both:
+`max_moves` is `migration.max_moves`, `limit` `gate.max_utilization`, `horizon` `gate.horizon`; `move_seconds` and
+`load_rate` are measured. Taken over on SIGHUP. In the environment: `RECHANNEL_POLICIES__FAIR_REDISTRIBUTION__WEIGHT`.
+"""
+_POLICIES_EXAMPLE = """\
+[policies.adaptive]
+mode = "light"
+[policies.fair-redistribution]
+weight = "inverse-distance"
 """
 
 
@@ -37,17 +56,35 @@ def to_document(result: LoadResult) -> dict[str, Any]:
 
 def to_toml(result: LoadResult) -> str:
     """Return the text of a TOML file with these settings."""
-    lines = [_HEAD.rstrip()]
+
+    def line(section: str, name: str) -> str:
+        return _line(name, literal(getattr(getattr(result.settings, section), name)), result, f"{section}.{name}")
+
+    return _toml(_HEAD, line, _policies(result))
+
+
+def to_template() -> str:
+    """Return the text of a TOML file with every setting commented out, at its default."""
+
+    def line(section: str, name: str) -> str:
+        return f"#{name} = {literal(fields()[f'{section}.{name}'].default)}"
+
+    policies = [f"# {text}" for text in f"{_POLICIES}{_POLICIES_EXAMPLE}".splitlines()]
+    return _toml(_TEMPLATE_HEAD, line, ["", f"[{POLICIES}]", *policies])
+
+
+def _toml(head: str, line: Callable[[str, str], str], policies: list[str]) -> str:
+    """Return a TOML file; ``line`` gives that of a setting by its section and name."""
+    lines = [head.rstrip()]
     for section in dataclasses.fields(Settings):
         if section.name == POLICIES:
-            lines += _policies(result)
+            lines += policies
             continue
         kind = section_class(section.name)
         lines += ["", f"[{section.name}]  # {_summary(kind)}"]
         for item in dataclasses.fields(kind):
-            name = f"{section.name}.{item.name}"
-            value = literal(getattr(getattr(result.settings, section.name), item.name))
-            lines += [f"# {item.metadata['reason']}{_rule(item)}", _line(item.name, value, result, name)]
+            lines += [f"# {item.metadata['reason']}{_rule(item)}", line(section.name, item.name), ""]
+        lines.pop()
     return "\n".join(lines) + "\n"
 
 
@@ -110,10 +147,7 @@ def to_markdown() -> str:
     for section in dataclasses.fields(Settings):
         lines += ["", f"### [{section.name}]", ""]
         if section.name == POLICIES:
-            lines += [
-                "A table for each policy, as in `[policies.adaptive]`; `rechannel policies` lists their parameters. In",
-                f"the environment: `{ENVIRONMENT_PREFIX}POLICIES__ADAPTIVE__MODE`. Taken over on SIGHUP.",
-            ]
+            lines += [_POLICIES, "```toml", _POLICIES_EXAMPLE.rstrip(), "```"]
             continue
         kind = section_class(section.name)
         lines += [_summary(kind), ""]

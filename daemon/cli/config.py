@@ -171,8 +171,8 @@ def show(config: str | None, *, as_json: bool) -> None:
 def init(file: str, *, all_settings: bool, as_json: bool) -> None:
     """Write a commented configuration: the settings that matter most, or all."""
     path = Path(file)
-    template = "rechannel.toml" if all_settings else "rechannel-minimal.toml"
-    text = (resources.files("rechannel.conf") / template).read_text(encoding="utf-8")
+    short = resources.files("rechannel.conf") / "rechannel.toml"
+    text = render.to_template() if all_settings else short.read_text(encoding="utf-8")
     try:
         with path.open("x", encoding="utf-8") as out:
             out.write(text)

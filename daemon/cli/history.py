@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import json
 import threading
@@ -13,6 +14,7 @@ from typing import Any
 import click
 import msgspec
 
+from rechannel.conf.duration import parse_duration
 from rechannel.conf.loader import suggest_names
 from rechannel.conf.settings import Settings
 from rechannel.daemon.cli.options import unknown_name
@@ -65,17 +67,16 @@ class HistoryFilter:
 
 
 def parse_time(text: str, now: Callable[[], float] = time.time) -> float:
-    """Parse an age (90s, 10m, 2h, 3d) or a date with or without a time; 0 for ""."""
+    """Parse a date with or without a time, or an age as in `parse_duration`; 0 for ""."""
     if not text:
         return 0.0
-    number, unit = text[:-1], {"s": 1, "m": 60, "h": 3600, "d": 86_400}.get(text[-1], 0)
-    try:
-        if unit and number.replace(".", "", 1).isdigit():
-            return now() - float(number) * unit
+    with contextlib.suppress(ValueError, OverflowError, OSError):
         return datetime.datetime.fromisoformat(text).timestamp()
-    except (ValueError, OverflowError, OSError):
+    try:
+        return now() - parse_duration(text)
+    except ValueError:
         raise click.BadParameter(
-            f"--since: {text!r} is not a time; write 90m, 2h, 3d, 2026-03-01 or 2026-03-01T10:00"
+            f"--since: {text!r} is not a time; write 90m, 1h30m, 3d, 2026-03-01 or 2026-03-01T10:00"
         ) from None
 
 

@@ -22,6 +22,7 @@ import click
 from rechannel.daemon import distribution
 from rechannel.daemon.cli import orders
 from rechannel.daemon.cli.options import (
+    DurationRange,
     application_option,
     config_option,
     daemon_config_option,
@@ -154,7 +155,13 @@ def status(config: str | None, partitions: bool, verbose: bool, as_json: bool, *
 @main.command()
 @config_option
 @application_option
-@click.option("--every", type=click.FloatRange(0.5, 60), default=2.0, show_default=True, metavar="SECONDS")
+@click.option(
+    "--every",
+    type=DurationRange(0.5, 60),
+    default=2.0,
+    show_default=True,
+    help="Time between refreshes (seconds, or 10s).",
+)
 @click.option("--once", is_flag=True, help="Show it once.")
 @exit_code_on_error
 def top(config: str | None, application: str, every: float, once: bool) -> None:
@@ -182,7 +189,7 @@ def top(config: str | None, application: str, every: float, once: bool) -> None:
     help="Only decisions whose migration has this verdict: confirmed, regressed, not-judged.",
 )
 @click.option(
-    "--since", metavar="TIME", default="", help="Only newer entries: 90m, 2h, 3d, 2026-03-01 or 2026-03-01T10:00."
+    "--since", metavar="TIME", default="", help="Only newer entries: 90m, 1h30m, 3d, 2026-03-01 or 2026-03-01T10:00."
 )
 @click.option("--limit", type=click.IntRange(1, 20_000), default=50, show_default=True, help="Number of entries.")
 @click.option("--follow", is_flag=True, help="Show new entries until interrupted.")

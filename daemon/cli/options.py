@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
+from rechannel.conf.duration import parse_duration
 from rechannel.daemon import distribution
 from rechannel.wire.exit_codes import CommandError, ExitCode
 from rechannel.wire.printable import plain
@@ -24,6 +25,20 @@ if TYPE_CHECKING:
 
 _DEBUG = "RECHANNEL_DEBUG"
 _REDIS_VARIABLE = "RECHANNEL_REDIS__URL"
+
+
+class DurationRange(click.FloatRange):
+    """Type of an option: a duration in text as the configuration has it; in seconds."""
+
+    name = "duration"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """Convert text to seconds within the bounds."""
+        try:
+            seconds: float = super().convert(parse_duration(str(value)), param, ctx)
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
+        return seconds
 
 
 # Each of these decorates a command with the option of its name.
@@ -56,24 +71,9 @@ policy_option = click.option(
 verbose_option = click.option("-v", "--verbose", is_flag=True, help="Show streams and forecasts too.")
 wait_option = click.option(
     "--wait",
-    type=click.FloatRange(0.1, 3600),
-    metavar="SECONDS",
-    help="Time to wait for an answer. [default: a bit longer than controller.lease]",
+    type=DurationRange(0.1, 3600),
+    help="Time to wait for an answer (seconds, or 90s, 2m). [default: a bit longer than controller.lease]",
 )
-
-
-def read_duration(_context: click.Context, _option: click.Parameter, text: str) -> float:
-    """Parse seconds, or a number followed by s, m or h; a callback of click."""
-    if not text:
-        return 0.0
-    unit = {"s": 1, "m": 60, "h": 3600}.get(text[-1], 0)
-    try:
-        seconds = float(text[:-1] if unit else text) * (unit or 1)
-    except ValueError:
-        seconds = 0.0
-    if not 0 < seconds < float("inf"):
-        raise click.BadParameter(f"{text!r} is not a time; write seconds, or 90s, 10m, 2h")
-    return seconds
 
 
 def format_time(at: float, form: str = "%Y-%m-%d %H:%M:%S %Z") -> str:

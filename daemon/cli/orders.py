@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from rechannel.daemon.cli.options import (
+    DurationRange,
     application_option,
     config_option,
     exit_code_on_error,
@@ -21,7 +22,6 @@ from rechannel.daemon.cli.options import (
     json_option,
     load_settings,
     policy_option,
-    read_duration,
     stop_on_signals,
     verbose_option,
     wait_option,
@@ -188,10 +188,8 @@ def resume(client: ControllerClient) -> int:
     click.option("--remove", is_flag=True, help="Release the nodes' executors once they hold no state."),
     click.option(
         "--deadline",
-        metavar="DURATION",
-        default="",
-        callback=read_duration,
-        help="With --remove: release them after this time even if state is left (seconds, or 90s, 10m, 2h).",
+        type=DurationRange(0, min_open=True),
+        help="With --remove: release them after this time even if state is left (seconds, or 90s, 10m, 1h30m).",
     ),
     _reason(_ORDER),
     click.option(
@@ -202,7 +200,7 @@ def resume(client: ControllerClient) -> int:
     json=json_lines_option,
 )
 def drain(
-    client: ControllerClient, nodes: tuple[str, ...], dry_run: bool, remove: bool, deadline: float, follow: bool
+    client: ControllerClient, nodes: tuple[str, ...], dry_run: bool, remove: bool, deadline: float | None, follow: bool
 ) -> int:
     """Move all state off each NODE, and place no new state there.
 
@@ -217,7 +215,7 @@ def drain(
     if dry_run and follow:
         raise click.UsageError("--dry-run drains nothing that --follow could follow")
     try:
-        command = Drain(nodes=_split(nodes), remove=remove, deadline=deadline)
+        command = Drain(nodes=_split(nodes), remove=remove, deadline=deadline or 0.0)
     except ValueError as error:
         raise CommandError(ExitCode.REFUSED, f"--{error}") from error
     plans = client.plan_drain(command.nodes, dry_run=dry_run)

@@ -42,7 +42,7 @@ def answered(monkeypatch):
     [
         (["drain", "n1"], commands.Drain(nodes=["n1"])),
         (["drain", "n1", "--remove", "--deadline", "90"], commands.Drain(nodes=["n1"], remove=True, deadline=90.0)),
-        (["drain", "n1", "--remove", "--deadline", "10m"], commands.Drain(nodes=["n1"], remove=True, deadline=600.0)),
+        (["drain", "n1", "--remove", "--deadline", "1h30m"], commands.Drain(nodes=["n1"], remove=True, deadline=5400)),
         (["drain", "n1", "n2"], commands.Drain(nodes=["n1", "n2"])),
         (["drain", "n1, n2"], commands.Drain(nodes=["n1", "n2"])),
         (["undrain", "n1"], Undrain(nodes=["n1"])),
@@ -69,6 +69,8 @@ def test_a_dry_run_sends_no_order(answered):
         ("drain n1 --remove --deadline soon", 2, "is not a time"),
         ("drain n1 --remove --deadline -5s", 2, "is not a time"),
         ("drain n1 --remove --deadline nan", 2, "is not a time"),
+        ("drain n1 --remove --deadline 0", 2, "0.0 is not in the range"),
+        ("drain n1 --wait 2h", 2, "7200.0 is not in the range"),
         ("drain n1 --remove --deadline 1000000h", 1, "rechannel: --deadline: expected 0 to"),
     ],
 )
