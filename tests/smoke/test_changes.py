@@ -11,7 +11,7 @@ import pytest
 
 from smoke.app import wrong_counts
 from smoke.loop import PARTITIONS, Loop, open_loop
-from testbed.spark_cluster import WorkerSpec
+from testbed.spark_cluster import QUICK_CHECKPOINTS, WorkerSpec
 
 pytestmark = [pytest.mark.spark, pytest.mark.redis, pytest.mark.slow, pytest.mark.timeout(2400)]
 NODES = ["127.0.0.34", "127.0.0.35", "127.0.0.36"]
@@ -36,7 +36,8 @@ def loop(tmp_path_factory) -> Iterator[Loop]:
 
 def conf(loop: Loop) -> dict[str, str]:
     # Each application may have one core of every worker's two.
-    return loop.cluster.conf(executor_cores=1) | {"spark.cores.max": "3", "spark.deploy.maxExecutorRetries": "-1"}
+    own = {"spark.cores.max": "3", "spark.deploy.maxExecutorRetries": "-1"}
+    return loop.cluster.conf(executor_cores=1) | QUICK_CHECKPOINTS | own
 
 
 def held(loop: Loop, name: str) -> dict[str, list[dict[str, int]]]:

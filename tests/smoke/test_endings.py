@@ -14,7 +14,7 @@ import pytest
 from pyspark.java_gateway import launch_gateway
 
 from testbed.processes import ManagedProcess, wait_until
-from testbed.spark_cluster import spark_home
+from testbed.spark_cluster import QUICK_CHECKPOINTS, spark_home
 from testbed.stack import PATIENCE, Stack
 from tests.smoke.endings_app import listeners
 
@@ -59,7 +59,8 @@ def start(stack: Stack, tmp_path: Path) -> Iterator[Callable[..., Driver]]:
 
     def start(*, attach: bool = True, sessions: int = 0, **environment: str) -> Driver:
         directory = tmp_path / f"driver-{attach}"
-        spark = stack.cluster.conf(executor_cores=1) | {"spark.cores.max": "1", "spark.sql.shuffle.partitions": "2"}
+        spark = stack.cluster.conf(executor_cores=1) | QUICK_CHECKPOINTS
+        spark |= {"spark.cores.max": "1", "spark.sql.shuffle.partitions": "2"}
         plan = {"spark": spark, "attach": attach, "sessions": sessions, "tick": TICK}
         names.append(name := f"{tmp_path.name}-{attach}")
         # Without a directory of its own, the link's files are temporary ones.

@@ -12,7 +12,7 @@ import redis
 
 from smoke.app import wrong_counts
 from smoke.loop import Loop, open_loop
-from testbed.spark_cluster import WorkerSpec
+from testbed.spark_cluster import QUICK_CHECKPOINTS, WorkerSpec
 
 pytestmark = [pytest.mark.spark, pytest.mark.redis]
 NODES = ["127.0.0.32", "127.0.0.33"]
@@ -24,7 +24,7 @@ def loop(tmp_path_factory) -> Iterator[Loop]:
     with open_loop(tmp_path_factory.mktemp("loop"), NODES[:1], (2, 1024)) as loop:
         loop.nodes = list(NODES)
         loop.start_daemons(1)
-        loop.start_application(APP, loop.cluster.conf(executor_cores=2))
+        loop.start_application(APP, loop.cluster.conf(executor_cores=2) | QUICK_CHECKPOINTS)
         yield loop
 
 

@@ -17,6 +17,7 @@ from rechannel.wire import keys
 from rechannel.wire.messages import LinkReport
 from smoke.app import wrong_counts
 from smoke.loop import PARTITIONS, Loop, open_loop
+from testbed.spark_cluster import QUICK_CHECKPOINTS
 
 pytestmark = [pytest.mark.spark, pytest.mark.redis]
 NODES = ["127.0.0.36", "127.0.0.37"]
@@ -33,7 +34,7 @@ def loop(tmp_path_factory) -> Iterator[Loop]:
             "RECHANNEL_GATE__MAX_UTILIZATION": "10",  # the highest value: these plans overload a busy machine
         }
         loop.start_daemons(1)
-        loop.start_application(APP, loop.cluster.conf(executor_cores=2))
+        loop.start_application(APP, loop.cluster.conf(executor_cores=2) | QUICK_CHECKPOINTS)
         loop.wait("everything is measured", lambda: loop.status(APP).get("readiness", {}).get("ready", False))
         loop.wait("both queries are spread", lambda: [len(set(held)) for held in placements(loop).values()] == [2, 2])
         loop.wait("what the link did by itself is over", lambda: not loop.status(APP)["moves"])
@@ -178,7 +179,7 @@ def test_a_driver_that_dies_in_the_middle_goes_on_with_nothing_half_done(loop: L
     assert loop.status(APP)["counters"]["failed_tasks"] == 0
     application = loop.status(APP)["application"]
     loop.group.kill(f"{APP}-1")
-    loop.start_application(APP, loop.cluster.conf(executor_cores=2), generation=2)
+    loop.start_application(APP, loop.cluster.conf(executor_cores=2) | QUICK_CHECKPOINTS, generation=2)
     loop.wait("it is another application", lambda: loop.status(APP).get("application", application) != application)
     loop.wait("everything is measured", lambda: loop.status(APP).get("readiness", {}).get("ready", False))
     loop.wait("what the link did by itself is over", lambda: not loop.status(APP)["moves"])

@@ -14,6 +14,7 @@ import pytest
 from rechannel.policies.registry import POLICIES
 from smoke.app import wrong_counts
 from smoke.loop import PARTITIONS, Loop, open_loop
+from testbed.spark_cluster import QUICK_CHECKPOINTS
 
 pytestmark = [pytest.mark.spark, pytest.mark.redis, pytest.mark.slow, pytest.mark.timeout(1500)]
 NODES = ["127.0.0.44", "127.0.0.45", "127.0.0.46"]
@@ -45,7 +46,7 @@ def loop(tmp_path_factory) -> Iterator[Loop]:
         loop.start_daemons(1)
         (loop.directory / APP).mkdir()
         (loop.directory / APP / "slow").touch()
-        loop.start_application(APP, loop.cluster.conf(executor_cores=1))
+        loop.start_application(APP, loop.cluster.conf(executor_cores=1) | QUICK_CHECKPOINTS)
         loop.wait("both queries run and are spread", lambda: len(where(loop)) == 2 * PARTITIONS and spread(loop))
         yield loop
 

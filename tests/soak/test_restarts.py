@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from testbed.spark_cluster import QUICK_CHECKPOINTS
 from testbed.stack import Stack
 from tests.soak.restarts import placements
 
@@ -25,6 +26,7 @@ def test_restarted_partitions_run_where_they_ran_last(available_now: bool, stack
     spark = stack.cluster.conf(executor_cores=1) | {
         "spark.sql.shuffle.partitions": str(PARTITIONS),
         "spark.driver.memory": "600m",
+        **QUICK_CHECKPOINTS,
         "spark.eventLog.enabled": "true",
         "spark.eventLog.compress": "false",
         "spark.eventLog.rolling.enabled": "false",

@@ -13,7 +13,7 @@ import pytest
 
 from testbed.processes import ManagedProcess
 from testbed.progress import JsonLines
-from testbed.spark_cluster import StandaloneCluster
+from testbed.spark_cluster import QUICK_CHECKPOINTS, StandaloneCluster
 from testbed.stack import Stack
 from tests.soak import starts
 
@@ -33,6 +33,7 @@ def settings(cluster: StandaloneCluster) -> dict[str, str]:
         "spark.sql.shuffle.partitions": "2",
         "spark.sql.streaming.minBatchesToRetain": "2",
         "spark.driver.memory": "600m",
+        **QUICK_CHECKPOINTS,
     }
 
 

@@ -16,7 +16,7 @@ from examples.demo.feed import Feeder
 from examples.demo.queries import Layout
 from testbed.processes import ROOT, ProcessGroup
 from testbed.quota import available
-from testbed.spark_cluster import StandaloneCluster, WorkerSpec
+from testbed.spark_cluster import QUICK_CHECKPOINTS, StandaloneCluster, WorkerSpec
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(420)]
 
@@ -33,7 +33,8 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StandaloneClus
 def test_the_application_runs_to_the_end_and_its_audit_can_fail(cluster: StandaloneCluster, tmp_path: Path) -> None:
     replay = open_replay(tmp_path / "replay", 1000)
     Feeder(replay, tmp_path / "inbox", tmp_path / "control", rows=250).advance(99)
-    conf = cluster.conf() | {"spark.sql.shuffle.partitions": "4", "spark.executorEnv.PYTHONPATH": str(ROOT)}
+    own = {"spark.sql.shuffle.partitions": "4", "spark.executorEnv.PYTHONPATH": str(ROOT)}
+    conf = cluster.conf() | QUICK_CHECKPOINTS | own
     (tmp_path / "conf.json").write_text(json.dumps(conf))
     command = [sys.executable, "-m", "examples.demo.app", "--root", str(tmp_path)]
     command += ["--conf", str(tmp_path / "conf.json")]
