@@ -37,6 +37,7 @@ bench: $(STAMP) ## Every benchmark (a day or more; ARGS=--quick: some hours); wr
 	$(BIN)/python -m benchmarks.predictions --json docs/figures/predictions.json --document docs/predictions.md $(ARGS)
 	-$(BIN)/python -m benchmarks.monitors --json out/monitors.json $(ARGS)
 	-$(BIN)/python -m benchmarks.workloads --json out/workloads.json $(ARGS)
+	-$(BIN)/python -m benchmarks.adoption --json out/adoption.json $(ARGS)
 	-$(BIN)/python -m benchmarks.live --resume --json out/live.json --runs out/runs.json $(ARGS) # the page says what failed
 	-$(BIN)/python -m benchmarks.nexmark --json out/nexmark.json $(ARGS)
 	$(BIN)/python -m benchmarks.simulation --json out/simulation.json --live out/runs.json $(ARGS)
