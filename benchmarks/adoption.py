@@ -102,7 +102,7 @@ class _Adoption:
             return [entry for entry in listed if entry["type"] == kind]
 
         def decided() -> bool:
-            return any(entry["outcome"] != "not-ready" for entry in entries("decision"))
+            return any(entry["result"] != "not-ready" for entry in entries("decision"))
 
         def judged() -> list[dict[str, Any]]:
             return [entry for entry in entries("outcome") if entry["batch_before"] and entry["batch_after"]]
