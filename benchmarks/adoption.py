@@ -62,7 +62,8 @@ class _Adoption:
         """Install into an empty environment; returns its directory of programs."""
         place = self.directory / name
         venv.create(place, symlinks=True)
-        command = [sys.executable, "-m", "pip", "--python", str(place / "bin" / "python"), "install", "-qq", requirement]
+        pip = [sys.executable, "-m", "pip", "--python", str(place / "bin" / "python")]
+        command = [*pip, "install", "-qq", requirement]
         subprocess.run(command, cwd=self.tree, env=self.variables(), check=True, timeout=PATIENCE)  # noqa: S603  pip
         held = sum(path.stat().st_size for path in place.rglob("*") if path.is_file() and not path.is_symlink())
         self.trial.megabytes[name] = round(held / 2**20)
@@ -102,7 +103,7 @@ class _Adoption:
             return [entry for entry in listed if entry["type"] == kind]
 
         def decided() -> bool:
-            return any(entry["outcome"] != "not-ready" for entry in entries("decision"))
+            return any(entry["result"] != "not-ready" for entry in entries("decision"))
 
         def judged() -> list[dict[str, Any]]:
             return [entry for entry in entries("outcome") if entry["batch_before"] and entry["batch_after"]]

@@ -298,7 +298,7 @@ class Decision(Body, frozen=True, tag="decision", kw_only=True):
     trigger: str
     user: str
     policy: str
-    outcome: str  # rechannel.wire.codes.DecisionResult
+    result: str  # rechannel.wire.codes.DecisionResult
     reason: str  # code
     sentence: str
     executors: list[ExecutorLoad] = []

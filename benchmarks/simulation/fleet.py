@@ -224,7 +224,7 @@ def _watch(stack: Stack, messages: _Messages, process: psutil.Process, seconds: 
     progress("fleet: it decides")
     cpu, deciding, peak = cpu_seconds(process), time.monotonic(), 0
     decision: Decision | None = None
-    while (decision is None or decision.outcome == DecisionResult.NOT_READY) and time.monotonic() < deciding + 240.0:
+    while (decision is None or decision.result == DecisionResult.NOT_READY) and time.monotonic() < deciding + 240.0:
         messages.pace.run(time.monotonic() + 1.0)
         stack.group.check()
         peak = max(peak, process.memory_info().rss)
@@ -243,7 +243,7 @@ def _watch(stack: Stack, messages: _Messages, process: psutil.Process, seconds: 
         },
         "decision": None
         if decision is None
-        else {"outcome": decision.outcome, "reason": decision.reason, "sentence": decision.sentence},
+        else {"outcome": decision.result, "reason": decision.reason, "sentence": decision.sentence},
         "redis": {**agents.redis_load(before, after, took), "memory_mib": memory / 2**20},
         "worst_lateness_seconds": messages.pace.late,
     }

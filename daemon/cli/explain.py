@@ -81,7 +81,7 @@ def _outcome(store: Store, decision: Decision) -> MigrationOutcome | None:
 
 def _move_states(store: Store, application: str, decision: Decision) -> dict[str, str]:
     """Return the last state in the journal of each move of the decision."""
-    if decision.outcome != DecisionResult.APPLIED or not keys.is_valid_name(application):
+    if decision.result != DecisionResult.APPLIED or not keys.is_valid_name(application):
         return {}
     journal = [envelope.body for envelope in store.last(keys.JOURNAL, application, keys.JOURNAL.bound)]
     return {it.move: it.after for it in journal if isinstance(it, MoveTransition) and it.decision == decision.decision}
@@ -105,8 +105,8 @@ def lines(
     user = f", asked by {decision.user}" if decision.user else ""
     if decision.user and decision.trigger == Trigger.OPERATOR:
         cause, user = f"operator {decision.user} asked", ""
-    result = code_meaning(DecisionResult, decision.outcome)
-    if decision.outcome == DecisionResult.PLANNED:
+    result = code_meaning(DecisionResult, decision.result)
+    if decision.result == DecisionResult.PLANNED:
         by_request = decision.trigger in (Trigger.OPERATOR, Trigger.DRAIN)
         reason = "a plan was asked for" if by_request else "mode observe, or all was paused"
         result += f": {reason if decision.moves else 'nothing was to be moved'}"
@@ -115,7 +115,7 @@ def lines(
     return [
         f"decision {decision.decision} on {application}, {format_time(decision.at)}",
         f"  trigger:   {cause}{user}{f': {decision.operator_reason}' if decision.operator_reason else ''}",
-        f"  result:    {decision.outcome} ({decision.reason}): {result}",
+        f"  result:    {decision.result} ({decision.reason}): {result}",
         f"  in short:  {decision.sentence}",
         f"  policy:    {decision.policy}{options}",
         *_section("refusals:", _refusals(decision.refusals)),

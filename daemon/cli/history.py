@@ -63,7 +63,7 @@ class HistoryFilter:
 
     def accepts(self, decision: Decision) -> bool:
         """Whether trigger and result of a decision match."""
-        return self.trigger in ("", decision.trigger) and self.result in ("", decision.outcome, decision.reason)
+        return self.trigger in ("", decision.trigger) and self.result in ("", decision.result, decision.reason)
 
 
 def parse_time(text: str, now: Callable[[], float] = time.time) -> float:
@@ -234,7 +234,7 @@ class HistoryReader:
             return None
         if isinstance(body, Decision):
             self.decisions_read += 1
-            self._codes |= {body.trigger, body.outcome, body.reason}
+            self._codes |= {body.trigger, body.result, body.reason}
             self._query_names |= body.names
             if self._selection.accepts(body):
                 self._matching.add(body.decision)

@@ -308,7 +308,7 @@ def history_line(entry: dict[str, Any]) -> str:
     if entry["type"] == "decision":
         who = f"{entry['trigger']}{' by ' + entry['user'] if entry['user'] else ''}"
         who += f": {entry['operator_reason']}" if entry.get("operator_reason") else ""
-        return f"{at}  decision {entry['decision']}  {entry['outcome']} ({who}, {entry['policy']}): {entry['sentence']}"
+        return f"{at}  decision {entry['decision']}  {entry['result']} ({who}, {entry['policy']}): {entry['sentence']}"
     if entry["type"] == "outcome":
         return f"{at}  outcome of {entry['decision']}  {entry['verdict']}: {entry['sentence']}"
     step = f"{entry['before'] or '·'} → {entry['after']}"

@@ -146,7 +146,7 @@ class Application:
         placed = any(partitions_on(report, self._services.standing_orders.nodes).values())
         if not placed or not self._drain_timer.allows(steady_now):
             return False
-        return self.decide(self.new_request(Trigger.DRAIN, apply=True)).outcome == DecisionResult.APPLIED
+        return self.decide(self.new_request(Trigger.DRAIN, apply=True)).result == DecisionResult.APPLIED
 
     def _run_scheduled_plan(self, plan: ScheduledPlan) -> None:
         reason = plan.reason or f"{plan.scheduled_plan} was scheduled for {plan.window}"
@@ -167,7 +167,7 @@ class Application:
         decision = self.decide_automatically(Trigger.CONTINUATION, reason)
         if decision is None or decision.reason in BLOCKING:
             return
-        if decision.outcome not in (DecisionResult.APPLIED, DecisionResult.NOT_READY):
+        if decision.result not in (DecisionResult.APPLIED, DecisionResult.NOT_READY):
             self.migrations.cancel_continuation()  # there is nothing more to gain
 
     def _decide_on_executors(self, report: LinkReport, steady_now: float) -> bool:
@@ -321,7 +321,7 @@ class Application:
         if verdict is None and request.trigger != Trigger.CONTINUATION:  # its first part was agreed on
             verdict = self.guard.agreement(draft.decision, draft.partitions)
         decision = pipeline.with_verdict(draft, verdict)
-        if decision.outcome == DecisionResult.APPLIED:
+        if decision.result == DecisionResult.APPLIED:
             left = limits.moves_left(now)
             if left is not None and moves > left:
                 raise NoPlan(pipeline.OVERTAKEN)
@@ -337,7 +337,7 @@ class Application:
         append_decision(self._context, self.name, decision)
         self._published.record(decision)  # only now: a decision that was not stored was not published
         self.guard.record(decision)
-        if decision.outcome == DecisionResult.APPLIED:
+        if decision.result == DecisionResult.APPLIED:
             self.invalidate_sentence()
             if not decision.rollback_of:
                 self.rollback = None  # the newer order stands
@@ -413,7 +413,7 @@ class Application:
             placement_source=lambda snapshot: rollback_placement(pending.decision, snapshot),
         )
         decision = self.decide(request)
-        if decision.outcome != DecisionResult.NOT_READY and self.rollback is pending:
+        if decision.result != DecisionResult.NOT_READY and self.rollback is pending:
             self.rollback = None
         return decision
 

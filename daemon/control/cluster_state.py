@@ -101,7 +101,7 @@ class ClusterState:
         if paused and not self._context.lead.paused:
             self._context.lead.pause(True)
         for name, decision in log:
-            if decision.outcome == DecisionResult.APPLIED:
+            if decision.result == DecisionResult.APPLIED:
                 self.application(name).migrations.note_applied(decision)
         self.for_each(names, lambda app: app.migrations.restore(reports[app.name]))
         self.for_each(names, lambda app: app.restore_rollback(log))

@@ -35,7 +35,7 @@ def read_decision_log(store: Store) -> list[LoggedDecision]:
 
 def applied_decisions(log: list[LoggedDecision], application: str) -> list[Decision]:
     """Return the decisions that moved something in an application, the last one first."""
-    return [entry for name, entry in reversed(log) if name == application and entry.outcome == DecisionResult.APPLIED]
+    return [entry for name, entry in reversed(log) if name == application and entry.result == DecisionResult.APPLIED]
 
 
 def find_rollback_target(applied: Sequence[Decision], decision: str = "") -> Decision | None:
@@ -85,7 +85,7 @@ def append_decision(context: LeaderContext, application: str, decision: Decision
     """Append a decision to the log in Redis."""
     envelope = context.envelope(decision, ttl=keys.DECISIONS.ttl, application=application)
     context.store.append(keys.DECISIONS, "", envelope)
-    if decision.outcome == DecisionResult.APPLIED:
+    if decision.result == DecisionResult.APPLIED:
         context.store.append(keys.APPLIED, "", envelope)
 
 
@@ -95,7 +95,7 @@ def log_decision(application: str, decision: Decision) -> None:
         "decision",
         application=application,
         decision=decision.decision,
-        outcome=decision.outcome,
+        result=decision.result,
         reason=decision.reason,
         sentence=decision.sentence,
     )
@@ -115,8 +115,8 @@ class DecisionDeduplicator:
 
         The numbers of "not ready" may differ.
         """
-        once = decision.trigger in _ORDERED or decision.outcome == DecisionResult.NOT_READY
-        if not once or decision.outcome == DecisionResult.APPLIED or decision.reason in BLOCKING:
+        once = decision.trigger in _ORDERED or decision.result == DecisionResult.NOT_READY
+        if not once or decision.result == DecisionResult.APPLIED or decision.reason in BLOCKING:
             return False
         return self._published.get(decision.trigger) == _fingerprint(decision)
 
@@ -127,7 +127,7 @@ class DecisionDeduplicator:
 
 
 def _fingerprint(decision: Decision) -> str:
-    text = decision.reason if decision.outcome == DecisionResult.NOT_READY else decision.sentence
+    text = decision.reason if decision.result == DecisionResult.NOT_READY else decision.sentence
     return f"{decision.scheduled_plan}: {text}"  # each scheduled plan has its own last word
 
 

@@ -209,7 +209,7 @@ class AutomaticDecisionGuard:
 
     def record(self, decision: Decision) -> None:
         """Record a published decision."""
-        if decision.outcome == DecisionResult.APPLIED:
+        if decision.result == DecisionResult.APPLIED:
             self._limits.record(decision)
             self._recommended = None
             if decision.rollback_of:
@@ -221,12 +221,12 @@ class AutomaticDecisionGuard:
                 self._logged[decision.trigger, refusal.law] = refusal.until
                 return
         blocked = decision.reason in BLOCKING
-        if decision.trigger not in AUTOMATIC or decision.outcome == DecisionResult.NOT_READY or blocked:
+        if decision.trigger not in AUTOMATIC or decision.result == DecisionResult.NOT_READY or blocked:
             return
         costly = decision.reason == Law.AGREEMENTS
         if not costly and decision.trigger == Trigger.OVERLOAD:  # recommendations have no cool-down between them
             self._last_overload = decision.at
-        if decision.outcome != DecisionResult.APPLIED and (costly or decision.reason == PlanResult.OK):
+        if decision.result != DecisionResult.APPLIED and (costly or decision.reason == PlanResult.OK):
             self._recommended = self._combined(decision, costly=costly)
         elif decision.reason != Law.COOLDOWN:  # a cool-down is about the last migration, not about this plan
             self._recommended = None

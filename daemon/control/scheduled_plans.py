@@ -79,7 +79,7 @@ def describe(plan: ScheduledPlan, now: float, zone: str) -> str:
 
 def is_final(decision: Decision) -> bool:
     """Return whether a decision is the last word on a scheduled plan."""
-    return decision.outcome != DecisionResult.NOT_READY and decision.reason not in (Law.PAUSED, Law.COOLDOWN)
+    return decision.result != DecisionResult.NOT_READY and decision.reason not in (Law.PAUSED, Law.COOLDOWN)
 
 
 class ScheduledPlanStore:

@@ -77,9 +77,9 @@ class ExecutorSetTrigger:
         """
         if decision.reason == Law.AGREEMENTS:
             self._next_try = steady_now + averaging_time(settings)
-        elif decision.outcome == DecisionResult.NOT_READY:
+        elif decision.result == DecisionResult.NOT_READY:
             self._next_try = steady_now + _FIRST_PAUSE
-        elif decision.outcome == DecisionResult.REFUSED and self.executors - executors_in_use(report):
+        elif decision.result == DecisionResult.REFUSED and self.executors - executors_in_use(report):
             self._next_try = steady_now + self._pause
             self._pause = min(2 * self._pause, settings.reschedule.timeout)
         else:
@@ -174,7 +174,7 @@ class OverloadDetector:
         ``pause``: seconds until there are new figures for an agreement.
         """
         agreement = decision.reason == Law.AGREEMENTS
-        if decision.outcome == DecisionResult.NOT_READY or agreement:
+        if decision.result == DecisionResult.NOT_READY or agreement:
             self._next_try = steady_now + (pause if agreement else RETRY_EVERY)
             return
         for level in self._levels.values():

@@ -144,7 +144,7 @@ class Draft:
 
 def exit_of(decision: Decision) -> ExitCode:
     """Return the exit code of a decision."""
-    if decision.outcome == DecisionResult.NOT_READY:
+    if decision.result == DecisionResult.NOT_READY:
         return ExitCode.NOT_READY
     return _EXITS.get(decision.reason, ExitCode.REFUSED)
 
@@ -174,7 +174,7 @@ def decision_without_plan(request: DecisionRequest, reason: Refusal | NotReady) 
         trigger=request.trigger,
         user=request.user,
         policy=request.policy,
-        outcome=result,
+        result=result,
         reason=code,
         sentence=sentence,
         refusals=refusals,
@@ -204,7 +204,7 @@ def with_verdict(draft: Draft, verdict: Refusal | None, warning: str = "") -> De
         return msgspec.structs.replace(decision, sentence=decision.sentence + warning)
     return msgspec.structs.replace(
         decision,
-        outcome=DecisionResult.REFUSED,
+        result=DecisionResult.REFUSED,
         reason=verdict.law,
         sentence=f"{verdict.detail}; would move {draft.summary}",
         refusals=[*decision.refusals, verdict],
@@ -352,7 +352,7 @@ def _decision_of(
         trigger=request.trigger,
         user=request.user,
         policy=proposed.policy,
-        outcome=_result(request, plan),
+        result=_result(request, plan),
         reason=plan.code,
         sentence=_sentence(request, plan),
         executors=executor_loads(snapshot, plan),

@@ -85,8 +85,8 @@ NEXT_DECISION = MetricDefinition(
 )
 DECISIONS = MetricDefinition(
     "rechannel_decisions_total",
-    "Decisions of this controller; `outcome` is the result: applied, planned, refused or not-ready",
-    ("outcome", "reason", "trigger"),
+    "Decisions of this controller; `result` is applied, planned, refused or not-ready",
+    ("result", "reason", "trigger"),
 )
 DECIDED_AT = MetricDefinition(
     "rechannel_decision_timestamp_seconds", "Time of the last decision on an application", _APPLICATION

@@ -67,7 +67,7 @@ class EventReader:
                 body = envelope.body
                 self._decisions.append((envelope.application, body))
                 if envelope.sender == snapshot.name:
-                    self._counters.add(DECISIONS, body.outcome, body.reason, body.trigger)
+                    self._counters.add(DECISIONS, body.result, body.reason, body.trigger)
         for envelope in self._new(keys.OUTCOMES, "", _OUTCOMES):
             if isinstance(envelope.body, MigrationOutcome):
                 self._outcomes.append(envelope.body)

@@ -120,7 +120,7 @@ def _decision(view: DecisionView) -> Row:
         "trigger": clip_name(decision.trigger),
         "user": clip_name(decision.user),
         "policy": clip_name(decision.policy),
-        "result": clip_name(decision.outcome),
+        "result": clip_name(decision.result),
         "reason": clip_name(decision.reason),
         "sentence": clip_sentence(decision.sentence),
         "forced": decision.forced,

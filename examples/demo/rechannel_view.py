@@ -142,7 +142,7 @@ def _decision(entry: Mapping[str, Any]) -> Decision:
     after = entry["batch_time_after"]
     return Decision(
         at=entry["at"],
-        applied=entry["outcome"] == "applied",
+        applied=entry["result"] == "applied",
         sentences=[entry["sentence"], f"streams by size class: {streams or 'none seen'}", *entry["notes"]],
         loads=loads,
         batch_seconds={

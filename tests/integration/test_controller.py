@@ -52,15 +52,15 @@ def settings(config: Path) -> Settings:
 def test_plan_and_rebalance(led: None, world: World, store: Store, settings: Settings) -> None:
     planned = run_json("plan")
     assert set(planned) == {"code", "sentence", "application", "decision"}
-    assert (planned["code"], planned["application"], planned["decision"]["outcome"]) == (0, APP, "planned")
+    assert (planned["code"], planned["application"], planned["decision"]["result"]) == (0, APP, "planned")
     assert planned["sentence"].startswith("would move ")
     assert store.get(keys.DESIRED, APP) is None
     dry = run_json("rebalance", "--reason", "a look")
-    assert dry["decision"]["outcome"] == "planned"
+    assert dry["decision"]["result"] == "planned"
     assert store.get(keys.DESIRED, APP) is None
 
     done = run_json("rebalance", "--apply", "--reason", "skewed")
-    assert done["decision"]["outcome"] == "applied"
+    assert done["decision"]["result"] == "applied"
     result = store.get(keys.DESIRED, APP)
     assert result is not None
     Verifier.from_file(settings.signing.public_key_file).check(result)
@@ -75,7 +75,7 @@ def test_plan_and_rebalance(led: None, world: World, store: Store, settings: Set
     assert answer["decision"]["reason"] == "cooldown"
 
     entries = run_json("history")["entries"]
-    assert [entry["outcome"] for entry in entries] == ["planned", "planned", "applied", "not-ready", "refused"]
+    assert [entry["result"] for entry in entries] == ["planned", "planned", "applied", "not-ready", "refused"]
     assert entries[2]["notes"][0].endswith(": skewed")
     text = run("plan", code=3).stdout
     assert "refused by cooldown" in text
@@ -84,7 +84,7 @@ def test_plan_and_rebalance(led: None, world: World, store: Store, settings: Set
 
 def test_a_policy_is_asked_for_by_name(led: None, world: World, store: Store) -> None:
     planned = run_json("plan", "--policy", "round-robin")
-    assert (planned["decision"]["policy"], planned["decision"]["outcome"]) == ("round-robin", "planned")
+    assert (planned["decision"]["policy"], planned["decision"]["result"]) == ("round-robin", "planned")
     assert run_json("plan")["decision"]["policy"] == "adaptive"
     done = run_json("rebalance", "--policy", "round-robin", "--apply", "--force", "--reason", "a test")
     assert [load["partitions_after"] for load in done["decision"]["executors"]] == [3, 3, 3, 3]
@@ -108,7 +108,7 @@ def test_a_plan_is_saved_and_applied_later_and_undone(
     assert (saved["format"], saved["application"], saved["runs"]) == (1, APP, {"q1": "run-1"})
 
     done = run_json("apply", path, "--reason", "tonight")
-    assert (done["decision"]["outcome"], done["decision"]["policy"]) == ("applied", "saved plan")
+    assert (done["decision"]["result"], done["decision"]["policy"]) == ("applied", "saved plan")
     assert done["decision"]["notes"][0].endswith(": tonight")
     moves = [(move["partition"], move["source"], move["target"]) for move in saved["moves"]]
     assert [(move["partition"], move["source"], move["target"]) for move in done["decision"]["moves"]] == moves
@@ -166,7 +166,7 @@ def test_a_scheduled_plan_outlives_its_controller(
         done = until(
             lambda: [it for it in run_json("history", "--trigger", "scheduled")["entries"] if it["type"] == "decision"]
         )
-        assert (done[-1]["outcome"], done[-1]["operator_reason"]) == ("applied", "now")
+        assert (done[-1]["result"], done[-1]["operator_reason"]) == ("applied", "now")
         assert soon["scheduled_plan"] not in run("status").stdout
         assert f"plan {later['scheduled_plan']}: " in run("status").stdout
         explained = run("explain", done[-1]["decision"]).stdout
@@ -360,7 +360,7 @@ def test_unreadable_messages_are_counted_and_hurt_nobody(led: None, world: World
         raw(store).xadd(store.keys(rule, name), {"m": b"\xff{"})
         raw(store).xadd(store.keys(rule, name), {"something": b"else"})
     raw(store).set(store.keys(keys.DESIRED, APP), b'{"signed": "no"}')
-    assert run_json("plan")["decision"]["outcome"] == "planned"
+    assert run_json("plan")["decision"]["result"] == "planned"
     assert run_json("status")["rejected_messages"] == 4
     assert len(run_json("history")["entries"]) == 1
 
@@ -370,7 +370,7 @@ def test_an_unsigned_desired_placement_is_not_adopted(world: World, store: Store
     store.put(keys.DESIRED, APP, EnvelopeFactory("default", "x").envelope(body, ttl=100, application=APP))
     with leading(settings, lambda: state(store)):
         world.ready()
-        assert run_json("rebalance", "--apply")["decision"]["outcome"] == "applied"
+        assert run_json("rebalance", "--apply")["decision"]["result"] == "applied"
 
 
 def test_nobody_answers(world: World) -> None:

@@ -94,7 +94,7 @@ def test_a_leader_that_is_paused_in_a_migration_writes_nothing_more_when_it_goes
     until(lambda: "controller-starts" in events(other))
     world.ready()  # starting took its time
     done = run_json("rebalance", "--apply")
-    assert done["decision"]["outcome"] == "applied"
+    assert done["decision"]["result"] == "applied"
     world.obey("steered", only=1)
     until(lambda: "running" in (state(store) or world).applications[APP])  # type: ignore[union-attr]
 
@@ -137,7 +137,7 @@ def test_what_a_deposed_leader_still_does_changes_nothing(
     )
     late.run_leader_cycle()
     made = decide(late, apply=True)
-    assert made.outcome == "applied", made.sentence
+    assert made.result == "applied", made.sentence
     world.obey("steered", only=1)
     late.follow()
     raw(store).delete(store.keys(keys.LEASE))

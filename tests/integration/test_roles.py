@@ -241,7 +241,7 @@ def test_viewers_look_and_ask_and_order_nothing(
     assert shown["controller"]["leader"].startswith("test/")
     run("top", "--once", "--config", viewer)
     planned = json.loads(run("plan", "--json", "--config", viewer).stdout)
-    assert planned["decision"]["outcome"] == "planned"
+    assert planned["decision"]["result"] == "planned"
     run("rebalance", "--config", viewer)  # a dry run is a question
     assert planned["decision"]["decision"] in run("history", "--json", "--config", viewer).stdout
     for command in ORDERS:

@@ -147,7 +147,7 @@ def test_rollback_brings_every_partition_back(loop: Loop):
     code, answer = loop.cli("rollback", "--reason", "a test")
     assert code == 0, answer
     undone = next(entry for entry in reversed(loop.entries("decision")) if entry["trigger"] == "rollback")
-    assert undone["outcome"] == "applied"
+    assert undone["result"] == "applied"
     loop.wait("all are back", lambda: drained(loop, undone["decision"]) == 2 * PARTITIONS)
     assert all(set(map(int, before[name])) == {0, 1} for name in before)
     swapped = {name: [str(1 - int(where)) for where in held] for name, held in before.items()}

@@ -91,7 +91,7 @@ def requested(loop: Loop, *texts: str) -> dict[str, Any]:
     assert "decision" in answer, answer
     decision = answer["decision"]
     assert decision["notes"][0].endswith(": test")
-    assert code == {"applied": 0, "planned": 3, "refused": 1}[decision["outcome"]], answer["sentence"]
+    assert code == {"applied": 0, "planned": 3, "refused": 1}[decision["result"]], answer["sentence"]
     return decision
 
 
@@ -101,8 +101,8 @@ def moved(loop: Loop, policy: str, *, by_name: bool = True) -> str:
     before = where(loop)
     decision = requested(loop, *(("--policy", policy) if by_name else ()))
     recorded = next(entry for entry in loop.entries("decision") if entry["decision"] == decision["decision"])
-    assert (recorded["policy"], recorded["trigger"], recorded["outcome"]) == (policy, "operator", decision["outcome"])
-    if decision["outcome"] != "applied":
+    assert (recorded["policy"], recorded["trigger"], recorded["result"]) == (policy, "operator", decision["result"])
+    if decision["result"] != "applied":
         assert decision["reason"] in {*NOT_MOVED, "law"}, decision["sentence"]
         codes = [decision["reason"], *(refusal["law"] for refusal in decision["refusals"])]
         assert codes[-1] in NOT_MOVED, decision["sentence"]

@@ -74,7 +74,7 @@ def test_two_commands_lead_to_moves_and_a_kill_leaves_nothing(stack: Stack, tmp_
     stack.wait("all partitions are on the only executor", lambda: placements() == [{"0"}], every=1.0)
     stack.cluster.add_worker(WorkerSpec(NODES[1], 1, 1024))
     stack.wait("partitions are on both", lambda: placements() == [{"0", "1"}], every=1.0)
-    assert {entry["outcome"] for entry in entries("decision")} >= {"applied"}
+    assert {entry["result"] for entry in entries("decision")} >= {"applied"}
     assert ask("status")["controller"]["mode"] == "apply"
     assert ask("doctor")["counts"]["failed"] == 0, "missing agents are no failure"
 

@@ -39,7 +39,7 @@ _DECISION = Decision(
     trigger="timeout",
     user="",
     policy="adaptive",
-    outcome="applied",
+    result="applied",
     reason="ok",
     sentence="",
 )

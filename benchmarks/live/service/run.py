@@ -76,7 +76,7 @@ def _run(session: ServiceSession, plan: Plan, result: RunResult) -> None:
     names = session.names()
     decision, resumed = _decide(session, plan)
     moved: dict[str, float] = {}  # what came of the moves
-    if decision is not None and decision.outcome == DecisionResult.APPLIED and decision.moves:
+    if decision is not None and decision.result == DecisionResult.APPLIED and decision.moves:
         result.first = decision.decision
         _note(result, f"{len(decision.moves)} moves ({decision.trigger}): {decision.sentence}")
         moved = session.await_landed(msgspec.to_builtins(decision)) | {"settled": time.time()}

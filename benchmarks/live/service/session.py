@@ -194,9 +194,9 @@ def _sections(case: Case, variant: str) -> dict[str, dict[str, Any]]:
 
 def _is_provisional(decision: Decision) -> bool:
     """Whether a decision is taken again soon: not ready, held back, or to be agreed on."""
-    if decision.outcome == DecisionResult.APPLIED:
+    if decision.result == DecisionResult.APPLIED:
         return False
-    return decision.outcome == DecisionResult.NOT_READY or decision.reason in {Law.AGREEMENTS, *BLOCKING}
+    return decision.result == DecisionResult.NOT_READY or decision.reason in {Law.AGREEMENTS, *BLOCKING}
 
 
 def _line(decision: Decision, names: Mapping[str, str], verdict: str) -> DecisionLine:
@@ -208,10 +208,10 @@ def _line(decision: Decision, names: Mapping[str, str], verdict: str) -> Decisio
         decision=decision.decision,
         at=decision.at,
         trigger=decision.trigger,
-        outcome=decision.outcome,
+        outcome=decision.result,
         reason=decision.reason,
         sentence=decision.sentence,
-        moves=len(decision.moves) if decision.outcome == DecisionResult.APPLIED else 0,
+        moves=len(decision.moves) if decision.result == DecisionResult.APPLIED else 0,
         rollback_of=decision.rollback_of,
         batch_before=named(decision.batch_time_before),
         batch_after=named(decision.batch_time_after),

@@ -147,7 +147,7 @@ def batch(
 def a_decision(**fields: Any) -> Decision:
     """Return a decision by timeout that plans nothing, but for these fields."""
     usual = {"decision": "d", "at": NOW, "trigger": "timeout", "user": "", "policy": "adaptive"}
-    return Decision(**{**usual, "outcome": "planned", "reason": "ok", "sentence": "", **fields})
+    return Decision(**{**usual, "result": "planned", "reason": "ok", "sentence": "", **fields})
 
 
 def a_price(**fields: Any) -> MigrationPrice:

@@ -58,7 +58,7 @@ def test_no_part_of_the_controller_keeps_the_old_settings(leader: Controller) ->
 def test_what_is_decided_next_is_decided_by_the_new_ones(leader: Controller, store: FakeStore, world: World) -> None:
     leader.reload(other(RESCHEDULE__MODE="observe", GATE__MIN_GAIN="0.02"))
     leader.decide_all()
-    assert decisions(store)[-1].outcome == "planned"
+    assert decisions(store)[-1].result == "planned"
     leader.reload(other(RESCHEDULE__MODE="apply", RESCHEDULE__POLICY="even"))
     go_on(world, 5)
     leader.decide_all()

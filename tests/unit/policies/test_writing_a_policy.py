@@ -142,7 +142,7 @@ def test_decision_of_a_controller() -> None:
     leader.run_leader_cycle()
     world.ready()
     decision = decide(leader, force=True)
-    assert (decision.policy, decision.outcome) == ("longest-first", "planned"), decision.sentence
+    assert (decision.policy, decision.result) == ("longest-first", "planned"), decision.sentence
     assert decision.moves
     assert "12 partitions, longest first" in decision.notes
 

@@ -60,7 +60,7 @@ DECISION = sample(
     Decision,
     at=NOW - 20,
     trigger="timeout",
-    outcome="applied",
+    result="applied",
     executors=[sample(ExecutorLoad, executor=str(e), node=f"127.0.0.{e + 2}") for e in range(4)],
     moves=[MOVE],
     refusals=[Refusal(law="gate", scope="plan", detail="no")],

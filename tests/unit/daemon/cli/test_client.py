@@ -91,7 +91,7 @@ def test_a_redis_that_is_away_is_reported_at_once(session: Session, store: FakeS
 def test_on_a_terminal_the_sentence_is_printed_once(
     terminal: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    decision = samples.decision(outcome="not-ready", reason="no-state", sentence="not yet")
+    decision = samples.decision(result="not-ready", reason="no-state", sentence="not yet")
     data = {"application": "app", "decision": msgspec.to_builtins(decision)}
     monkeypatch.setattr(
         ControllerClient, "send", lambda *_, **__: Reply(request="r", code=4, sentence="not yet", data=data)

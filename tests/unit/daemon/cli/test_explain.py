@@ -67,7 +67,7 @@ def test_byte_sizes_have_a_suitable_unit(number: float, text: str) -> None:
 def test_a_refusal_shows_its_distance_from_the_limit() -> None:
     refusal = Refusal(law="gate", scope="plan", detail="too little", measured=0.04, limit=0.1, unit="share", until=NOW)
     used = Refusal(law="budget", scope="plan", detail="used up", measured=10.0, limit=10.0, unit="moves")
-    refused = samples.decision(outcome="refused", reason="gate", sentence="too little", refusals=[refusal, used])
+    refused = samples.decision(result="refused", reason="gate", sentence="too little", refusals=[refusal, used])
     text = "\n".join(lines(APP, refused, None, {}))
     assert "refused by gate (whole plan): too little" in text
     assert "measured 0.04, limit 0.1 share: 0.06 below" in text
@@ -220,7 +220,7 @@ def test_a_price_with_a_lower_peak_has_no_longer_batches(leader: Controller) -> 
 def test_explain_without_an_id_shows_the_last_decision_with_moves(leader: Controller, recorded: None) -> None:
     decision = decide(leader, user="ann", apply=True)
     busy = decide(leader, user="ann", apply=False)
-    assert busy.outcome == "not-ready"
+    assert busy.result == "not-ready"
     assert explained() == decision.decision
 
 

@@ -42,7 +42,7 @@ from unit.daemon.fakes import (
 
 def test_a_skewed_application_is_rebalanced(leader, store):
     (decision,) = leader.decide_all()
-    assert (decision.outcome, decision.reason, decision.trigger, decision.policy) == (
+    assert (decision.result, decision.reason, decision.trigger, decision.policy) == (
         "applied",
         "ok",
         "timeout",
@@ -87,7 +87,7 @@ def test_a_decision_that_moves_nothing(store, clock, config, where, batches, end
     world.measure(batches)
     leader = controller(store, clock, config, lead=True)
     (decision,) = leader.decide_all()
-    assert (decision.outcome, decision.reason, sentence in decision.sentence) == (*end, True), decision.sentence
+    assert (decision.result, decision.reason, sentence in decision.sentence) == (*end, True), decision.sentence
     assert pipeline.exit_of(decision) == code
     assert (decisions(store), desired(store)) == ([decision], None)
     assert bool(decision.executors) == (code != ExitCode.NOT_READY and decision.reason != "policy")
@@ -95,7 +95,7 @@ def test_a_decision_that_moves_nothing(store, clock, config, where, batches, end
 
 def test_a_gate_that_says_no_is_passed_by_force(world):
     forced = decide(leading(world, MODERATE), user="root", reason="now", apply=True, force=True)
-    assert (forced.outcome, forced.notes[0]) == ("applied", "asked by root: now")
+    assert (forced.result, forced.notes[0]) == ("applied", "asked by root: now")
 
 
 def test_nothing_is_decided_while_redis_is_away(leader, store):
@@ -106,7 +106,7 @@ def test_nothing_is_decided_while_redis_is_away(leader, store):
     store.away = False
     assert decisions(store) == []
     leader.run_leader_cycle()
-    assert leader.decide_all()[0].outcome == "applied"
+    assert leader.decide_all()[0].result == "applied"
 
 
 def test_an_application_whose_report_ran_out_is_not_decided_on(leader, clock):
@@ -120,7 +120,7 @@ def test_one_failing_application_does_not_stop_the_others(leader, store, clock, 
     World(store, clock, "app-0").ready()
     monkeypatch.setattr(app(leader, "app-0"), "decide", lambda _: 1 / 0)
     with capture_logs() as logs:
-        assert [decision.outcome for decision in leader.decide_all()] == ["applied"]
+        assert [decision.result for decision in leader.decide_all()] == ["applied"]
         leader.decide_all()
     assert [(line["event"], line["application"]) for line in logs if line["log_level"] == "error"] == [
         ("application-failed", "app-0")
@@ -161,19 +161,19 @@ def test_one_migration_at_a_time_then_the_cool_down(leader, store, world):
     world.obey("drained", only=1)
     go_on(world, 20, leader)
     (second,) = leader.decide_all()
-    assert (second.outcome, second.reason) == ("not-ready", "migration-running")
+    assert (second.result, second.reason) == ("not-ready", "migration-running")
     assert "1 of" in second.sentence
     assert published_placement(store).decision == first
     world.obey("drained")
     leader.follow()
     go_on(world, 10, leader)
     (third,) = leader.decide_all()
-    assert (third.outcome, third.reason) == ("refused", "cooldown")
+    assert (third.result, third.reason) == ("refused", "cooldown")
     assert "290 s to go" in third.sentence
     go_on(world, 290, leader)
     assert leader.decide_all()[0].reason == "outcome-awaited", "the journal tells of no landing yet"
     cycle(leader, world, 311)
-    assert leader.decide_all()[0].outcome == "applied", "it is not waited for for ever"
+    assert leader.decide_all()[0].result == "applied", "it is not waited for for ever"
 
 
 def test_a_migration_that_ended_unseen_is_noticed_by_the_next_decision(leader, world):
@@ -225,7 +225,7 @@ def test_a_long_outage_of_redis_is_not_the_links_silence(leader, store, world):
 def test_a_placement_that_could_not_be_sent_is_sent_while_it_is_fresh(leader, store):
     store.unsendable = keys.DESIRED
     (decision,) = leader.decide_all()
-    assert decision.outcome == "applied"
+    assert decision.result == "applied"
     assert desired(store) is None
     store.unsendable = None
     leader.follow()
@@ -283,9 +283,9 @@ def test_stop_ends_a_running_migration_and_leaves_nothing_wanted(leader, store, 
 
 def test_nothing_is_applied_while_paused(leader, store):
     order(leader, Pause())
-    assert leader.decide_all()[0].outcome == "planned"
+    assert leader.decide_all()[0].result == "planned"
     requested = decide(leader, apply=True, force=True)
-    assert (requested.outcome, requested.reason) == ("refused", "paused")
+    assert (requested.result, requested.reason) == ("refused", "paused")
     assert desired(store) is None
 
 

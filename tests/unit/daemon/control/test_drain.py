@@ -67,7 +67,7 @@ def test_a_drain_is_said_to_the_links_and_moves_what_has_to_leave_alone(leader, 
     assert [item.node for item in orders(store).drains] == [NODE]
     leader.follow()
     decision = decisions(store)[-1]
-    assert (decision.trigger, decision.outcome) == ("drain", "applied")
+    assert (decision.trigger, decision.result) == ("drain", "applied")
     assert [(move.partition, move.source) for move in published_placement(store).moves] == [(10, "3"), (11, "3")]
     assert {move.target for move in published_placement(store).moves} <= {"0", "1", "2"}
 
@@ -78,7 +78,7 @@ def test_a_drain_acts_in_observe_mode_and_without_any_measurement(store, clock):
     leader = controller(store, clock, settings("observe"), lead=True)
     drain(leader)
     leader.follow()
-    assert decisions(store)[-1].outcome == "applied"
+    assert decisions(store)[-1].result == "applied"
     assert len(published_placement(store).moves) == 2
 
 
@@ -311,7 +311,7 @@ def test_neither_a_drain_nor_what_was_before_it_holds_the_decision_after_undrain
     for _ in range(6):
         cycle(leader, world, 3)
     last = decisions(store)[-1]
-    assert (last.trigger, last.outcome) == ("executors", "applied"), last.sentence
+    assert (last.trigger, last.result) == ("executors", "applied"), last.sentence
     assert "3" in {move.target for move in last.moves}
 
 
@@ -371,7 +371,7 @@ def test_an_executor_that_joins_is_acted_on_once_the_set_is_stable(store, clock,
     clock.sleep(6)
     report_with(4)
     (decision,) = decisions(store)
-    assert (decision.trigger, decision.outcome) == ("executors", "applied")
+    assert (decision.trigger, decision.result) == ("executors", "applied")
     clock.sleep(60)
     report_with(4)
     assert len(decisions(store)) == 1
@@ -396,7 +396,7 @@ def test_a_drain_that_cannot_go_on_is_told_once(store, clock):
     drain(leader)
     for _ in range(5):
         cycle(leader, world, 30)
-    assert [decision.outcome for decision in decisions(store)] == ["planned"]
+    assert [decision.result for decision in decisions(store)] == ["planned"]
 
 
 def test_links_that_remember_a_pause_bring_it_back(leader, store, clock, world):

@@ -53,8 +53,8 @@ def changed(clock: FakeClock, joining: Trigger) -> Trigger:
     return joining
 
 
-def answer(outcome: str, reason: str = "gate") -> Decision:
-    return a_decision(trigger="executors", outcome=outcome, reason=reason)
+def answer(result: str, reason: str = "gate") -> Decision:
+    return a_decision(trigger="executors", result=result, reason=reason)
 
 
 def test_the_executors_of_the_beginning_are_no_change(clock, joining):
@@ -79,9 +79,9 @@ def test_what_left_and_came_back_is_no_change(clock, joining):
     assert not joining.is_due()
 
 
-@pytest.mark.parametrize(("outcome", "again"), [("applied", False), ("planned", False), ("refused", True)])
-def test_only_a_refusal_with_an_empty_executor_is_no_answer(clock, changed, outcome, again):
-    changed.decided(answer(outcome), report([query("0012")]))
+@pytest.mark.parametrize(("result", "again"), [("applied", False), ("planned", False), ("refused", True)])
+def test_only_a_refusal_with_an_empty_executor_is_no_answer(clock, changed, result, again):
+    changed.decided(answer(result), report([query("0012")]))
     clock.sleep(10)
     assert changed.is_due() is again
 

@@ -47,8 +47,8 @@ def moves(*partitions: int, target: str = "1", decision: str = "d") -> list[Desi
     ]
 
 
-def decision(at: float, outcome: str = "planned", reason: str = "ok", **more: object) -> Decision:
-    return a_decision(decision=f"d{at}", at=at, outcome=outcome, reason=reason, **more)
+def decision(at: float, result: str = "planned", reason: str = "ok", **more: object) -> Decision:
+    return a_decision(decision=f"d{at}", at=at, result=result, reason=reason, **more)
 
 
 # -- overload --
@@ -339,7 +339,7 @@ def test_a_plan_that_went_back_is_not_begun_again_until_something_changes(plan: 
     guard, _ = guarded()
     assert guard.repetition(plan) is None
     back = [msgspec.structs.replace(move, source="1", target="0") for move in moves(1, 2, 3)]
-    rollback = decision(NOON, outcome="applied", trigger="rollback", rollback_of="d", moves=back)
+    rollback = decision(NOON, result="applied", trigger="rollback", rollback_of="d", moves=back)
     guard.record(priced(rollback))
     refusal = guard.repetition(plan)
     assert (refusal is None) is again

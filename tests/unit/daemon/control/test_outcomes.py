@@ -81,7 +81,7 @@ def land(world: World, settled: float = 4.0, *, batches: int = 6, rows: int = 40
 
 def moved(leader: Controller, world: World, settled: float = 4.0, **how: int) -> Decision:
     (decision,) = leader.decide_all()
-    assert decision.outcome == "applied"
+    assert decision.result == "applied"
     land(world, settled, **how)
     cycle(leader)
     return decision
@@ -164,7 +164,7 @@ def test_what_made_batches_longer_goes_back(leader, store, world):
     assert result.verdict == "regressed"
     leader.follow()
     back = decisions(store)[-1]
-    assert (back.trigger, back.outcome, back.rollback_of, back.policy) == (
+    assert (back.trigger, back.result, back.rollback_of, back.policy) == (
         "rollback",
         "applied",
         decision.decision,
@@ -238,7 +238,7 @@ def test_a_rollback_that_waits_for_the_end_of_an_excluded_period_is_taken_over(s
     clock.now = (NOW // 3600 + 2) * 3600 + ends_ago
     other = leading(world, config, "b")
     other.follow()
-    assert (decisions(store)[-1].outcome == "applied") is (ends_ago < 600)
+    assert (decisions(store)[-1].result == "applied") is (ends_ago < 600)
 
 
 def test_what_is_ordered_since_then_stands(leader, world):
@@ -250,7 +250,7 @@ def test_what_is_ordered_since_then_stands(leader, world):
     go_on(world, 1, leader)
     turned = {key: (where + 1) % 4 for key, where in {"q1/0": np.array([int(at) for at in world.placement])}.items()}
     made = decide(leader, apply=True, force=True, placement_source=lambda _: ProposedPlacement(Placement(turned)))
-    assert made.outcome == "applied"
+    assert made.result == "applied"
     assert app(leader).rollback is None
 
 
@@ -271,7 +271,7 @@ def test_rollback_by_hand(leader, store, world):
     assert "moving" in made.sentence
     assert msgspec.convert(made.data["decision"], Decision) == decisions(store)[-1]
     back = decisions(store)[-1]
-    assert (back.user, back.rollback_of, back.outcome) == ("ann", decision.decision, "applied")
+    assert (back.user, back.rollback_of, back.result) == ("ann", decision.decision, "applied")
     land(world, 5.0, number=40)
     assert world.placement == before
     cycle(leader)
@@ -319,7 +319,7 @@ def test_a_second_rollback_by_a_nervous_finger_goes_no_decision_further_back(lea
     second = decide(leader, apply=True, force=True, placement_source=swapped)
     land(world, number=40)
     cycle(leader)
-    assert (first.outcome, second.outcome) == ("applied", "applied")
+    assert (first.result, second.result) == ("applied", "applied")
     order(leader, Rollback(application=APP), user="ann")
     back = decisions(store)[-1]
     assert back.rollback_of == second.decision
@@ -373,7 +373,7 @@ def test_a_plan_that_was_cut_goes_on_without_a_cool_down(store, clock, world):
     while app(leader).migrations.running is not None and number < 400:
         turn(leader, world, number)
         number += 20
-    made = [decision for decision in decisions(store) if decision.outcome == "applied"]
+    made = [decision for decision in decisions(store) if decision.result == "applied"]
     assert len(made) >= 3, "all that should move has moved"
     assert [decision.trigger for decision in made] == ["timeout"] + ["continuation"] * (len(made) - 1)
     assert all(len(decision.moves) == 1 for decision in made)
@@ -400,7 +400,7 @@ def test_what_ends_a_plan_that_was_cut(store, clock, world, why):
             dataclasses.replace(leader.settings, reschedule=settings("apply", excluded=("00:00-23:59",)).reschedule)
         )
     turn(leader, world, 10, settled=9.0 if why == "regressed" else 4.9)
-    made = [(decision.trigger, decision.outcome) for decision in decisions(store)]
+    made = [(decision.trigger, decision.result) for decision in decisions(store)]
     assert ("continuation", "applied") not in made
     if why == "regressed":
         assert made[-1] == ("rollback", "applied")
@@ -451,7 +451,7 @@ def test_there_is_nothing_to_roll_back(leader, store, world):
         world.placement[move.partition] = "3" if move.source != "3" and move.target != "3" else "1"
     world.ready()
     order(leader, Rollback(application=APP, decision=decision.decision), user="ann")
-    assert decisions(store)[-1].outcome in ("refused", "applied")
+    assert decisions(store)[-1].result in ("refused", "applied")
 
 
 def test_a_rollback_waits_while_all_is_paused(leader, store, world):

@@ -38,14 +38,14 @@ from unit.daemon.fakes import (
 VERBS = "apply, cancel, drain, pause, plan, rebalance, resume, rollback, stop, undrain"
 
 
-@pytest.mark.parametrize(("verb", "outcome", "sent"), [("plan", "planned", False), ("rebalance", "applied", True)])
-def test_a_request_gets_its_decision(leader, store, verb, outcome, sent):
+@pytest.mark.parametrize(("verb", "result", "sent"), [("plan", "planned", False), ("rebalance", "applied", True)])
+def test_a_request_gets_its_decision(leader, store, verb, result, sent):
     request(store, verb)
     assert leader.answer_requests() == 1
     answer = read_reply(store)
     assert (answer.code, answer.data["application"]) == (ExitCode.DONE, APP)
     decision = msgspec.convert(answer.data["decision"], Decision)
-    assert (decision.outcome, decision.trigger, decision.user) == (outcome, "operator", "root")
+    assert (decision.result, decision.trigger, decision.user) == (result, "operator", "root")
     assert answer.sentence == decision.sentence
     assert (desired(store) is not None) == sent
     assert leader.answer_requests() == 0

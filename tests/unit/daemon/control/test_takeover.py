@@ -83,7 +83,7 @@ def test_a_desired_placement_that_is_not_ours_is_counted_and_not_adopted(wrong, 
     made = leading(world)
     assert app(made).migrations.rejected == 1
     assert app(made).migrations.running is None
-    assert made.decide_all()[0].outcome == "applied"
+    assert made.decide_all()[0].result == "applied"
     assert published_placement(store).decision != "evil"
 
 
@@ -126,7 +126,7 @@ def test_a_leader_whose_place_was_taken_while_redis_was_away_follows_the_newer_d
     other.run_leader_cycle()
     app(other).migrations.running = None
     newer = decide(other, apply=True, force=True)
-    assert newer.outcome == "applied"
+    assert newer.result == "applied"
     other.close()
     world.clock.sleep(1)
     assert leader.run_leader_cycle() == "leading in epoch 3"
@@ -145,7 +145,7 @@ def test_after_planning_outlived_the_lease_nothing_is_done_before_the_orders_of_
         return draft
 
     monkeypatch.setattr(pipeline, "draft_decision", slow)
-    assert [decision.outcome for decision in leader.decide_all()] == ["not-ready"]
+    assert [decision.result for decision in leader.decide_all()] == ["not-ready"]
     assert leader.lead.holds(), "nobody else was there: the lead is held again, in a higher epoch"
     monkeypatch.undo()
     assert leader.follow() == "not leading"

@@ -84,7 +84,7 @@ def last(store: FakeStore) -> Decision:
 def test_in_an_excluded_period_nothing_begins_automatically_and_that_is_logged_once(store, world):
     leader = leading(world, config(excluded=(NOW_AND_NEXT,)))
     (refused,) = leader.decide_all()
-    assert (refused.outcome, refused.reason, refused.trigger) == ("refused", "excluded", "timeout")
+    assert (refused.result, refused.reason, refused.trigger) == ("refused", "excluded", "timeout")
     for _ in range(3):
         go_on(world, 300, leader)
         assert leader.decide_all() == []
@@ -99,14 +99,14 @@ def test_an_operator_and_a_drain_go_with_a_warning(store, world):
     message = order(leader, Drain(nodes=["127.0.0.5"]), reason="old").sentence
     assert "warning: this is in the excluded period" in message
     leader.follow()
-    assert (last(store).trigger, last(store).outcome) == ("drain", "applied")
+    assert (last(store).trigger, last(store).result) == ("drain", "applied")
     assert "warning: this is in the excluded period" in last(store).sentence
 
 
 def test_an_operators_rebalance_is_warned(world):
     leader = leading(world, config(excluded=(NOW_AND_NEXT,), moves_per_hour=1))
     done = decide(leader, user="ann", reason="now", apply=True)
-    assert done.outcome == "applied"
+    assert done.result == "applied"
     assert "warning: this is in the excluded period" in done.sentence
     assert "reschedule.moves_per_hour is 1" in done.sentence
     assert (done.operator_reason, done.notes[0]) == ("now", "asked by ann: now")
@@ -115,11 +115,11 @@ def test_an_operators_rebalance_is_warned(world):
 def test_a_plan_is_cut_to_what_is_left_of_the_hour(world):
     leader = leading(world, config(moves_per_hour=2))
     (made,) = leader.decide_all()
-    assert (made.outcome, len(made.moves)) == ("applied", 2)
+    assert (made.result, len(made.moves)) == ("applied", 2)
     world.obey()
     cycle(leader, world, 1000)
     (held,) = leader.decide_all()
-    assert (held.outcome, held.reason, held.refusals[0].measured, held.refusals[0].limit) == ("refused", "budget", 2, 2)
+    assert (held.result, held.reason, held.refusals[0].measured, held.refusals[0].limit) == ("refused", "budget", 2, 2)
 
 
 def test_the_budget_is_known_to_the_next_leader(world):
@@ -151,7 +151,7 @@ def test_a_costly_plan_waits_for_agreement(store, world, monkeypatch):
     monkeypatch.setattr(guard, "COSTLY_SHARE", 0.0)
     leader = leading(world, config())
     (first,) = leader.decide_all()
-    assert (first.outcome, first.reason) == ("refused", "agreements")
+    assert (first.result, first.reason) == ("refused", "agreements")
     assert "recommended 1 of 2 times in a row" in first.sentence
     assert first.moves
     assert desired(store) is None
@@ -161,12 +161,12 @@ def test_a_costly_plan_waits_for_agreement(store, world, monkeypatch):
     assert leader.decide_all()[0].reason == "agreements", "no batch was measured since"
     world.queries = [msgspec.structs.replace(query(world.placement), batch=10)]
     world.report()
-    assert leader.decide_all()[0].outcome == "applied"
+    assert leader.decide_all()[0].result == "applied"
 
 
 def test_the_first_run_only_looks_on_and_says_how_to_change_that(observing):
     (made,) = observing.decide_all()
-    assert made.outcome == "planned"
+    assert made.result == "planned"
     assert any('reschedule.mode = "apply"' in note for note in made.notes)
 
 
@@ -180,7 +180,7 @@ def test_an_overload_is_decided_on_without_waiting_for_the_timeout(store, world)
     for _ in range(4):
         cycle(leader, world, 5)
     made = decisions(store)[0]
-    assert (made.trigger, made.outcome) == ("overload", "applied")
+    assert (made.trigger, made.result) == ("overload", "applied")
     assert "busy, gate.max_utilization is 5%, 3 windows in a row" in made.operator_reason
     assert len(decisions(store)) == 1
 
@@ -296,7 +296,7 @@ def test_a_plan_waits_and_is_checked_and_begun_in_its_window(observing, store, c
     assert desired(store) is None
     while clock() < stored.body.plans[0].begin:
         cycle(observing, world, 600)
-    assert (last(store).trigger, last(store).outcome, last(store).user) == ("scheduled", "applied", "root")
+    assert (last(store).trigger, last(store).result, last(store).user) == ("scheduled", "applied", "root")
     assert desired(store) is not None
     left = store.get(keys.SCHEDULED_PLANS)
     assert left.body.plans == []  # type: ignore[union-attr]
@@ -381,7 +381,7 @@ def test_a_plan_is_begun_once_though_it_could_not_be_taken_off_the_list(store, c
     with pytest.raises(StoreUnavailableError):
         leader.follow()
     store.unsendable = None
-    assert (last(store).outcome, last(store).scheduled_plan) == ("applied", plan.name)
+    assert (last(store).result, last(store).scheduled_plan) == ("applied", plan.name)
     refuses(leader, Cancel(scheduled_plan=plan.name), f"no plan {plan.name} is scheduled; scheduled are none")
     if next_leader:
         leader.close()
@@ -394,7 +394,7 @@ def test_a_plan_is_begun_once_though_it_could_not_be_taken_off_the_list(store, c
     world.placement = start  # as somebody else would have it: the plan fits again
     while clock() < plan.end:
         cycle(leader, world, 400)
-    assert [made.outcome for made in decisions(store)[before:] if made.trigger == "scheduled"] == ["applied"]
+    assert [made.result for made in decisions(store)[before:] if made.trigger == "scheduled"] == ["applied"]
     assert leader._services.plans.plans == {}
 
 

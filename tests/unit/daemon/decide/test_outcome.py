@@ -59,7 +59,7 @@ def decision(moves: int, price: MigrationPrice | None, executors: str) -> Decisi
     load = dict.fromkeys(["arrival_before", "arrival_after", "service_before"], 1.0)
     load |= dict.fromkeys(["utilization_before", "utilization_after"], 0.5)
     return a_decision(
-        outcome="applied",
+        result="applied",
         moves=[move(number) for number in range(moves)],
         executors=[
             ExecutorLoad(executor=name, node=name, partitions_before=3, partitions_after=3, **load)

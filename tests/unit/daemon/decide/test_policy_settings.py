@@ -149,9 +149,9 @@ def test_every_policy_can_be_asked_for(store, clock, world, policy: str):
     answer = reply(store)
     decision = msgspec.convert(answer.data["decision"], Decision)
     assert (decision.policy, decision.trigger) == (policy, "operator")
-    assert decision.outcome == "applied" or decision.reason in ("nothing-to-do", "law"), decision.sentence
+    assert decision.result == "applied" or decision.reason in ("nothing-to-do", "law"), decision.sentence
     assert decisions(store) == [decision]
-    if decision.outcome == "applied":
+    if decision.result == "applied":
         assert published_placement(store).moves == decision.moves
     assert leader.settings.reschedule.policy == "adaptive"
 
@@ -194,7 +194,7 @@ def test_its_configured_parameters_are_used(world):
 def test_light_mode_moves_nothing_that_is_not_overloaded(world):
     leader = leading(world, configured(adaptive={"mode": "light"}))
     (decision,) = leader.decide_all()
-    assert (decision.outcome, decision.reason) == ("planned", "nothing-to-do")
+    assert (decision.result, decision.reason) == ("planned", "nothing-to-do")
 
 
 # -- drains --
@@ -206,7 +206,7 @@ def test_a_drain_is_decided_by_its_own_policy(store, world):
     leader = leading(world, config)
     drained(leader)
     (decision,) = decisions(store)
-    assert (decision.trigger, decision.policy, decision.outcome) == ("drain", "adaptive", "applied")
+    assert (decision.trigger, decision.policy, decision.result) == ("drain", "adaptive", "applied")
     assert {move.partition for move in decision.moves} == {10, 11}
 
 
@@ -216,7 +216,7 @@ def test_whatever_policy_drains_only_what_has_to_leave_does(store, world, monkey
     leader = leading(world, CONFIG)
     drained(leader)
     (decision,) = decisions(store)
-    assert (decision.policy, decision.outcome) == (policy, "applied")
+    assert (decision.policy, decision.result) == (policy, "applied")
     assert {(move.partition, move.source) for move in decision.moves} == {(10, "3"), (11, "3")}
     assert {move.target for move in decision.moves} <= {"0", "1", "2"}
 
@@ -232,7 +232,7 @@ def test_where_the_drains_policy_finds_no_room_the_other_one_decides(store, worl
     leader = leading(world, cramped)
     drained(leader)
     (decision,) = decisions(store)
-    assert (decision.policy, decision.outcome, len(decision.moves)) == ("adaptive", "applied", 2)
+    assert (decision.policy, decision.result, len(decision.moves)) == ("adaptive", "applied", 2)
     assert decision.notes[0].startswith("adaptive decides instead of round-robin, which finds no room: stage 'q1/0'")
 
 
@@ -241,7 +241,7 @@ def test_where_no_policy_finds_room_it_is_refused(store, world, cramped):
     leader = leading(world, dataclasses.replace(cramped, reschedule=rules))
     drained(leader)
     (decision,) = decisions(store)
-    assert (decision.policy, decision.outcome, decision.reason) == ("round-robin", "refused", "scale-out")
+    assert (decision.policy, decision.result, decision.reason) == ("round-robin", "refused", "scale-out")
 
 
 def test_only_a_drain_falls_back(world, monkeypatch):

@@ -89,7 +89,7 @@ def test_a_plan_of_any_length_is_carried_out(scene: Scene, seconds: int, stand_b
 
     scene.slow_down(seconds, meanwhile)
     (decision,) = scene.leader.decide_all()
-    assert (decision.outcome, decision.reason) == ("applied", "ok")
+    assert (decision.result, decision.reason) == ("applied", "ok")
     assert published_placement(scene.store).decision == decision.decision
     lead = scene.leader.lead
     assert lead.epoch == 1
@@ -102,7 +102,7 @@ def test_migrations_and_requests_of_others_go_on_during_a_plan(scene: Scene) -> 
     second.ready()
     leader.run_leader_cycle()
     moved = decide(leader, application=OTHER, apply=True)
-    assert moved.outcome == "applied"
+    assert moved.result == "applied"
     requests: list[str] = []
 
     def meanwhile() -> None:
@@ -122,7 +122,7 @@ def test_migrations_and_requests_of_others_go_on_during_a_plan(scene: Scene) -> 
         assert state(store).applications[OTHER].endswith("0 of 3 moves landed")
 
     scene.slow_down(130, meanwhile)
-    assert decide(leader, apply=True).outcome == "applied"
+    assert decide(leader, apply=True).result == "applied"
     assert len(requests) == 130
     second.obey("drained")
     leader.follow()
@@ -134,7 +134,7 @@ def test_a_plan_of_a_leader_that_was_stopped_meanwhile_is_discarded(scene: Scene
     other = controller(scene.store, scene.clock, name="b")
     scene.slow_down(20, other.run_leader_cycle)  # the leader's process is suspended
     (decision,) = scene.leader.decide_all()
-    assert (decision.outcome, decision.reason) == ("not-ready", "not-leading")
+    assert (decision.result, decision.reason) == ("not-ready", "not-leading")
     assert desired(scene.store) is None
     assert decisions(scene.store) == []
     assert other.run_leader_cycle() == "leading in epoch 2"
@@ -157,7 +157,7 @@ def test_a_plan_of_a_lead_that_was_lost_and_won_again_is_discarded(
     assert desired(scene.store) is None
     monkeypatch.undo()
     scene.world.ready()
-    assert scene.leader.decide_all()[0].outcome == "applied", "and nothing is left in the way"
+    assert scene.leader.decide_all()[0].result == "applied", "and nothing is left in the way"
 
 
 @pytest.mark.parametrize(
@@ -214,7 +214,7 @@ def test_orders_and_events_during_a_plan_are_taken_into_account(
     before = desired(store)
     decision = decide(leader, trigger="executors", apply=True)
     assert decision.reason == reason
-    assert decision.outcome != "applied"
+    assert decision.result != "applied"
     assert desired(store) == before
 
 

@@ -102,7 +102,7 @@ def test_a_migration_is_shown_and_its_moves_are_counted_once(
 ) -> None:
     shown.view()
     decision = decide(shown.controller, apply=True)
-    assert decision.outcome == "applied"
+    assert decision.result == "applied"
     world.obey("steered")
     view = shown.view()
     (migration,) = view.migrations

@@ -285,7 +285,7 @@ def _decisions(now: float) -> tuple[DecisionView, ...]:
         at=now - 343,
         trigger="operator",
         user="ada",
-        outcome="refused",
+        result="refused",
         reason="gate",
         sentence="a critical path would shorten by 4% at most, gate.min_gain asks for 10%",
         executors=loads[:3],
@@ -301,7 +301,7 @@ def _decisions(now: float) -> tuple[DecisionView, ...]:
         decision="20260301-100500-0b17",
         at=now - 643,
         trigger="executors",
-        outcome="not-ready",
+        result="not-ready",
         reason="too-few-batches",
         sentence="not ready: query clicks has 2 measured batches, 3 are needed (reschedule.batches)",
     )
