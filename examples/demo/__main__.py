@@ -12,6 +12,7 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 from examples.demo.eventlog import EventLog
@@ -21,7 +22,8 @@ from examples.demo.stage import ADDED, NODES, Options, Stage, open_stage
 
 _MOVING = 8  # batches that the moves take, or so: for the progress bar alone
 _PATIENCE = 90.0  # seconds until Rechannel has the figures a decision needs
-_CHANGE_PATIENCE = 90.0  # seconds for nodes to get their share, and for one to be emptied
+_CHANGE_PATIENCE = 90.0  # seconds for nodes to get their share, and for one to be emptied, or so many batches:
+_CHANGE_BATCHES = 20  # partitions move at the ends of batches, which are long on a slow machine
 _ROWS_SHARE = 0.7  # of a batch that rows are to take; tasks then take more, as they are more than their rows
 _MOST_ROWS = 3000  # in a file: a hundred batches of the flights of a year
 _WITHOUT_CHANGE = 0.02  # share of a batch; a prediction below it has no sign
@@ -34,7 +36,7 @@ class Plan:
     warm_up: int = 10
     before: int = 15
     after: int = 15
-    seconds: float = 400.0
+    seconds: float = 900.0
 
 
 @dataclass
@@ -118,8 +120,7 @@ class Run:
     def _calibrate(self) -> None:
         """Have the files grow until rows take most of a batch: on a slow machine Spark's own part is longer."""
         stage = self.stage
-        newest = [batch.trigger_ms for query in stage.queries for batch in stage.progress.batches[query][-3:]]
-        batch = sum(newest) / len(newest)
+        batch = median(batch.trigger_ms for query in stage.queries for batch in stage.progress.batches[query][-5:])
         # Every row passes through each query, and executors share the rows.
         per_row = stage.options.service_ms * len(stage.queries) / len(NODES)
         other = max(batch - per_row * stage.feeder.rows, 0.0)
@@ -172,10 +173,12 @@ class Run:
 
     def _wait_for(self, what: str, note: str, ready: Callable[[], bool]) -> None:
         began = time.monotonic()
+        batches = self.stage.progress.batches.values()
+        patience = max(_CHANGE_PATIENCE, _CHANGE_BATCHES * max(its[-1].trigger_ms for its in batches) / 1000)
         while not ready():
-            if time.monotonic() - began > _CHANGE_PATIENCE or self.stage.feeder.closed:
+            if time.monotonic() - began > patience or self.stage.feeder.closed:
                 self.changes[what] = None
-                self.screen.say(f"{note}: not within {_CHANGE_PATIENCE:g} s", "red")
+                self.screen.say(f"{note}: not within {patience:.0f} s", "red")
                 return
             self._show(self.stage.feed(), note)
             if self.stage.view is not None:
