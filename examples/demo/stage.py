@@ -99,7 +99,7 @@ def _spark_conf(cluster: StandaloneCluster, options: Options) -> dict[str, str]:
         "spark.executorEnv.PYTHONPATH": str(ROOT),
         "spark.sql.shuffle.partitions": str(options.partitions),
         **QUICK_CHECKPOINTS,
-        # With 3 s, Spark's default, tasks that wait longer for their executor run on an idle one, such as a drained one.
+        # By default a task that waits 3 s for its executor runs on an idle one, for example the drained one.
         "spark.locality.wait": "30s",
         "spark.sql.streaming.pollingDelay": "100ms",  # a query that waits for its next file leaves the driver in peace
         # Thousands of tiny batches are this demo's, not production's: without these, compaction makes every tenth slow.
