@@ -121,7 +121,7 @@ def test_counters_are_0_before_their_first_event() -> None:
     counters.add(metrics.MOVES, "abandoned", "deadline")
     counters.add(metrics.DECISIONS, "applied", "pays", "timeout")
     result = scraped(VIEW, counters)
-    assert result["rechannel_decisions_total", "applied", "pays", "timeout"] == 1
+    assert result["rechannel_decisions_total", "pays", "applied", "timeout"] == 1
     assert result["rechannel_moves_total", "deadline", "abandoned"] == 1
     assert result["rechannel_moves_total", "landed", "drained"] == 0
     assert result["rechannel_migrations_total", "regressed"] == 0
