@@ -10,21 +10,19 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import shutil
 import statistics
 import subprocess
-import sys
 import tempfile
 import time
-import venv
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from benchmarks.report.results import Result, ResultFile, argument_parser, progress, read_results
+from testbed.installation import copy_tree, install, outside_environment
 from testbed.processes import ROOT, ProcessGroup, wait_until
-from testbed.redis_server import free_port
+from testbed.redis_server import RedisServer
 from testbed.spark_cluster import SparkOptions, StandaloneCluster, WorkerSpec, spark_home
 
 __all__ = ["WAYS", "Trial", "adopt"]
@@ -33,8 +31,6 @@ NODES = [f"127.0.0.{number}" for number in (141, 142, 143)]
 SCRIPT = ROOT / "tests" / "smoke" / "slow_numbers.py"
 PARTITIONS = 24
 PATIENCE = 900.0  # seconds for any step
-_HIDDEN = ("RECHANNEL", "PYTHONPATH", "SPARK_", "PYSPARK_", "VIRTUAL_ENV")
-_LEFT_OUT = (".git", ".venv", "out", "build", "__pycache__", "*.egg-info", ".*_cache")
 
 
 @dataclass
@@ -55,25 +51,20 @@ class _Adoption:
     def __init__(self, trial: Trial, directory: Path, group: ProcessGroup, cluster: StandaloneCluster) -> None:
         self.trial, self.directory, self.group, self.cluster = trial, directory, group, cluster
         self.began = time.monotonic()
-        self.tree = directory / "checkout"
-        shutil.copytree(ROOT, self.tree, symlinks=True, ignore=shutil.ignore_patterns(*_LEFT_OUT))
+        self.tree = copy_tree(directory / "checkout")
 
     def install(self, name: str, requirement: str) -> Path:
         """Install into an empty environment; returns its directory of programs."""
         place = self.directory / name
-        venv.create(place, symlinks=True)
-        pip = [sys.executable, "-m", "pip", "--python", str(place / "bin" / "python")]
-        command = [*pip, "install", "-qq", requirement]
-        subprocess.run(command, cwd=self.tree, env=self.variables(), check=True, timeout=PATIENCE)  # noqa: S603  pip
-        held = sum(path.stat().st_size for path in place.rglob("*") if path.is_file() and not path.is_symlink())
-        self.trial.megabytes[name] = round(held / 2**20)
-        return place / "bin"
+        programs = install(place, requirement, tree=self.tree)
+        size = sum(path.stat().st_size for path in place.rglob("*") if path.is_file() and not path.is_symlink())
+        self.trial.megabytes[name] = round(size / 2**20)
+        return programs
 
     def variables(self, programs: Path | None = None, **more: str) -> dict[str, str]:
         """Return the variables of a process that sees nothing of this checkout."""
-        inherited = {name: value for name, value in os.environ.items() if not name.startswith(_HIDDEN)}
-        path = os.pathsep.join([*([str(programs)] if programs else []), inherited["PATH"]])
-        return inherited | {"PATH": path, "TMPDIR": str(self.directory)} | more
+        path = os.pathsep.join([*([str(programs)] if programs else []), os.environ["PATH"]])
+        return outside_environment(PATH=path, TMPDIR=str(self.directory)) | more
 
     def submit(self, programs: Path, *options: str, **more: str) -> None:
         """Start the script, which has never heard of Rechannel."""
@@ -110,7 +101,7 @@ class _Adoption:
 
         self._await("decision", decided)
         self.cluster.add_worker(WorkerSpec(NODES[2], 1, 1024))
-        self._note("node joined")
+        self.note("node joined")
         outcome = self._await("measured gain", judged)[0]
         self.trial.batch_before = statistics.fmean(outcome["batch_before"].values())
         self.trial.batch_after = statistics.fmean(outcome["batch_after"].values())
@@ -118,28 +109,25 @@ class _Adoption:
 
     def _await(self, step: str, ready: Callable[[], Any]) -> Any:
         result = wait_until(ready, step, PATIENCE, 1.0, lambda: self.group.processes["submit"].log_tail(20))
-        self._note(step)
+        self.note(step)
         return result
 
-    def _note(self, step: str) -> None:
+    def note(self, step: str) -> None:
+        """Note the time at which a step is done."""
         self.trial.seconds[step] = round(time.monotonic() - self.began, 1)
         progress(f"{self.trial.way}: {step} after {self.trial.seconds[step]:.0f} s")
-
-    def installed(self) -> None:
-        """Note that everything is installed."""
-        self._note("installed")
 
 
 def _solo(adoption: _Adoption) -> None:
     programs = adoption.install("rechannel", ".[solo]")
-    adoption.installed()
+    adoption.note("installed")
     adoption.submit(programs, "--solo", "--apply")
     adoption.observe(programs)
 
 
 def _whole(adoption: _Adoption) -> None:
     programs = adoption.install("rechannel", ".")
-    adoption.installed()
+    adoption.note("installed")
     _serve(adoption, programs, programs, programs, {})
 
 
@@ -147,29 +135,27 @@ def _light(adoption: _Adoption) -> None:
     agents = adoption.install("node", "./distributions/agent")
     driver = adoption.install("driver", "./distributions/agent[driver]")
     controller = adoption.install("controller", ".")
-    adoption.installed()
+    adoption.note("installed")
     _serve(adoption, controller, agents, driver, {"SPARK_HOME": str(spark_home())})
 
 
 def _serve(adoption: _Adoption, controller: Path, agents: Path, driver: Path, of_driver: Mapping[str, str]) -> None:
     """Start a Redis, agents and a controller, and submit the script."""
-    port, keys = free_port(), adoption.directory / "keys"
-    redis = ["redis-server", "--port", str(port), "--bind", "127.0.0.1", "--save", ""]
-    adoption.group.start("redis", redis, env=adoption.variables())
-    make_keys = [str(controller / "rechannel"), "config", "keys", str(keys)]
-    subprocess.run(make_keys, env=adoption.variables(), check=True, stdout=subprocess.DEVNULL)  # noqa: S603  our own
-    config = adoption.directory / "rechannel.toml"
-    config.write_text(
-        f'[redis]\nurl = "redis://127.0.0.1:{port}/0"\n'
-        '[signing]\nprivate_key_file = "keys/signing.key"\npublic_key_file = "keys/signing.pub"\n'
-        '[reschedule]\nmode = "apply"\n'
-    )
-    more = {"RECHANNEL_CONFIG": str(config)}
-    for node in NODES:
-        adoption.start(f"agent-{node}", agents, "agent", "--node", node, **more)
-    adoption.start("controller", controller, "controller", **more)
-    adoption.submit(driver, **more, **of_driver)
-    adoption.observe(controller, **more)
+    with RedisServer(adoption.group) as redis:
+        make_keys = [str(controller / "rechannel"), "config", "keys", str(adoption.directory / "keys")]
+        subprocess.run(make_keys, env=adoption.variables(), check=True, stdout=subprocess.DEVNULL)  # noqa: S603  our own
+        config = adoption.directory / "rechannel.toml"
+        config.write_text(
+            f'[redis]\nurl = "{redis.url}"\n'
+            '[signing]\nprivate_key_file = "keys/signing.key"\npublic_key_file = "keys/signing.pub"\n'
+            '[reschedule]\nmode = "apply"\n'
+        )
+        more = {"RECHANNEL_CONFIG": str(config)}
+        for node in NODES:
+            adoption.start(f"agent-{node}", agents, "agent", "--node", node, **more)
+        adoption.start("controller", controller, "controller", **more)
+        adoption.submit(driver, **more, **of_driver)
+        adoption.observe(controller, **more)
 
 
 WAYS: dict[str, Callable[[_Adoption], None]] = {"solo": _solo, "whole": _whole, "light": _light}

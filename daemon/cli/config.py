@@ -15,8 +15,8 @@ import click
 from rechannel.conf import render
 from rechannel.conf.loader import LoadResult, read_settings
 from rechannel.conf.settings import CONFIG_VARIABLE, ENVIRONMENT_PREFIX, Settings, SettingsError, fields
-from rechannel.daemon import distribution
 from rechannel.daemon.doctor import security
+from rechannel.wire import distribution
 from rechannel.wire.exit_codes import CommandError, ExitCode
 from rechannel.wire.redis import tls
 from rechannel.wire.redis.tls import CredentialFileError

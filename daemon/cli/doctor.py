@@ -22,7 +22,6 @@ import click
 
 from rechannel.conf.loader import read_settings
 from rechannel.conf.settings import Settings
-from rechannel.daemon import distribution
 from rechannel.daemon.cli import config
 from rechannel.daemon.doctor import cluster, finding, node, spark_properties
 from rechannel.daemon.doctor.cluster import ApplicationFacts, NodeFacts
@@ -30,7 +29,7 @@ from rechannel.daemon.doctor.finding import Finding, Severity
 from rechannel.daemon.doctor.node import HostFacts, RedisFacts, RedisPermissions
 from rechannel.daemon.model.application_messages import max_window_age
 from rechannel.daemon.view.last_leader import leading
-from rechannel.wire import keys
+from rechannel.wire import distribution, keys
 from rechannel.wire.envelope import Envelope
 from rechannel.wire.exit_codes import CommandError, ExitCode
 from rechannel.wire.keys import KeyNameError, KeyRule, Role

@@ -19,7 +19,6 @@ from typing import Any
 
 import click
 
-from rechannel.daemon import distribution
 from rechannel.daemon.cli import orders
 from rechannel.daemon.cli.options import (
     DurationRange,
@@ -37,6 +36,7 @@ from rechannel.daemon.cli.options import (
     verbose_option,
 )
 from rechannel.daemon.cli.submit import submit
+from rechannel.wire import distribution
 from rechannel.wire.exit_codes import ExitCode
 from rechannel.wire.version import __version__
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import click
 
 from rechannel.conf.duration import parse_duration
-from rechannel.daemon import distribution
+from rechannel.wire import distribution
 from rechannel.wire.exit_codes import CommandError, ExitCode
 from rechannel.wire.printable import plain
 

@@ -23,7 +23,6 @@ __all__ = ["ADDED", "NODES", "Options", "Stage", "open_stage"]
 
 NODES = ("127.0.0.2", "127.0.0.3")
 ADDED = ("127.0.0.4", "127.0.0.5")
-# The quick compiler alone: batches are at their steady speed after a dozen instead of a hundred.
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import subprocess
 import sys
@@ -15,6 +14,7 @@ import structlog
 from rechannel.conf.loader import load
 from rechannel.conf.settings import CONFIG_VARIABLE
 from rechannel.migration.solo import SoloError
+from rechannel.wire import distribution
 from rechannel.wire.codes import Mode
 
 #: Printed once at the start; docs/solo.md has the details.
@@ -24,8 +24,8 @@ WITHOUT_AGENTS = (
     "is busy for a moment counts as slow; the closing of an old copy, which is presumed after two maintenance intervals"
 )
 _NO_CONTROLLER = (
-    "rechannel-agent holds no controller, which solo starts; in an environment of its own: "
-    "pip install 'rechannel[solo]'"
+    f"{distribution.LIGHT} holds no controller, which solo starts; in an environment of its own: "
+    f"pip install '{distribution.WHOLE}[solo]'"
 )
 _LOG = structlog.get_logger("rechannel.link")
 _PATIENCE = 10.0  # seconds for the supervisor to start Redis
@@ -46,7 +46,7 @@ class SoloRun:
     def __init__(self, mode: Mode, environ: Mapping[str, str]) -> None:
         """Start it; SoloError if it is not ready in time."""
         variables = environment(environ)
-        if importlib.util.find_spec("rechannel.daemon.service") is None:
+        if not distribution.is_complete():
             raise SoloError(_NO_CONTROLLER)
         if not sys.executable:
             raise SoloError("the driver's Python has no executable to start the controller with")

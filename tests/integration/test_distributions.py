@@ -11,7 +11,6 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 from integration.common import until
@@ -20,11 +19,11 @@ from rechannel.conf.settings import RedisSettings
 from rechannel.wire.keys import WINDOWS
 from rechannel.wire.measurements import AgentWindow
 from rechannel.wire.redis.store import Store
-from testbed.processes import ProcessGroup
+from testbed.installation import copy_tree, install, outside_environment, release_script
+from testbed.processes import ROOT, ProcessGroup
 from testbed.redis_server import RedisServer
 
 pytestmark = [pytest.mark.redis, pytest.mark.timeout(900)]
-ROOT = Path(__file__).parents[2]
 NODE = "127.0.0.2"
 MOST_BYTES = 30e6  # of a node's environment without pip
 IMPORT_ALL = """
@@ -60,11 +59,9 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
 def dist(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Wheels and source archives of this tree; the release script itself compares two builds and checks contents."""
     place = tmp_path_factory.mktemp("release")
-    # A copy without .git: what is tested is the tree, and not the last commit.
-    ignored = shutil.ignore_patterns(*release_script().LEFT_OUT)
-    shutil.copytree(ROOT, place / "tree", symlinks=True, ignore=ignored)
-    command = [sys.executable, str(place / "tree/.ci/release.py"), "--out", str(place / "dist")]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=600, env=environment())
+    tree = copy_tree(place / "tree")
+    command = [sys.executable, str(tree / ".ci/release.py"), "--out", str(place / "dist")]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=600, env=outside_environment())
     assert done.returncode == 0, done.stderr
     return place / "dist"
 
@@ -75,25 +72,14 @@ def node(dist: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return environment_of(tmp_path_factory.mktemp("node"), f"{only(dist, 'rechannel_agent-*.whl')}")
 
 
-def environment(**variables: str) -> dict[str, str]:
-    """Return the variables of a process that sees nothing of this checkout."""
-    hidden = ("RECHANNEL", "PYTHONPATH", "SPARK_HOME")
-    return {name: value for name, value in os.environ.items() if not name.startswith(hidden)} | variables
-
-
 def only(directory: Path, pattern: str) -> Path:
     (path,) = directory.glob(pattern)
     return path
 
 
 def environment_of(directory: Path, requirement: str) -> Path:
-    """Make an empty environment and install one requirement in it; returns its directory of programs."""
-    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(directory)], check=True, timeout=120)
-    pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--python", str(directory / "bin/python")]
-    command = [*pip, "install", "-q", "-c", str(ROOT / "constraints.txt"), requirement]
-    done = subprocess.run(command, env=environment(), capture_output=True, text=True, check=False, timeout=600)
-    assert done.returncode == 0, done.stderr
-    return directory / "bin"
+    """Make an empty environment with one requirement of the versions that are tested; returns its programs."""
+    return install(directory, requirement, "-c", str(ROOT / "constraints.txt"))
 
 
 def run(program: Path, *arguments: str, code: int = 0, **variables: str) -> str:
@@ -101,7 +87,7 @@ def run(program: Path, *arguments: str, code: int = 0, **variables: str) -> str:
     command = [str(program), *arguments]
     done = subprocess.run(
         command,
-        env=environment(**variables),
+        env=outside_environment(**variables),
         cwd=program.parent,
         capture_output=True,
         text=True,
@@ -110,15 +96,6 @@ def run(program: Path, *arguments: str, code: int = 0, **variables: str) -> str:
     )
     assert done.returncode == code, done.stdout + done.stderr
     return done.stdout + done.stderr
-
-
-def release_script() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("release", ROOT / ".ci/release.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 def test_the_whole_distribution_in_an_empty_environment(dist: Path, tmp_path: Path):
@@ -149,7 +126,7 @@ def test_a_node_is_light_and_says_what_it_lacks(node: Path):
 def test_the_agent_of_a_node_reports_a_window_and_ends(node: Path, server: RedisServer, tmp_path: Path):
     config = tmp_path / "rechannel.toml"
     config.write_text(f'[redis]\nurl = "{server.url}"\n[agent]\nnode = "{NODE}"\nwindow = 0.5\n')
-    variables = environment(RECHANNEL_CONFIG=str(config))
+    variables = outside_environment(RECHANNEL_CONFIG=str(config))
     assert "can be used" in run(node / "rechannel", "config", "check", RECHANNEL_CONFIG=str(config))
     store = Store(RedisSettings(url=server.url), "default")
     with ProcessGroup(tmp_path / "logs") as group:

@@ -15,11 +15,11 @@ import pytest
 from click.testing import CliRunner
 
 from rechannel.conf.loader import read_settings
-from rechannel.daemon import distribution
 from rechannel.daemon.cli.main import OVERVIEW, main
 from rechannel.daemon.doctor import node
 from rechannel.daemon.doctor.finding import Severity
 from rechannel.daemon.doctor.node import HostFacts
+from rechannel.wire import distribution
 from unit.daemon.cli.command import run
 
 ROOT = Path(__file__).parents[2]

@@ -9,6 +9,8 @@ import sys
 import tempfile
 from pathlib import Path
 
+from testbed.installation import copy_tree
+
 ROOT = Path(__file__).parents[2]
 #: What a version needs beside itself. 3.5 was made for numpy 1, which pyarrow wants no more in its newer releases, and
 #: imports distutils, which Python has no more from 3.12 on and setuptools brings.
@@ -62,11 +64,7 @@ def name_of(requirement: str) -> str:
 
 def build(directory: Path) -> Path:
     """Build the project's wheel, from a copy, so that no build directory is left in the checkout."""
-    source = directory / "source"
-    ignored = shutil.ignore_patterns(
-        ".git", ".venv", "build", "out", "*.egg-info", "__pycache__", ".*_cache", ".hypothesis"
-    )
-    shutil.copytree(ROOT, source, symlinks=True, ignore=ignored)
+    source = copy_tree(directory / "source")
     pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--quiet"]
     subprocess.run([*pip, "wheel", "--no-deps", "-w", str(directory), str(source)], check=True)
     (wheel,) = directory.glob("rechannel-*.whl")

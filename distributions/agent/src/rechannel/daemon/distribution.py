@@ -1,1 +1,0 @@
-../../../../../daemon/distribution.py
