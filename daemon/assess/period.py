@@ -255,6 +255,7 @@ class _PeriodWork:
             stages=stages,
             problem=self._problem(record, stages),
             interval=trigger_interval([start for start, _, _ in record.timeline]),
+            pool=record.pool,
         )
 
     def _problem(self, record: QueryRecord, stages: Sequence[StatefulStage]) -> str:

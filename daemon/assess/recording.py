@@ -62,12 +62,13 @@ class QueryRecord:
     """A streaming query.
 
     ``committed``: batches whose progress is in the log; ``measured``: those of them whose tasks are. ``timeline``:
-    start of the trigger, seconds and rows of the newest batches.
+    start of the trigger, seconds and rows of the newest batches. ``pool``: of the scheduler, "" without one of its own.
     """
 
     query: str
     name: str = ""
     run: str = ""
+    pool: str = ""
     committed: int = 0
     measured: int = 0
     last_batch: int = -1
@@ -148,7 +149,7 @@ class Recording:
         self._table.add(event)
         record = self._record(event.query)
         if record is not None:
-            record.run = event.run
+            record.run, record.pool = event.run, event.pool
             record.opens_state |= any(stage.stateful for stage in event.stages)
 
     def _progressed(self, event: events.QueryProgressed) -> None:

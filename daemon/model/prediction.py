@@ -114,10 +114,8 @@ def build_prediction(cluster: Cluster, workload: Workload, measured: MeasuredQue
         recent = measured.recent.get(query, ())
         if not recent:
             continue
-        sampled, moved = measured.samples(query)
-        timing[query] = _timing(
-            measured.queries[query], [it for it in recent if it.batch not in moved] or recent, sampled, now
-        )
+        sampled, _ = measured.samples(query)
+        timing[query] = _timing(measured.queries[query], _compared(query, measured), sampled, now)
         runs = [dict(stage_keys(query, batch)) for batch in sampled]
         for key in [key for key, stage in stages.items() if stage.query == query]:
             stage = stages[key]
@@ -147,19 +145,24 @@ def measured_batches(query: str, measured: MeasuredQueries) -> FloatArray:
     Those that loaded state are left out, and those of other rows, even if more rows came because a batch was late: the
     model has the rows of the recent batches.
     """
+    return np.array([batch.seconds for batch in _compared(query, measured)])
+
+
+def _compared(query: str, measured: MeasuredQueries) -> Sequence[BatchReport]:
+    """Return the last batches of the present load and placement; of a query that has none, the recent ones."""
     recent = measured.recent.get(query, ())
     if not recent:
-        return np.empty(0)
+        return recent
     usual = UsualBatch(float(np.mean([batch.input_rows for batch in recent])))
     sampled, moved = measured.samples(query)
     compared = [
-        batch.seconds
+        batch
         for batch in sampled[-_COMPARED_BATCHES:]
         if batch.batch not in moved
         and batch.start >= measured.placed_since
         and is_same_load(UsualBatch(batch.input_rows), usual)
     ]
-    return np.array(compared or [batch.seconds for batch in recent])
+    return compared or recent
 
 
 def warm_batches(batches: Sequence[BatchReport], least: int) -> list[BatchReport]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import shutil
 import sys
 import tempfile
 from collections.abc import Sequence
@@ -13,7 +14,7 @@ from benchmarks.live.service.plot import draw_run
 from benchmarks.live.service.report import report
 from benchmarks.live.service.results import read, write
 from benchmarks.live.service.run import Plan, measure
-from benchmarks.live.service.session import VARIANTS
+from benchmarks.live.service.session import EVENT_LOGS, VARIANTS
 from benchmarks.report.results import progress
 
 __all__ = ["WORKLOAD", "main"]
@@ -43,6 +44,9 @@ def main(arguments: Sequence[str]) -> int:
     )
     with tempfile.TemporaryDirectory(prefix="rechannel-service-", ignore_cleanup_errors=True) as root:
         result = measure(Path(root), case, plan, _command(arguments))
+        if options.event_logs:
+            for name in EVENT_LOGS:
+                shutil.copytree(Path(root, name), options.event_logs / name, dirs_exist_ok=True)
     write(options.json, result)
     progress(f"{result.seconds:.0f} s, written: {options.json}")
     print(report([result]))
@@ -55,6 +59,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--workload", choices=(WORKLOAD,), default=WORKLOAD, help="this testbed")
     add("--json", type=Path, metavar="FILE", help="file of the run")
     add("--report", type=Path, nargs="+", metavar="FILE", help="print the table of these runs instead")
+    add("--event-logs", type=Path, metavar="DIR", help="keep Spark's event logs there: whole, and at the decision")
     add("--plot", type=Path, metavar="FILE", help="with --report: draw the first run")
     add("--variant", choices=VARIANTS, default="adaptive", help="who decides; none: Rechannel only observes")
     add("--ask", action="store_true", help="request a rebalance instead of waiting for a trigger")

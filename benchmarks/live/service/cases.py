@@ -14,7 +14,7 @@ __all__ = ["Case", "Draw", "QueryCase", "draw"]
 
 Value = TypeVar("Value")
 
-OVERHEAD = 0.05  # seconds of a task without its rows, or so: a case has enough rows that tasks mostly sleep
+OVERHEAD = 0.1  # seconds of a task without its rows on two busy cores, or so: cases have enough rows to mostly sleep
 ASLEEP = 0.75  # share of a task's time that is to be slept, on average over the tasks
 LEAST_LOAD = 1.2  # seconds of service on the busiest task slot in a cycle, at best
 PLANNING = 0.5  # seconds of a batch without its tasks, or so

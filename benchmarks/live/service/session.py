@@ -27,9 +27,10 @@ from testbed.session import LANDED_OR_ABANDONED
 from testbed.spark_cluster import QUICK_CHECKPOINTS, SparkOptions, StandaloneCluster, WorkerSpec
 from testbed.stack import PYTHON_PATH, StackError, clean_environment
 
-__all__ = ["VARIANTS", "ServiceSession"]
+__all__ = ["EVENT_LOGS", "VARIANTS", "ServiceSession"]
 
 VARIANTS = ("adaptive", "even", "none")
+EVENT_LOGS = ("event-logs", "event-logs-before")  # Spark's, of the whole run and up to the decision
 _MEMORY_MB = 640
 _FIRST_HOST = 121  # 127.0.0.121 and so on, one for each executor
 _LONGEST = 1200  # seconds that CPU noise lasts at most
@@ -40,7 +41,7 @@ class ServiceSession(PlacedSession):
 
     def __init__(self, directory: Path, case: Case, variant: str) -> None:
         self.case, self.variant = case, variant
-        self._event_logs, self._event_logs_before = directory / "event-logs", directory / "event-logs-before"
+        self._event_logs, self._event_logs_before = (directory / name for name in EVENT_LOGS)
         self.hosts = [f"127.0.0.{_FIRST_HOST + number}" for number in range(case.executors)]
 
         def cluster(group: ProcessGroup, path: Path) -> StandaloneCluster:
@@ -62,6 +63,7 @@ class ServiceSession(PlacedSession):
         self._event_logs.mkdir()
         conf = {
             "spark.scheduler.mode": self.case.scheduler,
+            "spark.locality.wait": "30s",  # longer than any batch, as `rechannel doctor` advises: Spark moves nothing
             "spark.eventLog.enabled": "true",
             "spark.eventLog.dir": self._event_logs.as_uri(),
             "spark.eventLog.rolling.enabled": "false",

@@ -106,6 +106,7 @@ class SparkLog:
         stateful: bool = True,
         extra: float = 0.0,
         operators: int | None = None,
+        pool: str = "",
     ) -> None:
         """One micro-batch: 0.2 s of planning, a stage of sources, the stage of ``seconds``, 0.1 s of commit."""
         triggered = self.now
@@ -129,6 +130,8 @@ class SparkLog:
             "spark.sql.execution.id": str(number),
             "__is_continuous_processing": "false",
         }
+        if pool:
+            properties["spark.scheduler.pool"] = pool
         sources = len(self.executors)
         infos = [self._info(state, len(seconds), [source], stateful=stateful), self._info(source, sources, [])]
         self.lines.append(

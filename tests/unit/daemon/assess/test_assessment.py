@@ -220,6 +220,20 @@ def test_queries_of_one_application_are_assessed_together(tmp_path: Path):
     assert first.stages[0].limit is Limit.NONE  # the other query is in the way
 
 
+def test_pools_of_a_fair_scheduler_take_turns(tmp_path: Path):
+    def short_one(**pool: str) -> QueryAssessment:
+        log = log_of({"0": 1, "1": 1}, properties={"spark.scheduler.mode": "FAIR"})
+        other = log.beside()
+        log.batches(20, ["0", "0", "1"], [0.05] * 3, extra=0.5, **pool)
+        other.batches(12, ["0"] * 5 + ["1"], [0.2] * 6, **OTHER, **({"pool": "other"} if pool else {}))
+        log.side_by_side(other)
+        return next(it for it in application(log, tmp_path).queries if it.name == "clicks")
+
+    pooled, together = short_one(pool="clicks"), short_one()
+    # In one pool its tasks wait for all those of the job before; in one of their own for the task that runs.
+    assert pooled.residual < together.residual - 0.05
+
+
 def test_a_query_that_ended_long_ago_is_assessed_by_its_own_time(tmp_path: Path):
     log = log_of()
     log.batches(15, CROWDED, [0.5] * 6)

@@ -32,6 +32,13 @@ def test_overhead_is_the_time_in_which_no_stage_runs() -> None:
     assert snapshot.measured[QUERY].tolist() == pytest.approx([OVERHEAD + SOURCE + 1.5] * 6)
 
 
+def test_overhead_is_that_of_all_compared_batches() -> None:
+    batches = [batch(number, "0123", WORK) for number in range(8, 20)]
+    batches[-1] = msgspec.structs.replace(batches[-1], duration=batches[-1].seconds + 1.2)
+    timing = snapshot_of(batches, "0123").prediction.timing[QUERY]
+    assert timing.overhead == pytest.approx(OVERHEAD + 1.2 / 12)
+
+
 def test_tasks_of_a_source_run_anywhere() -> None:
     snapshot = snapshot_of([batch(number, "0123", WORK) for number in range(14, 20)], "0123")
     (tasks,) = snapshot.prediction.floating.values()
