@@ -9,16 +9,19 @@ Tasks of a floating stage (sources) run anywhere and have no weight of their own
 *peers*. A partition that was observed on several executors, or on one executor before and now, links those: *history*.
 Weights and slownesses are random effects (normal, mean 0). So one heavy partition alone on an executor counts mostly as
 heavy, while an executor all of whose tasks take longer counts as slow. The weights are eliminated (Henderson's mixed
-model equations, Schur complement), which leaves one small system with an exact covariance.
+model equations, Schur complement), which leaves a small system with an exact covariance: a block for each group of
+executors that partitions moved between.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from rechannel.policies.model.arrays import BoolArray, FloatArray, IntArray, ModelError, check_lengths
+from rechannel.policies.model.block_matrix import BlockMatrix
 
 WEIGHT_SPREAD = 0.5  # prior deviation of log weights between the partitions of a stage
 SPEED_SPREAD = 0.5  # prior deviation of log slowness between executors
@@ -104,28 +107,22 @@ def service_rates(observed: Observations, executors: int, ratio: float) -> Servi
         return ServiceRates(one, one, one, one, np.full(executors, SPEED_SPREAD), task_counts[executors:], no, no)
     _, stage = np.unique(stage, return_inverse=True)
     unit = _units(stage, observed.partition[valid])
-    # A state without tasks has its prior only, and is left out of the equations.
-    present, state = np.unique(state, return_inverse=True)
-    estimate, precision = np.zeros(len(present)), np.eye(len(present))
+    slowness = np.zeros(2 * executors)
     for _ in range(_ROUNDS):
-        usual = _fit_usual(stage, rows, busy * np.exp(-estimate[state]))
-        estimate, precision = _solve_effects(np.log(busy / usual), unit, state, len(present))
-    slowness, covariance = np.zeros(2 * executors), np.eye(2 * executors) * SPEED_SPREAD**2
-    slowness[present], covariance[np.ix_(present, present)] = estimate, np.linalg.inv(precision)
-    return _classify_rates(slowness, covariance, task_counts, float(np.log(ratio)))
+        usual = _fit_usual(stage, rows, busy * np.exp(-slowness[state]))
+        slowness, precision = _solve_effects(np.log(busy / usual), unit, state, 2 * executors)
+    return _classify_rates(slowness, precision.inverse(), task_counts, float(np.log(ratio)))
 
 
-def _classify_rates(slowness: FloatArray, covariance: FloatArray, task_counts: IntArray, least: float) -> ServiceRates:
+def _classify_rates(slowness: FloatArray, covariance: BlockMatrix, task_counts: IntArray, least: float) -> ServiceRates:
     """Find slow and fast executors: beyond ``least`` and beyond the standard error."""
     executors = len(slowness) // 2
-    then, now = slice(0, executors), slice(executors, None)
+    then, now = np.arange(executors), np.arange(executors, 2 * executors)
     tasks = task_counts[now].astype(np.int64)
-    times, error = _compare_with_usual(slowness[now], covariance[now, now], tasks > 0)
+    times, error = _compare_with_usual(slowness, covariance, [(now, 1.0)], tasks > 0)
     certain = (tasks > 0) & (np.abs(times) > SURE * error) & (np.abs(times) >= least)
     both = (tasks > 0) & (task_counts[then] > 0)
-    between = covariance[now, then] + covariance[then, now]
-    changes = covariance[now, now] + covariance[then, then] - between
-    grown, doubt = _compare_with_usual(slowness[now] - slowness[then], changes, both)
+    grown, doubt = _compare_with_usual(slowness, covariance, [(now, 1.0), (then, -1.0)], both)
     by_history = both & (grown > SURE * doubt) & (grown >= least)
     # An executor that became slow counts as usual before, since the weights of its partitions are unknown.
     slow = np.where(certain, times, np.where(by_history, grown, 0.0))
@@ -136,18 +133,36 @@ def _classify_rates(slowness: FloatArray, covariance: FloatArray, task_counts: I
     return ServiceRates(speed, lasting_speed, np.exp(times), np.exp(grown), error, tasks, by_peers, by_history)
 
 
-def _compare_with_usual(values: FloatArray, covariance: FloatArray, where: BoolArray) -> tuple[FloatArray, FloatArray]:
-    """Return differences to the usual executor and their standard errors.
+def _compare_with_usual(
+    slowness: FloatArray, covariance: BlockMatrix, terms: Sequence[tuple[IntArray, float]], where: BoolArray
+) -> tuple[FloatArray, FloatArray]:
+    """Return differences to the usual executor and their standard errors, (E,) each.
 
     0 where nothing is known. The usual one is the lower of the two in the middle: of two executors, or where half are
     slow, the quick one.
+
+    Parameters
+    ----------
+    slowness, covariance
+        Of every state.
+    terms
+        State of each executor, (E,), and its factor in what is compared, which is the sum of all terms.
+    where
+        Executors that are known.
     """
+    values = np.asarray(sum(factor * slowness[state] for state, factor in terms))
     index = np.flatnonzero(where)
     if not len(index):
         return np.zeros(len(values)), np.full(len(values), SPEED_SPREAD)
     quick = index[np.argsort(values[index], kind="stable")[: (len(index) + 1) // 2]]
     # It stands for the quicker half, whose mean is better known than that of a single one.
-    variance = np.diag(covariance) + covariance[np.ix_(quick, quick)].mean() - 2 * covariance[:, quick].mean(axis=1)
+    mean = np.zeros(len(slowness))
+    for state, factor in terms:
+        mean[state[quick]] += factor / len(quick)
+    product = covariance.times(mean)
+    shared = np.asarray(sum(factor * product[state] for state, factor in terms))
+    own = sum(one * other * covariance.entries(at, to) for at, one in terms for to, other in terms)
+    variance = own + shared[quick].mean() - 2 * shared
     return np.where(where, values - values[quick[-1]], 0.0), np.sqrt(np.maximum(variance, 0.0))
 
 
@@ -198,7 +213,7 @@ def fit_lines(stage: IntArray, rows: FloatArray, busy: FloatArray) -> tuple[Floa
     return overhead, slope, _LEAST_SHARE * mean
 
 
-def _solve_effects(excess: FloatArray, unit: IntArray, state: IntArray, states: int) -> tuple[FloatArray, FloatArray]:
+def _solve_effects(excess: FloatArray, unit: IntArray, state: IntArray, states: int) -> tuple[FloatArray, BlockMatrix]:
     """Solve for the slowness of each state; return it with its precision.
 
     The precision is the inverse of the covariance. A partition that changed by itself, unlike the others on its
@@ -231,25 +246,24 @@ def _total(unit: IntArray, weight: FloatArray) -> FloatArray:
 
 def _solve_mixed_model(
     mean: FloatArray, weight: FloatArray, unit: IntArray, state: IntArray, states: int
-) -> tuple[FloatArray, FloatArray]:
+) -> tuple[FloatArray, BlockMatrix]:
     """Solve the mixed model equations with the weights of the partitions eliminated.
 
-    Returns the precision too.
+    Returns the precision too. A state without tasks has its prior.
     """
-    matrix = np.diag(np.bincount(state, weight, states) + SPEED_SPREAD**-2)
-    right = np.bincount(state, weight * mean, states)
+    diagonal = np.asarray(np.bincount(state, weight, states) + SPEED_SPREAD**-2, np.float64)
+    right = np.asarray(np.bincount(state, weight * mean, states), np.float64)
     placed = np.flatnonzero(unit >= 0)
-    if len(placed):
-        unit, state, weight, mean = unit[placed], state[placed], weight[placed], mean[placed]
-        total = _total(unit, weight)
-        drawn = np.bincount(unit, weight * mean)
-        right -= np.bincount(state, weight * drawn[unit] / total[unit], states)
-        np.add.at(matrix, (state, state), -weight * weight / total[unit])
-        for step in range(1, int(np.bincount(unit).max())):
-            # Each pair of one unit's cells is i and i + step for some step.
-            pair = np.flatnonzero(unit[:-step] == unit[step:])
-            one, other = state[pair], state[pair + step]
-            shared = -weight[pair] * weight[pair + step] / total[unit[pair]]
-            np.add.at(matrix, (one, other), shared)
-            np.add.at(matrix, (other, one), shared)
-    return np.linalg.solve(matrix, right), matrix
+    unit, state, weight, mean = unit[placed], state[placed], weight[placed], mean[placed]
+    total = _total(unit, weight)[unit]
+    right -= np.bincount(state, weight * np.bincount(unit, weight * mean)[unit] / total, states)
+    diagonal -= np.bincount(state, weight * weight / total, states)
+    pairs = [np.empty((2, 0), dtype=np.int64)]
+    for step in range(1, int(np.bincount(unit).max(initial=0))):
+        # Each pair of one unit's cells is i and i + step for some step.
+        one = np.flatnonzero(unit[:-step] == unit[step:])
+        pairs.append(np.array([one, one + step]))
+    one, other = np.concatenate(pairs, axis=1)
+    shared = -weight[one] * weight[other] / total[one]
+    precision = BlockMatrix.from_entries(diagonal, state[one], state[other], shared)
+    return precision.solve(right), precision
