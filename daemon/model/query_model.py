@@ -228,7 +228,7 @@ def task_observations(
     ``first``: query -> number of the oldest of its last batches, those that count as now.
     """
     stages: dict[str, int] = {}
-    tables: list[FloatArray] = [np.empty((0, 6))]
+    tables: list[FloatArray] = [np.empty((0, 7))]
     for batch in batches:
         now = batch.batch >= first.get(batch.query, 0)
         for key, run in stage_keys(batch.query, batch):
@@ -241,14 +241,15 @@ def task_observations(
                     now,
                     busy_seconds(task),
                     max(0, task.rows_in),
+                    batch.batch,
                 )
                 for task in run.tasks
             ]
             # An array for each run: as tuples, all tasks together would take several times as much memory.
-            tables.append(np.array(rows, dtype=np.float64).reshape(len(rows), 6))
+            tables.append(np.array(rows, dtype=np.float64).reshape(len(rows), 7))
     table = np.concatenate(tables).T
     stage, partition, executor = (column.astype(np.int64) for column in table[:3])
-    return Observations(stage, partition, executor, table[3] > 0, table[4], table[5])
+    return Observations(stage, partition, executor, table[3] > 0, table[4], table[5], table[6].astype(np.int64))
 
 
 def skip_first_tasks(observed: Observations, first: IntArray) -> Observations:

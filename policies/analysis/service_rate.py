@@ -5,8 +5,10 @@ which a task took longer is the weight of its partition times the slowness of it
 
     log(busy / usual) = weight[stage, partition] + slowness[executor, before or now] + noise
 
-Tasks of a floating stage (sources) run anywhere and have no weight of their own, so they compare executors directly:
-*peers*. A partition that was observed on several executors, or on one executor before and now, links those: *history*.
+Tasks of a floating stage (sources) run anywhere and have no weight of their own, so those of one batch compare
+executors directly: *peers*. Tasks of different batches are not compared: while the JVMs compile, or the input changes,
+those of one batch take several times as long as those of another. A partition that was observed on several executors,
+or on one executor before and now, links those: *history*.
 Weights and slownesses are random effects (normal, mean 0). So one heavy partition alone on an executor counts mostly as
 heavy, while an executor all of whose tasks take longer counts as slow. The weights are eliminated (Henderson's mixed
 model equations, Schur complement), which leaves a small system with an exact covariance: a block for each group of
@@ -39,7 +41,8 @@ _LEAST_SHARE = 0.02  # of the mean seconds of a stage's tasks: its line is not t
 class Observations:
     """Observed tasks, one entry for each.
 
-    ``partition`` is -1 for tasks of floating stages; ``now`` is True for those of the last batches.
+    ``partition`` is -1 for tasks of floating stages; ``now`` is True for those of the last batches; ``batch`` is the
+    number of the task's batch.
     """
 
     stage: IntArray
@@ -48,6 +51,7 @@ class Observations:
     now: BoolArray
     busy: FloatArray  # seconds
     rows: FloatArray
+    batch: IntArray
 
     def __post_init__(self) -> None:
         check_lengths(
@@ -58,6 +62,7 @@ class Observations:
             now=self.now,
             busy=self.busy,
             rows=self.rows,
+            batch=self.batch,
         )
 
 
@@ -98,6 +103,7 @@ def service_rates(observed: Observations, executors: int, ratio: float) -> Servi
     if not ratio > 1:
         raise ModelError(f"ratio: must be greater than 1, got {ratio}")
     valid = (observed.executor >= 0) & (observed.executor < executors) & (observed.busy > _SHORTEST)
+    peers, valid = _number_peers(observed, valid)
     stage, rows, busy = observed.stage[valid], np.maximum(observed.rows[valid], 0.0), observed.busy[valid]
     # Each executor has two states: its older batches (0..E-1) and its last ones (E..2E-1).
     state = observed.executor[valid] + executors * observed.now[valid]
@@ -110,8 +116,31 @@ def service_rates(observed: Observations, executors: int, ratio: float) -> Servi
     slowness = np.zeros(2 * executors)
     for _ in range(_ROUNDS):
         usual = _fit_usual(stage, rows, busy * np.exp(-slowness[state]))
-        slowness, precision = _solve_effects(np.log(busy / usual), unit, state, 2 * executors)
+        excess = np.log(busy / usual)
+        if len(peers):
+            left = np.bincount(peers, (excess - slowness[state])[unit < 0]) / np.bincount(peers)
+            excess[unit < 0] -= left[peers]
+        slowness, precision = _solve_effects(excess, unit, state, 2 * executors)
     return _classify_rates(slowness, precision.inverse(), task_counts, float(np.log(ratio)))
+
+
+def _number_peers(observed: Observations, valid: BoolArray) -> tuple[IntArray, BoolArray]:
+    """Number the groups of floating tasks that are compared: those of one stage in one batch.
+
+    A group on one executor compares nothing. Returns the group of each valid floating task, and the tasks that are
+    valid without those.
+    """
+    floating = np.flatnonzero(valid & (observed.partition < 0))
+    batches, batch = np.unique(observed.batch[floating], return_inverse=True)
+    _, group = np.unique(observed.stage[floating] * max(1, len(batches)) + batch, return_inverse=True)
+    executor = observed.executor[floating]
+    lowest, highest = np.full(group.max(initial=-1) + 1, np.iinfo(np.int64).max), np.zeros(group.max(initial=-1) + 1)
+    np.minimum.at(lowest, group, executor)
+    np.maximum.at(highest, group, executor)
+    several = (lowest < highest)[group]
+    compared = valid.copy()
+    compared[floating[~several]] = False
+    return np.unique(group[several], return_inverse=True)[1].astype(np.int64), compared
 
 
 def _classify_rates(slowness: FloatArray, covariance: BlockMatrix, task_counts: IntArray, least: float) -> ServiceRates:

@@ -68,7 +68,7 @@ def replay(model: PredictionModel, placement: Placement, *, batches: int = 10, s
         Of the noise.
     """
     queries = _queries(model, placement, batches, seed)
-    _Run(queries, task_slots(model.cluster).tolist(), batches + _WARM_UP).run()
+    _Run(queries, task_slots(model.cluster).tolist(), batches + _WARM_UP, seed).run()
     names = model.workload.queries
     if not all(query.durations for query in queries):
         estimate = estimate_batches(model, placement)
@@ -122,7 +122,7 @@ def _queries(model: PredictionModel, placement: Placement, batches: int, seed: i
 class _Run:
     """One replay; time is in seconds from its start."""
 
-    def __init__(self, queries: list[_Query], slots: list[int], batches: int) -> None:
+    def __init__(self, queries: list[_Query], slots: list[int], batches: int, seed: int) -> None:
         self._queries = queries
         self._batches = batches
         self._free = list(slots)
@@ -130,6 +130,7 @@ class _Run:
         self._waiting: list[dict[str, list[_Task]]] = [{} for _ in (*slots, _ANYWHERE)]
         self._running = dict.fromkeys((query.pool for query in queries), 0)  # tasks of each pool
         self._events: list[tuple[float, int, int, int]] = []  # time, order, query, executor; -1: a stage, -2: a batch
+        self._random = np.random.default_rng(seed)
         self._order = 0
         self._jobs = 0
         self._stage = [0] * len(queries)
@@ -180,8 +181,9 @@ class _Run:
             touched.add(executor)
         if _ANYWHERE in touched:
             touched = set(range(len(self._free)))
-        order = sorted(touched, key=lambda executor: (-self._free[executor], executor))
-        while any(self._start_task(executor, now) for executor in order):
+        free = [executor for executor in touched if self._free[executor]]
+        order = self._random.permutation(free).tolist()  # as Spark shuffles its offers
+        while sum(self._start_task(executor, now) for executor in order):
             pass
 
     def _start_task(self, executor: int, now: float) -> bool:
@@ -205,9 +207,10 @@ class _Run:
         self._free[executor] += 1
         self._running[query.pool] -= 1
         query.left -= 1
+        # As in Spark, the core is offered to waiting tasks before the end of the stage is handled.
+        self._start_task(executor, now)
         if not query.left:
             self._submit(query, now)
-        self._start_task(executor, now)
 
     def _finish(self, query: _Query, now: float) -> None:
         if len(query.durations) < 4 * self._batches:

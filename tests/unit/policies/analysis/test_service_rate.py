@@ -25,7 +25,7 @@ def _run(
     """Tasks of one query, a batch for each placement (the last half are now); ``slow``: executor -> times."""
     draw = np.random.default_rng(seed)
     executors = 1 + max(map(max, placements))
-    entries: list[tuple[int, int, int, bool, float, float]] = []
+    entries: list[tuple[int, int, int, bool, float, float, int]] = []
     for number, placement in enumerate(placements):
         now = number >= len(placements) // 2
         slowness = slow if now else (before if before is not None else slow)
@@ -35,9 +35,8 @@ def _run(
             rows = float(draw.zipf(1.6) % 1000) + 50
             busy = (0.02 + rows * (1e-3 if stage == STATEFUL else 2e-4)) * slowness.get(executor, 1.0)
             busy *= (weights or {}).get(partition, 1.0) * float(np.exp(draw.normal(0, noise)))
-            entries.append((stage, partition, executor, now, busy, rows))
-    stage, partition, executor, now_, busy_, rows_ = (np.array(column) for column in zip(*entries, strict=True))
-    return service_rates(Observations(stage, partition, executor, now_, busy_, rows_), executors, RATIO)
+            entries.append((stage, partition, executor, now, busy, rows, number))
+    return service_rates(Observations(*(np.array(column) for column in zip(*entries, strict=True))), executors, RATIO)
 
 
 EVEN = [[0, 1, 2, 3] * 3] * 12
@@ -99,17 +98,37 @@ def test_a_fast_executor_that_lost_some_speed_stays_as_fast_as_it_is() -> None:
 
 def test_partition_that_grew_by_itself() -> None:
     draw = np.random.default_rng(1)
-    stage, partition, executor, now, busy, rows = [], [], [], [], [], []
-    for number in range(12):
-        for p in range(12):
-            stage.append(0)
-            partition.append(p)
-            executor.append(p % 4)
-            now.append(number >= 6)
-            rows.append(100.0)
-            busy.append((number + 1.0 if p == 2 else 1.0) * float(np.exp(draw.normal(0, 0.1))))
-    columns = (np.array(column) for column in (stage, partition, executor, now, busy, rows))
+    tasks = [
+        (
+            0,
+            p,
+            p % 4,
+            number >= 6,
+            (number + 1.0 if p == 2 else 1.0) * float(np.exp(draw.normal(0, 0.1))),
+            100.0,
+            number,
+        )
+        for number in range(12)
+        for p in range(12)
+    ]
+    columns = (np.array(column) for column in zip(*tasks, strict=True))
     assert not service_rates(Observations(*columns), 4, RATIO).slow.any()
+
+
+def test_source_tasks_of_a_cold_batch_are_compared_with_each_other() -> None:
+    draw = np.random.default_rng(1)
+    tasks = []
+    for number in range(16):
+        # Executor 1 is busy with stateful tasks from its first batch on; in that batch every source task took long.
+        for executor in (0, 1) if number == 0 else (0, 0):
+            busy = (0.1 if number == 0 else 0.02) * float(np.exp(draw.normal(0, 0.1)))
+            tasks.append((SOURCE, -1, executor, number >= 8, busy, 1000.0, number))
+        for partition in range(12):
+            busy = (0.1 + 0.05 * partition) * float(np.exp(draw.normal(0, 0.1)))
+            tasks.append((STATEFUL, partition, partition % 3 % 2, number >= 8, busy, 50.0 * partition, number))
+    rates = service_rates(Observations(*(np.array(column) for column in zip(*tasks, strict=True))), 2, RATIO)
+    assert not rates.slow.any()
+    assert rates.speed.tolist() == [1.0, 1.0]
 
 
 def test_executor_that_recovered_is_not_fast() -> None:
@@ -166,19 +185,19 @@ def test_change_of_an_executor_needs_a_task_on_each_side(before: int, now: int) 
 
 def test_no_observations() -> None:
     empty = np.array([], dtype=np.int64)
-    rates = service_rates(Observations(empty, empty, empty, empty == 1, empty * 1.0, empty * 1.0), 3, RATIO)
+    rates = service_rates(Observations(empty, empty, empty, empty == 1, empty * 1.0, empty * 1.0, empty), 3, RATIO)
     assert list(rates.speed) == [1, 1, 1]
 
 
 def test_invalid_arguments() -> None:
     one = np.array([0])
-    good = Observations(one, one, one, one == 1, one + 1.0, one + 1.0)
+    good = Observations(one, one, one, one == 1, one + 1.0, one + 1.0, one)
     with pytest.raises(ModelError, match="ratio"):
         service_rates(good, 1, 1.0)
     with pytest.raises(ModelError, match="executors"):
         service_rates(good, 0, 2.0)
     with pytest.raises(ModelError, match="busy"):
-        Observations(one, one, one, one == 1, np.array([1.0, 2.0]), one + 1.0)
+        Observations(one, one, one, one == 1, np.array([1.0, 2.0]), one + 1.0, one)
 
 
 @given(
