@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -71,7 +71,25 @@ def page(results: dict[str, Result]) -> str:
     """Return the page of the results."""
     live = results["live"].figures() if "live" in results else None
     plot = PLOT if changes(results["predictions"]) else ""
-    return render("predictions", results["predictions"].figures() | {"live": live, "plot": plot}, wrap=False)
+    figures = results["predictions"].figures()
+    return render("predictions", figures | {"totals": totals(figures["rows"]), "live": live, "plot": plot}, wrap=False)
+
+
+def totals(rows: Sequence[Mapping[str, Any]]) -> dict[str, int]:
+    """Return the sums over all rows; ``found``: cases worth it whose first or second decision was accepted."""
+    worth, accepted = (
+        {(row["regime"], row["noise"], seed) for row in rows for seed in row[name]}
+        for name in ("worth_seeds", "accepted_seeds")
+    )
+    even = [row for row in rows if row["regime"] == "even"]
+    return {
+        "accepted": sum(row["accepted"] for row in rows),
+        "loses": sum(row["queries_that_lose"] for row in rows),
+        "even": sum(row["decisions"] for row in even),
+        "moved_even": sum(row["accepted"] for row in even),
+        "worth": len(worth),
+        "found": len(worth & accepted),
+    }
 
 
 def changes(simulated: Result) -> list[tuple[float, float]]:
@@ -146,6 +164,8 @@ def summarize(regime: str, noise: float, seen: int, count: int) -> dict[str, Any
         "queries_that_lose": sum(decision["loses"] for decision in accepted),
         "worth": len(worth),
         "worth_accepted": sum(decision["accepted"] for decision in worth),
+        "worth_seeds": [seed for seed, decision in enumerate(decisions) if decision["worth"]],
+        "accepted_seeds": [seed for seed, decision in enumerate(decisions) if decision["accepted"]],
         "few_moves": sum(decision["moves"] for decision in accepted),
         "proposed_moves": sum(decision["proposed_moves"] for decision in accepted),
         "few_over_proposed": _mean([decision["few_over_proposed"] for decision in accepted]),

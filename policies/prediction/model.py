@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from rechannel.policies.analysis.placement_cost import task_slots
-from rechannel.policies.model.arrays import FloatArray, ModelError
+from rechannel.policies.model.arrays import FloatArray, check_lengths
 from rechannel.policies.model.cluster import Cluster
 from rechannel.policies.model.workload import Stage, Workload
 
@@ -53,12 +53,12 @@ class QueryTiming:
 class StageSpread:
     """Uncertainty of a placeable stage's work.
 
-    ``log_error`` (n,) is the standard error of the logarithm of each partition's mean work; ``noise`` the standard
-    deviation of the logarithm of a single task's work from batch to batch.
+    ``log_error`` (n,) is the standard error of the logarithm of each partition's mean work; ``noise`` (n,) the standard
+    deviation of the logarithm of its task's work from batch to batch.
     """
 
     log_error: FloatArray
-    noise: float
+    noise: FloatArray
 
 
 @dataclass(frozen=True)
@@ -87,8 +87,9 @@ class PredictionModel:
 
     def __post_init__(self) -> None:
         for key, spread in self.spread.items():
-            if len(spread.log_error) != self.workload.stage(key).n:
-                raise ModelError(f"spread of {key!r}: expected {self.workload.stage(key).n} entries")
+            check_lengths(
+                f"spread of {key!r}: ", self.workload.stage(key).n, log_error=spread.log_error, noise=spread.noise
+            )
 
     def timing_of(self, query: str) -> QueryTiming:
         """Return a query's timing; without one, it begins as often as its stages run."""

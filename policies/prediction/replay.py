@@ -90,20 +90,20 @@ def _queries(model: PredictionModel, placement: Placement, batches: int, seed: i
             tasks_anywhere = model.floating.get(stage.key)
             if tasks_anywhere is not None:
                 executors = np.full(tasks_anywhere.count, _ANYWHERE)
-                work, noise = np.full(tasks_anywhere.count, tasks_anywhere.seconds), 0.0
+                work, noise = np.full(tasks_anywhere.count, tasks_anywhere.seconds), None
             elif stage.placeable:
                 at = placement[stage.key]
                 tasks = np.flatnonzero(at != UNPLACED)
                 executors, work = at[tasks], stage.busy[tasks]
                 spread = model.spread.get(stage.key)
-                noise = spread.noise if spread is not None else 0.0
+                noise = spread.noise if spread is not None else None
             else:
                 ran = np.flatnonzero(stage.busy > 0)
                 executors = np.repeat(ran, slots[ran])
-                work, noise = stage.busy[executors] / slots[executors], 0.0
+                work, noise = stage.busy[executors] / slots[executors], None
             speed = np.where(executors == _ANYWHERE, 1.0, cluster.speed[executors])
             seconds = np.tile(work / speed, (batches + _WARM_UP, 1))
-            if noise > 0:
+            if noise is not None:
                 random = np.random.default_rng((seed, number, position))
                 drawn = random.normal(-(noise**2) / 2, noise, (batches + _WARM_UP, stage.n))
                 seconds *= np.exp(drawn[:, tasks])

@@ -4,11 +4,16 @@ Rows are counted exactly, while the seconds of single tasks are noisy. So second
 stage first, and a partition deviates from that line only as far as its own tasks show it:
 
     log(seconds) = log(overhead + cost x rows) + deviation[partition] + noise
-    deviation ~ normal(0, between), noise ~ normal(0, within)
+    deviation ~ normal(0, between), noise ~ normal(0, within[partition])
 
-``within`` and ``between`` are the components of variance of the stage (method of moments), and the estimated deviation
-is its posterior mean (empirical Bayes; Efron and Morris 1975): the mean of the partition's own residuals, shrunk by
-``between / (between + within / tasks)``. What is optimized on such estimates is not a selection of the luckiest tasks.
+The estimated deviation is its posterior mean (empirical Bayes; Efron and Morris 1975): the mean of the partition's own
+residuals, shrunk by ``between / (between + within / tasks)``. What is optimized on such estimates is not a selection of
+the luckiest tasks. ``between`` is estimated by the method of moments (DerSimonian and Laird 1986).
+
+The noise of a task has a part in proportion to its work, and one of some milliseconds that every task has, long or
+short (its way to the executor and back, a commit): ``within = share + (seconds / work)^2``. Both are fitted to the
+variances of the partitions' own tasks. One noise for all would be that of the short tasks, and the long ones, which
+decide how long a batch lasts, would seem far less certain than they are.
 """
 
 from __future__ import annotations
@@ -24,6 +29,9 @@ __all__ = ["FittedWork", "TaskSamples", "fit_work"]
 
 _LEAST_NOISE = 0.02
 _PRIOR_NOISE = 0.3  # standard deviation that counts where a stage has a single task a partition
+_PRIOR_FREEDOM = 10  # degrees of freedom that equal noise of all partitions counts for
+_MOST_NOISE = 1.0
+_ROUNDS = 4
 _PRIOR_SHARE = 0.3  # standard deviation of the row share before anything was measured
 _SHORTEST = 1e-4  # seconds; shorter tasks are clock ticks
 
@@ -47,13 +55,14 @@ class TaskSamples:
 class FittedWork:
     """Expected seconds of each partition's task, (n,), and their uncertainty.
 
-    ``log_error`` (n,) is the standard error of the logarithm of ``seconds``; ``noise`` the standard deviation of the
-    logarithm of a single task's seconds; ``row_share`` the share of the stage's work that is proportional to its rows.
+    ``log_error`` (n,) is the standard error of the logarithm of ``seconds``; ``noise`` (n,) the standard deviation of
+    the logarithm of a single task's seconds; ``row_share`` the share of the stage's work that is proportional to its
+    rows.
     """
 
     seconds: FloatArray
     log_error: FloatArray
-    noise: float
+    noise: FloatArray
     row_share: float = 1.0
 
 
@@ -73,21 +82,23 @@ def fit_work(samples: TaskSamples, rows: FloatArray, mean: FloatArray) -> Fitted
     valid = (samples.partition >= 0) & (samples.partition < size) & (samples.seconds > _SHORTEST)
     partition, seconds = samples.partition[valid], samples.seconds[valid]
     if not len(seconds):
-        return FittedWork(mean, np.full(size, _PRIOR_NOISE), _PRIOR_NOISE)
+        return FittedWork(mean, np.full(size, _PRIOR_NOISE), np.full(size, _PRIOR_NOISE))
     sampled_rows = np.maximum(samples.rows[valid], 0.0)
     overhead, slope, least = (float(it[0]) for it in fit_lines(np.zeros_like(partition), sampled_rows, seconds))
     residual = np.log(seconds / np.maximum(overhead + slope * sampled_rows, least))
     count = np.bincount(partition, minlength=size)
     own = np.bincount(partition, residual, size) / np.maximum(count, 1)
-    level = float(residual.mean())
-    within, between = _components(residual, own, level, partition, count)
-    shrink = between / np.maximum(between + within / np.maximum(count, 1), 1e-12)
+    usual = np.maximum(overhead + slope * rows, least)
+    within = _noise_variance(residual - own[partition], partition, count, usual * np.exp(own))
+    error = within / np.maximum(count, 1)
+    level, between = _between(own[count > 0], error[count > 0])
+    shrink = between / np.maximum(between + error, 1e-12)
     deviation = level + np.where(count > 0, shrink * (own - level), 0.0)
-    log_error = np.sqrt(np.where(count > 0, shrink * within / np.maximum(count, 1), between))
-    expected = np.maximum(overhead + slope * rows, least) * np.exp(deviation + within / 2)
+    log_error = np.sqrt(np.where(count > 0, shrink * error, between))
+    expected = usual * np.exp(deviation + within / 2)
     idle = (rows <= 0) & (count == 0)
     share = _row_share(overhead, slope, sampled_rows, residual)
-    return FittedWork(np.where(idle, mean, expected), log_error, max(_LEAST_NOISE, within**0.5), share)
+    return FittedWork(np.where(idle, mean, expected), log_error, np.sqrt(within), share)
 
 
 def _row_share(overhead: float, slope: float, rows: FloatArray, residual: FloatArray) -> float:
@@ -103,16 +114,53 @@ def _row_share(overhead: float, slope: float, rows: FloatArray, residual: FloatA
     return 1.0 - certain * overhead / (overhead + slope * usual)
 
 
-def _components(
-    residual: FloatArray, own: FloatArray, level: float, partition: IntArray, count: IntArray
-) -> tuple[float, float]:
-    """Return the variance of tasks within a partition, and that between partitions."""
-    sampled = count > 0
-    free = len(residual) - int(sampled.sum())
-    within = float(((residual - own[partition]) ** 2).sum()) / free if free > 0 else _PRIOR_NOISE**2
-    partitions = int(sampled.sum())
-    if partitions < 2:
-        return within, 0.0
-    spread = float((count[sampled] * (own[sampled] - level) ** 2).sum()) / (partitions - 1)
-    usual = (len(residual) - float((count**2).sum()) / len(residual)) / (partitions - 1)
-    return within, max(0.0, (spread - within) / max(usual, 1e-12))
+def _noise_variance(residual: FloatArray, partition: IntArray, count: IntArray, work: FloatArray) -> FloatArray:
+    """Return the variance of the logarithm of a task's seconds, of each partition, (n,).
+
+    Parameters
+    ----------
+    residual, partition
+        Difference of each task from its partition's mean, and its partition.
+    count, work
+        Tasks and expected seconds of each partition, (n,).
+    """
+    total = np.bincount(partition, residual**2, len(count))
+    freedom = np.maximum(count - 1, 0)
+    if not freedom.any():
+        return np.full(len(count), _PRIOR_NOISE**2)
+    pooled = float(total.sum() / freedom.sum())
+    short = np.maximum(work, _SHORTEST) ** -2.0
+    fitted = np.full(len(count), pooled)
+    for _ in range(_ROUNDS):
+        # A variance is known the better, the smaller it is: weights are those of its own estimate's variance.
+        weight = freedom / np.maximum(fitted, _LEAST_NOISE**2) ** 2
+        variance = total / np.maximum(freedom, 1)
+        share, seconds = _line(weight, short, variance)
+        fitted = share + seconds * short
+    certain = freedom.sum() / (freedom.sum() + _PRIOR_FREEDOM)
+    return np.asarray(np.clip(certain * fitted + (1 - certain) * pooled, _LEAST_NOISE**2, _MOST_NOISE**2))
+
+
+def _line(weight: FloatArray, x: FloatArray, y: FloatArray) -> tuple[float, float]:
+    """Return the weighted least-squares line, intercept and slope, neither of them negative."""
+    w, wx, wy, wxx, wxy = (float((weight * factor).sum()) for factor in (1.0, x, y, x * x, x * y))
+    determinant = w * wxx - wx * wx
+    if determinant <= 1e-9 * w * wxx:
+        return wy / w, 0.0
+    intercept, slope = (wy * wxx - wxy * wx) / determinant, (w * wxy - wx * wy) / determinant
+    if slope < 0:
+        return wy / w, 0.0
+    return (intercept, slope) if intercept >= 0 else (0.0, wxy / wxx)
+
+
+def _between(own: FloatArray, error: FloatArray) -> tuple[float, float]:
+    """Return the mean of the partitions' deviations, and their variance beyond their own errors' (variances)."""
+    weight = 1.0 / error
+    total = float(weight.sum())
+    level = float(weight @ own) / total
+    if len(own) < 2:
+        return level, 0.0
+    excess = float(weight @ (own - level) ** 2) - (len(own) - 1)
+    between = max(0.0, excess / (total - float(weight @ weight) / total))
+    weight = 1.0 / (error + between)
+    return float(weight @ own / weight.sum()), between

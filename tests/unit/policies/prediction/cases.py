@@ -28,6 +28,6 @@ def drawn(seed: int, *, queries: int = 2, executors: int = 4, noise: float = 0.0
     random = np.random.default_rng(seed)
     stages = [stage(f"q{number}", random.lognormal(-1.5, 0.7, 12)) for number in range(queries)]
     model = model_of(stages, executors)
-    spread = {it.key: StageSpread(np.full(it.n, log_error), noise) for it in stages}
+    spread = {it.key: StageSpread(np.full(it.n, log_error), np.full(it.n, noise)) for it in stages}
     at = Placement({it.key: random.permutation(np.arange(it.n) % executors) for it in stages})
     return PredictionModel(model.cluster, model.workload, model.timing, spread), at

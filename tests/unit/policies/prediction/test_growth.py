@@ -212,7 +212,9 @@ def test_batches_are_positive_and_bounded(
         for number, (query, (overhead, interval, pause)) in enumerate(zip(queries, timing, strict=True))
     }
     model = replace(
-        model, timing=timings, spread={it.key: StageSpread(np.zeros(it.n), 0.2) for it in model.workload.stages}
+        model,
+        timing=timings,
+        spread={it.key: StageSpread(np.zeros(it.n), np.full(it.n, 0.2)) for it in model.workload.stages},
     )
     largest = replace(model, workload=Workload(tuple(replace(it, busy=it.busy * 4.0) for it in model.workload.stages)))
     bound = 2 * max(float(taken.max()) for taken in replay(largest, at, batches=4).values())

@@ -87,7 +87,7 @@ def test_tasks_without_an_executor_take_any_free_core() -> None:
 
 def test_equal_seeds_give_equal_batches_and_noise_makes_them_longer() -> None:
     model, at = drawn(3, queries=1)
-    noisy = replace(model, spread={"q0/0": StageSpread(np.zeros(12), 0.4)})
+    noisy = replace(model, spread={"q0/0": StageSpread(np.zeros(12), np.full(12, 0.4))})
     one, again = (replay(noisy, at, batches=40, seed=1)["q0"] for _ in range(2))
     assert one.tolist() == again.tolist()
     assert one.mean() > replay(model, at, batches=3)["q0"].mean()

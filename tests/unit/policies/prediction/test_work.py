@@ -18,7 +18,7 @@ def test_equal_partitions_stay_equal_whatever_their_noise() -> None:
     fitted = fit_work(samples(work, rows, 3, 0.3), rows, work)
     assert np.ptp(fitted.seconds) < 0.1 * 0.5  # the means of three noisy tasks differ by 0.6 of it
     assert fitted.seconds.mean() == pytest.approx(0.5, rel=0.1)
-    assert fitted.noise == pytest.approx(0.3, rel=0.35)
+    assert fitted.noise.mean() == pytest.approx(0.3, rel=0.35)
 
 
 def test_work_follows_the_rows_of_the_batches_to_come() -> None:
@@ -43,6 +43,17 @@ def test_the_share_of_rows_in_the_work_is_that_of_the_line() -> None:
     # Of tasks whose rows hardly differ nobody knows: all work counts as that of rows.
     alike = np.full(12, 100.0) + np.arange(12) * 0.01
     assert fit_work(samples(np.full(12, 0.8), alike, 20, 0.1), alike, work).row_share == pytest.approx(1.0, abs=0.01)
+
+
+def test_milliseconds_that_every_task_has_are_no_noise_of_long_tasks() -> None:
+    random = np.random.default_rng(2)
+    rows = 100.0 / np.arange(1, 25)
+    work, each = 0.05 + rows / 30, 0.03
+    seconds = np.maximum(work * random.lognormal(0, 0.02, (12, 24)) + random.normal(0, each, (12, 24)), 0.01)
+    fitted = fit_work(TaskSamples(np.tile(np.arange(24), 12), seconds.ravel(), np.tile(rows, 12)), rows, work)
+    assert fitted.noise[0] == pytest.approx(0.02, abs=0.01)
+    assert fitted.noise[-1] == pytest.approx(each / work[-1], rel=0.3)
+    assert fitted.seconds[:6] == pytest.approx(work[:6], rel=0.03)
 
 
 def test_doubt_shrinks_with_the_number_of_batches() -> None:
