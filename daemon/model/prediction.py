@@ -149,7 +149,7 @@ def measured_batches(query: str, measured: MeasuredQueries) -> FloatArray:
 
 
 def _compared(query: str, measured: MeasuredQueries) -> Sequence[BatchReport]:
-    """Return the last batches of the present load and placement; of a query that has none, the recent ones."""
+    """Return the last batches of the present load and placement, or else the recent ones."""
     recent = measured.recent.get(query, ())
     if not recent:
         return recent
