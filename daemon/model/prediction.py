@@ -37,7 +37,7 @@ __all__ = [
 _SAMPLED_BATCHES = 32  # of a query, at most
 _SAMPLED_TASKS = 25_600  # of a query, beyond the batches that a decision averages
 _COMPARED_BATCHES = 12
-_COLD = 1.25  # times the usual seconds per row, from which the first batches of a query are cold
+_COLD = 1.05  # times the usual seconds per row, above which the first batches of a query are cold
 _SHORTEST_OVERHEAD = 1e-3  # seconds
 _LEAST_NOISE = 0.15  # of the overhead: batches that begin together compete for the driver
 _NONE = -2  # executor of a partition that did not run
@@ -144,7 +144,7 @@ def measured_batches(query: str, measured: MeasuredQueries) -> FloatArray:
 
 
 def _compared(query: str, measured: MeasuredQueries) -> Sequence[BatchReport]:
-    """Return the last batches of the present load and placement; of a query that has none, the recent ones."""
+    """Return the last batches of the present load and placement, or else the recent ones."""
     recent = measured.recent.get(query, ())
     if not recent:
         return recent

@@ -4,8 +4,7 @@ From the present placement moves are added one at a time, each the one that shor
 descent): once from among the moves of a proposed placement, once from among all moves off the executors that hold a
 query up. Both ways give points of gain against moves. Among the points with at least 90 % of the largest gain, whose
 busiest executor is within 5 % of the best-balanced one's, take the one with fewest moves; then drop moves that add
-nothing, and make one move in place of two wherever one does: the descent takes the largest step each time, and two of
-those can be more than what is needed.
+nothing.
 
 Durations are those of the cycle formula (:mod:`rechannel.policies.prediction.cycle`), each over the present one, so
 that a query with short batches counts as much as one with long ones. Rows are those of the present batches, also of a
@@ -16,7 +15,6 @@ order may differ: the replay that judges the answer has the rows grow.
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
@@ -39,7 +37,6 @@ _TARGETS = 4  # of the least busy executors, for each move
 _SOURCES = 3  # busiest executors that moves come off
 _MOST_UNITS = 24  # of each of them
 _FORCED_TARGETS = 16  # of the least busy executors, and of those least busy with the same stage
-_MOST_EXCHANGED = 16  # moves of a plan in which pairs are looked at
 _PASSES = 4  # over the partitions that cannot stay
 
 
@@ -52,7 +49,7 @@ class _State:
         self.stages = workload.placeable
         self._query = {query: index for index, query in enumerate(workload.queries)}
         self._stage_query = [self._query[stage.query] for stage in self.stages]
-        self.capacity = cluster.cores * cluster.speed
+        self._capacity = cluster.cores * cluster.speed
         self._slots = task_slots(cluster)
         self.at = [placement[stage.key].copy() for stage in self.stages]
         self._sums = np.array(
@@ -94,7 +91,7 @@ class _State:
     def seconds(self) -> FloatArray:
         """Return the predicted batch of each query, (Q,)."""
         path, work = self._fixed_path.copy(), self._fixed.copy()
-        shares = self._sums / self.capacity
+        shares = self._sums / self._capacity
         for stage, query in enumerate(self._stage_query):
             slowest = shares[stage]
             if self._slots.max() > 1:
@@ -105,11 +102,11 @@ class _State:
 
     def stage_load(self, stage: int) -> FloatArray:
         """Return the seconds of a stage's work on each executor, (E,)."""
-        return np.asarray(self._sums[stage] / self.capacity)
+        return np.asarray(self._sums[stage] / self._capacity)
 
     def loads(self) -> FloatArray:
         """Return the seconds of everybody's work on each executor in one batch of each, (E,)."""
-        return np.asarray((self._sums.sum(axis=0) / self.capacity) + self._fixed.sum(axis=0))
+        return np.asarray((self._sums.sum(axis=0) / self._capacity) + self._fixed.sum(axis=0))
 
     def placement(self) -> Placement:
         """Return the placement as it is now."""
@@ -160,15 +157,11 @@ def fewest_moves(
         for count in range(1, len(curve) + 1)
     ]
     lowest = min(point[2] for point in points)
-    most_cost = 1.0 - _SHARE * (1.0 - lowest) + 1e-12
-    enough = [point for point in points if point[2] <= most_cost]
-    most_load = _NEAR * min(point[3] for point in enough)
-    near = [point for point in enough if point[3] <= most_load] or enough
+    enough = [point for point in points if 1.0 - point[2] >= _SHARE * (1.0 - lowest) - 1e-12]
+    busiest = min(point[3] for point in enough)
+    near = [point for point in enough if point[3] <= _NEAR * busiest] or enough
     chosen = min(near, key=lambda point: (point[0], point[2]))
-    state, moves = _pruned(model, start, chosen[1], base)
-    if own and len(moves) <= _MOST_EXCHANGED:
-        _join_moves(state, moves, base, most_cost, most_load)
-    return state.placement()
+    return _pruned(model, start, chosen[1], base)
 
 
 def place_forced(model: PredictionModel, current: Placement) -> Placement:
@@ -299,73 +292,19 @@ def _by_weight(partitions: IntArray, busy: FloatArray) -> list[int]:
     return [int(partition) for partition in order[:_MOST_UNITS] if busy[partition] > 0]
 
 
-def _pruned(
-    model: PredictionModel, start: Placement, steps: list[_Step], base: FloatArray
-) -> tuple[_State, dict[tuple[int, int], int]]:
-    """Return the state after the steps without those that add nothing, and where each moved partition was."""
+def _pruned(model: PredictionModel, start: Placement, steps: list[_Step], base: FloatArray) -> Placement:
+    """Return the placement of the steps without those that add nothing."""
     state = _State(model, start)
-    moves: dict[tuple[int, int], int] = {}
+    origin: dict[tuple[int, int], int] = {}
     for step in steps:
-        moves.setdefault((step.stage, step.partition), int(state.at[step.stage][step.partition]))
+        origin.setdefault((step.stage, step.partition), int(state.at[step.stage][step.partition]))
         state.move(step.stage, step.partition, step.target)
     cost = _cost(state, base)
-    for (stage, partition), source in list(moves.items()):
+    for (stage, partition), source in origin.items():
         target = state.move(stage, partition, source)
         without = _cost(state, base)
         if without <= cost + _LEAST:
             cost = min(cost, without)
-            del moves[stage, partition]
         else:
             state.move(stage, partition, target)
-    return state, moves
-
-
-def _join_moves(
-    state: _State, moves: dict[tuple[int, int], int], base: FloatArray, most_cost: float, most_load: float
-) -> None:
-    """Put one move in the place of two as long as that keeps the cost and the busiest executor within bounds.
-
-    ``moves``: moved partition -> the executor it was on; both it and ``state`` are changed.
-    """
-    while any(
-        _join_pair(state, moves, pair, lambda: _cost(state, base) <= most_cost, most_load)
-        for pair in itertools.combinations(moves, 2)
-    ):
-        pass
-
-
-def _join_pair(
-    state: _State,
-    moves: dict[tuple[int, int], int],
-    pair: tuple[tuple[int, int], ...],
-    enough: Callable[[], bool],
-    most_load: float,
-) -> bool:
-    """Try each move that keeps the busiest executor within its bound in place of a pair; return whether one did."""
-    targets = [state.move(*unit, moves[unit]) for unit in pair]
-    loads = state.loads()
-    over = np.flatnonzero(loads > most_load)
-    if len(over) == 1:  # a move takes load off one executor
-        source = int(over[0])
-        for stage, at in enumerate(state.at):
-            busy = state.stages[stage].busy
-            for partition in np.flatnonzero(
-                (at == source) & (busy >= (loads[source] - most_load) * state.capacity[source])
-            ):
-                unit = (stage, int(partition))
-                after = loads + busy[partition] / state.capacity
-                after[~state.model.cluster.available] = np.inf
-                after[source] = np.inf
-                target = int(after.argmin())
-                if (unit in moves and unit not in pair) or after[target] > most_load:
-                    continue
-                state.move(*unit, target)
-                if enough():
-                    for dropped in pair:
-                        del moves[dropped]
-                    moves[unit] = source
-                    return True
-                state.move(*unit, source)
-    for unit, target in zip(pair, targets, strict=True):
-        state.move(*unit, target)
-    return False
+    return state.placement()

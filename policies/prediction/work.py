@@ -154,7 +154,10 @@ def _line(weight: FloatArray, x: FloatArray, y: FloatArray) -> tuple[float, floa
 
 
 def _between(own: FloatArray, error: FloatArray) -> tuple[float, float]:
-    """Return the mean of the partitions' deviations, and their variance beyond their own errors' (variances)."""
+    """Return the mean of the partitions' deviations, and their variance beyond their errors.
+
+    ``error``: variance of each deviation's error, (n,).
+    """
     weight = 1.0 / error
     total = float(weight.sum())
     level = float(weight @ own) / total

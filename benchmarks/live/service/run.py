@@ -28,6 +28,7 @@ SAME, BEST = 1.02, 1.05  # of the load where it ended, of the optimum: within wh
 _NOT_READY = 4  # exit code of `rechannel`: figures are missing
 _ANSWERS = (0, 1, 3, _NOT_READY)  # exit codes of a decision: done, a law refuses it, nothing to do
 _ATTEMPTS = 4  # to see a placement that stays while it is measured
+_WARM = 75.0  # seconds from the first placement until executors have compiled most of their code
 _PAUSE = 30.0  # seconds of variant "none" between before and after, as long as a migration
 
 
@@ -70,6 +71,8 @@ def measure(directory: Path, case: Case, plan: Plan, command: Sequence[str]) -> 
 def _run(session: ServiceSession, plan: Plan, result: RunResult) -> None:
     session.start_case()
     _note(result, f"placed: {session.case.summary()}")
+    warm = time.time() + _WARM
+    session.wait("the executors are warm", lambda: time.time() > warm, every=1.0)
     session.await_each(plan.warm_up, 0.0)
     _measure_before(session, plan, result)
     session.copy_event_log()
