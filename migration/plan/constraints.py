@@ -37,7 +37,6 @@ from rechannel.migration.plan.explain import explain_moves
 from rechannel.migration.plan.gate import GateResult, QueryGain, evaluate_gate
 from rechannel.migration.plan.inputs import PlanInputs, PlanOptions, ReviewedPlan
 from rechannel.migration.plan.schedule import StepLimits, order_steps
-from rechannel.policies.analysis.placement_cost import critical_path
 from rechannel.policies.analysis.queueing import QueueReport, executor_utilization
 from rechannel.policies.model.arrays import FloatArray
 from rechannel.policies.model.cluster import UNPLACED, Cluster
@@ -86,7 +85,10 @@ def apply_constraints(
     placement = _moved(inputs.current, moves)
     before, after = (executor_utilization(inputs.cluster, inputs.workload, at) for at in (inputs.current, placement))
     filled = inputs.current.filled_from(placement)
-    gains = _predict_gains(inputs, filled, placement)
+    model = inputs.prediction or assume_timing(
+        inputs.cluster, inputs.workload, filled, inputs.batch_seconds, inputs.batch_period
+    )
+    gains = _predict_gains(inputs, model, filled, placement)
     gate: GateResult | None = None
     cost: MigrationCost | None = None
     code: PlanResult | Law = PlanResult.OK
@@ -95,9 +97,8 @@ def apply_constraints(
     elif not moves:
         code, sentence = PlanResult.LAW, f"none of {count(len(changes), 'move')} is permitted: {refusals[0].detail}"
     else:
-        path = critical_path(inputs.cluster, inputs.workload, filled)
-        times = BatchTimes(path, inputs.batch_seconds, inputs.batch_period, inputs.cold)
-        cost = estimate_cost(inputs.cluster, inputs.workload, filled, stepped, inputs.rates, times)
+        times = BatchTimes(inputs.batch_seconds, inputs.batch_period, inputs.cold)
+        cost = estimate_cost(model, filled, stepped, inputs.rates, times)
         gate = evaluate_gate(gains, cost.seconds, settings.gate)
         too_full = _utilization_refusal(inputs.cluster, before, after, settings)
         if _all_forced(moves, inputs.cluster):
@@ -249,11 +250,8 @@ def _moved(current: Placement, moves: Sequence[Move]) -> Placement:
     return Placement(changed)
 
 
-def _predict_gains(inputs: PlanInputs, before: Placement, after: Placement) -> list[QueryGain]:
+def _predict_gains(inputs: PlanInputs, model: PredictionModel, before: Placement, after: Placement) -> list[QueryGain]:
     """Return each query's batch now and its predicted change."""
-    model = inputs.prediction or assume_timing(
-        inputs.cluster, inputs.workload, before, inputs.batch_seconds, inputs.batch_period
-    )
     changes = predict_changes(model, before, after)
     rates = dict.fromkeys(changes, 0.0)
     for stage in inputs.workload.stages:

@@ -4,10 +4,10 @@ The state of a moved partition is loaded by the first task that runs it on its t
 
     load = overhead + bytes / load rate
 
-A step is taken by one batch of each of its queries. That batch lasts as long as the critical path of the placement that
-the step leads to, with the loads added to the moved partitions: on a target with time to spare a load costs nothing, on
-any other it stretches the batch. The snapshot before a step and the closing of the old copies after it go on beside the
-batches.
+A step is taken by one batch of each of its queries. That batch lasts as the cycle formula has it
+(:mod:`rechannel.policies.prediction.cycle`) under the placement that the step leads to, with the loads added to the
+moved partitions: on a target with time to spare a load costs nothing, on any other it stretches the batch. The snapshot
+before a step and the closing of the old copies after it go on beside the batches.
 
 On an executor that ran few tasks of a kind of stage, the next ones take longer
 (:mod:`rechannel.policies.analysis.cold_start`): each step is one batch of its queries, in which every task lasts longer
@@ -20,17 +20,19 @@ moves by least squares, in which the settings count as some moves more.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from rechannel.policies.analysis.cold_start import ColdStage
-from rechannel.policies.analysis.placement_cost import critical_path, task_slots
+from rechannel.policies.analysis.placement_cost import task_slots
 from rechannel.policies.model.arrays import FloatArray, IntArray
 from rechannel.policies.model.cluster import UNPLACED, Cluster
 from rechannel.policies.model.placement import Move, Placement
 from rechannel.policies.model.workload import Workload
+from rechannel.policies.prediction.cycle import estimate_batches
+from rechannel.policies.prediction.model import PredictionModel
 
 _PRIOR_MOVES = 1.0  # measured moves that the overhead of `UNMEASURED` counts for
 _PRIOR_SPREAD = 10e6  # bytes: the measured sizes have to differ by more to outweigh its rate
@@ -38,6 +40,7 @@ _FITTED_MOVES = 200  # the last ones
 _OUTLIER = 5.0  # median deviations from the median; a load that took longer counts as having taken so long
 _MAX_BYTES, _MAX_SECONDS = 1e15, 1e5  # of one load; larger figures cannot be true
 _MAX_RATE = 1e12  # bytes per second; a fitted rate above it is no limit
+_SHORTEST = 1e-9  # seconds of a batch
 _EVALUATED_STEPS = 24  # steps whose batches are worked out; the others take the values of the nearest of them
 
 
@@ -79,12 +82,10 @@ class SteppedMoves:
 class BatchTimes:
     """Batches of each query before a plan, in seconds.
 
-    ``path`` is the critical path, ``seconds`` a whole batch, ``period`` the time from the start of one to the start of
-    the next. A query may be missing in the last two. ``cold``: key of a stage -> its first tasks, where some executor
-    ran few of them.
+    ``seconds`` of a batch, and ``period``, the time from the start of one to the start of the next; a query may be
+    missing. ``cold``: key of a stage -> its first tasks, where some executor ran few of them.
     """
 
-    path: Mapping[str, float]
     seconds: Mapping[str, float]
     period: Mapping[str, float]
     cold: Mapping[str, ColdStage] = field(default_factory=dict)
@@ -103,7 +104,7 @@ class MigrationCost:
     seconds
         Added time summed over steps and queries.
     peak
-        Query -> its longest batch during the migration.
+        Query -> its longest batch during the migration, which begins in one of the present placement.
     total
         Time from the order until the last partition has landed.
     cold
@@ -124,8 +125,7 @@ class MigrationCost:
 
 
 def estimate_cost(
-    cluster: Cluster,
-    workload: Workload,
+    model: PredictionModel,
     current: Placement,
     plan: SteppedMoves,
     rates: LoadRates,
@@ -135,8 +135,8 @@ def estimate_cost(
 
     Parameters
     ----------
-    cluster, workload
-        The model that the plan was made for.
+    model
+        What runs, and how long it takes.
     current
         The present placement, in which partitions on no known executor already are on their targets: these load their
         state anyway, so that load is not a cost of the plan.
@@ -145,11 +145,11 @@ def estimate_cost(
     rates
         Cost of loading.
     times
-        Critical paths of ``current``, batches as they are now, and what first tasks take.
+        Batches as they are now, and what first tasks take.
     """
-    cold = _cold_batches(cluster, workload, current, plan, times.cold)
-    model = _StepModel(cluster, workload, current, plan, rates, cold)
-    query_of = {move.stage: workload.stage(move.stage).query for move in plan.moves}
+    cold = _cold_batches(model.cluster, model.workload, current, plan, times.cold)
+    steps = _StepModel(model, current, plan, rates, cold)
+    query_of = {move.stage: model.workload.stage(move.stage).query for move in plan.moves}
     queries = [
         {query_of[plan.moves[index].stage] for index in np.flatnonzero(plan.steps == step).tolist()}
         for step in range(plan.count)
@@ -158,21 +158,20 @@ def estimate_cost(
     nearest = [min(np.unique(evaluated).tolist(), key=lambda near: abs(near - step)) for step in range(plan.count)]
     for step in [step for step, batch in enumerate(cold) if batch.landed][:_EVALUATED_STEPS]:
         nearest[step] = step  # no other step stands for one that is cold
-    needed: dict[int, set[str]] = {}
-    for near, affected in zip(nearest, queries, strict=True):
-        needed.setdefault(near, set()).update(affected)
-    paths = {step: model.critical_paths(step, affected) for step, affected in needed.items()}
+    durations = {step: steps.batch_seconds(step) for step in sorted(set(nearest))}
+    now = estimate_batches(model, current)
+    scale = {query: times.seconds.get(query, seconds) / max(seconds, _SHORTEST) for query, seconds in now.items()}
     added, lasts = np.zeros(plan.count), np.zeros(plan.count)
     peak: dict[str, float] = {}
     seconds = 0.0
     for step in range(plan.count):
-        without, loading = paths[nearest[step]]
+        without, loading = durations[nearest[step]]
         for query in sorted(queries[step]):
-            more = max(0.0, loading[query] - without[query])
-            batch = max(0.0, times.seconds.get(query, times.path[query]) + loading[query] - times.path[query])
+            more = scale[query] * max(0.0, loading[query] - without[query])
+            batch = scale[query] * loading[query]
             added[step] = max(added[step], more)
             seconds += more
-            peak[query] = max(peak.get(query, 0.0), batch)
+            peak[query] = max(peak.get(query, scale[query] * now[query]), batch)
             period = 0.0 if step == plan.count - 1 else times.period.get(query, 0.0)
             lasts[step] = max(lasts[step], batch, period)
     # The order comes in the middle of a batch, on average; what is left of it is waited for.
@@ -242,38 +241,42 @@ def _cold_batches(
 class _StepModel:
     """Batches of a plan's steps."""
 
-    cluster: Cluster
-    workload: Workload
+    model: PredictionModel
     current: Placement
     plan: SteppedMoves
     rates: LoadRates
     cold: Sequence[_ColdBatch]
 
-    def critical_paths(self, step: int, queries: Collection[str]) -> tuple[dict[str, float], dict[str, float]]:
-        """Return the critical paths after a step, without and with what comes once.
+    def batch_seconds(self, step: int) -> tuple[dict[str, float], dict[str, float]]:
+        """Return the batch of each query after a step, without and with what comes once.
 
-        These are the loads of this step and its cold starts. Each query has its own loads alone. Those of other queries
-        come once and are no lasting load, which is what the model would take them for.
+        These are the loads of this step and its cold starts.
         """
         placement = {key: array.copy() for key, array in self.current.assignments.items()}
-        added = {stage.key: np.zeros(stage.n) for stage in self.workload.placeable}
+        added: dict[str, FloatArray] = {}
         for index in np.flatnonzero(self.plan.steps <= step).tolist():
             move = self.plan.moves[index]
             placement[move.stage][move.partition] = move.target
             if self.plan.steps[index] == step and move.source != UNPLACED:
                 load = self.rates.overhead + self.plan.loads[index] / self.rates.load_rate
-                added[move.stage][move.partition] += load * self.cluster.speed[move.target]
+                own = added.setdefault(move.stage, np.zeros(self.model.workload.stage(move.stage).n))
+                own[move.partition] += load * self.model.cluster.speed[move.target]
         after, cold = Placement(placement), self.cold[step]
         for key, seconds in cold.once.items():
-            added[key] += seconds
-        loads = {key: seconds for key, seconds in added.items() if seconds.any()}
-        without = critical_path(self.cluster, self.workload, after, cold.anyway or None, queries)
-        loading = critical_path(self.cluster, self.workload, after, loads, queries)
+            added[key] = added.get(key, 0.0) + seconds
+        without, loading = (self._estimate(after, more) for more in (cold.anyway, added))
         for query, longer in cold.floating.items():
-            if query in loading:
-                without[query] += longer
-                loading[query] += longer
+            without[query] += longer
+            loading[query] += longer
         return without, loading
+
+    def _estimate(self, placement: Placement, added: Mapping[str, FloatArray]) -> dict[str, float]:
+        workload = self.model.workload
+        stages = tuple(
+            replace(stage, busy=stage.busy + added[stage.key]) if stage.key in added else stage
+            for stage in workload.stages
+        )
+        return estimate_batches(replace(self.model, workload=Workload(stages, workload.streams)), placement)
 
 
 def fit_load_rates(measured: Sequence[MeasuredLoad], prior: LoadRates) -> LoadRates:

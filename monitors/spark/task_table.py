@@ -323,11 +323,12 @@ class TaskTable:
             del batches[older]
         if batch is None:
             return notices
+        start = batch.start or event.triggered  # a healed start has no time
         report = BatchReport(
             query=event.query,
             batch=event.batch,
-            start=batch.start,
-            end=max(batch.end, batch.start),
+            start=start,
+            end=max(batch.end, start),
             input_rows=event.input_rows,
             stages=[batch.stages[stage] for stage in sorted(batch.stages)],
             duration=event.seconds,

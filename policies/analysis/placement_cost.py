@@ -7,7 +7,7 @@ cluster do not fit together.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 
 import numpy as np
 
@@ -19,7 +19,6 @@ from rechannel.policies.model.workload import Stage, Workload
 
 __all__ = [
     "SATURATED",
-    "critical_path",
     "executor_busy",
     "fetch_seconds",
     "finish_times",
@@ -125,71 +124,33 @@ def fetch_seconds(
     return seconds
 
 
-def stage_seconds(
-    cluster: Cluster,
-    workload: Workload,
-    placement: Placement,
-    once: Mapping[str, FloatArray] | None = None,
-    queries: Collection[str] | None = None,
-) -> FloatArray:
+def stage_seconds(cluster: Cluster, workload: Workload, placement: Placement) -> FloatArray:
     """Return the seconds per batch of each stage: those of its slowest executor, (S,).
 
     An executor's time for a placeable stage is that of its tasks on its cores, longer by what other queries take of it
     (what is left to this query is what the utilization by the others leaves, but never less than 5 %), and the time to
     fetch what is not on the executor already, where its bandwidth is known. A floating stage is taken as it was
     observed, evenly divisible over the cores of the executor that ran it.
-
-    Parameters
-    ----------
-    cluster, workload, placement
-        What is measured.
-    once
-        Core seconds (n,) by placeable stage that its tasks take more in this one batch. They make their own query's
-        batch longer, and take nothing of an executor from the others, as what comes once is no load.
-    queries
-        Queries whose stages are computed, all by default; the stages of others take NaN seconds.
     """
     placement.validate(cluster, workload)
     capacity = cluster.cores * cluster.speed
     work = [_work(cluster, stage, placement) for stage in workload.stages]
     load = np.zeros(cluster.size)
-    own = {query: np.zeros(cluster.size) for query in (workload.queries if queries is None else queries)}
+    own = {query: np.zeros(cluster.size) for query in workload.queries}
     for stage, busy in zip(workload.stages, work, strict=True):
         load += stage.batches_per_second * busy
-        if stage.query in own:
-            own[stage.query] += stage.batches_per_second * busy
+        own[stage.query] += stage.batches_per_second * busy
     fetching = bool(np.isfinite(cluster.bandwidth).any())
-    seconds = np.full(len(workload.stages), np.nan)
+    seconds = np.zeros(len(workload.stages))
     for index, stage in enumerate(workload.stages):
-        if stage.query not in own:
-            continue
         if not stage.placeable:
             seconds[index] = (stage.busy / capacity).max()
             continue
         left = np.maximum(1.0 - (load - own[stage.query]) / capacity, 1.0 - SATURATED)
-        busy = stage.busy if once is None or stage.key not in once else stage.busy + once[stage.key]
-        times = finish_times(cluster, busy, placement[stage.key]) / (cluster.speed * np.minimum(left, 1.0))
+        times = finish_times(cluster, stage.busy, placement[stage.key]) / (cluster.speed * np.minimum(left, 1.0))
         if fetching:
             times = times + fetch_seconds(cluster, workload, stage, placement.assignments)
         seconds[index] = times.max()
-    return seconds
-
-
-def critical_path(
-    cluster: Cluster,
-    workload: Workload,
-    placement: Placement,
-    once: Mapping[str, FloatArray] | None = None,
-    queries: Collection[str] | None = None,
-) -> dict[str, float]:
-    """Return the seconds per batch of each query, whose stages run one after the other.
-
-    Each stage takes its :func:`stage_seconds`, which has the parameters.
-    """
-    seconds = dict.fromkeys(workload.queries if queries is None else queries, 0.0)
-    for stage, time in zip(workload.stages, stage_seconds(cluster, workload, placement, once, queries), strict=True):
-        if stage.query in seconds:
-            seconds[stage.query] += float(time)
     return seconds
 
 

@@ -14,11 +14,11 @@ from benchmarks.simulation.control import Controller, Observation, decide
 from benchmarks.simulation.drift import Drift
 from benchmarks.simulation.engine import Costs, Simulation
 from rechannel.conf.settings import Settings
-from rechannel.policies.analysis.placement_cost import critical_path
 from rechannel.policies.model.cluster import Cluster
 from rechannel.policies.model.placement import Move, Placement
 from rechannel.policies.model.workload import Stage, Workload
 from rechannel.wire.codes import PlanResult
+from unit.policies.random_clusters import critical_path
 
 
 def cluster(executors: int, cores: float = 1.0) -> Cluster:

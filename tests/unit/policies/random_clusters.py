@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from hypothesis import strategies as st
 
+from rechannel.policies.analysis.placement_cost import stage_seconds
 from rechannel.policies.model.cluster import Cluster, Topology
 from rechannel.policies.model.placement import Placement
 from rechannel.policies.model.streams import Stream, StreamLike
@@ -137,3 +138,11 @@ def singly(*executors: int) -> Placement:
 def executors_of(workload: Workload, placement: Placement) -> list[int]:
     """The executors of all partitions, stage after stage."""
     return [int(executor) for stage in workload.placeable for executor in placement[stage.key]]
+
+
+def critical_path(cluster: Cluster, workload: Workload, placement: Placement) -> dict[str, float]:
+    """Return the seconds per batch of each query, whose stages run one after the other."""
+    seconds = dict.fromkeys(workload.queries, 0.0)
+    for stage, time in zip(workload.stages, stage_seconds(cluster, workload, placement), strict=True):
+        seconds[stage.query] += float(time)
+    return seconds

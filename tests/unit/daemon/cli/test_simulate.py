@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 
 from rechannel.policies.analysis.placement_cost import (
-    critical_path,
     executor_busy,
     inter_executor_volume,
     inter_node_volume,
@@ -29,7 +28,7 @@ from rechannel.policies.scenarios.compare import compare, cost_of
 from rechannel.policies.scenarios.generators import GENERATORS, generate
 from rechannel.policies.scenarios.scenario import Scenario, from_document, to_document
 from unit.daemon.cli.command import run
-from unit.policies.random_clusters import cluster_of, placement_of, workload_of
+from unit.policies.random_clusters import cluster_of, critical_path, placement_of, workload_of
 
 
 def scenario() -> Scenario:

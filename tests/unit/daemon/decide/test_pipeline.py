@@ -109,8 +109,9 @@ def test_a_cold_target_is_in_the_longest_batch_and_in_a_note() -> None:
     assert not any("cold start" in note for note in warm.notes)
     assert COLD_NOTE.format(1.5) in cold.notes
     assert (warm.price.cold, cold.price.cold) == ({}, {"3": 1.5})
-    # Its first task takes 1.5 s more there, by the prior.
-    assert cold.price.peak[QUERY] == pytest.approx(warm.price.peak[QUERY] + 1.5, rel=0.02)
+    assert warm.price.peak == warm.batch_time_before, "the longest one is that before the first step"
+    # Its first task takes 1.5 s more there, by the prior: more than the move saves.
+    assert warm.price.peak[QUERY] + 0.3 < cold.price.peak[QUERY] < warm.price.peak[QUERY] + 1.5
     assert cold.price.batch_after == warm.price.batch_after
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from rechannel.monitors.spark import events, task_table
@@ -99,6 +100,15 @@ def test_a_lost_job_end_is_healed_by_the_commit(table):
     assert table.is_quiet("q") is True
     assert not table._jobs
     assert not table._tasks
+
+
+def test_a_batch_whose_job_start_was_healed_begins_with_its_trigger(table):
+    first, *rest = one_batch(0, "01", 0)
+    started, progressed = events.parse(first), events.parse(lines.progress(0))
+    table.add(msgspec.structs.replace(started, at=0.0))
+    fold(table, *rest)
+    (*_, done) = table.add(msgspec.structs.replace(progressed, triggered=0.5))
+    assert (done.report.start, done.report.end) == (0.5, 3.0)
 
 
 def test_a_job_over_a_part_of_the_partitions_leaves_the_others_as_they_were(table):

@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 
 from rechannel.policies.adaptive.two_executors import finish
 from rechannel.policies.analysis.placement_cost import (
-    critical_path,
     executor_busy,
     finish_times,
     inter_executor_volume,
@@ -21,7 +20,7 @@ from rechannel.policies.analysis.placement_cost import (
 from rechannel.policies.model.cluster import Cluster, Topology
 from rechannel.policies.model.streams import Stream
 from rechannel.policies.model.workload import Stage, Workload
-from unit.policies.random_clusters import Situation, cluster_of, placement_of, situations, workload_of
+from unit.policies.random_clusters import cluster_of, critical_path, placement_of, workload_of
 
 CLUSTER = Cluster(
     ("e0", "e1"), ("n0", "n0"), np.array([1.0, 2.0]), np.full(2, np.inf), np.array([1.0, 2.0]), np.array([True, True])
@@ -57,36 +56,6 @@ def test_load_of_other_queries() -> None:
     path = critical_path(cluster_of(2), workload, placement_of(a=[0], b=[0]))
     assert path == {"q": pytest.approx(2.0 / 0.5), "p": pytest.approx(1.0 / 0.8)}
     assert critical_path(cluster_of(2), workload, placement_of(a=[0], b=[1])) == {"q": 2.0, "p": 1.0}
-
-
-def test_work_that_comes_once() -> None:
-    mine = Stage("a", "q", True, 0.1, [2.0], [1], [0])
-    other = Stage("b", "p", True, 0.5, [1.0], [1], [0])
-    path = critical_path(cluster_of(2), Workload((mine, other)), placement_of(a=[0], b=[0]), {"a": np.array([1.0])})
-    assert path == {"q": pytest.approx(3.0 / 0.5), "p": pytest.approx(1.0 / 0.8)}
-
-
-@given(situations(), st.integers(0, 2**32 - 1))
-def test_work_that_comes_once_counts_in_its_query_only(situation: Situation, seed: int) -> None:
-    cluster, workload, placement = situation
-    random = np.random.default_rng(seed)
-    once = {stage.key: random.uniform(0, 2, stage.n) for stage in workload.placeable}
-    seconds = critical_path(cluster, workload, placement, once)
-    for query in workload.queries:
-        stages = tuple(
-            replace(stage, busy=stage.busy + once[stage.key]) if stage.query == query and stage.placeable else stage
-            for stage in workload.stages
-        )
-        alone = critical_path(cluster, Workload(stages, workload.streams), placement)
-        assert seconds[query] == pytest.approx(alone[query], rel=1e-9, abs=1e-12)
-
-
-@given(situations(), st.data())
-def test_paths_of_chosen_queries(situation: Situation, data: st.DataObject) -> None:
-    cluster, workload, placement = situation
-    every = critical_path(cluster, workload, placement)
-    chosen = data.draw(st.sets(st.sampled_from(workload.queries))) if workload.queries else set()
-    assert critical_path(cluster, workload, placement, None, chosen) == {query: every[query] for query in chosen}
 
 
 def test_fetching_with_known_bandwidth() -> None:
