@@ -29,6 +29,7 @@ WEIGHT_SPREAD = 0.5  # prior deviation of log weights between the partitions of 
 SPEED_SPREAD = 0.5  # prior deviation of log slowness between executors
 DRIFT = 0.2  # deviation of the log weight of a partition between two times, as its state and keys change
 PEER_NOISE = 0.05  # noise that does not average out over the source tasks of one executor
+FIXED_NOISE = 0.003  # seconds by which the tasks of executors differ whatever their work: compiled code, caches
 OUTLIER = 1.5  # deviations beyond which the change of a partition loses weight: Huber's constant
 LEAST_NOISE = 0.05  # of a single task
 SURE = 3.0  # standard errors an executor must differ by to be called slow or fast
@@ -120,7 +121,7 @@ def service_rates(observed: Observations, executors: int, ratio: float) -> Servi
         if len(peers):
             left = np.bincount(peers, (excess - slowness[state])[unit < 0]) / np.bincount(peers)
             excess[unit < 0] -= left[peers]
-        slowness, precision = _solve_effects(excess, unit, state, 2 * executors)
+        slowness, precision = _solve_effects(excess, usual, unit, state, 2 * executors)
     return _classify_rates(slowness, precision.inverse(), task_counts, float(np.log(ratio)))
 
 
@@ -242,8 +243,12 @@ def fit_lines(stage: IntArray, rows: FloatArray, busy: FloatArray) -> tuple[Floa
     return overhead, slope, _LEAST_SHARE * mean
 
 
-def _solve_effects(excess: FloatArray, unit: IntArray, state: IntArray, states: int) -> tuple[FloatArray, BlockMatrix]:
+def _solve_effects(
+    excess: FloatArray, usual: FloatArray, unit: IntArray, state: IntArray, states: int
+) -> tuple[FloatArray, BlockMatrix]:
     """Solve for the slowness of each state; return it with its precision.
+
+    ``excess``: logarithm of each task's time over its usual one; ``usual``: seconds of that.
 
     The precision is the inverse of the covariance. A partition that changed by itself, unlike the others on its
     executor, is an outlier and counts for little.
@@ -257,7 +262,8 @@ def _solve_effects(excess: FloatArray, unit: IntArray, state: IntArray, states: 
     noise = float(((excess - mean[cell]) ** 2).sum()) / free if free > 0 else LEAST_NOISE**2
     unit, state = cells // states - 1, cells % states
     placed = unit >= 0
-    deviation = np.sqrt(max(noise, LEAST_NOISE**2) / size + np.where(placed, DRIFT, PEER_NOISE) ** 2)
+    lasting = np.where(placed, DRIFT, PEER_NOISE) ** 2 + (FIXED_NOISE * size / np.bincount(cell, usual)) ** 2
+    deviation = np.sqrt(max(noise, LEAST_NOISE**2) / size + lasting)
     weight = deviation**-2
     slowness, precision = _solve_mixed_model(mean, weight, unit, state, states)
     for _ in range(_ROUNDS):

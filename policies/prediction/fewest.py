@@ -3,8 +3,10 @@
 From the present placement moves are added one at a time, each the one that shortens the batches most (steepest
 descent): once from among the moves of a proposed placement, once from among all moves off the executors that hold a
 query up. Both ways give points of gain against moves. Among the points with at least 90 % of the largest gain, whose
-busiest executor is within 5 % of the best-balanced one's, take the one with fewest moves; then drop moves that add
-nothing.
+busiest executor is within 5 % of the best-balanced one's, take the one with fewest moves. A descent takes small steps
+where several executors are about as busy, so a third way goes straight for that bound: it takes the smallest partition
+off the busiest executor that brings it below, or else the largest that fits elsewhere, and is taken where it needs
+fewer moves for as much gain. Then drop moves that add nothing.
 
 Durations are those of the cycle formula (:mod:`rechannel.policies.prediction.cycle`), each over the present one, so
 that a query with short batches counts as much as one with long ones. Rows are those of the present batches, also of a
@@ -31,6 +33,7 @@ __all__ = ["fewest_moves", "place_forced"]
 
 _SHARE = 0.9  # of the largest gain
 _NEAR = 1.05  # times the busiest executor of the best placement
+_BOUNDS = (_NEAR, 1.02, 1.0)  # times that one, to which executors are levelled: the first that brings the gain
 _LEAST = 0.002  # of the batch time: what a move has to bring
 _EVENNESS = 0.02  # weight of even executors: moves that prepare the next one
 _TARGETS = 4  # of the least busy executors, for each move
@@ -49,7 +52,7 @@ class _State:
         self.stages = workload.placeable
         self._query = {query: index for index, query in enumerate(workload.queries)}
         self._stage_query = [self._query[stage.query] for stage in self.stages]
-        self._capacity = cluster.cores * cluster.speed
+        self.capacity = cluster.cores * cluster.speed
         self._slots = task_slots(cluster)
         self.at = [placement[stage.key].copy() for stage in self.stages]
         self._sums = np.array(
@@ -91,7 +94,7 @@ class _State:
     def seconds(self) -> FloatArray:
         """Return the predicted batch of each query, (Q,)."""
         path, work = self._fixed_path.copy(), self._fixed.copy()
-        shares = self._sums / self._capacity
+        shares = self._sums / self.capacity
         for stage, query in enumerate(self._stage_query):
             slowest = shares[stage]
             if self._slots.max() > 1:
@@ -102,11 +105,11 @@ class _State:
 
     def stage_load(self, stage: int) -> FloatArray:
         """Return the seconds of a stage's work on each executor, (E,)."""
-        return np.asarray(self._sums[stage] / self._capacity)
+        return np.asarray(self._sums[stage] / self.capacity)
 
     def loads(self) -> FloatArray:
         """Return the seconds of everybody's work on each executor in one batch of each, (E,)."""
-        return np.asarray((self._sums.sum(axis=0) / self._capacity) + self._fixed.sum(axis=0))
+        return np.asarray((self._sums.sum(axis=0) / self.capacity) + self._fixed.sum(axis=0))
 
     def placement(self) -> Placement:
         """Return the placement as it is now."""
@@ -157,11 +160,17 @@ def fewest_moves(
         for count in range(1, len(curve) + 1)
     ]
     lowest = min(point[2] for point in points)
-    enough = [point for point in points if 1.0 - point[2] >= _SHARE * (1.0 - lowest) - 1e-12]
+    most_cost = 1.0 - _SHARE * (1.0 - lowest) + 1e-12
+    enough = [point for point in points if point[2] <= most_cost]
     busiest = min(point[3] for point in enough)
     near = [point for point in enough if point[3] <= _NEAR * busiest] or enough
-    chosen = min(near, key=lambda point: (point[0], point[2]))
-    return _pruned(model, start, chosen[1], base)
+    chosen = min(near, key=lambda point: (point[0], point[2]))[1]
+    for bound in _BOUNDS if own else ():
+        levelled = _level(_State(model, start), base, bound * busiest, len(chosen) - 1)
+        if levelled and levelled[-1].cost <= most_cost:
+            chosen = levelled
+            break
+    return _pruned(model, start, chosen, base)
 
 
 def place_forced(model: PredictionModel, current: Placement) -> Placement:
@@ -264,6 +273,37 @@ def _descend(state: _State, base: FloatArray, most: int, proposed: Placement | N
         state.move(*best[1:])
         steps.append(_Step(*best[1:], _cost(state, base), float(state.loads().max())))
     return steps
+
+
+def _level(state: _State, base: FloatArray, most_load: float, most: int) -> list[_Step]:
+    """Return moves after which no executor has more than a load in seconds; [] if so many do not bring that."""
+    steps: list[_Step] = []
+    loads = state.loads()
+    while loads.max() > most_load:
+        move = _levelling_move(state, loads, most_load) if len(steps) < most else None
+        if move is None:
+            return []
+        state.move(*move)
+        loads = state.loads()
+        steps.append(_Step(*move, _cost(state, base), float(loads.max())))
+    return steps
+
+
+def _levelling_move(state: _State, loads: FloatArray, most_load: float) -> tuple[int, int, int] | None:
+    """Return the move off the busiest executor that is needed to have no more than a load; None without any."""
+    source, capacity = int(loads.argmax()), state.capacity
+    best: tuple[tuple[bool, float, float], tuple[int, int, int]] | None = None
+    for stage, at in enumerate(state.at):
+        for partition in np.flatnonzero(at == source).tolist():
+            busy = float(state.stages[stage].busy[partition])
+            fits = state.model.cluster.available & (loads + busy / capacity <= most_load)
+            if busy > 0 and fits.any():
+                target = int(np.where(fits, loads, -1.0).argmax())  # the fullest one: room elsewhere stays in one piece
+                short = loads[source] - busy / capacity[source] > most_load
+                rank = bool(short), -busy if short else busy, -float(loads[target])
+                if best is None or rank < best[0]:
+                    best = rank, (stage, partition, target)
+    return best[1] if best is not None else None
 
 
 def _candidates(state: _State, proposed: Placement | None) -> Iterable[tuple[int, int, int]]:

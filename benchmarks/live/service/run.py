@@ -41,7 +41,7 @@ class Plan:
 
     variant: str = "adaptive"
     request: bool = False
-    warm_up: int = 10
+    warm_up: int = 5
     before: int = 15
     settle: int = 2
     after: int = 15

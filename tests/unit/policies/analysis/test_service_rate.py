@@ -115,6 +115,25 @@ def test_partition_that_grew_by_itself() -> None:
     assert not service_rates(Observations(*columns), 4, RATIO).slow.any()
 
 
+def test_milliseconds_of_short_tasks_are_no_slowness() -> None:
+    draw = np.random.default_rng(1)
+    tasks = [
+        (
+            SOURCE,
+            -1,
+            executor,
+            number >= 8,
+            (0.008 if executor == 2 else 0.005) * float(np.exp(draw.normal(0, 0.2))),
+            0,
+            number,
+        )
+        for number in range(16)
+        for executor in (0, 1, 2, 0, 1, 2)
+    ]
+    rates = service_rates(Observations(*(np.array(column) for column in zip(*tasks, strict=True))), 3, RATIO)
+    assert not rates.slow.any()
+
+
 def test_source_tasks_of_a_cold_batch_are_compared_with_each_other() -> None:
     draw = np.random.default_rng(1)
     tasks = []

@@ -6,6 +6,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from benchmarks.live.service.truth import Goal
+from benchmarks.live.service.truth import fewest_moves as exact_moves
 from rechannel.policies.model.arrays import ScaleOutError
 from rechannel.policies.model.placement import Placement
 from rechannel.policies.prediction.cycle import estimate_batches
@@ -52,6 +54,21 @@ def test_few_moves_bring_most_of_the_gain_of_many(seed: int) -> None:
     assert len(chosen.moves_from(current)) <= max(1, len(proposed.moves_from(current)))
     # The replay, which judges the plan, agrees that no batch becomes longer.
     assert all(change.ratio <= 1.05 for change in predict_changes(model, current, chosen).values())
+
+
+def test_moves_are_nearly_the_fewest_for_the_same_load() -> None:
+    made = fewest = 0
+    for seed in range(12):
+        model, current = drawn(seed, queries=1 + seed % 2)
+        proposed = propose("adaptive", model.cluster, model.workload, current).placement
+        chosen = fewest_moves(model, current, proposed)
+        keys = [it.key for it in model.workload.stages]
+        work = np.concatenate([model.workload.stage(key).busy for key in keys])
+        home, end = (np.concatenate([at[key] for key in keys]) for at in (current, chosen))
+        goal = Goal(("all",), work, home, model.cluster.size, 1)
+        made += len(chosen.moves_from(current))
+        fewest += exact_moves(goal, 1.02 * goal.busiest(end), 1.0).bound
+    assert made <= 1.2 * fewest
 
 
 def without(model: PredictionModel, executor: int) -> PredictionModel:
