@@ -111,10 +111,11 @@ class TaskRow(msgspec.Struct, frozen=True, array_like=True, gc=False):
     state_size: Int53 = 0  # bytes that another executor would load; state_bytes is the size in memory
 
 
-class StageRun(msgspec.Struct, frozen=True, kw_only=True):
+class StageRun(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     """One stage of one batch; ``stateful`` is its `StatefulStage.stage`, -1 without state.
 
-    ``submitted``: when the driver gave its tasks to the scheduler; 0 if unknown.
+    ``submitted``: when the driver gave its tasks to the scheduler; 0 if unknown. Readers keep what they make of its
+    tasks in ``__dict__``, which is not part of the message.
     """
 
     spark_stage: Int53

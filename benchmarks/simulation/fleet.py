@@ -33,7 +33,7 @@ from rechannel.wire.redis.store import Store
 from testbed.processes import cpu_seconds
 from testbed.stack import Stack
 
-__all__ = ["Shape", "bounds", "measure"]
+__all__ = ["APPLICATION", "Messages", "Shape", "bounds", "measure"]
 
 APPLICATION, WINDOW = agents.APPLICATION, agents.WINDOW
 STARTING = 8.0  # seconds of the controller's start that are not measured
@@ -44,7 +44,7 @@ _CLUSTER = "default"
 class Shape:
     """Size of the fleet: ``agents`` nodes of one executor; queries of so many stages of so many partitions.
 
-    ``period``: seconds from one batch of a query to its next.
+    ``period``: seconds from one batch of a query to its next; ``cores`` of an executor.
     """
 
     agents: int = 1000
@@ -52,6 +52,7 @@ class Shape:
     stages: int = 4
     partitions: int = 200
     period: float = 5.0
+    cores: int = agents.CORES
 
     @property
     def total(self) -> int:
@@ -66,7 +67,7 @@ class Shape:
 def report(shape: Shape, now: float) -> LinkReport:
     """Return the link's report of its application."""
     infos = [
-        ExecutorInfo(executor=str(i), host=f"node-{i}", cores=agents.CORES, added=now - 3600, memory=2**33)
+        ExecutorInfo(executor=str(i), host=f"node-{i}", cores=shape.cores, added=now - 3600, memory=2**33)
         for i in range(shape.agents)
     ]
     operators = [Operator(operator=0, name="stateStoreSave", stores=["default"])]
@@ -158,7 +159,7 @@ def measure(directory: Path, shape: Shape, seconds: float) -> dict[str, Any]:
     }
     directory.mkdir(parents=True)
     with Stack(directory, sections, redis_options={"maxmemory": "0"}) as stack:
-        messages = _Messages(stack.settings, shape)
+        messages = Messages(stack.settings, shape)
         with contextlib.closing(messages.store):
             progress(f"fleet: {shape.agents:,} agents and {shape.total:,} partitions: filling")
             messages.fill()
@@ -168,7 +169,7 @@ def measure(directory: Path, shape: Shape, seconds: float) -> dict[str, Any]:
     return {"shape": {**shape.__dict__, "total": shape.total}, "bounds": bounds(shape), **figures}
 
 
-class _Messages:
+class Messages:
     """Messages of all agents and of the link, each at its pace."""
 
     def __init__(self, settings: Settings, shape: Shape) -> None:
@@ -180,13 +181,16 @@ class _Messages:
 
     def fill(self) -> None:
         """Send enough of the past for a decision: three batches of each query, a window of each agent."""
-        self._report()
         for age in (3, 2, 1):
-            for query in range(self.shape.queries):
-                self._batch(query, age * self.shape.period)
-            self.number += 1
+            self.send_batches(age * self.shape.period)
         for number in range(self.shape.agents):
             self._window(number)
+
+    def send_batches(self, age: float = 0.0) -> None:
+        """Send a report, and a batch of each query that ended so many seconds ago."""
+        self._report()
+        for query in range(self.shape.queries):
+            self._batch(query, age)
 
     def begin(self) -> None:
         """Set the times of all messages from now on."""
@@ -210,7 +214,7 @@ class _Messages:
         self.store.append(keys.WINDOWS, body.node, self.authors[number].envelope(body, ttl=keys.WINDOWS.ttl))
 
 
-def _watch(stack: Stack, messages: _Messages, process: psutil.Process, seconds: float) -> dict[str, Any]:
+def _watch(stack: Stack, messages: Messages, process: psutil.Process, seconds: float) -> dict[str, Any]:
     client = redis.Redis(unix_socket_path=str(stack.redis.socket_path))
     messages.pace.run(time.monotonic() + STARTING)
     progress(f"fleet: the controller runs, {seconds:g} s before it decides")

@@ -27,7 +27,7 @@ from functools import cached_property
 from rechannel.conf.settings import Settings
 from rechannel.daemon.decide.counterfactual import ratios_without_moves
 from rechannel.daemon.model.application_messages import ApplicationMessages, batches_of
-from rechannel.daemon.model.query_model import busy_seconds
+from rechannel.daemon.model.task_columns import busy_seconds
 from rechannel.daemon.model.usual_batch import UsualBatch, is_same_load, measure_usual_batch, usual_batches
 from rechannel.policies.prediction.correction import realized_gain_share
 from rechannel.wire.codes import MoveReason, MoveState, OutcomeVerdict

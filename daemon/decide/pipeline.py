@@ -35,6 +35,7 @@ from rechannel.policies.adaptive.policy import ADAPTIVE
 from rechannel.policies.model.arrays import ModelError, ScaleOutError
 from rechannel.policies.prediction.correction import GainShare
 from rechannel.policies.prediction.fewest import fewest_moves, place_forced
+from rechannel.policies.prediction.replay import MOST_TASKS
 from rechannel.policies.registry import PolicyLawError, Proposal, propose
 from rechannel.wire.codes import DecisionResult, Law, Mode, NotReadyReason, PlanResult, Trigger
 from rechannel.wire.exit_codes import OBSERVE_MODE, ExitCode
@@ -52,7 +53,6 @@ OUTCOME_AWAITED = NotReady(
     NotReadyReason.OUTCOME_AWAITED, "what the last migration brought is not known yet: its queries have not settled"
 )
 _NO_STATE = NotReady(NotReadyReason.NO_STATE, "no active query has a known stateful stage (yet)")
-_FEWEST_UNITS = 4_000  # partitions of an application for which the fewest moves are searched
 _EXITS: dict[str, ExitCode] = {
     PlanResult.OK: ExitCode.DONE,
     PlanResult.NOTHING_TO_DO: ExitCode.NOTHING,
@@ -277,7 +277,7 @@ def ask_policy(request: DecisionRequest, snapshot: Snapshot, settings: Settings,
     units = snapshot.workload.partitions
 
     def ask(policy: str) -> ProposedPlacement:
-        default, few = policy == ADAPTIVE.name, units <= _FEWEST_UNITS
+        default, few = policy == ADAPTIVE.name, units <= MOST_TASKS
         if drain and default and few:
             # The policy's own proposal would count on moves that a drain does not make.
             return ProposedPlacement(place_forced(snapshot.prediction, snapshot.placement), (), policy)
@@ -287,7 +287,8 @@ def ask_policy(request: DecisionRequest, snapshot: Snapshot, settings: Settings,
             return _with_fewest_moves(snapshot, proposal, settings, own=parameters.get("mode", "full") == "full")
         notes = proposal.notes
         if default:
-            notes = (f"{units} partitions are more than moves are searched for one by one ({_FEWEST_UNITS})", *notes)
+            note = f"{units} partitions: more than {MOST_TASKS} are neither replayed nor searched for the fewest moves"
+            notes = (note, *notes)
         # Off executors that may hold nothing; a drain moves nothing else.
         forced = snapshot.placement.forced_to(proposal.placement, snapshot.cluster)
         return ProposedPlacement(forced if drain else proposal.placement, notes, policy)

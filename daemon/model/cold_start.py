@@ -12,9 +12,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from rechannel.daemon.model.prediction import slot_seconds
-from rechannel.daemon.model.query_model import latest_tasks, stage_keys
+from rechannel.daemon.model.query_model import stage_keys
 from rechannel.daemon.model.snapshot import Snapshot
+from rechannel.daemon.model.task_columns import latest_tasks, slot_seconds
 from rechannel.migration.plan.cost import LoadRates
 from rechannel.policies.analysis.cold_start import (
     COLD_AGES,

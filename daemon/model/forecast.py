@@ -16,8 +16,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from rechannel.daemon.model import query_model
 from rechannel.daemon.model.application_messages import batches_of
+from rechannel.daemon.model.task_columns import task_columns
 from rechannel.policies.analysis.forecast import MOST, Forecast, Method, look_ahead, slots_ahead
 from rechannel.policies.model.arrays import FloatArray
 from rechannel.policies.model.streams import Stream, StreamLike
@@ -173,10 +173,10 @@ def _loads(slots: Sequence[Sequence[BatchReport]], number: int, partitions: int)
     rows, busy = np.zeros((2, len(slots), partitions))
     for index, slot in enumerate(slots):
         for run in (run for batch in slot for run in batch.stages if run.stateful == number):
-            for task in query_model.latest_tasks(run):
-                if 0 <= task.partition < partitions:
-                    rows[index, task.partition] += max(0, task.rows_in)
-                    busy[index, task.partition] += query_model.busy_seconds(task)
+            tasks = task_columns(run)
+            inside = tasks.partition < partitions
+            rows[index, tasks.partition[inside]] += tasks.rows[inside]
+            busy[index, tasks.partition[inside]] += tasks.busy[inside]
     return rows if rows.any() else busy
 
 

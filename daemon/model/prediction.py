@@ -8,7 +8,6 @@ of that batch counts. Nor do the first tasks on a new executor.
 from __future__ import annotations
 
 import itertools
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -16,14 +15,15 @@ from functools import cached_property
 import numpy as np
 
 from rechannel.daemon.model.application_messages import batches_of
-from rechannel.daemon.model.query_model import busy_seconds, latest_tasks, stage_keys
+from rechannel.daemon.model.query_model import stage_keys
+from rechannel.daemon.model.task_columns import ranks, task_columns
 from rechannel.daemon.model.usual_batch import UsualBatch, is_same_load, measure_usual_batch
-from rechannel.policies.model.arrays import FloatArray, IntArray
+from rechannel.policies.model.arrays import BoolArray, FloatArray, IntArray
 from rechannel.policies.model.cluster import Cluster
 from rechannel.policies.model.workload import Stage, Workload
 from rechannel.policies.prediction.model import FloatingTasks, PredictionModel, QueryTiming, StageSpread
 from rechannel.policies.prediction.work import TaskSamples, fit_work
-from rechannel.wire.measurements import BatchReport, StageRun, TaskRow
+from rechannel.wire.measurements import BatchReport, StageRun
 from rechannel.wire.messages import QueryState
 
 __all__ = [
@@ -31,7 +31,6 @@ __all__ = [
     "batches_with_moves",
     "build_prediction",
     "measured_batches",
-    "slot_seconds",
     "warm_batches",
 ]
 
@@ -41,6 +40,7 @@ _COMPARED_BATCHES = 12
 _COLD = 1.05  # times the usual seconds per row, above which the first batches of a query are cold
 _SHORTEST_OVERHEAD = 1e-3  # seconds
 _LEAST_NOISE = 0.15  # of the overhead: batches that begin together compete for the driver
+_NONE = -2  # executor of a partition that did not run
 _DEFAULT_POOL = "default"  # of Spark's FAIR scheduler
 
 
@@ -94,11 +94,6 @@ class MeasuredQueries:
             sampled = _sampled(batches_of(self.batches, query), len(self.recent.get(query, ())))
             self._samples[query] = sampled, batches_with_moves(sampled)
         return self._samples[query]
-
-
-def slot_seconds(task: TaskRow) -> float:
-    """Return the time for which a task took a core, by the driver's clock."""
-    return max(busy_seconds(task), task.finish - task.launch)
 
 
 def build_prediction(cluster: Cluster, workload: Workload, measured: MeasuredQueries) -> PredictionModel:
@@ -186,8 +181,8 @@ def warm_batches(batches: Sequence[BatchReport], least: int) -> list[BatchReport
 
 
 def _seconds_per_row(batch: BatchReport) -> float:
-    tasks = [task for run in batch.stages if run.stateful >= 0 for task in run.tasks]
-    return sum(slot_seconds(task) for task in tasks) / max(1, sum(max(0, task.rows_in) for task in tasks))
+    tasks = [task_columns(run) for run in batch.stages if run.stateful >= 0]
+    return float(sum(it.slot.sum() for it in tasks) / max(1.0, sum(it.rows.sum() for it in tasks)))
 
 
 def _sampled(batches: Sequence[BatchReport], least: int) -> list[BatchReport]:
@@ -199,40 +194,55 @@ def _sampled(batches: Sequence[BatchReport], least: int) -> list[BatchReport]:
 
 def batches_with_moves(batches: Sequence[BatchReport]) -> frozenset[int]:
     """Return the numbers of the batches in which a partition changed its executor."""
-    last: dict[tuple[int, int], str] = {}
+    names: dict[str, int] = {}
+    last: dict[int, _LastExecutors] = {}
     moved = set()
     for batch in batches:
         for run in (run for run in batch.stages if run.stateful >= 0):
-            for task in latest_tasks(run):
-                if last.get((run.stateful, task.partition), task.executor) != task.executor:
-                    moved.add(batch.batch)
-                last[run.stateful, task.partition] = task.executor
+            tasks = task_columns(run)
+            for name in tasks.executors:
+                names.setdefault(name, len(names))
+            stayed = last.setdefault(run.stateful, _LastExecutors()).replace(tasks.partition, tasks.executors_in(names))
+            if not stayed.all():
+                moved.add(batch.batch)
     return frozenset(moved)
+
+
+class _LastExecutors:
+    """Executor of each partition in the last batch that ran it."""
+
+    def __init__(self) -> None:
+        self._executor = np.empty(0, dtype=np.int64)
+
+    def replace(self, partition: IntArray, executor: IntArray) -> BoolArray:
+        """Take in the executors of a batch; return whether each is the one before, or there was none, (n,)."""
+        missing = int(partition.max(initial=-1)) + 1 - len(self._executor)
+        if missing > 0:
+            self._executor = np.append(self._executor, np.full(missing, _NONE))
+        before = self._executor[partition]
+        self._executor[partition] = executor
+        return np.asarray((before == _NONE) | (before == executor))
 
 
 def _samples(runs: Sequence[StageRun], cluster: Cluster, measured: MeasuredQueries) -> TaskSamples:
     """Return the tasks of one stage that loaded no state, in seconds of a reference executor."""
-    last: dict[int, str] = {}
-    seen: Counter[str] = Counter()
-    rows: list[tuple[float, float, float]] = []
+    last, seen = _LastExecutors(), np.zeros(cluster.size, dtype=np.int64)
+    sampled: list[FloatArray] = [np.empty((3, 0))]
     for run in runs:
-        for task in latest_tasks(run):
-            executor = measured.executors.get(task.executor, -1)
-            seen[task.executor] += 1
-            warm = executor >= 0 and seen[task.executor] > measured.cold_tasks[executor]
-            if warm and last.get(task.partition, task.executor) == task.executor:
-                seconds = slot_seconds(task) * float(cluster.speed[executor])
-                rows.append((task.partition, seconds, max(0, task.rows_in)))
-            last[task.partition] = task.executor
-    partition, seconds_of, rows_of = np.array(rows, dtype=np.float64).reshape(len(rows), 3).T
-    return TaskSamples(partition.astype(np.int64), seconds_of, rows_of)
+        tasks = task_columns(run)
+        executor = tasks.executors_in(measured.executors)
+        stayed = last.replace(tasks.partition, executor)
+        counts = stayed & (executor >= 0) & (seen[executor] + ranks(executor) >= measured.cold_tasks[executor])
+        seen += np.bincount(executor[executor >= 0], minlength=cluster.size)
+        seconds = tasks.slot * cluster.speed[executor]
+        sampled.append(np.array([tasks.partition, seconds, tasks.rows])[:, counts])
+    partition, seconds, rows = np.concatenate(sampled, axis=1)
+    return TaskSamples(partition.astype(np.int64), seconds, rows)
 
 
 def _floating_tasks(runs: Sequence[StageRun]) -> FloatingTasks:
-    tasks = [task for run in runs for task in latest_tasks(run)]
-    return FloatingTasks(
-        max(1, round(len(tasks) / len(runs))), float(np.mean([slot_seconds(task) for task in tasks])) if tasks else 0.0
-    )
+    seconds = np.concatenate([task_columns(run).slot for run in runs])
+    return FloatingTasks(max(1, round(len(seconds) / len(runs))), float(seconds.mean()) if len(seconds) else 0.0)
 
 
 def _timing(
@@ -280,9 +290,9 @@ def _overhead_noise(batches: Sequence[BatchReport]) -> float:
 def _stage_seconds(batch: BatchReport) -> float:
     """Return the time in which some stage of a batch had been submitted and was not finished."""
     spans = sorted(
-        (run.submitted or min(task.launch for task in run.tasks), max(task.finish for task in run.tasks))
+        (run.submitted or float(tasks.launch.min()), float(tasks.finish.max()))
         for run in batch.stages
-        if run.tasks
+        if len(tasks := task_columns(run))
     )
     total, end = 0.0, float("-inf")
     for start, finish in spans:

@@ -20,6 +20,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from rechannel.daemon.model.task_columns import ranks, task_columns
 from rechannel.policies.analysis.service_rate import Observations
 from rechannel.policies.model.arrays import FloatArray, IntArray
 from rechannel.policies.model.streams import Stream
@@ -29,6 +30,7 @@ from rechannel.wire.messages import QueryState, StatefulStage
 
 _SHORTEST_PERIOD = 1e-3
 _IDLE_RATE = 1e-3  # batches per second of a query that was not measured: rates have to be positive
+_NEVER = math.inf, -math.inf
 MAX_MATRIX_ENTRIES = 20_000_000  # of all dense shuffle matrices together: 160 MB
 
 Pair = tuple[str, str]
@@ -181,19 +183,17 @@ class _StageTotals:
 
     def add(self, run: StageRun, inputs: ModelInputs) -> None:
         """Add what the tasks of one batch took."""
-        state = np.zeros_like(self.state)
-        for task in latest_tasks(run):
-            entry = self.entry(task, inputs.executors)
-            if not 0 <= entry < len(self.busy):
-                continue
-            executor = inputs.executors.get(task.executor, -1)
-            self.busy[entry] += busy_seconds(task) * (inputs.speed[executor] if executor >= 0 else 1.0)
-            self.rows[entry] += max(0, task.rows_in)
-            state[entry] += max(0, task.state_bytes)
-            if self.by_partition:
-                self.state[entry] = state[entry]
-        if not self.by_partition:
-            self.state = state
+        tasks, size = task_columns(run), len(self.busy)
+        executor = tasks.executors_in(inputs.executors)
+        entry = tasks.partition if self.by_partition else executor
+        inside = (entry >= 0) & (entry < size)
+        speed = np.where(executor >= 0, inputs.speed[executor], 1.0)
+        self.busy += np.bincount(entry[inside], (tasks.busy * speed)[inside], size)
+        self.rows += np.bincount(entry[inside], tasks.rows[inside], size)
+        if self.by_partition:
+            self.state[entry[inside]] = tasks.state_bytes[inside]
+        else:
+            self.state = np.bincount(entry[inside], tasks.state_bytes[inside], size)
 
 
 def load_bytes(stage: StatefulStage, query: str, batches: Sequence[BatchReport]) -> FloatArray:
@@ -203,21 +203,20 @@ def load_bytes(stage: StatefulStage, query: str, batches: Sequence[BatchReport])
     of the state than it brings, nor more than there are. The bytes are 0 where nothing was measured.
     """
     size, changed, runs_of = np.zeros(stage.partitions), np.zeros(stage.partitions), np.zeros(stage.partitions)
-    runs = (run for batch in batches if batch.query == query for run in batch.stages if run.stateful == stage.stage)
-    for task in (task for run in runs for task in latest_tasks(run) if 0 <= task.partition < stage.partitions):
-        state = float(max(0, task.state_size) or max(0, task.state_bytes))
-        size[task.partition] = state
-        changed[task.partition] += state * min(1.0, max(0, task.rows_in) / max(1, task.state_rows))
-        runs_of[task.partition] += 1
+    for run in (
+        run for batch in batches if batch.query == query for run in batch.stages if run.stateful == stage.stage
+    ):
+        tasks = task_columns(run)
+        inside = tasks.partition < stage.partitions
+        partition = tasks.partition[inside]
+        state = np.where(tasks.state_size > 0, tasks.state_size, tasks.state_bytes)[inside]
+        size[partition] = state
+        changed[partition] += state * np.minimum(1.0, tasks.rows / np.maximum(tasks.state_rows, 1.0))[inside]
+        runs_of[partition] += 1
     lags = np.zeros(stage.partitions)
     reported = [max(0, lag) for lag in stage.snapshot_lag[: stage.partitions]]
     lags[: len(reported)] = reported
     return size + lags * changed / np.maximum(runs_of, 1)
-
-
-def busy_seconds(task: TaskRow) -> float:
-    """Return the time a task was at work, not waiting for the network."""
-    return max(0.0, task.run - task.fetch_wait)
 
 
 def task_observations(
@@ -228,38 +227,23 @@ def task_observations(
     ``first``: query -> number of the oldest of its last batches, those that count as now.
     """
     stages: dict[str, int] = {}
-    tables: list[FloatArray] = [np.empty((0, 7))]
+    tables: list[FloatArray] = [np.empty((7, 0))]
     for batch in batches:
         now = batch.batch >= first.get(batch.query, 0)
         for key, run in stage_keys(batch.query, batch):
-            stage = stages.setdefault(key, len(stages))
-            rows = [
-                (
-                    stage,
-                    task.partition if run.stateful >= 0 else -1,
-                    executors.get(task.executor, -1),
-                    now,
-                    busy_seconds(task),
-                    max(0, task.rows_in),
-                    batch.batch,
-                )
-                for task in run.tasks
-            ]
-            # An array for each run: as tuples, all tasks together would take several times as much memory.
-            tables.append(np.array(rows, dtype=np.float64).reshape(len(rows), 7))
-    table = np.concatenate(tables).T
-    stage, partition, executor = (column.astype(np.int64) for column in table[:3])
-    return Observations(stage, partition, executor, table[3] > 0, table[4], table[5], table[6].astype(np.int64))
+            tasks, stage = task_columns(run), stages.setdefault(key, len(stages))
+            partition = tasks.partition if run.stateful >= 0 else np.full(len(tasks), -1)
+            at, one = tasks.executors_in(executors), np.ones(len(tasks))
+            tables.append(np.array([stage * one, partition, at, now * one, tasks.busy, tasks.rows, batch.batch * one]))
+    stage, partition, executor, now_, busy, rows, number = np.concatenate(tables, axis=1)
+    whole = (column.astype(np.int64) for column in (stage, partition, executor))
+    return Observations(*whole, now_ > 0, busy, rows, number.astype(np.int64))
 
 
 def skip_first_tasks(observed: Observations, first: IntArray) -> Observations:
     """Leave out each executor's first tasks of each stage, of which ``first`` has the number."""
-    key = observed.stage * len(first) + observed.executor
-    order = np.argsort(key, kind="stable")
-    begins = np.flatnonzero(np.r_[True, np.diff(key[order]) != 0])
-    rank = np.empty(len(key), dtype=np.int64)
-    rank[order] = np.arange(len(key)) - np.repeat(begins, np.diff(np.r_[begins, len(key)]))
-    counts = (observed.executor < 0) | (rank >= first[observed.executor])
+    before = ranks(observed.stage * len(first) + observed.executor)
+    counts = (observed.executor < 0) | (before >= first[observed.executor])
     return Observations(**{name: column[counts] for name, column in vars(observed).items()})
 
 
@@ -271,19 +255,18 @@ def shuffle_coverage(
     ``reported``: tasks whose outputs they reported; ``spans``: executor -> start and end of what its agent's windows
     cover. A window that is still open is not reported yet, so outputs outside the spans do not count.
     """
-    outputs = []
+    reported_outputs = outputs = 0
     for batch in batches:
         parents = {parent for run in batch.stages for parent in run.parents}
-        for task in (task for run in batch.stages if run.spark_stage in parents for task in run.tasks):
-            start, end = spans.get(task.executor, (math.inf, -math.inf))
-            if task.bytes_out > 0 and start <= task.launch and task.finish <= end:
-                outputs.append(task.task in reported)
-    return sum(outputs) / len(outputs) if outputs else None
-
-
-def latest_tasks(run: StageRun) -> Iterable[TaskRow]:
-    """Return one task for each partition: a stage that was run again counts once."""
-    return {task.partition: task for task in sorted(run.tasks, key=lambda task: task.finish)}.values()
+        for run in (run for run in batch.stages if run.spark_stage in parents):
+            tasks = task_columns(run)
+            start, end = (
+                np.array([spans.get(name, _NEVER) for name in tasks.executors]).reshape(-1, 2)[tasks.executor].T
+            )
+            covered = (tasks.bytes_out > 0) & (start <= tasks.launch) & (tasks.finish <= end)
+            outputs += int(covered.sum())
+            reported_outputs += sum(task in reported for task in tasks.task[covered].tolist())
+    return reported_outputs / outputs if outputs else None
 
 
 class _ShuffleMatrices:

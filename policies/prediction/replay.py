@@ -10,13 +10,16 @@ of a floating stage run on any free core.
 The work of a task varies from batch to batch by the noise that was measured of its stage: the mean of the slowest of
 several noisy executors is longer than the slowest of their means. Equal seeds give equal noise under every placement,
 so that two placements are compared on the same batches.
+
+Applications with thousands of partitions take too long task by task: the cycle formula
+(:mod:`rechannel.policies.prediction.cycle`) gives their batches, each with its own noise.
 """
 
 from __future__ import annotations
 
 import heapq
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -24,11 +27,15 @@ from rechannel.policies.analysis.placement_cost import task_slots
 from rechannel.policies.model.arrays import FloatArray
 from rechannel.policies.model.cluster import UNPLACED
 from rechannel.policies.model.placement import Placement
+from rechannel.policies.model.workload import Workload
 from rechannel.policies.prediction.cycle import estimate_batches
 from rechannel.policies.prediction.model import PredictionModel
 
-__all__ = ["replay"]
+__all__ = ["MOST_TASKS", "replay"]
 
+MOST_TASKS = 4_000
+"""Partitions of an application that is replayed task by task."""
+_FORMULA_BATCHES = 3  # of a larger one
 _LEAST_TASKS = 2_000  # tasks and batches of one replay
 _ROUNDS = 4  # times the batches asked for that all queries' tasks may run; a query too slow for that has fewer batches
 _WARM_UP = 2  # batches of each query that are not counted
@@ -67,6 +74,8 @@ def replay(model: PredictionModel, placement: Placement, *, batches: int = 10, s
     seed
         Of the noise.
     """
+    if model.workload.partitions > MOST_TASKS:
+        return _estimate_noisy(model, placement, min(batches, _FORMULA_BATCHES), seed)
     queries = _queries(model, placement, batches, seed)
     _Run(queries, task_slots(model.cluster).tolist(), batches + _WARM_UP, seed).run()
     names = model.workload.queries
@@ -78,6 +87,22 @@ def replay(model: PredictionModel, placement: Placement, *, batches: int = 10, s
         name: np.array(query.durations[_WARM_UP:] or query.durations)
         for name, query in zip(names, queries, strict=True)
     }
+
+
+def _estimate_noisy(model: PredictionModel, placement: Placement, batches: int, seed: int) -> dict[str, FloatArray]:
+    """Return batches by the cycle formula, each with work drawn by its noise."""
+    drawn = []
+    for number in range(batches):
+        random = np.random.default_rng((seed, number))
+        stages = tuple(
+            replace(stage, busy=stage.busy * np.exp(random.normal(-(it.noise**2) / 2, it.noise)))
+            if (it := model.spread.get(stage.key)) is not None
+            else stage
+            for stage in model.workload.stages
+        )
+        noisy = replace(model, workload=Workload(stages, model.workload.streams))
+        drawn.append(estimate_batches(noisy, placement))
+    return {query: np.array([each[query] for each in drawn]) for query in model.workload.queries}
 
 
 def _queries(model: PredictionModel, placement: Placement, batches: int, seed: int) -> list[_Query]:
