@@ -193,7 +193,7 @@ class _StageTotals:
         if self.by_partition:
             self.state[entry[inside]] = tasks.state_bytes[inside]
         else:
-            self.state = np.bincount(entry[inside], tasks.state_bytes[inside], size)
+            self.state[:] = np.bincount(entry[inside], tasks.state_bytes[inside], size)
 
 
 def load_bytes(stage: StatefulStage, query: str, batches: Sequence[BatchReport]) -> FloatArray:
@@ -235,9 +235,9 @@ def task_observations(
             partition = tasks.partition if run.stateful >= 0 else np.full(len(tasks), -1)
             at, one = tasks.executors_in(executors), np.ones(len(tasks))
             tables.append(np.array([stage * one, partition, at, now * one, tasks.busy, tasks.rows, batch.batch * one]))
-    stage, partition, executor, now_, busy, rows, number = np.concatenate(tables, axis=1)
-    whole = (column.astype(np.int64) for column in (stage, partition, executor))
-    return Observations(*whole, now_ > 0, busy, rows, number.astype(np.int64))
+    table = np.concatenate(tables, axis=1)
+    numbers, (now_, busy, rows) = table[[0, 1, 2, 6]].astype(np.int64), table[3:6]
+    return Observations(numbers[0], numbers[1], numbers[2], now_ > 0, busy, rows, numbers[3])
 
 
 def skip_first_tasks(observed: Observations, first: IntArray) -> Observations:
