@@ -35,7 +35,7 @@ from testbed.stack import Stack
 
 __all__ = ["APPLICATION", "Messages", "Shape", "bounds", "measure"]
 
-APPLICATION, WINDOW = agents.APPLICATION, agents.WINDOW
+APPLICATION, WINDOW, CORES = agents.APPLICATION, agents.WINDOW, agents.CORES
 STARTING = 8.0  # seconds of the controller's start that are not measured
 _CLUSTER = "default"
 
@@ -52,7 +52,7 @@ class Shape:
     stages: int = 4
     partitions: int = 200
     period: float = 5.0
-    cores: int = agents.CORES
+    cores: int = CORES
 
     @property
     def total(self) -> int:

@@ -215,7 +215,7 @@ class _LastExecutors:
         self._executor = np.empty(0, dtype=np.int64)
 
     def replace(self, partition: IntArray, executor: IntArray) -> BoolArray:
-        """Take in the executors of a batch; return whether each is the one before, or there was none, (n,)."""
+        """Take in the executors of a batch; return whether each is the one before, if any, (n,)."""
         missing = int(partition.max(initial=-1)) + 1 - len(self._executor)
         if missing > 0:
             self._executor = np.append(self._executor, np.full(missing, _NONE))

@@ -23,7 +23,7 @@ _KEY = "task_columns"
 
 @dataclass(frozen=True, eq=False)
 class TaskColumns:
-    """One task of each partition of a stage in one batch, in the order of their ends, (n,) each.
+    """One task of each partition of a stage in one batch, by their ends, (n,) each.
 
     Attributes
     ----------

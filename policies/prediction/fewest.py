@@ -276,7 +276,7 @@ def _descend(state: _State, base: FloatArray, most: int, proposed: Placement | N
 
 
 def _level(state: _State, base: FloatArray, most_load: float, most: int) -> list[_Step]:
-    """Return moves after which no executor has more than a load in seconds; [] if so many do not bring that."""
+    """Return at most so many moves that bring each executor below a load in seconds, or []."""
     steps: list[_Step] = []
     loads = state.loads()
     while loads.max() > most_load:
@@ -290,7 +290,7 @@ def _level(state: _State, base: FloatArray, most_load: float, most: int) -> list
 
 
 def _levelling_move(state: _State, loads: FloatArray, most_load: float) -> tuple[int, int, int] | None:
-    """Return the move off the busiest executor that is needed to have no more than a load; None without any."""
+    """Return the next move off the busiest executor towards that load; None without any."""
     source, capacity = int(loads.argmax()), state.capacity
     best: tuple[tuple[bool, float, float], tuple[int, int, int]] | None = None
     for stage, at in enumerate(state.at):

@@ -20,6 +20,7 @@ from benchmarks.report.results import progress
 __all__ = ["WORKLOAD", "main"]
 
 WORKLOAD = "service"
+_PATHS = ("--json", "--event-logs")
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -85,9 +86,9 @@ def _fixed(options: argparse.Namespace) -> Draw:
 
 
 def _command(arguments: Sequence[str]) -> list[str]:
-    """Return the options without the name of the file."""
+    """Return the options without those that name a file or directory."""
     pairs = zip(["", *arguments], arguments, strict=False)
-    return [one for before, one in pairs if one.partition("=")[0] != "--json" and before != "--json"]
+    return [one for before, one in pairs if one.partition("=")[0] not in _PATHS and before not in _PATHS]
 
 
 if __name__ == "__main__":
