@@ -68,7 +68,7 @@ def measure(shape: Shape) -> dict[str, Any]:
     figures: dict[str, Any] = {"executors": shape.agents, "cores": shape.cores, "queries": shape.queries}
     figures["partitions"] = shape.total
     with tempfile.TemporaryDirectory(prefix="rechannel-scale-") as root:
-        sections = {"redis": {"timeout": 30.0}}
+        sections = {"redis": {"timeout": 10.0}, "controller": {"lease": 60.0}}
         with Stack(Path(root) / "stack", sections, redis_options={"maxmemory": "0"}) as stack:
             messages = Messages(stack.settings, shape)
             with contextlib.closing(messages.store):
