@@ -152,7 +152,7 @@ def draw_changes(results: dict[str, Result], path: Path) -> None:
 
 def summarize(pool: Executor, regime: str, noise: float, seen: int, count: int) -> dict[str, Any]:
     """Return the figures of all cases of one kind."""
-    decisions = list(pool.map(partial(_decide_drawn, regime, noise, seen), range(count)))
+    decisions = list(pool.map(partial(decide, regime, noise, seen), range(count)))
     accepted = [decision for decision in decisions if decision["accepted"]]
     worth = [decision for decision in decisions if decision["worth"]]
     errors = np.abs([error for decision in accepted for error in decision["errors"]])
@@ -180,12 +180,9 @@ def summarize(pool: Executor, regime: str, noise: float, seen: int, count: int) 
     return row | {"pairs": [pair for decision in accepted for pair in decision["pairs"]]}
 
 
-def _decide_drawn(regime: str, noise: float, seen: int, seed: int) -> dict[str, Any]:
-    return decide(draw_case(regime, seed), noise, seen, seed)
-
-
-def decide(case: Case, noise: float, seen: int, seed: int) -> dict[str, Any]:
-    """Decide on one case and compare with the truth."""
+def decide(regime: str, noise: float, seen: int, seed: int) -> dict[str, Any]:
+    """Draw a case, decide on it and compare with the truth."""
+    case = draw_case(regime, seed)
     now = true_seconds(case, case.placement, noise, seed)
     began = time.process_time()
     model = observe(case, noise, seen, seed)

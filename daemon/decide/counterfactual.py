@@ -21,15 +21,13 @@ from rechannel.daemon.model.snapshot import Snapshot, build_snapshot
 from rechannel.daemon.model.usual_batch import measure_usual_batch
 from rechannel.policies.model.arrays import BoolArray, FloatArray
 from rechannel.policies.model.placement import Placement
-from rechannel.policies.model.workload import Stage, Workload
 from rechannel.policies.prediction.gain import residuals
 from rechannel.policies.prediction.model import PredictionModel
+from rechannel.policies.prediction.replay import MOST_REPLAYED
 from rechannel.wire.measurements import BatchReport
 from rechannel.wire.messages import Decision, Refusal
 
 __all__ = ["ratios_without_moves"]
-
-_MOST_PARTITIONS = 4_000  # of an application: its replays take seconds of a core
 
 
 def ratios_without_moves(
@@ -65,7 +63,7 @@ def ratios_without_moves(
     earlier = rollback_placement(decision, after)
     if isinstance(earlier, Refusal):
         return {}
-    if after.workload.partitions > _MOST_PARTITIONS:
+    if after.workload.partitions > MOST_REPLAYED:
         return {}
     model = _with_earlier_work(after, before, earlier.placement)
     if model is None:
@@ -90,23 +88,19 @@ def _with_earlier_work(after: Snapshot, before: Snapshot, earlier: Placement) ->
     """
     old_stages = {stage.key: stage for stage in before.prediction.workload.stages if stage.placeable}
     touched = _touched_executors(after.placement, earlier, after.cluster.size)
-    stages: list[Stage] = []
-    for stage in after.prediction.workload.stages:
-        if not stage.placeable:
-            stages.append(stage)
-            continue
+    busy: dict[str, FloatArray] = {}
+    for stage in after.prediction.workload.placeable:
         affected = (earlier[stage.key] != after.placement[stage.key]) | touched[after.placement[stage.key]]
         old = old_stages.get(stage.key)
         if not affected.any():
-            stages.append(stage)
             continue
         if old is None or old.n != stage.n:
             return None
         drift = _drift(old.busy[~affected], stage.busy[~affected]) or _source_drift(before, after, stage.query)
         if drift is None:
             return None
-        stages.append(dataclasses.replace(stage, busy=np.where(affected, old.busy * drift, stage.busy)))
-    return dataclasses.replace(after.prediction, workload=Workload(tuple(stages), after.prediction.workload.streams))
+        busy[stage.key] = np.where(affected, old.busy * drift, stage.busy)
+    return after.prediction.with_busy(busy)
 
 
 def _with_growth(model: PredictionModel, messages: ApplicationMessages) -> PredictionModel:

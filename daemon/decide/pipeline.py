@@ -35,7 +35,7 @@ from rechannel.policies.adaptive.policy import ADAPTIVE
 from rechannel.policies.model.arrays import ModelError, ScaleOutError
 from rechannel.policies.prediction.correction import GainShare
 from rechannel.policies.prediction.fewest import fewest_moves, place_forced
-from rechannel.policies.prediction.replay import MOST_TASKS
+from rechannel.policies.prediction.replay import MOST_REPLAYED
 from rechannel.policies.registry import PolicyLawError, Proposal, propose
 from rechannel.wire.codes import DecisionResult, Law, Mode, NotReadyReason, PlanResult, Trigger
 from rechannel.wire.exit_codes import OBSERVE_MODE, ExitCode
@@ -277,7 +277,7 @@ def ask_policy(request: DecisionRequest, snapshot: Snapshot, settings: Settings,
     units = snapshot.workload.partitions
 
     def ask(policy: str) -> ProposedPlacement:
-        default, few = policy == ADAPTIVE.name, units <= MOST_TASKS
+        default, few = policy == ADAPTIVE.name, units <= MOST_REPLAYED
         if drain and default and few:
             # The policy's own proposal would count on moves that a drain does not make.
             return ProposedPlacement(place_forced(snapshot.prediction, snapshot.placement), (), policy)
@@ -287,8 +287,8 @@ def ask_policy(request: DecisionRequest, snapshot: Snapshot, settings: Settings,
             return _with_fewest_moves(snapshot, proposal, settings, own=parameters.get("mode", "full") == "full")
         notes = proposal.notes
         if default:
-            note = f"{units} partitions: more than {MOST_TASKS} are neither replayed nor searched for the fewest moves"
-            notes = (note, *notes)
+            limit = f"more than {MOST_REPLAYED} are neither replayed nor searched for the fewest moves"
+            notes = (f"{units} partitions: {limit}", *notes)
         # Off executors that may hold nothing; a drain moves nothing else.
         forced = snapshot.placement.forced_to(proposal.placement, snapshot.cluster)
         return ProposedPlacement(forced if drain else proposal.placement, notes, policy)

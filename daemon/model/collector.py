@@ -24,6 +24,7 @@ from msgspec.structs import force_setattr, replace
 
 from rechannel.conf.settings import Settings
 from rechannel.daemon.model.application_messages import ApplicationMessages
+from rechannel.daemon.model.task_columns import MAX_PARTITIONS
 from rechannel.wire import keys
 from rechannel.wire.envelope import Envelope, encode
 from rechannel.wire.keys import KeyNameError, KeyRule
@@ -45,7 +46,6 @@ _SHARES = 6  # times its share of those is what a query's or node's newest are s
 _REPORT_BYTES = 32 * 2**20  # of all reports, as messages
 MAX_EXECUTORS = 10_000  # of an application
 MAX_CORES = 1024  # of an executor
-MAX_PARTITIONS = 200_000  # of an application
 
 
 @dataclass

@@ -16,9 +16,9 @@ import numpy as np
 
 from rechannel.daemon.model.application_messages import batches_of
 from rechannel.daemon.model.query_model import stage_keys
-from rechannel.daemon.model.task_columns import ranks, task_columns
+from rechannel.daemon.model.task_columns import task_columns
 from rechannel.daemon.model.usual_batch import UsualBatch, is_same_load, measure_usual_batch
-from rechannel.policies.model.arrays import BoolArray, FloatArray, IntArray
+from rechannel.policies.model.arrays import BoolArray, FloatArray, IntArray, ranks
 from rechannel.policies.model.cluster import Cluster
 from rechannel.policies.model.workload import Stage, Workload
 from rechannel.policies.prediction.model import FloatingTasks, PredictionModel, QueryTiming, StageSpread
@@ -250,9 +250,9 @@ def _timing(
 ) -> QueryTiming:
     """Return a query's overhead, in which no stage ran, and when its batches begin."""
     overhead = float(np.mean([max(0.0, batch.seconds - _stage_seconds(batch)) for batch in batches]))
-    compared = sampled[-_COMPARED_BATCHES:]
-    pairs = list(itertools.pairwise(compared))
-    noise = _overhead_noise(compared)
+    last = sampled[-_COMPARED_BATCHES:]
+    pairs = list(itertools.pairwise(last))
+    noise = _overhead_noise(last)
     if query.interval <= 0:
         pauses = [following.start - batch.start - batch.seconds for batch, following in pairs]
         return QueryTiming(overhead, pause=max(0.0, float(np.median(pauses))) if pairs else 0.0, noise=noise)

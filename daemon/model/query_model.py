@@ -20,9 +20,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from rechannel.daemon.model.task_columns import ranks, task_columns
+from rechannel.daemon.model.task_columns import task_columns
 from rechannel.policies.analysis.service_rate import Observations
-from rechannel.policies.model.arrays import FloatArray, IntArray
+from rechannel.policies.model.arrays import FloatArray, IntArray, ranks
 from rechannel.policies.model.streams import Stream
 from rechannel.policies.model.workload import Stage
 from rechannel.wire.measurements import BatchReport, StageRun, StreamRow, TaskRow
@@ -203,9 +203,8 @@ def load_bytes(stage: StatefulStage, query: str, batches: Sequence[BatchReport])
     of the state than it brings, nor more than there are. The bytes are 0 where nothing was measured.
     """
     size, changed, runs_of = np.zeros(stage.partitions), np.zeros(stage.partitions), np.zeros(stage.partitions)
-    for run in (
-        run for batch in batches if batch.query == query for run in batch.stages if run.stateful == stage.stage
-    ):
+    runs = (run for batch in batches if batch.query == query for run in batch.stages if run.stateful == stage.stage)
+    for run in runs:
         tasks = task_columns(run)
         inside = tasks.partition < stage.partitions
         partition = tasks.partition[inside]

@@ -15,9 +15,9 @@ import numpy as np
 from rechannel.policies.model.arrays import FloatArray, IntArray
 from rechannel.wire.measurements import StageRun, TaskRow
 
-__all__ = ["TaskColumns", "busy_seconds", "latest_tasks", "ranks", "slot_seconds", "task_columns"]
+__all__ = ["MAX_PARTITIONS", "TaskColumns", "busy_seconds", "latest_tasks", "slot_seconds", "task_columns"]
 
-_MOST_PARTITIONS = 200_000  # of a stage: a task of a larger number is no task of Spark's
+MAX_PARTITIONS = 200_000  # of an application: a task of a larger number is no task of Spark's
 _KEY = "task_columns"
 
 
@@ -93,7 +93,7 @@ def task_columns(run: StageRun) -> TaskColumns:
 
 
 def _columns(run: StageRun) -> TaskColumns:
-    tasks = [task for task in latest_tasks(run) if 0 <= task.partition < _MOST_PARTITIONS]
+    tasks = [task for task in latest_tasks(run) if 0 <= task.partition < MAX_PARTITIONS]
     index: dict[str, int] = {}
     executor = np.array([index.setdefault(task.executor, len(index)) for task in tasks], dtype=np.int64)
     rows = [
@@ -127,12 +127,3 @@ def _columns(run: StageRun) -> TaskColumns:
         state_bytes=state_bytes,
         state_size=state_size,
     )
-
-
-def ranks(values: IntArray) -> IntArray:
-    """Return how many equal values stand before each one, (n,)."""
-    order = np.argsort(values, kind="stable")
-    begins = np.flatnonzero(np.r_[True, np.diff(values[order]) != 0])
-    result = np.empty(len(values), dtype=np.int64)
-    result[order] = np.arange(len(values)) - np.repeat(begins, np.diff(np.r_[begins, len(values)]))
-    return result

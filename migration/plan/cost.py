@@ -21,7 +21,7 @@ moves by least squares, in which the settings count as some moves more.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -271,12 +271,8 @@ class _StepModel:
         return without, loading
 
     def _estimate(self, placement: Placement, added: Mapping[str, FloatArray]) -> dict[str, float]:
-        workload = self.model.workload
-        stages = tuple(
-            replace(stage, busy=stage.busy + added[stage.key]) if stage.key in added else stage
-            for stage in workload.stages
-        )
-        return estimate_batches(replace(self.model, workload=Workload(stages, workload.streams)), placement)
+        busy = {key: self.model.workload.stage(key).busy + more for key, more in added.items()}
+        return estimate_batches(self.model.with_busy(busy), placement)
 
 
 def fit_load_rates(measured: Sequence[MeasuredLoad], prior: LoadRates) -> LoadRates:

@@ -23,7 +23,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from rechannel.policies.model.arrays import BoolArray, FloatArray, IntArray, ModelError, check_lengths
-from rechannel.policies.model.block_matrix import BlockMatrix
+from rechannel.policies.model.block_matrix import BlockMatrix, Blocks
 
 WEIGHT_SPREAD = 0.5  # prior deviation of log weights between the partitions of a stage
 SPEED_SPREAD = 0.5  # prior deviation of log slowness between executors
@@ -104,7 +104,7 @@ def service_rates(observed: Observations, executors: int, ratio: float) -> Servi
     if not ratio > 1:
         raise ModelError(f"ratio: must be greater than 1, got {ratio}")
     valid = (observed.executor >= 0) & (observed.executor < executors) & (observed.busy > _SHORTEST)
-    peers, valid = _number_peers(observed, valid)
+    peers, valid = _number_peers(observed, valid, executors)
     stage, rows, busy = observed.stage[valid], np.maximum(observed.rows[valid], 0.0), observed.busy[valid]
     # Each executor has two states: its older batches (0..E-1) and its last ones (E..2E-1).
     state = observed.executor[valid] + executors * observed.now[valid]
@@ -114,6 +114,7 @@ def service_rates(observed: Observations, executors: int, ratio: float) -> Servi
         return ServiceRates(one, one, one, one, np.full(executors, SPEED_SPREAD), task_counts[executors:], no, no)
     _, stage = np.unique(stage, return_inverse=True)
     unit = _units(stage, observed.partition[valid])
+    cells = _Cells.of(unit, state, 2 * executors)
     slowness = np.zeros(2 * executors)
     for _ in range(_ROUNDS):
         usual = _fit_usual(stage, rows, busy * np.exp(-slowness[state]))
@@ -121,11 +122,11 @@ def service_rates(observed: Observations, executors: int, ratio: float) -> Servi
         if len(peers):
             left = np.bincount(peers, (excess - slowness[state])[unit < 0]) / np.bincount(peers)
             excess[unit < 0] -= left[peers]
-        slowness, precision = _solve_effects(excess, usual, unit, state, 2 * executors)
+        slowness, precision = _solve_effects(excess, usual, cells)
     return _classify_rates(slowness, precision.inverse(), task_counts, float(np.log(ratio)))
 
 
-def _number_peers(observed: Observations, valid: BoolArray) -> tuple[IntArray, BoolArray]:
+def _number_peers(observed: Observations, valid: BoolArray, executors: int) -> tuple[IntArray, BoolArray]:
     """Number the groups of floating tasks that are compared: those of one stage in one batch.
 
     A group on one executor compares nothing. Returns the group of each valid floating task, and the tasks that are
@@ -134,11 +135,8 @@ def _number_peers(observed: Observations, valid: BoolArray) -> tuple[IntArray, B
     floating = np.flatnonzero(valid & (observed.partition < 0))
     batches, batch = np.unique(observed.batch[floating], return_inverse=True)
     _, group = np.unique(observed.stage[floating] * max(1, len(batches)) + batch, return_inverse=True)
-    executor = observed.executor[floating]
-    lowest, highest = np.full(group.max(initial=-1) + 1, np.iinfo(np.int64).max), np.zeros(group.max(initial=-1) + 1)
-    np.minimum.at(lowest, group, executor)
-    np.maximum.at(highest, group, executor)
-    several = (lowest < highest)[group]
+    ran = np.unique(group * executors + observed.executor[floating])  # each executor of each group once
+    several = np.bincount(ran // executors, minlength=1)[group] > 1
     compared = valid.copy()
     compared[floating[~several]] = False
     return np.unique(group[several], return_inverse=True)[1].astype(np.int64), compared
@@ -227,25 +225,74 @@ def fit_lines(stage: IntArray, rows: FloatArray, busy: FloatArray) -> tuple[Floa
     mean = np.bincount(stage, busy, count) / np.maximum(np.bincount(stage, minlength=count), 1)
     usual = mean[stage]
     for _ in range(_ROUNDS):
-        weight = 1 / usual**2
-        w, wx, wy, wxx, wxy = (
-            np.bincount(stage, weight * factor, count) for factor in (1.0, rows, busy, rows * rows, rows * busy)
-        )
-        spread = w * wxx - wx * wx
-        sloped = spread > 1e-9 * np.maximum(w * wxx, 1e-300)
-        slope = np.where(sloped, (w * wxy - wx * wy) / np.where(sloped, spread, 1.0), 0.0)
-        through = wxy / np.where(wxx > 0, wxx, 1.0)  # the line through zero, where the overhead came out negative
-        slope = np.maximum(slope, 0.0)
-        overhead = (wy - slope * wx) / w
-        slope = np.where(overhead < 0, through, slope)
-        overhead = np.maximum(overhead, 0.0)
+        overhead, slope = weighted_lines(stage, 1 / usual**2, rows, busy, count)
         usual = np.maximum(overhead[stage] + slope[stage] * rows, _LEAST_SHARE * mean[stage])
     return overhead, slope, _LEAST_SHARE * mean
 
 
-def _solve_effects(
-    excess: FloatArray, usual: FloatArray, unit: IntArray, state: IntArray, states: int
-) -> tuple[FloatArray, BlockMatrix]:
+def weighted_lines(
+    group: IntArray, weight: FloatArray, x: FloatArray, y: FloatArray, count: int
+) -> tuple[FloatArray, FloatArray]:
+    """Return the weighted least-squares line of each group: intercepts and slopes, (count,).
+
+    None is negative.
+    """
+    w, wx, wy, wxx, wxy = (np.bincount(group, weight * factor, count) for factor in (1.0, x, y, x * x, x * y))
+    spread = w * wxx - wx * wx
+    sloped = spread > 1e-9 * np.maximum(w * wxx, 1e-300)
+    slope = np.maximum(np.where(sloped, (w * wxy - wx * wy) / np.where(sloped, spread, 1.0), 0.0), 0.0)
+    intercept = (wy - slope * wx) / w
+    through = wxy / np.where(wxx > 0, wxx, 1.0)  # the line through zero, where the intercept came out negative
+    return np.maximum(intercept, 0.0), np.where(intercept < 0, through, slope)
+
+
+@dataclass(frozen=True, eq=False)
+class _Cells:
+    """Cells of tasks, in the order of the units.
+
+    The tasks of one partition, or all floating ones, in one state are a cell.
+
+    Attributes
+    ----------
+    of_task, size
+        Cell of each task, and tasks of each cell.
+    unit, state, states
+        Partition (-1 for floating tasks) and state of each cell, and the number of states.
+    placed
+        Cells of partitions.
+    pairs
+        Every two cells of one partition, (2, P), counted among the placed ones.
+    blocks
+        States that partitions join.
+    """
+
+    of_task: IntArray
+    size: IntArray
+    unit: IntArray
+    state: IntArray
+    states: int
+    placed: IntArray
+    pairs: IntArray
+    blocks: Blocks
+
+    @classmethod
+    def of(cls, unit: IntArray, state: IntArray, states: int) -> _Cells:
+        """Return the cells of tasks by their partition and state."""
+        cells, of_task = np.unique((unit + 1) * states + state, return_inverse=True)
+        unit, state = cells // states - 1, cells % states
+        placed = np.flatnonzero(unit >= 0)
+        same = unit[placed]
+        pairs = [np.empty((2, 0), dtype=np.int64)]
+        for step in range(1, int(np.bincount(same).max(initial=0))):
+            # Each pair of one unit's cells is i and i + step for some step.
+            one = np.flatnonzero(same[:-step] == same[step:])
+            pairs.append(np.array([one, one + step]))
+        joined = np.concatenate(pairs, axis=1)
+        blocks = Blocks.joined_by(states, *state[placed][joined])
+        return cls(of_task, np.bincount(of_task), unit, state, states, placed, joined, blocks)
+
+
+def _solve_effects(excess: FloatArray, usual: FloatArray, cells: _Cells) -> tuple[FloatArray, BlockMatrix]:
     """Solve for the slowness of each state; return it with its precision.
 
     ``excess``: logarithm of each task's time over its usual one; ``usual``: seconds of that.
@@ -253,25 +300,20 @@ def _solve_effects(
     The precision is the inverse of the covariance. A partition that changed by itself, unlike the others on its
     executor, is an outlier and counts for little.
     """
-    # Tasks of one partition (or of all floating tasks) in one state are one cell; cells are in the order of units.
-    key = (unit + 1) * states + state
-    cells, cell = np.unique(key, return_inverse=True)
-    size = np.bincount(cell)
+    cell, size, unit, placed = cells.of_task, cells.size, cells.unit, cells.placed
     mean = np.bincount(cell, excess) / size
-    free = len(excess) - len(cells)
+    free = len(excess) - len(size)
     noise = float(((excess - mean[cell]) ** 2).sum()) / free if free > 0 else LEAST_NOISE**2
-    unit, state = cells // states - 1, cells % states
-    placed = unit >= 0
-    lasting = np.where(placed, DRIFT, PEER_NOISE) ** 2 + (FIXED_NOISE * size / np.bincount(cell, usual)) ** 2
+    lasting = np.where(unit >= 0, DRIFT, PEER_NOISE) ** 2 + (FIXED_NOISE * size / np.bincount(cell, usual)) ** 2
     deviation = np.sqrt(max(noise, LEAST_NOISE**2) / size + lasting)
     weight = deviation**-2
-    slowness, precision = _solve_mixed_model(mean, weight, unit, state, states)
+    slowness, precision = _solve_mixed_model(mean, weight, cells)
     for _ in range(_ROUNDS):
-        left = mean - slowness[state]
+        left = mean - slowness[cells.state]
         drawn = np.bincount(unit[placed], (weight * left)[placed]) / _total(unit[placed], weight[placed])
         left[placed] -= drawn[unit[placed]]
         weight = deviation**-2 * np.minimum(1.0, OUTLIER * deviation / np.maximum(np.abs(left), 1e-12))
-        slowness, precision = _solve_mixed_model(mean, weight, unit, state, states)
+        slowness, precision = _solve_mixed_model(mean, weight, cells)
     return slowness, precision
 
 
@@ -279,26 +321,19 @@ def _total(unit: IntArray, weight: FloatArray) -> FloatArray:
     return np.asarray(np.bincount(unit, weight) + WEIGHT_SPREAD**-2)
 
 
-def _solve_mixed_model(
-    mean: FloatArray, weight: FloatArray, unit: IntArray, state: IntArray, states: int
-) -> tuple[FloatArray, BlockMatrix]:
+def _solve_mixed_model(mean: FloatArray, weight: FloatArray, cells: _Cells) -> tuple[FloatArray, BlockMatrix]:
     """Solve the mixed model equations with the weights of the partitions eliminated.
 
     Returns the precision too. A state without tasks has its prior.
     """
-    diagonal = np.asarray(np.bincount(state, weight, states) + SPEED_SPREAD**-2, np.float64)
-    right = np.asarray(np.bincount(state, weight * mean, states), np.float64)
-    placed = np.flatnonzero(unit >= 0)
-    unit, state, weight, mean = unit[placed], state[placed], weight[placed], mean[placed]
+    states = cells.states
+    diagonal = np.asarray(np.bincount(cells.state, weight, states) + SPEED_SPREAD**-2, np.float64)
+    right = np.asarray(np.bincount(cells.state, weight * mean, states), np.float64)
+    unit, state = cells.unit[cells.placed], cells.state[cells.placed]
+    weight, mean = weight[cells.placed], mean[cells.placed]
     total = _total(unit, weight)[unit]
     right -= np.bincount(state, weight * np.bincount(unit, weight * mean)[unit] / total, states)
     diagonal -= np.bincount(state, weight * weight / total, states)
-    pairs = [np.empty((2, 0), dtype=np.int64)]
-    for step in range(1, int(np.bincount(unit).max(initial=0))):
-        # Each pair of one unit's cells is i and i + step for some step.
-        one = np.flatnonzero(unit[:-step] == unit[step:])
-        pairs.append(np.array([one, one + step]))
-    one, other = np.concatenate(pairs, axis=1)
-    shared = -weight[one] * weight[other] / total[one]
-    precision = BlockMatrix.from_entries(diagonal, state[one], state[other], shared)
+    one, other = cells.pairs
+    precision = cells.blocks.matrix(diagonal, state[one], state[other], -weight[one] * weight[other] / total[one])
     return precision.solve(right), precision

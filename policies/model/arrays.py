@@ -15,6 +15,7 @@ __all__ = [
     "ScaleOutError",
     "check_lengths",
     "float_array",
+    "ranks",
     "read_only",
     "sum_by_index",
 ]
@@ -80,3 +81,12 @@ def sum_by_index(index: IntArray, values: FloatArray, size: int) -> FloatArray:
     if index.min(initial=0) < 0:
         index, values = index[index >= 0], values[index >= 0]
     return np.asarray(np.bincount(index, values, size), dtype=np.float64)
+
+
+def ranks(values: IntArray) -> IntArray:
+    """Return how many equal values stand before each one, (n,)."""
+    order = np.argsort(values, kind="stable")
+    begins = np.flatnonzero(np.r_[True, np.diff(values[order]) != 0])
+    result = np.empty(len(values), dtype=np.int64)
+    result[order] = np.arange(len(values)) - np.repeat(begins, np.diff(np.r_[begins, len(values)]))
+    return result

@@ -10,28 +10,39 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from rechannel.policies.model.arrays import FloatArray, IntArray
+from rechannel.policies.model.arrays import FloatArray, IntArray, ranks
 
-__all__ = ["BlockMatrix"]
+__all__ = ["BlockMatrix", "Blocks"]
 
 
 @dataclass(frozen=True, eq=False)
-class BlockMatrix:
-    """A matrix of blocks; those of one size are in one array.
+class Blocks:
+    """Division of the rows of symmetric matrices into blocks, grouped by size.
 
     Attributes
     ----------
     rows
         Rows of each block, (K, s) for the blocks of each size s.
-    values
-        Entries of each block, (K, s, s) for the blocks of each size s.
+    size, block, position
+        Of each row, (n,): the index of its block's size, the block among those of that size, and the place in it.
     """
 
     rows: tuple[IntArray, ...]
-    values: tuple[FloatArray, ...]
+    size: IntArray
+    block: IntArray
+    position: IntArray
 
     @classmethod
-    def from_entries(cls, diagonal: FloatArray, first: IntArray, second: IntArray, entries: FloatArray) -> BlockMatrix:
+    def joined_by(cls, count: int, first: IntArray, second: IntArray) -> Blocks:
+        """Return the smallest blocks of so many rows that have the rows of each pair together."""
+        number, members = _components(count, first, second)
+        order = np.argsort(number, kind="stable")
+        begin = np.cumsum(members) - members
+        sizes, size_of = np.unique(members, return_inverse=True)
+        rows = tuple(order[begin[members == size][:, None] + np.arange(size)] for size in sizes)
+        return cls(rows, size_of[number], ranks(size_of)[number], ranks(number))
+
+    def matrix(self, diagonal: FloatArray, first: IntArray, second: IntArray, entries: FloatArray) -> BlockMatrix:
         """Return the matrix with a diagonal, (n,), and entries off it.
 
         Parameters
@@ -41,55 +52,55 @@ class BlockMatrix:
         first, second, entries
             Row, column and value of each entry off the diagonal, each on one side of it. Equal places add up.
         """
-        number, size = _components(len(diagonal), first, second)
-        order = np.argsort(number, kind="stable")
-        begin = np.cumsum(size) - size
-        position = np.empty(len(diagonal), dtype=np.int64)
-        position[order] = np.arange(len(diagonal)) - np.repeat(begin, size)
-        all_rows, all_values = [], []
-        for each in np.unique(size):
-            blocks = np.flatnonzero(size == each)
-            index = np.full(len(size), -1)
-            index[blocks] = np.arange(len(blocks))
-            rows = order[begin[blocks][:, None] + np.arange(each)]
-            values = np.zeros((len(blocks), each, each))
-            values[:, np.arange(each), np.arange(each)] = diagonal[rows]
-            inside = np.flatnonzero(index[number[first]] >= 0)
-            block, one, other = index[number[first[inside]]], position[first[inside]], position[second[inside]]
+        all_values = []
+        for index, rows in enumerate(self.rows):
+            count, size = rows.shape
+            values = np.zeros((count, size, size))
+            values[:, np.arange(size), np.arange(size)] = diagonal[rows]
+            inside = self.size[first] == index
+            block, one, other = self.block[first[inside]], self.position[first[inside]], self.position[second[inside]]
             np.add.at(values, (block, one, other), entries[inside])
             np.add.at(values, (block, other, one), entries[inside])
-            all_rows.append(rows)
             all_values.append(values)
-        return cls(tuple(all_rows), tuple(all_values))
+        return BlockMatrix(self, tuple(all_values))
+
+
+@dataclass(frozen=True, eq=False)
+class BlockMatrix:
+    """A matrix of blocks.
+
+    ``values``: entries of each block, (K, s, s) for the blocks of each size s.
+    """
+
+    blocks: Blocks
+    values: tuple[FloatArray, ...]
 
     def solve(self, right: FloatArray) -> FloatArray:
         """Return the x with A x = ``right``, (n,)."""
         result = np.empty_like(right)
-        for rows, values in zip(self.rows, self.values, strict=True):
+        for rows, values in zip(self.blocks.rows, self.values, strict=True):
             result[rows] = np.linalg.solve(values, right[rows][:, :, None])[:, :, 0]
         return result
 
     def inverse(self) -> BlockMatrix:
         """Return the inverse, of the same blocks."""
-        return BlockMatrix(self.rows, tuple(np.asarray(np.linalg.inv(values), np.float64) for values in self.values))
+        return BlockMatrix(self.blocks, tuple(np.asarray(np.linalg.inv(values), np.float64) for values in self.values))
 
     def times(self, vector: FloatArray) -> FloatArray:
         """Return the product with a vector, (n,)."""
         result = np.empty_like(vector)
-        for rows, values in zip(self.rows, self.values, strict=True):
+        for rows, values in zip(self.blocks.rows, self.values, strict=True):
             result[rows] = np.einsum("kij,kj->ki", values, vector[rows])
         return result
 
     def entries(self, first: IntArray, second: IntArray) -> FloatArray:
         """Return the entries at some rows and columns; 0 between blocks."""
-        result = np.zeros(len(first))
-        size = sum(rows.size for rows in self.rows)
-        for rows, values in zip(self.rows, self.values, strict=True):
-            block, position = np.full(size, -1), np.zeros(size, dtype=np.int64)
-            block[rows] = np.arange(len(rows))[:, None]
-            position[rows] = np.arange(rows.shape[1])
-            same = np.flatnonzero((block[first] >= 0) & (block[first] == block[second]))
-            result[same] = values[block[first[same]], position[first[same]], position[second[same]]]
+        blocks, result = self.blocks, np.zeros(len(first))
+        together = (blocks.size[first] == blocks.size[second]) & (blocks.block[first] == blocks.block[second])
+        for index, values in enumerate(self.values):
+            same = np.flatnonzero(together & (blocks.size[first] == index))
+            one, other = first[same], second[same]
+            result[same] = values[blocks.block[one], blocks.position[one], blocks.position[other]]
         return result
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -85,6 +85,11 @@ class Workload:
             raise ModelError(f"{owner}joins two queries")
         if stream.shape != (upstream.n, downstream.n):
             raise ModelError(f"{owner}volume: expected shape {(upstream.n, downstream.n)}, got {stream.shape}")
+
+    def with_busy(self, busy: Mapping[str, FloatArray]) -> Workload:
+        """Return the workload with other busy seconds of some stages, by key."""
+        stages = (replace(stage, busy=busy[stage.key]) if stage.key in busy else stage for stage in self.stages)
+        return Workload(tuple(stages), self.streams)
 
     def stage(self, key: str) -> Stage:
         """Return the stage of that key; KeyError if there is none."""

@@ -8,16 +8,15 @@ of a source by time grow or shrink with the batches of the other one (:mod:`rech
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 
 import numpy as np
 
 from rechannel.policies.model.arrays import FloatArray
 from rechannel.policies.model.placement import Placement
-from rechannel.policies.model.workload import Workload
 from rechannel.policies.prediction.growth import replay_grown
-from rechannel.policies.prediction.model import PredictionModel
+from rechannel.policies.prediction.model import PredictionModel, draw_factors
 from rechannel.policies.prediction.replay import replay
 
 __all__ = ["CONFIDENCE", "PredictedChange", "Residual", "predict_changes", "residuals"]
@@ -60,23 +59,17 @@ class PredictedChange:
         return self.ratio + CONFIDENCE * self.error - 1.0
 
 
-def _draw_workloads(model: PredictionModel, draws: int, seed: int) -> list[Workload]:
-    """Return workloads drawn from the distribution of the estimated work."""
+def _draw_models(model: PredictionModel, draws: int, seed: int) -> Iterator[PredictionModel]:
+    """Yield models whose work is drawn from the distribution of the estimated one."""
     random = np.random.default_rng(seed)
-    drawn = []
     for _ in range(draws):
-        stages = tuple(
-            replace(stage, busy=stage.busy * _factors(random, model.spread[stage.key].log_error))
-            if stage.key in model.spread
-            else stage
-            for stage in model.workload.stages
+        yield model.with_busy(
+            {
+                stage.key: stage.busy * draw_factors(random, model.spread[stage.key].log_error)
+                for stage in model.workload.stages
+                if stage.key in model.spread
+            }
         )
-        drawn.append(Workload(stages, model.workload.streams))
-    return drawn
-
-
-def _factors(random: np.random.Generator, log_error: FloatArray) -> FloatArray:
-    return np.asarray(np.exp(random.normal(-(log_error**2) / 2, log_error)))
 
 
 def predict_changes(
@@ -96,8 +89,7 @@ def predict_changes(
         Of draws and noise.
     """
     taken: dict[str, list[tuple[float, float]]] = {query: [] for query in model.workload.queries}
-    for number, workload in enumerate(_draw_workloads(model, draws, seed)):
-        drawn = replace(model, workload=workload)
+    for number, drawn in enumerate(_draw_models(model, draws, seed)):
         before = replay(drawn, current, batches=batches, seed=seed + number)
         after = before
         if planned != current:

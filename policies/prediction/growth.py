@@ -25,7 +25,6 @@ import numpy as np
 
 from rechannel.policies.model.arrays import FloatArray
 from rechannel.policies.model.placement import Placement
-from rechannel.policies.model.workload import Workload
 from rechannel.policies.prediction.cycle import QueryTimings
 from rechannel.policies.prediction.model import PredictionModel
 from rechannel.policies.prediction.replay import replay
@@ -143,9 +142,9 @@ def settle(periods: Callable[[FloatArray], FloatArray], share: FloatArray) -> Fl
 def _grown(model: PredictionModel, factor: FloatArray) -> PredictionModel:
     """Return the model with the work of each query multiplied, (Q,)."""
     factors = dict(zip(model.workload.queries, factor.tolist(), strict=True))
-    stages = tuple(replace(stage, busy=stage.busy * factors[stage.query]) for stage in model.workload.stages)
+    busy = {stage.key: stage.busy * factors[stage.query] for stage in model.workload.stages}
     floating = {
         key: replace(tasks, seconds=tasks.seconds * factors[model.workload.stage(key).query])
         for key, tasks in model.floating.items()
     }
-    return replace(model, workload=Workload(stages, model.workload.streams), floating=floating)
+    return replace(model.with_busy(busy), floating=floating)

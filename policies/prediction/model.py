@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -12,7 +12,14 @@ from rechannel.policies.model.arrays import FloatArray, check_lengths
 from rechannel.policies.model.cluster import Cluster
 from rechannel.policies.model.workload import Stage, Workload
 
-__all__ = ["FloatingTasks", "PredictionModel", "QueryTiming", "StageSpread"]
+__all__ = ["FloatingTasks", "PredictionModel", "QueryTiming", "StageSpread", "draw_factors"]
+
+
+def draw_factors(
+    random: np.random.Generator, deviation: FloatArray, shape: tuple[int, ...] | None = None
+) -> FloatArray:
+    """Return factors of mean 1 whose logarithms have a standard deviation, by default (n,)."""
+    return np.asarray(np.exp(random.normal(-(deviation**2) / 2, deviation, shape)))
 
 
 @dataclass(frozen=True)
@@ -90,6 +97,10 @@ class PredictionModel:
             check_lengths(
                 f"spread of {key!r}: ", self.workload.stage(key).n, log_error=spread.log_error, noise=spread.noise
             )
+
+    def with_busy(self, busy: Mapping[str, FloatArray]) -> PredictionModel:
+        """Return the model with other busy seconds of some stages, by key."""
+        return replace(self, workload=self.workload.with_busy(busy))
 
     def timing_of(self, query: str) -> QueryTiming:
         """Return a query's timing; without one, it begins as often as its stages run."""

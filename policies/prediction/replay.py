@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import heapq
 import math
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -27,13 +27,12 @@ from rechannel.policies.analysis.placement_cost import task_slots
 from rechannel.policies.model.arrays import FloatArray
 from rechannel.policies.model.cluster import UNPLACED
 from rechannel.policies.model.placement import Placement
-from rechannel.policies.model.workload import Workload
 from rechannel.policies.prediction.cycle import estimate_batches
-from rechannel.policies.prediction.model import PredictionModel
+from rechannel.policies.prediction.model import PredictionModel, draw_factors
 
-__all__ = ["MOST_TASKS", "replay"]
+__all__ = ["MOST_REPLAYED", "replay"]
 
-MOST_TASKS = 4_000
+MOST_REPLAYED = 4_000
 """Partitions of an application that is replayed task by task."""
 _FORMULA_BATCHES = 3  # of a larger one
 _LEAST_TASKS = 2_000  # tasks and batches of one replay
@@ -74,7 +73,7 @@ def replay(model: PredictionModel, placement: Placement, *, batches: int = 10, s
     seed
         Of the noise.
     """
-    if model.workload.partitions > MOST_TASKS:
+    if model.workload.partitions > MOST_REPLAYED:
         return _estimate_noisy(model, placement, min(batches, _FORMULA_BATCHES), seed)
     queries = _queries(model, placement, batches, seed)
     _Run(queries, task_slots(model.cluster).tolist(), batches + _WARM_UP, seed).run()
@@ -94,14 +93,12 @@ def _estimate_noisy(model: PredictionModel, placement: Placement, batches: int, 
     drawn = []
     for number in range(batches):
         random = np.random.default_rng((seed, number))
-        stages = tuple(
-            replace(stage, busy=stage.busy * np.exp(random.normal(-(it.noise**2) / 2, it.noise)))
-            if (it := model.spread.get(stage.key)) is not None
-            else stage
+        busy = {
+            stage.key: stage.busy * draw_factors(random, model.spread[stage.key].noise)
             for stage in model.workload.stages
-        )
-        noisy = replace(model, workload=Workload(stages, model.workload.streams))
-        drawn.append(estimate_batches(noisy, placement))
+            if stage.key in model.spread
+        }
+        drawn.append(estimate_batches(model.with_busy(busy), placement))
     return {query: np.array([each[query] for each in drawn]) for query in model.workload.queries}
 
 
@@ -130,8 +127,7 @@ def _queries(model: PredictionModel, placement: Placement, batches: int, seed: i
             seconds = np.tile(work / speed, (batches + _WARM_UP, 1))
             if noise is not None:
                 random = np.random.default_rng((seed, number, position))
-                drawn = random.normal(-(noise**2) / 2, noise, (batches + _WARM_UP, stage.n))
-                seconds *= np.exp(drawn[:, tasks])
+                seconds *= draw_factors(random, noise, (batches + _WARM_UP, stage.n))[:, tasks]
             if len(executors):
                 stages.append((executors.tolist(), seconds))
         pool, start = model.pools.get(name, ""), timing.phase

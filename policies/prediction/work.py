@@ -22,7 +22,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from rechannel.policies.analysis.service_rate import fit_lines
+from rechannel.policies.analysis.service_rate import fit_lines, weighted_lines
 from rechannel.policies.model.arrays import FloatArray, IntArray, check_lengths
 
 __all__ = ["FittedWork", "TaskSamples", "fit_work"]
@@ -131,26 +131,14 @@ def _noise_variance(residual: FloatArray, partition: IntArray, count: IntArray, 
     pooled = float(total.sum() / freedom.sum())
     short = np.maximum(work, _SHORTEST) ** -2.0
     fitted = np.full(len(count), pooled)
+    variance = total / np.maximum(freedom, 1)
     for _ in range(_ROUNDS):
         # A variance is known the better, the smaller it is: weights are those of its own estimate's variance.
         weight = freedom / np.maximum(fitted, _LEAST_NOISE**2) ** 2
-        variance = total / np.maximum(freedom, 1)
-        share, seconds = _line(weight, short, variance)
+        share, seconds = weighted_lines(np.zeros_like(count), weight, short, variance, 1)
         fitted = share + seconds * short
     certain = freedom.sum() / (freedom.sum() + _PRIOR_FREEDOM)
     return np.asarray(np.clip(certain * fitted + (1 - certain) * pooled, _LEAST_NOISE**2, _MOST_NOISE**2))
-
-
-def _line(weight: FloatArray, x: FloatArray, y: FloatArray) -> tuple[float, float]:
-    """Return the weighted least-squares line, intercept and slope, neither of them negative."""
-    w, wx, wy, wxx, wxy = (float((weight * factor).sum()) for factor in (1.0, x, y, x * x, x * y))
-    determinant = w * wxx - wx * wx
-    if determinant <= 1e-9 * w * wxx:
-        return wy / w, 0.0
-    intercept, slope = (wy * wxx - wxy * wx) / determinant, (w * wxy - wx * wy) / determinant
-    if slope < 0:
-        return wy / w, 0.0
-    return (intercept, slope) if intercept >= 0 else (0.0, wxy / wxx)
 
 
 def _between(own: FloatArray, error: FloatArray) -> tuple[float, float]:

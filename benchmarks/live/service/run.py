@@ -71,8 +71,7 @@ def measure(directory: Path, case: Case, plan: Plan, command: Sequence[str]) -> 
 def _run(session: ServiceSession, plan: Plan, result: RunResult) -> None:
     session.start_case()
     _note(result, f"placed: {session.case.summary()}")
-    warm = time.time() + _WARM
-    session.wait("the executors are warm", lambda: time.time() > warm, every=1.0)
+    _pause(session, "the executors are warm", _WARM)
     session.await_each(plan.warm_up, 0.0)
     _measure_before(session, plan, result)
     session.copy_event_log()
@@ -104,6 +103,12 @@ def _note(result: RunResult, text: str) -> None:
     progress(f"{time.time() - result.began:4.0f} s: {text}")
 
 
+def _pause(session: ServiceSession, what: str, seconds: float) -> None:
+    """Wait for a time while the parts of the cluster are watched."""
+    until = time.time() + seconds
+    session.wait(what, lambda: time.time() > until, every=1.0)
+
+
 def _measure_before(session: ServiceSession, plan: Plan, result: RunResult) -> None:
     """Measure batches on a placement that stays; StackError where it does not."""
     for _ in range(_ATTEMPTS):
@@ -122,7 +127,7 @@ def _decide(session: ServiceSession, plan: Plan) -> tuple[Decision | None, float
     """Return the decision that came, and the time from which on one could; None where nobody decides."""
     resumed = time.time()
     if plan.variant == "none":
-        session.wait("as long as a migration", lambda: time.time() > resumed + _PAUSE, every=1.0)
+        _pause(session, "as long as a migration", _PAUSE)
         return None, resumed
     session.order("resume")
     while plan.request and session.order("rebalance", "--apply", answers=_ANSWERS) == _NOT_READY:

@@ -1,9 +1,8 @@
 from __future__ import annotations
 
 import msgspec
-import numpy as np
 
-from rechannel.daemon.model.task_columns import busy_seconds, latest_tasks, ranks, slot_seconds, task_columns
+from rechannel.daemon.model.task_columns import busy_seconds, latest_tasks, slot_seconds, task_columns
 from rechannel.wire.measurements import StageRun
 from unit.daemon.model.builders import batch, task
 
@@ -44,8 +43,3 @@ def test_columns_are_made_once_and_stay_out_of_messages() -> None:
     assert task_columns(run) is task_columns(run)
     assert msgspec.msgpack.encode(run) == before
     assert run == run_of(*run.tasks)
-
-
-def test_ranks_count_equal_values_before() -> None:
-    assert ranks(np.array([3, 1, 3, 3, 1, 2])).tolist() == [0, 0, 1, 2, 1, 0]
-    assert ranks(np.array([], dtype=np.int64)).tolist() == []

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rechannel.policies.model.block_matrix import BlockMatrix
+from rechannel.policies.model.block_matrix import Blocks
 
 
 @given(st.integers(1, 12), st.integers(0, 10), st.integers(0, 2**32))
@@ -21,7 +21,7 @@ def test_blocks_are_the_dense_matrix(size: int, count: int, seed: int) -> None:
     diagonal = 1.0 + np.abs(dense).sum(axis=1)
     dense[np.arange(size), np.arange(size)] = diagonal
 
-    matrix = BlockMatrix.from_entries(diagonal, first, second, off)
+    matrix = Blocks.joined_by(size, first, second).matrix(diagonal, first, second, off)
     right = random.normal(0, 1, size)
     rows, columns = (index.ravel() for index in np.indices((size, size)))
     assert matrix.entries(rows, columns) == pytest.approx(dense.ravel())
@@ -31,5 +31,5 @@ def test_blocks_are_the_dense_matrix(size: int, count: int, seed: int) -> None:
 
 
 def test_rows_are_joined_through_others() -> None:
-    matrix = BlockMatrix.from_entries(np.full(6, 4.0), np.array([5, 1]), np.array([1, 3]), np.array([1.0, 1.0]))
-    assert [rows.tolist() for rows in matrix.rows] == [[[0], [2], [4]], [[1, 3, 5]]]
+    blocks = Blocks.joined_by(6, np.array([5, 1]), np.array([1, 3]))
+    assert [rows.tolist() for rows in blocks.rows] == [[[0], [2], [4]], [[1, 3, 5]]]

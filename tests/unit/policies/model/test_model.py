@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rechannel.policies.model.arrays import ModelError
+from rechannel.policies.model.arrays import ModelError, ranks
 from rechannel.policies.model.cluster import UNPLACED
 from rechannel.policies.model.placement import Move, Placement
 from rechannel.policies.model.streams import Stream
@@ -113,3 +113,8 @@ def test_lookups() -> None:
     workload = workload_of({"a": [1.0], "b": [1.0]})
     assert workload.stage("b").key == "b"
     assert workload.queries == ("q",)
+
+
+def test_ranks_count_equal_values_before() -> None:
+    assert ranks(np.array([3, 1, 3, 3, 1, 2])).tolist() == [0, 0, 1, 2, 1, 0]
+    assert ranks(np.array([], dtype=np.int64)).tolist() == []

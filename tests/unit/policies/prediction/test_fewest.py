@@ -6,8 +6,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from benchmarks.live.service.truth import Goal
 from benchmarks.live.service.truth import fewest_moves as exact_moves
+from benchmarks.live.service.truth import goals
 from rechannel.policies.model.arrays import ScaleOutError
 from rechannel.policies.model.placement import Placement
 from rechannel.policies.prediction.cycle import estimate_batches
@@ -62,12 +62,14 @@ def test_moves_are_nearly_the_fewest_for_the_same_load() -> None:
         model, current = drawn(seed, queries=1 + seed % 2)
         proposed = propose("adaptive", model.cluster, model.workload, current).placement
         chosen = fewest_moves(model, current, proposed)
-        keys = [it.key for it in model.workload.stages]
-        work = np.concatenate([model.workload.stage(key).busy for key in keys])
-        home, end = (np.concatenate([at[key] for key in keys]) for at in (current, chosen))
-        goal = Goal(("all",), work, home, model.cluster.size, 1)
+        stages = model.workload.stages
+        busy, cluster = [it.busy for it in stages], (model.cluster.size, 1)
+        (now,), (then,) = (
+            goals(model.workload.queries, busy, [at[it.key] for it in stages], cluster, together=True)
+            for at in (current, chosen)
+        )
         made += len(chosen.moves_from(current))
-        fewest += exact_moves(goal, 1.02 * goal.busiest(end), 1.0).bound
+        fewest += exact_moves(now, 1.02 * then.busiest(), 1.0).bound
     assert made <= 1.2 * fewest
 
 
