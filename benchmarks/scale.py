@@ -1,6 +1,7 @@
-"""``python -m benchmarks.scale [--quick] [--json FILE]``: a decision by size, from the messages in Redis to the plan.
+"""``python -m benchmarks.scale [--quick] [--json FILE] [--document FILE]``: the time of a decision, by size.
 
-Messages are synthetic (:mod:`benchmarks.simulation.fleet`), Redis and every step of the decision are real, in this
+A decision is measured from the messages in Redis to the plan. Messages are synthetic
+(:mod:`benchmarks.simulation.fleet`), Redis and every step of the decision are real, in this
 process: reading and decoding, the model, the residuals, the policy, and the laws with the predicted gain. *Cold*
 is the first decision of a controller, *warm* the one after another batch of each query.
 """
@@ -18,19 +19,22 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from benchmarks.report.results import Result, ResultFile, argument_parser, progress, read_results
+from benchmarks.report.results import Result, ResultFile, argument_parser, progress, read_results, write_page
+from benchmarks.report.templates import render
 from benchmarks.simulation.fleet import APPLICATION, Messages, Shape
 from rechannel.daemon.decide.pipeline import DecisionRequest, PlanBasis, apply_laws, ask_policy
-from rechannel.daemon.model.collector import Collector
+from rechannel.daemon.model.collector import MAX_EXECUTORS, Collector
 from rechannel.daemon.model.readiness import NotReady
 from rechannel.daemon.model.snapshot import take_snapshot
+from rechannel.daemon.model.task_columns import MAX_PARTITIONS
 from rechannel.policies.adaptive.policy import ADAPTIVE
+from rechannel.policies.prediction.replay import MOST_REPLAYED
 from rechannel.wire.codes import Trigger
 from testbed.stack import Stack, StackError
 
 PARTITIONS = 100  # of an executor
 STAGES = 4
-SIZES, QUICK = (100, 1_000, 2_000), (100,)  # 200,000 partitions are the most that a controller accepts
+SIZES, QUICK = (100, 1_000, 4_000), (100,)
 CORES = (1, 4)
 QUERIES = (1, 25, 125)
 PARTS = ("read", "model", "residuals", "policy", "laws")
@@ -41,6 +45,7 @@ def main() -> None:
     parser = argument_parser("benchmarks.scale", __doc__, f"{QUICK[0]} executors alone")
     parser.add_argument("--executors", type=int, nargs="+", metavar="N", help=f"sizes [default: {SIZES}]")
     parser.add_argument("--queries", type=int, nargs="+", metavar="N", default=QUERIES, help=f"[default: {QUERIES}]")
+    parser.add_argument("--document", type=Path, metavar="FILE", help="page to write, as docs/scale.md")
     options = parser.parse_args()
     results = ResultFile(options.json, dict(read_results(options.json)))
     rows: list[dict[str, Any]] = []
@@ -54,6 +59,10 @@ def main() -> None:
         progress(_line(rows[-1]))
     for key, exponent in _growth(rows).items():
         progress(f"{key}: seconds grow as partitions to the power of {exponent:.2f}")
+    if options.document:
+        bounds = {"executors": MAX_EXECUTORS, "partitions": MAX_PARTITIONS, "replayed": MOST_REPLAYED}
+        figures = results.figures["scale"].figures() | {"growth": _growth(rows), "bounds": bounds}
+        write_page(options.document, render("scale", figures, wrap=False))
 
 
 def _shapes(options: argparse.Namespace) -> Iterator[Shape]:

@@ -103,7 +103,8 @@ def changes(simulated: Result) -> list[tuple[float, float]]:
 
 
 def live_result(runs: Sequence[RunResult]) -> Result:
-    """Return the figures of runs on a real cluster, one row for each query."""
+    """Return the figures of runs on a real cluster, one row for each query; `even` stands beside only."""
+    adaptive, even = ([run for run in runs if run.variant == name] for name in ("adaptive", "even"))
     rows = [
         {
             "run_seed": run.seed,
@@ -115,14 +116,35 @@ def live_result(runs: Sequence[RunResult]) -> Result:
             "predicted_before": one.predicted_before if math.isfinite(one.predicted_after) else None,
             "predicted_after": one.predicted_after if math.isfinite(one.predicted_after) else None,
         }
-        for run in runs
+        for run in adaptive
         for one in run.figures()
     ]
+    figures = {"rows": rows, "summary": summary(adaptive), "commands": [" ".join(run.command) for run in runs]}
     return Result.of(
         "Predicted batches against those of a real cluster whose rows take a known time",
-        {"rows": rows, "summary": summary(runs), "commands": [" ".join(run.command) for run in runs]},
+        figures | {"beside_even": beside_even(adaptive, even)},
         units={"s": "before after predicted_before predicted_after", "1": "run_seed"},
     )
+
+
+def beside_even(adaptive: Sequence[RunResult], even: Sequence[RunResult]) -> list[dict[str, Any]]:
+    """Return a row for each case that both policies ran: moves, busiest executor over the optimum, batches after.
+
+    ``ratio``: batches of ``adaptive`` over those of ``even``, the geometric mean over the queries.
+    """
+    rows = []
+    for ours in sorted(adaptive, key=lambda run: run.seed):
+        for theirs in (run for run in even if run.case == ours.case and run.figures() and ours.figures()):
+            after = [[one.after for one in run.figures()] for run in (ours, theirs)]
+            row: dict[str, Any] = {"run_seed": ours.seed, "case": ours.case.summary()}
+            for run, seconds in zip((ours, theirs), after, strict=True):
+                row[run.variant] = {
+                    "moves": sum(goal.moves for goal in run.truth),
+                    "busiest": max(goal.busiest_after / goal.optimum for goal in run.truth),
+                    "after": seconds,
+                }
+            rows.append(row | {"ratio": float(np.exp(np.mean(np.log(after[0]) - np.log(after[1]))))})
+    return rows
 
 
 def draw_changes(results: dict[str, Result], path: Path) -> None:

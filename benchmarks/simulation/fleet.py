@@ -16,12 +16,14 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import psutil
 import redis
 
 from benchmarks.monitors import fleet as agents
 from benchmarks.report.results import progress
 from rechannel.conf.settings import Settings
+from rechannel.policies.model.arrays import FloatArray
 from rechannel.wire import keys
 from rechannel.wire.codes import DecisionResult
 from rechannel.wire.envelope import EnvelopeFactory, encode
@@ -36,6 +38,9 @@ from testbed.stack import Stack
 __all__ = ["APPLICATION", "Messages", "Shape", "bounds", "measure"]
 
 APPLICATION, WINDOW, CORES = agents.APPLICATION, agents.WINDOW, agents.CORES
+JOINED = 0.25  # share of the executors that joined late and hold nothing
+BUSY = 0.5  # share of the time for which executors are at work, on average
+UNEVEN = 0.6  # standard deviation of the logarithm of a task's duration
 STARTING = 8.0  # seconds of the controller's start that are not measured
 _CLUSTER = "default"
 
@@ -60,8 +65,14 @@ class Shape:
         return self.queries * self.stages * self.partitions
 
     def executor(self, query: int, stage: int, partition: int) -> str:
-        """Executor of a partition: spread over all, in another order for each stage."""
-        return str((partition * 7 + stage * 131 + query * 977) % self.agents)
+        """Executor of a partition: spread over those that did not join late, in another order for each stage."""
+        return str((partition * 7 + stage * 131 + query * 977) % (self.agents - int(self.agents * JOINED)))
+
+    def task_seconds(self, query: int, stage: int) -> FloatArray:
+        """Duration of each partition's task, (P,): uneven, and so long that executors are at work for `BUSY`."""
+        mean = BUSY * self.period * self.cores * self.agents / self.total
+        weights = np.random.default_rng((query, stage)).lognormal(sigma=UNEVEN, size=self.partitions)
+        return np.asarray(mean * weights / np.exp(UNEVEN**2 / 2))
 
 
 def report(shape: Shape, now: float) -> LinkReport:
@@ -101,15 +112,16 @@ def batch(shape: Shape, query: int, number: int, now: float) -> BatchReport:
     runs = []
     for stage in range(shape.stages):
         first = ((number * shape.queries + query) * shape.stages + stage) * shape.partitions
+        seconds = shape.task_seconds(query, stage).tolist()
         tasks = [
             TaskRow(
                 task=first + part,
                 partition=part,
                 executor=shape.executor(query, stage, part),
-                launch=now - 2.0,
+                launch=now - 1.0 - seconds[part],
                 finish=now - 1.0,
-                run=2.0 / (1 + part),
-                cpu=0.1,
+                run=seconds[part],
+                cpu=seconds[part] / 2,
                 fetch_wait=0.001,
                 rows_in=1000 + part,
                 rows_out=900,

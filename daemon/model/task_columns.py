@@ -17,7 +17,7 @@ from rechannel.wire.measurements import StageRun, TaskRow
 
 __all__ = ["MAX_PARTITIONS", "TaskColumns", "busy_seconds", "latest_tasks", "slot_seconds", "task_columns"]
 
-MAX_PARTITIONS = 200_000  # of an application: a task of a larger number is no task of Spark's
+MAX_PARTITIONS = 400_000  # of an application: a task of a larger number is no task of Spark's
 _KEY = "task_columns"
 
 

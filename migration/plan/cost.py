@@ -272,7 +272,7 @@ class _StepModel:
 
     def _estimate(self, placement: Placement, added: Mapping[str, FloatArray]) -> dict[str, float]:
         busy = {key: self.model.workload.stage(key).busy + more for key, more in added.items()}
-        return estimate_batches(self.model.with_busy(busy), placement)
+        return estimate_batches(self.model, placement, busy)
 
 
 def fit_load_rates(measured: Sequence[MeasuredLoad], prior: LoadRates) -> LoadRates:

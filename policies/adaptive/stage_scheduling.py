@@ -235,7 +235,9 @@ def _unload(problem: Problem, ledger: _StageLedger, limit: float) -> None:
 
     Always the smallest unit that is enough, else the largest one.
     """
-    over = (ledger.work > problem.room_busy * (1 + _SAME)) | (ledger.bytes > problem.room_bytes * (1 + _SAME))
+    room_busy = _relievable(ledger.work, problem.room_busy, problem.available)
+    room_bytes = _relievable(ledger.bytes, problem.room_bytes, problem.available)
+    over = (ledger.work > room_busy * (1 + _SAME)) | (ledger.bytes > room_bytes * (1 + _SAME))
     allowance = problem.relieve
     late = ledger.seconds > limit * (1 + _SAME)
     for executor in np.flatnonzero(over | late).tolist():
@@ -250,8 +252,8 @@ def _unload(problem: Problem, ledger: _StageLedger, limit: float) -> None:
                 surplus = ledger.busy[executor] - most
             heavy = 0.0
             if allowance > 0:
-                surplus = max(surplus, float(ledger.work[executor] - problem.room_busy[executor]))
-                heavy = float(ledger.bytes[executor] - problem.room_bytes[executor])
+                surplus = max(surplus, float(ledger.work[executor] - room_busy[executor]))
+                heavy = float(ledger.bytes[executor] - room_bytes[executor])
             if surplus <= _SAME * ledger.work[executor] and heavy <= _SAME * max(ledger.bytes[executor], 1.0):
                 break
             if not simple:
@@ -263,6 +265,11 @@ def _unload(problem: Problem, ledger: _StageLedger, limit: float) -> None:
             allowance -= 1
             ledger.put(int(units[index]), -1)
             units = np.delete(units, index)
+
+
+def _relievable(held: FloatArray, room: FloatArray, available: BoolArray) -> FloatArray:
+    """Return the room of each executor, (E,); infinite if all are over it: then they cannot lack less in all."""
+    return np.full_like(room, np.inf) if (held > room * (1 + _SAME))[available].all() else room
 
 
 class _ListScheduler:

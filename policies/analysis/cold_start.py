@@ -25,7 +25,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from rechannel.policies.analysis.service_rate import fit_lines
-from rechannel.policies.model.arrays import FloatArray, IntArray, check_lengths
+from rechannel.policies.model.arrays import FloatArray, IntArray, check_lengths, ranks
 
 __all__ = ["COLD_AGES", "FLOATING", "STATEFUL", "STATEFUL_PYTHON", "AgedTasks", "ColdStage", "fit_cold_starts"]
 
@@ -89,11 +89,10 @@ class ColdStage:
         the tasks that each executor runs at a time.
         """
         added = np.zeros(len(assignment))
-        for executor in np.flatnonzero(ran < COLD_AGES * slots).tolist():
-            held = np.flatnonzero(assignment == executor)
-            age = (ran[executor] + np.arange(len(held))) // slots[executor]
-            cold = age < COLD_AGES
-            added[held[cold]] = self.added[age[cold].astype(np.int64)]
+        cold = np.flatnonzero((assignment >= 0) & (ran < COLD_AGES * slots)[assignment])
+        executors = assignment[cold]
+        age = (ran[executors] + ranks(executors)) // slots[executors]
+        added[cold[age < COLD_AGES]] = self.added[age[age < COLD_AGES].astype(np.int64)]
         return added
 
     def floating_seconds(self, ran: FloatArray, slots: IntArray, speed: FloatArray) -> float:

@@ -20,11 +20,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from types import MappingProxyType
 
 import numpy as np
 
 from rechannel.policies.analysis.placement_cost import finish_times
-from rechannel.policies.model.arrays import BoolArray, FloatArray
+from rechannel.policies.model.arrays import BoolArray, FloatArray, sum_by_index
 from rechannel.policies.model.cluster import Cluster
 from rechannel.policies.model.placement import Placement
 from rechannel.policies.model.workload import Workload
@@ -82,17 +83,23 @@ class QueryTimings:
         return np.asarray(np.where(apart <= _SAME_TICK, share, 0.0))
 
 
-def query_work(model: PredictionModel, placement: Placement) -> QueryWork:
-    """Return what every query does under a placement; queries in the order of the workload."""
+def query_work(
+    model: PredictionModel, placement: Placement, busy: Mapping[str, FloatArray] = MappingProxyType({})
+) -> QueryWork:
+    """Return what every query does under a placement; queries in the order of the workload.
+
+    ``busy``: key of a placeable stage -> its busy seconds (n,), where they are not the model's. Large applications are
+    estimated many times with other seconds, and a new workload for each would take longer than the estimate.
+    """
     cluster, workload = model.cluster, model.workload
     index = {query: number for number, query in enumerate(workload.queries)}
     path, work = np.zeros(len(index)), np.zeros((len(index), cluster.size))
     capacity = cluster.cores * cluster.speed
     for stage in workload.stages:
         if stage.placeable:
-            at = placement[stage.key]
-            share = np.bincount(at[at >= 0], stage.busy[at >= 0], cluster.size) / capacity
-            longest = float((finish_times(cluster, stage.busy, at) / cluster.speed).max())
+            at, seconds = placement[stage.key], busy.get(stage.key, stage.busy)
+            share = sum_by_index(at, seconds, cluster.size) / capacity
+            longest = float((finish_times(cluster, seconds, at) / cluster.speed).max())
         else:
             share, longest = model.floating_work(stage)
         work[index[stage.query]] += share
@@ -100,9 +107,11 @@ def query_work(model: PredictionModel, placement: Placement) -> QueryWork:
     return QueryWork(path, work)
 
 
-def estimate_batches(model: PredictionModel, placement: Placement) -> dict[str, float]:
-    """Return the duration of each query's batches in seconds."""
-    work = query_work(model, placement)
+def estimate_batches(
+    model: PredictionModel, placement: Placement, busy: Mapping[str, FloatArray] = MappingProxyType({})
+) -> dict[str, float]:
+    """Return the duration of each query's batches in seconds; parameters as for `query_work`."""
+    work = query_work(model, placement, busy)
     seconds = batch_seconds(work.path, work.work, QueryTimings.of(model))
     return dict(zip(model.workload.queries, seconds.tolist(), strict=True))
 

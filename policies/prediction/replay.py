@@ -98,7 +98,7 @@ def _estimate_noisy(model: PredictionModel, placement: Placement, batches: int, 
             for stage in model.workload.stages
             if stage.key in model.spread
         }
-        drawn.append(estimate_batches(model.with_busy(busy), placement))
+        drawn.append(estimate_batches(model, placement, busy))
     return {query: np.array([each[query] for each in drawn]) for query in model.workload.queries}
 
 
