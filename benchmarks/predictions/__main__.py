@@ -30,6 +30,7 @@ from rechannel.policies.model.placement import Placement
 from rechannel.policies.model.workload import Workload
 from rechannel.policies.prediction.fewest import fewest_moves
 from rechannel.policies.prediction.gain import predict_changes
+from rechannel.policies.prediction.losses import without_losses
 from rechannel.policies.prediction.model import PredictionModel
 from rechannel.policies.registry import propose
 
@@ -210,7 +211,7 @@ def decide(regime: str, noise: float, seen: int, seed: int) -> dict[str, Any]:
     model = observe(case, noise, seen, seed)
     paced = _paced(model, now)
     proposed = propose("adaptive", case.cluster, paced.workload, case.placement).placement
-    few = fewest_moves(model, case.placement, proposed)
+    few = without_losses(model, case.placement, fewest_moves(model, case.placement, proposed), _SETTINGS.max_loss)
     changes = predict_changes(model, case.placement, few, seed=seed)
     rates = {stage.query: stage.batches_per_second for stage in paced.workload.stages}
     gains = [QueryGain(query, now[query], change, rates[query]) for query, change in changes.items()]

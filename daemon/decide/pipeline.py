@@ -35,6 +35,7 @@ from rechannel.policies.adaptive.policy import ADAPTIVE
 from rechannel.policies.model.arrays import ModelError, ScaleOutError
 from rechannel.policies.prediction.correction import GainShare
 from rechannel.policies.prediction.fewest import fewest_moves, place_forced
+from rechannel.policies.prediction.losses import without_losses
 from rechannel.policies.prediction.replay import MOST_REPLAYED
 from rechannel.policies.registry import PolicyLawError, Proposal, propose
 from rechannel.wire.codes import DecisionResult, Law, Mode, NotReadyReason, PlanResult, Trigger
@@ -284,7 +285,8 @@ def ask_policy(request: DecisionRequest, snapshot: Snapshot, settings: Settings,
         parameters = parameters_for(policy, settings, rates, drain=drain)
         proposal = propose(policy, snapshot.cluster, snapshot.prediction.workload, snapshot.placement, parameters)
         if default and few:
-            return _with_fewest_moves(snapshot, proposal, settings, own=parameters.get("mode", "full") == "full")
+            own = parameters.get("mode", "full") == "full"
+            return _with_fewest_moves(snapshot, proposal, settings, own=own, force=request.force)
         notes = proposal.notes
         if default:
             limit = f"more than {MOST_REPLAYED} are neither replayed nor searched for the fewest moves"
@@ -304,10 +306,14 @@ def ask_policy(request: DecisionRequest, snapshot: Snapshot, settings: Settings,
         return dataclasses.replace(proposed, notes=(note, *proposed.notes))
 
 
-def _with_fewest_moves(snapshot: Snapshot, proposal: Proposal, settings: Settings, *, own: bool) -> ProposedPlacement:
-    """Return the fewest moves worth making of the default policy's proposal."""
+def _with_fewest_moves(
+    snapshot: Snapshot, proposal: Proposal, settings: Settings, *, own: bool, force: bool
+) -> ProposedPlacement:
+    """Return the fewest moves worth making of the default policy's proposal, without losses unless they are forced."""
     model, most = snapshot.prediction, settings.migration.max_moves
     chosen = fewest_moves(model, snapshot.placement, proposal.placement, most=most, own=own)
+    if not force:
+        chosen = without_losses(model, snapshot.placement, chosen, settings.gate.max_loss)
     moves, all_moves = len(chosen.moves_from(snapshot.placement)), len(proposal.moves)
     note = f"the fewest moves that bring most of the gain: {moves}, of the policy's {all_moves}"
     return ProposedPlacement(chosen, (*proposal.notes, note) if moves != all_moves else proposal.notes, proposal.policy)

@@ -1,0 +1,66 @@
+"""Moves taken back because of which a query could lose.
+
+The fewest moves are chosen by the mean over the queries: what one query gains may cost another one, and the gate
+refuses such a plan. Often most of the gain is possible without the loss. So moves are taken back one at a time, judged
+by the replay that the gate judges by.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from rechannel.policies.model.placement import Move, Placement
+from rechannel.policies.prediction.gain import PredictedChange, predict_changes
+from rechannel.policies.prediction.model import PredictionModel
+
+__all__ = ["without_losses"]
+
+_REPLAYED = 10_000  # partitions, in all predictions together: a second or two
+_MOST_PREDICTIONS = 48
+
+
+def without_losses(model: PredictionModel, current: Placement, planned: Placement, max_loss: float) -> Placement:
+    """Return the part of a plan by which no query could lose more than a share of its batch.
+
+    Each time the move is taken back after which the queries lose least beyond that share, and gain most. Moves off
+    unavailable executors stay. The plan itself is returned where no part of it will do, or none was met in the number
+    of predictions that there is time for.
+
+    Parameters
+    ----------
+    model
+        What runs, with its uncertainty.
+    current, planned
+        The present placement, and the plan.
+    max_loss
+        Largest share that a query may lose at 95 % confidence.
+    """
+    part, predictions = planned, min(_MOST_PREDICTIONS, _REPLAYED // max(1, model.workload.partitions))
+    moves = [move for move in planned.moves_from(current) if move.source >= 0 and model.cluster.available[move.source]]
+    moves.sort(key=lambda move: -float(model.workload.stage(move.stage).busy[move.partition]))
+    loses = _excess(predict_changes(model, current, part), max_loss) > 0 if moves else False
+    while loses and len(moves) > 1 and predictions > 0:
+        tried = [_tried(model, current, part, move, max_loss) for move in moves[:predictions]]
+        predictions -= len(tried)
+        excess, _, number = min((*rank, number) for number, (rank, _) in enumerate(tried))
+        part, loses = tried[number][1], excess > 0
+        del moves[number]
+    return planned if loses else part
+
+
+def _tried(
+    model: PredictionModel, current: Placement, part: Placement, move: Move, max_loss: float
+) -> tuple[tuple[float, float], Placement]:
+    """Return a plan without one of its moves, and what comes of it: the loss that is too much, and the mean ratio."""
+    assignments = dict(part.assignments)
+    assignments[move.stage] = assignments[move.stage].copy()
+    assignments[move.stage][move.partition] = move.source
+    placement = Placement(assignments)
+    changes = predict_changes(model, current, placement)
+    return (_excess(changes, max_loss), float(np.mean([change.ratio for change in changes.values()]))), placement
+
+
+def _excess(changes: Mapping[str, PredictedChange], max_loss: float) -> float:
+    return max(0.0, *(change.largest_loss - max_loss for change in changes.values()))
