@@ -11,15 +11,7 @@ from typing import Annotated, Any, TypeAlias
 import msgspec
 
 from rechannel.wire.codes import Scope
-from rechannel.wire.measurements import (
-    AgentEvidence,
-    AgentWindow,
-    BatchReport,
-    Body,
-    BoundedFloat,
-    Int53,
-    Timestamp,
-)
+from rechannel.wire.measurements import AgentEvidence, AgentWindow, BatchReport, Body, BoundedFloat, Int53, Timestamp
 
 # Short texts by name, at most 64.
 Labels: TypeAlias = Annotated[dict[str, Annotated[str, msgspec.Meta(max_length=512)]], msgspec.Meta(max_length=64)]

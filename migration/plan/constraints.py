@@ -311,8 +311,7 @@ def _soft_refusal(inputs: PlanInputs, gate: GateResult) -> Refusal | None:
             rule = f"the cool-down after it is {cooldown.total:g} s, {cooldown.reason}"
         ago = max(0.0, cooldown.total - cooldown.left)
         return Refusal(
-            law=Law.COOLDOWN,
-            detail=f"the last migration ended {ago:.0f} s ago, {rule}: {cooldown.left:.0f} s to go",
+            law=Law.COOLDOWN, detail=f"the last migration ended {ago:.0f} s ago, {rule}: {cooldown.left:.0f} s to go"
         )
     if not gate.passes:
         return Refusal(law=Law.GATE, detail=gate.sentence, measured=gate.measured, limit=gate.limit, unit=gate.unit)

@@ -125,11 +125,7 @@ class MigrationCost:
 
 
 def estimate_cost(
-    model: PredictionModel,
-    current: Placement,
-    plan: SteppedMoves,
-    rates: LoadRates,
-    times: BatchTimes,
+    model: PredictionModel, current: Placement, plan: SteppedMoves, rates: LoadRates, times: BatchTimes
 ) -> MigrationCost:
     """Estimate the cost of a plan.
 

@@ -22,13 +22,7 @@ import structlog
 from rechannel.migration.spark import versions
 from rechannel.migration.spark.checkpoint import Checkpoints
 from rechannel.migration.spark.executor_control import ExecutorControl
-from rechannel.migration.spark.gateway import (
-    Gateway,
-    LinkError,
-    UnsupportedSparkError,
-    split_names,
-    translate_errors,
-)
+from rechannel.migration.spark.gateway import Gateway, LinkError, UnsupportedSparkError, split_names, translate_errors
 from rechannel.migration.spark.hooks import EventFilter, StartHook, Watchdog
 from rechannel.monitors.spark import events
 from rechannel.monitors.spark.event_gaps import SparkState

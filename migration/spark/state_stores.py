@@ -8,12 +8,7 @@ from collections.abc import Iterable
 
 DEFAULT_STORE = "default"
 # Source: SymmetricHashJoinStateManager (state formats 1 and 2, the only ones before 4.0).
-JOIN_STORES = (
-    "left-keyToNumValues",
-    "left-keyWithIndexToValue",
-    "right-keyToNumValues",
-    "right-keyWithIndexToValue",
-)
+JOIN_STORES = ("left-keyToNumValues", "left-keyWithIndexToValue", "right-keyToNumValues", "right-keyWithIndexToValue")
 # Source: HDFSBackedStateStoreProvider, RocksDBFileManager.
 _VERSION_FILE = re.compile(r"\d+\.(delta|snapshot|zip|changelog)")
 

@@ -31,9 +31,7 @@ class Feature:
 
 
 METADATA = Feature(
-    "operators' metadata in the checkpoint",
-    (4, 0),
-    "reads the stores off the directories of a partition",
+    "operators' metadata in the checkpoint", (4, 0), "reads the stores off the directories of a partition"
 )
 SNAPSHOTS = Feature(
     "word of each snapshot",

@@ -12,13 +12,7 @@ import structlog
 from rechannel.conf.settings import Settings
 from rechannel.monitors.node.executor_log import ClosedStoreReader
 from rechannel.monitors.node.inotify import DirectoryWatch
-from rechannel.monitors.node.processes import (
-    ExecutorSample,
-    MachineUsage,
-    ProcessTable,
-    ProcessWatcher,
-    machine_usage,
-)
+from rechannel.monitors.node.processes import ExecutorSample, MachineUsage, ProcessTable, ProcessWatcher, machine_usage
 from rechannel.monitors.node.shuffle import MOST_PARTITIONS, ShuffleReader
 from rechannel.monitors.node.throttling import LimitedGroup, ThrottlingReader
 from rechannel.monitors.node.windows import Clock, ClosedWindow, CounterReading, WindowAggregator

@@ -22,8 +22,6 @@ from rechannel.policies.published.pairing import Bins, Pairs
 from rechannel.policies.published.stream_classification import traffic
 from rechannel.policies.published.units import ROUNDING, Units, best_of, flatten
 
-__all__ = ["ANIELLO_ONLINE", "AnielloParameters", "aniello_online", "most_in_a_slot", "overload_and_traffic"]
-
 
 @dataclass(frozen=True)
 class AnielloParameters:

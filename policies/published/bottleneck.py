@@ -19,8 +19,6 @@ from rechannel.policies.model.workload import Workload
 from rechannel.policies.policy import FunctionPolicy, Objective, check_count
 from rechannel.policies.published.units import ROUNDING, Links, Units, flatten
 
-__all__ = ["BOTTLENECK", "BottleneckParameters", "bottleneck", "bottleneck_time"]
-
 
 @dataclass(frozen=True)
 class BottleneckParameters:

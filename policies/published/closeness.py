@@ -17,8 +17,6 @@ from rechannel.policies.model.cluster import Cluster
 from rechannel.policies.model.placement import Placement
 from rechannel.policies.model.workload import Workload
 
-__all__ = ["FAR", "NEAR", "cohesion", "coupling", "local_upstreams", "operator_edges"]
-
 NEAR = 1.0
 """Distance of two partitions on one executor."""
 

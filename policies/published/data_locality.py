@@ -23,14 +23,6 @@ from rechannel.policies.model.workload import Stage, Workload
 from rechannel.policies.policy import FunctionPolicy, Objective, check_choice, check_count, check_number
 from rechannel.policies.published.slots import partition_counts, unevenness
 
-__all__ = [
-    "DATA_LOCALITY",
-    "DataLocalityParameters",
-    "bandwidth_delay_distance",
-    "data_locality",
-    "transfer_seconds",
-]
-
 Cost = Literal["bandwidth_delay", "transfer_time"]
 
 _BITS_PER_BYTE = 8

@@ -16,8 +16,6 @@ from rechannel.policies.model.workload import Workload
 from rechannel.policies.policy import FunctionPolicy, Objective, check_count
 from rechannel.policies.published.slots import partition_counts, placement_of_units, sort_slots, unevenness
 
-__all__ = ["EVEN", "EvenParameters", "even"]
-
 
 @dataclass(frozen=True)
 class EvenParameters:

@@ -23,8 +23,6 @@ from rechannel.policies.model.workload import Workload
 from rechannel.policies.policy import FunctionPolicy, Objective, check_choice, check_count, check_number
 from rechannel.policies.published.units import ROUNDING, PartialPlacement, Units, best_of, flatten
 
-__all__ = ["FAIR_REDISTRIBUTION", "FairRedistributionParameters", "fair_redistribution", "surplus"]
-
 INVERSE_DISTANCE = "inverse-distance"
 
 

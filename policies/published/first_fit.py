@@ -18,8 +18,6 @@ from rechannel.policies.model.workload import Workload
 from rechannel.policies.policy import FunctionPolicy, Objective, check_choice, check_number
 from rechannel.policies.published.units import ROUNDING, PartialPlacement, flatten
 
-__all__ = ["FIRST_FIT", "FirstFitParameters", "first_fit"]
-
 PadMode = Literal["capacity_only", "source"]
 
 _MEGABYTE = 2.0**20

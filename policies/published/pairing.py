@@ -15,8 +15,6 @@ from rechannel.policies.model.arrays import BoolArray, FloatArray, IntArray
 from rechannel.policies.model.cluster import UNPLACED
 from rechannel.policies.published.units import ROUNDING, Links
 
-__all__ = ["Bins", "Pairs"]
-
 Pairs = tuple[IntArray, IntArray, FloatArray]
 """Two items and their volume, of n pairs that each stand once, most volume first, (n,) each."""
 

@@ -19,8 +19,6 @@ from rechannel.policies.model.workload import Workload
 from rechannel.policies.policy import FunctionPolicy, Objective, check_number
 from rechannel.policies.published.units import PartialPlacement, Units, flatten
 
-__all__ = ["R_STORM", "RStormParameters", "r_storm", "resource_distance", "unfit_and_far"]
-
 PERCENT = 100.0  # processor demand is counted in percent of a core, as Storm's is
 MEGABYTE = 2.0**20
 SAME_RACK, OTHER_RACK = 0.5, 1.0

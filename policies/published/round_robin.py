@@ -17,8 +17,6 @@ from rechannel.policies.model.workload import Workload
 from rechannel.policies.policy import FunctionPolicy, Objective, check_count
 from rechannel.policies.published.slots import partition_counts, unevenness
 
-__all__ = ["ROUND_ROBIN", "RoundRobinParameters", "round_robin"]
-
 
 @dataclass(frozen=True)
 class RoundRobinParameters:

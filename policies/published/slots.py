@@ -14,13 +14,6 @@ from rechannel.policies.model.cluster import Cluster
 from rechannel.policies.model.placement import Placement
 from rechannel.policies.model.workload import Workload
 
-__all__ = [
-    "partition_counts",
-    "placement_of_units",
-    "sort_slots",
-    "unevenness",
-]
-
 
 def sort_slots(cluster: Cluster) -> IntArray:
     """Return the A available executors in the order in which they are dealt out, (A,).

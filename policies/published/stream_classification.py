@@ -21,8 +21,6 @@ from rechannel.policies.model.workload import Workload
 from rechannel.policies.policy import FunctionPolicy, Objective, check_count, check_number
 from rechannel.policies.published.units import ROUNDING, Links, PartialPlacement, Units, flatten
 
-__all__ = ["STREAM_CLASSIFICATION", "StreamClassificationParameters", "stream_classification", "traffic"]
-
 
 @dataclass(frozen=True)
 class StreamClassificationParameters:

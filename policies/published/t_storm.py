@@ -18,8 +18,6 @@ from rechannel.policies.policy import FunctionPolicy, check_number
 from rechannel.policies.published.stream_classification import traffic
 from rechannel.policies.published.units import PartialPlacement, best_of, flatten
 
-__all__ = ["T_STORM", "TStormParameters", "t_storm"]
-
 
 @dataclass(frozen=True)
 class TStormParameters:

@@ -17,15 +17,6 @@ from rechannel.policies.model.cluster import UNPLACED, Cluster
 from rechannel.policies.model.placement import Placement, PolicyAnswer
 from rechannel.policies.model.workload import Workload
 
-__all__ = [
-    "ROUNDING",
-    "Links",
-    "PartialPlacement",
-    "Units",
-    "best_of",
-    "flatten",
-]
-
 ROUNDING = 1e-9
 """Relative: closer than this is equal."""
 

@@ -23,8 +23,6 @@ from rechannel.policies.published.closeness import cohesion, coupling
 from rechannel.policies.registry import PolicyLawError, propose
 from rechannel.policies.scenarios.scenario import Scenario
 
-__all__ = ["PlacementCost", "PolicyResult", "compare", "cost_of"]
-
 
 @dataclass(frozen=True)
 class PlacementCost:

@@ -30,8 +30,6 @@ from rechannel.policies.model.streams import SparseStream, Stream, StreamLike
 from rechannel.policies.model.workload import Stage, Workload
 from rechannel.policies.scenarios.scenario import Scenario
 
-__all__ = ["GENERATORS", "Generator", "GeneratorError", "Parameter", "generate"]
-
 MOST_OF_A_CORE = 0.95
 """Busy seconds per second of the largest task at most: one that needs more cannot keep up wherever it runs."""
 

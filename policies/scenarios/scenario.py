@@ -37,8 +37,6 @@ from rechannel.policies.model.placement import Placement
 from rechannel.policies.model.streams import SparseStream, Stream, StreamLike
 from rechannel.policies.model.workload import Stage, Workload
 
-__all__ = ["FORMAT", "Scenario", "ScenarioError", "from_document", "to_document"]
-
 FORMAT = 1
 """Version of the written form."""
 
