@@ -25,9 +25,7 @@ FAR = 40.0
 
 
 def operator_edges(workload: Workload) -> tuple[tuple[int, int], ...]:
-    """Return the edges of the job's graph as positions in ``workload.placeable``.
-
-    Ascending, each once.
+    """Return the edges of the job's graph as positions in ``workload.placeable``, ascending.
 
     Two placeable stages are joined by a stream or by a path of streams through floating stages only: what floats runs
     anywhere, so what is between the two is still theirs.

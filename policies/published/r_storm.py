@@ -28,8 +28,7 @@ SAME_RACK, OTHER_RACK = 0.5, 1.0
 class RStormParameters:
     """Settings of ``r-storm``.
 
-    ``cpu_weight``, ``memory_weight`` and ``network_weight``: of processor, memory and network in its distance (1
-    each).
+    The weights are those of processor, memory and network in its distance.
     """
 
     cpu_weight: float = 1.0
@@ -81,18 +80,9 @@ def resource_distance(
 ) -> FloatArray:
     """Return the distance of a demand from what each of M executors has unused, (M,).
 
-    The length of the vector of (demand - unused) / (unused + 1) for processor and memory, and of the network distance.
-
-    Parameters
-    ----------
-    demand
-        Processor in percent of a core and memory in megabytes, as Storm counts them.
-    cpu, memory : (M,)
-        What each executor has unused, in the same units; infinite memory is not known.
-    network : (M,)
-        Distance of each executor from the reference.
-    weights
-        Of processor, memory and network.
+    The length of the vector of (demand - unused) / (unused + 1) for processor and memory, and of the ``network``
+    distance from the reference, (M,). ``demand`` is in percent of a core and in megabytes, as Storm counts them;
+    ``cpu`` and ``memory`` (M,) are what is unused, in the same units; infinite memory is not known.
     """
     cpu_term = weights[0] * (demand[0] - cpu) / (cpu + 1)
     valid = np.isfinite(memory)
@@ -103,11 +93,10 @@ def resource_distance(
 
 
 def unfit_and_far(cluster: Cluster, workload: Workload, placement: Placement, _parameters: object = None) -> Objective:
-    """Objective: state beyond the memory, load beyond the capacity, network distance.
+    """Objective: bytes beyond the memory, cores beyond the capacity, and network distance.
 
-    In bytes, in cores, and in the sum of distances. That is the sum of distances (0 within a node, 0.5 within a sub-
-    cluster, else 1) between the two ends of every stream, whatever its volume: the paper declares demands and measures
-    no traffic. An end on no executor is far.
+    That is summed (0 within a node, 0.5 within a sub-cluster, else 1) over the two ends of every stream, whatever its
+    volume: the paper declares demands and measures no traffic. An end on no executor is far.
     """
     units = flatten(cluster, workload, placement)
     partial = PartialPlacement(units, units.current)
@@ -161,10 +150,7 @@ def _ranked(workload: Workload, query: str) -> list[str]:
 
 
 def _most_unused(partial: PartialPlacement, fits: BoolArray) -> BoolArray:
-    """Return executors of the sub-cluster with most unused processor and memory.
-
-    Among the sub-clusters with an executor that fits.
-    """
+    """Of the sub-clusters with an executor that fits, return that with most unused."""
     units, cluster = partial.units, partial.units.cluster
     unused = PERCENT * (units.capacity - partial.load)
     if np.isfinite(cluster.memory_bytes[cluster.available]).all():
