@@ -81,8 +81,10 @@ class Store:
         self._is_checked = False
         try:
             self._connection = Connection(settings)
+        except tls.CredentialFileError as error:
+            raise StoreRefusedError(str(error)) from error
         except (ValueError, redis.RedisError, OSError) as error:
-            raise StoreRefusedError(_configuration_error(error, self._where)) from error
+            raise StoreRefusedError(f"redis.url: {self._where}: {error}") from error
         self._redis = self._connection.client
         self._acquire = self._redis.register_script(lua_scripts.ACQUIRE)
         self._release = self._redis.register_script(lua_scripts.RELEASE)
@@ -138,16 +140,9 @@ class Store:
             self._connection.close()
 
     def put(self, rule: KeyRule, name: str, envelope: Envelope, ttl: float | None = None) -> None:
-        """Set a string key.
+        """Set a string key; StoreTooLargeError for a message that exceeds the size of its rule.
 
-        Parameters
-        ----------
-        rule, name
-            The key.
-        envelope
-            Its message; StoreTooLargeError if it exceeds the size of the rule.
-        ttl
-            Seconds until the key expires, by default those of the rule; 0: never.
+        ``ttl``: seconds until it expires, by default those of the rule; 0: never.
         """
         data = encode(envelope)
         if len(data) > rule.size:
@@ -173,10 +168,7 @@ class Store:
         self._write(self.keys(rule, name), ("DEL",))
 
     def append(self, rule: KeyRule, name: str, *envelopes: Envelope, size: int | None = None) -> None:
-        """Append messages to a stream and trim it to the bounds of its rule, in one round trip.
-
-        ``size`` is a lower bound of its bytes than that of the rule.
-        """
+        """Append messages and trim the stream to its rule, or to less ``size``, in one round trip."""
         if not envelopes:
             return
         key, lines = self.keys(rule, name), [encode(envelope) for envelope in envelopes]
@@ -187,35 +179,20 @@ class Store:
         self._trimmers[key] = trimmer  # only after the write succeeded
 
     def read(self, rule: KeyRule, name: str, after: str, count: int = 1000) -> tuple[str, list[Envelope]]:
-        """Read a stream; return the last id that was read and the valid messages.
+        """Read a stream ``after`` an id ("0": all), at most ``count`` entries, fewer large ones.
 
-        Parameters
-        ----------
-        rule, name
-            The key.
-        after
-            Id of the entry to begin after, "0" for all.
-        count
-            Maximum number of entries; fewer of large ones.
+        Returns the last id that was read and the valid messages.
         """
-        entries = self._after(rule, name, after, count)
-        return (entries[-1][0].decode() if entries else after), self._messages(entries)
+        page = self._page(self._after(rule, name, after, count), after)
+        return page.last, page.messages
 
     def read_each(
         self, rule: KeyRule, after: Mapping[str, str], count: int, doubtful: Collection[str] = ()
     ) -> dict[str, Page]:
-        """Read streams of several names, a hundred in one round trip.
+        """Read at most ``count`` entries of several streams, a hundred streams in one round trip.
 
-        Parameters
-        ----------
-        rule
-            The kind of their keys.
-        after
-            Name -> id of the entry to begin after.
-        count
-            Maximum number of entries of each.
-        doubtful
-            Names of streams whose size is checked first; large ones are read entry by entry.
+        ``after``: name -> id of the entry to begin after. ``doubtful``: names of streams whose size is checked first;
+        large ones are read entry by entry.
         """
         names = [name for name, number in after.items() if number != _LAST_ID]
         pages: dict[str, Page] = {}
@@ -454,10 +431,6 @@ class Store:
         except MessageError:
             self.rejected += 1
             return None
-
-
-def _configuration_error(error: Exception, where: str) -> str:
-    return str(error) if isinstance(error, tls.CredentialFileError) else f"redis.url: {where}: {error}"
 
 
 def _deposed_error(lease: Lease) -> StoreDeposedError:
