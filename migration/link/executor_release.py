@@ -46,35 +46,19 @@ UNLIMITED = 2**31 - 1
 
 @dataclass(frozen=True)
 class ReleaseInputs:
-    """Input of one step.
-
-    ``holders``: executors that hold state. ``batches``: query -> last batch begun, of active queries; ``quiet``: those
-    of them that run no batch now.
-    """
+    """Input of one step."""
 
     executors: Mapping[str, ExecutorInfo]
-    drains: Mapping[str, DrainedNode]
-    holders: Collection[str]
-    batches: Mapping[str, int]
-    quiet: Collection[str]
+    drains: Mapping[str, DrainedNode]  # by node
+    holders: Collection[str]  # executors that hold state
+    batches: Mapping[str, int]  # query -> last batch begun, of active queries
+    quiet: Collection[str]  # those of them that run no batch now
 
 
 def collect_inputs(
     table: TaskTable, queries: Collection[str], drains: Mapping[str, DrainedNode], moves: Iterable[Move]
 ) -> ReleaseInputs:
-    """Return the input of a step; state steered away from an idle query no longer counts.
-
-    Parameters
-    ----------
-    table : TaskTable
-        Executors, placement and batches by the event stream.
-    queries : collection of str
-        The active queries.
-    drains : mapping of str to DrainedNode
-        The drained nodes.
-    moves : iterable of Move
-        The moves that the reconciler holds.
-    """
+    """Return the input of a step; state steered away from an idle query no longer counts."""
     steered_away = {
         move.unit for move in moves if move.state is MoveState.RELEASED_IDLE and move.target in table.executors
     }
@@ -101,33 +85,21 @@ def executor_target(
 ) -> int:
     """Return the number of executors to have, without those that wait for their release.
 
-    Parameters
-    ----------
-    hosts : collection of str
-        The host of each executor that stays.
-    base : int
-        Executors elsewhere at the first release.
-    workers : collection of str, optional
-        Hosts of live workers, None where they cannot be known.
-    drained : collection of str
-        Hosts that are drained.
+    ``hosts``: that of each executor that stays; ``base``: executors elsewhere at the first release; ``workers`` and
+    ``drained``: hosts of live workers, None where they cannot be known, and drained ones.
     """
     spare = 0 if workers is None else len(set(workers) - set(hosts) - set(drained))
     return max(base, len(hosts)) + spare
 
 
 class ExecutorReleaser:
-    """Cordons and releases executors, step by step on the link's thread.
-
-    ``dynamic``: Spark itself removes idle executors and sets the target (``spark.dynamicAllocation.enabled``);
-    ``cordon_ends_executor``: a cordoned executor would end by itself (``spark.decommission.enabled``).
-    """
+    """Cordons and releases executors, step by step on the link's thread."""
 
     def __init__(self, control: ExecutorControl, *, dynamic: bool, cordon_ends_executor: bool = False) -> None:
         self.problem = ""
         self._control = control
-        self._cordon_ends_executor = cordon_ends_executor
-        self._dynamic = dynamic
+        self._cordon_ends_executor = cordon_ends_executor  # by itself (spark.decommission.enabled)
+        self._dynamic = dynamic  # Spark removes idle executors and sets the target (spark.dynamicAllocation.enabled)
         self._cordons: dict[str, _Cordon] = {}
         self._killed: set[str] = set()  # released, and Spark has not told yet that they are gone
         self._drained: frozenset[str] = frozenset()  # nodes whose executors are to leave

@@ -46,12 +46,10 @@ _T = TypeVar("_T")
 def restore_placement(
     last: LastPlacement | None, operators: Sequence[CheckpointOperator], executors: Executors
 ) -> Placement:
-    """Return a placement as near to the last one as the executors allow.
-
-    Partitions without an executor of before are spread evenly.
+    """Return a placement as near to the last one as these executors allow.
 
     An executor is the same as before if it lives on the same host; otherwise another executor of that host replaces it
-    (a restarted driver has new executors). ``executors``: those that may hold partitions. A last placement with another
+    (a restarted driver has new executors). Partitions without one are spread evenly. A last placement with another
     number of partitions is not used.
     """
     cores = {name: max(1, info.cores) for name, info in executors.items()}
@@ -84,33 +82,15 @@ def _replacements(hosts: Mapping[str, str], executors: Executors) -> dict[str, s
 
 @dataclass(frozen=True)
 class _Occasion:
-    """Reasons to move a query's partitions.
+    """Reasons to move a query's partitions."""
 
-    ``restored``: the placement that was restored before the first batch; ``new``: the query has no checkpoint;
-    ``lost``: stage -> partitions that a lost executor held.
-    """
-
-    restored: Placement | None
-    new: bool
-    lost: Mapping[int, set[int]]
+    restored: Placement | None  # the placement that was restored before the first batch
+    new: bool  # the query has no checkpoint
+    lost: Mapping[int, set[int]]  # stage -> partitions that a lost executor held
 
 
 class InitialPlacement:
-    """Places queries that start and partitions whose executor was lost.
-
-    Parameters
-    ----------
-    adapter : SparkAdapter
-        Reads checkpoints and steers stores.
-    usable_executors : callable
-        Returns the executors that may hold partitions now, None while nothing may be begun.
-    drained_nodes : callable
-        Returns the nodes that are to hold none.
-    read_last_placement : callable
-        Reads a query's last placement from Redis.
-    clock, sleep : callable
-        Seconds of a clock that is never set back, and the wait for so many.
-    """
+    """Places queries that start and partitions whose executor was lost."""
 
     def __init__(
         self,
@@ -123,9 +103,9 @@ class InitialPlacement:
     ) -> None:
         self._start_reports: dict[str, str] = {}  # query -> what was done at its start
         self._adapter = adapter
-        self._usable_executors = usable_executors
+        self._usable_executors = usable_executors  # that may hold partitions now, None while nothing may be begun
         self._drained_nodes = drained_nodes
-        self._read_last_placement = read_last_placement
+        self._read_last_placement = read_last_placement  # of a query, from Redis
         self._clock = clock
         self._sleep = sleep
         self._arrivals_until = clock() + _ARRIVAL_WAIT
@@ -219,16 +199,7 @@ class InitialPlacement:
     ) -> LastPlacement | None:
         """Save the placement of a batch; return it if it changed.
 
-        Parameters
-        ----------
-        query, name : str
-            The query's id and its name.
-        batch : int
-            The batch that ran so.
-        operators : mapping of int to list of str
-            The executor of each partition of each operator, "" where unknown: then nothing is saved.
-        executors : mapping of str to ExecutorInfo
-            The live executors.
+        ``operators``: the executor of each partition of each operator, "" where unknown: then nothing is saved.
         """
         used = {name for placement in operators.values() for name in placement}
         if not operators or "" in used or not used <= executors.keys():
@@ -272,18 +243,8 @@ class InitialPlacement:
         """Return the moves that a query needs at a quiet moment, None if it needs none.
 
         Called when all stages of a finished batch are known. What may not be begun now is not made up for later: the
-        next decision sees it.
-
-        Parameters
-        ----------
-        query, run : str
-            Its id, and the id of its current run.
-        stages : mapping of stage
-            The operators of each stage.
-        placement : mapping of (query, stage)
-            The executor that each partition last ran on, of all queries.
-        moving : iterable of (query, stage, partition)
-            What is moved already.
+        next decision sees it. ``stages``: stage -> its operators; ``placement``: (query, stage) -> the executor that
+        each partition last ran on, of all queries; ``moving``: (query, stage, partition) of what is moved already.
         """
         lost = {stage: self._lost[query, stage] for stage in stages if (query, stage) in self._lost}
         with self._lock:

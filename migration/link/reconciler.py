@@ -95,9 +95,7 @@ class Reconciler:
     # -- new moves --
 
     def accept_desired(self, envelope: Envelope, driver: DriverState, now: float) -> Lines:
-        """Take over a desired placement whose signature was checked.
-
-        The same placement again only renews its expiry.
+        """Take over a desired placement whose signature was checked; once more, it is renewed.
 
         Raises MessageError for an older epoch (a deposed leader), an expired or older message, and a placement that
         names a move or a partition twice.
@@ -206,10 +204,7 @@ class Reconciler:
         return [], True
 
     def _check_unsteered(self, move: Move, ahead: int, driver: DriverState, now: float) -> tuple[Lines, bool]:
-        """Check a planned or prepared move, ``ahead`` steps after the current one of its decision.
-
-        Returns the lines, and whether it is to be steered.
-        """
+        """Check a move, ``ahead`` steps after the current one; return lines, and whether to steer."""
         current, last_batch = driver.executor_of(*move.unit), driver.batches.get(move.query, -1)
         # Its step has not come. With overlap, the next step is prepared beside the current one.
         if ahead > int(self.limits.overlap):
@@ -274,18 +269,9 @@ class Reconciler:
     # -- events of the driver --
 
     def handle_batch(self, query: str, batch: int, driver: DriverState, now: float, seconds: float = 0.0) -> Lines:
-        """Take in a committed batch: moves whose partition ran on its target are drained.
+        """Take in a committed batch of ``seconds`` (0: unknown), and the driver's state after it.
 
-        Parameters
-        ----------
-        query, batch : str, int
-            The query and the number of its batch.
-        driver : DriverState
-            The driver's state after that batch.
-        now : float
-            Seconds since the epoch.
-        seconds : float
-            Length of the batch, 0 if unknown.
+        Moves whose partition ran on its target are drained.
         """
         lines = []
         landed = self.landed
@@ -319,22 +305,9 @@ class Reconciler:
     def handle_closed_store(
         self, store: ClosedStore, stores: Collection[tuple[int, str]], stage: int, query: str, now: float
     ) -> Lines:
-        """Take in that an executor closed a store.
+        """Take in that an executor closed a store of this stage and query.
 
-        With the last store of a partition its move is killed.
-
-        Parameters
-        ----------
-        store : ClosedStore
-            What was closed, by which executor, and the evidence.
-        stores : collection of (int, str)
-            Operator and name of every store that the stage's partitions have.
-        stage : int
-            Number of the stage.
-        query : str
-            The query of the store's run.
-        now : float
-            Seconds since the epoch.
+        With the last one of a partition's ``stores`` (operator, name) its move is killed.
         """
         lines = []
         for move in self._moves:
@@ -362,10 +335,7 @@ class Reconciler:
         return lines
 
     def handle_run_end(self, query: str, run: str, now: float) -> Lines:
-        """Take in that a run is over.
-
-        Spark unloads all its stores, and nothing of it can be moved any more.
-        """
+        """Take in that a run is over: Spark unloads its stores, and nothing of it can be moved."""
         lines = []
         self._throttle.remove_query(query)
         for move in self._moves:
@@ -445,11 +415,10 @@ class Reconciler:
         return steps
 
     def _lowest_steps(self) -> dict[str, int]:
-        """Return the lowest step of all moves of each decision that await a batch.
+        """Return the lowest step of each decision's moves that await a batch.
 
-        Without overlap, moves that are drained and not killed count too.
-
-        A move of a query that runs no batch holds no other back: it counts as released after some seconds (`tick`).
+        Without overlap, moves that are drained and not killed count too. A move of a query that runs no batch holds no
+        other back: it counts as released after some seconds (`tick`).
         """
         steps: dict[str, int] = {}
         for move in self._moves:

@@ -15,19 +15,7 @@ from rechannel.wire.version import __version__
 
 
 def query_state(query: ActiveQuery, table: TaskTable, stages: Stages, lag: SnapshotLag) -> QueryState:
-    """Return what a report shows of a query.
-
-    Parameters
-    ----------
-    query : ActiveQuery
-        The query, as Spark describes it.
-    table : TaskTable
-        Placement and batches by the event stream.
-    stages : Stages
-        Operators and stores of its stages, and stages that cannot be moved.
-    lag : SnapshotLag
-        Lag of the newest snapshots, in batches.
-    """
+    """Return what a report shows of a query."""
     numbers = sorted(table.stages.get(query.query, ()))
     mismatches = (stages.mismatches.get((query.run, number), "") for number in numbers)
     return QueryState(
@@ -51,7 +39,7 @@ def _stage_state(query: ActiveQuery, number: int, table: TaskTable, stages: Stag
         Operator(operator=item.operator, name=item.name, stores=names)
         for item, names in (stage.operators if stage else [])
     ]
-    size = max(stage.size if stage else 0, len(placement))
+    size = max(stage.partitions if stage else 0, len(placement))
     return StatefulStage(
         stage=number,
         partitions=size,
@@ -66,7 +54,7 @@ def operator_placement(query: ActiveQuery, table: TaskTable, stages: Stages) -> 
     result: dict[int, list[str]] = {}
     for number in table.stages.get(query.query, ()):
         placement, stage = table.placement[query.query, number], stages.mapped.get((query.run, number))
-        if stage is None or stage.size != len(placement):
+        if stage is None or stage.partitions != len(placement):
             return {}
         result.update({item.operator: list(placement) for item, _ in stage.operators})
     return result
@@ -83,14 +71,8 @@ def problem_sentences(
 ) -> list[str]:
     """Return the problems of the link, a sentence each.
 
-    Parameters
-    ----------
-    lasting : iterable of str
-        What was noticed at the start.
-    garbage, lost_events, healed, dropped : int
-        Unreadable lines, events that Spark's bus dropped, events read off Spark's state instead, messages not sent.
-    releasing : str
-        Why an executor is not released, "" if nothing hinders it.
+    ``lasting``: what was noticed at the start; ``releasing``: why an executor is not released, "" if nothing hinders
+    it; the numbers are of unreadable lines, events that Spark dropped, events read off its state, messages not sent.
     """
     sentences = list(lasting)
     if garbage:
@@ -110,9 +92,6 @@ def problem_sentences(
 
 
 def highest_epoch(*accepted: tuple[int, str]) -> tuple[int, list[str]]:
-    """Return the highest epoch in which a leader was obeyed, and the leaders obeyed in it.
-
-    ``accepted``: epoch and sender of the placement and of the standing orders, (0, "") for none.
-    """
+    """Of epochs and senders of what was accepted, return the highest epoch and its senders."""
     highest = max(epoch for epoch, _ in accepted)
     return highest, sorted({sender for epoch, sender in accepted if epoch == highest and sender})

@@ -63,17 +63,6 @@ def apply_constraints(
     * some of the moves have to leave their executor, and all others are unplaced: accepted
     * utilization, then the soft laws unless forced: refused as a whole
     * otherwise: accepted
-
-    Parameters
-    ----------
-    proposed : Placement
-        Where a policy wants each partition.
-    inputs : PlanInputs
-        The application's state.
-    settings : Settings
-        Bounds of ``migration``, ``gate`` and ``reschedule``.
-    options : PlanOptions
-        Terms of this plan.
     """
     refusals: list[Refusal] = []
     changes = proposed.moves_from(inputs.current)
@@ -318,14 +307,10 @@ def _soft_refusal(inputs: PlanInputs, gate: GateResult) -> Refusal | None:
     return None
 
 
-def _must_leave(move: Move, cluster: Cluster) -> bool:
-    """Return whether a partition cannot stay, being on no executor that is available."""
-    return move.source == UNPLACED or not bool(cluster.available[move.source])
-
-
 def _all_forced(moves: Sequence[Move], cluster: Cluster) -> bool:
-    """Return whether all moves are forced, and not only because their partitions are unplaced."""
-    return all(_must_leave(move, cluster) for move in moves) and any(move.source != UNPLACED for move in moves)
+    """Whether some partitions are placed, all of them on executors that are not available."""
+    placed = [move for move in moves if move.source != UNPLACED]
+    return bool(placed) and not any(cluster.available[move.source] for move in placed)
 
 
 def _drain_summary(stepped: SteppedMoves, inputs: PlanInputs, too_full: Refusal | None) -> str:

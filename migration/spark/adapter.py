@@ -50,14 +50,14 @@ _EVENT_LOG = {
 
 @dataclass(frozen=True)
 class PlannedOperator:
-    """A stateful operator in the last plan; ``metrics``: the ids of its SQL metrics."""
+    """A stateful operator in the last plan."""
 
     operator: int
     name: str
     partitions: int
     checkpoint: str  # Spark's own qualified form of <checkpoint>/state
     run: str
-    metrics: frozenset[int]
+    metrics: frozenset[int]  # ids of its SQL metrics
 
 
 @dataclass(frozen=True)
@@ -73,13 +73,13 @@ class StoreId:
 
 @dataclass(frozen=True)
 class ActiveQuery:
-    """A running query; ``problem``: why it cannot be moved; ``interval``: of its trigger or 0."""
+    """A running query."""
 
     query: str
     run: str
     name: str
-    problem: str
-    interval: float = 0.0
+    problem: str  # why it cannot be moved
+    interval: float = 0.0  # of its trigger, or 0
 
 
 class SparkAdapter:
@@ -240,10 +240,7 @@ class SparkAdapter:
             return [_executor_info(row) for row in rows if row["id"] != "driver"]
 
     def spark_state(self) -> SparkState:
-        """Read Spark's own state in four calls, whatever its size.
-
-        It is compared with the event stream.
-        """
+        """Read Spark's own state in four calls, to be compared with the event stream."""
         with translate_errors():
             active = str(self._session.sharedState().activeStreamingQueries().toString())
             return SparkState(
@@ -360,9 +357,7 @@ class SparkAdapter:
     # -- queries that start --
 
     def watch_starts(self) -> StartHook:
-        """Have each query of this session wait for the link before its first batch.
-
-        The wait is bounded.
+        """Have each query of this session wait, at most `START_WAIT`, before its first batch.
 
         Source: ``StreamExecution.runStream`` posts ``QueryStartedEvent`` and waits for its listeners; all other events
         are asynchronous.
@@ -388,9 +383,8 @@ class SparkAdapter:
     def started_query(self, event: Any) -> tuple[str, str, str, float] | None:
         """Return query, run, state directory and time of a ``QueryStartedEvent``; None if ended.
 
-        The directory is Spark's own form of <checkpoint>/state. The time is in seconds since the epoch.
-
-        Source: ``StreamExecution.runStream`` reads the clock before it posts the event.
+        The directory is Spark's own form of <checkpoint>/state. The time is in seconds since the epoch; source:
+        ``StreamExecution.runStream``, which reads the clock before it posts the event.
         """
         with translate_errors():
             query, run = str(event.id().toString()), str(event.runId().toString())
@@ -408,9 +402,7 @@ class SparkAdapter:
             return _located_executor(str(self._coordinator.getLocation(self._provider(store)).toString()))
 
     def steer(self, store: StoreId, host: str, executor: str) -> None:
-        """Tell the coordinator that a store is active on an executor.
-
-        The next batch's task then prefers that executor.
+        """Tell the coordinator that a store is on an executor, which the next task then prefers.
 
         Source: ``StateStoreCoordinatorRef.reportActiveInstance``, ``StateStoreRDD.getPreferredLocations``.
         """
@@ -431,11 +423,6 @@ class SparkAdapter:
         return self._provider_id(name, self._parse_uuid(str(uuid.UUID(store.run))))
 
 
-def _host(text: str) -> str:
-    """Return the host of host:port; without a block manager there is no port yet."""
-    return re.sub(r":\d+$", "", text)
-
-
 def _partitions_in(node: Any) -> int:
     """Return the number of partitions of an operator's input, 0 if its input does not tell."""
     children = node.children()
@@ -452,7 +439,7 @@ def trigger_problem(execution: str, trigger: str) -> str:
 def _executor_info(row: Mapping[str, Any]) -> ExecutorInfo:
     return ExecutorInfo(
         executor=str(row["id"]),
-        host=_host(str(row["hostPort"])),
+        host=re.sub(r":\d+$", "", str(row["hostPort"])),  # without a block manager there is no port yet
         cores=int(row["totalCores"]),
         added=row["addTime"] / 1000,
         memory=int(row["maxMemory"]),

@@ -62,10 +62,7 @@ def open_with_spark(path: Path) -> io.RawIOBase:
 
 @cache
 def _start_jvm() -> Any:
-    """Return the gateway of a JVM that lives as long as this process.
-
-    It ends with the pipe to its standard input.
-    """
+    """Return the gateway of a JVM, which ends with this process, by the pipe to its input."""
     try:
         from pyspark import java_gateway
 

@@ -244,9 +244,7 @@ class StartHook:
 
 
 class Watchdog:
-    """Runs clean-ups in the JVM when the link is gone.
-
-    That is so when a tick passes without a heartbeat, or too much of the stream is unread.
+    """Runs clean-ups in the JVM when a tick passes without heartbeat, or too much is unread.
 
     Every tick, on a daemon thread of the JVM::
 
@@ -302,18 +300,9 @@ class Watchdog:
         *arguments: tuple[str, Any],
         result: Literal["void", "boolean"] = "void",
     ) -> None:
-        """Add the clean-up ``target.name(arguments)``.
+        """Add the clean-up ``target.name(arguments)``, by class and value of each argument.
 
-        Parameters
-        ----------
-        target : JavaObject
-            What it is called on.
-        owner, name : str
-            The class that declares the method, and the method.
-        *arguments : (str, object)
-            Class and value of each argument.
-        result : str
-            The method's Java type.
+        ``owner``: the class that declares the method; ``result``: the method's Java type.
         """
         h = self._handles
         with translate_errors():
