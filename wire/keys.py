@@ -32,10 +32,7 @@ class Role(StrEnum):
 
 @dataclass(frozen=True)
 class KeyRule:
-    """Properties of one kind of key.
-
-    ``size``: longer strings are not written, streams are trimmed to it; the newest entry of a stream always stays.
-    """
+    """Properties of one kind of key."""
 
     pattern: str  # its name after the prefix of the cluster
     kind: str  # its Redis type
@@ -44,7 +41,7 @@ class KeyRule:
     bound: int  # most entries of a stream, or members of a set
     ttl: int  # seconds, 0 for none
     holds: str  # its content, for the documentation
-    size: int = MAX_MESSAGE_BYTES  # most bytes of its messages
+    size: int = MAX_MESSAGE_BYTES  # most bytes of a string, which is not written else, or of a stream, which is trimmed
 
     def written_by(self, role: Role) -> bool:
         """Whether a role may write the key."""

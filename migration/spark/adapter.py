@@ -423,6 +423,11 @@ class SparkAdapter:
         return self._provider_id(name, self._parse_uuid(str(uuid.UUID(store.run))))
 
 
+def _host(text: str) -> str:
+    """Return the host of host:port; without a block manager there is no port yet."""
+    return re.sub(r":\d+$", "", text)
+
+
 def _partitions_in(node: Any) -> int:
     """Return the number of partitions of an operator's input, 0 if its input does not tell."""
     children = node.children()
@@ -439,7 +444,7 @@ def trigger_problem(execution: str, trigger: str) -> str:
 def _executor_info(row: Mapping[str, Any]) -> ExecutorInfo:
     return ExecutorInfo(
         executor=str(row["id"]),
-        host=re.sub(r":\d+$", "", str(row["hostPort"])),  # without a block manager there is no port yet
+        host=_host(str(row["hostPort"])),
         cores=int(row["totalCores"]),
         added=row["addTime"] / 1000,
         memory=int(row["maxMemory"]),

@@ -40,9 +40,7 @@ class AnielloParameters:
 def aniello_online(
     cluster: Cluster, workload: Workload, current: Placement, parameters: AnielloParameters
 ) -> PolicyAnswer:
-    """Propose a placement with less traffic between nodes.
-
-    The current one where the traffic would not fall by the threshold.
+    """Propose a placement with less traffic between nodes, if it falls by the threshold.
 
     First the pairs of partitions of each query, by traffic descending: both in no slot yet go to the least loaded slot;
     else every way to put the two into their slots and the least loaded one is tried, and the one with least traffic

@@ -142,8 +142,6 @@ class _WorkloadBuilder:
 def generate(spec: str) -> Scenario:
     """Return the scenario of a name and parameters, ``random-dag:seed=3,stages=12``.
 
-    Parameters that are left out have their default.
-
     Raises :class:`GeneratorError` for an unknown name, an unknown parameter or one outside its range.
     """
     name, _, rest = spec.partition(":")
