@@ -41,7 +41,7 @@ class KeyRule:
     bound: int  # most entries of a stream, or members of a set
     ttl: int  # seconds, 0 for none
     holds: str  # its content, for the documentation
-    size: int = MAX_MESSAGE_BYTES  # most bytes of a string, which is not written else, or of a stream, which is trimmed
+    size: int = MAX_MESSAGE_BYTES  # most bytes: a longer string is not written, a stream is trimmed to its newest entry
 
     def written_by(self, role: Role) -> bool:
         """Whether a role may write the key."""

@@ -209,8 +209,8 @@ class MigrationPrice(msgspec.Struct, frozen=True, kw_only=True):
     seconds: BoundedFloat  # added to all batches
     total: BoundedFloat  # from the order until the last partition has landed
     batch_before: dict[str, BoundedFloat]  # query -> length of a batch before
-    peak: dict[str, BoundedFloat]  # at most during
-    batch_after: dict[str, BoundedFloat]  # and after the migration
+    peak: dict[str, BoundedFloat]  # query -> longest batch during the migration, at most
+    batch_after: dict[str, BoundedFloat]  # query -> length of a batch after it
     overhead: BoundedFloat  # of one load
     load_rate: BoundedFloat  # bytes/s of one load
     moves: Int53 = 0  # earlier moves to which both are fitted; 0: they are from the settings

@@ -98,7 +98,7 @@ class ExecutorReleaser:
     def __init__(self, control: ExecutorControl, *, dynamic: bool, cordon_ends_executor: bool = False) -> None:
         self.problem = ""
         self._control = control
-        self._cordon_ends_executor = cordon_ends_executor  # by itself (spark.decommission.enabled)
+        self._cordon_ends_executor = cordon_ends_executor  # in the middle of a batch (spark.decommission.enabled)
         self._dynamic = dynamic  # Spark removes idle executors and sets the target (spark.dynamicAllocation.enabled)
         self._cordons: dict[str, _Cordon] = {}
         self._killed: set[str] = set()  # released, and Spark has not told yet that they are gone

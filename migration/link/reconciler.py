@@ -95,7 +95,7 @@ class Reconciler:
     # -- new moves --
 
     def accept_desired(self, envelope: Envelope, driver: DriverState, now: float) -> Lines:
-        """Take over a desired placement whose signature was checked; once more, it is renewed.
+        """Take over a desired placement whose signature was checked; the same one is renewed.
 
         Raises MessageError for an older epoch (a deposed leader), an expired or older message, and a placement that
         names a move or a partition twice.

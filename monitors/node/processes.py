@@ -182,6 +182,7 @@ class _Tracked:
 
 def own_names() -> set[str]:
     """Return the names and addresses under which Spark may know this machine."""
+    # A standalone worker uses its address, not its host name, for its executors, unless configured otherwise.
     names = {socket.gethostname(), socket.getfqdn()}
     try:
         interfaces = psutil.net_if_addrs()
