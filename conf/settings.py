@@ -42,8 +42,16 @@ def setting(
 ) -> Any:
     """Define a setting that takes a restart to change; its metadata holds the properties.
 
-    ``bounds``: lowest and highest value of a number, both inclusive. ``allowed``: texts, or a regular expression that
-    the whole text must match. ``path``: it names a file, relative to the directory of the configuration file.
+    Parameters
+    ----------
+    default, reason, unit
+        The value without configuration, what the field is for, and what its value counts.
+    bounds
+        Lowest and highest value of a number, both inclusive; None is unbounded.
+    allowed
+        The allowed texts, or a regular expression that the whole text must match.
+    path
+        The field names a file; a relative path starts at the directory of the configuration file.
     """
     pattern, choices = (allowed, ()) if isinstance(allowed, str) else ("", allowed)
     properties = {"reason": reason, "unit": unit, "bounds": bounds, "choices": choices, "pattern": pattern}

@@ -119,10 +119,22 @@ class Move:
     def transition(
         self, state: MoveState, reason: MoveReason, *, at: float, batch: int = -1, evidence: str = ""
     ) -> MoveTransition:
-        """Take a step ``at`` this time and return its line for the journal.
+        """Take a step and return its line for the journal.
 
-        ``batch``: to which it belongs, -1 for none. ``evidence``: what shows that it is right, for people. Raises
-        IllegalTransitionError for a step that the table does not have.
+        Raises IllegalTransitionError for a step that the table does not have.
+
+        Parameters
+        ----------
+        state : MoveState
+            The state to go to.
+        reason : MoveReason
+            Why it is taken.
+        at : float
+            Now, in seconds since the epoch.
+        batch : int
+            The batch that it belongs to, -1 for none.
+        evidence : str
+            What shows that it is right, for people.
         """
         if state not in TRANSITIONS[self.state]:
             raise IllegalTransitionError(f"move {self.name}: {self.state} -> {state} ({reason})")

@@ -19,9 +19,19 @@ def spread_evenly(
 ) -> list[str]:
     """Return an executor for each partition of one stage.
 
-    ``cores``: of each executor that may hold partitions; any other has to be left. ``movable``: partitions that may
-    change place, all by default; none of them stays above its executor's share while another executor is below its
-    own. ``held``: partitions of other stages that each executor holds. Without an executor nothing changes.
+    Partitions that are not movable stay. No movable partition stays above its executor's share while another executor
+    is below its own. Without an executor the placement is returned as it is.
+
+    Parameters
+    ----------
+    placement
+        Executor of each partition; one that is not in ``cores`` has to be left.
+    cores
+        Cores of each executor that may hold partitions.
+    movable
+        Partitions that may change place; all of them by default.
+    held
+        Partitions of other stages that each executor holds.
     """
     if not cores:
         return list(placement)

@@ -58,7 +58,19 @@ class ReleaseInputs:
 def collect_inputs(
     table: TaskTable, queries: Collection[str], drains: Mapping[str, DrainedNode], moves: Iterable[Move]
 ) -> ReleaseInputs:
-    """Return the input of a step; state steered away from an idle query no longer counts."""
+    """Return the input of a step; state steered away from an idle query no longer counts.
+
+    Parameters
+    ----------
+    table : TaskTable
+        Executors, placement and batches by the event stream.
+    queries : collection of str
+        The active queries.
+    drains : mapping of str to DrainedNode
+        The drained nodes.
+    moves : iterable of Move
+        The moves that the reconciler holds.
+    """
     steered_away = {
         move.unit for move in moves if move.state is MoveState.RELEASED_IDLE and move.target in table.executors
     }
@@ -85,8 +97,16 @@ def executor_target(
 ) -> int:
     """Return the number of executors to have, without those that wait for their release.
 
-    ``hosts``: that of each executor that stays; ``base``: executors elsewhere at the first release; ``workers`` and
-    ``drained``: hosts of live workers, None where they cannot be known, and drained ones.
+    Parameters
+    ----------
+    hosts : collection of str
+        The host of each executor that stays.
+    base : int
+        Executors elsewhere at the first release.
+    workers : collection of str, optional
+        Hosts of live workers, None where they cannot be known.
+    drained : collection of str
+        Hosts that are drained.
     """
     spare = 0 if workers is None else len(set(workers) - set(hosts) - set(drained))
     return max(base, len(hosts)) + spare

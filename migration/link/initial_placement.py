@@ -199,7 +199,16 @@ class InitialPlacement:
     ) -> LastPlacement | None:
         """Save the placement of a batch; return it if it changed.
 
-        ``operators``: the executor of each partition of each operator, "" where unknown: then nothing is saved.
+        Parameters
+        ----------
+        query, name : str
+            The query's id and its name.
+        batch : int
+            The batch that ran so.
+        operators : mapping of int to list of str
+            The executor of each partition of each operator, "" where unknown: then nothing is saved.
+        executors : mapping of str to ExecutorInfo
+            The live executors.
         """
         used = {name for placement in operators.values() for name in placement}
         if not operators or "" in used or not used <= executors.keys():
@@ -243,8 +252,18 @@ class InitialPlacement:
         """Return the moves that a query needs at a quiet moment, None if it needs none.
 
         Called when all stages of a finished batch are known. What may not be begun now is not made up for later: the
-        next decision sees it. ``stages``: stage -> its operators; ``placement``: (query, stage) -> the executor that
-        each partition last ran on, of all queries; ``moving``: (query, stage, partition) of what is moved already.
+        next decision sees it.
+
+        Parameters
+        ----------
+        query, run : str
+            Its id, and the id of its current run.
+        stages : mapping of stage
+            The operators of each stage.
+        placement : mapping of (query, stage)
+            The executor that each partition last ran on, of all queries.
+        moving : iterable of (query, stage, partition)
+            What is moved already.
         """
         lost = {stage: self._lost[query, stage] for stage in stages if (query, stage) in self._lost}
         with self._lock:

@@ -269,9 +269,18 @@ class Reconciler:
     # -- events of the driver --
 
     def handle_batch(self, query: str, batch: int, driver: DriverState, now: float, seconds: float = 0.0) -> Lines:
-        """Take in a committed batch of ``seconds`` (0: unknown), and the driver's state after it.
+        """Take in a committed batch: moves whose partition ran on its target are drained.
 
-        Moves whose partition ran on its target are drained.
+        Parameters
+        ----------
+        query, batch : str, int
+            The query and the number of its batch.
+        driver : DriverState
+            The driver's state after that batch.
+        now : float
+            Seconds since the epoch.
+        seconds : float
+            Length of the batch, 0 if unknown.
         """
         lines = []
         landed = self.landed
@@ -305,9 +314,22 @@ class Reconciler:
     def handle_closed_store(
         self, store: ClosedStore, stores: Collection[tuple[int, str]], stage: int, query: str, now: float
     ) -> Lines:
-        """Take in that an executor closed a store of this stage and query.
+        """Take in that an executor closed a store.
 
-        With the last one of a partition's ``stores`` (operator, name) its move is killed.
+        With the last store of a partition its move is killed.
+
+        Parameters
+        ----------
+        store : ClosedStore
+            What was closed, by which executor, and the evidence.
+        stores : collection of (int, str)
+            Operator and name of every store that the stage's partitions have.
+        stage : int
+            Number of the stage.
+        query : str
+            The query of the store's run.
+        now : float
+            Seconds since the epoch.
         """
         lines = []
         for move in self._moves:

@@ -15,7 +15,19 @@ from rechannel.wire.version import __version__
 
 
 def query_state(query: ActiveQuery, table: TaskTable, stages: Stages, lag: SnapshotLag) -> QueryState:
-    """Return what a report shows of a query."""
+    """Return what a report shows of a query.
+
+    Parameters
+    ----------
+    query : ActiveQuery
+        The query, as Spark describes it.
+    table : TaskTable
+        Placement and batches by the event stream.
+    stages : Stages
+        Operators and stores of its stages, and stages that cannot be moved.
+    lag : SnapshotLag
+        Lag of the newest snapshots, in batches.
+    """
     numbers = sorted(table.stages.get(query.query, ()))
     mismatches = (stages.mismatches.get((query.run, number), "") for number in numbers)
     return QueryState(
@@ -71,8 +83,14 @@ def problem_sentences(
 ) -> list[str]:
     """Return the problems of the link, a sentence each.
 
-    ``lasting``: what was noticed at the start; ``releasing``: why an executor is not released, "" if nothing hinders
-    it; the numbers are of unreadable lines, events that Spark dropped, events read off its state, messages not sent.
+    Parameters
+    ----------
+    lasting : iterable of str
+        What was noticed at the start.
+    garbage, lost_events, healed, dropped : int
+        Unreadable lines, events that Spark's bus dropped, events read off Spark's state instead, messages not sent.
+    releasing : str
+        Why an executor is not released, "" if nothing hinders it.
     """
     sentences = list(lasting)
     if garbage:

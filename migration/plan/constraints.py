@@ -51,6 +51,17 @@ def apply_constraints(
     * some of the moves have to leave their executor, and all others are unplaced: accepted
     * utilization, then the soft laws unless forced: refused as a whole
     * otherwise: accepted
+
+    Parameters
+    ----------
+    proposed : Placement
+        Where a policy wants each partition.
+    inputs : PlanInputs
+        The application's state.
+    settings : Settings
+        Bounds of ``migration``, ``gate`` and ``reschedule``.
+    options : PlanOptions
+        Terms of this plan.
     """
     refusals: list[Refusal] = []
     changes = proposed.moves_from(inputs.current)

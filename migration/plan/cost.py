@@ -111,8 +111,19 @@ def estimate_cost(
 ) -> MigrationCost:
     """Estimate the cost of a plan.
 
-    In ``current``, the present placement, partitions on no known executor already are on their targets: these load
-    their state anyway, so that load is not a cost of the plan.
+    Parameters
+    ----------
+    model
+        What runs, and how long it takes.
+    current
+        The present placement, in which partitions on no known executor already are on their targets: these load their
+        state anyway, so that load is not a cost of the plan.
+    plan
+        The moves in their steps.
+    rates
+        Cost of loading.
+    times
+        Batches as they are now, and what first tasks take.
     """
     cold = _cold_batches(model.cluster, model.workload, current, plan, times.cold)
     steps = _StepModel(model, current, plan, rates, cold)

@@ -48,11 +48,22 @@ def order_steps(
     sizes: FloatArray | None = None,
     queries: Sequence[str] | None = None,
 ) -> IntArray:
-    """Return the step of each move, counted from 0 without a gap, (M,).
+    """Return the step of each move, counted from 0 without a gap.
 
-    ``weights``: what each move relieves, (M,); the heaviest gets an early step, ties go by the moves' order. ``sizes``:
-    what each costs, in bytes of state, (M,), the weights if not given. ``queries``: that of each move, the same if not
-    given. A move whose source is unknown loads nobody but its target; every move has a target.
+    Raises ValueError if a move has no target or the lengths differ.
+
+    Parameters
+    ----------
+    moves
+        A move whose source is unknown loads nobody but its target.
+    weights
+        What each move relieves, (M,): the heaviest gets an early step, ties go by the moves' order.
+    limits
+        Bounds of one step.
+    sizes
+        What each move costs, in bytes of state, (M,); the weights if not given.
+    queries
+        Query of each move; all of one query if not given.
     """
     if not moves:
         return np.zeros(0, dtype=np.int64)

@@ -300,9 +300,18 @@ class Watchdog:
         *arguments: tuple[str, Any],
         result: Literal["void", "boolean"] = "void",
     ) -> None:
-        """Add the clean-up ``target.name(arguments)``, by class and value of each argument.
+        """Add the clean-up ``target.name(arguments)``.
 
-        ``owner``: the class that declares the method; ``result``: the method's Java type.
+        Parameters
+        ----------
+        target : JavaObject
+            What it is called on.
+        owner, name : str
+            The class that declares the method, and the method.
+        *arguments : (str, object)
+            Class and value of each argument.
+        result : str
+            The method's Java type.
         """
         h = self._handles
         with translate_errors():

@@ -92,11 +92,22 @@ def run_agent(
     store_factory: Callable[[Settings], Store] = open_store,
     host: AgentHost | None = None,
 ) -> None:
-    """Watch this node until ``stop`` is set; a last, shorter window is pushed at the end.
+    """Watch this node until ``stop`` is set.
 
-    Without ``agent.node`` the agent waits for the first executor of this machine and uses its host name.
-    ``store_factory`` opens the connection to Redis, again after it was refused. Raises KeyNameError when the cluster's
-    or the node's name cannot be part of a Redis key.
+    Redis may come and go; a last, shorter window is pushed at the end.
+
+    Raises KeyNameError when the cluster's or the node's name cannot be part of a Redis key.
+
+    Parameters
+    ----------
+    settings : Settings
+        Without ``agent.node`` the agent waits for the first executor of this machine and uses its host name.
+    stop : threading.Event
+        Ends the agent.
+    store_factory : callable
+        Opens the connection to Redis, again after it was refused.
+    host : AgentHost, optional
+        By default the machine of this process.
     """
     host = host or AgentHost()
     clock, notifier = host.clock, host.notifier

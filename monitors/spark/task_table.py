@@ -153,7 +153,15 @@ class TaskTable:
         }
 
     def confirm_placement(self, query: str, stage: int, partition: int, executor: str) -> None:
-        """Set the executor of an unconfirmed partition by Spark, "" if Spark has none."""
+        """Set the executor of an unconfirmed partition.
+
+        Parameters
+        ----------
+        query, stage, partition
+            The partition, by the number of its stateful stage.
+        executor
+            Its location by Spark, "" if Spark has none.
+        """
         self.unconfirmed.discard((query, stage, partition))
         placement = self.placement.get((query, stage), [])
         if executor and partition < len(placement) and placement[partition] != executor:

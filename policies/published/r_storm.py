@@ -80,9 +80,18 @@ def resource_distance(
 ) -> FloatArray:
     """Return the distance of a demand from what each of M executors has unused, (M,).
 
-    The length of the vector of (demand - unused) / (unused + 1) for processor and memory, and of the ``network``
-    distance from the reference, (M,). ``demand`` is in percent of a core and in megabytes, as Storm counts them;
-    ``cpu`` and ``memory`` (M,) are what is unused, in the same units; infinite memory is not known.
+    The length of the vector of (demand - unused) / (unused + 1) for processor and memory, and of the network distance.
+
+    Parameters
+    ----------
+    demand
+        Processor in percent of a core and memory in megabytes, as Storm counts them.
+    cpu, memory : (M,)
+        What each executor has unused, in the same units; infinite memory is not known.
+    network : (M,)
+        Distance of each executor from the reference.
+    weights
+        Of processor, memory and network.
     """
     cpu_term = weights[0] * (demand[0] - cpu) / (cpu + 1)
     valid = np.isfinite(memory)

@@ -140,9 +140,16 @@ class Store:
             self._connection.close()
 
     def put(self, rule: KeyRule, name: str, envelope: Envelope, ttl: float | None = None) -> None:
-        """Set a string key; StoreTooLargeError for a message that exceeds the size of its rule.
+        """Set a string key.
 
-        ``ttl``: seconds until it expires, by default those of the rule; 0: never.
+        Parameters
+        ----------
+        rule, name
+            The key.
+        envelope
+            Its message; StoreTooLargeError if it exceeds the size of the rule.
+        ttl
+            Seconds until the key expires, by default those of the rule; 0: never.
         """
         data = encode(envelope)
         if len(data) > rule.size:
@@ -179,9 +186,16 @@ class Store:
         self._trimmers[key] = trimmer  # only after the write succeeded
 
     def read(self, rule: KeyRule, name: str, after: str, count: int = 1000) -> tuple[str, list[Envelope]]:
-        """Read a stream ``after`` an id ("0": all), at most ``count`` entries, fewer large ones.
+        """Read a stream; return the last id that was read and the valid messages.
 
-        Returns the last id that was read and the valid messages.
+        Parameters
+        ----------
+        rule, name
+            The key.
+        after
+            Id of the entry to begin after, "0" for all.
+        count
+            Maximum number of entries; fewer of large ones.
         """
         page = self._page(self._after(rule, name, after, count), after)
         return page.last, page.messages
@@ -189,10 +203,18 @@ class Store:
     def read_each(
         self, rule: KeyRule, after: Mapping[str, str], count: int, doubtful: Collection[str] = ()
     ) -> dict[str, Page]:
-        """Read at most ``count`` entries of several streams, a hundred streams in one round trip.
+        """Read streams of several names, a hundred in one round trip.
 
-        ``after``: name -> id of the entry to begin after. ``doubtful``: names of streams whose size is checked first;
-        large ones are read entry by entry.
+        Parameters
+        ----------
+        rule
+            The kind of their keys.
+        after
+            Name -> id of the entry to begin after.
+        count
+            Maximum number of entries of each.
+        doubtful
+            Names of streams whose size is checked first; large ones are read entry by entry.
         """
         names = [name for name, number in after.items() if number != _LAST_ID]
         pages: dict[str, Page] = {}
