@@ -11,10 +11,7 @@ _PARTS = re.compile(rf"(?:{_PART}\s*)+")
 
 
 def parse_duration(text: str) -> float:
-    """Return the seconds, from 0, of a text such as 90, 90s or 1h30m.
-
-    ValueError has a sentence.
-    """
+    """Return the seconds, from 0, of a text such as 90, 90s or 1h30m; ValueError otherwise."""
     text = text.strip()
     try:
         if _PARTS.fullmatch(text):

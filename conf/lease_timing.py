@@ -36,15 +36,7 @@ def least_lease(call: float) -> float:
 
 
 def errors(lease: float, timeout: float, *, sentinels: bool) -> list[str]:
-    """Return a sentence with the cure if these settings do not meet the inequality.
-
-    Parameters
-    ----------
-    lease, timeout
-        ``controller.lease`` and ``redis.timeout`` in seconds.
-    sentinels
-        Whether sentinels are asked for the master.
-    """
+    """Return a sentence with the cure if these seconds do not meet the inequality."""
     call = longest_call(timeout, sentinels=sentinels)
     least = least_lease(call)
     if lease >= least or math.isclose(lease, least):

@@ -61,13 +61,10 @@ class ConfigSource:
 
 @dataclass(frozen=True)
 class LoadResult:
-    """Settings, origins and errors; a field with an error has its default.
-
-    ``origins`` maps a field such as ``gate.min_gain`` to the file or variable that set it; defaults are left out.
-    """
+    """Settings, origins and errors; a field with an error has its default."""
 
     settings: Settings
-    origins: Mapping[str, str]
+    origins: Mapping[str, str]  # field such as gate.min_gain -> file or variable that set it; without defaults
     errors: tuple[str, ...]
     source: ConfigSource = ConfigSource(None)
 

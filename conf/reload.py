@@ -65,16 +65,8 @@ class ReloadSignal:
 class Reloader:
     """Reloads the configuration of a controller on request and logs each changed field.
 
-    Parameters
-    ----------
-    settings
-        The settings of the start.
-    signal
-        The request to reload; without it the settings never change.
-    log
-        A logger of structlog.
-    validate
-        Returns more errors of new settings, such as unknown parameters of policies.
+    Without a ``signal`` the settings never change. ``validate`` returns more errors of new settings, such as unknown
+    parameters of policies.
     """
 
     def __init__(

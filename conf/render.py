@@ -155,7 +155,7 @@ def to_markdown() -> str:
         for item in dataclasses.fields(kind):
             rule = item.metadata
             limits = "; ".join(_cell(part) for part in (rule["unit"], bounds(rule)) if part)
-            live = "taken over" if rule["live"] else _effective_at(section.name)
+            live = "taken over" if rule["live"] else "next attach" if section.name == "link" else "restart"
             cells = (f"`{item.name}`", f"`{literal(item.default)}`", limits, live, _cell(rule["reason"]))
             lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines[1:]) + "\n"
@@ -178,10 +178,6 @@ def main(arguments: Sequence[str]) -> int:
         path = Path(name)
         path.write_text(update_document(path.read_text(encoding="utf-8")), encoding="utf-8")
     return 0
-
-
-def _effective_at(section: str) -> str:
-    return "next attach" if section == "link" else "restart"
 
 
 def _cell(text: str) -> str:

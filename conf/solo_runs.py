@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import shutil
 import stat
 import tempfile
 from collections.abc import Iterator
@@ -27,8 +28,11 @@ def live_runs() -> list[Path]:
 def own_directories() -> Iterator[Path]:
     """Yield the directories of this user's runs, live or not."""
     for directory in sorted(Path(tempfile.gettempdir()).glob(f"{PREFIX}*")):
-        status = _status(directory)
-        if status is not None and stat.S_ISDIR(status.st_mode) and status.st_uid == os.geteuid():
+        try:
+            status = directory.lstat()
+        except OSError:
+            continue  # removed in between
+        if stat.S_ISDIR(status.st_mode) and status.st_uid == os.geteuid():
             yield directory
 
 
@@ -37,11 +41,14 @@ def open_directory(directory: Path) -> int:
     return os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
 
 
-def _status(directory: Path) -> os.stat_result | None:
+def remove_unlocked(directory: Path) -> None:
+    """Remove a directory; OSError if it is locked, is none, or a link."""
+    lock = open_directory(directory)
     try:
-        return directory.lstat()
-    except OSError:
-        return None  # removed in between
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        shutil.rmtree(directory, ignore_errors=True)
+    finally:
+        os.close(lock)
 
 
 def _is_live(directory: Path) -> bool:

@@ -28,9 +28,7 @@ def errors(settings: Settings) -> _Errors:
         if port and int(port) > _MAX_PORT:  # the system would use the lowest 16 bits, which is another port
             broken.append(((name,), f"{name}: {port} is no port; it must be between 0 and {_MAX_PORT}"))
     late = lease_timing.errors(
-        settings.controller.lease,
-        settings.redis.timeout,
-        sentinels=settings.redis.url.startswith(SENTINEL_SCHEME),
+        settings.controller.lease, settings.redis.timeout, sentinels=settings.redis.url.startswith(SENTINEL_SCHEME)
     )
     fields = ("controller.lease", "redis.timeout", "redis.url")
     broken += [(fields, sentence) for sentence in late]

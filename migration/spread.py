@@ -9,8 +9,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 
-__all__ = ["spread_evenly"]
-
 
 def spread_evenly(
     placement: Sequence[str],

@@ -32,10 +32,7 @@ class Trigger(Code):
         "executors",
         "Executors joined or left, and their set has been stable since then (`reschedule.settle`).",
     )
-    OVERLOAD = (
-        "overload",
-        "An executor (`gate.max_utilization`) or a query was overloaded.",
-    )
+    OVERLOAD = "overload", "An executor (`gate.max_utilization`) or a query was overloaded."
     CONTINUATION = (
         "continuation",
         "The previous plan was cut to `migration.max_moves`, and the outcome of its moves was `confirmed`.",
@@ -358,11 +355,7 @@ class MoveReason(Code):
         ),
     )
     SUPERSEDED = "superseded", "A newer placement differs, or the migration was stopped.", "Nothing."
-    EXPIRED = (
-        "expired",
-        "The placement was not renewed: no controller led for two minutes.",
-        "Check the controllers.",
-    )
+    EXPIRED = "expired", "The placement was not renewed: no controller led for two minutes.", "Check the controllers."
     RUN_ENDED = "run-ended", "The query ended or was restarted.", "Nothing."
     TARGET_GONE = "target-gone", "The target executor is gone.", "Nothing: the next decision takes it into account."
     ALREADY_THERE = "already-there", "Spark already runs the partition on the target.", "Nothing."

@@ -92,14 +92,11 @@ class Resume(_Command, frozen=True):
 
 
 class Drain(_Command, frozen=True):
-    """Keep nodes free of state; ``remove`` releases their executors once they are empty.
-
-    ``deadline``: seconds from the order after which executors are released anyway, 0 for never.
-    """
+    """Keep nodes free of state."""
 
     nodes: list[str]
-    remove: bool = False
-    deadline: BoundedFloat = 0.0
+    remove: bool = False  # their executors are released once they are empty
+    deadline: BoundedFloat = 0.0  # seconds from the order after which they are released anyway, 0 for never
 
     def __post_init__(self) -> None:
         if not 0 <= self.deadline <= LONGEST_DEADLINE:

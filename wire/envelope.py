@@ -26,26 +26,21 @@ class MessageError(ValueError):
 
 
 class Envelope(msgspec.Struct, frozen=True, kw_only=True):
-    """A message: its body and what is known of its writer.
-
-    ``application`` and ``run`` are empty where there is none. ``signature`` is base64 of Ed25519 over `signed_bytes`.
-
-    ``raw_bytes`` is not part of the message. In a signed message that was decoded it holds the bytes as received, up
-    to the signature, because a newer release may have added fields that this one does not know. Sign a message again
-    after changing it.
-    """
+    """A message: its body and what is known of its writer. Sign it again after changing it."""
 
     schema: Int53
     cluster: str
-    application: str
-    run: str
+    application: str  # "" for none
+    run: str  # "" for none
     sender: str
     sequence: Int53
     epoch: Int53
     time: Timestamp
     expires: Timestamp
     body: AnyBody
-    signature: str = ""
+    signature: str = ""  # base64 of Ed25519 over `signed_bytes`
+    # Not part of the message. In a signed message that was decoded: the bytes as received, up to the signature, as a
+    # newer release may have added fields that this one does not know.
     raw_bytes: bytes | msgspec.UnsetType = msgspec.UNSET
 
 

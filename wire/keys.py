@@ -32,33 +32,16 @@ class Role(StrEnum):
 
 @dataclass(frozen=True)
 class KeyRule:
-    """Properties of one kind of key.
+    """Properties of one kind of key."""
 
-    Parameters
-    ----------
-    pattern, kind
-        Its name after the prefix of the cluster, and its Redis type.
-    writer, readers
-        The roles that may write and read it.
-    bound
-        Maximum number of entries of a stream, or members of a set.
-    ttl
-        Time to live in seconds, 0 for none.
-    holds
-        Its content, for the documentation.
-    size
-        Maximum bytes of its messages: longer strings are not written, streams are trimmed to it. The newest entry of
-        a stream always stays.
-    """
-
-    pattern: str
-    kind: str
+    pattern: str  # its name after the prefix of the cluster
+    kind: str  # its Redis type
     writer: Role
     readers: tuple[Role, ...]
-    bound: int
-    ttl: int
-    holds: str
-    size: int = MAX_MESSAGE_BYTES
+    bound: int  # most entries of a stream, or members of a set
+    ttl: int  # seconds, 0 for none
+    holds: str  # its content, for the documentation
+    size: int = MAX_MESSAGE_BYTES  # most bytes: a longer string is not written, a stream is trimmed to its newest entry
 
     def written_by(self, role: Role) -> bool:
         """Whether a role may write the key."""
@@ -77,37 +60,33 @@ def _string(pattern: str, writer: Role, readers: tuple[Role, ...], ttl: int, hol
     return KeyRule(pattern, "string", writer, readers, 1, ttl, holds, **size)
 
 
+def _stream(
+    pattern: str, writer: Role, readers: tuple[Role, ...], bound: int, ttl: int, holds: str, **size: int
+) -> KeyRule:
+    return KeyRule(pattern, "stream", writer, readers, bound, ttl, holds, **size)
+
+
 _DAY = 86_400
 _FORTNIGHT = 14 * _DAY
 _VIEWED = (Role.CONTROLLER, Role.VIEWER)
 _CONTROLLER = (Role.CONTROLLER,)
 
-WINDOWS = KeyRule(
-    "node:{node}:windows", "stream", Role.AGENT, _VIEWED, 64, 3600, "measurements of the node", size=2 * _MIB
-)
-EVIDENCE = KeyRule(
-    "node:{node}:evidence", "stream", Role.AGENT, (Role.LINK,), 4096, 3600, "closed state stores", size=512 * _KIB
-)
+WINDOWS = _stream("node:{node}:windows", Role.AGENT, _VIEWED, 64, 3600, "measurements of the node", size=2 * _MIB)
+EVIDENCE = _stream("node:{node}:evidence", Role.AGENT, (Role.LINK,), 4096, 3600, "closed state stores", size=512 * _KIB)
 APPLICATIONS = KeyRule(
     "applications", "sorted set", Role.LINK, _VIEWED, 10_000, _DAY, "application ids by time last seen", size=4 * _MIB
 )
 REPORT = _string("app:{app}:report", Role.LINK, _VIEWED, 60, "state of the application")
-BATCHES = KeyRule(
-    "app:{app}:batches", "stream", Role.LINK, _VIEWED, 512, 3600, "finished batches with their tasks", size=96 * _MIB
+BATCHES = _stream(
+    "app:{app}:batches", Role.LINK, _VIEWED, 512, 3600, "finished batches with their tasks", size=96 * _MIB
 )
-JOURNAL = KeyRule(
-    "app:{app}:journal", "stream", Role.LINK, _VIEWED, 20_000, _FORTNIGHT, "journal of moves", size=8 * _MIB
-)
+JOURNAL = _stream("app:{app}:journal", Role.LINK, _VIEWED, 20_000, _FORTNIGHT, "journal of moves", size=8 * _MIB)
 DESIRED = _string("app:{app}:desired", Role.CONTROLLER, (Role.LINK, Role.CONTROLLER), 3600, "signed desired placement")
-DECISIONS = KeyRule(
-    "decisions", "stream", Role.CONTROLLER, _VIEWED, 1000, _FORTNIGHT, "every decision with its numbers", size=32 * _MIB
+DECISIONS = _stream(
+    "decisions", Role.CONTROLLER, _VIEWED, 1000, _FORTNIGHT, "every decision with its numbers", size=32 * _MIB
 )
-APPLIED = KeyRule(
-    "applied", "stream", Role.CONTROLLER, _CONTROLLER, 1000, _FORTNIGHT, "decisions with moves", size=32 * _MIB
-)
-OUTCOMES = KeyRule(
-    "outcomes", "stream", Role.CONTROLLER, _VIEWED, 500, _FORTNIGHT, "result of each migration", size=8 * _MIB
-)
+APPLIED = _stream("applied", Role.CONTROLLER, _CONTROLLER, 1000, _FORTNIGHT, "decisions with moves", size=32 * _MIB)
+OUTCOMES = _stream("outcomes", Role.CONTROLLER, _VIEWED, 500, _FORTNIGHT, "result of each migration", size=8 * _MIB)
 LEASE = _string("controller:lease", Role.CONTROLLER, _CONTROLLER, 600, "the leader and its epoch", size=_KIB)
 EPOCH = _string("controller:epoch", Role.CONTROLLER, _CONTROLLER, 0, "highest epoch used", size=_KIB)
 STATE = _string("controller:state", Role.CONTROLLER, _VIEWED, 60, "state of the controller")
@@ -115,10 +94,8 @@ ORDERS = _string("orders", Role.CONTROLLER, (Role.LINK, *_VIEWED), 0, "signed: p
 SCHEDULED_PLANS = _string("scheduled-plans", Role.CONTROLLER, _VIEWED, 0, "signed: scheduled plans")
 PLACEMENT = _string("query:{query}:placement", Role.LINK, (Role.LINK,), _FORTNIGHT, "last placement of a query")
 PAUSED = _string("controller:paused", Role.CONTROLLER, _CONTROLLER, 0, "present while paused", size=_KIB)
-QUESTIONS = KeyRule(
-    "questions", "stream", Role.VIEWER, _CONTROLLER, 1000, _DAY, "requests of viewers: plans only, no orders"
-)
-REQUESTS = KeyRule("requests", "stream", Role.OPERATOR, _CONTROLLER, 1000, _DAY, "orders of operators")
+QUESTIONS = _stream("questions", Role.VIEWER, _CONTROLLER, 1000, _DAY, "requests of viewers: plans only, no orders")
+REQUESTS = _stream("requests", Role.OPERATOR, _CONTROLLER, 1000, _DAY, "orders of operators")
 CLAIM = _string(
     "claim:{request}", Role.CONTROLLER, _CONTROLLER, 87_000, "leader of a request, set before it acts", size=_KIB
 )

@@ -1,7 +1,4 @@
-"""Bodies of the messages that carry measurements of nodes and batches.
-
-Units as in `rechannel.wire.messages`.
-"""
+"""Bodies of messages with measurements of nodes and batches; units as in `wire.messages`."""
 
 from __future__ import annotations
 
@@ -53,12 +50,12 @@ class StreamRow(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class AgentWindow(Body, frozen=True, tag="agent-window", kw_only=True):
-    """One window of one node; ``complete`` is the share of planned samples taken."""
+    """One window of one node."""
 
     node: str
     start: Timestamp
     end: Timestamp
-    complete: BoundedFloat
+    complete: BoundedFloat  # share of the planned samples that was taken
     cores: Int53
     node_cpu: BoundedFloat  # CPU seconds of the whole node in the window
     memory_total: Int53
@@ -112,25 +109,17 @@ class TaskRow(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class StageRun(msgspec.Struct, frozen=True, kw_only=True, dict=True):
-    """One stage of one batch; ``stateful`` is its `StatefulStage.stage`, -1 without state.
-
-    ``submitted``: when the driver gave its tasks to the scheduler; 0 if unknown. Readers keep what they make of its
-    tasks in ``__dict__``, which is not part of the message.
-    """
+    """One stage of one batch; readers keep what they make of its tasks in ``__dict__``."""
 
     spark_stage: Int53
     parents: list[Int53]
-    stateful: Int53
+    stateful: Int53  # its `StatefulStage.stage`, -1 without state
     tasks: list[TaskRow]
-    submitted: Timestamp = 0.0
+    submitted: Timestamp = 0.0  # when the driver gave its tasks to the scheduler, 0 if unknown
 
 
 class BatchReport(Body, frozen=True, tag="batch-report", kw_only=True):
-    """A finished micro-batch with its tasks.
-
-    A batch with many tasks is split into ``parts`` messages, numbered by ``part`` from 0. Each part has the values of
-    the batch and some of its tasks.
-    """
+    """A finished micro-batch, or a part of it: the values of the batch and some of its tasks."""
 
     query: str
     batch: Int53
@@ -139,8 +128,8 @@ class BatchReport(Body, frozen=True, tag="batch-report", kw_only=True):
     input_rows: Int53
     stages: list[StageRun]
     duration: BoundedFloat = 0.0  # of the whole trigger with planning and commit, from Spark; 0 if unknown
-    part: Int53 = 0
-    parts: Int53 = 1
+    part: Int53 = 0  # from 0
+    parts: Int53 = 1  # messages with tasks of this batch
 
     @property
     def tasks(self) -> int:

@@ -11,30 +11,22 @@ from typing import Annotated, Any, TypeAlias
 import msgspec
 
 from rechannel.wire.codes import Scope
-from rechannel.wire.measurements import (
-    AgentEvidence,
-    AgentWindow,
-    BatchReport,
-    Body,
-    BoundedFloat,
-    Int53,
-    Timestamp,
-)
+from rechannel.wire.measurements import AgentEvidence, AgentWindow, BatchReport, Body, BoundedFloat, Int53, Timestamp
 
 # Short texts by name, at most 64.
 Labels: TypeAlias = Annotated[dict[str, Annotated[str, msgspec.Meta(max_length=512)]], msgspec.Meta(max_length=64)]
 
 
 class ExecutorInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """An executor; ``node`` ("" if unknown) and ``labels`` describe its machine."""
+    """An executor."""
 
     executor: str
     host: str
     cores: Int53
     added: Timestamp
     memory: Int53 = 0
-    node: str = ""
-    labels: Labels = {}
+    node: str = ""  # its machine, "" if unknown
+    labels: Labels = {}  # of its machine
 
 
 class Operator(msgspec.Struct, frozen=True, kw_only=True):
@@ -46,17 +38,14 @@ class Operator(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StatefulStage(msgspec.Struct, frozen=True, kw_only=True):
-    """A stateful stage; the unit of migration is one of its partitions with all its stores.
+    """A stateful stage; the unit of migration is one of its partitions with all its stores."""
 
-    ``stage`` numbers the stateful stages of a query from 0. ``placement[p]`` is the executor of the last successful
-    task of partition p ("" if unknown). ``snapshot_lag[p]`` is the lag of its newest snapshot in batches, as of the
-    last check (-1: no snapshot in this run); the list is empty if this Spark version does not report snapshots.
-    """
-
-    stage: Int53
+    stage: Int53  # numbers the stateful stages of a query from 0
     partitions: Int53
     operators: list[Operator]
-    placement: list[str]
+    placement: list[str]  # executor of the last successful task of each partition, "" if unknown
+    # Batches that the newest snapshot of each partition lies behind, as of the last check; -1: no snapshot in this run.
+    # Empty if this Spark version does not report snapshots.
     snapshot_lag: list[Int53] = []
 
 
@@ -105,18 +94,14 @@ class MoveView(PartitionMove, frozen=True, kw_only=True):
 
 
 class DrainedNode(msgspec.Struct, frozen=True, kw_only=True):
-    """A drained node: no state may be placed on it.
-
-    With ``remove`` its executors are released once they are empty, and from the time ``deadline`` on (0: never) even if
-    they are not.
-    """
+    """A drained node: no state may be placed on it."""
 
     node: str
     since: Timestamp
     user: str = ""
     reason: str = ""
-    remove: bool = False
-    deadline: Timestamp = 0.0
+    remove: bool = False  # its executors are released once they are empty
+    deadline: Timestamp = 0.0  # time from which they are released even if they are not; 0: never
 
 
 class StandingOrders(Body, frozen=True, tag="standing-orders", kw_only=True):
@@ -127,16 +112,13 @@ class StandingOrders(Body, frozen=True, tag="standing-orders", kw_only=True):
 
 
 class LastPlacement(Body, frozen=True, tag="last-placement", kw_only=True):
-    """Last placement of a query, from which a restarted query is placed.
-
-    ``operators[o][p]`` is the executor of partition p of operator o; ``hosts`` maps these executors to their hosts.
-    """
+    """Last placement of a query, from which a restarted query is placed."""
 
     query: str
     name: str
     batch: Int53
-    operators: dict[Int53, list[str]]
-    hosts: dict[str, str]
+    operators: dict[Int53, list[str]]  # operator -> executor of each partition
+    hosts: dict[str, str]  # executor -> its host
 
 
 class LinkReport(Body, frozen=True, tag="link-report", kw_only=True):
@@ -171,15 +153,12 @@ class DesiredMove(PartitionMove, frozen=True, kw_only=True):
 
 
 class DesiredPlacement(Body, frozen=True, tag="desired-placement", kw_only=True):
-    """Signed moves; the envelope binds them to application, epoch and expiry.
-
-    ``runs`` binds it to the runs of the queries it was decided for. With ``hold`` the link begins no further move.
-    """
+    """Signed moves; the envelope binds them to application, epoch and expiry."""
 
     decision: str
-    runs: dict[str, str]
+    runs: dict[str, str]  # query -> the run that it was decided for
     moves: list[DesiredMove]
-    hold: bool = False
+    hold: bool = False  # the link begins no further move
 
 
 class MoveTransition(PartitionMove, Body, frozen=True, tag="move-transition", kw_only=True):
@@ -195,19 +174,15 @@ class MoveTransition(PartitionMove, Body, frozen=True, tag="move-transition", kw
 
 
 class Refusal(msgspec.Struct, frozen=True, kw_only=True):
-    """A law that refused something, the scope of the refusal, and the numbers behind it.
-
-    ``scope`` is a `rechannel.wire.codes.Scope`. ``measured`` and ``limit`` are in ``unit`` if the law
-    compares numbers. ``until`` is the end of the refusal (0: unknown).
-    """
+    """A law that refused something, the scope of the refusal, and the numbers behind it."""
 
     law: str
-    scope: str = Scope.PLAN
+    scope: str = Scope.PLAN  # rechannel.wire.codes.Scope
     detail: str
-    measured: BoundedFloat | None = None
+    measured: BoundedFloat | None = None  # if the law compares numbers
     limit: BoundedFloat | None = None
-    unit: str = ""
-    until: Timestamp = 0.0
+    unit: str = ""  # of both
+    until: Timestamp = 0.0  # end of the refusal, 0 if unknown
 
 
 class ExecutorLoad(msgspec.Struct, frozen=True, kw_only=True):
@@ -226,25 +201,19 @@ class ExecutorLoad(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class MigrationPrice(msgspec.Struct, frozen=True, kw_only=True):
-    """Predicted cost of a plan, in seconds and bytes.
-
-    ``pause`` is the time added to the longest batch, ``seconds`` the time added to all batches, ``total`` the time
-    from the order until the last partition has landed. ``batch_before``, ``peak`` and ``batch_after`` map a query to
-    the length of a batch before, at most during, and after the migration. ``overhead`` (seconds) and ``load_rate``
-    (bytes/s) of one load are fitted to ``moves`` earlier moves (0: they are from the settings).
-    """
+    """Predicted cost of a plan, in seconds and bytes."""
 
     steps: Int53
     bytes: BoundedFloat
-    pause: BoundedFloat
-    seconds: BoundedFloat
-    total: BoundedFloat
-    batch_before: dict[str, BoundedFloat]
-    peak: dict[str, BoundedFloat]
-    batch_after: dict[str, BoundedFloat]
-    overhead: BoundedFloat
-    load_rate: BoundedFloat
-    moves: Int53 = 0
+    pause: BoundedFloat  # added to the longest batch
+    seconds: BoundedFloat  # added to all batches
+    total: BoundedFloat  # from the order until the last partition has landed
+    batch_before: dict[str, BoundedFloat]  # query -> length of a batch before
+    peak: dict[str, BoundedFloat]  # query -> longest batch during the migration, at most
+    batch_after: dict[str, BoundedFloat]  # query -> length of a batch after it
+    overhead: BoundedFloat  # of one load
+    load_rate: BoundedFloat  # bytes/s of one load
+    moves: Int53 = 0  # earlier moves to which both are fitted; 0: they are from the settings
     batch_error: dict[str, BoundedFloat] = {}  # query -> standard error of batch_after
     # query -> median seconds and rows of its last batches
     recent_batches: dict[str, tuple[BoundedFloat, BoundedFloat]] = {}
@@ -254,39 +223,30 @@ class MigrationPrice(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class GainCorrection(msgspec.Struct, frozen=True, kw_only=True):
-    """Correction of a predicted gain by what earlier ones brought.
+    """Correction of a predicted gain by what earlier ones brought."""
 
-    ``share`` of the gain (in logarithms) is expected, learned from so many ``migrations``; ``uncorrected`` is the
-    predicted batch without that, in seconds.
-    """
-
-    share: BoundedFloat
-    migrations: Int53
-    uncorrected: BoundedFloat
+    share: BoundedFloat  # of the gain (in logarithms) that is expected
+    migrations: Int53  # from which that is learned
+    uncorrected: BoundedFloat  # seconds of the predicted batch without that
 
 
 class MigrationOutcome(Body, frozen=True, tag="migration-outcome", kw_only=True):
-    """Result of a migration, beside its prediction (`Decision.price`).
-
-    ``total`` is the time from the order until the last partition landed. ``batch_before`` and ``batch_after`` map a
-    query to its median batch before and once settled, ``peak`` to the longest batch in which a partition landed.
-    ``loads`` has the bytes and added seconds of every move whose first batch was observed, without cold starts.
-    ``verdict`` is a `rechannel.wire.codes.OutcomeVerdict`. ``gain_shares`` maps a query whose batches can be compared
-    to the share of its promised gain that came true, by the uncorrected prediction.
-    """
+    """Result of a migration, beside its prediction (`Decision.price`)."""
 
     decision: str
     at: Timestamp
     landed: Int53
     abandoned: Int53
-    total: BoundedFloat
-    batch_before: dict[str, BoundedFloat]
-    peak: dict[str, BoundedFloat]
-    batch_after: dict[str, BoundedFloat]
+    total: BoundedFloat  # from the order until the last partition landed
+    batch_before: dict[str, BoundedFloat]  # query -> its median batch before
+    peak: dict[str, BoundedFloat]  # query -> the longest batch in which a partition landed
+    batch_after: dict[str, BoundedFloat]  # query -> its median batch once settled
+    # bytes and added seconds of every move whose first batch was observed, without cold starts
     loads: list[tuple[BoundedFloat, BoundedFloat]]
-    verdict: str
+    verdict: str  # rechannel.wire.codes.OutcomeVerdict
     sentence: str
     predicted: MigrationPrice | None = None
+    # query whose batches can be compared -> share of its promised, uncorrected gain that came true
     gain_shares: dict[str, BoundedFloat] = {}
 
 
@@ -326,18 +286,15 @@ class Decision(Body, frozen=True, tag="decision", kw_only=True):
 
 
 class ScheduledPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """A saved plan that is to be carried out between ``begin`` and ``end``.
+    """A saved plan that is to be carried out between ``begin`` and ``end``."""
 
-    ``scheduled_plan`` is its id, ``plan`` the text of its file, ``window`` the time as the operator wrote it.
-    """
-
-    scheduled_plan: str
+    scheduled_plan: str  # its id
     at: Timestamp
     application: str
     begin: Timestamp
     end: Timestamp
-    window: str
-    plan: str
+    window: str  # the time as the operator wrote it
+    plan: str  # the text of its file
     moves: Int53
     user: str = ""
     reason: str = ""
@@ -351,16 +308,12 @@ class ScheduledPlans(Body, frozen=True, tag="scheduled-plans", kw_only=True):
 
 
 class Request(Body, frozen=True, tag="request", kw_only=True):
-    """Order or question of an operator; the leading controller answers it under its id.
-
-    ``command`` is one of `rechannel.wire.commands`, encoded: plain JSON, so that a command of another release can
-    still be answered.
-    """
+    """Order or question of an operator; the leading controller answers it under its id."""
 
     request: str
     user: str
     reason: str = ""
-    command: dict[str, Any] = {}
+    command: dict[str, Any] = {}  # encoded by rechannel.wire.commands
 
     @property
     def verb(self) -> str:
@@ -370,12 +323,12 @@ class Request(Body, frozen=True, tag="request", kw_only=True):
 
 
 class Reply(Body, frozen=True, tag="reply", kw_only=True):
-    """The answer: ``code`` is an exit code, ``data`` is for programs."""
+    """The answer to a request."""
 
     request: str
-    code: Int53
+    code: Int53  # rechannel.wire.exit_codes.ExitCode
     sentence: str
-    data: dict[str, Any] = {}
+    data: dict[str, Any] = {}  # for programs
 
 
 class ControllerState(Body, frozen=True, tag="controller-state", kw_only=True):

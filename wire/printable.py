@@ -31,10 +31,7 @@ def count(number: int, noun: str) -> str:
 
 
 def plain(value: Any) -> Any:
-    """Replace every character of a text, or a structure of texts, that is not printable.
-
-    A structure is a list, tuple, dict, dataclass or msgspec struct, and comes back as the same type.
-    """
+    """Replace unprintable characters of a text, or of all texts in a structure of any type."""
     if isinstance(value, str):
         if value.isprintable():
             return value

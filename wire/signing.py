@@ -25,6 +25,7 @@ _PRIVATE, _PUBLIC = "signing.private_key_file", "signing.public_key_file"
 _KEY = re.compile(rb"-----BEGIN PUBLIC KEY-----.*?-----END PUBLIC KEY-----", re.DOTALL)
 _SUFFIXES = (".pub", ".pem")  # of the files of a directory of keys
 _MAX_KEYS = 16  # an invalid message is checked with all keys
+_Stamp = tuple[tuple[str, int, int, int], ...]
 
 _LOG = structlog.get_logger("rechannel.signing")
 
@@ -80,10 +81,10 @@ class Signer:
 class Verifier:
     """Verifies signatures with public keys, and reloads them when their file changes."""
 
-    def __init__(self, *keys: Ed25519PublicKey, source: Path | None = None) -> None:
+    def __init__(self, *keys: Ed25519PublicKey, source: Path | None = None, stamp: _Stamp = ()) -> None:
         self._keys = keys
         self._source = source
-        self._stamp = _stamp(source)
+        self._stamp = stamp  # of the source when it was read
         self._last_error = ""
 
     @classmethod
@@ -91,9 +92,7 @@ class Verifier:
         """Load public keys from a PEM file or a directory; KeyFileError names the cure."""
         source = Path(path)
         stamp = _stamp(source)  # before reading: a change in between causes a reload
-        verifier = cls(*public_keys(source), source=source)
-        verifier._stamp = stamp
-        return verifier
+        return cls(*public_keys(source), source=source, stamp=stamp)
 
     @property
     def keys(self) -> tuple[Ed25519PublicKey, ...]:
@@ -126,8 +125,7 @@ class Verifier:
         return True
 
     def _refresh(self) -> None:
-        stamp = _stamp(self._source)
-        if self._source is None or stamp == self._stamp:
+        if self._source is None or (stamp := _stamp(self._source)) == self._stamp:
             return
         try:
             self._keys = public_keys(self._source)
@@ -220,10 +218,8 @@ def _files(source: Path) -> list[Path]:
     return paths
 
 
-def _stamp(source: Path | None) -> tuple[tuple[str, int, int, int], ...]:
+def _stamp(source: Path) -> _Stamp:
     """Return name, inode, size and time of each key file: a change of the keys changes them."""
-    if source is None:
-        return ()
     try:
         stats = [(path, path.stat()) for path in _files(source)]
     except (OSError, KeyFileError):

@@ -23,17 +23,13 @@ _T = TypeVar("_T")
 
 
 class Notifier:
-    """Connection of one daemon to its service manager.
-
-    ``address`` is a path, ``@name`` for an abstract socket, or "" for none. After ``watchdog`` seconds without a
-    heartbeat (0: never) the service manager kills and restarts the daemon.
-    """
+    """Connection of one daemon to its service manager."""
 
     def __init__(
         self, address: str = "", watchdog: float = 0.0, *, monotonic: Callable[[], float] = time.monotonic
     ) -> None:
-        self.watchdog = watchdog
-        self._address = address
+        self.watchdog = watchdog  # seconds without a heartbeat after which the daemon is killed, 0 for never
+        self._address = address  # a path, @name for an abstract socket, or "" for none
         self._monotonic = monotonic
         self._ready = False
         self._status = ""

@@ -39,17 +39,16 @@ def attach(
 
     Parameters
     ----------
-    spark : pyspark.sql.SparkSession
+    spark
         A classic session. A Spark Connect session has no driver JVM to steer.
-    settings : Settings, optional
-        Without them they are read as `rechannel.conf.loader.load` does: from the file that ``RECHANNEL_CONFIG``
-        names, else ./rechannel.toml, else /etc/rechannel/rechannel.toml.
-    strict : bool
+    settings
+        Without them they are read as `rechannel.conf.loader.load` does.
+    strict
         Raise the error instead of returning an inactive link.
-    solo : bool
+    solo
         Start a private Redis and a controller for this application, which end with the link or with the driver
         (`rechannel.migration.solo`). They take up to 15 s to start or to fail. No settings are given then.
-    apply : bool
+    apply
         With ``solo``: act on decisions; without it they are recorded only.
     """
     if structlog.is_configured():  # by the script itself
@@ -64,7 +63,9 @@ def attach(
             _LOG.info("configuration", sentence=find_config_file(None, os.environ).describe())
             settings = load()
         adapter = SparkAdapter(spark)
-        ended = _await_end(adapter.application)
+        previous = _links.get(adapter.application)
+        # A link that was detached takes everything out of Spark first.
+        ended = previous is None or previous.active or previous.detach()
         with _links_lock:
             present = _links.get(adapter.application)
             if present is not None and (present.active or not ended):
@@ -108,12 +109,6 @@ def _start(link: Link, adapter: SparkAdapter, settings: Settings | None, mode: M
         raise
 
 
-def _await_end(application: str) -> bool:
-    """Let a link that was detached take everything out of Spark first; returns whether it has."""
-    previous = _links.get(application)
-    return previous is None or previous.active or previous.detach()
-
-
 def _unregister(application: str, link: Link) -> None:
     with _links_lock:
         if _links.get(application) is link:
@@ -144,12 +139,7 @@ class _StandardError(io.TextIOBase):
 
 
 def log_to_standard_error() -> None:
-    """Have Rechannel's loggers in this process write to standard error.
-
-    A script's standard output may be data.
-
-    No other logger is touched.
-    """
+    """Have Rechannel's loggers alone write to standard error: standard output may be data."""
     stream: Any = _StandardError()
     logger = structlog.wrap_logger(
         structlog.WriteLogger(stream),

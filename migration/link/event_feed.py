@@ -15,6 +15,7 @@ from pathlib import Path
 
 import structlog
 
+from rechannel.conf.solo_runs import open_directory, remove_unlocked
 from rechannel.migration.spark.adapter import SparkAdapter
 from rechannel.migration.spark.gateway import LinkError
 from rechannel.monitors.spark.event_log import EventStream
@@ -26,11 +27,7 @@ _HEARTBEAT = 5.0  # seconds between two heartbeats
 
 
 class EventFeed:
-    """Opens and reads the stream; opens it again after the watchdog or a user removed it.
-
-    ``openings``: times it was opened; the watchdog takes out other hooks of the link, too. ``dropped``: events that
-    Spark's bus dropped since the first opening.
-    """
+    """Opens and reads the stream; opens it again after the watchdog or a user removed it."""
 
     def __init__(self, adapter: SparkAdapter, parent: str) -> None:
         self._adapter = adapter
@@ -39,10 +36,10 @@ class EventFeed:
         self._lock = -1
         self._stream: EventStream | None = None
         self._next_heartbeat = 0.0
-        self.dropped = 0
+        self.openings = 0  # each may mean that the watchdog took out other hooks of the link, too
+        self.dropped = 0  # events that Spark's bus dropped since the first opening
         self._dropped_before = 0  # for earlier links of the application: Spark's counter goes on
         self._incomplete = False
-        self.openings = 0
 
     def open(self) -> None:
         """Have Spark write its events from now on."""
@@ -51,7 +48,7 @@ class EventFeed:
         self._parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         remove_leftovers(self._parent)
         self._directory = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=self._parent))
-        self._lock = _open_directory(self._directory)
+        self._lock = open_directory(self._directory)
         with contextlib.suppress(OSError):  # NFS locks no directory, and so no link removes leftovers there
             fcntl.flock(self._lock, fcntl.LOCK_EX)
         self._adapter.start_event_stream(self._directory, _PART_BYTES)
@@ -114,23 +111,6 @@ def remove_leftovers(parent: Path) -> None:
     """Remove the directories of links that no longer live."""
     for directory in parent.glob(f"{_PREFIX}*"):
         with contextlib.suppress(OSError):
-            if _is_leftover(directory):
-                shutil.rmtree(directory, ignore_errors=True)
-
-
-def _is_leftover(directory: Path) -> bool:
-    lock = _open_directory(directory)
-    try:
-        # A directory without events is another program's, or one that its link has not locked yet.
-        if os.fstat(lock).st_uid != os.geteuid() or not any(directory.glob("eventlog_v2_*")):
-            return False
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        return False
-    finally:
-        os.close(lock)
-    return True
-
-
-def _open_directory(directory: Path) -> int:
-    return os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+            # A directory without events is another program's, or one that its link has not locked yet.
+            if directory.lstat().st_uid == os.geteuid() and any(directory.glob("eventlog_v2_*")):
+                remove_unlocked(directory)

@@ -46,17 +46,13 @@ UNLIMITED = 2**31 - 1
 
 @dataclass(frozen=True)
 class ReleaseInputs:
-    """Input of one step.
-
-    ``holders``: executors that hold state. ``batches``: query -> last batch begun, of active queries; ``quiet``: those
-    of them that run no batch now.
-    """
+    """Input of one step."""
 
     executors: Mapping[str, ExecutorInfo]
-    drains: Mapping[str, DrainedNode]
-    holders: Collection[str]
-    batches: Mapping[str, int]
-    quiet: Collection[str]
+    drains: Mapping[str, DrainedNode]  # by node
+    holders: Collection[str]  # executors that hold state
+    batches: Mapping[str, int]  # query -> last batch begun, of active queries
+    quiet: Collection[str]  # those of them that run no batch now
 
 
 def collect_inputs(
@@ -117,17 +113,13 @@ def executor_target(
 
 
 class ExecutorReleaser:
-    """Cordons and releases executors, step by step on the link's thread.
-
-    ``dynamic``: Spark itself removes idle executors and sets the target (``spark.dynamicAllocation.enabled``);
-    ``cordon_ends_executor``: a cordoned executor would end by itself (``spark.decommission.enabled``).
-    """
+    """Cordons and releases executors, step by step on the link's thread."""
 
     def __init__(self, control: ExecutorControl, *, dynamic: bool, cordon_ends_executor: bool = False) -> None:
         self.problem = ""
         self._control = control
-        self._cordon_ends_executor = cordon_ends_executor
-        self._dynamic = dynamic
+        self._cordon_ends_executor = cordon_ends_executor  # in the middle of a batch (spark.decommission.enabled)
+        self._dynamic = dynamic  # Spark removes idle executors and sets the target (spark.dynamicAllocation.enabled)
         self._cordons: dict[str, _Cordon] = {}
         self._killed: set[str] = set()  # released, and Spark has not told yet that they are gone
         self._drained: frozenset[str] = frozenset()  # nodes whose executors are to leave

@@ -46,12 +46,10 @@ _T = TypeVar("_T")
 def restore_placement(
     last: LastPlacement | None, operators: Sequence[CheckpointOperator], executors: Executors
 ) -> Placement:
-    """Return a placement as near to the last one as the executors allow.
-
-    Partitions without an executor of before are spread evenly.
+    """Return a placement as near to the last one as these executors allow.
 
     An executor is the same as before if it lives on the same host; otherwise another executor of that host replaces it
-    (a restarted driver has new executors). ``executors``: those that may hold partitions. A last placement with another
+    (a restarted driver has new executors). Partitions without one are spread evenly. A last placement with another
     number of partitions is not used.
     """
     cores = {name: max(1, info.cores) for name, info in executors.items()}
@@ -84,33 +82,15 @@ def _replacements(hosts: Mapping[str, str], executors: Executors) -> dict[str, s
 
 @dataclass(frozen=True)
 class _Occasion:
-    """Reasons to move a query's partitions.
+    """Reasons to move a query's partitions."""
 
-    ``restored``: the placement that was restored before the first batch; ``new``: the query has no checkpoint;
-    ``lost``: stage -> partitions that a lost executor held.
-    """
-
-    restored: Placement | None
-    new: bool
-    lost: Mapping[int, set[int]]
+    restored: Placement | None  # the placement that was restored before the first batch
+    new: bool  # the query has no checkpoint
+    lost: Mapping[int, set[int]]  # stage -> partitions that a lost executor held
 
 
 class InitialPlacement:
-    """Places queries that start and partitions whose executor was lost.
-
-    Parameters
-    ----------
-    adapter : SparkAdapter
-        Reads checkpoints and steers stores.
-    usable_executors : callable
-        Returns the executors that may hold partitions now, None while nothing may be begun.
-    drained_nodes : callable
-        Returns the nodes that are to hold none.
-    read_last_placement : callable
-        Reads a query's last placement from Redis.
-    clock, sleep : callable
-        Seconds of a clock that is never set back, and the wait for so many.
-    """
+    """Places queries that start and partitions whose executor was lost."""
 
     def __init__(
         self,
@@ -123,9 +103,9 @@ class InitialPlacement:
     ) -> None:
         self._start_reports: dict[str, str] = {}  # query -> what was done at its start
         self._adapter = adapter
-        self._usable_executors = usable_executors
+        self._usable_executors = usable_executors  # that may hold partitions now, None while nothing may be begun
         self._drained_nodes = drained_nodes
-        self._read_last_placement = read_last_placement
+        self._read_last_placement = read_last_placement  # of a query, from Redis
         self._clock = clock
         self._sleep = sleep
         self._arrivals_until = clock() + _ARRIVAL_WAIT

@@ -234,9 +234,7 @@ class Link:
                 self._steering.handle_boundary(query, partial(self._driver_state, [active]))
 
     def _catch_up_with_events(self) -> bool:
-        """Fold in all events that Spark has written by now.
-
-        Only then is a query that looks quiet known to be quiet.
+        """Fold in all events by now: only then is a query that looks quiet known to be quiet.
 
         Returns False if there is more than a cycle may take. A line leaves the queue before it is handled, so one that
         fails costs itself alone.

@@ -53,14 +53,11 @@ Version = tuple[int, int, str]  # epoch, sequence, signature
 
 @dataclass
 class _EvidenceCursor:
-    """Position up to which a node's evidence was read, "" for none.
-
-    ``check_size``: the next answer may be too large to be read at once.
-    """
+    """Position up to which a node's evidence was read."""
 
     awaited_at: float
-    after: str = ""
-    check_size: bool = True
+    after: str = ""  # id of the last message, "" for none
+    check_size: bool = True  # the next answer may be too large to be read at once
 
 
 class Mailbox:
@@ -68,20 +65,7 @@ class Mailbox:
 
     Outbound: reports and last placements (the newest alone), batches, journal lines. Inbound: desired placements,
     standing orders, closed stores. ``rejected``: messages that must not be obeyed; ``dropped``: messages that could not
-    be sent.
-
-    Parameters
-    ----------
-    settings : RedisSettings
-        Address and time-outs of Redis.
-    factory : EnvelopeFactory
-        Makes the envelopes of what is sent.
-    application : str
-        Id of the application.
-    verifier : Verifier, optional
-        Checks signatures; without it nothing is obeyed.
-    monotonic : callable
-        Seconds of a clock that is never set back.
+    be sent. Without a ``verifier`` nothing is obeyed.
     """
 
     def __init__(
@@ -175,14 +159,11 @@ class Mailbox:
             self._drop_batches()
 
     def _drop_batches(self) -> None:
-        """Drop batches while too many wait: the oldest first, each query's newest last.
-
-        The newest have more room, but only while Redis answers.
-        """
+        """Drop batches while too many wait: the oldest first, each query's newest last."""
         newest = {batch.query: index for index, (_, batch) in enumerate(self._batches)}
         older = [index for index, (_, batch) in enumerate(self._batches) if newest[batch.query] != index]
         rows, dropped = sum(batch.tasks for _, batch in self._batches), set[int]()
-        last_room = _MAX_TASKS if self._outage else _MAX_NEWEST
+        last_room = _MAX_TASKS if self._outage else _MAX_NEWEST  # the newest have more room while Redis answers
         for room, indices in ((_MAX_TASKS, older), (last_room, sorted(newest.values()))):
             for index in indices:
                 if rows <= room and len(self._batches) - len(dropped) <= keys.BATCHES.bound:

@@ -95,9 +95,7 @@ class Reconciler:
     # -- new moves --
 
     def accept_desired(self, envelope: Envelope, driver: DriverState, now: float) -> Lines:
-        """Take over a desired placement whose signature was checked.
-
-        The same placement again only renews its expiry.
+        """Take over a desired placement whose signature was checked; the same one is renewed.
 
         Raises MessageError for an older epoch (a deposed leader), an expired or older message, and a placement that
         names a move or a partition twice.
@@ -206,10 +204,7 @@ class Reconciler:
         return [], True
 
     def _check_unsteered(self, move: Move, ahead: int, driver: DriverState, now: float) -> tuple[Lines, bool]:
-        """Check a planned or prepared move, ``ahead`` steps after the current one of its decision.
-
-        Returns the lines, and whether it is to be steered.
-        """
+        """Check a move, ``ahead`` steps after the current one; return lines, and whether to steer."""
         current, last_batch = driver.executor_of(*move.unit), driver.batches.get(move.query, -1)
         # Its step has not come. With overlap, the next step is prepared beside the current one.
         if ahead > int(self.limits.overlap):
@@ -362,10 +357,7 @@ class Reconciler:
         return lines
 
     def handle_run_end(self, query: str, run: str, now: float) -> Lines:
-        """Take in that a run is over.
-
-        Spark unloads all its stores, and nothing of it can be moved any more.
-        """
+        """Take in that a run is over: Spark unloads its stores, and nothing of it can be moved."""
         lines = []
         self._throttle.remove_query(query)
         for move in self._moves:
@@ -445,11 +437,10 @@ class Reconciler:
         return steps
 
     def _lowest_steps(self) -> dict[str, int]:
-        """Return the lowest step of all moves of each decision that await a batch.
+        """Return the lowest step of each decision's moves that await a batch.
 
-        Without overlap, moves that are drained and not killed count too.
-
-        A move of a query that runs no batch holds no other back: it counts as released after some seconds (`tick`).
+        Without overlap, moves that are drained and not killed count too. A move of a query that runs no batch holds no
+        other back: it counts as released after some seconds (`tick`).
         """
         steps: dict[str, int] = {}
         for move in self._moves:

@@ -51,7 +51,7 @@ def _stage_state(query: ActiveQuery, number: int, table: TaskTable, stages: Stag
         Operator(operator=item.operator, name=item.name, stores=names)
         for item, names in (stage.operators if stage else [])
     ]
-    size = max(stage.size if stage else 0, len(placement))
+    size = max(stage.partitions if stage else 0, len(placement))
     return StatefulStage(
         stage=number,
         partitions=size,
@@ -66,7 +66,7 @@ def operator_placement(query: ActiveQuery, table: TaskTable, stages: Stages) -> 
     result: dict[int, list[str]] = {}
     for number in table.stages.get(query.query, ()):
         placement, stage = table.placement[query.query, number], stages.mapped.get((query.run, number))
-        if stage is None or stage.size != len(placement):
+        if stage is None or stage.partitions != len(placement):
             return {}
         result.update({item.operator: list(placement) for item, _ in stage.operators})
     return result
@@ -110,9 +110,6 @@ def problem_sentences(
 
 
 def highest_epoch(*accepted: tuple[int, str]) -> tuple[int, list[str]]:
-    """Return the highest epoch in which a leader was obeyed, and the leaders obeyed in it.
-
-    ``accepted``: epoch and sender of the placement and of the standing orders, (0, "") for none.
-    """
+    """Of epochs and senders of what was accepted, return the highest epoch and its senders."""
     highest = max(epoch for epoch, _ in accepted)
     return highest, sorted({sender for epoch, sender in accepted if epoch == highest and sender})

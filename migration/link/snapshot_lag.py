@@ -24,24 +24,20 @@ Key = tuple[str, int]  # run, stage
 
 
 class SnapshotLag:
-    """The lag of each partition's newest snapshot in batches; the oldest of its stores counts.
-
-    ``latest_snapshot`` returns the state version of a store's newest snapshot, -1 if none is known; ``committed``: run
-    -> last committed batch, where batch b leaves version b + 1; ``supported``: whether this Spark tells of snapshots.
-    """
+    """The lag of each partition's newest snapshot in batches; the oldest of its stores counts."""
 
     def __init__(
         self, latest_snapshot: Callable[[StoreId], int], committed: Mapping[str, int], *, supported: bool = True
     ) -> None:
-        self._latest_snapshot = latest_snapshot
-        self._committed = committed
+        self._latest_snapshot = latest_snapshot  # version of a store's newest snapshot, -1 if none is known
+        self._committed = committed  # run -> last committed batch; batch b leaves version b + 1
         self._next = 0.0
         self._round: Iterator[tuple[Key, int]] = iter(())
         self._versions: dict[Key, dict[int, int]] = {}
         self._commits: dict[str, tuple[int, float]] = {}  # run -> its last commit, and when that was noticed
         self._rest = SHORTEST
         self._index = 0  # among the partitions that are about to move
-        self.supported = supported
+        self.supported = supported  # whether this Spark tells of snapshots
 
     def lags(self, run: str, stage: int, partitions: int) -> list[int]:
         """Return the lag of each partition, `UNKNOWN` where not asked yet; [] if all are."""
@@ -64,9 +60,7 @@ class SnapshotLag:
         return lags
 
     def step(self, stages: Mapping[Key, StageStores], now: float, first: Sequence[tuple[str, int, int]] = ()) -> None:
-        """Ask for the next partition, if it is time.
-
-        Raises the error of the call, after stepping on.
+        """Ask for the next partition, if it is time; raises the error of the call.
 
         ``first``: (run, stage, partition) of those that are asked for, by turns, before all others.
         """
@@ -82,8 +76,9 @@ class SnapshotLag:
         if unit is None:
             self._versions = {key: versions for key, versions in self._versions.items() if key in stages}
             active = self._active_stages(stages, now)
-            self._round = _partitions(active)
-            self._rest = max(SHORTEST, min(LONGEST, ROUND / max(sum(stage.size for stage in active.values()), 1)))
+            self._round = ((key, number) for key, stage in active.items() for number in range(stage.partitions))
+            total = sum(stage.partitions for stage in active.values())
+            self._rest = max(SHORTEST, min(LONGEST, ROUND / max(total, 1)))
             self._next = now + (SHORTEST if active else LONGEST)
             return
         self._next = now + self._rest
@@ -102,7 +97,7 @@ class SnapshotLag:
     def _ask(self, stages: Mapping[Key, StageStores], key: Key, partition: int) -> None:
         """Ask for one store of each operator: snapshots of its stores are made together."""
         stage = stages.get(key)
-        if stage is None or not stage.operators:
+        if stage is None:
             return
         stores = [
             StoreId(item.checkpoint, item.run, item.operator, partition, names[0]) for item, names in stage.operators
@@ -114,9 +109,3 @@ class SnapshotLag:
 
     def _lag(self, run: str, version: int) -> int:
         return max(0, self._committed.get(run, -1) + 1 - version) if version >= 0 else UNKNOWN
-
-
-def _partitions(stages: Mapping[Key, StageStores]) -> Iterator[tuple[Key, int]]:
-    for key, stage in list(stages.items()):
-        for partition in range(stage.size if stage.operators else 0):
-            yield key, partition

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 
 import structlog
 
@@ -29,11 +28,6 @@ class StageStores:
     partitions: int
     operators: list[tuple[PlannedOperator, list[str]]]
 
-    @cached_property
-    def size(self) -> int:
-        """Number of partitions, by the plan: a job may run a part of them only."""
-        return max((item.partitions for item, _ in self.operators), default=self.partitions)
-
     @property
     def store_names(self) -> list[tuple[int, str]]:
         """Operator and name of every store that each partition has."""
@@ -41,11 +35,7 @@ class StageStores:
 
 
 class Stages:
-    """Maps stages to their stores as they finish.
-
-    ``operators`` reads the operators of (query, run) from its plan; ``store_names`` the stores of (checkpoint,
-    operator). ``mismatches``: why a stage's tasks are not the partitions of its operators.
-    """
+    """Maps stages to their stores as they finish."""
 
     def __init__(
         self,
@@ -54,8 +44,10 @@ class Stages:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.mapped: dict[Key, StageStores] = {}
-        self.mismatches: dict[Key, str] = {}
-        self._operators, self._store_names, self._clock = operators, store_names, clock
+        self.mismatches: dict[Key, str] = {}  # why a stage's tasks are not the partitions of its operators
+        self._operators = operators  # of (query, run), by its plan
+        self._store_names = store_names  # of (checkpoint, operator)
+        self._clock = clock
         self._attempts: dict[Key, int] = {}
         self._unmapped: dict[Key, float] = {}  # -> until when its next batch is expected
 

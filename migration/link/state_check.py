@@ -20,20 +20,16 @@ _CONFIRMATION_TIME = 0.2  # seconds of a cycle in which Spark is asked for parti
 
 
 class StateCheck:
-    """Reads Spark's state and repairs the task table.
-
-    ``queries``: the running queries of this session; ``by_run``: the same by run, None for those of another session;
-    ``retiring``: executors that Spark offers no task any more; ``gaps``: lost events that were made good.
-    """
+    """Reads Spark's state and repairs the task table."""
 
     def __init__(
         self, adapter: SparkAdapter, table: TaskTable, stages: Stages, clock: Callable[[], float] = time.monotonic
     ) -> None:
-        self.queries: dict[str, ActiveQuery] = {}
-        self.by_run: dict[str, ActiveQuery | None] = {}
-        self.retiring: set[str] = set()
+        self.queries: dict[str, ActiveQuery] = {}  # the running queries of this session
+        self.by_run: dict[str, ActiveQuery | None] = {}  # the same by run, None for those of another session
+        self.retiring: set[str] = set()  # executors that Spark offers no task any more
+        self.gaps = EventGaps(table)  # lost events that were made good
         self._adapter, self._table, self._stages, self._clock = adapter, table, stages, clock
-        self.gaps = EventGaps(table)
 
     def find_lost_events(self, now: float, *, events_lost: bool) -> list[events.Event]:
         """Return the events that bring the task table into line with Spark, in order."""

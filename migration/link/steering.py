@@ -28,17 +28,7 @@ _READ_BACK_EVERY = 0.02  # seconds
 
 
 class Steering:
-    """Steers the moves that the reconciler says are due.
-
-    Parameters
-    ----------
-    adapter, table, reconciler, stages
-        The link's own.
-    catch_up_with_events : callable
-        Folds in the newest events; returns False if there are more.
-    journal_and_report : callable
-        Takes the transitions of a move, before Spark is told.
-    """
+    """Steers the moves that the reconciler says are due."""
 
     def __init__(
         self,
@@ -51,16 +41,14 @@ class Steering:
         journal_and_report: Callable[[Sequence[MoveTransition]], None],
     ) -> None:
         self._adapter, self._table, self._reconciler, self._stages = adapter, table, reconciler, stages
-        self._catch_up_with_events, self._journal_and_report = catch_up_with_events, journal_and_report
+        self._catch_up_with_events = catch_up_with_events  # False if there are more than a cycle may take
+        self._journal_and_report = journal_and_report
         self._read_backs: dict[str, tuple[int, float]] = {}  # move -> times read back, and when last
 
     def handle_boundary(
         self, query: str, driver_state: Callable[[], DriverState], clock: Callable[[], float] = time.time
     ) -> None:
-        """Take the steps that are due at a quiet moment of a query.
-
-        ``clock``: seconds since the epoch.
-        """
+        """Take the steps that are due at a quiet moment of a query."""
         lines, due = self._reconciler.due(query, driver_state(), clock())
         self._journal_and_report(lines)
         for move in due:
@@ -79,10 +67,8 @@ class Steering:
     def _repair_overwritten(self, query: str, driver: DriverState, clock: Callable[[], float]) -> None:
         """Read steers back, and repeat one that was overwritten.
 
-        A task that outlives its stage (a speculative copy, say) may overwrite a steer.
-
-        Such a task reports its own executor when it opens the store (``StateStore.reportActiveStoreInstance``). So a
-        steer must come after every task of the stage attempt has ended, or be repeated.
+        A task that outlives its stage (a speculative copy, say) reports its own executor when it opens the store
+        (``StateStore.reportActiveStoreInstance``). So a steer must come after the last one of them, or be repeated.
         """
         for move in self._reconciler.awaiting_batch(query, driver, clock()):
             now = clock()

@@ -32,14 +32,11 @@ _APPLY = "apply"  # as in rechannel.wire.codes.Mode
 
 
 class SessionAttacher:
-    """Attaches sessions, and prints the first error.
-
-    ``attach``: `rechannel.attach` by default; ``strict``: an error ends the script.
-    """
+    """Attaches sessions, and prints the first error."""
 
     def __init__(self, attach: Callable[[Any], Any] | None = None, *, strict: bool = False) -> None:
-        self._attach = attach
-        self._strict = strict
+        self._attach = attach  # None: rechannel.attach, imported for the first session
+        self._strict = strict  # an error ends the script
         self._printed = False
         self._inside = threading.local()
 
@@ -166,9 +163,7 @@ def _import_attach() -> Callable[[Any], Any]:
 
 
 def _lend_packages(missing: ImportError) -> None:
-    """Add the packages of the Python that runs `rechannel submit` to this one.
-
-    Raises if they do not fit.
+    """Add the packages of the Python that runs `rechannel submit` to this one, if they fit.
 
     They come last on ``sys.path``: the script's own imports stay as they are.
     """

@@ -1,21 +1,9 @@
 """Laws of a migration, and the moves of a proposal that keep them. Pure.
 
-Hard laws, which nothing skips, and the reach of each refusal:
-
-=================== ======== ==============================================================================
-``target``          move     the target executor is known, alive and available
-``query-problem``   query    the query is active and can be moved (its link reports no problem)
-``run-unknown``     query    the query's run id is known, so the order can be bound to it
-``stores-unknown``  query    the stage is known with its operators and their state stores
-``partition``       move     the partition exists in that stage
-``in-flight``       move     no other move of this partition is under way
-``max-moves``       move     at most ``migration.max_moves`` at once; the lightest wait
-``budget``          move     at most what is left of ``reschedule.moves_per_hour``, where nobody asked for the plan
-``utilization``     plan     no executor above ``gate.max_utilization`` *and* above the highest of before
-=================== ======== ==============================================================================
-
-Soft laws, which ``force`` skips: ``cooldown`` (time after a migration) and ``gate`` (moving must pay). Both refuse the
-plan as a whole. Refused moves leave the plan first, and the later laws judge what is left.
+Hard laws, which nothing skips, refuse all moves of a query (``query-problem``, ``run-unknown``, ``stores-unknown``),
+single ones (``partition``, ``target``, ``in-flight``, ``max-moves``, ``budget``) or the plan (``utilization``). Soft
+laws, which ``force`` skips, refuse the plan (``cooldown``, ``gate``). `rechannel.wire.codes.Law` has the meaning of
+each. Refused moves leave the plan first, and the later laws judge what is left.
 
 A partition on no known executor loads its state wherever it goes next, so that placing it neither costs nor gains
 anything: a plan that does only this passes the gate. Partitions on an executor that is not available (of a drained
@@ -311,22 +299,17 @@ def _soft_refusal(inputs: PlanInputs, gate: GateResult) -> Refusal | None:
             rule = f"the cool-down after it is {cooldown.total:g} s, {cooldown.reason}"
         ago = max(0.0, cooldown.total - cooldown.left)
         return Refusal(
-            law=Law.COOLDOWN,
-            detail=f"the last migration ended {ago:.0f} s ago, {rule}: {cooldown.left:.0f} s to go",
+            law=Law.COOLDOWN, detail=f"the last migration ended {ago:.0f} s ago, {rule}: {cooldown.left:.0f} s to go"
         )
     if not gate.passes:
         return Refusal(law=Law.GATE, detail=gate.sentence, measured=gate.measured, limit=gate.limit, unit=gate.unit)
     return None
 
 
-def _must_leave(move: Move, cluster: Cluster) -> bool:
-    """Return whether a partition cannot stay, being on no executor that is available."""
-    return move.source == UNPLACED or not bool(cluster.available[move.source])
-
-
 def _all_forced(moves: Sequence[Move], cluster: Cluster) -> bool:
-    """Return whether all moves are forced, and not only because their partitions are unplaced."""
-    return all(_must_leave(move, cluster) for move in moves) and any(move.source != UNPLACED for move in moves)
+    """Whether some partitions are placed, all of them on executors that are not available."""
+    placed = [move for move in moves if move.source != UNPLACED]
+    return bool(placed) and not any(cluster.available[move.source] for move in placed)
 
 
 def _drain_summary(stepped: SteppedMoves, inputs: PlanInputs, too_full: Refusal | None) -> str:

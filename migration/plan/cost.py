@@ -46,11 +46,11 @@ _EVALUATED_STEPS = 24  # steps whose batches are worked out; the others take the
 
 @dataclass(frozen=True)
 class LoadRates:
-    """Seconds and bytes per second of a load, and the number of moves they were fitted to."""
+    """Cost of a load."""
 
-    overhead: float
-    load_rate: float
-    moves: int = 0
+    overhead: float  # seconds
+    load_rate: float  # bytes per second
+    moves: int = 0  # to which they were fitted
 
 
 # Until loads were measured. On a local disk a load of little state takes 0.02 to 0.1 s; from an object store it takes some
@@ -82,42 +82,24 @@ class SteppedMoves:
 
 @dataclass(frozen=True)
 class BatchTimes:
-    """Batches of each query before a plan, in seconds.
-
-    ``seconds`` of a batch, and ``period``, the time from the start of one to the start of the next; a query may be
-    missing. ``cold``: key of a stage -> its first tasks, where some executor ran few of them.
-    """
+    """Batches of each query before a plan, in seconds; a query may be missing."""
 
     seconds: Mapping[str, float]
-    period: Mapping[str, float]
-    cold: Mapping[str, ColdStage] = field(default_factory=dict)
+    period: Mapping[str, float]  # from the start of one to the start of the next
+    cold: Mapping[str, ColdStage] = field(default_factory=dict)  # stage -> first tasks, where some executor ran few
 
 
 @dataclass(frozen=True, eq=False)
 class MigrationCost:
-    """Expected cost of a plan, in seconds.
+    """Expected cost of a plan, in seconds."""
 
-    Attributes
-    ----------
-    added
-        By how much each step's batch is longer than it would be after the step, for the query that suffers most, (S,).
-    bytes
-        Bytes loaded in all.
-    seconds
-        Added time summed over steps and queries.
-    peak
-        Query -> its longest batch during the migration, which begins in one of the present placement.
-    total
-        Time from the order until the last partition has landed.
-    cold
-        Executor -> seconds by which a partition's first task there lasts longer, at most; cold targets alone.
-    """
-
+    # By how much each step's batch is longer than it would be after the step, for the query that suffers most, (S,).
     added: FloatArray
-    bytes: float
-    seconds: float
-    peak: dict[str, float]
-    total: float
+    bytes: float  # loaded in all
+    seconds: float  # added time summed over steps and queries
+    peak: dict[str, float]  # query -> longest batch during the migration, which begins in one of the present placement
+    total: float  # from the order until the last partition has landed
+    # Executor -> seconds by which a partition's first task there lasts longer, at most; cold targets alone.
     cold: dict[str, float] = field(default_factory=dict)
 
     @property
@@ -127,11 +109,7 @@ class MigrationCost:
 
 
 def estimate_cost(
-    model: PredictionModel,
-    current: Placement,
-    plan: SteppedMoves,
-    rates: LoadRates,
-    times: BatchTimes,
+    model: PredictionModel, current: Placement, plan: SteppedMoves, rates: LoadRates, times: BatchTimes
 ) -> MigrationCost:
     """Estimate the cost of a plan.
 
@@ -187,26 +165,18 @@ def estimate_cost(
 
 @dataclass(frozen=True, eq=False)
 class _ColdBatch:
-    """Seconds that first tasks add to the batch of a step.
+    """Seconds that first tasks add to the batch of a step."""
 
-    ``once`` are the core seconds (n,) of placeable stages, ``anyway`` those that come without the plan as well;
-    ``floating`` the seconds of each query's floating stages; ``landed`` the most seconds of a partition that lands on
-    an executor.
-    """
-
-    once: dict[str, FloatArray] = field(default_factory=dict)
-    anyway: dict[str, FloatArray] = field(default_factory=dict)
-    floating: dict[str, float] = field(default_factory=dict)
-    landed: dict[str, float] = field(default_factory=dict)
+    once: dict[str, FloatArray] = field(default_factory=dict)  # placeable stage -> core seconds, (n,)
+    anyway: dict[str, FloatArray] = field(default_factory=dict)  # the part of them that comes without the plan as well
+    floating: dict[str, float] = field(default_factory=dict)  # query -> of its floating stages
+    landed: dict[str, float] = field(default_factory=dict)  # executor -> most of a partition that lands there
 
 
 def _cold_batches(
     cluster: Cluster, workload: Workload, current: Placement, plan: SteppedMoves, cold: Mapping[str, ColdStage]
 ) -> list[_ColdBatch]:
-    """Return what first tasks add to each step's batch.
-
-    The tasks of earlier steps count as run.
-    """
+    """Return what first tasks add to each step's batch; those of earlier steps count as run."""
     slots = task_slots(cluster)
     placement = {key: current[key].copy() for key in cold if cold[key].tasks is None}
     ran = {stage.kind: stage.ran.copy() for stage in cold.values()}
@@ -250,10 +220,7 @@ class _StepModel:
     cold: Sequence[_ColdBatch]
 
     def batch_seconds(self, step: int) -> tuple[dict[str, float], dict[str, float]]:
-        """Return the batch of each query after a step, without and with what comes once.
-
-        These are the loads of this step and its cold starts.
-        """
+        """Return each query's batch after a step, without and with its loads and cold starts."""
         placement = {key: array.copy() for key, array in self.current.assignments.items()}
         added: dict[str, FloatArray] = {}
         for index in np.flatnonzero(self.plan.steps <= step).tolist():

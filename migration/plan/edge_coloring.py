@@ -13,10 +13,8 @@ def color_edges(sources: IntArray, targets: IntArray, sizes: FloatArray) -> IntA
     There are as many colors as the largest degree, which is the fewest possible. Edges are colored by decreasing size,
     ties in their order, with the first color free at both ends. Where there is none, the path that alternates between a
     color free at one end and one free at the other is flipped. It never comes back to the source, because the graph is
-    bipartite. O(E V) for E edges over V nodes. Raises ValueError, by name, for
-    what is no edge.
+    bipartite. O(E V) for E edges over V nodes.
     """
-    sources, targets, sizes = _check_edges(sources, targets, sizes)
     if not len(sizes):
         return np.zeros(0, dtype=np.int64)
     return _Coloring(sources, targets).color(np.argsort(-sizes, kind="stable").tolist())
@@ -75,19 +73,3 @@ class _Coloring:
 def _lowest_bit(bits: int) -> int:
     """Return the number of the lowest bit that is set, -1 if none is."""
     return (bits & -bits).bit_length() - 1
-
-
-def _check_edges(sources: IntArray, targets: IntArray, sizes: FloatArray) -> tuple[IntArray, IntArray, FloatArray]:
-    """Return the edges as arrays, (M,); raises ValueError, by name, for what is no edge."""
-    sizes = np.asarray(sizes, dtype=np.float64)
-    ends = []
-    for name, values in (("sources", sources), ("targets", targets)):
-        array = np.asarray(values)
-        if array.shape != sizes.shape or array.ndim != 1:
-            raise ValueError(f"{name}: expected one node for each of {sizes.size} messages, got shape {array.shape}")
-        if array.size and (not np.issubdtype(array.dtype, np.integer) or array.min() < 0):
-            raise ValueError(f"{name}: expected whole numbers from 0")
-        ends.append(array.astype(np.int64))
-    if not np.isfinite(sizes).all() or (sizes < 0).any():
-        raise ValueError("sizes: must be finite and not negative")
-    return ends[0], ends[1], sizes

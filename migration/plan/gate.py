@@ -28,17 +28,14 @@ _CERTAIN_SHARE = 0.5  # of gate.min_gain, at 95 % confidence
 
 @dataclass(frozen=True)
 class QueryGain:
-    """Batch of a query before a plan in seconds, and its predicted change.
-
-    ``name`` is for people; ``correction`` is part of the change.
-    """
+    """Batch of a query before a plan, and its predicted change."""
 
     query: str
-    before: float
+    before: float  # seconds
     change: PredictedChange
     batches_per_second: float
-    name: str = ""
-    correction: GainCorrection | None = None
+    name: str = ""  # for people
+    correction: GainCorrection | None = None  # part of the change
 
     @property
     def after(self) -> float:
@@ -58,18 +55,15 @@ class QueryGain:
 
 @dataclass(frozen=True)
 class GateResult:
-    """Verdict of the gate: ``gain`` and ``cost`` in seconds over the horizon.
-
-    ``measured`` and ``limit``, in ``unit``, are the two sides of the condition that decided.
-    """
+    """Verdict of the gate."""
 
     passes: bool
-    gain: float
-    cost: float
+    gain: float  # seconds over the horizon
+    cost: float  # seconds over the horizon
     sentence: str
-    measured: float
+    measured: float  # of the condition that decided
     limit: float
-    unit: str
+    unit: str  # of both
 
 
 def evaluate_gate(queries: Sequence[QueryGain], cost: float, settings: GateSettings) -> GateResult:

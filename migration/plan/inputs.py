@@ -21,102 +21,62 @@ from rechannel.wire.messages import DesiredMove, GainCorrection, QueryState, Ref
 
 @dataclass(frozen=True)
 class Cooldown:
-    """Rest after a migration in seconds, with a reason where it is longer than usual."""
+    """Rest after a migration, in seconds."""
 
     left: float = 0.0
     total: float = 0.0
-    reason: str = ""
+    reason: str = ""  # where it is longer than usual
 
 
 @dataclass(frozen=True)
 class PlanInputs:
-    """State of an application that a plan is made for.
-
-    Attributes
-    ----------
-    stages
-        Key of a placeable stage -> (query, number of the stage in the link's report).
-    in_flight
-        (query, stage, partition) of moves that await a batch.
-    bytes_to_load
-        Key of a stage -> bytes to load of each partition; the stage's state where it is missing.
-    batch_seconds, batch_period
-        Query -> mean seconds of its measured batches, and from the start of one to the start of the next.
-    prediction
-        Model that batches are predicted from; made of the workload where None.
-    rates
-        Measured cost of loading; that of the settings where None.
-    cold
-        Key of a stage -> its first tasks, where some executor ran few of them.
-    gain_shares
-        Query -> what is expected of a gain promised to it; all of it where it is missing.
-    """
+    """State of an application that a plan is made for; keys are those of placeable stages."""
 
     cluster: Cluster
     workload: Workload
     current: Placement
-    stages: Mapping[str, tuple[str, int]]
+    stages: Mapping[str, tuple[str, int]]  # key -> (query, number of the stage in the link's report)
     queries: Mapping[str, QueryState]
-    in_flight: frozenset[tuple[str, int, int]] = frozenset()
+    in_flight: frozenset[tuple[str, int, int]] = frozenset()  # (query, stage, partition) of moves that await a batch
     cooldown: Cooldown = Cooldown()
+    # key -> bytes to load of each partition; the stage's state where it is missing
     bytes_to_load: Mapping[str, FloatArray] = field(default_factory=dict)
-    batch_seconds: Mapping[str, float] = field(default_factory=dict)
-    batch_period: Mapping[str, float] = field(default_factory=dict)
-    prediction: PredictionModel | None = None
+    batch_seconds: Mapping[str, float] = field(default_factory=dict)  # query -> mean of its measured batches
+    batch_period: Mapping[str, float] = field(default_factory=dict)  # query -> seconds from one start to the next
+    prediction: PredictionModel | None = None  # that batches are predicted from; made of the workload where None
     rates: LoadRates = UNMEASURED
-    cold: Mapping[str, ColdStage] = field(default_factory=dict)
-    gain_shares: Mapping[str, GainShare] = field(default_factory=dict)
+    cold: Mapping[str, ColdStage] = field(default_factory=dict)  # key -> first tasks, where some executor ran few
+    gain_shares: Mapping[str, GainShare] = field(default_factory=dict)  # query -> expected of a gain; missing: all
 
 
 @dataclass(frozen=True)
 class PlanOptions:
-    """Terms of a plan.
+    """Terms of a plan."""
 
-    ``decision`` becomes part of each move's id. ``force`` skips the soft laws. ``rollback``: the partitions return to
-    where they were. ``moves_left``: moves left of the hour's, None for any number.
-    """
-
-    decision: str
-    force: bool = False
-    rollback: bool = False
-    moves_left: int | None = None
+    decision: str  # becomes part of each move's id
+    force: bool = False  # skips the soft laws
+    rollback: bool = False  # the partitions return to where they were
+    moves_left: int | None = None  # of the hour's, None for any number
 
 
 @dataclass(frozen=True)
 class ReviewedPlan:
-    """Moves that may be made of a proposal, and the reasons against the others.
+    """Moves that may be made of a proposal, and the reasons against the others."""
 
-    Attributes
-    ----------
-    code
-        ``ok``, ``nothing-to-do``, ``law`` if no move is permitted, or the law that refused the whole plan.
-    moves
-        Empty unless the code is ``ok``.
-    placement
-        Where the permitted moves lead, even if a soft law or the utilization refused them afterwards: the numbers of a
-        refusal are shown too.
-    batch_time_before, batch_time_after, batch_error
-        Query -> seconds of a batch now, predicted seconds with the moves, and the standard error of that prediction.
-    corrections
-        Query -> correction of its predicted batch, of those that were corrected.
-    gate, cost
-        Gain against cost, and what the moves cost by ``rates``; None without permitted moves.
-    reasons
-        Id of a move -> its reason, of the first hundred.
-    """
-
-    code: PlanResult | Law
+    code: PlanResult | Law  # the law that refused the whole plan, or `law` if no move is permitted
     sentence: str
-    moves: tuple[DesiredMove, ...]
+    moves: tuple[DesiredMove, ...]  # empty unless the code is `ok`
     refusals: tuple[Refusal, ...]
-    gate: GateResult | None
-    cost: MigrationCost | None
+    gate: GateResult | None  # None without permitted moves
+    cost: MigrationCost | None  # by `rates`; None without permitted moves
     rates: LoadRates
+    # Where the permitted moves lead, even if a soft law or the utilization refused them afterwards: the numbers of a
+    # refusal are shown too.
     placement: Placement
     queue_before: QueueReport
     queue_after: QueueReport
-    batch_time_before: dict[str, float]
-    batch_time_after: dict[str, float]
-    batch_error: dict[str, float]
-    corrections: dict[str, GainCorrection]
-    reasons: dict[str, str] = field(default_factory=dict)
+    batch_time_before: dict[str, float]  # query -> seconds of a batch now
+    batch_time_after: dict[str, float]  # query -> predicted seconds with the moves
+    batch_error: dict[str, float]  # query -> standard error of that prediction
+    corrections: dict[str, GainCorrection]  # query -> correction of its predicted batch, if it was corrected
+    reasons: dict[str, str] = field(default_factory=dict)  # id of a move -> its reason, of the first hundred

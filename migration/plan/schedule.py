@@ -30,23 +30,11 @@ from rechannel.policies.model.placement import Move
 
 @dataclass(frozen=True)
 class StepLimits:
-    """Bounds of one step; raises ValueError for a bound of nothing.
+    """Bounds of one step, all above 0."""
 
-    ``per_executor``: moves that one executor gives, and takes; ``moves``: in all, None for any number; ``bytes``: of
-    state, though one move alone may be larger.
-    """
-
-    per_executor: int = 1
-    moves: int | None = None
-    bytes: float = float("inf")
-
-    def __post_init__(self) -> None:
-        if self.per_executor < 1:
-            raise ValueError(f"per_executor: must be at least 1, got {self.per_executor}")
-        if self.moves is not None and self.moves < 1:
-            raise ValueError(f"moves: must be at least 1, got {self.moves}")
-        if not self.bytes > 0:
-            raise ValueError(f"bytes: must be greater than 0, got {self.bytes}")
+    per_executor: int = 1  # moves that one executor gives, and takes
+    moves: int | None = None  # in all, None for any number
+    bytes: float = float("inf")  # of state, though one move alone may be larger
 
 
 NO_LIMITS = StepLimits()
@@ -77,15 +65,9 @@ def order_steps(
     queries
         Query of each move; all of one query if not given.
     """
-    weights = np.asarray(weights, dtype=np.float64)
-    sizes = weights if sizes is None else np.asarray(sizes, dtype=np.float64)
-    for name, values in (("weights", weights), ("sizes", sizes)):
-        if values.shape != (len(moves),):
-            raise ValueError(f"{name}: expected {len(moves)} numbers, got shape {values.shape}")
-    if any(move.target == UNPLACED for move in moves):
-        raise ValueError("moves: a move needs a target")
-    if not len(moves):
+    if not moves:
         return np.zeros(0, dtype=np.int64)
+    sizes = weights if sizes is None else sizes
     order = np.argsort(-weights, kind="stable")
     colorings = [_color_greedily(moves, order, limits.per_executor), _color_fewest(moves, weights, limits.per_executor)]
     if limits.per_executor == 1 and all(move.source != UNPLACED for move in moves):

@@ -19,7 +19,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from urllib.parse import quote
 
-from rechannel.conf.solo_runs import CONFIG_NAME, PREFIX, open_directory, own_directories
+from rechannel.conf.solo_runs import CONFIG_NAME, PREFIX, open_directory, own_directories, remove_unlocked
 from rechannel.migration.solo import SoloError
 from rechannel.wire.codes import Mode
 from rechannel.wire.signing import make_keys
@@ -101,12 +101,7 @@ def remove_leftovers() -> None:
     """Remove the directories of this user's runs that no longer live."""
     for directory in own_directories():
         with contextlib.suppress(OSError):
-            lock = open_directory(directory)
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                shutil.rmtree(directory, ignore_errors=True)
-            finally:
-                os.close(lock)
+            remove_unlocked(directory)
 
 
 def _make_locked(prefix: str) -> tuple[Path, int]:

@@ -22,13 +22,7 @@ import structlog
 from rechannel.migration.spark import versions
 from rechannel.migration.spark.checkpoint import Checkpoints
 from rechannel.migration.spark.executor_control import ExecutorControl
-from rechannel.migration.spark.gateway import (
-    Gateway,
-    LinkError,
-    UnsupportedSparkError,
-    split_names,
-    translate_errors,
-)
+from rechannel.migration.spark.gateway import Gateway, LinkError, UnsupportedSparkError, split_names, translate_errors
 from rechannel.migration.spark.hooks import EventFilter, StartHook, Watchdog
 from rechannel.monitors.spark import events
 from rechannel.monitors.spark.event_gaps import SparkState
@@ -56,14 +50,14 @@ _EVENT_LOG = {
 
 @dataclass(frozen=True)
 class PlannedOperator:
-    """A stateful operator in the last plan; ``metrics``: the ids of its SQL metrics."""
+    """A stateful operator in the last plan."""
 
     operator: int
     name: str
     partitions: int
     checkpoint: str  # Spark's own qualified form of <checkpoint>/state
     run: str
-    metrics: frozenset[int]
+    metrics: frozenset[int]  # ids of its SQL metrics
 
 
 @dataclass(frozen=True)
@@ -79,13 +73,13 @@ class StoreId:
 
 @dataclass(frozen=True)
 class ActiveQuery:
-    """A running query; ``problem``: why it cannot be moved; ``interval``: of its trigger or 0."""
+    """A running query."""
 
     query: str
     run: str
     name: str
-    problem: str
-    interval: float = 0.0
+    problem: str  # why it cannot be moved
+    interval: float = 0.0  # of its trigger, or 0
 
 
 class SparkAdapter:
@@ -246,10 +240,7 @@ class SparkAdapter:
             return [_executor_info(row) for row in rows if row["id"] != "driver"]
 
     def spark_state(self) -> SparkState:
-        """Read Spark's own state in four calls, whatever its size.
-
-        It is compared with the event stream.
-        """
+        """Read Spark's own state in four calls, to be compared with the event stream."""
         with translate_errors():
             active = str(self._session.sharedState().activeStreamingQueries().toString())
             return SparkState(
@@ -366,9 +357,7 @@ class SparkAdapter:
     # -- queries that start --
 
     def watch_starts(self) -> StartHook:
-        """Have each query of this session wait for the link before its first batch.
-
-        The wait is bounded.
+        """Have each query of this session wait, at most `START_WAIT`, before its first batch.
 
         Source: ``StreamExecution.runStream`` posts ``QueryStartedEvent`` and waits for its listeners; all other events
         are asynchronous.
@@ -394,9 +383,8 @@ class SparkAdapter:
     def started_query(self, event: Any) -> tuple[str, str, str, float] | None:
         """Return query, run, state directory and time of a ``QueryStartedEvent``; None if ended.
 
-        The directory is Spark's own form of <checkpoint>/state. The time is in seconds since the epoch.
-
-        Source: ``StreamExecution.runStream`` reads the clock before it posts the event.
+        The directory is Spark's own form of <checkpoint>/state. The time is in seconds since the epoch; source:
+        ``StreamExecution.runStream``, which reads the clock before it posts the event.
         """
         with translate_errors():
             query, run = str(event.id().toString()), str(event.runId().toString())
@@ -414,9 +402,7 @@ class SparkAdapter:
             return _located_executor(str(self._coordinator.getLocation(self._provider(store)).toString()))
 
     def steer(self, store: StoreId, host: str, executor: str) -> None:
-        """Tell the coordinator that a store is active on an executor.
-
-        The next batch's task then prefers that executor.
+        """Tell the coordinator that a store is on an executor, which the next task then prefers.
 
         Source: ``StateStoreCoordinatorRef.reportActiveInstance``, ``StateStoreRDD.getPreferredLocations``.
         """

@@ -233,11 +233,9 @@ def is_enabled(read: SettingReader, key: str) -> bool:
 
 
 def seconds(text: str) -> float | None:
-    """Read a duration as Spark does, in seconds; None if Spark could not.
+    """Read a duration in seconds, None if Spark could not (``JavaUtils.timeStringAs``).
 
     Plain numbers are milliseconds.
-
-    Source: ``JavaUtils.timeStringAs``.
     """
     match = re.fullmatch(r"(-?\d+)([a-z]+)?", text.strip().lower())
     if match is None:

@@ -10,8 +10,6 @@ from typing import Any, cast
 
 from py4j.protocol import Py4JError
 
-__all__ = ["SPARK_CODECS", "EventLogCodecError", "open_with_spark"]
-
 SPARK_CODECS = frozenset({"lz4", "lzf", "snappy"})
 """Codecs of event logs by the ending of their files, in frames of Spark's or its libraries' own."""
 _CHUNK = 4 * 2**20  # bytes of one call
@@ -64,10 +62,7 @@ def open_with_spark(path: Path) -> io.RawIOBase:
 
 @cache
 def _start_jvm() -> Any:
-    """Return the gateway of a JVM that lives as long as this process.
-
-    It ends with the pipe to its standard input.
-    """
+    """Return the gateway of a JVM, which ends with this process, by the pipe to its input."""
     try:
         from pyspark import java_gateway
 

@@ -12,10 +12,7 @@ _MASTER_TIMEOUT = 5  # seconds
 
 
 class ExecutorControl:
-    """Calls into Spark's scheduler backend and a standalone master.
-
-    ``watchdog()``: the running watchdog, if any.
-    """
+    """Calls into Spark's scheduler backend and a standalone master."""
 
     def __init__(self, gateway: Gateway, context: Any, watchdog: Callable[[], Watchdog | None]) -> None:
         self._gateway, self._jvm, self._context, self._watchdog = gateway, gateway.jvm, context, watchdog
@@ -23,9 +20,7 @@ class ExecutorControl:
         self._clean_up: tuple[Watchdog, int] | None = None  # watchdog that lifts the limit, and to which number
 
     def cordon(self, executor: str) -> bool:
-        """Have Spark offer an executor no task any more; False if it does not know it.
-
-        There is no way back.
+        """Have Spark offer an executor no task any more, for good; False if it does not know it.
 
         Source: ``CoarseGrainedSchedulerBackend.decommissionExecutors``. The driver's half works on every application;
         the executor's half (migrating blocks) only where ``spark.decommission.enabled`` was set at the start.
@@ -47,10 +42,9 @@ class ExecutorControl:
     def release(self, executor: str, remaining: int, without_link: int) -> bool:
         """End an idle executor; False while a task runs on it.
 
-        The application may have ``remaining`` others, and ``without_link`` in all if the link is gone.
-
-        Killing one executor lowers Spark's target by one, and a target that was never set counts as 0: then nothing
-        would ever be replaced. So it is set first.
+        The application may have ``remaining`` others, and ``without_link`` in all if the link is gone. Killing one
+        executor lowers Spark's target by one, and a target that was never set counts as 0: then nothing would ever be
+        replaced. So it is set first.
         """
         with translate_errors():
             self._set_limit(remaining + 1, without_link)
@@ -107,10 +101,7 @@ class ExecutorControl:
             return str(self._context.master()).startswith("spark://")
 
     def worker_hosts(self) -> list[str] | None:
-        """Ask a standalone master for the hosts of its live workers.
-
-        None where there is no such master.
-        """
+        """Ask a standalone master for the hosts of its live workers; None without a master."""
         with translate_errors():
             if not self.standalone:
                 return None

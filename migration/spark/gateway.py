@@ -37,9 +37,7 @@ class SparkCallError(LinkError):
 
 
 class _BoundedClient(GatewayClient):  # type: ignore[misc]
-    """Sends each command once, with a time limit for the answer.
-
-    Raises `Py4JNetworkError` if no answer comes in time.
+    """Sends each command once; raises `Py4JNetworkError` if no answer comes in time.
 
     py4j's own client sends some commands twice and turns a time-out into an anonymous error. Python's garbage collector
     runs on any thread, so references to Java objects are only queued there, and released with the next command. It

@@ -244,9 +244,7 @@ class StartHook:
 
 
 class Watchdog:
-    """Runs clean-ups in the JVM when the link is gone.
-
-    That is so when a tick passes without a heartbeat, or too much of the stream is unread.
+    """Runs clean-ups in the JVM when a tick passes without heartbeat, or too much is unread.
 
     Every tick, on a daemon thread of the JVM::
 

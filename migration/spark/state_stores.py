@@ -8,12 +8,7 @@ from collections.abc import Iterable
 
 DEFAULT_STORE = "default"
 # Source: SymmetricHashJoinStateManager (state formats 1 and 2, the only ones before 4.0).
-JOIN_STORES = (
-    "left-keyToNumValues",
-    "left-keyWithIndexToValue",
-    "right-keyToNumValues",
-    "right-keyWithIndexToValue",
-)
+JOIN_STORES = ("left-keyToNumValues", "left-keyWithIndexToValue", "right-keyToNumValues", "right-keyWithIndexToValue")
 # Source: HDFSBackedStateStoreProvider, RocksDBFileManager.
 _VERSION_FILE = re.compile(r"\d+\.(delta|snapshot|zip|changelog)")
 
@@ -35,9 +30,7 @@ def stores_of_metadata(text: str) -> list[str]:
 
 
 def stores_of_partition(names: Iterable[str]) -> list[str]:
-    """Return the store names by the names in a partition's directory.
-
-    For checkpoints without metadata.
+    """Return the store names by those in a partition's directory, where there is no metadata.
 
     Before 4.0 an operator had either the one store without a name, whose files lie in the partition's own directory, or
     was a join with four named ones, a directory each (``StateStoreId.storeCheckpointLocation``). Empty as long as

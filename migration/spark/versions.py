@@ -1,8 +1,6 @@
-"""Features of Spark that Rechannel uses, by minor version.
+"""Features of Spark that Rechannel uses, by minor version. Pure.
 
-Link, documentation and tests share this table.
-
-Pure. Each entry was read in the classes of that version and run on it (``make matrix``; ``docs/compatibility.md``).
+Each entry was read in the classes of that version and run on it (``make matrix``; ``docs/compatibility.md``).
 """
 
 from __future__ import annotations
@@ -18,22 +16,16 @@ TESTED: tuple[Version, ...] = ((3, 5), (4, 0), (4, 1), (4, 2), (4, 3))
 
 @dataclass(frozen=True)
 class Feature:
-    """A feature that Spark has from ``since`` on.
-
-    ``fallback``: what Rechannel does where it is missing; ``loss``: the consequence there, reported at attach, "" if
-    there is none.
-    """
+    """A feature that Spark has from ``since`` on."""
 
     name: str
     since: Version
-    fallback: str
-    loss: str = ""
+    fallback: str  # what Rechannel does where it is missing
+    loss: str = ""  # the consequence there, reported at attach, "" if there is none
 
 
 METADATA = Feature(
-    "operators' metadata in the checkpoint",
-    (4, 0),
-    "reads the stores off the directories of a partition",
+    "operators' metadata in the checkpoint", (4, 0), "reads the stores off the directories of a partition"
 )
 SNAPSHOTS = Feature(
     "word of each snapshot",

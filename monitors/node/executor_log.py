@@ -54,7 +54,7 @@ class ClosedStoreReader:
         self._logs: dict[tuple[int, float], _Log] = {}
 
     def retain(self, alive: set[tuple[int, float]]) -> None:
-        """Keep the logs of these executors (pid, start time); close all others."""
+        """Keep the logs of the executors of these identities; close all others."""
         for identity in [identity for identity in self._logs if identity not in alive]:
             self._close(identity)
         self.lasting = {identity: reason for identity, reason in self.lasting.items() if identity in alive}
@@ -67,7 +67,7 @@ class ClosedStoreReader:
         """Return the stores that an executor has closed by its log since the last call."""
         if executor.log is None:
             return []
-        identity = (executor.pid, executor.started)
+        identity = executor.identity
         try:
             log = self._logs.get(identity)
             if log is None:

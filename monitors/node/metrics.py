@@ -120,10 +120,7 @@ class AgentMetrics(Collector):
 
 
 def serve(metrics: AgentMetrics, address: str) -> Callable[[], None]:
-    """Serve metrics at ``address`` (host:port); return a function that ends it.
-
-    Raises EndpointError.
-    """
+    """Serve metrics at host:port; return a function that ends it. Raises EndpointError."""
     registry = CollectorRegistry()
     registry.register(metrics)
     host, _, port = address.rpartition(":")

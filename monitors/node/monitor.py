@@ -12,13 +12,7 @@ import structlog
 from rechannel.conf.settings import Settings
 from rechannel.monitors.node.executor_log import ClosedStoreReader
 from rechannel.monitors.node.inotify import DirectoryWatch
-from rechannel.monitors.node.processes import (
-    ExecutorSample,
-    MachineUsage,
-    ProcessTable,
-    ProcessWatcher,
-    machine_usage,
-)
+from rechannel.monitors.node.processes import ExecutorSample, MachineUsage, ProcessTable, ProcessWatcher, machine_usage
 from rechannel.monitors.node.shuffle import MOST_PARTITIONS, ShuffleReader
 from rechannel.monitors.node.throttling import LimitedGroup, ThrottlingReader
 from rechannel.monitors.node.windows import Clock, ClosedWindow, CounterReading, WindowAggregator
@@ -34,19 +28,7 @@ _log: Any = structlog.get_logger("rechannel.agent")
 
 
 class NodeMonitor:
-    """Samples a node: `sample` is called once for every sampling interval.
-
-    Parameters
-    ----------
-    settings
-        The section ``agent`` with the node's name.
-    clock
-        Wall clock and monotonic clock in seconds.
-    table, machine
-        Processes and usage of this machine.
-    proc
-        Directory of the kernel's files on processes.
-    """
+    """Samples a node: `sample` is called once for every sampling interval."""
 
     def __init__(
         self,
@@ -55,7 +37,7 @@ class NodeMonitor:
         clock: Clock,
         table: ProcessTable | None = None,
         machine: Callable[[], MachineUsage] = machine_usage,
-        proc: Path = Path("/proc"),
+        proc: Path = Path("/proc"),  # the kernel's files on processes
     ) -> None:
         self.node = settings.node
         self._settings = settings.agent
@@ -81,7 +63,7 @@ class NodeMonitor:
         """Sample everything once; return the window that has ended, and the closed stores."""
         samples = self._watcher.sample()
         self._usage = self._machine()
-        alive = {_identity(sample) for sample in samples}
+        alive = {sample.executor.identity for sample in samples}
         closed: list[ClosedStore] = []
         self._logs.retain(alive)
         self._shuffle.retain(alive)
@@ -97,7 +79,7 @@ class NodeMonitor:
         }
         limits = [self._throttling.read(sample.executor) for sample in samples]
         for sample, groups in zip(samples, limits, strict=True):
-            identity, born = _identity(sample), sample.executor.started
+            identity, born = sample.executor.identity, sample.executor.started
             for group in groups:  # it may be older than its executor, and hold several
                 readings["throttled", group.path] = CounterReading(group.throttled, 0.0)
                 readings["periods", group.path] = CounterReading(group.periods, 0.0)
@@ -106,7 +88,7 @@ class NodeMonitor:
         closed_window = self._aggregator.add(readings)
         window = None if closed_window is None else self._window_message(closed_window)
         for sample, groups in zip(samples, limits, strict=True):
-            self._latest[_identity(sample)] = sample, groups
+            self._latest[sample.executor.identity] = sample, groups
         self._warn_on_host_mismatch(samples)
         return window, AgentEvidence(node=self.node, closed=closed) if closed else None
 
@@ -162,12 +144,8 @@ class NodeMonitor:
             )
 
 
-def _identity(sample: ExecutorSample) -> tuple[int, float]:
-    return (sample.executor.pid, sample.executor.started)
-
-
 def _usage(sample: ExecutorSample, groups: tuple[LimitedGroup, ...], window: ClosedWindow) -> ExecutorUsage:
-    executor, identity = sample.executor, _identity(sample)
+    executor, identity = sample.executor, sample.executor.identity
     return ExecutorUsage(
         application=executor.application,
         executor=executor.executor,

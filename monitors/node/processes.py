@@ -49,16 +49,13 @@ class Usage:
 
 @dataclass(frozen=True)
 class MachineUsage:
-    """Usage of the machine: seconds of all cores since boot, memory in bytes.
+    """Usage of the machine: seconds of all cores since boot, memory in bytes."""
 
-    ``cpu``: busy. ``stolen``: the hypervisor gave them to other machines.
-    """
-
-    cpu: float
+    cpu: float  # busy
     cores: int
     memory_total: int
     memory_used: int
-    stolen: float = 0.0
+    stolen: float = 0.0  # the hypervisor gave them to other machines
 
 
 def machine_usage() -> MachineUsage:
@@ -138,7 +135,7 @@ def _translate_errors() -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Executor:
-    """An executor of this node; ``log``: the file of its standard error, None if not known."""
+    """An executor of this node."""
 
     application: str
     executor: str
@@ -147,7 +144,12 @@ class Executor:
     started: float  # seconds since the epoch
     cores: int
     directories: tuple[Path, ...] = ()  # local directories, the parents of ``blockmgr-*``
-    log: Path | None = None
+    log: Path | None = None  # the file of its standard error, None if not known
+
+    @property
+    def identity(self) -> tuple[int, float]:
+        """Pid and start time: a pid alone may belong to another process later."""
+        return self.pid, self.started
 
 
 @dataclass(frozen=True)
@@ -180,6 +182,7 @@ class _Tracked:
 
 def own_names() -> set[str]:
     """Return the names and addresses under which Spark may know this machine."""
+    # A standalone worker uses its address, not its host name, for its executors, unless configured otherwise.
     names = {socket.gethostname(), socket.getfqdn()}
     try:
         interfaces = psutil.net_if_addrs()
@@ -191,10 +194,7 @@ def own_names() -> set[str]:
 
 
 def find_host(table: ProcessTable, names: Collection[str]) -> str:
-    """Return the host name of an executor on this machine, if it is one of these; else "".
-
-    A standalone worker uses its address, not its host name, for its executors, unless configured otherwise.
-    """
+    """Return the host name, one of these, of an executor on this machine, else ""."""
     for pid in table.pids():
         try:
             arguments = table.open(pid).command_line()

@@ -38,24 +38,11 @@ def open_store(settings: Settings) -> Store:
 
 
 class Sender:
-    """Pushes messages to Redis on a thread of its own.
-
-    Messages are buffered, bounded, while Redis is away.
+    """Pushes messages to Redis on a thread of its own; they are buffered while Redis is away.
 
     An outage and its end are logged once each, another cause of it or a refusal at most once a minute. With nothing to
     push it checks Redis at its start and every `IDLE` seconds, so that an agent that waits for its first executor
     reports an outage too.
-
-    Parameters
-    ----------
-    node
-        Name of the node in the keys; may be set as late as the first message.
-    store_factory
-        Opens the store, again after a refusal.
-    buffered_windows
-        Windows that wait at most.
-    monotonic
-        Clock in seconds.
     """
 
     def __init__(
@@ -66,14 +53,14 @@ class Sender:
         *,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.node = node
-        self._factory = store_factory
+        self.node = node  # names the keys; may be set as late as the first message
+        self._factory = store_factory  # opens the store, again after a refusal
         self._monotonic = monotonic
         self._store: Store | None = None
         self._condition = threading.Condition()
         self._windows: deque[Envelope] = deque()
         self._evidence: deque[Envelope] = deque()
-        self._bound = buffered_windows
+        self._bound = buffered_windows  # windows that wait at most
         self._dropped: Counter[str] = Counter()
         self._failures: int | None = None  # in a row; None before the first attempt
         self._problem: StoreError | None = None  # the error logged last, until it is over

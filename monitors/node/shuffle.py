@@ -111,7 +111,7 @@ class ShuffleReader:
         self._owners: dict[str, tuple[int, float]] = {}
 
     def retain(self, alive: set[tuple[int, float]]) -> None:
-        """Keep the files of these executors (pid, start time); drop all others."""
+        """Keep the files of the executors of these identities; drop all others."""
         for identity in [identity for identity in self._executors if identity not in alive]:
             for directory in self._executors.pop(identity).directories:
                 self._watch.unwatch(directory)
@@ -132,10 +132,9 @@ class ShuffleReader:
 
     def read(self, executor: Executor) -> Iterator[StreamRow]:
         """Yield the map outputs that an executor wrote since the last call."""
-        identity = (executor.pid, executor.started)
-        first = identity not in self._executors
-        tracked = self._executors.setdefault(identity, _ExecutorFiles(old=executor.started < self._since))
-        self._find_directories(executor, identity, tracked, first=first)
+        first = executor.identity not in self._executors
+        tracked = self._executors.setdefault(executor.identity, _ExecutorFiles(old=executor.started < self._since))
+        self._find_directories(executor, tracked, first=first)
         spent = 0
         # Those with reported files come first: they cost no listing, and the budget may end before the others.
         for directory in sorted(tracked.directories, key=lambda name: name not in self._watch.changed_directories):
@@ -154,15 +153,13 @@ class ShuffleReader:
                 self.skipped["shuffle directories put off to the next pass"] += 1
                 return
 
-    def _find_directories(
-        self, executor: Executor, identity: tuple[int, float], tracked: _ExecutorFiles, *, first: bool
-    ) -> None:
+    def _find_directories(self, executor: Executor, tracked: _ExecutorFiles, *, first: bool) -> None:
         for root in map(str, executor.directories):
             for name in self._subdirectories(executor, tracked, root):
                 if not name.startswith("blockmgr-"):
                     continue
                 # Executors may share a local directory: each block manager is reported for one of them only.
-                if self._owners.setdefault(f"{root}/{name}", identity) != identity:
+                if self._owners.setdefault(f"{root}/{name}", executor.identity) != executor.identity:
                     continue
                 for inner in self._subdirectories(executor, tracked, root, name):
                     directory = f"{root}/{name}/{inner}"

@@ -26,40 +26,33 @@ _MICROSECONDS, _NANOSECONDS = 10**6, 10**9  # of a second
 
 @dataclass(frozen=True)
 class LimitedGroup:
-    """A control group with a CPU limit of ``cores``, and its counters in seconds.
-
-    ``throttled``: time in which it was throttled, added up over CPUs. ``periods``: length of the periods in which it
-    was throttled for a part at least. ``path`` names the group.
-    """
+    """A control group with a CPU limit, and its counters in seconds."""
 
     path: str
-    cores: float
-    throttled: float
-    periods: float
+    cores: float  # its limit
+    throttled: float  # time in which it was throttled, added up over CPUs
+    periods: float  # length of the periods in which it was throttled for a part at least
 
 
 @dataclass(frozen=True)
 class _Location:
-    """Group of a process; ``mount`` is where its hierarchy shows the group ``root``."""
+    """Group of a process."""
 
     version: int
-    mount: tuple[str, ...]
+    mount: tuple[str, ...]  # where its hierarchy shows the group `root`
     root: PurePosixPath
     below: tuple[str, ...]  # from there to the group of the process
 
 
 class ThrottlingReader:
-    """Reads the limited groups of executors; a group without figures is left out.
-
-    ``proc`` is the directory of the kernel's files on processes.
-    """
+    """Reads the limited groups of executors; ``proc``: the kernel's files on processes."""
 
     def __init__(self, proc: Path = Path("/proc")) -> None:
         self._proc = proc
         self._located: dict[tuple[int, float], tuple[str, _Location | None]] = {}  # with the text it was made from
 
     def retain(self, alive: set[tuple[int, float]]) -> None:
-        """Keep what is known of these executors (pid, start time)."""
+        """Keep what is known of the executors of these identities."""
         self._located = {identity: located for identity, located in self._located.items() if identity in alive}
 
     def read(self, executor: Executor) -> tuple[LimitedGroup, ...]:
@@ -71,7 +64,7 @@ class ThrottlingReader:
         return tuple(self._limited_groups(executor.pid, location)) if location is not None else ()
 
     def _locate(self, executor: Executor) -> _Location | None:
-        identity, process = (executor.pid, executor.started), self._proc / str(executor.pid)
+        identity, process = executor.identity, self._proc / str(executor.pid)
         text = (process / "cgroup").read_text(errors="replace")
         located = self._located.get(identity)
         if located is None or located[0] != text:  # the list of mounts can be long

@@ -47,17 +47,13 @@ class CounterReading:
 
 @dataclass(frozen=True)
 class ClosedWindow:
-    """A window that has ended. ``complete`` is the share of its samples that were taken.
+    """A window that has ended; the first, the last, and one after a dropped one may be short."""
 
-    ``start`` and ``end`` are seconds since the epoch; only the first window, the one after a dropped one and the last
-    one may be shorter than the others. ``growth`` has each counter's increase, ``samples`` how often it was read.
-    """
-
-    start: float
+    start: float  # seconds since the epoch
     end: float
-    complete: float
-    growth: dict[Hashable, float]
-    samples: dict[Hashable, int]
+    complete: float  # share of its samples that were taken
+    growth: dict[Hashable, float]  # increase of each counter
+    samples: dict[Hashable, int]  # how often each was read
     steps: tuple[tuple[float, dict[Hashable, float]], ...] = ()  # end and growth of each sample's part of it
 
 

@@ -31,15 +31,12 @@ Difference = tuple[GapKind, str]
 
 @dataclass(frozen=True)
 class SparkState:
-    """Spark's own state at one moment. ``runs``: run -> query of all active streaming queries.
-
-    ``idle``: queries whose trigger is not active, of those that `TaskTable.uncommitted` names.
-    """
+    """Spark's own state at one moment."""
 
     executors: frozenset[str]
     jobs: frozenset[int]
-    runs: dict[str, str]
-    idle: frozenset[str] = frozenset()
+    runs: dict[str, str]  # run -> query, of all active streaming queries
+    idle: frozenset[str] = frozenset()  # queries without active trigger, of those that `TaskTable.uncommitted` names
 
 
 @dataclass

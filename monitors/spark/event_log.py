@@ -1,7 +1,4 @@
-"""Reader of the rolling event log that Spark writes for the link.
-
-Each part is deleted once it is read.
-"""
+"""Reader of the rolling event log that Spark writes for the link; what is read is deleted."""
 
 from __future__ import annotations
 
@@ -16,10 +13,7 @@ _CHUNK = 4 * 2**20
 
 
 class EventStream:
-    """Reads complete lines in order.
-
-    Parts are ``eventlog_v2_*/events_<n>_*`` (Spark's ``RollingEventLogFilesWriter``).
-    """
+    """Reads the lines of ``eventlog_v2_*/events_<n>_*`` (``RollingEventLogFilesWriter``)."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
@@ -47,7 +41,10 @@ class EventStream:
             data = part.read()
             lines += [piece for piece in (self._rest + data).split(b"\n") if piece]
             self._rest = b""
-            self._finish_part()
+            self.close()
+            if self._path is not None:
+                self._path.unlink(missing_ok=True)
+                self._path = None
 
     def close(self) -> None:
         """Close the open part."""
@@ -78,9 +75,3 @@ class EventStream:
                     if match and int(match[1]) > self._number:
                         successors.append((int(match[1]), Path(entry.path)))
         return min(successors, default=None)
-
-    def _finish_part(self) -> None:
-        self.close()
-        if self._path is not None:
-            self._path.unlink(missing_ok=True)
-            self._path = None

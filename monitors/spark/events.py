@@ -27,18 +27,15 @@ class StageInfo(msgspec.Struct, frozen=True):
 
 
 class JobStarted(msgspec.Struct, frozen=True):
-    """A job of a streaming query begins.
-
-    ``query`` is empty for other jobs, ``pool`` for jobs without a scheduler pool of their own.
-    """
+    """A job begins."""
 
     job: int
-    query: str
+    query: str  # "" for a job of no streaming query
     run: str
     batch: int
     at: float
     stages: tuple[StageInfo, ...]
-    pool: str = ""
+    pool: str = ""  # of the scheduler, "" without one of its own
 
 
 class JobEnded(msgspec.Struct, frozen=True):
@@ -49,28 +46,24 @@ class JobEnded(msgspec.Struct, frozen=True):
 
 
 class StageEnded(msgspec.Struct, frozen=True):
-    """A stage attempt of ``tasks`` tasks is over.
-
-    ``accumulators`` are the ids of its SQL metrics: they tie it to the plan's operators. ``submitted``: when its tasks
-    were given to the scheduler, in seconds since the epoch; 0 if unknown.
-    """
+    """A stage attempt is over."""
 
     stage: int
     attempt: int
     failure: str
-    accumulators: frozenset[int]
+    accumulators: frozenset[int]  # ids of its SQL metrics: they tie it to the plan's operators
     tasks: int = 0
-    submitted: float = 0.0
+    submitted: float = 0.0  # when its tasks were given to the scheduler, in seconds since the epoch; 0 if unknown
 
 
 class TaskEnded(msgspec.Struct, frozen=True):
-    """A task attempt is over; ``failure``: empty on success; ``opened_state``: a state store."""
+    """A task attempt is over."""
 
     stage: int
     attempt: int
-    failure: str
+    failure: str  # "" on success
     row: TaskRow
-    opened_state: bool
+    opened_state: bool  # it opened a state store
 
 
 class ExecutorAdded(msgspec.Struct, frozen=True):
@@ -96,19 +89,15 @@ class StateOperator(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class QueryProgressed(msgspec.Struct, frozen=True):
-    """A micro-batch is committed; with nothing to do, Spark repeats the last batch's number.
-
-    ``name``: of the query, "" without one. ``triggered``: start of its trigger, in seconds since the epoch; 0 if
-    unknown.
-    """
+    """A micro-batch is committed; with nothing to do, Spark repeats the last batch's number."""
 
     query: str
     run: str
     batch: int
     input_rows: int
     seconds: float
-    name: str = ""
-    triggered: float = 0.0
+    name: str = ""  # of the query, "" without one
+    triggered: float = 0.0  # start of its trigger, in seconds since the epoch; 0 if unknown
     operators: tuple[StateOperator, ...] = ()
 
 

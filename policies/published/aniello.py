@@ -1,9 +1,7 @@
 """Aniello scheduler: pairs of partitions into slots, then pairs of slots onto nodes.
 
-The pairs with most traffic come first.
-
-Source: L. Aniello, R. Baldoni, L. Querzoni, "Adaptive Online Scheduling in Storm" (DEBS 2013): its online scheduler,
-as the authors' program does it.
+The pairs with most traffic come first. Source: L. Aniello, R. Baldoni, L. Querzoni, "Adaptive Online Scheduling in
+Storm" (DEBS 2013): its online scheduler, as the authors' program does it.
 """
 
 from __future__ import annotations
@@ -20,9 +18,7 @@ from rechannel.policies.model.workload import Workload
 from rechannel.policies.policy import FunctionPolicy, Objective, check_number
 from rechannel.policies.published.pairing import Bins, Pairs
 from rechannel.policies.published.stream_classification import traffic
-from rechannel.policies.published.units import ROUNDING, Units, best_of, flatten
-
-__all__ = ["ANIELLO_ONLINE", "AnielloParameters", "aniello_online", "most_in_a_slot", "overload_and_traffic"]
+from rechannel.policies.published.units import ROUNDING, Units, best_of, flatten, merge_pairs
 
 
 @dataclass(frozen=True)
@@ -44,9 +40,7 @@ class AnielloParameters:
 def aniello_online(
     cluster: Cluster, workload: Workload, current: Placement, parameters: AnielloParameters
 ) -> PolicyAnswer:
-    """Propose a placement with less traffic between nodes.
-
-    The current one where the traffic would not fall by the threshold.
+    """Propose a placement with less traffic between nodes, if it falls by the threshold.
 
     First the pairs of partitions of each query, by traffic descending: both in no slot yet go to the least loaded slot;
     else every way to put the two into their slots and the least loaded one is tried, and the one with least traffic
@@ -75,11 +69,9 @@ def aniello_online(
 
 
 def most_in_a_slot(count: int, slots: int, alpha: float) -> int:
-    """Return the most partitions of a slot, between an even share and all but one a slot.
+    """Return the most of ``count`` partitions that one of ``slots`` takes.
 
-    Of ``count`` partitions in ``slots``: an even share at alpha 0; at alpha 1 each other slot keeps one.
-
-    An even share at least, also where there are fewer partitions than slots.
+    An even share at alpha 0, and at least; all but one for each other slot at alpha 1.
     """
     least = -(-count // slots)
     return least + int(np.ceil(alpha * max(count - slots + 1 - least, 0) - ROUNDING))
@@ -88,10 +80,9 @@ def most_in_a_slot(count: int, slots: int, alpha: float) -> int:
 def overload_and_traffic(
     cluster: Cluster, workload: Workload, placement: Placement, _parameters: object = None
 ) -> Objective:
-    """Objective: load beyond the cores, then traffic between nodes and between executors.
+    """Objective: load beyond the cores, then bytes per second between nodes and executors.
 
-    Traffic is in bytes per second. Both are reasons to reschedule in the paper; overload first, since traffic may rise
-    to ease it.
+    Both are reasons to reschedule in the paper; overload first, since traffic may rise to ease it.
     """
     over = np.maximum(executor_busy(cluster, workload, placement) - cluster.cores, 0.0)
     return (float(over[cluster.available].sum()), *traffic(cluster, workload, placement))
@@ -126,13 +117,10 @@ def _nodes(units: Units, pairs: Pairs, slot: IntArray) -> IntArray:
     available = units.cluster.available
     slots, nodes = int(available.sum()), int(units.node.max()) + 1
     used, item = np.unique(slot, return_inverse=True)
-    low, high, volume = pairs
-    one, two = item[low[high < units.size]], item[high[high < units.size]]
+    movable = pairs[1] < units.size
+    low, high, volume = (values[movable] for values in pairs)
+    one, two = item[low], item[high]
     apart = one != two
-    key = np.minimum(one, two)[apart] * len(used) + np.maximum(one, two)[apart]
-    key, inverse = np.unique(key, return_inverse=True)
-    between = sum_by_index(inverse, volume[high < units.size][apart], len(key))
-    order = np.argsort(-between, kind="stable")
     node = np.where(available, units.node, -1)
     bins = Bins(
         sum_by_index(item, units.load, len(used)),
@@ -142,7 +130,7 @@ def _nodes(units: Units, pairs: Pairs, slot: IntArray) -> IntArray:
         sum_by_index(node, units.fixed, nodes),
         sum_by_index(node, units.capacity, nodes),
     )
-    bins.fill((key[order] // len(used), key[order] % len(used), between[order]))
+    bins.fill(merge_pairs(one[apart], two[apart], volume[apart], len(used)))
     result = np.full(int(slot.max()) + 1, UNPLACED, dtype=np.int64)
     result[used] = bins.where
     return result
@@ -166,10 +154,7 @@ def _executors(units: Units, pairs: Pairs, slot: IntArray, node: IntArray) -> In
 
 
 def _anchored(units: Units, pairs: Pairs, group: IntArray, place: IntArray) -> FloatArray:
-    """Return the volume of each group of units to the floating stages of each place.
-
-    ``place`` is that of each executor.
-    """
+    """Return each group's volume to the floating stages of each place; ``place``: by executor."""
     low, high, volume = pairs
     fixed = (low < units.size) & (high >= units.size)
     result = np.zeros((int(group.max()) + 1, int(place.max()) + 1))

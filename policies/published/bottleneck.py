@@ -19,8 +19,6 @@ from rechannel.policies.model.workload import Workload
 from rechannel.policies.policy import FunctionPolicy, Objective, check_count
 from rechannel.policies.published.units import ROUNDING, Links, Units, flatten
 
-__all__ = ["BOTTLENECK", "BottleneckParameters", "bottleneck", "bottleneck_time"]
-
 
 @dataclass(frozen=True)
 class BottleneckParameters:
@@ -38,9 +36,8 @@ class BottleneckParameters:
 def bottleneck_time(cluster: Cluster, workload: Workload, placement: Placement) -> float:
     """Return the seconds of work per second of the slowest part.
 
-    A part is the cores of an available executor, or what it fetches. That is load over capacity, and bytes per second
-    that come from other executors over its bandwidth. Above 1 the work cannot keep up; one over it is how many times
-    the present input could be served.
+    A part is the load of an available executor over its cores, or the bytes per second that it fetches from others over
+    its bandwidth. Above 1 the work cannot keep up; one over it is how many times the present input could be served.
     """
     busy = executor_busy(cluster, workload, placement) / cluster.cores
     fetched = np.zeros(cluster.size)
@@ -77,10 +74,7 @@ def bottleneck(
 
 
 class _DynamicProgram:
-    """State of the program: one for each available executor, that of the last unit.
-
-    Rows of all arrays are states, columns executors.
-    """
+    """States (rows), one for each executor of the last unit, by executor (columns)."""
 
     def __init__(self, units: Units, memory: int) -> None:
         self.units = units
@@ -142,10 +136,7 @@ class _DynamicProgram:
         self.where[:, step] = state
 
     def _fetches(self, unit: int) -> tuple[FloatArray, FloatArray | None]:
-        """Return what each executor fetches with the unit, and what the others fetch of it.
-
-        The others fetch where it sends to fixed ends. The unit's own executor does not fetch from itself.
-        """
+        """Return what each executor fetches with the unit, and what fixed ends fetch of it."""
         size = len(self.choices)
         ends, volumes = self.up.of(unit)
         fetch = self.fetch

@@ -17,8 +17,6 @@ from rechannel.policies.model.cluster import Cluster
 from rechannel.policies.model.placement import Placement
 from rechannel.policies.model.workload import Workload
 
-__all__ = ["FAR", "NEAR", "cohesion", "coupling", "local_upstreams", "operator_edges"]
-
 NEAR = 1.0
 """Distance of two partitions on one executor."""
 
@@ -27,9 +25,7 @@ FAR = 40.0
 
 
 def operator_edges(workload: Workload) -> tuple[tuple[int, int], ...]:
-    """Return the edges of the job's graph as positions in ``workload.placeable``.
-
-    Ascending, each once.
+    """Return the edges of the job's graph as positions in ``workload.placeable``, ascending.
 
     Two placeable stages are joined by a stream or by a path of streams through floating stages only: what floats runs
     anywhere, so what is between the two is still theirs.

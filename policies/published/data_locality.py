@@ -23,14 +23,6 @@ from rechannel.policies.model.workload import Stage, Workload
 from rechannel.policies.policy import FunctionPolicy, Objective, check_choice, check_count, check_number
 from rechannel.policies.published.slots import partition_counts, unevenness
 
-__all__ = [
-    "DATA_LOCALITY",
-    "DataLocalityParameters",
-    "bandwidth_delay_distance",
-    "data_locality",
-    "transfer_seconds",
-]
-
 Cost = Literal["bandwidth_delay", "transfer_time"]
 
 _BITS_PER_BYTE = 8
@@ -75,19 +67,18 @@ class DataLocalityParameters:
 
 
 def bandwidth_delay_distance(bandwidth: FloatArray, parameters: DataLocalityParameters) -> FloatArray:
-    """Return the difference of two-way bandwidth-delay products, in megabits, (E,).
+    """Return the difference of the two-way bandwidth-delay products of executor and data node.
 
-    Of executor and data node. ``bandwidth`` (E,) is that of the executors in megabits per second.
+    In megabits, (E,). ``bandwidth`` (E,) is that of the executors in megabits per second.
     """
     worker = 2 * bandwidth * parameters.worker_latency
     return np.asarray(np.abs(worker - 2 * parameters.data_bandwidth * parameters.data_latency))
 
 
 def transfer_seconds(megabits: float, bandwidth: FloatArray, parameters: DataLocalityParameters) -> FloatArray:
-    """Return the seconds to fetch the data at the slower bandwidth, (E,).
+    """Return the seconds to fetch the data at the slower bandwidth, and both latencies, (E,).
 
-    Both latencies come on top. Twister2's page speaks of the size of the data, its code only in a comment; this is our
-    reading of the page.
+    Our reading of Twister2's page; its code speaks of the size of the data in a comment alone.
     """
     slower = np.minimum(bandwidth, parameters.data_bandwidth)
     return np.asarray(megabits / slower + parameters.worker_latency + parameters.data_latency)
@@ -96,10 +87,10 @@ def transfer_seconds(megabits: float, bandwidth: FloatArray, parameters: DataLoc
 def data_locality(
     cluster: Cluster, workload: Workload, _current: Placement, parameters: DataLocalityParameters
 ) -> PolicyAnswer:
-    """Place each stage in order on the nearest executors that are not full.
+    """Place each stage in order on the nearest executors that are not full; ties: the first.
 
-    Whatever the current placement is. Equal distances: the executor of the lower index. Raises ``ScaleOutError`` where
-    the limit times the executors is less than the partitions, and with ``strict`` where a stage is above the limit.
+    Raises ``ScaleOutError`` where the limit times the executors is less than the partitions, and with ``strict`` where
+    a stage is above the limit.
     """
     use = np.flatnonzero(cluster.available)
     total = sum(stage.n for stage in workload.placeable)

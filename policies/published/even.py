@@ -16,8 +16,6 @@ from rechannel.policies.model.workload import Workload
 from rechannel.policies.policy import FunctionPolicy, Objective, check_count
 from rechannel.policies.published.slots import partition_counts, placement_of_units, sort_slots, unevenness
 
-__all__ = ["EVEN", "EvenParameters", "even"]
-
 
 @dataclass(frozen=True)
 class EvenParameters:
@@ -33,11 +31,10 @@ class EvenParameters:
 
 
 def even(cluster: Cluster, workload: Workload, _current: Placement, parameters: EvenParameters) -> PolicyAnswer:
-    """Put unit k of the job on slot k modulo their number, whatever the current placement is.
+    """Put partition k of the job on slot k modulo their number.
 
-    The units are all partitions of the first stage, then all of the second, and so on; the counter does not start
-    again at a stage. It counts from 0, where the paper's counts from 1, which only turns the slots. Stages stand in
-    the order of the workload, where Storm sorts components by name.
+    The counter goes on from stage to stage. It counts from 0, where the paper's counts from 1, which only turns the
+    slots. Stages stand in the order of the workload, where Storm sorts components by name.
     """
     use = sort_slots(cluster)[: parameters.slots]
     counter = np.arange(sum(stage.n for stage in workload.placeable))

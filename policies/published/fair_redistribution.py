@@ -1,7 +1,5 @@
 """Fair redistribution of partitions of drained and overloaded executors.
 
-Each of the others gets a share by its free capacity.
-
 Source: the pipelined migration scheduling work (Souravlas and others): tasks that leave a node are shared out by the
 free capacity of the others in three steps (:func:`~rechannel.policies.analysis.queueing.fair_shares`), near nodes
 first, and through relay nodes to the next sub-cluster.
@@ -22,8 +20,6 @@ from rechannel.policies.model.placement import Placement, PolicyAnswer
 from rechannel.policies.model.workload import Workload
 from rechannel.policies.policy import FunctionPolicy, Objective, check_choice, check_count, check_number
 from rechannel.policies.published.units import ROUNDING, PartialPlacement, Units, best_of, flatten
-
-__all__ = ["FAIR_REDISTRIBUTION", "FairRedistributionParameters", "fair_redistribution", "surplus"]
 
 INVERSE_DISTANCE = "inverse-distance"
 
@@ -80,10 +76,9 @@ def fair_redistribution(
 
 
 def surplus(load: FloatArray, excess: float) -> list[int]:
-    """Return partitions whose loads together reach ``excess``: few, and little too much.
+    """Return indices of the loads, (n,), that together reach ``excess``.
 
-    As indices of their loads, (n,). The lightest that is enough alone, else the heaviest, and so on for the rest;
-    ties: the first.
+    The lightest that is enough alone, else the heaviest, and so on for the rest; ties: the first.
     """
     order = np.argsort(-load, kind="stable")
     falling = -load[order]
@@ -125,10 +120,7 @@ class _Redistribution(PartialPlacement):
             yield f"{above} of them are more than the free capacity and were put on the least utilized"
 
     def relieve(self, moved: IntArray) -> Iterator[str]:
-        """Take off what executors have above the limit, as far as others take it.
-
-        Never what has just moved.
-        """
+        """Take off what executors have above the limit, as far as others take it; not ``moved``."""
         available, limit = self.units.cluster.available, self.parameters.limit
         over = available & (self.utilization > limit * (1 + ROUNDING))
         if not over.any():
@@ -169,10 +161,7 @@ class _Redistribution(PartialPlacement):
         return rest
 
     def _groups(self, source: int, candidates: BoolArray) -> Iterator[tuple[IntArray, FloatArray | None]]:
-        """Yield the candidates of each sub-cluster and their distances from the source.
-
-        The sub-cluster of the source first, then the nearest.
-        """
+        """Yield each sub-cluster's candidates with their distances, from the source's own on."""
         everyone = np.flatnonzero(candidates)
         if source == UNPLACED or not everyone.size:
             yield everyone, None
@@ -239,7 +228,7 @@ class _Redistribution(PartialPlacement):
 def overload(cluster: Cluster, workload: Workload, placement: Placement, _parameters: object = None) -> Objective:
     """Objective: load above 95 % of the cores, highest utilization, sum of its squares.
 
-    Of available executors. The limit is the default one: a lower parameter ``limit`` is judged by the other two.
+    The limit is the default one: a lower parameter ``limit`` is judged by the other two.
     """
     busy, available = executor_busy(cluster, workload, placement), cluster.available
     use = (busy / cluster.cores)[available]

@@ -18,8 +18,6 @@ from rechannel.policies.model.workload import Workload
 from rechannel.policies.policy import FunctionPolicy, Objective, check_choice, check_number
 from rechannel.policies.published.units import ROUNDING, PartialPlacement, flatten
 
-__all__ = ["FIRST_FIT", "FirstFitParameters", "first_fit"]
-
 PadMode = Literal["capacity_only", "source"]
 
 _MEGABYTE = 2.0**20
@@ -47,13 +45,11 @@ class FirstFitParameters:
 def first_fit(cluster: Cluster, workload: Workload, current: Placement, parameters: FirstFitParameters) -> PolicyAnswer:
     """Place each partition, the largest state first, on the first executor that takes it.
 
-    The current placement is not looked at.
-
     Unlike Twister2, which has equal containers and fixed sizes, this goes by what is measured: a partition needs its
     state in bytes and its busy seconds per second on a reference executor; an available executor has its memory, and
-    the allowed utilization of its cores at their speed. The work of floating stages is left out. There is no new
-    container to open: what fits nowhere goes last, to the least utilized executor (among those whose memory takes it,
-    if there are any), and a note counts it.
+    the allowed utilization of its cores at their speed. The work of floating stages and the current placement are not
+    looked at. There is no new container to open: what fits nowhere goes last, to the least utilized executor (among
+    those whose memory takes it, if there are any), and a note counts it.
     """
     units = flatten(cluster, workload, current)
     partial = PartialPlacement(units, floating=False)
@@ -76,10 +72,7 @@ def first_fit(cluster: Cluster, workload: Workload, current: Placement, paramete
 
 
 def _objective(cluster: Cluster, workload: Workload, placement: Placement, parameters: FirstFitParameters) -> Objective:
-    """Work above the limit of utilization in reference cores, then executors in use.
-
-    Available executors only, and placeable stages only.
-    """
+    """Work of placeable stages above the limit, in reference cores, then executors in use."""
     units = flatten(cluster, workload, placement)
     partial = PartialPlacement(units, units.current, floating=False)
     above = np.maximum(partial.load - parameters.utilization * (1 + ROUNDING) * units.capacity, 0.0)

@@ -22,8 +22,6 @@ from rechannel.policies.policy import FunctionPolicy, Objective, check_choice, c
 from rechannel.policies.published.closeness import cohesion, coupling, operator_edges
 from rechannel.policies.published.slots import placement_of_units, sort_slots
 
-__all__ = ["LOCALITY_FAIRNESS", "LocalityFairnessParameters", "locality_fairness", "pipelines"]
-
 SlotChoice = Literal["literal", "sibling"]
 
 

@@ -1,6 +1,4 @@
-"""Pairs of items into bins, those with most volume first.
-
-So little volume is between bins.
+"""Pairs of items into bins, those with most volume first, so that little is between bins.
 
 Source: both phases of L. Aniello, R. Baldoni, L. Querzoni, "Adaptive Online Scheduling in Storm" (DEBS 2013).
 """
@@ -15,29 +13,21 @@ from rechannel.policies.model.arrays import BoolArray, FloatArray, IntArray
 from rechannel.policies.model.cluster import UNPLACED
 from rechannel.policies.published.units import ROUNDING, Links
 
-__all__ = ["Bins", "Pairs"]
-
 Pairs = tuple[IntArray, IntArray, FloatArray]
 """Two items and their volume, of n pairs that each stand once, most volume first, (n,) each."""
 
 
 class Bins:
-    """N items that are put into M bins.
-
-    For policies only: mutable and unchecked. ``load`` is that of each item, (N,); ``kind`` its kind, and ``room`` how
-    many items of each kind a bin takes, (K, M); ``attraction`` each item's volume to what is in a bin beforehand,
-    (N, M). ``held`` is the load there beforehand and ``capacity`` what a bin should not be above, (M,) each (None: no
-    bound, and the least loaded is the one with least load instead of least share).
-    """
+    """N items that are put into M bins. For policies only: mutable and unchecked."""
 
     def __init__(
         self,
-        load: FloatArray,
-        kind: IntArray,
-        room: IntArray,
-        attraction: FloatArray,
-        held: FloatArray,
-        capacity: FloatArray | None = None,
+        load: FloatArray,  # of each item, (N,)
+        kind: IntArray,  # of each item, (N,)
+        room: IntArray,  # how many items of each kind a bin takes, (K, M)
+        attraction: FloatArray,  # volume of each item to what is in a bin beforehand, (N, M)
+        held: FloatArray,  # load of each bin beforehand, (M,)
+        capacity: FloatArray | None = None,  # load of a full bin, (M,); None: no bound, and loads count, not shares
     ) -> None:
         self.load, self.kind, self.room, self.attraction, self.held = load, kind, room, attraction, held
         self.where = np.full(len(load), UNPLACED, dtype=np.int64)
@@ -75,10 +65,7 @@ class Bins:
                 self._put(item, target)
 
     def _improve(self, first: int, second: int, volume: float) -> None:
-        """Try every way to put a pair into its bins and the least loaded one.
-
-        At least one of the pair is placed. An item for which that finds no bin goes to the least loaded one.
-        """
+        """Try every way to put a pair, one of it placed, into its bins and the least loaded one."""
         old = int(self.where[first]), int(self.where[second])
         best = self._best_bins(first, second, volume)
         changed = [
@@ -136,10 +123,7 @@ class Bins:
         self._put(item, target if target != UNPLACED else self._emptiest(self.room[self.kind[item]] > 0))
 
     def _first(self, *items: int) -> int:
-        """Return the bin with most to exchange beforehand that takes the items.
-
-        Else the least loaded one.
-        """
+        """Return the bin that takes the items with most to exchange, else the least loaded one."""
         fits = self._roomy(*items)
         volume = np.where(fits, self._beforehand[list(items)].sum(axis=0), 0.0)
         return int(volume.argmax()) if volume.any() else self._emptiest(fits)

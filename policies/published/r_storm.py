@@ -19,8 +19,6 @@ from rechannel.policies.model.workload import Workload
 from rechannel.policies.policy import FunctionPolicy, Objective, check_number
 from rechannel.policies.published.units import PartialPlacement, Units, flatten
 
-__all__ = ["R_STORM", "RStormParameters", "r_storm", "resource_distance", "unfit_and_far"]
-
 PERCENT = 100.0  # processor demand is counted in percent of a core, as Storm's is
 MEGABYTE = 2.0**20
 SAME_RACK, OTHER_RACK = 0.5, 1.0
@@ -30,8 +28,7 @@ SAME_RACK, OTHER_RACK = 0.5, 1.0
 class RStormParameters:
     """Settings of ``r-storm``.
 
-    ``cpu_weight``, ``memory_weight`` and ``network_weight``: of processor, memory and network in its distance (1
-    each).
+    The weights are those of processor, memory and network in its distance.
     """
 
     cpu_weight: float = 1.0
@@ -105,11 +102,10 @@ def resource_distance(
 
 
 def unfit_and_far(cluster: Cluster, workload: Workload, placement: Placement, _parameters: object = None) -> Objective:
-    """Objective: state beyond the memory, load beyond the capacity, network distance.
+    """Objective: bytes beyond the memory, cores beyond the capacity, and network distance.
 
-    In bytes, in cores, and in the sum of distances. That is the sum of distances (0 within a node, 0.5 within a sub-
-    cluster, else 1) between the two ends of every stream, whatever its volume: the paper declares demands and measures
-    no traffic. An end on no executor is far.
+    That is summed (0 within a node, 0.5 within a sub-cluster, else 1) over the two ends of every stream, whatever its
+    volume: the paper declares demands and measures no traffic. An end on no executor is far.
     """
     units = flatten(cluster, workload, placement)
     partial = PartialPlacement(units, units.current)
@@ -163,10 +159,7 @@ def _ranked(workload: Workload, query: str) -> list[str]:
 
 
 def _most_unused(partial: PartialPlacement, fits: BoolArray) -> BoolArray:
-    """Return executors of the sub-cluster with most unused processor and memory.
-
-    Among the sub-clusters with an executor that fits.
-    """
+    """Of the sub-clusters with an executor that fits, return that with most unused."""
     units, cluster = partial.units, partial.units.cluster
     unused = PERCENT * (units.capacity - partial.load)
     if np.isfinite(cluster.memory_bytes[cluster.available]).all():

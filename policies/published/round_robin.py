@@ -17,15 +17,12 @@ from rechannel.policies.model.workload import Workload
 from rechannel.policies.policy import FunctionPolicy, Objective, check_count
 from rechannel.policies.published.slots import partition_counts, unevenness
 
-__all__ = ["ROUND_ROBIN", "RoundRobinParameters", "round_robin"]
-
 
 @dataclass(frozen=True)
 class RoundRobinParameters:
     """Settings of ``round-robin``.
 
-    ``instances_per_executor``: the most partitions of one stage that an executor may get, None for no limit. It is the
-    limit of Twister2's graph constraints.
+    ``instances_per_executor``: the most partitions of one stage that an executor may get, None for no limit.
     """
 
     instances_per_executor: int | None = None
@@ -39,7 +36,7 @@ def round_robin(
 ) -> PolicyAnswer:
     """Place partition i of every stage on available executor i modulo their number.
 
-    Whatever the current placement is. Raises ``ScaleOutError`` where a stage has more partitions than the limit allows.
+    Raises ``ScaleOutError`` where a stage has more partitions than the limit allows.
     """
     use, limit = np.flatnonzero(cluster.available), parameters.instances_per_executor
     for stage in workload.placeable:

@@ -14,13 +14,6 @@ from rechannel.policies.model.cluster import Cluster
 from rechannel.policies.model.placement import Placement
 from rechannel.policies.model.workload import Workload
 
-__all__ = [
-    "partition_counts",
-    "placement_of_units",
-    "sort_slots",
-    "unevenness",
-]
-
 
 def sort_slots(cluster: Cluster) -> IntArray:
     """Return the A available executors in the order in which they are dealt out, (A,).
@@ -41,10 +34,7 @@ def sort_slots(cluster: Cluster) -> IntArray:
 
 
 def placement_of_units(workload: Workload, executors: IntArray) -> Placement:
-    """Return the placement of the executor of every partition, (n,).
-
-    Stage after stage in the order of the workload.
-    """
+    """Return the placement by executor of every partition, (n,), stage after stage."""
     stages = workload.placeable
     ends = np.cumsum([stage.n for stage in stages])
     return Placement(dict(zip((stage.key for stage in stages), np.split(executors, ends[:-1]), strict=True)))
@@ -53,8 +43,7 @@ def placement_of_units(workload: Workload, executors: IntArray) -> Placement:
 def partition_counts(cluster: Cluster, workload: Workload, placement: Placement) -> IntArray:
     """Partitions of each placeable stage on each available executor, shape (stages, A).
 
-    Partitions on no executor or on an unavailable one are not counted. Raises ``ModelError`` where the arguments do
-    not fit.
+    Raises ``ModelError`` where the arguments do not fit together.
     """
     placement.validate(cluster, workload)
     counts = np.zeros((len(workload.placeable), cluster.size), dtype=np.int64)
@@ -65,9 +54,7 @@ def partition_counts(cluster: Cluster, workload: Workload, placement: Placement)
 
 
 def unevenness(counts: IntArray) -> tuple[float, float]:
-    """Measure unevenness: largest minus smallest of each row, and the sum of squares.
-
-    The differences of the rows are added up.
+    """Return the sum over the rows of largest minus smallest, and the sum of squares.
 
     ``counts`` has shape (rows, A). For given row sums both are smallest exactly where no row differs by more than one.
     """

@@ -21,8 +21,6 @@ from rechannel.policies.model.workload import Workload
 from rechannel.policies.policy import FunctionPolicy, Objective, check_count, check_number
 from rechannel.policies.published.units import ROUNDING, Links, PartialPlacement, Units, flatten
 
-__all__ = ["STREAM_CLASSIFICATION", "StreamClassificationParameters", "stream_classification", "traffic"]
-
 
 @dataclass(frozen=True)
 class StreamClassificationParameters:
@@ -90,10 +88,7 @@ class _Plan:
         self._network = np.zeros(units.cluster.size)
 
     def run(self, hot: BoolArray, pulling: BoolArray) -> None:
-        """Place every unit.
-
-        ``hot`` and ``pulling`` mark the streams that are clustered and that are followed.
-        """
+        """Place every unit along the ``pulling`` streams, of which the ``hot`` ones are clustered."""
         units, where = self.units, self.partial.where
         reachable = np.concatenate((np.ones(units.size, np.bool_), units.cluster.available))
         pulling = pulling & reachable[units.source] & reachable[units.target]
@@ -118,10 +113,7 @@ class _Plan:
                 self._put(end, UNPLACED)
 
     def _executor(self, source: int, target: int) -> int:
-        """Return the executor for both ends of a stream.
-
-        That of the end that is placed, else one of their old executors.
-        """
+        """Return the executor of the end that is placed, else one of the ends' old executors."""
         placed = max(int(self.partial.where[source]), int(self.partial.where[target]))
         if placed != UNPLACED:
             return placed

@@ -18,8 +18,6 @@ from rechannel.policies.policy import FunctionPolicy, check_number
 from rechannel.policies.published.stream_classification import traffic
 from rechannel.policies.published.units import PartialPlacement, best_of, flatten
 
-__all__ = ["T_STORM", "TStormParameters", "t_storm"]
-
 
 @dataclass(frozen=True)
 class TStormParameters:
@@ -47,7 +45,7 @@ def t_storm(cluster: Cluster, workload: Workload, current: Placement, parameters
 
     Choices: what floating stages run is placed from the start. Ties go to less traffic between executors, then to the
     lower utilization. Memory counts as capacity. A unit that fits nowhere goes to the least utilized slot below the
-    cap, and a note counts these. ``current`` is not looked at: the paper starts from nothing.
+    cap, and a note counts these. The paper starts from nothing, so the current placement is not looked at.
     """
     units = flatten(cluster, workload, current)
     partial, links = PartialPlacement(units), units.neighbors()

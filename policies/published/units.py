@@ -17,15 +17,6 @@ from rechannel.policies.model.cluster import UNPLACED, Cluster
 from rechannel.policies.model.placement import Placement, PolicyAnswer
 from rechannel.policies.model.workload import Workload
 
-__all__ = [
-    "ROUNDING",
-    "Links",
-    "PartialPlacement",
-    "Units",
-    "best_of",
-    "flatten",
-]
-
 ROUNDING = 1e-9
 """Relative: closer than this is equal."""
 
@@ -56,28 +47,22 @@ class Links:
 
 @dataclass(frozen=True, eq=False)
 class Units:
-    """A cluster, the U units on it and the n streams between their ends.
-
-    ``stage_of`` and ``query_of`` number the placeable stages and the queries; ``load`` is core-seconds per second on a
-    reference executor, ``memory`` bytes of state, ``current`` the executor or :data:`UNPLACED`, (U,) each. ``fixed`` is
-    the load of floating stages and ``capacity`` the reference cores, (E,) each; ``node`` numbers the nodes by the first
-    executor on them. ``source``, ``target`` and ``volume`` are the streams, (n,) each, in the order of the workload.
-    """
+    """A cluster of E executors, the U units on it and the n streams between their ends."""
 
     cluster: Cluster
-    keys: tuple[str, ...]
-    offsets: IntArray
-    stage_of: IntArray
-    query_of: IntArray
-    load: FloatArray
-    memory: FloatArray
-    current: IntArray
-    fixed: FloatArray
-    capacity: FloatArray
-    node: IntArray
-    source: IntArray
-    target: IntArray
-    volume: FloatArray
+    keys: tuple[str, ...]  # of the placeable stages
+    offsets: IntArray  # of the first unit of each stage, and U
+    stage_of: IntArray  # number of the stage, (U,)
+    query_of: IntArray  # number of the query, (U,)
+    load: FloatArray  # core-seconds per second on a reference executor, (U,)
+    memory: FloatArray  # bytes of state, (U,)
+    current: IntArray  # executor or UNPLACED, (U,)
+    fixed: FloatArray  # load of floating stages, (E,)
+    capacity: FloatArray  # reference cores, (E,)
+    node: IntArray  # number of the node, by the first executor on it, (E,)
+    source: IntArray  # end of each stream, in the order of the workload, (n,)
+    target: IntArray  # the other end, (n,)
+    volume: FloatArray  # bytes per second, (n,)
 
     @property
     def size(self) -> int:
@@ -99,15 +84,8 @@ class Units:
         return Links.by(*both, np.concatenate((self.volume, self.volume)), self.ends)
 
     def pairs(self) -> tuple[IntArray, IntArray, FloatArray]:
-        """Return ends and volume of every pair, both directions added, most volume first.
-
-        The lower end stands first.
-        """
-        low, high = np.minimum(self.source, self.target), np.maximum(self.source, self.target)
-        pair_keys, index = np.unique(low * self.ends + high, return_inverse=True)
-        volume = sum_by_index(index, self.volume, len(pair_keys))
-        order = np.argsort(-volume, kind="stable")
-        return pair_keys[order] // self.ends, pair_keys[order] % self.ends, volume[order]
+        """Return lower end, higher end and volume of every pair, most volume first."""
+        return merge_pairs(self.source, self.target, self.volume, self.ends)
 
     def placement(self, assignment: IntArray) -> Placement:
         """Return the placement that puts each unit on the executor of its index, (U,)."""
@@ -115,11 +93,16 @@ class Units:
         return Placement({key: assignment[start:end] for key, start, end in pieces})
 
 
-def flatten(cluster: Cluster, workload: Workload, current: Placement) -> Units:
-    """Return the flat view of a workload on a cluster.
+def merge_pairs(one: IntArray, two: IntArray, volume: FloatArray, count: int) -> tuple[IntArray, IntArray, FloatArray]:
+    """Return lower, higher and volume of each pair of ``count`` items, most volume first."""
+    keys, index = np.unique(np.minimum(one, two) * count + np.maximum(one, two), return_inverse=True)
+    total = sum_by_index(index, volume, len(keys))
+    order = np.argsort(-total, kind="stable")
+    return keys[order] // count, keys[order] % count, total[order]
 
-    Raises ``ModelError`` where they and ``current`` do not fit together.
-    """
+
+def flatten(cluster: Cluster, workload: Workload, current: Placement) -> Units:
+    """Return the flat view; raises ``ModelError`` where the arguments do not fit together."""
     current.validate(cluster, workload)
     stages = workload.placeable
     queries = {query: i for i, query in enumerate(workload.queries)}
@@ -158,22 +141,20 @@ def flatten(cluster: Cluster, workload: Workload, current: Placement) -> Units:
 
 
 class PartialPlacement:
-    """Executors while units are put on them.
+    """Executors while units are put on them. For policies only: mutable and unchecked.
 
-    ``load``, ``memory`` and ``count`` (E,) are those of each executor, ``where`` is the executor of each end; it starts
-    with ``assignment`` (U,), with nothing placed by default. ``floating``: count the load of floating stages.
-    ``misfits`` counts the units that were put where they do not fit. For policies only: mutable and unchecked.
+    It starts with ``assignment`` (U,), with nothing placed by default. ``floating``: count the load of floating stages.
     """
 
     def __init__(self, units: Units, assignment: IntArray | None = None, *, floating: bool = True) -> None:
         size = units.cluster.size
         start = np.full(units.size, UNPLACED, dtype=np.int64) if assignment is None else assignment
         self.units = units
-        self.where = np.concatenate((start, np.arange(size)))
-        self.load = units.fixed * floating + sum_by_index(start, units.load, size)
+        self.where = np.concatenate((start, np.arange(size)))  # executor of each end
+        self.load = units.fixed * floating + sum_by_index(start, units.load, size)  # of each executor, (E,)
         self.memory = sum_by_index(start, units.memory, size)
         self.count = np.bincount(start[start != UNPLACED], minlength=size)
-        self.misfits = 0
+        self.misfits = 0  # units that were put where they do not fit
 
     @property
     def assignment(self) -> IntArray:
@@ -203,10 +184,7 @@ class PartialPlacement:
         self.where[unit] = executor
 
     def fits(self, unit: int, cpu: float = 1.0, memory: float = 1.0) -> BoolArray:
-        """Return the available executors that keep within shares of capacity and memory.
-
-        With the unit; shape (E,).
-        """
+        """Available executors that keep within shares of capacity and memory with the unit, (E,)."""
         units, cluster = self.units, self.units.cluster
         fits = cluster.available & (self.load + units.load[unit] <= cpu * units.capacity * (1 + ROUNDING))
         fits &= self.memory + units.memory[unit] <= memory * cluster.memory_bytes * (1 + ROUNDING)

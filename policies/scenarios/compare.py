@@ -1,7 +1,4 @@
-"""Comparison of policies on a scenario.
-
-Pure: the clock is an argument, nothing is read or written.
-"""
+"""Comparison of policies on a scenario. Pure: the clock is an argument."""
 
 from __future__ import annotations
 
@@ -23,51 +20,36 @@ from rechannel.policies.published.closeness import cohesion, coupling
 from rechannel.policies.registry import PolicyLawError, propose
 from rechannel.policies.scenarios.scenario import Scenario
 
-__all__ = ["PlacementCost", "PolicyResult", "compare", "cost_of"]
-
 
 @dataclass(frozen=True)
 class PlacementCost:
-    """Cost of a placement.
+    """Cost of a placement."""
 
-    ``seconds_per_batch`` is the critical paths of all queries together, one batch of each; ``seconds_per_second`` the
-    same with every stage as often as it runs. ``highest_utilization`` and ``load_spread`` (standard deviation over
-    mean) are of the busy share of the cores, over available executors. Traffic is in bytes per second; ``cohesion``
-    (larger is better) and ``coupling`` (smaller is better) are sums of closeness and have no unit.
-    """
-
-    seconds_per_batch: float
-    seconds_per_second: float
-    highest_utilization: float
-    load_spread: float
+    seconds_per_batch: float  # critical paths of all queries together, one batch of each
+    seconds_per_second: float  # the same with every stage as often as it runs
+    highest_utilization: float  # busy share of the cores of an available executor
+    load_spread: float  # of that share: standard deviation over mean
     inter_node_bytes_per_second: float
     inter_executor_bytes_per_second: float
-    cohesion: float
-    coupling: float
+    cohesion: float  # sum of closeness, larger is better
+    coupling: float  # sum of closeness, smaller is better
 
 
 @dataclass(frozen=True)
 class PolicyResult:
-    """Proposal of one policy: its figures, the moves, and the time it took.
-
-    ``bytes_moved`` is the state of the partitions that move. Where it refused, ``error`` says why and there are no
-    figures.
-    """
+    """Proposal of one policy: its figures, the moves, and the time it took."""
 
     policy: str
-    figures: PlacementCost | None
+    figures: PlacementCost | None  # None where it refused
     moves: int
-    bytes_moved: float
+    bytes_moved: float  # state of the partitions that move
     decision_seconds: float
     notes: tuple[str, ...] = ()
-    error: str = ""
+    error: str = ""  # why it refused
 
 
 def cost_of(scenario: Scenario, placement: Placement) -> PlacementCost:
-    """Return the cost of a placement of the scenario's workload.
-
-    Partitions on no executor count nowhere.
-    """
+    """Return the cost of a placement; partitions on no executor count nowhere."""
     cluster, workload = scenario.cluster, scenario.workload
     seconds = stage_seconds(cluster, workload, placement)
     rates = np.array([stage.batches_per_second for stage in workload.stages], dtype=np.float64)

@@ -18,6 +18,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -29,8 +30,6 @@ from rechannel.policies.model.placement import Placement
 from rechannel.policies.model.streams import SparseStream, Stream, StreamLike
 from rechannel.policies.model.workload import Stage, Workload
 from rechannel.policies.scenarios.scenario import Scenario
-
-__all__ = ["GENERATORS", "Generator", "GeneratorError", "Parameter", "generate"]
 
 MOST_OF_A_CORE = 0.95
 """Busy seconds per second of the largest task at most: one that needs more cannot keep up wherever it runs."""
@@ -56,17 +55,11 @@ _USERS = 100
 
 
 class GeneratorError(ModelError):
-    """Specification that makes no scenario.
-
-    The message names the generator or the parameter, its range and the cure.
-    """
+    """Specification that makes no scenario; the message has the range and the cure."""
 
 
 class Parameter(NamedTuple):
-    """One parameter: a number from ``least`` to ``most``, or one of ``choices``.
-
-    Whole numbers only where the default is one.
-    """
+    """A number from ``least`` to ``most``, whole if the default is, or one of ``choices``."""
 
     name: str
     default: int | float | str
@@ -99,10 +92,7 @@ class _WorkloadBuilder:
     def stage(
         self, key: str, rows: FloatArray, state: FloatArray | None = None, *, rate: float = 1.0, query: str = "q"
     ) -> Stage:
-        """Add a stage of these rows per batch.
-
-        ``state`` is relative, as many bytes as rows unless given.
-        """
+        """Add a stage of these rows per batch; ``state`` is relative, by default the rows."""
         cost = self.random.uniform(*self.costs)
         stage = Stage(key, query, True, rate, rows * cost, rows, rows if state is None else state)
         self.stages.append(stage)
@@ -151,8 +141,6 @@ class _WorkloadBuilder:
 
 def generate(spec: str) -> Scenario:
     """Return the scenario of a name and parameters, ``random-dag:seed=3,stages=12``.
-
-    Parameters that are left out have their default.
 
     Raises :class:`GeneratorError` for an unknown name, an unknown parameter or one outside its range.
     """
@@ -224,7 +212,7 @@ def _operator_graph(counts: Sequence[int]) -> Callable[..., Scenario]:
     return make
 
 
-def _page_view(*, seed: int, utilization: float, unique: bool = False) -> Scenario:
+def _page_view(*, seed: int, utilization: float, unique: bool) -> Scenario:
     builder = _WorkloadBuilder(_equal_cluster(8, 1), seed, utilization, (0.9, 1.1))
     pages = builder.random.integers(4, size=len(_PAGES))  # by hash
     keyed, here = sum_by_index(pages, np.array(_PAGES), 4), sum_by_index(pages, np.ones(len(_PAGES)), 4)
@@ -236,10 +224,6 @@ def _page_view(*, seed: int, utilization: float, unique: bool = False) -> Scenar
     builder.shuffle(view, count)
     builder.shuffle(count, sink, out)
     return builder.scenario()
-
-
-def _unique_page_view(*, seed: int, utilization: float) -> Scenario:
-    return _page_view(seed=seed, utilization=utilization, unique=True)
 
 
 def _word_count(
@@ -266,10 +250,7 @@ def _word_count(
 
 
 def _dag(builder: _WorkloadBuilder, *, stages: int, partitions: int, edges: int, streams: str) -> Scenario:
-    """Build queries of about four stages in layers, behind one floating source.
-
-    A stage reads from earlier layers.
-    """
+    """Build queries of about four stages, which read from earlier layers or a floating source."""
     random = builder.random
     for number, members in enumerate(np.array_split(np.arange(stages), max(1, stages // 4))):
         query, rate = f"q{number}", float(random.choice([0.1, 0.2, 0.5, 1.0]))
@@ -411,8 +392,12 @@ def _table() -> Mapping[str, Generator]:
         for name, counts in _OPERATORS.items()
     }
     rows |= {
-        "page-view": (_page_view, "clicks counted by page, four instances of each operator", ()),
-        "unique-page-view": (_unique_page_view, "unique visitors by page, told every three seconds", ()),
+        "page-view": (partial(_page_view, unique=False), "clicks counted by page, four instances of each operator", ()),
+        "unique-page-view": (
+            partial(_page_view, unique=True),
+            "unique visitors by page, told every three seconds",
+            (),
+        ),
         "word-count": (_word_count(8, 0, 16, 1, 10_000), "8 spouts, 16 counters", _WORDS),
         "sentence-word-count": (_word_count(4, 10, 10, 10, 131_072), "4 spouts, 10 splitters, 10 counters", _WORDS),
         "file-word-count": (_word_count(4, 10, 10, 12, 10_000), "the same on the lines of a book", _WORDS),

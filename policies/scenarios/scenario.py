@@ -37,8 +37,6 @@ from rechannel.policies.model.placement import Placement
 from rechannel.policies.model.streams import SparseStream, Stream, StreamLike
 from rechannel.policies.model.workload import Stage, Workload
 
-__all__ = ["FORMAT", "Scenario", "ScenarioError", "from_document", "to_document"]
-
 FORMAT = 1
 """Version of the written form."""
 
@@ -221,10 +219,7 @@ def _read(value: object, kind: Any, path: str, problems: list[str]) -> Any:
 
 
 def _build(problems: list[str], path: str, make: Callable[..., _T], *arguments: Any) -> _T | None:
-    """Call a constructor of the model; None, and a problem, where it refuses.
-
-    The problem starts with the path.
-    """
+    """Call a constructor of the model; None, and a problem with its path, where it refuses."""
     try:
         return make(*arguments)
     except ModelError as error:
@@ -270,10 +265,7 @@ def _topology(value: object, hosts: Sequence[str], problems: list[str]) -> Topol
 
 
 def _stages(values: Sequence[object], problems: list[str]) -> tuple[Stage, ...]:
-    """Read all stages; none where one has a mistake.
-
-    References to them cannot be checked then.
-    """
+    """Read all stages; none where one has a mistake, as references cannot be checked then."""
     stages: list[Stage] = []
     for i, value in enumerate(values):
         part: _Stage | None = _read(value, _Stage, f"stages[{i}]", problems)

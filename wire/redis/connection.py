@@ -23,7 +23,7 @@ class Connection:
 
     def __init__(self, settings: RedisSettings) -> None:
         address = sentinel_address(settings.url)
-        self._sentinel: Any = None
+        self._sentinels: list[Any] = []
         self._service = ""
         times: dict[str, Any] = {
             "socket_timeout": settings.timeout,
@@ -36,9 +36,10 @@ class Connection:
             return
         self._service = address.service
         sentinel_class: Any = Sentinel  # without type hints
-        self._sentinel = sentinel_class(address.sentinels, sentinel_kwargs=_options(settings, address))
+        sentinel = sentinel_class(address.sentinels, sentinel_kwargs=_options(settings, address))
+        self._sentinels = sentinel.sentinels
         # After a fail-over the next call finds the server gone or read-only, and asks the sentinels again.
-        self.client = self._sentinel.master_for(address.service, db=address.database, **self._arguments)
+        self.client = sentinel.master_for(address.service, db=address.database, **self._arguments)
 
     def replicas(self) -> list[tuple[str, Any]]:
         """Return host:port and a client of every known replica; none without sentinels.
@@ -46,7 +47,7 @@ class Connection:
         Raises redis.RedisError if no sentinel answers, or if the first one that answers refuses.
         """
         failure: redis.RedisError | None = None
-        for sentinel in self._sentinel.sentinels if self._sentinel is not None else ():
+        for sentinel in self._sentinels:
             try:
                 replicas = sentinel.sentinel_slaves(self._service)
             except (redis.ConnectionError, redis.TimeoutError) as error:
@@ -63,7 +64,7 @@ class Connection:
     def close(self) -> None:
         """Drop all connections."""
         self.client.close()
-        for sentinel in self._sentinel.sentinels if self._sentinel is not None else ():
+        for sentinel in self._sentinels:
             sentinel.close()
 
 

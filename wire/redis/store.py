@@ -81,8 +81,10 @@ class Store:
         self._is_checked = False
         try:
             self._connection = Connection(settings)
+        except tls.CredentialFileError as error:
+            raise StoreRefusedError(str(error)) from error
         except (ValueError, redis.RedisError, OSError) as error:
-            raise StoreRefusedError(_configuration_error(error, self._where)) from error
+            raise StoreRefusedError(f"redis.url: {self._where}: {error}") from error
         self._redis = self._connection.client
         self._acquire = self._redis.register_script(lua_scripts.ACQUIRE)
         self._release = self._redis.register_script(lua_scripts.RELEASE)
@@ -173,10 +175,7 @@ class Store:
         self._write(self.keys(rule, name), ("DEL",))
 
     def append(self, rule: KeyRule, name: str, *envelopes: Envelope, size: int | None = None) -> None:
-        """Append messages to a stream and trim it to the bounds of its rule, in one round trip.
-
-        ``size`` is a lower bound of its bytes than that of the rule.
-        """
+        """Append messages and trim the stream to its rule, or to less ``size``, in one round trip."""
         if not envelopes:
             return
         key, lines = self.keys(rule, name), [encode(envelope) for envelope in envelopes]
@@ -198,8 +197,8 @@ class Store:
         count
             Maximum number of entries; fewer of large ones.
         """
-        entries = self._after(rule, name, after, count)
-        return (entries[-1][0].decode() if entries else after), self._messages(entries)
+        page = self._page(self._after(rule, name, after, count), after)
+        return page.last, page.messages
 
     def read_each(
         self, rule: KeyRule, after: Mapping[str, str], count: int, doubtful: Collection[str] = ()
@@ -454,10 +453,6 @@ class Store:
         except MessageError:
             self.rejected += 1
             return None
-
-
-def _configuration_error(error: Exception, where: str) -> str:
-    return str(error) if isinstance(error, tls.CredentialFileError) else f"redis.url: {where}: {error}"
 
 
 def _deposed_error(lease: Lease) -> StoreDeposedError:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import numpy as np
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -32,18 +31,3 @@ def test_many_edges_are_colored_in_no_time() -> None:
     random = np.random.default_rng(0)
     sources, targets = random.integers(0, 50, (2, 20_000))
     check_coloring(color_edges(sources, targets, random.random(20_000)), sources, targets)
-
-
-@pytest.mark.parametrize(
-    ("change", "sentence"),
-    [
-        ({"sources": np.array([0, -1])}, "sources: expected whole numbers from 0"),
-        ({"targets": np.array([0.5, 1.0])}, "targets: expected whole numbers"),
-        ({"targets": np.array([1])}, "targets: expected one node for each of 2"),
-        ({"sizes": np.array([1.0, np.nan])}, "sizes: must be finite"),
-    ],
-)
-def test_edges_that_are_none_are_refused_by_name(change: dict[str, np.ndarray], sentence: str) -> None:
-    edges = {"sources": np.array([0, 1]), "targets": np.array([0, 1]), "sizes": np.ones(2)}
-    with pytest.raises(ValueError, match=sentence):
-        color_edges(**(edges | change))
