@@ -28,7 +28,7 @@ from rechannel.daemon.model.readiness import NotReady
 from rechannel.daemon.model.snapshot import take_snapshot
 from rechannel.daemon.model.task_columns import MAX_PARTITIONS
 from rechannel.policies.adaptive.policy import ADAPTIVE
-from rechannel.policies.prediction.replay import MOST_REPLAYED
+from rechannel.policies.prediction.replay import MAX_REPLAYED
 from rechannel.wire.codes import Trigger
 from testbed.stack import Stack, StackError
 
@@ -60,7 +60,7 @@ def main() -> None:
     for key, exponent in _growth(rows).items():
         progress(f"{key}: seconds grow as partitions to the power of {exponent:.2f}")
     if options.document:
-        bounds = {"executors": MAX_EXECUTORS, "partitions": MAX_PARTITIONS, "replayed": MOST_REPLAYED}
+        bounds = {"executors": MAX_EXECUTORS, "partitions": MAX_PARTITIONS, "replayed": MAX_REPLAYED}
         figures = results.figures["scale"].figures() | {"growth": _growth(rows), "bounds": bounds}
         write_page(options.document, render("scale", figures, wrap=False))
 

@@ -35,7 +35,7 @@ SEARCH_PATH = (Path("rechannel.toml"), Path("/etc/rechannel/rechannel.toml"))
 DEFAULT = "default"  # the origin of a field that is not set
 _ABSENT = "does not exist"
 _SECTIONS = tuple(item.name for item in dataclasses.fields(Settings))
-_MAX_LOCATED_LINES = 2000  # longer files get errors without line numbers
+_MAX_LOCATED_LINES = 2000  # lines of a settings file; beyond: errors have no line numbers
 _INTEGER_LIMIT = 2**63  # of TOML
 _T = TypeVar("_T")
 

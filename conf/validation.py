@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from rechannel.conf.settings import RedisSettings, Settings
 
 _Errors: TypeAlias = list[tuple[tuple[str, ...], str]]  # the fields of a rule, and the sentence
-_MAX_PORT = 65535
+_LARGEST_PORT = 65535
 _TLS = ("tls_ca_file", "tls_certificate_file", "tls_key_file")
 
 
@@ -25,8 +25,8 @@ def errors(settings: Settings) -> _Errors:
     broken += [(tls_fields, sentence) for sentence in _tls_errors(settings.redis)]
     for name, place in (("controller.listen", settings.controller.listen), ("agent.metrics", settings.agent.metrics)):
         port = place.rpartition(":")[2]
-        if port and int(port) > _MAX_PORT:  # the system would use the lowest 16 bits, which is another port
-            broken.append(((name,), f"{name}: {port} is no port; it must be between 0 and {_MAX_PORT}"))
+        if port and int(port) > _LARGEST_PORT:  # the system would use the lowest 16 bits, which is another port
+            broken.append(((name,), f"{name}: {port} is no port; it must be between 0 and {_LARGEST_PORT}"))
     late = lease_timing.errors(
         settings.controller.lease, settings.redis.timeout, sentinels=settings.redis.url.startswith(SENTINEL_SCHEME)
     )

@@ -39,7 +39,7 @@ TRANSITIONS: dict[MoveState, frozenset[MoveState]] = {
 BYTES_PER_BATCH = 4e9  # of state that one batch takes over at most, so that it does not load for minutes
 AWAITING_BATCH = frozenset({MoveState.PLANNED, MoveState.PREPARED, MoveState.STEERED})  # later steps wait for these
 FINAL = frozenset({MoveState.KILLED, MoveState.ABANDONED})  # states without a further step
-_FINAL_LIMIT = 1000  # final moves remembered, so that a decision sent again is not begun again
+_MAX_FINAL = 1000  # final moves that a link remembers; beyond: the oldest would begin again if ordered again
 
 
 class IllegalTransitionError(RuntimeError):
@@ -206,5 +206,5 @@ class MoveSet:
     def forget_final(self, decision: str) -> None:
         """Forget the oldest final moves beyond a limit, but none of this decision."""
         others = [name for name, move in self._final.items() if move.decision != decision]
-        for name in others[:-_FINAL_LIMIT]:
+        for name in others[:-_MAX_FINAL]:
             del self._final[name]

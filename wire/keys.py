@@ -12,7 +12,7 @@ from enum import StrEnum
 _NAME = re.compile(r"[A-Za-z0-9._:@-]{1,128}")
 _PLACEHOLDER = re.compile(r"\{(\w+)\}")
 
-MAX_MESSAGE_BYTES = 16 * 2**20
+MAX_MESSAGE_BYTES = 16 * 2**20  # bytes of a message; beyond: it is rejected, and counted
 _KIB, _MIB = 2**10, 2**20
 
 

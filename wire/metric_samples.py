@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
-MOST_SERIES = 10_000  # of one metric: label values come from outside and are not bounded otherwise
+MAX_SERIES = 10_000  # series of one metric; beyond: further label values are left out, and counted
 _LONGEST_LABEL = 200
 _TOTAL = "_total"
 _CLUSTER = "cluster"
@@ -39,7 +39,7 @@ class MetricSamples:
 
     def __init__(self, table: Sequence[MetricDefinition], cluster: str) -> None:
         self._cluster = _printable(cluster)
-        self.left_out = 0  # samples beyond MOST_SERIES
+        self.left_out = 0  # samples beyond MAX_SERIES
         self._samples: dict[MetricDefinition, dict[tuple[str, ...], float]] = {item: {} for item in table}
 
     def set(self, item: MetricDefinition, value: float | None, *labels: str) -> None:
@@ -50,7 +50,7 @@ class MetricSamples:
         key = tuple(_printable(label) for label in labels)
         if value is None:
             return
-        if len(samples) >= MOST_SERIES and key not in samples:
+        if len(samples) >= MAX_SERIES and key not in samples:
             self.left_out += 1
             return
         samples[key] = float(value)

@@ -24,7 +24,7 @@ from rechannel.wire.redis.tls import CredentialFileError, check_private
 _PRIVATE, _PUBLIC = "signing.private_key_file", "signing.public_key_file"
 _KEY = re.compile(rb"-----BEGIN PUBLIC KEY-----.*?-----END PUBLIC KEY-----", re.DOTALL)
 _SUFFIXES = (".pub", ".pem")  # of the files of a directory of keys
-_MAX_KEYS = 16  # an invalid message is checked with all keys
+_MAX_KEYS = 16  # public keys that a process trusts; beyond: it does not start
 _Stamp = tuple[tuple[str, int, int, int], ...]
 
 _LOG = structlog.get_logger("rechannel.signing")

@@ -23,7 +23,7 @@ from rechannel.policies.model.arrays import BoolArray, FloatArray
 from rechannel.policies.model.placement import Placement
 from rechannel.policies.prediction.gain import residuals
 from rechannel.policies.prediction.model import PredictionModel
-from rechannel.policies.prediction.replay import MOST_REPLAYED
+from rechannel.policies.prediction.replay import MAX_REPLAYED
 from rechannel.wire.measurements import BatchReport
 from rechannel.wire.messages import Decision, Refusal
 
@@ -63,7 +63,7 @@ def ratios_without_moves(
     earlier = rollback_placement(decision, after)
     if isinstance(earlier, Refusal):
         return {}
-    if after.workload.partitions > MOST_REPLAYED:
+    if after.workload.partitions > MAX_REPLAYED:
         return {}
     model = _with_earlier_work(after, before, earlier.placement)
     if model is None:

@@ -36,7 +36,7 @@ from rechannel.policies.model.arrays import ModelError, ScaleOutError
 from rechannel.policies.prediction.correction import GainShare
 from rechannel.policies.prediction.fewest import fewest_moves, place_forced
 from rechannel.policies.prediction.losses import without_losses
-from rechannel.policies.prediction.replay import MOST_REPLAYED
+from rechannel.policies.prediction.replay import MAX_REPLAYED
 from rechannel.policies.registry import PolicyLawError, Proposal, propose
 from rechannel.wire.codes import DecisionResult, Law, Mode, NotReadyReason, PlanResult, Trigger
 from rechannel.wire.exit_codes import OBSERVE_MODE, ExitCode
@@ -278,7 +278,7 @@ def ask_policy(request: DecisionRequest, snapshot: Snapshot, settings: Settings,
     units = snapshot.workload.partitions
 
     def ask(policy: str) -> ProposedPlacement:
-        default, few = policy == ADAPTIVE.name, units <= MOST_REPLAYED
+        default, few = policy == ADAPTIVE.name, units <= MAX_REPLAYED
         if drain and default and few:
             # The policy's own proposal would count on moves that a drain does not make.
             return ProposedPlacement(place_forced(snapshot.prediction, snapshot.placement), (), policy)
@@ -289,7 +289,7 @@ def ask_policy(request: DecisionRequest, snapshot: Snapshot, settings: Settings,
             return _with_fewest_moves(snapshot, proposal, settings, own=own, force=request.force)
         notes = proposal.notes
         if default:
-            limit = f"more than {MOST_REPLAYED} are neither replayed nor searched for the fewest moves"
+            limit = f"more than {MAX_REPLAYED} are neither replayed nor searched for the fewest moves"
             notes = (f"{units} partitions: {limit}", *notes)
         # Off executors that may hold nothing; a drain moves nothing else.
         forced = snapshot.placement.forced_to(proposal.placement, snapshot.cluster)

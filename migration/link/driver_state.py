@@ -9,7 +9,8 @@ from rechannel.conf.settings import Settings
 from rechannel.migration.moves import BYTES_PER_BATCH
 
 _DEADLINE_BATCHES = 6
-_MAX_REPLAY = 100  # batches whose changes the target of a move replays in its first task; Spark's snapshots are rarer
+# Batches since the last snapshot, whose changes a move's target replays; beyond: the move waits for the next snapshot.
+_MAX_REPLAY = 100
 
 
 @dataclass(frozen=True)

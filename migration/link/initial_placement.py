@@ -35,7 +35,7 @@ _BUDGET = 0.8 * START_WAIT  # seconds from a query's start in which it is placed
 _ARRIVAL_WAIT = 15.0  # seconds after the attach in which a restarted driver's executors are waited for
 _ARRIVAL_POLL = 0.1
 _ARRIVAL_QUIET = 1.0  # seconds without a new executor after which none is expected any more
-_MAX_QUERIES = 1000  # remembered here, the latest
+_MAX_QUERIES = 1000  # queries whose placement a link remembers; beyond: the oldest are forgotten
 
 Executors = Mapping[str, ExecutorInfo]
 Placement = dict[int, list[str]]  # operator -> executor per partition

@@ -31,14 +31,16 @@ from rechannel.wire.signing import Verifier
 _LOG = structlog.get_logger("rechannel.link")
 _PERIOD = 0.5  # seconds between two exchanges
 _SLOWEST = 5.0  # seconds between two attempts while Redis is away
-_MAX_EVIDENCE = 10_000
-_MAX_LINES = 5_000  # of the journal, while Redis is away: some megabytes
-_MAX_PLACEMENTS = 1_000  # of queries, running or ended, while Redis is away
-_MAX_PARTITIONS = 1_000_000  # in all of those: some eight megabytes
+_MAX_EVIDENCE = 10_000  # closed copies reported by agents, until a move asks; beyond: the oldest are forgotten
+_MAX_LINES = 5_000  # lines of the journal while Redis is away; beyond: the oldest are lost, and counted
+_MAX_PLACEMENTS = 1_000  # last placements while Redis is away; beyond: the oldest are forgotten
+_MAX_PARTITIONS = 1_000_000  # partitions in last placements while Redis is away; beyond: the oldest are forgotten
 _SEND_AT_ONCE = 100
-_MAX_TASKS = 100_000  # task rows in all batches that wait: some tens of megabytes in the user's driver
-_MAX_NEWEST = keys.BATCHES.size // TASK_BYTES  # the same for the newest of each query; Redis keeps no more of them
-_LARGEST_BATCH = 420_000  # task rows: 200,000 partitions and as many other tasks; held only while Redis takes them
+# Tasks in batches that wait for Redis, tens of megabytes; beyond: the oldest batches are lost, and counted.
+_MAX_TASKS = 100_000
+# Tasks in the newest batches of all queries, as many as Redis keeps; beyond: the oldest batches are lost, and counted.
+_MAX_NEWEST = keys.BATCHES.size // TASK_BYTES
+_MAX_BATCH_TASKS = 420_000  # tasks of a batch; beyond: the batch is not reported, and counted
 _PART_TASKS = 4_000  # task rows in one message: half a megabyte
 _PARTS_AT_ONCE = 10  # in one round trip
 _TASKS_AT_ONCE = _PARTS_AT_ONCE * _PART_TASKS  # task rows in batches that are sent together
@@ -151,7 +153,7 @@ class Mailbox:
     def post_batch(self, batch: BatchReport, run: str) -> None:
         """Hand over a finished batch; one too old or too large to hold is dropped and counted."""
         with self._lock:
-            if batch.tasks > _LARGEST_BATCH:
+            if batch.tasks > _MAX_BATCH_TASKS:
                 self.dropped += 1
                 return
             self._batch_sizes[batch.query] = batch.tasks

@@ -38,8 +38,8 @@ _PRIOR_MOVES = 1.0  # measured moves that the overhead of `UNMEASURED` counts fo
 _PRIOR_SPREAD = 10e6  # bytes: the measured sizes have to differ by more to outweigh its rate
 _FITTED_MOVES = 200  # the last ones
 _OUTLIER = 5.0  # median deviations from the median; a load that took longer counts as having taken so long
-_MAX_BYTES, _MAX_SECONDS = 1e15, 1e5  # of one load; larger figures cannot be true
-_MAX_RATE = 1e12  # bytes per second; a fitted rate above it is no limit
+_LARGEST_BYTES, _LARGEST_SECONDS = 1e15, 1e5  # of one load; larger figures cannot be true
+_LARGEST_RATE = 1e12  # bytes per second; a fitted rate above it is no limit
 _SHORTEST = 1e-9  # seconds of a batch
 _EVALUATED_STEPS = 24  # steps whose batches are worked out; the others take the values of the nearest of them
 
@@ -53,8 +53,8 @@ class LoadRates:
     moves: int = 0  # to which they were fitted
 
 
-# Until loads were measured. On a local disk a load of little state takes 0.02 to 0.1 s; from an object store it takes some
-# ten requests (a listing, a snapshot, the changes since) of 50 ms each.
+# Until loads were measured. On a local disk a load of little state takes 0.02 to 0.1 s; from an object store it takes
+# some ten requests (a listing, a snapshot, the changes since) of 50 ms each.
 UNMEASURED = LoadRates(0.5, 50e6)
 
 
@@ -261,12 +261,12 @@ def fit_load_rates(measured: Sequence[MeasuredLoad], prior: LoadRates) -> LoadRa
     spread = loaded - loaded.mean()
     weight = _PRIOR_SPREAD**2
     slope = (float(spread @ (added - added.mean())) + weight / prior.load_rate) / (float(spread @ spread) + weight)
-    slope = max(slope, 1 / _MAX_RATE)
+    slope = max(slope, 1 / _LARGEST_RATE)
     overhead = (float((added - slope * loaded).sum()) + _PRIOR_MOVES * prior.overhead) / (len(last) + _PRIOR_MOVES)
     if overhead < 0:
-        overhead, slope = 0.0, max(float(loaded @ added) / max(float(loaded @ loaded), 1e-300), 1 / _MAX_RATE)
+        overhead, slope = 0.0, max(float(loaded @ added) / max(float(loaded @ loaded), 1e-300), 1 / _LARGEST_RATE)
     return LoadRates(overhead, 1 / slope, len(last))
 
 
 def _is_possible(load: MeasuredLoad) -> bool:
-    return 0 <= load.bytes <= _MAX_BYTES and abs(load.added) <= _MAX_SECONDS
+    return 0 <= load.bytes <= _LARGEST_BYTES and abs(load.added) <= _LARGEST_SECONDS

@@ -17,7 +17,7 @@ from rechannel.policies.model.cluster import UNPLACED, Cluster
 from rechannel.policies.model.placement import Move, Placement
 from rechannel.wire.printable import query_name, stage_name
 
-MAX_CHARACTERS = 240  # of one reason
+MAX_CHARACTERS = 240  # characters of the reason of a move; beyond: it is cut
 _ROUNDING = 1e-9
 
 

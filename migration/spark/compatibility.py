@@ -37,7 +37,7 @@ _SHUFFLE_IO = (
 )
 # With the defaults of Spark. They matter together with facts of the cluster: how long stages last, its cores.
 ALWAYS_REPORTED = {"spark.locality.wait": "3s", "spark.task.cpus": "1", "spark.scheduler.mode": "FIFO"}
-_MAX_LENGTH = 500  # characters of a value
+_MAX_LENGTH = 500  # characters of a reported Spark setting; beyond: it is cut
 _UNITS = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86_400.0}
 
 LOCAL_MASTER = "local-master"  # code of the finding that no move is possible

@@ -21,7 +21,7 @@ START_WAIT = 5  # seconds that a query's start may wait for its placement, at mo
 _QUEUED_STARTS = 1000
 _METHOD = "java.lang.reflect.Method"
 WATCHDOG_TICK = 30  # seconds: a link without a heartbeat between two ticks is gone
-MOST_EVENT_BYTES = 2**30  # of the event stream on disk; beyond it the link is too slow for the application
+MAX_EVENT_BYTES = 2**30  # bytes of the event stream that wait on disk; beyond: the watchdog takes the listener out
 _WRITER = "org.apache.spark.scheduler.EventLoggingListener"
 _INTERFACE = "org.apache.spark.scheduler.SparkListenerInterface"
 _EVENTS = ("JobStart", "JobEnd", "StageCompleted", "TaskEnd", "ExecutorAdded", "ExecutorRemoved", "ApplicationEnd")
@@ -265,7 +265,7 @@ class Watchdog:
             self._scheduler = jvm.org.apache.spark.util.ThreadUtils.newDaemonSingleThreadScheduledExecutor(
                 "rechannel-watchdog"
             )
-            limits = jvm.java.time.temporal.ValueRange.of(0, MOST_EVENT_BYTES)
+            limits = jvm.java.time.temporal.ValueRange.of(0, MAX_EVENT_BYTES)
             body = self._tick(self._handles, jvm.java.io.File(directory), limits)
             runnable = self._handles.implement("java.lang.Runnable", body)
             seconds = jvm.java.util.concurrent.TimeUnit.SECONDS

@@ -12,7 +12,7 @@ from collections.abc import Collection
 
 from inotify_simple import INotify, flags
 
-_MAX_NAMES = 100_000  # that wait to be popped
+_MAX_NAMES = 100_000  # names of new shuffle files between two passes; beyond: the directories are listed instead
 
 
 class DirectoryWatch:

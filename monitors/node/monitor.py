@@ -13,13 +13,13 @@ from rechannel.conf.settings import Settings
 from rechannel.monitors.node.executor_log import ClosedStoreReader
 from rechannel.monitors.node.inotify import DirectoryWatch
 from rechannel.monitors.node.processes import ExecutorSample, MachineUsage, ProcessTable, ProcessWatcher, machine_usage
-from rechannel.monitors.node.shuffle import MOST_PARTITIONS, ShuffleReader
+from rechannel.monitors.node.shuffle import MAX_PARTITIONS, ShuffleReader
 from rechannel.monitors.node.throttling import LimitedGroup, ThrottlingReader
 from rechannel.monitors.node.windows import Clock, ClosedWindow, CounterReading, WindowAggregator
 from rechannel.wire.measurements import AgentEvidence, AgentWindow, ClosedStore, ExecutorUsage, StreamRow
 
-WINDOW_ROWS = 20_000  # map outputs in one window; further ones are only counted
-WINDOW_SIZES = MOST_PARTITIONS  # numbers in the stream rows of one window; as JSON well below the largest message
+MAX_WINDOW_ROWS = 20_000  # map outputs in a window; beyond: they are only counted
+MAX_WINDOW_SIZES = MAX_PARTITIONS  # sizes in a window; beyond: further map outputs are only counted
 HOST_MISMATCH_AFTER = 30.0  # seconds without an executor of this node, while others run here
 
 _OVER_LIMIT = "map outputs over the limit of a window"
@@ -100,7 +100,7 @@ class NodeMonitor:
         return None if window is None else self._window_message(window)
 
     def _add_row(self, row: StreamRow) -> None:
-        if len(self._rows) >= WINDOW_ROWS or self._sizes + len(row.sizes) > WINDOW_SIZES:
+        if len(self._rows) >= MAX_WINDOW_ROWS or self._sizes + len(row.sizes) > MAX_WINDOW_SIZES:
             self._shuffle.skipped[_OVER_LIMIT] += 1
             return
         self._rows.append(row)

@@ -33,8 +33,8 @@ from rechannel.monitors.node.inotify import DirectoryWatch
 from rechannel.monitors.node.processes import Executor
 from rechannel.wire.measurements import StreamRow
 
-MOST_PARTITIONS = 200_000  # downstream partitions of a map output; a window has no room for more
-LARGEST_INDEX = 8 * (MOST_PARTITIONS + 1)  # bytes
+MAX_PARTITIONS = 200_000  # downstream partitions of a map output; beyond: its sizes are not read, and counted
+LARGEST_INDEX = 8 * (MAX_PARTITIONS + 1)  # bytes
 BUDGET = 5_000  # cost of one executor's pass, in names listed
 READ_COST = 20  # cost of reading an index file, in names of a directory's listing
 SIZES_A_NAME = 50  # numbers of an index file that cost as much as one more name

@@ -13,7 +13,7 @@ from rechannel.monitors.spark import events
 from rechannel.wire.measurements import BatchReport, StageRun
 from rechannel.wire.messages import ExecutorInfo
 
-_MAX_UNFINISHED = 4  # batches of a query; one is usual, more means that the events of their progress were lost
+_MAX_UNFINISHED = 4  # unfinished batches of a query, one is usual; beyond: the oldest is forgotten, its end was lost
 
 
 @dataclass

@@ -30,9 +30,9 @@ from rechannel.policies.model.placement import Placement
 from rechannel.policies.prediction.cycle import estimate_batches
 from rechannel.policies.prediction.model import PredictionModel, draw_factors
 
-__all__ = ["MOST_REPLAYED", "replay"]
+__all__ = ["MAX_REPLAYED", "replay"]
 
-MOST_REPLAYED = 4_000
+MAX_REPLAYED = 4_000  # partitions that are replayed; beyond: the cycle formula predicts instead
 """Partitions of an application that is replayed task by task."""
 _FORMULA_BATCHES = 3  # of a larger one
 _LEAST_TASKS = 2_000  # tasks and batches of one replay
@@ -73,7 +73,7 @@ def replay(model: PredictionModel, placement: Placement, *, batches: int = 10, s
     seed
         Of the noise.
     """
-    if model.workload.partitions > MOST_REPLAYED:
+    if model.workload.partitions > MAX_REPLAYED:
         return _estimate_noisy(model, placement, min(batches, _FORMULA_BATCHES), seed)
     queries = _queries(model, placement, batches, seed)
     _Run(queries, task_slots(model.cluster).tolist(), batches + _WARM_UP, seed).run()

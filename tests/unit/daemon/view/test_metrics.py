@@ -148,7 +148,7 @@ def test_the_end_of_a_job_that_never_ended_is_its_start() -> None:
 
 
 def test_series_are_bounded_and_any_text_is_a_valid_label(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(metric_samples, "MOST_SERIES", 3)
+    monkeypatch.setattr(metric_samples, "MAX_SERIES", 3)
     odd = tuple(ExecutorStatus(f'{number}"\n\ud800' + "x" * 999, "n", 1, 1) for number in range(9))
     result = scraped(dataclasses.replace(VIEW, applications=(dataclasses.replace(APPLICATION, executors=odd),)))
     assert len([key for key in result if key[0] == "rechannel_executor_partitions"]) == 3

@@ -126,7 +126,7 @@ def test_evidence_is_returned_with_its_sample(node: _Node) -> None:
 
 
 def test_stream_rows_over_the_limit_are_counted_not_sent(node: _Node, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(monitor, "WINDOW_ROWS", 2)
+    monkeypatch.setattr(monitor, "MAX_WINDOW_ROWS", 2)
     for task in range(5):
         node.write(task)
     (window,) = node.run(6)
@@ -135,7 +135,8 @@ def test_stream_rows_over_the_limit_are_counted_not_sent(node: _Node, monkeypatc
 
 
 def test_the_largest_window_is_within_the_largest_message() -> None:
-    rows = [StreamRow("app-20261121000000-0000", "100", 9999, 10**9, [10**11] * 200)] * (monitor.WINDOW_SIZES // 200)
+    row = StreamRow("app-20261121000000-0000", "100", 9999, 10**9, [10**11] * 200)
+    rows = [row] * (monitor.MAX_WINDOW_SIZES // 200)
     envelope = EnvelopeFactory("default", "agent").envelope(sample(AgentWindow, streams=[]), ttl=1)
     assert len(encode(envelope)) + sum(len(msgspec.json.encode(row)) + 1 for row in rows) < MAX_MESSAGE_BYTES
 
