@@ -10,6 +10,7 @@ from rechannel.conf.settings import Settings
 from rechannel.daemon.cli.explain import lines
 from rechannel.daemon.decide.pipeline import DecisionRequest, Draft, NoPlan, PlanBasis, draft_decision
 from rechannel.daemon.model.readiness import NotReady
+from rechannel.migration.plan.cost import LoadRates
 from rechannel.policies.prediction.correction import GainShare
 from rechannel.wire.codes import NotReadyReason, PlanResult, Trigger
 from rechannel.wire.measurements import BatchReport
@@ -92,7 +93,7 @@ def onto_the_empty_executor(batches: list[BatchReport], *, added: float) -> Deci
     infos[3] = msgspec.structs.replace(infos[3], added=added)
     link = msgspec.structs.replace(report([query(EMPTY)]), executors=infos)
     received = messages(link, batches, {f"127.0.0.{e + 2}": [window(e)] for e in range(4)})
-    return draft_decision(TIMEOUT, PlanBasis(received, Settings())).decision
+    return draft_decision(TIMEOUT, PlanBasis(received, Settings(), rates=LoadRates(1.0, 50e6))).decision
 
 
 def usual_batches(first: int) -> list[BatchReport]:
