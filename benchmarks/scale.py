@@ -103,8 +103,14 @@ def _decide(collector: Collector, stack: Stack) -> dict[str, Any]:
         return result
 
     def read() -> Any:
-        collector.refresh()
-        return collector.gather(APPLICATION)
+        before: list[tuple[str, int]] | None = None
+        while True:  # until nothing is new: a refresh reads a bounded number of bytes
+            collector.refresh()
+            messages = collector.gather(APPLICATION)
+            batches = [(batch.query, batch.batch) for batch in messages.batches] if messages else []
+            if batches == before:
+                return messages
+            before = batches
 
     messages = lap("read", read)
     if messages is None:

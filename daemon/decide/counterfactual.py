@@ -63,7 +63,7 @@ def ratios_without_moves(
     earlier = rollback_placement(decision, after)
     if isinstance(earlier, Refusal):
         return {}
-    if after.workload.partitions > MAX_REPLAYED:
+    if after.prediction.tasks > MAX_REPLAYED:
         return {}
     model = _with_earlier_work(after, before, earlier.placement)
     if model is None:

@@ -275,10 +275,10 @@ def ask_policy(request: DecisionRequest, snapshot: Snapshot, settings: Settings,
     A drain falls back on the usual policy if its own finds no room.
     """
     drain = request.trigger == Trigger.DRAIN
-    units = snapshot.workload.partitions
+    tasks = snapshot.prediction.tasks
 
     def ask(policy: str) -> ProposedPlacement:
-        default, few = policy == ADAPTIVE.name, units <= MAX_REPLAYED
+        default, few = policy == ADAPTIVE.name, tasks <= MAX_REPLAYED
         if drain and default and few:
             # The policy's own proposal would count on moves that a drain does not make.
             return ProposedPlacement(place_forced(snapshot.prediction, snapshot.placement), (), policy)
@@ -290,7 +290,7 @@ def ask_policy(request: DecisionRequest, snapshot: Snapshot, settings: Settings,
         notes = proposal.notes
         if default:
             limit = f"more than {MAX_REPLAYED} are neither replayed nor searched for the fewest moves"
-            notes = (f"{units} partitions: {limit}", *notes)
+            notes = (f"{tasks} tasks in one batch of each query: {limit}", *notes)
         # Off executors that may hold nothing; a drain moves nothing else.
         forced = snapshot.placement.forced_to(proposal.placement, snapshot.cluster)
         return ProposedPlacement(forced if drain else proposal.placement, notes, policy)

@@ -17,7 +17,7 @@ from rechannel.policies.prediction.model import PredictionModel
 
 __all__ = ["without_losses"]
 
-_REPLAYED = 10_000  # partitions, in all predictions together: a second or two
+_REPLAYED = 10_000  # tasks, in all predictions together: a second or two
 _MOST_PREDICTIONS = 48
 
 
@@ -37,7 +37,7 @@ def without_losses(model: PredictionModel, current: Placement, planned: Placemen
     max_loss
         Largest share that a query may lose at 95 % confidence.
     """
-    part, predictions = planned, min(_MOST_PREDICTIONS, _REPLAYED // max(1, model.workload.partitions))
+    part, predictions = planned, min(_MOST_PREDICTIONS, _REPLAYED // max(1, model.tasks))
     moves = [move for move in planned.moves_from(current) if move.source >= 0 and model.cluster.available[move.source]]
     moves.sort(key=lambda move: -float(model.workload.stage(move.stage).busy[move.partition]))
     loses = _excess(predict_changes(model, current, part), max_loss) > 0 if moves else False

@@ -102,6 +102,15 @@ class PredictionModel:
         """Return the model with other busy seconds of some stages, by key."""
         return replace(self, workload=self.workload.with_busy(busy))
 
+    @property
+    def tasks(self) -> int:
+        """Number of tasks in one batch of each query."""
+        slots = int(task_slots(self.cluster).sum())
+        return sum(
+            stage.n if stage.placeable else self.floating[stage.key].count if stage.key in self.floating else slots
+            for stage in self.workload.stages
+        )
+
     def timing_of(self, query: str) -> QueryTiming:
         """Return a query's timing; without one, it begins as often as its stages run."""
         if query in self.timing:

@@ -32,7 +32,7 @@ from rechannel.policies.prediction.model import PredictionModel, draw_factors
 
 __all__ = ["MAX_REPLAYED", "replay"]
 
-MAX_REPLAYED = 4_000  # partitions that are replayed; beyond: the cycle formula predicts instead
+MAX_REPLAYED = 4_000  # tasks of one batch of each query; beyond: the cycle formula predicts in place of the replay
 """Partitions of an application that is replayed task by task."""
 _FORMULA_BATCHES = 3  # of a larger one
 _LEAST_TASKS = 2_000  # tasks and batches of one replay
@@ -73,7 +73,7 @@ def replay(model: PredictionModel, placement: Placement, *, batches: int = 10, s
     seed
         Of the noise.
     """
-    if model.workload.partitions > MAX_REPLAYED:
+    if model.tasks > MAX_REPLAYED:
         return _estimate_noisy(model, placement, min(batches, _FORMULA_BATCHES), seed)
     queries = _queries(model, placement, batches, seed)
     _Run(queries, task_slots(model.cluster).tolist(), batches + _WARM_UP, seed).run()
