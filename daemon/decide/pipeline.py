@@ -309,7 +309,10 @@ def ask_policy(request: DecisionRequest, snapshot: Snapshot, settings: Settings,
 def _with_fewest_moves(
     snapshot: Snapshot, proposal: Proposal, settings: Settings, *, own: bool, force: bool
 ) -> ProposedPlacement:
-    """Return the fewest moves worth making of the default policy's proposal, without losses unless they are forced."""
+    """Return the fewest moves worth making of the default policy's proposal.
+
+    Those by which a query could lose are taken back, unless the decision is forced.
+    """
     model, most = snapshot.prediction, settings.migration.max_moves
     chosen = fewest_moves(model, snapshot.placement, proposal.placement, most=most, own=own)
     if not force:

@@ -14,7 +14,8 @@ import numpy as np
 from rechannel.policies.adaptive.context import Cost, SearchContext
 from rechannel.policies.adaptive.local_search import local_search
 from rechannel.policies.adaptive.lower_bounds import lower_bound
-from rechannel.policies.adaptive.stage_scheduling import Option, Problem, prune_moves, relocate, solve_stage
+from rechannel.policies.adaptive.stage_problem import Option, Problem
+from rechannel.policies.adaptive.stage_scheduling import prune_moves, relocate, solve_stage
 from rechannel.policies.analysis.placement_cost import SATURATED, improves, placement_cost
 from rechannel.policies.model.arrays import BoolArray, FloatArray, IntArray, sum_by_index
 from rechannel.policies.model.placement import Placement

@@ -11,16 +11,15 @@ Pure and deterministic. Units are the partitions of the one stage, counted from 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from functools import cached_property
+from collections.abc import Sequence
 
 import numpy as np
 
+from rechannel.policies.adaptive.stage_problem import Option, Problem
 from rechannel.policies.adaptive.two_executors import divide, finish
 from rechannel.policies.model.arrays import BoolArray, FloatArray, IntArray, sum_by_index
 
-__all__ = ["Option", "Problem", "prune_moves", "relocate", "solve_stage"]
+__all__ = ["prune_moves", "relocate", "solve_stage"]
 
 _SAME = 1e-9  # relative: smaller differences are none
 _NEAR = 0.01  # relative: finishing times so near to each other count as equal where locality differs
@@ -30,59 +29,6 @@ _PARTNERS = 8
 _PERTURBATIONS = 40
 _PERTURBED = 60  # units up to which a refinement that is stuck is perturbed
 _EXCHANGES = 12  # moves and swaps between two executors that are tried one by one
-
-
-@dataclass(frozen=True, eq=False)
-class Problem:
-    """A stage to divide over executors: n units, E executors.
-
-    Of each unit: ``busy`` (n,) seconds per batch on a reference executor; ``state_bytes`` (n,); ``home`` (n,) the
-    executor that holds it, -1 where it has to be placed; ``fetch`` (n,) bytes per batch that it fetches if nothing is
-    local.
-
-    Of each executor: ``speed`` (E,) what the other queries leave of it; ``slots`` (E,) its cores; ``available`` (E,);
-    ``room_busy`` and ``room_bytes`` (E,) how much of this stage it may hold; ``use`` (E,) its utilization by all other
-    stages; ``bandwidth`` (E,) in bytes per second.
-
-    ``near`` returns for a unit the bytes per batch of its hot streams that would be local on each executor, (E,), None
-    where nothing is hot; ``near_in`` only those that the unit receives. ``relieve``: the most units that may leave
-    executors without room for them.
-    """
-
-    busy: FloatArray
-    state_bytes: FloatArray
-    home: IntArray
-    speed: FloatArray
-    slots: IntArray
-    available: BoolArray
-    room_busy: FloatArray
-    room_bytes: FloatArray
-    use: FloatArray
-    fetch: FloatArray
-    bandwidth: FloatArray
-    near: Callable[[int], FloatArray] | None
-    near_in: Callable[[int], FloatArray] | None = None
-    relieve: int = 1 << 60
-
-    @cached_property
-    def bounded(self) -> bool:
-        """True if some executor has no room for everything."""
-        return bool(np.isfinite(self.room_busy).any() or np.isfinite(self.room_bytes).any())
-
-    @cached_property
-    def fetching(self) -> bool:
-        """True if fetching costs time."""
-        return bool(np.isfinite(self.bandwidth).any() and self.fetch.any())
-
-
-@dataclass(frozen=True, eq=False)
-class Option:
-    """One way to place the units: executors (n,), seconds per batch, and what moves."""
-
-    assignment: IntArray
-    seconds: float
-    moves: int
-    moved_bytes: float
 
 
 def solve_stage(problem: Problem, bound: float, *, levels: Sequence[float] = (), thorough: bool = True) -> list[Option]:
@@ -268,7 +214,10 @@ def _unload(problem: Problem, ledger: _StageLedger, limit: float) -> None:
 
 
 def _relievable(held: FloatArray, room: FloatArray, available: BoolArray) -> FloatArray:
-    """Return the room of each executor, (E,); infinite if all are over it: then they cannot lack less in all."""
+    """Return the room of each executor, (E,).
+
+    Infinite if all are over it: then they cannot lack less in all.
+    """
     return np.full_like(room, np.inf) if (held > room * (1 + _SAME))[available].all() else room
 
 

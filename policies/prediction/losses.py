@@ -53,7 +53,10 @@ def without_losses(model: PredictionModel, current: Placement, planned: Placemen
 def _tried(
     model: PredictionModel, current: Placement, part: Placement, move: Move, max_loss: float
 ) -> tuple[tuple[float, float], Placement]:
-    """Return a plan without one of its moves, and what comes of it: the loss that is too much, and the mean ratio."""
+    """Return how good a plan is without one of its moves, and that plan.
+
+    How good: the loss beyond the largest one, and the mean ratio of the batches.
+    """
     assignments = dict(part.assignments)
     assignments[move.stage] = assignments[move.stage].copy()
     assignments[move.stage][move.partition] = move.source

@@ -56,7 +56,7 @@ def test_a_plan_that_pays_is_accepted_with_ids_steps_and_names() -> None:
     assert [move.bytes for move in plan.moves] == [1000.0, 1000.0], "its whole state"
     assert plan.refusals == ()
     assert plan.sentence == (
-        "2 of 4 partitions in 2 steps: batch of q 8.00 → 4.00 s (-50%), gain 240.0 s over 600 s against a cost of 1.0 s"
+        "2 of 4 partitions in 2 steps: batch of q 8.00 → 4.00 s (-50%), gain 240.0 s over 600 s against a cost of 0.5 s"
     )
 
 

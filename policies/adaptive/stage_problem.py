@@ -1,0 +1,66 @@
+"""A stage to divide over executors, and one way to do it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from rechannel.policies.model.arrays import BoolArray, FloatArray, IntArray
+
+__all__ = ["Option", "Problem"]
+
+
+@dataclass(frozen=True, eq=False)
+class Problem:
+    """A stage to divide over executors: n units, E executors.
+
+    Of each unit: ``busy`` (n,) seconds per batch on a reference executor; ``state_bytes`` (n,); ``home`` (n,) the
+    executor that holds it, -1 where it has to be placed; ``fetch`` (n,) bytes per batch that it fetches if nothing is
+    local.
+
+    Of each executor: ``speed`` (E,) what the other queries leave of it; ``slots`` (E,) its cores; ``available`` (E,);
+    ``room_busy`` and ``room_bytes`` (E,) how much of this stage it may hold; ``use`` (E,) its utilization by all other
+    stages; ``bandwidth`` (E,) in bytes per second.
+
+    ``near`` returns for a unit the bytes per batch of its hot streams that would be local on each executor, (E,), None
+    where nothing is hot; ``near_in`` only those that the unit receives. ``relieve``: the most units that may leave
+    executors without room for them.
+    """
+
+    busy: FloatArray
+    state_bytes: FloatArray
+    home: IntArray
+    speed: FloatArray
+    slots: IntArray
+    available: BoolArray
+    room_busy: FloatArray
+    room_bytes: FloatArray
+    use: FloatArray
+    fetch: FloatArray
+    bandwidth: FloatArray
+    near: Callable[[int], FloatArray] | None
+    near_in: Callable[[int], FloatArray] | None = None
+    relieve: int = 1 << 60
+
+    @cached_property
+    def bounded(self) -> bool:
+        """True if some executor has no room for everything."""
+        return bool(np.isfinite(self.room_busy).any() or np.isfinite(self.room_bytes).any())
+
+    @cached_property
+    def fetching(self) -> bool:
+        """True if fetching costs time."""
+        return bool(np.isfinite(self.bandwidth).any() and self.fetch.any())
+
+
+@dataclass(frozen=True, eq=False)
+class Option:
+    """One way to place the units: executors (n,), seconds per batch, and what moves."""
+
+    assignment: IntArray
+    seconds: float
+    moves: int
+    moved_bytes: float
