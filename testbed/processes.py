@@ -123,13 +123,6 @@ def cpu_seconds(process: psutil.Process) -> float:
     return float(times.user + times.system)
 
 
-def _libc() -> Any:
-    try:
-        return ctypes.CDLL(None, use_errno=True)
-    except OSError:
-        return None
-
-
 class ProcessGroup:
     """Starts children and stops all of them, and all that they started, however the block ends.
 
@@ -207,7 +200,7 @@ class ProcessGroup:
     @staticmethod
     def _before_exec(cgroup_procs: list[str]) -> Callable[[], None]:
         # The parent-death signal is sent when the *thread* that forked ends: asked for from the main thread only.
-        libc = _libc() if threading.current_thread() is threading.main_thread() else None
+        libc = ctypes.CDLL(None) if threading.current_thread() is threading.main_thread() else None
         parent = os.getpid()
 
         def prepare() -> None:

@@ -128,9 +128,9 @@ class CpuQuota:
         """Return the members."""
         return [int(line) for line in (self.path / "cgroup.procs").read_text().split()]
 
-    def remove(self, timeout_s: float = 5.0) -> None:
-        """Remove the group once it is empty; members that stay are moved to the parent."""
-        deadline = time.monotonic() + timeout_s
+    def remove(self) -> None:
+        """Remove the group once it is empty; members that stay for five seconds are moved to the parent."""
+        deadline = time.monotonic() + 5.0
         while self.path.exists():
             with contextlib.suppress(OSError):
                 self.path.rmdir()

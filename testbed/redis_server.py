@@ -20,6 +20,8 @@ from testbed.processes import Block, ManagedProcess, ProcessGroup, wait_until
 __all__ = ["RedisServer", "SentinelCluster", "TlsFiles", "ask", "find_server", "free_port"]
 
 _PATIENCE = 90.0  # seconds for servers and sentinels to find one another
+_SERVICE, _SENTINELS = "rechannel", 3
+_DOWN_AFTER_MS = 1000
 
 
 @dataclass(frozen=True)
@@ -98,7 +100,7 @@ class RedisServer(Block):
         scheme = "rediss" if self.tls else "redis"
         return f"{scheme}://{secret}127.0.0.1:{self.port}/0" if self.port else f"unix://{secret}{self.socket_path}"
 
-    def start(self, timeout_s: float = 60.0) -> Self:
+    def start(self) -> Self:
         """Start, or start again after a stop (empty: nothing is kept on disk), and wait until it answers PING."""
         self.directory.mkdir(mode=0o700, exist_ok=True)
         config = self.directory / "redis.conf"
@@ -133,7 +135,7 @@ class RedisServer(Block):
             process.require_alive()
             return self.ping()
 
-        wait_until(answers, f"{self.binary} answers", timeout_s, details=process.log_tail)
+        wait_until(answers, f"{self.binary} answers", 60.0, details=process.log_tail)
         return self
 
     def ping(self) -> bool:
@@ -177,15 +179,11 @@ def ask(port: int, *arguments: str, timeout: float = 2.0) -> str:
 
 
 class SentinelCluster(Block):
-    """Two servers, the first of them the master, and the sentinels that watch it as the service ``service``."""
+    """Two servers, the first of them the master, and three sentinels that watch it as the service ``rechannel``."""
 
-    def __init__(
-        self, group: ProcessGroup, *, service: str = "rechannel", sentinels: int = 3, down_after_ms: int = 1000
-    ) -> None:
-        self.service = service
-        self.down_after_ms = down_after_ms
+    def __init__(self, group: ProcessGroup) -> None:
         self.servers = [free_port(), free_port()]
-        self.sentinels = [free_port() for _ in range(sentinels)]
+        self.sentinels = [free_port() for _ in range(_SENTINELS)]
         self.directory = Path(tempfile.mkdtemp(prefix="rechannel-sentinel-"))
         self.binary = find_server()
         self.processes: dict[int, ManagedProcess] = {}
@@ -195,7 +193,7 @@ class SentinelCluster(Block):
     def url(self) -> str:
         """The address as `redis.url` takes it."""
         places = ",".join(f"127.0.0.1:{port}" for port in self.sentinels)
-        return f"sentinel://{places}/0?service={self.service}"
+        return f"sentinel://{places}/0?service={_SERVICE}"
 
     def start(self) -> Self:
         """Start all, and wait until the replica follows and the sentinels know one another."""
@@ -205,12 +203,12 @@ class SentinelCluster(Block):
         self._until(lambda: "master_link_status:up" in ask(second, "INFO", "replication"), "the replica to follow")
         for port in self.sentinels:
             lines = [
-                f"sentinel monitor {self.service} 127.0.0.1 {first} {len(self.sentinels) // 2 + 1}",
-                f"sentinel down-after-milliseconds {self.service} {self.down_after_ms}",
-                f"sentinel failover-timeout {self.service} {self.down_after_ms * 5}",
+                f"sentinel monitor {_SERVICE} 127.0.0.1 {first} {_SENTINELS // 2 + 1}",
+                f"sentinel down-after-milliseconds {_SERVICE} {_DOWN_AFTER_MS}",
+                f"sentinel failover-timeout {_SERVICE} {_DOWN_AFTER_MS * 5}",
             ]
             self._start(port, lines, "--sentinel")
-        knows = f"slaves=1,sentinels={len(self.sentinels)}"
+        knows = f"slaves=1,sentinels={_SENTINELS}"
         for port in self.sentinels:
             self._until(lambda port=port: knows in ask(port, "INFO", "sentinel"), "the sentinels to agree")  # type: ignore[misc]
         return self
@@ -225,7 +223,7 @@ class SentinelCluster(Block):
     def master(self) -> int:
         """The port of the server that the first sentinel which answers calls the master; 0 if none does."""
         for port in self.sentinels:
-            answer = ask(port, "SENTINEL", "get-master-addr-by-name", self.service).split()
+            answer = ask(port, "SENTINEL", "get-master-addr-by-name", _SERVICE).split()
             if len(answer) > 4 and answer[4].isdecimal():
                 return int(answer[4])
         return 0

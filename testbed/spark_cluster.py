@@ -34,6 +34,7 @@ __all__ = [
 ]
 
 _BACKEND = "CoarseGrainedExecutorBackend"
+_PATIENCE = 300.0  # seconds for each process of a cluster that starts
 #: Options of a Java machine that lives for a few minutes: with the quick compiler alone, batches are at their steady
 #: speed after a dozen instead of a hundred.
 QUICK_JAVA = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
@@ -74,7 +75,6 @@ class ExecutorProcess:
 
     host: str
     executor_id: str
-    app_id: str
     pid: int
 
 
@@ -178,7 +178,7 @@ class StandaloneCluster(Block):
             **extra,
         }
 
-    def start(self, timeout_s: float = 300.0) -> Self:
+    def start(self) -> Self:
         """Start the master, then all the workers; executors come when an application connects."""
         conf_dir = self.directory / "conf"
         conf_dir.mkdir(parents=True, exist_ok=True)
@@ -193,15 +193,15 @@ class StandaloneCluster(Block):
             self.master_port = free_port(self.site.master_host)
             command += ["--host", self.site.master_host, "--port", str(self.master_port), "--webui-port", "0"]
             master = self._group.start("spark-master", command, env=env, cwd=self.directory)
-            _wait_for_port(self.site.master_host, self.master_port, master, timeout_s)
+            _wait_for_port(self.site.master_host, self.master_port, master, _PATIENCE)
         ports = {spec.host: self._launch(spec) for spec in self.specs}
         for host, port in ports.items():
-            self._await_worker(host, port, timeout_s)
+            self._await_worker(host, port, _PATIENCE)
         return self
 
-    def add_worker(self, spec: WorkerSpec, timeout_s: float = 60.0) -> None:
+    def add_worker(self, spec: WorkerSpec) -> None:
         """Start one more worker; a running application gets an executor on it at once."""
-        self._await_worker(spec.host, self._launch(spec), timeout_s)
+        self._await_worker(spec.host, self._launch(spec), 60.0)
 
     def _await_worker(self, host: str, port: int, timeout_s: float) -> None:
         with self.site.inside(host):
@@ -260,8 +260,7 @@ class StandaloneCluster(Block):
                     with contextlib.suppress(psutil.NoSuchProcess, psutil.AccessDenied):
                         command = child.cmdline()
                         if any(part.endswith(_BACKEND) for part in command):
-                            executor, app = _option(command, "--executor-id"), _option(command, "--app-id")
-                            result.append(ExecutorProcess(name, executor, app, child.pid))
+                            result.append(ExecutorProcess(name, _option(command, "--executor-id"), child.pid))
         return result
 
     def kill_executor(self, host: str) -> list[ExecutorProcess]:

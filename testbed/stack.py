@@ -11,14 +11,14 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
 from rechannel.conf.loader import load
 from rechannel.conf.settings import Settings
 from rechannel.wire import keys
-from rechannel.wire.messages import ControllerState, LinkReport
+from rechannel.wire.messages import ControllerState, LinkReport, QueryState
 from rechannel.wire.redis.store import Store
 from rechannel.wire.signing import make_keys
 from testbed.node_cluster import NodeCluster
@@ -33,6 +33,7 @@ __all__ = [
     "Stack",
     "StackError",
     "clean_environment",
+    "holders",
     "next_executors",
     "saved_plan",
     "standalone",
@@ -40,6 +41,7 @@ __all__ = [
 ]
 
 PATIENCE = 600.0  # seconds; a busy machine is slow
+_DEFAULT_SPARK = SparkOptions()
 
 Sections = Mapping[str, Mapping[str, Any]]
 Place = tuple[str, int, int]  # query, stage, partition
@@ -74,13 +76,13 @@ def write_config(directory: Path, redis_url: str, sections: Sections, name: str 
 
 
 def standalone(
-    nodes: Sequence[str], cores: int, memory_mb: int, options: SparkOptions | None = None
+    nodes: Sequence[str], cores: int, memory_mb: int, options: SparkOptions = _DEFAULT_SPARK
 ) -> Callable[[ProcessGroup, Path], StandaloneCluster]:
     """Return what makes a cluster of nodes that are equal, without quotas."""
 
     def cluster(group: ProcessGroup, directory: Path) -> StandaloneCluster:
         workers = [WorkerSpec(node, cores, memory_mb) for node in nodes]
-        return StandaloneCluster(group, directory, workers, options or SparkOptions())
+        return StandaloneCluster(group, directory, workers, options)
 
     return cluster
 
@@ -91,29 +93,28 @@ def clean_environment(**variables: str) -> dict[str, str]:
     return {**inherited, "PYTHONPATH": PYTHON_PATH, **variables}
 
 
+def holders(queries: Iterable[QueryState]) -> dict[Place, str]:
+    """Return the executor of each partition."""
+    return {
+        (query.query, stage.stage, partition): executor
+        for query in queries
+        for stage in query.stages
+        for partition, executor in enumerate(stage.placement)
+    }
+
+
 def next_executors(report: LinkReport) -> dict[Place, str]:
     """Return, of every partition on an executor of the report, the executor after its own."""
     names = [executor.executor for executor in report.executors]
     following = dict(zip(names, [*names[1:], *names[:1]], strict=True))
-    return {
-        (query.query, stage.stage, partition): following[holder]
-        for query in report.queries
-        for stage in query.stages
-        for partition, holder in enumerate(stage.placement)
-        if holder in following
-    }
+    return {place: following[holder] for place, holder in holders(report.queries).items() if holder in following}
 
 
 def saved_plan(cluster: str, application: str, report: LinkReport, targets: Mapping[Place, str]) -> dict[str, Any]:
     """Return a plan as ``rechannel apply`` reads it: the executor to which each partition goes."""
-    holders = {
-        (query.query, stage.stage, partition): executor
-        for query in report.queries
-        for stage in query.stages
-        for partition, executor in enumerate(stage.placement)
-    }
+    sources = holders(report.queries)
     moves = [
-        {"query": place[0], "stage": place[1], "partition": place[2], "source": holders[place], "target": target}
+        {"query": place[0], "stage": place[1], "partition": place[2], "source": sources[place], "target": target}
         for place, target in targets.items()
     ]
     return {
@@ -187,7 +188,7 @@ class Stack(Block):
         """Start a controller; :meth:`await_leader` waits until it leads."""
         return self._start_ours(name, ["controller"], environment)
 
-    def await_leader(self, since: float, patience: float = 60.0) -> None:
+    def await_leader(self, since: float) -> None:
         """Wait until a controller has led later than ``since``."""
 
         def leads() -> bool:
@@ -195,7 +196,7 @@ class Stack(Block):
                 state = store.get(keys.STATE)
             return state is not None and isinstance(state.body, ControllerState) and state.time > since
 
-        self.wait("a controller leads", leads, patience)
+        self.wait("a controller leads", leads, 60.0)
 
     def start_agent(self, node: str, name: str = "", **environment: str) -> ManagedProcess:
         """Start the agent of a node, in the node where nodes are namespaces."""

@@ -9,11 +9,10 @@ from typing import Any
 from benchmarks.migration.app import NAME
 from benchmarks.migration.placements import Placement
 from benchmarks.orders import Orders
-from rechannel.wire.messages import LinkReport, QueryState
-from testbed.processes import ProcessGroup
+from rechannel.wire.messages import QueryState
 from testbed.session import Session
-from testbed.spark_cluster import FULL_JAVA, SparkOptions, StandaloneCluster, WorkerSpec
-from testbed.stack import StackError
+from testbed.spark_cluster import FULL_JAVA, SparkOptions
+from testbed.stack import StackError, standalone
 
 __all__ = ["NODES", "MigrationSession"]
 
@@ -33,11 +32,8 @@ class MigrationSession(Session):
     orders: Orders
 
     def __init__(self, directory: Path, executor_memory_mb: int) -> None:
-        def cluster(group: ProcessGroup, path: Path) -> StandaloneCluster:
-            workers = [WorkerSpec(node, 1, executor_memory_mb + 100, None) for node in NODES]
-            return StandaloneCluster(group, path, workers, SparkOptions(executor_memory_mb, FULL_JAVA))
-
-        super().__init__(directory, _SECTIONS, cluster)
+        spark = SparkOptions(executor_memory_mb, FULL_JAVA)
+        super().__init__(directory, _SECTIONS, standalone(NODES, 1, executor_memory_mb + 100, spark))
 
     def start_application(self, plan: Mapping[str, Any], conf: Mapping[str, str]) -> None:
         """Start the agents and the application, and wait until its link reports a query with all partitions placed."""
@@ -54,13 +50,6 @@ class MigrationSession(Session):
             if query.name == NAME and query.active and query.stages and all(query.stages[0].placement):
                 return query if query.stages[0].operators else None
         return None
-
-    def require_report(self) -> LinkReport:
-        """Return the link's last report; StackError if there is none."""
-        report = self.report()
-        if report is None:
-            raise StackError("the link reports nothing")
-        return report
 
     def attached_since(self, since: float) -> bool:
         """Whether a link that was attached later reports."""

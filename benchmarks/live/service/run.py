@@ -89,7 +89,7 @@ def _run(session: ServiceSession, plan: Plan, result: RunResult) -> None:
     result.task_overhead, result.asleep = task_figures(session.case, tasks, result.before_from, result.before_until)
     result.task_overhead_after, _ = task_figures(session.case, tasks, result.after_from, result.after_until)
     _note(result, f"measured, {result.asleep:.0%} of tasks' time asleep: the audit")
-    end = session.finish_case()
+    end = session.finish()
     result.audit, result.failed_attempts = end["audit"], end["failed_attempts"]
     result.assessed = session.assessed()
     result.exact = all(audit["ok"] for audit in result.audit.values()) and len(result.audit) == len(names)
