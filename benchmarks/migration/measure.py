@@ -21,6 +21,7 @@ from rechannel.wire import keys
 from rechannel.wire.codes import MoveState
 from rechannel.wire.measurements import BatchReport
 from testbed.session import LANDED_OR_ABANDONED
+from testbed.slow_disk import SlowDisk
 from testbed.stack import StackError
 
 __all__ = ["LATENCY", "MAINTENANCE", "QUIET", "RATE", "ROWS", "measure", "settings"]
@@ -82,8 +83,6 @@ def _checkpoint(directory: Path, row: Row) -> Iterator[Path]:
     if row.disk == "local":
         yield local / "checkpoint"
         return
-    from testbed.slow_disk import SlowDisk
-
     mounted = directory / "slow"
     mounted.mkdir()
     with SlowDisk(local, mounted, latency=LATENCY, bytes_per_second=RATE):

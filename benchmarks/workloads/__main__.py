@@ -10,6 +10,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from pyspark.errors import PySparkException
+
 from benchmarks.report.results import Result, ResultFile, argument_parser
 from benchmarks.workloads.base import Feed, Input, Workload
 from benchmarks.workloads.measure import NotFinishedError, QueryFigures, measure, session
@@ -34,8 +36,6 @@ def main(
     impossible : why others cannot be run, by name
     """
     options = _parser(module, workloads, impossible or {}).parse_args()
-    from pyspark.errors import PySparkException
-
     failed = 0
     batches = options.batches or (QUICK if options.quick else BATCHES)
     with session(options.master) as spark:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from benchmarks.nexmark.queries import WORKLOADS as NEXMARK
 from benchmarks.workloads import configurations, flights, in_python, page_views, words
 from benchmarks.workloads.base import Workload
 
@@ -17,6 +18,4 @@ WORKLOADS: dict[str, Workload] = {
 
 def all_workloads() -> dict[str, Workload]:
     """Return the workloads of the source systems and Nexmark's queries."""
-    from benchmarks.nexmark.queries import WORKLOADS as NEXMARK  # which is made of the parts of a workload
-
     return {**WORKLOADS, **{workload.name: workload for workload in NEXMARK}}

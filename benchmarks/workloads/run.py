@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F  # noqa: N812
+from pyspark.sql.streaming.query import StreamingQuery
+from pyspark.sql.types import StructField, StructType
 
 from benchmarks.workloads.base import Feed, Output, Workload
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
-    from pyspark.sql.streaming.query import StreamingQuery
 
 __all__ = ["OBSERVED", "Committed", "Digest", "audit", "start"]
 
@@ -50,8 +51,6 @@ class Committed:
 
 
 def _columns(frame: DataFrame) -> list[Any]:
-    from pyspark.sql import functions as F  # noqa: N812
-
     digest = F.sum(F.xxhash64(*frame.columns).cast("decimal(38,0)"))
     return [F.count(F.lit(1)).alias("rows"), F.coalesce(digest, F.lit(0).cast("decimal(38,0)")).alias("digest")]
 
@@ -93,8 +92,6 @@ def audit(workload: Workload, feed: Feed, checkpoint: Path, committed: Mapping[s
 
 
 def _append(expected: Output, committed: Committed) -> dict[str, Any]:
-    from pyspark.sql import functions as F  # noqa: N812
-
     frame, output = expected.frame, committed.output
     if expected.closes:
         frame = frame.where(F.col(expected.closes) <= F.to_timestamp(F.lit(committed.watermark)))
@@ -112,9 +109,6 @@ def _append(expected: Output, committed: Committed) -> dict[str, Any]:
 
 def _update(expected: Output, checkpoint: Path, batches: int) -> dict[str, Any]:
     """Compare key by key: Spark's own reader of a checkpoint has the state after a batch."""
-    from pyspark.sql import functions as F  # noqa: N812
-    from pyspark.sql.types import StructField, StructType
-
     names = expected.frame.columns
     values = [name for name in names if name not in expected.keys]
     state = expected.frame.sparkSession.read.format("statestore").option("batchId", batches - 1).load(str(checkpoint))
@@ -149,8 +143,6 @@ def _update(expected: Output, checkpoint: Path, batches: int) -> dict[str, Any]:
 
 def _by_sign(counts: str) -> list[Any]:
     """Return the sums of what a count of rows has too little and too much, by key; nothing where none is counted."""
-    from pyspark.sql import functions as F  # noqa: N812
-
     if not counts:
         return []
     missing = F.coalesce(F.col(counts), F.lit(0)) - F.coalesce(F.col(f"found_{counts}"), F.lit(0))
