@@ -12,7 +12,7 @@ from typing import Any
 
 from benchmarks.policies.comparison import CURRENT
 from benchmarks.report import numbers
-from benchmarks.report.numbers import amount, group_by, median_of, rate, seconds
+from benchmarks.report.numbers import amount, group_by, median_of, or_dash, rate, seconds
 from benchmarks.report.templates import render as render_template
 
 __all__ = ["path_over_bound", "render"]
@@ -74,8 +74,10 @@ def _compare(part: Row) -> dict[str, Any]:
         "seeds": len(part["seeds"]),
         "ran_on": ran_on(part),
         "policies": policies,
-        "paths": [[name, *map(_two_digits, row.values())] for name, row in paths.items()],
-        "traffic": [[name, *(_two_digits(_traffic(rows, policy, name)) for policy in policies)] for name in generators],
+        "paths": [[name, *(or_dash(path, "{:.2f}") for path in row.values())] for name, row in paths.items()],
+        "traffic": [
+            [name, *(or_dash(_traffic(rows, policy, name), "{:.2f}") for policy in policies)] for name in generators
+        ],
         "summary": [_summary(rows, policy, [row[policy] for row in paths.values()]) for policy in policies],
         "behind": behind,
         "equal": equal,
@@ -99,10 +101,6 @@ def _traffic(rows: Sequence[Row], policy: str, generator: str) -> float | None:
         median_of(row["figures"][_TRAFFIC] for row in _select(rows, each, generator)) for each in (CURRENT, policy)
     )
     return value / current if current and value is not None else None
-
-
-def _two_digits(value: float | None) -> str:
-    return "-" if value is None else f"{value:.2f}"
 
 
 def _summary(rows: Sequence[Row], policy: str, all_paths: Sequence[float | None]) -> list[str]:

@@ -33,6 +33,7 @@ __all__ = [
     "progress",
     "read_results",
     "rounded",
+    "without_files",
     "write_json",
     "write_page",
 ]
@@ -132,6 +133,15 @@ def argument_parser(
     if parts:
         parser.add_argument("--only", choices=parts, action="append", help="only this part; may be given again")
     return parser
+
+
+def without_files(arguments: Sequence[str], *names: str) -> list[str]:
+    """Return the arguments of a command without the options of these names, whose values are files."""
+    return [
+        argument
+        for before, argument in zip(["", *arguments], arguments, strict=False)
+        if argument.partition("=")[0] not in names and before not in names
+    ]
 
 
 def _command_line() -> str:

@@ -11,7 +11,7 @@ Times are seconds here, milliseconds in the file as in Spark's events.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
 import numpy as np
@@ -122,7 +122,7 @@ class _Point:
             for (key, partition), size in loads.items():
                 if key == stage.key:
                     state[partition] = size
-            stages.append(type(stage)(stage.key, stage.query, stage.placeable, 1.0, stage.busy, stage.rows, state))
+            stages.append(replace(stage, batches_per_second=1.0, state_bytes=state))
         # One batch of a query that runs once a second: volumes of streams are bytes a batch then.
         simulation = Simulation(self.cluster, Workload(tuple(stages), ()), self.before, costs)
         for key in simulation.factors:
@@ -135,8 +135,8 @@ class _Point:
         return simulation.batches[0].seconds
 
 
-def validate(runs: Sequence[LiveRun], *, every: int = 2) -> dict[str, Any]:
-    """Fit each workload to every so-manyth batch of its runs, from the first on, and predict those that were held out.
+def validate(runs: Sequence[LiveRun]) -> dict[str, Any]:
+    """Fit each workload to every second batch of its runs, from the first on, and predict those that were held out.
 
     Returns the fits and how many runs each is of, by workload, and relative errors of all batches, of those in which
     something landed (``moving``) or nothing (``quiet``), and ``unseen``: all batches of each situation, predicted by
@@ -150,19 +150,19 @@ def validate(runs: Sequence[LiveRun], *, every: int = 2) -> dict[str, Any]:
     columns_of: dict[str, list[FloatArray]] = {"all": [], "quiet": [], "moving": [], "unseen": []}
     fits = {}
     for workload, rows in by_workload.items():
-        fitted_points = [point for _, points in rows for point in points[::every]]
+        fitted_points = [point for _, points in rows for point in points[::2]]
         if all(point.moves for point in fitted_points):
             continue
         fits[workload] = _fitted(fitted_points)
         for _, points in rows:
-            held = [point for number, point in enumerate(points) if number % every]
-            columns = _predicted_columns(held, fits[workload], fitted_points, points[::every])
+            held = points[1::2]
+            columns = _predicted_columns(held, fits[workload], fitted_points, points[::2])
             moving = np.array([bool(point.moves) for point in held], dtype=np.bool_)
             for name, selected in (("all", slice(None)), ("quiet", ~moving), ("moving", moving)):
                 columns_of[name].append(columns[:, selected])
         for situation in sorted({situation for situation, _ in rows}):
             own = [point for name, points in rows if name == situation for point in points]
-            others = [point for name, points in rows if name != situation for point in points[::every]]
+            others = [point for name, points in rows if name != situation for point in points[::2]]
             if not all(point.moves for point in others):
                 columns_of["unseen"].append(_predicted_columns(own, _fitted(others), others, ()))
     if not fits:
