@@ -24,8 +24,6 @@ from testbed.quota import available
 from testbed.redis_server import RedisServer
 from testbed.spark_cluster import Site, SparkOptions, StandaloneCluster, WorkerSpec
 
-__all__ = ["NodeCluster", "NodeSpec", "Statement", "machine", "state"]
-
 _LOOPBACK_HUB = "127.0.0.1"
 _FIRST_LOOPBACK = 111  # last byte of the first node's address where there are no namespaces
 _REDIS_PORT = 6379

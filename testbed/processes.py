@@ -22,17 +22,6 @@ import psutil
 
 from testbed import guard
 
-__all__ = [
-    "PYTHON_PATH",
-    "ROOT",
-    "Block",
-    "ManagedProcess",
-    "ProcessDiedError",
-    "ProcessGroup",
-    "cpu_seconds",
-    "wait_until",
-]
-
 ROOT = Path(__file__).resolve().parents[1]
 PYTHON_PATH = os.pathsep.join(str(ROOT / part) for part in ("src", "."))
 _PR_SET_PDEATHSIG = 1

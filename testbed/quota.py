@@ -14,8 +14,6 @@ from typing import Self
 
 import psutil
 
-__all__ = ["Availability", "CpuQuota", "Throttle", "available"]
-
 _ROOT = Path("/sys/fs/cgroup")
 _PREFIX = "rechannel-testbed"
 _PERIOD_US = 50_000  # shorter than the kernel's default, so that a throttled process stalls for less long at a time

@@ -17,8 +17,6 @@ from urllib.parse import quote
 from rechannel.migration.solo.server_binary import ServerBinary, candidates, probe
 from testbed.processes import Block, ManagedProcess, ProcessGroup, wait_until
 
-__all__ = ["RedisServer", "SentinelCluster", "TlsFiles", "ask", "find_server", "free_port"]
-
 _PATIENCE = 90.0  # seconds for servers and sentinels to find one another
 _SERVICE, _SENTINELS = "rechannel", 3
 _DOWN_AFTER_MS = 1000

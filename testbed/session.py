@@ -20,8 +20,6 @@ from rechannel.wire.redis.store import Store
 from testbed.progress import JsonLines
 from testbed.stack import ClusterFactory, Place, Sections, Stack, StackError, saved_plan
 
-__all__ = ["LANDED_OR_ABANDONED", "Session"]
-
 LANDED_OR_ABANDONED = frozenset({MoveState.DRAINED, MoveState.KILLED, MoveState.ABANDONED})
 
 

@@ -40,8 +40,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import IO, Any, Self
 
-__all__ = ["SlowDisk", "SlowDiskError", "TokenBucket", "slow_disk_problem"]
-
 _SOURCE = "rechannel-slow-disk"  # the mount table shows it, with the process id of the server
 _DEVICE = Path("/dev/fuse")
 _MOUNTS = Path("/proc/self/mountinfo")

@@ -21,18 +21,6 @@ from testbed.processes import Block, ManagedProcess, ProcessGroup, wait_until
 from testbed.quota import CpuQuota, Throttle, available
 from testbed.redis_server import free_port
 
-__all__ = [
-    "FULL_JAVA",
-    "QUICK_CHECKPOINTS",
-    "QUICK_JAVA",
-    "ExecutorProcess",
-    "Site",
-    "SparkOptions",
-    "StandaloneCluster",
-    "WorkerSpec",
-    "spark_home",
-]
-
 _BACKEND = "CoarseGrainedExecutorBackend"
 _PATIENCE = 300.0  # seconds for each process of a cluster that starts
 #: Options of a Java machine that lives for a few minutes: with the quick compiler alone, batches are at their steady

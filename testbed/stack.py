@@ -26,20 +26,6 @@ from testbed.processes import PYTHON_PATH, ROOT, Block, ManagedProcess, ProcessG
 from testbed.redis_server import RedisServer
 from testbed.spark_cluster import SparkOptions, StandaloneCluster, WorkerSpec
 
-__all__ = [
-    "PYTHON_PATH",
-    "ROOT",
-    "Place",
-    "Stack",
-    "StackError",
-    "clean_environment",
-    "holders",
-    "next_executors",
-    "saved_plan",
-    "standalone",
-    "write_config",
-]
-
 PATIENCE = 600.0  # seconds; a busy machine is slow
 _DEFAULT_SPARK = SparkOptions()
 

@@ -12,8 +12,6 @@ from benchmarks.live.variants import ADAPTIVE, SPARK
 from benchmarks.report.results import Result
 from testbed.progress import batches
 
-__all__ = ["compact", "merge"]
-
 _SESSION = (
     *("situation", "workload", "repeat", "seed", "shape", "lengths", "input", "began", "machine", "command"),
     *("testbed", "link", "end", "exact", "error"),

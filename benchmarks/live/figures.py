@@ -15,8 +15,6 @@ from typing import Any
 from benchmarks.report.numbers import percentile
 from testbed.progress import Batch
 
-__all__ = ["turn_figures"]
-
 _LEAST = 3  # batches
 _MOVING = 12  # batches from the question on among which the longest is looked for
 _FAR = 3.0  # seconds of a phase, at either end, that samples may not tell of

@@ -24,8 +24,6 @@ from testbed.session import LANDED_OR_ABANDONED
 from testbed.spark_cluster import FULL_JAVA, SparkOptions
 from testbed.stack import Place, StackError, holders
 
-__all__ = ["PlacedSession", "Session", "open_session"]
-
 _SAMPLE = 0.5  # seconds between two samples of the nodes
 _MEMORY_MB = 900
 _SECTIONS: dict[str, dict[str, Any]] = {

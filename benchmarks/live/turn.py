@@ -11,8 +11,6 @@ from benchmarks.live.situations import Lengths, Situation, as_spark_would
 from benchmarks.live.variants import Variant
 from testbed.stack import StackError
 
-__all__ = ["run_turn"]
-
 _NOT_READY = 4  # exit code of `rechannel`: figures are missing
 _PATIENCE = 120.0  # seconds for a decision to become possible
 _SETTLE = 2  # batches after the last landing that do not count as what came of it

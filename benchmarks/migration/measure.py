@@ -24,8 +24,6 @@ from testbed.session import LANDED_OR_ABANDONED
 from testbed.slow_disk import SlowDisk
 from testbed.stack import StackError
 
-__all__ = ["LATENCY", "MAINTENANCE", "QUIET", "RATE", "ROWS", "measure", "settings"]
-
 ROWS = 100_000  # of each batch: about a second on two cores
 KEYS_A_BATCH = 500_000  # of the preload
 WARM_UP = 10  # batches after the preload

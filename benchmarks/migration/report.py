@@ -15,8 +15,6 @@ from benchmarks.migration.variants import AT_ONCE, LIVE, ONE_BY_ONE, RESTART, VA
 from benchmarks.report.numbers import amount, or_dash
 from benchmarks.report.templates import render as render_template
 
-__all__ = ["render"]
-
 WITHIN = 0.25  # of the measured value: the goal of a prediction
 _MOVING = (LIVE, AT_ONCE, ONE_BY_ONE)
 _NOISE = "≈"

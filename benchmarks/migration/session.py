@@ -14,8 +14,6 @@ from testbed.session import Session
 from testbed.spark_cluster import FULL_JAVA, SparkOptions
 from testbed.stack import StackError, standalone
 
-__all__ = ["NODES", "MigrationSession"]
-
 NODES = ("127.0.0.81", "127.0.0.82", "127.0.0.83", "127.0.0.84")
 # Nothing is moved but by order, no rest follows, and no order is refused since the machine is busy.
 _SECTIONS: dict[str, dict[str, Any]] = {

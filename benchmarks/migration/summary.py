@@ -17,8 +17,6 @@ from benchmarks.report.numbers import median_of
 from rechannel.wire.codes import MoveState
 from testbed.progress import Batch, batches
 
-__all__ = ["AFTERMATH", "CALM", "GOAL", "phase_figures", "row_figures"]
-
 GOAL = 1.25  # times the steady median
 AFTERMATH = 2  # batches after the last landing that count as part of the migration
 _TICK = 0.002  # Spark's times are whole milliseconds

@@ -14,8 +14,6 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  the name PySpark's own documentation uses
 
-__all__ = ["PARALLEL", "Input", "audit", "stream"]
-
 PARALLEL = 4  # slices of a batch, one task each
 STRIDE = 1_000_003  # a prime that divides no number of keys, so that a key comes again only after all others
 

@@ -9,8 +9,6 @@ from testbed.processes import ManagedProcess
 from testbed.spark_cluster import FULL_JAVA, SparkOptions
 from testbed.stack import Stack, standalone
 
-__all__ = ["NODES", "MonitorSession"]
-
 NODES = ("127.0.0.71", "127.0.0.72")
 
 

@@ -14,8 +14,6 @@ from pyspark.sql import functions as F  # noqa: N812
 from benchmarks.nexmark.events import Events
 from benchmarks.workloads.base import Output
 
-__all__ = ["DELAY", "PERIOD", "q5", "q11", "q12", "q15", "q16", "q17", "q18", "q19"]
-
 DELAY = "4 seconds"
 """How far the watermark is behind the latest event."""
 PERIOD = "10 seconds"

@@ -29,8 +29,6 @@ from rechannel.policies.published.units import flatten
 from rechannel.policies.registry import POLICIES, propose
 from rechannel.policies.scenarios.scenario import Scenario
 
-__all__ = ["ADAPTIVE", "LITERAL", "LITERAL_PIPELINES", "PIPELINES", "run", "run_job", "timed"]
-
 ADAPTIVE = "adaptive: cold, warm"
 LITERAL = "stream-classification, literal"
 PIPELINES = "pipelines"

@@ -26,8 +26,6 @@ from rechannel.policies.scenarios.compare import cost_of
 from rechannel.policies.scenarios.generators import generate
 from rechannel.policies.scenarios.scenario import Scenario
 
-__all__ = ["assign", "instance", "measure", "metis", "new_program", "optimal_seconds"]
-
 RATE = 0.01  # batches per second: with some seconds of work a batch no executor is near saturation
 PATIENCE = 20.0  # seconds for one program
 _SMALL: dict[str, tuple[str, dict[str, object]]] = {

@@ -15,8 +15,6 @@ from benchmarks.report import numbers
 from benchmarks.report.numbers import amount, group_by, median_of, or_dash, rate, seconds
 from benchmarks.report.templates import render as render_template
 
-__all__ = ["path_over_bound", "render"]
-
 _GOAL_WARM, _GOAL_COLD = 1.0, 5.0
 _TIE = 5e-4  # paths that differ by less are equal
 _VERSIONS = (("numpy", "NumPy"), ("highspy", "HiGHS (highspy)"), ("pymetis", "pymetis"))

@@ -13,8 +13,6 @@ from rechannel.policies.model.workload import Stage, Workload
 from rechannel.policies.scenarios.generators import generate
 from rechannel.policies.scenarios.scenario import Scenario
 
-__all__ = ["KINDS", "changed", "situation"]
-
 KINDS = ("dense", "sparse")
 TASKS_PER_EXECUTOR = 100
 _STAGES, _PARTITIONS = 4, 200

@@ -16,8 +16,6 @@ from benchmarks.live.variants import ADAPTIVE, SPARK
 from benchmarks.report.templates import render
 from benchmarks.workloads.registry import all_workloads
 
-__all__ = ["headline", "section"]
-
 # What the papers report for their own systems, on other engines and machines: not comparable figure by figure.
 _SOURCES = {
     "stream-classification": "DSC-Heron over Heron's round robin, average of its topologies: latency -8.35 %, traffic "

@@ -7,8 +7,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from statistics import median
 from typing import Any
 
-__all__ = ["amount", "group_by", "median_of", "or_dash", "percentile", "ran_on", "rate", "seconds"]
-
 
 def seconds(value: float) -> str:
     """Format a duration with three digits in a suitable unit."""

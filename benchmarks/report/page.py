@@ -10,8 +10,6 @@ from benchmarks.report import live
 from benchmarks.report.templates import render as render_template
 from benchmarks.simulation import report as simulation
 
-__all__ = ["draw", "figures_of", "nexmark_section", "render"]
-
 _PARTS = ("live", "simulation", "nexmark")
 
 

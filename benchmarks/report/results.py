@@ -25,19 +25,6 @@ import msgspec
 
 from benchmarks.report.units import UNITS, by_name
 
-__all__ = [
-    "Result",
-    "ResultFile",
-    "argument_parser",
-    "machine",
-    "progress",
-    "read_results",
-    "rounded",
-    "without_files",
-    "write_json",
-    "write_page",
-]
-
 
 class Result(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """One measurement: its subject, how and where it was made, and the figures.

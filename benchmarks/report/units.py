@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-__all__ = ["UNITS", "by_name"]
-
 
 def by_name(names: Mapping[str, str]) -> dict[str, str]:
     """Return the unit of each name; ``names`` has them by unit, with blanks between them."""

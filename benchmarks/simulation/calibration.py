@@ -23,8 +23,6 @@ from rechannel.policies.model.placement import Move, Placement
 from rechannel.policies.model.workload import Workload
 from rechannel.policies.scenarios.scenario import Scenario, from_document
 
-__all__ = ["Fit", "LiveRun", "errors", "read_runs", "validate"]
-
 _PASSES = 12
 _RATES = np.logspace(5, 10, 11)  # bytes per second
 _OVERHEADS = (0.0, 0.2, 1.0, 4.0)

@@ -27,8 +27,6 @@ from rechannel.policies.registry import PolicyLawError, propose
 from rechannel.wire.codes import DecisionResult, NotReadyReason
 from rechannel.wire.messages import Operator, QueryState, StatefulStage
 
-__all__ = ["Controller", "Observation", "SimulatedDecision", "decide", "measured_workload"]
-
 _STORES = [Operator(operator=0, name="stateful", stores=["default"])]
 
 

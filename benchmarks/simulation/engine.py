@@ -32,8 +32,6 @@ from rechannel.policies.model.cluster import UNPLACED, Cluster
 from rechannel.policies.model.placement import Move, Placement
 from rechannel.policies.model.workload import Stage, Workload
 
-__all__ = ["Batch", "Costs", "Simulation", "Step"]
-
 _MOST_INPUT = 8.0  # times the usual one
 
 Step = tuple[Move, ...]

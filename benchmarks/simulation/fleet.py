@@ -33,8 +33,6 @@ from rechannel.wire.redis.store import Store
 from testbed.processes import cpu_seconds
 from testbed.stack import Stack
 
-__all__ = ["APPLICATION", "Messages", "Shape", "bounds", "measure"]
-
 APPLICATION, WINDOW, CORES = agents.APPLICATION, agents.WINDOW, agents.CORES
 STARTING = 8.0  # seconds of the controller's start that are not measured
 _CLUSTER = "default"

@@ -23,8 +23,6 @@ from rechannel.policies.model.placement import Placement
 from rechannel.policies.model.streams import Stream
 from rechannel.policies.model.workload import Stage, Workload
 
-__all__ = ["LINK", "Fluid", "Jobs", "make_jobs", "nodes", "view"]
-
 LINK = 12.5e6  # bytes per second: 100 Mbit/s
 SUBCLUSTER = 5  # nodes
 COMPONENTS = 5  # a spout and four bolts

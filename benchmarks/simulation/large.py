@@ -29,8 +29,6 @@ from rechannel.conf.settings import Settings
 from rechannel.policies.model.workload import Workload
 from rechannel.policies.scenarios.scenario import Scenario
 
-__all__ = ["AS_IS", "POLICIES", "decisions", "hour", "hour_scenario", "settings_with"]
-
 AS_IS = "as it is"
 POLICIES = ("adaptive", "even", "locality-fairness", "fair-redistribution")
 """The default policy, and those that answer within seconds at this size."""

@@ -17,8 +17,6 @@ from benchmarks.simulation.fleet import WINDOW
 from benchmarks.simulation.variants import VARIANTS
 from rechannel.wire.codes import DecisionResult, PlanResult
 
-__all__ = ["section"]
-
 _METRICS = {"tuples_std": "std of tuples per node", "load_std": "std of busy share per node", "latency": "mean latency"}
 _UNITS = {"tuples_std": "{:.1f} %", "load_std": "{:.1f} points", "latency": "{:.2f} s"}
 _EQUAL = 0.03  # a ratio of medians that close to one is no difference, however often it points one way

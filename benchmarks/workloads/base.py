@@ -14,8 +14,6 @@ from typing import Literal
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  the name PySpark's own documentation uses
 
-__all__ = ["SLICES", "Feed", "Input", "Output", "Workload", "pick", "uniform"]
-
 SLICES = 4  # of a batch, one source task each
 _BITS = 53  # of a hash that a double holds exactly
 

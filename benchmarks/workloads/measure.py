@@ -22,8 +22,6 @@ from benchmarks.report.numbers import percentile
 from benchmarks.workloads.base import Feed, Workload
 from benchmarks.workloads.run import OBSERVED, Committed, Digest, audit, start
 
-__all__ = ["NotFinishedError", "QueryFigures", "committed", "measure", "run", "session", "summarize"]
-
 WARM_UP = 3  # batches that are left out of the times, in which code is compiled
 LIMIT_S = 600.0  # seconds without a batch after which a query is given up
 

@@ -6,8 +6,6 @@ from benchmarks.nexmark.queries import WORKLOADS as NEXMARK
 from benchmarks.workloads import configurations, flights, in_python, page_views, words
 from benchmarks.workloads.base import Workload
 
-__all__ = ["WORKLOADS", "all_workloads"]
-
 WORKLOADS: dict[str, Workload] = {
     workload.name: workload
     for module in (words, page_views, configurations, in_python, flights)

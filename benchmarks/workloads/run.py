@@ -14,8 +14,6 @@ from pyspark.sql.types import StructField, StructType
 
 from benchmarks.workloads.base import Feed, Output, Workload
 
-__all__ = ["OBSERVED", "Committed", "Digest", "audit", "start"]
-
 _BROADCAST = "spark.sql.autoBroadcastJoinThreshold"
 OBSERVED = "output"
 """Name of the observation that every batch's progress carries: ``rows`` and ``digest`` of what it put out."""

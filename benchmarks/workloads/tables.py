@@ -14,8 +14,6 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
-__all__ = ["Table", "local"]
-
 
 def local(spark: SparkSession, columns: Mapping[str, Any]) -> DataFrame:
     """Return a frame whose rows are in the plan itself, so that no batch runs a job to read them."""

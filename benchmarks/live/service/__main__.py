@@ -17,8 +17,6 @@ from benchmarks.live.service.run import Plan, measure
 from benchmarks.live.service.session import EVENT_LOGS, VARIANTS
 from benchmarks.report.results import progress, without_files
 
-__all__ = ["WORKLOAD", "main"]
-
 WORKLOAD = "service"
 
 

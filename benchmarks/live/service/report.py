@@ -10,8 +10,6 @@ from benchmarks.live.service.results import QueryFigures, RunResult
 from benchmarks.report.numbers import percentile
 from benchmarks.report.templates import table
 
-__all__ = ["report", "summary"]
-
 LOSS = 1.05  # times the batch before
 ASLEEP = 0.7  # share of tasks' time below which a run tells of the machine, not of the decisions
 NEAR = 0.05  # of a batch: how near an assessment is to be

@@ -12,8 +12,6 @@ import msgspec
 from benchmarks.live.service.cases import Case
 from benchmarks.report.results import write_json
 
-__all__ = ["BatchLine", "DecisionLine", "QueryFigures", "RunResult", "Truth", "read", "write"]
-
 
 class BatchLine(msgspec.Struct, frozen=True, array_like=True):
     """One batch: its query, its number, its begin (seconds since 1970) and its duration (seconds)."""

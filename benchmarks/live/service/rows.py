@@ -14,8 +14,6 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from benchmarks.workloads.base import Feed, Input, Output, Workload
 
-__all__ = ["keys_of", "service_feed", "service_workload"]
-
 KEYS = 4  # of each partition
 _TRIED = 400  # keys for each partition's turn: Spark's hash leaves none out
 

@@ -22,8 +22,6 @@ from rechannel.wire.measurements import TaskRow
 from rechannel.wire.messages import Decision
 from testbed.stack import StackError
 
-__all__ = ["Plan", "measure", "task_figures", "truths"]
-
 SAME, BEST = 1.02, 1.05  # of the load where it ended, of the optimum: within which moves are counted
 _NOT_READY = 4  # exit code of `rechannel`: figures are missing
 _ANSWERS = (0, 1, 3, _NOT_READY)  # exit codes of a decision: done, a law refuses it, nothing to do

@@ -25,8 +25,6 @@ from testbed.session import LANDED_OR_ABANDONED
 from testbed.spark_cluster import QUICK_CHECKPOINTS, SparkOptions
 from testbed.stack import StackError, clean_environment, standalone
 
-__all__ = ["EVENT_LOGS", "VARIANTS", "ServiceSession"]
-
 VARIANTS = ("adaptive", "even", "none")
 EVENT_LOGS = ("event-logs", "event-logs-before")  # Spark's, of the whole run and up to the decision
 _MEMORY_MB = 640

@@ -17,8 +17,6 @@ from benchmarks.policies.optimum import assign, new_program, optimal_seconds
 from rechannel.policies.adaptive.lower_bounds import lower_bound
 from rechannel.policies.model.arrays import FloatArray, IntArray
 
-__all__ = ["Fewest", "Goal", "Optimum", "fewest_moves", "goals", "optimum"]
-
 PATIENCE = 10.0  # seconds for one program
 _SAME = 1e-9
 _CLOSE = 1.002  # a placement so near the lower bound counts as the optimum: no program is solved
