@@ -149,14 +149,8 @@ class NodeCluster(Block):
     No quota holds before `set_quota`: to boot a Java machine on a fraction of a core takes minutes, and is seldom what
     is measured. For one thread: while it is inside a part, it is there alone.
 
-    Parameters
-    ----------
-    group : of all processes
-    directory : of logs, shuffle files and configuration
-    nodes : those of the start
-    spark : executors and log level
-    rootless : loopback addresses, and quotas held by stopping processes, even where namespaces and control groups are
-        to be had
+    ``nodes``: those of the start; ``rootless``: loopback addresses, and quotas held by stopping processes, even where
+    namespaces and control groups are to be had.
     """
 
     spark: StandaloneCluster

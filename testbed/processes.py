@@ -32,13 +32,8 @@ def wait_until(
 ) -> Any:
     """Wait until ``ready`` returns what is true, and return that; TimeoutError after ``seconds``.
 
-    Parameters
-    ----------
-    ready : tried again and again; may raise, e.g. when a process has died
-    what : that is waited for, for the error's message
-    seconds : bound on the time
-    every : seconds between two tries
-    details : further lines of the error's message
+    ``ready`` is tried every ``every`` seconds, and may raise, e.g. when a process has died. ``what`` is waited for,
+    and ``details``, more lines, are in the error's message.
     """
     deadline = time.monotonic() + seconds
     while not (result := ready()):

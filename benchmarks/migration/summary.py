@@ -97,7 +97,6 @@ def _restarted(phase: Mapping[str, Any], committed: Sequence[Batch], period: flo
         "peak": max([gap, *(batch.seconds for batch in rest)]),
         "extra": gap - period + math.fsum(batch.seconds - steady for batch in rest),
         "gap": gap,
-        "stopping": phase["restart"]["stopped"] - stopping,
         "window": 1 + len(rest),
         "first_calm": after[0].number + 1,
         "landing": after[0].end - stopping,

@@ -112,15 +112,9 @@ def redis_load(before: Mapping[str, Any], after: Mapping[str, Any], seconds: flo
 def window(
     node: int, now: float, executors: int = EXECUTORS, partitions: int = PARTITIONS, outputs: int = OUTPUTS
 ) -> AgentWindow:
-    """Return the window of a node's agent: so many executors, map outputs of the first one.
+    """Return the window of a node's agent that ends ``now``: so many executors, so many map outputs of the first one.
 
-    Parameters
-    ----------
-    node : number of the node
-    now : end of the window, seconds since the epoch
-    executors : of :data:`APPLICATION` on the node
-    partitions : downstream partitions of every map output
-    outputs : number of map outputs
+    The executors are of :data:`APPLICATION`; ``partitions``: downstream ones of every map output.
     """
     usages = [
         ExecutorUsage(

@@ -83,10 +83,6 @@ def section(figures: Mapping[str, Any]) -> str:
     return render("live", context, wrap=False)
 
 
-def _variants(session: Session) -> set[str]:
-    return {phase["way"] for phase in session["figures"]}
-
-
 def _testbed(testbeds: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
     if not testbeds:
         return None
@@ -179,7 +175,7 @@ def _commands(sessions: Sequence[Session]) -> list[str]:
 
 
 def _row(name: str, sessions: Sequence[Session], cells: Mapping[str, Cell] | None, metrics: Sequence[str]) -> list[str]:
-    own = [session for session in sessions if name in _variants(session)]
+    own = [session for session in sessions if any(turn["way"] == name for turn in session["figures"])]
     turns = [turn for session in own for turn in session["figures"] if turn["way"] == name]
     ratios = ["1" if cells is None else _italic(cells.get(metric)) for metric in metrics]
     seconds = statistics.median(turn["mean"] for turn in turns)

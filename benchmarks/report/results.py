@@ -16,6 +16,7 @@ import shlex
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -51,12 +52,8 @@ class Result(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     ) -> Self:
         """Return a result of the command that runs.
 
-        Parameters
-        ----------
-        measures : the subject
-        figures : ``rows`` (the list itself, which may grow), ``seed`` and ``machine`` where there are any, and values
-        quick : whether it is the short form
-        units : figures whose unit is not that of :data:`benchmarks.report.units.UNITS`: names by unit
+        ``figures``: ``rows`` (the list itself, which may grow), ``seed`` and ``machine`` where there are any, and
+        values; ``units``: names by unit, of figures whose unit is not that of :data:`benchmarks.report.units.UNITS`.
         """
         values = dict(figures)
         return cls(
@@ -190,32 +187,23 @@ def rounded(value: Any) -> Any:
     return [rounded(each) for each in value] if isinstance(value, list) else value
 
 
+@dataclass
 class ResultFile:
     """Results of one benchmark in a JSON file that is saved after every part, so that a failure loses no other part.
 
-    Parameters
-    ----------
-    path : the file; None keeps the results in memory
-    figures : results to begin with
-    after_save : called after each save
+    Without a ``path`` they stay in memory.
     """
 
-    def __init__(
-        self,
-        path: Path | None,
-        figures: dict[str, Any],
-        after_save: Callable[[], None] | None = None,
-    ) -> None:
-        self.path = path
-        self.figures = figures
-        self._after_save = after_save
+    path: Path | None
+    figures: dict[str, Any]
+    after_save: Callable[[], None] | None = None
 
     def save(self) -> None:
         """Write the results."""
         if self.path:
             write_json(self.path, self.figures)
-        if self._after_save:
-            self._after_save()
+        if self.after_save:
+            self.after_save()
 
     @contextlib.contextmanager
     def entry(self, name: str, entry: dict[str, Any]) -> Iterator[None]:

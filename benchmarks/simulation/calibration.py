@@ -11,9 +11,10 @@ Times are seconds here, milliseconds in the file as in Spark's events.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+import msgspec
 import numpy as np
 
 from benchmarks.simulation.engine import Costs, Simulation
@@ -31,8 +32,7 @@ _SPREAD = 0.05  # relative; paths that differ by less do not determine the scale
 _LEAST = 1e-9
 
 
-@dataclass(frozen=True, kw_only=True)
-class LiveRun:
+class LiveRun(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One live run of one query, as JSON: an object with these fields. A file holds a list of them.
 
     ``name``: for display. ``workload``: runs of one workload share a fit. ``situation``: the measured situation; its
@@ -56,27 +56,15 @@ class LiveRun:
     name: str
     workload: str
     situation: str
-    scenario: Mapping[str, Any]
+    scenario: dict[str, Any]
     query: str
-    batches: Sequence[Mapping[str, Any]]
-    moves: Sequence[Mapping[str, Any]] = ()
-
-    @classmethod
-    def from_record(cls, record: Mapping[str, Any]) -> LiveRun:
-        """Read one; ValueError names a field that is missing or not known."""
-        names = [field.name for field in fields(cls)]
-        for name in record:
-            if name not in names:
-                raise ValueError(f"live run: no field {name!r}, there are: {', '.join(names)}")
-        for name in names[:-1]:
-            if name not in record:
-                raise ValueError(f"live run: {name} is missing")
-        return cls(**record)
+    batches: list[dict[str, Any]]
+    moves: list[dict[str, Any]] = []
 
 
 def read_runs(records: Sequence[Mapping[str, Any]]) -> list[LiveRun]:
-    """Read what a file holds; ValueError (or its child ``ScenarioError``) for what does not fit the format."""
-    return [LiveRun.from_record(record) for record in records]
+    """Read what a file holds; ValidationError names a field that is missing or not known."""
+    return msgspec.convert(records, list[LiveRun])
 
 
 @dataclass(frozen=True)

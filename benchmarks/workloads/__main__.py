@@ -29,11 +29,7 @@ def main(
 ) -> int:
     """Run the requested workloads; 0 if all ran and no audit showed a difference.
 
-    Parameters
-    ----------
-    module : the command's name; its last part is that of the result
-    workloads : those that can be chosen, by name
-    impossible : why others cannot be run, by name
+    The last part of ``module``, the command's name, is that of the result; ``impossible``: why others cannot be run.
     """
     options = _parser(module, workloads, impossible or {}).parse_args()
     failed = 0

@@ -10,6 +10,7 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import reduce
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from benchmarks.report.numbers import percentile
 from benchmarks.workloads.base import Feed, Workload
-from benchmarks.workloads.run import OBSERVED, Committed, Digest, audit, start
+from benchmarks.workloads.run import OBSERVED, Committed, audit, start
 
 WARM_UP = 3  # batches that are left out of the times, in which code is compiled
 LIMIT_S = 600.0  # seconds without a batch after which a query is given up
@@ -69,14 +70,9 @@ def measure(
 ) -> list[QueryFigures]:
     """Return the figures of each of a workload's queries, run from a checkpoint of its own that is removed.
 
-    Parameters
-    ----------
-    workload : the queries
-    feed : their input on a session
-    batches : number of batches
-    audited : compare the output with the batch computation; before Spark 4 nothing reads a checkpoint's state, and
-        queries in update mode are not compared
-    checkpoints : directory for the checkpoint, which every executor has to see; None for this machine's temporary one
+    ``audited``: compare the output with the batch computation; before Spark 4 nothing reads a checkpoint's state, and
+    queries in update mode are not compared. ``checkpoints``: directory for the checkpoint, which every executor has to
+    see; None for this machine's temporary one.
     """
     feed.spark.conf.set("spark.sql.shuffle.partitions", str(feed.partitions))
     feed.spark.conf.set("spark.sql.streaming.numRecentProgressUpdates", str(10 * batches + 100))
@@ -164,8 +160,4 @@ def _batches(query: StreamingQuery) -> list[StreamingQueryProgress]:
 
 def committed(progresses: Iterable[StreamingQueryProgress]) -> Committed:
     """Return the batches of one query with the digest of all that they put out."""
-    batches = Committed()
-    for progress in progresses:
-        output = Digest.of(progress.observedMetrics.get(OBSERVED))
-        batches = batches.add(progress.batchId, output, progress.eventTime.get("watermark", ""))
-    return batches
+    return reduce(Committed.add, progresses, Committed())

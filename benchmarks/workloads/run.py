@@ -9,6 +9,7 @@ from typing import Any
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812
+from pyspark.sql.streaming.listener import StreamingQueryProgress
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.types import StructField, StructType
 
@@ -29,11 +30,6 @@ class Digest:
     def __add__(self, other: Digest) -> Digest:
         return Digest(self.rows + other.rows, self.total + other.total)
 
-    @classmethod
-    def of(cls, observed: Any) -> Digest | None:
-        """Return the digest of a batch's observation; None without one."""
-        return None if observed is None else cls(int(observed["rows"]), int(observed["digest"]))
-
 
 @dataclass(frozen=True)
 class Committed:
@@ -43,9 +39,11 @@ class Committed:
     output: Digest = Digest(0, 0)
     watermark: str = ""
 
-    def add(self, batch: int, output: Digest | None, watermark: str) -> Committed:
-        """Return the same with one more batch."""
-        return Committed(batch + 1, self.output + (output or Digest(0, 0)), watermark)
+    def add(self, progress: StreamingQueryProgress) -> Committed:
+        """Return the same with one more batch; one without an observation put out nothing."""
+        observed = progress.observedMetrics.get(OBSERVED)
+        output = Digest(int(observed["rows"]), int(observed["digest"])) if observed else Digest(0, 0)
+        return Committed(progress.batchId + 1, self.output + output, progress.eventTime.get("watermark", ""))
 
 
 def _columns(frame: DataFrame) -> list[Any]:
