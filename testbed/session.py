@@ -13,6 +13,7 @@ from typing import Any, Self
 
 import msgspec
 
+from rechannel.daemon.cli import main as cli
 from rechannel.wire import keys
 from rechannel.wire.codes import MoveState
 from rechannel.wire.messages import LinkReport, MoveTransition, QueryState
@@ -112,8 +113,6 @@ class Session(Stack):
 
     def ask(self, *arguments: str) -> tuple[int, dict[str, Any]]:
         """Run a command of ours in this process: starting Python would take CPU from what is measured."""
-        from rechannel.daemon.cli import main as cli
-
         output, errors, code = io.StringIO(), io.StringIO(), 0
         inherited = dict(os.environ)
         os.environ.update(self.environment)

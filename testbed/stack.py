@@ -250,17 +250,19 @@ class Stack(Block):
         except json.JSONDecodeError:
             return done.returncode, {"error": (done.stderr or done.stdout).strip()[-500:]}
 
-    def wait(self, what: str, ready: Callable[[], bool], patience: float = PATIENCE, every: float = 0.1) -> None:
-        """Wait until a condition holds while all processes live; raise :class:`StackError` when it does not in time."""
+    def wait(self, what: str, ready: Callable[[], Any], patience: float = PATIENCE, every: float = 0.1) -> Any:
+        """Wait until ``ready`` returns what is true while all processes live, and return that.
 
-        def holds() -> bool:
-            if ready():
-                return True
-            self.group.check()
-            return False
+        :class:`StackError` when it does not in time.
+        """
+
+        def checked() -> Any:
+            if not (result := ready()):
+                self.group.check()
+            return result
 
         try:
-            wait_until(holds, what, patience, every, self.logs)
+            return wait_until(checked, what, patience, every, self.logs)
         except TimeoutError as error:
             raise StackError(f"{error}\n{self.describe()}") from error
 

@@ -136,7 +136,7 @@ class Session(PlacedSession):
         """Bring every partition to its executor, by force; StackError when that fails."""
         problem = ""
         for _ in range(3):
-            self.wait("the link knows the queries", lambda: bool(self.queries()))
+            self.wait("the link knows the queries", self.queries)
             self.await_ready()
             now = self.placement()
             moves = {place: executor for place, executor in target.items() if now.get(place) != executor}

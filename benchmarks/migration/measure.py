@@ -149,7 +149,7 @@ class _Measurement:
             since = time.time()
             session.orders.send("attach", environment=dict(variant.link))
             session.wait("the new link reports", lambda: session.attached_since(since))
-        session.wait("the link knows the query", lambda: session.query() is not None)
+        session.wait("the link knows the query", session.query)
         session.await_ready(120)
         strayed = differences(session.placement(), begin)
         if strayed:

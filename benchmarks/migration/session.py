@@ -56,16 +56,8 @@ class MigrationSession(Session):
 
     def placement(self) -> dict[int, str]:
         """Wait until the link knows the query, and return the executor of each partition."""
-        placement: dict[int, str] = {}
-
-        def is_placed() -> bool:
-            query = self.query()
-            if query is not None:
-                placement.update(enumerate(query.stages[0].placement))
-            return query is not None
-
-        self.wait("the link knows the query", is_placed)
-        return placement
+        query: QueryState = self.wait("the link knows the query", self.query)
+        return dict(enumerate(query.stages[0].placement))
 
     def apply(self, moves: Placement, reason: str) -> dict[str, Any]:
         """Order that partitions go to executors; return the decision, or raise StackError with the refusal."""

@@ -53,14 +53,3 @@ def group_by(rows: Iterable[Mapping[str, Any]], key: str) -> dict[str, list[Mapp
     for row in rows:
         groups.setdefault(row[key], []).append(row)
     return groups
-
-
-def ran_on(part: Mapping[str, Any], versions: Sequence[tuple[str, str]] = ()) -> str:
-    """Describe the machine of a part in half a sentence, with the versions of some packages."""
-    machine = part["machine"]
-    packages = "".join(f", {label} {machine[key]}" for key, label in versions if machine.get(key))
-    quick = "; made with `--quick`" if part.get("quick") else ""
-    return (
-        f"{machine['cores']} shared cores ({machine['architecture']}, load average {machine['load_average']:g} at the "
-        f"start), Python {machine['python']}{packages}{quick}"
-    )

@@ -77,15 +77,14 @@ class Jobs:
                 self.share[members] = (1 - part) * self.share[members] + part * _hashed(random, len(members))
 
 
-def nodes(count: int, available: int | None = None) -> Cluster:
-    """Nodes of one core and 1 GB in sub-clusters of five; those from ``available`` on have not joined yet."""
+def nodes(count: int) -> Cluster:
+    """Nodes of one core and 1 GB in sub-clusters of five."""
     ones = np.ones(count)
     group = np.arange(count) // SUBCLUSTER
     far = 2.0 - np.eye(int(group.max()) + 1)
     topology = Topology(group, np.full(count, LINK), far)
     names = tuple(f"n{i}" for i in range(count))
-    there = np.arange(count) < (count if available is None else available)
-    return Cluster(names, names, ones, ones * 1e9, ones, there, topology)
+    return Cluster(names, names, ones, ones * 1e9, ones, ones > 0, topology)
 
 
 def make_jobs(tasks: int, size: int, seed: int) -> Jobs:
