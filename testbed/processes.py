@@ -12,7 +12,7 @@ import threading
 import time
 import uuid
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
@@ -28,19 +28,27 @@ _PR_SET_PDEATHSIG = 1
 
 
 def wait_until(
-    ready: Callable[[], Any], what: str, seconds: float, every: float = 0.05, details: Callable[[], str] = str
+    ready: Callable[[], Any],
+    what: str,
+    seconds: float,
+    every: float = 0.05,
+    details: Callable[[], str] = str,
+    alive: Iterable[ManagedProcess] = (),
 ) -> Any:
     """Wait until ``ready`` returns what is true, and return that; TimeoutError after ``seconds``.
 
     ``ready`` is tried every ``every`` seconds, and may raise, e.g. when a process has died. ``what`` is waited for,
-    and ``details``, more lines, are in the error's message.
+    and ``details``, more lines, are in the error's message. :class:`ProcessDiedError` once one of ``alive`` is not.
     """
     deadline = time.monotonic() + seconds
-    while not (result := ready()):
+    while True:
+        for process in alive:
+            process.require_alive()
+        if result := ready():
+            return result
         if time.monotonic() > deadline:
             raise TimeoutError(f"{what}: not within {seconds:g} s\n{details()}".rstrip())
         time.sleep(every)
-    return result
 
 
 class Block(ABC):
@@ -153,11 +161,11 @@ class ProcessGroup:
         *,
         env: Mapping[str, str] | None = None,
         cwd: Path | None = None,
-        cgroup_procs: Sequence[Path] = (),
+        cgroup: Path | None = None,
     ) -> ManagedProcess:
         """Start a child; ``env`` replaces the environment (the marker is added), its output goes to ``<name>.log``.
 
-        The child joins the given cgroups before it runs its first instruction, so its own children are in them too.
+        The child joins the given cgroup before it runs its first instruction, so its own children are in it too.
         """
         with self._lock:
             if self._guard is None or self._closed:
@@ -176,20 +184,20 @@ class ProcessGroup:
                     stdout=output,
                     stderr=subprocess.STDOUT,
                     start_new_session=True,
-                    preexec_fn=self._before_exec([str(path) for path in cgroup_procs]),
+                    preexec_fn=self._before_exec(cgroup),
                 )
             process = self.processes[name] = ManagedProcess(name, popen, log)
             return process
 
     @staticmethod
-    def _before_exec(cgroup_procs: list[str]) -> Callable[[], None]:
+    def _before_exec(cgroup: Path | None) -> Callable[[], None]:
         # The parent-death signal is sent when the *thread* that forked ends: asked for from the main thread only.
         libc = ctypes.CDLL(None) if threading.current_thread() is threading.main_thread() else None
         parent = os.getpid()
 
         def prepare() -> None:
-            for path in cgroup_procs:
-                descriptor = os.open(path, os.O_WRONLY)
+            if cgroup is not None:
+                descriptor = os.open(cgroup / "cgroup.procs", os.O_WRONLY)
                 os.write(descriptor, b"0")
                 os.close(descriptor)
             if libc is not None:

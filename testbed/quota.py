@@ -109,11 +109,6 @@ class CpuQuota:
         quota.set(cores)
         return quota
 
-    @property
-    def procs(self) -> tuple[Path, ...]:
-        """The files to which a process id is written to join."""
-        return (self.path / "cgroup.procs",)
-
     def set(self, cores: float | None) -> None:
         """Change the limit while processes run; None lifts it."""
         _write_quota(self.path, self.version, cores)
@@ -148,8 +143,6 @@ class Throttle:
     processes have used more, all of them are stopped (SIGSTOP) until that is made up for. Whoever may start processes
     may do that. A few percent off, and processes that are younger than half a second are not counted yet.
     """
-
-    procs: tuple[Path, ...] = ()  # a control group would have a file to write one's process id to
 
     def __init__(self, cores: float | None) -> None:
         self._cores = _checked(cores)

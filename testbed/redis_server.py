@@ -123,12 +123,7 @@ class RedisServer(Block):
         config.touch(mode=0o600)
         config.write_text("".join(f"{key} {value}\n" for key, value in settings.items()))
         process = self.process = self._group.start(self.name, [str(self.binary.path), str(config)])
-
-        def answers() -> bool:
-            process.require_alive()
-            return self.ping()
-
-        wait_until(answers, f"{self.binary} answers", 60.0, details=process.log_tail)
+        wait_until(self.ping, f"{self.binary} answers", 60.0, details=process.log_tail, alive=[process])
         return self
 
     def ping(self) -> bool:
@@ -241,9 +236,4 @@ class SentinelCluster(Block):
         self._until(lambda: "PONG" in ask(port, "PING"), f"port {port} to answer")
 
     def _until(self, condition: Callable[[], bool], what: str) -> None:
-        def holds() -> bool:
-            for process in self.processes.values():
-                process.require_alive()
-            return condition()
-
-        wait_until(holds, f"waiting for {what}", _PATIENCE)
+        wait_until(condition, f"waiting for {what}", _PATIENCE, alive=self.processes.values())

@@ -76,12 +76,11 @@ def spark_home() -> Path:
 
 def _wait_for_port(host: str, port: int, process: ManagedProcess, timeout_s: float) -> None:
     def listens() -> bool:
-        process.require_alive()
         with contextlib.suppress(OSError), socket.create_connection((host, port), timeout=1):
             return True
         return False
 
-    wait_until(listens, f"{process.name} listens on {host}:{port}", timeout_s, 0.1, process.log_tail)
+    wait_until(listens, f"{process.name} listens on {host}:{port}", timeout_s, 0.1, process.log_tail, [process])
 
 
 def _option(command: list[str], name: str) -> str:
@@ -107,7 +106,7 @@ class Site:
 
     master_host: str = "127.0.0.1"
     driver_host: str = "127.0.0.1"
-    inside: Callable[[str], AbstractContextManager[None]] = contextlib.nullcontext  # with any address
+    inside: Callable[[str], AbstractContextManager[None]] = lambda _host: contextlib.nullcontext()
     cgroups: bool = True
 
 
@@ -212,7 +211,7 @@ class StandaloneCluster(Block):
                 [*command, "--port", str(port), self.master_url],
                 env=env,
                 cwd=self.directory,
-                cgroup_procs=quota.procs if quota else (),
+                cgroup=quota.path if isinstance(quota, CpuQuota) else None,
             )
         if isinstance(quota, Throttle):
             quota.add(worker.pid)

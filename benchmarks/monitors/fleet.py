@@ -112,9 +112,10 @@ def redis_load(before: Mapping[str, Any], after: Mapping[str, Any], seconds: flo
 def window(
     node: int, now: float, executors: int = EXECUTORS, partitions: int = PARTITIONS, outputs: int = OUTPUTS
 ) -> AgentWindow:
-    """Return the window of a node's agent that ends ``now``: so many executors, so many map outputs of the first one.
+    """Return the window of a node's agent: so many executors, so many map outputs of the first one.
 
-    The executors are of :data:`APPLICATION`; ``partitions``: downstream ones of every map output.
+    ``now``: its end, seconds since the epoch. The executors are of :data:`APPLICATION`; ``partitions``: downstream ones
+    of every map output.
     """
     usages = [
         ExecutorUsage(
