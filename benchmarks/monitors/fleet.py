@@ -112,10 +112,15 @@ def redis_load(before: Mapping[str, Any], after: Mapping[str, Any], seconds: flo
 def window(
     node: int, now: float, executors: int = EXECUTORS, partitions: int = PARTITIONS, outputs: int = OUTPUTS
 ) -> AgentWindow:
-    """Return the window of a node's agent: so many executors, so many map outputs of the first one.
+    """Return the window of a node's agent: so many executors, map outputs of the first one.
 
-    ``now``: its end, seconds since the epoch. The executors are of :data:`APPLICATION`; ``partitions``: downstream ones
-    of every map output.
+    Parameters
+    ----------
+    node : number of the node
+    now : end of the window, seconds since the epoch
+    executors : of :data:`APPLICATION` on the node
+    partitions : downstream partitions of every map output
+    outputs : number of map outputs
     """
     usages = [
         ExecutorUsage(

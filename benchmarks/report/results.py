@@ -52,8 +52,12 @@ class Result(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     ) -> Self:
         """Return a result of the command that runs.
 
-        ``figures``: ``rows`` (the list itself, which may grow), ``seed`` and ``machine`` where there are any, and
-        values; ``units``: names by unit, of figures whose unit is not that of :data:`benchmarks.report.units.UNITS`.
+        Parameters
+        ----------
+        measures : the subject
+        figures : ``rows`` (the list itself, which may grow), ``seed`` and ``machine`` where there are any, and values
+        quick : whether it is the short form
+        units : figures whose unit is not that of :data:`benchmarks.report.units.UNITS`: names by unit
         """
         values = dict(figures)
         return cls(

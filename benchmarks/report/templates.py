@@ -47,8 +47,12 @@ def between_marks(page: str, name: str, text: str) -> str:
 def render(template: str, context: Mapping[str, object], *, join: bool = False, wrap: bool = True) -> str:
     """Render a page or a section of a page; the same context gives the same text.
 
-    ``template``: name of a file in ``templates/`` without its suffix; ``join``: make one line of every paragraph and
-    list item first, so that they are wrapped as wholes; ``wrap``: break lines of text at 120 characters.
+    Parameters
+    ----------
+    template : name of a file in ``templates/`` without its suffix
+    context : variables of the template
+    join : make one line of every paragraph and list item first, so that they are wrapped as wholes
+    wrap : break lines of text at 120 characters
     """
     text = re.sub(r"\n{3,}", "\n\n", _ENVIRONMENT.get_template(f"{template}.md.j2").render(context)).strip("\n")
     lines = _join(text.splitlines()) if join else text.splitlines()

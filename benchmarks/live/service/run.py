@@ -158,7 +158,12 @@ def task_figures(
 ) -> tuple[float, float]:
     """Return the median seconds of a stateful task beside its rows, and the share of all tasks' time that is slept.
 
-    Those of ``tasks`` (by query) count that begin from ``begin`` to ``end``.
+    Parameters
+    ----------
+    case, tasks
+        The case, and the stateful tasks of each query.
+    begin, end
+        The time in which a task is to begin.
     """
     beside, slept, whole = [], 0.0, 0.0
     for query, seconds in zip(case.queries, case.slept(), strict=True):

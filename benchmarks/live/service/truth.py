@@ -67,8 +67,14 @@ def goals(
 ) -> list[Goal]:
     """Return the goals of a placement: one of all queries, or one for each.
 
-    ``names``, ``seconds``, ``homes``: of each query its name, and the seconds and the executor of each partition;
-    ``cluster``: number of executors, and cores of each; ``together``: whether queries run in lock step.
+    Parameters
+    ----------
+    names, seconds, homes
+        Of each query: its name, and the seconds and the executor of each partition.
+    cluster
+        Number of executors, and cores of each.
+    together
+        Whether queries run in lock step, so that their partitions count together.
     """
     parts = [
         Goal((name,), np.asarray(work, dtype=float), np.asarray(home, dtype=np.int64), *cluster)
