@@ -25,8 +25,6 @@ from testbed.processes import ROOT, ProcessGroup, wait_until
 from testbed.redis_server import RedisServer
 from testbed.spark_cluster import SparkOptions, StandaloneCluster, WorkerSpec, spark_home
 
-__all__ = ["WAYS", "Trial", "adopt"]
-
 NODES = [f"127.0.0.{number}" for number in (141, 142, 143)]
 SCRIPT = ROOT / "tests" / "smoke" / "slow_numbers.py"
 PARTITIONS = 24

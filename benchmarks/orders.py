@@ -11,8 +11,6 @@ from typing import Any
 from testbed.driver import write_answer
 from testbed.stack import Stack
 
-__all__ = ["Orders", "serve"]
-
 
 class Orders:
     """The benchmark's end, on a running stack."""

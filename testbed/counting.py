@@ -12,8 +12,6 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  the name PySpark's own documentation uses
 from pyspark.sql.streaming.state import GroupState, GroupStateTimeout
 
-__all__ = ["KEYS", "count_by_key", "count_in_python", "expected_counts", "numbers"]
-
 KEYS = 97
 
 

@@ -24,17 +24,6 @@ from testbed.progress import progress_line
 if TYPE_CHECKING:
     from rechannel.migration.link.loop import Link
 
-__all__ = [
-    "ProgressFile",
-    "end_application",
-    "exceptions_of",
-    "failed_attempts",
-    "open_session",
-    "read_plan",
-    "start_query",
-    "write_answer",
-]
-
 
 def read_plan(name: str = "plan.json") -> tuple[Path, dict[str, Any]]:
     """Return the directory that the command line names, and the plan in it."""

@@ -30,17 +30,16 @@ def marked_pids(marker: str) -> list[int]:
     return pids
 
 
-def kill_marked(marker: str, seconds: float = 10.0) -> int:
-    """Kill every marked process, again and again until none is left or the time is over; return how many are left."""
-    deadline = time.monotonic() + seconds
+def kill_marked(marker: str) -> None:
+    """Kill every marked process, again and again until none is left or ten seconds are over."""
+    deadline = time.monotonic() + 10.0
     while pids := marked_pids(marker):
         for pid in pids:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.kill(pid, signal.SIGKILL)
         if time.monotonic() > deadline:
-            return len(pids)
+            return
         time.sleep(0.05)
-    return 0
 
 
 def main() -> None:

@@ -12,8 +12,6 @@ from types import ModuleType
 
 from testbed.processes import ROOT
 
-__all__ = ["copy_tree", "install", "outside_environment", "release_script"]
-
 _HIDDEN = ("RECHANNEL", "PYTHONPATH", "SPARK_", "PYSPARK_", "VIRTUAL_ENV")
 _PATIENCE = 900.0  # seconds for one requirement, with PySpark
 

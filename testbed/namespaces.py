@@ -14,8 +14,6 @@ from pathlib import Path
 
 from testbed.processes import ProcessGroup, wait_until
 
-__all__ = ["Namespaces", "NetworkError", "trial"]
-
 _CLONE_NEWNET = 0x40000000
 _NEW = ("unshare", "-n")
 _OWN = Path("/proc/thread-self/ns/net")

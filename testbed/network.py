@@ -22,8 +22,6 @@ from typing import NamedTuple, Self
 from testbed.namespaces import Namespaces, NetworkError, trial
 from testbed.processes import Block, ProcessGroup
 
-__all__ = ["HUB", "Network", "NetworkError", "Traffic", "shaping", "why_not"]
-
 HUB = "hub"
 _SUBNET = "10.77.0"
 _BRIDGE = "bridge"

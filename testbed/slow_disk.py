@@ -40,11 +40,12 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import IO, Any, Self
 
-__all__ = ["SlowDisk", "SlowDiskError", "TokenBucket", "slow_disk_problem"]
+import psutil
+
+from testbed.processes import ROOT, Block
 
 _SOURCE = "rechannel-slow-disk"  # the mount table shows it, with the process id of the server
 _DEVICE = Path("/dev/fuse")
-_MOUNTS = Path("/proc/self/mountinfo")
 _START_S = 60.0
 _GRACE_S = 2.0  # how long a busy mount is waited for before it is detached under its users
 _THREADS = 64  # requests that wait at the same time; libfuse's own default is 10
@@ -247,14 +248,9 @@ def _backing_flags(flags: int) -> int:
     return flags & ~(os.O_APPEND | os.O_DIRECT)
 
 
-def _mounted() -> Iterator[tuple[Path, str]]:
-    """Yield mount point and source of each mount."""
-    for line in _MOUNTS.read_text(errors="surrogateescape").splitlines():
-        before, _, after = line.partition(" - ")
-        point = before.split(" ")[4]
-        for code in ("040", "011", "012", "134"):  # blank, tab, newline, backslash
-            point = point.replace(f"\\{code}", chr(int(code, 8)))
-        yield Path(point), after.split(" ")[1]
+def _mounted() -> list[tuple[Path, str]]:
+    """Return mount point and source of each mount."""
+    return [(Path(mount.mountpoint), mount.device) for mount in psutil.disk_partitions(all=True)]
 
 
 def _unmount(mount_point: Path, *, lazy: bool = False) -> bool:
@@ -268,7 +264,7 @@ def _unmount(mount_point: Path, *, lazy: bool = False) -> bool:
 
 def _unmount_stale() -> None:
     """Detach what servers left that were killed before they could unmount."""
-    for point, source in list(_mounted()):
+    for point, source in _mounted():
         name, _, owner = source.rpartition(".")
         if name != _SOURCE:
             continue
@@ -327,7 +323,7 @@ def _serve(root: Path, mount_point: Path, latency: float, bytes_per_second: floa
     )
 
 
-class SlowDisk:
+class SlowDisk(Block):
     """Mounts ``root`` at ``mount_point`` as a slow disk for the length of a block.
 
     ``latency`` is in seconds per request; ``bytes_per_second`` is shared by all reads and writes, infinite for no cap.
@@ -347,7 +343,8 @@ class SlowDisk:
         self.bytes_per_second = bytes_per_second
         self._server: subprocess.Popen[bytes] | None = None
 
-    def __enter__(self) -> Self:
+    def start(self) -> Self:
+        """Mount it; SlowDiskError where that cannot be."""
         if problem := _missing():
             raise SlowDiskError(problem)
         _unmount_stale()
@@ -357,20 +354,16 @@ class SlowDisk:
         self.mount_point = self.mount_point.resolve()
         if any(point == self.mount_point for point, _ in _mounted()):
             raise FileExistsError(f"something is mounted at {self.mount_point}")
-        try:
-            with tempfile.TemporaryFile() as errors:
-                self._start(errors)
-        except BaseException:
-            self.close()
-            raise
+        with tempfile.TemporaryFile() as errors:
+            self._start_server(errors)
         return self
 
-    def _start(self, errors: IO[bytes]) -> None:
+    def _start_server(self, errors: IO[bytes]) -> None:
         command = [sys.executable, "-m", "testbed.slow_disk", str(self.root), str(self.mount_point)]
         command += ["--latency", str(self.latency), "--bytes-per-second", str(self.bytes_per_second)]
         self._server = subprocess.Popen(  # noqa: S603 - our own interpreter, our own module
             command,
-            cwd=Path(__file__).resolve().parents[1],
+            cwd=ROOT,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=errors,
@@ -383,9 +376,6 @@ class SlowDisk:
             errors.seek(0)
             tail = errors.read().decode(errors="replace").strip().splitlines()[-5:]
             raise SlowDiskError(f"the slow disk's server did not mount it: {' | '.join(tail) or 'no message'}")
-
-    def __exit__(self, *exc: object) -> None:
-        self.close()
 
     def close(self) -> None:
         """Unmount and end the server; may be called more than once."""

@@ -21,19 +21,8 @@ from testbed.processes import Block, ManagedProcess, ProcessGroup, wait_until
 from testbed.quota import CpuQuota, Throttle, available
 from testbed.redis_server import free_port
 
-__all__ = [
-    "FULL_JAVA",
-    "QUICK_CHECKPOINTS",
-    "QUICK_JAVA",
-    "ExecutorProcess",
-    "Site",
-    "SparkOptions",
-    "StandaloneCluster",
-    "WorkerSpec",
-    "spark_home",
-]
-
 _BACKEND = "CoarseGrainedExecutorBackend"
+_PATIENCE = 300.0  # seconds for each process of a cluster that starts
 #: Options of a Java machine that lives for a few minutes: with the quick compiler alone, batches are at their steady
 #: speed after a dozen instead of a hundred.
 QUICK_JAVA = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
@@ -74,7 +63,6 @@ class ExecutorProcess:
 
     host: str
     executor_id: str
-    app_id: str
     pid: int
 
 
@@ -86,18 +74,13 @@ def spark_home() -> Path:
     return Path(spec.origin).parent
 
 
-def _here(_host: str) -> AbstractContextManager[None]:
-    return contextlib.nullcontext()
-
-
 def _wait_for_port(host: str, port: int, process: ManagedProcess, timeout_s: float) -> None:
     def listens() -> bool:
-        process.require_alive()
         with contextlib.suppress(OSError), socket.create_connection((host, port), timeout=1):
             return True
         return False
 
-    wait_until(listens, f"{process.name} listens on {host}:{port}", timeout_s, 0.1, process.log_tail)
+    wait_until(listens, f"{process.name} listens on {host}:{port}", timeout_s, 0.1, process.log_tail, [process])
 
 
 def _option(command: list[str], name: str) -> str:
@@ -117,17 +100,13 @@ class SparkOptions:
 class Site:
     """Location of the processes of a cluster.
 
-    Parameters
-    ----------
-    master_host, driver_host : addresses of the master and of drivers
-    inside : the block in which the processes of an address are started and its ports are tried: a network namespace, or
-        nothing at all
-    cgroups : False holds quotas by stopping processes (`Throttle`), as without control groups
+    ``inside``: the block in which the processes of an address are started and its ports are tried: a network namespace,
+    or nothing at all; ``cgroups``: False holds quotas by stopping processes (`Throttle`), as without control groups.
     """
 
     master_host: str = "127.0.0.1"
     driver_host: str = "127.0.0.1"
-    inside: Callable[[str], AbstractContextManager[None]] = _here
+    inside: Callable[[str], AbstractContextManager[None]] = lambda _host: contextlib.nullcontext()
     cgroups: bool = True
 
 
@@ -178,7 +157,7 @@ class StandaloneCluster(Block):
             **extra,
         }
 
-    def start(self, timeout_s: float = 300.0) -> Self:
+    def start(self) -> Self:
         """Start the master, then all the workers; executors come when an application connects."""
         conf_dir = self.directory / "conf"
         conf_dir.mkdir(parents=True, exist_ok=True)
@@ -193,15 +172,15 @@ class StandaloneCluster(Block):
             self.master_port = free_port(self.site.master_host)
             command += ["--host", self.site.master_host, "--port", str(self.master_port), "--webui-port", "0"]
             master = self._group.start("spark-master", command, env=env, cwd=self.directory)
-            _wait_for_port(self.site.master_host, self.master_port, master, timeout_s)
+            _wait_for_port(self.site.master_host, self.master_port, master, _PATIENCE)
         ports = {spec.host: self._launch(spec) for spec in self.specs}
         for host, port in ports.items():
-            self._await_worker(host, port, timeout_s)
+            self._await_worker(host, port, _PATIENCE)
         return self
 
-    def add_worker(self, spec: WorkerSpec, timeout_s: float = 60.0) -> None:
+    def add_worker(self, spec: WorkerSpec) -> None:
         """Start one more worker; a running application gets an executor on it at once."""
-        self._await_worker(spec.host, self._launch(spec), timeout_s)
+        self._await_worker(spec.host, self._launch(spec), 60.0)
 
     def _await_worker(self, host: str, port: int, timeout_s: float) -> None:
         with self.site.inside(host):
@@ -232,7 +211,7 @@ class StandaloneCluster(Block):
                 [*command, "--port", str(port), self.master_url],
                 env=env,
                 cwd=self.directory,
-                cgroup_procs=quota.procs if quota else (),
+                cgroup=quota.path if isinstance(quota, CpuQuota) else None,
             )
         if isinstance(quota, Throttle):
             quota.add(worker.pid)
@@ -260,8 +239,7 @@ class StandaloneCluster(Block):
                     with contextlib.suppress(psutil.NoSuchProcess, psutil.AccessDenied):
                         command = child.cmdline()
                         if any(part.endswith(_BACKEND) for part in command):
-                            executor, app = _option(command, "--executor-id"), _option(command, "--app-id")
-                            result.append(ExecutorProcess(name, executor, app, child.pid))
+                            result.append(ExecutorProcess(name, _option(command, "--executor-id"), child.pid))
         return result
 
     def kill_executor(self, host: str) -> list[ExecutorProcess]:

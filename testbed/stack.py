@@ -11,14 +11,14 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
 from rechannel.conf.loader import load
 from rechannel.conf.settings import Settings
 from rechannel.wire import keys
-from rechannel.wire.messages import ControllerState, LinkReport
+from rechannel.wire.messages import ControllerState, LinkReport, QueryState
 from rechannel.wire.redis.store import Store
 from rechannel.wire.signing import make_keys
 from testbed.node_cluster import NodeCluster
@@ -26,20 +26,8 @@ from testbed.processes import PYTHON_PATH, ROOT, Block, ManagedProcess, ProcessG
 from testbed.redis_server import RedisServer
 from testbed.spark_cluster import SparkOptions, StandaloneCluster, WorkerSpec
 
-__all__ = [
-    "PYTHON_PATH",
-    "ROOT",
-    "Place",
-    "Stack",
-    "StackError",
-    "clean_environment",
-    "next_executors",
-    "saved_plan",
-    "standalone",
-    "write_config",
-]
-
 PATIENCE = 600.0  # seconds; a busy machine is slow
+_DEFAULT_SPARK = SparkOptions()
 
 Sections = Mapping[str, Mapping[str, Any]]
 Place = tuple[str, int, int]  # query, stage, partition
@@ -74,13 +62,13 @@ def write_config(directory: Path, redis_url: str, sections: Sections, name: str 
 
 
 def standalone(
-    nodes: Sequence[str], cores: int, memory_mb: int, options: SparkOptions | None = None
+    nodes: Sequence[str], cores: int, memory_mb: int, options: SparkOptions = _DEFAULT_SPARK
 ) -> Callable[[ProcessGroup, Path], StandaloneCluster]:
     """Return what makes a cluster of nodes that are equal, without quotas."""
 
     def cluster(group: ProcessGroup, directory: Path) -> StandaloneCluster:
         workers = [WorkerSpec(node, cores, memory_mb) for node in nodes]
-        return StandaloneCluster(group, directory, workers, options or SparkOptions())
+        return StandaloneCluster(group, directory, workers, options)
 
     return cluster
 
@@ -91,29 +79,28 @@ def clean_environment(**variables: str) -> dict[str, str]:
     return {**inherited, "PYTHONPATH": PYTHON_PATH, **variables}
 
 
+def holders(queries: Iterable[QueryState]) -> dict[Place, str]:
+    """Return the executor of each partition."""
+    return {
+        (query.query, stage.stage, partition): executor
+        for query in queries
+        for stage in query.stages
+        for partition, executor in enumerate(stage.placement)
+    }
+
+
 def next_executors(report: LinkReport) -> dict[Place, str]:
     """Return, of every partition on an executor of the report, the executor after its own."""
     names = [executor.executor for executor in report.executors]
     following = dict(zip(names, [*names[1:], *names[:1]], strict=True))
-    return {
-        (query.query, stage.stage, partition): following[holder]
-        for query in report.queries
-        for stage in query.stages
-        for partition, holder in enumerate(stage.placement)
-        if holder in following
-    }
+    return {place: following[holder] for place, holder in holders(report.queries).items() if holder in following}
 
 
 def saved_plan(cluster: str, application: str, report: LinkReport, targets: Mapping[Place, str]) -> dict[str, Any]:
     """Return a plan as ``rechannel apply`` reads it: the executor to which each partition goes."""
-    holders = {
-        (query.query, stage.stage, partition): executor
-        for query in report.queries
-        for stage in query.stages
-        for partition, executor in enumerate(stage.placement)
-    }
+    sources = holders(report.queries)
     moves = [
-        {"query": place[0], "stage": place[1], "partition": place[2], "source": holders[place], "target": target}
+        {"query": place[0], "stage": place[1], "partition": place[2], "source": sources[place], "target": target}
         for place, target in targets.items()
     ]
     return {
@@ -131,12 +118,9 @@ def saved_plan(cluster: str, application: str, report: LinkReport, targets: Mapp
 class Stack(Block):
     """Redis, and, where asked for, a Spark cluster; controller, agents and drivers are started by method.
 
-    Parameters
-    ----------
-    directory : of logs, keys, configuration and everything that the parts write
-    sections : settings of Rechannel beside the address of Redis, the keys and the link's directory
-    cluster : makes the cluster; None for a stack without Spark
-    redis_options : further options of the server
+    ``directory``: of logs, keys, configuration and everything that the parts write; ``sections``: settings of Rechannel
+    beside the address of Redis, the keys and the link's directory; ``cluster``: makes the cluster, None for a stack
+    without Spark.
     """
 
     redis: RedisServer
@@ -187,7 +171,7 @@ class Stack(Block):
         """Start a controller; :meth:`await_leader` waits until it leads."""
         return self._start_ours(name, ["controller"], environment)
 
-    def await_leader(self, since: float, patience: float = 60.0) -> None:
+    def await_leader(self, since: float) -> None:
         """Wait until a controller has led later than ``since``."""
 
         def leads() -> bool:
@@ -195,7 +179,7 @@ class Stack(Block):
                 state = store.get(keys.STATE)
             return state is not None and isinstance(state.body, ControllerState) and state.time > since
 
-        self.wait("a controller leads", leads, patience)
+        self.wait("a controller leads", leads, 60.0)
 
     def start_agent(self, node: str, name: str = "", **environment: str) -> ManagedProcess:
         """Start the agent of a node, in the node where nodes are namespaces."""
@@ -266,17 +250,19 @@ class Stack(Block):
         except json.JSONDecodeError:
             return done.returncode, {"error": (done.stderr or done.stdout).strip()[-500:]}
 
-    def wait(self, what: str, ready: Callable[[], bool], patience: float = PATIENCE, every: float = 0.1) -> None:
-        """Wait until a condition holds while all processes live; raise :class:`StackError` when it does not in time."""
+    def wait(self, what: str, ready: Callable[[], Any], patience: float = PATIENCE, every: float = 0.1) -> Any:
+        """Wait until ``ready`` returns what is true while all processes live, and return that.
 
-        def holds() -> bool:
-            if ready():
-                return True
-            self.group.check()
-            return False
+        :class:`StackError` when it does not in time.
+        """
+
+        def checked() -> Any:
+            if not (result := ready()):
+                self.group.check()
+            return result
 
         try:
-            wait_until(holds, what, patience, every, self.logs)
+            return wait_until(checked, what, patience, every, self.logs)
         except TimeoutError as error:
             raise StackError(f"{error}\n{self.describe()}") from error
 

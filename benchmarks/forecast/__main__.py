@@ -16,10 +16,12 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.report.results import Result, write_json
+from benchmarks.report.templates import table
 from rechannel.policies.analysis.forecast import look_ahead, slots_ahead
 from rechannel.policies.model.arrays import FloatArray
 
 _PARTITIONS, _EXECUTORS, _SLOTS, _WANTED = 32, 4, 21, 40
+HEAD = "load | partitions told by a forecast | error over the last value's | uneven by last values | by forecast"
 _Kind = Callable[[np.random.Generator, FloatArray], FloatArray]
 
 
@@ -108,12 +110,11 @@ def main() -> None:
     options = parser.parse_args()
     trials = max(1, options.trials // 10) if options.quick else options.trials
     rows = {kind: measure(kind, trials, options.seed) for kind in KINDS}
-    print(
-        "| load | partitions told by a forecast | error over the last value's | uneven by last values | by forecast |"
+    cells = (
+        [kind, f"{used:.1%}", f"{error:.2f}", f"{last:.1%}", f"{forecast:.1%}"]
+        for kind, (used, error, last, forecast) in rows.items()
     )
-    print("| --- | --- | --- | --- | --- |")
-    for kind, (used, error, last, forecast) in rows.items():
-        print(f"| {kind} | {used:.1%} | {error:.2f} | {last:.1%} | {forecast:.1%} |")
+    print(table(HEAD, cells))
     past = np.abs(np.random.default_rng(options.seed).normal(10, 2, (24, 100_000)))
     durations = []
     for _ in range(5):

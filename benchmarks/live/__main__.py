@@ -25,6 +25,7 @@ from benchmarks.report.results import (
     progress,
     read_results,
     rounded,
+    without_files,
     write_json,
 )
 
@@ -74,7 +75,7 @@ def main() -> None:
 
     results = ResultFile(options.json, {PART: result}, write_runs)
     results.save()
-    began = time.monotonic()
+    began, command = time.monotonic(), without_files(sys.argv[1:], "--json", "--runs")
     with tempfile.TemporaryDirectory(prefix="rechannel-live-", ignore_cleanup_errors=True) as root:
         for number, plan in enumerate(plans):
             record = plan.record()
@@ -83,7 +84,7 @@ def main() -> None:
             name = f"{plan.situation.name}, {plan.workload}"
             minutes = (time.monotonic() - began) / 60
             progress(f"session {number + 1} of {len(plans)} after {minutes:.1f} minutes: {name}")
-            record |= {"began": time.time(), "machine": machine(), "command": _command(sys.argv[1:])}
+            record |= {"began": time.time(), "machine": machine(), "command": command}
             sessions.append(record)
             with results.entry(name, record):
                 comparison.measure(Path(root) / str(number), plan, record)
@@ -147,16 +148,6 @@ def _plans(options: argparse.Namespace, chosen: Sequence[Variant], shape: Shape)
                 source = comparison.input_of(workload, SITUATIONS[name], lengths, own_input)
                 order = comparison.in_turns(chosen, f"{seed} {name}")
                 yield Plan(SITUATIONS[name], workload, source, tuple(order), lengths, shape, repeat, seed)
-
-
-def _command(arguments: Sequence[str]) -> list[str]:
-    """Return the options of this run without the names of files."""
-    files = {"--json", "--runs"}
-    return [
-        argument
-        for before, argument in zip(["", *arguments], arguments, strict=False)
-        if argument.partition("=")[0] not in files and before not in files
-    ]
 
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ from pyspark.sql.streaming.listener import StreamingQueryProgress
 import rechannel
 from benchmarks.workloads.base import Feed, Input
 from benchmarks.workloads.registry import all_workloads
-from benchmarks.workloads.run import OBSERVED, Committed, Digest, audit, start
+from benchmarks.workloads.run import Committed, audit, start
 from rechannel.conf.loader import load
 from testbed.driver import ProgressFile, failed_attempts, open_session, read_plan, write_answer
 
@@ -30,16 +30,10 @@ class Progress(ProgressFile):
         self.committed: dict[str, Committed] = {}
 
     def line(self, progress: StreamingQueryProgress) -> dict[str, Any] | None:
-        """Return the line, with the rows that the batch put out."""
+        """Return the line, and note what the batch put out."""
         line = super().line(progress)
-        if line is None:
-            return None
-        output = Digest.of(progress.observedMetrics.get(OBSERVED))
-        if output is not None:
-            line["output_rows"] = output.rows
-        before = self.committed.get(line["query"], Committed())
-        watermark = progress.eventTime.get("watermark", "")
-        self.committed[line["query"]] = before.add(progress.batchId, output, watermark)
+        if line is not None:
+            self.committed[line["query"]] = self.committed.get(line["query"], Committed()).add(progress)
         return line
 
 

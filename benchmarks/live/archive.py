@@ -12,8 +12,6 @@ from benchmarks.live.variants import ADAPTIVE, SPARK
 from benchmarks.report.results import Result
 from testbed.progress import batches
 
-__all__ = ["compact", "merge"]
-
 _SESSION = (
     *("situation", "workload", "repeat", "seed", "shape", "lengths", "input", "began", "machine", "command"),
     *("testbed", "link", "end", "exact", "error"),
@@ -57,10 +55,7 @@ def _pick(record: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]:
 
 
 def _compact_turn(turn: Mapping[str, Any]) -> dict[str, Any]:
-    return {
-        **_pick(turn, _TURN),
-        "orders": [_pick(order, _ORDER) for order in turn.get("orders", ())],
-    }
+    return {**_pick(turn, _TURN), "orders": [_pick(order, _ORDER) for order in turn.get("orders", ())]}
 
 
 def _compact_batch(line: Mapping[str, Any]) -> dict[str, Any]:

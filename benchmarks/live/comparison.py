@@ -21,8 +21,6 @@ from benchmarks.workloads.registry import all_workloads
 from testbed.progress import batches
 from testbed.stack import StackError
 
-__all__ = ["LENGTHS", "QUICK_LENGTHS", "Plan", "in_turns", "input_of", "measure"]
-
 LENGTHS = Lengths(before=12, waiting=18, after=40, cycle=160, event=80)
 QUICK_LENGTHS = Lengths(before=6, waiting=10, after=18, cycle=84, event=38)
 SPIKE = 1.5  # times the rows

@@ -12,19 +12,12 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from benchmarks.report.numbers import percentile
 from testbed.progress import Batch
-
-__all__ = ["percentile", "turn_figures"]
-
 
 _LEAST = 3  # batches
 _MOVING = 12  # batches from the question on among which the longest is looked for
 _FAR = 3.0  # seconds of a phase, at either end, that samples may not tell of
-
-
-def percentile(values: Sequence[float], share: float) -> float:
-    """Return the smallest value that so large a share of all are not above."""
-    return sorted(values)[max(0, math.ceil(share * len(values)) - 1)]
 
 
 def turn_figures(

@@ -12,8 +12,6 @@ from benchmarks.live.variants import ADAPTIVE, SPARK
 from benchmarks.report.plots import pyplot, save
 from testbed.progress import batches
 
-__all__ = ["draw"]
-
 _COLORS = {SPARK.name: "#666666", ADAPTIVE.name: "#1b7837"}
 _OTHERS = "#92c5de"
 _COLUMNS = 4  # situations beside each other

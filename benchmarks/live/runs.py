@@ -15,8 +15,6 @@ from rechannel.policies.scenarios.scenario import Scenario, to_document
 from rechannel.wire.redis.store import Store
 from testbed.progress import Batch, batches
 
-__all__ = ["model", "runs"]
-
 
 def model(store: Store, settings: Settings, application: str) -> dict[str, Any] | None:
     """Return the model that a controller would decide by just now, and which of its stages are whose; None: not yet."""

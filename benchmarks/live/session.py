@@ -18,14 +18,11 @@ from benchmarks.workloads.base import Input
 from rechannel.wire.codes import MoveState
 from rechannel.wire.messages import QueryState
 from testbed import session as testbed_session
-from testbed.node_cluster import NodeCluster
-from testbed.nodes import NodeSpec
-from testbed.processes import ProcessGroup
+from testbed.node_cluster import NodeCluster, NodeSpec
+from testbed.processes import ProcessGroup, cpu_seconds
 from testbed.session import LANDED_OR_ABANDONED
 from testbed.spark_cluster import FULL_JAVA, SparkOptions
-from testbed.stack import Place, StackError
-
-__all__ = ["PlacedSession", "Session", "open_session"]
+from testbed.stack import Place, StackError, holders
 
 _SAMPLE = 0.5  # seconds between two samples of the nodes
 _MEMORY_MB = 900
@@ -63,21 +60,24 @@ class PlacedSession(testbed_session.Session):
 
     def placement(self) -> dict[Place, str]:
         """Return executor by (query, stage, partition)."""
-        return {
-            (query.query, stage.stage, partition): executor
-            for query in self.queries()
-            for stage in query.stages
-            for partition, executor in enumerate(stage.placement)
-        }
+        return holders(self.queries())
 
-    def await_landed(self, decision: Mapping[str, Any], patience: float = 180.0) -> dict[str, int]:
+    def await_landed(self, decision: Mapping[str, Any]) -> dict[str, int]:
         """Wait until every move of a decision has landed or is given up; returns how many did which."""
         count = len(decision["moves"])
         with contextlib.suppress(StackError):
-            self.wait("the moves land", lambda: len(self.moves_in(decision, LANDED_OR_ABANDONED)) >= count, patience)
+            self.wait("the moves land", lambda: len(self.moves_in(decision, LANDED_OR_ABANDONED)) >= count, 180.0)
         states = self.moves_in(decision, LANDED_OR_ABANDONED).values()
         landed = sum(state != MoveState.ABANDONED for state in states)
         return {"landed": landed, "given_up": count - landed}
+
+    def finish(self) -> dict[str, Any]:
+        """Stop the queries; return what the application wrote about their end."""
+        (self.directory / "finish").touch()
+        path = self.directory / "end.json"
+        self.wait("the audit", path.exists)
+        end: dict[str, Any] = json.loads(path.read_text())
+        return end
 
 
 class Session(PlacedSession):
@@ -125,14 +125,10 @@ class Session(PlacedSession):
         return {name: hosts[address] for name, address in addresses.items() if address in hosts}
 
     def finish(self) -> dict[str, Any]:
-        """Stop the queries; return the result of the audit."""
-        for name in self.nodes.nodes:  # the audit is not measured
+        """Lift the quotas, since the audit is not measured, and stop the queries."""
+        for name in self.nodes.nodes:
             self.nodes.set_quota(name, None)
-        (self.directory / "finish").touch()
-        path = self.directory / "end.json"
-        self.wait("the audit", path.exists)
-        end: dict[str, Any] = json.loads(path.read_text())
-        return end
+        return super().finish()
 
     # -- placement --
 
@@ -140,7 +136,7 @@ class Session(PlacedSession):
         """Bring every partition to its executor, by force; StackError when that fails."""
         problem = ""
         for _ in range(3):
-            self.wait("the link knows the queries", lambda: bool(self.queries()))
+            self.wait("the link knows the queries", self.queries)
             self.await_ready()
             now = self.placement()
             moves = {place: executor for place, executor in target.items() if now.get(place) != executor}
@@ -206,8 +202,7 @@ class Session(PlacedSession):
             for executor in self.cluster.executors(self.nodes.address(name)):
                 process = psutil.Process(executor.pid)
                 for one in [process, *process.children(recursive=True)]:  # Python workers are children
-                    times = one.cpu_times()
-                    usage[name] += times.user + times.system
+                    usage[name] += cpu_seconds(one)
                     memory[name] += one.memory_info().rss
         return {
             "at": time.time(),

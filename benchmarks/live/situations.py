@@ -8,8 +8,6 @@ from typing import Literal
 
 import numpy as np
 
-__all__ = ["NODES", "SITUATIONS", "Lengths", "Shape", "Situation", "as_spark_would"]
-
 NODES = 4
 _REST = 30  # batches
 

@@ -20,8 +20,6 @@ from typing import Any
 from benchmarks.live.situations import Shape
 from benchmarks.live.variants import SPARK
 
-__all__ = ["BETTER", "METRICS", "Cell", "Noise", "group", "in_full", "left_out", "noise", "still", "table"]
-
 METRICS: dict[str, str] = {
     "mean": "mean batch",
     "soon": "first batches after the moves",

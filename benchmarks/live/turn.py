@@ -9,11 +9,9 @@ from benchmarks.live.runs import model
 from benchmarks.live.session import Session
 from benchmarks.live.situations import Lengths, Situation, as_spark_would
 from benchmarks.live.variants import Variant
+from rechannel.wire.exit_codes import ExitCode
 from testbed.stack import StackError
 
-__all__ = ["run_turn"]
-
-_NOT_READY = 4  # exit code of `rechannel`: figures are missing
 _PATIENCE = 120.0  # seconds for a decision to become possible
 _SETTLE = 2  # batches after the last landing that do not count as what came of it
 _SLOWED = 0.5  # speed of the node that becomes slow
@@ -67,9 +65,8 @@ def begin(session: Session, situation: Situation, seed: int) -> None:
     """Bring every partition to where Spark's first batch might have put it; the same for every way."""
     executors = session.executors()
     names = [name for name in session.names[: situation.nodes] if name in executors]
-    session.wait("the link knows the queries", lambda: bool(session.queries()))
     target = {}
-    for number, query in enumerate(session.queries()):
+    for number, query in enumerate(session.wait("the link knows the queries", session.queries)):
         stages = {stage.stage: len(stage.placement) for stage in query.stages}
         for (stage, partition), name in as_spark_would(names, stages, seed * 100 + number).items():
             target[query.query, stage, partition] = executors[name]
@@ -85,7 +82,7 @@ def act(session: Session, variant: Variant) -> dict[str, Any]:
     arguments += ["--force"] if variant.force else []
     while True:
         code, answer = session.ask(*arguments)
-        if code != _NOT_READY or time.time() > request + _PATIENCE:
+        if code != ExitCode.NOT_READY or time.time() > request + _PATIENCE:
             break
         session.wait_batches(1)
     sentence = str(answer.get("sentence") or answer.get("error") or "")

@@ -6,8 +6,6 @@ from dataclasses import dataclass
 
 from rechannel.policies.registry import POLICIES
 
-__all__ = ["ADAPTIVE", "QUICK", "SPARK", "Variant", "variants"]
-
 
 @dataclass(frozen=True)
 class Variant:

@@ -8,7 +8,9 @@ import time
 from pathlib import Path
 from typing import Any
 
+from benchmarks.migration import matrix, measure, plots, report
 from benchmarks.report.results import Result, ResultFile, argument_parser, progress, read_results, write_page
+from testbed.slow_disk import slow_disk_problem
 
 REPEATS = 2
 QUICK_REPEATS = 1
@@ -29,16 +31,11 @@ def main() -> None:
         parser.error("--json is needed")
     result = read_results(options.json)[PART] if options.no_run else _measure(options)
     if options.document:
-        from benchmarks.migration import plots, report  # needs matplotlib, which the figures do not
-
         plots.draw(result.figures(), options.document.parent / "images")
         write_page(options.document, report.render(result.figures()))
 
 
 def _measure(options: argparse.Namespace) -> Result:
-    from benchmarks.migration import matrix, measure
-    from testbed.slow_disk import slow_disk_problem
-
     problem = slow_disk_problem()
     rows = matrix.rows(quick=options.quick, slow_disk=not problem)
     if options.only:

@@ -6,8 +6,6 @@ import json
 import zipfile
 from pathlib import Path
 
-__all__ = ["to_load"]
-
 
 def to_load(state: Path, partition: int) -> int:
     """Return the bytes of a partition of the first operator below a checkpoint's ``state``; 0 where none are yet."""

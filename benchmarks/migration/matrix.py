@@ -10,8 +10,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-__all__ = ["PARTITIONS", "QUICK", "Row", "cover", "moved", "rows", "uncovered"]
-
 PARTITIONS = 11  # over four executors: whatever share is moved, they hold 3, 3, 3 and 2 before and after
 FACTORS: dict[str, tuple[Any, ...]] = {
     "keys": (10_000, 100_000, 1_000_000, 5_000_000),

@@ -21,9 +21,8 @@ from rechannel.wire import keys
 from rechannel.wire.codes import MoveState
 from rechannel.wire.measurements import BatchReport
 from testbed.session import LANDED_OR_ABANDONED
+from testbed.slow_disk import SlowDisk
 from testbed.stack import StackError
-
-__all__ = ["LATENCY", "MAINTENANCE", "QUIET", "RATE", "ROWS", "measure", "settings"]
 
 ROWS = 100_000  # of each batch: about a second on two cores
 KEYS_A_BATCH = 500_000  # of the preload
@@ -82,8 +81,6 @@ def _checkpoint(directory: Path, row: Row) -> Iterator[Path]:
     if row.disk == "local":
         yield local / "checkpoint"
         return
-    from testbed.slow_disk import SlowDisk
-
     mounted = directory / "slow"
     mounted.mkdir()
     with SlowDisk(local, mounted, latency=LATENCY, bytes_per_second=RATE):
@@ -152,7 +149,7 @@ class _Measurement:
             since = time.time()
             session.orders.send("attach", environment=dict(variant.link))
             session.wait("the new link reports", lambda: session.attached_since(since))
-        session.wait("the link knows the query", lambda: session.query() is not None)
+        session.wait("the link knows the query", session.query)
         session.await_ready(120)
         strayed = differences(session.placement(), begin)
         if strayed:

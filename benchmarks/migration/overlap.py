@@ -14,8 +14,6 @@ from typing import Any
 
 from rechannel.wire.codes import MoveState
 
-__all__ = ["Span", "overlap", "spans"]
-
 PREPARE, LOAD, CLOSE = "prepare", "load", "close"
 
 

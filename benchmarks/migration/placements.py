@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
-__all__ = ["balanced", "differences", "shifted"]
-
 Placement = Mapping[int, str]  # partition -> executor
 _HOPS = {1: [(0, -1)], 3: [(0, -1), (0, 1), (1, 0)]}  # by rank in the number of partitions, most first
 

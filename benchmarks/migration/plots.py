@@ -11,8 +11,6 @@ from benchmarks.report.plots import pyplot, save
 from rechannel.wire.codes import MoveState
 from testbed.progress import batches
 
-__all__ = ["draw"]
-
 _PANELS = 3
 _COLORS = {"live": "#1b7837", "restart": "#b2182b", "at-once": "#2166ac", "one-by-one": "#8073ac"}
 

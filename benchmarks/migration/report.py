@@ -12,10 +12,8 @@ from typing import Any
 from benchmarks.migration.matrix import FACTORS, PARTITIONS, uncovered
 from benchmarks.migration.summary import AFTERMATH, CALM, GOAL, row_figures
 from benchmarks.migration.variants import AT_ONCE, LIVE, ONE_BY_ONE, RESTART, VARIANTS, variants_for
-from benchmarks.report.numbers import amount
+from benchmarks.report.numbers import amount, or_dash
 from benchmarks.report.templates import render as render_template
-
-__all__ = ["render"]
 
 WITHIN = 0.25  # of the measured value: the goal of a prediction
 _MOVING = (LIVE, AT_ONCE, ONE_BY_ONE)
@@ -102,7 +100,7 @@ def _peaks(row: Row) -> list[str]:
         return _spread(value, "{:.2f}", value[0] <= row["quiet_peak_ratio"]) if value else _absent(row, name)
 
     cells = [_name(row), f"{row['steady']:.2f} s", f"{row['quiet_peak_ratio']:.2f}", _load(row)]
-    return [*cells, *(cell(variant.name) for variant in VARIANTS), _number(_restart_over_live(row), "{:.1f}")]
+    return [*cells, *(cell(variant.name) for variant in VARIANTS), or_dash(_restart_over_live(row), "{:.1f}")]
 
 
 def _extra(row: Row, name: str) -> str:
@@ -178,16 +176,12 @@ def _absent(row: Row, name: str) -> str:
 
 
 def _load(row: Row) -> str:
-    return _number(row["load"], "{:.2f} s")
+    return or_dash(row["load"], "{:.2f} s")
 
 
 def _restart_over_live(row: Row) -> float | None:
     live, restart = (row["variants"].get(variant.name, {}).get("peak") for variant in (LIVE, RESTART))
     return restart[0] / live[0] if live and restart and live[0] > 0 else None
-
-
-def _number(value: float | None, form: str) -> str:
-    return "-" if value is None else form.format(value)
 
 
 def _spread(values: Sequence[float] | None, form: str, noise: bool = False) -> str:

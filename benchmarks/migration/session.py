@@ -9,13 +9,10 @@ from typing import Any
 from benchmarks.migration.app import NAME
 from benchmarks.migration.placements import Placement
 from benchmarks.orders import Orders
-from rechannel.wire.messages import LinkReport, QueryState
-from testbed.processes import ProcessGroup
+from rechannel.wire.messages import QueryState
 from testbed.session import Session
-from testbed.spark_cluster import FULL_JAVA, SparkOptions, StandaloneCluster, WorkerSpec
-from testbed.stack import StackError
-
-__all__ = ["NODES", "MigrationSession"]
+from testbed.spark_cluster import FULL_JAVA, SparkOptions
+from testbed.stack import StackError, standalone
 
 NODES = ("127.0.0.81", "127.0.0.82", "127.0.0.83", "127.0.0.84")
 # Nothing is moved but by order, no rest follows, and no order is refused since the machine is busy.
@@ -33,11 +30,8 @@ class MigrationSession(Session):
     orders: Orders
 
     def __init__(self, directory: Path, executor_memory_mb: int) -> None:
-        def cluster(group: ProcessGroup, path: Path) -> StandaloneCluster:
-            workers = [WorkerSpec(node, 1, executor_memory_mb + 100, None) for node in NODES]
-            return StandaloneCluster(group, path, workers, SparkOptions(executor_memory_mb, FULL_JAVA))
-
-        super().__init__(directory, _SECTIONS, cluster)
+        spark = SparkOptions(executor_memory_mb, FULL_JAVA)
+        super().__init__(directory, _SECTIONS, standalone(NODES, 1, executor_memory_mb + 100, spark))
 
     def start_application(self, plan: Mapping[str, Any], conf: Mapping[str, str]) -> None:
         """Start the agents and the application, and wait until its link reports a query with all partitions placed."""
@@ -55,13 +49,6 @@ class MigrationSession(Session):
                 return query if query.stages[0].operators else None
         return None
 
-    def require_report(self) -> LinkReport:
-        """Return the link's last report; StackError if there is none."""
-        report = self.report()
-        if report is None:
-            raise StackError("the link reports nothing")
-        return report
-
     def attached_since(self, since: float) -> bool:
         """Whether a link that was attached later reports."""
         report = self.report()
@@ -69,16 +56,8 @@ class MigrationSession(Session):
 
     def placement(self) -> dict[int, str]:
         """Wait until the link knows the query, and return the executor of each partition."""
-        placement: dict[int, str] = {}
-
-        def is_placed() -> bool:
-            query = self.query()
-            if query is not None:
-                placement.update(enumerate(query.stages[0].placement))
-            return query is not None
-
-        self.wait("the link knows the query", is_placed)
-        return placement
+        query: QueryState = self.wait("the link knows the query", self.query)
+        return dict(enumerate(query.stages[0].placement))
 
     def apply(self, moves: Placement, reason: str) -> dict[str, Any]:
         """Order that partitions go to executors; return the decision, or raise StackError with the refusal."""

@@ -17,8 +17,6 @@ from benchmarks.report.numbers import median_of
 from rechannel.wire.codes import MoveState
 from testbed.progress import Batch, batches
 
-__all__ = ["AFTERMATH", "CALM", "GOAL", "phase_figures", "row_figures"]
-
 GOAL = 1.25  # times the steady median
 AFTERMATH = 2  # batches after the last landing that count as part of the migration
 _TICK = 0.002  # Spark's times are whole milliseconds
@@ -99,8 +97,6 @@ def _restarted(phase: Mapping[str, Any], committed: Sequence[Batch], period: flo
         "peak": max([gap, *(batch.seconds for batch in rest)]),
         "extra": gap - period + math.fsum(batch.seconds - steady for batch in rest),
         "gap": gap,
-        "first_batch": after[0].seconds,
-        "stopping": phase["restart"]["stopped"] - stopping,
         "window": 1 + len(rest),
         "first_calm": after[0].number + 1,
         "landing": after[0].end - stopping,

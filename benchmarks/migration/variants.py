@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-__all__ = ["AT_ONCE", "LIVE", "ONE_BY_ONE", "RESTART", "VARIANTS", "Variant", "variants_for"]
-
 
 @dataclass(frozen=True)
 class Variant:

@@ -9,12 +9,10 @@ known in closed form.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
-
-__all__ = ["PARALLEL", "Input", "audit", "stream"]
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812  the name PySpark's own documentation uses
 
 PARALLEL = 4  # slices of a batch, one task each
 STRIDE = 1_000_003  # a prime that divides no number of keys, so that a key comes again only after all others
@@ -60,8 +58,6 @@ class Input:
 
 def stream(spark: SparkSession, spec: Input) -> DataFrame:
     """Return the running count and sum of each key."""
-    from pyspark.sql import functions as F  # noqa: N812  the name PySpark's own documentation uses
-
     source = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", PARALLEL)
     slices = source.option("numPartitions", PARALLEL).load().select("value")
     batch, part = f"(value div {PARALLEL})", f"(value % {PARALLEL})"
@@ -93,8 +89,6 @@ def audit(spark: SparkSession, spec: Input, checkpoint: str, batches: int) -> di
     ``lost`` and ``doubled`` are rows too few and too many; ``different``: keys whose count is right and whose sum is
     not; ``unknown``: keys that the input does not have.
     """
-    from pyspark.sql import functions as F  # noqa: N812
-
     state = spark.read.format("statestore").option("batchId", batches - 1).load(checkpoint)
     stored = state.select("key.key", *(f"value.{name}" for name in state.schema["value"].dataType.fieldNames()))  # type: ignore[attr-defined]
     stored = stored.toDF("key", "count", "sum")

@@ -21,6 +21,7 @@ from pyspark.sql.streaming.state import GroupState, GroupStateTimeout
 import rechannel
 from benchmarks.orders import serve
 from testbed.driver import open_session, read_plan
+from testbed.processes import cpu_seconds
 
 SETTLE = 3  # batches after a phase begins that do not count
 ROWS = 20_000
@@ -39,20 +40,6 @@ def burn(key: tuple[int], frames: Iterator[pd.DataFrame], state: GroupState) -> 
     yield pd.DataFrame({"partition": [partition], "burned": [time.thread_time() - before]})
 
 
-class DriverCpu:
-    """CPU seconds of this process and of its JVM so far."""
-
-    def __init__(self) -> None:
-        own = psutil.Process()
-        (java,) = [child for child in own.children() if child.name() == "java"]
-        self._processes = {"python": own, "jvm": java}
-
-    def __call__(self) -> dict[str, float]:
-        """Return what both used."""
-        used = {name: process.cpu_times() for name, process in self._processes.items()}
-        return {name: times.user + times.system for name, times in used.items()}
-
-
 class Overhead:
     """A query whose batches run back to back, in phases without and with a link."""
 
@@ -60,7 +47,9 @@ class Overhead:
         rows = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", ROWS).load()
         counts = rows.groupBy((F.col("value") % KEYS).alias("k")).count()
         writer = counts.writeStream.outputMode("update").format("noop").trigger(processingTime="0 seconds")
-        self._spark, self._driver_cpu = spark, DriverCpu()
+        own = psutil.Process()
+        (java,) = [child for child in own.children() if child.name() == "java"]
+        self._spark, self._processes = spark, {"python": own, "jvm": java}
         self.query = writer.option("checkpointLocation", str(directory / "checkpoint")).start()
 
     def check(self) -> None:
@@ -80,6 +69,10 @@ class Overhead:
             self.check()
             time.sleep(0.2)
         return until
+
+    def _driver_cpu(self) -> dict[str, float]:
+        """Return the CPU seconds of this process and of its JVM so far."""
+        return {name: cpu_seconds(process) for name, process in self._processes.items()}
 
     def phase(self, *, on: bool, batches: int) -> dict[str, Any]:
         """Return seconds, CPU and period of so many batches, with a link if ``on``."""

@@ -18,8 +18,6 @@ from rechannel.wire.measurements import AgentWindow, ExecutorUsage, StreamRow
 from rechannel.wire.redis.store import Store
 from testbed.stack import Stack
 
-__all__ = ["APPLICATION", "CORES", "OUTPUTS", "WINDOW", "Pace", "measure", "redis_load", "window"]
-
 APPLICATION = "app-20261122000000-0000"
 PARTITIONS = 100  # downstream, of every map output
 OUTPUTS = 20  # map outputs in a window

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 from benchmarks.orders import Orders
-from testbed.processes import ManagedProcess, ProcessGroup
-from testbed.spark_cluster import FULL_JAVA, SparkOptions, StandaloneCluster, WorkerSpec
-from testbed.stack import Stack
-
-__all__ = ["NODES", "MonitorSession"]
+from testbed.processes import ManagedProcess
+from testbed.spark_cluster import FULL_JAVA, SparkOptions
+from testbed.stack import Stack, standalone
 
 NODES = ("127.0.0.71", "127.0.0.72")
 
@@ -19,11 +16,7 @@ class MonitorSession(Stack):
     """A stack on two nodes with executors of so many cores, and an application that follows orders."""
 
     def __init__(self, directory: Path, cores: int) -> None:
-        def cluster(group: ProcessGroup, path: Path) -> StandaloneCluster:
-            workers = [WorkerSpec(node, cores, 1500, None) for node in NODES]
-            return StandaloneCluster(group, path, workers, SparkOptions(900, FULL_JAVA, "warn"))
-
-        super().__init__(directory, {}, cluster)
+        super().__init__(directory, {}, standalone(NODES, cores, 1500, SparkOptions(900, FULL_JAVA, "warn")))
         self.cores = cores
 
     def start_agents(self) -> list[ManagedProcess]:
@@ -41,6 +34,5 @@ class MonitorSession(Stack):
         orders = Orders(self)
         conf = {"spark.sql.streaming.numRecentProgressUpdates": "1000", "spark.sql.shuffle.partitions": str(partitions)}
         conf = self.spark_conf(kind, self.cores, self.cores * len(NODES), **conf)
-        (self.directory / "plan.json").write_text(json.dumps({"kind": kind, "conf": conf}))
-        self.start_driver("application", ["-m", "benchmarks.monitors.app", str(self.directory)])
+        self.start_module("benchmarks.monitors.app", self.directory, {"kind": kind, "conf": conf}, "application")
         return orders

@@ -27,8 +27,6 @@ from pyspark.sql import functions as F  # noqa: N812  the name PySpark's own doc
 
 from benchmarks.workloads.base import Feed, Input, uniform
 
-__all__ = ["FIRST_ID", "HOT_EVERY", "IN_FLIGHT", "LEAD", "Events"]
-
 FIRST_ID = 1000  # of persons and of auctions
 FIRST_CATEGORY = 10
 CATEGORIES = 5

@@ -16,8 +16,6 @@ from benchmarks.nexmark.events import Events
 from benchmarks.nexmark.windows import DELAY, PERIOD
 from benchmarks.workloads.base import Output
 
-__all__ = ["q3", "q4", "q7", "q8", "q9", "q20", "q23"]
-
 _PERSON = ("name", "emailAddress", "creditCard", "city", "state")
 _AUCTION = ("itemName", "description", "initialBid", "reserve", "expires", "seller", "category", "extra")
 

@@ -8,8 +8,6 @@ from benchmarks.nexmark import joins, simple, windows
 from benchmarks.nexmark.events import Events
 from benchmarks.workloads.base import Feed, Output, Workload
 
-__all__ = ["IMPOSSIBLE", "QUERIES", "WORKLOADS", "workload"]
-
 _ROWS: dict[Callable[[Events], Output], int] = {
     simple.q0: 500_000,
     simple.q1: 500_000,

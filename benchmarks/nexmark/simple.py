@@ -7,8 +7,6 @@ from pyspark.sql import functions as F  # noqa: N812
 from benchmarks.nexmark.events import Events
 from benchmarks.workloads.base import Output
 
-__all__ = ["q0", "q1", "q2", "q10", "q13", "q14", "q21", "q22"]
-
 SIDE_ROWS = 10_000  # of q13's side input
 
 _EURO = "cast(0.908 * price as decimal(23, 3))"

@@ -14,8 +14,6 @@ from pyspark.sql import functions as F  # noqa: N812
 from benchmarks.nexmark.events import Events
 from benchmarks.workloads.base import Output
 
-__all__ = ["DELAY", "PERIOD", "q5", "q11", "q12", "q15", "q16", "q17", "q18", "q19"]
-
 DELAY = "4 seconds"
 """How far the watermark is behind the latest event."""
 PERIOD = "10 seconds"
@@ -38,7 +36,7 @@ def q5(events: Events) -> Output:
     counts = bids.groupBy(F.window("dateTime", PERIOD, SLIDE), "auction").agg(F.count(F.lit(1)).alias("num"))
     sharing = counts.groupBy("window", "num").agg(F.collect_list("auction").alias("auctions"))
     most = sharing.groupBy("window").agg(F.max(F.struct("num", "auctions")).alias("most"))
-    hot = most.select(F.explode("most.auctions").alias("auction"), "most.num", *_bounds("window"))
+    hot = most.select(F.explode("most.auctions").alias("auction"), "most.num", *_bounds())
     return Output("nexmark-q5", hot, "append", closes="endtime")
 
 
@@ -63,7 +61,7 @@ def q12(events: Events) -> Output:
     """
     bids = events.bids().withWatermark("arrival", "0 seconds")
     counts = bids.groupBy("bidder", F.window("arrival", PERIOD)).agg(F.count(F.lit(1)).alias("bid_count"))
-    return Output("nexmark-q12", counts.select("bidder", "bid_count", *_bounds("window")), "append", closes="endtime")
+    return Output("nexmark-q12", counts.select("bidder", "bid_count", *_bounds()), "append", closes="endtime")
 
 
 def q15(events: Events) -> Output:
@@ -132,8 +130,8 @@ def q19(events: Events) -> Output:
     return Output("nexmark-q19", top, "append", closes="endtime")
 
 
-def _bounds(window: str) -> list[Column]:
-    return [F.col(f"{window}.start").alias("starttime"), F.col(f"{window}.end").alias("endtime")]
+def _bounds() -> list[Column]:
+    return [F.col("window.start").alias("starttime"), F.col("window.end").alias("endtime")]
 
 
 def _session() -> list[Column]:
@@ -166,4 +164,4 @@ def _report(events: Events, keys: list[str]) -> DataFrame:
     report = by_who.groupBy("window", *keys).agg(F.max("latest").alias("latest"), *counts)
     day, minute = F.date_format("latest", "yyyy-MM-dd").alias("day"), F.date_format("latest", "HH:mm").alias("minute")
     count_columns = [F.col(column) for column in report.columns if column not in ("window", "latest", *keys)]
-    return report.select(*keys, day, *([minute] if keys else []), *count_columns, *_bounds("window"))
+    return report.select(*keys, day, *([minute] if keys else []), *count_columns, *_bounds())

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from benchmarks.policies import comparison, optimum, scale
+from benchmarks.policies import comparison, optimum, plots, scale
 from benchmarks.policies.report import render
 from benchmarks.report.results import Result, ResultFile, argument_parser, read_results, write_page
 
@@ -41,8 +41,6 @@ def main() -> None:
         results.figures[part] = Result.of(PARTS[part], figures, quick=options.quick, units=UNITS)
         results.save()
     if options.document:
-        from benchmarks.policies import plots  # needs matplotlib, which the figures do not
-
         figures = {part: result.figures() for part, result in results.figures.items()}
         plots.draw(figures, options.document.parent / "images")
         write_page(options.document, render({"policies": comparison.describe(), **figures}))

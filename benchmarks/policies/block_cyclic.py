@@ -17,8 +17,6 @@ import numpy as np
 from rechannel.migration.plan.edge_coloring import color_edges
 from rechannel.policies.model.arrays import FloatArray, IntArray
 
-__all__ = ["BlockCyclic", "PairClass", "Schedule", "class_schedule", "edge_schedule"]
-
 
 @dataclass(frozen=True)
 class PairClass:

@@ -17,8 +17,6 @@ from rechannel.policies.registry import POLICIES
 from rechannel.policies.scenarios.compare import PolicyResult, compare, cost_of
 from rechannel.policies.scenarios.generators import GENERATORS, generate
 
-__all__ = ["CURRENT", "EAGER", "describe", "measure"]
-
 CURRENT = "current"
 """Stands for the placement that the generator starts from."""
 

@@ -7,6 +7,7 @@ takes more than the job's ``limit`` of processor seconds.
 from __future__ import annotations
 
 import json
+import os
 import resource
 import signal
 import subprocess
@@ -28,8 +29,6 @@ from rechannel.policies.published.units import flatten
 from rechannel.policies.registry import POLICIES, propose
 from rechannel.policies.scenarios.scenario import Scenario
 
-__all__ = ["ADAPTIVE", "LITERAL", "LITERAL_PIPELINES", "PIPELINES", "run", "timed"]
-
 ADAPTIVE = "adaptive: cold, warm"
 LITERAL = "stream-classification, literal"
 PIPELINES = "pipelines"
@@ -47,10 +46,9 @@ def run(what: str, kind: str, tasks: int, limit: float, **rest: int) -> dict[str
     the answer is the limit as ``over``; where the machine is so busy that it gets far less, the wait as ``starved``.
     """
     job = json.dumps({"what": what, "kind": kind, "tasks": tasks, "limit": limit, **rest})
-    command = ["env", *(f"{name}=1" for name in _THREADS), sys.executable, "-m", "benchmarks.policies.measure", job]
     timeout = 60 + 10 * limit  # on the clock, since other processes may take the core
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=timeout, check=False)  # noqa: S603 - our own interpreter and module
+        done = run_job("benchmarks.policies.measure", job, timeout)
     except subprocess.TimeoutExpired:
         return {"starved": timeout}
     if done.returncode == -signal.SIGXCPU:
@@ -59,6 +57,14 @@ def run(what: str, kind: str, tasks: int, limit: float, **rest: int) -> dict[str
         raise RuntimeError(f"{job}: ended with {done.returncode}:\n{done.stderr[-2000:]}")
     figures: dict[str, Any] = json.loads(done.stdout)
     return figures
+
+
+def run_job(module: str, job: str, timeout: float | None = None) -> subprocess.CompletedProcess[str]:
+    """Run a module with a job as its argument, in a process of its own whose libraries use one thread."""
+    command, environment = [sys.executable, "-m", module, job], os.environ | dict.fromkeys(_THREADS, "1")
+    return subprocess.run(  # noqa: S603 - our own interpreter and module
+        command, env=environment, capture_output=True, text=True, timeout=timeout, check=False
+    )
 
 
 def main() -> None:

@@ -26,8 +26,6 @@ from rechannel.policies.scenarios.compare import cost_of
 from rechannel.policies.scenarios.generators import generate
 from rechannel.policies.scenarios.scenario import Scenario
 
-__all__ = ["instance", "measure", "metis", "optimal_seconds"]
-
 RATE = 0.01  # batches per second: with some seconds of work a batch no executor is near saturation
 PATIENCE = 20.0  # seconds for one program
 _SMALL: dict[str, tuple[str, dict[str, object]]] = {
@@ -55,19 +53,33 @@ def instance(seed: int) -> Scenario:
     return Scenario(f"small {seed}", cluster, Workload(tuple(stages)), Placement(current))
 
 
-def optimal_seconds(busy: FloatArray, speed: FloatArray, patience: float = PATIENCE) -> tuple[float, bool]:
-    """Seconds per batch of the best placement of a stage on one-core executors, and whether that is proved."""
+def new_program(patience: float) -> Any:
+    """Return an empty program of HiGHS, which gives it up after so many seconds."""
     import highspy  # the benchmark's and the tests' own dependency
 
     highs: Any = highspy.Highs()  # type: ignore[no-untyped-call]
     highs.silent()
     for option, value in (("time_limit", patience), ("mip_rel_gap", 1e-7), ("threads", 1)):
         highs.setOptionValue(option, value)
-    least = max(float(busy.sum() / speed.sum()), float(busy.max() / speed.max()))
-    slowest = highs.addVariable(lb=least)
-    assigned = [[highs.addBinary() for _ in speed] for _ in busy]
+    return highs
+
+
+def assign(highs: Any, units: int, executors: int) -> list[list[Any]]:
+    """Add variables by unit and executor to a program, in which each unit is on one executor."""
+    assigned = [[highs.addBinary() for _ in range(executors)] for _ in range(units)]
     for row in assigned:
         highs.addConstr(sum(row) == 1)
+    return assigned
+
+
+def optimal_seconds(busy: FloatArray, speed: FloatArray, patience: float = PATIENCE) -> tuple[float, bool]:
+    """Seconds per batch of the best placement of a stage on one-core executors, and whether that is proved."""
+    import highspy  # the benchmark's and the tests' own dependency
+
+    highs = new_program(patience)
+    least = max(float(busy.sum() / speed.sum()), float(busy.max() / speed.max()))
+    slowest = highs.addVariable(lb=least)
+    assigned = assign(highs, len(busy), len(speed))
     for executor, rate in enumerate(speed.tolist()):
         highs.addConstr(
             sum(need * row[executor] for need, row in zip(busy.tolist(), assigned, strict=True)) <= rate * slowest

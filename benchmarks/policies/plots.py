@@ -9,8 +9,6 @@ from benchmarks.policies.report import path_over_bound
 from benchmarks.report.numbers import group_by
 from benchmarks.report.plots import pyplot, save
 
-__all__ = ["draw"]
-
 _WORST = 4.0  # paths so many times the bound and longer have the last color
 _STYLES = ("o-", "s-", "^-", "D-", "v-", "P-", "X-", "*-", "<-", ">-", "h-", "p-", "d--", "8--", "H--")
 

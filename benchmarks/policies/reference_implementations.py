@@ -18,8 +18,6 @@ from typing import Literal
 from benchmarks.policies.block_cyclic import PairClass
 from rechannel.policies.published.units import Units
 
-__all__ = ["classes", "pipelines", "stream_classification"]
-
 _TIE = 1e-9
 _ALPHA = 0.7
 

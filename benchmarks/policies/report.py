@@ -6,16 +6,12 @@ This module computes the cells; the text is in ``benchmarks/report/templates/pol
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from statistics import fmean, median
 from typing import Any
 
 from benchmarks.policies.comparison import CURRENT
-from benchmarks.report import numbers
-from benchmarks.report.numbers import amount, group_by, median_of, rate, seconds
+from benchmarks.report.numbers import amount, group_by, median_of, or_dash, rate, seconds
 from benchmarks.report.templates import render as render_template
-
-__all__ = ["path_over_bound", "render"]
 
 _GOAL_WARM, _GOAL_COLD = 1.0, 5.0
 _TIE = 5e-4  # paths that differ by less are equal
@@ -32,7 +28,6 @@ _METRICS: dict[str, tuple[str, Callable[[float], str]]] = {
 }
 
 Row = Mapping[str, Any]
-ran_on = partial(numbers.ran_on, versions=_VERSIONS)
 
 
 def render(figures: Mapping[str, Any]) -> str:
@@ -46,6 +41,17 @@ def render(figures: Mapping[str, Any]) -> str:
     }
     context = {name: build(figures[name]) if name in figures else None for name, build in parts.items()}
     return render_template("policies", context)
+
+
+def _ran_on(part: Row) -> str:
+    """Describe the machine of a part in half a sentence, with the versions of some packages."""
+    machine = part["machine"]
+    packages = "".join(f", {label} {machine[key]}" for key, label in _VERSIONS if machine.get(key))
+    quick = "; made with `--quick`" if part.get("quick") else ""
+    return (
+        f"{machine['cores']} shared cores ({machine['architecture']}, load average {machine['load_average']:g} at the "
+        f"start), Python {machine['python']}{packages}{quick}"
+    )
 
 
 def _policies(policies: Sequence[Row]) -> dict[str, Any]:
@@ -72,10 +78,12 @@ def _compare(part: Row) -> dict[str, Any]:
     behind, equal = _better_policies(paths)
     return {
         "seeds": len(part["seeds"]),
-        "ran_on": ran_on(part),
+        "ran_on": _ran_on(part),
         "policies": policies,
-        "paths": [[name, *map(_two_digits, row.values())] for name, row in paths.items()],
-        "traffic": [[name, *(_two_digits(_traffic(rows, policy, name)) for policy in policies)] for name in generators],
+        "paths": [[name, *(or_dash(path, "{:.2f}") for path in row.values())] for name, row in paths.items()],
+        "traffic": [
+            [name, *(or_dash(_traffic(rows, policy, name), "{:.2f}") for policy in policies)] for name in generators
+        ],
         "summary": [_summary(rows, policy, [row[policy] for row in paths.values()]) for policy in policies],
         "behind": behind,
         "equal": equal,
@@ -99,10 +107,6 @@ def _traffic(rows: Sequence[Row], policy: str, generator: str) -> float | None:
         median_of(row["figures"][_TRAFFIC] for row in _select(rows, each, generator)) for each in (CURRENT, policy)
     )
     return value / current if current and value is not None else None
-
-
-def _two_digits(value: float | None) -> str:
-    return "-" if value is None else f"{value:.2f}"
 
 
 def _summary(rows: Sequence[Row], policy: str, all_paths: Sequence[float | None]) -> list[str]:
@@ -166,7 +170,7 @@ def _optimum(part: Row) -> dict[str, Any]:
     return {
         "instances": len(part["instances"]),
         "proved": len(rows),
-        "ran_on": ran_on(part),
+        "ran_on": _ran_on(part),
         "above": [_above_optimum(policy, rows) for policy in rows[0]["policies"]] if rows else [],
         "certified": (median(certified), max(certified)),
         "slack": (median(slack), max(slack)),
@@ -203,7 +207,7 @@ def _scale(part: Row) -> dict[str, Any]:
     return {
         "large": max(row["tasks"] for row in rows) >= 90_000,
         "goals": (f"{_GOAL_WARM:g}", f"{_GOAL_COLD:g}"),
-        "ran_on": ran_on(part),
+        "ran_on": _ran_on(part),
         "times": [_times(row) for row in rows],
         "answers": [_answer(row) for row in rows if "cold" in row],
         "missed": missed,
@@ -233,7 +237,7 @@ def _growth(part: Row) -> dict[str, Any]:
         kinds.append({"name": kind.capitalize(), "sizes": [f"{size:,}" for size in sizes], "rows": body})
     return {
         "limit": f"{part['limit']:g}",
-        "ran_on": ran_on(part),
+        "ran_on": _ran_on(part),
         "kinds": kinds,
         "wrong": [
             f"{name} ({kind})" for kind, checks in part["checks"].items() for name, same in checks.items() if not same

@@ -21,8 +21,6 @@ from rechannel.policies.published.units import flatten
 from rechannel.policies.registry import POLICIES
 from rechannel.policies.scenarios.scenario import Scenario
 
-__all__ = ["check_pipelines", "check_redistribution", "check_stream_classification", "growth", "large"]
-
 LARGE = 100_000
 SIZES = (1_000, 3_000, 10_000, 30_000, 100_000)
 LAYOUTS = ((5, 5, 4, 6), (16, 16, 3, 5), (40, 48, 6, 5), (100, 100, 100, 101), (200, 240, 24, 20))

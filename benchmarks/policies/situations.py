@@ -13,8 +13,6 @@ from rechannel.policies.model.workload import Stage, Workload
 from rechannel.policies.scenarios.generators import generate
 from rechannel.policies.scenarios.scenario import Scenario
 
-__all__ = ["KINDS", "changed", "situation"]
-
 KINDS = ("dense", "sparse")
 TASKS_PER_EXECUTOR = 100
 _STAGES, _PARTITIONS = 4, 200
@@ -35,10 +33,10 @@ def situation(kind: str, tasks: int, cores: int = 1, seed: int = 0) -> Scenario:
     return _dense(executors, max(round(tasks / (_STAGES * _PARTITIONS)), 1), cores, seed)
 
 
-def changed(workload: Workload, seed: int, most: float = 0.1) -> Workload:
-    """The workload with every busy time up to so much larger or smaller."""
+def changed(workload: Workload, seed: int) -> Workload:
+    """The workload with every busy time up to a tenth larger or smaller."""
     random = np.random.default_rng(seed)
-    stages = (replace(one, busy=one.busy * random.uniform(1 - most, 1 + most, one.n)) for one in workload.stages)
+    stages = (replace(one, busy=one.busy * random.uniform(0.9, 1.1, one.n)) for one in workload.stages)
     return Workload(tuple(stages), workload.streams)
 
 

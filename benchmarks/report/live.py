@@ -16,8 +16,6 @@ from benchmarks.live.variants import ADAPTIVE, SPARK
 from benchmarks.report.templates import render
 from benchmarks.workloads.registry import all_workloads
 
-__all__ = ["headline", "section"]
-
 # What the papers report for their own systems, on other engines and machines: not comparable figure by figure.
 _SOURCES = {
     "stream-classification": "DSC-Heron over Heron's round robin, average of its topologies: latency -8.35 %, traffic "
@@ -83,10 +81,6 @@ def section(figures: Mapping[str, Any]) -> str:
         "flaws": left_out(figures["rows"]),
     }
     return render("live", context, wrap=False)
-
-
-def _variants(session: Session) -> set[str]:
-    return {phase["way"] for phase in session["figures"]}
 
 
 def _testbed(testbeds: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
@@ -181,7 +175,7 @@ def _commands(sessions: Sequence[Session]) -> list[str]:
 
 
 def _row(name: str, sessions: Sequence[Session], cells: Mapping[str, Cell] | None, metrics: Sequence[str]) -> list[str]:
-    own = [session for session in sessions if name in _variants(session)]
+    own = [session for session in sessions if any(turn["way"] == name for turn in session["figures"])]
     turns = [turn for session in own for turn in session["figures"] if turn["way"] == name]
     ratios = ["1" if cells is None else _italic(cells.get(metric)) for metric in metrics]
     seconds = statistics.median(turn["mean"] for turn in turns)

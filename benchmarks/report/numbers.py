@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from statistics import median
 from typing import Any
-
-__all__ = ["amount", "group_by", "median_of", "ran_on", "rate", "seconds"]
 
 
 def seconds(value: float) -> str:
@@ -31,10 +30,21 @@ def rate(value: float) -> str:
     return f"{amount(value)}/s"
 
 
+def or_dash(value: float | None, form: str) -> str:
+    """Format a figure; "-" where there is none."""
+    return "-" if value is None else form.format(value)
+
+
 def median_of(values: Iterable[float | None]) -> float | None:
     """Return the median of the values that are not None; None if there are none."""
     numbers = [value for value in values if value is not None]
     return median(numbers) if numbers else None
+
+
+def percentile(values: Sequence[float], share: float) -> float:
+    """Return the smallest value that so large a share of all are not above; NaN of none."""
+    ordered = sorted(values)
+    return ordered[max(0, math.ceil(share * len(ordered)) - 1)] if ordered else math.nan
 
 
 def group_by(rows: Iterable[Mapping[str, Any]], key: str) -> dict[str, list[Mapping[str, Any]]]:
@@ -43,14 +53,3 @@ def group_by(rows: Iterable[Mapping[str, Any]], key: str) -> dict[str, list[Mapp
     for row in rows:
         groups.setdefault(row[key], []).append(row)
     return groups
-
-
-def ran_on(part: Mapping[str, Any], versions: Sequence[tuple[str, str]] = ()) -> str:
-    """Describe the machine of a part in half a sentence, with the versions of some packages."""
-    machine = part["machine"]
-    packages = "".join(f", {label} {machine[key]}" for key, label in versions if machine.get(key))
-    quick = "; made with `--quick`" if part.get("quick") else ""
-    return (
-        f"{machine['cores']} shared cores ({machine['architecture']}, load average {machine['load_average']:g} at the "
-        f"start), Python {machine['python']}{packages}{quick}"
-    )

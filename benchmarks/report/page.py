@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from benchmarks.live import plots as live_plots
 from benchmarks.report import live
 from benchmarks.report.templates import render as render_template
+from benchmarks.simulation import plots as simulation_plots
 from benchmarks.simulation import report as simulation
-
-__all__ = ["draw", "figures_of", "nexmark_section", "render"]
 
 _PARTS = ("live", "simulation", "nexmark")
 
@@ -40,10 +40,7 @@ def nexmark_section(figures: Mapping[str, Any]) -> str:
 
 def draw(figures: Mapping[str, Any], directory: Path) -> None:
     """Draw the plots of the parts that have figures."""
-    from benchmarks.live import plots  # these need matplotlib, which the figures do not
-    from benchmarks.simulation import plots as simulation_plots
-
     if "live" in figures:
-        plots.draw(figures["live"], directory)
+        live_plots.draw(figures["live"], directory)
     if "simulation" in figures:
         simulation_plots.draw(figures["simulation"], directory)

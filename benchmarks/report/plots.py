@@ -5,8 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-__all__ = ["pyplot", "save"]
-
 
 def pyplot(*, svg_text: bool = False) -> Any:
     """Return matplotlib's pyplot with the common style; ``svg_text`` keeps text as text, which makes small files."""

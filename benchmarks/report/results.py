@@ -16,6 +16,7 @@ import shlex
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -24,18 +25,6 @@ from typing import Any, Self
 import msgspec
 
 from benchmarks.report.units import UNITS, by_name
-
-__all__ = [
-    "Result",
-    "ResultFile",
-    "argument_parser",
-    "machine",
-    "progress",
-    "read_results",
-    "rounded",
-    "write_json",
-    "write_page",
-]
 
 
 class Result(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
@@ -134,6 +123,15 @@ def argument_parser(
     return parser
 
 
+def without_files(arguments: Sequence[str], *names: str) -> list[str]:
+    """Return the arguments of a command without the options of these names, whose values are files."""
+    return [
+        argument
+        for before, argument in zip(["", *arguments], arguments, strict=False)
+        if argument.partition("=")[0] not in names and before not in names
+    ]
+
+
 def _command_line() -> str:
     """Return the command that runs, as one would type it."""
     spec = sys.modules["__main__"].__spec__
@@ -193,32 +191,23 @@ def rounded(value: Any) -> Any:
     return [rounded(each) for each in value] if isinstance(value, list) else value
 
 
+@dataclass
 class ResultFile:
     """Results of one benchmark in a JSON file that is saved after every part, so that a failure loses no other part.
 
-    Parameters
-    ----------
-    path : the file; None keeps the results in memory
-    figures : results to begin with
-    after_save : called after each save
+    Without a ``path`` they stay in memory.
     """
 
-    def __init__(
-        self,
-        path: Path | None,
-        figures: dict[str, Any],
-        after_save: Callable[[], None] | None = None,
-    ) -> None:
-        self.path = path
-        self.figures = figures
-        self._after_save = after_save
+    path: Path | None
+    figures: dict[str, Any]
+    after_save: Callable[[], None] | None = None
 
     def save(self) -> None:
         """Write the results."""
         if self.path:
             write_json(self.path, self.figures)
-        if self._after_save:
-            self._after_save()
+        if self.after_save:
+            self.after_save()
 
     @contextlib.contextmanager
     def entry(self, name: str, entry: dict[str, Any]) -> Iterator[None]:

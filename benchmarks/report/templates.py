@@ -11,8 +11,6 @@ import jinja2
 
 from benchmarks.report.numbers import amount, rate, seconds
 
-__all__ = ["BEGIN", "between_marks", "columns", "fill", "render", "table"]
-
 BEGIN, END = "<!-- {name} -->", "<!-- end of {name} -->"
 
 _VERBATIM = ("|", "#", "!", "    ")  # first characters of lines that are never joined or wrapped

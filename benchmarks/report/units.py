@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-__all__ = ["UNITS", "by_name"]
-
 
 def by_name(names: Mapping[str, str]) -> dict[str, str]:
     """Return the unit of each name; ``names`` has them by unit, with blanks between them."""
@@ -15,7 +13,7 @@ def by_name(names: Mapping[str, str]) -> dict[str, str]:
 UNITS = by_name(
     {
         "s": "seconds mean p95 p99 minutes every period took at latency maintenance overhead load_overhead costs "
-        "simulating policy_seconds thought deciding_seconds deciding_cpu worst_lateness_seconds ordered "
+        "policy_seconds thought deciding_seconds deciding_cpu worst_lateness_seconds ordered "
         "answered end asked begun quiet_from stopping stopped started price cold warm warm_with_checks "
         "classification highs_seconds over predicted recovered settled gap usual_gap ended healthy lasts "
         "batch_seconds_off batch_seconds_on period_off period_on driver_python_cpu_off driver_python_cpu_on "

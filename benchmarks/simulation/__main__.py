@@ -16,7 +16,7 @@ from typing import Any
 
 from benchmarks.monitors import fleet as agents
 from benchmarks.report.results import Result, ResultFile, argument_parser, machine, progress, read_results
-from benchmarks.simulation import fleet, large, migration_paper
+from benchmarks.simulation import fleet, large, migration_paper, plots
 from benchmarks.simulation.calibration import read_runs, validate
 from benchmarks.simulation.report import section
 
@@ -63,8 +63,6 @@ def main() -> None:
         results.save()
     figures = {name: result.figures() for name, result in results.figures.items()}
     if options.plots:
-        from benchmarks.simulation import plots  # needs matplotlib, which the figures do not
-
         plots.draw(figures, options.plots)
     sys.stdout.write(section(figures))
 

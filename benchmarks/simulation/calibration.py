@@ -11,9 +11,10 @@ Times are seconds here, milliseconds in the file as in Spark's events.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+import msgspec
 import numpy as np
 
 from benchmarks.simulation.engine import Costs, Simulation
@@ -23,8 +24,6 @@ from rechannel.policies.model.placement import Move, Placement
 from rechannel.policies.model.workload import Workload
 from rechannel.policies.scenarios.scenario import Scenario, from_document
 
-__all__ = ["Fit", "LiveRun", "errors", "read_runs", "validate"]
-
 _PASSES = 12
 _RATES = np.logspace(5, 10, 11)  # bytes per second
 _OVERHEADS = (0.0, 0.2, 1.0, 4.0)
@@ -33,8 +32,7 @@ _SPREAD = 0.05  # relative; paths that differ by less do not determine the scale
 _LEAST = 1e-9
 
 
-@dataclass(frozen=True, kw_only=True)
-class LiveRun:
+class LiveRun(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One live run of one query, as JSON: an object with these fields. A file holds a list of them.
 
     ``name``: for display. ``workload``: runs of one workload share a fit. ``situation``: the measured situation; its
@@ -58,27 +56,15 @@ class LiveRun:
     name: str
     workload: str
     situation: str
-    scenario: Mapping[str, Any]
+    scenario: dict[str, Any]
     query: str
-    batches: Sequence[Mapping[str, Any]]
-    moves: Sequence[Mapping[str, Any]] = ()
-
-    @classmethod
-    def from_record(cls, record: Mapping[str, Any]) -> LiveRun:
-        """Read one; ValueError names a field that is missing or not known."""
-        names = [field.name for field in fields(cls)]
-        for name in record:
-            if name not in names:
-                raise ValueError(f"live run: no field {name!r}, there are: {', '.join(names)}")
-        for name in names[:-1]:
-            if name not in record:
-                raise ValueError(f"live run: {name} is missing")
-        return cls(**record)
+    batches: list[dict[str, Any]]
+    moves: list[dict[str, Any]] = []
 
 
 def read_runs(records: Sequence[Mapping[str, Any]]) -> list[LiveRun]:
-    """Read what a file holds; ValueError (or its child ``ScenarioError``) for what does not fit the format."""
-    return [LiveRun.from_record(record) for record in records]
+    """Read what a file holds; ValidationError names a field that is missing or not known."""
+    return msgspec.convert(records, list[LiveRun])
 
 
 @dataclass(frozen=True)
@@ -122,7 +108,7 @@ class _Point:
             for (key, partition), size in loads.items():
                 if key == stage.key:
                     state[partition] = size
-            stages.append(type(stage)(stage.key, stage.query, stage.placeable, 1.0, stage.busy, stage.rows, state))
+            stages.append(replace(stage, batches_per_second=1.0, state_bytes=state))
         # One batch of a query that runs once a second: volumes of streams are bytes a batch then.
         simulation = Simulation(self.cluster, Workload(tuple(stages), ()), self.before, costs)
         for key in simulation.factors:
@@ -135,8 +121,8 @@ class _Point:
         return simulation.batches[0].seconds
 
 
-def validate(runs: Sequence[LiveRun], *, every: int = 2) -> dict[str, Any]:
-    """Fit each workload to every so-manyth batch of its runs, from the first on, and predict those that were held out.
+def validate(runs: Sequence[LiveRun]) -> dict[str, Any]:
+    """Fit each workload to every second batch of its runs, from the first on, and predict those that were held out.
 
     Returns the fits and how many runs each is of, by workload, and relative errors of all batches, of those in which
     something landed (``moving``) or nothing (``quiet``), and ``unseen``: all batches of each situation, predicted by
@@ -150,19 +136,19 @@ def validate(runs: Sequence[LiveRun], *, every: int = 2) -> dict[str, Any]:
     columns_of: dict[str, list[FloatArray]] = {"all": [], "quiet": [], "moving": [], "unseen": []}
     fits = {}
     for workload, rows in by_workload.items():
-        fitted_points = [point for _, points in rows for point in points[::every]]
+        fitted_points = [point for _, points in rows for point in points[::2]]
         if all(point.moves for point in fitted_points):
             continue
         fits[workload] = _fitted(fitted_points)
         for _, points in rows:
-            held = [point for number, point in enumerate(points) if number % every]
-            columns = _predicted_columns(held, fits[workload], fitted_points, points[::every])
+            held = points[1::2]
+            columns = _predicted_columns(held, fits[workload], fitted_points, points[::2])
             moving = np.array([bool(point.moves) for point in held], dtype=np.bool_)
             for name, selected in (("all", slice(None)), ("quiet", ~moving), ("moving", moving)):
                 columns_of[name].append(columns[:, selected])
         for situation in sorted({situation for situation, _ in rows}):
             own = [point for name, points in rows if name == situation for point in points]
-            others = [point for name, points in rows if name != situation for point in points[::every]]
+            others = [point for name, points in rows if name != situation for point in points[::2]]
             if not all(point.moves for point in others):
                 columns_of["unseen"].append(_predicted_columns(own, _fitted(others), others, ()))
     if not fits:

@@ -27,8 +27,6 @@ from rechannel.policies.registry import PolicyLawError, propose
 from rechannel.wire.codes import DecisionResult, NotReadyReason
 from rechannel.wire.messages import Operator, QueryState, StatefulStage
 
-__all__ = ["Controller", "Observation", "SimulatedDecision", "decide", "measured_workload"]
-
 _STORES = [Operator(operator=0, name="stateful", stores=["default"])]
 
 
@@ -119,9 +117,9 @@ def _steps(disposed: ReviewedPlan, facts: PlanInputs) -> list[Step]:
     return [tuple(by_step[step]) for step in sorted(by_step)]
 
 
-def measured_workload(simulation: Simulation, random: np.random.Generator, batches: int = 3) -> Workload:
-    """Return the workload as measured in so many batches, with the noise of their mean."""
-    deviation = simulation.costs.noise / batches**0.5
+def measured_workload(simulation: Simulation, random: np.random.Generator) -> Workload:
+    """Return the workload as measured in three batches, with the noise of their mean."""
+    deviation = simulation.costs.noise / 3**0.5
     stages = []
     for stage in simulation.workload.stages:
         busy = stage.busy * simulation.factors[stage.key] * simulation.costs.scale
@@ -142,10 +140,10 @@ class Controller:
     seed: int = 0
     decisions: list[SimulatedDecision] = field(default_factory=list)
 
-    def begin(self, first: float | None = None) -> None:
-        """Decide for the first time at ``first`` (after one interval unless given), and go on."""
+    def begin(self) -> None:
+        """Decide for the first time after one interval, and go on."""
         self._random = np.random.default_rng(self.seed)
-        self.simulation.at(self.every if first is None else first, self._decide)
+        self.simulation.at(self.every, self._decide)
 
     def _decide(self) -> None:
         simulation, now = self.simulation, self.simulation.now

@@ -15,8 +15,6 @@ from benchmarks.simulation.engine import Simulation
 from rechannel.policies.model.arrays import FloatArray
 from rechannel.policies.model.workload import Stage
 
-__all__ = ["Drift"]
-
 
 @dataclass(frozen=True)
 class Drift:

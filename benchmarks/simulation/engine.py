@@ -21,6 +21,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import count
 
 import numpy as np
@@ -30,8 +31,6 @@ from rechannel.policies.model.arrays import FloatArray, IntArray
 from rechannel.policies.model.cluster import UNPLACED, Cluster
 from rechannel.policies.model.placement import Move, Placement
 from rechannel.policies.model.workload import Stage, Workload
-
-__all__ = ["Batch", "Costs", "Simulation", "Step"]
 
 _MOST_INPUT = 8.0  # times the usual one
 
@@ -157,7 +156,7 @@ class Simulation:
         if not self.now and not self.batches:
             for index, query in enumerate(self._queries.values()):
                 query.due = query.interval * ((index * 0.618034) % 1.0) if stagger else 0.0
-                self.at(query.due, self._beginner(query))
+                self.at(query.due, partial(self._begin, query))
         while self._events and self._events[0][0] <= until:
             self.now, _, action = heapq.heappop(self._events)
             action()
@@ -176,9 +175,6 @@ class Simulation:
     def _open_step(self) -> None:
         if self._steps and not self._waiting:
             self._waiting = set(self._steps[0])
-
-    def _beginner(self, query: _Query) -> Callable[[], None]:
-        return lambda: self._begin(query)
 
     def _begin(self, query: _Query) -> None:
         usual = self.arrivals.get(query.name, query.interval)
@@ -213,7 +209,7 @@ class Simulation:
                 self._open_step()
         # A trigger that was missed is not made up for: the next one begins at once.
         query.due = max(query.due + query.interval, self.now)
-        self.at(query.due, self._beginner(query))
+        self.at(query.due, partial(self._begin, query))
 
     def _submit(self, query: _Query, stage: Stage) -> float:
         """Run a stage's tasks; returns when the last one ends."""

@@ -35,8 +35,6 @@ from rechannel.wire.redis.store import Store
 from testbed.processes import cpu_seconds
 from testbed.stack import Stack
 
-__all__ = ["APPLICATION", "Messages", "Shape", "bounds", "measure"]
-
 APPLICATION, WINDOW, CORES = agents.APPLICATION, agents.WINDOW, agents.CORES
 JOINED = 0.25  # share of the executors that joined late and hold nothing
 BUSY = 0.5  # share of the time for which executors are at work, on average

@@ -14,8 +14,6 @@ import numpy as np
 
 from rechannel.policies.model.arrays import FloatArray
 
-__all__ = ["FinishTimes", "finish_times"]
-
 
 @dataclass(frozen=True, eq=False)
 class FinishTimes:

@@ -23,12 +23,13 @@ from rechannel.policies.model.placement import Placement
 from rechannel.policies.model.streams import Stream
 from rechannel.policies.model.workload import Stage, Workload
 
-__all__ = ["LINK", "Fluid", "Jobs", "make_jobs", "nodes", "view"]
-
 LINK = 12.5e6  # bytes per second: 100 Mbit/s
 SUBCLUSTER = 5  # nodes
 COMPONENTS = 5  # a spout and four bolts
 TUPLE_BYTES = 200.0
+UTILIZATION = 0.55  # of all nodes by all jobs
+STATE = 20e6  # mean bytes of a bolt's state
+VOCABULARY = 1000  # words
 _REMOTE, _LOCAL = 0.010, 0.00025  # seconds of one hop
 _FULL = 0.98  # load above which waiting is the queue's, not the formula's
 _KEYED = 3  # the components from here on are grouped by word
@@ -76,21 +77,21 @@ class Jobs:
                 self.share[members] = (1 - part) * self.share[members] + part * _hashed(random, len(members))
 
 
-def nodes(count: int, available: int | None = None) -> Cluster:
-    """Nodes of one core and 1 GB in sub-clusters of five; those from ``available`` on have not joined yet."""
+def nodes(count: int) -> Cluster:
+    """Nodes of one core and 1 GB in sub-clusters of five."""
     ones = np.ones(count)
     group = np.arange(count) // SUBCLUSTER
     far = 2.0 - np.eye(int(group.max()) + 1)
     topology = Topology(group, np.full(count, LINK), far)
     names = tuple(f"n{i}" for i in range(count))
-    there = np.arange(count) < (count if available is None else available)
-    return Cluster(names, names, ones, ones * 1e9, ones, there, topology)
+    return Cluster(names, names, ones, ones * 1e9, ones, ones > 0, topology)
 
 
-def make_jobs(tasks: int, size: int, seed: int, *, utilization: float = 0.55, state: float = 20e6) -> Jobs:
-    """Return about so many tasks, in topologies of 4 to 16 tasks a component, for a utilization of ``size`` nodes.
+def make_jobs(tasks: int, size: int, seed: int) -> Jobs:
+    """Return about so many tasks, in topologies of 4 to 16 tasks a component, that keep ``size`` nodes busy.
 
-    ``state``: mean bytes of a bolt's state, from half to one and a half of it; spouts have none.
+    They want :data:`UTILIZATION` of all cores. A bolt's state is from half to one and a half of :data:`STATE`; spouts
+    have none.
     """
     random = np.random.default_rng(seed)
     widths: list[int] = []
@@ -114,16 +115,16 @@ def make_jobs(tasks: int, size: int, seed: int, *, utilization: float = 0.55, st
             rate[first + index] = rate[first + index - 1] * _OUT[index - 1]
     service = random.uniform(0.5, 1.5, len(widths))[component]
     work = rate[component] * share * service
-    service = service * (utilization * size / work.sum())
+    service = service * (UTILIZATION * size / work.sum())
     # No task may need more than most of a core: no placement could serve it.
     service *= min(1.0, 0.8 / float((rate[component] * share * service).max()))
-    held = np.where(component % COMPONENTS == 0, 0.0, state * random.uniform(0.5, 1.5, len(component)))
+    held = np.where(component % COMPONENTS == 0, 0.0, STATE * random.uniform(0.5, 1.5, len(component)))
     return Jobs(component, share, service, held, rate)
 
 
-def _hashed(random: np.random.Generator, parts: int, vocabulary: int = 1000) -> FloatArray:
-    weights = 1.0 / np.arange(1, vocabulary + 1) ** 0.8
-    return sum_by_index(random.integers(parts, size=vocabulary), weights / weights.sum(), parts)
+def _hashed(random: np.random.Generator, parts: int) -> FloatArray:
+    weights = 1.0 / np.arange(1, VOCABULARY + 1) ** 0.8
+    return sum_by_index(random.integers(parts, size=VOCABULARY), weights / weights.sum(), parts)
 
 
 def view(jobs: Jobs, node: IntArray, *, whole: bool = False) -> tuple[Workload, Placement]:

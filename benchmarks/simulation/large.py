@@ -8,9 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import resource
-import subprocess
 import sys
 import tracemalloc
 from collections.abc import Sequence
@@ -21,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.policies.measure import ADAPTIVE, run
+from benchmarks.policies.measure import ADAPTIVE, run, run_job
 from benchmarks.policies.situations import changed, situation
 from benchmarks.report.results import progress
 from benchmarks.simulation.control import Controller, Observation, decide
@@ -30,8 +28,6 @@ from benchmarks.simulation.engine import Batch, Costs, Simulation
 from rechannel.conf.settings import Settings
 from rechannel.policies.model.workload import Workload
 from rechannel.policies.scenarios.scenario import Scenario
-
-__all__ = ["AS_IS", "POLICIES", "decisions", "hour", "hour_scenario", "settings_with"]
 
 AS_IS = "as it is"
 POLICIES = ("adaptive", "even", "locality-fairness", "fair-redistribution")
@@ -115,14 +111,7 @@ def decisions(tasks: int, limit: float) -> list[dict[str, Any]]:
     for policy, moves in (*((name, None) for name in POLICIES), ("adaptive", MORE_MOVES)):
         progress(f"decision: {policy}{f', {moves:,} moves' if moves else ''}, {tasks:,} partitions")
         job = json.dumps({"policy": policy, "moves": moves, "tasks": tasks, "limit": limit})
-        threads = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
-        done = subprocess.run(  # noqa: S603 - our own interpreter and module
-            [sys.executable, "-m", "benchmarks.simulation.large", job],
-            capture_output=True,
-            text=True,
-            check=False,
-            env={**os.environ, **threads},
-        )
+        done = run_job("benchmarks.simulation.large", job)
         figures = json.loads(done.stdout) if not done.returncode else {"problem": f"ended with {done.returncode}"}
         rows.append({"policy": policy, "limit": moves, **figures})
     progress("decision: adaptive by its defaults, without laws, gate and steps")

@@ -22,8 +22,6 @@ from benchmarks.simulation.fluid_engine import Fluid, make_jobs, nodes
 from benchmarks.simulation.variants import VARIANTS, Variant, migrate, target
 from rechannel.policies.model.arrays import IntArray
 
-__all__ = ["CLAIMS", "claims", "expansion", "migrations", "one_hour", "one_migration"]
-
 SIZES = (5, 10, 25, 50, 75, 100)
 WINDOW = 5.0
 ORDER, END, COMMON = 60.0, 240.0, 100.0  # seconds: of the order, of the run, and how long "during" is at most

@@ -8,8 +8,6 @@ from typing import Any
 from benchmarks.report.plots import pyplot, save
 from benchmarks.simulation.variants import VARIANTS
 
-__all__ = ["draw"]
-
 _COLORS = ("#777777", "#1b7837", "#2166ac", "#b2182b", "#e08214", "#d6604d", "#8073ac")
 _METRICS = (("tuples_std", "std of tuples (%)"), ("load_std", "std of busy share (points)"), ("latency", "latency (s)"))
 

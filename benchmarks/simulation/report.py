@@ -11,13 +11,11 @@ from operator import getitem
 from statistics import median
 from typing import Any
 
-from benchmarks.report.numbers import group_by, rate, seconds
+from benchmarks.report.numbers import group_by, or_dash, rate, seconds
 from benchmarks.report.templates import render
 from benchmarks.simulation.fleet import WINDOW
 from benchmarks.simulation.variants import VARIANTS
 from rechannel.wire.codes import DecisionResult, PlanResult
-
-__all__ = ["section"]
 
 _METRICS = {"tuples_std": "std of tuples per node", "load_std": "std of busy share per node", "latency": "mean latency"}
 _UNITS = {"tuples_std": "{:.1f} %", "load_std": "{:.1f} points", "latency": "{:.2f} s"}
@@ -51,8 +49,8 @@ def _calibration(part: Row) -> dict[str, Any]:
     rows = []
     for name, model in part["errors"].items():
         guesses = [model, *(part[guess].get(name, {}) for guess in ("constant", "turn"))]
-        pairs = (f"{_share(guess.get('median'))}, {_share(guess.get('p90'))}" for guess in guesses)
-        rows.append([name, str(model["batches"]), *pairs, _share(model["bias"], "{:+.1%}")])
+        pairs = (", ".join(or_dash(guess.get(key), "{:.1%}") for key in ("median", "p90")) for guess in guesses)
+        rows.append([name, str(model["batches"]), *pairs, or_dash(model["bias"], "{:+.1%}")])
     fits = [f"{workload}: {part['runs'][workload]} turns, {_fit(fit)}" for workload, fit in part["fits"].items()]
     return {"rows": rows, "fits": fits}
 
@@ -61,10 +59,6 @@ def _fit(fit: Row) -> str:
     scale = f"{fit['scale']:.3f}" if fit["scale_known"] else "1 (paths are too alike to fit it)"
     load = f"{seconds(fit['load_overhead'])} and {rate(fit['load_rate'])}" if fit["loads_known"] else "not known"
     return f"overhead of a batch {seconds(fit['overhead'])}, service scale {scale}, loads {load}"
-
-
-def _share(value: float | None, form: str = "{:.1%}") -> str:
-    return "-" if value is None else form.format(value)
 
 
 def _paper(part: Row) -> dict[str, Any]:

@@ -26,8 +26,6 @@ from rechannel.policies.model.cluster import Cluster
 from rechannel.policies.model.placement import Move
 from rechannel.policies.registry import propose
 
-__all__ = ["VARIANTS", "Variant", "migrate", "target"]
-
 SHARE = 0.5  # of a link that a migration takes
 PROCESSING, PACKING = 1.0, 0.3  # setting a task up at its new node, and handing over to it
 WAVE = 0.5  # of a checkpoint, through one component

@@ -10,6 +10,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from pyspark.errors import PySparkException
+
 from benchmarks.report.results import Result, ResultFile, argument_parser
 from benchmarks.workloads.base import Feed, Input, Workload
 from benchmarks.workloads.measure import NotFinishedError, QueryFigures, measure, session
@@ -27,15 +29,9 @@ def main(
 ) -> int:
     """Run the requested workloads; 0 if all ran and no audit showed a difference.
 
-    Parameters
-    ----------
-    module : the command's name; its last part is that of the result
-    workloads : those that can be chosen, by name
-    impossible : why others cannot be run, by name
+    The last part of ``module``, the command's name, is that of the result; ``impossible``: why others cannot be run.
     """
     options = _parser(module, workloads, impossible or {}).parse_args()
-    from pyspark.errors import PySparkException
-
     failed = 0
     batches = options.batches or (QUICK if options.quick else BATCHES)
     with session(options.master) as spark:

@@ -9,12 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
-if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame, SparkSession
-
-__all__ = ["SLICES", "Feed", "Input", "Output", "Workload", "pick", "uniform"]
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812  the name PySpark's own documentation uses
 
 SLICES = 4  # of a batch, one source task each
 _BITS = 53  # of a hash that a double holds exactly
@@ -102,8 +100,6 @@ class Feed:
         ``share`` of the input's rows comes; calls with different shares bring the same numbers as far as they go.
         Every call is a source of its own: a self-join reads twice.
         """
-        from pyspark.sql import functions as F  # noqa: N812  the name PySpark's own documentation uses
-
         arguments, most = self.input, max(self.input.rows, int(self.input.rows * self.input.spike))
         if self.replay is None:
             source = self.spark.readStream.format("rate-micro-batch").option("rowsPerBatch", SLICES)
@@ -132,23 +128,17 @@ class Feed:
 
     def key(self, number: Column | None = None, salt: int = 0) -> Column:
         """Return a key for each row, 0 to ``keys - 1``, by the input's skew, popular ones changing with the epoch."""
-        from pyspark.sql import functions as F  # noqa: N812
-
         rank = pick(uniform(F.col("number") if number is None else number, self.input.seed * 1000 + salt), self.input)
         return F.expr(f"(epoch * {self.input.keys // 3 + 1}L)").__add__(rank) % F.lit(self.input.keys)
 
 
 def uniform(number: Column, salt: int) -> Column:
     """Return an even share in [0, 1) that follows from a number."""
-    from pyspark.sql import functions as F  # noqa: N812
-
     return F.shiftrightunsigned(F.xxhash64(number, F.lit(salt)), 64 - _BITS) / F.lit(float(2**_BITS))
 
 
 def pick(share: Column, arguments: Input) -> Column:
     """Return a rank from 0 for an even share: the inverse of the continuous power law with exponent ``skew``."""
-    from pyspark.sql import functions as F  # noqa: N812
-
     keys, skew = float(arguments.keys), arguments.skew
     if skew == 0.0:
         rank = F.floor(share * keys)

@@ -39,8 +39,6 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from benchmarks.workloads.base import Feed, Output, Workload, pick, uniform
 
-__all__ = ["SHAPES", "WORKLOADS", "follower"]
-
 SHAPES = {
     "linear": (8, 8, 8, 8),
     "ascent": (2, 4, 6, 8),

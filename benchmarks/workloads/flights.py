@@ -24,8 +24,6 @@ from benchmarks.workloads.tables import Table, local
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["WORKLOADS", "Year", "year"]
-
 CHUNK = 200
 YEAR = 365 * 24 * 60  # minutes; no flight is later than this after the first one
 UNKNOWN = -9_999  # a delay that no one wrote down: the flight was canceled

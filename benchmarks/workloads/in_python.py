@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     import pandas as pd
     from pyspark.sql.streaming.state import GroupState
 
-__all__ = ["WORKLOADS"]
-
 ACTIONS = ("view", "search", "cart", "buy")
 CENTS = 10_000  # the most that anything costs
 _COLUMNS = ("batch", "customer", "events", "spent", "largest")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 import statistics
 import sys
@@ -11,18 +10,18 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import reduce
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from pyspark import SparkConf
+from pyspark.sql import SparkSession
+from pyspark.sql.streaming.listener import StreamingQueryProgress
+from pyspark.sql.streaming.query import StreamingQuery
+
+from benchmarks.report.numbers import percentile
 from benchmarks.workloads.base import Feed, Workload
-from benchmarks.workloads.run import OBSERVED, Committed, Digest, audit, start
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-    from pyspark.sql.streaming.listener import StreamingQueryProgress
-    from pyspark.sql.streaming.query import StreamingQuery
-
-__all__ = ["NotFinishedError", "QueryFigures", "committed", "measure", "run", "session", "summarize"]
+from benchmarks.workloads.run import OBSERVED, Committed, audit, start
 
 WARM_UP = 3  # batches that are left out of the times, in which code is compiled
 LIMIT_S = 600.0  # seconds without a batch after which a query is given up
@@ -51,9 +50,6 @@ class QueryFigures:
 @contextmanager
 def session(master: str | None = None) -> Iterator[SparkSession]:
     """Open a session on a cluster: by default Spark's own configuration, else all cores of this machine."""
-    from pyspark import SparkConf
-    from pyspark.sql import SparkSession
-
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # not whatever python3 there is: functions want pandas
     conf = SparkConf()
     if master or not conf.contains("spark.master"):
@@ -106,7 +102,7 @@ def summarize(
 ) -> QueryFigures:
     """Return the figures of a query with so many events in a batch."""
     timed = progresses[WARM_UP:] or progresses
-    seconds = sorted(progress.durationMs["triggerExecution"] / 1000 for progress in timed)
+    seconds = [progress.durationMs["triggerExecution"] / 1000 for progress in timed]
     operators = progresses[-1].stateOperators
     mean = statistics.fmean(seconds)
     return QueryFigures(
@@ -115,7 +111,7 @@ def summarize(
         events=events,
         events_per_second=events / mean,
         mean=mean,
-        p99=seconds[math.ceil(0.99 * len(seconds)) - 1],
+        p99=percentile(seconds, 0.99),
         state_rows=sum(operator.numRowsTotal for operator in operators),
         state_bytes=sum(operator.memoryUsedBytes for operator in operators),
         rows=committed(progresses).output.rows,
@@ -169,8 +165,4 @@ def _batches(query: StreamingQuery) -> list[StreamingQueryProgress]:
 
 def committed(progresses: Iterable[StreamingQueryProgress]) -> Committed:
     """Return the batches of one query with the digest of all that they put out."""
-    batches = Committed()
-    for progress in progresses:
-        output = Digest.of(progress.observedMetrics.get(OBSERVED))
-        batches = batches.add(progress.batchId, output, progress.eventTime.get("watermark", ""))
-    return batches
+    return reduce(Committed.add, progresses, Committed())

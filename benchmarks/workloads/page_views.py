@@ -17,8 +17,6 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from benchmarks.workloads.base import Feed, Output, Workload, uniform
 
-__all__ = ["WORKLOADS"]
-
 PAGES = ("http://foo.com/", "http://foo.com/news", "http://foo.com/contact")
 SHARES = (0.7, 0.2, 0.1)
 ERRORS = 0.05

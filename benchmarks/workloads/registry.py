@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
+from benchmarks.nexmark.queries import WORKLOADS as NEXMARK
 from benchmarks.workloads import configurations, flights, in_python, page_views, words
 from benchmarks.workloads.base import Workload
-
-__all__ = ["WORKLOADS", "all_workloads"]
 
 WORKLOADS: dict[str, Workload] = {
     workload.name: workload
@@ -17,6 +16,4 @@ WORKLOADS: dict[str, Workload] = {
 
 def all_workloads() -> dict[str, Workload]:
     """Return the workloads of the source systems and Nexmark's queries."""
-    from benchmarks.nexmark.queries import WORKLOADS as NEXMARK  # which is made of the parts of a workload
-
     return {**WORKLOADS, **{workload.name: workload for workload in NEXMARK}}

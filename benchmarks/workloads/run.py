@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F  # noqa: N812
+from pyspark.sql.streaming.listener import StreamingQueryProgress
+from pyspark.sql.streaming.query import StreamingQuery
+from pyspark.sql.types import StructField, StructType
 
 from benchmarks.workloads.base import Feed, Output, Workload
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
-    from pyspark.sql.streaming.query import StreamingQuery
-
-__all__ = ["OBSERVED", "Committed", "Digest", "audit", "start"]
 
 _BROADCAST = "spark.sql.autoBroadcastJoinThreshold"
 OBSERVED = "output"
@@ -30,11 +30,6 @@ class Digest:
     def __add__(self, other: Digest) -> Digest:
         return Digest(self.rows + other.rows, self.total + other.total)
 
-    @classmethod
-    def of(cls, observed: Any) -> Digest | None:
-        """Return the digest of a batch's observation; None without one."""
-        return None if observed is None else cls(int(observed["rows"]), int(observed["digest"]))
-
 
 @dataclass(frozen=True)
 class Committed:
@@ -44,14 +39,14 @@ class Committed:
     output: Digest = Digest(0, 0)
     watermark: str = ""
 
-    def add(self, batch: int, output: Digest | None, watermark: str) -> Committed:
-        """Return the same with one more batch."""
-        return Committed(batch + 1, self.output + (output or Digest(0, 0)), watermark)
+    def add(self, progress: StreamingQueryProgress) -> Committed:
+        """Return the same with one more batch; one without an observation put out nothing."""
+        observed = progress.observedMetrics.get(OBSERVED)
+        output = Digest(int(observed["rows"]), int(observed["digest"])) if observed else Digest(0, 0)
+        return Committed(progress.batchId + 1, self.output + output, progress.eventTime.get("watermark", ""))
 
 
 def _columns(frame: DataFrame) -> list[Any]:
-    from pyspark.sql import functions as F  # noqa: N812
-
     digest = F.sum(F.xxhash64(*frame.columns).cast("decimal(38,0)"))
     return [F.count(F.lit(1)).alias("rows"), F.coalesce(digest, F.lit(0).cast("decimal(38,0)")).alias("digest")]
 
@@ -93,8 +88,6 @@ def audit(workload: Workload, feed: Feed, checkpoint: Path, committed: Mapping[s
 
 
 def _append(expected: Output, committed: Committed) -> dict[str, Any]:
-    from pyspark.sql import functions as F  # noqa: N812
-
     frame, output = expected.frame, committed.output
     if expected.closes:
         frame = frame.where(F.col(expected.closes) <= F.to_timestamp(F.lit(committed.watermark)))
@@ -112,9 +105,6 @@ def _append(expected: Output, committed: Committed) -> dict[str, Any]:
 
 def _update(expected: Output, checkpoint: Path, batches: int) -> dict[str, Any]:
     """Compare key by key: Spark's own reader of a checkpoint has the state after a batch."""
-    from pyspark.sql import functions as F  # noqa: N812
-    from pyspark.sql.types import StructField, StructType
-
     names = expected.frame.columns
     values = [name for name in names if name not in expected.keys]
     state = expected.frame.sparkSession.read.format("statestore").option("batchId", batches - 1).load(str(checkpoint))
@@ -149,8 +139,6 @@ def _update(expected: Output, checkpoint: Path, batches: int) -> dict[str, Any]:
 
 def _by_sign(counts: str) -> list[Any]:
     """Return the sums of what a count of rows has too little and too much, by key; nothing where none is counted."""
-    from pyspark.sql import functions as F  # noqa: N812
-
     if not counts:
         return []
     missing = F.coalesce(F.col(counts), F.lit(0)) - F.coalesce(F.col(f"found_{counts}"), F.lit(0))

@@ -9,12 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
-
-__all__ = ["Table", "local"]
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812
 
 
 def local(spark: SparkSession, columns: Mapping[str, Any]) -> DataFrame:
@@ -46,8 +44,6 @@ class Table:
 
     def look_up(self, rows: DataFrame) -> DataFrame:
         """Give each row the columns by its ``number``, and ``again``: how often the table was through before."""
-        from pyspark.sql import functions as F  # noqa: N812
-
         at = F.col("number") % self.rows
         numbered = rows.withColumn("chunk_id", at - at % self.chunk)
         joined = numbered.join(F.broadcast(self.frame), "chunk_id")

@@ -19,8 +19,6 @@ from pyspark.sql import functions as F  # noqa: N812
 from benchmarks.workloads.base import Feed, Output, Workload
 from benchmarks.workloads.tables import Table
 
-__all__ = ["WORKLOADS", "book"]
-
 WORDS = 8  # in a sentence
 LINES_IN_CHUNK = 64
 

@@ -19,9 +19,8 @@ from benchmarks.workloads.base import Feed, Input
 from benchmarks.workloads.measure import run
 from benchmarks.workloads.registry import WORKLOADS
 from testbed.driver import open_session, read_plan, write_answer
-from testbed.processes import ProcessGroup
-from testbed.spark_cluster import FULL_JAVA, SparkOptions, StandaloneCluster, WorkerSpec
-from testbed.stack import Stack
+from testbed.spark_cluster import FULL_JAVA, SparkOptions
+from testbed.stack import Stack, standalone
 
 SETTING, CURE = "spark.shuffle.sort.bypassMergeThreshold", "0"
 NODES = ("127.0.0.71", "127.0.0.72")
@@ -63,10 +62,7 @@ def application() -> None:
 
 def measure(root: Path, workload: str, turns: int, batches: int) -> dict[str, Any]:
     """Return the seconds of the batches of each pair of applications, and the ratio."""
-
-    def cluster(group: ProcessGroup, path: Path) -> StandaloneCluster:
-        workers = [WorkerSpec(node, 2, 2048) for node in NODES]
-        return StandaloneCluster(group, path, workers, SparkOptions(900, FULL_JAVA, "warn"))
+    cluster = standalone(NODES, 2, 2048, SparkOptions(900, FULL_JAVA, "warn"))
 
     def seconds(stack: Stack, turn: int, cured: bool) -> list[float]:
         name = f"turn-{turn}-{'with' if cured else 'without'}"
@@ -76,11 +72,8 @@ def measure(root: Path, workload: str, turns: int, batches: int) -> dict[str, An
         conf |= {"spark.sql.streaming.numRecentProgressUpdates": "1000"} | ({SETTING: CURE} if cured else {})
         plan = {"workload": workload, "batches": batches, "conf": stack.spark_conf(name, 1, len(NODES), **conf)}
         (directory / "plan.json").write_text(json.dumps(plan))
-        process = stack.start_driver(
-            name, ["-c", f"from {__spec__.name} import application; application()", str(directory)]
-        )
-        stack.group.processes.pop(name)  # it ends by itself
-        stack.wait(name, lambda: not process.alive())
+        stack.start_driver(name, ["-c", f"from {__spec__.name} import application; application()", str(directory)])
+        stack.end_driver(name)
         result: list[float] = json.loads((directory / "result.json").read_text())
         return result
 

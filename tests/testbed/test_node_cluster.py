@@ -11,8 +11,7 @@ import pytest
 import redis
 
 from testbed.network import HUB, why_not
-from testbed.node_cluster import NodeCluster
-from testbed.nodes import NodeSpec
+from testbed.node_cluster import NodeCluster, NodeSpec
 from testbed.processes import ProcessGroup
 from testbed.quota import available
 from testbed.spark_cluster import SparkOptions

@@ -5,8 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from testbed.node_cluster import NodeCluster
-from testbed.nodes import NodeSpec, machine, state
+from testbed.node_cluster import NodeCluster, NodeSpec, machine, state
 from testbed.processes import ProcessGroup
 
 NODES = {

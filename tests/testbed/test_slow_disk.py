@@ -36,9 +36,13 @@ def root(tmp_path: Path) -> Path:
     return path
 
 
+def without_delay(root: Path, mount_point: Path) -> SlowDisk:
+    return SlowDisk(root, mount_point, latency=0.0, bytes_per_second=math.inf)
+
+
 @pytest.fixture
 def disk(mountable: None, root: Path, tmp_path: Path) -> Iterator[Path]:
-    with SlowDisk(root, tmp_path / "disk", latency=0.0, bytes_per_second=math.inf) as mounted:
+    with without_delay(root, tmp_path / "disk") as mounted:
         yield mounted.mount_point
 
 
@@ -50,16 +54,12 @@ def names(directory: Path) -> list[str]:
     return sorted(path.name for path in directory.iterdir())
 
 
-def test_bucket_grants_the_burst_then_the_rate() -> None:
+def test_bucket_grants_the_burst_then_the_rate_and_saves_no_more_than_the_burst() -> None:
     bucket = TokenBucket(rate=100.0, burst=50.0, now=0.0)
     assert bucket.reserve(50, now=0.0) == 0.0
     assert bucket.reserve(100, now=0.0) == pytest.approx(1.0)
     assert bucket.reserve(100, now=0.0) == pytest.approx(2.0)
     assert bucket.reserve(100, now=1.5) == pytest.approx(1.5)
-
-
-def test_bucket_saves_no_more_than_the_burst() -> None:
-    bucket = TokenBucket(rate=100.0, burst=50.0, now=0.0)
     assert bucket.reserve(150, now=1000.0) == pytest.approx(1.0)
 
 
@@ -282,10 +282,7 @@ def test_reads_and_writes_share_the_throughput(mountable: None, root: Path, tmp_
 
 def test_unmounts_when_the_block_fails(mountable: None, root: Path, tmp_path: Path) -> None:
     point = tmp_path / "disk"
-    with (
-        pytest.raises(ZeroDivisionError),
-        SlowDisk(root, point, latency=0.0, bytes_per_second=math.inf) as disk,
-    ):
+    with pytest.raises(ZeroDivisionError), without_delay(root, point) as disk:
         assert mounted_at(disk.mount_point)
         raise ZeroDivisionError
     assert not mounted_at(point)
@@ -294,7 +291,7 @@ def test_unmounts_when_the_block_fails(mountable: None, root: Path, tmp_path: Pa
 
 def test_a_file_left_open_does_not_keep_the_mount(mountable: None, root: Path, tmp_path: Path) -> None:
     point = tmp_path / "disk"
-    with SlowDisk(root, point, latency=0.0, bytes_per_second=math.inf):
+    with without_delay(root, point):
         handle = os.open(point / "open", os.O_CREAT | os.O_WRONLY)
     assert not mounted_at(point)
     with pytest.raises(OSError, match=os.strerror(errno.ENOTCONN)):
@@ -320,7 +317,7 @@ def test_what_a_killed_server_leaves_is_cleaned_at_the_end_and_at_the_next_start
 ) -> None:
     points = [tmp_path / "one", tmp_path / "two"]
     for point in points:
-        leaking = SlowDisk(root, point, latency=0.0, bytes_per_second=math.inf).__enter__()
+        leaking = without_delay(root, point).__enter__()
         server = leaking._server
         assert server is not None
         server.kill()
@@ -329,7 +326,7 @@ def test_what_a_killed_server_leaves_is_cleaned_at_the_end_and_at_the_next_start
         if point == points[0]:
             leaking.close()
             assert not mounted_at(point)
-    with SlowDisk(root, points[1], latency=0.0, bytes_per_second=math.inf) as disk:
+    with without_delay(root, points[1]) as disk:
         (disk.mount_point / "file").write_text("works")
     assert not mounted_at(points[1])
     leaking.close()
@@ -338,10 +335,7 @@ def test_what_a_killed_server_leaves_is_cleaned_at_the_end_and_at_the_next_start
 def test_refuses_a_mount_point_in_use(disk: Path, tmp_path: Path) -> None:
     other = tmp_path / "other"
     other.mkdir()
-    with (
-        pytest.raises(FileExistsError, match="something is mounted"),
-        SlowDisk(other, disk, latency=0.0, bytes_per_second=math.inf),
-    ):
+    with pytest.raises(FileExistsError, match="something is mounted"), without_delay(other, disk):
         pass
     assert mounted_at(disk)
 

@@ -15,12 +15,9 @@ from benchmarks.live.service.report import report
 from benchmarks.live.service.results import read, write
 from benchmarks.live.service.run import Plan, measure
 from benchmarks.live.service.session import EVENT_LOGS, VARIANTS
-from benchmarks.report.results import progress
-
-__all__ = ["WORKLOAD", "main"]
+from benchmarks.report.results import progress, without_files
 
 WORKLOAD = "service"
-_PATHS = ("--json", "--event-logs")
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -35,16 +32,12 @@ def main(arguments: Sequence[str]) -> int:
         return 0
     if options.json is None:
         parser.error("--json or --report is needed")
-    case = draw(options.seed, _fixed(options))
-    plan = Plan(
-        options.variant,
-        options.ask,
-        before=options.batches,
-        after=options.batches,
-        patience=options.patience,
-    )
+    case = draw(options.seed, Draw(**{name: getattr(options, name) for name in Draw.__struct_fields__}))
+    lengths = {"before": options.batches, "after": options.batches, "patience": options.patience}
+    plan = Plan(options.variant, options.ask, **lengths)
     with tempfile.TemporaryDirectory(prefix="rechannel-service-", ignore_cleanup_errors=True) as root:
-        result = measure(Path(root), case, plan, _command(arguments))
+        command = without_files(arguments, "--json", "--event-logs")
+        result = measure(Path(root), case, plan, command)
         if options.event_logs:
             for name in EVENT_LOGS:
                 shutil.copytree(Path(root, name), options.event_logs / name, dirs_exist_ok=True)
@@ -79,16 +72,6 @@ def _parser() -> argparse.ArgumentParser:
     add("--batches", type=int, default=Plan.before, metavar="N", help="measured before, and after [default: 15]")
     add("--patience", type=float, default=Plan.patience, metavar="SECONDS", help="for a decision [default: 330]")
     return parser
-
-
-def _fixed(options: argparse.Namespace) -> Draw:
-    return Draw(**{name: getattr(options, name) for name in Draw.__struct_fields__})
-
-
-def _command(arguments: Sequence[str]) -> list[str]:
-    """Return the options without those that name a file or directory."""
-    pairs = zip(["", *arguments], arguments, strict=False)
-    return [one for before, one in pairs if one.partition("=")[0] not in _PATHS and before not in _PATHS]
 
 
 if __name__ == "__main__":

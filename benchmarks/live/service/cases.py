@@ -10,8 +10,6 @@ import numpy as np
 
 from rechannel.policies.model.arrays import FloatArray
 
-__all__ = ["Case", "Draw", "QueryCase", "draw"]
-
 Value = TypeVar("Value")
 
 OVERHEAD = 0.1  # seconds of a task without its rows on two busy cores, or so: cases have enough rows to mostly sleep

@@ -9,8 +9,6 @@ import numpy as np
 from benchmarks.live.service.results import RunResult
 from benchmarks.report.plots import pyplot, save
 
-__all__ = ["draw_run"]
-
 _COLORS = ("#2166ac", "#b2182b", "#1b7837", "#762a83")
 _BEFORE, _AFTER = "#92c5de", "#2166ac"
 

@@ -6,9 +6,9 @@ import math
 import statistics
 from collections.abc import Iterable, Sequence
 
-from benchmarks.live.service.results import QueryFigures, RunResult, percentile
-
-__all__ = ["report", "summary"]
+from benchmarks.live.service.results import QueryFigures, RunResult
+from benchmarks.report.numbers import percentile
+from benchmarks.report.templates import table
 
 LOSS = 1.05  # times the batch before
 ASLEEP = 0.7  # share of tasks' time below which a run tells of the machine, not of the decisions
@@ -21,14 +21,13 @@ _HEAD = (
 
 def report(results: Sequence[RunResult]) -> str:
     """Return the table in Markdown, a line for each query of each run, and the summary below it."""
-    lines = [_row(_HEAD), _row(["---"] * len(_HEAD))]
+    rows = []
     for result in results:
         if result.error:
             problem = result.error.split("\n")[0]
-            lines.append(_row([f"seed {result.seed}", result.variant, result.case.summary(), problem]))
-        for number, figures in enumerate(result.figures()):
-            lines.append(_row(_cells(result, figures, first=not number)))
-    return "\n".join([*lines, "", *summary(results), ""])
+            rows.append([f"seed {result.seed}", result.variant, result.case.summary(), problem])
+        rows += [_cells(result, figures, first=not number) for number, figures in enumerate(result.figures())]
+    return "\n".join([table(_HEAD, rows), "", *summary(results), ""])
 
 
 def summary(results: Sequence[RunResult]) -> list[str]:
@@ -108,10 +107,6 @@ def _cells(result: RunResult, figures: QueryFigures, *, first: bool) -> list[str
         f"{result.asleep:.0%}" if first else "",
         "/".join(f"{load:.0f}" for load in result.load_average) if first else "",
     ]
-
-
-def _row(cells: Iterable[str]) -> str:
-    return f"| {' | '.join(cells)} |"
 
 
 def _middle(values: Sequence[float], form: str = "{:.0%}") -> str:

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from benchmarks.live.service.cases import Case
-
-__all__ = ["BatchLine", "DecisionLine", "QueryFigures", "RunResult", "Truth", "percentile", "read", "write"]
+from benchmarks.report.results import write_json
 
 
 class BatchLine(msgspec.Struct, frozen=True, array_like=True):
@@ -176,18 +174,9 @@ class QueryFigures(msgspec.Struct):
         return self.ratio - (1 - self.assessed)
 
 
-def percentile(values: Sequence[float], share: float) -> float:
-    """Return the smallest value that so many are at most as large as; NaN of none."""
-    ordered = sorted(values)
-    return ordered[max(0, math.ceil(share * len(ordered)) - 1)] if ordered else math.nan
-
-
 def write(path: Path, result: RunResult) -> None:
     """Write a run's file; its directory is created."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(f"{path.name}.partial")
-    partial.write_bytes(msgspec.json.format(msgspec.json.encode(result), indent=1) + b"\n")
-    partial.rename(path)
+    write_json(path, msgspec.to_builtins(result))
 
 
 def read(path: Path) -> RunResult:

@@ -8,16 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import accumulate
-from typing import TYPE_CHECKING
 
+from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
 from benchmarks.workloads.base import Feed, Input, Output, Workload
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
-__all__ = ["keys_of", "service_feed", "service_workload"]
 
 KEYS = 4  # of each partition
 _TRIED = 400  # keys for each partition's turn: Spark's hash leaves none out

@@ -18,15 +18,13 @@ from benchmarks.live.service.session import ServiceSession
 from benchmarks.live.service.truth import fewest_moves, goals, optimum
 from benchmarks.report.results import machine, progress
 from rechannel.wire.codes import DecisionResult
+from rechannel.wire.exit_codes import ExitCode
 from rechannel.wire.measurements import TaskRow
 from rechannel.wire.messages import Decision
 from testbed.stack import StackError
 
-__all__ = ["Plan", "measure", "task_figures", "truths"]
-
 SAME, BEST = 1.02, 1.05  # of the load where it ended, of the optimum: within which moves are counted
-_NOT_READY = 4  # exit code of `rechannel`: figures are missing
-_ANSWERS = (0, 1, 3, _NOT_READY)  # exit codes of a decision: done, a law refuses it, nothing to do
+_ANSWERS = (ExitCode.DONE, ExitCode.REFUSED, ExitCode.NOTHING, ExitCode.NOT_READY)  # of a request for a decision
 _ATTEMPTS = 4  # to see a placement that stays while it is measured
 _WARM = 75.0  # seconds from the first placement until executors have compiled most of their code
 _PAUSE = 30.0  # seconds of variant "none" between before and after, as long as a migration
@@ -89,7 +87,7 @@ def _run(session: ServiceSession, plan: Plan, result: RunResult) -> None:
     result.task_overhead, result.asleep = task_figures(session.case, tasks, result.before_from, result.before_until)
     result.task_overhead_after, _ = task_figures(session.case, tasks, result.after_from, result.after_until)
     _note(result, f"measured, {result.asleep:.0%} of tasks' time asleep: the audit")
-    end = session.finish_case()
+    end = session.finish()
     result.audit, result.failed_attempts = end["audit"], end["failed_attempts"]
     result.assessed = session.assessed()
     result.exact = all(audit["ok"] for audit in result.audit.values()) and len(result.audit) == len(names)
@@ -130,18 +128,16 @@ def _decide(session: ServiceSession, plan: Plan) -> tuple[Decision | None, float
         _pause(session, "as long as a migration", _PAUSE)
         return None, resumed
     session.order("resume")
-    while plan.request and session.order("rebalance", "--apply", answers=_ANSWERS) == _NOT_READY:
+    while plan.request and session.order("rebalance", "--apply", answers=_ANSWERS) == ExitCode.NOT_READY:
         if time.time() > resumed + plan.patience:
             raise StackError(f"no decision is possible within {plan.patience:g} s")
         session.await_each(1, time.time())
-    last: list[Decision | None] = [None]
 
-    def decided() -> bool:
-        last[0] = session.conclusive(resumed)
-        return last[0] is not None or time.time() > resumed + plan.patience
+    def decided() -> Decision | bool:
+        return session.conclusive(resumed) or time.time() > resumed + plan.patience
 
-    session.wait("a decision", decided, every=0.5)
-    return last[0], resumed
+    decision = session.wait("a decision", decided, every=0.5)
+    return (decision if isinstance(decision, Decision) else None), resumed
 
 
 def _measure_after(session: ServiceSession, plan: Plan, result: RunResult, resumed: float) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shutil
 import sys
-import time
 from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
@@ -21,13 +20,10 @@ from rechannel.wire import keys
 from rechannel.wire.codes import DecisionResult, Law
 from rechannel.wire.measurements import BatchReport, TaskRow
 from rechannel.wire.messages import Decision, MigrationOutcome
-from testbed.processes import ProcessGroup
 from testbed.progress import batches
 from testbed.session import LANDED_OR_ABANDONED
-from testbed.spark_cluster import QUICK_CHECKPOINTS, SparkOptions, StandaloneCluster, WorkerSpec
-from testbed.stack import PYTHON_PATH, StackError, clean_environment
-
-__all__ = ["EVENT_LOGS", "VARIANTS", "ServiceSession"]
+from testbed.spark_cluster import QUICK_CHECKPOINTS, SparkOptions
+from testbed.stack import StackError, clean_environment, standalone
 
 VARIANTS = ("adaptive", "even", "none")
 EVENT_LOGS = ("event-logs", "event-logs-before")  # Spark's, of the whole run and up to the decision
@@ -43,11 +39,8 @@ class ServiceSession(PlacedSession):
         self.case, self.variant = case, variant
         self._event_logs, self._event_logs_before = (directory / name for name in EVENT_LOGS)
         self.hosts = [f"127.0.0.{_FIRST_HOST + number}" for number in range(case.executors)]
-
-        def cluster(group: ProcessGroup, path: Path) -> StandaloneCluster:
-            workers = [WorkerSpec(host, case.cores, _MEMORY_MB + 100) for host in self.hosts]
-            return StandaloneCluster(group, path, workers, SparkOptions(_MEMORY_MB, log_level="warn"))
-
+        spark = SparkOptions(_MEMORY_MB, log_level="warn")
+        cluster = standalone(self.hosts, case.cores, _MEMORY_MB + 100, spark)
         super().__init__(directory, _sections(case, variant), cluster)
 
     def start_case(self) -> None:
@@ -59,7 +52,7 @@ class ServiceSession(PlacedSession):
         if self.case.noise:
             arguments = [str(self.case.noise), str(_LONGEST), str(self.case.seed)]
             command = [sys.executable, "-m", "benchmarks.live.service.burner", *arguments]
-            self.group.start("burner", command, env=clean_environment(PYTHONPATH=PYTHON_PATH))
+            self.group.start("burner", command, env=clean_environment())
         self._event_logs.mkdir()
         conf = {
             "spark.scheduler.mode": self.case.scheduler,
@@ -76,14 +69,6 @@ class ServiceSession(PlacedSession):
             "conf": self.spark_conf("rechannel-service", self.case.cores, self.case.slots, **conf),
         }
         self.run_application("benchmarks.live.service.app", plan)
-
-    def finish_case(self) -> dict[str, Any]:
-        """Stop the queries; return the result of the audit."""
-        (self.directory / "finish").touch()
-        path = self.directory / "end.json"
-        self.wait("the audit", path.exists)
-        end: dict[str, Any] = msgspec.json.decode(path.read_bytes())
-        return end
 
     def order(self, *arguments: str, answers: Collection[int] = (0,)) -> int:
         """Give an order; return its exit code, or raise StackError where it is none of ``answers``."""
@@ -110,14 +95,13 @@ class ServiceSession(PlacedSession):
         """Return every committed batch so far."""
         return [BatchLine(one.query, one.number, one.begin, one.seconds) for one in batches(self.poll())]
 
-    def await_each(self, count: int, since: float, until: float = float("inf")) -> None:
-        """Wait until each query has committed so many batches that began later, or until a time."""
+    def await_each(self, count: int, since: float) -> None:
+        """Wait until each query has committed so many batches that began later."""
         names = [query.name for query in self.case.queries]
 
         def committed() -> bool:
             lines = self.lines()
-            numbers = [sum(line.query == name and line.begin >= since for line in lines) for name in names]
-            return min(numbers) >= count or time.time() > until
+            return all(sum(line.query == name and line.begin >= since for line in lines) >= count for name in names)
 
         self.wait(f"{count} batches of each query", committed, every=0.3)
 

@@ -10,15 +10,12 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
-from benchmarks.policies.optimum import optimal_seconds
+from benchmarks.policies.optimum import assign, new_program, optimal_seconds
 from rechannel.policies.adaptive.lower_bounds import lower_bound
 from rechannel.policies.model.arrays import FloatArray, IntArray
-
-__all__ = ["Fewest", "Goal", "Optimum", "fewest_moves", "goals", "optimum"]
 
 PATIENCE = 10.0  # seconds for one program
 _SAME = 1e-9
@@ -89,7 +86,7 @@ def goals(
     return [Goal(tuple(names), work, home, *cluster)]
 
 
-def optimum(goal: Goal, patience: float = PATIENCE) -> Optimum:
+def optimum(goal: Goal) -> Optimum:
     """Return the optimum of a goal; its bound is equal where it is proved."""
     ones = np.ones(goal.executors)
     largest = float(goal.seconds.max())
@@ -99,7 +96,7 @@ def optimum(goal: Goal, patience: float = PATIENCE) -> Optimum:
     bound = max(bound, largest, float(goal.seconds.sum() / len(slots)))
     best = goal.busiest(_spread(goal))
     if best > bound * _CLOSE:
-        seconds, proved = optimal_seconds(goal.seconds, ones * goal.cores, patience)
+        seconds, proved = optimal_seconds(goal.seconds, ones * goal.cores, PATIENCE)
         best = min(best, max(seconds, largest))
         bound = best if proved else bound
     return Optimum(best, min(bound, best))
@@ -150,13 +147,8 @@ def _program(goal: Goal, limit: float, patience: float) -> tuple[int | None, int
     """Return the moves of the program's best answer, and its bound."""
     import highspy  # the benchmark's and the tests' own dependency
 
-    highs: Any = highspy.Highs()  # type: ignore[no-untyped-call]
-    highs.silent()
-    for option, value in (("time_limit", patience), ("mip_rel_gap", 1e-7), ("threads", 1)):
-        highs.setOptionValue(option, value)
-    assigned = [[highs.addBinary() for _ in range(goal.executors)] for _ in goal.seconds]
-    for row in assigned:
-        highs.addConstr(sum(row) == 1)
+    highs = new_program(patience)
+    assigned = assign(highs, len(goal.seconds), goal.executors)
     for executor in range(goal.executors):
         work = sum(need * row[executor] for need, row in zip(goal.seconds.tolist(), assigned, strict=True))
         highs.addConstr(work <= limit * goal.cores)

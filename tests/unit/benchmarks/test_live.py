@@ -15,14 +15,15 @@ from hypothesis import strategies as st
 
 from benchmarks.live.archive import compact, merge
 from benchmarks.live.comparison import in_turns
-from benchmarks.live.figures import percentile, turn_figures
+from benchmarks.live.figures import turn_figures
 from benchmarks.live.situations import Shape, as_spark_would
 from benchmarks.live.summary import Cell, group, left_out, noise, table
 from benchmarks.live.variants import QUICK, SPARK, variants
 from benchmarks.report import live, page
+from benchmarks.report.numbers import percentile
 from benchmarks.report.results import Result, rounded
 from rechannel.policies.registry import POLICIES
-from testbed.progress import batches
+from testbed.progress import Batch, batches
 
 EXECUTORS = ["0", "1", "2", "3"]
 
@@ -90,6 +91,12 @@ def sample(at: float, share: float = 1.0) -> dict[str, Any]:
     }
 
 
+def seconds_each() -> tuple[list[Batch], dict[int, int]]:
+    """Return thirty batches of a second, and the thousand rows of each."""
+    existing = batches([progress(n, n, 1.0) for n in range(30)])
+    return existing, {batch.number: 1000 for batch in existing}
+
+
 def test_a_phase_is_measured_between_its_marks() -> None:
     # 10 batches of 1 s before the event; 10 of 0.8 s up to 18; then of 0.5 s; one of 3 s while moving.
     lines = [progress(n, n, 1.0) for n in range(10)]
@@ -116,21 +123,19 @@ def test_a_phase_is_measured_between_its_marks() -> None:
 
 
 def test_a_refusal_is_kept_and_too_few_batches_are_no_figure() -> None:
-    lines = [progress(n, n, 1.0) for n in range(30)]
-    existing = batches(lines)
+    existing, rows = seconds_each()
     refused = {"asked": ZERO + 15, "moves": 0, "sentence": "the gain is too small", "code": 1}
     samples = [sample(at) for at in range(40)]
-    result = turn_figures(phase(orders=[refused]), existing, samples, {batch.number: 1 for batch in existing})
+    result = turn_figures(phase(orders=[refused]), existing, samples, rows)
     assert result["refused"] == ["the gain is too small"]
     with pytest.raises(ValueError, match="only 10 batches before and 2 after"):
         turn_figures(phase(end=ZERO + 22), existing, samples, {})
-    result = turn_figures(phase(), existing, samples[:1], {batch.number: 1 for batch in existing})
+    result = turn_figures(phase(), existing, samples[:1], rows)
     assert math.isnan(result["memory_spread"])
 
 
 def test_nodes_are_looked_at_within_the_phase_and_only_where_they_stay() -> None:
-    existing = batches([progress(n, n, 1.0) for n in range(30)])
-    rows = {batch.number: 1000 for batch in existing}
+    existing, rows = seconds_each()
     # The next phase kills a node as soon as it begins, at 30.
     gone = {"at": ZERO + 30.01, "sent": {"node1": 9e9}, "cpu": {"node1": 30.0}, "memory": {"node1": 1}}
     result = turn_figures(phase(), existing, [*(sample(at) for at in range(30)), gone], rows)
@@ -142,9 +147,9 @@ def test_nodes_are_looked_at_within_the_phase_and_only_where_they_stay() -> None
 
 
 def test_without_links_and_quotas_their_figures_are_not_known() -> None:
-    existing = batches([progress(n, n, 1.0) for n in range(30)])
+    existing, rows = seconds_each()
     samples = [{"at": ZERO + at, "sent": {}, "cpu": {"node1": None}, "memory": {"node1": 1}} for at in range(40)]
-    result = turn_figures(phase(), existing, samples, {batch.number: 1 for batch in existing})
+    result = turn_figures(phase(), existing, samples, rows)
     assert math.isnan(result["bytes_per_row"])
     assert math.isnan(result["cpu_spread"])
 

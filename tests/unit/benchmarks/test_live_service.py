@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from benchmarks.live.service.__main__ import main
 from benchmarks.live.service.cases import Case, Draw, QueryCase, draw
 from benchmarks.live.service.report import report, summary
-from benchmarks.live.service.results import BatchLine, DecisionLine, RunResult, percentile, read, write
+from benchmarks.live.service.results import BatchLine, DecisionLine, RunResult, read, write
 from benchmarks.live.service.run import task_figures, truths
 from benchmarks.live.service.truth import Goal, fewest_moves, goals, optimum
 from rechannel.wire.measurements import TaskRow
@@ -187,9 +187,13 @@ def test_a_file_holds_the_whole_run(tmp_path: Path) -> None:
     assert msgspec.to_builtins(read(path)) == msgspec.to_builtins(run())
 
 
+def summed(*runs: RunResult) -> str:
+    return "\n".join(summary(runs))
+
+
 def test_the_summary_of_runs() -> None:
     still = run(first="", placed_after=[[0, 0, 0]] * 2, variant="none")
-    text = "\n".join(summary([run(), still, run(error="it broke\nhere")]))
+    text = summed(run(), still, run(error="it broke\nhere"))
     assert "runs: 3, 2 of them" not in text
     assert "runs: 3, 1 of them with moves, 1 failed" in text
     assert "asleep: 80% to 80% of stateful tasks' time, at least 70% in 2 of 2" in text
@@ -201,17 +205,14 @@ def test_the_summary_of_runs() -> None:
     assert "chance (nothing moved), 2 queries: after/before 0.500 to 0.500" in text
     assert "assessed" not in text
     near, far = {"service-0": 0.46, "service-1": 0.1}, {"service-0": 0.5}
-    assert "3 queries: within 5 points of what came in 2 (67%), off by median 4%, p90 40%" in "\n".join(
-        summary([run(assessed=near), run(assessed=far)])
-    )
+    text = summed(run(assessed=near), run(assessed=far))
+    assert "3 queries: within 5 points of what came in 2 (67%), off by median 4%, p90 40%" in text
     assert summary([])[0] == "runs: 0, 0 of them with moves, 0 failed"
 
 
 def test_a_loss_is_named() -> None:
     longer = [BatchLine(name, at, 10.0 * at, seconds) for name in PAIR for at, seconds in ((0, 2.0), (4, 3.0))]
-    assert "lost more than 5 %: 2 of 2 (seed 3 service-0, seed 3 service-1)" in "\n".join(
-        summary([run(batches=longer)])
-    )
+    assert "lost more than 5 %: 2 of 2 (seed 3 service-0, seed 3 service-1)" in summed(run(batches=longer))
 
 
 def test_the_table_is_printed_from_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -235,8 +236,3 @@ def test_tasks_tell_what_they_take_beside_their_rows() -> None:
     assert asleep == pytest.approx(2.0 / 2.4)
     assert task_figures(case(), {}) == (0.0, 0.0)
     assert task_figures(case(), {"service-0": [task(0, 1.1)]}, 6.0) == (0.0, 0.0)
-
-
-def test_a_percentile_is_a_value() -> None:
-    assert percentile([3.0, 1.0, 2.0], 0.5) == 2.0
-    assert percentile([3.0, 1.0, 2.0], 0.9) == 3.0

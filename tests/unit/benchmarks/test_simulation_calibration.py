@@ -6,10 +6,11 @@ from copy import deepcopy
 from functools import cache
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 
-from benchmarks.simulation.calibration import Fit, LiveRun, errors, read_runs, validate
+from benchmarks.simulation.calibration import Fit, errors, read_runs, validate
 from benchmarks.simulation.engine import Costs, Simulation
 from benchmarks.simulation.report import section
 from rechannel.policies.model.cluster import Cluster
@@ -140,10 +141,10 @@ def test_without_moves_and_with_one_path_only_the_overhead_is_fitted() -> None:
 
 def test_a_malformed_record_is_refused_by_name() -> None:
     row = record(0, 0.0)
-    with pytest.raises(ValueError, match="query is missing"):
-        LiveRun.from_record({key: value for key, value in row.items() if key != "query"})
-    with pytest.raises(ValueError, match="no field 'guess'"):
-        LiveRun.from_record({**row, "guess": 1})
+    with pytest.raises(msgspec.ValidationError, match="missing required field `query`"):
+        read_runs([{key: value for key, value in row.items() if key != "query"}])
+    with pytest.raises(msgspec.ValidationError, match="unknown field `guess`"):
+        read_runs([{**row, "guess": 1}])
     with pytest.raises(ValueError, match="none of the scenario's"):
         fit([{**row, "query": "other"}])
 

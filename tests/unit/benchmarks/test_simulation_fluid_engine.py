@@ -158,12 +158,9 @@ def test_the_section_and_the_plots_are_made_of_figures_alone(tmp_path: Path) -> 
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == first
 
 
-def test_the_hour_lets_nodes_join() -> None:
-    result = expansion(0, 60.0)
-    assert result["rows"] == []
-    cluster = nodes(100, 85)
-    assert cluster.available.sum() == 85
-    assert cluster.subcluster.max() == 19
+def test_an_hour_of_no_seed_is_empty_and_five_nodes_are_a_sub_cluster() -> None:
+    assert expansion(0, 60.0)["rows"] == []
+    assert nodes(100).subcluster.max() == 19
 
 
 def test_a_controller_accepts_the_synthetic_messages() -> None:
