@@ -82,18 +82,9 @@ def read_messages(store: Store, applications: Iterable[ApplicationMessages], now
 def read_status(
     store: Store, settings: Settings, now: float, *, partitions: bool = False, collector: Collector | None = None
 ) -> ClusterStatus:
-    """Read all messages and build the status.
+    """Read all messages and build the status at ``now``, in seconds since the epoch.
 
-    Parameters
-    ----------
-    store, settings
-        Redis, and the settings in force.
-    now
-        Time of the status, in seconds since the epoch.
-    partitions
-        Whether to add the status of each partition.
-    collector
-        Collector of earlier calls, which reads only new messages; None for a new one.
+    ``partitions``: add the status of each. ``collector``: of earlier calls, which reads only new messages.
     """
     collector = collector or Collector(store, settings, lambda: now)
     gathered = [collector.gather(name) for name in collector.refresh()]
@@ -101,10 +92,8 @@ def read_status(
     return build_status(messages, settings, now, partitions=partitions)
 
 
-def build_status(
-    messages: ClusterMessages, settings: Settings, now: float, *, partitions: bool = False
-) -> ClusterStatus:
-    """Build the status of a cluster; the parameters are those of `application_status`."""
+def build_status(messages: ClusterMessages, settings: Settings, now: float, *, partitions: bool) -> ClusterStatus:
+    """Build the status of a cluster; the parameters are those of `read_status`."""
     # A node has one drain; the last one counts, as for the links.
     drains = {drain.node: drain for drain in messages.drains}
     reports = [item.report for item in messages.applications]
@@ -123,22 +112,9 @@ def build_status(
 def application_status(
     item: ApplicationMessages, messages: ClusterMessages, settings: Settings, now: float, *, partitions: bool
 ) -> ApplicationStatus:
-    """Build the status of one application.
+    """Build the status of one application; ``messages``: of the whole cluster.
 
     The figures of a silent driver are those of its last report, and no other cause is named for its silence.
-
-    Parameters
-    ----------
-    item
-        Messages of the application.
-    messages
-        Messages of the whole cluster.
-    settings
-        The settings in force.
-    now
-        Time of the status, in seconds since the epoch.
-    partitions
-        Whether to add the status of each partition.
     """
     report = item.report
     silent = driver_silence(item.reported_at, now)
