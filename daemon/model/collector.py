@@ -256,14 +256,8 @@ def evict_oldest(holders: Sequence[tuple[deque[Any], int]], usual: int, most: in
     """Drop the oldest entries of the largest holders, until all are within a bound in bytes.
 
     Entries that no decision needs go first. Then the newest of each holder stay as long as they are within several
-    times its share.
-
-    Parameters
-    ----------
-    holders
-        Entries, with their size as the last item, and the number of the newest that a decision needs.
-    usual, most
-        Bytes that all may hold, and that they may hold if the needed entries take more.
+    times its share. ``holders``: entries, with their size as the last item, and the number of the newest that a
+    decision needs. ``usual``: bytes that all may hold; ``most``: that they may hold if the needed entries take more.
     """
     newest = [list(accumulate(item[-1] for item in islice(reversed(entries), need))) for entries, need in holders]
     bound = min(max(usual, sum(sizes[-1] for sizes in newest if sizes)), most)
@@ -286,17 +280,9 @@ def evict_oldest(holders: Sequence[tuple[deque[Any], int]], usual: int, most: in
 def read_new_entries(store: Store, rule: KeyRule, name: str, after: str, *, first: int) -> tuple[str, list[Envelope]]:
     """Read a stream's entries after an id, or its newest ones.
 
-    Returns the id to go on from, and the entries. A stream that ends before ``after`` was emptied or replaced: it is
-    read from its start.
-
-    Parameters
-    ----------
-    store, rule, name
-        Redis, and the key of the stream.
-    after
-        Id of the last entry that was read, "" for none.
-    first
-        Number of the newest entries to read if none was read yet.
+    Returns the id to go on from, and the entries. ``after``: id of the last entry that was read, "" for none; a stream
+    that ends before it was emptied or replaced, and is read from its start. ``first``: number of the newest entries to
+    read if none was read yet.
     """
     if not after:
         newest = store.last_id(rule, name)

@@ -61,7 +61,7 @@ class ModelInputs:
     executors: Mapping[str, int]
     speed: FloatArray
     streams: Mapping[int, StreamRow]
-    silent: frozenset[str] = frozenset()
+    silent: frozenset[str]
 
 
 def batch_period(batches: Sequence[BatchReport], now: float) -> float:
@@ -91,20 +91,12 @@ def build_query_model(
     inputs: ModelInputs,
     *,
     placeable: bool,
-    max_entries: int = MAX_MATRIX_ENTRIES,
+    max_entries: int,
 ) -> QueryModel:
     """Model one query from its last batches, oldest first and at least one.
 
-    Parameters
-    ----------
-    query, batches
-        The query as its link reports it, and its batches.
-    inputs
-        What is known of its application's executors and streams.
-    placeable
-        Model stateful stages by partition, rather than by executor.
-    max_entries
-        Entries that the shuffle matrices may have together; a shuffle beyond that is left out.
+    ``placeable``: model stateful stages by partition, rather than by executor. ``max_entries``: that the shuffle
+    matrices may have together; a shuffle beyond that is left out.
     """
     stages = [stage for stage in query.stages if placeable and stage.partitions > 0]
     partitions = {f"{query.query}/{stage.stage}": stage.partitions for stage in stages}
