@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import io
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -154,15 +154,15 @@ class LogLines:
     read. A torn last line is no error: Spark was writing it.
     """
 
-    def __init__(self, log: EventLog, opener: Callable[[Path], BinaryIO] = open_part, longest: int = _LONGEST_LINE):
+    def __init__(self, log: EventLog, longest: int = _LONGEST_LINE) -> None:
         self.notes: list[str] = []
-        self._log, self._open, self._longest = log, opener, longest
+        self._log, self._longest = log, longest
         self._oversized = 0
 
     def __iter__(self) -> Iterator[bytes]:
         for part in self._log.parts:
             try:
-                with closing(self._open(part)) as stream:
+                with closing(open_part(part)) as stream:
                     yield from self._lines(stream)
             except (OSError, zstandard.ZstdError) as error:
                 self.notes.append(f"{part.name} cannot be read to its end: {error}")

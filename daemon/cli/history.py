@@ -37,16 +37,8 @@ Entry = dict[str, Any]  # one line of the history, as --json has it
 class HistoryFilter:
     """Selection of entries; "" and 0 select all.
 
-    Parameters
-    ----------
-    application, query
-        Entries of this application, and of this query by id or name.
-    trigger, result
-        Decisions of this trigger, with this result or reason; and the moves and outcomes of those.
-    verdict
-        Decisions whose migration has an outcome of this verdict; and the moves and outcomes of those.
-    since
-        Entries not older than this time, in seconds since the epoch.
+    ``query``: id or name. ``trigger``, ``result`` (or reason) and ``verdict`` (of a migration's outcome) select
+    decisions, and the moves and outcomes of those. ``since``: seconds since the epoch.
     """
 
     application: str = ""
@@ -83,20 +75,9 @@ def parse_time(text: str, now: Callable[[], float] = time.time) -> float:
 def show_history(
     settings: Settings, selection: HistoryFilter, *, limit: int, as_json: bool, follow_until: threading.Event | None
 ) -> None:
-    """Print decisions, moves and outcomes.
+    """Print the newest ``limit`` decisions, moves and outcomes.
 
-    Parameters
-    ----------
-    settings
-        Redis and cluster.
-    selection
-        Which entries are printed.
-    limit
-        Number of the newest entries that are printed.
-    as_json
-        Print one JSON document; one a line if ``follow_until`` is set.
-    follow_until
-        Print new entries too until this event is set; None for no new entries.
+    New entries are printed too until the event ``follow_until`` is set, as JSON one a line; None for no new entries.
     """
     reader = HistoryReader(Store(settings.redis, settings.cluster.name), time.time, selection)
     entries = reader.first(limit)

@@ -64,26 +64,15 @@ def show_policies(*, as_json: bool) -> None:
 
 
 def compare_policies(*, policy: str, workload: str, settings: Sequence[str], save: str, as_json: bool) -> None:
-    """Show what each policy would make of a scenario.
+    """Show what each policy would make of a scenario; the arguments are the command's options.
 
-    Parameters
-    ----------
-    policy
-        Names of policies, separated by commas, or ``all``.
-    workload
-        File of a scenario, or a generator with its parameters.
-    settings
-        Parameters of policies, each as POLICY.PARAMETER=VALUE.
-    save
-        File that the scenario is written to; "" for none.
-    as_json
-        Print one JSON document.
+    ``save``: file that the scenario is written to, "" for none.
     """
     names = _names(policy)
     parameters = _parameters(names, settings)
     scenario = _scenario(workload)
     if save:
-        _save(scenario, save)
+        _write(Path(save), msgspec.json.encode(to_document(scenario)) + b"\n")
     rows = compare(scenario, names, parameters, time.perf_counter)
     current = cost_of(scenario, scenario.current)
     if as_json:
@@ -100,28 +89,16 @@ def compare_policies(*, policy: str, workload: str, settings: Sequence[str], sav
 
 
 def assess_logs(paths: Sequence[Path], batches: int, html: Path | None, *, as_json: bool) -> ExitCode:
-    """Show what event logs say of each query.
+    """Show what event logs say of each query, by its newest ``batches``.
 
-    Parameters
-    ----------
-    paths
-        Files and directories of event logs.
-    batches
-        Newest batches of a query to assess, at most.
-    html
-        File that the result is written to as a page; None for none.
-    as_json
-        Print one JSON document.
+    ``html``: file that the result is written to as a page, None for none.
     """
     try:
         result = assess(paths, batches)
     except (EventLogError, OSError) as error:
         raise CommandError(ExitCode.REFUSED, str(error)) from error
     if html is not None:
-        try:
-            html.write_text(render_page(result), encoding="utf-8")
-        except OSError as error:
-            raise CommandError(ExitCode.REFUSED, f"{html}: cannot be written ({error.strerror})") from error
+        _write(html, render_page(result).encode())
     if as_json:
         click.echo(msgspec.json.encode(result))
     else:
@@ -208,9 +185,9 @@ def _scenario(text: str) -> Scenario:
         raise CommandError(ExitCode.REFUSED, f"{text}: describes no scenario: {'; '.join(error.problems)}") from error
 
 
-def _save(scenario: Scenario, path: str) -> None:
+def _write(path: Path, data: bytes) -> None:
     try:
-        Path(path).write_bytes(msgspec.json.encode(to_document(scenario)) + b"\n")
+        path.write_bytes(data)
     except OSError as error:
         raise CommandError(ExitCode.REFUSED, f"{path}: cannot be written ({error.strerror})") from error
 
