@@ -61,14 +61,7 @@ def _refuse(sentence: str) -> CommandError:
 def describe(plan: ScheduledPlan, now: float, zone: str) -> str:
     """Return in one sentence what is scheduled, for when, and who asked for it.
 
-    Parameters
-    ----------
-    plan
-        The plan to describe.
-    now
-        Seconds since the epoch; within the window its end is named, before it its begin.
-    zone
-        Time zone of the times in the sentence.
+    Within the window its end is named, before it its begin, in the time zone ``zone``. ``now``: since the epoch.
     """
     since = "until" if plan.begin <= now else "from"
     moment = plan.end if plan.begin <= now else plan.begin
@@ -116,18 +109,9 @@ class ScheduledPlanStore:
         self.settled = {name: reason for name, reason in self.settled.items() if name in self.plans}
 
     def schedule(self, command: Apply, plan: SavedPlan, *, user: str, reason: str) -> tuple[str, ScheduledPlan]:
-        """Schedule a saved plan for its window.
+        """Schedule a saved plan for its window; returns a sentence and the plan.
 
-        Returns a sentence and the plan, or raises CommandError.
-
-        Parameters
-        ----------
-        command
-            The order, with the text of the plan and either ``at`` or ``when``.
-        plan
-            The plan of that text.
-        user, reason
-            The operator who gave the order, and why.
+        Raises CommandError if that is not possible. ``command``: has the text of the plan, and ``at`` or ``when``.
         """
         rules, now = self._context.settings.reschedule, self._context.clock.wall()
         span = _window(command, rules, now)

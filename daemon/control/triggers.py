@@ -64,17 +64,7 @@ class ExecutorSetTrigger:
         return changed and steady_now - self.since >= settle_time(settings) and steady_now >= self._next_try
 
     def record(self, decision: Decision, report: LinkReport, steady_now: float, settings: Settings) -> None:
-        """Record the decision on a change.
-
-        Parameters
-        ----------
-        decision, report
-            The decision, and the link's report that shows which executors hold nothing.
-        steady_now
-            Steady seconds.
-        settings
-            The settings it was decided by.
-        """
+        """Record the decision on a change; ``report``: shows which executors hold nothing."""
         if decision.reason == Law.AGREEMENTS:
             self._next_try = steady_now + averaging_time(settings)
         elif decision.result == DecisionResult.NOT_READY:
@@ -94,10 +84,7 @@ def executors_in_use(report: LinkReport) -> frozenset[str]:
 
 
 def usable_executors(report: LinkReport, drained_nodes: Collection[str]) -> frozenset[str]:
-    """Return the executors that may hold partitions.
-
-    ``drained_nodes``: nodes that are to hold no state.
-    """
+    """Return the executors that may hold partitions."""
     usable = frozenset(info.executor for info in report.executors if info.host not in drained_nodes)
     return usable - frozenset(report.releasing_executors)
 
@@ -144,26 +131,16 @@ class OverloadDetector:
     def observe_window(
         self, snapshot: Snapshot, batches: Sequence[BatchReport], window: float, settings: Settings
     ) -> None:
-        """Record the loads in a snapshot of measurements.
+        """Record the loads in a snapshot without a forecast.
 
-        Parameters
-        ----------
-        snapshot, batches
-            Model of the application, without a forecast, and its batches.
-        window
-            Steady seconds of the begin of the agent window; each counts once.
-        settings
-            Limit of utilization, and number of windows over it.
+        ``window``: steady seconds of the begin of the agent window; each counts once.
         """
         fresh, self._window = self._window != window, window
         executors = _executor_readings(snapshot, settings.gate.max_utilization, fresh)
         self.observe([*executors, *self._query_readings(snapshot, batches)], settings.reschedule)
 
     def due(self, steady_now: float) -> str:
-        """Return the overloads to decide on, with their numbers; "" if there is none.
-
-        ``steady_now``: steady seconds.
-        """
+        """Return the overloads to decide on, with their numbers; "" if there is none."""
         if steady_now < self._next_try:
             return ""
         return "; ".join(level.due for level in self._levels.values() if level.due)

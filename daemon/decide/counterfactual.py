@@ -27,8 +27,6 @@ from rechannel.policies.prediction.replay import MOST_REPLAYED
 from rechannel.wire.measurements import BatchReport
 from rechannel.wire.messages import Decision, Refusal
 
-__all__ = ["ratios_without_moves"]
-
 
 def ratios_without_moves(
     decision: Decision, messages: ApplicationMessages, settings: Settings, moving: Sequence[BatchReport], now: float
@@ -36,18 +34,8 @@ def ratios_without_moves(
     """Return each query's batch without a migration over its batch now.
 
     Queries whose present batches the replay does not explain are left out; all, if partitions are elsewhere by now, or
-    nothing tells by itself how the work has changed.
-
-    Parameters
-    ----------
-    decision
-        The decision that began the migration.
-    messages, settings
-        Messages about the application, with the batches of before and after, and the settings.
-    moving
-        Batches in which partitions landed; nothing is known without them.
-    now
-        Seconds since the epoch.
+    nothing tells by itself how the work has changed. ``moving``: batches in which partitions landed; nothing is known
+    without them. ``now``: seconds since the epoch.
     """
     if not moving:
         return {}
@@ -61,9 +49,7 @@ def ratios_without_moves(
     if before is None or after is None:
         return {}
     earlier = rollback_placement(decision, after)
-    if isinstance(earlier, Refusal):
-        return {}
-    if after.workload.partitions > MOST_REPLAYED:
+    if isinstance(earlier, Refusal) or after.workload.partitions > MOST_REPLAYED:
         return {}
     model = _with_earlier_work(after, before, earlier.placement)
     if model is None:

@@ -52,16 +52,7 @@ def measure_outcome(
 ) -> MigrationOutcome | None:
     """Return the outcome of a migration, or None while its queries have not settled.
 
-    Parameters
-    ----------
-    decision
-        The decision that began it.
-    journal
-        Lines of the link's journal, of other decisions too.
-    messages, settings
-        Messages about the application and settings of now.
-    now
-        Seconds since the epoch.
+    ``journal``: lines of the link's journal, of other decisions too; ``now``: seconds since the epoch.
     """
     runs = {query.query: query.run for query in messages.report.queries if query.active}
     lines = [line for line in journal if line.decision == decision.decision]
@@ -231,12 +222,8 @@ def _gain_shares(decision: Decision, queries: Sequence[_Query]) -> dict[str, flo
 def _judge(longer: Mapping[_Query, float], without: Mapping[str, float], settings: Settings) -> Verdict:
     """Judge a migration by what its longer batches would last without it.
 
-    Parameters
-    ----------
-    longer
-        Queries with longer batches -> the expected seconds.
-    without
-        Query -> its batch without the moves over its batch now, where that is known.
+    ``longer``: query with longer batches -> the expected seconds; ``without``: query -> its batch without the moves
+    over its batch now, where that is known.
     """
     for query, expected in longer.items():
         if without.get(query.name, 0.0) <= 1 - settings.gate.min_gain:
