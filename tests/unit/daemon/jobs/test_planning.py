@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import threading
 from collections.abc import Callable
 
@@ -15,13 +14,12 @@ from rechannel.daemon.control.outcomes import PendingRollback
 from rechannel.daemon.decide import pipeline
 from rechannel.daemon.decide.pipeline import DecisionRequest, Draft, PlanBasis
 from rechannel.daemon.decide.requested_placement import saved_plan_of
-from rechannel.daemon.jobs.planning import Aside, Mutex, PlanningClock
+from rechannel.daemon.jobs.planning import Aside, Mutex
 from rechannel.wire import keys
 from rechannel.wire.commands import Apply, Cancel, Drain, Pause
 from unit.daemon.fake_store import FakeClock, FakeStore
 from unit.daemon.fakes import (
     APP,
-    CONFIG,
     World,
     app,
     controller,
@@ -29,9 +27,12 @@ from unit.daemon.fakes import (
     decide,
     decisions,
     desired,
+    go_on,
+    leading,
     order,
     published_placement,
     request,
+    ruled,
     state,
 )
 
@@ -174,18 +175,13 @@ def test_a_plan_of_a_lead_that_was_lost_and_won_again_is_discarded(
 def test_orders_and_events_during_a_plan_are_taken_into_account(
     store: FakeStore, clock: FakeClock, world: World, monkeypatch: pytest.MonkeyPatch, event: str, reason: str
 ) -> None:
-    limits = dataclasses.replace(CONFIG.reschedule, moves_per_hour=4 if event == "budget" else 0)
-    leader = controller(store, clock, dataclasses.replace(CONFIG, reschedule=limits))
+    leader = leading(world, ruled(moves_per_hour=4 if event == "budget" else 0))
     second = World(store, clock, OTHER)
-    world.ready()
-    leader.run_leader_cycle()
     if event == "rollback":
         decide(leader, apply=True, force=True)
         world.obey("drained")
         leader.follow()
-        clock.sleep(400)
-        world.ready()
-        leader.run_leader_cycle()
+        go_on(world, 400, leader)
     orders: list[object] = []
 
     def meanwhile() -> None:
@@ -205,8 +201,7 @@ def test_orders_and_events_during_a_plan_are_taken_into_account(
             leader.run_leader_cycle()
             return decide(leader, trigger="timeout", application=OTHER, apply=True)
         if event == "excluded":
-            rules = dataclasses.replace(CONFIG.reschedule, excluded=("00:00-23:59",))
-            leader.reload(dataclasses.replace(CONFIG, reschedule=rules))
+            leader.reload(ruled(excluded=("00:00-23:59",)))
         return "ordered"
 
     gone = event == "gone"
@@ -327,11 +322,3 @@ def test_an_error_of_long_work_is_raised_by_the_next_run() -> None:
     with pytest.raises(ZeroDivisionError):
         aside.run("act", lambda: None)
     assert aside.run("act", lambda: "again") == "again" or aside.run("act", lambda: "again") == "again"
-
-
-def test_a_running_plan_can_be_waited_for() -> None:
-    planning = PlanningClock()
-    with planning.plan(APP) as plan:
-        assert not plan.ended.is_set()
-    assert plan.ended.is_set()
-    assert planning.overdue() == ""
