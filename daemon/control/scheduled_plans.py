@@ -61,7 +61,8 @@ def _refuse(sentence: str) -> CommandError:
 def describe(plan: ScheduledPlan, now: float, zone: str) -> str:
     """Return in one sentence what is scheduled, for when, and who asked for it.
 
-    Within the window its end is named, before it its begin, in the time zone ``zone``. ``now``: since the epoch.
+    Within the window its end is named, before it its begin, by the time zone ``zone``. ``now``: seconds since the
+    epoch.
     """
     since = "until" if plan.begin <= now else "from"
     moment = plan.end if plan.begin <= now else plan.begin

@@ -111,7 +111,10 @@ class _Level:
 
 
 class OverloadDetector:
-    """Overloads of one application, and whether they were decided on."""
+    """Overloads of one application, and whether they were decided on.
+
+    ``steady_now``: seconds of a steady clock.
+    """
 
     def __init__(self) -> None:
         self._levels: dict[str, _Level] = {}
