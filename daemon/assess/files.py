@@ -100,7 +100,7 @@ def _rolled(directory: Path, *, named: bool) -> EventLog | None:
     """Return the rolled log of a directory, None if it has no part of one."""
     unfinished = _COMPACTED + _IN_PROGRESS  # a compaction that was under way
     names = [it for it in directory.iterdir() if it.is_file() and not it.name.endswith(unfinished)]
-    parts = {(int(match[1]), not _is_compacted(it)): it for it in names if (match := _PART.match(it.name))}
+    parts = {(int(match[1]), not it.name.endswith(_COMPACTED)): it for it in names if (match := _PART.match(it.name))}
     if not parts:
         return None
     compacted = max((number for number, original in parts if not original), default=0)
@@ -117,10 +117,6 @@ def _rolled(directory: Path, *, named: bool) -> EventLog | None:
         listed = ", ".join(map(str, missing[:_LISTED])) + (", …" if len(missing) > _LISTED else "")
         notes.append(f"part {listed} of the log is missing: what happened in it is unknown")
     return EventLog(directory.name, tuple(parts[key] for key in chosen), tuple(notes), named)
-
-
-def _is_compacted(path: Path) -> bool:
-    return path.name.endswith(_COMPACTED)
 
 
 def open_part(path: Path) -> BinaryIO:

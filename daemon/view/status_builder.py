@@ -112,9 +112,10 @@ def build_status(messages: ClusterMessages, settings: Settings, now: float, *, p
 def application_status(
     item: ApplicationMessages, messages: ClusterMessages, settings: Settings, now: float, *, partitions: bool
 ) -> ApplicationStatus:
-    """Build the status of one application; ``messages``: of the whole cluster.
+    """Build the status of one application, with the parameters of `read_status`.
 
-    The figures of a silent driver are those of its last report, and no other cause is named for its silence.
+    ``messages``: of the whole cluster. The figures of a silent driver are those of its last report, and no other cause
+    is named for its silence.
     """
     report = item.report
     silent = driver_silence(item.reported_at, now)
