@@ -17,7 +17,7 @@ from rechannel.daemon.decide.requested_placement import saved_plan_of
 from rechannel.daemon.jobs.planning import Aside, Mutex
 from rechannel.wire import keys
 from rechannel.wire.commands import Apply, Cancel, Drain, Pause
-from unit.daemon.fake_store import FakeClock, FakeStore
+from unit.daemon.fake_store import FakeStore
 from unit.daemon.fakes import (
     APP,
     World,
@@ -161,48 +161,49 @@ def test_a_plan_of_a_lead_that_was_lost_and_won_again_is_discarded(
     assert scene.leader.decide_all()[0].result == "applied", "and nothing is left in the way"
 
 
+def roll_back(leader: Controller, world: World) -> None:
+    target = find_rollback_target(applied_decisions(read_decision_log(leader._context.store), APP))
+    app(leader).rollback = PendingRollback(target, "u", "", leader._clock.steady())
+
+
+def use_up_budget(leader: Controller, world: World) -> None:
+    World(world.store, world.clock, OTHER).ready()
+    leader.run_leader_cycle()
+    decide(leader, trigger="timeout", application=OTHER, apply=True)
+
+
 @pytest.mark.parametrize(
-    ("event", "reason"),
+    ("event", "happens", "reason"),
     [
-        ("drain", "overtaken"),
-        ("pause", "paused"),
-        ("rollback", "overtaken"),
-        ("budget", "overtaken"),
-        ("excluded", "excluded"),
-        ("gone", "no-report"),
+        ("drain", lambda leader, _: order(leader, Drain(nodes=["127.0.0.3"])), "overtaken"),
+        ("pause", lambda leader, _: order(leader, Pause()), "paused"),
+        ("rollback", roll_back, "overtaken"),
+        ("budget", use_up_budget, "overtaken"),
+        ("excluded", lambda leader, _: leader.reload(ruled(excluded=("00:00-23:59",))), "excluded"),
+        ("gone", lambda *_: None, "no-report"),
     ],
 )
 def test_orders_and_events_during_a_plan_are_taken_into_account(
-    store: FakeStore, clock: FakeClock, world: World, monkeypatch: pytest.MonkeyPatch, event: str, reason: str
+    store: FakeStore,
+    world: World,
+    monkeypatch: pytest.MonkeyPatch,
+    event: str,
+    happens: Callable[[Controller, World], object],
+    reason: str,
 ) -> None:
     leader = leading(world, ruled(moves_per_hour=4 if event == "budget" else 0))
-    second = World(store, clock, OTHER)
     if event == "rollback":
         decide(leader, apply=True, force=True)
         world.obey("drained")
         leader.follow()
         go_on(world, 400, leader)
-    orders: list[object] = []
+    happened: list[str] = []
 
     def meanwhile() -> None:
-        if not orders:
-            orders.append(give_order())
+        if not happened:
+            happened.append(event)
+            happens(leader, world)
         leader.run_leader_cycle()
-
-    def give_order() -> object:
-        if event == "drain":
-            return order(leader, Drain(nodes=["127.0.0.3"]))
-        if event == "pause":
-            return order(leader, Pause())
-        if event == "rollback":
-            app(leader).rollback = _undo(leader)
-        if event == "budget":
-            second.ready()
-            leader.run_leader_cycle()
-            return decide(leader, trigger="timeout", application=OTHER, apply=True)
-        if event == "excluded":
-            leader.reload(ruled(excluded=("00:00-23:59",)))
-        return "ordered"
 
     gone = event == "gone"
     Scene(leader, world, monkeypatch).slow_down(70 if gone else 3, meanwhile, reports=not gone)
@@ -211,11 +212,6 @@ def test_orders_and_events_during_a_plan_are_taken_into_account(
     assert decision.reason == reason
     assert decision.result != "applied"
     assert desired(store) == before
-
-
-def _undo(leader: Controller) -> PendingRollback:
-    actual = find_rollback_target(applied_decisions(read_decision_log(leader._context.store), APP))
-    return PendingRollback(actual, "u", "", leader._clock.steady())
 
 
 def test_an_application_has_one_plan_at_a_time(scene: Scene) -> None:
