@@ -158,8 +158,8 @@ class OutcomeTracker:
         """
         if not applied or self._awaited is not None:
             return None
-        known = bodies_of(self._context.store.last(keys.OUTCOMES, "", keys.OUTCOMES.bound), MigrationOutcome)
-        outcomes = [outcome for outcome in known if outcome.decision == applied[0].decision]
+        measured = bodies_of(self._context.store.last(keys.OUTCOMES, "", keys.OUTCOMES.bound), MigrationOutcome)
+        outcomes = [outcome for outcome in measured if outcome.decision == applied[0].decision]
         if not outcomes:
             self._awaited = applied[0]
             return None

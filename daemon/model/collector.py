@@ -152,9 +152,7 @@ class Collector:
         batches = tuple(
             batch for query, entries in state.batches.items() for run, batch, _ in entries if run in ("", runs[query])
         )
-        windows = {
-            host: tuple(window for window, _ in self._nodes[host].windows) for host in hosts if host in self._nodes
-        }
+        windows = {host: tuple(window for window, _ in self._nodes[host].windows) for host in hosts}
         return ApplicationMessages(application, report, state.report.time, batches, windows)
 
     def _read_batches(self, application: str, state: _Application, queries: Collection[str]) -> None:
