@@ -19,10 +19,16 @@ _HOT = 1.5  # times the mean partition
 
 
 def assess_stage(cluster: Cluster, stage: Stage, number: int, now: IntArray, best: IntArray) -> StageAssessment:
-    """Return the figures of the stage of this number in its query.
+    """Return the figures of one stage.
 
-    ``stage``: has the seconds of each partition on a reference executor, (n,); ``now``, ``best``: executors of its
-    partitions now, and under the best placement, (n,).
+    Parameters
+    ----------
+    cluster, stage
+        Executors, and the stage with the seconds of each partition on a reference executor, (n,).
+    number
+        Of the stage in its query.
+    now, best
+        Executors of its partitions now, and under the best placement, (n,).
     """
     work = _work(cluster, stage, now)
     even_share = float(stage.busy.sum() / (cluster.cores * cluster.speed).sum())

@@ -191,8 +191,16 @@ def init(file: str, *, all_settings: bool, as_json: bool) -> None:
 def change_keys(directory: str, *, rotate: bool, retire: bool, force: bool, as_json: bool) -> None:
     """Make a signing key pair, or replace one without a time in which no signature is trusted.
 
-    ``rotate`` begins a change of keys, ``retire`` ends it; without both, a new pair is made. ``force``: keep the key in
-    use even if it is the older one.
+    Parameters
+    ----------
+    directory
+        Directory of the pair.
+    rotate, retire
+        Begin a change of keys, or end it. Without both, a new pair is made.
+    force
+        With ``retire``: keep the key in use even if it is the older one.
+    as_json
+        Print one JSON document.
     """
     if rotate and retire:
         raise CommandError(

@@ -25,9 +25,18 @@ _MOVES_SHOWN = 100
 
 
 def print_explanation(settings: Settings, *, decision: str, application: str, as_json: bool) -> None:
-    """Print the explanation of a decision on an application, "" for any.
+    """Print the explanation of a decision.
 
-    ``decision``: its id, "" for the last one that moved or proposed something.
+    Parameters
+    ----------
+    settings
+        Redis and cluster.
+    decision
+        Its id; "" for the last one that moved or proposed something.
+    application
+        Consider only decisions on this application; "" for all.
+    as_json
+        Print one JSON document.
     """
     store = Store(settings.redis, settings.cluster.name)
     application, selected = _select(store, decision, application)
@@ -82,7 +91,14 @@ def lines(
 ) -> list[str]:
     """Return the explanation of a decision.
 
-    ``outcome``: of its migration, None if it is not known; ``states``: move -> its last state in the journal.
+    Parameters
+    ----------
+    application, decision
+        The decision and its application.
+    outcome
+        Outcome of its migration, None if it is not known.
+    states
+        Move -> its last state in the journal.
     """
     cause = code_meaning(Trigger, decision.trigger)
     user = f", asked by {decision.user}" if decision.user else ""

@@ -75,9 +75,20 @@ def parse_time(text: str, now: Callable[[], float] = time.time) -> float:
 def show_history(
     settings: Settings, selection: HistoryFilter, *, limit: int, as_json: bool, follow_until: threading.Event | None
 ) -> None:
-    """Print the newest ``limit`` decisions, moves and outcomes.
+    """Print decisions, moves and outcomes.
 
-    New entries are printed too until the event ``follow_until`` is set, as JSON one a line; None for no new entries.
+    Parameters
+    ----------
+    settings
+        Redis and cluster.
+    selection
+        Which entries are printed.
+    limit
+        Number of the newest entries that are printed.
+    as_json
+        Print one JSON document; one a line if ``follow_until`` is set.
+    follow_until
+        Print new entries too until this event is set; None for no new entries.
     """
     reader = HistoryReader(Store(settings.redis, settings.cluster.name), time.time, selection)
     entries = reader.first(limit)

@@ -64,9 +64,20 @@ def show_policies(*, as_json: bool) -> None:
 
 
 def compare_policies(*, policy: str, workload: str, settings: Sequence[str], save: str, as_json: bool) -> None:
-    """Show what each policy would make of a scenario; the arguments are the command's options.
+    """Show what each policy would make of a scenario.
 
-    ``save``: file that the scenario is written to, "" for none.
+    Parameters
+    ----------
+    policy
+        Names of policies, separated by commas, or ``all``.
+    workload
+        File of a scenario, or a generator with its parameters.
+    settings
+        Parameters of policies, each as POLICY.PARAMETER=VALUE.
+    save
+        File that the scenario is written to; "" for none.
+    as_json
+        Print one JSON document.
     """
     names = _names(policy)
     parameters = _parameters(names, settings)
@@ -89,9 +100,18 @@ def compare_policies(*, policy: str, workload: str, settings: Sequence[str], sav
 
 
 def assess_logs(paths: Sequence[Path], batches: int, html: Path | None, *, as_json: bool) -> ExitCode:
-    """Show what event logs say of each query, by its newest ``batches``.
+    """Show what event logs say of each query.
 
-    ``html``: file that the result is written to as a page, None for none.
+    Parameters
+    ----------
+    paths
+        Files and directories of event logs.
+    batches
+        Newest batches of a query to assess, at most.
+    html
+        File that the result is written to as a page; None for none.
+    as_json
+        Print one JSON document.
     """
     try:
         result = assess(paths, batches)

@@ -64,7 +64,19 @@ class StatusFilter:
 
 
 def run(settings: Settings, only: StatusFilter, *, partitions: bool, verbose: bool, as_json: bool) -> None:
-    """Show the status, with each partition or the forecasts on request."""
+    """Show the status.
+
+    Parameters
+    ----------
+    settings
+        Redis and cluster.
+    only
+        What is shown.
+    partitions, verbose
+        Whether to show each partition, and the forecasts.
+    as_json
+        Print one JSON document.
+    """
     store = Store(settings.redis, settings.cluster.name)
     status = only.apply(read_status(store, settings, time.time(), partitions=partitions))
     if as_json:
@@ -76,9 +88,23 @@ def run(settings: Settings, only: StatusFilter, *, partitions: bool, verbose: bo
 
 
 def follow_drain(settings: Settings, nodes: Sequence[str], stop: threading.Event, *, as_json: bool) -> None:
-    """Show the progress of node drains until all are done, or ``stop`` is set.
+    """Show the progress of node drains until all are done.
 
-    Raises CommandError if a drain was canceled.
+    Parameters
+    ----------
+    settings
+        Redis and cluster.
+    nodes
+        Drained nodes.
+    stop
+        Ends the command when it is set.
+    as_json
+        Print JSON documents, one a line.
+
+    Raises
+    ------
+    CommandError
+        A drain was canceled.
     """
     store = Store(settings.redis, settings.cluster.name)
     last: dict[str, DrainStatus] = {}

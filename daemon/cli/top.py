@@ -39,9 +39,20 @@ _COLORS = ("cyan", "magenta", "green", "yellow", "blue", "bright_red", "bright_c
 
 
 def run(settings: Settings, stop: threading.Event, *, application: str, every: float, once: bool) -> None:
-    """Draw the screen until ``stop`` is set, or once, as without a terminal.
+    """Draw the screen until it is stopped.
 
-    ``application``: the one to show, "" for all; ``every``: seconds between two drawings.
+    Parameters
+    ----------
+    settings
+        Redis and cluster.
+    stop
+        Ends the command when it is set.
+    application
+        The application to show; "" for all.
+    every
+        Seconds between two drawings.
+    once
+        Draw once, as without a terminal.
     """
     console = new_console()
     screen = Screen(settings, application)

@@ -57,9 +57,18 @@ class Line(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def line(event: str, request: Request, *, sender: str, at: float, leader: Lease, reply: Reply | None = None) -> Line:
-    """Return the line of an event: `ASKED`, `ANSWERED` or `REFUSED`.
+    """Return the line of an event.
 
-    ``sender``: of the request's envelope; ``at``: seconds since the epoch; ``reply``: None if there is none yet.
+    Parameters
+    ----------
+    event, request, sender
+        `ASKED`, `ANSWERED` or `REFUSED`, the request that it is about, and the sender in its envelope.
+    at
+        Time of the event, seconds since the epoch.
+    leader
+        Lease of the controller that writes the line.
+    reply
+        The reply, None if there is none yet.
     """
     data = reply.data if reply is not None else {}
     decision = data.get("decision")

@@ -54,7 +54,17 @@ def choose_rollback_target(applied: Sequence[Decision], decision: str, applicati
     """Return the decision that an operator's rollback means; CommandError if there is none.
 
     Also CommandError if one was rolled back a moment ago and none is named, so that nobody rolls back two by accident.
-    ``applied`` and ``decision``: as in `find_rollback_target`. ``now``: seconds since the epoch.
+
+    Parameters
+    ----------
+    applied
+        Decisions that moved something in the application, the last one first.
+    decision
+        Id of the decision to roll back, "" for the last one that was not rolled back.
+    application
+        Name of the application, for the refusal.
+    now
+        Seconds since the epoch.
     """
     target = find_rollback_target(applied, decision)
     last = applied[0] if applied and applied[0].rollback_of and not decision else None

@@ -216,9 +216,16 @@ class LeaderContext:
         return envelope if envelope is not None and self.signer.is_own_signature(envelope) else None
 
     def put_signed(self, rule: KeyRule, body: AnyBody, *, ttl: float, application: str = "") -> Envelope:
-        """Put a signed message into Redis; returns it.
+        """Put a signed message into Redis.
 
-        ``ttl``: seconds until it expires; ``application``: that it is about, "" for the whole cluster.
+        Parameters
+        ----------
+        rule, body
+            Kind of its key, and the message.
+        ttl
+            Seconds until it expires.
+        application
+            Application that it is about, "" for the whole cluster.
         """
         envelope = self.envelope(body, ttl=ttl, application=application)
         self.store.put(rule, application, self.signer.sign(envelope))

@@ -110,9 +110,18 @@ class ScheduledPlanStore:
         self.settled = {name: reason for name, reason in self.settled.items() if name in self.plans}
 
     def schedule(self, command: Apply, plan: SavedPlan, *, user: str, reason: str) -> tuple[str, ScheduledPlan]:
-        """Schedule a saved plan for its window; returns a sentence and the plan.
+        """Schedule a saved plan for its window.
 
-        Raises CommandError if that is not possible. ``command``: has the text of the plan, and ``at`` or ``when``.
+        Returns a sentence and the plan, or raises CommandError.
+
+        Parameters
+        ----------
+        command
+            The order, with the text of the plan and either ``at`` or ``when``.
+        plan
+            The plan of that text.
+        user, reason
+            The operator who gave the order, and why.
         """
         rules, now = self._context.settings.reschedule, self._context.clock.wall()
         span = _window(command, rules, now)

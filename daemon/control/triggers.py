@@ -64,7 +64,17 @@ class ExecutorSetTrigger:
         return changed and steady_now - self.since >= settle_time(settings) and steady_now >= self._next_try
 
     def record(self, decision: Decision, report: LinkReport, steady_now: float, settings: Settings) -> None:
-        """Record the decision on a change; ``report``: shows which executors hold nothing."""
+        """Record the decision on a change.
+
+        Parameters
+        ----------
+        decision, report
+            The decision, and the link's report that shows which executors hold nothing.
+        steady_now
+            Steady seconds.
+        settings
+            The settings it was decided by.
+        """
         if decision.reason == Law.AGREEMENTS:
             self._next_try = steady_now + averaging_time(settings)
         elif decision.result == DecisionResult.NOT_READY:
@@ -134,9 +144,16 @@ class OverloadDetector:
     def observe_window(
         self, snapshot: Snapshot, batches: Sequence[BatchReport], window: float, settings: Settings
     ) -> None:
-        """Record the loads in a snapshot without a forecast.
+        """Record the loads in a snapshot of measurements.
 
-        ``window``: steady seconds of the begin of the agent window; each counts once.
+        Parameters
+        ----------
+        snapshot, batches
+            Model of the application, without a forecast, and its batches.
+        window
+            Steady seconds of the begin of the agent window; each counts once.
+        settings
+            Limit of utilization, and number of windows over it.
         """
         fresh, self._window = self._window != window, window
         executors = _executor_readings(snapshot, settings.gate.max_utilization, fresh)

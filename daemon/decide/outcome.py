@@ -52,7 +52,16 @@ def measure_outcome(
 ) -> MigrationOutcome | None:
     """Return the outcome of a migration, or None while its queries have not settled.
 
-    ``journal``: lines of the link's journal, of other decisions too; ``now``: seconds since the epoch.
+    Parameters
+    ----------
+    decision
+        The decision that began it.
+    journal
+        Lines of the link's journal, of other decisions too.
+    messages, settings
+        Messages about the application and settings of now.
+    now
+        Seconds since the epoch.
     """
     runs = {query.query: query.run for query in messages.report.queries if query.active}
     lines = [line for line in journal if line.decision == decision.decision]

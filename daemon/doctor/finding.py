@@ -34,7 +34,15 @@ def ok(check: str, sentence: str, subject: str = "") -> Finding:
 
 
 def warning(check: str, sentence: str, cure: str, subject: str = "") -> Finding:
-    """Return a finding of a problem with which Rechannel still works."""
+    """Return a finding of a problem with which Rechannel still works.
+
+    Parameters
+    ----------
+    check, subject
+        Name of the check, and what it checked; "" if there is only one.
+    sentence, cure
+        The problem, and what to do about it.
+    """
     return Finding(check, Severity.WARNING, sentence, cure, subject)
 
 

@@ -278,9 +278,17 @@ def evict_oldest(holders: Sequence[tuple[deque[Any], int]], usual: int, most: in
 def read_new_entries(store: Store, rule: KeyRule, name: str, after: str, *, first: int) -> tuple[str, list[Envelope]]:
     """Read a stream's entries after an id, or its newest ones.
 
-    Returns the id to go on from, and the entries. ``after``: id of the last entry that was read, "" for none; a stream
-    that ends before it was emptied or replaced, and is read from its start. ``first``: number of the newest entries to
-    read if none was read yet.
+    Returns the id to go on from, and the entries. A stream that ends before ``after`` was emptied or replaced: it is
+    read from its start.
+
+    Parameters
+    ----------
+    store, rule, name
+        Redis, and the key of the stream.
+    after
+        Id of the last entry that was read, "" for none.
+    first
+        Number of the newest entries to read if none was read yet.
     """
     if not after:
         newest = store.last_id(rule, name)

@@ -90,10 +90,16 @@ def attribute_cpu(
     *,
     span: tuple[float, float] = (0.0, float("inf")),
 ) -> Attribution:
-    """Share out the CPU of an application's executors among the tasks of its batches.
+    """Share out the CPU of an application's executors.
 
-    ``windows``: node -> windows of its agent; those not wholly within ``span``, first and last second since the epoch,
-    are left out.
+    Parameters
+    ----------
+    application, batches
+        Id of the application, and the batches whose tasks used the CPU.
+    windows
+        Node -> windows of its agent.
+    span
+        First and last second since the epoch; windows that are not wholly within are left out.
     """
     since, until = span
     tasks: dict[str, list[tuple[PartitionKey, TaskRow]]] = defaultdict(list)

@@ -87,11 +87,20 @@ def forecast_stages(
     batches: Sequence[BatchReport],
     horizon: float,
 ) -> dict[str, StageForecast]:
-    """Forecast the load of every placeable stage; floating ones are left out.
+    """Forecast the load of every placeable stage.
 
-    ``names``: key of a placeable stage -> (query, number in the link's report, name for people). ``averaged``: query ->
-    number of batches that the model averages, which is the length of a slot. ``batches``: of all queries. ``horizon``:
-    seconds to look ahead.
+    Parameters
+    ----------
+    stages
+        Stages of the model; floating ones are left out.
+    names
+        Stage key -> (query, number in the link's report, name for people), for placeable stages.
+    averaged
+        Query -> number of batches that the model averages, which is the length of a slot.
+    batches
+        Batches of all queries.
+    horizon
+        Seconds to look ahead.
     """
     forecasts: dict[str, StageForecast] = {}
     slots_of: dict[str, list[list[BatchReport]]] = {}

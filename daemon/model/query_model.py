@@ -95,8 +95,16 @@ def build_query_model(
 ) -> QueryModel:
     """Model one query from its last batches, oldest first and at least one.
 
-    ``placeable``: model stateful stages by partition, rather than by executor. ``max_entries``: that the shuffle
-    matrices may have together; a shuffle beyond that is left out.
+    Parameters
+    ----------
+    query, batches
+        The query as its link reports it, and its batches.
+    inputs
+        What is known of its application's executors and streams.
+    placeable
+        Model stateful stages by partition, rather than by executor.
+    max_entries
+        Entries that the shuffle matrices may have together; a shuffle beyond that is left out.
     """
     stages = [stage for stage in query.stages if placeable and stage.partitions > 0]
     partitions = {f"{query.query}/{stage.stage}": stage.partitions for stage in stages}

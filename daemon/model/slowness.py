@@ -69,8 +69,16 @@ def slow_executors(
 ) -> dict[str, Slowness]:
     """Return the slowness of each executor that is slow.
 
-    ``infos``, ``rates``: executors, and their rates in the same order. ``recent``: query -> its batches that the
-    decision averages; the agents' windows of their time are read. ``now``: seconds since the epoch.
+    Parameters
+    ----------
+    messages
+        Messages with the windows of the application's agents.
+    infos, rates
+        Executors, and their rates in the same order.
+    recent
+        Query -> its batches that the decision averages; the windows of their time are read.
+    now
+        Seconds since the epoch.
     """
     spans = [(batch.start, batch.end) for batches in recent.values() for batch in batches]
     warming_up = _warming_up(infos, rates, now)

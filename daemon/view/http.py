@@ -124,9 +124,19 @@ def build_app(
 ) -> Starlette:
     """Build the ASGI application.
 
-    ``latest`` returns the newest view. ``silence``: seconds without an answer of Redis after which the controller is
-    not ready. ``local``: the server listens on loopback alone; a request for another host is then refused, as it comes
-    from a page that tricked a browser. ``routes``: of further pages.
+    Parameters
+    ----------
+    latest
+        Returns the newest view.
+    monitor, metrics
+        Records of the controller's jobs, and its metrics.
+    silence
+        Seconds without an answer of Redis after which the controller is not ready.
+    local
+        The server listens on loopback alone. A request for another host is then refused, as it comes from a page that
+        tricked a browser.
+    routes
+        Routes of further pages.
     """
 
     def scrape(request: Request) -> Response:

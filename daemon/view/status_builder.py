@@ -82,9 +82,18 @@ def read_messages(store: Store, applications: Iterable[ApplicationMessages], now
 def read_status(
     store: Store, settings: Settings, now: float, *, partitions: bool = False, collector: Collector | None = None
 ) -> ClusterStatus:
-    """Read all messages and build the status at ``now``, in seconds since the epoch.
+    """Read all messages and build the status.
 
-    ``partitions``: add the status of each. ``collector``: of earlier calls, which reads only new messages.
+    Parameters
+    ----------
+    store, settings
+        Redis, and the settings in force.
+    now
+        Time of the status, in seconds since the epoch.
+    partitions
+        Whether to add the status of each partition.
+    collector
+        Collector of earlier calls, which reads only new messages; None for a new one.
     """
     collector = collector or Collector(store, settings, lambda: now)
     gathered = [collector.gather(name) for name in collector.refresh()]
@@ -112,10 +121,22 @@ def build_status(messages: ClusterMessages, settings: Settings, now: float, *, p
 def application_status(
     item: ApplicationMessages, messages: ClusterMessages, settings: Settings, now: float, *, partitions: bool
 ) -> ApplicationStatus:
-    """Build the status of one application, with the parameters of `read_status`.
+    """Build the status of one application.
 
-    ``messages``: of the whole cluster. The figures of a silent driver are those of its last report, and no other cause
-    is named for its silence.
+    The figures of a silent driver are those of its last report, and no other cause is named for its silence.
+
+    Parameters
+    ----------
+    item
+        Messages of the application.
+    messages
+        Messages of the whole cluster.
+    settings
+        The settings in force.
+    now
+        Time of the status, in seconds since the epoch.
+    partitions
+        Whether to add the status of each partition.
     """
     report = item.report
     silent = driver_silence(item.reported_at, now)

@@ -46,7 +46,14 @@ def clip_sentence(value: str) -> str:
 def left_out(shown: int, total: int, noun: str, order: str = "") -> str:
     """Return the sentence on a list that was cut, "" if all items are shown.
 
-    ``noun``: plural of what the items are; ``order``: which of them are shown, such as "the busiest".
+    Parameters
+    ----------
+    shown, total
+        Number of the items that are shown, and of all.
+    noun
+        Plural of what the items are.
+    order
+        Which of them are shown, such as "the busiest"; "" for the first ones.
     """
     return f"Shown are {shown:,} of {total:,} {noun}{f': {order}' if order else ''}." if shown < total else ""
 
