@@ -42,7 +42,7 @@ class _Forward(logging.Handler):
         logger.log(record.levelno, record.getMessage(), exc_info=record.exc_info)
 
 
-def set_up(stream: TextIO | None = None, level: int = logging.INFO, environ: Mapping[str, str] | None = None) -> None:
+def set_up(stream: TextIO | None = None, environ: Mapping[str, str] | None = None) -> None:
     """Send all log lines to ``stream``.
 
     None for standard error, with crashes and failures of threads. Raises SettingsError if the environment selects an
@@ -58,7 +58,7 @@ def set_up(stream: TextIO | None = None, level: int = logging.INFO, environ: Map
             structlog.processors.add_log_level,
             *_last(form, journal),
         ],
-        wrapper_class=structlog.make_filtering_bound_logger(level),
+        wrapper_class=structlog.make_filtering_bound_logger(logging.INFO),
         logger_factory=structlog.PrintLoggerFactory(target),
         cache_logger_on_first_use=False,
     )

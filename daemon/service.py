@@ -52,11 +52,7 @@ def log_standing_by(controller: Controller, log: Any) -> Callable[[], str]:
 
 
 def run_controller(
-    settings: Settings,
-    stop: threading.Event,
-    clock: Clock | None = None,
-    *,
-    reload_signal: reload.ReloadSignal | None = None,
+    settings: Settings, stop: threading.Event, *, reload_signal: reload.ReloadSignal | None = None
 ) -> None:
     """Run the controller until ``stop`` is set.
 
@@ -65,7 +61,7 @@ def run_controller(
     """
     from rechannel.daemon.jobs.runner import JobRunner  # needs APScheduler, which no other command does
 
-    clock = clock or Clock()
+    clock = Clock()
     signer = signer_of(settings)
     store = Store(settings.redis, settings.cluster.name)
     log = structlog.get_logger("rechannel.controller")
@@ -89,12 +85,12 @@ def run_controller(
     frontend = _frontend(controller, store, monitor, counters, clock) if settings.controller.listen else None
     _add_jobs(monitor, controller, log)
     if frontend is not None:
-        monitor.add("view", VIEW_EVERY, frontend.publish)
+        monitor.add("view", VIEW_EVERY, frontend.publisher.publish)
     runner = JobRunner(monitor.jobs.values(), clock)
     where = settings.redis.url.split("@")[-1]
     log.info("controller-starts", name=controller.lead.name, cluster=settings.cluster.name, redis=where)
     if frontend is not None:
-        frontend.start()
+        frontend.server.start()
     runner.start()
     reloader = reload.Reloader(settings, reload_signal, log, policy_settings.policy_errors)
     try:
@@ -103,7 +99,7 @@ def run_controller(
             if (changed := reloader.poll()) is not None:
                 controller.reload(changed)
                 if frontend is not None:
-                    frontend.reload(changed)
+                    frontend.publisher.settings = changed
                 if (timeout := changed.reschedule.timeout) != monitor.jobs["decide"].status.every:
                     controller.schedule_decision()
                     runner.reschedule("decide", timeout)
@@ -111,7 +107,7 @@ def run_controller(
     finally:
         supervision.end()
         if frontend is not None:
-            frontend.close()
+            frontend.server.close()
         runner.stop()
         try:
             controller.close()

@@ -30,16 +30,10 @@ _NEEDED: dict[type, tuple[str, str]] = {
 
 
 def assess(paths: Sequence[Path], batches: int = DEFAULT_BATCHES) -> Assessment:
-    """Assess the event logs at some paths.
+    """Assess the event logs at some paths, by the newest ``batches`` of each query.
 
-    Parameters
-    ----------
-    paths
-        Files, directories of rolled logs, or directories that hold several applications' logs.
-    batches
-        Newest batches of each query that are assessed, at most.
-
-    Raises EventLogError if a path cannot be read as an event log.
+    A path is a file, a directory of a rolled log, or a directory that holds several applications' logs. Raises
+    EventLogError if a path cannot be read as an event log.
     """
     settings, skipped = Settings(), []
     applications = []

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import io
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -100,7 +100,7 @@ def _rolled(directory: Path, *, named: bool) -> EventLog | None:
     """Return the rolled log of a directory, None if it has no part of one."""
     unfinished = _COMPACTED + _IN_PROGRESS  # a compaction that was under way
     names = [it for it in directory.iterdir() if it.is_file() and not it.name.endswith(unfinished)]
-    parts = {(int(match[1]), not _is_compacted(it)): it for it in names if (match := _PART.match(it.name))}
+    parts = {(int(match[1]), not it.name.endswith(_COMPACTED)): it for it in names if (match := _PART.match(it.name))}
     if not parts:
         return None
     compacted = max((number for number, original in parts if not original), default=0)
@@ -117,10 +117,6 @@ def _rolled(directory: Path, *, named: bool) -> EventLog | None:
         listed = ", ".join(map(str, missing[:_LISTED])) + (", …" if len(missing) > _LISTED else "")
         notes.append(f"part {listed} of the log is missing: what happened in it is unknown")
     return EventLog(directory.name, tuple(parts[key] for key in chosen), tuple(notes), named)
-
-
-def _is_compacted(path: Path) -> bool:
-    return path.name.endswith(_COMPACTED)
 
 
 def open_part(path: Path) -> BinaryIO:
@@ -154,15 +150,15 @@ class LogLines:
     read. A torn last line is no error: Spark was writing it.
     """
 
-    def __init__(self, log: EventLog, opener: Callable[[Path], BinaryIO] = open_part, longest: int = _LONGEST_LINE):
+    def __init__(self, log: EventLog, longest: int = _LONGEST_LINE) -> None:
         self.notes: list[str] = []
-        self._log, self._open, self._longest = log, opener, longest
+        self._log, self._longest = log, longest
         self._oversized = 0
 
     def __iter__(self) -> Iterator[bytes]:
         for part in self._log.parts:
             try:
-                with closing(self._open(part)) as stream:
+                with closing(open_part(part)) as stream:
                     yield from self._lines(stream)
             except (OSError, zstandard.ZstdError) as error:
                 self.notes.append(f"{part.name} cannot be read to its end: {error}")

@@ -295,12 +295,8 @@ class _PeriodWork:
 def trigger_interval(starts: Sequence[float]) -> float:
     """Return the interval of a query's trigger in seconds, 0 without one.
 
-    Spark's ticks are the multiples of the interval since 1970 (``ProcessingTimeExecutor``).
-
-    Parameters
-    ----------
-    starts
-        Starts of its triggers in seconds since the epoch, oldest first.
+    Spark's ticks are the multiples of the interval since 1970 (``ProcessingTimeExecutor``). ``starts``: of its triggers
+    in seconds since the epoch, oldest first.
     """
     gaps = [after - before for before, after in itertools.pairwise(starts)]
     interval = round(statistics.median(gaps), 1) if len(gaps) >= MIN_BATCHES else 0.0

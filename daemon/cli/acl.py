@@ -27,7 +27,7 @@ _AUDIENCE = {
 }
 
 
-def _user_of(cluster: str, role: Role, name: str = "") -> str:
+def _user_of(cluster: str, role: Role, name: str) -> str:
     """Return the name of the Redis user of a role, and of one of several with ``name``."""
     return "-".join(part for part in ("rechannel", cluster, role, name) if part)
 

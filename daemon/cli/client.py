@@ -38,18 +38,8 @@ _MAY_BE_DONE = "the order may have been accepted: see `rechannel history` and `r
 class ControllerClient:
     """Sends commands to the leading controller, and prints its replies.
 
-    Parameters
-    ----------
-    settings
-        Redis, cluster and lease.
-    reason
-        The operator's reason, for the audit file and the decision.
-    wait
-        Seconds to wait for a reply; None for a bit longer than the lease.
-    as_json
-        Whether to print one JSON document.
-    verbose
-        Whether to print streams and forecasts of a decision too.
+    ``reason``: the operator's, for the audit file and the decision. ``wait``: seconds to wait for a reply, None for a
+    bit longer than the lease. ``verbose``: print streams and forecasts of a decision too.
     """
 
     def __init__(

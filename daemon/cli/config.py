@@ -15,14 +15,15 @@ import click
 from rechannel.conf import render
 from rechannel.conf.loader import LoadResult, read_settings
 from rechannel.conf.settings import CONFIG_VARIABLE, ENVIRONMENT_PREFIX, Settings, SettingsError, fields
+from rechannel.daemon.cli.submit import LENT, SOLO, STRICT
 from rechannel.daemon.doctor import security
 from rechannel.wire import distribution
 from rechannel.wire.exit_codes import CommandError, ExitCode
 from rechannel.wire.redis import tls
 from rechannel.wire.redis.tls import CredentialFileError
 
-# Beside those of the settings. The last two are passed by `rechannel submit` to the process that it starts.
-_VARIABLES = (CONFIG_VARIABLE, "RECHANNEL_LOG", "RECHANNEL_DEBUG", "RECHANNEL_LENT", "RECHANNEL_STRICT")
+# Beside those of the settings. The last three are passed by `rechannel submit` to the process that it starts.
+_VARIABLES = (CONFIG_VARIABLE, "RECHANNEL_LOG", "RECHANNEL_DEBUG", LENT, STRICT, SOLO)
 _TEST_PREFIX = "RECHANNEL_TEST"
 
 
@@ -188,9 +189,7 @@ def init(file: str, *, all_settings: bool, as_json: bool) -> None:
     click.echo(f"then: export {CONFIG_VARIABLE}={path.resolve()}; rechannel config check")
 
 
-def change_keys(
-    directory: str, *, rotate: bool = False, retire: bool = False, force: bool = False, as_json: bool
-) -> None:
+def change_keys(directory: str, *, rotate: bool, retire: bool, force: bool, as_json: bool) -> None:
     """Make a signing key pair, or replace one without a time in which no signature is trusted.
 
     Parameters

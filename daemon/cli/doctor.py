@@ -28,6 +28,7 @@ from rechannel.daemon.doctor.cluster import ApplicationFacts, NodeFacts
 from rechannel.daemon.doctor.finding import Finding, Severity
 from rechannel.daemon.doctor.node import HostFacts, RedisFacts, RedisPermissions
 from rechannel.daemon.model.application_messages import max_window_age
+from rechannel.daemon.model.collector import bodies_of
 from rechannel.daemon.view.last_leader import leading
 from rechannel.wire import distribution, keys
 from rechannel.wire.envelope import Envelope
@@ -232,10 +233,10 @@ def _application_facts(store: Store, name: str, now: float, clocks: dict[str, fl
         arrival, last = _newest_message(store, keys.BATCHES, name)
         if last is not None:
             clocks[last.sender] = last.time - arrival
-        bodies = [item.body for item in store.last(keys.BATCHES, name, _BATCHES)]
+        batches = bodies_of(store.last(keys.BATCHES, name, _BATCHES), BatchReport)
     except KeyNameError:
         return None
-    stages = stage_seconds([body for body in bodies if isinstance(body, BatchReport)], envelope.body)
+    stages = stage_seconds(batches, envelope.body)
     return ApplicationFacts(name, envelope.body, max(0.0, now - envelope.time), stages=stages)
 
 

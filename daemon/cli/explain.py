@@ -12,6 +12,7 @@ import msgspec
 from rechannel.conf.settings import Settings
 from rechannel.daemon.cli.options import format_time
 from rechannel.daemon.cli.tables import code_meaning, price_lines, refusal_line
+from rechannel.daemon.model.collector import bodies_of
 from rechannel.daemon.view.figures import batch_times, format_bytes
 from rechannel.wire import keys
 from rechannel.wire.codes import DecisionResult, Trigger
@@ -73,18 +74,16 @@ def _select(store: Store, decision: str, application: str) -> tuple[str, Decisio
 
 
 def _outcome(store: Store, decision: Decision) -> MigrationOutcome | None:
-    outcomes = [envelope.body for envelope in store.last(keys.OUTCOMES, "", keys.OUTCOMES.bound)]
-    return next(
-        (it for it in reversed(outcomes) if isinstance(it, MigrationOutcome) and it.decision == decision.decision), None
-    )
+    outcomes = bodies_of(store.last(keys.OUTCOMES, "", keys.OUTCOMES.bound), MigrationOutcome)
+    return next((it for it in reversed(outcomes) if it.decision == decision.decision), None)
 
 
 def _move_states(store: Store, application: str, decision: Decision) -> dict[str, str]:
     """Return the last state in the journal of each move of the decision."""
     if decision.result != DecisionResult.APPLIED or not keys.is_valid_name(application):
         return {}
-    journal = [envelope.body for envelope in store.last(keys.JOURNAL, application, keys.JOURNAL.bound)]
-    return {it.move: it.after for it in journal if isinstance(it, MoveTransition) and it.decision == decision.decision}
+    journal = bodies_of(store.last(keys.JOURNAL, application, keys.JOURNAL.bound), MoveTransition)
+    return {line.move: line.after for line in journal if line.decision == decision.decision}
 
 
 def lines(

@@ -18,7 +18,7 @@ from rechannel.conf.duration import parse_duration
 from rechannel.conf.loader import suggest_names
 from rechannel.conf.settings import Settings
 from rechannel.daemon.cli.options import unknown_name
-from rechannel.daemon.model.collector import read_new_entries
+from rechannel.daemon.model.collector import bodies_of, read_new_entries
 from rechannel.wire import keys
 from rechannel.wire.codes import DecisionResult, Law, NotReadyReason, OutcomeVerdict, PlanResult, Trigger
 from rechannel.wire.envelope import Envelope
@@ -37,16 +37,8 @@ Entry = dict[str, Any]  # one line of the history, as --json has it
 class HistoryFilter:
     """Selection of entries; "" and 0 select all.
 
-    Parameters
-    ----------
-    application, query
-        Entries of this application, and of this query by id or name.
-    trigger, result
-        Decisions of this trigger, with this result or reason; and the moves and outcomes of those.
-    verdict
-        Decisions whose migration has an outcome of this verdict; and the moves and outcomes of those.
-    since
-        Entries not older than this time, in seconds since the epoch.
+    ``query``: id or name. ``trigger``, ``result`` (or reason) and ``verdict`` (of a migration's outcome) select
+    decisions, and the moves and outcomes of those. ``since``: seconds since the epoch.
     """
 
     application: str = ""
@@ -166,23 +158,15 @@ class HistoryReader:
             return ids[query]
         if query not in ids.values():
             # A query that has ended is in no report any more, but its moves are in the journal.
-            past = {
-                entry["query"]
-                for entry in self._read_all(keys.JOURNAL.bound)
-                if entry["type"] == _TYPES[MoveTransition]
-            }
+            entries = self._read_all(keys.JOURNAL.bound)
+            past = {entry["query"] for entry in entries if entry["type"] == _TYPES[MoveTransition]}
             if query not in past:
                 raise unknown_name("query", query, ids.keys() | past)
         return query
 
     def _reported_queries(self) -> list[QueryState]:
         reports = [self._store.get(keys.REPORT, application) for application in self._applications()]
-        return [
-            state
-            for report in reports
-            if report is not None and isinstance(report.body, LinkReport)
-            for state in report.body.queries
-        ]
+        return [state for report in bodies_of(reports, LinkReport) for state in report.queries]
 
     def _check_code(self, option: str, code: str, existing: tuple[str, ...]) -> None:
         if code and code not in existing and code not in self._codes:

@@ -83,7 +83,7 @@ def compare_policies(*, policy: str, workload: str, settings: Sequence[str], sav
     parameters = _parameters(names, settings)
     scenario = _scenario(workload)
     if save:
-        _save(scenario, save)
+        _write(Path(save), msgspec.json.encode(to_document(scenario)) + b"\n")
     rows = compare(scenario, names, parameters, time.perf_counter)
     current = cost_of(scenario, scenario.current)
     if as_json:
@@ -118,10 +118,7 @@ def assess_logs(paths: Sequence[Path], batches: int, html: Path | None, *, as_js
     except (EventLogError, OSError) as error:
         raise CommandError(ExitCode.REFUSED, str(error)) from error
     if html is not None:
-        try:
-            html.write_text(render_page(result), encoding="utf-8")
-        except OSError as error:
-            raise CommandError(ExitCode.REFUSED, f"{html}: cannot be written ({error.strerror})") from error
+        _write(html, render_page(result).encode())
     if as_json:
         click.echo(msgspec.json.encode(result))
     else:
@@ -208,9 +205,9 @@ def _scenario(text: str) -> Scenario:
         raise CommandError(ExitCode.REFUSED, f"{text}: describes no scenario: {'; '.join(error.problems)}") from error
 
 
-def _save(scenario: Scenario, path: str) -> None:
+def _write(path: Path, data: bytes) -> None:
     try:
-        Path(path).write_bytes(msgspec.json.encode(to_document(scenario)) + b"\n")
+        path.write_bytes(data)
     except OSError as error:
         raise CommandError(ExitCode.REFUSED, f"{path}: cannot be written ({error.strerror})") from error
 

@@ -14,7 +14,7 @@ import shutil
 import sys
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 import click
@@ -62,16 +62,16 @@ class SubmitArguments:
     ``solo`` is the mode of a solo run, "" for none.
     """
 
-    options: tuple[str, ...] = ()
-    script: str = ""
-    arguments: tuple[str, ...] = ()
-    dry_run: bool = False
-    strict: bool = False
-    solo: str = ""
-    config: str = ""
-    conf: Mapping[str, str] = field(default_factory=dict)
-    properties: tuple[str, ...] = ()
-    defaults: bool = True
+    options: tuple[str, ...]
+    script: str
+    arguments: tuple[str, ...]
+    dry_run: bool
+    strict: bool
+    solo: str
+    config: str
+    conf: Mapping[str, str]
+    properties: tuple[str, ...]
+    defaults: bool
 
 
 @dataclass(frozen=True)
@@ -80,7 +80,7 @@ class SparkSubmitCommand:
 
     command: tuple[str, ...]
     environment: Mapping[str, str]
-    warnings: tuple[str, ...] = ()
+    warnings: tuple[str, ...]
 
     def shell_line(self) -> str:
         """Return variables and command as one line for a shell."""
@@ -254,8 +254,7 @@ def _warnings(conf: Mapping[str, str]) -> tuple[str, ...]:
         from rechannel.migration.spark import compatibility
     except ImportError:  # no py4j in this Python, only in the Spark of SPARK_HOME
         return ()
-    findings = compatibility.check_settings(lambda key, default: conf.get(key, default))
-    return tuple(finding.sentence for finding in findings)
+    return tuple(finding.sentence for finding in compatibility.check_settings(conf.get))
 
 
 def _settings_from_files(arguments: SubmitArguments, environ: Mapping[str, str], home: Path) -> dict[str, str]:

@@ -38,22 +38,14 @@ from rechannel.wire.signing import Signer
 class Collaborators:
     """Parts of the process that a controller works with.
 
-    Attributes
-    ----------
-    store, signer, clock
-        Redis, the cluster's signing key, and the clocks of the process.
-    name
-        First part of its name as holder of the lease.
-    aside
-        Runner of work that may take minutes.
-    count_answer
-        Called once for each answered request, with its verb and the code of the reply.
+    ``name``: first part of its name as holder of the lease. ``aside`` runs work that may take minutes.
+    ``count_answer`` is called once for each answered request, with its verb and the code of the reply.
     """
 
     store: Store
     signer: Signer
     clock: Clock
-    name: str = "controller"
+    name: str
     aside: Aside = dataclasses.field(default_factory=Aside)
     count_answer: Callable[[str, int], None] = lambda _verb, _code: None
 

@@ -49,16 +49,8 @@ class LeaseResult(StrEnum):
 class LeaderElection:
     """One controller's part in the election of a leader.
 
-    Parameters
-    ----------
-    settings
-        Length of the lease in seconds, and the time-out of Redis; neither follows a reload.
-    store
-        Redis; `store` of the election writes only under its lease.
-    clock
-        Its steady time counts the lease, its wall time is that of the begin of the lead.
-    name
-        First part of the name as holder of the lease.
+    The length of the lease and the time-out of Redis follow no reload. The clock's steady time counts the lease, its
+    wall time is that of the begin of the lead. ``name``: first part of the name as holder of the lease.
     """
 
     def __init__(self, settings: Settings, store: Store, clock: Clock, name: str) -> None:
@@ -188,14 +180,8 @@ class LeaderElection:
 class LeaderContext:
     """Shared equipment of all parts of one controller.
 
-    Attributes
-    ----------
-    settings
-        Current settings; a reload replaces them here.
-    lead, store
-        The election, and the store that writes only under its lease.
-    restored
-        Whether the orders given before this lead are known; nothing is done until then.
+    ``settings``: the current ones; a reload replaces them here. ``restored``: whether the orders given before this lead
+    are known; nothing is done until then.
     """
 
     settings: Settings

@@ -211,7 +211,6 @@ class MigrationTracker:
         self.running: RunningMigration | None = None
         self.cooldown = CooldownTimer()
         self.examined = False  # whether this leader has read the desired placement in Redis
-        self.rejected = 0  # desired placements in Redis without this cluster's signature
         self._application = application
         self._context = context
         self._left = 0  # moves that may follow on a plan that was cut
@@ -319,7 +318,6 @@ class MigrationTracker:
             if envelope.application != self._application or not self._context.signer.is_own_signature(envelope):
                 raise SignatureError(f"desired placement of {self._application} was not signed by this cluster's key")
         except MessageError as error:
-            self.rejected += 1
             self._log.warning("desired-rejected", application=self._application, sentence=str(error))
             return
         own = self.running

@@ -18,6 +18,7 @@ from rechannel.daemon.control.time_windows import calendar_of
 from rechannel.daemon.decide.outcome import measure_outcome
 from rechannel.daemon.jobs.clock import RateLimit
 from rechannel.daemon.model.application_messages import ApplicationMessages
+from rechannel.daemon.model.collector import bodies_of
 from rechannel.migration.plan.cost import UNMEASURED, LoadRates, MeasuredLoad, fit_load_rates
 from rechannel.policies.prediction.correction import GainShare, expect_gain_share
 from rechannel.wire import keys
@@ -157,11 +158,8 @@ class OutcomeTracker:
         """
         if not applied or self._awaited is not None:
             return None
-        outcomes = [
-            envelope.body
-            for envelope in self._context.store.last(keys.OUTCOMES, "", keys.OUTCOMES.bound)
-            if isinstance(envelope.body, MigrationOutcome) and envelope.body.decision == applied[0].decision
-        ]
+        measured = bodies_of(self._context.store.last(keys.OUTCOMES, "", keys.OUTCOMES.bound), MigrationOutcome)
+        outcomes = [outcome for outcome in measured if outcome.decision == applied[0].decision]
         if not outcomes:
             self._awaited = applied[0]
             return None
@@ -177,8 +175,7 @@ class OutcomeTracker:
         if decision is None or not self._looks.allows(self._context.clock.steady()):
             return None
         most = min(keys.JOURNAL.bound, 1000 + _LINES_A_MOVE * len(decision.moves))
-        lines = [envelope.body for envelope in self._context.store.last(keys.JOURNAL, self._application, most)]
-        journal = [line for line in lines if isinstance(line, MoveTransition)]
+        journal = bodies_of(self._context.store.last(keys.JOURNAL, self._application, most), MoveTransition)
         epoch = self._context.lead.epoch
         with self._unlocked():  # thousands of partitions are replayed for seconds
             outcome = measure_outcome(decision, journal, messages, self._context.settings, self._context.clock.wall())
@@ -186,7 +183,8 @@ class OutcomeTracker:
             return None  # another migration or another leader began meanwhile
         if outcome is None:
             return None
-        self._publish(outcome)
+        envelope = self._context.envelope(outcome, ttl=keys.OUTCOMES.ttl, application=self._application)
+        self._context.store.append(keys.OUTCOMES, "", envelope)
         self._awaited = None
         self._history.add(outcome)
         self._log.info(
@@ -197,10 +195,6 @@ class OutcomeTracker:
             sentence=outcome.sentence,
         )
         return outcome, decision if self._must_roll_back(decision, outcome) else None
-
-    def _publish(self, outcome: MigrationOutcome) -> None:
-        envelope = self._context.envelope(outcome, ttl=keys.OUTCOMES.ttl, application=self._application)
-        self._context.store.append(keys.OUTCOMES, "", envelope)
 
     def _rollback_until(self, at: float) -> float:
         """Return until when a new leader rolls back a migration measured at this time.

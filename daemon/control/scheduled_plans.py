@@ -61,14 +61,8 @@ def _refuse(sentence: str) -> CommandError:
 def describe(plan: ScheduledPlan, now: float, zone: str) -> str:
     """Return in one sentence what is scheduled, for when, and who asked for it.
 
-    Parameters
-    ----------
-    plan
-        The plan to describe.
-    now
-        Seconds since the epoch; within the window its end is named, before it its begin.
-    zone
-        Time zone of the times in the sentence.
+    Within the window its end is named, before it its begin, by the time zone ``zone``. ``now``: seconds since the
+    epoch.
     """
     since = "until" if plan.begin <= now else "from"
     moment = plan.end if plan.begin <= now else plan.begin

@@ -94,10 +94,7 @@ def executors_in_use(report: LinkReport) -> frozenset[str]:
 
 
 def usable_executors(report: LinkReport, drained_nodes: Collection[str]) -> frozenset[str]:
-    """Return the executors that may hold partitions.
-
-    ``drained_nodes``: nodes that are to hold no state.
-    """
+    """Return the executors that may hold partitions."""
     usable = frozenset(info.executor for info in report.executors if info.host not in drained_nodes)
     return usable - frozenset(report.releasing_executors)
 
@@ -124,7 +121,10 @@ class _Level:
 
 
 class OverloadDetector:
-    """Overloads of one application, and whether they were decided on."""
+    """Overloads of one application, and whether they were decided on.
+
+    ``steady_now``: seconds of a steady clock.
+    """
 
     def __init__(self) -> None:
         self._levels: dict[str, _Level] = {}
@@ -160,10 +160,7 @@ class OverloadDetector:
         self.observe([*executors, *self._query_readings(snapshot, batches)], settings.reschedule)
 
     def due(self, steady_now: float) -> str:
-        """Return the overloads to decide on, with their numbers; "" if there is none.
-
-        ``steady_now``: steady seconds.
-        """
+        """Return the overloads to decide on, with their numbers; "" if there is none."""
         if steady_now < self._next_try:
             return ""
         return "; ".join(level.due for level in self._levels.values() if level.due)

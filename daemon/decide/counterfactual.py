@@ -27,8 +27,6 @@ from rechannel.policies.prediction.replay import MAX_REPLAYED
 from rechannel.wire.measurements import BatchReport
 from rechannel.wire.messages import Decision, Refusal
 
-__all__ = ["ratios_without_moves"]
-
 
 def ratios_without_moves(
     decision: Decision, messages: ApplicationMessages, settings: Settings, moving: Sequence[BatchReport], now: float
@@ -61,9 +59,7 @@ def ratios_without_moves(
     if before is None or after is None:
         return {}
     earlier = rollback_placement(decision, after)
-    if isinstance(earlier, Refusal):
-        return {}
-    if after.prediction.tasks > MAX_REPLAYED:
+    if isinstance(earlier, Refusal) or after.prediction.tasks > MAX_REPLAYED:
         return {}
     model = _with_earlier_work(after, before, earlier.placement)
     if model is None:

@@ -231,12 +231,8 @@ def _gain_shares(decision: Decision, queries: Sequence[_Query]) -> dict[str, flo
 def _judge(longer: Mapping[_Query, float], without: Mapping[str, float], settings: Settings) -> Verdict:
     """Judge a migration by what its longer batches would last without it.
 
-    Parameters
-    ----------
-    longer
-        Queries with longer batches -> the expected seconds.
-    without
-        Query -> its batch without the moves over its batch now, where that is known.
+    ``longer``: query with longer batches -> the expected seconds; ``without``: query -> its batch without the moves
+    over its batch now, where that is known.
     """
     for query, expected in longer.items():
         if without.get(query.name, 0.0) <= 1 - settings.gate.min_gain:

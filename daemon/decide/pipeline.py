@@ -46,10 +46,7 @@ from rechannel.wire.printable import query_name
 OBSERVE_NOTE = f"{OBSERVE_MODE} `rechannel rebalance --apply` moves once."
 PAUSED = Refusal(law=Law.PAUSED, detail="Rechannel is paused: `rechannel resume` first")
 NOT_LEADING = NotReady(NotReadyReason.NOT_LEADING, "this controller does not lead")
-OVERTAKEN = NotReady(
-    NotReadyReason.OVERTAKEN,
-    "a later order or migration made this plan out of date",
-)
+OVERTAKEN = NotReady(NotReadyReason.OVERTAKEN, "a later order or migration made this plan out of date")
 OUTCOME_AWAITED = NotReady(
     NotReadyReason.OUTCOME_AWAITED, "what the last migration brought is not known yet: its queries have not settled"
 )
@@ -77,18 +74,9 @@ class NoPlan(Exception):  # noqa: N818 it is an answer, not an error
 class DecisionRequest:
     """Request for a decision: user, reason, policy, and permissions.
 
-    Attributes
-    ----------
-    decision, at
-        Id of the decision, and the time it was asked for.
-    apply, force
-        Whether the moves may begin, and whether the gate and the cool-down are skipped.
-    scheduled_plan
-        Id of the scheduled plan that this decision is about.
-    drained_nodes
-        Nodes that are planned as if they were drained.
-    placement_source
-        Returns the placement that takes the place of a policy's.
+    ``decision``, ``at``: id of the decision, and the time it was asked for. ``apply``: the moves may begin. ``force``:
+    gate and cool-down are skipped. ``scheduled_plan``: id of the one that the decision is about. ``drained_nodes``: are
+    planned as if they were drained. ``placement_source``: returns the placement that takes the place of a policy's.
     """
 
     decision: str
@@ -108,18 +96,9 @@ class DecisionRequest:
 class PlanBasis:
     """Everything a plan is made from, as it was when the plan was asked for.
 
-    Attributes
-    ----------
-    drained_nodes
-        Nodes that are to hold no state.
-    cooldown
-        Cool-down of the application after its last migration; None for none.
-    rates
-        Cost of loading state.
-    moves_left
-        Moves left in the hourly budget; None where it does not apply.
-    gain_shares
-        Query -> what is expected of a gain promised to it.
+    ``drained_nodes``: are to hold no state. ``cooldown``: after the last migration, None for none. ``rates``: cost of
+    loading state. ``moves_left``: in the hourly budget, None where it does not apply. ``gain_shares``: query -> what is
+    expected of a gain promised to it.
     """
 
     messages: ApplicationMessages

@@ -186,7 +186,8 @@ def _check_link(application: ApplicationFacts) -> list[Finding]:
         sentence = f"its link refused {report.rejected_messages} messages: malformed, unsigned, or of another key"
         cure = "compare the controllers' key with its signing.public_key_file (`rechannel config check`)"
         findings.append(warning("links", sentence, cure, name))
-    of_settings = {finding.sentence for finding in _examine(report.environment)}  # reported as spark-settings
+    findings_of_settings = compatibility.check_settings(report.environment.get)
+    of_settings = {finding.sentence for finding in findings_of_settings}  # reported as spark-settings
     for problem in report.problems:
         if problem not in of_settings:
             sentence, cure = _split_cure(problem)
@@ -214,7 +215,7 @@ def check_spark(applications: Sequence[ApplicationFacts]) -> list[Finding]:
 def check_settings(settings: Mapping[str, str], subject: str) -> list[Finding]:
     """Check Spark settings of an application or a file; a missing one has its default."""
     findings = []
-    for finding in _examine(settings):
+    for finding in compatibility.check_settings(settings.get):
         sentence, cure = _split_cure(finding.sentence)
         report = failed if finding.code == compatibility.LOCAL_MASTER else warning
         findings.append(report("spark-settings", sentence, cure or "see docs/compatibility.md", subject))
@@ -227,7 +228,7 @@ def check_settings(settings: Mapping[str, str], subject: str) -> list[Finding]:
 
 
 def _check_shuffle(settings: Mapping[str, str], subject: str) -> Finding:
-    advice = compatibility.advice(lambda key, default: settings.get(key, default))
+    advice = compatibility.advice(settings.get)
     if not advice:
         threshold = settings.get(compatibility.BYPASS, "200")
         reason = "no shuffle uses the writer that may lose rows (SPARK-37473)"
@@ -280,13 +281,8 @@ def _check_locality(report: LinkReport, application: ApplicationFacts) -> Findin
             ": one busy executor delays a whole batch for that long"
         )
         return warning("spark-locality", sentence, "set spark.locality.wait to 3s, the default", name)
-    return ok(
-        "spark-locality", f"spark.locality.wait is {value}, the longest stateful stage takes {longest:.1f} s", name
-    )
-
-
-def _examine(settings: Mapping[str, str]) -> list[compatibility.Finding]:
-    return compatibility.check_settings(lambda key, default: settings.get(key, default))
+    sentence = f"spark.locality.wait is {value}, the longest stateful stage takes {longest:.1f} s"
+    return ok("spark-locality", sentence, name)
 
 
 def _split_cure(text: str) -> tuple[str, str]:

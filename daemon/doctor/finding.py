@@ -47,7 +47,7 @@ def warning(check: str, sentence: str, cure: str, subject: str = "") -> Finding:
 
 
 def failed(check: str, sentence: str, cure: str, subject: str = "") -> Finding:
-    """Return a finding of a problem with which Rechannel does not work; as `warning`."""
+    """Return a finding of a problem with which Rechannel does not work."""
     return Finding(check, Severity.FAILED, sentence, cure, subject)
 
 

@@ -42,18 +42,9 @@ _TIME = "run a time service (chrony, systemd-timesyncd) on that machine"
 class HostFacts:
     """Versions on this host.
 
-    Parameters
-    ----------
-    python
-        Version of the running interpreter.
-    requirements
-        Required packages, as in the metadata of the installed Rechannel; empty if it is not installed.
-    packages
-        Versions of those that are installed.
-    java
-        Version of Java, "" for none.
-    conflict
-        Problem and cure of two distributions that overwrite each other; empty for none.
+    ``requirements``: packages that the metadata of the installed Rechannel requires, empty if it is not installed;
+    ``packages``: versions of those that are installed. ``java``: "" for none. ``conflict``: problem and cure of two
+    distributions that overwrite each other.
     """
 
     python: tuple[int, int, int]
@@ -251,9 +242,8 @@ def _check_eviction(info: Mapping[str, Any]) -> Finding:
     cure = "in redis.conf: maxmemory-policy noeviction"
     if policy != "noeviction" and (limit or evicted):
         lost = f", and has dropped {evicted:.0f} already" if evicted else ""
-        return failed(
-            "redis-eviction", f"maxmemory-policy is {policy}: when full, Redis drops keys such as the lease{lost}", cure
-        )
+        sentence = f"maxmemory-policy is {policy}: when full, Redis drops keys such as the lease{lost}"
+        return failed("redis-eviction", sentence, cure)
     if policy != "noeviction":
         return warning("redis-eviction", f"maxmemory-policy is {policy}, which drops keys once maxmemory is set", cure)
     return ok("redis-eviction", "maxmemory-policy is noeviction")

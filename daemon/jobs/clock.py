@@ -21,16 +21,9 @@ def boot_seconds() -> float:
 class Clock:
     """Clocks of one process; each is called without arguments and returns seconds.
 
-    Attributes
-    ----------
-    wall
-        Since the epoch. It may be set at any time; for people, and for times that other processes read.
-    steady
-        Cannot be set and goes on while the machine sleeps; for leases, waits and intervals.
-    monotonic
-        Cannot be set and stands still while the machine sleeps; for the supervision of jobs.
-    cpu
-        CPU time of the calling thread.
+    ``wall`` time, since the epoch, may be set at any time; it is for people, and for times that other processes read.
+    ``steady`` time cannot be set and goes on while the machine sleeps; for leases, waits and intervals. ``monotonic``
+    time stands still while the machine sleeps; for the supervision of jobs. ``cpu``: of the calling thread.
     """
 
     wall: Callable[[], float] = time.time
@@ -93,7 +86,7 @@ class DutyCycle:
     next time it may begin. Waiting is not counted as work.
     """
 
-    def __init__(self, share: float, longest: float, cpu: Callable[[], float] = time.thread_time) -> None:
+    def __init__(self, share: float, longest: float, cpu: Callable[[], float]) -> None:
         self.rest = 0.0
         self._share = share
         self._longest = longest

@@ -74,48 +74,15 @@ class JobStatus:
     since: float = 0.0
 
 
-class RetryBackoff:
-    """Rest of a failing job, which doubles with every failure in a row.
-
-    Times by a monotonic clock.
-    """
-
-    def __init__(self) -> None:
-        self.failures = 0
-        self.until = 0.0
-
-    def extend(self, now: float) -> float:
-        """Begin the rest after a failure; returns its seconds."""
-        rest: float = min(_LONGEST_REST, _FIRST_REST * 2**self.failures)
-        self.failures += 1
-        self.until = now + rest
-        return rest
-
-
 class Job:
     """One job: its work, its back-off, and the record of its runs.
 
     It has one writer, the thread that runs it; ``status`` is frozen and replaced as a whole, so readers take no lock.
 
-    Parameters
-    ----------
-    name, work
-        Name and work of the job; a text that the work returns describes the run.
-    every
-        Interval in seconds.
-    clock
-        Clocks of the process.
-
-    Attributes
-    ----------
-    sentence
-        Last sentence that the work returned.
-    trouble
-        Why the last run failed, for the service manager; "" after a success.
-    returns, returned_at
-        How often `run` came back, resting or not, and when it did last.
-    alive_at
-        When the job was made, or its last run ended.
+    ``every``: interval in seconds. ``sentence``: the last text that the work returned, which describes the run.
+    ``trouble``: why the last run failed, for the service manager, "" after a success. ``returns``, ``returned_at``: how
+    often `run` came back, resting or not, and when it did last. ``alive_at``: when the job was made, or its last run
+    ended.
     """
 
     def __init__(self, name: str, every: float, work: Callable[[], object], clock: Clock) -> None:
@@ -126,7 +93,8 @@ class Job:
         self.returned_at = self.alive_at = clock.monotonic()
         self._work = work
         self._clock = clock
-        self._backoff = RetryBackoff()
+        self._rests = 0  # since the last success
+        self._rests_until = 0.0
         self._away = False
         self._began: float | None = None
         self._log = structlog.get_logger("rechannel.controller")
@@ -142,7 +110,7 @@ class Job:
 
     def run(self) -> None:
         """Run the job unless it rests; never raises."""
-        if self._clock.monotonic() >= self._backoff.until:
+        if self._clock.monotonic() >= self._rests_until:
             self._run()
         self.returns += 1
         self.returned_at = self._clock.monotonic()
@@ -160,9 +128,9 @@ class Job:
             self._succeed(began, result)
 
     def _succeed(self, began: float, result: object) -> None:
-        if self._away or self._backoff.failures:
+        if self._away or self._rests:
             self._log.info("job-works-again", job=self.name)
-        self._away, self._backoff, self.trouble = False, RetryBackoff(), ""
+        self._away, self._rests, self.trouble = False, 0, ""
         if isinstance(result, str) and result:
             self.sentence = result
         self._end(began, failures=0, problem="", redis=False)
@@ -181,11 +149,11 @@ class Job:
                 self._log.warning("lead-over", job=self.name, sentence=str(error))
             case FailureKind.REDIS_REFUSES:
                 self.trouble = f"Redis refuses: {error}"
-                rest = self._backoff.extend(self._clock.monotonic())
+                rest = self._begin_rest()
                 self._log.error("redis-refuses", job=self.name, sentence=str(error), rest=rest)
             case FailureKind.DEFECT:
                 self.trouble = f"{self.name} failed ({type(error).__name__}), see the log; it is tried again"
-                rest = self._backoff.extend(self._clock.monotonic())
+                rest = self._begin_rest()
                 self._log.error("job-failed", job=self.name, rest=rest, exc_info=error)
         self._end(
             began,
@@ -195,6 +163,13 @@ class Job:
             failed=status.failed + (not kind.is_redis),
             redis_failed=status.redis_failed + kind.is_redis,
         )
+
+    def _begin_rest(self) -> float:
+        """Begin a rest, twice as long as the one before; returns its seconds."""
+        rest: float = min(_LONGEST_REST, _FIRST_REST * 2**self._rests)
+        self._rests += 1
+        self._rests_until = self._clock.monotonic() + rest
+        return rest
 
     def _end(self, began: float, **changes: object) -> None:
         status, self.alive_at = self.status, self._clock.monotonic()

@@ -33,19 +33,7 @@ def patience(settings: Settings) -> float:
 
 
 class Watchdog:
-    """Reports of a controller to the service manager.
-
-    Parameters
-    ----------
-    notifier
-        Connection to the service manager.
-    settings
-        Timeouts and intervals of the controller.
-    monitor
-        The controller's jobs.
-    clock
-        Clocks of the process.
-    """
+    """Reports of a controller, by its jobs, to the service manager."""
 
     def __init__(self, notifier: Notifier, settings: Settings, monitor: JobMonitor, clock: Clock) -> None:
         self.patience = patience(settings)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from rechannel.conf.settings import Settings
 from rechannel.wire.measurements import AgentWindow, BatchReport, ExecutorUsage
-from rechannel.wire.messages import LinkReport
+from rechannel.wire.messages import ExecutorInfo, LinkReport
 
 _WINDOWS = 3  # averaged by a decision: batches of a few seconds even out, and a change of the load shows soon
 _LISTED_NODES = 5  # silent nodes named in a sentence
@@ -88,12 +88,10 @@ def fresh_usage(
     return newest
 
 
-def measure_coverage(messages: ApplicationMessages, settings: Settings, now: float) -> AgentCoverage:
-    """Count the executors of the application that have fresh agent figures."""
-    hosts = {info.executor: info.host for info in messages.report.executors}
-    fresh = fresh_usage(messages, settings, now)
-    silent = {host for name, host in hosts.items() if name not in fresh}
-    return AgentCoverage(sum(name in fresh for name in hosts), tuple(sorted(silent)))
+def measure_coverage(executors: Sequence[ExecutorInfo], fresh: Container[str]) -> AgentCoverage:
+    """Count the executors with ``fresh`` agent figures, and name the nodes of the others."""
+    silent = {info.host for info in executors if info.executor not in fresh}
+    return AgentCoverage(sum(info.executor in fresh for info in executors), tuple(sorted(silent)))
 
 
 def reporting_spans(messages: ApplicationMessages, settings: Settings) -> dict[str, tuple[float, float]]:

@@ -34,14 +34,8 @@ from rechannel.wire.messages import ExecutorInfo
 def cold_stages(snapshot: Snapshot, executors: Sequence[ExecutorInfo], rates: LoadRates) -> dict[str, ColdStage]:
     """Return the stages of kinds of which some executor ran few tasks.
 
-    Parameters
-    ----------
-    snapshot
-        What the decision is made on.
-    executors
-        Those of the report, with the times at which they were added.
-    rates
-        What loads are priced at; a task that loaded state as well is cold by the rest.
+    ``executors``: those of the report, with the times at which they were added; ``rates``: what loads are priced at, a
+    task that loaded state as well is cold by the rest.
     """
     measured, cluster = snapshot.measured_queries, snapshot.cluster
     begun = {info.executor: info.added for info in executors}

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from heapq import heapify, heapreplace
 from itertools import accumulate, islice
@@ -26,7 +26,7 @@ from rechannel.conf.settings import Settings
 from rechannel.daemon.model.application_messages import ApplicationMessages
 from rechannel.daemon.model.task_columns import MAX_PARTITIONS
 from rechannel.wire import keys
-from rechannel.wire.envelope import Envelope, encode
+from rechannel.wire.envelope import BodyT, Envelope, encode
 from rechannel.wire.keys import KeyNameError, KeyRule
 from rechannel.wire.measurements import AgentWindow, BatchReport, StageRun
 from rechannel.wire.messages import LinkReport
@@ -152,9 +152,7 @@ class Collector:
         batches = tuple(
             batch for query, entries in state.batches.items() for run, batch, _ in entries if run in ("", runs[query])
         )
-        windows = {
-            host: tuple(window for window, _ in self._nodes[host].windows) for host in hosts if host in self._nodes
-        }
+        windows = {host: tuple(window for window, _ in self._nodes[host].windows) for host in hosts}
         return ApplicationMessages(application, report, state.report.time, batches, windows)
 
     def _read_batches(self, application: str, state: _Application, queries: Collection[str]) -> None:
@@ -256,14 +254,8 @@ def evict_oldest(holders: Sequence[tuple[deque[Any], int]], usual: int, most: in
     """Drop the oldest entries of the largest holders, until all are within a bound in bytes.
 
     Entries that no decision needs go first. Then the newest of each holder stay as long as they are within several
-    times its share.
-
-    Parameters
-    ----------
-    holders
-        Entries, with their size as the last item, and the number of the newest that a decision needs.
-    usual, most
-        Bytes that all may hold, and that they may hold if the needed entries take more.
+    times its share. ``holders``: entries, with their size as the last item, and the number of the newest that a
+    decision needs. ``usual``: bytes that all may hold; ``most``: that they may hold if the needed entries take more.
     """
     newest = [list(accumulate(item[-1] for item in islice(reversed(entries), need))) for entries, need in holders]
     bound = min(max(usual, sum(sizes[-1] for sizes in newest if sizes)), most)
@@ -328,6 +320,11 @@ def read_all_entries(store: Store, rule: KeyRule, name: str) -> tuple[str, list[
         entries += envelopes
         after = newest
     return after, entries
+
+
+def bodies_of(envelopes: Iterable[Envelope | None], kind: type[BodyT]) -> list[BodyT]:
+    """Return the messages of a kind; None stands for a key without a message."""
+    return [it.body for it in envelopes if it is not None and isinstance(it.body, kind)]
 
 
 def implausibility(report: LinkReport) -> str:

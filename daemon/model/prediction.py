@@ -26,14 +26,6 @@ from rechannel.policies.prediction.work import TaskSamples, fit_work
 from rechannel.wire.measurements import BatchReport, StageRun
 from rechannel.wire.messages import QueryState
 
-__all__ = [
-    "MeasuredQueries",
-    "batches_with_moves",
-    "build_prediction",
-    "measured_batches",
-    "warm_batches",
-]
-
 _SAMPLED_BATCHES = 32  # of a query, at most
 _SAMPLED_TASKS = 25_600  # of a query, beyond the batches that a decision averages
 _COMPARED_BATCHES = 12
@@ -48,20 +40,9 @@ _DEFAULT_POOL = "default"  # of Spark's FAIR scheduler
 class MeasuredQueries:
     """Measured side of a model.
 
-    Attributes
-    ----------
-    queries
-        Queries of the report that are active.
-    recent
-        Query -> the batches that a decision averages, oldest first.
-    batches
-        All known batches, in any order.
-    executors
-        Executor -> index.
-    cold_tasks
-        First tasks of a stage on each executor that do not count, (E,).
-    fair
-        Whether the application has Spark's FAIR scheduler.
+    ``queries``: those of the report that are active. ``recent``: query -> the batches that a decision averages, oldest
+    first. ``batches``: all known ones, in any order. ``executors``: executor -> index. ``cold_tasks``: first tasks of a
+    stage on each executor that do not count, (E,). ``fair``: the application has Spark's FAIR scheduler.
     """
 
     queries: Mapping[str, QueryState]
@@ -69,7 +50,7 @@ class MeasuredQueries:
     batches: Sequence[BatchReport]
     executors: Mapping[str, int]
     cold_tasks: IntArray
-    fair: bool = False
+    fair: bool
     _samples: dict[str, tuple[list[BatchReport], frozenset[int]]] = field(default_factory=dict, init=False, repr=False)
     _usual_batches: dict[str, UsualBatch] = field(default_factory=dict, init=False, repr=False)
 
@@ -164,14 +145,8 @@ def warm_batches(batches: Sequence[BatchReport], least: int) -> list[BatchReport
     """Return a query's batches without its first ones in which every row took longer.
 
     The executors' code is compiled, and caches are filled, in the first batches of a query. What tasks took then tells
-    neither the work of a partition nor the speed of an executor.
-
-    Parameters
-    ----------
-    batches
-        Batches of one query, oldest first.
-    least
-        Batches to return at least, the newest.
+    neither the work of a partition nor the speed of an executor. ``batches``: oldest first; ``least``: of the newest
+    that are returned in any case.
     """
     costs = np.array([_seconds_per_row(batch) for batch in batches])
     usual = float(np.median(costs[len(costs) // 2 :])) if len(costs) else 0.0

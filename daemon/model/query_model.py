@@ -61,7 +61,7 @@ class ModelInputs:
     executors: Mapping[str, int]
     speed: FloatArray
     streams: Mapping[int, StreamRow]
-    silent: frozenset[str] = frozenset()
+    silent: frozenset[str]
 
 
 def batch_period(batches: Sequence[BatchReport], now: float) -> float:
@@ -91,7 +91,7 @@ def build_query_model(
     inputs: ModelInputs,
     *,
     placeable: bool,
-    max_entries: int = MAX_MATRIX_ENTRIES,
+    max_entries: int,
 ) -> QueryModel:
     """Model one query from its last batches, oldest first and at least one.
 

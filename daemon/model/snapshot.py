@@ -17,7 +17,7 @@ import math
 import statistics
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
@@ -60,24 +60,13 @@ _USUAL_BATCHES = 20  # over which the usual duration and rows are taken
 class Snapshot:
     """Model of an application at one moment.
 
-    Attributes
-    ----------
-    stages
-        Key of a placeable stage -> (query, number of the stage in the link's report).
-    batch_seconds, batch_period
-        Query -> mean seconds of its last batches, and seconds from the start of one to the start of the next.
-    usual
-        Query -> median seconds and median rows of its last twenty batches.
-    bytes_to_load
-        Key of a placeable stage -> bytes that another executor would load of each partition.
-    measured_queries
-        Batches that :attr:`prediction` and :attr:`measured` are made from.
-    shuffle_coverage
-        Share of the map outputs that agents reported, within the time they reported on; None without map outputs.
-    forecasts
-        Key of a placeable stage -> its expected load; applied to ``workload`` for decisions.
-    slow
-        Slow executor -> the cause, the evidence, and the speed that counts.
+    By key of a placeable stage: ``stages``, its query and number in the link's report; ``bytes_to_load``, bytes that
+    another executor would load of each partition; ``forecasts``, its expected load, applied to ``workload`` for
+    decisions. By query: ``batch_seconds``, mean of its last batches; ``batch_period``, seconds from the start of one to
+    the start of the next; ``usual``, median seconds and median rows of its last twenty batches. ``slow``: slow executor
+    -> the cause, the evidence, and the speed that counts. ``measured_queries``: batches that :attr:`prediction` and
+    :attr:`measured` are made from. ``shuffle_coverage``: share of the map outputs that agents reported, within the time
+    they reported on; None without map outputs.
     """
 
     application: str
@@ -93,10 +82,10 @@ class Snapshot:
     rates: ServiceRates
     bytes_to_load: Mapping[str, FloatArray]
     measured_queries: MeasuredQueries
-    shuffle_coverage: float | None = None
-    notes: tuple[str, ...] = ()
-    forecasts: Mapping[str, StageForecast] = field(default_factory=dict)
-    slow: Mapping[str, Slowness] = field(default_factory=dict)
+    shuffle_coverage: float | None
+    notes: tuple[str, ...]
+    forecasts: Mapping[str, StageForecast]
+    slow: Mapping[str, Slowness]
 
     @cached_property
     def prediction(self) -> PredictionModel:
@@ -165,7 +154,8 @@ def build_snapshot(
     executors = {info.executor: index for index, info in enumerate(infos)}
     queries = {query.query: query for query in messages.report.queries if query.active}
     recent = {name: last_batches(messages, name, settings, now) for name in queries}
-    rates = _measure_rates(messages, infos, recent, now)
+    cold_tasks = _cold_tasks_of(messages, infos, now)
+    rates = _measure_rates(messages, recent, executors, cold_tasks)
     slow = slow_executors(messages, infos, recent, rates, now)
     cluster = _build_cluster(messages, infos, rates, slow, drained_nodes)
     fresh = fresh_usage(messages, settings, now)
@@ -195,9 +185,8 @@ def build_snapshot(
     if applied:
         workload = apply_forecasts(workload, applied)
     fair = messages.report.environment.get("spark.scheduler.mode", "").upper() == "FAIR"
-    cold_tasks = _cold_tasks_of(messages, infos, now)
     measured = MeasuredQueries(queries, averaged, messages.batches, executors, cold_tasks, fair)
-    coverage = measure_coverage(messages, settings, now)
+    coverage = measure_coverage(infos, fresh)
     skipped = sum((model.skipped for model in models.values()), Counter[str]())
     silent_agents = describe_silent_agents(coverage)
     return Snapshot(
@@ -236,17 +225,15 @@ def build_snapshot(
 
 def _measure_rates(
     messages: ApplicationMessages,
-    infos: Sequence[ExecutorInfo],
     recent: Mapping[str, Sequence[BatchReport]],
-    now: float,
+    executors: Mapping[str, int],
+    cold_tasks: IntArray,
 ) -> ServiceRates:
     """Return the executors' speeds by their tasks, without the first tasks of new executors."""
     first = {name: last[0].batch for name, last in recent.items() if last}
     batches = [batch for name in first for batch in warm_batches(batches_of(messages.batches, name), len(recent[name]))]
-    executors = {info.executor: index for index, info in enumerate(infos)}
     observed = query_model.task_observations(batches, first, executors)
-    observed = query_model.skip_first_tasks(observed, _cold_tasks_of(messages, infos, now))
-    return service_rates(observed, len(infos), _SLOW_RATIO)
+    return service_rates(query_model.skip_first_tasks(observed, cold_tasks), len(executors), _SLOW_RATIO)
 
 
 def _build_cluster(

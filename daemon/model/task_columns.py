@@ -15,8 +15,6 @@ import numpy as np
 from rechannel.policies.model.arrays import FloatArray, IntArray
 from rechannel.wire.measurements import StageRun, TaskRow
 
-__all__ = ["MAX_PARTITIONS", "TaskColumns", "busy_seconds", "latest_tasks", "slot_seconds", "task_columns"]
-
 MAX_PARTITIONS = 400_000  # of an application: a task of a larger number is no task of Spark's
 _KEY = "task_columns"
 
@@ -25,22 +23,9 @@ _KEY = "task_columns"
 class TaskColumns:
     """One task of each partition of a stage in one batch, by their ends, (n,) each.
 
-    Attributes
-    ----------
-    executors
-        Names of the executors.
-    executor
-        Index into them.
-    task, partition
-        Id, and number from 0.
-    launch, finish
-        Seconds since the epoch, by the driver's clock.
-    busy
-        Seconds at work, not waiting for the network.
-    rows, bytes_out
-        Rows read, and bytes written for other stages; not negative.
-    state_rows, state_bytes, state_size
-        As in `TaskRow`; not negative.
+    ``executor``: index into the names ``executors``. ``launch``, ``finish``: seconds since the epoch, by the driver's
+    clock. ``busy``: seconds at work, not waiting for the network. ``rows``: read. ``bytes_out``: written for other
+    stages. ``state_rows``, ``state_bytes``, ``state_size``: as in `TaskRow`. None is negative.
     """
 
     executors: tuple[str, ...]

@@ -12,8 +12,6 @@ from rechannel.policies.prediction.growth import estimate_growth
 from rechannel.wire.measurements import BatchReport
 from rechannel.wire.messages import Decision
 
-__all__ = ["UsualBatch", "is_same_load", "measure_usual_batch", "usual_batches"]
-
 _SAME_LOAD = 0.2  # share by which the rows of compared batches may differ
 _COMPARED_BATCHES = 32  # newest ones that growth is estimated from
 _SHORTEST_PERIOD = 1e-3  # seconds
@@ -49,13 +47,9 @@ def is_same_load(load: UsualBatch, before: UsualBatch) -> bool:
 def measure_usual_batch(query: str, batches: Iterable[BatchReport], among: Collection[int] | None = None) -> UsualBatch:
     """Return the usual batch of a query: medians, and the growth of its rows.
 
-    Parameters
-    ----------
-    query, batches
-        The query, and its batches among those of others, in any order. A batch whose predecessor is not among them has
-        no period. Batches without input count as predecessors only.
-    among
-        Numbers of the batches that the medians are taken over; the last twenty with input if not given.
+    ``batches``: also those of other queries, in any order. A batch whose predecessor is not among them has no period.
+    Batches without input count as predecessors only. ``among``: numbers of the batches that the medians are taken over;
+    the last twenty with input if not given.
     """
     by_number = {batch.batch: batch for batch in batches if batch.query == query}
     with_input = [by_number[number] for number in sorted(by_number) if by_number[number].input_rows > 0]

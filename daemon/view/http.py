@@ -28,7 +28,7 @@ from starlette.routing import BaseRoute, Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from rechannel.conf.settings import Settings, SettingsError
+from rechannel.conf.settings import SettingsError
 from rechannel.daemon.control.controller import Controller
 from rechannel.daemon.control.leadership import Role
 from rechannel.daemon.jobs.clock import Clock
@@ -57,20 +57,10 @@ SECURITY_HEADERS = {
 
 
 class HttpFrontend:
-    """The HTTP side of a controller: records of its jobs, its views, and the server.
+    """The HTTP side of a controller: publisher of its views, server of the newest one.
 
-    Takes its port at once and answers after `start`. Raises SettingsError if the port cannot be opened.
-
-    Parameters
-    ----------
-    controller, store
-        What is shown, and the Redis that it is read from.
-    monitor, counters
-        Records of the controller's jobs, and counts of its events.
-    clock
-        Clocks of the process.
-    pages
-        Makes the routes of further pages, given a function that returns the newest view. None for no page.
+    Takes its port at once; raises SettingsError if the port cannot be opened. ``pages`` makes the routes of further
+    pages, given a function that returns the newest view.
     """
 
     def __init__(
@@ -80,41 +70,24 @@ class HttpFrontend:
         monitor: JobMonitor,
         counters: Counters,
         clock: Clock,
-        pages: Callable[[Callable[[], ControllerView]], Sequence[BaseRoute]] | None = None,
+        pages: Callable[[Callable[[], ControllerView]], Sequence[BaseRoute]],
     ) -> None:
         settings = controller.settings
-        self._monitor = monitor
-        self._publisher = Publisher(controller.snapshot, store, settings, self._monitor, counters, clock)
-        latest = CurrentView(self._publisher.latest, controller.lead).get
-        metrics = MetricsCache(ControllerMetrics(latest, self._monitor, counters), clock.monotonic)
+        self.publisher = Publisher(controller.snapshot, store, settings, monitor, counters, clock)
+        latest = CurrentView(self.publisher.latest, controller.lead).get
+        metrics = MetricsCache(ControllerMetrics(latest, monitor, counters), clock.monotonic)
         logging.getLogger("uvicorn").setLevel(logging.ERROR)  # it warns of every invalid request
-        self._server = HttpServer(
+        self.server = HttpServer(
             settings.controller.listen,
             lambda local: build_app(
                 latest,
-                self._monitor,
+                monitor,
                 metrics,
                 silence=settings.controller.lease,
                 local=local,
-                routes=pages(latest) if pages is not None else (),
+                routes=pages(latest),
             ),
         )
-
-    def publish(self) -> str:
-        """Make a new view: the job ``view``."""
-        return self._publisher.publish()
-
-    def reload(self, settings: Settings) -> None:
-        """Apply other settings; the address stays as it is."""
-        self._publisher.settings = settings
-
-    def start(self) -> None:
-        """Start to answer."""
-        self._server.start()
-
-    def close(self) -> None:
-        """Stop the server and release its port."""
-        self._server.close()
 
 
 class MetricsCache:
@@ -146,7 +119,7 @@ def build_app(
     metrics: MetricsCache,
     *,
     silence: float,
-    local: bool = True,
+    local: bool,
     routes: Sequence[BaseRoute] = (),
 ) -> Starlette:
     """Build the ASGI application.

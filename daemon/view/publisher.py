@@ -104,20 +104,10 @@ class EventReader:
 
 
 class Publisher:
-    """Makes views of a controller.
+    """Makes views of a controller, and counts new events.
 
-    Parameters
-    ----------
-    snapshot
-        Returns a copy of the controller's state; may raise StoreError.
-    store, settings
-        Redis, and the settings in force; `settings` may be replaced at any time.
-    monitor
-        Records of the controller's jobs, ``view`` among them.
-    counters
-        Counters of new events.
-    clock
-        The clocks of the process.
+    ``snapshot`` returns a copy of the controller's state, and may raise StoreError. `settings` may be replaced at any
+    time. ``monitor``: the controller's jobs, ``view`` among them.
     """
 
     def __init__(

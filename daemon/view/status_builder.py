@@ -101,10 +101,8 @@ def read_status(
     return build_status(messages, settings, now, partitions=partitions)
 
 
-def build_status(
-    messages: ClusterMessages, settings: Settings, now: float, *, partitions: bool = False
-) -> ClusterStatus:
-    """Build the status of a cluster; the parameters are those of `application_status`."""
+def build_status(messages: ClusterMessages, settings: Settings, now: float, *, partitions: bool) -> ClusterStatus:
+    """Build the status of a cluster; the parameters are those of `read_status`."""
     # A node has one drain; the last one counts, as for the links.
     drains = {drain.node: drain for drain in messages.drains}
     reports = [item.report for item in messages.applications]

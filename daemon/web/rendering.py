@@ -56,13 +56,14 @@ def _environment() -> Environment:
         "number": lambda value: f"{value:,}",
         "percent": lambda value: f"{value:,.0%}",
         "seconds": _seconds,
-        "state": _state_class,
+        "state": lambda word: _KINDS.get(word, "plain"),
     }
     return environment
 
 
 def _seconds(value: float) -> str:
-    return f"{value:,.0f} s" if abs(value) >= 100 else f"{value:,.1f} s" if abs(value) >= 10 else f"{value:,.2f} s"
+    digits = 0 if abs(value) >= 100 else 1 if abs(value) >= 10 else 2
+    return f"{value:,.{digits}f} s"
 
 
 def _cell_class(cell: Row) -> str:
@@ -89,7 +90,3 @@ _KINDS: dict[str, str] = {
     OutcomeVerdict.CONFIRMED: "good",
     OutcomeVerdict.REGRESSED: "bad",
 }
-
-
-def _state_class(word: str) -> str:
-    return _KINDS.get(word, "plain")

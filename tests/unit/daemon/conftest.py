@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Iterator
+
 import pytest
+import structlog
 
 from rechannel.daemon.control import outcomes
 from rechannel.daemon.control.controller import Controller
@@ -15,6 +19,16 @@ from unit.daemon.fakes import World, leading
 def _cheap_loads(monkeypatch: pytest.MonkeyPatch) -> None:
     """Moves gain a few percent of a fake batch, so that their loads must cost little."""
     monkeypatch.setattr(outcomes, "UNMEASURED", LoadRates(0.01, 50e6))
+
+
+@pytest.fixture
+def _log_restored() -> Iterator[None]:
+    """The set-up of logging is put back afterwards."""
+    root = logging.getLogger()
+    before = root.handlers, root.level
+    yield
+    root.handlers, root.level = before
+    structlog.reset_defaults()
 
 
 @pytest.fixture

@@ -44,9 +44,7 @@ class FakeFenced:
         held = self._held()
         self._store._there()
         if self._store.owner() != held:
-            raise StoreDeposedError(
-                f"the lease of epoch {held.epoch} is over, or another's: nothing was written (test)"
-            )
+            raise StoreDeposedError(f"the lease of epoch {held.epoch} is over, or another's: nothing was written")
         return held
 
     def put(self, rule: KeyRule, name: str, envelope: Envelope, ttl: float | None = None) -> None:
@@ -78,7 +76,7 @@ class FakeFenced:
 class FakeStore:
     """Store without a server. Messages go through the real encoding.
 
-    ``away`` makes every call fail, ``unsendable`` every putting and appending of its rule.
+    ``away`` makes every call fail, ``unsendable`` every putting and appending of its rule, ``unreadable`` its getting.
     """
 
     def __init__(self, clock: FakeClock, cluster: str = "default") -> None:
@@ -88,6 +86,7 @@ class FakeStore:
         self.rejected = 0
         self.away = False
         self.unsendable: KeyRule | None = None
+        self.unreadable: KeyRule | None = None
         self.writes: list[str] = []
         self.reads: list[tuple[dict[str, str], set[str]]] = []  # of many streams at once: after what, and the doubtful
         self.empty()
@@ -137,6 +136,8 @@ class FakeStore:
         self.strings[self.keys(rule, name)] = (encode(envelope), self.clock() + (seconds or 1e12))
 
     def get(self, rule: KeyRule, name: str = "") -> Envelope | None:
+        if rule is self.unreadable:
+            raise StoreUnavailableError("gone")
         self._there()
         data, until = self.strings.get(self.keys(rule, name), (None, 0.0))
         return None if data is None or until <= self.clock() else self._decoded(data)
@@ -166,8 +167,7 @@ class FakeStore:
 
     def read(self, rule: KeyRule, name: str, after: str, count: int = 1000) -> tuple[str, list[Envelope]]:
         result = self._after(rule, name, after, count)
-        last = f"{result[-1][0][0]}-{result[-1][0][1]}" if result else after
-        return last, self._messages(result)
+        return _last_id(result, after), self._messages(result)
 
     def read_each(
         self, rule: KeyRule, after: Mapping[str, str], count: int, doubtful: Collection[str] = ()
@@ -176,8 +176,8 @@ class FakeStore:
         result = {}
         for name, number in after.items():
             entries = self._after(rule, name, number, count)
-            last = f"{entries[-1][0][0]}-{entries[-1][0][1]}" if entries else number
-            result[name] = Page(last, self._messages(entries), sum(len(data) for _, data in entries))
+            size = sum(len(data) for _, data in entries)
+            result[name] = Page(_last_id(entries, number), self._messages(entries), size)
         return result
 
     def id_since(self, seconds: float) -> str:
@@ -191,8 +191,7 @@ class FakeStore:
 
     def read_requests(self, rule: KeyRule, name: str, after: str, count: int = 1000) -> tuple[str, list[QueuedRequest]]:
         result = self._after(rule, name, after, count)
-        last = f"{result[-1][0][0]}-{result[-1][0][1]}" if result else after
-        return last, [
+        return _last_id(result, after), [
             QueuedRequest(envelope, max(0.0, self.clock() - number[0] / 1000))
             for number, data in result
             if (envelope := self._decoded(data)) is not None
@@ -204,8 +203,7 @@ class FakeStore:
 
     def last_id(self, rule: KeyRule, name: str = "") -> str:
         self._there()
-        entries = self.streams[self.keys(rule, name)]
-        return f"{entries[-1][0][0]}-{entries[-1][0][1]}" if entries else "0"
+        return _last_id(self.streams[self.keys(rule, name)], "0")
 
     def register_application(self, application: str, now: float) -> None:
         self._there()
@@ -249,6 +247,10 @@ class FakeStore:
         except MessageError:
             self.rejected += 1
             return None
+
+
+def _last_id(entries: Sequence[tuple[tuple[int, int], bytes]], unless: str) -> str:
+    return f"{entries[-1][0][0]}-{entries[-1][0][1]}" if entries else unless
 
 
 def _number(entry: str) -> tuple[int, int]:

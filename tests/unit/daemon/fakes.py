@@ -29,8 +29,8 @@ from rechannel.wire.messages import (
     DesiredMove,
     DesiredPlacement,
     ExecutorInfo,
+    ExecutorLoad,
     LinkReport,
-    MigrationPrice,
     MoveTransition,
     MoveView,
     Operator,
@@ -53,8 +53,8 @@ def settings(mode: str = "observe", **reschedule: object) -> Settings:
     )
 
 
-def executors(count: int = 4, cores: int = 1) -> list[ExecutorInfo]:
-    return [ExecutorInfo(executor=str(e), host=f"127.0.0.{e + 2}", cores=cores, added=NOW) for e in range(count)]
+def executors(count: int = 4) -> list[ExecutorInfo]:
+    return [ExecutorInfo(executor=str(e), host=f"127.0.0.{e + 2}", cores=1, added=NOW) for e in range(count)]
 
 
 def query(
@@ -144,35 +144,21 @@ def batch(
     return BatchReport(query=name, batch=number, start=start, end=start + period, input_rows=400, stages=stages)
 
 
-def a_decision(**fields: Any) -> Decision:
-    """Return a decision by timeout that plans nothing, but for these fields."""
-    usual = {"decision": "d", "at": NOW, "trigger": "timeout", "user": "", "policy": "adaptive"}
-    return Decision(**{**usual, "result": "planned", "reason": "ok", "sentence": "", **fields})
+def executor_load(name: str) -> ExecutorLoad:
+    """Return the load of an executor that keeps three partitions and is half busy."""
+    rates = dict.fromkeys(["arrival_before", "arrival_after", "service_before"], 1.0)
+    busy = dict.fromkeys(["utilization_before", "utilization_after"], 0.5)
+    return ExecutorLoad(executor=name, node=name, partitions_before=3, partitions_after=3, **rates, **busy)
 
 
-def a_price(**fields: Any) -> MigrationPrice:
-    """Return the price of moves that cost nothing, but for these fields."""
-    nothing = dict.fromkeys(["bytes", "pause", "seconds", "overhead"], 0.0)
-    times: dict[str, Any] = {"batch_before": {}, "peak": {}, "batch_after": {}}
-    return MigrationPrice(**{"steps": 1, "total": 1.0, "load_rate": 1.0, **nothing, **times, **fields})
+def unit_of(move: DesiredMove) -> dict[str, Any]:
+    """Return the fields that a move has in reports and in the journal too."""
+    return {name: getattr(move, name) for name in ("move", "query", "stage", "partition", "source", "target", "step")}
 
 
 def transition(move: DesiredMove, *, decision: str, batch: int = -1, at: float = NOW, **how: str) -> MoveTransition:
     """Return a line of the link's journal; ``how``: before, after and reason."""
-    return MoveTransition(
-        move=move.move,
-        decision=decision,
-        query=move.query,
-        stage=move.stage,
-        partition=move.partition,
-        source=move.source,
-        target=move.target,
-        step=move.step,
-        evidence="",
-        batch=batch,
-        at=at,
-        **how,
-    )
+    return MoveTransition(**unit_of(move), decision=decision, evidence="", batch=batch, at=at, **how)
 
 
 def window(
@@ -262,16 +248,7 @@ class World:
         self.accepted_leaders = [result.sender]
         reached = len(expected) if only is None else only
         self.moves = [
-            MoveView(
-                move=move.move,
-                query=move.query,
-                stage=move.stage,
-                partition=move.partition,
-                source=move.source,
-                target=move.target,
-                step=move.step,
-                state=state if number < reached else "planned",
-            )
+            MoveView(**unit_of(move), state=state if number < reached else "planned")
             for number, move in enumerate(expected)
         ]
         self.report()
@@ -283,6 +260,16 @@ VERIFIER = Verifier(KEY.public_key())
 # Most of a fake batch is overhead, so that moves gain a few percent of it, and its seconds are what a test wants.
 GATE = GateSettings(min_gain=0.02, max_residual=10.0)
 CONFIG = dataclasses.replace(settings("apply"), gate=GATE)
+
+
+def ruled(mode: str = "apply", **rules: object) -> Settings:
+    """Return `CONFIG` with these settings of `reschedule`."""
+    return dataclasses.replace(CONFIG, reschedule=settings(mode, **rules).reschedule)
+
+
+def controlled(**changes: object) -> Settings:
+    """Return `CONFIG` with these settings of `controller`."""
+    return dataclasses.replace(CONFIG, controller=dataclasses.replace(CONFIG.controller, **changes))
 
 
 def clocks(clock: FakeClock, cpu: Callable[[], float] = lambda: 0.0) -> Clock:
@@ -389,27 +376,24 @@ def request(
     ttl: float = 20,
     name: str = "r1",
     stream: KeyRule = keys.REQUESTS,
+    user: str = "root",
+    reason: str = "because",
     **fields: Any,
 ) -> None:
-    body = Request(request=name, user="root", reason="because", command={"verb": verb, **fields})
-    store.append(stream, "", EnvelopeFactory("default", "cli", store.clock).envelope(body, ttl=ttl))
-
-
-def reply(store: FakeStore, name: str = "r1") -> Reply | None:
-    result = store.get(keys.REPLY, name)
-    assert result is None or isinstance(result.body, Reply)
-    return result.body if result is not None else None
+    body = Request(request=name, user=user, reason=reason, command={"verb": verb, **fields})
+    store.append(stream, "", EnvelopeFactory("default", f"{user}@host", store.clock).envelope(body, ttl=ttl))
 
 
 def read_reply(store: FakeStore, name: str = "r1") -> Reply:
     """Return the reply of this id, which must be there."""
-    message = reply(store, name)
+    message = store.get(keys.REPLY, name)
     assert message is not None
-    return message
+    assert isinstance(message.body, Reply)
+    return message.body
 
 
 def ask(leader: Controller, store: FakeStore, verb: str, **more: Any) -> Reply:
-    """Send a request and return the leader's reply."""
+    """Send a request and return the leader's reply; ``more``: as of `request`."""
     request(store, verb, **more)
     leader.answer_requests()
     return read_reply(store, more.get("name", "r1"))

@@ -4,7 +4,6 @@ import io
 import json
 import logging
 import os
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -13,19 +12,12 @@ import structlog
 from rechannel.conf.settings import SettingsError
 from rechannel.daemon import log
 
+pytestmark = pytest.mark.usefixtures("_log_restored")
+
 
 class Terminal(io.StringIO):
     def isatty(self) -> bool:
         return True
-
-
-@pytest.fixture(autouse=True)
-def _restored() -> Iterator[None]:
-    root = logging.getLogger()
-    before = root.handlers, root.level
-    yield
-    root.handlers, root.level = before
-    structlog.reset_defaults()
 
 
 def test_lines_are_json_where_no_terminal_is() -> None:
@@ -88,7 +80,7 @@ def test_the_journal_can_be_given_json_too(tmp_path: Path) -> None:
     assert json.loads(lines[0][3:])["moves"] == 3
 
 
-def test_a_line_is_never_longer_than_the_journal_takes(tmp_path: Path) -> None:
+def test_a_line_is_never_longer_than_the_journal_takes() -> None:
     target = io.StringIO()
     log.set_up(target, environ={"RECHANNEL_LOG": "journal"})
     structlog.get_logger("x").info("decision", sentence="é" * 100_000)
@@ -97,7 +89,7 @@ def test_a_line_is_never_longer_than_the_journal_takes(tmp_path: Path) -> None:
     assert len(line.encode()) <= 40_000
 
 
-def test_a_stream_that_is_not_the_journal_is_not_taken_for_it(tmp_path: Path) -> None:
+def test_a_stream_that_is_not_the_journal_is_not_taken_for_it() -> None:
     target = io.StringIO()
     log.set_up(target, environ={"JOURNAL_STREAM": "1:2"})
     structlog.get_logger("x").info("decision")

@@ -57,42 +57,34 @@ class SparkLog:
     def text(self) -> bytes:
         return b"".join(self.lines)
 
+    def _log(self, event: str, **fields: Any) -> None:
+        self.lines.append(line(event, **fields))
+
     def begin(self, executors: dict[str, int], application: str = "app-20251009105320-0000") -> None:
-        self.lines += [
-            line("SparkListenerLogStart", Spark_Version=self.version),
-            line("SparkListenerResourceProfileAdded", Resource_Profile_Id=0),
-            line(
-                "SparkListenerEnvironmentUpdate",
-                JVM_Information={"Java Version": "17.0.9 (Debian)"},
-                Spark_Properties={"spark.app.name": "clicks", "spark.scheduler.mode": "FIFO", **self.properties},
-                Hadoop_Properties={},
-                System_Properties={},
-                Metrics_Properties={},
-                Classpath_Entries={},
-            ),
-            line(
-                "SparkListenerApplicationStart",
-                App_Name="clicks",
-                App_ID=application,
-                Timestamp=self.now,
-                User="spark",
-            ),
-        ]
+        self._log("SparkListenerLogStart", Spark_Version=self.version)
+        self._log("SparkListenerResourceProfileAdded", Resource_Profile_Id=0)
+        self._log(
+            "SparkListenerEnvironmentUpdate",
+            JVM_Information={"Java Version": "17.0.9 (Debian)"},
+            Spark_Properties={"spark.app.name": "clicks", "spark.scheduler.mode": "FIFO", **self.properties},
+            Hadoop_Properties={},
+            System_Properties={},
+            Metrics_Properties={},
+            Classpath_Entries={},
+        )
+        start = {"App_Name": "clicks", "App_ID": application, "Timestamp": self.now, "User": "spark"}
+        self._log("SparkListenerApplicationStart", **start)
         for executor, cores in executors.items():
             self.add_executor(executor, cores)
 
     def add_executor(self, executor: str, cores: int = 1) -> None:
         self.executors[executor] = cores
         info = {"Host": f"10.0.0.{executor}", "Total Cores": cores, "Log Urls": {}, "Attributes": {}, "Resources": {}}
-        self.lines.append(
-            line("SparkListenerExecutorAdded", Timestamp=self.now, Executor_ID=executor, Executor_Info=info)
-        )
+        self._log("SparkListenerExecutorAdded", Timestamp=self.now, Executor_ID=executor, Executor_Info=info)
 
     def remove_executor(self, executor: str) -> None:
         del self.executors[executor]
-        self.lines.append(
-            line("SparkListenerExecutorRemoved", Timestamp=self.now, Executor_ID=executor, Removed_Reason="lost")
-        )
+        self._log("SparkListenerExecutorRemoved", Timestamp=self.now, Executor_ID=executor, Removed_Reason="lost")
 
     def batch(
         self,
@@ -111,14 +103,12 @@ class SparkLog:
         """One micro-batch: 0.2 s of planning, a stage of sources, the stage of ``seconds``, 0.1 s of commit."""
         triggered = self.now
         self.now += 200
-        self.lines.append(
-            line(
-                "org.apache.spark.sql.execution.ui.SparkListenerSQLExecutionStart",
-                executionId=number,
-                description=name,
-                time=self.now,
-                sparkPlanInfo={"nodeName": "WriteToDataSourceV2", "children": [], "metadata": {}, "metrics": []},
-            )
+        self._log(
+            "org.apache.spark.sql.execution.ui.SparkListenerSQLExecutionStart",
+            executionId=number,
+            description=name,
+            time=self.now,
+            sparkPlanInfo={"nodeName": "WriteToDataSourceV2", "children": [], "metadata": {}, "metrics": []},
         )
         source, state = self._stage, self._stage + 1
         self._stage += 2
@@ -134,15 +124,13 @@ class SparkLog:
             properties["spark.scheduler.pool"] = pool
         sources = len(self.executors)
         infos = [self._info(state, len(seconds), [source], stateful=stateful), self._info(source, sources, [])]
-        self.lines.append(
-            line(
-                "SparkListenerJobStart",
-                Job_ID=self._job,
-                Submission_Time=self.now,
-                Stage_Infos=infos,
-                Stage_IDs=[state, source],
-                Properties=properties,
-            )
+        self._log(
+            "SparkListenerJobStart",
+            Job_ID=self._job,
+            Submission_Time=self.now,
+            Stage_Infos=infos,
+            Stage_IDs=[state, source],
+            Properties=properties,
         )
         where = [it for it in self.executors for _ in range(self.executors[it])][:sources]
         rows = np.array([100] * sources)
@@ -151,14 +139,8 @@ class SparkLog:
         rows = np.round(np.array(seconds) * 1000).astype(int)
         tasks = list(zip(placement, (np.array(seconds) * noise).tolist(), rows.tolist(), strict=True))
         self._run(state, [source], tasks, stateful=stateful)
-        self.lines.append(
-            line(
-                "SparkListenerJobEnd",
-                Job_ID=self._job,
-                Completion_Time=self.now,
-                Job_Result={"Result": "JobSucceeded"},
-            )
-        )
+        result = {"Result": "JobSucceeded"}
+        self._log("SparkListenerJobEnd", Job_ID=self._job, Completion_Time=self.now, Job_Result=result)
         self._job += 1
         self.now += 100 + round(extra * 1000)
         operator = {
@@ -183,7 +165,7 @@ class SparkLog:
             "sink": {"description": "console", "numOutputRows": -1, "metrics": {}},
             "observedMetrics": {},
         }
-        self.lines.append(line(_STREAMING + "QueryProgressEvent", progress=progress))
+        self._log(_STREAMING + "QueryProgressEvent", progress=progress)
 
     def batches(self, count: int, placement: Sequence[str], seconds: Sequence[float], **options: Any) -> None:
         first = options.pop("first", 0)
@@ -203,12 +185,11 @@ class SparkLog:
         return other
 
     def terminate(self, query: str = QUERY, run: str = RUN) -> None:
-        self.lines.append(
-            line(_STREAMING + "QueryTerminatedEvent", id=query, runId=run, exception=None, errorClassOnException=None)
-        )
+        errors = {"exception": None, "errorClassOnException": None}
+        self._log(_STREAMING + "QueryTerminatedEvent", id=query, runId=run, **errors)
 
     def end(self) -> None:
-        self.lines.append(line("SparkListenerApplicationEnd", Timestamp=self.now))
+        self._log("SparkListenerApplicationEnd", Timestamp=self.now)
 
     def _info(self, stage: int, tasks: int, parents: list[int], *, stateful: bool = False) -> dict[str, Any]:
         names = ["MapPartitionsRDD", *(["StateStoreRDD"] if stateful else []), "ShuffledRowRDD"]
@@ -245,7 +226,7 @@ class SparkLog:
     def _run(self, stage: int, parents: list[int], tasks: Sequence[tuple[str, float, int]], *, stateful: bool) -> None:
         """Run tasks in the order of their partitions, on the cores of their executors."""
         info = self._info(stage, len(tasks), parents, stateful=stateful) | {"Submission Time": self.now}
-        self.lines.append(line("SparkListenerStageSubmitted", Stage_Info=info, Properties={}))
+        self._log("SparkListenerStageSubmitted", Stage_Info=info, Properties={})
         free = {it: [self.now] * max(1, cores) for it, cores in self.executors.items()}
         ends = []
         for partition, (executor, seconds, rows) in enumerate(tasks):
@@ -255,9 +236,8 @@ class SparkLog:
             ends.append((end, self._task_end(stage, partition, executor, (start, end), rows, stateful=stateful)))
         self.lines += [text for _, text in sorted(ends)]
         self.now = max(end for end, _ in ends)
-        self.lines.append(
-            line("SparkListenerStageCompleted", Stage_Info=info | {"Completion Time": self.now, "Accumulables": []})
-        )
+        ended = info | {"Completion Time": self.now, "Accumulables": []}
+        self._log("SparkListenerStageCompleted", Stage_Info=ended)
 
     def _task_end(
         self, stage: int, partition: int, executor: str, times: tuple[int, int], rows: int, *, stateful: bool

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 import zstandard
@@ -40,6 +42,13 @@ def query(log: SparkLog, directory: Path, batches: int = 32) -> QueryAssessment:
     return result
 
 
+def ran(placement: Sequence[str], count: int = 20, *, executors: dict[str, int] = THREE, **options: Any) -> SparkLog:
+    """A log of batches whose partitions take half a second each; ``options``: of `SparkLog.batches`."""
+    log = log_of(executors)
+    log.batches(count, placement, options.pop("seconds", [0.5] * len(placement)), **options)
+    return log
+
+
 def crowded(**options: object) -> SparkLog:
     log = log_of(**options)
     log.batches(20, CROWDED, [0.5] * 6)
@@ -74,42 +83,32 @@ def test_uneven_state_is_worth_moving(tmp_path: Path, version: str):
 
 
 def test_what_was_promised_comes_true(tmp_path: Path):
-    before, after = crowded(), log_of()
-    after.batches(20, TURNS, [0.5] * 6)
-    promised, measured = query(before, tmp_path), query(after, tmp_path)
+    promised, measured = query(crowded(), tmp_path), query(ran(TURNS), tmp_path)
     assert promised.best is not None
     assert promised.best.seconds == pytest.approx(measured.seconds, rel=0.05)
 
 
 def test_even_state_is_not(tmp_path: Path):
-    log = log_of()
-    log.batches(20, TURNS, [0.5] * 6)
-    one = query(log, tmp_path)
+    one = query(ran(TURNS), tmp_path)
     assert (one.verdict, one.sentence) == (Verdict.NO, "no: no better placement was found")
 
 
 def test_a_small_gain_is_not_either(tmp_path: Path):
-    log = log_of()
-    log.batches(20, ["0", "0", "0", "1", "1", "2"], [0.02] * 6, extra=0.5)
-    one = query(log, tmp_path)
+    one = query(ran("000112", seconds=[0.02] * 6, extra=0.5), tmp_path)
     assert one.verdict is Verdict.NO
     assert one.best is not None
     assert one.best.saved < 0.1
 
 
 def test_a_hot_partition_is_named_with_what_it_takes(tmp_path: Path):
-    log = log_of()
-    log.batches(20, TURNS, [0.2, 0.2, 3.0, 0.2, 0.2, 0.2])
-    (stage,) = query(log, tmp_path).stages
+    (stage,) = query(ran(TURNS, seconds=[0.2, 0.2, 3.0, 0.2, 0.2, 0.2]), tmp_path).stages
     assert (stage.limit, stage.hottest) == (Limit.HOT_PARTITION, 2)
     assert stage.hottest_seconds == pytest.approx(3.0, rel=0.03)
     assert "partition 2 alone takes 3.0" in stage.sentence or "partition 2 alone takes 2.9" in stage.sentence
 
 
 def test_too_few_partitions_are_named(tmp_path: Path):
-    log = log_of({"0": 2, "1": 2, "2": 2})
-    log.batches(20, ["0", "1", "2", "0"], [1.0] * 4)
-    (stage,) = query(log, tmp_path).stages
+    (stage,) = query(ran("0120", executors={"0": 2, "1": 2, "2": 2}, seconds=[1.0] * 4), tmp_path).stages
     assert stage.limit is Limit.TOO_FEW_PARTITIONS
     assert "4 partitions are too few for 6 cores" in stage.sentence
 
@@ -121,24 +120,20 @@ def test_tasks_of_several_cores_leave_fewer_slots(tmp_path: Path):
     assert query(log, tmp_path).verdict is Verdict.YES
 
 
-def test_a_stateless_query_is_not_assessable(tmp_path: Path):
-    log = log_of()
-    log.batches(20, TURNS, [0.5] * 6, stateful=False)
+@pytest.mark.parametrize(
+    ("log", "reason"),
+    [
+        (ran(TURNS, stateful=False), "stateless"),
+        (ran(["driver"] * 6, executors={"driver": 4}), "one executor"),
+        (ran(CROWDED, 2), "too few batches: 2 batches since query"),
+        (ran("01", operators=200), "runs 2 tasks, but its operators have 200 partitions"),
+    ],
+    ids=["no state", "one executor", "few batches", "partitions joined in one task"],
+)
+def test_what_is_not_assessable(tmp_path: Path, log: SparkLog, reason: str):
     one = query(log, tmp_path)
     assert one.verdict is Verdict.NOT_ASSESSABLE
-    assert "stateless" in one.sentence
-
-
-def test_one_executor_is_not_assessable(tmp_path: Path):
-    log = log_of({"driver": 4})
-    log.batches(20, ["driver"] * 6, [0.5] * 6)
-    assert "one executor" in query(log, tmp_path).sentence
-
-
-def test_few_batches_are_not_assessable(tmp_path: Path):
-    log = log_of()
-    log.batches(2, CROWDED, [0.5] * 6)
-    assert "too few batches: 2 batches since query" in query(log, tmp_path).sentence
+    assert reason in one.sentence
 
 
 def test_batches_that_the_model_does_not_explain_are_not_assessable(tmp_path: Path):
@@ -155,17 +150,10 @@ def test_batches_that_the_model_does_not_explain_are_not_assessable(tmp_path: Pa
     assert one.residual is not None
 
 
-def test_a_stage_that_joins_partitions_is_not_assessable(tmp_path: Path):
-    log = log_of()
-    log.batches(20, ["0", "1"], [0.5] * 2, operators=200)
-    assert "runs 2 tasks, but its operators have 200 partitions" in query(log, tmp_path).sentence
-
-
 def test_only_batches_since_the_executors_changed_count(tmp_path: Path):
-    log = log_of({"0": 1, "1": 1})
-    log.batches(20, ["0", "0", "0", "1"], [0.5] * 4)
+    log = ran("0001", executors={"0": 1, "1": 1})
     log.add_executor("2")
-    log.batches(5, ["0", "1", "2", "1"], [0.5] * 4, first=20)
+    log.batches(5, "0121", [0.5] * 4, first=20)
     one = query(log, tmp_path)
     assert one.batches == 5
     assert len(one.executors) == 3
@@ -173,18 +161,16 @@ def test_only_batches_since_the_executors_changed_count(tmp_path: Path):
 
 
 def test_a_period_with_too_few_batches_is_not_the_one(tmp_path: Path):
-    log = log_of()
-    log.batches(20, CROWDED, [0.5] * 6)
+    log = crowded()
     log.remove_executor("2")
-    log.batches(1, ["0", "0", "0", "0", "1", "1"], [0.5] * 6, first=20)
+    log.batches(1, "000011", [0.5] * 6, first=20)
     one = query(log, tmp_path)
     assert one.batches == 20
     assert len(one.executors) == 3
 
 
 def test_only_batches_since_the_placement_changed_count(tmp_path: Path):
-    log = log_of()
-    log.batches(20, CROWDED, [0.5] * 6)
+    log = crowded()
     log.batches(7, TURNS, [0.5] * 6, first=20)
     one = query(log, tmp_path)
     assert one.batches == 6  # the seventh loaded state
@@ -201,9 +187,7 @@ def test_a_partition_that_strays_is_where_it_mostly_runs(tmp_path: Path):
 
 
 def test_newest_batches_can_be_limited(tmp_path: Path):
-    log = log_of()
-    log.batches(30, CROWDED, [0.5] * 6)
-    assert query(log, tmp_path, batches=8).batches == 8
+    assert query(ran(CROWDED, 30), tmp_path, batches=8).batches == 8
 
 
 def test_queries_of_one_application_are_assessed_together(tmp_path: Path):
@@ -235,8 +219,7 @@ def test_pools_of_a_fair_scheduler_take_turns(tmp_path: Path):
 
 
 def test_a_query_that_ended_long_ago_is_assessed_by_its_own_time(tmp_path: Path):
-    log = log_of()
-    log.batches(15, CROWDED, [0.5] * 6)
+    log = ran(CROWDED, 15)
     log.terminate()
     log.batches(15, TURNS, [0.1] * 6, **OTHER)
     first, second = application(log, tmp_path).queries
@@ -337,8 +320,7 @@ def test_a_log_that_never_ends_its_jobs_is_read_up_to_there(tmp_path: Path, monk
 def test_memory_is_bounded_by_dropping_the_oldest_queries(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(recording_module, "_MOST_TASKS", 40)
     monkeypatch.setattr(recording_module, "_MOST_TASKS_IN_ALL", 60)
-    log = log_of()
-    log.batches(15, CROWDED, [0.5] * 6)
+    log = ran(CROWDED, 15)
     log.terminate()
     log.batches(15, TURNS, [0.1] * 6, **OTHER)
     log.terminate(OTHER["query"], OTHER["run"])

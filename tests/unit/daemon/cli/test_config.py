@@ -6,17 +6,9 @@ import json
 import re
 import tomllib
 
-from click.testing import CliRunner
-
 from rechannel.conf.loader import load
 from rechannel.conf.settings import Settings
-from rechannel.daemon.cli.main import main
-
-
-def run(*text, code=0):
-    done = CliRunner().invoke(main, [str(word) for word in text])
-    assert done.exit_code == code, done.output
-    return done
+from unit.daemon.cli.command import run
 
 
 def test_init_writes_a_file_of_defaults_and_never_over_one(tmp_path):

@@ -133,22 +133,17 @@ def test_a_drain_does_not_depend_on_its_plan(answered):
 
 
 def test_follow_ends_when_the_last_drain_is_empty(monkeypatch, capsys):
-    drains = {
-        node: msgspec.structs.replace(
-            drain_status(DrainedNode(node=node, since=0), [], 10.0),
-            state=DrainState.DRAINING,
-            sentence=f"{node} leaves",
-        )
-        for node in ("n1", "n2")
-    }
+    def drained(node, state, sentence):
+        status = drain_status(DrainedNode(node=node, since=0), [], 10.0)
+        return msgspec.structs.replace(status, state=state, sentence=sentence)
+
+    first = drained("n1", DrainState.EMPTY, "n1 leaves")
+    leaving, empty = drained("n2", DrainState.DRAINING, "n2 leaves"), drained("n2", DrainState.EMPTY, "empty")
     reads = []
 
     def read_status(*_):
         reads.append(1)
-        drains["n1"] = msgspec.structs.replace(drains["n1"], state=DrainState.EMPTY)
-        if len(reads) > 2:
-            drains["n2"] = msgspec.structs.replace(drains["n2"], state=DrainState.EMPTY, sentence="empty")
-        return ClusterStatus(drains=tuple(drains.values()))
+        return ClusterStatus(drains=(first, empty if len(reads) > 2 else leaving))
 
     monkeypatch.setattr(status, "Store", lambda *_: None)
     monkeypatch.setattr(status, "read_status", read_status)

@@ -39,8 +39,9 @@ def text(world: World, capsys: pytest.CaptureFixture[str], *, verbose: bool = Fa
     return capsys.readouterr().out
 
 
-def lead(world: World, arguments: str = "ready: 12 partitions on 4 executors") -> None:
-    world._send(keys.STATE, "", samples.controller_state(applications={APP: arguments}))
+def lead(world: World) -> None:
+    state = samples.controller_state(applications={APP: "ready: 12 partitions on 4 executors"})
+    world._send(keys.STATE, "", state)
 
 
 @pytest.mark.parametrize("agents", ["report", "have none of its executors any more"])

@@ -160,21 +160,10 @@ def test_cluster_mode_is_refused_wherever_the_script_is(build):
         build("--master", "yarn", "--deploy-mode", "cluster", "hdfs:///jobs/count.py")
 
 
-def test_cluster_mode_in_a_properties_file_is_refused(build, spark, script, tmp_path):
-    properties = tmp_path / "my.properties"
-    properties.write_text("# mine\n\nspark.submit.deployMode = cluster\n")
-    with pytest.raises(CommandError, match="cluster mode"):
-        build("--properties-file", str(properties), script)
-    (spark / "conf" / "spark-defaults.conf").write_text("spark.submit.deployMode cluster\n")
-    with pytest.raises(CommandError, match="cluster mode"):
-        build(script)
-    assert build("--deploy-mode", "client", script).command, "the command line goes before it"
-
-
 def test_properties_files_are_read_as_spark_submit_reads_them(build, spark, script, tmp_path):
     (spark / "conf" / "spark-defaults.conf").write_text("spark.submit.deployMode\tcluster\nspark.app.name: kept\n")
     properties, extra = tmp_path / "my.properties", tmp_path / "extra.properties"
-    properties.write_text("spark.speculation\ttrue\n")
+    properties.write_text("# mine\n\nspark.speculation\ttrue\n")
     extra.write_text("spark.submit.deployMode = client\nspark.app.name=mine\n")
     options = ["--properties-file", str(properties)]
     submission = build(*options, script)

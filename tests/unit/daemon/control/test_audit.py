@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import errno
 import fcntl
 import json
@@ -11,18 +10,16 @@ from pathlib import Path
 
 import pytest
 
-from rechannel.conf.settings import Settings
 from rechannel.daemon.control import audit
 from rechannel.daemon.control.audit import AuditError, AuditFile
 from rechannel.daemon.control.controller import Controller
 from rechannel.wire import keys
 from rechannel.wire.commands import COMMANDS, Apply, Drain, Rebalance, encode
-from rechannel.wire.envelope import EnvelopeFactory
 from rechannel.wire.exit_codes import ExitCode
 from rechannel.wire.messages import Reply, Request
 from rechannel.wire.redis.store import Lease
-from unit.daemon.fake_store import FakeClock, FakeStore
-from unit.daemon.fakes import CONFIG, World, desired, leading, read_reply, request
+from unit.daemon.fake_store import FakeStore
+from unit.daemon.fakes import World, ask, controlled, desired, leading, read_reply, request
 
 
 @pytest.fixture
@@ -30,13 +27,9 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "audit.jsonl"
 
 
-def configured(**more: object) -> Settings:
-    return dataclasses.replace(CONFIG, controller=dataclasses.replace(CONFIG.controller, **more))
-
-
 @pytest.fixture
-def audited(store: FakeStore, clock: FakeClock, world: World, path: Path) -> Controller:
-    return leading(world, configured(audit_file=str(path)))
+def audited(world: World, path: Path) -> Controller:
+    return leading(world, controlled(audit_file=str(path)))
 
 
 def lines(path: Path) -> list[dict[str, object]]:
@@ -45,8 +38,7 @@ def lines(path: Path) -> list[dict[str, object]]:
 
 def ask_as_viewer(store: FakeStore, verb: str, *, name: str = "q1", **fields: object) -> None:
     """Put a request on the stream of questions."""
-    body = Request(request=name, user="eve", command={"verb": verb, **fields})
-    store.append(keys.QUESTIONS, "", EnvelopeFactory("default", "eve@host", store.clock).envelope(body, ttl=20))
+    request(store, verb, name=name, stream=keys.QUESTIONS, user="eve", **fields)
 
 
 def entry(event: str = audit.ASKED, **changed: object) -> audit.Line:
@@ -58,8 +50,7 @@ def entry(event: str = audit.ASKED, **changed: object) -> audit.Line:
 
 
 def test_an_order_leaves_two_lines(audited, store, path):
-    request(store, "rebalance", force=True)
-    audited.answer_requests()
+    answer = ask(audited, store, "rebalance", force=True)
     first, answered = lines(path)
     assert (first["event"], first["code"], first["sentence"]) == ("asked", None, "")
     assert (answered["event"], answered["code"]) == ("answered", 0)
@@ -68,7 +59,6 @@ def test_an_order_leaves_two_lines(audited, store, path):
         assert (line["arguments"], line["epoch"]) == ({"force": "yes"}, audited.lead.epoch)
         assert line["leader"] == audited.lead.name
         assert str(line["at"]).endswith("Z")
-    answer = read_reply(store)
     assert answered["decision"] == answer.data["decision"]["decision"]
     assert answered["sentence"] == answer.sentence
     assert path.stat().st_mode & 0o777 == 0o600
@@ -124,34 +114,27 @@ def test_many_questions_do_not_hold_the_leader_up(audited, store):
 
 def test_nothing_is_ordered_that_cannot_be_audited(audited, store, path):
     path.mkdir()
-    request(store, "rebalance")
-    audited.answer_requests()
-    answer = read_reply(store)
+    answer = ask(audited, store, "rebalance")
     assert answer.code == ExitCode.REFUSED
     assert "controller.audit_file" in answer.sentence
     assert "nothing is ordered without a trace" in answer.sentence
     assert desired(store) is None
     path.rmdir()
-    request(store, "rebalance", name="r2")
-    audited.answer_requests()
+    ask(audited, store, "rebalance", name="r2")
     assert desired(store) is not None
 
 
-def test_a_reason_may_be_required(store, clock, world, path):
-    leader = leading(world, configured(audit_file=str(path), require_reason=True))
+def test_a_reason_may_be_required(store, world, path):
+    leader = leading(world, controlled(audit_file=str(path), require_reason=True))
     for name, verb, reason in (("r1", "pause", " "), ("r2", "plan", ""), ("r3", "resume", "done")):
-        body = Request(request=name, user="root", reason=reason, command={"verb": verb})
-        store.append(keys.REQUESTS, "", EnvelopeFactory("default", "cli", clock).envelope(body, ttl=20))
+        request(store, verb, name=name, reason=reason)
     leader.answer_requests()
     answers = [read_reply(store, name) for name in ("r1", "r2", "r3")]
     assert [answer.code for answer in answers] == [ExitCode.REFUSED, ExitCode.DONE, ExitCode.DONE]
     assert "say why with --reason" in answers[0].sentence
     assert [line["event"] for line in lines(path)] == ["refused", "asked", "answered"]
-    leader.reload(configured(audit_file=str(path), require_reason=False))
-    body = Request(request="r4", user="root", command={"verb": "pause"})
-    store.append(keys.REQUESTS, "", EnvelopeFactory("default", "cli", clock).envelope(body, ttl=20))
-    leader.answer_requests()
-    assert read_reply(store, "r4").code == ExitCode.DONE
+    leader.reload(controlled(audit_file=str(path), require_reason=False))
+    assert ask(leader, store, "pause", name="r4", reason="").code == ExitCode.DONE
 
 
 # -- the file --

@@ -6,21 +6,17 @@ import msgspec
 import pytest
 from structlog.testing import capture_logs
 
-from rechannel.conf.settings import GateSettings, Settings
-from rechannel.daemon.control.controller import Controller
+from rechannel.conf.settings import GateSettings
 from rechannel.daemon.decide import pipeline
 from rechannel.wire import keys
 from rechannel.wire.commands import Pause, Resume, Stop
-from rechannel.wire.envelope import MessageError
 from rechannel.wire.exit_codes import ExitCode
-from rechannel.wire.messages import MoveView
 from rechannel.wire.redis.errors import StoreUnavailableError
-from rechannel.wire.signing import SignatureError
-from unit.daemon.fake_store import NOW, FakeStore
+from unit import sample_messages as samples
+from unit.daemon.fake_store import NOW
 from unit.daemon.fakes import (
     APP,
     CONFIG,
-    VERIFIER,
     World,
     app,
     controller,
@@ -32,22 +28,17 @@ from unit.daemon.fakes import (
     leading,
     order,
     published_placement,
-    query,
     refuses,
     request,
-    settings,
+    ruled,
     state,
 )
 
 
 def test_a_skewed_application_is_rebalanced(leader, store):
     (decision,) = leader.decide_all()
-    assert (decision.result, decision.reason, decision.trigger, decision.policy) == (
-        "applied",
-        "ok",
-        "timeout",
-        "adaptive",
-    )
+    ends = (decision.result, decision.reason, decision.trigger, decision.policy)
+    assert ends == ("applied", "ok", "timeout", "adaptive")
     assert decision.sentence.startswith("moving ")
     assert [load.partitions_before for load in decision.executors] == [6, 2, 2, 2]
     assert max(load.partitions_after for load in decision.executors) < 6
@@ -58,10 +49,6 @@ def test_a_skewed_application_is_rebalanced(leader, store):
     result = desired(store)
     assert (result.application, result.epoch, result.expires) == (APP, 1, NOW + 120)
     assert decisions(store) == [decision]
-
-
-def ruled(mode: str = "apply", **rules: object) -> Settings:
-    return dataclasses.replace(CONFIG, reschedule=settings(mode, **rules).reschedule)
 
 
 UNMEASURED = "not ready: query name-of-q1 has 2 measured batches, 3 are needed (reschedule.batches); ready in about 5 s"
@@ -186,14 +173,10 @@ def test_a_link_that_never_takes_it_up_is_given_up_on(leader, store, world):
     leader.decide_all()
     for _ in range(5):
         cycle(leader, world, 25)
-    assert "did not take it up within 120 s" in state_sentence(leader, store)
+    leader.run_leader_cycle()
+    assert "did not take it up within 120 s" in state(store).last_sentence
     assert app(leader).migrations.running is None
     assert app(leader).migrations.cooldown.ended is None, "nothing moved, so there is no cool-down"
-
-
-def state_sentence(leader: Controller, store: FakeStore) -> str:
-    leader.run_leader_cycle()
-    return state(store).last_sentence
 
 
 def test_a_link_that_vanishes_is_given_up_on(leader, store, world):
@@ -233,16 +216,10 @@ def test_a_placement_that_could_not_be_sent_is_sent_while_it_is_fresh(leader, st
 
 
 def test_moves_the_link_still_works_on_block_a_new_decision(world):
-    world.moves = [
-        MoveView(move="x.0", query="q1", stage=0, partition=0, source="0", target="1", step=0, state="steered")
-    ]
-    world.decision = "x"
-    made = leading(world)
-    (decision,) = made.decide_all()
-    assert (decision.reason, decision.sentence) == (
-        "migration-running",
-        "not ready: the link still works on 1 move of decision x",
-    )
+    world.moves, world.decision = [samples.move_view()], "x"
+    (decision,) = leading(world).decide_all()
+    assert decision.reason == "migration-running"
+    assert decision.sentence == "not ready: the link still works on 1 move of decision x"
 
 
 # -- pausing --
@@ -334,19 +311,3 @@ def test_malformed_messages_are_counted_and_passed_over(leader, store):
     request(store, "plan")
     assert leader.answer_requests() == 1
     assert store.rejected == 8
-
-
-def test_signatures_are_checked_by_links_with_the_public_key(leader, store):
-    leader.decide_all()
-    result = desired(store)
-    with pytest.raises(SignatureError):
-        VERIFIER.check(msgspec.structs.replace(result, epoch=99, raw_bytes=msgspec.UNSET))
-    with pytest.raises(MessageError):
-        VERIFIER.check(msgspec.structs.replace(result, signature=""))
-
-
-def test_a_query_that_cannot_be_moved_is_said(store, world):
-    world.queries = [query(world.placement, problem="runs in real-time mode")]
-    made = leading(world)
-    assert state(store).applications == {APP: "not ready: no query can be moved: name-of-q1: runs in real-time mode"}
-    assert made.decide_all()[0].reason == "query-problem"

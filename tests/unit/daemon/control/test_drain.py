@@ -9,16 +9,16 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from structlog.testing import capture_logs
 
-from rechannel.conf.settings import RescheduleSettings
 from rechannel.daemon.control.controller import Controller
 from rechannel.daemon.control.standing_orders import partitions_on
 from rechannel.wire import keys
 from rechannel.wire.commands import Drain, Pause, Resume, Undrain
 from rechannel.wire.envelope import Envelope, EnvelopeFactory, encode
 from rechannel.wire.exit_codes import ExitCode
-from rechannel.wire.messages import DrainedNode, MoveView, StandingOrders
+from rechannel.wire.messages import DrainedNode, StandingOrders
 from rechannel.wire.redis.errors import StoreUnavailableError
 from rechannel.wire.signing import Signer
+from unit import sample_messages as samples
 from unit.daemon.control.test_outcomes import land
 from unit.daemon.fake_store import FakeStore
 from unit.daemon.fakes import (
@@ -34,16 +34,15 @@ from unit.daemon.fakes import (
     decide,
     decisions,
     desired,
-    executors,
     leading,
     order,
     published_placement,
     query,
     read_reply,
     refuses,
-    reply,
     report,
     request,
+    ruled,
     settings,
     window,
 )
@@ -124,6 +123,12 @@ def test_a_drain_waits_while_all_is_paused(leader, store):
     assert desired(store) is not None
 
 
+def report_orders(world: World, signed: Envelope) -> None:
+    """The link reports the orders that it obeys, with their signature."""
+    last_report = report([query(world.placement)])
+    world._send(keys.REPORT, APP, msgspec.structs.replace(last_report, standing_orders=encode(signed).decode()))
+
+
 @pytest.mark.parametrize("lost", ["nothing", "redis", "memory", "both"])
 def test_drains_are_remembered(leader, store, clock, world, lost):
     drain(leader, remove=True, deadline=60.0)
@@ -137,9 +142,7 @@ def test_drains_are_remembered(leader, store, clock, world, lost):
         follower = controller(store, clock, name="b")
     world.ready()
     if lost == "both":
-        # Only the link remembers: it reports the orders it obeys, with their signature.
-        last_report = report([query(world.placement)])
-        world._send(keys.REPORT, APP, msgspec.structs.replace(last_report, standing_orders=encode(signed).decode()))
+        report_orders(world, signed)
     follower.run_leader_cycle()
     (drained,) = orders(store).drains
     assert (drained.node, drained.remove, drained.deadline) == (NODE, True, signed.body.drains[0].deadline)
@@ -212,12 +215,10 @@ def test_undrain_and_its_mistakes(leader, store):
     ],
 )
 def test_the_end_of_a_drain_promises_what_happens(store, world, mode, paused, phrase):
-    leader = leading(world, dataclasses.replace(CONFIG, reschedule=RescheduleSettings(mode=mode)))
+    leader = leading(world, ruled(mode))
     drain(leader)
     leader.lead.pause(paused)
-    request(store, "undrain", nodes=[NODE])
-    leader.answer_requests()
-    answer = reply(store)
+    answer = ask(leader, store, "undrain", nodes=[NODE])
     assert (answer.code, answer.sentence) == (ExitCode.DONE, f"{NODE} may hold state again; {phrase}")
     assert answer.data["moves_automatically"] is (mode == "apply" and not paused)
 
@@ -316,15 +317,12 @@ def test_neither_a_drain_nor_what_was_before_it_holds_the_decision_after_undrain
 
 
 def test_the_last_node_is_not_drained(leader):
-    for node in ("127.0.0.3", "127.0.0.4", "127.0.0.5"):
+    nodes = [f"127.0.0.{number}" for number in range(2, 6)]
+    refuses(leader, Drain(nodes=nodes), r"no executor to move to: add a node first$")
+    for node in nodes[1:]:
         drain(leader, node)
     others = r"no executor to move to: add a node first, or undrain 127\.0\.0\.3, 127\.0\.0\.4, 127\.0\.0\.5$"
     refuses(leader, Drain(nodes=["127.0.0.2"]), rf"leaves app-\S+ {others}")
-
-
-def test_of_the_only_node_no_other_is_said_to_be_drained(leader):
-    nodes = [f"127.0.0.{number}" for number in range(2, 6)]
-    refuses(leader, Drain(nodes=nodes), r"no executor to move to: add a node first$")
 
 
 @pytest.mark.parametrize(
@@ -336,22 +334,15 @@ def test_of_the_only_node_no_other_is_said_to_be_drained(leader):
         ("drain", {"nodes": [NODE], "deadline": 1e12}, 1, "deadline: expected 0 to 3.1536e+08 seconds"),
         ("drain", {}, 1, "drain: Object missing required field `nodes`"),
         ("drain", {"nodes": []}, 1, "unknown node"),
-        ("undrain", {"nodes": [NODE]}, 1, "is not drained"),
     ],
 )
 def test_requests(leader, store, verb, arguments, code, text):
-    request(store, verb, **arguments)
-    assert leader.answer_requests() == 1
-    answer = read_reply(store)
+    answer = ask(leader, store, verb, **arguments)
     assert (answer.code, text in answer.sentence) == (code, True)
 
 
 def test_an_executor_that_joins_is_acted_on_once_the_set_is_stable(store, clock, world):
-    config = dataclasses.replace(
-        CONFIG,
-        gate=dataclasses.replace(CONFIG.gate, cooldown=0.0),
-        reschedule=RescheduleSettings(mode="apply", settle=10.0),
-    )
+    config = dataclasses.replace(ruled(settle=10.0), gate=dataclasses.replace(CONFIG.gate, cooldown=0.0))
     leader = controller(store, clock, config)
 
     def report_with(count: int) -> None:
@@ -379,14 +370,10 @@ def test_an_executor_that_joins_is_acted_on_once_the_set_is_stable(store, clock,
 
 def test_partitions_are_counted_on_nodes():
     body = report([query("0011"), query("3300", "q2", active=False)])
-    assert partitions_on(body, ["127.0.0.2", "127.0.0.3", "elsewhere"]) == {
-        "127.0.0.2": 2,
-        "127.0.0.3": 2,
-        "elsewhere": 0,
-    }
-    gone = MoveView(move="m", query="q1", stage=0, partition=0, source="0", target="2", step=0, state="released_idle")
+    held = {"127.0.0.2": 2, "127.0.0.3": 2, "elsewhere": 0}
+    assert partitions_on(body, list(held)) == held
+    gone = samples.move_view(target="2", state="released_idle")
     assert partitions_on(report([query("0011")], moves=[gone]), ["127.0.0.2"]) == {"127.0.0.2": 1}
-    assert len(executors()) == 4
 
 
 def test_a_drain_that_cannot_go_on_is_told_once(store, clock):
@@ -404,8 +391,7 @@ def test_links_that_remember_a_pause_bring_it_back(leader, store, clock, world):
     signed = store.get(keys.ORDERS)
     store.empty()
     clock.sleep(30)
-    last_report = report([query(world.placement)])
-    world._send(keys.REPORT, APP, msgspec.structs.replace(last_report, standing_orders=encode(signed).decode()))
+    report_orders(world, signed)
     store.register_application(APP, clock())
     follower = controller(store, clock, name="b", lead=True)
     assert follower.lead.paused
@@ -415,19 +401,12 @@ def test_links_that_remember_a_pause_bring_it_back(leader, store, clock, world):
 def test_an_undrain_that_redis_did_not_hear_is_tried_again(leader, store):
     drain(leader)
     request(store, "undrain", nodes=[NODE])
-    put = store.put
-
-    def away(rule, *arguments, **more):
-        if rule is keys.ORDERS:
-            raise StoreUnavailableError("away")
-        return put(rule, *arguments, **more)
-
-    store.put = away
+    store.unsendable = keys.ORDERS
     with pytest.raises(StoreUnavailableError):
         leader.answer_requests()
-    store.put = put
+    store.unsendable = None
     assert leader.answer_requests() == 1
-    assert reply(store).code == 0
+    assert read_reply(store).code == 0
     assert orders(store).drains == []
 
 

@@ -8,16 +8,12 @@ from rechannel.conf.settings import RescheduleSettings, Settings
 from rechannel.daemon.control.triggers import ExecutorSetTrigger, executors_in_use, settle_time
 from rechannel.wire.codes import Law
 from rechannel.wire.messages import Decision, LinkReport
+from unit import sample_messages as samples
 from unit.daemon.fake_store import FakeClock
-from unit.daemon.fakes import a_decision, query, report
+from unit.daemon.fakes import query, report
 
 RULES = Settings(reschedule=RescheduleSettings(settle=5.0, timeout=30.0))
 THREE, FOUR = frozenset("012"), frozenset("0123")
-
-
-@pytest.fixture
-def clock() -> FakeClock:
-    return FakeClock()
 
 
 class Trigger(ExecutorSetTrigger):
@@ -54,7 +50,7 @@ def changed(clock: FakeClock, joining: Trigger) -> Trigger:
 
 
 def answer(result: str, reason: str = "gate") -> Decision:
-    return a_decision(trigger="executors", result=result, reason=reason)
+    return samples.decision(trigger="executors", result=result, reason=reason)
 
 
 def test_the_executors_of_the_beginning_are_no_change(clock, joining):

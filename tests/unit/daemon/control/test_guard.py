@@ -23,8 +23,9 @@ from rechannel.daemon.control.guard import (
 )
 from rechannel.daemon.control.triggers import LoadReading, OverloadDetector
 from rechannel.wire.codes import Law, Trigger
-from rechannel.wire.messages import Decision, DesiredMove, ExecutorLoad, Refusal
-from unit.daemon.fakes import a_decision, a_price
+from rechannel.wire.messages import Decision, DesiredMove, Refusal
+from unit import sample_messages as samples
+from unit.daemon.fakes import executor_load
 
 NOON = 1_780_315_200.0  # 2026-06-01, a Monday, 12:00 UTC
 RULES = RescheduleSettings(overload_windows=3)
@@ -48,7 +49,7 @@ def moves(*partitions: int, target: str = "1", decision: str = "d") -> list[Desi
 
 
 def decision(at: float, result: str = "planned", reason: str = "ok", **more: object) -> Decision:
-    return a_decision(decision=f"d{at}", at=at, result=result, reason=reason, **more)
+    return samples.decision(decision=f"d{at}", at=at, result=result, reason=reason, **more)
 
 
 # -- overload --
@@ -300,39 +301,25 @@ def test_overlap_is_a_share_that_both_sides_agree_on(one: set[int], other: set[i
 def priced(
     made: Decision, rows: float = 400.0, executors: str = "01", period: tuple[float, float] = (5.0, 0.0)
 ) -> Decision:
-    usage = dict.fromkeys(
-        ["arrival_before", "arrival_after", "service_before", "utilization_before", "utilization_after"], 0.5
-    )
-    loads = [
-        ExecutorLoad(executor=name, node=name, partitions_before=3, partitions_after=3, **usage) for name in executors
-    ]
-    price = a_price(recent_batches={"q": (5.0, rows)}, recent_periods={"q": period})
-    return msgspec.structs.replace(made, price=price, executors=loads)
+    price = samples.price(recent_batches={"q": (5.0, rows)}, recent_periods={"q": period})
+    return msgspec.structs.replace(made, price=price, executors=[executor_load(name) for name in executors])
+
+
+THREE_MOVES = decision(NOON, moves=moves(1, 2, 3))
 
 
 @pytest.mark.parametrize(
     ("plan", "again"),
     [
-        (priced(decision(NOON, moves=moves(1, 2, 3))), False),
-        (priced(decision(NOON, moves=moves(1, 2, 3)), rows=450.0), False),
-        (priced(decision(NOON, moves=moves(1, 2, 3)), rows=600.0), True),
-        (priced(decision(NOON, moves=moves(1, 2, 3)), rows=600.0, period=(7.5, 0.0)), True),
-        (priced(decision(NOON, moves=moves(1, 2, 3)), rows=280.0, period=(3.5, 0.95)), False),
-        (priced(decision(NOON, moves=moves(1, 2, 3)), rows=280.0, period=(5.0, 0.95)), True),
-        (priced(decision(NOON, moves=moves(1, 2, 3)), executors="012"), True),
-        (priced(decision(NOON, moves=moves(1))), True),
-        (priced(decision(NOON, moves=moves(1, 2, 3, target="2"))), True),
-    ],
-    ids=[
-        "the same",
-        "nearly the same load",
-        "another load",
-        "more rows of fixed batches",
-        "as many rows a second",
-        "fewer rows a second",
-        "another executor",
-        "another plan",
-        "other targets",
+        pytest.param(priced(THREE_MOVES), False, id="the same"),
+        pytest.param(priced(THREE_MOVES, rows=450.0), False, id="nearly the same load"),
+        pytest.param(priced(THREE_MOVES, rows=600.0), True, id="another load"),
+        pytest.param(priced(THREE_MOVES, rows=600.0, period=(7.5, 0.0)), True, id="more rows of fixed batches"),
+        pytest.param(priced(THREE_MOVES, rows=280.0, period=(3.5, 0.95)), False, id="as many rows a second"),
+        pytest.param(priced(THREE_MOVES, rows=280.0, period=(5.0, 0.95)), True, id="fewer rows a second"),
+        pytest.param(priced(THREE_MOVES, executors="012"), True, id="another executor"),
+        pytest.param(priced(decision(NOON, moves=moves(1))), True, id="another plan"),
+        pytest.param(priced(decision(NOON, moves=moves(1, 2, 3, target="2"))), True, id="other targets"),
     ],
 )
 def test_a_plan_that_went_back_is_not_begun_again_until_something_changes(plan: Decision, again: bool) -> None:

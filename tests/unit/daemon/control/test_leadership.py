@@ -17,9 +17,9 @@ from rechannel.daemon.control.leadership import LeaderElection, LeaseResult
 from rechannel.daemon.jobs.clock import Clock
 from rechannel.wire import keys
 from rechannel.wire.envelope import EnvelopeFactory
-from rechannel.wire.messages import ControllerState
 from rechannel.wire.redis.errors import StoreDeposedError, StoreUnavailableError
 from rechannel.wire.redis.store import Lease
+from unit import sample_messages as samples
 from unit.daemon.fake_store import FakeClock, FakeFenced, FakeStore
 from unit.daemon.virtual_time import VirtualTime
 
@@ -185,22 +185,26 @@ def test_the_trials_can_fail_and_are_not_empty() -> None:
     assert any(trial.overlaps for trial in careless)
 
 
-def test_a_leader_whose_renewals_are_all_answered_at_the_last_moment_goes_on() -> None:
-    """What the inequality is for besides: with the shortest lease, slow is not away."""
-    made = config(2, 0)
-    call = lease_timing.longest_call(made.redis.timeout, sentinels=False)
-    clock = FakeClock()
-    store = FakeStore(clock)
-    lead = LeaderElection(made, store, Clock(wall=clock, steady=clock), "a")  # type: ignore[arg-type]
-    lead.renew(0)
+def slow_down(store: FakeStore, clock: FakeClock, seconds: float) -> None:
+    """Let every answer to a renewal come so late."""
     real = store.acquire_lease
 
     def slow(*arguments: Any) -> Lease:
         answer = real(*arguments)
-        clock.sleep(call)
+        clock.sleep(seconds)
         return answer
 
     store.acquire_lease = slow  # type: ignore[method-assign]
+
+
+def test_a_leader_whose_renewals_are_all_answered_at_the_last_moment_goes_on() -> None:
+    """What the inequality is for besides: with the shortest lease, slow is not away."""
+    made = config(2, 0)
+    clock = FakeClock()
+    store = FakeStore(clock)
+    lead = LeaderElection(made, store, Clock(wall=clock, steady=clock), "a")  # type: ignore[arg-type]
+    lead.renew(0)
+    slow_down(store, clock, lease_timing.longest_call(made.redis.timeout, sentinels=False))
     for _ in range(10):
         clock.sleep(lease_timing.OBSERVE)
         assert lead.renew(0) is LeaseResult.RENEWED
@@ -213,14 +217,7 @@ def lead_of(store: FakeStore, clock: FakeClock, name: str) -> LeaderElection:
 
 def test_a_lease_counts_from_before_it_was_asked_for_and_ends_early(clock: FakeClock, store: FakeStore) -> None:
     lead = lead_of(store, clock, "a")
-    real = store.acquire_lease
-
-    def slow(*arguments: Any) -> Lease:
-        answer = real(*arguments)
-        clock.sleep(5)
-        return answer
-
-    store.acquire_lease = slow  # type: ignore[method-assign]
+    slow_down(store, clock, 5)
     assert lead.renew(0) is LeaseResult.TAKEN
     assert lead.holds()
     clock.sleep(15 * 0.99 - 4 - 5)
@@ -293,29 +290,25 @@ def test_a_pause_by_a_leader_that_vanished_meanwhile_is_kept(store: FakeStore, c
     assert store.is_paused()
 
 
-def test_a_pause_meanwhile_is_kept_though_redis_goes_away_while_it_is_read(
-    store: FakeStore, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def publish_state(store: FakeStore, clock: FakeClock, lead: LeaderElection) -> None:
+    """Have a leader tell of itself, as its controller would."""
+    state = samples.controller_state(leader=lead.name, epoch=lead.epoch, paused=lead.paused)
+    store.put(keys.STATE, "", EnvelopeFactory("default", lead.name, clock).envelope(state, ttl=60))
+
+
+def test_a_pause_meanwhile_is_kept_though_redis_goes_away_while_it_is_read(store: FakeStore, clock: FakeClock) -> None:
     mine, other = lead_of(store, clock, "a"), lead_of(store, clock, "b")
     mine.renew(0)
     clock.sleep(16)
     assert other.renew(0) is LeaseResult.TAKEN
-    state = ControllerState(
-        leader=other.name, since=0, epoch=other.epoch, paused=True, mode="observe", next_decision=0, last_sentence=""
-    )
-    other.store.put(keys.STATE, "", EnvelopeFactory("default", other.name, clock).envelope(state, ttl=60))
     other.pause(True)
+    publish_state(store, clock, other)
     other.release()
-    real = store.get
-
-    def failing(*_: Any) -> None:
-        raise StoreUnavailableError("gone")
-
-    monkeypatch.setattr(store, "get", failing)
+    store.unreadable = keys.STATE
     with pytest.raises(StoreUnavailableError):
         mine.renew(0)
     assert not mine.holds()
-    monkeypatch.setattr(store, "get", real)
+    store.unreadable = None
     assert mine.renew(0) is LeaseResult.RAISED
     assert (mine.paused, store.is_paused(), mine.holds()) == (True, True, True)
 
@@ -327,10 +320,7 @@ def test_a_pause_that_another_leader_ended_is_not_said_again(store: FakeStore, c
     clock.sleep(16)
     second.renew(0)
     second.pause(False)
-    state = ControllerState(
-        leader=second.name, since=0, epoch=2, paused=False, mode="observe", next_decision=0, last_sentence=""
-    )
-    store.put(keys.STATE, "", EnvelopeFactory("default", second.name, clock).envelope(state, ttl=100))
+    publish_state(store, clock, second)
     second.release()
     assert first.renew(0) is LeaseResult.RAISED
     assert not store.is_paused()

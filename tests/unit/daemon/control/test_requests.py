@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from typing import Any
 
 import msgspec
@@ -12,7 +11,7 @@ from structlog.testing import capture_logs
 from rechannel.daemon.control.controller import Collaborators, Controller
 from rechannel.wire import keys
 from rechannel.wire.commands import Drain, Pause, Resume
-from rechannel.wire.envelope import Envelope, EnvelopeFactory
+from rechannel.wire.envelope import EnvelopeFactory
 from rechannel.wire.exit_codes import ExitCode
 from rechannel.wire.messages import Decision, Request
 from rechannel.wire.redis.errors import StoreDeposedError, StoreUnavailableError
@@ -25,13 +24,13 @@ from unit.daemon.fakes import (
     app,
     ask,
     clocks,
+    controlled,
     controller,
     decisions,
     desired,
     leading,
     order,
     read_reply,
-    reply,
     request,
 )
 
@@ -110,13 +109,12 @@ def test_stale_requests_are_passed_over(leader, store, clock):
     clock.sleep(6)
     leader.run_leader_cycle()
     assert leader.answer_requests() == 0
-    assert reply(store) is None
+    assert store.get(keys.REPLY, "r1") is None
     assert desired(store) is None
 
 
 def test_a_new_leader_does_not_answer_again(leader, store, clock):
-    request(store, "pause")
-    leader.answer_requests()
+    ask(leader, store, "pause")
     order(leader, Resume())
     leader.close()
     other = controller(store, clock, name="b", lead=True)
@@ -136,21 +134,12 @@ def test_a_reply_that_could_not_be_sent_is_sent_later_and_nothing_done_twice(lea
 
 
 @pytest.mark.parametrize("verb", ["rebalance", "pause"])
-def test_an_order_that_a_leader_took_up_and_did_not_answer_is_not_carried_out_again(
-    leader, store, clock, world, verb, monkeypatch
-):
-    real = store.put
-
-    def failing(rule: Any, name: str, envelope: Envelope, ttl: float | None = None) -> None:
-        if rule is keys.REPLY:
-            raise StoreUnavailableError("gone")
-        real(rule, name, envelope, ttl)
-
-    monkeypatch.setattr(store, "put", failing)
+def test_an_order_that_a_leader_took_up_and_did_not_answer_is_not_carried_out_again(leader, store, clock, world, verb):
+    store.unsendable = keys.REPLY
     request(store, verb, ttl=60)
     with pytest.raises(StoreUnavailableError):
         leader.answer_requests()
-    monkeypatch.setattr(store, "put", real)
+    store.unsendable = None
     done = (desired(store), store.is_paused(), len(decisions(store)))
     clock.sleep(16)  # and the leader is dead
     other = leading(world, name="b")
@@ -182,8 +171,7 @@ def test_a_claim_whose_answer_was_lost_is_the_same_leaders(leader, store, monkey
         leader.answer_requests()
     monkeypatch.setattr(view, "claim", real)
     assert leader.answer_requests() == 1
-    answer = read_reply(store)
-    assert answer.code == ExitCode.DONE
+    assert read_reply(store).code == ExitCode.DONE
 
 
 def test_a_question_is_answered_by_every_leader_that_is_asked(leader, store):
@@ -214,8 +202,7 @@ def test_a_leader_whose_clock_is_behind_carries_out_nothing_that_is_over(leader,
 
 
 def test_a_reply_stands_as_long_as_its_request_may_be_answered(leader, store, clock):
-    request(store, "pause", ttl=3600)
-    leader.answer_requests()
+    ask(leader, store, "pause", ttl=3600)
     leader.close()
     clock.sleep(3000)
     other = controller(store, clock, name="b", lead=True)
@@ -225,8 +212,7 @@ def test_a_reply_stands_as_long_as_its_request_may_be_answered(leader, store, cl
 
 def test_a_flood_of_questions_is_answered_in_parts_and_told_of_in_a_few_lines(store, clock, tmp_path):
     file = tmp_path / "audit.jsonl"
-    config = dataclasses.replace(CONFIG, controller=dataclasses.replace(CONFIG.controller, audit_file=str(file)))
-    leader = controller(store, clock, config, lead=True)
+    leader = controller(store, clock, controlled(audit_file=str(file)), lead=True)
     for number in range(200):
         request(store, "pause", name=f"q{number}", stream=keys.QUESTIONS)
     assert leader.answer_requests() == 50
@@ -243,24 +229,15 @@ def test_a_flood_of_questions_is_answered_in_parts_and_told_of_in_a_few_lines(st
     assert "more like it were not written down" in file.read_text().splitlines()[-1]
 
 
-def test_nothing_is_answered_before_it_is_known_what_was_ordered(store, clock, world, monkeypatch):
-    first = controller(store, clock)
-    world.ready()
-    first.run_leader_cycle()
+def test_nothing_is_answered_before_it_is_known_what_was_ordered(store, clock, world):
+    first = leading(world)
     order(first, Drain(nodes=["127.0.0.4"]))
     first.close()
     other = controller(store, clock, name="b")
-    real = store.get
-
-    def failing(rule: Any, name: str = "") -> Envelope | None:
-        if rule is keys.ORDERS:
-            raise StoreUnavailableError("gone")
-        return real(rule, name)
-
-    monkeypatch.setattr(store, "get", failing)
+    store.unreadable = keys.ORDERS
     with pytest.raises(StoreUnavailableError):
         other.run_leader_cycle()
-    monkeypatch.setattr(store, "get", real)
+    store.unreadable = None
     request(store, "drain", nodes=["127.0.0.5"])
     assert other.answer_requests() == 0
     assert other.follow() == "not leading"
@@ -279,21 +256,16 @@ def test_a_request_with_an_id_that_is_no_key_is_passed_over(leader, store):
 
 def test_whoever_asks_is_told_of_a_defect(leader, store, monkeypatch):
     monkeypatch.setattr(app(leader), "decide", lambda _: 1 / 0)
-    request(store, "plan")
     with capture_logs():
-        leader.answer_requests()
-    answer = read_reply(store)
+        answer = ask(leader, store, "plan")
     assert answer.code == ExitCode.REFUSED
     assert "ZeroDivisionError" in answer.sentence
 
 
 def test_requests_are_heard_after_redis_was_emptied_and_its_clock_set_back(leader, store, clock):
-    request(store, "pause")
-    leader.answer_requests()
+    ask(leader, store, "pause")
     store.empty()
     clock.now -= 5
     leader.run_leader_cycle()
     leader.answer_requests()
-    request(store, "resume", name="r2")
-    leader.answer_requests()
-    assert reply(store, "r2") is not None
+    assert ask(leader, store, "resume", name="r2").code == ExitCode.DONE

@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from structlog.testing import capture_logs
 
 from rechannel.daemon.decide import pipeline
 from rechannel.daemon.decide.pipeline import DecisionRequest, Draft, PlanBasis
@@ -71,7 +72,7 @@ def test_a_new_leader_learns_of_the_cool_down(leader, store, world):
 
 
 @pytest.mark.parametrize("wrong", ["unsigned", "foreign key", "another application's"])
-def test_a_desired_placement_that_is_not_ours_is_counted_and_not_adopted(wrong, store, world):
+def test_a_desired_placement_that_is_not_ours_is_logged_and_not_adopted(wrong, store, world):
     author = EnvelopeFactory("default", "somebody", world.clock)
     body = DesiredPlacement(decision="evil", runs={}, moves=[])
     envelope = author.envelope(body, ttl=100, application=APP if wrong != "another application's" else "app-2")
@@ -80,8 +81,9 @@ def test_a_desired_placement_that_is_not_ours_is_counted_and_not_adopted(wrong, 
     elif wrong == "another application's":
         envelope = SIGNER.sign(envelope)
     store.put(keys.DESIRED, APP, envelope)
-    made = leading(world)
-    assert app(made).migrations.rejected == 1
+    with capture_logs() as logs:
+        made = leading(world)
+    assert [line["event"] for line in logs].count("desired-rejected") == 1
     assert app(made).migrations.running is None
     assert made.decide_all()[0].result == "applied"
     assert published_placement(store).decision != "evil"

@@ -22,13 +22,13 @@ from rechannel.wire.envelope import EnvelopeFactory
 from rechannel.wire.exit_codes import ExitCode
 from rechannel.wire.messages import Decision, ScheduledPlans
 from rechannel.wire.redis.errors import StoreUnavailableError
-from unit.daemon.fake_store import NOW, FakeClock, FakeStore
+from unit.daemon.fake_store import NOW, FakeStore
 from unit.daemon.fakes import (
     APP,
-    CONFIG,
     GATE,
     World,
     app,
+    ask,
     controller,
     cycle,
     decide,
@@ -38,10 +38,10 @@ from unit.daemon.fakes import (
     leading,
     order,
     query,
+    read_reply,
     refuses,
-    reply,
     request,
-    settings,
+    ruled,
 )
 
 HOUR = 3600.0
@@ -51,14 +51,10 @@ NOW_AND_NEXT = f"{_HOUR_OF_DAY:02d}:00-{(_HOUR_OF_DAY + 2) % 24:02d}:00"
 LATER = f"{(_HOUR_OF_DAY + 2) % 24:02d}:00-{(_HOUR_OF_DAY + 3) % 24:02d}:00"
 
 
-def config(mode: str = "apply", **rules: object) -> Settings:
-    return dataclasses.replace(CONFIG, reschedule=settings(mode, **rules).reschedule)
-
-
 @pytest.fixture
 def observing(world: World) -> Controller:
     """A leader in mode observe over an application that is ready."""
-    return leading(world, config("observe"))
+    return leading(world, ruled("observe"))
 
 
 def saved(leader: Controller) -> str:
@@ -82,7 +78,7 @@ def last(store: FakeStore) -> Decision:
 
 
 def test_in_an_excluded_period_nothing_begins_automatically_and_that_is_logged_once(store, world):
-    leader = leading(world, config(excluded=(NOW_AND_NEXT,)))
+    leader = leading(world, ruled(excluded=(NOW_AND_NEXT,)))
     (refused,) = leader.decide_all()
     assert (refused.result, refused.reason, refused.trigger) == ("refused", "excluded", "timeout")
     for _ in range(3):
@@ -95,7 +91,7 @@ def test_in_an_excluded_period_nothing_begins_automatically_and_that_is_logged_o
 
 
 def test_an_operator_and_a_drain_go_with_a_warning(store, world):
-    leader = leading(world, config(excluded=(NOW_AND_NEXT,)))
+    leader = leading(world, ruled(excluded=(NOW_AND_NEXT,)))
     message = order(leader, Drain(nodes=["127.0.0.5"]), reason="old").sentence
     assert "warning: this is in the excluded period" in message
     leader.follow()
@@ -104,7 +100,7 @@ def test_an_operator_and_a_drain_go_with_a_warning(store, world):
 
 
 def test_an_operators_rebalance_is_warned(world):
-    leader = leading(world, config(excluded=(NOW_AND_NEXT,), moves_per_hour=1))
+    leader = leading(world, ruled(excluded=(NOW_AND_NEXT,), moves_per_hour=1))
     done = decide(leader, user="ann", reason="now", apply=True)
     assert done.result == "applied"
     assert "warning: this is in the excluded period" in done.sentence
@@ -113,7 +109,7 @@ def test_an_operators_rebalance_is_warned(world):
 
 
 def test_a_plan_is_cut_to_what_is_left_of_the_hour(world):
-    leader = leading(world, config(moves_per_hour=2))
+    leader = leading(world, ruled(moves_per_hour=2))
     (made,) = leader.decide_all()
     assert (made.result, len(made.moves)) == ("applied", 2)
     world.obey()
@@ -123,17 +119,17 @@ def test_a_plan_is_cut_to_what_is_left_of_the_hour(world):
 
 
 def test_the_budget_is_known_to_the_next_leader(world):
-    first = leading(world, config(moves_per_hour=2))
+    first = leading(world, ruled(moves_per_hour=2))
     first.decide_all()
     world.obey()
     first.follow()
     first.close()
-    other = leading(world, config(moves_per_hour=2), "b")
+    other = leading(world, ruled(moves_per_hour=2), "b")
     assert [made.reason for made in other.decide_all()] == ["budget"]
 
 
 def test_viewers_push_neither_the_budget_nor_what_can_be_undone_out(store, clock, world):
-    first = leading(world, config(moves_per_hour=2))
+    first = leading(world, ruled(moves_per_hour=2))
     (made,) = first.decide_all()
     world.obey()
     first.follow()
@@ -141,7 +137,7 @@ def test_viewers_push_neither_the_budget_nor_what_can_be_undone_out(store, clock
     logged = EnvelopeFactory("default", "c", clock).envelope(requested, ttl=1000, application=APP)
     store.append(keys.DECISIONS, "", *[logged] * keys.DECISIONS.bound)
     first.close()
-    other = leading(world, config(moves_per_hour=2), "b")
+    other = leading(world, ruled(moves_per_hour=2), "b")
     assert made not in decisions(store)
     assert other._services.limits.moves_left(clock()) == 0
     assert find_rollback_target(applied_decisions(read_decision_log(other._context.store), APP)) == made
@@ -149,7 +145,7 @@ def test_viewers_push_neither_the_budget_nor_what_can_be_undone_out(store, clock
 
 def test_a_costly_plan_waits_for_agreement(store, world, monkeypatch):
     monkeypatch.setattr(guard, "COSTLY_SHARE", 0.0)
-    leader = leading(world, config())
+    leader = leading(world, ruled())
     (first,) = leader.decide_all()
     assert (first.result, first.reason) == ("refused", "agreements")
     assert "recommended 1 of 2 times in a row" in first.sentence
@@ -172,7 +168,7 @@ def test_the_first_run_only_looks_on_and_says_how_to_change_that(observing):
 
 def crowded(**rules: object) -> Settings:
     """Settings by which an executor is soon too busy."""
-    return dataclasses.replace(config(**rules), gate=dataclasses.replace(GATE, max_utilization=0.05))
+    return dataclasses.replace(ruled(**rules), gate=dataclasses.replace(GATE, max_utilization=0.05))
 
 
 def test_an_overload_is_decided_on_without_waiting_for_the_timeout(store, world):
@@ -185,7 +181,7 @@ def test_an_overload_is_decided_on_without_waiting_for_the_timeout(store, world)
     assert len(decisions(store)) == 1
 
 
-def overloaded(store: FakeStore, clock: FakeClock, world: World, **rules: object) -> Controller:
+def overloaded(world: World, **rules: object) -> Controller:
     """A leader that looked at two windows of an executor that is too busy; the third is to come."""
     leader = leading(world, crowded(**rules))
     cycle(leader, world, 5)
@@ -194,7 +190,7 @@ def overloaded(store: FakeStore, clock: FakeClock, world: World, **rules: object
 
 @pytest.mark.parametrize("silent", ["agents", "queries"])
 def test_an_overload_of_what_is_not_ready_is_let_go(store, clock, world, silent):
-    leader = overloaded(store, clock, world, overload_windows=2)
+    leader = overloaded(world, overload_windows=2)
     world.queries = [] if silent == "queries" else None
     clock.sleep(60)
     for _ in range(600):
@@ -205,7 +201,7 @@ def test_an_overload_of_what_is_not_ready_is_let_go(store, clock, world, silent)
 
 
 def test_what_is_not_ready_for_long_is_told_once_for_each_reason(store, clock, world):
-    leader = leading(world, config(overload_windows=0))
+    leader = leading(world, ruled(overload_windows=0))
     app(leader).executors.decided_for = frozenset({"0"})
     clock.sleep(60)
     world.queries = []
@@ -216,8 +212,8 @@ def test_what_is_not_ready_for_long_is_told_once_for_each_reason(store, clock, w
     assert [(made.trigger, made.reason) for made in decisions(store)] == [("executors", "no-active-query")]
 
 
-def test_a_window_counts_once(store, clock, world):
-    leader = overloaded(store, clock, world)
+def test_a_window_counts_once(store, world):
+    leader = overloaded(world)
     app(leader).invalidate_sentence()
     cycle(leader)
     assert decisions(store) == []
@@ -230,18 +226,18 @@ def test_an_overload_is_measured_and_not_expected(store, world, monkeypatch):
         return Workload(tuple(dataclasses.replace(it, busy=it.busy * 100) for it in workload.stages), workload.streams)
 
     monkeypatch.setattr(snapshot, "apply_forecasts", grown)
-    leader = leading(world, config())
+    leader = leading(world, ruled())
     for _ in range(6):
         cycle(leader, world, 5)
     assert decisions(store) == []
 
 
 def test_a_new_leader_knows_the_cool_downs_of_who_reports_a_little_later(store, clock, world):
-    leader = leading(world, config("observe"))
+    leader = leading(world, ruled("observe"))
     decide(leader, trigger="overload")
     leader.close()
     clock.sleep(keys.REPORT.ttl + 1)
-    other = controller(store, clock, config("observe"), "b", lead=True)
+    other = controller(store, clock, ruled("observe"), "b", lead=True)
     world.ready()
     other.run_leader_cycle()
     held = app(other).guard.cooldown(Trigger.OVERLOAD, clock())
@@ -249,8 +245,8 @@ def test_a_new_leader_knows_the_cool_downs_of_who_reports_a_little_later(store, 
     assert "61 s ago" in held.detail
 
 
-def test_who_is_silent_for_an_hour_is_forgotten(store, clock, world):
-    leader = overloaded(store, clock, world)
+def test_who_is_silent_for_an_hour_is_forgotten(clock, world):
+    leader = overloaded(world)
     clock.sleep(3599)
     leader.run_leader_cycle()
     existing = app(leader)
@@ -260,7 +256,7 @@ def test_who_is_silent_for_an_hour_is_forgotten(store, clock, world):
 
 
 def test_why_each_partition_goes_is_kept(world):
-    (made,) = leading(world, config()).decide_all()
+    (made,) = leading(world, ruled()).decide_all()
     assert set(made.move_reasons) == {move.move for move in made.moves}
     assert all(
         text.startswith("frees executor 0, the critical one of name-of-q1: ") for text in made.move_reasons.values()
@@ -268,7 +264,7 @@ def test_why_each_partition_goes_is_kept(world):
 
 
 def test_a_law_of_numbers_says_how_far_it_was(world):
-    capped = dataclasses.replace(config(), migration=MigrationSettings(max_moves=1))
+    capped = dataclasses.replace(ruled(), migration=MigrationSettings(max_moves=1))
     capped = dataclasses.replace(capped, policies={"adaptive": {"max_moves": 100}})
     leader = leading(world, capped)
     made = decide(leader, policy="round-robin", force=True)
@@ -282,10 +278,7 @@ def test_a_law_of_numbers_says_how_far_it_was(world):
 
 
 def test_a_plan_waits_and_is_checked_and_begun_in_its_window(observing, store, clock, world):
-    text = saved(observing)
-    request(store, "apply", plan=text, at=LATER)
-    observing.answer_requests()
-    result = reply(store)
+    result = ask(observing, store, "apply", plan=saved(observing), at=LATER)
     assert result.code == ExitCode.DONE
     name = result.data["scheduled_plan"]
     assert f"`rechannel cancel {name}` ends that" in result.sentence
@@ -328,10 +321,10 @@ def test_what_is_not_ready_is_tried_until_the_window_is_over(observing, store, c
 
 
 def test_a_plan_outlives_its_controller_and_can_be_canceled(store, world):
-    first = leading(world, config("observe"))
+    first = leading(world, ruled("observe"))
     plan = schedule(first, LATER)
     first.close()
-    other = leading(world, config("observe"), "b")
+    other = leading(world, ruled("observe"), "b")
     assert list(other._services.plans.plans) == [plan.name]
     refuses(other, Cancel(scheduled_plan="x"), f"no plan x is scheduled; scheduled are {plan.name}")
     assert (
@@ -346,10 +339,10 @@ def test_a_plan_outlives_its_controller_and_can_be_canceled(store, world):
 
 
 def test_what_was_taken_away_does_not_come_back_with_an_emptied_redis(store, world):
-    first = leading(world, config("observe"))
+    first = leading(world, ruled("observe"))
     plan = schedule(first, NOW_AND_NEXT)
     first.close()
-    other = leading(world, config("observe"), "b")
+    other = leading(world, ruled("observe"), "b")
     first.run_leader_cycle()
     order(other, Cancel(scheduled_plan=plan.name), user="bob", reason="never")
     store.empty()
@@ -361,10 +354,10 @@ def test_what_was_taken_away_does_not_come_back_with_an_emptied_redis(store, wor
 
 
 def test_a_lead_that_is_lost_and_won_again_finds_the_plans(world):
-    first = leading(world, config("observe"))
+    first = leading(world, ruled("observe"))
     plan = schedule(first, LATER)
     first.close()
-    other = leading(world, config("observe"), "b")
+    other = leading(world, ruled("observe"), "b")
     first.run_leader_cycle()
     other.close()
     first.run_leader_cycle()
@@ -373,7 +366,7 @@ def test_a_lead_that_is_lost_and_won_again_finds_the_plans(world):
 
 @pytest.mark.parametrize("next_leader", [False, True])
 def test_a_plan_is_begun_once_though_it_could_not_be_taken_off_the_list(store, clock, world, next_leader):
-    leader = leading(world, config("observe"))
+    leader = leading(world, ruled("observe"))
     plan = schedule(leader, NOW_AND_NEXT)
     before = len(decisions(store))
     go_on(world, 1, leader)
@@ -385,7 +378,7 @@ def test_a_plan_is_begun_once_though_it_could_not_be_taken_off_the_list(store, c
     refuses(leader, Cancel(scheduled_plan=plan.name), f"no plan {plan.name} is scheduled; scheduled are none")
     if next_leader:
         leader.close()
-        leader = leading(world, config("observe"), "b")
+        leader = leading(world, ruled("observe"), "b")
     start = list(world.placement)
     for move in app(leader).migrations.running.desired.moves:
         world.placement[move.partition] = move.target
@@ -425,8 +418,7 @@ def test_a_plan_is_canceled_once_and_with_a_trace_though_redis_went_away_meanwhi
         observing.answer_requests()
     store.unsendable = None
     observing.answer_requests()
-    result = reply(store)
-    assert result.code == ExitCode.DONE
+    assert read_reply(store).code == ExitCode.DONE
     assert [(made.reason, made.scheduled_plan) for made in decisions(store)[before:]] == [("canceled", plan.name)]
     assert observing._services.plans.plans == {}
 
@@ -445,7 +437,7 @@ def test_pending_plans_that_nobody_signed_are_passed_over(observing, store, cloc
     store.put(
         keys.SCHEDULED_PLANS, "", EnvelopeFactory("default", "evil", clock).envelope(plans, ttl=1000, epoch=10**6)
     )
-    other = leading(world, config("observe"), "b")
+    other = leading(world, ruled("observe"), "b")
     cycle(other, world, 1)
     assert other._services.plans.plans == {}
     assert desired(store) is None
@@ -468,8 +460,6 @@ def test_an_order_to_wait_that_redis_did_not_take_is_no_order(store, observing):
     ],
 )
 def test_a_time_that_cannot_be_is_refused_with_the_cure(store, observing, arguments, phrase):
-    request(store, "apply", plan=saved(observing), **arguments)
-    observing.answer_requests()
-    result = reply(store)
+    result = ask(observing, store, "apply", plan=saved(observing), **arguments)
     assert result.code == ExitCode.REFUSED
     assert phrase in result.sentence

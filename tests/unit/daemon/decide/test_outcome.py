@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import msgspec
@@ -18,24 +18,20 @@ from rechannel.wire.measurements import BatchReport, StageRun
 from rechannel.wire.messages import (
     Decision,
     DesiredMove,
-    ExecutorLoad,
     GainCorrection,
     LinkReport,
     MigrationOutcome,
     MigrationPrice,
     MoveTransition,
 )
+from unit import sample_messages as samples
 from unit.daemon.fake_store import NOW
-from unit.daemon.fakes import QUERY, a_decision, a_price, query, report, transition
+from unit.daemon.fakes import QUERY, executor_load, query, report, transition
 from unit.daemon.model.builders import batch, messages
 
 OTHER = "q2"
-PRICE = a_price(
-    steps=2,
-    total=10,
-    batch_before={QUERY: 5.0},
-    batch_after={QUERY: 4.0},
-    recent_batches={QUERY: (5.0, 400), OTHER: (5.0, 400)},
+PRICE = samples.price(
+    total=10, batch_before={QUERY: 5.0}, batch_after={QUERY: 4.0}, recent_batches={QUERY: (5.0, 400), OTHER: (5.0, 400)}
 )
 SUPERSEDED, DEADLINE = MoveReason.SUPERSEDED, MoveReason.DEADLINE
 
@@ -55,19 +51,22 @@ def move(number: int) -> DesiredMove:
     return DesiredMove(move=f"d.{number}", query=name, stage=0, partition=number, source="0", target="1", step=number)
 
 
-def decision(moves: int, price: MigrationPrice | None, executors: str) -> Decision:
-    load = dict.fromkeys(["arrival_before", "arrival_after", "service_before"], 1.0)
-    load |= dict.fromkeys(["utilization_before", "utilization_after"], 0.5)
-    return a_decision(
-        result="applied",
+def decision(moves: int, price: MigrationPrice | None, executors: str = "0123") -> Decision:
+    return samples.decision(
         moves=[move(number) for number in range(moves)],
-        executors=[
-            ExecutorLoad(executor=name, node=name, partitions_before=3, partitions_after=3, **load)
-            for name in executors
-        ],
+        executors=[executor_load(name) for name in executors],
         price=price,
         runs={QUERY: "run-1", OTHER: "run-1"},
     )
+
+
+def measured(
+    made: Decision, journal: Sequence[MoveTransition], link: LinkReport, batches: Sequence[BatchReport]
+) -> MigrationOutcome:
+    """Return the outcome of a migration that is over."""
+    result = measure_outcome(made, journal, messages(link, batches), Settings(), NOW)
+    assert result is not None
+    return result
 
 
 @dataclass(frozen=True)
@@ -103,8 +102,12 @@ class Case:
         # The partitions are elsewhere by now, so nothing is known of what going back would change.
         return report([query("0000", run=self.run), query("0000", OTHER)])
 
+    def measure(self) -> MigrationOutcome | None:
+        made = decision(self.moves, self.price, self.executors)
+        return measure_outcome(made, self.journal(), messages(self.link(), self.batches), Settings(), NOW + self.age)
 
-SETTINGS = Settings()
+
+LANDED = Case(None).journal()
 
 
 def priced(**changes: object) -> MigrationPrice:
@@ -157,8 +160,7 @@ CASES = {
 
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES)
 def test_the_outcome_of_a_migration(case: Case) -> None:
-    made = decision(case.moves, case.price, case.executors)
-    result = measure_outcome(made, case.journal(), messages(case.link(), case.batches), SETTINGS, NOW + case.age)
+    result = case.measure()
     if case.expected is None:
         assert result is None
         return
@@ -186,8 +188,7 @@ OTHER_LANDED = [*batches(4.0), *batches(5.0, name=OTHER, first=13)]
     ],
 )
 def test_what_came_true_of_a_gain_where_that_can_be_compared(case: Case, shares: dict[str, float]) -> None:
-    made = decision(case.moves, case.price, case.executors)
-    result = measure_outcome(made, case.journal(), messages(case.link(), case.batches), SETTINGS, NOW + case.age)
+    result = case.measure()
     assert result is not None
     assert result.gain_shares == pytest.approx(shares, abs=0.001), result.sentence
 
@@ -202,10 +203,9 @@ def test_corrected_predictions_teach_the_share_of_the_uncorrected_ones(truth: fl
         came = 5 * ratio**truth * random.lognormal(0, 0.01)
         errors.append(change.after / came - 1)
         correction = GainCorrection(share=learned.share, migrations=learned.migrations, uncorrected=5 * ratio)
-        case = Case(None, batches(came), price=priced(batch_after={QUERY: change.after}))
-        made = msgspec.structs.replace(decision(2, case.price, "0123"), corrections={QUERY: correction})
-        outcome = measure_outcome(made, case.journal(), messages(case.link(), case.batches), SETTINGS, NOW + 30)
-        assert outcome is not None
+        made = decision(2, priced(batch_after={QUERY: change.after}))
+        made = msgspec.structs.replace(made, corrections={QUERY: correction})
+        outcome = measured(made, LANDED, Case(None).link(), batches(came))
         shares.insert(0, outcome.gain_shares[QUERY])
         if len(shares) > 10:
             assert expect_gain_share(shares).share == pytest.approx(truth, abs=0.06)
@@ -221,11 +221,7 @@ def outcome_of(before: str, after: str, works: tuple[list[float], list[float]]) 
     made += [batch(11, after, then), *(batch(number, after, now) for number in range(12, 20))]
     usual = made[0].seconds
     price = priced(batch_after={QUERY: usual}, recent_batches={QUERY: (usual, 400)})
-    journal = Case(None, lines=("", "")).journal()
-    received = messages(report([query(after)]), made)
-    result = measure_outcome(decision(2, price, "0123"), journal, received, SETTINGS, NOW)
-    assert result is not None
-    return result
+    return measured(decision(2, price), LANDED, report([query(after)]), made)
 
 
 def test_moves_onto_a_busy_executor_are_at_fault() -> None:
@@ -252,9 +248,7 @@ def test_fewer_rows_come_while_batches_without_the_moves_would_last(
     made = [batch(number, "0013", [0.07] * 4) for number in range(2, 11)]
     made += [batch(number, "1113", [0.08] * 4) for number in range(11, 20)]
     price = priced(batch_after={QUERY: 0.6}, recent_batches={QUERY: (made[0].seconds, 400)})
-    received = messages(report([query("1113")]), loads(made))
-    result = measure_outcome(decision(2, price, "0123"), Case(None).journal(), received, SETTINGS, NOW)
-    assert result is not None
+    result = measured(decision(2, price), LANDED, report([query("1113")]), loads(made))
     assert result.verdict == ("regressed" if loads is by_time else "confirmed"), result.sentence
 
 
@@ -262,9 +256,7 @@ def test_shorter_batches_with_fewer_rows_are_no_other_load() -> None:
     made = [batch(number, "0013", [1.0] * 4) for number in range(2, 11)]
     made += [batch(number, "1123", [0.4] * 4) for number in range(11, 20)]
     price = priced(recent_batches={QUERY: (made[0].seconds, 400)}, recent_periods={QUERY: (made[0].seconds, 0.0)})
-    received = messages(report([query("1123")]), by_time(made))
-    result = measure_outcome(decision(2, price, "0123"), Case(None).journal(), received, SETTINGS, NOW)
-    assert result is not None
+    result = measured(decision(2, price), LANDED, report([query("1123")]), by_time(made))
     assert result.verdict == "confirmed", result.sentence
 
 
@@ -284,9 +276,7 @@ def test_a_cold_start_is_no_part_of_a_load() -> None:
     """Its first task took longer for the cold start as well."""
     made = [batch(10, "0123", [1.0] * 4), batch(11, "1123", [1.0] * 4, loading=3.0, moved=0)]
     made += [batch(number, "1123", [1.0] * 4) for number in range(12, 20)]
-    lines = [msgspec.structs.replace(Case(None).journal()[0], batch=11)]
-    received = messages(report([query("1123")]), made)
-    for cold, loads in (({}, [(0.0, pytest.approx(3.0))]), ({"1": 2.5}, [(0.0, pytest.approx(0.5))])):
-        result = measure_outcome(decision(1, priced(cold=cold), "0123"), lines, received, SETTINGS, NOW)
-        assert result is not None
-        assert result.loads == loads
+    lines = [msgspec.structs.replace(LANDED[0], batch=11)]
+    for cold, seconds in (({}, 3.0), ({"1": 2.5}, 0.5)):
+        result = measured(decision(1, priced(cold=cold)), lines, report([query("1123")]), made)
+        assert result.loads == [(0.0, pytest.approx(seconds))]

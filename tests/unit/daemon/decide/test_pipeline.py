@@ -17,22 +17,15 @@ from rechannel.wire.measurements import BatchReport
 from rechannel.wire.messages import Decision
 from unit.daemon.fake_store import NOW
 from unit.daemon.fakes import QUERY, executors, query, report, window
-from unit.daemon.model.builders import messages
-from unit.daemon.model.test_prediction import batch
+from unit.daemon.model.builders import batch, messages
 
 SKEWED, WORK = "000123", [1.0, 1.0, 1.0, 0.04, 0.04, 0.04]
 TIMEOUT = DecisionRequest(decision="d", at=NOW, trigger=Trigger.TIMEOUT, policy="adaptive")
 
 
-def draft(
-    request: DecisionRequest,
-    where: str = SKEWED,
-    *,
-    waiting: float = 0.0,
-    shares: Mapping[str, GainShare] | None = None,
-) -> Draft:
-    batches = [batch(number, where, WORK, waiting=waiting) for number in range(8, 20)]
-    received = messages(report([query(where)]), batches, {f"127.0.0.{e + 2}": [window(e)] for e in range(4)})
+def draft(request: DecisionRequest, *, waiting: float = 0.0, shares: Mapping[str, GainShare] | None = None) -> Draft:
+    batches = [batch(number, SKEWED, WORK, waiting=waiting) for number in range(8, 20)]
+    received = messages(report([query(SKEWED)]), batches, {f"127.0.0.{e + 2}": [window(e)] for e in range(4)})
     return draft_decision(request, PlanBasis(received, Settings(), gain_shares=shares or {}))
 
 
@@ -65,14 +58,10 @@ def test_another_policy_has_its_own_moves() -> None:
     assert len(draft(request).decision.moves) > 2
 
 
-@pytest.mark.parametrize(
-    "request_",
-    [TIMEOUT, dataclasses.replace(TIMEOUT, trigger=Trigger.OPERATOR)],
-    ids=["timeout", "operator"],
-)
-def test_batches_that_the_replay_does_not_explain_are_no_basis(request_: DecisionRequest) -> None:
+@pytest.mark.parametrize("trigger", [Trigger.TIMEOUT, Trigger.OPERATOR])
+def test_batches_that_the_replay_does_not_explain_are_no_basis(trigger: Trigger) -> None:
     with pytest.raises(NoPlan) as ended:
-        draft(request_, waiting=3.0)
+        draft(dataclasses.replace(TIMEOUT, trigger=trigger), waiting=3.0)
     reason = ended.value.reason
     assert isinstance(reason, NotReady)
     assert reason.code == NotReadyReason.UNEXPLAINED

@@ -20,14 +20,14 @@ from rechannel.wire.commands import Drain, Pause
 from rechannel.wire.messages import Decision
 from unit.daemon.fakes import (
     CONFIG,
+    ask,
     cycle,
     decide,
     decisions,
     leading,
     order,
     published_placement,
-    reply,
-    request,
+    ruled,
     settings,
 )
 
@@ -49,10 +49,8 @@ def drained(leader, node: str = NODE) -> None:
 
 
 def test_parameters_follow_from_the_settings():
-    config = Settings(
-        gate=GateSettings(max_utilization=0.8, horizon=60.0),
-        migration=MigrationSettings(max_moves=7),
-    )
+    gate = GateSettings(max_utilization=0.8, horizon=60.0)
+    config = Settings(gate=gate, migration=MigrationSettings(max_moves=7))
     assert parameters_for("adaptive", config, LoadRates(2.0, 1e6)) == {
         "max_moves": 7,
         "min_step": 0.03,
@@ -144,9 +142,7 @@ def test_odd_values_are_mistakes_and_nothing_worse(policy: str):
 @pytest.mark.parametrize("policy", sorted(POLICIES))
 def test_every_policy_can_be_asked_for(store, clock, world, policy: str):
     leader = leading(world)
-    request(store, "rebalance", policy=policy, force=True)
-    assert leader.answer_requests() == 1
-    answer = reply(store)
+    answer = ask(leader, store, "rebalance", policy=policy, force=True)
     decision = msgspec.convert(answer.data["decision"], Decision)
     assert (decision.policy, decision.trigger) == (policy, "operator")
     assert decision.result == "applied" or decision.reason in ("nothing-to-do", "law"), decision.sentence
@@ -158,8 +154,7 @@ def test_every_policy_can_be_asked_for(store, clock, world, policy: str):
 
 def test_it_is_asked_for_one_decision_alone(store, world):
     leader = leading(world)
-    request(store, "plan", policy="round-robin")
-    leader.answer_requests()
+    ask(leader, store, "plan", policy="round-robin")
     leader.decide_all()
     assert [decision.policy for decision in decisions(store)] == ["round-robin", "adaptive"]
 
@@ -167,9 +162,7 @@ def test_it_is_asked_for_one_decision_alone(store, world):
 @pytest.mark.parametrize("verb", ["plan", "rebalance"])
 def test_an_unknown_name_is_refused_with_the_known_ones(store, clock, world, verb: str):
     leader = leading(world)
-    request(store, verb, policy="magic")
-    leader.answer_requests()
-    answer = reply(store)
+    answer = ask(leader, store, verb, policy="magic")
     assert (answer.code, answer.data) == (1, {})
     assert answer.sentence == f"no policy is called 'magic'; known are {', '.join(sorted(POLICIES))}"
     assert decisions(store) == []
@@ -201,7 +194,7 @@ def test_light_mode_moves_nothing_that_is_not_overloaded(world):
 
 
 def test_a_drain_is_decided_by_its_own_policy(store, world):
-    config = dataclasses.replace(CONFIG, reschedule=settings("observe", policy="even").reschedule)
+    config = ruled("observe", policy="even")
     assert (policy_for("drain", config), policy_for("timeout", config)) == ("adaptive", "even")
     leader = leading(world, config)
     drained(leader)
@@ -237,7 +230,7 @@ def test_where_the_drains_policy_finds_no_room_the_other_one_decides(store, worl
 
 
 def test_where_no_policy_finds_room_it_is_refused(store, world, cramped):
-    rules = settings("observe", policy="round-robin").reschedule
+    rules = ruled("observe", policy="round-robin").reschedule
     leader = leading(world, dataclasses.replace(cramped, reschedule=rules))
     drained(leader)
     (decision,) = decisions(store)
@@ -252,11 +245,8 @@ def test_only_a_drain_falls_back(world, monkeypatch):
 
     monkeypatch.setattr(pipeline, "propose", full)
     decision = decide(leader, policy="fair-redistribution")
-    assert (decision.policy, decision.reason, decision.sentence) == (
-        "fair-redistribution",
-        "scale-out",
-        "add executors",
-    )
+    result = (decision.policy, decision.reason, decision.sentence)
+    assert result == ("fair-redistribution", "scale-out", "add executors")
 
 
 def test_a_drain_that_waited_goes_on_with_the_rest(store, world):

@@ -181,16 +181,9 @@ def test_every_note_has_a_cure_of_its_own(monkeypatch: pytest.MonkeyPatch) -> No
     assert "change that setting, or its file" not in cures
 
 
-@pytest.mark.parametrize(
-    ("variables", "verdict"),
-    [
-        ({}, OK),
-        ({"RESCHEDULE__TIMEOUT": "10"}, WARNING),
-    ],
-)
+@pytest.mark.parametrize(("variables", "verdict"), [({}, OK), ({"RECHANNEL_RESCHEDULE__TIMEOUT": "10"}, WARNING)])
 def test_times(variables: dict[str, str], verdict: Severity) -> None:
-    settings = load(None, {f"RECHANNEL_{name}": value for name, value in variables.items()})
-    assert verdicts(node.check_times(settings), "times") == [verdict]
+    assert verdicts(node.check_times(load(None, variables)), "times") == [verdict]
 
 
 # -- Redis --

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import threading
 from collections.abc import Callable
 
@@ -15,13 +14,12 @@ from rechannel.daemon.control.outcomes import PendingRollback
 from rechannel.daemon.decide import pipeline
 from rechannel.daemon.decide.pipeline import DecisionRequest, Draft, PlanBasis
 from rechannel.daemon.decide.requested_placement import saved_plan_of
-from rechannel.daemon.jobs.planning import Aside, Mutex, PlanningClock
+from rechannel.daemon.jobs.planning import Aside, Mutex
 from rechannel.wire import keys
 from rechannel.wire.commands import Apply, Cancel, Drain, Pause
-from unit.daemon.fake_store import FakeClock, FakeStore
+from unit.daemon.fake_store import FakeStore
 from unit.daemon.fakes import (
     APP,
-    CONFIG,
     World,
     app,
     controller,
@@ -29,9 +27,12 @@ from unit.daemon.fakes import (
     decide,
     decisions,
     desired,
+    go_on,
+    leading,
     order,
     published_placement,
     request,
+    ruled,
     state,
 )
 
@@ -160,54 +161,49 @@ def test_a_plan_of_a_lead_that_was_lost_and_won_again_is_discarded(
     assert scene.leader.decide_all()[0].result == "applied", "and nothing is left in the way"
 
 
+def roll_back(leader: Controller, world: World) -> None:
+    target = find_rollback_target(applied_decisions(read_decision_log(leader._context.store), APP))
+    app(leader).rollback = PendingRollback(target, "u", "", leader._clock.steady())
+
+
+def use_up_budget(leader: Controller, world: World) -> None:
+    World(world.store, world.clock, OTHER).ready()
+    leader.run_leader_cycle()
+    decide(leader, trigger="timeout", application=OTHER, apply=True)
+
+
 @pytest.mark.parametrize(
-    ("event", "reason"),
+    ("event", "happens", "reason"),
     [
-        ("drain", "overtaken"),
-        ("pause", "paused"),
-        ("rollback", "overtaken"),
-        ("budget", "overtaken"),
-        ("excluded", "excluded"),
-        ("gone", "no-report"),
+        ("drain", lambda leader, _: order(leader, Drain(nodes=["127.0.0.3"])), "overtaken"),
+        ("pause", lambda leader, _: order(leader, Pause()), "paused"),
+        ("rollback", roll_back, "overtaken"),
+        ("budget", use_up_budget, "overtaken"),
+        ("excluded", lambda leader, _: leader.reload(ruled(excluded=("00:00-23:59",))), "excluded"),
+        ("gone", lambda *_: None, "no-report"),
     ],
 )
 def test_orders_and_events_during_a_plan_are_taken_into_account(
-    store: FakeStore, clock: FakeClock, world: World, monkeypatch: pytest.MonkeyPatch, event: str, reason: str
+    store: FakeStore,
+    world: World,
+    monkeypatch: pytest.MonkeyPatch,
+    event: str,
+    happens: Callable[[Controller, World], object],
+    reason: str,
 ) -> None:
-    limits = dataclasses.replace(CONFIG.reschedule, moves_per_hour=4 if event == "budget" else 0)
-    leader = controller(store, clock, dataclasses.replace(CONFIG, reschedule=limits))
-    second = World(store, clock, OTHER)
-    world.ready()
-    leader.run_leader_cycle()
+    leader = leading(world, ruled(moves_per_hour=4 if event == "budget" else 0))
     if event == "rollback":
         decide(leader, apply=True, force=True)
         world.obey("drained")
         leader.follow()
-        clock.sleep(400)
-        world.ready()
-        leader.run_leader_cycle()
-    orders: list[object] = []
+        go_on(world, 400, leader)
+    happened: list[str] = []
 
     def meanwhile() -> None:
-        if not orders:
-            orders.append(give_order())
+        if not happened:
+            happened.append(event)
+            happens(leader, world)
         leader.run_leader_cycle()
-
-    def give_order() -> object:
-        if event == "drain":
-            return order(leader, Drain(nodes=["127.0.0.3"]))
-        if event == "pause":
-            return order(leader, Pause())
-        if event == "rollback":
-            app(leader).rollback = _undo(leader)
-        if event == "budget":
-            second.ready()
-            leader.run_leader_cycle()
-            return decide(leader, trigger="timeout", application=OTHER, apply=True)
-        if event == "excluded":
-            rules = dataclasses.replace(CONFIG.reschedule, excluded=("00:00-23:59",))
-            leader.reload(dataclasses.replace(CONFIG, reschedule=rules))
-        return "ordered"
 
     gone = event == "gone"
     Scene(leader, world, monkeypatch).slow_down(70 if gone else 3, meanwhile, reports=not gone)
@@ -216,11 +212,6 @@ def test_orders_and_events_during_a_plan_are_taken_into_account(
     assert decision.reason == reason
     assert decision.result != "applied"
     assert desired(store) == before
-
-
-def _undo(leader: Controller) -> PendingRollback:
-    actual = find_rollback_target(applied_decisions(read_decision_log(leader._context.store), APP))
-    return PendingRollback(actual, "u", "", leader._clock.steady())
 
 
 def test_an_application_has_one_plan_at_a_time(scene: Scene) -> None:
@@ -327,11 +318,3 @@ def test_an_error_of_long_work_is_raised_by_the_next_run() -> None:
     with pytest.raises(ZeroDivisionError):
         aside.run("act", lambda: None)
     assert aside.run("act", lambda: "again") == "again" or aside.run("act", lambda: "again") == "again"
-
-
-def test_a_running_plan_can_be_waited_for() -> None:
-    planning = PlanningClock()
-    with planning.plan(APP) as plan:
-        assert not plan.ended.is_set()
-    assert plan.ended.is_set()
-    assert planning.overdue() == ""

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+
+import msgspec
 
 from rechannel.daemon.model.application_messages import ApplicationMessages
 from rechannel.wire.measurements import AgentWindow, BatchReport, StageRun, TaskRow
@@ -41,6 +43,12 @@ def batch(
     return BatchReport(
         query=QUERY, batch=number, start=start, end=start + seconds, input_rows=400, stages=stages, duration=seconds
     )
+
+
+def with_tasks(report: BatchReport, change: Callable[[TaskRow], TaskRow]) -> BatchReport:
+    """Return a batch with its tasks changed."""
+    stages = [msgspec.structs.replace(run, tasks=[change(task) for task in run.tasks]) for run in report.stages]
+    return msgspec.structs.replace(report, stages=stages)
 
 
 def messages(

@@ -13,8 +13,7 @@ from rechannel.migration.plan.cost import LoadRates
 from rechannel.policies.analysis.cold_start import ColdStage
 from unit.daemon.fake_store import NOW
 from unit.daemon.fakes import QUERY, executors, query, report, window
-from unit.daemon.model.builders import messages
-from unit.daemon.model.test_prediction import batch
+from unit.daemon.model.builders import batch, messages, with_tasks
 
 OTHER = "q2"
 EMPTY = "000012"  # executor 3 holds nothing of the first query
@@ -27,12 +26,8 @@ def cold(others: str, first: int, *, python: bool = False) -> dict[str, ColdStag
     both = []
     for number in range(first, 20):
         other = msgspec.structs.replace(batch(number, others, WORK), query=OTHER)
-        stateful = other.stages[1]
         if python:
-            tasks = [msgspec.structs.replace(task, python=0.1) for task in stateful.tasks]
-            other = msgspec.structs.replace(
-                other, stages=[other.stages[0], msgspec.structs.replace(stateful, tasks=tasks)]
-            )
+            other = with_tasks(other, lambda task: msgspec.structs.replace(task, python=0.1))
         both += [batch(number, EMPTY, WORK), other]
     link = msgspec.structs.replace(report([query(EMPTY), query(others, OTHER)]), executors=infos)
     received = messages(link, both, {f"127.0.0.{e + 2}": [window(e)] for e in range(4)})

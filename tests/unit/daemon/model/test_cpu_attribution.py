@@ -24,14 +24,14 @@ def _batch(*tasks: TaskRow, stateful: int = 0) -> BatchReport:
     return BatchReport(query=QUERY, batch=1, start=NOW, end=NOW + 10, input_rows=1, stages=[run])
 
 
-def _window(start: float, jvm: float, python: float, *, seconds: float = 5.0) -> AgentWindow:
-    result = window(0, end=NOW + start + seconds, seconds=seconds)
+def _window(start: float, jvm: float, python: float) -> AgentWindow:
+    result = window(0, end=NOW + start + 5.0)
     usage = msgspec.structs.replace(result.executors[0], jvm_cpu=jvm, python_cpu=python)
     return msgspec.structs.replace(result, executors=[usage])
 
 
-def _part(partition: int, executor: str = "0", stage: int = 0) -> PartitionKey:
-    return PartitionKey(QUERY, stage, partition, executor)
+def _part(partition: int) -> PartitionKey:
+    return PartitionKey(QUERY, 0, partition, "0")
 
 
 def test_python_goes_to_the_tasks_that_waited_for_their_worker() -> None:
@@ -106,9 +106,7 @@ def _worlds(draw: st.DrawFn) -> World:
 
 
 @given(_worlds())
-def test_the_parts_add_up_to_what_the_executor_used(
-    world: tuple[list[BatchReport], dict[str, list[AgentWindow]]],
-) -> None:
+def test_the_parts_add_up_to_what_the_executor_used(world: World) -> None:
     result = attribute_cpu(APP, *world)
     for name, executor in result.executors.items():
         parts = [cpu for part, cpu in result.parts.items() if part.executor == name]

@@ -5,35 +5,28 @@ import numpy as np
 
 from rechannel.daemon.model import forecast as forecasting
 from rechannel.daemon.model.snapshot import Snapshot, build_snapshot
-from rechannel.wire.measurements import BatchReport, StageRun
+from rechannel.wire.measurements import BatchReport, TaskRow
 from unit.daemon.fake_store import NOW
 from unit.daemon.fakes import batch, query, report, settings
-from unit.daemon.model.builders import messages
+from unit.daemon.model.builders import messages, with_tasks
 
 WHERE = ["0", "0", "1", "2"]
 SECONDS = 10.0
 
 
+def grown(number: int, by: int, start: float) -> BatchReport:
+    """A batch of ten seconds, of which the first partition has so many rows more than the others."""
+
+    def with_rows(task: TaskRow) -> TaskRow:
+        return msgspec.structs.replace(task, rows_in=1000 + by * (task.partition == 0))
+
+    item = with_tasks(batch(number, WHERE, {0: 2.0, 1: 1.0}), with_rows)
+    return msgspec.structs.replace(item, start=start, end=start + SECONDS)
+
+
 def history(count: int, grows: float) -> list[BatchReport]:
-    """Batches of ten seconds, of which one partition's rows grow by as many each."""
-    result = []
-    for number in range(count):
-        item = batch(number, WHERE, {0: 2.0, 1: 1.0})
-        start = NOW - (count - number) * SECONDS
-        stages = [
-            StageRun(
-                spark_stage=run.spark_stage,
-                parents=run.parents,
-                stateful=run.stateful,
-                tasks=[
-                    msgspec.structs.replace(task, rows_in=1000 + int(grows * number) * (task.partition == 0))
-                    for task in run.tasks
-                ],
-            )
-            for run in item.stages
-        ]
-        result.append(msgspec.structs.replace(item, start=start, end=start + SECONDS, stages=stages))
-    return result
+    """Batches of which the first partition's rows grow by as many each."""
+    return [grown(number, int(grows * number), NOW - (count - number) * SECONDS) for number in range(count)]
 
 
 def modeled(batches: list[BatchReport], *, forecast: bool = True) -> Snapshot:
@@ -79,15 +72,10 @@ def test_a_slot_of_one_batch_lasts_to_the_next_one_as_any_other():
 
 def test_of_a_stage_that_was_run_again_the_task_that_finished_last_counts():
     (one,) = history(1, 0.0)
+    later = with_tasks(one, lambda task: msgspec.structs.replace(task, rows_in=7000, finish=task.finish + 1.0))
     again = [
-        msgspec.structs.replace(
-            run,
-            tasks=[
-                *(msgspec.structs.replace(task, rows_in=7000, finish=task.finish + 1.0) for task in run.tasks),
-                *run.tasks,
-            ],
-        )
-        for run in one.stages
+        msgspec.structs.replace(run, tasks=run.tasks + before.tasks)
+        for run, before in zip(later.stages, one.stages, strict=True)
     ]
     assert forecasting._loads([[msgspec.structs.replace(one, stages=again)]], 0, 4)[0].tolist() == [7000.0] * 4
 
@@ -98,10 +86,8 @@ def test_steady_load_and_a_short_past_change_nothing():
         (one,) = result.forecasts.values()
         assert one.used == 0
         assert "the last value stands" in one.sentence()
-        assert (
-            result.workload.stage(one.key).busy.tolist()
-            == modeled(batches, forecast=False).workload.stage(one.key).busy.tolist()
-        )
+        without = modeled(batches, forecast=False).workload.stage(one.key)
+        assert result.workload.stage(one.key).busy.tolist() == without.busy.tolist()
         assert not any("forecast" in note for note in result.notes)
 
 
@@ -123,20 +109,5 @@ def test_the_same_batches_give_the_same_forecast_to_whoever_leads_next():
 
 
 def test_busy_seconds_stand_in_where_no_rows_are_told():
-    batches = history(3, 0.0)
-    silent = [
-        msgspec.structs.replace(
-            one,
-            stages=[
-                StageRun(
-                    spark_stage=run.spark_stage,
-                    parents=run.parents,
-                    stateful=run.stateful,
-                    tasks=[msgspec.structs.replace(task, rows_in=0) for task in run.tasks],
-                )
-                for run in one.stages
-            ],
-        )
-        for one in batches
-    ]
-    assert forecasting._loads([silent], 0, 4)[0].tolist() == [6.0, 3.0, *forecasting._loads([silent], 0, 4)[0][2:]]
+    silent = [with_tasks(one, lambda task: msgspec.structs.replace(task, rows_in=0)) for one in history(3, 0.0)]
+    assert forecasting._loads([silent], 0, 4)[0][:2].tolist() == [6.0, 3.0]

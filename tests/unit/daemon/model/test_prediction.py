@@ -5,7 +5,6 @@ import numpy as np
 import pytest
 
 from rechannel.conf.settings import Settings
-from rechannel.daemon.model.application_messages import ApplicationMessages
 from rechannel.daemon.model.snapshot import Snapshot, build_snapshot
 from rechannel.wire.measurements import BatchReport
 from unit.daemon.fake_store import NOW
@@ -15,8 +14,7 @@ from unit.daemon.model.builders import OVERHEAD, SOURCE, batch, messages
 
 def snapshot_of(batches: list[BatchReport], where: str, interval: float = 0.0) -> Snapshot:
     state = msgspec.structs.replace(query(where), interval=interval)
-    received: ApplicationMessages = messages(report([state]), batches)
-    result = build_snapshot(received, Settings(), NOW)
+    result = build_snapshot(messages(report([state]), batches), Settings(), NOW)
     assert result is not None
     return result
 
@@ -24,8 +22,13 @@ def snapshot_of(batches: list[BatchReport], where: str, interval: float = 0.0) -
 WORK = [0.5, 0.5, 1.0, 1.5]
 
 
+def usual(first: int) -> list[BatchReport]:
+    """The batches from this number to 19."""
+    return [batch(number, "0123", WORK) for number in range(first, 20)]
+
+
 def test_overhead_is_the_time_in_which_no_stage_runs() -> None:
-    snapshot = snapshot_of([batch(number, "0123", WORK) for number in range(14, 20)], "0123", interval=10.0)
+    snapshot = snapshot_of(usual(14), "0123", interval=10.0)
     timing = snapshot.prediction.timing[QUERY]
     assert timing.overhead == pytest.approx(OVERHEAD)
     assert timing.interval == 10.0
@@ -33,44 +36,42 @@ def test_overhead_is_the_time_in_which_no_stage_runs() -> None:
 
 
 def test_overhead_is_that_of_all_compared_batches() -> None:
-    batches = [batch(number, "0123", WORK) for number in range(8, 20)]
+    batches = usual(8)
     batches[-1] = msgspec.structs.replace(batches[-1], duration=batches[-1].seconds + 1.2)
     timing = snapshot_of(batches, "0123").prediction.timing[QUERY]
     assert timing.overhead == pytest.approx(OVERHEAD + 1.2 / 12)
 
 
 def test_tasks_of_a_source_run_anywhere() -> None:
-    snapshot = snapshot_of([batch(number, "0123", WORK) for number in range(14, 20)], "0123")
+    snapshot = snapshot_of(usual(14), "0123")
     (tasks,) = snapshot.prediction.floating.values()
     assert (tasks.count, tasks.seconds) == (1, pytest.approx(SOURCE))
 
 
 def test_work_is_what_a_task_keeps_its_core() -> None:
-    snapshot = snapshot_of([batch(number, "0123", WORK) for number in range(10, 20)], "0123")
+    snapshot = snapshot_of(usual(10), "0123")
     assert snapshot.prediction.workload.stage(f"{QUERY}/0").busy == pytest.approx(np.array(WORK), rel=0.01)
 
 
 def test_a_load_of_state_is_no_work() -> None:
     before = [batch(number, "0023", WORK) for number in range(10, 16)]
     moving = [batch(16, "0123", WORK, loading=5.0, moved=1)]
-    after = [batch(number, "0123", WORK) for number in range(17, 20)]
-    snapshot = snapshot_of([*before, *moving, *after], "0123")
+    snapshot = snapshot_of([*before, *moving, *usual(17)], "0123")
     assert snapshot.prediction.workload.stage(f"{QUERY}/0").busy == pytest.approx(np.array(WORK), rel=0.01)
     assert snapshot.measured[QUERY].max() < 5.0
     assert snapshot.prediction.timing[QUERY].overhead == pytest.approx(OVERHEAD)
 
 
 def test_messages_without_submission_times_take_the_first_launch() -> None:
-    batches = [batch(number, "0123", WORK) for number in range(14, 20)]
     older = [
         msgspec.structs.replace(it, stages=[msgspec.structs.replace(run, submitted=0.0) for run in it.stages])
-        for it in batches
+        for it in usual(14)
     ]
     assert snapshot_of(older, "0123").prediction.timing[QUERY].overhead == pytest.approx(OVERHEAD)
 
 
 def test_batches_without_input_are_another_kind() -> None:
-    batches = [batch(number, "0123", WORK) for number in range(8, 20)]
+    batches = usual(8)
     for number in range(1, 12, 2):
         batches[number] = msgspec.structs.replace(batches[number], input_rows=0, duration=0.1)
     snapshot = snapshot_of(batches, "0123")
@@ -83,23 +84,22 @@ def test_batches_without_input_are_another_kind() -> None:
 
 
 def test_a_query_without_any_input_is_modeled_all_the_same() -> None:
-    batches = [msgspec.structs.replace(batch(number, "0123", WORK), input_rows=0) for number in range(14, 20)]
+    batches = [msgspec.structs.replace(it, input_rows=0) for it in usual(14)]
     assert len(snapshot_of(batches, "0123").measured[QUERY]) == 6
 
 
 def test_pools_count_under_the_fair_scheduler_only() -> None:
     state = msgspec.structs.replace(query("0123"), pool="fast")
-    batches = [batch(number, "0123", WORK) for number in range(14, 20)]
     for mode, pools in (("FIFO", {}), ("fair", {QUERY: "fast"})):
         link = msgspec.structs.replace(report([state]), environment={"spark.scheduler.mode": mode})
-        snapshot = build_snapshot(messages(link, batches), Settings(), NOW)
+        snapshot = build_snapshot(messages(link, usual(14)), Settings(), NOW)
         assert snapshot is not None
         assert snapshot.prediction.pools == pools
 
 
 def test_ticks_are_multiples_of_the_interval_since_1970() -> None:
     """Batches that take longer than their interval begin when the one before ends."""
-    late = [msgspec.structs.replace(batch(number, "0123", WORK), duration=10.0) for number in range(14, 20)]
+    late = [msgspec.structs.replace(it, duration=10.0) for it in usual(14)]
     timing = snapshot_of(late, "0123", interval=4.0).prediction.timing[QUERY]
     assert timing.interval == 4.0
     assert (late[-1].end + timing.phase) % 4.0 == pytest.approx(0.0, abs=1e-6)

@@ -18,7 +18,7 @@ from rechannel.wire.measurements import AgentWindow, BatchReport, StageRun, Stre
 from rechannel.wire.messages import LinkReport, QueryState
 from unit.daemon.fake_store import NOW
 from unit.daemon.fakes import APP, QUERY, batch, query, report, settings, task, window
-from unit.daemon.model.builders import messages
+from unit.daemon.model.builders import messages, with_tasks
 
 Windows = Mapping[str, Sequence[AgentWindow]]
 
@@ -120,17 +120,9 @@ def test_batches_seen_in_part_do_not_lessen_a_stream() -> None:
 def test_a_floating_readers_stream_goes_to_where_it_ran() -> None:
     chained = []
     for item in BATCHES:
-        sink = StageRun(
-            spark_stage=2 * item.batch + 2,
-            parents=[2 * item.batch + 1],
-            stateful=-1,
-            tasks=[task(item.batch * 1000 + 500 + p, p, str(3 - p), run=0.2) for p in range(2)],
-        )
-        chained.append(
-            BatchReport(
-                query=QUERY, batch=item.batch, start=item.start, end=item.end, input_rows=1, stages=[*item.stages, sink]
-            )
-        )
+        tasks = [task(item.batch * 1000 + 500 + p, p, str(3 - p), run=0.2) for p in range(2)]
+        sink = StageRun(spark_stage=2 * item.batch + 2, parents=[2 * item.batch + 1], stateful=-1, tasks=tasks)
+        chained.append(msgspec.structs.replace(item, stages=[*item.stages, sink]))
     rows = [StreamRow(APP, "0", 1, 9100, [40, 60])]
     result = ready(batches=chained, windows={**WINDOWS, "127.0.0.2": [window(0, streams=rows)]})
     (stream,) = result.workload.streams
@@ -322,18 +314,19 @@ def test_not_ready_before_enough_batches_says_how_long() -> None:
 
 def slowed(number: int, times: float) -> BatchReport:
     """Batch with twelve partitions over four executors, of which executor 2 takes so many times as long."""
-    usual = batch(number, TWELVE)
-    stages = []
-    for run in usual.stages:
-        tasks = [
-            msgspec.structs.replace(item, run=item.run * (times if item.executor == "2" else 1.0)) for item in run.tasks
-        ]
-        stages.append(msgspec.structs.replace(run, tasks=tasks))
-    return msgspec.structs.replace(usual, stages=stages)
+
+    def change(item: TaskRow) -> TaskRow:
+        return msgspec.structs.replace(item, run=item.run * (times if item.executor == "2" else 1.0))
+
+    return with_tasks(batch(number, TWELVE), change)
+
+
+LASTING = [slowed(number, 2.0) for number in range(10)]
+BECAME = [*(slowed(number, 1.0) for number in range(7)), *LASTING[7:]]
 
 
 def test_a_slow_executor_is_slow_and_its_partitions_are_not_heavy() -> None:
-    result = ready(link=report([query(TWELVE)]), batches=[slowed(number, 2.0) for number in range(10)])
+    result = ready(link=report([query(TWELVE)]), batches=LASTING)
     assert result.cluster.speed.tolist() == pytest.approx([1, 1, 0.5, 1], rel=0.05)
     assert result.workload.stage(f"{QUERY}/0").busy.tolist() == pytest.approx([0.1] * 12, rel=0.05)
     assert result.workload.stage(f"{QUERY}/f0").busy.tolist() == pytest.approx([0.1] * 4, rel=0.05)
@@ -351,25 +344,22 @@ def joined(age: float) -> LinkReport:
 
 
 def test_an_executor_that_is_new_is_not_slow_yet() -> None:
-    batches = [slowed(number, 2.0) for number in range(10)]
-    result = ready(link=joined(30.0), batches=batches)
+    result = ready(link=joined(30.0), batches=LASTING)
     assert result.cluster.speed.tolist() == [1, 1, 1, 1]
     assert result.workload.stage(f"{QUERY}/0").busy.tolist() == pytest.approx([0.1] * 12, rel=0.05), "as elsewhere"
     (note,) = result.notes
     assert note.endswith("its tasks take 2.0 times what others' take, which does not count as long as it is new")
-    assert ready(link=joined(130.0), batches=batches).cluster.speed.tolist() == pytest.approx([1, 1, 0.5, 1], rel=0.05)
+    assert ready(link=joined(130.0), batches=LASTING).cluster.speed.tolist() == pytest.approx([1, 1, 0.5, 1], rel=0.05)
 
 
 def test_a_new_executor_that_becomes_slower_or_is_faster_is_believed() -> None:
-    became = [slowed(number, 1.0) for number in range(7)] + [slowed(number, 2.0) for number in (7, 8, 9)]
-    assert ready(link=joined(30.0), batches=became).cluster.speed[2] < 0.65
+    assert ready(link=joined(30.0), batches=BECAME).cluster.speed[2] < 0.65
     faster = [slowed(number, 0.5) for number in range(10)]
     assert ready(link=joined(30.0), batches=faster).cluster.speed[2] == pytest.approx(2.0, rel=0.1)
 
 
 def test_an_executor_that_just_became_slow_is_told_by_its_own_past() -> None:
-    batches = [slowed(number, 1.0) for number in range(7)] + [slowed(number, 2.0) for number in (7, 8, 9)]
-    (note,) = ready(link=report([query(TWELVE)]), batches=batches).notes
+    (note,) = ready(link=report([query(TWELVE)]), batches=BECAME).notes
     assert "what they took there before" in note
 
 
@@ -387,8 +377,7 @@ STOLEN, BUSY = {"stolen": 2.0}, {"node_cpu": 9.9}  # CPU seconds of ten
 
 def test_a_throttled_executor_has_the_speed_of_its_tasks() -> None:
     windows = disturbed(throttled=2.0, **BUSY)
-    became = [slowed(number, 1.0) for number in range(7)] + [slowed(number, 2.0) for number in (7, 8, 9)]
-    for batches in ([slowed(number, 2.0) for number in range(10)], became):
+    for batches in (LASTING, BECAME):
         result = ready(link=report([query(TWELVE)]), batches=batches, windows=windows)
         assert result.cluster.speed.tolist() == pytest.approx([1, 1, result.rates.speed[2], 1])
         assert result.cluster.speed[2] < 0.65
@@ -408,15 +397,13 @@ def test_a_throttled_executor_has_the_speed_of_its_tasks() -> None:
 def test_cpu_that_others_took_counts_once_the_older_batches_show_it(
     taken: dict[str, float], cause: SlowCause, evidence: str
 ) -> None:
-    became = [slowed(number, 1.0) for number in range(7)] + [slowed(number, 2.0) for number in (7, 8, 9)]
-    result = ready(link=report([query(TWELVE)]), batches=became, windows=disturbed(**taken))
+    result = ready(link=report([query(TWELVE)]), batches=BECAME, windows=disturbed(**taken))
     assert result.cluster.speed.tolist() == [1, 1, 1, 1]
     assert result.slow["2"].cause == cause
     assert result.slow["2"].evidence.endswith(f"{evidence}, which counts only once its older batches show it too")
     busy = result.workload.stage(f"{QUERY}/0").busy
     assert busy.tolist() == pytest.approx([0.1] * 12, rel=0.1), "its partitions are not heavy"
-    lasting = [slowed(number, 2.0) for number in range(10)]
-    result = ready(link=report([query(TWELVE)]), batches=lasting, windows=disturbed(**taken))
+    result = ready(link=report([query(TWELVE)]), batches=LASTING, windows=disturbed(**taken))
     assert result.cluster.speed.tolist() == pytest.approx([1, 1, 0.5, 1], rel=0.05)
     assert result.slow["2"].evidence.endswith(evidence)
 
@@ -424,10 +411,9 @@ def test_cpu_that_others_took_counts_once_the_older_batches_show_it(
 def test_windows_before_the_averaged_batches_tell_no_cause() -> None:
     (throttled,) = disturbed(throttled=2.0)["127.0.0.4"]
     aged = msgspec.structs.replace(throttled, start=NOW - 100, end=NOW - 95)
-    batches = [slowed(number, 2.0) for number in range(10)]
-    result = ready(link=report([query(TWELVE)]), batches=batches, windows={"127.0.0.4": [aged, window(2)]})
-    assert result.slow["2"].cause == SlowCause.SLOW
-    assert ready(link=report([query(TWELVE)]), batches=batches, windows={}).slow["2"].cause == SlowCause.SLOW
+    for windows in ({"127.0.0.4": [aged, window(2)]}, {}):
+        result = ready(link=report([query(TWELVE)]), batches=LASTING, windows=windows)
+        assert result.slow["2"].cause == SlowCause.SLOW
 
 
 def rare_batches(new_since: int, slow: dict[int, float]) -> tuple[list[BatchReport], LinkReport]:

@@ -30,7 +30,7 @@ from rechannel.wire.codes import MoveReason, MoveState
 from unit.daemon.fake_store import NOW, FakeClock
 from unit.daemon.fakes import APP, clocks, query, report, settings
 from unit.daemon.model.builders import messages
-from unit.daemon.model.test_snapshot import TWELVE, disturbed, slowed
+from unit.daemon.model.test_snapshot import LASTING, TWELVE, disturbed
 
 ROOT = Path(__file__).parents[4]
 QUERY = QueryStatus("q", "named", "r", 3, True, "", "", 2.5, 0.4, (), 7)
@@ -161,8 +161,7 @@ def test_a_wrong_number_of_labels_is_an_error() -> None:
 
 
 def test_the_cause_of_a_slow_executor_is_in_the_status_and_a_label() -> None:
-    batches = [slowed(number, 2.0) for number in range(10)]
-    facts = messages(report([query(TWELVE)]), batches, disturbed(throttled=2.0))
+    facts = messages(report([query(TWELVE)]), LASTING, disturbed(throttled=2.0))
     nothing = ClusterMessages((facts,), None, (), (), 0)
     status = application_status(facts, nothing, settings(), NOW, partitions=False)
     slow = status.executors[2]

@@ -6,6 +6,7 @@ import argparse
 import dataclasses
 import math
 import time
+from typing import Any
 
 from rechannel.daemon.control.leadership import Role
 from rechannel.daemon.control.migrations import MigrationStatus
@@ -110,6 +111,13 @@ def _moves() -> list[tuple[str, int, int, int]]:
     return [(*unit, executor, (5, 3, 0)[number % 3]) for number, (unit, executor) in enumerate(heaviest)]
 
 
+def _move_fields(number: int) -> dict[str, Any]:
+    """The fields that a move has in decisions and in reports."""
+    name, partition, source, target = _moves()[number]
+    places = {"source": str(source), "target": str(target), "step": number // 2}
+    return {"query": _QUERIES[name][0], "stage": 0, "partition": partition, **places}
+
+
 def _utilization(held: dict[tuple[str, int], int]) -> list[float]:
     """Utilization of each executor, by its number."""
     busy = [0.0] * _EXECUTORS
@@ -150,17 +158,11 @@ def _application(held: dict[tuple[str, int], int], landed: int, step: int) -> Ap
     moves = tuple(
         MoveStatus(
             move=f"20260301-101500-4f2a.{number}",
-            query=_QUERIES[name][0],
-            stage=0,
-            partition=partition,
-            source=str(source),
-            target=str(target),
-            step=number // 2,
             state=states[number - landed],
             missed_batches=1 if number == landed == 2 else 0,
+            **_move_fields(number),
         )
-        for number, (name, partition, source, target) in enumerate(_moves())
-        if number >= landed
+        for number in range(landed, _MOVED)
     )
     return ApplicationStatus(
         application=_APPLICATION,
@@ -256,17 +258,7 @@ def _decisions(now: float) -> tuple[DecisionView, ...]:
         )
         for number in range(_EXECUTORS)
     ]
-    moves = [
-        desired_move(
-            move=f"m.{number}",
-            query=_QUERIES[name][0],
-            partition=partition,
-            source=str(source),
-            target=str(target),
-            step=number // 2,
-        )
-        for number, (name, partition, source, target) in enumerate(_moves())
-    ]
+    moves = [desired_move(move=f"m.{number}", **_move_fields(number)) for number in range(_MOVED)]
     applied = decision(
         decision="20260301-101500-4f2a",
         at=now - 43,
