@@ -95,14 +95,6 @@ def _kill_agent(world: World) -> Mend:
     return _kill(world, f"agent-{NODES[0]}", lambda: world.start_agent(NODES[0]))
 
 
-def _pause_agent(world: World) -> Mend:
-    return _pause(world, f"agent-{NODES[1]}")
-
-
-def _cut_agent(world: World) -> Mend:
-    return _cut(world, NODES[2])
-
-
 def _cut_driver(world: World) -> Mend:
     return _cut(world, "cluster")
 
@@ -225,8 +217,8 @@ def _of_executor(name: str, end: str, *, hangs: bool) -> Fault:
 _GIVES, _TAKES = "the executor that gives partitions", "the executor that takes partitions"
 FAULTS: tuple[Fault, ...] = (
     Fault("an agent is killed", "agent-1", RESTART, _kill_agent, "strike"),
-    Fault("an agent hangs", "agent-2", PAUSE, _pause_agent),
-    Fault("an agent is cut off from Redis", "agent-3", PAUSE, _cut_agent, needs=_NETWORK),
+    Fault("an agent hangs", "agent-2", PAUSE, lambda world: _pause(world, f"agent-{NODES[1]}")),
+    Fault("an agent is cut off from Redis", "agent-3", PAUSE, lambda world: _cut(world, NODES[2]), needs=_NETWORK),
     Fault("the leading controller is killed", "controller", RESTART, _kill_leader, "strike"),
     Fault("the leading controller hangs", "controller", PAUSE, _pause_leader, "strike"),
     Fault("the leading controller is cut off from Redis", "controller", PAUSE, _cut_leader, "strike", needs=_NETWORK),
