@@ -36,6 +36,11 @@ _FENCED = re.compile(r"^```.*?^```$", re.M | re.S)
 _INDENTED = re.compile(r"(?<=\n\n)(?: {4}[^\n]*\n|\n)+", re.M)
 
 
+def name(page: Path) -> str:
+    """Return the name of a page in the repository."""
+    return str(page.relative_to(ROOT))
+
+
 @dataclass(frozen=True)
 class Block:
     """A block of a page: a file that has a ``name``, or commands. ``text`` without prompts."""

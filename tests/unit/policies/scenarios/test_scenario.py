@@ -81,7 +81,7 @@ def test_round_trip_through_json() -> None:
     assert to_document(from_document(json.loads(json.dumps(written)))) == written
 
 
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 @given(situations())
 def test_round_trip_of_any_scenario(situation: Situation) -> None:
     scenario = Scenario("any", *situation)
