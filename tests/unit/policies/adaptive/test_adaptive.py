@@ -136,7 +136,6 @@ CASES = [
         moves=4,
         max_moves=0,
     ),
-    case("faster executor", cluster_of(2, speed=[1.0, 3.0]), {"a": [1.0] * 8}, {"a": [0, 1] * 4}, path=2.0, moves=2),
     case("limited memory", cluster_of(2, memory=3.0), {"a": [1.0] * 6}, {"a": [0, 0, 0, 0, 1, 1]}, path=3.0, moves=1),
     case(
         "among equal targets the one with a hot stream",
@@ -178,6 +177,12 @@ def test_case(
 def test_heavy_partition_stays_where_it_is() -> None:
     proposal = propose("adaptive", cluster_of(3), workload_of({"a": HEAVY}), placement_of(a=[0, 0, 0, 0, 1, 2]))
     assert {move.partition for move in proposal.moves} == {1, 2, 3}
+
+
+def test_faster_executor_gets_more() -> None:
+    fast = cluster_of(2, speed=[1.0, 3.0])
+    outcome = ADAPTIVE.place(fast, workload_of({"a": [1.0] * 8}), placement_of(a=[0, 1] * 4))
+    assert np.bincount(outcome.placement["a"]).tolist() == [2, 6]
 
 
 def test_swap_that_does_not_fit_in_memory_is_not_made() -> None:
