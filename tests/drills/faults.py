@@ -11,7 +11,6 @@ import signal
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from pathlib import Path
 
 import redis
 
@@ -182,16 +181,12 @@ def _node_of(world: World, end: str) -> str:
 def _fill_disk(world: World) -> Mend:
     """Fill the link's own disk to the last byte; what frees itself meanwhile is not filled again."""
     ballast = world.link_directory / "ballast"
-    _fill(ballast)
-    return lambda: ballast.unlink(missing_ok=True)
-
-
-def _fill(path: Path) -> None:
-    with contextlib.suppress(OSError), path.open("wb", buffering=0) as file:
+    with contextlib.suppress(OSError), ballast.open("wb", buffering=0) as file:
         for size in (2**20, 2**12, 1):
             with contextlib.suppress(OSError):
                 while file.write(b"\0" * size):
                     pass
+    return lambda: ballast.unlink(missing_ok=True)
 
 
 _NETWORK, _CLOCK = (network.why_not,), (faketime_why_not,)

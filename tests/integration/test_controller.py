@@ -334,17 +334,7 @@ def test_a_controller_waits_for_a_redis_that_is_away(
     end(process)
 
 
-# -- refused, counted --
-
-
-def test_unreadable_messages_are_counted_and_hurt_nobody(led: None, world: World, store: Store) -> None:
-    for rule, name in ((keys.REQUESTS, ""), (keys.BATCHES, APP), (keys.WINDOWS, "127.0.0.2"), (keys.JOURNAL, APP)):
-        raw(store).xadd(store.keys(rule, name), {"m": b"\xff{"})
-        raw(store).xadd(store.keys(rule, name), {"something": b"else"})
-    raw(store).set(store.keys(keys.DESIRED, APP), b'{"signed": "no"}')
-    assert run_json("plan")["decision"]["result"] == "planned"
-    assert run_json("status")["rejected_messages"] == 4
-    assert len(run_json("history")["entries"]) == 1
+# -- refused --
 
 
 def test_an_unsigned_desired_placement_is_not_adopted(world: World, store: Store, settings: Settings) -> None:
