@@ -1,4 +1,4 @@
-"""What the tests of single drivers share: a stack of Redis and one node with two cores, and a short directory."""
+"""Fixtures of the tests of single drivers: a stack of Redis and one node with two cores, and a short directory."""
 
 from __future__ import annotations
 
