@@ -1,15 +1,7 @@
 """The scenarios: each fault, while nothing moves and during a running migration; and their run on a world.
 
-What must hold in every one of them:
-
-* the output of every batch equals the batch computation: no row lost, none doubled;
-* the queries go on committing meanwhile, unless it is the driver or an executor that is hit;
-* the migration completes, or its moves end settled, each with a typed reason; no step of a move is taken twice;
-* no two controllers lead under one epoch;
-* nothing is decided while a node's figures are missing;
-* within `scenarios.WITHIN` seconds all parts work together again, by themselves. That is recognized by what they say
-  later than the strike (or the mending): a leader, a link's report of newer batches, figures of every node, three
-  executors that hold all partitions, an application that is ready for decisions.
+What must hold in every one of them stands in ``docs/reliability.md``; within `WITHIN` seconds all parts work together
+again, as `World.lacking` recognizes it.
 """
 
 from __future__ import annotations

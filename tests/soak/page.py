@@ -6,25 +6,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.report.templates import BEGIN, between_marks, table
+from benchmarks.report.templates import BEGIN, END, between_marks, table
 from tests.soak import figures
 
 _NAME = "soak"
-_SECTION = """
-## What attaching costs
-
-Two drivers at the same time, each on a cluster of its own with two executors, both with the same eight queries: four
-counting ones (one with `foreachBatch`, one with state in Python, one that is started with `availableNow` again and
-again), one that drops duplicates, one with windows, one with sessions, one join. One driver has us: an agent on each
-node, a controller, Redis, and all partitions change places every few minutes. Batches are as small as can be, so that
-what is left open by a batch adds up quickly; partitions begin where Spark puts them, with us too
-(`link.spread = false`), nothing in a batch is compiled, and files are written without the processes that Hadoop's local
-file system starts for each. Made by `make soak HOURS=2` and `make soak-starts`; both fail where a bound is not held, or
-a batch of one driver has another output than that of the other.
-
-<!-- soak -->
-<!-- end of soak -->
-"""
+_HEADING = "## What attaching costs\n"
+_PAGE = Path(__file__).parents[2] / "docs" / "reliability.md"
 _STARTS = """\
 Starts of a small query with `availableNow` in one driver, with us / without us; Python is held to 64
 descriptors, the JVM to 1,024."""
@@ -32,10 +19,11 @@ _PROCESSES = ("python threads", "python descriptors", "jvm threads", "jvm descri
 
 
 def write(path: Path, runs: Sequence[Mapping[str, Any]], starts: Mapping[str, Mapping[str, Any]]) -> None:
-    """Put the tables between their marks; the section is added to a page that has none."""
+    """Put the tables between their marks; a page without the section gets that of the documentation."""
     page = path.read_text()
     if BEGIN.format(name=_NAME) not in page:
-        page = page.rstrip("\n") + "\n" + _SECTION
+        section = _PAGE.read_text().partition(_HEADING)[2].partition(END.format(name=_NAME))[0]
+        page = f"{page.rstrip()}\n\n{_HEADING}{section}{END.format(name=_NAME)}\n"
     parts = [text for number, run in enumerate(runs, start=1) for text in _run(number, run)]
     if starts:
         parts.append(_starts(starts))
