@@ -6,7 +6,6 @@ import ast
 import functools
 import importlib
 import re
-from collections.abc import Iterator
 from pathlib import Path
 
 from rechannel.wire.exit_codes import ExitCode
@@ -14,26 +13,15 @@ from rechannel.wire.exit_codes import ExitCode
 from .pages import ROOT
 
 PARTS = ("conf", "wire", "policies", "monitors", "migration", "daemon")
-_SAMPLE = "sample.py"  # made-up figures for the web view
 _LEVELS = ("warning", "error", "exception", "critical")
 
 
-def _sources() -> Iterator[tuple[Path, ast.Module]]:
-    for part in PARTS:
-        for path in sorted((ROOT / part).rglob("*.py")):
-            if path.name != _SAMPLE:
-                yield path, ast.parse(path.read_text(encoding="utf-8"))
-
-
 @functools.cache
-def _nodes() -> tuple[tuple[Path, ast.AST], ...]:
-    kinds = (ast.Call, ast.Subscript)
-    return tuple((path, node) for path, tree in _sources() for node in ast.walk(tree) if isinstance(node, kinds))
-
-
-@functools.cache
-def _calls() -> tuple[tuple[Path, ast.Call], ...]:
-    return tuple((path, node) for path, node in _nodes() if isinstance(node, ast.Call))
+def _nodes() -> tuple[tuple[Path, ast.Call | ast.Subscript], ...]:
+    """Return the calls and subscripts of the source, each with its file."""
+    paths = [path for part in PARTS for path in sorted((ROOT / part).rglob("*.py"))]
+    nodes = ((path, node) for path in paths for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))))
+    return tuple((path, node) for path, node in nodes if isinstance(node, ast.Call | ast.Subscript))
 
 
 def _strings(path: Path, node: ast.expr) -> set[str]:
@@ -57,12 +45,11 @@ def _name(call: ast.Call) -> str:
 def events() -> set[str]:
     """Return the names of all events that are logged as warnings or errors."""
     names: set[str] = set()
-    for path, call in _calls():
-        function = call.func
-        if isinstance(function, ast.Attribute) and function.attr in _LEVELS:
-            owner = ast.unparse(function.value).lower()
+    for path, node in _nodes():
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in _LEVELS:
+            owner = ast.unparse(node.func.value).lower()
             if owner == "log" or owner.endswith("_log"):
-                names |= _strings(path, call.args[0])
+                names |= _strings(path, node.args[0])
     return names
 
 

@@ -36,6 +36,11 @@ _FENCED = re.compile(r"^```.*?^```$", re.M | re.S)
 _INDENTED = re.compile(r"(?<=\n\n)(?: {4}[^\n]*\n|\n)+", re.M)
 
 
+def name(page: Path) -> str:
+    """Return the name of a page in the repository."""
+    return str(page.relative_to(ROOT))
+
+
 @dataclass(frozen=True)
 class Block:
     """A block of a page: a file that has a ``name``, or commands. ``text`` without prompts."""
@@ -129,15 +134,15 @@ def in_nav() -> list[str]:
     return list(inside(SITE["nav"]))
 
 
-def mentioned(page: Path, word: str = "rechannel") -> list[str]:
-    """Return all commands of this name in a page, in blocks and within sentences, without their comments."""
+def mentioned(page: Path) -> list[str]:
+    """Return all our commands in a page, in blocks and within sentences, without their comments."""
     text = page.read_text(encoding="utf-8")
-    result = [result[1:-1] for result in re.findall(rf"`{word} [^`\n]+`", _FENCED.sub("", text))]
-    return result + block_commands(page, word)
+    result = [result[1:-1] for result in re.findall(r"`rechannel [^`\n]+`", _FENCED.sub("", text))]
+    return result + block_commands(page)
 
 
-def block_commands(page: Path, word: str = "rechannel") -> list[str]:
-    """Return the commands of this name in the blocks of a page, fenced or indented, without their comments."""
+def block_commands(page: Path) -> list[str]:
+    """Return our commands in the blocks of a page, fenced or indented, without their comments."""
     text = page.read_text(encoding="utf-8")
     lines = [line for block in _FENCED.findall(text) for line in block.splitlines()]
     lines += [line for block in _INDENTED.findall(_FENCED.sub("", text)) for line in block.splitlines()]
@@ -145,5 +150,5 @@ def block_commands(page: Path, word: str = "rechannel") -> list[str]:
     for line in lines:
         bare = re.sub(r"^\$ |^(?:[A-Z_]+=\S+ +)+", "", re.sub(r"^\$ ", "", line.strip()))
         bare = re.split(r"\s+#|\s+>|\s+2>", bare)[0].removesuffix("&").strip()
-        result += [part.strip() for part in bare.split("; ") if part.strip().startswith(f"{word} ")]
+        result += [part.strip() for part in bare.split("; ") if part.strip().startswith("rechannel ")]
     return result

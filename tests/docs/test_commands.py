@@ -15,16 +15,12 @@ from click.testing import CliRunner
 
 from rechannel.daemon.cli.main import main
 
-from .pages import PAGES, ROOT, block_commands, mentioned
+from .pages import PAGES, ROOT, block_commands, mentioned, name
 from .shell import put_program
 
 ALONE = ("config", "policies", "simulate", "doctor", "acl")  # they ask no controller and no Spark
 SUBMIT = "submit"
 EVERYWHERE = 100  # commands in all pages, at least
-
-
-def name(page: Path) -> str:
-    return str(page.relative_to(ROOT))
 
 
 def variants(command: str) -> list[list[str]]:

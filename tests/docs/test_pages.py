@@ -11,11 +11,7 @@ import pytest
 
 from rechannel.daemon.cli import reference
 
-from .pages import DOCS, PAGES, ROOT, SITE, anchors, in_nav, links
-
-
-def name(page: Path) -> str:
-    return str(page.relative_to(ROOT))
+from .pages import DOCS, PAGES, ROOT, SITE, anchors, in_nav, links, name
 
 
 def test_every_page_is_in_the_navigation_once():

@@ -58,12 +58,12 @@ def main() -> int:
         broken += failed
     if not options.render and "load" in only:
         for provider in providers:
-            outcome = load.run(provider, seconds=options.phase, say=to_stderr)
+            outcome = load.run(provider, options.phase)
             document["load"] = document.get("load", {}) | {provider: outcome}
             results.save(options.json, document)
     if not options.render and "chaos" in only:
         for provider in providers:
-            run = chaos.run(options.seed, options.minutes, provider, directory=options.logs, say=to_stderr)
+            run = chaos.run(options.seed, options.minutes, provider, directory=options.logs)
             document["chaos"] = chaos.merged(document.get("chaos", []), run)
             broken += not run["held"]
             results.save(options.json, document)
@@ -111,9 +111,7 @@ def _sigterm(options: argparse.Namespace, document: results.Document) -> tuple[r
     broken = 0
     for cured, attached in itertools.product((False, True), repeat=2):
         with tempfile.TemporaryDirectory(prefix="rechannel-sigterm-") as directory:
-            outcome = sigterm.run(
-                options.tries, cured=cured, attached=attached, directory=Path(directory) / "world", say=to_stderr
-            )
+            outcome = sigterm.run(options.tries, cured=cured, attached=attached, directory=Path(directory) / "world")
         for problem in outcome["problems"]:
             to_stderr(f"did not hold: {problem}")
         broken += bool(outcome["problems"])

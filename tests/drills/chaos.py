@@ -17,7 +17,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -71,21 +71,16 @@ def possible() -> list[Fault]:
     return [fault for fault in FAULTS if fault.prepare is None and not fault.why_not()]
 
 
-def run(
-    seed: int,
-    minutes: float,
-    provider: str,
-    *,
-    directory: Path | None = None,
-    say: Callable[[str], None] = to_stderr,
-) -> dict[str, Any]:
+def run(seed: int, minutes: float, provider: str, *, directory: Path | None = None) -> dict[str, Any]:
     """Run chaos on a world of its own; returns what came of it. Logs are kept where something did not hold."""
     faults = possible()
     for fault in FAULTS:
         if why := fault.why_not():
-            say(f"LEFT OUT: {fault.name}: {why}")
+            to_stderr(f"LEFT OUT: {fault.name}: {why}")
     strikes = schedule(seed, minutes * 60, faults)
-    say(f"seed {seed}: {len(strikes)} faults in {minutes:g} minutes; again: make chaos MINUTES={minutes:g} SEED={seed}")
+    to_stderr(
+        f"seed {seed}: {len(strikes)} faults in {minutes:g} minutes; again: make chaos MINUTES={minutes:g} SEED={seed}"
+    )
     place = (directory or Path(tempfile.mkdtemp(prefix="rechannel-chaos-"))) / f"chaos-{seed}-{provider}"
     shutil.rmtree(place, ignore_errors=True)
     result: dict[str, Any] = {
@@ -100,10 +95,9 @@ def run(
     try:
         with world:
             until_well(world, "all is well before the first fault")
-            decisions = _storm(world, strikes, {fault.name: fault for fault in faults}, minutes * 60, say)
+            decisions = _storm(world, strikes, {fault.name: fault for fault in faults}, minutes * 60)
             since, batches = time.time(), world.last_batches()
-            patience = PATIENCE * 2
-            world.wait("all is well after the last fault", lambda: world.lacking(since, batches), patience)
+            world.wait("all is well after the last fault", lambda: world.lacking(since, batches), PATIENCE * 2)
             result["recovered"] = round(time.time() - since, 1)
             world.wait("no move is left under way", world.moving)
             end = world.stop_application()
@@ -114,12 +108,14 @@ def run(
         result["problems"].append(str(error)[:4000])
     _audit(world, result)
     for problem in result["problems"]:
-        say(f"did not hold: {problem}")
-    say(f"{result['batches']} batches audited, {result['lost']} rows lost, {result['doubled']} doubled; seed {seed}")
+        to_stderr(f"did not hold: {problem}")
+    to_stderr(
+        f"{result['batches']} batches audited, {result['lost']} rows lost, {result['doubled']} doubled; seed {seed}"
+    )
     if result["held"]:
         shutil.rmtree(place, ignore_errors=True)
     else:
-        say(f"logs are kept in {place}")
+        to_stderr(f"logs are kept in {place}")
     return result
 
 
@@ -139,9 +135,7 @@ def _audit(world: World, result: dict[str, Any]) -> None:
     }
 
 
-def _storm(
-    world: World, strikes: list[Strike], faults: dict[str, Fault], seconds: float, say: Callable[[str], None]
-) -> list[str]:
+def _storm(world: World, strikes: list[Strike], faults: dict[str, Fault], seconds: float) -> list[str]:
     """Strike and mend by the schedule, and have migrations run as often as they can; returns their decisions."""
     began = time.monotonic()
     waiting, mends = list(strikes), list[tuple[float, str, Mend]]()
@@ -152,10 +146,10 @@ def _storm(
             for item in [item for item in mends if item[0] <= now]:
                 mends.remove(item)
                 item[2]()
-                say(f"{now:6.1f} s  mended: {item[1]}")
+                to_stderr(f"{now:6.1f} s  mended: {item[1]}")
             if waiting and waiting[0].at <= now:
                 strike = waiting.pop(0)
-                say(f"{now:6.1f} s  struck: {strike.fault}, for {strike.lasts:g} s")
+                to_stderr(f"{now:6.1f} s  struck: {strike.fault}, for {strike.lasts:g} s")
                 mends.append((now + strike.lasts, strike.fault, faults[strike.fault].strike(world)))
             elif now >= next_apply and world.alive("redis") and not any("Redis" in name for _, name, _ in mends):
                 next_apply = now + _APPLY_EVERY

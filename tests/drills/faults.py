@@ -11,7 +11,6 @@ import signal
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from pathlib import Path
 
 import redis
 
@@ -93,14 +92,6 @@ def _leader(world: World) -> str:
 
 def _kill_agent(world: World) -> Mend:
     return _kill(world, f"agent-{NODES[0]}", lambda: world.start_agent(NODES[0]))
-
-
-def _pause_agent(world: World) -> Mend:
-    return _pause(world, f"agent-{NODES[1]}")
-
-
-def _cut_agent(world: World) -> Mend:
-    return _cut(world, NODES[2])
 
 
 def _cut_driver(world: World) -> Mend:
@@ -190,16 +181,12 @@ def _node_of(world: World, end: str) -> str:
 def _fill_disk(world: World) -> Mend:
     """Fill the link's own disk to the last byte; what frees itself meanwhile is not filled again."""
     ballast = world.link_directory / "ballast"
-    _fill(ballast)
-    return lambda: ballast.unlink(missing_ok=True)
-
-
-def _fill(path: Path) -> None:
-    with contextlib.suppress(OSError), path.open("wb", buffering=0) as file:
+    with contextlib.suppress(OSError), ballast.open("wb", buffering=0) as file:
         for size in (2**20, 2**12, 1):
             with contextlib.suppress(OSError):
                 while file.write(b"\0" * size):
                     pass
+    return lambda: ballast.unlink(missing_ok=True)
 
 
 _NETWORK, _CLOCK = (network.why_not,), (faketime_why_not,)
@@ -225,8 +212,8 @@ def _of_executor(name: str, end: str, *, hangs: bool) -> Fault:
 _GIVES, _TAKES = "the executor that gives partitions", "the executor that takes partitions"
 FAULTS: tuple[Fault, ...] = (
     Fault("an agent is killed", "agent-1", RESTART, _kill_agent, "strike"),
-    Fault("an agent hangs", "agent-2", PAUSE, _pause_agent),
-    Fault("an agent is cut off from Redis", "agent-3", PAUSE, _cut_agent, needs=_NETWORK),
+    Fault("an agent hangs", "agent-2", PAUSE, lambda world: _pause(world, f"agent-{NODES[1]}")),
+    Fault("an agent is cut off from Redis", "agent-3", PAUSE, lambda world: _cut(world, NODES[2]), needs=_NETWORK),
     Fault("the leading controller is killed", "controller", RESTART, _kill_leader, "strike"),
     Fault("the leading controller hangs", "controller", PAUSE, _pause_leader, "strike"),
     Fault("the leading controller is cut off from Redis", "controller", PAUSE, _cut_leader, "strike", needs=_NETWORK),

@@ -12,7 +12,7 @@ import shutil
 import statistics
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -30,6 +30,7 @@ PHASE = 40.0  # seconds of each phase
 _REST = 5.0  # seconds at a phase's begin that are not counted: batches that began before it
 AGENTS = [f"agent-{node}" for node in NODES]
 LEADERS = [f"controller-{name}" for name in CONTROLLERS]
+EVERYTHING = [*AGENTS, *LEADERS, "redis"]
 HEALTHY = "healthy"
 
 
@@ -51,12 +52,16 @@ class Phase:
     end: float
 
 
+def inside(batches: Sequence[Batch], phase: Phase) -> list[Batch]:
+    """Return the batches that lie in a phase."""
+    return [batch for batch in batches if phase.begin <= batch.ended - batch.seconds and batch.ended <= phase.end]
+
+
 def medians(batches: Sequence[Batch], phase: Phase) -> dict[str, float]:
     """Query -> median duration of the batches that lie in a phase, in seconds."""
     own: dict[str, list[float]] = {}
-    for batch in batches:
-        if phase.begin <= batch.ended - batch.seconds and batch.ended <= phase.end:
-            own.setdefault(batch.query, []).append(batch.seconds)
+    for batch in inside(batches, phase):
+        own.setdefault(batch.query, []).append(batch.seconds)
     return {query: statistics.median(figures) for query, figures in own.items()}
 
 
@@ -78,11 +83,10 @@ def compared(batches: Sequence[Batch], phases: Sequence[Phase]) -> dict[str, Any
         if phase.name == HEALTHY:
             continue
         beside = [figures[at] for at in (index - 1, index + 1) if 0 <= at < len(phases) and phases[at].name == HEALTHY]
-        inside = [batch for batch in batches if phase.begin <= batch.ended - batch.seconds and batch.ended <= phase.end]
         rows.append(
             {
                 "phase": phase.name,
-                "batches": len(inside),
+                "batches": len(inside(batches, phase)),
                 "median": round(statistics.mean(figures[index].values()), 3) if figures[index] else 0.0,
                 "healthy": round(statistics.mean(value for other in beside for value in other.values()), 3),
                 "ratio": round(ratio(figures[index], beside), 3),
@@ -113,7 +117,7 @@ def _hung(world: World, names: Sequence[str]) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _dead(world: World) -> Iterator[None]:
-    for name in [*AGENTS, *LEADERS, "redis"]:
+    for name in EVERYTHING:
         world.group.kill(name)
     yield
     world.start_redis()
@@ -156,35 +160,31 @@ def _hostile(world: World) -> Iterator[None]:
     client.close()
 
 
-def run(
-    provider: str, *, seconds: float = PHASE, directory: Path | None = None, say: Callable[[str], None] = to_stderr
-) -> dict[str, Any]:
+def run(provider: str, seconds: float) -> dict[str, Any]:
     """Run all phases on a world of its own; the link's way to Redis leads through the proxy."""
-    place = directory or Path(tempfile.mkdtemp(prefix="rechannel-load-"))
+    place = Path(tempfile.mkdtemp(prefix="rechannel-load-"))
     world = LoadWorld(place / "world", provider)
     with world:
-        everything = [*AGENTS, *LEADERS, "redis"]
         since, batches = time.time(), world.last_batches()
         world.wait("all is well", lambda: world.lacking(since, batches))
         time.sleep(seconds)  # the JVMs warm up
-        troubles: list[tuple[str, Callable[[], contextlib.AbstractContextManager[None]]]] = [
-            ("all agents hang", lambda: _hung(world, AGENTS)),
-            ("both controllers hang", lambda: _hung(world, LEADERS)),
-            ("Redis hangs", lambda: _hung(world, ["redis"])),
-            ("everything hangs", lambda: _hung(world, everything)),
-            ("everything is killed", lambda: _dead(world)),
-            ("Redis answers 1.5 s late", lambda: _slow(world.proxy, 1.5)),
-            ("Redis answers 5 s late, later than it is waited for", lambda: _slow(world.proxy, 5.0)),
-            ("Redis answers with garbage", lambda: _nonsense(world.proxy)),
-            ("Redis holds garbage", lambda: _hostile(world)),
-        ]
-        phases = [_phase(world, HEALTHY, contextlib.nullcontext(), seconds, say)]
-        for name, trouble in troubles:
-            phases.append(_phase(world, name, trouble(), seconds, say))
-            phases.append(_phase(world, HEALTHY, contextlib.nullcontext(), seconds, say))
+        troubles = {
+            "all agents hang": _hung(world, AGENTS),
+            "both controllers hang": _hung(world, LEADERS),
+            "Redis hangs": _hung(world, ["redis"]),
+            "everything hangs": _hung(world, EVERYTHING),
+            "everything is killed": _dead(world),
+            "Redis answers 1.5 s late": _slow(world.proxy, 1.5),
+            "Redis answers 5 s late, later than it is waited for": _slow(world.proxy, 5.0),
+            "Redis answers with garbage": _nonsense(world.proxy),
+            "Redis holds garbage": _hostile(world),
+        }
+        phases = [_phase(world, seconds)]
+        for name, trouble in troubles.items():
+            phases.append(_phase(world, seconds, name, trouble))
+            phases.append(_phase(world, seconds))
         time.sleep(_REST)
-        progress = world.app_directory / "progress.jsonl"
-        figures = compared(read_batches(progress), phases)
+        figures = compared(read_batches(world.app_directory / "progress.jsonl"), phases)
         ending = world.stop_application()
     shutil.rmtree(place, ignore_errors=True)
     return figures | {"exceptions": ending["exceptions"], "problem": ending["problem"]}
@@ -206,12 +206,11 @@ class LoadWorld(World):
 
 def _phase(
     world: World,
-    name: str,
-    trouble: contextlib.AbstractContextManager[None],
     seconds: float,
-    say: Callable[[str], None],
+    name: str = HEALTHY,
+    trouble: contextlib.AbstractContextManager[None] = contextlib.nullcontext(),  # noqa: B008  it does nothing
 ) -> Phase:
-    say(f"{seconds:g} s: {name}")
+    to_stderr(f"{seconds:g} s: {name}")
     with trouble:
         time.sleep(_REST)
         begin = time.time()

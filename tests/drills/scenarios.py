@@ -1,15 +1,7 @@
 """The scenarios: each fault, while nothing moves and during a running migration; and their run on a world.
 
-What must hold in every one of them:
-
-* the output of every batch equals the batch computation: no row lost, none doubled;
-* the queries go on committing meanwhile, unless it is the driver or an executor that is hit;
-* the migration completes, or its moves end settled, each with a typed reason; no step of a move is taken twice;
-* no two controllers lead under one epoch;
-* nothing is decided while a node's figures are missing;
-* within `scenarios.WITHIN` seconds all parts work together again, by themselves. That is recognized by what they say
-  later than the strike (or the mending): a leader, a link's report of newer batches, figures of every node, three
-  executors that hold all partitions, an application that is ready for decisions.
+What must hold in every one of them stands in ``docs/reliability.md``; within `WITHIN` seconds all parts work together
+again, as `World.lacking` recognizes it.
 """
 
 from __future__ import annotations
@@ -63,7 +55,7 @@ def until_well(world: World, what: str) -> None:
     world.wait(what, lambda: world.lacking(since, batches) or world.moving())
 
 
-def run(world: World, scenario: Scenario, say: Callable[[str], None] = lambda _: None) -> Result:
+def run(world: World, scenario: Scenario, say: Callable[[str], None]) -> Result:
     """Run one scenario on a world that is up; raises `DrillError` where something does not come about in time."""
     fault = scenario.fault
     if fault.prepare is not None:
@@ -79,7 +71,7 @@ def run(world: World, scenario: Scenario, say: Callable[[str], None] = lambda _:
     mend = fault.strike(world)
     hit = time.time()  # what was said before it was hit is no sign of recovery
     say(f"struck: {fault.name}")
-    _last(world, fault.lasts)
+    time.sleep(fault.lasts)
     meanwhile = world.last_batches()
     mended = time.time()
     mend()
@@ -102,7 +94,7 @@ def run(world: World, scenario: Scenario, say: Callable[[str], None] = lambda _:
     problems += _migration_problems(outcome, fault)
     if recovered - since > WITHIN:
         problems.append(f"recovery took {recovered - since:.0f} s; {WITHIN:g} s are promised")
-    times = world.commit_times()
+    times = audit.commit_times(world.app_directory)
     return Result(
         scenario=scenario.name,
         fault=fault.name,
@@ -126,12 +118,6 @@ def run(world: World, scenario: Scenario, say: Callable[[str], None] = lambda _:
     )
 
 
-def _last(world: World, seconds: float) -> None:
-    until = time.monotonic() + seconds
-    while (left := until - time.monotonic()) > 0:
-        time.sleep(min(left, 1.0))
-
-
 def _attached(world: World) -> float:
     report = world.report()
     return report.body.attached if report is not None else 0.0
@@ -139,7 +125,7 @@ def _attached(world: World) -> float:
 
 def _too_few(world: World, decision: str, moves: int) -> str:
     so_far = audit.migrated(world.journal(), decision, moves)
-    return f"{so_far.sentence()}" if so_far.landed < _LANDED_BEFORE else ""
+    return so_far.sentence() if so_far.landed < _LANDED_BEFORE else ""
 
 
 def _progress_problems(fault: Fault, before: dict[str, int], after: dict[str, int]) -> list[str]:

@@ -7,7 +7,6 @@ import shutil
 import sys
 import tempfile
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 from rechannel.wire.redis.errors import StoreError
@@ -35,10 +34,9 @@ class NoWorldError(RuntimeError):
 class Session:
     """One world at a time. ``directory``: logs of what went wrong are kept there."""
 
-    def __init__(self, directory: Path | None = None, say: Callable[[str], None] = to_stderr) -> None:
+    def __init__(self, directory: Path | None = None) -> None:
         self.world: World | None = None
         self._directory = directory or Path(tempfile.mkdtemp(prefix="rechannel-drills-"))
-        self._say = say
         self._number = 0
         self._runs = 0
 
@@ -50,19 +48,19 @@ class Session:
         at = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
         plain = Result(scenario.name, scenario.fault.name, scenario.when, provider, repetition=repetition, at=at)
         if why := scenario.fault.why_not():
-            self._say(f"SKIPPED: {scenario.name}: {why}")
+            to_stderr(f"SKIPPED: {scenario.name}: {why}")
             return dataclasses.replace(plain, skipped=why)
-        self._say(f"{scenario.name} ({provider}, run {repetition})")
+        to_stderr(f"{scenario.name} ({provider}, run {repetition})")
         try:
             world = self._world(provider)
         except _FAILURES as error:
             self.close(keep=True)
             raise NoWorldError(f"no world could be made: {error}") from error
         try:
-            result = scenarios.run(world, scenario, self._say)
+            result = scenarios.run(world, scenario, to_stderr)
         except _FAILURES as error:
             verdict = audit.audit(self.world.app_directory) if self.world is not None else audit.Audit(0, 0, 0)
-            self._say(f"did not hold: {error}")
+            to_stderr(f"did not hold: {error}")
             self.close(keep=True)
             return dataclasses.replace(
                 plain,
@@ -73,7 +71,7 @@ class Session:
             )
         self._runs += 1
         for problem in result.problems:
-            self._say(f"did not hold: {problem}")
+            to_stderr(f"did not hold: {problem}")
         if not result.held:
             self.close(keep=True)
         return dataclasses.replace(result, repetition=repetition, at=at)
@@ -96,6 +94,6 @@ class Session:
         if world is not None:
             world.close()
             if keep:
-                self._say(f"logs are kept in {world.directory}")
+                to_stderr(f"logs are kept in {world.directory}")
             else:
                 shutil.rmtree(world.directory, ignore_errors=True)

@@ -13,7 +13,7 @@ import os
 import re
 import signal
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,7 @@ import psutil
 
 from testbed.spark_cluster import QUICK_JAVA
 from tests.drills import audit
+from tests.drills.session import to_stderr
 from tests.drills.sigterm_app import MAP_TASKS, QUERY, ROWS, SLOW_EVERY, SLOW_S, is_slow
 from tests.drills.world import NODES, PATIENCE, World, WorldOptions
 
@@ -42,8 +43,6 @@ logger.tasks.name = org.apache.spark.scheduler.TaskSetManager
 logger.tasks.level = info
 """
 
-Say = Callable[[str], None]
-
 
 @dataclass(frozen=True)
 class Try:
@@ -57,9 +56,7 @@ class Try:
     committed: bool
 
 
-def run(
-    tries: int, *, cured: bool, attached: bool, directory: Path, until_lost: bool = False, say: Say
-) -> dict[str, Any]:
+def run(tries: int, *, cured: bool, attached: bool, directory: Path, until_lost: bool = False) -> dict[str, Any]:
     """End executors one after the other; ``until_lost``: no more than it takes to lose rows."""
     spark = {
         "spark.sql.shuffle.partitions": str(PARTITIONS),
@@ -70,7 +67,7 @@ def run(
     directory.mkdir(parents=True, exist_ok=True)
     (directory / "log4j2.properties").write_text(_LOG4J)
     named = f"{'with' if cured else 'without'} the cure, {'with' if attached else 'without'} Rechannel"
-    say(f"an executor is ended with SIGTERM, {named}")
+    to_stderr(f"an executor is ended with SIGTERM, {named}")
     made: list[Try] = []
     filled: dict[Path, float] = {}
     # As many cores as partitions: all of them run at once.
@@ -80,7 +77,7 @@ def run(
         while len(made) < tries and not (until_lost and any(one.lost for one in made)):
             made.append(_end_one(world, audit.audit_query(world.app_directory, QUERY, ROWS), filled))
             one = made[-1]
-            say(
+            to_stderr(
                 f"batch {one.batch}: {one.lost} rows lost, {one.doubled} doubled; its map task ended after "
                 f"{one.mapped:.1f} s{' and counted' if one.committed else ''}, the executor after {one.ended:.1f} s"
             )

@@ -9,7 +9,7 @@ from _pytest.mark import ParameterSet
 
 from tests.drills import sigterm
 from tests.drills.scenarios import SCENARIOS, Scenario
-from tests.drills.session import Session, to_stderr
+from tests.drills.session import Session
 from tests.drills.world import PROVIDERS
 
 pytestmark = [pytest.mark.spark, pytest.mark.redis, pytest.mark.timeout(1200)]
@@ -44,9 +44,8 @@ def test_drill(session: Session, scenario: Scenario, provider: str):
 @pytest.mark.parametrize("attached", [False, True], ids=["without Rechannel", "with Rechannel"])
 @pytest.mark.parametrize("cured", [False, True], ids=["without the cure", "with the cure"])
 def test_rows_are_lost_to_sigterm_by_spark_alone_and_only_without_the_cure(tmp_path, cured: bool, attached: bool):
-    actual = sigterm.run(
-        5 if cured else 20, cured=cured, attached=attached, directory=tmp_path, until_lost=not cured, say=to_stderr
-    )
+    tries = 5 if cured else 20
+    actual = sigterm.run(tries, cured=cured, attached=attached, directory=tmp_path, until_lost=not cured)
     assert actual["problems"] == []
     assert any(one["committed"] for one in actual["tries"]), "nothing was tried"
     assert cured or any(one["lost"] for one in actual["tries"]), "Spark has mended SPARK-37473"

@@ -33,7 +33,7 @@ from testbed.redis_server import RedisServer
 from testbed.spark_cluster import SparkOptions
 from testbed.stack import Stack, clean_environment, next_executors, saved_plan, standalone, write_config
 from tests.drills import network as networks
-from tests.drills.audit import LINK_LOG, QUERIES, commit_times, read_journal
+from tests.drills.audit import LINK_LOG, QUERIES, read_journal
 from tests.drills.machine import FAKETIME, signal_tree, tmpfs_why_not
 from tests.drills.watch import Watch
 
@@ -65,7 +65,6 @@ class WorldOptions:
     cores : of an executor
     spark : settings of the application's own
     attached : False leaves all of Rechannel out
-    moves_per_batch : moves that one batch of a query takes over at most
     """
 
     app: str = "tests.drills.app"
@@ -73,7 +72,6 @@ class WorldOptions:
     cores: int = 1
     spark: Mapping[str, str] = field(default_factory=dict)
     attached: bool = True
-    moves_per_batch: int = 1
 
 
 class World(Stack):
@@ -88,7 +86,7 @@ class World(Stack):
             "agent": {"window": 2.0},
             "reschedule": {"mode": "observe", "timeout": 5.0, "settle": 3.0, "batches": 2},
             "gate": {"cooldown": 5.0, "max_utilization": 10},
-            "migration": {"moves_per_batch": self.options.moves_per_batch, "settle_batches": 2},
+            "migration": {"moves_per_batch": 1, "settle_batches": 2},
         }
         super().__init__(directory, sections)
         self.provider = provider
@@ -343,10 +341,6 @@ class World(Stack):
     def journal(self) -> list[dict[str, Any]]:
         """Return every step of a move that links have logged, also those of drivers that are gone."""
         return read_journal(self.app_directory / LINK_LOG)
-
-    def commit_times(self) -> dict[str, list[float]]:
-        """Query -> when each of its batches was written."""
-        return commit_times(self.app_directory)
 
     # -- a long migration --
 

@@ -19,6 +19,7 @@ from rechannel.conf.settings import Settings
 from rechannel.daemon.cli.main import main
 from rechannel.daemon.service import run_controller
 from rechannel.wire import keys
+from rechannel.wire.keys import Role
 from rechannel.wire.messages import ControllerState
 from rechannel.wire.redis.errors import StoreError
 from rechannel.wire.redis.store import Store
@@ -67,6 +68,23 @@ def state(store: Store) -> ControllerState | None:
     """What the leader says of itself, None where none leads."""
     result = store.get(keys.STATE)
     return result.body if result is not None and result.expires > time.time() else None  # type: ignore[return-value]
+
+
+def make_users(directory: Path, write: Callable[[str, Path, Role | None], Path]) -> dict[Role | None, Path]:
+    """Make a user of each role; ``write`` makes the configuration file of a user. The one of None is the administrator.
+
+    The agent's node is 127.0.0.2.
+    """
+    password = directory / "admin"
+    password.write_text("geheim\n")
+    password.chmod(0o600)
+    files: dict[Role | None, Path] = {None: write("", password, None)}
+    for role in Role:
+        password = directory / f"{role}.password"
+        arguments = ["acl", "add-role", role.value, *(["127.0.0.2"] if role is Role.AGENT else [])]
+        user = run_json(*arguments, "--config", files[None], "--password-file", password)["user"]
+        files[role] = write(user, password, role)
+    return files
 
 
 @contextlib.contextmanager

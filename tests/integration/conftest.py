@@ -1,6 +1,7 @@
 """Fixtures of these tests: a real server, its store, what an application says there, and who leads.
 
-A module has its own ``settings``, by which the store connects; ``SERVER``: what its server has instead of a password.
+``SERVER`` of a module: what its server has instead of a password; ``SECTIONS``: settings beside the server's address. A
+module may have its own ``settings``, by which the store connects.
 """
 
 from __future__ import annotations
@@ -13,9 +14,10 @@ from pathlib import Path
 
 import pytest
 import structlog
-from integration.common import leading, raw, state
+from integration.common import configured, leading, raw, state
 from unit.daemon.fakes import World
 
+from rechannel.conf.loader import load
 from rechannel.conf.settings import Settings
 from rechannel.daemon import log
 from rechannel.wire.redis.store import Store
@@ -28,6 +30,21 @@ def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     options = getattr(request.module, "SERVER", {"password": "geheim"})
     with ProcessGroup(tmp_path_factory.mktemp("logs")) as group, RedisServer(group, **options) as server:
         yield server
+
+
+@pytest.fixture
+def config(
+    request: pytest.FixtureRequest, server: RedisServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Path:
+    """A configuration file with a fresh key pair, which the environment names."""
+    path = configured(tmp_path, server, request.module.SECTIONS)
+    monkeypatch.setenv("RECHANNEL_CONFIG", str(path))
+    return path
+
+
+@pytest.fixture
+def settings(config: Path) -> Settings:
+    return load(config)
 
 
 @pytest.fixture

@@ -54,15 +54,6 @@ def agent(settings: Settings, tmp_path: Path) -> Iterator[Store]:
     store.close()
 
 
-def test_the_agent_can_write_its_own_nodes_keys(agent: Store, settings: Settings) -> None:
-    author = EnvelopeFactory("default", f"agent:{NODE}")
-    agent.append(keys.WINDOWS, NODE, author.envelope(window(0), ttl=60))
-    agent.append(keys.EVIDENCE, NODE, author.envelope(window(0), ttl=60))
-    reader = Store(settings.redis, "default")
-    assert [item.sender for item in reader.last(keys.WINDOWS, NODE, 10)] == [f"agent:{NODE}"]
-    reader.close()
-
-
 def test_it_can_do_nothing_else(agent: Store) -> None:
     envelope = EnvelopeFactory("default", "thief").envelope(window(0), ttl=60)
     for rule, name in ((keys.WINDOWS, OTHER), (keys.EVIDENCE, OTHER), (keys.REQUESTS, ""), (keys.JOURNAL, "app-1")):
@@ -90,7 +81,7 @@ def test_a_second_time_keeps_the_password(agent: Store, tmp_path: Path) -> None:
     agent.check()
 
 
-def test_printing_changes_nothing_in_redis(server: RedisServer, settings: Settings, tmp_path: Path) -> None:
+def test_printing_changes_nothing_in_redis(settings: Settings, tmp_path: Path) -> None:
     line = add_node("node-7", "--password-file", str(tmp_path / "seven"), "--print").stdout
     password = (tmp_path / "seven").read_text().strip()
     assert line.startswith("user rechannel-default-agent-node-7 reset on #")

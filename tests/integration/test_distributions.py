@@ -9,7 +9,6 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -24,6 +23,7 @@ from testbed.processes import ROOT, ProcessGroup
 from testbed.redis_server import RedisServer
 
 pytestmark = [pytest.mark.redis, pytest.mark.timeout(900)]
+SERVER: dict[str, str] = {}
 NODE = "127.0.0.2"
 MOST_BYTES = 30e6  # of a node's environment without pip
 IMPORT_ALL = """
@@ -47,12 +47,6 @@ assert "numpy" not in sys.modules
 link = rechannel.attach(None)
 print(pyspark.__file__, rechannel.__file__, link.active, link.problem, sep="\\n")
 """
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
-    with ProcessGroup(tmp_path_factory.mktemp("logs")) as group, RedisServer(group) as server:
-        yield server
 
 
 @pytest.fixture(scope="module")

@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from integration.common import run, run_json
+from integration.common import make_users, run, run_json
 from unit.daemon.fakes import APP, batch, query, report, window
 
 from rechannel.conf.loader import load
@@ -25,6 +25,8 @@ from testbed.stack import write_config
 pytestmark = [pytest.mark.redis, pytest.mark.timeout(120)]
 NODE = "127.0.0.2"
 
+Files = dict[Role | None, Path]
+
 
 def write(directory: Path, server: RedisServer, user: str, password: Path, name: str, **signing: str) -> Path:
     sections = {"redis": {"username": user, "password_file": str(password)}, "agent": {"node": NODE}}
@@ -32,24 +34,15 @@ def write(directory: Path, server: RedisServer, user: str, password: Path, name:
 
 
 @pytest.fixture(scope="module")
-def files(server: RedisServer, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """A configuration for the administrator ("") and for a user of each role."""
+def files(server: RedisServer, tmp_path_factory: pytest.TempPathFactory) -> Files:
+    """A configuration for a user of each role, and for the administrator (None)."""
     directory = tmp_path_factory.mktemp("doctor")
-    password = directory / "admin"
-    password.write_text("geheim\n")
-    password.chmod(0o600)
-    result = {"": write(directory, server, "", password, "admin")}
-    for role in Role:
-        own = directory / f"{role}.password"
-        text = ["acl", "add-role", role.value, *([NODE] if role is Role.AGENT else [])]
-        user = run_json(*text, "--config", result[""], "--password-file", own)["user"]
-        result[role] = write(directory, server, user, own, role)
-    return result
+    return make_users(directory, lambda user, password, role: write(directory, server, user, password, role or "admin"))
 
 
 @pytest.fixture
-def store(files: dict[str, Path]) -> Iterator[Store]:
-    store = Store(load(files[""], {}).redis, "default")
+def store(files: Files) -> Iterator[Store]:
+    store = Store(load(files[None], {}).redis, "default")
     client: Any = store._redis
     for key in client.scan_iter("*"):
         client.delete(key)
@@ -65,7 +58,7 @@ def diagnosed(path: Path, code: int = 0) -> dict[str, list[dict[str, Any]]]:
 
 
 @pytest.mark.parametrize("role", Role)
-def test_every_role_is_told_its_rights_and_nothing_is_written(files: dict[str, Path], store: Store, role: Role) -> None:
+def test_every_role_is_told_its_rights_and_nothing_is_written(files: Files, store: Store, role: Role) -> None:
     client: Any = store._redis
     sees = role in (Role.VIEWER, Role.OPERATOR)
     result = diagnosed(files[role], code=4 if sees else 0)
@@ -76,8 +69,8 @@ def test_every_role_is_told_its_rights_and_nothing_is_written(files: dict[str, P
     assert ("controller" in result) == sees, "the cluster takes a viewer's rights"
 
 
-def test_the_administrator_is_warned_and_redis_is_described(files: dict[str, Path], store: Store) -> None:
-    result = diagnosed(files[""], code=4)
+def test_the_administrator_is_warned_and_redis_is_described(files: Files, store: Store) -> None:
+    result = diagnosed(files[None], code=4)
     assert result["redis-rights"][0]["verdict"] == "warning"
     for check in ("redis", "redis-version", "redis-role", "redis-memory", "clock", "clock-parts"):
         assert result[check][0]["verdict"] == "ok", result[check]
@@ -85,7 +78,7 @@ def test_the_administrator_is_warned_and_redis_is_described(files: dict[str, Pat
     assert "no application" in result["links"][0]["sentence"]
 
 
-def test_a_user_that_lacks_rights_and_one_that_has_too_many(files: dict[str, Path], store: Store) -> None:
+def test_a_user_that_lacks_rights_and_one_that_has_too_many(files: Files, store: Store) -> None:
     client: Any = store._redis
     user = "rechannel-default-viewer"
     client.execute_command("ACL", "SETUSER", user, "+xadd", "~rechannel:{default}:requests")
@@ -96,11 +89,11 @@ def test_a_user_that_lacks_rights_and_one_that_has_too_many(files: dict[str, Pat
         (rights, *_) = diagnosed(files[Role.VIEWER], code=5)["redis-rights"]
         assert (rights["verdict"], "read applications" in rights["sentence"]) == ("failed", True)
     finally:
-        password = files[""].parent / "viewer.password"
-        run("acl", "add-role", "viewer", "--config", files[""], "--password-file", password)
+        password = files[None].parent / "viewer.password"
+        run("acl", "add-role", "viewer", "--config", files[None], "--password-file", password)
 
 
-def test_a_wrong_password(files: dict[str, Path], server: RedisServer, tmp_path: Path) -> None:
+def test_a_wrong_password(files: Files, server: RedisServer, tmp_path: Path) -> None:
     password = tmp_path / "password"
     password.write_text("wrong\n")
     password.chmod(0o600)
@@ -108,7 +101,7 @@ def test_a_wrong_password(files: dict[str, Path], server: RedisServer, tmp_path:
     assert (result["verdict"], "refuses us" in result["sentence"]) == ("failed", True)
 
 
-def test_eviction_is_a_failure(files: dict[str, Path], store: Store) -> None:
+def test_eviction_is_a_failure(files: Files, store: Store) -> None:
     client: Any = store._redis
     client.config_set("maxmemory-policy", "allkeys-lru")
     client.config_set("maxmemory", str(2**30))
@@ -120,7 +113,7 @@ def test_eviction_is_a_failure(files: dict[str, Path], store: Store) -> None:
     assert diagnosed(files[Role.VIEWER], code=4)["redis-eviction"][0]["verdict"] == "ok"
 
 
-def test_a_cluster_with_faults_is_seen_through(files: dict[str, Path], store: Store) -> None:
+def test_a_cluster_with_faults_is_seen_through(files: Files, store: Store) -> None:
     """One node has an agent whose clock is 60 s ahead, the others have none; the link is of an older release."""
     now = time.time()
     arguments = {"spark.speculation": "true", "spark.task.cpus": "2"}
@@ -145,16 +138,16 @@ def test_a_cluster_with_faults_is_seen_through(files: dict[str, Path], store: St
     assert diagnosed(files[Role.VIEWER], code=4)["links"][0]["verdict"] == "failed"
 
 
-def test_keys_that_do_not_match(files: dict[str, Path], server: RedisServer, tmp_path: Path) -> None:
+def test_keys_that_do_not_match(files: Files, server: RedisServer, tmp_path: Path) -> None:
     private, _ = make_keys(tmp_path / "one")
     _, public = make_keys(tmp_path / "other")
     signing = {"private_key_file": str(private), "public_key_file": str(public)}
-    result = diagnosed(write(tmp_path, server, "", files[""].parent / "admin", "keys", **signing), code=7)
+    result = diagnosed(write(tmp_path, server, "", files[None].parent / "admin", "keys", **signing), code=7)
     assert result["signing-keys"][0]["verdict"] == "failed"
     assert result["redis"][0]["verdict"] == "ok"
 
 
-def test_agents_that_nobody_knows_are_listed_for_who_may_list_keys(files: dict[str, Path], store: Store) -> None:
+def test_agents_that_nobody_knows_are_listed_for_who_may_list_keys(files: Files, store: Store) -> None:
     now = time.time()
     link = EnvelopeFactory("default", f"link@{APP}")
     store.register_application(APP, now)
@@ -167,7 +160,7 @@ def test_agents_that_nobody_knows_are_listed_for_who_may_list_keys(files: dict[s
     twin = EnvelopeFactory("default", f"agent:{NODE}")  # another agent of that node
     for end in (now - 9, now - 4, now + 1):
         store.append(keys.WINDOWS, NODE, twin.envelope(window(0, end=end), ttl=60))
-    message = {item["subject"]: item["sentence"] for item in diagnosed(files[""], code=4)["agents"]}
+    message = {item["subject"]: item["sentence"] for item in diagnosed(files[None], code=4)["agents"]}
     assert "no application has executors there, only on 127.0.0.2" in message["stranger"]
     assert "127.0.0.2" not in message, "three windows of one and then three of the other do not alternate"
     for number in range(3):

@@ -37,7 +37,7 @@ from rechannel.wire.redis.lua_scripts import EPOCH_LEAP
 from rechannel.wire.redis.store import Store
 from rechannel.wire.signing import Verifier
 from testbed.processes import ProcessDiedError, ProcessGroup
-from testbed.redis_server import RedisServer, SentinelCluster, ask
+from testbed.redis_server import SentinelCluster, ask
 
 pytestmark = [pytest.mark.redis, pytest.mark.timeout(10 * PATIENCE)]
 NODE = "127.0.0.2"
@@ -52,11 +52,7 @@ def sections(lease: float, window: float = 5.0) -> dict[str, dict[str, Any]]:
     }
 
 
-@pytest.fixture
-def config(server: RedisServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    path = configured(tmp_path, server, sections(10))
-    monkeypatch.setenv("RECHANNEL_CONFIG", str(path))
-    return path
+SECTIONS = sections(10)
 
 
 @pytest.fixture
@@ -291,7 +287,7 @@ def test_everything_goes_on_after_a_fail_over_that_lost_the_newest_epoch(
 
 
 def test_a_policy_that_plans_for_several_leases_acts_and_keeps_nobody_waiting(
-    config: Path, settings: Settings, store: Store, world: World, monkeypatch: pytest.MonkeyPatch
+    settings: Settings, store: Store, world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lease = lease_timing.least_lease(lease_timing.longest_call(settings.redis.timeout, sentinels=False)) + 1.0
     settings = dataclasses.replace(settings, controller=dataclasses.replace(settings.controller, lease=lease))

@@ -21,10 +21,9 @@ import psutil
 import pytest
 import redis
 from click.testing import CliRunner
-from integration.common import GATE, PATIENCE, configured, events, start, state, until
+from integration.common import GATE, PATIENCE, events, start, state, until
 from unit.daemon.fakes import APP, QUERY, World, query, report
 
-from rechannel.conf.loader import load
 from rechannel.conf.settings import Settings
 from rechannel.daemon.cli.main import main
 from rechannel.migration.link.mailbox import Mailbox
@@ -37,9 +36,9 @@ from rechannel.wire.messages import DesiredMove, DesiredPlacement, StandingOrder
 from rechannel.wire.redis.store import Store
 from rechannel.wire.signing import Signer, Verifier, make_keys
 from testbed.processes import ManagedProcess, ProcessGroup
-from testbed.redis_server import RedisServer
 
 pytestmark = [pytest.mark.redis, pytest.mark.timeout(10 * PATIENCE)]
+SECTIONS = {"redis": {"timeout": 5}, "controller": {"lease": 25}, "gate": GATE}
 SERVER = {"password": "geheim", "options": {"maxmemory": "2gb"}}
 HOST = "127.0.0.2"
 NAMES = {"node": HOST, "app": APP, "query": QUERY, "request": "r1"}
@@ -47,23 +46,8 @@ MIB = 2**20
 
 
 @pytest.fixture
-def settings(server: RedisServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Settings:
-    controller = {"lease": 25}
-    sections = {
-        "redis": {"timeout": 5},
-        "controller": controller,
-        "gate": GATE,
-    }
-    path = configured(tmp_path, server, sections)
-    monkeypatch.setenv("RECHANNEL_CONFIG", str(path))
-    return load(path)
-
-
-@pytest.fixture
-def controller(
-    group: ProcessGroup, settings: Settings, store: Store, world: World, tmp_path: Path
-) -> Iterator[ManagedProcess]:
-    process = start(group, "controller", "controller", tmp_path / "rechannel.toml")
+def controller(group: ProcessGroup, config: Path, store: Store, world: World) -> Iterator[ManagedProcess]:
+    process = start(group, "controller", "controller", config)
     until(lambda: state(store), "a leader")
     yield process
     process.require_alive()

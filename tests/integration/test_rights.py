@@ -28,13 +28,9 @@ DAC_READ_SEARCH, SYS_PTRACE = 2, 19
 PR_SET_KEEPCAPS = 8
 
 
-def _bounding() -> int:
-    line = next(line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("CapBnd"))
-    return int(line.split()[1], 16)
-
-
 def _has(capability: int) -> bool:
-    return bool(_bounding() >> capability & 1)
+    line = next(line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("CapBnd"))
+    return bool(int(line.split()[1], 16) >> capability & 1)
 
 
 pytestmark = [

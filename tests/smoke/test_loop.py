@@ -74,20 +74,6 @@ def test_stream_sizes_are_sparks_own_byte_for_byte(loop: Loop):
     loop.wait("nearly all shuffles are seen", lambda: (loop.status(APP).get("shuffles_seen") or 0) >= 0.9)
 
 
-def test_operators_can_pause_resume_and_ask(loop: Loop):
-    assert loop.cli("pause", "--reason", "a test")[0] == 0
-    assert loop.document()["controller"]["paused"] is True
-    code, answer = loop.cli("rebalance", "--apply", "--force")
-    assert code != 0, answer
-    assert loop.cli("resume")[0] == 0
-    assert loop.document()["controller"]["paused"] is False
-    code, answer = loop.cli("plan")
-    assert code in (0, 3, 4), answer  # 4: a migration is still running
-    code, answer = loop.cli("plan", "--application", "app-unknown")
-    assert code == 1
-    assert "app-" in answer["error"]
-
-
 def test_moving_failed_no_task_and_garbage_is_counted(loop: Loop):
     counters = loop.status(APP)["counters"]
     assert counters["landed"] >= 4

@@ -18,6 +18,7 @@ from rechannel.wire.messages import LinkReport
 from smoke.app import wrong_counts
 from smoke.loop import PARTITIONS, Loop, open_loop
 from testbed.spark_cluster import QUICK_CHECKPOINTS
+from testbed.stack import next_executors, saved_plan
 
 pytestmark = [pytest.mark.spark, pytest.mark.redis]
 NODES = ["127.0.0.36", "127.0.0.37"]
@@ -53,36 +54,11 @@ def placements(loop: Loop) -> dict[str, list[str]]:
     return {query.name: query.stages[0].placement for query in report(loop).queries if query.stages}
 
 
-def the_other_way_round(loop: Loop, path: Path) -> dict[str, Any]:
-    """Write a plan in which every partition goes to the other executor."""
-    envelope = report(loop)
-    first, second = (info.executor for info in envelope.executors)
-    plan = {
-        "format": 1,
-        "cluster": "smoke",
-        "application": loop.status(APP)["application"],
-        "decision": "by-hand",
-        "at": 0.0,
-        "executors": {info.executor: info.host for info in envelope.executors},
-        "runs": {query.query: query.run for query in envelope.queries},
-        "moves": [
-            {
-                "query": query.query,
-                "stage": 0,
-                "partition": partition,
-                "source": where,
-                "target": second if where == first else first,
-            }
-            for query in envelope.queries
-            for partition, where in enumerate(query.stages[0].placement)
-        ],
-    }
-    path.write_text(json.dumps(plan))
-    return plan
-
-
 def apply(loop: Loop, path: Path) -> str:
-    the_other_way_round(loop, path)
+    """Have every partition go to the other executor; return the decision."""
+    latest = report(loop)
+    plan = saved_plan("smoke", loop.status(APP)["application"], latest, next_executors(latest))
+    path.write_text(json.dumps(plan))
     code, answer = loop.cli("apply", str(path), "--force", "--reason", "a test")
     assert code == 0, answer
     assert len(answer["decision"]["moves"]) == 2 * PARTITIONS

@@ -125,15 +125,6 @@ def skewed(loop: Loop) -> None:
         moved(loop, SKEWING)
 
 
-def test_a_policy_nobody_knows_is_refused_with_the_names(loop: Loop):
-    for texts in (("plan",), ("rebalance", "--apply")):
-        code, answer = loop.cli(*texts, "--policy", "magic")
-        assert (code, answer["error"]) == (
-            1,
-            f"no policy is called 'magic'; known are {', '.join(sorted(POLICIES))}",
-        )
-
-
 def test_streams_and_utilization_are_shown(loop: Loop):
     loop.wait("streams are measured", lambda: bool(loop.status(APP).get("streams")))
     status = loop.status(APP)

@@ -10,10 +10,9 @@ import pty
 import signal
 import subprocess
 import sys
-import tempfile
 import termios
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -32,13 +31,6 @@ rows = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 10).lo
 writer = rows.groupBy((rows.value % 10).alias("k")).count().writeStream.format("noop").outputMode("update")
 query = writer.queryName("shell").option("checkpointLocation", {checkpoint!r}).start()
 """
-
-
-@pytest.fixture
-def temporary() -> Iterator[Path]:
-    """A short directory for temporary files, since sockets have short names."""
-    with tempfile.TemporaryDirectory(prefix="shell") as path:
-        yield Path(path)
 
 
 def settings(stack: Stack) -> dict[str, str]:

@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import tempfile
 import venv
 from collections.abc import Iterator
 from pathlib import Path
@@ -29,13 +28,6 @@ VARIABLES = {
     "RECHANNEL_GATE__MIN_GAIN": "0.05",
     "RECHANNEL_GATE__MAX_UTILIZATION": "10",
 }
-
-
-@pytest.fixture
-def temporary() -> Iterator[Path]:
-    """A short directory for temporary files, since sockets have short names."""
-    with tempfile.TemporaryDirectory(prefix="solo") as path:
-        yield Path(path)
 
 
 @pytest.fixture

@@ -6,33 +6,24 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from tests.drills.results import BEGIN, between_marks
+from benchmarks.report.templates import BEGIN, END, between_marks, table
 from tests.soak import figures
 
 _NAME = "soak"
-_SECTION = """
-## What attaching costs
-
-Two drivers at the same time, each on a cluster of its own with two executors, both with the same eight queries: four
-counting ones (one with `foreachBatch`, one with state in Python, one that is started with `availableNow` again and
-again), one that drops duplicates, one with windows, one with sessions, one join. One driver has us: an agent on each
-node, a controller, Redis, and all partitions change places every few minutes. Batches are as small as can be, so that
-what is left open by a batch adds up quickly; partitions begin where Spark puts them, with us too
-(`link.spread = false`), nothing in a batch is compiled, and files are written without the processes that Hadoop's local
-file system starts for each. Made by `make soak HOURS=2` and `make soak-starts`; both fail where a bound is not held, or
-a batch of one driver has another output than that of the other.
-
-<!-- soak -->
-<!-- end of soak -->
-"""
+_HEADING = "## What attaching costs\n"
+_PAGE = Path(__file__).parents[2] / "docs" / "reliability.md"
+_STARTS = """\
+Starts of a small query with `availableNow` in one driver, with us / without us; Python is held to 64
+descriptors, the JVM to 1,024."""
 _PROCESSES = ("python threads", "python descriptors", "jvm threads", "jvm descriptors")
 
 
 def write(path: Path, runs: Sequence[Mapping[str, Any]], starts: Mapping[str, Mapping[str, Any]]) -> None:
-    """Put the tables between their marks; the section is added to a page that has none."""
+    """Put the tables between their marks; a page without the section gets that of the documentation."""
     page = path.read_text()
     if BEGIN.format(name=_NAME) not in page:
-        page = page.rstrip("\n") + "\n" + _SECTION
+        section = _PAGE.read_text().partition(_HEADING)[2].partition(END.format(name=_NAME))[0]
+        page = f"{page.rstrip()}\n\n{_HEADING}{section}{END.format(name=_NAME)}\n"
     parts = [text for number, run in enumerate(runs, start=1) for text in _run(number, run)]
     if starts:
         parts.append(_starts(starts))
@@ -57,58 +48,45 @@ def milestones(rows: Sequence[Mapping[str, Any]]) -> str:
     by = {(row["batches"], row["side"]): row for row in rows}
     names = [name for name in rows[0] if name not in ("batches", "side")] if rows else []
     units = {resource.name: resource.unit for resource in figures.RESOURCES} | {"batch, p99": "ms"}
-    lines = [
-        "| with us / without us | "
-        + " | ".join(f"after {count:,} {'batch' if count == 1 else 'batches'}" for count in reached)
-        + " |",
-        "| --- |" + " --- |" * len(reached),
-    ]
+    head = ["with us / without us", *(f"after {count:,} {'batch' if count == 1 else 'batches'}" for count in reached)]
+    lines = []
     for name in names:
         cells = [
             " / ".join(_number(by.get((count, side), {}).get(name)) for side in ("with", "without"))
             for count in reached
         ]
-        unit = f", {units[name]}" if units.get(name) else ""
-        lines.append(f"| {name}{unit} | " + " | ".join(cells) + " |")
-    return "\n".join(lines)
+        lines.append([_with_unit(name, units.get(name, "")), *cells])
+    return table(head, lines)
 
 
 def slopes(rows: Sequence[Mapping[str, Any]]) -> str:
     """Return the table of slopes with their limits and bounds."""
-    lines = [
-        "| growth per 1,000 batches, with us less without us | slope | 95 % limits | bound | held |",
-        "| --- | --- | --- | --- | --- |",
-    ]
+    lines = []
     for row in rows:
-        unit = f", {row['unit']}" if row["unit"] else ""
-        if row["slope"] is None:
-            lines.append(f"| {row['name']}{unit} | too few samples | | {row['bound']:g} | no |")
-            continue
-        lines.append(
-            f"| {row['name']}{unit} | {row['slope']:.3f} | {row['lower']:.3f} to {row['upper']:.3f} | {row['bound']:g} "
-            f"| {'yes' if row['held'] else 'no'} |"
-        )
-    lines += ["", "Of the controller, the agents and Redis it is their own slope, for without us there are none."]
-    return "\n".join(lines)
+        slope = ["too few samples", ""]
+        if row["slope"] is not None:
+            slope = [f"{row['slope']:.3f}", f"{row['lower']:.3f} to {row['upper']:.3f}"]
+        held = "yes" if row["held"] else "no"
+        lines.append([_with_unit(row["name"], row["unit"]), *slope, f"{row['bound']:g}", held])
+    text = table("growth per 1,000 batches, with us less without us | slope | 95 % limits | bound | held", lines)
+    return f"{text}\n\nOf the controller, the agents and Redis it is their own slope, for without us there are none."
 
 
 def _starts(actual: Mapping[str, Mapping[str, Any]]) -> str:
-    lines = [
-        "Starts of a small query with `availableNow` in one driver, with us / without us; Python is held to 64",
-        "descriptors, the JVM to 1,024.",
-        "",
-        "| threads of Python and JVM | starts | " + " | ".join(_PROCESSES) + " | `start()`, median |",
-        "| --- |" + " --- |" * (len(_PROCESSES) + 2),
-    ]
+    lines = []
     for name, run in actual.items():
         ours, theirs = run["samples"]["with"], run["samples"]["without"]
         for one, other in ((ours[0], theirs[0]), (ours[-1], theirs[-1])):
             count = one["starts"]
             times = [_middle(run["times"][side][max(0, count - 50) : count]) for side in ("with", "without")]
             cells = [f"{one[what]:.0f} / {other[what]:.0f}" for what in _PROCESSES]
-            cells.append(" / ".join(f"{value * 1000:.0f} ms" for value in times))
-            lines.append(f"| {name} | {count:,} | " + " | ".join(cells) + " |")
-    return "\n".join(lines)
+            lines.append([name, f"{count:,}", *cells, " / ".join(f"{value * 1000:.0f} ms" for value in times)])
+    head = ["threads of Python and JVM", "starts", *_PROCESSES, "`start()`, median"]
+    return f"{_STARTS}\n\n{table(head, lines)}"
+
+
+def _with_unit(name: str, unit: str) -> str:
+    return f"{name}, {unit}" if unit else name
 
 
 def _middle(values: Sequence[float]) -> float:

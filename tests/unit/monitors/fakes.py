@@ -110,11 +110,11 @@ class FakeTable:
         return self.processes[pid]
 
 
-def backend(host: str = NODE, executor: str = "0", application: str = "app-1") -> list[str]:
+def backend(host: str = NODE, executor: str = "0") -> list[str]:
     return [
         *("java", "-cp", "jars/*", "org.apache.spark.executor.CoarseGrainedExecutorBackend"),
         *("--driver-url", "spark://CoarseGrainedScheduler@127.0.0.1:4040", "--executor-id", executor),
-        *("--hostname", host, "--cores", "2", "--app-id", application, "--resourceProfileId", "0"),
+        *("--hostname", host, "--cores", "2", "--app-id", "app-1", "--resourceProfileId", "0"),
     ]
 
 

@@ -115,10 +115,9 @@ def progress(batch: int, query: str = "q", rows: int = 10) -> bytes:
     return _line("org.apache.spark.sql.streaming.StreamingQueryListener$QueryProgressEvent", {"progress": document})
 
 
-def terminated(query: str = "q") -> bytes:
-    return _line(
-        "org.apache.spark.sql.streaming.StreamingQueryListener$QueryTerminatedEvent", {"id": query, "runId": "run"}
-    )
+def terminated() -> bytes:
+    fields: dict[str, object] = {"id": "q", "runId": "run"}
+    return _line("org.apache.spark.sql.streaming.StreamingQueryListener$QueryTerminatedEvent", fields)
 
 
 def executor_added(executor: str, host: str = "h", cores: int = 2) -> bytes:

@@ -18,10 +18,10 @@ Situation = tuple[Cluster, Workload, Placement]
 
 
 @st.composite
-def situations(draw: st.DrawFn, all_available: bool = False, max_executors: int = 6) -> Situation:
+def situations(draw: st.DrawFn, all_available: bool = False) -> Situation:
     """A cluster with at least one available executor, up to three queries, and a placement with gaps."""
     random = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
-    size = draw(st.integers(1, max_executors))
+    size = draw(st.integers(1, 6))
     available = np.ones(size, dtype=np.bool_)
     if not all_available:
         available = np.array(draw(st.lists(st.booleans(), min_size=size, max_size=size)))

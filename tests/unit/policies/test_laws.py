@@ -45,7 +45,7 @@ def proposal_of(name: str, situation: Situation) -> Proposal | None:
 
 
 @pytest.mark.parametrize(("name", "parameters"), VARIANTS)
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(situation=situations())
 def test_placement_keeps_the_laws(name: str, parameters: dict[str, object], situation: Situation) -> None:
     try:
@@ -56,7 +56,7 @@ def test_placement_keeps_the_laws(name: str, parameters: dict[str, object], situ
 
 @pytest.mark.parametrize("all_available", [False, True], ids=["executors missing", "all executors"])
 @every_policy
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(data=st.data())
 def test_proposal_keeps_the_laws(name: str, all_available: bool, data: st.DataObject) -> None:
     situation = data.draw(situations(all_available=all_available))
@@ -65,7 +65,7 @@ def test_proposal_keeps_the_laws(name: str, all_available: bool, data: st.DataOb
 
 
 @every_policy
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(situation=situations())
 def test_second_proposal_is_no_worse(name: str, situation: Situation) -> None:
     cluster, workload, _ = situation

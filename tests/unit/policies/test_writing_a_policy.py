@@ -82,7 +82,7 @@ def test_length_of_the_policy_on_the_page() -> None:
 
 
 @pytest.mark.usefixtures("page")
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(situation=situations())
 def test_policy_of_the_page_keeps_the_laws(situation: Situation) -> None:
     check_proposal(*situation, propose("longest-first", *situation))

@@ -155,7 +155,7 @@ def test_an_upgrade_renews_only_an_unchanged_configuration(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize(("user", "reported"), [("root", False), ("nobody-of-this-name", True)])
-def test_a_missing_user_of_the_agent_is_reported(tmp_path: Path, user: str, reported: bool) -> None:
+def test_a_missing_user_of_the_agent_is_reported(user: str, reported: bool) -> None:
     # Without DESTDIR the script installs for good, so only what it says of the user is run here.
     lines = SCRIPT.read_text()
     check = lines[lines.index("        getent passwd") : lines.index("    fi\n    if is_live; then\n        systemctl")]

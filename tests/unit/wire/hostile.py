@@ -44,7 +44,6 @@ from unit.wire.samples import sample
 
 FUZZ = settings(
     max_examples=int(os.environ.get("RECHANNEL_FUZZ", "25")),
-    deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )
 CRASHES = {"application-failed", "request-failed", "job-failed"}

@@ -41,7 +41,7 @@ def test_another_message_is_refused(data, why):
         decode(data, cluster="c")
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(st.data())
 def test_a_damaged_message_is_refused_or_decoded_whole(data):
     at = data.draw(st.integers(0, len(ENCODED) - 1))

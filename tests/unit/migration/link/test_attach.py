@@ -80,7 +80,7 @@ class Broken(io.StringIO):
 
 
 @pytest.fixture(params=["full", "closed", "none", "broken"])
-def unwritable_log(request, monkeypatch, capsys, _loggers_stay):
+def unwritable_log(request, monkeypatch, _loggers_stay):
     attach_module.log_to_standard_error()
     if request.param == "full":
         with open("/dev/full", "w") as full:  # noqa: PTH123
@@ -206,6 +206,7 @@ def adapter(monkeypatch, _loggers_stay):
     adapter.checkpoints, adapter.executor_control = Mock(), Mock()
     adapter.setting.side_effect = lambda _key, default: default
     adapter.executors.return_value, adapter.dropped_events.return_value = [], 0
+    adapter.watch_starts.return_value.poll.return_value = None
     monkeypatch.setattr(attach_module, "SparkAdapter", lambda _spark: adapter)
     return adapter
 
@@ -256,7 +257,6 @@ def test_a_thread_that_cannot_be_started_leaves_nothing(adapter, mailbox, tmp_pa
         start(thread)
 
     monkeypatch.setattr(threading.Thread, "start", refuse)
-    adapter.watch_starts.return_value.poll.return_value = None
     link = attach(object(), settings(tmp_path))
     assert (link.active, link.problem) == (False, "can't start new thread")
     link.detach()
@@ -304,7 +304,6 @@ def solo(monkeypatch, tmp_path):
 
 
 def test_a_solo_run_ends_with_its_link(adapter, mailbox, solo):
-    adapter.watch_starts.return_value.poll.return_value = None
     link = attach(object(), solo=True)
     (run,) = solo.runs
     assert (link.active, run.mode, run.closed) == (True, Mode.OBSERVE, 0)
@@ -318,7 +317,6 @@ def test_a_solo_run_ends_with_its_link(adapter, mailbox, solo):
 
 
 def test_a_cell_that_is_run_again_to_apply_says_that_the_first_link_goes_on(adapter, mailbox, solo, monkeypatch):
-    adapter.watch_starts.return_value.poll.return_value = None
     lines: list[tuple[str, str]] = []
     log = SimpleNamespace(info=lambda event, **fields: lines.append((event, fields.get("sentence", ""))))
     monkeypatch.setattr(attach_module, "log_to_standard_error", lambda: None)
@@ -342,14 +340,12 @@ def test_an_interrupt_while_a_solo_run_starts_leaves_nothing(adapter, mailbox, s
     adapter.close.assert_called_once_with()
     assert attach_module._links == {}
     monkeypatch.setattr(attach_module, "SoloRun", solo)
-    adapter.watch_starts.return_value.poll.return_value = None
     link = attach(object(), solo=True)
     assert link.active, "the cell is run again"
     assert link.detach()
 
 
 def test_a_thread_other_than_the_main_one_attaches(adapter, mailbox, solo):
-    adapter.watch_starts.return_value.poll.return_value = None
     links: list[Link] = []
     cell = threading.Thread(target=lambda: links.append(attach(object(), solo=True)))
     cell.start()
@@ -387,7 +383,6 @@ def test_solo_has_settings_of_its_own(adapter, solo, options):
 def test_attaching_while_a_link_ends_waits_for_its_end(adapter, mailbox, tmp_path):
     may_end = threading.Event()
     mailbox.stop.side_effect = lambda **_: may_end.wait(10.0)
-    adapter.watch_starts.return_value.poll.return_value = None
     first = attach(object(), settings(tmp_path))
     assert not first.detach(timeout=0.0)
     assert not first.active
@@ -405,7 +400,6 @@ def test_a_detach_that_is_interrupted_is_not_taken_for_the_links_end(adapter, ma
 
     may_end = threading.Event()
     mailbox.stop.side_effect = interrupt
-    adapter.watch_starts.return_value.poll.return_value = None
     link = attach(object(), settings(tmp_path))
     handler = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:

@@ -39,7 +39,7 @@ def feed(adapter, tmp_path):
     feed.close()
 
 
-def test_it_reads_what_spark_writes_and_leaves_nothing(feed, adapter, tmp_path):
+def test_it_reads_what_spark_writes_and_leaves_nothing(feed, tmp_path):
     assert feed.read(0.0) == [b"one"]
     write(tmp_path, b"two\n")
     assert feed.read(1.0) == [b"two"]
@@ -55,7 +55,7 @@ def test_files_are_removed_though_spark_fails(feed, adapter, tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_directory_that_somebody_removed_is_made_anew(feed, adapter, tmp_path):
+def test_a_directory_that_somebody_removed_is_made_anew(feed, tmp_path):
     feed.read(0.0)
     for directory in tmp_path.iterdir():
         shutil.rmtree(directory)

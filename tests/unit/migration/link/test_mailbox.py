@@ -228,7 +228,7 @@ def names(batches: list[tuple[str, BatchReport]]) -> list[str]:
 
 
 def test_the_newest_batch_of_each_query_is_sent_whatever_the_others_sizes(
-    store: FakeStore, link: Mailbox, collector: Collector, monkeypatch: pytest.MonkeyPatch
+    link: Mailbox, collector: Collector, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(mailbox, "_MAX_TASKS", 1000)
     link.post_report(fakes.report([fakes.query(["0"] * 300, query) for query in "abc"]), ())
@@ -310,9 +310,7 @@ def test_last_placements_of_running_queries_are_written_again(store: FakeStore, 
         assert [query for query in (QUERY, "ended") if store.get(keys.PLACEMENT, query)] == written
 
 
-def test_placements_that_wait_are_bounded_in_partitions_too(
-    store: FakeStore, link: Mailbox, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_placements_that_wait_are_bounded_in_partitions_too(link: Mailbox, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(mailbox, "_MAX_PARTITIONS", 1000)
     for number in range(10):
         where = {0: ["0"] * 200, 1: ["0"] * 200}

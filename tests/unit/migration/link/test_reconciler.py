@@ -497,7 +497,7 @@ def test_an_illegal_step_raises():
     assert set(TRANSITIONS) == set(MoveState)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(seed=st.integers(0, 10_000), count=st.integers(1, 8))
 def test_under_drift_and_losses_each_move_ends_and_each_line_is_legal(seed, count):
     """Laws: every journal line follows from the last one of its move; everything settles; landed moves are placed."""

@@ -132,9 +132,7 @@ class AnyScript(RuleBasedStateMachine):
 
 
 TestAnyScript = AnyScript.TestCase
-TestAnyScript.settings = settings(
-    max_examples=100, stateful_step_count=40, deadline=None, suppress_health_check=list(HealthCheck)
-)
+TestAnyScript.settings = settings(max_examples=100, stateful_step_count=40, suppress_health_check=list(HealthCheck))
 
 
 # -- breaches there were --

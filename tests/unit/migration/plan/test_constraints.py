@@ -295,7 +295,7 @@ def check_laws(proposed: Placement, at: PlanInputs, limits: Settings, force: boo
             assert plan.gate.passes
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(situations())
 def test_the_laws_hold_for_any_proposal(situation: tuple[Placement, PlanInputs, Settings, bool]) -> None:
     proposed, at, limits, force = situation

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from rechannel.migration.plan.edge_coloring import color_edges
@@ -20,7 +20,6 @@ def check_coloring(colors: np.ndarray, sources: np.ndarray, targets: np.ndarray)
     assert set(colors.tolist()) == set(range(degree(sources, targets)))
 
 
-@settings(deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 6), st.integers(0, 6), st.integers(0, 9)), max_size=60))
 def test_any_edges_take_as_many_colors_as_the_busiest_node(edges: list[tuple[int, int, int]]) -> None:
     sources, targets, sizes = np.array(edges, dtype=int).reshape(-1, 3).T

@@ -4,7 +4,7 @@ from collections import Counter
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from rechannel.migration.plan.schedule import StepLimits, _color_greedily, order_steps
@@ -38,7 +38,6 @@ def test_small_cases(
 pairs_strategy = st.lists(st.tuples(st.integers(UNPLACED, 5), st.integers(0, 5)), max_size=60)
 
 
-@settings(deadline=None)
 @given(pairs_strategy, st.integers(1, 4), st.randoms(use_true_random=False))
 def test_every_schedule_keeps_the_laws(pairs: list[tuple[int, int]], per_executor: int, random: object) -> None:
     weights = np.array([random.random() for _ in pairs])  # type: ignore[attr-defined]

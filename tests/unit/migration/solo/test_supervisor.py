@@ -151,12 +151,19 @@ def test_pauses_double(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
+def _umask_and_handler() -> Iterator[None]:
+    """Restore what `main` sets for its whole process."""
+    umask, handler = os.umask(0o077), signal.getsignal(signal.SIGTERM)
+    yield
+    os.umask(umask)
+    signal.signal(signal.SIGTERM, handler)
+
+
+@pytest.fixture
 def start(
-    temporary: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> Iterator[Callable[..., str]]:
+    temporary: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], _umask_and_handler: None
+) -> Callable[..., str]:
     """Run the supervisor with a stub in place of Redis; returns what it printed."""
-    handler = signal.getsignal(signal.SIGTERM)
-    umask = os.umask(0o077)
 
     def start(body: str, *, code: int, mode: str = "observe", driver: str = "") -> str:
         path = temporary / "stub"
@@ -174,9 +181,7 @@ def start(
         assert list(temporary.iterdir()) == [], "nothing is left"
         return capsys.readouterr().out
 
-    yield start
-    os.umask(umask)
-    signal.signal(signal.SIGTERM, handler)
+    return start
 
 
 def test_a_server_that_ends_at_once_is_a_problem_with_its_last_line(start: Callable[..., str]) -> None:
@@ -198,6 +203,7 @@ def test_an_unknown_mode_is_a_problem(start: Callable[..., str]) -> None:
     assert "problem 'often' is not a valid Mode" in start("exit 1", code=1, mode="often")
 
 
+@pytest.mark.usefixtures("_umask_and_handler")
 def test_a_second_sigterm_does_not_interrupt_the_clean_up(temporary: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def end(_self: Supervisor) -> None:
         signal.raise_signal(signal.SIGTERM)
@@ -211,20 +217,16 @@ def test_a_second_sigterm_does_not_interrupt_the_clean_up(temporary: Path, monke
     monkeypatch.setattr(supervisor, "find_server", lambda: ServerBinary(path, "Stub", "7", bundled=False))
     monkeypatch.setattr(Supervisor, "serve", end)
     monkeypatch.setattr(RunDirectory, "remove", remove)
-    umask, handler = os.umask(0o077), signal.getsignal(signal.SIGTERM)
     read, write = os.pipe()
     monkeypatch.setattr(sys, "stdin", os.fdopen(read))
-    try:
-        with pytest.raises(SystemExit):
-            main(["observe"])
-    finally:
-        os.umask(umask)
-        signal.signal(signal.SIGTERM, handler)
-        sys.stdin.close()
-        os.close(write)
+    with pytest.raises(SystemExit):
+        main(["observe"])
+    sys.stdin.close()
+    os.close(write)
     assert list(temporary.iterdir()) == [path]
 
 
+@pytest.mark.usefixtures("_umask_and_handler")
 def test_a_missing_server_is_a_problem(
     temporary: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -232,11 +234,6 @@ def test_a_missing_server_is_a_problem(
         raise SoloError("no server; install one")
 
     monkeypatch.setattr(supervisor, "find_server", none)
-    umask, handler = os.umask(0o077), signal.getsignal(signal.SIGTERM)
-    try:
-        assert main(["observe"]) == 1
-    finally:
-        os.umask(umask)
-        signal.signal(signal.SIGTERM, handler)
+    assert main(["observe"]) == 1
     assert capsys.readouterr().out == "problem no server; install one\n"
     assert list(temporary.iterdir()) == []

@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import socket
 import urllib.request
-from collections.abc import Iterator
 
 import msgspec
 import pytest
@@ -66,12 +65,6 @@ def test_an_executor_that_is_gone_has_no_series(metrics: AgentMetrics) -> None:
     assert {key[2] for key in samples if key[0].startswith(("executor", "shuffle", "map"))} == {"1"}
 
 
-@pytest.fixture
-def occupied_port() -> Iterator[int]:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        yield server.getsockname()[1]
-
-
 def test_the_endpoint_answers_and_ends(metrics: AgentMetrics) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
@@ -83,7 +76,8 @@ def test_the_endpoint_answers_and_ends(metrics: AgentMetrics) -> None:
         urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=5)
 
 
-def test_an_address_that_cannot_be_opened_is_named(metrics: AgentMetrics, occupied_port: int) -> None:
-    for address in (f"127.0.0.1:{occupied_port}", "127.0.0.1:99999", "no.such.host.invalid:9417"):
-        with pytest.raises(EndpointError, match=r"agent\.metrics"):
-            serve(metrics, address)
+def test_an_address_that_cannot_be_opened_is_named(metrics: AgentMetrics) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as occupied:
+        for address in (f"127.0.0.1:{occupied.getsockname()[1]}", "127.0.0.1:99999", "no.such.host.invalid:9417"):
+            with pytest.raises(EndpointError, match=r"agent\.metrics"):
+                serve(metrics, address)

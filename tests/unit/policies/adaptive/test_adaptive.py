@@ -200,7 +200,7 @@ def test_state_that_fits_nowhere_has_a_note() -> None:
     assert any("does not fit" in note for note in proposal.notes)
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(
     st.integers(1, 6),
     st.lists(st.floats(0.01, 100), min_size=1, max_size=30),

@@ -84,7 +84,7 @@ def test_executors_of_several_cores_against_all_placements(seed: int) -> None:
     assert placement_cost(cluster, workload, answer.placement)[2] <= 1.05 * best
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(situation=situations())
 def test_certified_bound_below_saturation(situation: Situation) -> None:
     cluster, workload, current = situation
@@ -113,7 +113,7 @@ def test_no_other_policy_is_better(name: str, seed: int) -> None:
         assert not is_worse(ours, theirs), f"{other} has {theirs}, adaptive {ours}"
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(situation=situations(all_available=True))
 def test_light_mode_moves_only_to_relieve(situation: Situation) -> None:
     cluster, workload, current = situation
@@ -137,7 +137,7 @@ def test_max_moves_of_an_overloaded_executor(mode: str, most: int) -> None:
     assert len(answer.placement.moves_from(current)) == most
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(situation=situations(), most=st.integers(0, 3))
 def test_max_moves_limits_voluntary_moves(situation: Situation, most: int) -> None:
     cluster, workload, current = situation
@@ -156,7 +156,7 @@ def test_forced_placements_are_balanced_without_moves_left() -> None:
     assert work.tolist() == [6.0, 6.0], "largest first alone would leave 7 and 5"
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(situation=situations())
 def test_expensive_moves_only_relieve(situation: Situation) -> None:
     cluster, workload, current = situation

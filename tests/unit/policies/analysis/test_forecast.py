@@ -26,7 +26,7 @@ def errors(series: FloatArray, ahead: int = AHEAD) -> tuple[float, float, FloatA
     return float(np.abs(forecast.values - future).sum()), float(np.abs(past[-1] - future).sum()), forecast.method
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(st.floats(0, 1e9), st.integers(1, 40), st.integers(1, 12))
 def test_constant_load(value: float, slots: int, ahead: int):
     forecast = look_ahead(np.full((slots, 3), value), ahead)
@@ -34,7 +34,7 @@ def test_constant_load(value: float, slots: int, ahead: int):
     assert forecast.used == 0
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(
     arrays(np.float64, st.tuples(st.integers(1, 30), st.integers(0, 5)), elements=st.floats(0, 1e12)), st.integers(1, 9)
 )
@@ -48,7 +48,7 @@ def test_bounds_of_a_forecast(past: FloatArray, ahead: int):
     assert (forecast.error[forecast.method > 0] <= BETTER).all()
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(st.integers(0, 2**31))
 def test_steady_drift(seed: int):
     forecast, last, method = errors(drift(np.random.default_rng(seed)))
@@ -56,7 +56,7 @@ def test_steady_drift(seed: int):
     assert forecast < 0.8 * last
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(st.integers(0, 2**31))
 def test_noise(seed: int):
     noise = np.clip(np.random.default_rng(seed).normal(10, 2, (SLOTS + AHEAD, 200)), 0, None)
@@ -65,7 +65,7 @@ def test_noise(seed: int):
     assert forecast < 1.02 * last
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(st.integers(0, 2**31), st.integers(4, SLOTS - 1))
 def test_step(seed: int, at: int):
     random = np.random.default_rng(seed)

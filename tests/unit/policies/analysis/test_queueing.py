@@ -24,7 +24,7 @@ from unit.policies.random_clusters import (
 )
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(situations())
 def test_utilization_is_busy_time_over_cores(situation: Situation) -> None:
     cluster, _, _ = situation
@@ -35,7 +35,7 @@ def test_utilization_is_busy_time_over_cores(situation: Situation) -> None:
     assert (np.isnan(report.service_rate) == (report.arrival_rate == 0)).all()
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(situations())
 def test_rates_solve_the_traffic_equations(situation: Situation) -> None:
     _, workload, _ = situation

@@ -12,6 +12,13 @@ RATIO = 1.25
 SOURCE, STATEFUL = 0, 1
 
 
+Task = tuple[int, int, int, bool, float, float, int]  # as in `Observations`
+
+
+def rates_of(tasks: list[Task], executors: int) -> ServiceRates:
+    return service_rates(Observations(*(np.array(column) for column in zip(*tasks, strict=True))), executors, RATIO)
+
+
 def _run(
     placements: list[list[int]],
     slow: dict[int, float],
@@ -25,7 +32,7 @@ def _run(
     """Tasks of one query, a batch for each placement (the last half are now); ``slow``: executor -> times."""
     draw = np.random.default_rng(seed)
     executors = 1 + max(map(max, placements))
-    entries: list[tuple[int, int, int, bool, float, float, int]] = []
+    entries: list[Task] = []
     for number, placement in enumerate(placements):
         now = number >= len(placements) // 2
         slowness = slow if now else (before if before is not None else slow)
@@ -36,7 +43,7 @@ def _run(
             busy = (0.02 + rows * (1e-3 if stage == STATEFUL else 2e-4)) * slowness.get(executor, 1.0)
             busy *= (weights or {}).get(partition, 1.0) * float(np.exp(draw.normal(0, noise)))
             entries.append((stage, partition, executor, now, busy, rows, number))
-    return service_rates(Observations(*(np.array(column) for column in zip(*entries, strict=True))), executors, RATIO)
+    return rates_of(entries, executors)
 
 
 EVEN = [[0, 1, 2, 3] * 3] * 12
@@ -98,40 +105,22 @@ def test_a_fast_executor_that_lost_some_speed_stays_as_fast_as_it_is() -> None:
 
 def test_partition_that_grew_by_itself() -> None:
     draw = np.random.default_rng(1)
-    tasks = [
-        (
-            0,
-            p,
-            p % 4,
-            number >= 6,
-            (number + 1.0 if p == 2 else 1.0) * float(np.exp(draw.normal(0, 0.1))),
-            100.0,
-            number,
-        )
-        for number in range(12)
-        for p in range(12)
-    ]
-    columns = (np.array(column) for column in zip(*tasks, strict=True))
-    assert not service_rates(Observations(*columns), 4, RATIO).slow.any()
+    tasks = []
+    for number in range(12):
+        for p in range(12):
+            busy = (number + 1.0 if p == 2 else 1.0) * float(np.exp(draw.normal(0, 0.1)))
+            tasks.append((0, p, p % 4, number >= 6, busy, 100.0, number))
+    assert not rates_of(tasks, 4).slow.any()
 
 
 def test_milliseconds_of_short_tasks_are_no_slowness() -> None:
     draw = np.random.default_rng(1)
-    tasks = [
-        (
-            SOURCE,
-            -1,
-            executor,
-            number >= 8,
-            (0.008 if executor == 2 else 0.005) * float(np.exp(draw.normal(0, 0.2))),
-            0,
-            number,
-        )
-        for number in range(16)
-        for executor in (0, 1, 2, 0, 1, 2)
-    ]
-    rates = service_rates(Observations(*(np.array(column) for column in zip(*tasks, strict=True))), 3, RATIO)
-    assert not rates.slow.any()
+    tasks = []
+    for number in range(16):
+        for executor in (0, 1, 2, 0, 1, 2):
+            busy = (0.008 if executor == 2 else 0.005) * float(np.exp(draw.normal(0, 0.2)))
+            tasks.append((SOURCE, -1, executor, number >= 8, busy, 0.0, number))
+    assert not rates_of(tasks, 3).slow.any()
 
 
 def test_source_tasks_of_a_cold_batch_are_compared_with_each_other() -> None:
@@ -145,7 +134,7 @@ def test_source_tasks_of_a_cold_batch_are_compared_with_each_other() -> None:
         for partition in range(12):
             busy = (0.1 + 0.05 * partition) * float(np.exp(draw.normal(0, 0.1)))
             tasks.append((STATEFUL, partition, partition % 3 % 2, number >= 8, busy, 50.0 * partition, number))
-    rates = service_rates(Observations(*(np.array(column) for column in zip(*tasks, strict=True))), 2, RATIO)
+    rates = rates_of(tasks, 2)
     assert not rates.slow.any()
     assert rates.speed.tolist() == [1.0, 1.0]
 

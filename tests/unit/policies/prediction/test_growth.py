@@ -195,7 +195,7 @@ def test_batches_that_cannot_keep_up_are_bounded() -> None:
     assert replay_grown(model, then, seconds_of(model, now))["q"].mean() == pytest.approx(0.1 + 4 * 8)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(
     seed=st.integers(0, 1000),
     growth=st.lists(st.floats(0, 1), min_size=3, max_size=3),

@@ -139,7 +139,7 @@ def test_bottleneck_counts_streams_of_floating_stages() -> None:
     assert outcome.notes == ("the slowest part needs 3 s per second",)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(situation=situations())
 def test_bottleneck_note_is_its_objective(situation: Situation) -> None:
     cluster, workload, current = situation
@@ -303,7 +303,7 @@ def test_aniello_empty_slots_take_the_partition_that_loses_least() -> None:
 # The shared view
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(situation=situations())
 def test_units_hold_all_streams_and_loads(situation: Situation) -> None:
     cluster, workload, current = situation

@@ -140,10 +140,6 @@ def test_placement(
     assert executors_of(workload, outcome.placement)[: len(expected)] == expected
 
 
-def test_classes_of_the_streams_of_a_cluster() -> None:
-    assert classify(np.array([100.0, 60, 57, 5])).classes.tolist() == [2, 1, 1, 0]
-
-
 def test_partition_that_fits_nowhere() -> None:
     workload = single([(0, 1, 10.0)], 3)
     outcome = STREAM_CLASSIFICATION.place(nodes(2, cores=1.0), workload, singly(0, 0, 0))

@@ -254,7 +254,7 @@ def test_surplus(load: list[float], excess: float, chosen: list[int]) -> None:
     assert surplus(np.array(load), excess) == chosen
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(situation=situations(all_available=True), most=st.sampled_from([0, 1, 2, None]))
 def test_no_executor_is_overloaded_by_a_surplus(situation: Situation, most: int | None) -> None:
     cluster, workload, current = situation

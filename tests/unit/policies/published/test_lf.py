@@ -146,7 +146,7 @@ def test_even_with_fewer_slots() -> None:
 
 
 @given(situations())
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 def test_even_has_the_least_unevenness(situation: Situation) -> None:
     cluster, workload, current = situation
     refuge = int(np.argmax(cluster.available))
@@ -182,7 +182,7 @@ def test_lf_number_of_pipelines(name: str) -> None:
 
 
 @given(st.lists(st.integers(1, 9), min_size=1, max_size=9))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_lf_number_of_pipelines_of_a_chain(parts: list[int]) -> None:
     answer = pipelines(job(tuple(parts)))
     assert len(answer) == sum(max(0, count - before) for before, count in pairwise([0, *parts]))
