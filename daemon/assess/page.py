@@ -17,7 +17,7 @@ from rechannel.daemon.assess.result import Assessment, ExecutorWork, QueryAssess
 from rechannel.wire.printable import plain
 
 _WIDTH, _HEIGHT = 720.0, 180.0  # of a picture, in its own units
-_MOST_EXECUTORS = 40  # with bars, the busiest
+_MAX_EXECUTORS = 40  # executors in an assessment's picture; beyond: the busiest are shown
 _KINDS = ("now", "even", "best")
 _TICKS = 4
 
@@ -47,7 +47,7 @@ def _template() -> Template:
 
 def _bars(executors: Sequence[ExecutorWork]) -> dict[str, Any]:
     """Return the bars of executors: work now, even and best, the busiest executors first."""
-    shown = sorted(executors, key=lambda it: -it.now)[:_MOST_EXECUTORS]
+    shown = sorted(executors, key=lambda it: -it.now)[:_MAX_EXECUTORS]
     top = _round_up(max((value for it in shown for value in (it.now, it.even, it.best)), default=0.0))
     group = _WIDTH / max(1, len(shown))
     width = min(24.0, group / (len(_KINDS) + 1))

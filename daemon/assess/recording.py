@@ -17,12 +17,12 @@ from rechannel.wire.measurements import BatchReport
 from rechannel.wire.messages import ExecutorInfo
 
 MIN_BATCHES = 3  # of a period, for it to be chosen
-_MOST_PARTITIONS = 100_000  # of a stage
-_MOST_QUERIES = 200
-_MOST_TASKS = 250_000  # of a query's batches in memory, beyond the least number of batches
-_MOST_TASKS_IN_ALL = 1_000_000
-_MOST_OPEN = 100_000  # jobs, runs and executors that the log never ends
-_MOST_HELD = 1_000_000  # tasks of batches that are not committed
+_MAX_PARTITIONS = 100_000  # partitions of a stage in an event log; beyond: its events are ignored, and counted
+_MAX_QUERIES = 200  # queries of an event log; beyond: further ones are not assessed
+_MAX_TASKS = 250_000  # tasks of a query in an event log; beyond: its oldest batches do not count
+_MAX_TASKS_IN_ALL = 1_000_000  # tasks of an event log; beyond: the oldest batches of all queries do not count
+_MAX_OPEN = 100_000  # jobs, runs or executors that an event log never ends; beyond: it is not assessed
+_MAX_HELD = 1_000_000  # tasks of an event log in batches that never commit; beyond: it is not assessed
 _CHECKED_EVERY = 20_000  # lines
 _TIMELINE = 400  # newest batches of a query whose durations stay
 _LARGEST = 2**53  # of any number
@@ -177,11 +177,11 @@ class Recording:
             batches = self._period.batches.setdefault(report.query, deque(maxlen=self._most_batches))
             batches.append(report)
             tasks = sum(batch.tasks for batch in batches)
-            while tasks > _MOST_TASKS and len(batches) > MIN_BATCHES:
+            while tasks > _MAX_TASKS and len(batches) > MIN_BATCHES:
                 tasks -= batches.popleft().tasks
 
     def _record(self, query: str) -> QueryRecord | None:
-        if query not in self.queries and len(self.queries) < _MOST_QUERIES:
+        if query not in self.queries and len(self.queries) < _MAX_QUERIES:
             self.queries[query] = QueryRecord(query)
         return self.queries.get(query)
 
@@ -205,7 +205,7 @@ class Recording:
         periods = sorted(set(self.chosen.values()), key=lambda period: period.end)
         tasks = sum(period.tasks for period in periods)
         for period in periods[:-1]:
-            if tasks <= _MOST_TASKS_IN_ALL:
+            if tasks <= _MAX_TASKS_IN_ALL:
                 return
             tasks -= period.tasks
             for query in [query for query, chosen in self.chosen.items() if chosen is period]:
@@ -214,10 +214,10 @@ class Recording:
 
     def _check_bounds(self) -> None:
         table = self._table
-        if max(len(table.jobs), len(table.runs), len(table.executors)) > _MOST_OPEN:
-            raise EndlessLogError(f"the log has more than {_MOST_OPEN:,} jobs, runs or executors at a time")
-        if table.held_tasks > _MOST_HELD or len(table.unconfirmed) > _MOST_HELD:
-            raise EndlessLogError(f"the log has more than {_MOST_HELD:,} tasks of batches that are not committed")
+        if max(len(table.jobs), len(table.runs), len(table.executors)) > _MAX_OPEN:
+            raise EndlessLogError(f"the log has more than {_MAX_OPEN:,} jobs, runs or executors at a time")
+        if table.held_tasks > _MAX_HELD or len(table.unconfirmed) > _MAX_HELD:
+            raise EndlessLogError(f"the log has more than {_MAX_HELD:,} tasks of batches that are not committed")
 
 
 def _is_plausible(event: events.Event) -> bool:
@@ -227,17 +227,17 @@ def _is_plausible(event: events.Event) -> bool:
             row = event.row
             numbers = (row.task, row.rows_in, row.rows_out, row.state_rows, row.state_bytes, row.state_size)
             times = (row.launch, row.finish, row.run, row.fetch_wait)
-            return 0 <= row.partition < _MOST_PARTITIONS and all(abs(it) < _LARGEST for it in (*numbers, *times))
+            return 0 <= row.partition < _MAX_PARTITIONS and all(abs(it) < _LARGEST for it in (*numbers, *times))
         case events.JobStarted():
-            return abs(event.at) < _LARGEST and all(0 <= stage.partitions < _MOST_PARTITIONS for stage in event.stages)
+            return abs(event.at) < _LARGEST and all(0 <= stage.partitions < _MAX_PARTITIONS for stage in event.stages)
         case events.JobEnded():
             return abs(event.at) < _LARGEST
         case events.StageEnded():
-            return 0 <= event.tasks < _MOST_PARTITIONS and abs(event.submitted) < _LARGEST
+            return 0 <= event.tasks < _MAX_PARTITIONS and abs(event.submitted) < _LARGEST
         case events.QueryProgressed():
             return all(0 <= it < _LARGEST for it in (event.seconds, event.triggered)) and (
                 -1 <= event.batch < _LARGEST and 0 <= event.input_rows < _LARGEST
             )
         case events.ExecutorAdded():
-            return 0 <= event.cores < _MOST_PARTITIONS and abs(event.at) < _LARGEST
+            return 0 <= event.cores < _MAX_PARTITIONS and abs(event.at) < _LARGEST
     return True

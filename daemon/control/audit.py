@@ -24,7 +24,7 @@ from rechannel.wire.redis.store import Lease
 ASKED, ANSWERED, REFUSED = "asked", "answered", "refused"
 _RENAMED = {"nodes": "node"}  # field of a command -> its name in the file, where they differ
 _DIGESTED = frozenset({"plan"})  # fields of which only the digest is written
-_MAX_LENGTH = 1000  # characters of a text from outside
+_MAX_LENGTH = 1000  # characters of a text in the audit file; beyond: it is cut, and its length stands beside it
 _MODE = 0o640  # a user who may read the file can lock it, and so keep orders from being given
 _LOCK_ATTEMPTS, _LOCK_RETRY = 20, 0.05  # seconds between two attempts; a line is written much faster
 

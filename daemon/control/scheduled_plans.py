@@ -27,8 +27,8 @@ from rechannel.wire.messages import Decision, Refusal, ScheduledPlan, ScheduledP
 from rechannel.wire.printable import count
 from rechannel.wire.redis.errors import StoreError
 
-_MOST = 20  # plans at a time
-_MOST_BYTES = 400_000  # of one plan
+_MAX_PLANS = 20  # scheduled plans; beyond: a further one is refused
+_MAX_BYTES = 400_000  # bytes of a scheduled plan; beyond: it is refused
 _LIFE = 3650 * 86_400.0  # seconds; they hold until they are removed
 _RETRY_AFTER = 10.0  # seconds
 _PUBLISH_EVERY = 10.0  # seconds
@@ -236,11 +236,11 @@ class ScheduledPlanStore:
             self.plans = {plan.scheduled_plan: plan for plan in envelope.body.plans}
 
     def _add(self, plan: ScheduledPlan) -> None:
-        if len(self.plans) >= _MOST:
+        if len(self.plans) >= _MAX_PLANS:
             names = ", ".join(sorted(self.plans))
-            raise _refuse(f"{_MOST} plans are scheduled already: `rechannel cancel` one of {names}")
-        if len(plan.plan.encode()) > _MOST_BYTES:
-            raise _refuse(f"the plan has more than {_MOST_BYTES / 1e3:.0f} kB; apply it now, or make a smaller one")
+            raise _refuse(f"{_MAX_PLANS} plans are scheduled already: `rechannel cancel` one of {names}")
+        if len(plan.plan.encode()) > _MAX_BYTES:
+            raise _refuse(f"the plan has more than {_MAX_BYTES / 1e3:.0f} kB; apply it now, or make a smaller one")
         self._change({**self.plans, plan.scheduled_plan: plan})
 
     def _open_plans(self) -> list[ScheduledPlan]:

@@ -35,17 +35,19 @@ from rechannel.wire.redis.store import READ_AT_ONCE, Store
 _PAGE = 200
 _SPARE = 3  # times the entries one decision needs are kept, to join streams with their batches
 _MIN_BATCHES = 64  # kept of each query
-_MAX_TASKS = 25_600  # of each query, in all batches beyond those
+_MAX_TASKS = 25_600  # tasks of a query's batches, beyond the newest 64; beyond: the oldest batches are dropped
 _MIN_WINDOWS = 12  # kept of each node
-_MAX_SIZES = 500_000  # of each node, numbers in the stream rows of all windows beyond those
-_BATCH_BYTES_LIMIT = 64 * 2**20  # of all batches, as messages; some five times that in memory
-_NEEDED_BYTES_LIMIT = 176 * 2**20  # of those a decision needs, if they are more: three of 420,000 tasks
-_WINDOW_BYTES_LIMIT = 72 * 2**20  # of all windows
-_PART_BYTES_LIMIT = 96 * 2**20  # of all batches of which parts are missing
+_MAX_SIZES = 500_000  # sizes in a node's windows, beyond the newest 12; beyond: the oldest windows are dropped
+# Bytes of all batches, as messages, five times that in memory; beyond: the oldest are dropped that no decision needs.
+_MAX_BATCH_BYTES = 64 * 2**20
+# Bytes of the batches that a decision needs, three of 420,000 tasks; beyond: the oldest are dropped; decisions wait.
+_MAX_NEEDED_BYTES = 176 * 2**20
+_MAX_WINDOW_BYTES = 72 * 2**20  # bytes of all windows, as messages; beyond: the oldest are dropped
+_MAX_PART_BYTES = 96 * 2**20  # bytes of batches of which parts are missing; beyond: the oldest are dropped
 _SHARES = 6  # times its share of those is what a query's or node's newest are spared up to
-_REPORT_BYTES = 32 * 2**20  # of all reports, as messages
-MAX_EXECUTORS = 10_000  # of an application
-MAX_CORES = 1024  # of an executor
+_MAX_REPORT_BYTES = 32 * 2**20  # bytes of all reports, as messages; beyond: further applications are not decided on
+MAX_EXECUTORS = 10_000  # executors of an application; beyond: its report is rejected
+MAX_CORES = 1024  # cores of an executor; beyond: the report is rejected
 
 
 @dataclass
@@ -114,7 +116,7 @@ class Collector:
         """Read the report of every application and return the fresh ones."""
         now = self._clock()
         fresh: dict[str, Envelope] = {}
-        room = _REPORT_BYTES
+        room = _MAX_REPORT_BYTES
         for name in self._store.applications(now - keys.REPORT.ttl):
             try:
                 envelope = self._store.get(keys.REPORT, name)
@@ -231,12 +233,12 @@ class Collector:
         applications = self._applications.values()
         need = self._settings.reschedule.batches
         batches = [(entries, need) for state in applications for entries in state.batches.values()]
-        evict_oldest(batches, _BATCH_BYTES_LIMIT, _NEEDED_BYTES_LIMIT)
-        evict_oldest([(node.windows, 1) for node in self._nodes.values()], _WINDOW_BYTES_LIMIT, _WINDOW_BYTES_LIMIT)
+        evict_oldest(batches, _MAX_BATCH_BYTES, _MAX_NEEDED_BYTES)
+        evict_oldest([(node.windows, 1) for node in self._nodes.values()], _MAX_WINDOW_BYTES, _MAX_WINDOW_BYTES)
         partial = [
             (batch.size, state.partial, query) for state in applications for query, batch in state.partial.items()
         ]
-        excess = sum(size for size, _, _ in partial) - _PART_BYTES_LIMIT
+        excess = sum(size for size, _, _ in partial) - _MAX_PART_BYTES
         for size, holder, query in sorted(partial, key=lambda item: -item[0]):
             if excess <= 0:
                 break

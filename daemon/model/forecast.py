@@ -25,7 +25,7 @@ from rechannel.policies.model.workload import Stage, Workload
 from rechannel.wire.measurements import BatchReport
 from rechannel.wire.printable import count
 
-MAX_SLOTS = 24  # older ones say little about the next, and 100,000 partitions are forecast in 50 ms
+MAX_SLOTS = 24  # slots that a forecast is made from; beyond: older ones do not count
 MIN_SLOTS = 14  # with fewer there are too few comparisons
 _SHORTEST_SLOT = 1e-3  # seconds of a slot
 

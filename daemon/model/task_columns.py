@@ -15,7 +15,7 @@ import numpy as np
 from rechannel.policies.model.arrays import FloatArray, IntArray
 from rechannel.wire.measurements import StageRun, TaskRow
 
-MAX_PARTITIONS = 400_000  # of an application: a task of a larger number is no task of Spark's
+MAX_PARTITIONS = 400_000  # partitions of an application; beyond: its report is rejected
 _KEY = "task_columns"
 
 

@@ -24,7 +24,7 @@ from rechannel.wire.codes import Mode, MoveReason, MoveState, OutcomeVerdict
 from rechannel.wire.exit_codes import ExitCode
 from rechannel.wire.metric_samples import MetricDefinition, MetricSamples
 
-_MOST_SERIES = 1000  # of one counter; the rest is counted as "other"
+_MAX_SERIES = 1000  # series of a counter; beyond: the rest is counted as "other"
 _APPLICATION = ("application",)
 _EXECUTOR = ("application", "node", "executor")
 _QUERY = ("application", "query", "name")
@@ -217,7 +217,7 @@ class Counters:
         """Count one event of a metric in `COUNTED`."""
         with self._lock:
             counts = self._counts[metric]
-            counts[labels if labels in counts or len(counts) < _MOST_SERIES else ("other",) * len(labels)] += 1
+            counts[labels if labels in counts or len(counts) < _MAX_SERIES else ("other",) * len(labels)] += 1
 
     def read(self, metric: MetricDefinition) -> dict[tuple[str, ...], int]:
         """Return the number of events by labels."""

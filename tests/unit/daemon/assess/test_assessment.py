@@ -308,7 +308,7 @@ def test_hostile_lines_change_nothing(tmp_path: Path, hostile: bytes):
 
 def test_a_log_that_never_ends_its_jobs_is_read_up_to_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(recording_module, "_CHECKED_EVERY", 10)
-    monkeypatch.setattr(recording_module, "_MOST_OPEN", 50)
+    monkeypatch.setattr(recording_module, "_MAX_OPEN", 50)
     log = crowded()
     stages = [{"Stage ID": 5, "Number of Tasks": 1}]
     log.lines += [line("SparkListenerJobStart", Job_ID=number, Stage_Infos=stages) for number in range(1000, 1100)]
@@ -318,8 +318,8 @@ def test_a_log_that_never_ends_its_jobs_is_read_up_to_there(tmp_path: Path, monk
 
 
 def test_memory_is_bounded_by_dropping_the_oldest_queries(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(recording_module, "_MOST_TASKS", 40)
-    monkeypatch.setattr(recording_module, "_MOST_TASKS_IN_ALL", 60)
+    monkeypatch.setattr(recording_module, "_MAX_TASKS", 40)
+    monkeypatch.setattr(recording_module, "_MAX_TASKS_IN_ALL", 60)
     log = ran(CROWDED, 15)
     log.terminate()
     log.batches(15, TURNS, [0.1] * 6, **OTHER)
