@@ -7,7 +7,7 @@ What older readers would misread raises `SCHEMA`; readers accept `OLDEST_READABL
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TypeVar
 
 import msgspec
@@ -115,6 +115,11 @@ def decode(data: bytes, *, cluster: str | None = None) -> Envelope:
     # `encode` writes the signature last. A message written in another way was not signed by one of ours.
     is_signed = bool(envelope.signature) and data.endswith(tail)
     return msgspec.structs.replace(envelope, raw_bytes=data[: -len(tail)] if is_signed else msgspec.UNSET)
+
+
+def bodies_of(envelopes: Iterable[Envelope | None], kind: type[BodyT]) -> list[BodyT]:
+    """Return the messages of a kind; None stands for a key without a message."""
+    return [it.body for it in envelopes if it is not None and isinstance(it.body, kind)]
 
 
 def body_of(envelope: Envelope, kind: type[BodyT]) -> BodyT:

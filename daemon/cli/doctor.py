@@ -28,10 +28,9 @@ from rechannel.daemon.doctor.cluster import ApplicationFacts, NodeFacts
 from rechannel.daemon.doctor.finding import Finding, Severity
 from rechannel.daemon.doctor.node import HostFacts, RedisFacts, RedisPermissions
 from rechannel.daemon.model.application_messages import max_window_age
-from rechannel.daemon.model.collector import bodies_of
 from rechannel.daemon.view.last_leader import leading
 from rechannel.wire import distribution, keys
-from rechannel.wire.envelope import Envelope
+from rechannel.wire.envelope import Envelope, bodies_of
 from rechannel.wire.exit_codes import CommandError, ExitCode
 from rechannel.wire.keys import KeyNameError, KeyRule, Role
 from rechannel.wire.measurements import AgentWindow, BatchReport

@@ -18,11 +18,11 @@ from rechannel.daemon.control.time_windows import calendar_of
 from rechannel.daemon.decide.outcome import measure_outcome
 from rechannel.daemon.jobs.clock import RateLimit
 from rechannel.daemon.model.application_messages import ApplicationMessages
-from rechannel.daemon.model.collector import bodies_of
 from rechannel.migration.plan.cost import UNMEASURED, LoadRates, MeasuredLoad, fit_load_rates
 from rechannel.policies.prediction.correction import GainShare, expect_gain_share
 from rechannel.wire import keys
 from rechannel.wire.codes import Mode, MoveState, OutcomeVerdict, Trigger
+from rechannel.wire.envelope import bodies_of
 from rechannel.wire.messages import Decision, LinkReport, MigrationOutcome, MoveTransition
 
 _LINES_A_MOVE = 8  # of the journal, usually at most

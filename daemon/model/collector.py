@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from heapq import heapify, heapreplace
 from itertools import accumulate, islice
@@ -26,7 +26,7 @@ from rechannel.conf.settings import Settings
 from rechannel.daemon.model.application_messages import ApplicationMessages
 from rechannel.daemon.model.task_columns import MAX_PARTITIONS
 from rechannel.wire import keys
-from rechannel.wire.envelope import BodyT, Envelope, encode
+from rechannel.wire.envelope import Envelope, encode
 from rechannel.wire.keys import KeyNameError, KeyRule
 from rechannel.wire.measurements import AgentWindow, BatchReport, StageRun
 from rechannel.wire.messages import LinkReport
@@ -322,11 +322,6 @@ def read_all_entries(store: Store, rule: KeyRule, name: str) -> tuple[str, list[
         entries += envelopes
         after = newest
     return after, entries
-
-
-def bodies_of(envelopes: Iterable[Envelope | None], kind: type[BodyT]) -> list[BodyT]:
-    """Return the messages of a kind; None stands for a key without a message."""
-    return [it.body for it in envelopes if it is not None and isinstance(it.body, kind)]
 
 
 def implausibility(report: LinkReport) -> str:

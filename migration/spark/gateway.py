@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from py4j import protocol
-from py4j.java_gateway import GatewayClient, GatewayParameters, JavaGateway
+from py4j.java_gateway import GatewayClient, GatewayConnection, GatewayParameters, JavaGateway
 from py4j.protocol import Py4JError, Py4JJavaError, Py4JNetworkError
 
 CALL_LIMIT = 30.0  # seconds: beyond it a call has failed, though the JVM may still be at work on it
@@ -49,6 +49,15 @@ class _BoundedClient(GatewayClient):  # type: ignore[misc]
         super().__init__(gateway_parameters=parameters)
         self._garbage: deque[str] = deque()
         self._references: set[str] = set()
+
+    def _create_connection(self) -> GatewayConnection:
+        connection = GatewayConnection(self.gateway_parameters, self.gateway_property)
+        try:
+            connection.start()
+        except BaseException:  # py4j leaves the socket of a failed connection to the garbage collector
+            connection.socket.close()
+            raise
+        return connection
 
     def garbage_collect_object(self, target_id: str) -> None:
         """Queue the release of a Java object."""

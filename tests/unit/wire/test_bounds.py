@@ -54,8 +54,8 @@ def test_every_time_in_a_message_is_a_date(zone: str) -> None:
 
 def test_what_is_kept_of_batches_and_windows_is_bounded_in_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
     store, clock, _ = world()
-    monkeypatch.setattr(collect, "_BATCH_BYTES_LIMIT", 60_000)
-    monkeypatch.setattr(collect, "_WINDOW_BYTES_LIMIT", 40_000)
+    monkeypatch.setattr(collect, "_MAX_BATCH_BYTES", 60_000)
+    monkeypatch.setattr(collect, "_MAX_WINDOW_BYTES", 40_000)
     collector = Collector(store, CONFIG, clock)  # type: ignore[arg-type]
     for number in range(10, 400):
         store.append(keys.BATCHES, APP, sealed(fakes.batch(number, PLACEMENT), run="run-1"))
@@ -89,9 +89,9 @@ def test_many_nodes_do_not_displace_the_batches_of_a_decision(monkeypatch: pytes
     need = CONFIG.reschedule.batches
     huge = [fakes.batch(number, PLACEMENT * 60) for number in range(10, 10 + 2 * need)]
     size = len(encode(sealed(huge[0])))
-    monkeypatch.setattr(collect, "_BATCH_BYTES_LIMIT", size)
-    monkeypatch.setattr(collect, "_NEEDED_BYTES_LIMIT", int((need + 0.5) * size))
-    monkeypatch.setattr(collect, "_WINDOW_BYTES_LIMIT", 50_000)
+    monkeypatch.setattr(collect, "_MAX_BATCH_BYTES", size)
+    monkeypatch.setattr(collect, "_MAX_NEEDED_BYTES", int((need + 0.5) * size))
+    monkeypatch.setattr(collect, "_MAX_WINDOW_BYTES", 50_000)
     facts = gathered(store, clock, huge, nodes=30)
     assert [batch.batch for batch in facts.batches] == list(range(10 + need, 10 + 2 * need))
     ends = [[window.end for window in stored] for stored in facts.windows.values()]
@@ -102,8 +102,8 @@ def test_many_nodes_do_not_displace_the_batches_of_a_decision(monkeypatch: pytes
 
 def test_huge_batches_do_not_displace_the_windows(monkeypatch: pytest.MonkeyPatch) -> None:
     store, clock, _ = world()
-    monkeypatch.setattr(collect, "_BATCH_BYTES_LIMIT", 100_000)
-    monkeypatch.setattr(collect, "_NEEDED_BYTES_LIMIT", 100_000)
+    monkeypatch.setattr(collect, "_MAX_BATCH_BYTES", 100_000)
+    monkeypatch.setattr(collect, "_MAX_NEEDED_BYTES", 100_000)
     huge = [fakes.batch(number, PLACEMENT * 60) for number in range(10, 13)]
     assert all(len(encode(sealed(batch))) > 60_000 for batch in huge), "more than six shares"
     facts = gathered(store, clock, huge, nodes=10)
@@ -114,7 +114,7 @@ def test_huge_batches_do_not_displace_the_windows(monkeypatch: pytest.MonkeyPatc
 
 def test_reports_are_bounded_in_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
     store, clock, _ = world()
-    monkeypatch.setattr(collect, "_REPORT_BYTES", 20_000)
+    monkeypatch.setattr(collect, "_MAX_REPORT_BYTES", 20_000)
     for number in range(50):
         name = f"x-{number:02}"
         store.put(keys.REPORT, name, sealed(fakes.report([fakes.query(PLACEMENT)]), name))

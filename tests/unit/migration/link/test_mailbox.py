@@ -190,7 +190,7 @@ def test_a_batch_whose_sending_broke_off_is_sent_again_and_counts_once(
 def test_batches_of_which_parts_are_missing_are_bounded_in_bytes(
     store: FakeStore, collector: Collector, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(collect, "_PART_BYTES_LIMIT", 1_000_000)
+    monkeypatch.setattr(collect, "_MAX_PART_BYTES", 1_000_000)
     envelopes = EnvelopeFactory("default", "link", store.clock)
     queries = [fakes.query(["0"] * 5000, f"q{number}") for number in range(10)]
     report = envelopes.envelope(fakes.report(queries), ttl=60, application=APP)

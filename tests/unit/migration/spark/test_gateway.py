@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import socket
 import threading
 import time
@@ -13,16 +12,8 @@ import pytest
 from rechannel.migration.spark import gateway
 from rechannel.migration.spark.gateway import Gateway, SparkCallError, translate_errors
 
-# py4j leaves the socket of a failed connection to the garbage collector.
-pytestmark = pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")
 SHORT = 0.05
 HANGS = 20.0  # seconds after which the server hangs up: a call without an end fails the test, and does not block it
-
-
-@pytest.fixture(autouse=True)
-def _garbage_is_collected_here():
-    yield
-    gc.collect()
 
 
 @pytest.fixture
