@@ -1,7 +1,7 @@
 """The shipped policies and the shipped planner at work on a simulation, as a controller decides at intervals.
 
 A decision is the policy's proposal with a controller's parameters, reviewed by the laws, the gate and the planner of
-steps (:mod:`rechannel.migration.plan.constraints`). A partition's load is the mean of its last batches, which the
+steps (:mod:`rechannel.migration.plan.laws`). A partition's load is the mean of its last batches, which the
 engine's noise makes uncertain. Not simulated: agreement of several decisions, rollback, forecasts. Times are seconds.
 """
 
@@ -17,8 +17,8 @@ from benchmarks.report.results import progress
 from benchmarks.simulation.engine import Simulation, Step
 from rechannel.conf.settings import Settings
 from rechannel.daemon.decide.policy_settings import parameters_for
-from rechannel.migration.plan.constraints import apply_constraints
 from rechannel.migration.plan.inputs import PlanInputs, PlanOptions, ReviewedPlan
+from rechannel.migration.plan.laws import review_plan
 from rechannel.policies.model.arrays import ModelError, ScaleOutError
 from rechannel.policies.model.cluster import UNPLACED, Cluster
 from rechannel.policies.model.placement import Move, Placement
@@ -74,7 +74,7 @@ def decide(policy: str, settings: Settings, observation: Observation) -> tuple[S
         return SimulatedDecision(observation.at, DecisionResult.REFUSED, str(error), 0, 0, seconds, seconds), []
     policy_seconds = time.process_time() - began
     inputs = _plan_inputs(observation)
-    plan = apply_constraints(proposal.placement, inputs, settings, PlanOptions("simulated"))
+    plan = review_plan(proposal.placement, inputs, settings, PlanOptions("simulated"))
     steps = _steps(plan, inputs)
     seconds = time.process_time() - began
     return SimulatedDecision(

@@ -28,13 +28,13 @@ from rechannel.daemon.model.cold_start import cold_stages
 from rechannel.daemon.model.readiness import NotReady
 from rechannel.daemon.model.snapshot import Snapshot, build_snapshot, take_snapshot
 from rechannel.migration.moves import AWAITING_BATCH
-from rechannel.migration.plan.constraints import apply_constraints
 from rechannel.migration.plan.cost import UNMEASURED, LoadRates
 from rechannel.migration.plan.inputs import Cooldown, PlanInputs, PlanOptions, ReviewedPlan
+from rechannel.migration.plan.laws import review_plan
 from rechannel.policies.adaptive.policy import ADAPTIVE
 from rechannel.policies.model.arrays import ModelError, ScaleOutError
 from rechannel.policies.prediction.correction import GainShare
-from rechannel.policies.prediction.fewest import fewest_moves, place_forced
+from rechannel.policies.prediction.fewest import fewest_moves, place_evacuated
 from rechannel.policies.prediction.losses import without_losses
 from rechannel.policies.prediction.replay import MAX_REPLAYED
 from rechannel.policies.registry import PolicyLawError, Proposal, propose
@@ -257,22 +257,23 @@ def ask_policy(request: DecisionRequest, snapshot: Snapshot, settings: Settings,
     tasks = snapshot.prediction.tasks
 
     def ask(policy: str) -> ProposedPlacement:
-        default, few = policy == ADAPTIVE.name, tasks <= MAX_REPLAYED
-        if drain and default and few:
+        is_default, can_replay = policy == ADAPTIVE.name, tasks <= MAX_REPLAYED
+        if drain and is_default and can_replay:
             # The policy's own proposal would count on moves that a drain does not make.
-            return ProposedPlacement(place_forced(snapshot.prediction, snapshot.placement), (), policy)
+            return ProposedPlacement(place_evacuated(snapshot.prediction, snapshot.placement), (), policy)
         parameters = parameters_for(policy, settings, rates, drain=drain)
         proposal = propose(policy, snapshot.cluster, snapshot.prediction.workload, snapshot.placement, parameters)
-        if default and few:
+        if is_default and can_replay:
             own = parameters.get("mode", "full") == "full"
             return _with_fewest_moves(snapshot, proposal, settings, own=own, force=request.force)
         notes = proposal.notes
-        if default:
+        if is_default:
             limit = f"more than {MAX_REPLAYED} are neither replayed nor searched for the fewest moves"
             notes = (f"{tasks} tasks in one batch of each query: {limit}", *notes)
-        # Off executors that may hold nothing; a drain moves nothing else.
-        forced = snapshot.placement.forced_to(proposal.placement, snapshot.cluster)
-        return ProposedPlacement(forced if drain else proposal.placement, notes, policy)
+        if drain:  # moves nothing but what has to leave
+            evacuated = snapshot.placement.evacuated_to(proposal.placement, snapshot.cluster)
+            return ProposedPlacement(evacuated, notes, policy)
+        return ProposedPlacement(proposal.placement, notes, policy)
 
     try:
         return ask(request.policy)
@@ -324,7 +325,7 @@ def apply_laws(
     options = PlanOptions(
         request.decision, force=request.force, rollback=bool(proposed.rollback_of), moves_left=basis.moves_left
     )
-    return apply_constraints(proposed.placement, inputs, basis.settings, options)
+    return review_plan(proposed.placement, inputs, basis.settings, options)
 
 
 def _decision_of(

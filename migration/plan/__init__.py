@@ -1,6 +1,6 @@
 """Planning: from a proposed placement to permitted moves. Pure.
 
-* ``constraints``: the laws a migration must keep, and the moves that keep them
+* ``laws``: what a migration must keep, and the moves that keep them
 * ``gate``: the predicted gain against the predicted cost
 * ``cost``: what a migration adds to the batches
 * ``schedule``: the moves that may share a batch

@@ -67,7 +67,7 @@ class Placement:
             {key: np.where(array == UNPLACED, planned[key], array) for key, array in self.assignments.items()}
         )
 
-    def forced_to(self, planned: Placement, cluster: Cluster) -> Placement:
+    def evacuated_to(self, planned: Placement, cluster: Cluster) -> Placement:
         """Return this placement with the partitions that cannot stay where they are planned."""
         return Placement(self.on_available(cluster)).filled_from(planned)
 

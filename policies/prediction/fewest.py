@@ -29,7 +29,7 @@ from rechannel.policies.model.placement import Placement
 from rechannel.policies.prediction.cycle import QueryTimings, batch_seconds
 from rechannel.policies.prediction.model import PredictionModel
 
-__all__ = ["fewest_moves", "place_forced"]
+__all__ = ["fewest_moves", "place_evacuated"]
 
 _SHARE = 0.9  # of the largest gain
 _NEAR = 1.05  # times the busiest executor of the best placement
@@ -146,7 +146,7 @@ def fewest_moves(
     own
         Whether moves that are not part of the proposal are tried too.
     """
-    start = current.forced_to(proposed, model.cluster)
+    start = current.evacuated_to(proposed, model.cluster)
     first = _State(model, start)
     base = first.seconds()
     curves = [
@@ -173,7 +173,7 @@ def fewest_moves(
     return _pruned(model, start, chosen, base)
 
 
-def place_forced(model: PredictionModel, current: Placement) -> Placement:
+def place_evacuated(model: PredictionModel, current: Placement) -> Placement:
     """Return ``current`` with a new executor for each partition that cannot stay.
 
     The heaviest comes first, each goes where batches grow least; then each is taken up again until none finds a better

@@ -33,13 +33,13 @@ from rechannel.policies.prediction.model import PredictionModel, draw_factors
 __all__ = ["MAX_REPLAYED", "replay"]
 
 MAX_REPLAYED = 4_000  # tasks of one batch of each query; beyond: the cycle formula predicts in place of the replay
-"""Partitions of an application that is replayed task by task."""
 _FORMULA_BATCHES = 3  # of a larger one
 _LEAST_TASKS = 2_000  # tasks and batches of one replay
 _ROUNDS = 4  # times the batches asked for that all queries' tasks may run; a query too slow for that has fewer batches
 _WARM_UP = 2  # batches of each query that are not counted
 _SHORTEST_BATCH = 1e-3  # seconds
 _ANYWHERE = -1  # executor of a task that may run on any
+_BATCH_BEGINS, _STAGES_BEGIN = -2, -1  # events, in place of the executor on which a task ended
 
 _Task = tuple[int, int, int, float, int]  # job, position of its stage, task, seconds, query
 
@@ -147,10 +147,10 @@ class _Run:
         self._queries = queries
         self._batches = batches
         self._free = list(slots)
-        # By executor and pool. Tasks without an executor wait in the last entry, of which every executor takes.
-        self._waiting: list[dict[str, list[_Task]]] = [{} for _ in (*slots, _ANYWHERE)]
+        self._waiting: list[dict[str, list[_Task]]] = [{} for _ in slots]  # by executor and pool
+        self._waiting_anywhere: dict[str, list[_Task]] = {}  # by pool
         self._running = dict.fromkeys((query.pool for query in queries), 0)  # tasks of each pool
-        self._events: list[tuple[float, int, int, int]] = []  # time, order, query, executor; -1: a stage, -2: a batch
+        self._events: list[tuple[float, int, int, int]] = []  # time, order, query, executor or event
         self._random = np.random.default_rng(seed)
         self._order = 0
         self._jobs = 0
@@ -160,15 +160,15 @@ class _Run:
 
     def run(self) -> None:
         for query in self._queries:
-            self._push(query.start, query.number, -2)
+            self._push(query.start, query.number, _BATCH_BEGINS)
         unfinished = {query.number for query in self._queries}
         while self._events and unfinished:
             now, _, number, executor = heapq.heappop(self._events)
             query = self._queries[number]
-            if executor == -2:
+            if executor == _BATCH_BEGINS:
                 overhead = query.overhead[query.batch % len(query.overhead)]
-                self._push(now + max(overhead, _SHORTEST_BATCH), number, -1)
-            elif executor == -1:
+                self._push(now + max(overhead, _SHORTEST_BATCH), number, _STAGES_BEGIN)
+            elif executor == _STAGES_BEGIN:
                 self._jobs += 1
                 query.job = self._jobs
                 self._stage[number] = 0
@@ -197,7 +197,8 @@ class _Run:
         self._tasks_left -= len(executors)
         touched = set()
         for task, (executor, took) in enumerate(zip(executors, work, strict=True)):
-            queue = self._waiting[executor].setdefault(query.pool, [])
+            places = self._waiting_anywhere if executor == _ANYWHERE else self._waiting[executor]
+            queue = places.setdefault(query.pool, [])
             heapq.heappush(queue, (query.job, position, task, took, query.number))
             touched.add(executor)
         if _ANYWHERE in touched:
@@ -211,7 +212,7 @@ class _Run:
         """Start the first waiting task on a free core; return whether there was one."""
         if not self._free[executor]:
             return False
-        places = self._waiting[executor], self._waiting[_ANYWHERE]
+        places = self._waiting[executor], self._waiting_anywhere
         queues = [(self._running[pool], pool, queue[0], place) for place in places for pool, queue in place.items()]
         if not queues:
             return False
@@ -244,4 +245,4 @@ class _Run:
             ticks = math.floor((query.start - query.phase) / query.interval + 1e-9) + 1
             following = max(now, query.phase + ticks * query.interval)
         query.start = following
-        self._push(following, query.number, -2)
+        self._push(following, query.number, _BATCH_BEGINS)

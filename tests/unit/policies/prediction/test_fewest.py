@@ -11,7 +11,7 @@ from benchmarks.live.service.truth import goals
 from rechannel.policies.model.arrays import ScaleOutError
 from rechannel.policies.model.placement import Placement
 from rechannel.policies.prediction.cycle import estimate_batches
-from rechannel.policies.prediction.fewest import fewest_moves, place_forced
+from rechannel.policies.prediction.fewest import fewest_moves, place_evacuated
 from rechannel.policies.prediction.gain import predict_changes
 from rechannel.policies.prediction.model import PredictionModel
 from rechannel.policies.registry import propose
@@ -89,7 +89,7 @@ def test_drained_partitions_are_placed_as_well_as_by_any_other_way() -> None:
     for seed in range(12):
         model, current = drawn(seed, queries=1)
         left = without(model, seed % 4)
-        chosen = place_forced(left, current)
+        chosen = place_evacuated(left, current)
         forced = np.flatnonzero(current["q0/0"] == seed % 4)
         assert {move.partition for move in chosen.moves_from(current)} == set(forced.tolist()), "nothing else moves"
         others = [executor for executor in range(4) if executor != seed % 4]
@@ -109,8 +109,8 @@ def test_a_drain_of_two_queries_is_shorter_than_by_fair_redistribution() -> None
         model, current = drawn(seed)
         left = without(model, seed % 4)
         proposed = propose("fair-redistribution", left.cluster, left.workload, current).placement
-        ours.append(mean_change(left, current, place_forced(left, current)))
-        fair.append(mean_change(left, current, current.forced_to(proposed, left.cluster)))
+        ours.append(mean_change(left, current, place_evacuated(left, current)))
+        fair.append(mean_change(left, current, current.evacuated_to(proposed, left.cluster)))
     assert np.mean(ours) < np.mean(fair)
     assert max(np.subtract(ours, fair)) <= 0.01
 
@@ -118,7 +118,7 @@ def test_a_drain_of_two_queries_is_shorter_than_by_fair_redistribution() -> None
 def test_drained_partitions_without_a_load_are_dealt_evenly() -> None:
     model = without(model_of([stage("q", [0.0] * 9)], 4), 3)
     current = Placement({"q/0": np.array([0, 1, 2, 3, 3, 3, 3, 3, 3])})
-    assert np.bincount(place_forced(model, current)["q/0"], minlength=4).tolist() == [3, 3, 3, 0]
+    assert np.bincount(place_evacuated(model, current)["q/0"], minlength=4).tolist() == [3, 3, 3, 0]
 
 
 def test_drained_partitions_go_where_there_is_memory() -> None:
@@ -127,13 +127,13 @@ def test_drained_partitions_go_where_there_is_memory() -> None:
     full = replace(model.cluster, memory_bytes=np.array([25.0, 100.0, 100.0]))
     model = replace(model, workload=replace(model.workload, stages=(sized,)), cluster=full)
     current = Placement({"q/0": np.array([0, 0, 1, 2, 2, 2])})
-    assert place_forced(model, current)["q/0"].tolist() == [0, 0, 1, 1, 1, 1]
+    assert place_evacuated(model, current)["q/0"].tolist() == [0, 0, 1, 1, 1, 1]
     nowhere = replace(model, cluster=replace(full, memory_bytes=np.full(3, 5.0)))
-    assert np.bincount(place_forced(nowhere, current)["q/0"]).tolist() == [3, 3]
+    assert np.bincount(place_evacuated(nowhere, current)["q/0"]).tolist() == [3, 3]
 
 
 def test_a_drain_without_another_executor_finds_no_room() -> None:
     model = model_of([stage("q", [1.0] * 2)], 1)
     drained = without(model, 0)
     with pytest.raises(ScaleOutError, match="2 partitions need an executor and none is available"):
-        place_forced(drained, Placement({"q/0": np.zeros(2, dtype=np.int64)}))
+        place_evacuated(drained, Placement({"q/0": np.zeros(2, dtype=np.int64)}))

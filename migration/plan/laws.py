@@ -1,14 +1,19 @@
 """Laws of a migration, and the moves of a proposal that keep them. Pure.
 
-Hard laws, which nothing skips, refuse all moves of a query (``query-problem``, ``run-unknown``, ``stores-unknown``),
-single ones (``partition``, ``target``, ``in-flight``, ``max-moves``, ``budget``) or the plan (``utilization``). Soft
-laws, which ``force`` skips, refuse the plan (``cooldown``, ``gate``). `rechannel.wire.codes.Law` has the meaning of
-each. Refused moves leave the plan first, and the later laws judge what is left.
+Laws refuse all moves of a query (``query-problem``, ``run-unknown``, ``stores-unknown``), single moves (``partition``,
+``target``, ``in-flight``, ``max-moves``, ``budget``), or the plan as a whole (``utilization``, ``cooldown``, ``gate``).
+`rechannel.wire.codes.Law` has the meaning of each. Refused moves leave the plan first, and the later laws judge what is
+left. Laws of queries and moves hold for every plan, the others depend on its kind:
+
+    plan                                                   utilization   cooldown, gate
+    of a policy or an operator                             refuses       refuse
+    with ``force``                                         refuses       -
+    only partitions on no known executor                   refuses       -
+    off executors that are not available, as in a drain    is named      -
+    rollback                                               -             -
 
 A partition on no known executor loads its state wherever it goes next, so that placing it neither costs nor gains
-anything: a plan that does only this passes the gate. Partitions on an executor that is not available (of a drained
-node) have to leave whether it pays or not; if that overloads the others, the sentence says so. A rollback is not
-refused for its utilization.
+anything. Partitions on an executor that is not available have to leave whether it pays or not.
 """
 
 from __future__ import annotations
@@ -41,16 +46,8 @@ _ROUNDING = 1e-9
 _EXPLAINED_MOVES = 100  # of a decision
 
 
-def apply_constraints(
-    proposed: Placement, inputs: PlanInputs, settings: Settings, options: PlanOptions
-) -> ReviewedPlan:
+def review_plan(proposed: Placement, inputs: PlanInputs, settings: Settings, options: PlanOptions) -> ReviewedPlan:
     """Return the moves towards ``proposed`` that may be made now.
-
-    * no move proposed: nothing to do
-    * no move permitted: refused by the first law of a move
-    * some of the moves have to leave their executor, and all others are unplaced: accepted
-    * utilization, then the soft laws unless forced: refused as a whole
-    * otherwise: accepted
 
     Parameters
     ----------
@@ -89,11 +86,11 @@ def apply_constraints(
         cost = estimate_cost(model, filled, stepped, inputs.rates, times)
         gate = evaluate_gate(gains, cost.seconds, settings.gate)
         too_full = _utilization_refusal(inputs.cluster, before, after, settings)
-        if _all_forced(moves, inputs.cluster):
-            sentence = _drain_summary(stepped, inputs, too_full)
-        elif (refusal := _plan_refusal(moves, inputs, gate, too_full, options)) is not None:
+        if (refusal := _plan_refusal(moves, inputs, gate, too_full, options)) is not None:
             refusals.append(refusal)
             code, sentence = Law(refusal.law), refusal.detail
+        elif _only_evacuates(moves, inputs.cluster):
+            sentence = _drain_summary(stepped, inputs, too_full)
         else:
             sentence = _summary(stepped, inputs, gate, forced=options.force)
     accepted = _desired_moves(stepped, inputs, options.decision) if code == PlanResult.OK else ()
@@ -283,15 +280,13 @@ def _utilization_refusal(
 def _plan_refusal(
     moves: Sequence[Move], inputs: PlanInputs, gate: GateResult, too_full: Refusal | None, options: PlanOptions
 ) -> Refusal | None:
+    """Return the law that refuses a plan as a whole, by the table of this module."""
+    if _only_evacuates(moves, inputs.cluster):
+        return None
     if too_full is not None and not options.rollback:
         return too_full
     if options.force or options.rollback or all(move.source == UNPLACED for move in moves):
         return None
-    return _soft_refusal(inputs, gate)
-
-
-def _soft_refusal(inputs: PlanInputs, gate: GateResult) -> Refusal | None:
-    """Return the soft law that refuses a plan."""
     cooldown = inputs.cooldown
     if cooldown.left > 0:
         rule = f"gate.cooldown is {cooldown.total:g} s"
@@ -306,7 +301,7 @@ def _soft_refusal(inputs: PlanInputs, gate: GateResult) -> Refusal | None:
     return None
 
 
-def _all_forced(moves: Sequence[Move], cluster: Cluster) -> bool:
+def _only_evacuates(moves: Sequence[Move], cluster: Cluster) -> bool:
     """Whether some partitions are placed, all of them on executors that are not available."""
     placed = [move for move in moves if move.source != UNPLACED]
     return bool(placed) and not any(cluster.available[move.source] for move in placed)

@@ -11,9 +11,9 @@ from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
 from rechannel.conf.settings import GateSettings, MigrationSettings, Settings
-from rechannel.migration.plan.constraints import apply_constraints
 from rechannel.migration.plan.cost import LoadRates
 from rechannel.migration.plan.inputs import Cooldown, PlanInputs, PlanOptions, ReviewedPlan
+from rechannel.migration.plan.laws import review_plan
 from rechannel.policies.analysis.placement_cost import executor_busy
 from rechannel.policies.model.placement import Placement
 from rechannel.policies.model.workload import Stage, Workload
@@ -47,7 +47,7 @@ HALVES = Placement({"q/0": np.array([0, 1, 0, 1])})
 
 
 def test_a_plan_that_pays_is_accepted_with_ids_steps_and_names() -> None:
-    plan = apply_constraints(HALVES, inputs(), Settings(), PlanOptions("d1"))
+    plan = review_plan(HALVES, inputs(), Settings(), PlanOptions("d1"))
     assert plan.code == "ok"
     assert [(move.move, move.partition, move.source, move.target, move.step) for move in plan.moves] == [
         ("d1.0", 1, "e0", "e1", 0),
@@ -61,30 +61,28 @@ def test_a_plan_that_pays_is_accepted_with_ids_steps_and_names() -> None:
 
 
 def test_a_gain_of_which_less_is_expected_is_judged_by_that() -> None:
-    before = apply_constraints(HALVES, inputs(), Settings(), PlanOptions("d1"))
+    before = review_plan(HALVES, inputs(), Settings(), PlanOptions("d1"))
     shares = {"q": GainShare(0.5, 3), "gone": GainShare(0.5, 3)}
-    plan = apply_constraints(HALVES, inputs(gain_shares=shares), Settings(), PlanOptions("d1"))
+    plan = review_plan(HALVES, inputs(gain_shares=shares), Settings(), PlanOptions("d1"))
     assert before.corrections == {}
     uncorrected = before.batch_time_after["q"]
     assert plan.corrections == {"q": GainCorrection(share=0.5, migrations=3, uncorrected=uncorrected)}
     assert plan.batch_time_after == {"q": pytest.approx(8 * 0.5**0.5, abs=0.01)}
     assert "batch of q 8.00 → 5.66 s (-29%)" in plan.sentence
     strict = Settings(gate=GateSettings(min_gain=0.4))
-    assert apply_constraints(HALVES, inputs(), strict, PlanOptions("d1")).code == "ok"
-    assert apply_constraints(HALVES, inputs(gain_shares=shares), strict, PlanOptions("d1")).code == "gate"
+    assert review_plan(HALVES, inputs(), strict, PlanOptions("d1")).code == "ok"
+    assert review_plan(HALVES, inputs(gain_shares=shares), strict, PlanOptions("d1")).code == "gate"
 
 
 def test_the_best_placement_of_a_query_is_not_promised_to_be_better_than_that() -> None:
-    plan = apply_constraints(
-        HALVES, inputs(gain_shares={"q": GainShare(1.25, 9)}), Settings(), PlanOptions("d1", force=True)
-    )
+    plan = review_plan(HALVES, inputs(gain_shares={"q": GainShare(1.25, 9)}), Settings(), PlanOptions("d1", force=True))
     assert plan.batch_time_after == {"q": pytest.approx(4.0, abs=0.01)}, "not 8 * 0.5^1.25 = 3.36 s"
 
 
 @pytest.mark.parametrize("share", [0.5, 1.25])
 def test_where_nothing_moves_nothing_is_corrected(share: float) -> None:
     still = inputs(gain_shares={"q": GainShare(share, 9)})
-    plan = apply_constraints(still.current, still, Settings(), PlanOptions("d1"))
+    plan = review_plan(still.current, still, Settings(), PlanOptions("d1"))
     assert (plan.code, plan.corrections) == ("nothing-to-do", {})
     assert plan.batch_time_after == plan.batch_time_before
 
@@ -114,7 +112,7 @@ NO_STORES = one_stage([Operator(operator=0, name="x", stores=[])])
     ],
 )
 def test_no_force_skips_a_hard_law(changes: dict[str, Any], law: str, detail: str, force: bool) -> None:
-    plan = apply_constraints(HALVES, inputs(**changes), Settings(), PlanOptions("d", force=force))
+    plan = review_plan(HALVES, inputs(**changes), Settings(), PlanOptions("d", force=force))
     assert (plan.code, plan.moves) == ("law", ())
     assert {refusal.law for refusal in plan.refusals} == {law}
     assert detail in plan.refusals[0].detail
@@ -132,7 +130,7 @@ def test_no_force_skips_a_hard_law(changes: dict[str, Any], law: str, detail: st
 def test_reach_of_a_refusal(
     changes: dict[str, Any], code: str, partitions: list[int], refusals: list[tuple[str, str]]
 ) -> None:
-    plan = apply_constraints(HALVES, inputs(**changes), Settings(), PlanOptions("d"))
+    plan = review_plan(HALVES, inputs(**changes), Settings(), PlanOptions("d"))
     assert (plan.code, [move.partition for move in plan.moves]) == (code, partitions)
     assert [(refusal.law, refusal.scope) for refusal in plan.refusals] == refusals
 
@@ -141,13 +139,13 @@ def test_an_executor_is_never_lifted_above_the_limit_and_above_what_it_was_anywh
     busy = inputs(workload=Workload((stage("q/0", [2.0] * 4, rate=1.0),)))
     worse = Placement({"q/0": np.array([1, 1, 1, 1])})
     halves = dataclasses.replace(busy, current=HALVES)
-    at_limit = apply_constraints(worse, halves, Settings(), PlanOptions("d", force=True))
+    at_limit = review_plan(worse, halves, Settings(), PlanOptions("d", force=True))
     assert (at_limit.code, at_limit.moves) == ("utilization", ())
     assert at_limit.sentence == (
         "executor e1 would be 800% busy, above gate.max_utilization 95% and above today's highest 400%"
     )
     # Overload as high as today's is no reason to stay: this one at least moves half of it away.
-    assert apply_constraints(HALVES, busy, Settings(), PlanOptions("d")).code == "ok"
+    assert review_plan(HALVES, busy, Settings(), PlanOptions("d")).code == "ok"
 
 
 @pytest.mark.parametrize(
@@ -160,39 +158,39 @@ def test_an_executor_is_never_lifted_above_the_limit_and_above_what_it_was_anywh
 )
 def test_force_skips_the_soft_laws(changes: dict[str, Any], gate: GateSettings, law: str) -> None:
     arguments = inputs(**changes), Settings(gate=gate)
-    refused = apply_constraints(HALVES, *arguments, PlanOptions("d"))
+    refused = review_plan(HALVES, *arguments, PlanOptions("d"))
     assert (refused.code, refused.moves, refused.refusals[0].law) == (law, (), law)
-    forced = apply_constraints(HALVES, *arguments, PlanOptions("d", force=True))
+    forced = review_plan(HALVES, *arguments, PlanOptions("d", force=True))
     assert (forced.code, len(forced.moves), forced.refusals) == ("ok", 2, ())
 
 
 def test_measured_bytes_to_load_take_the_place_of_the_state() -> None:
     measured = inputs(bytes_to_load={"q/0": np.array([1.0, 20.0, 1.0, 40.0])})
-    plan = apply_constraints(HALVES, measured, Settings(), PlanOptions("d"))
+    plan = review_plan(HALVES, measured, Settings(), PlanOptions("d"))
     assert [(move.partition, move.bytes) for move in plan.moves] == [(1, 20.0), (3, 40.0)]
 
 
 def test_nothing_to_do_is_no_refusal() -> None:
-    plan = apply_constraints(inputs().current, inputs(cooldown=Cooldown(9.0, 300.0)), Settings(), PlanOptions("d"))
+    plan = review_plan(inputs().current, inputs(cooldown=Cooldown(9.0, 300.0)), Settings(), PlanOptions("d"))
     assert (plan.code, plan.moves, plan.refusals) == ("nothing-to-do", (), ())
 
 
 def test_the_refusal_of_a_cool_down_has_no_limit_to_compare() -> None:
     at = inputs(cooldown=Cooldown(9.0, 300.0))
-    (refusal,) = apply_constraints(HALVES, at, Settings(), PlanOptions("d")).refusals
+    (refusal,) = review_plan(HALVES, at, Settings(), PlanOptions("d")).refusals
     assert (refusal.law, refusal.measured, refusal.limit, refusal.unit) == ("cooldown", None, None, "")
 
 
 def test_the_lightest_moves_wait_when_there_are_too_many() -> None:
     uneven = inputs(workload=Workload((stage("q/0", [2.0, 1.0, 2.0, 3.0]),)))
-    plan = apply_constraints(HALVES, uneven, Settings(migration=MigrationSettings(max_moves=1)), PlanOptions("d"))
+    plan = review_plan(HALVES, uneven, Settings(migration=MigrationSettings(max_moves=1)), PlanOptions("d"))
     assert [move.partition for move in plan.moves] == [3]
     assert plan.refusals[0].detail == "1 of 2 moves wait: migration.max_moves is 1"
 
 
 def test_partitions_on_no_known_executor_are_placed_without_gain() -> None:
     lost = inputs(current=Placement({"q/0": np.array([0, -1, 0, -1])}), cooldown=Cooldown(50.0, 300.0))
-    plan = apply_constraints(HALVES, lost, Settings(), PlanOptions("d"))
+    plan = review_plan(HALVES, lost, Settings(), PlanOptions("d"))
     assert plan.code == "ok"
     assert {move.source for move in plan.moves} == {""}
     assert plan.gate is not None
@@ -248,7 +246,7 @@ def situations(draw: st.DrawFn) -> tuple[Placement, PlanInputs, Settings, bool]:
 
 
 def check_laws(proposed: Placement, at: PlanInputs, limits: Settings, force: bool, plan: ReviewedPlan) -> None:
-    """The laws, written down a second time and independently of `apply_constraints`."""
+    """The laws, written down a second time and independently of `review_plan`."""
     assert plan.sentence
     assert bool(plan.moves) == (plan.code == "ok")
     if plan.code in ("law", "gate", "cooldown", "utilization"):
@@ -299,7 +297,7 @@ def check_laws(proposed: Placement, at: PlanInputs, limits: Settings, force: boo
 @given(situations())
 def test_the_laws_hold_for_any_proposal(situation: tuple[Placement, PlanInputs, Settings, bool]) -> None:
     proposed, at, limits, force = situation
-    plan = apply_constraints(proposed, at, limits, PlanOptions("d", force=force))
+    plan = review_plan(proposed, at, limits, PlanOptions("d", force=force))
     event(plan.code)
     check_laws(proposed, at, limits, force, plan)
 
@@ -307,7 +305,7 @@ def test_the_laws_hold_for_any_proposal(situation: tuple[Placement, PlanInputs, 
 def test_forced_moves_are_made_though_they_do_not_pay_and_overload_the_rest() -> None:
     full = Workload((stage("q/0", [2.0, 2.0, 2.0, 2.0], rate=0.2),))
     at = inputs(cluster=cluster_of(2, [0]), workload=full, current=HALVES, cooldown=Cooldown(100.0, 300.0))
-    plan = apply_constraints(Placement({"q/0": np.ones(4, dtype=int)}), at, Settings(), PlanOptions("d"))
+    plan = review_plan(Placement({"q/0": np.ones(4, dtype=int)}), at, Settings(), PlanOptions("d"))
     assert plan.code == "ok"
     assert [move.partition for move in plan.moves] == [0, 2]
     assert plan.sentence == (
@@ -322,5 +320,5 @@ def test_forced_moves_do_not_take_other_moves_along() -> None:
         current=Placement({"q/0": np.array([0, 1, 1, 2])}),
         cooldown=Cooldown(9.0, 300.0),
     )
-    plan = apply_constraints(Placement({"q/0": np.array([2, 1, 2, 2])}), at, Settings(), PlanOptions("d"))
+    plan = review_plan(Placement({"q/0": np.array([2, 1, 2, 2])}), at, Settings(), PlanOptions("d"))
     assert plan.code == "cooldown", "a plan with moves of choice keeps the soft laws"
