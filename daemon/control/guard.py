@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from rechannel.conf.settings import Settings
-from rechannel.daemon.control.time_windows import TimeWindow, calendar_of, clock_time
+from rechannel.conf.time_windows import TimeWindow, calendar_of, clock_time
 from rechannel.daemon.model.application_messages import averaging_time
 from rechannel.daemon.model.usual_batch import UsualBatch, is_same_load, usual_batches
 from rechannel.wire.codes import DecisionResult, Law, PlanResult, Trigger
@@ -233,9 +233,11 @@ class AutomaticDecisionGuard:
 
     def blocked_by(self, trigger: Trigger, now: float) -> Refusal | None:
         """Return why nothing may begin automatically now, or None."""
-        return self._limits.excluded_period(now) or self.cooldown(trigger, now) or self._limits.spent_budget(now)
+        return (
+            self._limits.excluded_period(now) or self.overload_refusal(trigger, now) or self._limits.spent_budget(now)
+        )
 
-    def cooldown(self, trigger: Trigger, now: float) -> Refusal | None:
+    def overload_refusal(self, trigger: Trigger, now: float) -> Refusal | None:
         """Return the refusal of an overload that follows another one too soon, or None."""
         last, cooldown = self._last_overload, OVERLOAD_COOLDOWN
         if trigger != Trigger.OVERLOAD or last is None or not 0 <= now - last < cooldown:  # < 0: the clock went back

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 
 import structlog
 
+from rechannel.conf.time_windows import calendar_of
 from rechannel.daemon.control.leadership import LeaderContext
-from rechannel.daemon.control.time_windows import calendar_of
 from rechannel.daemon.decide.outcome import measure_outcome
 from rechannel.daemon.jobs.clock import RateLimit
 from rechannel.daemon.model.application_messages import ApplicationMessages

@@ -15,8 +15,8 @@ from collections.abc import Iterable
 import structlog
 
 from rechannel.conf.settings import RescheduleSettings
+from rechannel.conf.time_windows import Calendar, TimeWindow, clock_time
 from rechannel.daemon.control.leadership import LeaderContext
-from rechannel.daemon.control.time_windows import Calendar, TimeWindow, clock_time
 from rechannel.daemon.decide.pipeline import PlacementSource
 from rechannel.daemon.decide.requested_placement import SavedPlan, placement_of_saved_plan, read_plan
 from rechannel.wire import keys

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from rechannel.daemon.control.migrations import CooldownTimer
+from rechannel.daemon.control.cooldown import CooldownTimer
 from rechannel.daemon.jobs.clock import Clock, ClockJumpDetector, due_after_jump
 from unit.daemon.fake_store import NOW, FakeClock
 

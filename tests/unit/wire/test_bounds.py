@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import msgspec
 import pytest
 
-from rechannel.daemon.control.time_windows import clock_time
+from rechannel.conf.time_windows import clock_time
 from rechannel.daemon.model import collector as collect
 from rechannel.daemon.model.application_messages import ApplicationMessages
 from rechannel.daemon.model.collector import Collector, implausibility

@@ -240,7 +240,7 @@ def test_a_new_leader_knows_the_cool_downs_of_who_reports_a_little_later(store, 
     other = controller(store, clock, ruled("observe"), "b", lead=True)
     world.ready()
     other.run_leader_cycle()
-    held = app(other).guard.cooldown(Trigger.OVERLOAD, clock())
+    held = app(other).guard.overload_refusal(Trigger.OVERLOAD, clock())
     assert held is not None
     assert "61 s ago" in held.detail
 

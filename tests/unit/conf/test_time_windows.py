@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rechannel.daemon.control.time_windows import Calendar, parse
+from rechannel.conf.time_windows import Calendar, parse
 
 BERLIN = "Europe/Berlin"
 ZONES = st.sampled_from([BERLIN, "UTC", "America/New_York", "Australia/Lord_Howe", "Asia/Kolkata"])
