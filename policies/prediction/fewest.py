@@ -1,12 +1,16 @@
 """Fewest moves: the smallest part of a change of placement that brings most of its gain.
 
-From the present placement moves are added one at a time, each the one that shortens the batches most (steepest
-descent): once from among the moves of a proposed placement, once from among all moves off the executors that hold a
-query up. Both ways give points of gain against moves. Among the points with at least 90 % of the largest gain, whose
-busiest executor is within 5 % of the best-balanced one's, take the one with fewest moves. A descent takes small steps
-where several executors are about as busy, so a third way goes straight for that bound: it takes the smallest partition
-off the busiest executor that brings it below, or else the largest that fits elsewhere, and is taken where it needs
-fewer moves for as much gain. Then drop moves that add nothing.
+Three ways lead from the present placement, each by one move after the other:
+
+1. a steepest descent along the moves of a proposed placement: the move first that shortens the batches most;
+2. a steepest descent along all moves off the executors that hold a query up;
+3. levelling: a descent takes small steps where several executors are about as busy, so this way goes straight below a
+   bound. It takes the smallest partition off the busiest executor that brings it below, or else the largest that fits
+   elsewhere.
+
+The first two give points of gain against moves. Among those with at least 90 % of the largest gain, whose busiest
+executor is within 5 % of the best-balanced one's, the one with fewest moves is taken; or the third way, where it needs
+fewer moves for as much gain. Moves that add nothing are dropped.
 
 Durations are those of the cycle formula (:mod:`rechannel.policies.prediction.cycle`), each over the present one, so
 that a query with short batches counts as much as one with long ones. Rows are those of the present batches, also of a
@@ -34,12 +38,14 @@ __all__ = ["fewest_moves", "place_evacuated"]
 _SHARE = 0.9  # of the largest gain
 _NEAR = 1.05  # times the busiest executor of the best placement
 _BOUNDS = (_NEAR, 1.02, 1.0)  # times that one, to which executors are levelled: the first that brings the gain
+_SAME = 1e-12  # smaller differences of cost are none
+_LEAST_STEP = 1e-4  # of the batch time: what a step of a descent has to bring
 _LEAST = 0.002  # of the batch time: what a move has to bring
 _EVENNESS = 0.02  # weight of even executors: moves that prepare the next one
 _TARGETS = 4  # of the least busy executors, for each move
 _SOURCES = 3  # busiest executors that moves come off
 _MOST_UNITS = 24  # of each of them
-_FORCED_TARGETS = 16  # of the least busy executors, and of those least busy with the same stage
+_EVACUATED_TARGETS = 16  # of the least busy executors, and of those least busy with the same stage
 _PASSES = 4  # over the partitions that cannot stay
 
 
@@ -118,11 +124,20 @@ class _State:
 
 @dataclass(frozen=True)
 class _Step:
-    """A point of the curve: the move that leads to it, and what holds there."""
+    """A move of a curve, with the cost and the busiest executor's seconds after it."""
 
     stage: int
     partition: int
     target: int
+    cost: float
+    busiest: float
+
+
+@dataclass(frozen=True)
+class _Point:
+    """A point of the curve gain against moves."""
+
+    moves: list[_Step]
     cost: float
     busiest: float
 
@@ -153,18 +168,18 @@ def fewest_moves(
         _descend(_State(model, start), base, most, proposed=proposed),
         _descend(_State(model, start), base, most, proposed=None) if own else [],
     ]
-    points: list[tuple[int, list[_Step], float, float]] = [(0, [], 1.0, float(first.loads().max()))]
+    points = [_Point([], 1.0, float(first.loads().max()))]
     points += [
-        (count, curve[:count], curve[count - 1].cost, curve[count - 1].busiest)
+        _Point(curve[:count], curve[count - 1].cost, curve[count - 1].busiest)
         for curve in curves
         for count in range(1, len(curve) + 1)
     ]
-    lowest = min(point[2] for point in points)
-    most_cost = 1.0 - _SHARE * (1.0 - lowest) + 1e-12
-    enough = [point for point in points if point[2] <= most_cost]
-    busiest = min(point[3] for point in enough)
-    near = [point for point in enough if point[3] <= _NEAR * busiest] or enough
-    chosen = min(near, key=lambda point: (point[0], point[2]))[1]
+    lowest = min(point.cost for point in points)
+    most_cost = 1.0 - _SHARE * (1.0 - lowest) + _SAME
+    enough = [point for point in points if point.cost <= most_cost]
+    busiest = min(point.busiest for point in enough)
+    near = [point for point in enough if point.busiest <= _NEAR * busiest] or enough
+    chosen = min(near, key=lambda point: (len(point.moves), point.cost)).moves
     for bound in _BOUNDS if own else ():
         levelled = _level(_State(model, start), base, bound * busiest, len(chosen) - 1)
         if levelled and levelled[-1].cost <= most_cost:
@@ -233,7 +248,7 @@ def _best_target(
     stage = unit[0]
     order = np.lexsort((counts.sum(axis=0)[candidates], counts[stage][candidates], state.loads()[candidates]))
     least_of_stage = np.argsort(state.stage_load(stage)[candidates], kind="stable")
-    tried = dict.fromkeys([*candidates[order[:_FORCED_TARGETS]], *candidates[least_of_stage[:_FORCED_TARGETS]]])
+    tried = dict.fromkeys([*candidates[order[:_EVACUATED_TARGETS]], *candidates[least_of_stage[:_EVACUATED_TARGETS]]])
 
     def rank(target: int) -> tuple[float, int, int]:
         state.move(*unit, target)
@@ -265,9 +280,9 @@ def _descend(state: _State, base: FloatArray, most: int, proposed: Placement | N
             source = state.move(stage, partition, target)
             after = _soft_cost(state, base, square)
             state.move(stage, partition, source)
-            if best is None or after < best[0] - 1e-12:
+            if best is None or after < best[0] - _SAME:
                 best = after, stage, partition, target
-        if best is None or best[0] >= soft - 1e-4:
+        if best is None or best[0] >= soft - _LEAST_STEP:
             break
         soft = best[0]
         state.move(*best[1:])
