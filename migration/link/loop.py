@@ -128,7 +128,7 @@ class Link:
             self._reconciler,
             self._stages,
             catch_up_with_events=self._catch_up_with_events,
-            journal_and_report=self._journal_and_report,
+            journal=self._journal,
         )
         self._environment = environment(adapter.setting)
         self._problems = compatibility.sentences(adapter.version, adapter.setting)
@@ -212,11 +212,11 @@ class Link:
             self._check_against_spark(now)
         if now >= self._next_tick:
             self._next_tick = now + 1.0
-            self._journal_and_report(self._reconciler.tick(self._driver_state(), now))
+            self._journal(self._reconciler.tick(self._driver_state(), now))
         if (self._drains or self._releaser.active) and not self._reconciler.paused:
             inputs = collect_inputs(self._table, self._check.queries, self._drains, self._reconciler.moves)
             self._releaser.step(inputs, now)
-        self._snapshot_lag.step(self._stages.mapped, now, self._reconciler.unsteered)
+        self._snapshot_lag.step(self._stages.mapped, now, self._reconciler.units_up_next)
         if now >= self._next_report:
             self._next_report = now + _REPORT_EVERY
             self._mailbox.post_report(self._report(), self._evidence_nodes())
@@ -275,7 +275,7 @@ class Link:
                         self._next_check = 0.0
                 case events.ExecutorRemoved():
                     self._initial_placement.record_lost_executor(notice.executor, self._table.placement)
-                    self._journal_and_report(self._reconciler.handle_executor_loss(notice.executor, now))
+                    self._journal(self._reconciler.handle_executor_loss(notice.executor, now))
                 case events.QueryTerminated():
                     self._handle_run_end(notice, now)
 
@@ -285,7 +285,7 @@ class Link:
         # Only the placement matters here: the rest of the state costs as much as there are queries.
         table = self._table
         driver = DriverState(table.executors.keys(), table.placement, table.last_ran, {}, (), table.last_batch)
-        self._journal_and_report(self._reconciler.handle_batch(done.query, done.batch, driver, now, done.seconds))
+        self._journal(self._reconciler.handle_batch(done.query, done.batch, driver, now, done.seconds))
         if (active := self._check.queries.get(done.query)) is not None:
             placement = operator_placement(active, table, self._stages)
             last = self._initial_placement.save_last_placement(
@@ -298,7 +298,7 @@ class Link:
         self._initial_placement.remove_run(ended.query, ended.run)
         self._check.remove_run(ended.run)
         self._stages.remove_run(ended.run)
-        self._journal_and_report(self._reconciler.handle_run_end(ended.query, ended.run, now))
+        self._journal(self._reconciler.handle_run_end(ended.query, ended.run, now))
 
     def _count_drift(self, notice: task_table.PartitionMoved) -> None:
         """Count a partition that left a living executor without having been steered."""
@@ -348,7 +348,7 @@ class Link:
         desired = self._mailbox.pop_desired()
         if desired is not None:
             try:
-                self._journal_and_report(self._reconciler.accept_desired(desired, self._driver_state(), now))
+                self._journal(self._reconciler.accept_desired(desired, self._driver_state(), now))
             except MessageError as error:
                 self._rejected += 1
                 _LOG.warning("desired placement refused", error=str(error))
@@ -359,9 +359,9 @@ class Link:
                 if run != store.run or all(item.operator != store.operator for item, _ in stage.operators):
                     continue
                 lines = self._reconciler.handle_closed_store(store, stage.store_names, number, query, now)
-                self._journal_and_report(lines)
+                self._journal(lines)
 
-    def _journal_and_report(self, lines: Sequence[MoveTransition]) -> None:
+    def _journal(self, lines: Sequence[MoveTransition]) -> None:
         if lines:
             self._mailbox.post_journal(list(lines))
         for line in lines:
@@ -386,7 +386,7 @@ class Link:
             batches=self._table.last_batch,
             quiet={query for query in runs if self._table.is_quiet(query)},
             leaving=self._table.executors.keys() - self._usable_executors().keys(),
-            replay=self._snapshot_lag.replay(self._reconciler.unsteered, runs),
+            replay=self._snapshot_lag.replay(self._reconciler.units_up_next, runs),
         )
 
     def _add_own_moves(self, query: ActiveQuery) -> None:
@@ -398,7 +398,7 @@ class Link:
             query.query, query.run, stages, self._table.placement, self._reconciler.moving
         )
         if own is not None:
-            self._journal_and_report(self._reconciler.add_own_moves(own, time.time()))
+            self._journal(self._reconciler.add_own_moves(own, time.time()))
 
     # -- queries that start --
 

@@ -6,7 +6,7 @@ an order to be carried out once: whatever is lost or repeated, the next batch bo
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 
 from rechannel.migration.link.driver_state import DriverState, ReconcilerLimits
 from rechannel.migration.link.throttle import MoveThrottle
@@ -58,7 +58,7 @@ class Reconciler:
         return {move.unit for move in self._moves if move.open}
 
     @property
-    def unsteered(self) -> list[tuple[str, int, int]]:
+    def units_up_next(self) -> list[tuple[str, int, int]]:
         """The (run, stage, partition) of the moves to be prepared or steered next."""
         steps = self._lowest_steps()
         return [
@@ -81,8 +81,8 @@ class Reconciler:
         """Whether a (query, stage, partition) was steered to an executor, even if superseded."""
         return self._moves.steered_to(unit, executor)
 
-    def awaiting_batch(self, query: str, driver: DriverState, now: float) -> list[Move]:
-        """Return the moves of a query that were steered and wait for a batch, unless held."""
+    def steered_not_run(self, query: str, driver: DriverState, now: float) -> list[Move]:
+        """Return the moves of a query that were steered and did not run since, unless held."""
         return [
             move
             for move in self._moves
@@ -158,8 +158,8 @@ class Reconciler:
 
     # -- at a batch boundary --
 
-    def due(self, query: str, driver: DriverState, now: float) -> tuple[Lines, list[Move]]:
-        """Return the journal's lines at a quiet moment, and the moves to steer one by one.
+    def advance_at_boundary(self, query: str, driver: DriverState, now: float) -> tuple[Lines, list[Move]]:
+        """Give up or count what missed at a boundary; return the lines, and the moves to steer.
 
         A move that is held, expired, final or of another run is passed over. Any other one is either
 
@@ -308,7 +308,7 @@ class Reconciler:
         if seconds > 0:
             self._throttle.record_batch(query, seconds, self.landed - landed)
         if self.landed > landed:
-            self._restart_clocks(now, query)
+            self._restart_deadlines(now, lambda move: move.query == query)
         return lines
 
     def handle_closed_store(
@@ -378,7 +378,7 @@ class Reconciler:
         * steered: abandoned at its deadline if it missed, else released when its query is idle;
         * drained: presumed killed after two maintenance intervals.
         """
-        self._restart_clocks(now)
+        self._restart_deadlines(now, self._is_held)
         for query in {move.query for move in self._moves if move.awaits_batch and not self._is_held(move)}:
             self._current_steps(query, now)
         self._note_busy_queries(driver, now)
@@ -448,11 +448,10 @@ class Reconciler:
                 steps[move.decision] = min(steps.get(move.decision, move.desired.step), move.desired.step)
         return steps
 
-    def _restart_clocks(self, now: float, query: str = "") -> None:
-        """Restart the deadlines of moves that wait on hold or for others of their query."""
+    def _restart_deadlines(self, now: float, waits: Callable[[Move], bool]) -> None:
+        """Restart the deadlines of moves that wait for something else than their batch."""
         for move in self._moves:
-            waits = move.unsteered and move.current_since >= 0
-            if waits and (move.query == query if query else self._is_held(move)):
+            if move.unsteered and move.current_since >= 0 and waits(move):
                 move.current_since = now
 
     # -- one move --

@@ -38,25 +38,25 @@ class Steering:
         stages: Stages,
         *,
         catch_up_with_events: Callable[[], bool],
-        journal_and_report: Callable[[Sequence[MoveTransition]], None],
+        journal: Callable[[Sequence[MoveTransition]], None],
     ) -> None:
         self._adapter, self._table, self._reconciler, self._stages = adapter, table, reconciler, stages
         self._catch_up_with_events = catch_up_with_events  # False if there are more than a cycle may take
-        self._journal_and_report = journal_and_report
+        self._journal = journal
         self._read_backs: dict[str, tuple[int, float]] = {}  # move -> times read back, and when last
 
     def handle_boundary(
         self, query: str, driver_state: Callable[[], DriverState], clock: Callable[[], float] = time.time
     ) -> None:
         """Take the steps that are due at a quiet moment of a query."""
-        lines, due = self._reconciler.due(query, driver_state(), clock())
-        self._journal_and_report(lines)
+        lines, due = self._reconciler.advance_at_boundary(query, driver_state(), clock())
+        self._journal(lines)
         for move in due:
             # Each move takes some milliseconds, and the next batch may have begun meanwhile: then the rest waits.
             if not self._catch_up_with_events() or not self._is_quiet(query):
                 return
             now = clock()
-            self._journal_and_report(self._reconciler.record_steer(move, driver_state(), now))
+            self._journal(self._reconciler.record_steer(move, driver_state(), now))
             self._read_backs[move.name] = (0, now)
             self._steer_in_spark(move)
         self._repair_overwritten(query, driver_state(), clock)
@@ -70,7 +70,7 @@ class Steering:
         A task that outlives its stage (a speculative copy, say) reports its own executor when it opens the store
         (``StateStore.reportActiveStoreInstance``). So a steer must come after the last one of them, or be repeated.
         """
-        for move in self._reconciler.awaiting_batch(query, driver, clock()):
+        for move in self._reconciler.steered_not_run(query, driver, clock()):
             now = clock()
             count, at = self._read_backs.get(move.name, (_READ_BACKS, 0.0))
             if count >= _READ_BACKS or now - at < _READ_BACK_EVERY or not self._table.is_quiet(query):

@@ -98,7 +98,7 @@ class Link:
             self.reconciler,
             steered,
             catch_up_with_events=lambda: world.race(self._looked_at),
-            journal_and_report=self.write,
+            journal=self.write,
         )
 
     @property

@@ -334,7 +334,7 @@ def test_even_a_signed_placement_only_ever_moves_what_it_can(spoils: Any) -> Non
     except MessageError:
         return
     for _ in range(4):
-        lines, due = reconciler.due(QUERY, observed(), now)
+        lines, due = reconciler.advance_at_boundary(QUERY, observed(), now)
         for move in due:
             assert move.desired.target in observed().executors
             assert 0 <= move.desired.partition < len(PLACEMENT)
@@ -423,7 +423,7 @@ def test_a_placement_decided_for_another_run_moves_nothing() -> None:
     reconciler = Reconciler(LIMITS)
     lines = reconciler.accept_desired(sealed(DESIRED, signer=SIGNER), observed("run-2"), NOW)
     assert [line.after for line in lines] == ["planned", "abandoned"]
-    assert reconciler.due(QUERY, observed("run-2"), NOW) == ([], [])
+    assert reconciler.advance_at_boundary(QUERY, observed("run-2"), NOW) == ([], [])
 
 
 def test_a_placement_said_again_begins_nothing_twice_and_lives_no_longer() -> None:

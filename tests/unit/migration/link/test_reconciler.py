@@ -56,7 +56,7 @@ class Driver:
                 self.preferred[partition] = self.placement[partition]
 
     def boundary(self, reconciler: Reconciler, now: float) -> list[MoveTransition]:
-        lines, due = reconciler.due("q", self.observed(), now)
+        lines, due = reconciler.advance_at_boundary("q", self.observed(), now)
         for item in due:
             lines += reconciler.record_steer(item, self.observed(), now)
             self.preferred[item.desired.partition] = item.desired.target
@@ -154,7 +154,7 @@ def test_a_move_waits_for_a_recent_snapshot_but_not_for_ever():
     driver, reconciler = accepted(["0", "0"], *moves, limits=limits(max_replay=5))
     driver.replay = [6, 6]
     assert driver.step(reconciler, 2.0) == []
-    assert sorted(reconciler.unsteered) == [("run", 0, 0), ("run", 0, 1)]
+    assert sorted(reconciler.units_up_next) == [("run", 0, 0), ("run", 0, 1)]
     driver.replay = [6, 5]
     lines = driver.step(reconciler, 3.0)
     assert steps(lines, "m1") == ["prepared", "steered", "drained"]
@@ -214,7 +214,7 @@ def test_hold_begins_nothing_new_and_lets_what_is_steered_finish():
     assert driver.boundary(reconciler, 5.0) == []
     assert not reconciler.waiting
     reconciler.accept_desired(desired(*moves, at=6.0), driver.observed(), 6.0)
-    assert len(reconciler.due("q", driver.observed(), 7.0)[1]) == 1
+    assert len(reconciler.advance_at_boundary("q", driver.observed(), 7.0)[1]) == 1
 
 
 def test_an_expired_placement_is_not_begun():
@@ -286,7 +286,7 @@ def test_an_unknown_store_is_never_steered():
     driver, reconciler = Driver(["0"]), Reconciler(LIMITS)
     observed = DriverState(driver.executors, {("q", 0): ["0"]}, {}, {"q": "run"}, set(), {})
     reconciler.accept_desired(desired(a_move(0, "0", "1")), observed, 1.0)
-    assert reconciler.due("q", observed, 2.0) == ([], [])
+    assert reconciler.advance_at_boundary("q", observed, 2.0) == ([], [])
     assert [line.reason for line in reconciler.tick(observed, 102.0)] == ["stores-unknown"]
 
 
@@ -336,14 +336,14 @@ def test_a_released_move_is_steered_again_when_a_batch_runs_elsewhere_after_all(
     driver.drift = {0}
     driver.run_batch()
     assert reconciler.handle_batch("q", 1, driver.observed(), 300.0) == []
-    lines, due = reconciler.due("q", driver.observed(), 300.0)
+    lines, due = reconciler.advance_at_boundary("q", driver.observed(), 300.0)
     assert lines == []
     assert [line.reason for line in reconciler.record_steer(due[0], driver.observed(), 300.0)] == ["location-set-again"]
 
 
 def test_a_steer_is_remembered_even_if_superseded_since():
     driver, reconciler = accepted(["0", "0"], a_move(0, "0", "1"), a_move(1, "0", "1", step=1))
-    for item in reconciler.due("q", driver.observed(), 2.0)[1]:
+    for item in reconciler.advance_at_boundary("q", driver.observed(), 2.0)[1]:
         reconciler.record_steer(item, driver.observed(), 2.0)
     assert reconciler.was_steered_to(("q", 0, 0), "1")
     assert not reconciler.was_steered_to(("q", 0, 0), "2")
@@ -355,23 +355,23 @@ def test_a_steer_is_remembered_even_if_superseded_since():
 def test_no_move_goes_to_an_executor_that_is_to_leave():
     driver, reconciler = accepted(["0", "0"], a_move(0, "0", "1"))
     leaving = dataclasses.replace(driver.observed(), leaving={"1"})
-    lines, due = reconciler.due("q", leaving, 2.0)
+    lines, due = reconciler.advance_at_boundary("q", leaving, 2.0)
     assert ([line.reason for line in lines], due) == (["target-gone"], [])
 
 
 def test_a_held_migration_does_not_hold_the_links_own_moves():
     driver, reconciler = accepted(["0", "0"], a_move(0, "0", "1"), hold=True)
     reconciler.add_own_moves(OwnMoves("own", "run", "a new query", [a_move(1, "0", "1", name="own.0")]), 1.0)
-    assert [item.name for item in reconciler.due("q", driver.observed(), 2.0)[1]] == ["own.0"]
+    assert [item.name for item in reconciler.advance_at_boundary("q", driver.observed(), 2.0)[1]] == ["own.0"]
 
 
 def test_moves_of_the_links_own_live_beside_a_desired_placement_and_expire_by_themselves():
     driver, reconciler = Driver(["0", "0"]), Reconciler(LIMITS)
     lines = reconciler.add_own_moves(OwnMoves("own", "run", "a new query", [a_move(0, "0", "1")]), 1.0)
     assert [(line.after, line.evidence) for line in lines] == [("planned", "a new query")]
-    assert [item.name for item in reconciler.due("q", driver.observed(), 2.0)[1]] == ["m0"]
+    assert [item.name for item in reconciler.advance_at_boundary("q", driver.observed(), 2.0)[1]] == ["m0"]
     reconciler.paused = True
-    assert reconciler.due("q", driver.observed(), 2.0) == ([], [])
+    assert reconciler.advance_at_boundary("q", driver.observed(), 2.0) == ([], [])
     reconciler.paused = False
     assert [line.reason for line in reconciler.tick(driver.observed(), 1.0 + LIMITS.deadline_seconds)] == ["expired"]
 
@@ -446,12 +446,12 @@ def test_an_idle_query_does_not_hold_back_the_steps_of_others():
     body = DesiredPlacement(decision="d", runs=runs, moves=[first, second])
     reconciler = Reconciler(LIMITS)
     reconciler.accept_desired(EnvelopeFactory("c", "x", lambda: 0.0).envelope(body, ttl=1000, epoch=1), observed, 1.0)
-    (waiting,) = reconciler.due("idle", observed, 2.0)[1]
+    (waiting,) = reconciler.advance_at_boundary("idle", observed, 2.0)[1]
     reconciler.record_steer(waiting, observed, 2.0)
-    assert reconciler.due("q", observed, 3.0)[1] == [], "prepared beside it, not steered"
+    assert reconciler.advance_at_boundary("q", observed, 3.0)[1] == [], "prepared beside it, not steered"
     assert reconciler.tick(observed, 3.0) == []
     assert [line.after for line in reconciler.tick(observed, 13.0)] == ["released_idle"]
-    assert [item.name for item in reconciler.due("q", observed, 13.0)[1]] == ["m0"]
+    assert [item.name for item in reconciler.advance_at_boundary("q", observed, 13.0)[1]] == ["m0"]
 
 
 def test_a_late_steps_deadline_counts_from_its_turn():

@@ -44,7 +44,7 @@ class Boundary:
             self.reconciler,
             SimpleNamespace(stores_of_move=lambda move: [move.desired.partition]),  # type: ignore[arg-type]
             catch_up_with_events=self.drain,
-            journal_and_report=self.written.extend,
+            journal=self.written.extend,
         )
 
     def steer(self, partition: int, host: str, executor: str) -> None:
