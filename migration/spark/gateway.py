@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from py4j import protocol
-from py4j.java_gateway import GatewayClient, GatewayConnection, GatewayParameters, JavaGateway
+from py4j.java_gateway import GatewayClient, GatewayConnection, GatewayParameters, JavaGateway, quiet_close
 from py4j.protocol import Py4JError, Py4JJavaError, Py4JNetworkError
 
 CALL_LIMIT = 30.0  # seconds: beyond it a call has failed, though the JVM may still be at work on it
@@ -55,7 +55,8 @@ class _BoundedClient(GatewayClient):  # type: ignore[misc]
         try:
             connection.start()
         except BaseException:  # py4j leaves the socket of a failed connection to the garbage collector
-            connection.socket.close()
+            for end in (getattr(connection, "stream", None), connection.socket):
+                quiet_close(end)
             raise
         return connection
 
