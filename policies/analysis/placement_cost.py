@@ -22,6 +22,7 @@ __all__ = [
     "executor_busy",
     "fetch_seconds",
     "finish_times",
+    "finish_times_on",
     "improves",
     "inter_executor_volume",
     "inter_node_volume",
@@ -75,11 +76,19 @@ def finish_times(cluster: Cluster, busy: FloatArray, assignment: IntArray) -> Fl
     At speed 1 and undisturbed. ``busy`` (n,) are the tasks in the order of their partitions, ``assignment`` (n,) their
     executors.
     """
-    slots = task_slots(cluster)
+    return finish_times_on(task_slots(cluster), busy, assignment)
+
+
+def finish_times_on(slots: IntArray, busy: FloatArray, assignment: IntArray) -> FloatArray:
+    """Return what `finish_times` does, for places with so many slots each, (E,).
+
+    Executors of several stages may stand side by side in one call.
+    """
+    size = len(slots)
     placed = np.flatnonzero(assignment >= 0)
-    held = np.bincount(assignment[placed], minlength=cluster.size)
+    held = np.bincount(assignment[placed], minlength=size)
     if not (held > 1).any() or slots.max() == 1:
-        return sum_by_index(assignment, busy, cluster.size)
+        return sum_by_index(assignment, busy, size)
     free = np.where(np.arange(slots.max()) < slots[:, None], 0.0, np.inf)
     order = placed[np.argsort(assignment[placed], kind="stable")]
     rank = np.arange(len(order)) - (np.cumsum(held) - held)[assignment[order]]

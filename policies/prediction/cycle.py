@@ -24,9 +24,9 @@ from types import MappingProxyType
 
 import numpy as np
 
-from rechannel.policies.analysis.placement_cost import finish_times
+from rechannel.policies.analysis.placement_cost import finish_times_on, task_slots
 from rechannel.policies.model.arrays import BoolArray, FloatArray, sum_by_index
-from rechannel.policies.model.cluster import Cluster
+from rechannel.policies.model.cluster import UNPLACED, Cluster
 from rechannel.policies.model.placement import Placement
 from rechannel.policies.model.workload import Workload
 from rechannel.policies.prediction.model import PredictionModel, QueryTiming
@@ -94,16 +94,23 @@ def query_work(
     cluster, workload = model.cluster, model.workload
     index = {query: number for number, query in enumerate(workload.queries)}
     path, work = np.zeros(len(index)), np.zeros((len(index), cluster.size))
-    capacity = cluster.cores * cluster.speed
+    placeable = workload.placeable
+    if placeable:
+        # All stages in one call: executor e of stage s is place s x E + e.
+        slots, size = np.tile(task_slots(cluster), len(placeable)), cluster.size
+        places = [(placement[stage.key], number * size) for number, stage in enumerate(placeable)]
+        at = np.concatenate([np.where(at >= 0, at + first, UNPLACED) for at, first in places])
+        seconds = np.concatenate([busy.get(stage.key, stage.busy) for stage in placeable])
+        share = sum_by_index(at, seconds, len(slots)).reshape(-1, size) / (cluster.cores * cluster.speed)
+        longest = (finish_times_on(slots, seconds, at).reshape(-1, size) / cluster.speed).max(axis=1)
+        queries = [index[stage.query] for stage in placeable]
+        np.add.at(work, queries, share)
+        np.add.at(path, queries, longest)
     for stage in workload.stages:
-        if stage.placeable:
-            at, seconds = placement[stage.key], busy.get(stage.key, stage.busy)
-            share = sum_by_index(at, seconds, cluster.size) / capacity
-            longest = float((finish_times(cluster, seconds, at) / cluster.speed).max())
-        else:
-            share, longest = model.floating_work(stage)
-        work[index[stage.query]] += share
-        path[index[stage.query]] += longest
+        if not stage.placeable:
+            floating, alone = model.floating_work(stage)
+            work[index[stage.query]] += floating
+            path[index[stage.query]] += alone
     return QueryWork(path, work)
 
 
