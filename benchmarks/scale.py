@@ -84,6 +84,7 @@ def measure(shape: Shape) -> dict[str, Any]:
                 messages.fill()
                 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
                 collector = Collector(messages.store, stack.settings, time.time)
+                messages.send_report()  # filling may take longer than the last one holds
                 figures["cold"] = _decide(collector, stack)
                 messages.send_batches()
                 figures["warm"] = _decide(collector, stack)
@@ -103,14 +104,12 @@ def _decide(collector: Collector, stack: Stack) -> dict[str, Any]:
         return result
 
     def read() -> Any:
-        before: list[tuple[str, int]] | None = None
-        while True:  # until nothing is new: a refresh reads a bounded number of bytes
+        messages, before, batches = None, -1, 0
+        while batches != before:  # a refresh reads a bounded number of bytes
             collector.refresh()
-            messages = collector.gather(APPLICATION)
-            batches = [(batch.query, batch.batch) for batch in messages.batches] if messages else []
-            if batches == before:
-                return messages
-            before = batches
+            messages, before = collector.gather(APPLICATION) or messages, batches
+            batches = sum(batch.batch for batch in messages.batches) if messages else 0
+        return messages
 
     messages = lap("read", read)
     if messages is None:

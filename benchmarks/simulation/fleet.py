@@ -198,17 +198,18 @@ class Messages:
 
     def send_batches(self, age: float = 0.0) -> None:
         """Send a report, and a batch of each query that ended so many seconds ago."""
-        self._report()
+        self.send_report()
         for query in range(self.shape.queries):
             self._batch(query, age)
 
     def begin(self) -> None:
         """Set the times of all messages from now on."""
-        self.pace.every(1.0, [self._report])
+        self.pace.every(1.0, [self.send_report])
         self.pace.every(WINDOW, [partial(self._window, number) for number in range(self.shape.agents)])
         self.pace.every(self.shape.period, [partial(self._batch, query) for query in range(self.shape.queries)])
 
-    def _report(self) -> None:
+    def send_report(self) -> None:
+        """Send a report of the link."""
         self.number += 1
         body = report(self.shape, time.time())
         self.store.put(keys.REPORT, APPLICATION, self.link.envelope(body, ttl=keys.REPORT.ttl, application=APPLICATION))
