@@ -110,16 +110,16 @@ def batch(shape: Shape, query: int, number: int, now: float) -> BatchReport:
     runs = []
     for stage in range(shape.stages):
         first = ((number * shape.queries + query) * shape.stages + stage) * shape.partitions
-        seconds = shape.task_seconds(query, stage).tolist()
+        seconds = shape.task_seconds(query, stage).round(3).tolist()  # Spark counts milliseconds
         tasks = [
             TaskRow(
                 task=first + part,
                 partition=part,
                 executor=shape.executor(query, stage, part),
-                launch=now - 1.0 - seconds[part],
-                finish=now - 1.0,
+                launch=round(now - 1.0 - seconds[part], 3),
+                finish=round(now - 1.0, 3),
                 run=seconds[part],
-                cpu=seconds[part] / 2,
+                cpu=round(seconds[part] / 2, 3),
                 fetch_wait=0.001,
                 rows_in=1000 + part,
                 rows_out=900,

@@ -27,6 +27,7 @@ _TIGHT = 0.001  # a stage this close to its lower bound needs no refinement
 _SMALL = 100_000  # units times executors up to which everything is tried
 _PARTNERS = 8
 _PERTURBATIONS = 40
+_REFINEMENTS = 200  # of a stage that is not small, whose list schedule is near the bound anyway
 _PERTURBED = 60  # units up to which a refinement that is stuck is perturbed
 _EXCHANGES = 12  # moves and swaps between two executors that are tried one by one
 
@@ -369,7 +370,8 @@ def _refine(problem: Problem, option: Option, bound: float) -> Option:
     exact = ledger.simple and not problem.fetching
     # Otherwise pairs are not divided exactly, and each attempt is expensive.
     perturbations = _PERTURBATIONS if exact and len(problem.busy) <= _PERTURBED else 0
-    for _ in range(4 * len(problem.busy) + perturbations):
+    small = len(problem.busy) * len(problem.speed) <= _SMALL
+    for _ in range(4 * len(problem.busy) + perturbations if small else _REFINEMENTS):
         seconds = np.where(problem.available, ledger.seconds, -np.inf)
         slowest = int(seconds.argmax())
         if seconds[slowest] < best_seconds * (1 - _SAME):
