@@ -34,6 +34,7 @@ from testbed.stack import Stack, StackError
 
 PARTITIONS = 100  # of an executor
 STAGES = 4
+LARGEST_STAGE = 25_000  # partitions: each window has the sizes of a map output for all of them
 SIZES, QUICK = (100, 1_000, 4_000), (100,)
 CORES = (1, 4)
 QUERIES = (1, 25, 125)
@@ -69,7 +70,9 @@ def _shapes(options: argparse.Namespace) -> Iterator[Shape]:
     for executors in options.executors or (QUICK if options.quick else SIZES):
         for cores in CORES:
             for queries in options.queries:
-                yield Shape(executors, queries, STAGES, executors * PARTITIONS // queries // STAGES, cores=cores)
+                partitions = executors * PARTITIONS // queries // STAGES
+                if partitions <= LARGEST_STAGE:
+                    yield Shape(executors, queries, STAGES, partitions, cores=cores)
 
 
 def measure(shape: Shape) -> dict[str, Any]:
