@@ -18,7 +18,7 @@ from rechannel.policies.prediction.model import PredictionModel
 __all__ = ["without_losses"]
 
 _REPLAYED = 10_000  # tasks, in all predictions together: a second or two
-_MOST_PREDICTIONS = 48
+_MOST_PREDICTIONS = 24
 
 
 def without_losses(model: PredictionModel, current: Placement, planned: Placement, max_loss: float) -> Placement:
