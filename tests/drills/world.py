@@ -126,7 +126,7 @@ class World(Stack):
         self.cluster = cluster(self.group, self.directory / "cluster")
         self._open.callback(self.cluster.close)
         with self.inside("cluster"):
-            self.cluster.start(PATIENCE)
+            self.cluster.start()
         for node in NODES if self.options.attached else ():
             self.start_agent(node)
         self.start_application()
@@ -164,7 +164,7 @@ class World(Stack):
         if empty:
             shutil.rmtree(self.redis.directory / "appendonlydir", ignore_errors=True)
         with self.inside(networks.HUB):
-            self.redis.start(60.0)
+            self.redis.start()
 
     def start_controller(self, name: str, *, fake_clock: bool = False) -> None:
         """Start a controller; with ``fake_clock`` its clock is the machine's plus what the file `fake_clock` says."""
