@@ -146,8 +146,12 @@ class Collector:
         runs = {query.query: query.run for query in report.queries}
         self._read_batches(application, state, runs.keys())
         hosts = sorted({info.host for info in report.executors})
+        read = 0
         for host in hosts:
-            self._read_windows(host)
+            read += self._read_windows(host)
+            if read > _MAX_WINDOW_BYTES:  # not only once all are read: thousands of nodes may have sent much each
+                self._limit_windows()
+                read = 0
         state.batches = {query: batches for query, batches in state.batches.items() if query in runs}
         state.partial = {query: batch for query, batch in state.partial.items() if query in runs}
         self._limit_memory()
@@ -206,23 +210,31 @@ class Collector:
             del state.partial[body.query]
         return batch, partial.size
 
-    def _read_windows(self, host: str) -> None:
+    def _read_windows(self, host: str) -> int:
+        """Read the new windows of a node; return their bytes."""
         node = self._nodes.setdefault(host, _Node(windows=deque(maxlen=keys.WINDOWS.bound)))
         bound = keys.WINDOWS.bound
         try:
             node.after, envelopes = read_new_entries(self._store, keys.WINDOWS, host, node.after, first=bound)
         except KeyNameError:
-            return  # a host name that can have no key has no agent: it counts as silent
+            return 0  # a host name that can have no key has no agent: it counts as silent
+        read = 0
         for envelope in envelopes:
             if isinstance(envelope.body, AgentWindow) and envelope.body.node == host:
                 window = replace(envelope.body, skipped={})  # not needed for decisions
-                node.windows.append((window, len(encode(replace(envelope, body=window, raw_bytes=UNSET)))))
+                size = len(encode(replace(envelope, body=window, raw_bytes=UNSET)))
+                node.windows.append((window, size))
+                read += size
         # A slow query's streams are in windows of minutes ago; windows with many rows are kept for a minute alone.
         numbers = [sum(len(row.sizes) for row in window.streams) for window, _ in node.windows]
         total = sum(numbers)
         while len(node.windows) > _MIN_WINDOWS and total > _MAX_SIZES:
             node.windows.popleft()
             total -= numbers.pop(0)
+        return read
+
+    def _limit_windows(self) -> None:
+        evict_oldest([(node.windows, 1) for node in self._nodes.values()], _MAX_WINDOW_BYTES, _MAX_WINDOW_BYTES)
 
     def _limit_memory(self) -> None:
         """Drop the oldest batches, windows and parts beyond the bounds in bytes.
@@ -234,7 +246,7 @@ class Collector:
         need = self._settings.reschedule.batches
         batches = [(entries, need) for state in applications for entries in state.batches.values()]
         evict_oldest(batches, _MAX_BATCH_BYTES, _MAX_NEEDED_BYTES)
-        evict_oldest([(node.windows, 1) for node in self._nodes.values()], _MAX_WINDOW_BYTES, _MAX_WINDOW_BYTES)
+        self._limit_windows()
         partial = [
             (batch.size, state.partial, query) for state in applications for query, batch in state.partial.items()
         ]

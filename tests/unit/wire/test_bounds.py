@@ -100,6 +100,25 @@ def test_many_nodes_do_not_displace_the_batches_of_a_decision(monkeypatch: pytes
     assert sum(len(encode(sealed(body))) for body in windows) <= 50_000
 
 
+def test_windows_are_bounded_while_they_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A first read of many nodes holds at most twice the bound and the windows of one node."""
+    store, clock, _ = world()
+    monkeypatch.setattr(collect, "_MAX_WINDOW_BYTES", 50_000)
+    held: list[int] = []
+    read_windows = Collector._read_windows
+
+    def read(collector: Collector, host: str) -> int:
+        result = read_windows(collector, host)
+        held.append(sum(size for node in collector._nodes.values() for _, size in node.windows))
+        return result
+
+    monkeypatch.setattr(Collector, "_read_windows", read)
+    facts = gathered(store, clock, [fakes.batch(number, PLACEMENT) for number in range(10, 20)], nodes=100)
+    assert len(held) == 100
+    assert 50_000 < max(held) < 2 * 50_000 + held[0]
+    assert len(facts.windows) == 100
+
+
 def test_huge_batches_do_not_displace_the_windows(monkeypatch: pytest.MonkeyPatch) -> None:
     store, clock, _ = world()
     monkeypatch.setattr(collect, "_MAX_BATCH_BYTES", 100_000)
