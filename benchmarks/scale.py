@@ -58,11 +58,12 @@ def main() -> None:
             rows.append(pool.apply(measure, (shape,)))
         results.save()
         progress(_line(rows[-1]))
-    for key, exponent in _growth(rows).items():
+    growth = _growth(rows)
+    for key, exponent in growth.items():
         progress(f"{key}: seconds grow as partitions to the power of {exponent:.2f}")
     if options.document:
         bounds = {"executors": MAX_EXECUTORS, "partitions": MAX_PARTITIONS, "replayed": MAX_REPLAYED}
-        figures = results.figures["scale"].figures() | {"growth": _growth(rows), "bounds": bounds}
+        figures = results.figures["scale"].figures() | {"growth": growth, "bounds": bounds}
         write_page(options.document, render("scale", figures, wrap=False))
 
 

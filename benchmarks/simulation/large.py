@@ -132,10 +132,7 @@ def main() -> None:
         Path("/proc/self/clear_refs").write_text("5")
     cold, steps = decide(job["policy"], settings, Observation(cluster, workload, current))
     first_peak = _resident("VmHWM")
-    at = {key: array.copy() for key, array in current.assignments.items()}
-    for move in (move for step in steps for move in step):
-        at[move.stage][move.partition] = move.target
-    later, moved = changed(workload, 1), type(current)(at)
+    later, moved = changed(workload, 1), current.with_moves(move for step in steps for move in step)
     warm, _ = decide(job["policy"], settings, Observation(cluster, later, moved))
     figures = {"cold": asdict(cold), "warm": asdict(warm), "built_mib": built, "peak_mib": first_peak}
     if warm.seconds < job["limit"] / 20:  # it is some times slower while it is traced

@@ -221,16 +221,15 @@ class _StepModel:
 
     def batch_seconds(self, step: int) -> tuple[dict[str, float], dict[str, float]]:
         """Return each query's batch after a step, without and with its loads and cold starts."""
-        placement = {key: array.copy() for key, array in self.current.assignments.items()}
+        done = np.flatnonzero(self.plan.steps <= step).tolist()
+        after, cold = self.current.with_moves(self.plan.moves[index] for index in done), self.cold[step]
         added: dict[str, FloatArray] = {}
-        for index in np.flatnonzero(self.plan.steps <= step).tolist():
+        for index in np.flatnonzero(self.plan.steps == step).tolist():
             move = self.plan.moves[index]
-            placement[move.stage][move.partition] = move.target
-            if self.plan.steps[index] == step and move.source != UNPLACED:
+            if move.source != UNPLACED:
                 load = self.rates.overhead + self.plan.loads[index] / self.rates.load_rate
                 own = added.setdefault(move.stage, np.zeros(self.model.workload.stage(move.stage).n))
                 own[move.partition] += load * self.model.cluster.speed[move.target]
-        after, cold = Placement(placement), self.cold[step]
         for key, seconds in cold.once.items():
             added[key] = added.get(key, 0.0) + seconds
         without, loading = (self._estimate(after, more) for more in (cold.anyway, added))

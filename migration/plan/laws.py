@@ -67,7 +67,7 @@ def review_plan(proposed: Placement, inputs: PlanInputs, settings: Settings, opt
     if options.moves_left is not None:
         moves = _cap_moves(moves, inputs, options.moves_left, refusals, settings.reschedule.moves_per_hour)
     stepped = _schedule(moves, inputs, settings)
-    placement = _moved(inputs.current, moves)
+    placement = inputs.current.with_moves(moves)
     before, after = (executor_utilization(inputs.cluster, inputs.workload, at) for at in (inputs.current, placement))
     filled = inputs.current.filled_from(placement)
     model = inputs.prediction or assume_timing(
@@ -226,13 +226,6 @@ def _schedule(moves: list[Move], inputs: PlanInputs, settings: Settings) -> Step
         queries=[stage.query for stage in stages],
     )
     return SteppedMoves(moves, steps, loads)
-
-
-def _moved(current: Placement, moves: Sequence[Move]) -> Placement:
-    changed = {key: array.copy() for key, array in current.assignments.items()}
-    for move in moves:
-        changed[move.stage][move.partition] = move.target
-    return Placement(changed)
 
 
 def _predict_gains(inputs: PlanInputs, model: PredictionModel, before: Placement, after: Placement) -> list[QueryGain]:

@@ -12,6 +12,8 @@ from rechannel.policies.model.arrays import BoolArray, FloatArray, IntArray
 
 __all__ = ["Option", "Problem"]
 
+_SMALL = 100_000  # units times executors
+
 
 @dataclass(frozen=True, eq=False)
 class Problem:
@@ -44,6 +46,11 @@ class Problem:
     near: Callable[[int], FloatArray] | None
     near_in: Callable[[int], FloatArray] | None = None
     relieve: int = 1 << 60
+
+    @property
+    def small(self) -> bool:
+        """True if there is time to try everything."""
+        return len(self.busy) * len(self.speed) <= _SMALL
 
     @cached_property
     def bounded(self) -> bool:

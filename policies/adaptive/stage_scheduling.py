@@ -17,14 +17,13 @@ import numpy as np
 
 from rechannel.policies.adaptive.stage_problem import Option, Problem
 from rechannel.policies.adaptive.two_executors import divide, finish
-from rechannel.policies.model.arrays import BoolArray, FloatArray, IntArray, sum_by_index
+from rechannel.policies.model.arrays import BoolArray, FloatArray, IntArray, ranks, sum_by_index
 
 __all__ = ["prune_moves", "relocate", "solve_stage"]
 
 _SAME = 1e-9  # relative: smaller differences are none
 _NEAR = 0.01  # relative: finishing times so near to each other count as equal where locality differs
 _TIGHT = 0.001  # a stage this close to its lower bound needs no refinement
-_SMALL = 100_000  # units times executors up to which everything is tried
 _PARTNERS = 8
 _PERTURBATIONS = 40
 _REFINEMENTS = 200  # of a stage that is not small, whose list schedule is near the bound anyway
@@ -43,9 +42,8 @@ def solve_stage(problem: Problem, bound: float, *, levels: Sequence[float] = (),
     options = [first]
     if not thorough or first.seconds <= bound * (1 + _SAME):
         return options
-    small = len(problem.busy) * len(problem.speed) <= _SMALL
     low, best = bound, first
-    for step in range(8 if small else 2):
+    for step in range(8 if problem.small else 2):
         limit = low * (1 + _TIGHT / 2) if step == 0 else (low + best.seconds) / 2
         option = relocate(problem, limit)
         options.append(option)
@@ -56,9 +54,9 @@ def solve_stage(problem: Problem, bound: float, *, levels: Sequence[float] = (),
         if best.seconds <= max(low, bound) * (1 + _TIGHT):
             break
     if best.seconds > bound * (1 + _TIGHT):
-        if small:
+        if problem.small:
             options.append(_relabel(problem, relocate(problem, 0.0)))
-        starts = sorted(options, key=lambda option: (option.seconds, option.moves))[: 2 if small else 1]
+        starts = sorted(options, key=lambda option: (option.seconds, option.moves))[: 2 if problem.small else 1]
         options += [_refine(problem, start, bound) for start in starts]
     best = min(options, key=lambda option: option.seconds)
     for share in levels:
@@ -247,9 +245,8 @@ class _ListScheduler:
     def _fill_cores(self, placed: IntArray) -> None:
         """Put the units that stay on cores: one on each, the others on the core free first."""
         problem, busy = self.problem, self.problem.busy
-        placed = placed[np.argsort(self.ledger.assignment[placed], kind="stable")]
         executors = self.ledger.assignment[placed]
-        rank = np.arange(len(placed)) - (np.cumsum(self.count) - self.count)[executors]
+        rank = ranks(executors)
         alone = rank < problem.slots[executors]
         self.cores[executors[alone], rank[alone]] = busy[placed[alone]]
         for unit, executor in zip(placed[~alone].tolist(), executors[~alone].tolist(), strict=True):
@@ -370,8 +367,7 @@ def _refine(problem: Problem, option: Option, bound: float) -> Option:
     exact = ledger.simple and not problem.fetching
     # Otherwise pairs are not divided exactly, and each attempt is expensive.
     perturbations = _PERTURBATIONS if exact and len(problem.busy) <= _PERTURBED else 0
-    small = len(problem.busy) * len(problem.speed) <= _SMALL
-    for _ in range(4 * len(problem.busy) + perturbations if small else _REFINEMENTS):
+    for _ in range(4 * len(problem.busy) + perturbations if problem.small else _REFINEMENTS):
         seconds = np.where(problem.available, ledger.seconds, -np.inf)
         slowest = int(seconds.argmax())
         if seconds[slowest] < best_seconds * (1 - _SAME):

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from rechannel.policies.model.arrays import FloatArray, IntArray, sum_by_index
+from rechannel.policies.model.arrays import FloatArray, IntArray, ranks, sum_by_index
 from rechannel.policies.model.cluster import Cluster
 from rechannel.policies.model.placement import Placement
 from rechannel.policies.model.streams import StreamLike
@@ -84,15 +84,12 @@ def finish_times_on(slots: IntArray, busy: FloatArray, assignment: IntArray) -> 
 
     Executors of several stages may stand side by side in one call.
     """
-    size = len(slots)
     placed = np.flatnonzero(assignment >= 0)
-    held = np.bincount(assignment[placed], minlength=size)
-    if not (held > 1).any() or slots.max() == 1:
-        return sum_by_index(assignment, busy, size)
+    rank = ranks(assignment[placed])
+    if rank.max(initial=0) == 0 or slots.max() == 1:
+        return sum_by_index(assignment, busy, len(slots))
     free = np.where(np.arange(slots.max()) < slots[:, None], 0.0, np.inf)
-    order = placed[np.argsort(assignment[placed], kind="stable")]
-    rank = np.arange(len(order)) - (np.cumsum(held) - held)[assignment[order]]
-    by_rank = order[np.argsort(rank, kind="stable")]
+    by_rank = placed[np.argsort(rank, kind="stable")]
     for tasks in np.split(by_rank, np.cumsum(np.bincount(rank))[:-1]):
         executors = assignment[tasks]
         core = free[executors].argmin(axis=1)

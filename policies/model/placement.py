@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
@@ -70,6 +70,13 @@ class Placement:
     def evacuated_to(self, planned: Placement, cluster: Cluster) -> Placement:
         """Return this placement with the partitions that cannot stay where they are planned."""
         return Placement(self.on_available(cluster)).filled_from(planned)
+
+    def with_moves(self, moves: Iterable[Move]) -> Placement:
+        """Return this placement with the partitions of some moves on their targets."""
+        changed = {key: array.copy() for key, array in self.assignments.items()}
+        for move in moves:
+            changed[move.stage][move.partition] = move.target
+        return Placement(changed)
 
     def moves_from(self, old: Placement) -> tuple[Move, ...]:
         """Return the moves that turn ``old`` into this placement, by stage and partition.

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from rechannel.policies.model.arrays import IntArray
+from rechannel.policies.model.arrays import IntArray, ranks
 from rechannel.policies.model.cluster import Cluster
 from rechannel.policies.model.placement import Placement
 from rechannel.policies.model.workload import Workload
@@ -27,10 +27,7 @@ def sort_slots(cluster: Cluster) -> IntArray:
     _, first, node, count = np.unique(
         cluster.node_of[slots], return_index=True, return_inverse=True, return_counts=True
     )
-    by_node = np.argsort(node, kind="stable")
-    turn = np.empty(len(slots), dtype=np.int64)
-    turn[by_node] = np.arange(len(slots)) - (np.cumsum(count) - count)[node[by_node]]
-    return slots[np.lexsort((first[node], -count[node], turn))]
+    return slots[np.lexsort((first[node], -count[node], ranks(node)))]
 
 
 def placement_of_units(workload: Workload, executors: IntArray) -> Placement:

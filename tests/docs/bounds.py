@@ -11,10 +11,11 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib import import_module
-from pathlib import Path
 
-PACKAGE = Path(__file__).parents[2] / "src" / "rechannel"
-PAGE = Path(__file__).parents[2] / "docs" / "limits.md"
+from .code_names import PARTS
+from .pages import DOCS, ROOT
+
+PAGE = DOCS / "limits.md"
 _NAME = re.compile(r"_?MAX_[A-Z_]+")
 _TABLE = re.compile(r"(<!-- bounds, from the code -->\n).*?(<!-- end of bounds -->)", re.DOTALL)
 
@@ -33,8 +34,8 @@ class Bound:
 
 def bounds() -> Iterator[Bound]:
     """Yield the bounds of the product, by module; `counts` and `beyond` are "" where a comment lacks them."""
-    for module in _modules():
-        path = PACKAGE / module
+    for path in (path for part in sorted(PARTS) for path in sorted((ROOT / part).rglob("*.py"))):
+        module = path.relative_to(ROOT)
         source = path.read_text(encoding="utf-8")
         lines = source.splitlines()
         for node in ast.parse(source).body:
@@ -44,12 +45,6 @@ def bounds() -> Iterator[Bound]:
                 counts, _, beyond = _comment(lines, node.lineno).rstrip(".").partition("; beyond: ")
                 counts = counts[:1].lower() + counts[1:]
                 yield Bound(module.as_posix(), node.lineno, target.id, value, counts, beyond)
-
-
-def _modules() -> Iterator[Path]:
-    """Yield the modules of the parts, which are links in a source tree."""
-    for part in sorted(it for it in PACKAGE.iterdir() if it.is_dir()):
-        yield from (part.name / path.relative_to(part.resolve()) for path in sorted(part.resolve().rglob("*.py")))
 
 
 def _comment(lines: list[str], number: int) -> str:
