@@ -19,7 +19,7 @@ from rechannel.policies.prediction.growth import replay_grown
 from rechannel.policies.prediction.model import PredictionModel, draw_factors
 from rechannel.policies.prediction.replay import replay
 
-__all__ = ["CONFIDENCE", "PredictedChange", "Residual", "predict_changes", "residuals"]
+__all__ = ["CONFIDENCE", "ChangePredictor", "PredictedChange", "Residual", "predict_changes", "residuals"]
 
 CONFIDENCE = 1.645
 """Standard errors of a bound at 95 % confidence on one side."""
@@ -72,32 +72,51 @@ def _draw_models(model: PredictionModel, draws: int, seed: int) -> Iterator[Pred
         )
 
 
-def predict_changes(
-    model: PredictionModel, current: Placement, planned: Placement, *, draws: int = 8, batches: int = 8, seed: int = 0
-) -> dict[str, PredictedChange]:
-    """Predict the change of every query's batches between two placements.
+class ChangePredictor:
+    """Predictions beside one present placement, which is replayed once for all of them.
 
     Parameters
     ----------
     model
         What runs, with its uncertainty.
-    current, planned
-        The placements to compare.
+    current
+        The present placement.
     draws, batches
         Replays of each placement, and batches of the slowest query in each.
     seed
         Of draws and noise.
     """
-    taken: dict[str, list[tuple[float, float]]] = {query: [] for query in model.workload.queries}
-    for number, drawn in enumerate(_draw_models(model, draws, seed)):
-        before = replay(drawn, current, batches=batches, seed=seed + number)
-        after = before
-        if planned != current:
-            present = {query: float(seconds.mean()) for query, seconds in before.items()}
-            after = replay_grown(drawn, planned, present, batches=batches, seed=seed + number)
-        for query, results in taken.items():
-            results.append((float(before[query].mean()), float(after[query].mean())))
-    return {query: _change(np.array(results)) for query, results in taken.items()}
+
+    def __init__(
+        self, model: PredictionModel, current: Placement, *, draws: int = 8, batches: int = 8, seed: int = 0
+    ) -> None:
+        self._current, self._batches, self._seed = current, batches, seed
+        self._drawn = list(_draw_models(model, draws, seed))
+        self._before = [
+            replay(drawn, current, batches=batches, seed=seed + number) for number, drawn in enumerate(self._drawn)
+        ]
+
+    def changes(self, planned: Placement) -> dict[str, PredictedChange]:
+        """Predict the change of every query's batches by a placement."""
+        taken: dict[str, list[tuple[float, float]]] = {query: [] for query in self._before[0]}
+        for number, (drawn, before) in enumerate(zip(self._drawn, self._before, strict=True)):
+            after = before
+            if planned != self._current:
+                present = {query: float(seconds.mean()) for query, seconds in before.items()}
+                after = replay_grown(drawn, planned, present, batches=self._batches, seed=self._seed + number)
+            for query, results in taken.items():
+                results.append((float(before[query].mean()), float(after[query].mean())))
+        return {query: _change(np.array(results)) for query, results in taken.items()}
+
+
+def predict_changes(
+    model: PredictionModel, current: Placement, planned: Placement, *, draws: int = 8, batches: int = 8, seed: int = 0
+) -> dict[str, PredictedChange]:
+    """Predict the change of every query's batches between two placements.
+
+    Parameters as for `ChangePredictor`.
+    """
+    return ChangePredictor(model, current, draws=draws, batches=batches, seed=seed).changes(planned)
 
 
 def _change(results: FloatArray) -> PredictedChange:

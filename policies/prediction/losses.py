@@ -12,7 +12,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from rechannel.policies.model.placement import Move, Placement
-from rechannel.policies.prediction.gain import PredictedChange, predict_changes
+from rechannel.policies.prediction.gain import ChangePredictor, PredictedChange
 from rechannel.policies.prediction.model import PredictionModel
 
 __all__ = ["without_losses"]
@@ -40,9 +40,12 @@ def without_losses(model: PredictionModel, current: Placement, planned: Placemen
     part, predictions = planned, min(_MOST_PREDICTIONS, _REPLAYED // max(1, model.tasks))
     moves = [move for move in planned.moves_from(current) if move.source >= 0 and model.cluster.available[move.source]]
     moves.sort(key=lambda move: -float(model.workload.stage(move.stage).busy[move.partition]))
-    loses = _excess(predict_changes(model, current, part), max_loss) > 0 if moves else False
+    if not moves:
+        return planned
+    predictor = ChangePredictor(model, current)
+    loses = _excess(predictor.changes(part), max_loss) > 0
     while loses and len(moves) > 1 and predictions > 0:
-        tried = [_tried(model, current, part, move, max_loss) for move in moves[:predictions]]
+        tried = [_tried(predictor, part, move, max_loss) for move in moves[:predictions]]
         predictions -= len(tried)
         excess, _, number = min((*rank, number) for number, (rank, _) in enumerate(tried))
         part, loses = tried[number][1], excess > 0
@@ -51,17 +54,14 @@ def without_losses(model: PredictionModel, current: Placement, planned: Placemen
 
 
 def _tried(
-    model: PredictionModel, current: Placement, part: Placement, move: Move, max_loss: float
+    predictor: ChangePredictor, part: Placement, move: Move, max_loss: float
 ) -> tuple[tuple[float, float], Placement]:
     """Return how good a plan is without one of its moves, and that plan.
 
     How good: the loss beyond the largest one, and the mean ratio of the batches.
     """
-    assignments = dict(part.assignments)
-    assignments[move.stage] = assignments[move.stage].copy()
-    assignments[move.stage][move.partition] = move.source
-    placement = Placement(assignments)
-    changes = predict_changes(model, current, placement)
+    placement = part.with_moves([Move(move.stage, move.partition, move.target, move.source)])
+    changes = predictor.changes(placement)
     return (_excess(changes, max_loss), float(np.mean([change.ratio for change in changes.values()]))), placement
 
 
