@@ -187,7 +187,8 @@ class _Trial:
         """
         score = self.scores[way]
         scaled = np.full_like(error, np.inf)
-        np.divide(score.miss, score.last_miss, out=scaled, where=score.last_miss > 0)
+        # In double precision: an error over a tiny one is beyond the range of single precision.
+        np.divide(score.miss, score.last_miss, out=scaled, where=score.last_miss > 0, dtype=np.float64)
         good = (scaled <= BETTER) & (score.wins >= _WINS * score.count) & (scaled < error)
         if way is Method.TREND:  # noise may look like a trend, but not like a season
             good &= score.miss <= BETTER * score.flat_miss

@@ -4,7 +4,7 @@ import time
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
@@ -38,6 +38,7 @@ def test_constant_load(value: float, slots: int, ahead: int):
 @given(
     arrays(np.float64, st.tuples(st.integers(1, 30), st.integers(0, 5)), elements=st.floats(0, 1e12)), st.integers(1, 9)
 )
+@example(np.array([[1e-33], [1.9e7], *[[1e-33]] * 10]), 1)
 def test_bounds_of_a_forecast(past: FloatArray, ahead: int):
     forecast = look_ahead(past, ahead)
     assert forecast.values.shape == forecast.method.shape == forecast.error.shape == past.shape[1:]
