@@ -178,8 +178,8 @@ class RescheduleSettings:
     )
     overload_windows: int = live_setting(
         3,
-        "Consecutive agent windows of overload before it triggers a decision: of an executor above "
-        "gate.max_utilization, or of a query whose batch lasts twice as long as usual or longer than the interval of "
+        "Overloads in a row before they trigger a decision: agent windows with an executor above "
+        "gate.max_utilization, or batches of a query that last twice as long as usual or longer than the interval of "
         "its trigger. 0 turns this trigger off.",
         unit="windows",
         bounds=(0, 1000),

@@ -187,7 +187,7 @@ class Application:
         decision = self.decide_automatically(Trigger.OVERLOAD, reason)
         if decision is None or decision.reason in BLOCKING:
             return False
-        detector.record(decision, steady_now, averaging_time(self._context.settings))
+        detector.record(decision, self._clock.steady(), averaging_time(self._context.settings))
         return True
 
     # -- decisions --

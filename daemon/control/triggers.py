@@ -103,7 +103,8 @@ def usable_executors(report: LinkReport, drained_nodes: Collection[str]) -> froz
 class LoadReading:
     """One measured load of an executor or a query.
 
-    ``key`` names the executor or query, ``sentence`` has the numbers. ``fresh``: measured since the last observation.
+    ``key`` names the executor or query, ``sentence`` has the numbers, ``counted`` names what it was measured over.
+    ``fresh``: measured since the last observation.
     """
 
     key: str
@@ -111,6 +112,7 @@ class LoadReading:
     limit: float
     sentence: str
     fresh: bool = True
+    counted: str = "windows"
 
 
 @dataclass
@@ -179,6 +181,7 @@ class OverloadDetector:
 
     def _query_readings(self, snapshot: Snapshot, batches: Sequence[BatchReport]) -> list[LoadReading]:
         readings = []
+        self._batches = {name: batch for name, batch in self._batches.items() if name in snapshot.usual}
         for name, (usual, _) in snapshot.usual.items():
             own, state = batches_of(batches, name), snapshot.queries.get(name)
             if not own or state is None:
@@ -193,7 +196,7 @@ class OverloadDetector:
             sentence = f"the last batch of {query_name(name, state.name)} took {last.seconds:.2f} s, {rule}"
             fresh = self._batches.get(name) != last.batch
             self._batches[name] = last.batch
-            readings.append(LoadReading(f"query {name}", last.seconds, limit, sentence, fresh))
+            readings.append(LoadReading(f"query {name}", last.seconds, limit, sentence, fresh, counted="batches"))
         return readings
 
 
@@ -216,7 +219,7 @@ def _advance(level: _Level, reading: LoadReading, rules: RescheduleSettings) -> 
     if reading.value > reading.limit:
         level.streak += 1
         if level.streak >= rules.overload_windows and not level.over:
-            level.over, level.due = True, f"{reading.sentence}, {level.streak} windows in a row"
+            level.over, level.due = True, f"{reading.sentence}, {level.streak} {reading.counted} in a row"
         return
     level.streak = 0
     if reading.value < _OVER * reading.limit:

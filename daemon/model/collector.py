@@ -218,10 +218,13 @@ class Collector:
             node.after, envelopes = read_new_entries(self._store, keys.WINDOWS, host, node.after, first=bound)
         except KeyNameError:
             return 0  # a host name that can have no key has no agent: it counts as silent
-        read = 0
+        read, known = 0, {(window.start, window.end) for window, _ in node.windows}
         for envelope in envelopes:
             if isinstance(envelope.body, AgentWindow) and envelope.body.node == host:
                 window = replace(envelope.body, skipped={})  # not needed for decisions
+                if (window.start, window.end) in known:
+                    continue  # an agent repeats a push that timed out, though it may have arrived
+                known.add((window.start, window.end))
                 size = len(encode(replace(envelope, body=window, raw_bytes=UNSET)))
                 node.windows.append((window, size))
                 read += size

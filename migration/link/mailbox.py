@@ -20,7 +20,7 @@ import structlog
 
 from rechannel.conf.settings import RedisSettings
 from rechannel.wire import keys
-from rechannel.wire.envelope import Envelope, EnvelopeFactory, MessageError
+from rechannel.wire.envelope import Envelope, EnvelopeFactory, MessageError, body_of
 from rechannel.wire.measurements import AgentEvidence, BatchReport, ClosedStore, StageRun
 from rechannel.wire.messages import DesiredPlacement, LastPlacement, LinkReport, MoveTransition, StandingOrders
 from rechannel.wire.redis.capacity import TASK_BYTES, batch_budget
@@ -329,7 +329,8 @@ class Mailbox:
         self._desired_version = _version(envelope)
         try:
             self._check(envelope)
-            if envelope.application != self._application or not isinstance(envelope.body, DesiredPlacement):
+            body_of(envelope, DesiredPlacement)
+            if envelope.application != self._application:
                 raise MessageError(f"message is for application {envelope.application!r}")
         except MessageError as error:
             self.rejected += 1
@@ -346,7 +347,8 @@ class Mailbox:
         newer = (envelope.epoch, envelope.sequence) > self._orders_version[:2]
         try:
             self._check(envelope)
-            if not isinstance(envelope.body, StandingOrders) or not newer:
+            body_of(envelope, StandingOrders)
+            if not newer:
                 raise MessageError("standing orders are older than those obeyed")
         except MessageError as error:
             if envelope.signature != self._refused_signature:

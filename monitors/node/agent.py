@@ -2,7 +2,7 @@
 
 Two threads. One samples and never waits for Redis; the other pushes, and may wait for Redis as long as that takes.
 Between them stands a bounded buffer. A push that timed out may have arrived all the same and is then pushed again:
-readers know such duplicates by their equal sender, time and sequence.
+readers count a window of the same node, start and end once.
 """
 
 from __future__ import annotations
