@@ -1,5 +1,8 @@
 """State machine of a move: a partition of a stateful stage on its way to an executor.
 
+A move is *drained* when the first batch on its target is committed. (An operator drains a *node*: another thing.) A
+change of state is a *transition*; a *step* is a group of moves that are steered together.
+
 ::
 
     planned ──> prepared ──> steered ──> drained ──> killed
@@ -14,7 +17,7 @@
   link has waited for that snapshot long enough. The next step is prepared while the current one is steered.
 * *steered*: Spark was told the new executor, between two batches; told again (↺) after each batch that missed it.
 * *drained*: a batch that ran the partition on its target is committed; the old copy has nothing left to give.
-* *killed*: the old executor closed its copy, by evidence or presumed after two maintenance intervals.
+* *killed*: the copy on the old executor is closed, by evidence or presumed after two maintenance intervals.
 * *released_idle*: steered, and no batch runs; the state is durable, and the next batch goes to the target.
 * *abandoned*: given up, with a reason. Harmless: the partition stays where it is.
 """
@@ -23,9 +26,10 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from rechannel.wire.codes import MoveReason, MoveState
-from rechannel.wire.messages import DesiredMove, MoveTransition, MoveView
+from rechannel.wire.messages import DesiredMove, MoveTransition, MoveView, Unit
 
 TRANSITIONS: dict[MoveState, frozenset[MoveState]] = {
     MoveState.PLANNED: frozenset({MoveState.PREPARED, MoveState.ABANDONED}),
@@ -38,12 +42,20 @@ TRANSITIONS: dict[MoveState, frozenset[MoveState]] = {
 }
 BYTES_PER_BATCH = 4e9  # of state that one batch takes over at most, so that it does not load for minutes
 AWAITING_BATCH = frozenset({MoveState.PLANNED, MoveState.PREPARED, MoveState.STEERED})  # later steps wait for these
-FINAL = frozenset({MoveState.KILLED, MoveState.ABANDONED})  # states without a further step
+FINAL = frozenset({MoveState.KILLED, MoveState.ABANDONED})  # states that no transition leaves
 _MAX_FINAL = 1000  # final moves that a link remembers; beyond: the oldest would begin again if ordered again
 
 
 class IllegalTransitionError(RuntimeError):
-    """Step that the state machine does not have: a defect of Rechannel, never of the user."""
+    """Transition that the state machine does not have: a defect of Rechannel, never of the user."""
+
+
+class RunUnit(NamedTuple):
+    """A partition of a stateful stage in one run of a query."""
+
+    run: str
+    stage: int
+    partition: int
 
 
 @dataclass(frozen=True)
@@ -57,8 +69,8 @@ class OwnMoves:
 
 
 @dataclass
-class Move:
-    """A move and its history."""
+class TrackedMove:
+    """A move with its state and its history."""
 
     desired: DesiredMove
     decision: str
@@ -92,9 +104,14 @@ class Move:
         return self.desired.target
 
     @property
-    def unit(self) -> tuple[str, int, int]:
-        """The moved partition: (query, stage, partition)."""
+    def unit(self) -> Unit:
+        """The moved partition."""
         return self.desired.unit
+
+    @property
+    def run_unit(self) -> RunUnit:
+        """The moved partition in its run."""
+        return RunUnit(self.run, self.desired.stage, self.desired.partition)
 
     @property
     def unsteered(self) -> bool:
@@ -119,16 +136,16 @@ class Move:
     def transition(
         self, state: MoveState, reason: MoveReason, *, at: float, batch: int = -1, evidence: str = ""
     ) -> MoveTransition:
-        """Take a step and return its line for the journal.
+        """Change the state and return the transition, for the journal.
 
-        Raises IllegalTransitionError for a step that the table does not have.
+        Raises IllegalTransitionError for one that the table does not have.
 
         Parameters
         ----------
         state : MoveState
             The state to go to.
         reason : MoveReason
-            Why it is taken.
+            Why it changes.
         at : float
             Now, in seconds since the epoch.
         batch : int
@@ -143,18 +160,18 @@ class Move:
             # What was closed before a steer is open again where the partition ran last.
             self.closed_stores.clear()
             self.early_evidence = None
-        return self._journal_line(before, at=at, batch=batch, evidence=evidence)
+        return self._describe(before, at=at, batch=batch, evidence=evidence)
 
-    def first_line(self, at: float, evidence: str = "") -> MoveTransition:
-        """Return the first line of this move in the journal."""
-        return self._journal_line(None, at=at, batch=-1, evidence=evidence)
+    def first_transition(self, at: float, evidence: str = "") -> MoveTransition:
+        """Return the transition with which this move begins."""
+        return self._describe(None, at=at, batch=-1, evidence=evidence)
 
     def view(self) -> MoveView:
         """Return what a report shows of the move."""
         fields = self.desired.shared_fields()
         return MoveView(**fields, state=self.state, reason=self.reason, missed_batches=self.misses)
 
-    def _journal_line(self, before: MoveState | None, *, at: float, batch: int, evidence: str) -> MoveTransition:
+    def _describe(self, before: MoveState | None, *, at: float, batch: int, evidence: str) -> MoveTransition:
         return MoveTransition(
             **self.desired.shared_fields(),
             decision=self.decision,
@@ -174,29 +191,29 @@ class MoveSet:
     """
 
     def __init__(self) -> None:
-        self._live: dict[str, Move] = {}
-        self._final: dict[str, Move] = {}
+        self._live: dict[str, TrackedMove] = {}
+        self._final: dict[str, TrackedMove] = {}
 
-    def __iter__(self) -> Iterator[Move]:
+    def __iter__(self) -> Iterator[TrackedMove]:
         return iter(list(self._live.values()))
 
     def __contains__(self, name: str) -> bool:
         return name in self._live or name in self._final
 
-    def add(self, move: Move) -> None:
+    def add(self, move: TrackedMove) -> None:
         """Add a move that begins."""
         self._live[move.name] = move
 
-    def set_final(self, move: Move) -> None:
-        """Set a move apart that takes no further step."""
+    def set_final(self, move: TrackedMove) -> None:
+        """Set apart a move whose state is final."""
         self._final[move.name] = self._live.pop(move.name)
 
-    def final(self, names: Collection[str]) -> list[Move]:
+    def final(self, names: Collection[str]) -> list[TrackedMove]:
         """Return the final moves among these names."""
         return [self._final[name] for name in names if name in self._final]
 
-    def steered_to(self, unit: tuple[str, int, int], executor: str) -> bool:
-        """Whether a move that is not killed steered a (query, stage, partition) to an executor."""
+    def steered_to(self, unit: Unit, executor: str) -> bool:
+        """Whether a move that is not killed steered a partition to an executor."""
         return any(
             move.steered_at > 0 and move.state is not MoveState.KILLED and move.target == executor and move.unit == unit
             for moves in (self._live, self._final)

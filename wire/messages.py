@@ -6,7 +6,7 @@ measurements. Times are seconds since the epoch (UTC), durations seconds, sizes 
 
 from __future__ import annotations
 
-from typing import Annotated, Any, TypeAlias
+from typing import Annotated, Any, NamedTuple, TypeAlias
 
 import msgspec
 
@@ -64,6 +64,14 @@ class QueryState(msgspec.Struct, frozen=True, kw_only=True):
     pool: str = ""  # of the scheduler; "" without one of its own
 
 
+class Unit(NamedTuple):
+    """A partition of a stateful stage: the unit of migration."""
+
+    query: str
+    stage: int
+    partition: int
+
+
 class PartitionMove(msgspec.Struct, frozen=True, kw_only=True):
     """A partition's move to ``target``; moves of a lower step come first."""
 
@@ -76,9 +84,9 @@ class PartitionMove(msgspec.Struct, frozen=True, kw_only=True):
     step: Int53
 
     @property
-    def unit(self) -> tuple[str, int, int]:
-        """The moved partition: (query, stage, partition)."""
-        return self.query, self.stage, self.partition
+    def unit(self) -> Unit:
+        """The moved partition."""
+        return Unit(self.query, self.stage, self.partition)
 
     def shared_fields(self) -> dict[str, Any]:
         """Return the fields that every message about a move has."""

@@ -40,7 +40,7 @@ from rechannel.policies.prediction.replay import MAX_REPLAYED
 from rechannel.policies.registry import PolicyLawError, Proposal, propose
 from rechannel.wire.codes import DecisionResult, Law, Mode, NotReadyReason, PlanResult, Trigger
 from rechannel.wire.exit_codes import OBSERVE_MODE, ExitCode
-from rechannel.wire.messages import Decision, LinkReport, Refusal
+from rechannel.wire.messages import Decision, LinkReport, Refusal, Unit
 from rechannel.wire.printable import query_name
 
 OBSERVE_NOTE = f"{OBSERVE_MODE} `rechannel rebalance --apply` moves once."
@@ -59,7 +59,6 @@ _EXITS: dict[str, ExitCode] = {
 }
 
 PlacementSource = Callable[[Snapshot], ProposedPlacement | Refusal]
-MoveUnit = tuple[str, int, int]  # query, stage, partition
 
 
 class NoPlan(Exception):  # noqa: N818 it is an answer, not an error
@@ -134,7 +133,7 @@ def no_report(application: str) -> NotReady:
     return NotReady(NotReadyReason.NO_REPORT, f"no link reports for application {application}")
 
 
-def moves_in_flight(report: LinkReport) -> frozenset[MoveUnit]:
+def moves_in_flight(report: LinkReport) -> frozenset[Unit]:
     """Return the unit of every move that awaits a batch."""
     return frozenset(view.unit for view in report.moves if view.state in AWAITING_BATCH)
 

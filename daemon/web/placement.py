@@ -123,7 +123,7 @@ def _layout(status: ApplicationStatus, most: int) -> _Layout:
 
 def _application(layout: _Layout, index: int, per_group: int, most_groups: int) -> Row:
     status = layout.status
-    moving = {move.unit: move.target for move in status.moves[: limits.MOVES]}
+    moving: dict[Unit, str] = {move.unit: move.target for move in status.moves[: limits.MOVES]}
     most = max(layout.loads.values(), default=0.0)
     # Busiest executors first: the least busy ones are left without groups where the room ends.
     groups: dict[str, list[Row]] = {}

@@ -7,10 +7,14 @@ from dataclasses import dataclass, field
 
 from rechannel.conf.settings import Settings
 from rechannel.migration.moves import BYTES_PER_BATCH
+from rechannel.wire.messages import Unit
 
 _DEADLINE_BATCHES = 6
 # Batches since the last snapshot, whose changes a move's target replays; beyond: the move waits for the next snapshot.
-_MAX_REPLAY = 100
+_MAX_LAG = 100
+# In place of the batches that a partition's newest snapshot lies behind:
+UNKNOWN = -1  # Spark knows of no snapshot, or does not tell: a move does not wait for one
+NOT_ASKED = 2**31  # Spark is still to be asked: above every limit, so that a move waits for the answer
 
 
 @dataclass(frozen=True)
@@ -22,7 +26,7 @@ class ReconcilerLimits:
     presume: float  # two maintenance intervals of Spark in seconds: an old copy is then presumed closed
     moves_per_batch: int = 32
     bytes_per_batch: float = float("inf")
-    max_replay: int = 1_000_000  # batches that a move's newest snapshot may lie behind
+    max_lag: int = 1_000_000  # batches that the newest snapshot of a move's partition may lie behind
     overlap: bool = True  # a step may begin before the old copies of the step before are closed
 
     @classmethod
@@ -35,7 +39,7 @@ class ReconcilerLimits:
             2 * maintenance,
             migration.moves_per_batch,
             BYTES_PER_BATCH,
-            _MAX_REPLAY,
+            _MAX_LAG,
             migration.overlap,
         )
 
@@ -57,22 +61,22 @@ class DriverState:
     batches: Mapping[str, int]  # query -> last batch begun
     quiet: Collection[str] = ()  # queries that run no job now
     leaving: Collection[str] = ()  # executors that must be given nothing, since they are to leave
-    # (query, stage, partition) to be steered next -> batches that the newest snapshot lies behind
-    replay: Mapping[tuple[str, int, int], int] = field(default_factory=dict)
+    # Partition to be steered next -> batches that its newest snapshot lies behind
+    snapshot_lag: Mapping[Unit, int] = field(default_factory=dict)
 
-    def executor_of(self, query: str, stage: int, partition: int) -> str:
+    def executor_of(self, unit: Unit) -> str:
         """Return the executor that a partition last ran on, "" if unknown."""
-        executors = self.placement.get((query, stage), [])
-        return executors[partition] if 0 <= partition < len(executors) else ""
+        executors = self.placement.get((unit.query, unit.stage), [])
+        return executors[unit.partition] if 0 <= unit.partition < len(executors) else ""
 
-    def last_batch_of(self, query: str, stage: int, partition: int) -> int:
+    def last_batch_of(self, unit: Unit) -> int:
         """Return the batch in which a partition last ran, -1 if unknown."""
-        batches = self.last_ran.get((query, stage), [])
-        return batches[partition] if 0 <= partition < len(batches) else -1
+        batches = self.last_ran.get((unit.query, unit.stage), [])
+        return batches[unit.partition] if 0 <= unit.partition < len(batches) else -1
 
-    def replay_of(self, query: str, stage: int, partition: int) -> int:
-        """Return the batches that a partition's newest snapshot lies behind, -1 if unknown."""
-        return self.replay.get((query, stage, partition), -1)
+    def lag_of(self, unit: Unit) -> int:
+        """Return the batches that a partition's newest snapshot lies behind, or `UNKNOWN`."""
+        return self.snapshot_lag.get(unit, UNKNOWN)
 
     def accepts_moves(self, executor: str) -> bool:
         """Whether an executor is alive and not about to leave."""

@@ -29,7 +29,7 @@ from dataclasses import dataclass
 
 import structlog
 
-from rechannel.migration.moves import Move
+from rechannel.migration.moves import TrackedMove
 from rechannel.migration.spark.executor_control import ExecutorControl
 from rechannel.migration.spark.gateway import LinkError
 from rechannel.monitors.spark.task_table import TaskTable
@@ -46,19 +46,19 @@ UNLIMITED = 2**31 - 1
 
 @dataclass(frozen=True)
 class ReleaseInputs:
-    """Input of one step."""
+    """Input of `ExecutorReleaser.advance`."""
 
     executors: Mapping[str, ExecutorInfo]
     drains: Mapping[str, DrainedNode]  # by node
     holders: Collection[str]  # executors that hold state
     batches: Mapping[str, int]  # query -> last batch begun, of active queries
-    quiet: Collection[str]  # those of them that run no batch now
+    between_batches: Collection[str]  # those of them that run no batch now
 
 
 def collect_inputs(
-    table: TaskTable, queries: Collection[str], drains: Mapping[str, DrainedNode], moves: Iterable[Move]
+    table: TaskTable, queries: Collection[str], drains: Mapping[str, DrainedNode], moves: Iterable[TrackedMove]
 ) -> ReleaseInputs:
-    """Return the input of a step; state steered away from an idle query no longer counts.
+    """Return the input of a release; state steered away from an idle query no longer counts.
 
     Parameters
     ----------
@@ -68,7 +68,7 @@ def collect_inputs(
         The active queries.
     drains : mapping of str to DrainedNode
         The drained nodes.
-    moves : iterable of Move
+    moves : iterable of TrackedMove
         The moves that the reconciler holds.
     """
     steered_away = {
@@ -82,8 +82,8 @@ def collect_inputs(
         if (query, stage, partition) not in steered_away
     }
     batches = {query: table.last_batch.get(query, -1) for query in queries}
-    quiet = {query for query in queries if table.is_quiet(query) and not table.in_batch(query)}
-    return ReleaseInputs(table.executors, drains, holders, batches, quiet)
+    between_batches = {query for query in queries if table.is_quiet(query) and not table.in_batch(query)}
+    return ReleaseInputs(table.executors, drains, holders, batches, between_batches)
 
 
 @dataclass
@@ -113,7 +113,7 @@ def executor_target(
 
 
 class ExecutorReleaser:
-    """Cordons and releases executors, step by step on the link's thread."""
+    """Cordons and releases executors, a little in each cycle of the link's thread."""
 
     def __init__(self, control: ExecutorControl, *, dynamic: bool, cordon_ends_executor: bool = False) -> None:
         self.problem = ""
@@ -121,7 +121,7 @@ class ExecutorReleaser:
         self._cordon_ends_executor = cordon_ends_executor  # in the middle of a batch (spark.decommission.enabled)
         self._dynamic = dynamic  # Spark removes idle executors and sets the target (spark.dynamicAllocation.enabled)
         self._cordons: dict[str, _Cordon] = {}
-        self._killed: set[str] = set()  # released, and Spark has not told yet that they are gone
+        self._released: set[str] = set()  # released, and Spark has not told yet that they are gone
         self._drained: frozenset[str] = frozenset()  # nodes whose executors are to leave
         self._limit_before = UNLIMITED  # the application's limit of executors before the first release
         self._base = -1  # executors elsewhere at the first release; -1 while the target is Spark's own
@@ -134,17 +134,17 @@ class ExecutorReleaser:
     @property
     def cordoned(self) -> list[str]:
         """Executors that get no task any more and are not gone yet."""
-        return sorted(self._killed.union(self._cordons))
+        return sorted(self._released.union(self._cordons))
 
     @property
     def active(self) -> bool:
         """Whether something is still to be done though no node is drained any more."""
         return bool(self._cordons) or self._base >= 0
 
-    def step(self, inputs: ReleaseInputs, now: float) -> None:
-        """Take every step that is due; ``problem`` keeps an error, and the next call tries again."""
-        self._killed &= inputs.executors.keys()
-        present = {name: info for name, info in inputs.executors.items() if name not in self._killed}
+    def advance(self, inputs: ReleaseInputs, now: float) -> None:
+        """Do everything that is due; ``problem`` keeps an error, and the next call tries again."""
+        self._released &= inputs.executors.keys()
+        present = {name: info for name, info in inputs.executors.items() if name not in self._released}
         self._cordons = {name: cordon for name, cordon in self._cordons.items() if name in present}
         if not self._cordons:
             self._local_checkpoints = 0
@@ -205,7 +205,9 @@ class ExecutorReleaser:
             if name in inputs.holders and not overdue:
                 continue
             if self._cordon_ends_executor or self._control.cordon(name):
-                waits_for = {query: batch for query, batch in inputs.batches.items() if query not in inputs.quiet}
+                waits_for = {
+                    query: batch for query, batch in inputs.batches.items() if query not in inputs.between_batches
+                }
                 self._cordons[name] = _Cordon(now, waits_for)
                 _LOG.info("executor-cordoned", executor=name, node=info.host, overdue=overdue)
 
@@ -221,9 +223,9 @@ class ExecutorReleaser:
             cordon.waits_for = {
                 query: batch
                 for query, batch in cordon.waits_for.items()
-                if query not in inputs.quiet and inputs.batches.get(query, batch + 1) <= batch
+                if query not in inputs.between_batches and inputs.batches.get(query, batch + 1) <= batch
             }
-            if self._cordon_ends_executor and inputs.batches.keys() - set(inputs.quiet):
+            if self._cordon_ends_executor and inputs.batches.keys() - set(inputs.between_batches):
                 continue
             if cordon.waits_for:
                 continue
@@ -237,11 +239,11 @@ class ExecutorReleaser:
             remaining = len(present) - 1
             if self._control.release(name, remaining, self._limit_before):
                 self._grace = _GRACE if complete else min(2 * self._grace, _LONGEST_GRACE)
-                self._killed.add(name)
+                self._released.add(name)
                 del self._cordons[name]
                 _LOG.info("executor-released", executor=name, remaining=remaining)
                 self._next_release = 0.0
-                return  # one in a step; the next step starts from a fresh state
+                return  # one in a cycle; the next one starts from a fresh state
 
     def _would_lose_rdds(self) -> bool:
         """Whether RDDs live on executors alone; counted right before each release."""

@@ -28,24 +28,24 @@ from rechannel.migration.spark.adapter import SparkAdapter, StoreId
 from rechannel.migration.spark.checkpoint import CheckpointOperator
 from rechannel.migration.spark.hooks import START_WAIT
 from rechannel.migration.spread import spread_evenly
-from rechannel.wire.messages import DesiredMove, ExecutorInfo, LastPlacement
+from rechannel.wire.messages import DesiredMove, ExecutorInfo, LastPlacement, Unit
 
 _LOG = structlog.get_logger("rechannel.link")
 _BUDGET = 0.8 * START_WAIT  # seconds from a query's start in which it is placed; the rest is moved afterwards
 _ARRIVAL_WAIT = 15.0  # seconds after the attach in which a restarted driver's executors are waited for
 _ARRIVAL_POLL = 0.1
-_ARRIVAL_QUIET = 1.0  # seconds without a new executor after which none is expected any more
+_ARRIVAL_GAP = 1.0  # seconds without a new executor after which none is expected any more
 _MAX_QUERIES = 1000  # queries whose placement a link remembers; beyond: the oldest are forgotten
 
 Executors = Mapping[str, ExecutorInfo]
-Placement = dict[int, list[str]]  # operator -> executor per partition
+ExecutorsByOperator = dict[int, list[str]]  # operator -> executor of each partition
 
 _T = TypeVar("_T")
 
 
 def restore_placement(
     last: LastPlacement | None, operators: Sequence[CheckpointOperator], executors: Executors
-) -> Placement:
+) -> ExecutorsByOperator:
     """Return a placement as near to the last one as these executors allow.
 
     An executor is the same as before if it lives on the same host; otherwise another executor of that host replaces it
@@ -55,7 +55,7 @@ def restore_placement(
     cores = {name: max(1, info.cores) for name, info in executors.items()}
     replacements = _replacements(last.hosts if last is not None else {}, executors)
     held: Counter[str] = Counter()
-    result: Placement = {}
+    result: ExecutorsByOperator = {}
     for operator in operators:
         before = last.operators.get(operator.operator, []) if last is not None else []
         placement = [replacements.get(name, "") for name in before]
@@ -84,7 +84,7 @@ def _replacements(hosts: Mapping[str, str], executors: Executors) -> dict[str, s
 class _Occasion:
     """Reasons to move a query's partitions."""
 
-    restored: Placement | None  # the placement that was restored before the first batch
+    restored: ExecutorsByOperator | None  # the placement that was restored before the first batch
     new: bool  # the query has no checkpoint
     lost: Mapping[int, set[int]]  # stage -> partitions that a lost executor held
 
@@ -111,7 +111,7 @@ class InitialPlacement:
         self._arrivals_until = clock() + _ARRIVAL_WAIT
         self._lock = threading.Lock()
         self._last: dict[str, LastPlacement] = {}
-        self._restored: dict[str, Placement] = {}  # by run, until its first batch
+        self._restored: dict[str, ExecutorsByOperator] = {}  # by run, until its first batch
         self._new_runs: set[str] = set()  # to be spread after their first batch
         self._lost: dict[tuple[str, int], set[int]] = {}  # (query, stage) -> partitions
         self._number = 0
@@ -182,7 +182,7 @@ class InitialPlacement:
             hosts_here = {info.host for info in executors.values()}
             none_back = bool(hosts_here) and hosts_here.isdisjoint(hosts)
             now = self._clock()
-            no_arrivals = bool(hosts_here) and now >= arrived + _ARRIVAL_QUIET
+            no_arrivals = bool(hosts_here) and now >= arrived + _ARRIVAL_GAP
             complete = bool(hosts_here) and hosts <= hosts_here.union(self._drained_nodes())
             if complete or none_back or no_arrivals or now >= min(until, self._arrivals_until):
                 return executors
@@ -247,7 +247,7 @@ class InitialPlacement:
         run: str,
         stages: Mapping[int, Sequence[int]],
         placement: Mapping[tuple[str, int], list[str]],
-        moving: Iterable[tuple[str, int, int]],
+        moving: Iterable[Unit],
     ) -> OwnMoves | None:
         """Return the moves that a query needs at a quiet moment, None if it needs none.
 
@@ -262,7 +262,7 @@ class InitialPlacement:
             The operators of each stage.
         placement : mapping of (query, stage)
             The executor that each partition last ran on, of all queries.
-        moving : iterable of (query, stage, partition)
+        moving : iterable of Unit
             What is moved already.
         """
         lost = {stage: self._lost[query, stage] for stage in stages if (query, stage) in self._lost}

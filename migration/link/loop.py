@@ -44,16 +44,17 @@ from rechannel.migration.spark.hooks import START_WAIT, StartHook
 from rechannel.monitors.spark import events, task_table
 from rechannel.wire.codes import MoveState
 from rechannel.wire.envelope import Envelope, EnvelopeFactory, MessageError, encode
-from rechannel.wire.messages import DrainedNode, ExecutorInfo, LinkReport, MoveTransition, StandingOrders
+from rechannel.wire.messages import DrainedNode, ExecutorInfo, LinkReport, MoveTransition, StandingOrders, Unit
 from rechannel.wire.signing import Verifier
 
 _LOG = structlog.get_logger("rechannel.link")
 _CHECK_EVERY = 3.0  # seconds between two comparisons with Spark's own state
 _REPORT_EVERY = 1.0  # seconds
 _PAUSE, _SHORT_PAUSE = 0.1, 0.005  # seconds between two reads of the event stream
-_MAX_DRAIN = 1.0  # seconds of reading events in one cycle; beyond: the next cycle reads on
+_MAX_CATCH_UP = 1.0  # seconds of reading events in one cycle; beyond: the next cycle reads on
 _LONGEST_REST = 30.0  # seconds after a cycle that failed
 _START_POLL = 2  # seconds that the thread of starting queries waits in Spark before it checks whether the link ends
+# Attributes with parts that refer to Java objects, from `_prepare` to `_drop_parts`.
 _PARTS = "_feed", "_stages", "_check", "_steering", "_initial_placement", "_releaser", "_snapshot_lag", "_hook"
 _MAINTENANCE = "spark.sql.streaming.stateStore.maintenanceInterval"
 
@@ -63,7 +64,8 @@ class Link:
 
     def __init__(self) -> None:
         self.problem, self.mode, self.failures = "", "", 0
-        self._stop, self._ended = threading.Event(), threading.Event()  # in 3.11, an interrupted join fakes an end
+        # `_ended`, since in Python 3.11 a join that Ctrl-C interrupts takes a thread that still runs for ended.
+        self._stop, self._ended = threading.Event(), threading.Event()
         self._thread: threading.Thread | None = None
 
     @property
@@ -113,7 +115,7 @@ class Link:
         self._settings, self.mode = settings, settings.reschedule.mode
         self._feed = EventFeed(adapter, settings.link.directory)
         self._starts_thread = threading.Thread(target=self._place_starting, name="rechannel-starts", daemon=True)
-        self._table, self._lines = task_table.TaskTable(), deque[bytes]()
+        self._table, self._event_lines = task_table.TaskTable(), deque[bytes]()
         self._orders: Envelope | None = None
         self._drains: dict[str, DrainedNode] = {}  # by node
         self._drifted = self._garbage = self._rejected = 0
@@ -134,7 +136,7 @@ class Link:
         self._problems = compatibility.sentences(adapter.version, adapter.setting)
         verifier = Verifier.from_file(path) if (path := settings.signing.public_key_file) else None
         if verifier is None:
-            self._problems.append("signing.public_key_file is not set: this link reports but obeys nobody")
+            self._problems.append("signing.public_key_file is not set: this link reports but accepts no orders")
         factory = EnvelopeFactory(settings.cluster.name, f"link@{adapter.application}")
         self._mailbox = Mailbox(settings.redis, factory, adapter.application, verifier)
         self._initial_placement = InitialPlacement(
@@ -167,7 +169,7 @@ class Link:
     def _start_threads(self) -> None:
         self._mailbox.start()
         self._starts_thread.start()
-        # The last one: it takes everything out again, and before it runs, `start` does.
+        # Started last: it takes everything out of Spark again. Until it runs, `start` does that after an error.
         thread = threading.Thread(target=self._run, name="rechannel-link", daemon=True)
         thread.start()
         self._thread = thread
@@ -215,8 +217,8 @@ class Link:
             self._journal(self._reconciler.tick(self._driver_state(), now))
         if (self._drains or self._releaser.active) and not self._reconciler.paused:
             inputs = collect_inputs(self._table, self._check.queries, self._drains, self._reconciler.moves)
-            self._releaser.step(inputs, now)
-        self._snapshot_lag.step(self._stages.mapped, now, self._reconciler.units_up_next)
+            self._releaser.advance(inputs, now)
+        self._snapshot_lag.advance(self._stages.mapped, now, self._reconciler.units_up_next)
         if now >= self._next_report:
             self._next_report = now + _REPORT_EVERY
             self._mailbox.post_report(self._report(), self._evidence_nodes())
@@ -239,14 +241,14 @@ class Link:
         Returns False if there is more than a cycle may take. A line leaves the queue before it is handled, so one that
         fails costs itself alone.
         """
-        until = time.monotonic() + _MAX_DRAIN
+        until = time.monotonic() + _MAX_CATCH_UP
         while not self._stop.is_set():
-            while self._lines:
-                self._fold_line(self._lines.popleft(), time.time())
+            while self._event_lines:
+                self._fold_line(self._event_lines.popleft(), time.time())
                 if time.monotonic() > until:
                     return False
-            self._lines.extend(self._feed.read(time.time()))
-            if not self._lines:
+            self._event_lines.extend(self._feed.read(time.time()))
+            if not self._event_lines:
                 return True
         return False
 
@@ -302,7 +304,7 @@ class Link:
 
     def _count_drift(self, notice: task_table.PartitionMoved) -> None:
         """Count a partition that left a living executor without having been steered."""
-        unit = notice.query, notice.stage, notice.partition
+        unit = Unit(notice.query, notice.stage, notice.partition)
         steered = self._reconciler.was_steered_to(unit, notice.after)
         self._drifted += notice.before in self._usable_executors() and not steered
 
@@ -358,14 +360,13 @@ class Link:
             for (run, number), stage in self._stages.mapped.items():
                 if run != store.run or all(item.operator != store.operator for item, _ in stage.operators):
                     continue
-                lines = self._reconciler.handle_closed_store(store, stage.store_names, number, query, now)
-                self._journal(lines)
+                self._journal(self._reconciler.handle_closed_store(store, stage.store_names, number, query, now))
 
-    def _journal(self, lines: Sequence[MoveTransition]) -> None:
-        if lines:
-            self._mailbox.post_journal(list(lines))
-        for line in lines:
-            _LOG.info("move", **msgspec.structs.asdict(line))
+    def _journal(self, transitions: Sequence[MoveTransition]) -> None:
+        if transitions:
+            self._mailbox.post_journal(list(transitions))
+        for transition in transitions:
+            _LOG.info("move", **msgspec.structs.asdict(transition))
 
     # -- the driver's state --
 
@@ -386,7 +387,7 @@ class Link:
             batches=self._table.last_batch,
             quiet={query for query in runs if self._table.is_quiet(query)},
             leaving=self._table.executors.keys() - self._usable_executors().keys(),
-            replay=self._snapshot_lag.replay(self._reconciler.units_up_next, runs),
+            snapshot_lag=self._snapshot_lag.unit_lags(self._reconciler.units_up_next, runs),
         )
 
     def _add_own_moves(self, query: ActiveQuery) -> None:

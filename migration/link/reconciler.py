@@ -1,25 +1,26 @@
 """Reconciler: the moves to steer, by the desired placement and the driver's state.
 
-Pure: facts in, journal lines and instructions out; the caller journals every line before it acts on it. No message is
-an order to be carried out once: whatever is lost or repeated, the next batch boundary compares afresh.
+Pure: facts in, transitions and instructions out; the caller journals every transition before it acts on it. No message
+is an order to be carried out once: whatever is lost or repeated, the next batch boundary compares afresh.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 
-from rechannel.migration.link.driver_state import DriverState, ReconcilerLimits
+from rechannel.migration.link.driver_state import UNKNOWN, DriverState, ReconcilerLimits
 from rechannel.migration.link.throttle import MoveThrottle
-from rechannel.migration.moves import Move, MoveSet, OwnMoves
+from rechannel.migration.moves import MoveSet, OwnMoves, RunUnit, TrackedMove
 from rechannel.wire.codes import MoveReason, MoveState
 from rechannel.wire.envelope import Envelope, MessageError
 from rechannel.wire.measurements import ClosedStore
-from rechannel.wire.messages import DesiredPlacement, MoveTransition
+from rechannel.wire.messages import DesiredPlacement, MoveTransition, Unit
 
 _IDLE = 10.0  # seconds without a batch after which a steered move counts as released: nothing waits for it any longer
 _LONG_IDLE = 60.0  # seconds without a batch after which one may load any number of partitions
 
-Lines = list[MoveTransition]
+Transitions = list[MoveTransition]
+Checked = tuple[Transitions, bool]  # of a move, and whether it is to be steered
 
 
 class Reconciler:
@@ -43,26 +44,26 @@ class Reconciler:
         self._busy_at: dict[str, float] = {}  # query -> time at which it last ran a job, as far as `tick` saw
 
     @property
-    def moves(self) -> list[Move]:
+    def moves(self) -> list[TrackedMove]:
         """All moves that are not final."""
         return list(self._moves)
 
     @property
-    def reported_moves(self) -> list[Move]:
+    def reported_moves(self) -> list[TrackedMove]:
         """Moves not final, and final ones that the placement names: a controller counts them."""
         return [*self._moves, *self._moves.final(self._named)]
 
     @property
-    def moving(self) -> set[tuple[str, int, int]]:
-        """The (query, stage, partition) of every move that may still land."""
+    def moving(self) -> set[Unit]:
+        """The partition of every move that may still land."""
         return {move.unit for move in self._moves if move.open}
 
     @property
-    def units_up_next(self) -> list[tuple[str, int, int]]:
-        """The (run, stage, partition) of the moves to be prepared or steered next."""
+    def units_up_next(self) -> list[RunUnit]:
+        """The partitions to be prepared or steered next."""
         steps = self._lowest_steps()
         return [
-            (move.run, move.desired.stage, move.desired.partition)
+            move.run_unit
             for move in self._moves
             if move.unsteered and move.desired.step <= steps[move.decision] + 1 and not self._is_held(move)
         ]
@@ -77,24 +78,24 @@ class Reconciler:
         """Whether a batch boundary is awaited: something is to be steered and nothing holds it."""
         return any(move.awaits_batch and not self._is_held(move) for move in self._moves)
 
-    def was_steered_to(self, unit: tuple[str, int, int], executor: str) -> bool:
-        """Whether a (query, stage, partition) was steered to an executor, even if superseded."""
+    def was_steered_to(self, unit: Unit, executor: str) -> bool:
+        """Whether a partition was steered to an executor, even if superseded."""
         return self._moves.steered_to(unit, executor)
 
-    def steered_not_run(self, query: str, driver: DriverState, now: float) -> list[Move]:
+    def steered_not_run(self, query: str, driver: DriverState, now: float) -> list[TrackedMove]:
         """Return the moves of a query that were steered and did not run since, unless held."""
         return [
             move
             for move in self._moves
             if move.state is MoveState.STEERED
             and move.query == query
-            and driver.last_batch_of(*move.unit) <= move.steered_batch
+            and driver.last_batch_of(move.unit) <= move.steered_batch
             and not (self._is_held(move) or self._is_expired(move, now) or self._is_superseded(move))
         ]
 
     # -- new moves --
 
-    def accept_desired(self, envelope: Envelope, driver: DriverState, now: float) -> Lines:
+    def accept_desired(self, envelope: Envelope, driver: DriverState, now: float) -> Transitions:
         """Take over a desired placement whose signature was checked; the same one is renewed.
 
         Raises MessageError for an older epoch (a deposed leader), an expired or older message, and a placement that
@@ -117,82 +118,87 @@ class Reconciler:
         self.leader, self.hold, self._named = envelope.sender, desired.hold, names
         if desired.decision == self.decision:
             return []
-        lines = self._abandon_superseded(desired, now)
+        transitions = self._abandon_superseded(desired, now)
         self.decision = desired.decision
         for item in desired.moves:
             if item.move in self._moves:
                 continue
-            move = Move(item, desired.decision, desired.runs.get(item.query, ""))
+            move = TrackedMove(item, desired.decision, desired.runs.get(item.query, ""))
             self._moves.add(move)
-            lines.append(move.first_line(now))
+            transitions.append(move.first_transition(now))
             if driver.runs.get(item.query) != move.run:
-                lines.append(self._abandon(move, MoveReason.RUN_ENDED, now, evidence="the query has another run now"))
+                transitions += [
+                    self._abandon(move, MoveReason.RUN_ENDED, now, evidence="the query has another run now")
+                ]
         self._moves.forget_final(self.decision)
-        return lines
+        return transitions
 
-    def add_own_moves(self, own: OwnMoves, now: float) -> Lines:
+    def add_own_moves(self, own: OwnMoves, now: float) -> Transitions:
         """Take over moves of the link's own, beside the desired placement's."""
         units = {item.unit for item in own.moves}
-        lines = [
+        transitions = [
             self._abandon(move, MoveReason.SUPERSEDED, now, evidence=f"decision {own.decision}")
             for move in self._moves
             if move.open and move.unit in units
         ]
         for item in own.moves:
-            move = Move(item, own.decision, own.run, expires_at=now + self.limits.deadline_seconds)
+            move = TrackedMove(item, own.decision, own.run, expires_at=now + self.limits.deadline_seconds)
             self._moves.add(move)
-            lines.append(move.first_line(now, own.why))
+            transitions.append(move.first_transition(now, own.why))
         self._moves.forget_final(self.decision)
-        return lines
+        return transitions
 
-    def _abandon_superseded(self, desired: DesiredPlacement, now: float) -> Lines:
+    def _abandon_superseded(self, desired: DesiredPlacement, now: float) -> Transitions:
         units = {move.unit for move in desired.moves}
-        lines = []
+        transitions = []
         for move in self._moves:
             own = bool(move.expires_at) and move.unit not in units  # the link's own, and not touched by the decision
             waits = move.unsteered and not own
             replaced = move.awaits_landing and move.unit in units
             if move.name not in self._named and (waits or replaced):
-                lines.append(self._abandon(move, MoveReason.SUPERSEDED, now, evidence=f"decision {desired.decision}"))
-        return lines
+                evidence = f"decision {desired.decision}"
+                transitions.append(self._abandon(move, MoveReason.SUPERSEDED, now, evidence=evidence))
+        return transitions
 
     # -- at a batch boundary --
 
-    def advance_at_boundary(self, query: str, driver: DriverState, now: float) -> tuple[Lines, list[Move]]:
-        """Give up or count what missed at a boundary; return the lines, and the moves to steer.
+    def advance_at_boundary(self, query: str, driver: DriverState, now: float) -> tuple[Transitions, list[TrackedMove]]:
+        """Give up or count what missed at a boundary; return transitions, and moves to steer.
 
         A move that is held, expired, final or of another run is passed over. Any other one is either
 
         * steered already: it has landed or has not run yet (nothing to do), or it missed: `_check_missed`;
         * or still to be steered: `_check_unsteered`.
         """
-        lines: Lines = []
-        due: list[Move] = []
-        steps = self._current_steps(query, now)
+        transitions: Transitions = []
+        due: list[TrackedMove] = []
+        steps = self._lowest_steps()
+        self._start_clocks(steps, {query}, now)
         for move in self._moves:
             if move.query != query or not move.open or driver.runs.get(query) != move.run:
                 continue
             if self._is_expired(move, now) or self._is_held(move):
                 continue
             if move.awaits_landing:
-                transitions, steerable = self._check_missed(move, driver, now)
+                changes, steerable = self._check_missed(move, driver, now)
             else:
                 ahead = move.desired.step - steps[move.decision]
-                transitions, steerable = self._check_unsteered(move, ahead, driver, now)
-            lines += transitions
+                changes, steerable = self._check_unsteered(move, ahead, driver, now)
+            transitions += changes
             if steerable:
                 due.append(move)
-        return lines, self._throttle.select(query, due, [move for move in self._loading(query, now) if move not in due])
+        loading = [move for move in self._loading(query, now) if move not in due]
+        return transitions, self._throttle.select(query, due, loading)
 
-    def _check_missed(self, move: Move, driver: DriverState, now: float) -> tuple[Lines, bool]:
-        """Check a steered move; return the lines, and whether it is to be steered again."""
-        current, last_ran = driver.executor_of(*move.unit), driver.last_batch_of(*move.unit)
+    def _check_missed(self, move: TrackedMove, driver: DriverState, now: float) -> Checked:
+        """Check a steered move, which may have to be steered again."""
+        current, last_ran = driver.executor_of(move.unit), driver.last_batch_of(move.unit)
         # Landed and awaits its commit, or has not run since.
         if current == move.target or last_ran <= move.steered_batch:
             return [], False
         # Missed once too often.
-        if lines := self._count_miss(move, last_ran, current, now):
-            return lines, False
+        if transitions := self._count_miss(move, last_ran, current, now):
+            return transitions, False
         # Missed, and superseded: do not steer again.
         last_batch = driver.batches.get(move.query, -1)
         if self._is_superseded(move):
@@ -203,9 +209,9 @@ class Reconciler:
         # Missed.
         return [], True
 
-    def _check_unsteered(self, move: Move, ahead: int, driver: DriverState, now: float) -> tuple[Lines, bool]:
-        """Check a move, ``ahead`` steps after the current one; return lines, and whether to steer."""
-        current, last_batch = driver.executor_of(*move.unit), driver.batches.get(move.query, -1)
+    def _check_unsteered(self, move: TrackedMove, ahead: int, driver: DriverState, now: float) -> Checked:
+        """Check a move that is ``ahead`` steps after the current one."""
+        current, last_batch = driver.executor_of(move.unit), driver.batches.get(move.query, -1)
         # Its step has not come. With overlap, the next step is prepared beside the current one.
         if ahead > int(self.limits.overlap):
             return [], False
@@ -217,35 +223,35 @@ class Reconciler:
         stores_known = (move.query, move.desired.stage) in driver.known_stages
         if not current or not stores_known or not (ready := self._readiness(move, driver, now)):
             return [], False
-        lines = []
+        transitions = []
         if move.state is MoveState.PLANNED:
             evidence = f"committed on executor {current}, {ready[1]}"
-            lines.append(move.transition(MoveState.PREPARED, ready[0], at=now, batch=last_batch, evidence=evidence))
-        return lines, not ahead
+            transitions += [move.transition(MoveState.PREPARED, ready[0], at=now, batch=last_batch, evidence=evidence)]
+        return transitions, not ahead
 
-    def _readiness(self, move: Move, driver: DriverState, now: float) -> tuple[MoveReason, str] | None:
+    def _readiness(self, move: TrackedMove, driver: DriverState, now: float) -> tuple[MoveReason, str] | None:
         """Return why a move's state may be loaded now, None to wait."""
-        lag = driver.replay_of(*move.unit)
-        if lag < 0:
+        lag = driver.lag_of(move.unit)
+        if lag == UNKNOWN:
             return MoveReason.READY, "its snapshot's age is not known"
-        if lag <= self.limits.max_replay:
+        if lag <= self.limits.max_lag:
             return MoveReason.READY, f"its snapshot lies {lag} batches behind"
         waited = now - move.current_since
         if move.current_since < 0 or waited < self.limits.snapshot_patience:
             return None
         return MoveReason.SNAPSHOT_LATE, f"its snapshot lies {lag} batches behind after {waited:.0f} s of waiting"
 
-    def _loading(self, query: str, now: float) -> list[Move]:
+    def _loading(self, query: str, now: float) -> list[TrackedMove]:
         """Return the moves whose state the query's next batch will load: steered and not yet run.
 
-        A query that has been quiet for a minute has as much time to spare: what waits for its batch counts no more.
+        A query that has been idle for a minute has as much time to spare: what waits for its batch counts no more.
         """
-        quiet = now - self._busy_at.get(query, now)
-        states = {MoveState.STEERED} | ({MoveState.RELEASED_IDLE} if quiet < _LONG_IDLE else set())
+        idle_seconds = now - self._busy_at.get(query, now)
+        states = {MoveState.STEERED} | ({MoveState.RELEASED_IDLE} if idle_seconds < _LONG_IDLE else set())
         return [move for move in self._moves if move.state in states and move.query == query]
 
-    def _count_miss(self, move: Move, batch: int, current: str, now: float) -> Lines:
-        # A batch counts once: a move may also be steered again because its line could not be journaled.
+    def _count_miss(self, move: TrackedMove, batch: int, current: str, now: float) -> Transitions:
+        # A batch counts once, and is seen again until the move is steered anew, which the throttle or a job puts off.
         if batch > move.last_miss_batch:
             self.missed += 1
             move.misses += 1
@@ -255,20 +261,22 @@ class Reconciler:
         evidence = f"ran on executor {current or '?'} in {move.misses} batches"
         return [self._abandon(move, MoveReason.DEADLINE, now, batch=batch, evidence=evidence)]
 
-    def record_steer(self, move: Move, driver: DriverState, now: float) -> Lines:
-        """Take the step of a move that is due; the caller publishes the lines, then tells Spark."""
-        last_batch, current = driver.batches.get(move.query, -1), driver.executor_of(*move.unit)
+    def record_steer(self, move: TrackedMove, driver: DriverState, now: float) -> Transitions:
+        """Record that a move is steered; the caller publishes that, then tells Spark."""
+        last_batch, current = driver.batches.get(move.query, -1), driver.executor_of(move.unit)
         again = move.awaits_landing
         reason, evidence = MoveReason.LOCATION_SET, ""
         if again:
             reason, evidence = MoveReason.LOCATION_SET_AGAIN, f"it ran on executor {current or '?'}"
-        line = move.transition(MoveState.STEERED, reason, at=now, batch=last_batch, evidence=evidence)
+        transitions = [move.transition(MoveState.STEERED, reason, at=now, batch=last_batch, evidence=evidence)]
         move.steered_batch, move.steered_at, move.holder = last_batch, now, current
-        return [line]
+        return transitions
 
     # -- events of the driver --
 
-    def handle_batch(self, query: str, batch: int, driver: DriverState, now: float, seconds: float = 0.0) -> Lines:
+    def handle_batch(
+        self, query: str, batch: int, driver: DriverState, now: float, seconds: float = 0.0
+    ) -> Transitions:
         """Take in a committed batch: moves whose partition ran on its target are drained.
 
         Parameters
@@ -282,21 +290,20 @@ class Reconciler:
         seconds : float
             Length of the batch, 0 if unknown.
         """
-        lines = []
+        transitions = []
         landed = self.landed
         self._busy_at[query] = now
         for move in self._moves:
             if move.query != query or not move.awaits_landing:
                 continue
-            current = driver.executor_of(*move.unit)
+            current = driver.executor_of(move.unit)
+            # A steer may come between two jobs of a batch: that batch can land the move, and proves no miss.
             if current == move.target and batch >= move.steered_batch:
                 evidence = f"batch {batch} committed, its task ran on executor {current}"
-                lines.append(
-                    move.transition(MoveState.DRAINED, MoveReason.LANDED, at=now, batch=batch, evidence=evidence)
-                )
+                landing = move.transition(MoveState.DRAINED, MoveReason.LANDED, at=now, batch=batch, evidence=evidence)
                 move.drained_at = now
                 self.landed += 1
-                lines += self._kill_if_old_copy_gone(move, driver, now)
+                transitions += [landing, *self._kill_if_old_copy_gone(move, driver, now)]
             elif (
                 move.state is MoveState.RELEASED_IDLE
                 and current != move.target
@@ -304,16 +311,16 @@ class Reconciler:
                 and self._is_expired(move, now)  # else the next boundary steers it again
             ):
                 evidence = f"batch {batch} ran it on executor {current or '?'}"
-                lines.append(self._abandon(move, MoveReason.DEADLINE, now, batch=batch, evidence=evidence))
+                transitions.append(self._abandon(move, MoveReason.DEADLINE, now, batch=batch, evidence=evidence))
         if seconds > 0:
             self._throttle.record_batch(query, seconds, self.landed - landed)
         if self.landed > landed:
             self._restart_deadlines(now, lambda move: move.query == query)
-        return lines
+        return transitions
 
     def handle_closed_store(
         self, store: ClosedStore, stores: Collection[tuple[int, str]], stage: int, query: str, now: float
-    ) -> Lines:
+    ) -> Transitions:
         """Take in that an executor closed a store.
 
         With the last store of a partition its move is killed.
@@ -331,7 +338,7 @@ class Reconciler:
         now : float
             Seconds since the epoch.
         """
-        lines = []
+        transitions = []
         for move in self._moves:
             if move.unit != (query, stage, store.partition) or (move.holder, move.run) != (store.executor, store.run):
                 continue
@@ -341,37 +348,37 @@ class Reconciler:
             if not move.closed_stores >= set(stores):
                 continue
             if move.state is MoveState.DRAINED:
-                lines.append(self._kill(move, MoveReason.CLOSED, now, f"executor {move.holder}: {store.evidence}"))
+                transitions += [self._kill(move, MoveReason.CLOSED, now, f"executor {move.holder}: {store.evidence}")]
             else:
                 move.early_evidence = store.evidence
-        return lines
+        return transitions
 
-    def handle_executor_loss(self, executor: str, now: float) -> Lines:
+    def handle_executor_loss(self, executor: str, now: float) -> Transitions:
         """Take in that an executor is lost: moves to it are abandoned, copies on it are dead."""
-        lines = []
+        transitions = []
         for move in self._moves:
             if move.open and move.target == executor:
-                lines.append(self._abandon(move, MoveReason.TARGET_GONE, now))
+                transitions.append(self._abandon(move, MoveReason.TARGET_GONE, now))
             elif move.state is MoveState.DRAINED and move.holder == executor:
-                lines.append(self._kill(move, MoveReason.EXECUTOR_GONE, now, f"executor {executor} is gone"))
-        return lines
+                transitions.append(self._kill(move, MoveReason.EXECUTOR_GONE, now, f"executor {executor} is gone"))
+        return transitions
 
-    def handle_run_end(self, query: str, run: str, now: float) -> Lines:
+    def handle_run_end(self, query: str, run: str, now: float) -> Transitions:
         """Take in that a run is over: Spark unloads its stores, and nothing of it can be moved."""
-        lines = []
+        transitions = []
         self._throttle.remove_query(query)
         for move in self._moves:
             if move.query != query or move.run != run:
                 continue
             if move.open:
-                lines.append(self._abandon(move, MoveReason.RUN_ENDED, now))
+                transitions.append(self._abandon(move, MoveReason.RUN_ENDED, now))
             elif move.state is MoveState.DRAINED:
-                lines.append(self._kill(move, MoveReason.RUN_ENDED, now, "the query's run is over"))
-        return lines
+                transitions.append(self._kill(move, MoveReason.RUN_ENDED, now, "the query's run is over"))
+        return transitions
 
     # -- time --
 
-    def tick(self, driver: DriverState, now: float) -> Lines:
+    def tick(self, driver: DriverState, now: float) -> Transitions:
         """Let time pass: each move by its state.
 
         * planned, prepared: abandoned at its expiry or its deadline;
@@ -379,19 +386,18 @@ class Reconciler:
         * drained: presumed killed after two maintenance intervals.
         """
         self._restart_deadlines(now, self._is_held)
-        for query in {move.query for move in self._moves if move.awaits_batch and not self._is_held(move)}:
-            self._current_steps(query, now)
+        self._start_clocks(self._lowest_steps(), {move.query for move in self._moves}, now)
         self._note_busy_queries(driver, now)
-        lines: Lines = []
+        transitions: Transitions = []
         for move in self._moves:
             if move.unsteered:
-                lines += self._tick_unsteered(move, driver, now)
+                transitions += self._tick_unsteered(move, driver, now)
             elif move.state is MoveState.STEERED:
-                lines += self._tick_steered(move, driver, now)
+                transitions += self._tick_steered(move, driver, now)
             elif move.state is MoveState.DRAINED and now - move.drained_at >= self.limits.presume:
                 evidence = f"two maintenance intervals ({self.limits.presume:g} s) passed"
-                lines.append(self._kill(move, MoveReason.PRESUMED, now, evidence))
-        return lines
+                transitions.append(self._kill(move, MoveReason.PRESUMED, now, evidence))
+        return transitions
 
     def _note_busy_queries(self, driver: DriverState, now: float) -> None:
         """Note which queries run a job now, or began a batch since the last tick.
@@ -406,7 +412,7 @@ class Reconciler:
         self._busy_at = {query: at for query, at in self._busy_at.items() if query in driver.runs}
         self._last_batches = {query: batch for query, batch in self._last_batches.items() if query in driver.runs}
 
-    def _tick_unsteered(self, move: Move, driver: DriverState, now: float) -> Lines:
+    def _tick_unsteered(self, move: TrackedMove, driver: DriverState, now: float) -> Transitions:
         age = now - move.current_since if move.current_since >= 0 else 0.0
         if self._is_expired(move, now):
             evidence = "" if move.expires_at else "no controller renews it"
@@ -416,7 +422,7 @@ class Reconciler:
             return [self._abandon(move, MoveReason.DEADLINE if stores_known else MoveReason.STORES_UNKNOWN, now)]
         return []
 
-    def _tick_steered(self, move: Move, driver: DriverState, now: float) -> Lines:
+    def _tick_steered(self, move: TrackedMove, driver: DriverState, now: float) -> Transitions:
         # No batch is to come for a query that has stood still for long, and the next step need not wait for it.
         still = now - self._busy_at.setdefault(move.query, now) >= _IDLE
         idle = still and driver.batches.get(move.query, -1) <= move.steered_batch
@@ -427,14 +433,12 @@ class Reconciler:
             return [move.transition(MoveState.RELEASED_IDLE, MoveReason.NO_BATCH, at=now, batch=move.steered_batch)]
         return []
 
-    def _current_steps(self, query: str, now: float) -> dict[str, int]:
-        """Return each decision's current step; start the clocks of moves that reached it."""
-        steps = self._lowest_steps()
+    def _start_clocks(self, steps: Mapping[str, int], queries: Collection[str], now: float) -> None:
+        """Start the clocks of these queries' moves of the current step; ``steps``: by decision."""
         for move in self._moves:
             current = move.unsteered and move.desired.step == steps[move.decision]
-            if current and move.query == query and move.current_since < 0 and not self._is_held(move):
+            if current and move.query in queries and move.current_since < 0 and not self._is_held(move):
                 move.current_since = now
-        return steps
 
     def _lowest_steps(self) -> dict[str, int]:
         """Return the lowest step of each decision's moves that await a batch.
@@ -448,7 +452,7 @@ class Reconciler:
                 steps[move.decision] = min(steps.get(move.decision, move.desired.step), move.desired.step)
         return steps
 
-    def _restart_deadlines(self, now: float, waits: Callable[[Move], bool]) -> None:
+    def _restart_deadlines(self, now: float, waits: Callable[[TrackedMove], bool]) -> None:
         """Restart the deadlines of moves that wait for something else than their batch."""
         for move in self._moves:
             if move.unsteered and move.current_since >= 0 and waits(move):
@@ -456,25 +460,25 @@ class Reconciler:
 
     # -- one move --
 
-    def _is_held(self, move: Move) -> bool:
+    def _is_held(self, move: TrackedMove) -> bool:
         return self.paused or (self.hold and not move.expires_at)
 
-    def _is_expired(self, move: Move, now: float) -> bool:
+    def _is_expired(self, move: TrackedMove, now: float) -> bool:
         return now >= (move.expires_at or self._expires)
 
-    def _is_superseded(self, move: Move) -> bool:
+    def _is_superseded(self, move: TrackedMove) -> bool:
         """Whether another decision is wanted by now."""
         return not move.expires_at and move.decision != self.decision
 
     def _abandon(
-        self, move: Move, reason: MoveReason, now: float, *, batch: int = -1, evidence: str = ""
+        self, move: TrackedMove, reason: MoveReason, now: float, *, batch: int = -1, evidence: str = ""
     ) -> MoveTransition:
-        line = move.transition(MoveState.ABANDONED, reason, at=now, batch=batch, evidence=evidence)
+        transition = move.transition(MoveState.ABANDONED, reason, at=now, batch=batch, evidence=evidence)
         self._moves.set_final(move)
         self.abandoned += 1
-        return line
+        return transition
 
-    def _kill_if_old_copy_gone(self, move: Move, driver: DriverState, now: float) -> Lines:
+    def _kill_if_old_copy_gone(self, move: TrackedMove, driver: DriverState, now: float) -> Transitions:
         # Executors often close the old copy while the batch still runs, before its commit makes the move drained.
         if move.early_evidence is not None:
             return [self._kill(move, MoveReason.CLOSED, now, f"executor {move.holder}: {move.early_evidence}")]
@@ -482,7 +486,7 @@ class Reconciler:
             return [self._kill(move, MoveReason.EXECUTOR_GONE, now, f"executor {move.holder} is gone")]
         return []
 
-    def _kill(self, move: Move, reason: MoveReason, now: float, evidence: str) -> MoveTransition:
-        line = move.transition(MoveState.KILLED, reason, at=now, evidence=evidence)
+    def _kill(self, move: TrackedMove, reason: MoveReason, now: float, evidence: str) -> MoveTransition:
+        transition = move.transition(MoveState.KILLED, reason, at=now, evidence=evidence)
         self._moves.set_final(move)
-        return line
+        return transition

@@ -57,7 +57,7 @@ def _stage_state(query: ActiveQuery, number: int, table: TaskTable, stages: Stag
         partitions=size,
         operators=operators,
         placement=placement + [""] * (size - len(placement)),
-        snapshot_lag=lag.lags(query.run, number, size),
+        snapshot_lag=lag.stage_lags(query.run, number, size),
     )
 
 

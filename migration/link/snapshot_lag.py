@@ -10,17 +10,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
-from rechannel.migration.link.stages import StageStores
+from rechannel.migration.link.driver_state import NOT_ASKED, UNKNOWN
+from rechannel.migration.link.stages import RunStage, StageStores
+from rechannel.migration.moves import RunUnit
 from rechannel.migration.spark.adapter import StoreId
 from rechannel.migration.spark.gateway import UnsupportedSparkError
+from rechannel.wire.messages import Unit
 
 ROUND = 60.0  # seconds in which every store is asked for once
 SHORTEST, LONGEST = 0.1, 1.0  # seconds between two calls
 _IDLE = 180.0  # seconds without a commit, after which Spark makes no snapshot any more
-UNKNOWN = -1
-NOT_ASKED = 2**31  # batches: further than any bound, so that a move waits for the answer
-
-Key = tuple[str, int]  # run, stage
 
 
 class SnapshotLag:
@@ -32,37 +31,37 @@ class SnapshotLag:
         self._latest_snapshot = latest_snapshot  # version of a store's newest snapshot, -1 if none is known
         self._committed = committed  # run -> last committed batch; batch b leaves version b + 1
         self._next = 0.0
-        self._round: Iterator[tuple[Key, int]] = iter(())
-        self._versions: dict[Key, dict[int, int]] = {}
+        self._round: Iterator[tuple[RunStage, int]] = iter(())
+        self._versions: dict[RunStage, dict[int, int]] = {}
         self._commits: dict[str, tuple[int, float]] = {}  # run -> its last commit, and when that was noticed
         self._rest = SHORTEST
         self._index = 0  # among the partitions that are about to move
         self.supported = supported  # whether this Spark tells of snapshots
 
-    def lags(self, run: str, stage: int, partitions: int) -> list[int]:
+    def stage_lags(self, run: str, stage: int, partitions: int) -> list[int]:
         """Return the lag of each partition, `UNKNOWN` where not asked yet; [] if all are."""
         versions = self._versions.get((run, stage))
         return [self._lag(run, versions.get(number, -1)) for number in range(partitions)] if versions else []
 
-    def replay(self, units: Sequence[tuple[str, int, int]], runs: Mapping[str, str]) -> dict[tuple[str, int, int], int]:
-        """Return (query, stage, partition) -> lag, `NOT_ASKED` where an answer is still to come.
+    def unit_lags(self, units: Sequence[RunUnit], runs: Mapping[str, str]) -> dict[Unit, int]:
+        """Return the lag of each of these partitions, `NOT_ASKED` where an answer is to come.
 
-        ``units``: (run, stage, partition); ``runs``: query -> its run. Empty where this Spark does not tell.
+        ``runs``: query -> its run. Empty where this Spark does not tell.
         """
         if not self.supported or not units:
             return {}
         queries = {run: query for query, run in runs.items()}
-        lags = {}
+        lags: dict[Unit, int] = {}
         for run, stage, partition in units:
             version = self._versions.get((run, stage), {}).get(partition)
             if run in queries:
-                lags[queries[run], stage, partition] = NOT_ASKED if version is None else self._lag(run, version)
+                lags[Unit(queries[run], stage, partition)] = NOT_ASKED if version is None else self._lag(run, version)
         return lags
 
-    def step(self, stages: Mapping[Key, StageStores], now: float, first: Sequence[tuple[str, int, int]] = ()) -> None:
+    def advance(self, stages: Mapping[RunStage, StageStores], now: float, first: Sequence[RunUnit] = ()) -> None:
         """Ask for the next partition, if it is time; raises the error of the call.
 
-        ``first``: (run, stage, partition) of those that are asked for, by turns, before all others.
+        ``first``: partitions that are asked for, by turns, before all others.
         """
         if not self.supported or now < self._next:
             return
@@ -84,7 +83,7 @@ class SnapshotLag:
         self._next = now + self._rest
         self._ask(stages, *unit)
 
-    def _active_stages(self, stages: Mapping[Key, StageStores], now: float) -> dict[Key, StageStores]:
+    def _active_stages(self, stages: Mapping[RunStage, StageStores], now: float) -> dict[RunStage, StageStores]:
         """Return the stages of runs that committed something lately."""
         batches = {run: self._committed.get(run, -1) for run, _ in stages}
         before = self._commits
@@ -94,7 +93,7 @@ class SnapshotLag:
         }
         return {key: stage for key, stage in stages.items() if now - self._commits[key[0]][1] < _IDLE}
 
-    def _ask(self, stages: Mapping[Key, StageStores], key: Key, partition: int) -> None:
+    def _ask(self, stages: Mapping[RunStage, StageStores], key: RunStage, partition: int) -> None:
         """Ask for one store of each operator: snapshots of its stores are made together."""
         stage = stages.get(key)
         if stage is None:

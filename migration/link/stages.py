@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import structlog
 
-from rechannel.migration.moves import Move
+from rechannel.migration.moves import TrackedMove
 from rechannel.migration.spark.adapter import PlannedOperator, StoreId
 from rechannel.migration.spark.gateway import LinkError
 from rechannel.monitors.spark.task_table import StatefulStageFinished
@@ -18,7 +18,7 @@ _ATTEMPTS = 20  # batches in which a stage's plan is looked up at once; after th
 _SOON = 60.0  # seconds in which the next batch of an unmapped stage is expected: it may be an idle or hourly query
 _MIN_MISMATCHES = 3  # batches: a job may run a part of a stage's partitions only
 
-Key = tuple[str, int]  # run, stage
+RunStage = tuple[str, int]  # run, number of the stage
 
 
 @dataclass
@@ -43,13 +43,13 @@ class Stages:
         store_names: Callable[[str, int], list[str]],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.mapped: dict[Key, StageStores] = {}
-        self.mismatches: dict[Key, str] = {}  # why a stage's tasks are not the partitions of its operators
+        self.mapped: dict[RunStage, StageStores] = {}
+        self.mismatches: dict[RunStage, str] = {}  # why a stage's tasks are not the partitions of its operators
         self._operators = operators  # of (query, run), by its plan
         self._store_names = store_names  # of (checkpoint, operator)
         self._clock = clock
-        self._attempts: dict[Key, int] = {}
-        self._unmapped: dict[Key, float] = {}  # -> until when its next batch is expected
+        self._attempts: dict[RunStage, int] = {}
+        self._unmapped: dict[RunStage, float] = {}  # -> until when its next batch is expected
 
     @property
     def pending(self) -> bool:
@@ -72,7 +72,7 @@ class Stages:
         if key not in self.mapped and attempts < _ATTEMPTS:
             self._unmapped[key] = self._clock() + _SOON
 
-    def _map_stage_to_stores(self, key: Key, stage: StatefulStageFinished, attempts: int) -> None:
+    def _map_stage_to_stores(self, key: RunStage, stage: StatefulStageFinished, attempts: int) -> None:
         """Match a finished stage with its operators by the ids of their SQL metrics."""
         planned = [item for item in self._operators(stage.query, stage.run) if item.metrics & stage.accumulators]
         # An empty answer means that the next batch has replaced the plan already; that batch is a new try.
@@ -85,12 +85,12 @@ class Stages:
         elif attempts >= _MIN_MISMATCHES:
             self.mismatches[key] = describe_mismatch(stage, operators)
 
-    def operators_of_run(self, run: str, ordinals: Iterable[int]) -> dict[int, list[int]]:
+    def operators_of_run(self, run: str, numbers: Iterable[int]) -> dict[int, list[int]]:
         """Return stage -> the numbers of its operators, for the stages that are mapped."""
         return {
-            ordinal: [item.operator for item, _ in stage.operators]
-            for ordinal in ordinals
-            if (stage := self.mapped.get((run, ordinal))) is not None
+            number: [item.operator for item, _ in stage.operators]
+            for number in numbers
+            if (stage := self.mapped.get((run, number))) is not None
         }
 
     def stores_of_partition(self, run: str, stage: int, partition: int) -> list[StoreId]:
@@ -102,7 +102,7 @@ class Stages:
             for name in names
         ]
 
-    def stores_of_move(self, move: Move) -> list[StoreId]:
+    def stores_of_move(self, move: TrackedMove) -> list[StoreId]:
         """Return the state stores of a move's partition."""
         return self.stores_of_partition(move.run, move.desired.stage, move.desired.partition)
 

@@ -13,7 +13,7 @@ from rechannel.migration.spark.adapter import ActiveQuery, SparkAdapter
 from rechannel.monitors.spark import events
 from rechannel.monitors.spark.event_gaps import Difference, EventGaps, GapKind, healing_event
 from rechannel.monitors.spark.task_table import TaskTable
-from rechannel.wire.messages import ExecutorInfo
+from rechannel.wire.messages import ExecutorInfo, Unit
 
 _LOG = structlog.get_logger("rechannel.link")
 _CONFIRMATION_TIME = 0.2  # seconds of a cycle in which Spark is asked for partitions, about ten calls for each
@@ -64,7 +64,7 @@ class StateCheck:
         info = executors.get(name)
         return events.ExecutorAdded(name, info.host, info.cores, info.added) if info is not None else None
 
-    def confirm_placements(self, moving: Collection[tuple[str, int, int]]) -> None:
+    def confirm_placements(self, moving: Collection[Unit]) -> None:
         """Ask Spark where unconfirmed partitions are, of as many as a cycle has time for.
 
         Those that are ``moving`` are left out: Spark prefers them elsewhere than they ran.

@@ -16,7 +16,7 @@ import structlog
 from rechannel.migration.link.driver_state import DriverState
 from rechannel.migration.link.reconciler import Reconciler
 from rechannel.migration.link.stages import Stages
-from rechannel.migration.moves import Move
+from rechannel.migration.moves import TrackedMove
 from rechannel.migration.spark.adapter import SparkAdapter
 from rechannel.migration.spark.gateway import LinkError
 from rechannel.monitors.spark.task_table import TaskTable
@@ -48,9 +48,9 @@ class Steering:
     def handle_boundary(
         self, query: str, driver_state: Callable[[], DriverState], clock: Callable[[], float] = time.time
     ) -> None:
-        """Take the steps that are due at a quiet moment of a query."""
-        lines, due = self._reconciler.advance_at_boundary(query, driver_state(), clock())
-        self._journal(lines)
+        """Advance the moves of a query at a quiet moment, and steer those that are due."""
+        transitions, due = self._reconciler.advance_at_boundary(query, driver_state(), clock())
+        self._journal(transitions)
         for move in due:
             # Each move takes some milliseconds, and the next batch may have begun meanwhile: then the rest waits.
             if not self._catch_up_with_events() or not self._is_quiet(query):
@@ -82,7 +82,7 @@ class Steering:
             except LinkError as error:
                 _LOG.warning("a steer could not be read back", move=move.name, error=str(error))
 
-    def _steer_in_spark(self, move: Move) -> None:
+    def _steer_in_spark(self, move: TrackedMove) -> None:
         if (target := self._table.executors.get(move.target)) is None:
             return  # gone since; the event will tell the reconciler
         try:
@@ -93,7 +93,7 @@ class Steering:
         except LinkError as error:
             _LOG.warning("a steer failed; the next boundary is a new try", move=move.name, error=str(error))
 
-    def _is_in_effect(self, move: Move) -> bool:
+    def _is_in_effect(self, move: TrackedMove) -> bool:
         return all(self._adapter.location(store) == move.target for store in self._stages.stores_of_move(move))
 
     def remove_final(self) -> None:

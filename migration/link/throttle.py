@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from rechannel.migration.moves import Move
+from rechannel.migration.moves import TrackedMove
 
 SLOW = 1.5  # times the median of the batches without a move
 _WINDOW = 21  # batches without a move that the median is taken of
@@ -24,7 +24,7 @@ _RECOVERY = 0.1  # of the bytes' bound, for each batch that was not slow
 class _Bounds:
     moves: float
     bytes: float
-    quiet: deque[float] = field(default_factory=lambda: deque(maxlen=_WINDOW))  # seconds of batches without a move
+    without_moves: deque[float] = field(default_factory=lambda: deque(maxlen=_WINDOW))  # seconds of such batches
 
 
 class MoveThrottle:
@@ -40,14 +40,14 @@ class MoveThrottle:
         bounds = self._queries.get(query)
         return (int(bounds.moves), bounds.bytes) if bounds else (self._max_moves, self._max_bytes)
 
-    def select(self, query: str, due: Sequence[Move], loading: Sequence[Move]) -> list[Move]:
+    def select(self, query: str, due: Sequence[TrackedMove], loading: Sequence[TrackedMove]) -> list[TrackedMove]:
         """Return the moves that go now, in order; ``loading``: those steered and not yet run.
 
         If nothing else is loading, the first one goes whatever its size: a partition larger than the bound would
         otherwise never move.
         """
         max_moves, max_bytes = self.bounds(query)
-        selected: list[Move] = []
+        selected: list[TrackedMove] = []
         size = sum(move.desired.bytes for move in loading)
         for move in due:
             alone = not selected and not loading
@@ -61,10 +61,10 @@ class MoveThrottle:
         """Adapt the bounds to a batch that took over ``landed`` partitions."""
         bounds = self._queries.setdefault(query, _Bounds(float(self._max_moves), self._max_bytes))
         if not landed:
-            bounds.quiet.append(seconds)
-        elif len(bounds.quiet) < _MIN_SAMPLES:
+            bounds.without_moves.append(seconds)
+        elif len(bounds.without_moves) < _MIN_SAMPLES:
             return
-        elif seconds > SLOW * statistics.median(bounds.quiet):
+        elif seconds > SLOW * statistics.median(bounds.without_moves):
             bounds.moves = max(1.0, bounds.moves // 2)
             bounds.bytes = max(1.0, bounds.bytes / 2)
         else:

@@ -16,7 +16,7 @@ from rechannel.policies.model.workload import Workload
 from rechannel.policies.prediction.correction import GainShare
 from rechannel.policies.prediction.model import PredictionModel
 from rechannel.wire.codes import Law, PlanResult
-from rechannel.wire.messages import DesiredMove, GainCorrection, QueryState, Refusal
+from rechannel.wire.messages import DesiredMove, GainCorrection, QueryState, Refusal, Unit
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class PlanInputs:
     current: Placement
     stages: Mapping[str, tuple[str, int]]  # key -> (query, number of the stage in the link's report)
     queries: Mapping[str, QueryState]
-    in_flight: frozenset[tuple[str, int, int]] = frozenset()  # (query, stage, partition) of moves that await a batch
+    in_flight: frozenset[Unit] = frozenset()  # partitions of moves that await a batch
     cooldown: Cooldown = Cooldown()
     # key -> bytes to load of each partition; the stage's state where it is missing
     bytes_to_load: Mapping[str, FloatArray] = field(default_factory=dict)

@@ -18,13 +18,13 @@ from rechannel.daemon.control.migrations import RunningMigration
 from rechannel.migration.link.driver_state import DriverState, ReconcilerLimits
 from rechannel.migration.link.reconciler import Reconciler
 from rechannel.migration.link.steering import Steering
-from rechannel.migration.moves import Move, OwnMoves
+from rechannel.migration.moves import OwnMoves, TrackedMove
 from rechannel.migration.spark.gateway import SparkCallError
 from rechannel.wire.envelope import Envelope, EnvelopeFactory, MessageError
-from rechannel.wire.messages import DesiredPlacement, ExecutorInfo, LinkReport, MoveTransition
+from rechannel.wire.messages import DesiredPlacement, ExecutorInfo, LinkReport, MoveTransition, Unit
 from unit.daemon.fakes import report
 from unit.migration.laws import Laws
-from unit.migration.samples import Unit, a_move
+from unit.migration.samples import a_move
 from unit.migration.spark_model import Driver, Phase, Query
 
 TTL = 30.0  # seconds that a desired placement holds
@@ -60,15 +60,15 @@ class Steered:
         """Whether a query runs no job."""
         return self._link.world.driver.queries[name].quiet
 
-    def stores_of_move(self, move: Move) -> list[Move]:
+    def stores_of_move(self, move: TrackedMove) -> list[TrackedMove]:
         """Return the store of a move's partition."""
         return [move]
 
-    def location(self, move: Move) -> str:
+    def location(self, move: TrackedMove) -> str:
         """Return where Spark would run its task."""
         return self._link.world.driver.queries[move.query].preferred[move.desired.stage][move.desired.partition]
 
-    def steer(self, move: Move, _host: str, executor: str) -> None:
+    def steer(self, move: TrackedMove, _host: str, executor: str) -> None:
         """Tell Spark where to run its task."""
         link = self._link
         link.laws.steered(link, move)
@@ -115,8 +115,8 @@ class Link:
     def _observed(self, driver: Driver) -> DriverState:
         met = [query for query in driver.queries.values() if query.discovered]
         placed = [(query, stage) for query in met for stage in query.placement if query.last_ran[stage][0] >= 0]
-        replay = {
-            (query.name, stage, number): query.committed - batch
+        lags = {
+            Unit(query.name, stage, number): query.committed - batch
             for query, stage in placed
             for number, batch in enumerate(query.snapshots[stage])
             if batch >= 0
@@ -130,7 +130,7 @@ class Link:
             batches={query.name: query.batch for query in met if query.batch >= 0},
             quiet={query.name for query in met if query.quiet and query.trusted},
             leaving=self.world.leaving,
-            replay=replay,
+            snapshot_lag=lags,
         )
 
     def report(self) -> LinkReport:

@@ -64,7 +64,7 @@ def bounded_rate() -> World:
     a = Query("a", [[0, 1]], {0: ["0", "0", "0"], 1: ["0"]}, stores={0: 2})
     b = Query("b", [[0]], {0: ["1", "1"]})
     plan = "a.0.0: 0>1 @60, a.0.1: 0>2 @60, a.0.2: 0>1 @60 | a.1.0: 0>2, b.0.1: 1>0 @500"
-    return ordered([a, b], "late", plan, moves_per_batch=2, bytes_per_batch=100.0, max_replay=2)
+    return ordered([a, b], "late", plan, moves_per_batch=2, bytes_per_batch=100.0, max_lag=2)
 
 
 def idle_query() -> World:
@@ -80,7 +80,7 @@ def exchange() -> World:
     a = Query("a", [[0, 1]], {0: ["0", "1"], 1: ["0", "1"]})
     b = Query("b", [[0]], {0: ["0", "1"]})
     plan = "a.0.0: 0>1, a.0.1: 1>0 | b.0.0: 0>1, b.0.1: 1>0 | a.1.0: 0>1, a.1.1: 1>0"
-    return ordered([a, b], "late", plan, deadline_batches=2, max_replay=0, deadline_seconds=40)
+    return ordered([a, b], "late", plan, deadline_batches=2, max_lag=0, deadline_seconds=40)
 
 
 PLANS = [several_steps, bounded_rate, idle_query, exchange]

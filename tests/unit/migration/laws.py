@@ -6,11 +6,10 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from rechannel.migration.moves import FINAL, TRANSITIONS, Move
+from rechannel.migration.moves import FINAL, TRANSITIONS, TrackedMove
 from rechannel.wire.codes import MoveReason, MoveState
 from rechannel.wire.envelope import Envelope
-from rechannel.wire.messages import DesiredPlacement, MoveTransition
-from unit.migration.samples import Unit
+from rechannel.wire.messages import DesiredPlacement, MoveTransition, Unit
 
 if TYPE_CHECKING:
     from unit.migration.driver_model import Link, World
@@ -74,7 +73,7 @@ class Laws:
             if missed and not _is_held(link, move) and not _is_expired(link, move):
                 self.misses.add((move.name, ran))
 
-    def steered(self, link: Link, move: Move) -> None:
+    def steered(self, link: Link, move: TrackedMove) -> None:
         world, desired, name = link.world, move.desired, move.name
         query = world.driver.queries[desired.query]
         where, ran = query.placement[desired.stage][desired.partition], query.last_ran[desired.stage][desired.partition]
@@ -106,7 +105,7 @@ class Laws:
         self._check_throttle(link, query)
 
     @staticmethod
-    def _check_order(link: Link, move: Move) -> None:
+    def _check_order(link: Link, move: TrackedMove) -> None:
         if not move.expires_at:
             assert link.accepted is not None
             assert isinstance(link.accepted.body, DesiredPlacement)
@@ -163,10 +162,10 @@ class Laws:
                 assert where == self.landed_on.get(unit, where), f"{unit} landed elsewhere"
 
 
-def _is_held(link: Link, move: Move) -> bool:
+def _is_held(link: Link, move: TrackedMove) -> bool:
     hold = not move.expires_at and link.accepted is not None and getattr(link.accepted.body, "hold", False)
     return link.reconciler.paused or hold
 
 
-def _is_expired(link: Link, move: Move) -> bool:
+def _is_expired(link: Link, move: TrackedMove) -> bool:
     return link.world.now >= (move.expires_at or (link.accepted.expires if link.accepted is not None else 0.0))

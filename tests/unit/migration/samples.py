@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from rechannel.migration.moves import Move
+from rechannel.migration.moves import TrackedMove
 from rechannel.wire.measurements import ClosedStore
 from rechannel.wire.messages import DesiredMove
 
-Unit = tuple[str, int, int]  # query, stage, partition
+Place = tuple[str, int, int]  # query, stage, partition, as `rechannel.wire.messages.Unit`
 
 
 def a_move(
-    unit: Unit | int, source: str, target: str, step: int = 0, *, name: str = "", size: float = 0.0
+    unit: Place | int, source: str, target: str, step: int = 0, *, name: str = "", size: float = 0.0
 ) -> DesiredMove:
     """Return a move of a partition, of stage 0 of query q if it is a number; ``size`` in bytes."""
     query, stage, partition = ("q", 0, unit) if isinstance(unit, int) else unit
@@ -26,9 +26,9 @@ def a_move(
     )
 
 
-def accepted_move(unit: Unit | int = 0, source: str = "0", target: str = "1", *, size: float = 0.0) -> Move:
+def accepted_move(unit: Place | int = 0, source: str = "0", target: str = "1", *, size: float = 0.0) -> TrackedMove:
     """Return a move of decision d that a link has accepted."""
-    return Move(a_move(unit, source, target, size=size), "d", "run")
+    return TrackedMove(a_move(unit, source, target, size=size), "d", "run")
 
 
 def closed_store(

@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from rechannel.wire.measurements import ClosedStore
-from unit.migration.samples import Unit, closed_store
+from rechannel.wire.messages import Unit
+from unit.migration.samples import closed_store
 
 Phase = Enum("Phase", "IDLE BEGUN RAN ENDED UNCOMMITTED")  # of a batch; ENDED: one job of several
 
@@ -51,7 +52,8 @@ class Query:
     @property
     def units(self) -> list[Unit]:
         """All its partitions."""
-        return [(self.name, stage, number) for stage, where in self.placement.items() for number in range(len(where))]
+        sizes = {stage: len(where) for stage, where in self.placement.items()}
+        return [Unit(self.name, stage, number) for stage, size in sizes.items() for number in range(size)]
 
 
 class Driver:
@@ -80,7 +82,7 @@ class Driver:
         astray = []
         self.turns += 1
         for number, preferred in enumerate(query.preferred[stage]):
-            unit = (query.name, stage, number)
+            unit = Unit(query.name, stage, number)
             if only and query.placement[stage][number] != only:
                 continue
             where = self._choice(preferred, query.placement[stage][number], self.strays.pop(unit, ""))

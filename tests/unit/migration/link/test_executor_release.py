@@ -102,25 +102,25 @@ def drained(node: str, *, remove: bool = True, deadline: float = 0.0) -> dict[st
     return {node: DrainedNode(node=node, since=10.0, remove=remove, deadline=deadline)}
 
 
-def inputs(cluster: FakeCluster, drains, holders=(), batches=None, quiet=()) -> ReleaseInputs:
-    return ReleaseInputs(cluster.executors | cluster.unseen, drains, set(holders), batches or {}, set(quiet))
+def inputs(cluster: FakeCluster, drains, holders=(), batches=None, between_batches=()) -> ReleaseInputs:
+    return ReleaseInputs(cluster.executors | cluster.unseen, drains, set(holders), batches or {}, set(between_batches))
 
 
 def steps(cluster: FakeCluster, releaser: ExecutorReleaser, drains, times, order=None, holders=()) -> None:
     """Let the link take a step at each of these times, and then the master."""
     for now in times:
-        releaser.step(inputs(cluster, drains, holders=holders), now)
+        releaser.advance(inputs(cluster, drains, holders=holders), now)
         cluster.schedule(now, order)
 
 
 def test_an_executor_is_cordoned_when_empty_and_released_at_a_boundary():
     cluster, releaser = releasing("a", "b", "c")
-    releaser.step(inputs(cluster, drained("c"), holders=["2"], batches={"q": 5}), 20.0)
+    releaser.advance(inputs(cluster, drained("c"), holders=["2"], batches={"q": 5}), 20.0)
     assert cluster.cordoned == [], "it holds state"
-    releaser.step(inputs(cluster, drained("c"), batches={"q": 5}), 21.0)
+    releaser.advance(inputs(cluster, drained("c"), batches={"q": 5}), 21.0)
     assert cluster.cordoned == ["2"]
     assert cluster.hosts() == ["a", "b", "c"], "batch 5 may want its map output"
-    releaser.step(inputs(cluster, drained("c"), batches={"q": 6}), 22.0)
+    releaser.advance(inputs(cluster, drained("c"), batches={"q": 6}), 22.0)
     assert cluster.hosts() == ["a", "b"]
     assert cluster.limit == 2
     cluster.schedule(23.0)
@@ -129,12 +129,12 @@ def test_an_executor_is_cordoned_when_empty_and_released_at_a_boundary():
 
 def test_where_a_cordoned_executor_would_end_by_itself_it_goes_between_two_batches_of_all():
     cluster, releaser = releasing("a", "b", cordon_ends_executor=True)
-    releaser.step(inputs(cluster, drained("b"), batches={"p": 5, "q": 5}, quiet=["p"]), 20.0)
+    releaser.advance(inputs(cluster, drained("b"), batches={"p": 5, "q": 5}, between_batches=["p"]), 20.0)
     assert (cluster.cordoned, releaser.cordoned) == ([], ["1"]), "nothing is placed there any more all the same"
-    releaser.step(inputs(cluster, drained("b"), batches={"p": 6, "q": 6}, quiet=["q"]), 81.0)
+    releaser.advance(inputs(cluster, drained("b"), batches={"p": 6, "q": 6}, between_batches=["q"]), 81.0)
     assert cluster.hosts() == ["a", "b"]
     assert "no query runs a batch" in releaser.problem
-    releaser.step(inputs(cluster, drained("b"), batches={"p": 6, "q": 6}, quiet=["p", "q"]), 82.0)
+    releaser.advance(inputs(cluster, drained("b"), batches={"p": 6, "q": 6}, between_batches=["p", "q"]), 82.0)
     assert (cluster.hosts(), cluster.cordoned, releaser.problem) == (["a"], [], "")
 
 
@@ -150,14 +150,14 @@ def test_where_a_cordoned_executor_would_end_by_itself_it_goes_between_two_batch
 )
 def test_executors_that_stay(hosts, drains, options, cordoned, stay):
     cluster, releaser = releasing(*hosts, **options)
-    releaser.step(inputs(cluster, drains), 20.0)
+    releaser.advance(inputs(cluster, drains), 20.0)
     assert (cluster.cordoned, cluster.hosts(), cluster.limit == UNLIMITED) == (cordoned, [*stay], True)
 
 
 def test_a_busy_executor_stays_and_the_target_that_its_refused_release_set_is_left_to_spark_again():
     cluster, releaser = releasing("a", "b")
     cluster.busy = {"1"}
-    releaser.step(inputs(cluster, drained("b")), 20.0)
+    releaser.advance(inputs(cluster, drained("b")), 20.0)
     assert (cluster.cordoned, cluster.hosts(), cluster.limit) == (["1"], ["a", "b"], 2)
     releaser.restore_target()
     assert cluster.limit == UNLIMITED
@@ -167,18 +167,18 @@ def test_a_release_that_spark_refuses_is_tried_again_every_five_seconds():
     cluster, releaser = releasing("a", "b")
     cluster.busy = {"1"}
     for now in range(20, 40):
-        releaser.step(inputs(cluster, drained("b")), float(now))
+        releaser.advance(inputs(cluster, drained("b")), float(now))
     assert cluster.counts == 4, "RDDs are counted once for each try"
     cluster.busy = set()
-    releaser.step(inputs(cluster, drained("b")), 40.0)
+    releaser.advance(inputs(cluster, drained("b")), 40.0)
     assert cluster.hosts() == ["a"]
 
 
 def test_a_deadline_that_has_passed_does_not_wait_for_state():
     cluster, releaser = releasing("a", "b")
-    releaser.step(inputs(cluster, drained("b", deadline=30.0), holders=["1"]), 29.0)
+    releaser.advance(inputs(cluster, drained("b", deadline=30.0), holders=["1"]), 29.0)
     assert cluster.cordoned == []
-    releaser.step(inputs(cluster, drained("b", deadline=30.0), holders=["1"]), 30.0)
+    releaser.advance(inputs(cluster, drained("b", deadline=30.0), holders=["1"]), 30.0)
     assert cluster.hosts() == ["a"]
 
 
@@ -216,7 +216,7 @@ def test_an_executor_is_released_once_though_spark_reports_late_that_it_is_gone(
     assert (cluster.kills, cluster.limit, cluster.hosts()) == (1, 2, ["a", "b"])
     assert releaser.cordoned == ["2"]
     cluster.unseen.clear()
-    releaser.step(inputs(cluster, drained("c")), 30.0)
+    releaser.advance(inputs(cluster, drained("c")), 30.0)
     assert releaser.cordoned == []
 
 
@@ -240,10 +240,10 @@ def test_two_executors_of_one_node_that_empty_at_different_moments():
 def test_undrained_the_target_is_the_one_of_before(standalone, limit):
     cluster, releaser = releasing("a", "b")
     cluster.standalone = standalone
-    releaser.step(inputs(cluster, drained("b")), 20.0)
-    releaser.step(inputs(cluster, drained("b")), 26.0)
+    releaser.advance(inputs(cluster, drained("b")), 20.0)
+    releaser.advance(inputs(cluster, drained("b")), 26.0)
     assert cluster.limit == 1
-    releaser.step(inputs(cluster, {}), 32.0)
+    releaser.advance(inputs(cluster, {}), 32.0)
     assert cluster.limit == limit
     cluster.schedule(33.0)
     assert cluster.hosts() == ["a", "b"]
@@ -253,16 +253,16 @@ def test_the_target_is_left_to_spark_though_the_first_call_for_it_fails():
     cluster, releaser = releasing("a", "b")
     steps(cluster, releaser, drained("b"), [20.0, 26.0])
     cluster.fails = True
-    releaser.step(inputs(cluster, {}), 32.0)
+    releaser.advance(inputs(cluster, {}), 32.0)
     cluster.fails = False
-    releaser.step(inputs(cluster, {}), 38.0)
+    releaser.advance(inputs(cluster, {}), 38.0)
     assert cluster.limit == UNLIMITED
 
 
 def test_a_link_that_ends_leaves_the_target_to_spark():
     cluster, releaser = releasing("a", "b")
     releaser.restore_target()
-    releaser.step(inputs(cluster, drained("b")), 20.0)
+    releaser.advance(inputs(cluster, drained("b")), 20.0)
     assert cluster.limit == 1
     releaser.restore_target()
     assert cluster.limit == UNLIMITED
@@ -273,10 +273,10 @@ def test_an_executor_is_kept_while_rdds_live_on_executors_alone_until_the_deadli
     cluster.local = 2
     drains = drained("b", deadline=100.0)
     for now in (10.0, 20.0, 99.0):
-        releaser.step(inputs(cluster, drains), now)
+        releaser.advance(inputs(cluster, drains), now)
         assert "localCheckpoint" in releaser.problem
     assert cluster.kills == 0
-    releaser.step(inputs(cluster, drains), 104.0)
+    releaser.advance(inputs(cluster, drains), 104.0)
     assert cluster.kills == 1
     assert cluster.without_link == UNLIMITED, "without the link, nobody would lift the limit"
 
@@ -295,19 +295,19 @@ def test_an_executor_that_empties_between_two_counts_of_rdds_is_kept_for_them_an
 
 def test_an_rdd_that_is_checkpointed_while_the_executor_waits_for_a_boundary_keeps_it():
     cluster, releaser = releasing("a", "b")
-    releaser.step(inputs(cluster, drained("b"), batches={"q": 5}), 20.0)
+    releaser.advance(inputs(cluster, drained("b"), batches={"q": 5}), 20.0)
     cluster.local = 1
-    releaser.step(inputs(cluster, drained("b"), batches={"q": 6}), 21.0)
+    releaser.advance(inputs(cluster, drained("b"), batches={"q": 6}), 21.0)
     assert (cluster.cordoned, cluster.kills) == (["1"], 0)
 
 
 def test_an_error_of_spark_is_reported_and_the_call_repeated():
     cluster, releaser = releasing("a", "b")
     cluster.fails = True
-    releaser.step(inputs(cluster, drained("b")), 20.0)
+    releaser.advance(inputs(cluster, drained("b")), 20.0)
     assert "no" in releaser.problem
     cluster.fails = False
-    releaser.step(inputs(cluster, drained("b")), 21.0)
+    releaser.advance(inputs(cluster, drained("b")), 21.0)
     assert releaser.problem == ""
     assert cluster.cordoned == ["1"]
 

@@ -9,7 +9,7 @@ import pytest
 
 from rechannel.migration.link.initial_placement import InitialPlacement, restore_placement
 from rechannel.migration.spark.checkpoint import CheckpointOperator
-from rechannel.wire.messages import ExecutorInfo, LastPlacement
+from rechannel.wire.messages import ExecutorInfo, LastPlacement, Unit
 
 
 def executors(**hosts: str) -> dict[str, ExecutorInfo]:
@@ -107,7 +107,7 @@ def test_a_new_query_is_spread_after_its_first_batch():
 def test_partitions_that_move_already_are_left_out():
     starts = InitialPlacement(FakeAdapter([]), lambda: THREE, set, lambda query: None)
     starts.place_before_first_batch("q", "run", "file:/c/state")
-    moving = [("q", 0, partition) for partition in range(4)]
+    moving = [Unit("q", 0, partition) for partition in range(4)]
     assert starts.request_moves("q", "run", {0: [0]}, {("q", 0): ["0"] * 4}, moving) is None
 
 
@@ -120,7 +120,7 @@ def test_partitions_of_a_lost_executor_are_spread_and_no_others():
     starts = InitialPlacement(FakeAdapter([]), lambda: executors(e0="a", e1="b"), set, lambda query: None)
     starts.record_lost_executor("2", {("q", 0): ["0", "0", "2", "2", "1", "2"]})
     # They fell on one executor in the batch that was running.
-    request = starts.request_moves("q", "run", {0: [0]}, {("q", 0): ["0", "0", "0", "0", "1", "0"]}, [("q", 0, 5)])
+    request = starts.request_moves("q", "run", {0: [0]}, {("q", 0): ["0", "0", "0", "0", "1", "0"]}, [Unit("q", 0, 5)])
     assert {(move.partition, move.target) for move in request.moves} == {(2, "1"), (3, "1")}
     assert starts.request_moves("q", "run", {0: [0]}, {("q", 0): ["0"] * 6}, []) is None
 

@@ -82,7 +82,7 @@ def test_doubtful_places_are_read_in_every_cycle_that_has_caught_up(caught_up):
     link._openings, link._feed = 1, SimpleNamespace(openings=1)
     link._drains, link._releaser = {}, SimpleNamespace(active=False)
     link._reconciler = SimpleNamespace(moving={"a move"}, units_up_next=[])
-    link._stages, link._snapshot_lag = SimpleNamespace(mapped={}), SimpleNamespace(step=lambda *_: None)
+    link._stages, link._snapshot_lag = SimpleNamespace(mapped={}), SimpleNamespace(advance=lambda *_: None)
     link._table = SimpleNamespace(unconfirmed={("q", 0, 0)})
     link._check = SimpleNamespace(confirm_placements=read.append)
     for _ in range(2):

@@ -287,7 +287,7 @@ def test_nothing_that_waits_grows_while_redis_is_away(store: FakeStore, link: Ma
         query = f"query-{number}"
         link.post_batch(msgspec.structs.replace(rows, query=query, batch=number), "run-1")
         link.post_placement(LastPlacement(query=query, name="", batch=1, operators={0: ["0"]}, hosts={}))
-        link.post_journal([accepted_move(number).first_line(NOW)] * 10)
+        link.post_journal([accepted_move(number).first_transition(NOW)] * 10)
         link.post_report(fakes.report([fakes.query(["0"], query)]), {f"node-{number}"})
         store.clock.sleep(1.0)
     assert len(link._batches) <= 512 and sum(batch.tasks for _, batch in link._batches) <= 100_000

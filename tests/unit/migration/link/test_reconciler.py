@@ -15,7 +15,7 @@ from rechannel.migration.link.reconciler import Reconciler
 from rechannel.migration.moves import TRANSITIONS, IllegalTransitionError, OwnMoves
 from rechannel.wire.codes import MoveReason, MoveState
 from rechannel.wire.envelope import EnvelopeFactory, MessageError
-from rechannel.wire.messages import DesiredMove, DesiredPlacement, MoveTransition
+from rechannel.wire.messages import DesiredMove, DesiredPlacement, MoveTransition, Unit
 from unit.migration.samples import a_move, accepted_move, closed_store
 
 LIMITS = ReconcilerLimits(deadline_batches=3, deadline_seconds=100.0, presume=120.0)
@@ -32,7 +32,7 @@ class Driver:
         self.batch = 0
         self.ran = [0] * len(placement)
         self.drift: set[int] = set()
-        self.replay: list[int] = []
+        self.lags: list[int] = []
 
     def observed(self) -> DriverState:
         key = ("q", 0)
@@ -43,7 +43,7 @@ class Driver:
             {"q": "run"},
             {key},
             {"q": self.batch},
-            replay={(*key, partition): lag for partition, lag in enumerate(self.replay)},
+            snapshot_lag={Unit(*key, partition): lag for partition, lag in enumerate(self.lags)},
         )
 
     def run_batch(self) -> None:
@@ -151,11 +151,11 @@ def test_without_overlap_a_step_waits_until_the_old_copies_are_closed():
 
 def test_a_move_waits_for_a_recent_snapshot_but_not_for_ever():
     moves = a_move(0, "0", "1"), a_move(1, "0", "1")
-    driver, reconciler = accepted(["0", "0"], *moves, limits=limits(max_replay=5))
-    driver.replay = [6, 6]
+    driver, reconciler = accepted(["0", "0"], *moves, limits=limits(max_lag=5))
+    driver.lags = [6, 6]
     assert driver.step(reconciler, 2.0) == []
     assert sorted(reconciler.units_up_next) == [("run", 0, 0), ("run", 0, 1)]
-    driver.replay = [6, 5]
+    driver.lags = [6, 5]
     lines = driver.step(reconciler, 3.0)
     assert steps(lines, "m1") == ["prepared", "steered", "drained"]
     assert steps(lines, "m0") == []
@@ -167,12 +167,12 @@ def test_a_move_waits_for_a_recent_snapshot_but_not_for_ever():
 
 def test_a_prepared_move_waits_again_when_its_snapshot_aged_meanwhile():
     moves = a_move(0, "0", "1"), a_move(1, "0", "1", step=1)
-    driver, reconciler = accepted(["0", "0"], *moves, limits=limits(max_replay=5))
-    driver.replay = [0, 5]
+    driver, reconciler = accepted(["0", "0"], *moves, limits=limits(max_lag=5))
+    driver.lags = [0, 5]
     assert steps(driver.step(reconciler, 2.0), "m1") == ["prepared"]
-    driver.replay = [0, 6]
+    driver.lags = [0, 6]
     assert driver.step(reconciler, 3.0) == []
-    driver.replay = [0, 1]
+    driver.lags = [0, 1]
     assert steps(driver.step(reconciler, 4.0), "m1") == ["steered", "drained"]
 
 
@@ -345,11 +345,11 @@ def test_a_steer_is_remembered_even_if_superseded_since():
     driver, reconciler = accepted(["0", "0"], a_move(0, "0", "1"), a_move(1, "0", "1", step=1))
     for item in reconciler.advance_at_boundary("q", driver.observed(), 2.0)[1]:
         reconciler.record_steer(item, driver.observed(), 2.0)
-    assert reconciler.was_steered_to(("q", 0, 0), "1")
-    assert not reconciler.was_steered_to(("q", 0, 0), "2")
-    assert not reconciler.was_steered_to(("q", 0, 1), "1"), "its step has not come"
+    assert reconciler.was_steered_to(Unit("q", 0, 0), "1")
+    assert not reconciler.was_steered_to(Unit("q", 0, 0), "2")
+    assert not reconciler.was_steered_to(Unit("q", 0, 1), "1"), "its step has not come"
     reconciler.accept_desired(desired(a_move(0, "0", "2", name="n"), decision="d2", at=3.0), driver.observed(), 3.0)
-    assert reconciler.was_steered_to(("q", 0, 0), "1")
+    assert reconciler.was_steered_to(Unit("q", 0, 0), "1")
 
 
 def test_no_move_goes_to_an_executor_that_is_to_leave():

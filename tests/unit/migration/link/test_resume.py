@@ -29,7 +29,7 @@ from unit.migration.interruptions import (
     stopped,
     stray_back,
 )
-from unit.migration.samples import Unit, a_move
+from unit.migration.samples import Place, a_move
 from unit.migration.spark_model import Driver, Query
 
 
@@ -108,7 +108,7 @@ class AnyScript(RuleBasedStateMachine):
         self._next()
 
     @rule(unit=st.sampled_from([("a", 0, 0), ("a", 0, 1), ("b", 0, 0)]), goal=st.sampled_from("0123"))
-    def order_one(self, unit: Unit, goal: str) -> None:
+    def order_one(self, unit: Place, goal: str) -> None:
         if self.world.controller is not None:
             where = self.world.driver.queries[unit[0]].placement[unit[1]][unit[2]]
             order(self.world, a_move(unit, where, goal, 0, name=f"x{self.count}"), name=f"x{self.count}")

@@ -4,10 +4,13 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from rechannel.migration.link.snapshot_lag import NOT_ASKED, UNKNOWN, SnapshotLag
+from rechannel.migration.link.driver_state import NOT_ASKED, UNKNOWN
+from rechannel.migration.link.snapshot_lag import SnapshotLag
 from rechannel.migration.link.stages import StageStores
+from rechannel.migration.moves import RunUnit
 from rechannel.migration.spark.adapter import PlannedOperator, StoreId
 from rechannel.migration.spark.gateway import SparkCallError, UnsupportedSparkError
+from rechannel.wire.messages import Unit
 
 
 def _stage(*operators: int, partitions: int = 3) -> StageStores:
@@ -35,44 +38,44 @@ DONE = {"run": 9}  # batch 9 leaves version 10
 def test_a_round_reads_each_partition_once_within_its_time() -> None:
     spark = _Spark({(0, 0): 5, (1, 0): 3, (0, 1): 7, (1, 1): 8})
     snapshots = SnapshotLag(spark, DONE)
-    assert snapshots.lags("run", 0, 3) == []
+    assert snapshots.stage_lags("run", 0, 3) == []
     for tenth in range(40):
-        snapshots.step(STAGES, tenth / 10)
-    assert snapshots.lags("run", 0, 3) == [7, 3, UNKNOWN], "of two operators the older snapshot counts"
+        snapshots.advance(STAGES, tenth / 10)
+    assert snapshots.stage_lags("run", 0, 3) == [7, 3, UNKNOWN], "of two operators the older snapshot counts"
     assert len(spark.requested) in (6, 8), "a round, and perhaps one more"
     assert {store.store for store in spark.requested} == {"default"}
 
 
-def test_a_step_reads_one_partition_at_most() -> None:
+def test_a_cycle_reads_one_partition_at_most() -> None:
     spark = _Spark()
     snapshots = SnapshotLag(spark, DONE)
     for turn in range(5):
         before = len(spark.requested)
-        snapshots.step({("run", 0): _stage(0, partitions=1000)}, turn * 100.0)
+        snapshots.advance({("run", 0): _stage(0, partitions=1000)}, turn * 100.0)
         assert len(spark.requested) - before <= 1
 
 
 def test_a_failed_call_costs_one_partition_its_figure() -> None:
     spark = _Spark()
     snapshots = SnapshotLag(spark, DONE)
-    snapshots.step(STAGES, 0.0)
+    snapshots.advance(STAGES, 0.0)
     spark.error = SparkCallError("no")
     with pytest.raises(SparkCallError):
-        snapshots.step(STAGES, 100.0)
+        snapshots.advance(STAGES, 100.0)
     spark.error = None
     spark.versions = {(0, 1): 1, (1, 1): 1}
-    snapshots.step(STAGES, 200.0)
-    assert snapshots.lags("run", 0, 3) == [UNKNOWN, 9, UNKNOWN]
+    snapshots.advance(STAGES, 200.0)
+    assert snapshots.stage_lags("run", 0, 3) == [UNKNOWN, 9, UNKNOWN]
 
 
 def test_a_spark_without_the_method_is_called_once() -> None:
     spark = _Spark(error=UnsupportedSparkError("no such method"))
     snapshots = SnapshotLag(spark, DONE)
     for turn in range(9):
-        snapshots.step(STAGES, turn * 100.0)
+        snapshots.advance(STAGES, turn * 100.0)
     assert len(spark.requested) == 1
-    assert snapshots.lags("run", 0, 3) == []
-    assert snapshots.replay([("run", 0, 0)], {"query": "run"}) == {}, "nothing to wait for"
+    assert snapshots.stage_lags("run", 0, 3) == []
+    assert snapshots.unit_lags([RunUnit("run", 0, 0)], {"query": "run"}) == {}, "nothing to wait for"
 
 
 def test_partitions_about_to_move_are_read_first_and_age_with_every_batch() -> None:
@@ -80,25 +83,26 @@ def test_partitions_about_to_move_are_read_first_and_age_with_every_batch() -> N
     committed = dict(DONE)
     snapshots = SnapshotLag(spark, committed)
     runs = {"query": "run", "other": "none"}
-    units = [("run", 0, partition) for partition in range(3)]
+    units = [RunUnit("run", 0, partition) for partition in range(3)]
 
-    def replay() -> list[int]:
-        return [snapshots.replay([*units, ("gone", 0, 0)], runs)["query", 0, partition] for partition in range(3)]
+    def lags() -> list[int]:
+        answer = snapshots.unit_lags([*units, RunUnit("gone", 0, 0)], runs)
+        return [answer[Unit("query", 0, partition)] for partition in range(3)]
 
-    assert replay() == [NOT_ASKED] * 3
+    assert lags() == [NOT_ASKED] * 3
     for tenth in range(4):
-        snapshots.step(STAGES, tenth / 10, [("run", 0, 1), ("run", 0, 2), ("gone", 0, 0)])
+        snapshots.advance(STAGES, tenth / 10, [*units[1:], RunUnit("gone", 0, 0)])
     assert {store.partition for store in spark.requested} == {1, 2}
-    assert replay() == [NOT_ASKED, 3, UNKNOWN]
+    assert lags() == [NOT_ASKED, 3, UNKNOWN]
     committed["run"] += 4
-    assert replay() == [NOT_ASKED, 7, UNKNOWN]
+    assert lags() == [NOT_ASKED, 7, UNKNOWN]
 
 
 def test_the_figures_of_a_query_that_ended_are_dropped() -> None:
     snapshots = SnapshotLag(_Spark(), DONE)
     for turn in range(15):
-        snapshots.step(STAGES if turn < 9 else {}, turn * 100.0)
-    assert snapshots.lags("run", 0, 3) == []
+        snapshots.advance(STAGES if turn < 9 else {}, turn * 100.0)
+    assert snapshots.stage_lags("run", 0, 3) == []
 
 
 def test_a_query_without_a_batch_is_not_read_until_its_next_one() -> None:
@@ -108,7 +112,7 @@ def test_a_query_without_a_batch_is_not_read_until_its_next_one() -> None:
     def requested(begin: int, end: int) -> int:
         before = len(spark.requested)
         for second in range(begin, end):
-            snapshots.step(STAGES, float(second))
+            snapshots.advance(STAGES, float(second))
         return len(spark.requested) - before
 
     assert requested(0, 180) > 100

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from rechannel.migration.link.throttle import MoveThrottle
-from rechannel.migration.moves import Move
+from rechannel.migration.moves import TrackedMove
 from unit.migration.samples import accepted_move
 
 
-def _moves(*sizes: float) -> list[Move]:
+def _moves(*sizes: float) -> list[TrackedMove]:
     return [accepted_move(number, size=size) for number, size in enumerate(sizes)]
 
 

@@ -18,7 +18,7 @@ from rechannel.policies.analysis.placement_cost import executor_busy
 from rechannel.policies.model.placement import Placement
 from rechannel.policies.model.workload import Stage, Workload
 from rechannel.policies.prediction.correction import GainShare
-from rechannel.wire.messages import GainCorrection, Operator, QueryState, StatefulStage
+from rechannel.wire.messages import GainCorrection, Operator, QueryState, StatefulStage, Unit
 from unit.daemon import fakes
 from unit.policies.random_clusters import cluster_of
 
@@ -228,7 +228,9 @@ def situations(draw: st.DrawFn) -> tuple[Placement, PlanInputs, Settings, bool]:
             problem="real-time mode" if odd == "problem" else "",
             stages=one_stage(operators, reported),
         )
-    flying = draw(st.frozensets(st.tuples(st.sampled_from(sorted(states)), st.just(0), st.integers(0, 4)), max_size=3))
+    flying = draw(
+        st.frozensets(st.builds(Unit, st.sampled_from(sorted(states)), st.just(0), st.integers(0, 4)), max_size=3)
+    )
     situation = PlanInputs(
         cluster=cluster_of(size, sorted(draw(st.sets(st.integers(0, size - 1))))),
         workload=Workload(tuple(stages)),

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from rechannel.migration.link.snapshot_lag import SnapshotLag
+from rechannel.migration.moves import RunUnit
 from rechannel.migration.spark import compatibility, versions
 
 ROOT = Path(__file__).parents[4]
@@ -71,8 +72,8 @@ def test_an_older_version_is_refused_with_the_cure():
 
 def test_without_reports_of_snapshots_none_are_read():
     snapshots = SnapshotLag(pytest.fail, {"run": 3}, supported=False)
-    snapshots.step({}, 1.0)
-    assert snapshots.replay([("run", 0, 0)], {"query": "run"}) == {}
+    snapshots.advance({}, 1.0)
+    assert snapshots.unit_lags([RunUnit("run", 0, 0)], {"query": "run"}) == {}
 
 
 def test_the_package_requires_a_tested_spark():
