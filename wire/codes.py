@@ -292,7 +292,6 @@ class Scope(Code):
     """Part of a plan that a law refuses."""
 
     MOVE = "move", "One move."
-    EXECUTOR = "executor", "All moves to one executor."
     QUERY = "query", "All moves of one query."
     PLAN = "plan", "Whole plan."
 
@@ -318,7 +317,7 @@ class MoveState(Code):
 
 
 class MoveReason(Code):
-    """Cause of a step of a move."""
+    """Cause of a transition of a move."""
 
     ACCEPTED = (
         "accepted",

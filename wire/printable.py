@@ -24,7 +24,7 @@ def partition_name(query: str, stage: int, partition: int, name: str = "") -> st
     return f"{stage_name(query, stage, name)} #{partition}"
 
 
-def count(number: int, noun: str) -> str:
+def with_noun(number: int, noun: str) -> str:
     """Return a number with its noun in the right form: ``1 batch``, ``2 batches``."""
     ending = "" if number == 1 else "es" if noun.endswith(("ch", "s", "x")) else "s"
     return f"{number:,} {noun}{ending}"

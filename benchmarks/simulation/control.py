@@ -23,6 +23,7 @@ from rechannel.policies.model.arrays import ModelError, ScaleOutError
 from rechannel.policies.model.cluster import UNPLACED, Cluster
 from rechannel.policies.model.placement import Move, Placement
 from rechannel.policies.model.workload import Workload
+from rechannel.policies.prediction.cycle import assume_timing
 from rechannel.policies.registry import PolicyLawError, propose
 from rechannel.wire.codes import DecisionResult, NotReadyReason
 from rechannel.wire.messages import Operator, QueryState, StatefulStage
@@ -101,6 +102,13 @@ def _plan_inputs(observation: Observation) -> PlanInputs:
         observation.current,
         numbers,
         queries,
+        assume_timing(
+            observation.cluster,
+            observation.workload,
+            observation.current,
+            observation.batch_seconds,
+            observation.batch_period,
+        ),
         batch_seconds=observation.batch_seconds,
         batch_period=observation.batch_period,
     )

@@ -17,7 +17,7 @@ from rechannel.daemon.assess.period import AssessedPeriod, assess_period
 from rechannel.daemon.assess.recording import EndlessLogError, QueryRecord, Recording
 from rechannel.daemon.assess.result import ApplicationAssessment, Assessment, QueryAssessment, TimedBatch, Verdict
 from rechannel.monitors.spark import events
-from rechannel.wire.printable import count, query_name
+from rechannel.wire.printable import query_name, with_noun
 
 DEFAULT_BATCHES = 32
 _GARBAGE = 100  # unreadable lines without an event, after which a file is no event log
@@ -84,9 +84,10 @@ def _gaps(recording: Recording) -> list[str]:
     if not recording.version:
         notes.append("the beginning of the log is missing: executors that came in it are unknown")
     if recording.unreadable:
-        notes.append(f"{count(recording.unreadable, 'line')} could not be read")
+        notes.append(f"{with_noun(recording.unreadable, 'line')} could not be read")
     if recording.other_queries:
-        notes.append(f"there are too many queries: {count(recording.other_queries, 'batch')} of some were passed over")
+        left_out = with_noun(recording.other_queries, "batch")
+        notes.append(f"there are too many queries: {left_out} of some were passed over")
     return notes
 
 
@@ -103,7 +104,7 @@ def _queries(recording: Recording, settings: Settings) -> list[QueryAssessment]:
         notes = [*result.notes]
         if 0 < record.measured < record.committed:
             missing = record.committed - record.measured
-            notes.append(f"{missing:,} of {count(record.committed, 'batch')} have no tasks in the log")
+            notes.append(f"{missing:,} of {with_noun(record.committed, 'batch')} have no tasks in the log")
         results.append(msgspec.structs.replace(result, timeline=timeline, notes=notes))
     return results
 

@@ -31,7 +31,7 @@ from rechannel.policies.registry import propose
 from rechannel.wire.codes import PlanResult, Trigger
 from rechannel.wire.measurements import BatchReport
 from rechannel.wire.messages import ExecutorInfo, LinkReport, Operator, QueryState, StatefulStage
-from rechannel.wire.printable import count, query_name
+from rechannel.wire.printable import query_name, with_noun
 
 _CERTAIN_SHARE = 0.5  # of the least gain, at 95 % confidence: as the gate has it
 _STORE = [Operator(operator=0, name="", stores=["default"])]  # a log names no store, and a move here needs none
@@ -153,7 +153,7 @@ class _PeriodWork:
 
     def _verdict(self, best: PredictedBatch) -> tuple[Verdict, str]:
         least, review = self._settings.gate.min_gain, self._placements.review
-        moves = count(best.moves, "move")
+        moves = with_noun(best.moves, "move")
         if best.moves == 0:
             return Verdict.NO, "no: no better placement was found"
         if best.saved < least:
@@ -234,9 +234,8 @@ class _PeriodWork:
         if len(self._executors) < 2:
             return "it runs in one executor, so there is nowhere to move to"
         if len(batches) < MIN_BATCHES:
-            return (
-                f"too few batches: {count(len(batches), 'batch')} since {self.period.reason}, {MIN_BATCHES} are needed"
-            )
+            measured = f"{with_noun(len(batches), 'batch')} since {self.period.reason}"
+            return f"too few batches: {measured}, {MIN_BATCHES} are needed"
         return ""
 
     def _state(self, record: QueryRecord, batches: Sequence[BatchReport]) -> QueryState:
@@ -263,7 +262,7 @@ class _PeriodWork:
         wrong = next((it for it in stages if sizes and it.partitions not in sizes), None)
         if wrong is not None:
             return (
-                f"stateful stage {wrong.stage} runs {count(wrong.partitions, 'task')}, but its operators have "
+                f"stateful stage {wrong.stage} runs {with_noun(wrong.partitions, 'task')}, but its operators have "
                 f"{' or '.join(map(str, sorted(sizes)))} partitions: a coalesce behind the operator puts several of "
                 "them into one task"
             )
@@ -285,7 +284,7 @@ class _PeriodWork:
         batches, moved = len(self.batches[query]), self._moved[query]
         notes = []
         if moved:
-            notes.append(f"in {moved} of {count(batches, 'batch')} Spark ran a partition elsewhere than before")
+            notes.append(f"in {moved} of {with_noun(batches, 'batch')} Spark ran a partition elsewhere than before")
         operators = ", ".join(dict.fromkeys(it.name for it in self._records[query].operators if it.name))
         if operators:
             notes.append(f"stateful operators: {operators}")

@@ -18,7 +18,7 @@ from rechannel.wire.codes import DecisionResult, Trigger
 from rechannel.wire.envelope import bodies_of
 from rechannel.wire.exit_codes import CommandError, ExitCode
 from rechannel.wire.messages import Decision, ExecutorLoad, MigrationOutcome, MoveTransition, Refusal
-from rechannel.wire.printable import count, partition_name, plain
+from rechannel.wire.printable import partition_name, plain, with_noun
 from rechannel.wire.redis.store import Store
 
 _MOVES_SHOWN = 100
@@ -144,7 +144,8 @@ def _refusals(refusals: list[Refusal]) -> Iterator[str]:
 
 def _executors(decision: Decision) -> list[str]:
     return [
-        f"  {load.executor} on {load.node}: {load.partitions_before} -> {count(load.partitions_after, 'partition')}, "
+        f"  {load.executor} on {load.node}: "
+        f"{load.partitions_before} -> {with_noun(load.partitions_after, 'partition')}, "
         f"{load.utilization_before:.0%} -> {load.utilization_after:.0%} busy, "
         f"{load.arrival_before:,.0f} -> {load.arrival_after:,.0f} rows/s"
         f"{_service(load)}"
@@ -172,7 +173,7 @@ def _moves(decision: Decision, states: Mapping[str, str]) -> Iterator[str]:
     if not decision.moves:
         return
     totals = ", ".join(f"{number} {state}" for state, number in sorted(Counter(states.values()).items()))
-    yield f"{count(len(decision.moves), 'move')}{f', by the journal {totals}' if totals else ''}:"
+    yield f"{with_noun(len(decision.moves), 'move')}{f', by the journal {totals}' if totals else ''}:"
     for move in decision.moves[:_MOVES_SHOWN]:
         partition = partition_name(move.query, move.stage, move.partition, decision.names.get(move.query, ""))
         state = f", {states[move.move]}" if move.move in states else ""

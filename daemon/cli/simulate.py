@@ -25,7 +25,7 @@ from rechannel.policies.scenarios.compare import PlacementCost, PolicyResult, co
 from rechannel.policies.scenarios.generators import GENERATORS, GeneratorError, Parameter, generate
 from rechannel.policies.scenarios.scenario import Scenario, ScenarioError, from_document, to_document
 from rechannel.wire.exit_codes import CommandError, ExitCode
-from rechannel.wire.printable import count
+from rechannel.wire.printable import with_noun
 
 _ALL = "all"
 
@@ -217,8 +217,8 @@ def _show(scenario: Scenario, current: PlacementCost, rows: Sequence[PolicyResul
     stages = scenario.workload.placeable
     partitions = sum(stage.n for stage in stages)
     console.print(
-        f"[bold]{escape(scenario.name)}[/bold]: {count(scenario.cluster.size, 'executor')}, "
-        f"{count(len(stages), 'stage')} with {partitions:,} partitions, "
+        f"[bold]{escape(scenario.name)}[/bold]: {with_noun(scenario.cluster.size, 'executor')}, "
+        f"{with_noun(len(stages), 'stage')} with {partitions:,} partitions, "
         f"{sum(len(stream.volumes()) for stream in scenario.workload.streams):,} streams"
     )
     table = new_table(

@@ -30,7 +30,7 @@ from rechannel.daemon.view.status import (
 from rechannel.wire.codes import Code, Mode, Scope
 from rechannel.wire.exit_codes import NOBODY_REPORTS, OBSERVE_MODE
 from rechannel.wire.messages import Decision, ExecutorLoad, MigrationPrice, Refusal
-from rechannel.wire.printable import count, partition_name, plain, query_name, stage_name
+from rechannel.wire.printable import partition_name, plain, query_name, stage_name, with_noun
 
 _WIDE = 160  # columns when the output is no terminal
 _MOVES_SHOWN = 20
@@ -97,11 +97,11 @@ def _print_application(console: Console, status: ApplicationStatus, *, verbose: 
 def _counters(counters: LinkCounters) -> str:
     return "; ".join(
         (
-            f"{count(counters.landed, 'move')} landed, {counters.abandoned} abandoned",
-            f"{count(counters.missed, 'batch')} missed",
-            f"{count(counters.drifted, 'partition')} drifted",
-            count(counters.failed_tasks, "failed task"),
-            count(counters.rejected_messages, "rejected message"),
+            f"{with_noun(counters.landed, 'move')} landed, {counters.abandoned} abandoned",
+            f"{with_noun(counters.missed, 'batch')} missed",
+            f"{with_noun(counters.drifted, 'partition')} drifted",
+            with_noun(counters.failed_tasks, "failed task"),
+            with_noun(counters.rejected_messages, "rejected message"),
         )
     )
 
@@ -202,7 +202,7 @@ def partition_table(partitions: Sequence[PartitionStatus]) -> Table:
             number(item.state_rows, ",d"),
             "?" if item.state_bytes is None else f"{item.state_bytes / 2**20:,.1f} MiB",
             "?" if item.commit_seconds is None else f"{item.commit_seconds:.2f} s",
-            "?" if item.snapshot_lag is None else count(item.snapshot_lag, "batch"),
+            "?" if item.snapshot_lag is None else with_noun(item.snapshot_lag, "batch"),
         )
     return table
 
@@ -286,7 +286,7 @@ def _desired_moves_table(decision: Decision) -> Table:
 def price_lines(price: MigrationPrice, names: Mapping[str, str]) -> list[str]:
     """Return the lines on the expected cost of a migration."""
     cost = (
-        f"expected cost: {format_bytes(price.bytes)} of state in {count(price.steps, 'step')} "
+        f"expected cost: {format_bytes(price.bytes)} of state in {with_noun(price.steps, 'step')} "
         f"within {price.total:.1f} s; the worst batch {price.pause:.2f} s longer, all batches together "
         f"{price.seconds:.2f} s; a load takes {price.overhead:.2f} s and {price.load_rate / 1e6:,.0f} MB/s "
         f"({price_basis(price)})"

@@ -38,7 +38,7 @@ from rechannel.daemon.model.snapshot import Snapshot, take_snapshot
 from rechannel.migration.plan.inputs import Cooldown
 from rechannel.wire.codes import DecisionResult, Mode, NotReadyReason, OutcomeVerdict, Trigger
 from rechannel.wire.messages import Decision, LinkReport, Refusal, ScheduledPlan
-from rechannel.wire.printable import count
+from rechannel.wire.printable import with_noun
 
 FORGOTTEN_AFTER = 3600.0  # seconds without a report: a driver or Redis that is back sooner finds its state
 _MODEL_SHARE = 0.2  # of a core, for the models of one application
@@ -485,9 +485,9 @@ class Application:
         self.overload.observe_window(snapshot, messages.batches, window, self._context.settings)
         now = self._clock.wall()
         waiting = f", cool-down for {left:.0f} s" if (left := self.migrations.cooldown_left(now)) else ""
-        placed = count(snapshot.workload.partitions, "partition")
+        placed = with_noun(snapshot.workload.partitions, "partition")
         missing = f"; {text}" if (text := describe_silent_agents(snapshot.coverage)) else ""
-        executors = count(snapshot.cluster.size, "executor")
+        executors = with_noun(snapshot.cluster.size, "executor")
         self.sentence = f"ready: {placed} on {executors}{waiting}{self.guard.describe(now)}{missing}"
 
     @property

@@ -41,7 +41,7 @@ from rechannel.wire.commands import (
 )
 from rechannel.wire.exit_codes import NOBODY_REPORTS, CommandError, ExitCode
 from rechannel.wire.messages import Decision, LinkReport, Reply, Request
-from rechannel.wire.printable import count
+from rechannel.wire.printable import with_noun
 from rechannel.wire.redis.errors import StoreError
 
 _PAUSED = "paused: `rechannel resume` first"
@@ -121,7 +121,7 @@ class _Execution:
                 app.new_request(Trigger.DRAIN, self._reason), user=self._user, drained_nodes=frozenset(nodes)
             )
             plans.append({"application": name, "decision": msgspec.to_builtins(app.decide(request))})
-        left = f"state of {count(len(plans), 'application')} would leave" if plans else "no state"
+        left = f"state of {with_noun(len(plans), 'application')} would leave" if plans else "no state"
         return _Answer(f"{', '.join(nodes)}: {left}", {"nodes": nodes, "plans": plans})
 
     def _decide(
@@ -233,10 +233,10 @@ class _Execution:
         if not executors:
             return f"{names}: no executor runs there; those that start hold no state"
         verb = "moves" if partitions == 1 else "move"
-        leaving = f"{count(partitions, 'partition')} {verb} off" if partitions else "no state on"
+        leaving = f"{with_noun(partitions, 'partition')} {verb} off" if partitions else "no state on"
         released = f", {'which is' if executors == 1 else 'which are'} then released" if command.remove else ""
         held = f"; {_PAUSED}" if self._lead.paused else ""
-        return f"draining {names}: {leaving} {count(executors, 'executor')}{released}{held}"
+        return f"draining {names}: {leaving} {with_noun(executors, 'executor')}{released}{held}"
 
     def _undrain(self, nodes: list[str]) -> _Answer:
         services = self._services

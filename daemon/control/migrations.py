@@ -25,7 +25,7 @@ from rechannel.wire import keys
 from rechannel.wire.codes import MoveState, Trigger
 from rechannel.wire.envelope import MessageError, body_of
 from rechannel.wire.messages import Decision, DesiredPlacement, LinkReport
-from rechannel.wire.printable import count
+from rechannel.wire.printable import with_noun
 from rechannel.wire.redis.errors import StoreError
 from rechannel.wire.signing import SignatureError
 
@@ -142,7 +142,7 @@ class RunningMigration:
     def sentence(self, why: str = "") -> str:
         """Return its progress in one sentence."""
         total = len(self.desired.moves)
-        done = f"{self.landed} of {count(total, 'move')} landed"
+        done = f"{self.landed} of {with_noun(total, 'move')} landed"
         if self.abandoned:
             done += f", {self.abandoned} abandoned"
         name = f"migration {self.decision}"
@@ -213,7 +213,9 @@ class MigrationTracker:
                 return f"{self.running.sentence()}; one at a time"
             self._finish(self.running, now)
         moves = len(moves_in_flight(report))
-        return f"the link still works on {count(moves, 'move')} of decision {report.decision or '?'}" if moves else ""
+        return (
+            f"the link still works on {with_noun(moves, 'move')} of decision {report.decision or '?'}" if moves else ""
+        )
 
     def follow(self, report: LinkReport | None) -> str:
         """Renew the running migration; returns how it ended, "" if it goes on."""

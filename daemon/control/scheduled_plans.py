@@ -24,7 +24,7 @@ from rechannel.wire.codes import DecisionResult, Law
 from rechannel.wire.commands import Apply
 from rechannel.wire.exit_codes import CommandError, ExitCode
 from rechannel.wire.messages import Decision, Refusal, ScheduledPlan, ScheduledPlans
-from rechannel.wire.printable import count
+from rechannel.wire.printable import with_noun
 from rechannel.wire.redis.errors import StoreError
 
 _MAX_PLANS = 20  # scheduled plans; beyond: a further one is refused
@@ -67,7 +67,7 @@ def describe(plan: ScheduledPlan, now: float, zone: str) -> str:
     since = "until" if plan.begin <= now else "from"
     moment = plan.end if plan.begin <= now else plan.begin
     who = f", asked by {plan.user}{f': {plan.reason}' if plan.reason else ''}" if plan.user else ""
-    moves = count(plan.moves, "move")
+    moves = with_noun(plan.moves, "move")
     return f"{moves} of {plan.application} scheduled for {plan.window}, {since} {clock_time(moment, zone)}{who}"
 
 
@@ -142,7 +142,7 @@ class ScheduledPlanStore:
         since = "now" if span.begin <= now else clock_time(span.begin, rules.time_zone)
         until = clock_time(span.end, rules.time_zone)
         sentence = (
-            f"plan {plan.decision} is scheduled as {scheduled.scheduled_plan}: {count(len(plan.moves), 'move')} of "
+            f"plan {plan.decision} is scheduled as {scheduled.scheduled_plan}: {with_noun(len(plan.moves), 'move')} of "
             f"{plan.application}, to be checked anew and begun between {since} and {until}; "
             f"`rechannel cancel {scheduled.scheduled_plan}` ends that"
         )

@@ -11,7 +11,7 @@ from rechannel.migration.plan.inputs import ReviewedPlan
 from rechannel.policies.analysis.classification import StreamClass, classify, hot_streams
 from rechannel.policies.model.placement import Placement
 from rechannel.wire.messages import ExecutorLoad, MigrationPrice
-from rechannel.wire.printable import count, query_name
+from rechannel.wire.printable import query_name, with_noun
 
 _HOT_STREAMS = 10
 _COLD_NAMED = 3  # executors, in a note
@@ -19,8 +19,8 @@ _LISTED_QUERIES = 5  # of a note
 
 
 def migration_price(plan: ReviewedPlan, snapshot: Snapshot) -> MigrationPrice | None:
-    """Return the expected cost of a plan; None where it moves nothing."""
-    price, rates = plan.cost, plan.rates
+    """Return the expected price of a plan; None where it moves nothing."""
+    price, rates = plan.price, plan.rates
     if price is None:
         return None
     before = {query: plan.batch_time_before[query] for query in price.peak}
@@ -46,11 +46,11 @@ def migration_price(plan: ReviewedPlan, snapshot: Snapshot) -> MigrationPrice | 
 
 def cold_notes(plan: ReviewedPlan) -> list[str]:
     """Return the note on cold starts in the predicted longest batch."""
-    slowest = sorted(plan.cost.cold.items(), key=lambda item: -item[1]) if plan.cost else []
+    slowest = sorted(plan.price.cold.items(), key=lambda item: -item[1]) if plan.price else []
     if not slowest:
         return []
     texts = [f"{added:.1f} s longer on executor {name}" for name, added in slowest[:_COLD_NAMED]]
-    more = f" and {count(len(slowest) - _COLD_NAMED, 'more executor')}" if len(slowest) > _COLD_NAMED else ""
+    more = f" and {with_noun(len(slowest) - _COLD_NAMED, 'more executor')}" if len(slowest) > _COLD_NAMED else ""
     return [f"the predicted longest batch has a cold start in it: first tasks take about {', '.join(texts)}{more}"]
 
 
@@ -60,7 +60,8 @@ def correction_notes(snapshot: Snapshot, plan: ReviewedPlan) -> list[str]:
     if not corrected:
         return []
     texts = [
-        f"{query_name(query, snapshot.queries[query].name)} {item.share:.0%} (of {count(item.migrations, 'migration')})"
+        f"{query_name(query, snapshot.queries[query].name)} {item.share:.0%} "
+        f"(of {with_noun(item.migrations, 'migration')})"
         for query, item in corrected[:_LISTED_QUERIES]
     ]
     rest = f", and {len(corrected) - len(texts)} more" if len(corrected) > len(texts) else ""

@@ -33,7 +33,7 @@ from rechannel.policies.prediction.correction import realized_gain_share
 from rechannel.wire.codes import MoveReason, MoveState, OutcomeVerdict
 from rechannel.wire.measurements import BatchReport, TaskRow
 from rechannel.wire.messages import Decision, MigrationOutcome, MoveTransition
-from rechannel.wire.printable import count, query_name
+from rechannel.wire.printable import query_name, with_noun
 
 CONFIRMED, REGRESSED, NOT_JUDGED = OutcomeVerdict.CONFIRMED, OutcomeVerdict.REGRESSED, OutcomeVerdict.NOT_JUDGED
 
@@ -163,7 +163,7 @@ class _Query:
         if not self._same_run:
             return f"{self.shown} has ended or was started again meanwhile"
         if self.short:
-            return f"{self.shown} had {count(len(self.settled), 'batch')} since, {self._need} are needed"
+            return f"{self.shown} had {with_noun(len(self.settled), 'batch')} since, {self._need} are needed"
         if self.usual <= 0 or self._next > self._last + self._need:
             return f"the batches of {self.shown} from around the migration are not known any more"
         rows, before = self._usual_after.rows, self._usual_before.rows
@@ -244,7 +244,7 @@ def _judge(longer: Mapping[_Query, float], without: Mapping[str, float], setting
 
 def _sentence(decision: Decision, verdict: Verdict, landed: int, total: float, queries: Sequence[_Query]) -> str:
     price = decision.price
-    text = f"{landed} of {count(len(decision.moves), 'move')} landed in {total:.1f} s"
+    text = f"{landed} of {with_noun(len(decision.moves), 'move')} landed in {total:.1f} s"
     text += f" (predicted {price.total:.1f})" if price else ""
     for query in queries:
         if not query.settled:

@@ -23,7 +23,7 @@ from rechannel.policies.model.arrays import FloatArray
 from rechannel.policies.model.streams import Stream, StreamLike
 from rechannel.policies.model.workload import Stage, Workload
 from rechannel.wire.measurements import BatchReport
-from rechannel.wire.printable import count
+from rechannel.wire.printable import with_noun
 
 MAX_SLOTS = 24  # slots that a forecast is made from; beyond: older ones do not count
 MIN_SLOTS = 14  # with fewer there are too few comparisons
@@ -61,7 +61,7 @@ class StageForecast:
         """Describe the forecast and its error."""
         if self.forecast is None:
             return f"{self.name}: the last value stands; {self.slots} of {MIN_SLOTS} slots are known"
-        compared = f"in {count(self.forecast.comparisons, 'comparison')}"
+        compared = f"in {with_noun(self.forecast.comparisons, 'comparison')}"
         if not self.used and self.error is None:
             return f"{self.name}: the last value stands; it was never wrong {compared}"
         if not self.used:

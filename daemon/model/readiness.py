@@ -8,7 +8,7 @@ from rechannel.conf.settings import Settings
 from rechannel.daemon.model.application_messages import ApplicationMessages, last_batches
 from rechannel.daemon.model.query_model import batch_period
 from rechannel.wire.codes import NotReadyReason
-from rechannel.wire.printable import count, query_name
+from rechannel.wire.printable import query_name, with_noun
 
 _LONGEST_SILENCE = 10.0  # seconds, of reports that come every second; shorter pauses are those of a busy driver
 
@@ -64,6 +64,6 @@ def readiness_problem(messages: ApplicationMessages, settings: Settings, now: fl
     name, last = max(measured.items(), key=lambda item: (len(item[1]), item[0]))
     return NotReady(
         NotReadyReason.TOO_FEW_BATCHES,
-        f"query {name} has {count(len(last), 'measured batch')}, {need} are needed (reschedule.batches)",
+        f"query {name} has {with_noun(len(last), 'measured batch')}, {need} are needed (reschedule.batches)",
         ready_in=(need - len(last)) * batch_period(last, now) if last else None,
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from rechannel.wire.messages import Decision, MigrationPrice
-from rechannel.wire.printable import count, query_name
+from rechannel.wire.printable import query_name, with_noun
 
 _UNITS = (("PB", 1e15), ("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e3))
 
@@ -26,4 +26,4 @@ def batch_times(decision: Decision) -> Iterator[tuple[str, float, float]]:
 
 def price_basis(price: MigrationPrice) -> str:
     """Return what the predicted cost of a migration is based on."""
-    return f"learned from {count(price.moves, 'move')}" if price.moves else "by the settings, no move was measured yet"
+    return f"learned from {with_noun(price.moves, 'move')}" if price.moves else "assumed, no move was measured yet"

@@ -52,7 +52,7 @@ from rechannel.wire.messages import (
     StandingOrders,
     StatefulStage,
 )
-from rechannel.wire.printable import count, query_name
+from rechannel.wire.printable import query_name, with_noun
 from rechannel.wire.redis.store import Store
 
 
@@ -187,7 +187,7 @@ def drain_status(drain: DrainedNode, reports: Sequence[LinkReport], now: float) 
     left = sum(partitions_on(report, [drain.node])[drain.node] for report in reports)
     executors = tuple(info.executor for report in reports for info in report.executors if info.host == drain.node)
     overdue = 0 < drain.deadline <= now
-    running = count(len(executors), "executor")
+    running = with_noun(len(executors), "executor")
     if left:
         state = DrainState.DRAINING
         sentence = f"{'1 partition is' if left == 1 else f'{left} partitions are'} left on {running}"

@@ -15,7 +15,7 @@ from rechannel.daemon.web import limits
 from rechannel.daemon.web.limits import clip_name, clip_sentence, cut
 from rechannel.daemon.web.placement import unit_name
 from rechannel.wire.messages import ExecutorLoad, MigrationPrice
-from rechannel.wire.printable import count
+from rechannel.wire.printable import with_noun
 
 Row = dict[str, Any]
 
@@ -132,7 +132,7 @@ def _decision(view: DecisionView) -> Row:
             for name, before, after in islice(batch_times(decision), limits.QUERIES)
         ],
         "price": _price(decision.price),
-        "moves": f"{count(len(decision.moves), 'move')} in {count(steps, 'step')}" if steps else "",
+        "moves": f"{with_noun(len(decision.moves), 'move')} in {with_noun(steps, 'step')}" if steps else "",
         "executors": [_load(load) for load in loads],
         "executors_left_out": loads_rest,
         "refusals": [
@@ -163,7 +163,7 @@ def _price(price: MigrationPrice | None) -> str:
     if price is None:
         return ""
     return (
-        f"{price.bytes / 1e6:,.1f} MB of state in {count(price.steps, 'step')} within "
+        f"{price.bytes / 1e6:,.1f} MB of state in {with_noun(price.steps, 'step')} within "
         f"{price.total:,.1f} s; the worst batch {price.pause:,.2f} s longer, all together "
         f"{price.seconds:,.2f} s ({price_basis(price)})"
     )

@@ -1,4 +1,4 @@
-"""Cost of a migration to the queries' batches, predicted from earlier migrations. Pure.
+"""Price of a migration: what it adds to the queries' batches, by earlier migrations. Pure.
 
 The state of a moved partition is loaded by the first task that runs it on its target, which lasts longer by
 
@@ -14,8 +14,8 @@ On an executor that ran few tasks of a kind of stage, the next ones take longer
 by the seconds of its age, and a floating stage by those of its coldest executor. What is cold without the plan as well
 is no cost of the plan, but part of the longest batch.
 
-Overhead and load rate are those of the settings until moves were measured. From then on both are fitted to the last
-moves by least squares, in which the settings count as some moves more.
+Overhead and load rate are assumed (`UNMEASURED`) until moves were measured. From then on both are fitted to the last
+moves by least squares, in which the assumption counts as some moves more.
 """
 
 from __future__ import annotations
@@ -90,8 +90,8 @@ class BatchTimes:
 
 
 @dataclass(frozen=True, eq=False)
-class MigrationCost:
-    """Expected cost of a plan, in seconds."""
+class PlanPrice:
+    """Expected price of a plan; ``seconds`` are its cost to the batches."""
 
     # By how much each step's batch is longer than it would be after the step, for the query that suffers most, (S,).
     added: FloatArray
@@ -108,10 +108,10 @@ class MigrationCost:
         return float(self.added.max(initial=0.0))
 
 
-def estimate_cost(
+def estimate_price(
     model: PredictionModel, current: Placement, plan: SteppedMoves, rates: LoadRates, times: BatchTimes
-) -> MigrationCost:
-    """Estimate the cost of a plan.
+) -> PlanPrice:
+    """Estimate the price of a plan.
 
     Parameters
     ----------
@@ -136,7 +136,7 @@ def estimate_cost(
     ]
     evaluated = np.linspace(0, plan.count - 1, min(plan.count, _EVALUATED_STEPS)).round().astype(np.int64)
     nearest = [min(np.unique(evaluated).tolist(), key=lambda near: abs(near - step)) for step in range(plan.count)]
-    for step in [step for step, batch in enumerate(cold) if batch.landed][:_EVALUATED_STEPS]:
+    for step in [step for step, batch in enumerate(cold) if batch.landing_seconds][:_EVALUATED_STEPS]:
         nearest[step] = step  # no other step stands for one that is cold
     durations = {step: steps.batch_seconds(step) for step in sorted(set(nearest))}
     now = estimate_batches(model, current)
@@ -157,10 +157,10 @@ def estimate_cost(
     # The order comes in the middle of a batch, on average; what is left of it is waited for.
     wait = max((times.period.get(query, 0.0) for query in peak), default=0.0) / 2
     total = wait + float(np.cumsum(lasts)[-1]) if plan.count else 0.0
-    landed: dict[str, float] = {}
-    for name, most in (item for batch in cold for item in batch.landed.items()):
-        landed[name] = max(landed.get(name, 0.0), most)
-    return MigrationCost(added, float(plan.loads.sum()), seconds, peak, total, landed)
+    landing: dict[str, float] = {}
+    for name, most in (item for batch in cold for item in batch.landing_seconds.items()):
+        landing[name] = max(landing.get(name, 0.0), most)
+    return PlanPrice(added, float(plan.loads.sum()), seconds, peak, total, landing)
 
 
 @dataclass(frozen=True, eq=False)
@@ -170,7 +170,7 @@ class _ColdBatch:
     once: dict[str, FloatArray] = field(default_factory=dict)  # placeable stage -> core seconds, (n,)
     anyway: dict[str, FloatArray] = field(default_factory=dict)  # the part of them that comes without the plan as well
     floating: dict[str, float] = field(default_factory=dict)  # query -> of its floating stages
-    landed: dict[str, float] = field(default_factory=dict)  # executor -> most of a partition that lands there
+    landing_seconds: dict[str, float] = field(default_factory=dict)  # executor -> most of a partition that lands there
 
 
 def _cold_batches(
@@ -205,7 +205,8 @@ def _cold_batches(
             for move in own:
                 if more[move.partition] > 0:
                     name = cluster.executors[move.target]
-                    batch.landed[name] = max(batch.landed.get(name, 0.0), float(more[move.partition]))
+                    longest = max(batch.landing_seconds.get(name, 0.0), float(more[move.partition]))
+                    batch.landing_seconds[name] = longest
     return batches
 
 
@@ -246,8 +247,8 @@ class _StepModel:
 def fit_load_rates(measured: Sequence[MeasuredLoad], prior: LoadRates) -> LoadRates:
     """Fit overhead and load rate to the last moves by least squares, neither below zero.
 
-    ``prior`` are those of the settings. Their overhead counts as one move more, their rate as moves that differ by some
-    ten megabytes: moves of about one size tell little of the rate. A load that took far longer than the others counts
+    The overhead of ``prior``, which is assumed, counts as one move more, its rate as moves that differ by some ten
+    megabytes: moves of about one size tell little of the rate. A load that took far longer than the others counts
     as somewhat longer; figures that cannot be true do not count.
     """
     last = [load for load in measured if _is_possible(load)][-_FITTED_MOVES:]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from rechannel.migration.plan.cost import UNMEASURED, LoadRates, MigrationCost
+from rechannel.migration.plan.cost import UNMEASURED, LoadRates, PlanPrice
 from rechannel.migration.plan.gate import GateResult
 from rechannel.policies.analysis.cold_start import ColdStage
 from rechannel.policies.analysis.queueing import QueueReport
@@ -21,7 +21,7 @@ from rechannel.wire.messages import DesiredMove, GainCorrection, QueryState, Ref
 
 @dataclass(frozen=True)
 class Cooldown:
-    """Rest after a migration, in seconds."""
+    """Cool-down after a migration, in seconds."""
 
     left: float = 0.0
     total: float = 0.0
@@ -37,13 +37,13 @@ class PlanInputs:
     current: Placement
     stages: Mapping[str, tuple[str, int]]  # key -> (query, number of the stage in the link's report)
     queries: Mapping[str, QueryState]
+    prediction: PredictionModel  # that batches are predicted from
     in_flight: frozenset[Unit] = frozenset()  # partitions of moves that await a batch
     cooldown: Cooldown = Cooldown()
     # key -> bytes to load of each partition; the stage's state where it is missing
     bytes_to_load: Mapping[str, FloatArray] = field(default_factory=dict)
     batch_seconds: Mapping[str, float] = field(default_factory=dict)  # query -> mean of its measured batches
     batch_period: Mapping[str, float] = field(default_factory=dict)  # query -> seconds from one start to the next
-    prediction: PredictionModel | None = None  # that batches are predicted from; made of the workload where None
     rates: LoadRates = UNMEASURED
     cold: Mapping[str, ColdStage] = field(default_factory=dict)  # key -> first tasks, where some executor ran few
     gain_shares: Mapping[str, GainShare] = field(default_factory=dict)  # query -> expected of a gain; missing: all
@@ -68,7 +68,7 @@ class ReviewedPlan:
     moves: tuple[DesiredMove, ...]  # empty unless the code is `ok`
     refusals: tuple[Refusal, ...]
     gate: GateResult | None  # None without permitted moves
-    cost: MigrationCost | None  # by `rates`; None without permitted moves
+    price: PlanPrice | None  # by `rates`; None without permitted moves
     rates: LoadRates
     # Where the permitted moves lead, even if a soft law or the utilization refused them afterwards: the numbers of a
     # refusal are shown too.

@@ -3,7 +3,8 @@
 Laws refuse all moves of a query (``query-problem``, ``run-unknown``, ``stores-unknown``), single moves (``partition``,
 ``target``, ``in-flight``, ``max-moves``, ``budget``), or the plan as a whole (``utilization``, ``cooldown``, ``gate``).
 `rechannel.wire.codes.Law` has the meaning of each. Refused moves leave the plan first, and the later laws judge what is
-left. Laws of queries and moves hold for every plan, the others depend on its kind:
+left. Cool-down and gate are the soft laws, which ``force`` skips; all others are hard. Laws of queries and moves hold
+for every plan, the others depend on its kind:
 
     plan                                                   utilization   cooldown, gate
     of a policy or an operator                             refuses       refuse
@@ -25,7 +26,7 @@ import numpy as np
 
 from rechannel.conf.settings import Settings
 from rechannel.migration.moves import BYTES_PER_BATCH
-from rechannel.migration.plan.cost import BatchTimes, MigrationCost, SteppedMoves, estimate_cost
+from rechannel.migration.plan.cost import BatchTimes, PlanPrice, SteppedMoves, estimate_price
 from rechannel.migration.plan.explain import explain_moves
 from rechannel.migration.plan.gate import GateResult, QueryGain, evaluate_gate
 from rechannel.migration.plan.inputs import PlanInputs, PlanOptions, ReviewedPlan
@@ -35,12 +36,11 @@ from rechannel.policies.model.arrays import FloatArray
 from rechannel.policies.model.cluster import UNPLACED, Cluster
 from rechannel.policies.model.placement import Move, Placement
 from rechannel.policies.prediction.correction import GainShare, correct_gain, shortest_batch
-from rechannel.policies.prediction.cycle import assume_timing
 from rechannel.policies.prediction.gain import predict_changes
 from rechannel.policies.prediction.model import PredictionModel
 from rechannel.wire.codes import Law, PlanResult, Scope
 from rechannel.wire.messages import DesiredMove, GainCorrection, QueryState, Refusal, StatefulStage
-from rechannel.wire.printable import count, partition_name, query_name
+from rechannel.wire.printable import partition_name, query_name, with_noun
 
 _ROUNDING = 1e-9
 _EXPLAINED_MOVES = 100  # of a decision
@@ -60,39 +60,29 @@ def review_plan(proposed: Placement, inputs: PlanInputs, settings: Settings, opt
     options : PlanOptions
         Terms of this plan.
     """
-    refusals: list[Refusal] = []
     changes = proposed.moves_from(inputs.current)
-    moves = _filter_moves(changes, inputs, refusals)
-    moves = _cap_moves(moves, inputs, settings.migration.max_moves, refusals)
-    if options.moves_left is not None:
-        moves = _cap_moves(moves, inputs, options.moves_left, refusals, settings.reschedule.moves_per_hour)
+    moves, refusals = _permitted_moves(changes, inputs, settings, options)
     stepped = _schedule(moves, inputs, settings)
     placement = inputs.current.with_moves(moves)
-    before, after = (executor_utilization(inputs.cluster, inputs.workload, at) for at in (inputs.current, placement))
     filled = inputs.current.filled_from(placement)
-    model = inputs.prediction or assume_timing(
-        inputs.cluster, inputs.workload, filled, inputs.batch_seconds, inputs.batch_period
-    )
-    gains = _predict_gains(inputs, model, filled, placement)
+    before, after = (executor_utilization(inputs.cluster, inputs.workload, at) for at in (inputs.current, placement))
+    gains = _predict_gains(inputs, filled, placement)
     gate: GateResult | None = None
-    cost: MigrationCost | None = None
+    price: PlanPrice | None = None
     code: PlanResult | Law = PlanResult.OK
     if not changes:
         code, sentence = PlanResult.NOTHING_TO_DO, "nothing to move: no better placement was found"
     elif not moves:
-        code, sentence = PlanResult.LAW, f"none of {count(len(changes), 'move')} is permitted: {refusals[0].detail}"
+        code, sentence = PlanResult.LAW, f"none of {with_noun(len(changes), 'move')} is permitted: {refusals[0].detail}"
     else:
         times = BatchTimes(inputs.batch_seconds, inputs.batch_period, inputs.cold)
-        cost = estimate_cost(model, filled, stepped, inputs.rates, times)
-        gate = evaluate_gate(gains, cost.seconds, settings.gate)
+        price = estimate_price(inputs.prediction, filled, stepped, inputs.rates, times)
+        gate = evaluate_gate(gains, price.seconds, settings.gate)
         too_full = _utilization_refusal(inputs.cluster, before, after, settings)
+        sentence = _summary(stepped, inputs, gate, too_full, forced=options.force)
         if (refusal := _plan_refusal(moves, inputs, gate, too_full, options)) is not None:
             refusals.append(refusal)
             code, sentence = Law(refusal.law), refusal.detail
-        elif _only_evacuates(moves, inputs.cluster):
-            sentence = _drain_summary(stepped, inputs, too_full)
-        else:
-            sentence = _summary(stepped, inputs, gate, forced=options.force)
     accepted = _desired_moves(stepped, inputs, options.decision) if code == PlanResult.OK else ()
     return ReviewedPlan(
         code=code,
@@ -100,7 +90,7 @@ def review_plan(proposed: Placement, inputs: PlanInputs, settings: Settings, opt
         moves=accepted,
         refusals=tuple(refusals),
         gate=gate,
-        cost=cost,
+        price=price,
         rates=inputs.rates,
         placement=placement,
         queue_before=before,
@@ -113,9 +103,29 @@ def review_plan(proposed: Placement, inputs: PlanInputs, settings: Settings, opt
     )
 
 
-def _filter_moves(moves: Sequence[Move], inputs: PlanInputs, refusals: list[Refusal]) -> list[Move]:
-    """Return the moves that break no law of their own; a query's refusal is added once."""
+def _permitted_moves(
+    changes: Sequence[Move], inputs: PlanInputs, settings: Settings, options: PlanOptions
+) -> tuple[list[Move], list[Refusal]]:
+    """Return the moves that the laws of queries and moves permit, and the refusals of others."""
+    moves, refusals = _filter_moves(changes, inputs)
+    most, left = settings.migration.max_moves, options.moves_left
+    caps = [(Law.MAX_MOVES, most, f"migration.max_moves is {most}")]
+    if left is not None:
+        rule = f"{left} are left of reschedule.moves_per_hour, which is {settings.reschedule.moves_per_hour}"
+        caps.append((Law.BUDGET, left, rule))
+    for law, limit, rule in caps:
+        if len(moves) > limit:
+            detail = f"{len(moves) - limit} of {with_noun(len(moves), 'move')} wait: {rule}"
+            refusal = Refusal(law=law, scope=Scope.MOVE, detail=detail, measured=len(moves), limit=limit, unit="moves")
+            refusals.append(refusal)
+            moves = _heaviest_moves(moves, inputs, limit)
+    return moves, refusals
+
+
+def _filter_moves(moves: Sequence[Move], inputs: PlanInputs) -> tuple[list[Move], list[Refusal]]:
+    """Return the moves that break no law of their own, and the refusals, a query's once."""
     permitted: list[Move] = []
+    refusals: list[Refusal] = []
     added: set[tuple[str, str]] = set()
     for move in moves:
         if (refusal := _query_refusal(move, inputs)) is not None:
@@ -126,7 +136,7 @@ def _filter_moves(moves: Sequence[Move], inputs: PlanInputs, refusals: list[Refu
             refusals.append(refusal)
         else:
             permitted.append(move)
-    return permitted
+    return permitted, refusals
 
 
 def _query_refusal(move: Move, inputs: PlanInputs) -> Refusal | None:
@@ -155,25 +165,25 @@ def _move_refusal(move: Move, inputs: PlanInputs) -> Refusal | None:
     """Return the law that refuses one move of a query that can be moved."""
     query, number = inputs.stages[move.stage]
     state = inputs.queries[query]
-    unit = partition_name(query, number, move.partition, query_name(query, state.name))
+    label = partition_name(query, number, move.partition, query_name(query, state.name))
     stage = _stage(state, number)
     partitions = stage.partitions if stage is not None else 0
     if not 0 <= move.partition < partitions:
         return Refusal(
             law=Law.PARTITION,
             scope=Scope.MOVE,
-            detail=f"{unit}: the stage has {count(partitions, 'partition')}",
+            detail=f"{label}: the stage has {with_noun(partitions, 'partition')}",
             measured=move.partition,
             limit=partitions - 1,
             unit="partition number",
         )
     if not 0 <= move.target < inputs.cluster.size:
-        return Refusal(law=Law.TARGET, scope=Scope.MOVE, detail=f"{unit}: its target executor is not known")
+        return Refusal(law=Law.TARGET, scope=Scope.MOVE, detail=f"{label}: its target executor is not known")
     if not inputs.cluster.available[move.target]:
         executor = inputs.cluster.executors[move.target]
-        return Refusal(law=Law.TARGET, scope=Scope.MOVE, detail=f"{unit}: executor {executor} is not available")
+        return Refusal(law=Law.TARGET, scope=Scope.MOVE, detail=f"{label}: executor {executor} is not available")
     if (query, number, move.partition) in inputs.in_flight:
-        return Refusal(law=Law.IN_FLIGHT, scope=Scope.MOVE, detail=f"{unit} is being moved already")
+        return Refusal(law=Law.IN_FLIGHT, scope=Scope.MOVE, detail=f"{label} is being moved already")
     return None
 
 
@@ -181,27 +191,10 @@ def _stage(state: QueryState, number: int) -> StatefulStage | None:
     return next((stage for stage in state.stages if stage.stage == number), None)
 
 
-def _cap_moves(
-    moves: list[Move], inputs: PlanInputs, most: int, refusals: list[Refusal], per_hour: int | None = None
-) -> list[Move]:
-    """Return the heaviest ``most`` moves, as many as a migration or the hour has left."""
-    if len(moves) <= most:
-        return moves
+def _heaviest_moves(moves: list[Move], inputs: PlanInputs, most: int) -> list[Move]:
+    """Return the ``most`` heaviest moves, those of partitions on no known executor first."""
     weights = _weights(moves, inputs)
     heaviest = sorted(range(len(moves)), key=lambda index: (moves[index].source != UNPLACED, -weights[index], index))
-    rule = f"migration.max_moves is {most}"
-    if per_hour is not None:
-        rule = f"{most} are left of reschedule.moves_per_hour, which is {per_hour}"
-    refusals.append(
-        Refusal(
-            law=Law.MAX_MOVES if per_hour is None else Law.BUDGET,
-            scope=Scope.MOVE,
-            detail=f"{len(moves) - most} of {count(len(moves), 'move')} wait: {rule}",
-            measured=len(moves),
-            limit=most,
-            unit="moves",
-        )
-    )
     return [moves[index] for index in sorted(heaviest[:most])]
 
 
@@ -228,9 +221,9 @@ def _schedule(moves: list[Move], inputs: PlanInputs, settings: Settings) -> Step
     return SteppedMoves(moves, steps, loads)
 
 
-def _predict_gains(inputs: PlanInputs, model: PredictionModel, before: Placement, after: Placement) -> list[QueryGain]:
+def _predict_gains(inputs: PlanInputs, before: Placement, after: Placement) -> list[QueryGain]:
     """Return each query's batch now and its predicted change."""
-    changes = predict_changes(model, before, after)
+    changes = predict_changes(inputs.prediction, before, after)
     rates = dict.fromkeys(changes, 0.0)
     for stage in inputs.workload.stages:
         rates[stage.query] = max(rates[stage.query], stage.batches_per_second)
@@ -240,7 +233,7 @@ def _predict_gains(inputs: PlanInputs, model: PredictionModel, before: Placement
         gain = QueryGain(
             query, inputs.batch_seconds.get(query, change.before), change, rates[query], names.get(query, "")
         )
-        gains.append(_corrected(gain, inputs.gain_shares.get(query, GainShare()), model))
+        gains.append(_corrected(gain, inputs.gain_shares.get(query, GainShare()), inputs.prediction))
     return gains
 
 
@@ -300,20 +293,20 @@ def _only_evacuates(moves: Sequence[Move], cluster: Cluster) -> bool:
     return bool(placed) and not any(cluster.available[move.source] for move in placed)
 
 
-def _drain_summary(stepped: SteppedMoves, inputs: PlanInputs, too_full: Refusal | None) -> str:
-    """Describe a plan that takes partitions off unavailable executors."""
-    nodes = sorted({inputs.cluster.nodes[move.source] for move in stepped.moves if move.source != UNPLACED})
-    summary = f"{count(len(stepped.moves), 'partition')} in {count(stepped.count, 'step')} off {', '.join(nodes)}"
-    return f"{summary}; {too_full.detail}: add executors" if too_full is not None else summary
-
-
-def _summary(stepped: SteppedMoves, inputs: PlanInputs, gate: GateResult, *, forced: bool) -> str:
-    total = inputs.workload.partitions
-    summary = f"{len(stepped.moves)} of {count(total, 'partition')} in {count(stepped.count, 'step')}"
-    unplaced = sum(move.source == UNPLACED for move in stepped.moves)
+def _summary(
+    stepped: SteppedMoves, inputs: PlanInputs, gate: GateResult, too_full: Refusal | None, *, forced: bool
+) -> str:
+    """Describe a plan that no law refuses."""
+    moves, steps = stepped.moves, with_noun(stepped.count, "step")
+    if _only_evacuates(moves, inputs.cluster):
+        nodes = sorted({inputs.cluster.nodes[move.source] for move in moves if move.source != UNPLACED})
+        summary = f"{with_noun(len(moves), 'partition')} in {steps} off {', '.join(nodes)}"
+        return f"{summary}; {too_full.detail}: add executors" if too_full is not None else summary
+    summary = f"{len(moves)} of {with_noun(inputs.workload.partitions, 'partition')} in {steps}"
+    unplaced = sum(move.source == UNPLACED for move in moves)
     if unplaced:
         summary += f" ({unplaced} of them on no known executor)"
-    if unplaced == len(stepped.moves):
+    if unplaced == len(moves):
         return summary
     return f"{summary}: {'forced although ' if forced and not gate.passes else ''}{gate.sentence}"
 

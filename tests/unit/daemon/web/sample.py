@@ -283,7 +283,7 @@ def _decisions(now: float) -> tuple[DecisionView, ...]:
         executors=loads[:3],
         refusals=[
             Refusal(law="gate", scope="plan", detail="batch time 3.10 → 2.98 s: 4% gain, below gate.min_gain (10%)"),
-            Refusal(law="utilization", scope="executor", detail="executor 3 would be 97% busy, the limit is 95%"),
+            Refusal(law="utilization", detail="executor 3 would be 97% busy, the limit is 95%"),
         ],
         gain=23.0,
         cost=11.0,

@@ -8,6 +8,7 @@ from rechannel.migration.plan.explain import explain_moves
 from rechannel.migration.plan.inputs import PlanInputs
 from rechannel.policies.model.placement import Move, Placement
 from rechannel.policies.model.workload import Stage, Workload
+from rechannel.policies.prediction.model import PredictionModel
 from unit.policies.random_clusters import cluster_of
 
 CLUSTER = cluster_of(2, cores=2.0)
@@ -18,7 +19,8 @@ def reason(busy: list[float], current: list[int], planned: list[int], partition:
     stage = Stage("q/0", "q", True, 0.1, np.array(busy), np.ones(size), np.full(size, 1000.0))
     move = Move("q/0", partition, current[partition], planned[partition])
     before, after = (Placement({"q/0": np.array(where)}) for where in (current, planned))
-    inputs = PlanInputs(CLUSTER, Workload((stage,)), before, {"q/0": ("q", 0)}, {})
+    workload = Workload((stage,))
+    inputs = PlanInputs(CLUSTER, workload, before, {"q/0": ("q", 0)}, {}, PredictionModel(CLUSTER, workload, {}))
     (text,) = explain_moves(inputs, after, [move])
     return text
 

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import dataclasses
 from collections import Counter
 from typing import Any
 
@@ -18,6 +17,7 @@ from rechannel.policies.analysis.placement_cost import executor_busy
 from rechannel.policies.model.placement import Placement
 from rechannel.policies.model.workload import Stage, Workload
 from rechannel.policies.prediction.correction import GainShare
+from rechannel.policies.prediction.cycle import assume_timing
 from rechannel.wire.messages import GainCorrection, Operator, QueryState, StatefulStage, Unit
 from unit.daemon import fakes
 from unit.policies.random_clusters import cluster_of
@@ -33,14 +33,20 @@ def state(query: str = "q", partitions: int = 4, **changes: Any) -> QueryState:
 
 
 def inputs(**changes: Any) -> PlanInputs:
-    default = PlanInputs(
-        cluster=cluster_of(2),
-        workload=Workload((stage("q/0", [2.0, 2.0, 2.0, 2.0]),)),
-        current=Placement({"q/0": np.zeros(4, dtype=int)}),
-        stages={"q/0": ("q", 0)},
-        queries={"q": state()},
-    )
-    return dataclasses.replace(default, **changes)
+    default = {
+        "cluster": cluster_of(2),
+        "workload": Workload((stage("q/0", [2.0, 2.0, 2.0, 2.0]),)),
+        "current": Placement({"q/0": np.zeros(4, dtype=int)}),
+        "stages": {"q/0": ("q", 0)},
+        "queries": {"q": state()},
+    }
+    return with_timing(**(default | changes))
+
+
+def with_timing(**fields: Any) -> PlanInputs:
+    """Return inputs whose batches last as long as their tasks."""
+    model = assume_timing(fields["cluster"], fields["workload"], fields["current"], {}, {})
+    return PlanInputs(prediction=model, **fields)
 
 
 HALVES = Placement({"q/0": np.array([0, 1, 0, 1])})
@@ -138,7 +144,7 @@ def test_reach_of_a_refusal(
 def test_an_executor_is_never_lifted_above_the_limit_and_above_what_it_was_anywhere() -> None:
     busy = inputs(workload=Workload((stage("q/0", [2.0] * 4, rate=1.0),)))
     worse = Placement({"q/0": np.array([1, 1, 1, 1])})
-    halves = dataclasses.replace(busy, current=HALVES)
+    halves = inputs(workload=busy.workload, current=HALVES)
     at_limit = review_plan(worse, halves, Settings(), PlanOptions("d", force=True))
     assert (at_limit.code, at_limit.moves) == ("utilization", ())
     assert at_limit.sentence == (
@@ -231,7 +237,7 @@ def situations(draw: st.DrawFn) -> tuple[Placement, PlanInputs, Settings, bool]:
     flying = draw(
         st.frozensets(st.builds(Unit, st.sampled_from(sorted(states)), st.just(0), st.integers(0, 4)), max_size=3)
     )
-    situation = PlanInputs(
+    situation = with_timing(
         cluster=cluster_of(size, sorted(draw(st.sets(st.integers(0, size - 1))))),
         workload=Workload(tuple(stages)),
         current=Placement(current),
