@@ -112,7 +112,7 @@ class ControllerClient:
 
     def read_plan(self, path: Path) -> str:
         """Return the text of a saved plan; CommandError if the file holds none."""
-        from rechannel.daemon.decide.requested_placement import PlanFileError, read_plan
+        from rechannel.daemon.decide.saved_plan import PlanFileError, read_plan
 
         text = path.read_text(encoding="utf-8", errors="replace")
         try:
@@ -122,7 +122,7 @@ class ControllerClient:
         return text
 
     def _save(self, application: str, decision: Decision, path: Path) -> None:
-        from rechannel.daemon.decide.requested_placement import saved_plan_of
+        from rechannel.daemon.decide.saved_plan import saved_plan_of
 
         if not decision.moves:
             if not self.as_json:

@@ -28,7 +28,7 @@ from rechannel.daemon.control.triggers import RETRY_EVERY, ExecutorSetTrigger, O
 from rechannel.daemon.decide import pipeline
 from rechannel.daemon.decide.pipeline import DecisionRequest, Draft, NoPlan, PlanBasis, moves_in_flight
 from rechannel.daemon.decide.policy_settings import policy_for
-from rechannel.daemon.decide.requested_placement import rollback_placement
+from rechannel.daemon.decide.rollback import rollback_placement
 from rechannel.daemon.jobs.clock import COMPLAIN_EVERY, DutyCycle, RateLimit
 from rechannel.daemon.jobs.planning import Mutex, PlanningClock, RunningPlan
 from rechannel.daemon.model.application_messages import ApplicationMessages, averaging_time, describe_silent_agents

@@ -21,7 +21,7 @@ from rechannel.daemon.control.triggers import settle_time
 from rechannel.daemon.decide import pipeline
 from rechannel.daemon.decide.pipeline import PlacementSource
 from rechannel.daemon.decide.policy_settings import unknown_policy
-from rechannel.daemon.decide.requested_placement import PlanFileError, placement_of_saved_plan, read_plan
+from rechannel.daemon.decide.saved_plan import PlanFileError, placement_of_saved_plan, read_plan
 from rechannel.policies.registry import known_policies
 from rechannel.wire.codes import Mode, Trigger
 from rechannel.wire.commands import (

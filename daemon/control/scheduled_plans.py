@@ -18,7 +18,7 @@ from rechannel.conf.settings import RescheduleSettings
 from rechannel.conf.time_windows import Calendar, TimeWindow, clock_time
 from rechannel.daemon.control.leadership import LeaderContext
 from rechannel.daemon.decide.pipeline import PlacementSource
-from rechannel.daemon.decide.requested_placement import SavedPlan, placement_of_saved_plan, read_plan
+from rechannel.daemon.decide.saved_plan import SavedPlan, placement_of_saved_plan, read_plan
 from rechannel.wire import keys
 from rechannel.wire.codes import DecisionResult, Law
 from rechannel.wire.commands import Apply

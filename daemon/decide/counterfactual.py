@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from rechannel.conf.settings import Settings
-from rechannel.daemon.decide.requested_placement import rollback_placement
+from rechannel.daemon.decide.rollback import rollback_placement
 from rechannel.daemon.model.application_messages import ApplicationMessages
 from rechannel.daemon.model.snapshot import Snapshot, build_snapshot
 from rechannel.daemon.model.usual_batch import measure_usual_batch

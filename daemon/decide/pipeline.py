@@ -22,7 +22,7 @@ from rechannel.daemon.decide.figures import (
     stream_classes,
 )
 from rechannel.daemon.decide.policy_settings import parameters_for
-from rechannel.daemon.decide.requested_placement import ProposedPlacement
+from rechannel.daemon.decide.proposed_placement import ProposedPlacement
 from rechannel.daemon.model.application_messages import ApplicationMessages
 from rechannel.daemon.model.cold_start import cold_stages
 from rechannel.daemon.model.readiness import NotReady

@@ -167,7 +167,7 @@ def test_dates_are_parsed_and_other_texts_refused() -> None:
 def sent(monkeypatch: pytest.MonkeyPatch) -> list[Command]:
     commands: list[Command] = []
     monkeypatch.setattr(ControllerClient, "order", lambda _client, command: commands.append(command) or 0)
-    monkeypatch.setattr("rechannel.daemon.decide.requested_placement.read_plan", lambda *_: None)
+    monkeypatch.setattr("rechannel.daemon.decide.saved_plan.read_plan", lambda *_: None)
     return commands
 
 

@@ -11,7 +11,7 @@ import pytest
 from rechannel.conf.settings import MigrationSettings
 from rechannel.daemon.control import outcomes as outcomes_module
 from rechannel.daemon.control.controller import Controller
-from rechannel.daemon.decide.requested_placement import ProposedPlacement
+from rechannel.daemon.decide.proposed_placement import ProposedPlacement
 from rechannel.daemon.model.snapshot import Snapshot
 from rechannel.policies.model.placement import Placement
 from rechannel.policies.prediction.correction import GainShare

@@ -13,7 +13,7 @@ from rechannel.daemon.control.decision_log import applied_decisions, find_rollba
 from rechannel.daemon.control.outcomes import PendingRollback
 from rechannel.daemon.decide import pipeline
 from rechannel.daemon.decide.pipeline import DecisionRequest, Draft, PlanBasis
-from rechannel.daemon.decide.requested_placement import saved_plan_of
+from rechannel.daemon.decide.saved_plan import saved_plan_of
 from rechannel.daemon.jobs.planning import Aside, Mutex
 from rechannel.wire import keys
 from rechannel.wire.commands import Apply, Cancel, Drain, Pause
