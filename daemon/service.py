@@ -21,7 +21,7 @@ from rechannel.daemon.doctor import security
 from rechannel.daemon.jobs import watchdog
 from rechannel.daemon.jobs.clock import Clock
 from rechannel.daemon.jobs.health import JobMonitor
-from rechannel.daemon.jobs.planning import Aside
+from rechannel.daemon.jobs.planning import BackgroundRunner
 from rechannel.daemon.jobs.watchdog import Watchdog
 from rechannel.daemon.view.metrics import Counters
 from rechannel.daemon.view.publisher import VIEW_EVERY
@@ -78,7 +78,7 @@ def run_controller(
         signer,
         clock,
         name=settings.controller.name or f"{socket.gethostname()}:{os.getpid()}",
-        aside=Aside(lease_timing.OBSERVE / 10, monitor.planning),
+        background=BackgroundRunner(lease_timing.OBSERVE / 10, monitor.running_plans),
         count_answer=counters.count_answer,
     )
     controller = Controller(settings, parts)

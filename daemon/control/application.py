@@ -30,7 +30,7 @@ from rechannel.daemon.decide.pipeline import DecisionRequest, Draft, NoPlan, Pla
 from rechannel.daemon.decide.policy_settings import policy_for
 from rechannel.daemon.decide.rollback import rollback_placement
 from rechannel.daemon.jobs.clock import COMPLAIN_EVERY, DutyCycle, RateLimit
-from rechannel.daemon.jobs.planning import Mutex, PlanningClock, RunningPlan
+from rechannel.daemon.jobs.planning import Mutex, RunningPlan, RunningPlans
 from rechannel.daemon.model.application_messages import ApplicationMessages, averaging_time, describe_silent_agents
 from rechannel.daemon.model.collector import Collector
 from rechannel.daemon.model.readiness import NotReady, driver_silence, readiness_problem
@@ -55,7 +55,7 @@ class ControllerServices:
     plans: ScheduledPlanStore
     limits: ClusterLimits
     history: OutcomeHistory
-    planning: PlanningClock
+    running_plans: RunningPlans
     lock: Mutex
     last_sentence: str = ""
 
@@ -276,7 +276,7 @@ class Application:
         """Release the lock during a plan; raises NoPlan if it is out of date afterwards."""
         epoch, orders = self._context.lead.epoch, self._orders()
         try:
-            with self._services.planning.plan(self.name) as self._running_plan, self._services.lock.released():
+            with self._services.running_plans.record(self.name) as self._running_plan, self._services.lock.released():
                 yield
         except NoPlan:
             self._running_plan = None

@@ -24,7 +24,7 @@ from rechannel.daemon.control.requests import RequestHandler
 from rechannel.daemon.control.scheduled_plans import ScheduledPlanStore
 from rechannel.daemon.control.standing_orders import StandingOrderStore
 from rechannel.daemon.jobs.clock import Clock
-from rechannel.daemon.jobs.planning import Aside, Mutex
+from rechannel.daemon.jobs.planning import BackgroundRunner, Mutex
 from rechannel.daemon.model.application_messages import ApplicationMessages
 from rechannel.daemon.model.collector import Collector
 from rechannel.wire.codes import Trigger
@@ -38,7 +38,7 @@ from rechannel.wire.signing import Signer
 class Collaborators:
     """Parts of the process that a controller works with.
 
-    ``name``: first part of its name as holder of the lease. ``aside`` runs work that may take minutes.
+    ``name``: first part of its name as holder of the lease. ``background`` runs work that may take minutes.
     ``count_answer`` is called once for each answered request, with its verb and the code of the reply.
     """
 
@@ -46,7 +46,7 @@ class Collaborators:
     signer: Signer
     clock: Clock
     name: str
-    aside: Aside = dataclasses.field(default_factory=Aside)
+    background: BackgroundRunner = dataclasses.field(default_factory=BackgroundRunner)
     count_answer: Callable[[str, int], None] = lambda _verb, _code: None
 
 
@@ -73,7 +73,7 @@ class Controller:
     def __init__(self, settings: Settings, parts: Collaborators) -> None:
         clock = parts.clock
         self.lead = LeaderElection(settings, parts.store, clock, parts.name)
-        self._aside = parts.aside
+        self._background = parts.background
         self._clock = clock
         self._lock = Mutex()
         envelopes = EnvelopeFactory(settings.cluster.name, self.lead.name, clock.wall)
@@ -85,7 +85,7 @@ class Controller:
             plans=ScheduledPlanStore(context),
             limits=ClusterLimits(settings),
             history=OutcomeHistory(context),
-            planning=self._aside.planning,
+            running_plans=self._background.running_plans,
             lock=self._lock,
         )
         self._cluster = ClusterState(self._services)
@@ -99,7 +99,7 @@ class Controller:
         """Renew the lease, read the links' reports, and publish what the controller is doing."""
         sentence = self._renew()
         if self._context.can_act:
-            self._aside.run("look", self._refresh_models)
+            self._background.run("models", self._refresh_models)
             with self._lock:
                 if self._context.can_act:
                     self._cluster.publish_state()
@@ -108,7 +108,7 @@ class Controller:
     def decide_all(self) -> list[Decision]:
         """Decide on every application that reports; acts in mode ``apply`` only."""
         self.schedule_decision()
-        return self._aside.run("decide", self._decide_all) or []
+        return self._background.run("decisions", self._decide_all) or []
 
     def schedule_decision(self) -> None:
         """Note that the next periodic decision is due a whole period from now."""
@@ -120,7 +120,7 @@ class Controller:
         with self._lock:
             if not self._cluster.follow_migrations():
                 return "not leading"
-        self._aside.run("act", self._step_all)
+        self._background.run("triggers", self._step_all)
         with self._lock:
             running = [app.migrations.running.sentence() for app in self._cluster.migrating() if app.migrations.running]
             return "; ".join(running) or "no migration runs"
@@ -129,7 +129,7 @@ class Controller:
         """Answer operators' requests; returns how many were answered."""
         with self._lock:
             answered = self._requests.handle_requests() if self._context.can_act else 0
-        return answered + (self._aside.run("plans", self._answer_plans) or 0)
+        return answered + (self._background.run("answers", self._answer_plans) or 0)
 
     def _renew(self) -> str:
         """Renew the lease; a new leader takes over what it finds in Redis and the reports."""

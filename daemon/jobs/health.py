@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from rechannel.daemon.jobs.clock import Clock
 from rechannel.daemon.jobs.job import Job, JobStatus
-from rechannel.daemon.jobs.planning import PlanningClock
+from rechannel.daemon.jobs.planning import RunningPlans
 
 _GRACE = 60.0  # seconds that a run may take, or that a failing job rests, before it counts as stuck
 _INTERVALS = 3  # missed intervals on top of that
@@ -16,12 +16,12 @@ _FAILURES = 3  # in a row that are no accident any more
 class JobMonitor:
     """The jobs of one controller, and their health.
 
-    ``patience``: seconds that a job may take while Redis is away; ``planning``: plans that may hang.
+    ``patience``: seconds that a job may take while Redis is away; ``running_plans``: plans that may hang.
     """
 
-    def __init__(self, clock: Clock, *, patience: float = 0.0, planning: PlanningClock | None = None) -> None:
+    def __init__(self, clock: Clock, *, patience: float = 0.0, running_plans: RunningPlans | None = None) -> None:
         self.jobs: dict[str, Job] = {}
-        self.planning = planning or PlanningClock(clock.monotonic)
+        self.running_plans = running_plans or RunningPlans(clock.monotonic)
         self._clock = clock
         self._grace = max(_GRACE, patience)
 
@@ -46,7 +46,7 @@ class JobMonitor:
                 return f"job {job.name} has not ended for {idle:.0f} s; it is to run every {status.every:g} s"
             if status.failures >= _FAILURES and not status.redis:
                 return f"job {job.name} failed {status.failures} times in a row: {status.problem}"
-        return self.planning.overdue()
+        return self.running_plans.overdue()
 
     def staleness(self, name: str, within: float) -> str:
         """Return why a job's last result is invalid: a failure, or an age over ``within``."""

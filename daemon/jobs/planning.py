@@ -1,8 +1,8 @@
 """Concurrency of planning, which may take minutes beside the other work.
 
 `Mutex` is released while a plan or a model is made, so that the lease is renewed, requests are answered and other
-applications' migrations go on. `Aside` runs work that may plan in a thread of its own, so that its job returns.
-`PlanningClock` has the plans under way, for the detection of hangs.
+applications' migrations go on. `BackgroundRunner` runs work that may plan in a thread of its own, so that its job
+returns. `RunningPlans` has the plans under way, for the detection of hangs.
 """
 
 from __future__ import annotations
@@ -58,15 +58,15 @@ class Mutex:
         self._lock.release()
 
 
-class Aside:
+class BackgroundRunner:
     """Runner of work that may take minutes, each kind once at a time.
 
     ``patience``: seconds that `run` waits; then the work goes on in its own thread. None: `run` waits for the end, and
-    there are no threads. ``planning``: records the plans that the work makes.
+    there are no threads. ``running_plans``: records the plans that the work makes.
     """
 
-    def __init__(self, patience: float | None = None, planning: PlanningClock | None = None) -> None:
-        self.planning = planning or PlanningClock()
+    def __init__(self, patience: float | None = None, running_plans: RunningPlans | None = None) -> None:
+        self.running_plans = running_plans or RunningPlans()
         self._patience = patience
         self._under_way: dict[str, Future[Any]] = {}
 
@@ -110,7 +110,7 @@ class RunningPlan:
     ended: threading.Event
 
 
-class PlanningClock:
+class RunningPlans:
     """The plans under way; may be read from any thread. ``monotonic``: seconds."""
 
     def __init__(self, monotonic: Callable[[], float] = time.monotonic) -> None:
@@ -118,7 +118,7 @@ class PlanningClock:
         self._plans: set[RunningPlan] = set()
 
     @contextmanager
-    def plan(self, application: str) -> Iterator[RunningPlan]:
+    def record(self, application: str) -> Iterator[RunningPlan]:
         """Record a plan while it is made."""
         plan = RunningPlan(application, self._monotonic(), threading.Event())
         self._plans.add(plan)

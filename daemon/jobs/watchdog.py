@@ -105,4 +105,4 @@ class Watchdog:
         now, limit = self._monotonic(), max(self.notifier.watchdog / 2, self.patience * 3 / 4)
         late = [(job.name, now - job.returned_at) for job in self._supervised()]
         hung = [f"{name} for {age:.0f} s" for name, age in late if age > limit]
-        return f"not back: {', '.join(hung)}" if hung else self._monitor.planning.overdue()
+        return f"not back: {', '.join(hung)}" if hung else self._monitor.running_plans.overdue()

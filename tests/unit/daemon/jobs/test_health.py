@@ -6,7 +6,7 @@ import dataclasses
 
 from rechannel.conf.settings import RedisSettings, Settings
 from rechannel.daemon.jobs.health import JobMonitor
-from rechannel.daemon.jobs.planning import LONGEST, PlanningClock
+from rechannel.daemon.jobs.planning import LONGEST, RunningPlans
 from rechannel.daemon.jobs.watchdog import patience
 from unit.daemon.fake_store import FakeClock
 from unit.daemon.fakes import APP, clocks
@@ -25,10 +25,10 @@ def test_a_job_is_not_stuck_while_redis_may_delay_it() -> None:
 
 def test_a_plan_that_never_ends_is_a_hang() -> None:
     clock = FakeClock()
-    planning = PlanningClock(clock)
-    loops = JobMonitor(clocks(clock), planning=planning)
+    plans = RunningPlans(clock)
+    loops = JobMonitor(clocks(clock), running_plans=plans)
     observe = loops.add("observe", 1.0, lambda: None)
-    with planning.plan(APP):
+    with plans.record(APP):
         clock.sleep(LONGEST)
         observe.run()
         assert loops.stuck() == ""

@@ -14,7 +14,7 @@ from rechannel.daemon.control.outcomes import PendingRollback
 from rechannel.daemon.decide import pipeline
 from rechannel.daemon.decide.pipeline import DecisionRequest, Draft, PlanBasis
 from rechannel.daemon.decide.saved_plan import saved_plan_of
-from rechannel.daemon.jobs.planning import Aside, Mutex
+from rechannel.daemon.jobs.planning import BackgroundRunner, Mutex
 from rechannel.wire import keys
 from rechannel.wire.commands import Apply, Cancel, Drain, Pause
 from unit.daemon.fake_store import FakeStore
@@ -286,7 +286,7 @@ def test_a_mutex_excludes_other_threads_and_is_reacquired_after_an_error() -> No
 
 
 def test_long_work_goes_on_in_a_thread_and_is_begun_once() -> None:
-    aside, go_on = Aside(patience=0.01), threading.Event()
+    runner, go_on = BackgroundRunner(patience=0.01), threading.Event()
     begun: list[int] = []
 
     def work() -> str:
@@ -294,27 +294,27 @@ def test_long_work_goes_on_in_a_thread_and_is_begun_once() -> None:
         assert go_on.wait(10)
         return "done"
 
-    assert aside.run("act", work) is None
-    assert aside.run("act", work) is None
-    assert aside.run("look", lambda: "another kind") == "another kind"
-    future = aside._under_way["act"]
+    assert runner.run("triggers", work) is None
+    assert runner.run("triggers", work) is None
+    assert runner.run("models", lambda: "another kind") == "another kind"
+    future = runner._under_way["triggers"]
     go_on.set()
     assert future.result(10) == "done"
     assert len(begun) == 1
-    assert Aside(patience=10).run("act", work) == "done"
+    assert BackgroundRunner(patience=10).run("triggers", work) == "done"
 
 
 def test_an_error_of_long_work_is_raised_by_the_next_run() -> None:
-    aside, go_on = Aside(patience=0.01), threading.Event()
+    runner, go_on = BackgroundRunner(patience=0.01), threading.Event()
 
     def work() -> None:
         assert go_on.wait(10)
         raise ZeroDivisionError
 
-    assert aside.run("act", work) is None
-    future = aside._under_way["act"]
+    assert runner.run("triggers", work) is None
+    future = runner._under_way["triggers"]
     go_on.set()
     assert isinstance(future.exception(10), ZeroDivisionError)
     with pytest.raises(ZeroDivisionError):
-        aside.run("act", lambda: None)
-    assert aside.run("act", lambda: "again") == "again" or aside.run("act", lambda: "again") == "again"
+        runner.run("triggers", lambda: None)
+    assert runner.run("triggers", lambda: "again") == "again" or runner.run("triggers", lambda: "again") == "again"

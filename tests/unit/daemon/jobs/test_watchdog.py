@@ -304,7 +304,7 @@ def test_a_plan_of_minutes_keeps_the_heartbeats_and_one_that_never_ends_does_not
         events = supervised.turns(seconds)
         return events, supervised.manager.received().count({"WATCHDOG": "1"})
 
-    with supervised.monitor.planning.plan("app"):
+    with supervised.monitor.running_plans.record("app"):
         assert turns(int(LONGEST) + 1) == ([], 61)
         assert turns(60) == (["jobs-hang"], 0)
     assert turns(20) == (["jobs-go-on"], 2)
