@@ -255,7 +255,8 @@ class Application:
             raise NoPlan(pipeline.no_report(self.name))
         if (silent := driver_silence(messages.reported_at, request.at)) is not None:
             raise NoPlan(silent)
-        if busy := self.migrations.busy(messages.report, request.at):
+        self.migrations.refresh(messages.report, request.at)
+        if busy := self.migrations.busy_sentence(messages.report):
             raise NoPlan(NotReady(NotReadyReason.MIGRATION_RUNNING, busy))
         cooldown = self.migrations.cooldown_left(request.at)
         if request.apply and request.trigger == Trigger.TIMEOUT and not cooldown and self.outcome.is_awaiting:
@@ -425,7 +426,7 @@ class Application:
 
     def reopen(self) -> None:
         """Decide again as soon as the executors stay the same: a node may hold state again."""
-        self.migrations.cooldown.ended = None
+        self.migrations.cooldown.clear()
         self.executors.reopen()
 
     # -- description --

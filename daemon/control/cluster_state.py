@@ -102,7 +102,7 @@ class ClusterState:
             self._context.lead.pause(True)
         for name, decision in log:
             if decision.result == DecisionResult.APPLIED:
-                self.application(name).migrations.note_applied(decision)
+                self.application(name).migrations.cooldown.note_applied(decision)
         self.for_each(names, lambda app: app.migrations.restore(reports[app.name]))
         self.for_each(names, lambda app: app.restore_rollback(log))
         self._context.restored = True

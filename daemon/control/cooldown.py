@@ -16,30 +16,43 @@ class CooldownTimer:
     """Cool-down of one application after its migrations. It survives the loss of the lead."""
 
     ended: float | None = None  # time of the end of the last migration
-    drain: str = ""  # last applied decision, if it was a drain's
+    _drain_decision: str = ""  # last applied decision, if it was a drain's
     _seconds: float | None = None  # after the last migration; None: as the settings have it
     _reason: str = ""
-    _mistakes: int = 0  # migrations in a row that were rolled back
+    _rollbacks_in_a_row: int = 0
 
-    def plan(self, decision: Decision, cooldown: float) -> None:
-        """Plan the cool-down after the migration that a decision begins."""
+    def note_applied(self, decision: Decision) -> None:
+        """Note the last applied decision, of any leader: there is no cool-down after a drain."""
+        self._drain_decision = decision.decision if decision.trigger == Trigger.DRAIN else ""
+
+    def schedule(self, decision: Decision, cooldown: float) -> None:
+        """Set the length of the cool-down after the migration that a decision begins."""
         if decision.trigger == Trigger.DRAIN:
             return
         self._seconds, self._reason = cooldown, ""
         if not decision.rollback_of or decision.user:
             return  # an operator's rollback is not about what the controller did automatically
-        self._mistakes += 1
-        self._seconds = max(cooldown, min(_LONGEST_COOLDOWN, cooldown * _AFTER_ROLLBACK**self._mistakes))
-        row = f", {self._mistakes} in a row" if self._mistakes > 1 else ""
+        self._rollbacks_in_a_row += 1
+        self._seconds = max(cooldown, min(_LONGEST_COOLDOWN, cooldown * _AFTER_ROLLBACK**self._rollbacks_in_a_row))
+        row = f", {self._rollbacks_in_a_row} in a row" if self._rollbacks_in_a_row > 1 else ""
         self._reason = f"{self._seconds / max(cooldown, 1e-9):g} times gate.cooldown, as it was rolled back{row}"
+
+    def start(self, decision: str, at: float) -> None:
+        """Begin the cool-down at the end of a decision's migration; there is none after a drain."""
+        if not (self._drain_decision and decision.startswith(self._drain_decision)):  # stopped ones have a suffix
+            self.ended = at
+
+    def clear(self) -> None:
+        """End the cool-down."""
+        self.ended = None
 
     def use_default(self) -> None:
         """Go back to the usual length: an operator ended the migration and watches it."""
         self._seconds, self._reason = None, ""
 
-    def forgive_mistakes(self) -> None:
-        """Forget earlier mistakes: a migration brought what was predicted."""
-        self._mistakes = 0
+    def reset_rollbacks(self) -> None:
+        """Forget earlier rollbacks: a migration brought what was predicted."""
+        self._rollbacks_in_a_row = 0
 
     def length(self, cooldown: float) -> tuple[float, str]:
         """Return the seconds of the cool-down, and the reason where they are more than usual."""

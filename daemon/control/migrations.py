@@ -7,6 +7,13 @@ moves up, and the next decision starts from the present state.
 A migration is followed by a cool-down of ``gate.cooldown``, longer after one that was rolled back automatically. There
 is none after a drain, and none while a plan continues that was cut to ``migration.max_moves``: as long as each part
 brought what was predicted, for no more moves than there are partitions.
+
+What the desired placement in Redis says of a migration:
+
+    phase           decision                     moves
+    under way       its id                       those that were ordered
+    being ended     its id with ``-stop``        none, so that the link gives up what is not steered
+    settled         either                       none, so that a link that attaches later repeats nothing
 """
 
 from __future__ import annotations
@@ -169,7 +176,7 @@ class MigrationTracker:
         self.examined = False  # whether this leader has read the desired placement in Redis
         self._application = application
         self._context = context
-        self._left = 0  # moves that may follow on a plan that was cut
+        self._moves_to_follow = 0  # at most, on a plan that was cut
         self._continues = False  # whether the last part of such a plan was confirmed
         self._log = structlog.get_logger("rechannel.controller")
 
@@ -180,8 +187,8 @@ class MigrationTracker:
         """
         settings = self._context.settings
         desired = DesiredPlacement(decision=decision.decision, runs=decision.runs, moves=decision.moves)
-        self.note_applied(decision)
-        self.cooldown.plan(decision, settings.gate.cooldown)
+        self.cooldown.note_applied(decision)
+        self.cooldown.schedule(decision, settings.gate.cooldown)
         self._plan_continuation(decision)
         self.running = RunningMigration(
             self._application, desired, self._context.clock.wall(), settings.controller.placement_ttl
@@ -203,19 +210,21 @@ class MigrationTracker:
         self._renew(self.running)
         return f"{sentence}, and ends"
 
-    def busy(self, report: LinkReport, now: float) -> str:
-        """Return what is still under way, "" for nothing."""
+    def refresh(self, report: LinkReport, now: float) -> None:
+        """Restore an earlier leader's migration if that is due, and finish one that is over."""
         if not self.examined:
             self.restore(report)
         if self.running is not None:
             self.running.update(report, now)
-            if not self.running.over(now):
-                return f"{self.running.sentence()}; one at a time"
-            self._finish(self.running, now)
-        moves = len(moves_in_flight(report))
-        return (
-            f"the link still works on {with_noun(moves, 'move')} of decision {report.decision or '?'}" if moves else ""
-        )
+            if self.running.over(now):
+                self._finish(self.running, now)
+
+    def busy_sentence(self, report: LinkReport) -> str:
+        """Return what is still under way, "" for nothing."""
+        if self.running is not None:
+            return f"{self.running.sentence()}; one at a time"
+        decision, moves = report.decision or "?", moves_in_flight(report)
+        return f"the link still works on {with_noun(len(moves), 'move')} of decision {decision}" if moves else ""
 
     def follow(self, report: LinkReport | None) -> str:
         """Renew the running migration; returns how it ended, "" if it goes on."""
@@ -226,22 +235,19 @@ class MigrationTracker:
         self._renew(migration)
         return ""
 
-    def note_applied(self, decision: Decision) -> None:
-        """Note the last applied decision, of any leader: there is no cool-down after a drain."""
-        self.cooldown.drain = decision.decision if decision.trigger == Trigger.DRAIN else ""
-
     def confirm(self) -> None:
         """Note that the last migration brought what was predicted: a plan that was cut continues."""
-        self.cooldown.forgive_mistakes()
-        self._continues = self._left > 0
+        self.cooldown.reset_rollbacks()
+        self._continues = self._moves_to_follow > 0
 
     def cancel_continuation(self) -> None:
         """Do not continue a plan that was cut."""
-        self._left, self._continues = 0, False
+        self._moves_to_follow, self._continues = 0, False
 
     def continuation(self, now: float) -> int:
         """Return how many moves may follow on a plan that was cut; 0 for none."""
-        return self._left if self._continues and self.running is None and self._time_left(now) else 0
+        due = self._continues and self.running is None and self._time_left(now)
+        return self._moves_to_follow if due else 0
 
     def cooldown_left(self, now: float) -> float:
         """Return the seconds of the cool-down that are left; none if a plan continues."""
@@ -265,7 +271,7 @@ class MigrationTracker:
         """Continue the migration of an earlier leader, or learn when its last one was.
 
         Cases: nothing stands in Redis, or nothing that was signed; this leader's own migration, or an older one, is
-        kept; one that expired or is over only begins the rest; another leader's newer one is continued.
+        kept; one that expired or is over only begins the cool-down; another leader's newer one is continued.
         """
         envelope = self._context.store.get(keys.DESIRED, self._application)
         self.examined = True
@@ -286,8 +292,7 @@ class MigrationTracker:
         migration = RunningMigration(self._application, desired, envelope.time, settings.controller.placement_ttl)
         migration.update(report, now)
         if envelope.expires <= now or migration.over(now):
-            if not self._is_drain(desired):
-                self.cooldown.ended = max(self.cooldown.ended or 0.0, envelope.time)
+            self.cooldown.start(desired.decision, max(self.cooldown.ended or 0.0, envelope.time))
             return
         self.running = migration
         self._log.info(
@@ -305,16 +310,13 @@ class MigrationTracker:
     def _time_left(self, now: float) -> float:
         return self.cooldown.left(now, self._context.settings.gate.cooldown)
 
-    def _is_drain(self, desired: DesiredPlacement) -> bool:
-        return bool(self.cooldown.drain) and desired.decision.startswith(self.cooldown.drain)  # stopped ones too
-
     def _plan_continuation(self, decision: Decision) -> None:
         total = sum(load.partitions_before for load in decision.executors)
-        left = (self._left if self._continues else total) - len(decision.moves)
+        remaining = (self._moves_to_follow if self._continues else total) - len(decision.moves)
         self.cancel_continuation()
         by_policy = decision.trigger != Trigger.DRAIN and not decision.rollback_of and decision.policy != SAVED_PLAN
-        if by_policy and len(decision.moves) >= self._context.settings.migration.max_moves and left > 0:
-            self._left = left
+        if by_policy and len(decision.moves) >= self._context.settings.migration.max_moves and remaining > 0:
+            self._moves_to_follow = remaining
 
     def _renew(self, migration: RunningMigration) -> None:
         """Publish the desired placement, unless it stands in Redis and is fresh."""
@@ -351,6 +353,6 @@ class MigrationTracker:
         self._log.info("migration-over", application=self._application, why=why, sentence=sentence)
         if why != _SETTLED:
             self.cancel_continuation()
-        if why != _NOT_TAKEN_UP and not self._is_drain(migration.desired):
-            self.cooldown.ended = now
+        if why != _NOT_TAKEN_UP:
+            self.cooldown.start(migration.desired.decision, now)
         return sentence
