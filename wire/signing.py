@@ -73,7 +73,7 @@ class Signer:
         signature = base64.b64encode(self._key.sign(signed_bytes(envelope))).decode()
         return msgspec.structs.replace(envelope, signature=signature)
 
-    def is_own_signature(self, envelope: Envelope) -> bool:
+    def is_trusted(self, envelope: Envelope) -> bool:
         """Whether the message was signed with this key or another trusted one."""
         return any(verifier is not None and verifier.is_valid(envelope) for verifier in (self._own, self._trusted))
 

@@ -61,7 +61,7 @@ class ControllerServices:
 
 
 class Application:
-    """All state of one application, and the steps of its leader.
+    """All state of one application, and its leader's cycle.
 
     The controller's lock has to be held. A plan or a model is made without the lock: the lease is renewed, requests are
     answered and other applications' migrations go on. A plan counts only if the lead was never lost, and if nothing was
@@ -80,7 +80,7 @@ class Application:
         self._running_plan: RunningPlan | None = None
         self._continuation_timer = RateLimit(RETRY_EVERY)
         self._log = structlog.get_logger("rechannel.controller")
-        self.reset()
+        self.reset()  # makes the other attributes
 
     def reset(self) -> None:
         """Drop what only a leader may rely on, but not the guard and the cool-down."""
@@ -107,11 +107,11 @@ class Application:
             self._services.last_sentence = ended
             self.invalidate_sentence()
 
-    def step(self) -> str:
+    def run_cycle(self) -> str:
         """Do what is due, in order of priority; returns what is done or waited for."""
         if self._context.lead.paused:
             return "paused"
-        self._measure_outcome()
+        self._handle_outcome()
         if self._running_plan is not None:
             return "a plan is being made"
         self._try_rollback()
@@ -129,7 +129,7 @@ class Application:
         if self._leave_drained_nodes(report, steady_now):
             return "drained nodes"
         cooldown = self.migrations.cooldown_left(now)
-        plan = self._services.plans.due(self.name, now)
+        plan = self._services.plans.due_plan(self.name, now)
         if plan is not None and (plan.force or not cooldown):
             self._run_scheduled_plan(plan)
             return "a scheduled plan"
@@ -172,7 +172,7 @@ class Application:
 
     def _decide_on_executors(self, report: LinkReport, steady_now: float) -> bool:
         trigger, settings = self.executors, self._context.settings
-        if not trigger.due(steady_now, settings):
+        if not trigger.is_due(steady_now, settings):
             return False
         decision = self.decide_automatically(Trigger.EXECUTORS)
         if decision is None or decision.reason in BLOCKING:
@@ -182,7 +182,7 @@ class Application:
 
     def _decide_on_overload(self, steady_now: float) -> bool:
         detector = self.overload
-        if not (reason := detector.due(steady_now)):
+        if not (reason := detector.due_reason(steady_now)):
             return False
         decision = self.decide_automatically(Trigger.OVERLOAD, reason)
         if decision is None or decision.reason in BLOCKING:
@@ -364,15 +364,15 @@ class Application:
         warning = self._services.limits.order_warning(self._clock.wall())
         return f"{stopped}decision {target.decision} is rolled back{later}{held}{warning}", None
 
-    def _measure_outcome(self) -> None:
-        """Measure what a migration brought, once it is over; one that regressed is rolled back."""
+    def _handle_outcome(self) -> None:
+        """Ask what a migration brought, once it is over; one that regressed is rolled back."""
         report = self._report
         if report is None or not self.outcome.is_awaiting:
             return
         if self.migrations.running is not None or moves_in_flight(report):
             return
         messages = self._services.collector.gather(self.name)
-        measured = self.outcome.measure_outcome(messages) if messages is not None else None
+        measured = self.outcome.poll(messages) if messages is not None else None
         if measured is None:
             return
         outcome, target = measured

@@ -45,7 +45,7 @@ from rechannel.wire.printable import with_noun
 from rechannel.wire.redis.errors import StoreError
 
 _PAUSED = "paused: `rechannel resume` first"
-_log = structlog.get_logger("rechannel.controller")
+_LOG = structlog.get_logger("rechannel.controller")
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ def execute(cluster: ClusterState, request: Request) -> Reply:
     except StoreError:
         raise
     except Exception as error:  # noqa: BLE001 a defect is reported to the sender, who would wait for a reply otherwise
-        _log.exception("request-failed", verb=request.verb)
+        _LOG.exception("request-failed", verb=request.verb)
         sentence = f"{request.verb} failed ({type(error).__name__}); see the controller's log"
         answer = _Answer(sentence, code=ExitCode.REFUSED)
     return Reply(request=request.request, code=int(answer.code), sentence=answer.sentence, data=answer.data)
@@ -202,7 +202,7 @@ class _Execution:
             sentence += f"; drained still: {', '.join(sorted(nodes))}, `undrain` ends that"
         for app in running:
             app.rollback = None
-        self._log("stop", applications=[app.name for app in running])
+        self._log_order("stop", applications=[app.name for app in running])
         return self._ordered(sentence)
 
     def _pause(self, paused: bool) -> _Answer:
@@ -212,7 +212,7 @@ class _Execution:
         self._cluster.follow_migrations()
         running = len(self._cluster.migrating())
         held = f"; {running} running migration{'s' if running != 1 else ''} {'held' if paused else 'go on'}"
-        self._log("paused" if paused else "resumed", migrations=running)
+        self._log_order("paused" if paused else "resumed", migrations=running)
         return self._ordered(f"{'paused' if paused else 'resumed'}{held if running else ''}", {"paused": paused})
 
     def _drain(self, command: Drain) -> _Answer:
@@ -223,7 +223,7 @@ class _Execution:
             app.retry_drain()
         partitions = sum(sum(partitions_on(report, nodes).values()) for report in reports.values())
         executors = sum(info.host in nodes for report in reports.values() for info in report.executors)
-        self._log("drain", nodes=nodes, remove=command.remove, deadline=command.deadline)
+        self._log_order("drain", nodes=nodes, remove=command.remove, deadline=command.deadline)
         warning = services.limits.order_warning(services.context.clock.wall(), partitions)
         sentence = self._drain_sentence(command, partitions, executors)
         return self._ordered(f"{sentence}{warning}", {"node": ",".join(nodes), "nodes": nodes})
@@ -247,7 +247,7 @@ class _Execution:
         for name, report in services.collector.refresh().items():
             if any(info.host in nodes for info in report.executors):
                 self._cluster.application(name).reopen()
-        self._log("undrain", nodes=nodes)
+        self._log_order("undrain", nodes=nodes)
         automatic = services.context.acts_automatically
         sentence = self._undrain_sentence(nodes) + services.limits.order_warning(services.context.clock.wall())
         return self._ordered(sentence, {"node": ",".join(nodes), "nodes": nodes, "moves_automatically": automatic})
@@ -297,8 +297,8 @@ class _Execution:
     def _ordered(self, sentence: str, data: dict[str, Any] | None = None) -> _Answer:
         return _Answer(self._cluster.report_order(sentence), data or {})
 
-    def _log(self, event: str, **fields: object) -> None:
-        _log.info(event, user=self._user, reason=self._reason, **fields)
+    def _log_order(self, event: str, **fields: object) -> None:
+        _LOG.info(event, user=self._user, reason=self._reason, **fields)
 
 
 def _decided(application: str, decision: Decision, sentence: str) -> _Answer:

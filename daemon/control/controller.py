@@ -120,7 +120,7 @@ class Controller:
         with self._lock:
             if not self._cluster.follow_migrations():
                 return "not leading"
-        self._background.run("triggers", self._step_all)
+        self._background.run("triggers", self._run_cycles)
         with self._lock:
             running = [app.migrations.running.sentence() for app in self._cluster.migrating() if app.migrations.running]
             return "; ".join(running) or "no migration runs"
@@ -177,11 +177,11 @@ class Controller:
             )
             return [decision for decision in decisions if decision is not None]
 
-    def _step_all(self) -> None:
+    def _run_cycles(self) -> None:
         with self._lock:
             # Applications without a report too: their rollbacks are given up in time.
             names = [app.name for app in self._cluster.applications()]
-            self._cluster.for_each(names, lambda app: app.step() if self._context.can_act else None)
+            self._cluster.for_each(names, lambda app: app.run_cycle() if self._context.can_act else None)
 
     def _answer_plans(self) -> int:
         with self._lock:

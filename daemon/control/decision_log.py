@@ -20,9 +20,10 @@ from rechannel.wire.messages import Decision
 from rechannel.wire.redis.store import Store
 
 LoggedDecision = tuple[str, Decision]  # application, decision
-_ORDERED = frozenset({Trigger.DRAIN, Trigger.ROLLBACK, Trigger.SCHEDULED})
+# Orders that are tried again: the same result is published once. Of other triggers that holds for "not ready" alone.
+_PUBLISHED_ONCE = frozenset({Trigger.DRAIN, Trigger.ROLLBACK, Trigger.SCHEDULED})
 _NAME_WITHIN = 300.0  # seconds after a rollback in which the next one has to name its decision
-_RETRIED = _ORDERED | {Trigger.CONTINUATION, Trigger.EXECUTORS, Trigger.OVERLOAD}  # tried again within seconds
+_RETRIED = _PUBLISHED_ONCE | {Trigger.CONTINUATION, Trigger.EXECUTORS, Trigger.OVERLOAD}  # tried again within seconds
 
 
 def read_decision_log(store: Store) -> list[LoggedDecision]:
@@ -115,7 +116,7 @@ class DecisionDeduplicator:
 
         The numbers of "not ready" may differ.
         """
-        once = decision.trigger in _ORDERED or decision.result == DecisionResult.NOT_READY
+        once = decision.trigger in _PUBLISHED_ONCE or decision.result == DecisionResult.NOT_READY
         if not once or decision.result == DecisionResult.APPLIED or decision.reason in BLOCKING:
             return False
         return self._published.get(decision.trigger) == _fingerprint(decision)

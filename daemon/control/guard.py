@@ -2,6 +2,16 @@
 
 Pure: times are arguments, and what has to outlive a controller is restored from the decision log. An operator's order
 is never held back; it is warned (`ClusterLimits.order_warning`) and carried out.
+
+    trigger        ordered            guarded            cool-down of a migration    tried again
+    timeout        -                  yes                refuses                     at the next timeout
+    executors      -                  yes                is waited for               within seconds
+    overload       -                  yes                is waited for               within seconds
+    continuation   -                  yes                -                           within seconds
+    operator       yes                -                  refuses, unless forced      -
+    scheduled      yes                -                  is waited for, or forced    within seconds
+    drain          yes                -                  -                           within seconds
+    rollback       or of itself       excluded periods   -                           within seconds
 """
 
 from __future__ import annotations
@@ -216,13 +226,15 @@ class AutomaticDecisionGuard:
                 self._rolled_back = RolledBackPlan.of(decision)
             elif decision.trigger not in AUTOMATIC:
                 self._rolled_back = None  # an operator decided otherwise since
-        for refusal in decision.refusals:
-            if decision.reason in BLOCKING and refusal.law == decision.reason:
-                self._logged[decision.trigger, refusal.law] = refusal.until
-                return
-        blocked = decision.reason in BLOCKING
-        if decision.trigger not in AUTOMATIC or decision.result == DecisionResult.NOT_READY or blocked:
-            return
+        if decision.reason in BLOCKING:
+            until = next((refusal.until for refusal in decision.refusals if refusal.law == decision.reason), None)
+            if until is not None:
+                self._logged[decision.trigger, decision.reason] = until
+        elif decision.trigger in AUTOMATIC and decision.result != DecisionResult.NOT_READY:
+            self._record_advice(decision)
+
+    def _record_advice(self, decision: Decision) -> None:
+        """Record an automatic decision that rests on a plan."""
         costly = decision.reason == Law.AGREEMENTS
         if not costly and decision.trigger == Trigger.OVERLOAD:  # recommendations have no cool-down between them
             self._last_overload = decision.at

@@ -118,28 +118,30 @@ class LeaderElection:
             self._raised_from = None
             self.paused = self.store.is_paused()
             return LeaseResult.WAITING
-        if self._leading:
-            if lease.epoch != mine:
-                # The new epoch counts only once the pause flag is resolved; a Redis that goes away in between leaves
-                # this to the next renewal.
-                self._until = 0.0
-                self._raised_from = sent if self._raised_from is None else self._raised_from
-                self.paused = self._resolve_pause_flag(mine, self._raised_from, lease.epoch)
-                self.epoch, self._raised_from, self._unreported_raise = lease.epoch, None, True
-            else:
-                self._until = requested + self._acting
-            self._persist_pause_flag()
-            self._until = requested + self._acting
-            raised, self._unreported_raise = self._unreported_raise, False
-            return LeaseResult.RAISED if raised else LeaseResult.RENEWED
-        self.epoch = lease.epoch
-        self._until = requested + self._acting
+        until = requested + self._acting
+        if not self._leading:
+            self._take_lead(lease.epoch)
+            self._until, self.since = until, now
+            return LeaseResult.TAKEN
+        # A lead whose epoch stays goes on even if Redis goes away before the pause flag is persisted; under a raised
+        # epoch it goes on only after that: a Redis that goes away in between leaves this to the next renewal.
+        self._until = until if lease.epoch == mine else 0.0
+        if lease.epoch != mine:
+            self._raised_from = sent if self._raised_from is None else self._raised_from
+            self.paused = self._resolve_pause_flag(mine, self._raised_from, lease.epoch)
+            self.epoch, self._raised_from, self._unreported_raise = lease.epoch, None, True
+        self._persist_pause_flag()
+        self._until = until
+        raised, self._unreported_raise = self._unreported_raise, False
+        return LeaseResult.RAISED if raised else LeaseResult.RENEWED
+
+    def _take_lead(self, epoch: int) -> None:
+        """Begin to lead, under the pause flag in Redis."""
+        self.epoch = epoch
         # A stand-by that knew of a pause and finds no leader's state was left with an emptied Redis.
         self.paused = self.store.is_paused() or (self.paused and not self._last_leader())
         self._persist_pause_flag()
         self._leading = True
-        self.since = now
-        return LeaseResult.TAKEN
 
     def note_epoch(self, epoch: int) -> None:
         """Note an epoch that was given out, so that the next renewal goes above it."""
@@ -213,7 +215,7 @@ class LeaderContext:
     def read_signed(self, rule: KeyRule, name: str = "") -> Envelope | None:
         """Return the message in Redis if this cluster's key signed it, else None."""
         envelope = self.store.get(rule, name)
-        return envelope if envelope is not None and self.signer.is_own_signature(envelope) else None
+        return envelope if envelope is not None and self.signer.is_trusted(envelope) else None
 
     def put_signed(self, rule: KeyRule, body: AnyBody, *, ttl: float, application: str = "") -> Envelope:
         """Put a signed message into Redis.

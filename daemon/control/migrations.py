@@ -279,7 +279,7 @@ class MigrationTracker:
             return
         try:
             desired = body_of(envelope, DesiredPlacement)
-            if envelope.application != self._application or not self._context.signer.is_own_signature(envelope):
+            if envelope.application != self._application or not self._context.signer.is_trusted(envelope):
                 raise SignatureError(f"desired placement of {self._application} was not signed by this cluster's key")
         except MessageError as error:
             self._log.warning("desired-rejected", application=self._application, sentence=str(error))

@@ -50,9 +50,9 @@ class PendingRollback:
         self.until = self.since + _PATIENCE
         self._tries = RateLimit(_RETRY_EVERY)
 
-    def extend(self, steady_now: float, quiet: float) -> None:
+    def extend(self, steady_now: float, excluded_for: float) -> None:
         """Wait for the end of an excluded period of so many seconds, and the usual time after it."""
-        self.until = max(self.until, steady_now + quiet + _PATIENCE)
+        self.until = max(self.until, steady_now + excluded_for + _PATIENCE)
 
     def start_try(self, report: LinkReport, steady_now: float) -> bool:
         """Return whether a try is due, and begin the pause until the next one if it is.
@@ -166,10 +166,10 @@ class OutcomeTracker:
         fresh = self._context.clock.wall() <= self._rollback_until(outcomes[-1].at)
         return applied[0] if fresh and self._must_roll_back(applied[0], outcomes[-1]) else None
 
-    def measure_outcome(self, messages: ApplicationMessages) -> tuple[MigrationOutcome, Decision | None] | None:
-        """Measure the awaited outcome.
+    def poll(self, messages: ApplicationMessages) -> tuple[MigrationOutcome, Decision | None] | None:
+        """Measure and publish the awaited outcome, if it is known by now.
 
-        Returns it, and the decision if it has to be rolled back, once it is known.
+        Returns it, and the decision if it has to be rolled back.
         """
         decision = self._awaited
         if decision is None or not self._looks.allows(self._context.clock.steady()):
@@ -199,7 +199,7 @@ class OutcomeTracker:
     def _rollback_until(self, at: float) -> float:
         """Return until when a new leader rolls back a migration measured at this time.
 
-        Quiet periods do not count.
+        Excluded periods do not count.
         """
         rules, until = self._context.settings.reschedule, at + _ROLLBACK_WITHIN
         if not rules.excluded:

@@ -158,7 +158,7 @@ class RequestHandler:
         """Carry out an order between its two audit lines, unless another leader claimed it."""
         if self._context.settings.controller.require_reason and not request.reason.strip():
             sentence = f"{request.verb} needs a reason here (controller.require_reason): say why with --reason"
-            reply = _refuse(request, sentence)
+            reply = _refusal_reply(request, sentence)
             self._audit(audit.REFUSED, request, envelope, reply)
             return reply
         try:
@@ -167,7 +167,7 @@ class RequestHandler:
                 _remember(self._audited, request.request, None)
         except AuditError as error:
             self._log.error("audit-failed", sentence=str(error))
-            return _refuse(request, f"{error}; nothing is ordered without a trace: mend that, and ask again")
+            return _refusal_reply(request, f"{error}; nothing is ordered without a trace: mend that, and ask again")
         reply = self._execute(request) if self._claim(request) else _claimed_elsewhere(request)
         self._claiming.discard(request.request)
         self._audit(audit.ANSWERED, request, envelope, reply)
@@ -191,12 +191,12 @@ class RequestHandler:
         now = self._clock()
         if len(self._refusal_times) == _REFUSALS_AUDITED and 0 <= now - self._refusal_times[0] < 60:
             self._unaudited += 1
-            return _refuse(request, sentence)
+            return _refusal_reply(request, sentence)
         self._refusal_times.append(now)
         if self._unaudited:
             sentence += f"; {self._unaudited} more like it were not written down"
             self._unaudited = 0
-        reply = _refuse(request, sentence)
+        reply = _refusal_reply(request, sentence)
         self._log.warning("order-refused", verb=request.verb, user=request.user, refused=self.refused)
         self._audit(audit.REFUSED, request, envelope, reply)
         return reply
@@ -230,7 +230,7 @@ def _reply(request: Request, code: ExitCode, sentence: str) -> Reply:
     return Reply(request=request.request, code=int(code), sentence=sentence)
 
 
-def _refuse(request: Request, sentence: str) -> Reply:
+def _refusal_reply(request: Request, sentence: str) -> Reply:
     return _reply(request, ExitCode.REFUSED, sentence)
 
 

@@ -39,22 +39,22 @@ def _window(command: Apply, rules: RescheduleSettings, now: float) -> TimeWindow
     if command.at:
         periods: tuple[str, ...] = (command.at,)
     elif command.when != "off-peak":
-        raise _refuse(f"when: {command.when!r} is not known; say off-peak, or a period with --at")
+        raise _refusal_error(f"when: {command.when!r} is not known; say off-peak, or a period with --at")
     elif rules.off_peak:
         periods = rules.off_peak
     else:
-        raise _refuse("no off-peak period is set: set reschedule.off_peak, or say a period with --at")
+        raise _refusal_error("no off-peak period is set: set reschedule.off_peak, or say a period with --at")
     try:
         calendar = Calendar(periods, rules.time_zone)
     except ValueError as error:
-        raise _refuse(f"--at: {error}" if command.at else str(error)) from None
+        raise _refusal_error(f"--at: {error}" if command.at else str(error)) from None
     coming = calendar.coming(now)
     if coming is None:
-        raise _refuse(f"{', '.join(periods)} never comes")
+        raise _refusal_error(f"{', '.join(periods)} never comes")
     return coming
 
 
-def _refuse(sentence: str) -> CommandError:
+def _refusal_error(sentence: str) -> CommandError:
     return CommandError(ExitCode.REFUSED, sentence)
 
 
@@ -159,7 +159,7 @@ class ScheduledPlanStore:
         """
         if name not in self.plans or self.settled.get(name, Law.CANCELED) != Law.CANCELED:
             names = ", ".join(sorted(self.scheduled)) or "none"
-            raise _refuse(f"no plan {name} is scheduled; scheduled are {names}")
+            raise _refusal_error(f"no plan {name} is scheduled; scheduled are {names}")
         detail = f"plan {name} is canceled by {user or '?'}{f': {reason}' if reason else ''}"
         return self.plans[name], Refusal(law=Law.CANCELED, detail=detail)
 
@@ -175,7 +175,7 @@ class ScheduledPlanStore:
         for name in sorted(self.settled):
             self.remove(name)
 
-    def due(self, application: str, now: float) -> ScheduledPlan | None:
+    def due_plan(self, application: str, now: float) -> ScheduledPlan | None:
         """Return the plan of an application whose window it is, the oldest one."""
         steady_now = self._context.clock.steady()
         for plan in sorted(self._open_plans(), key=lambda plan: (plan.at, plan.scheduled_plan)):
@@ -226,7 +226,7 @@ class ScheduledPlanStore:
         self._published = None
         if envelope is None:
             return
-        if not self._context.signer.is_own_signature(envelope) or not isinstance(envelope.body, ScheduledPlans):
+        if not self._context.signer.is_trusted(envelope) or not isinstance(envelope.body, ScheduledPlans):
             self._log.warning(
                 "scheduled-plans-rejected", sentence="scheduled plans were not signed by this cluster's key"
             )
@@ -238,9 +238,11 @@ class ScheduledPlanStore:
     def _add(self, plan: ScheduledPlan) -> None:
         if len(self.plans) >= _MAX_PLANS:
             names = ", ".join(sorted(self.plans))
-            raise _refuse(f"{_MAX_PLANS} plans are scheduled already: `rechannel cancel` one of {names}")
+            raise _refusal_error(f"{_MAX_PLANS} plans are scheduled already: `rechannel cancel` one of {names}")
         if len(plan.plan.encode()) > _MAX_BYTES:
-            raise _refuse(f"the plan has more than {_MAX_BYTES / 1e3:.0f} kB; apply it now, or make a smaller one")
+            raise _refusal_error(
+                f"the plan has more than {_MAX_BYTES / 1e3:.0f} kB; apply it now, or make a smaller one"
+            )
         self._change({**self.plans, plan.scheduled_plan: plan})
 
     def _open_plans(self) -> list[ScheduledPlan]:

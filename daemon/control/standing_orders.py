@@ -77,7 +77,7 @@ class StandingOrderStore:
             and stored is not None
             and bool(stored.signature)
             and stored.body != StandingOrders()  # empty orders can be replaced
-            and not self._context.signer.is_own_signature(stored)
+            and not self._context.signer.is_trusted(stored)
         )
 
     def _signed_orders(self, stored: Envelope | None, reports: Iterable[LinkReport]) -> Iterable[Envelope]:
@@ -90,7 +90,7 @@ class StandingOrderStore:
         for envelope in candidates:
             if envelope is None:
                 continue
-            if self._context.signer.is_own_signature(envelope):
+            if self._context.signer.is_trusted(envelope):
                 yield envelope
             else:
                 self._log.warning("orders-rejected", sentence="standing orders were not signed by this cluster's key")
@@ -103,7 +103,7 @@ class StandingOrderStore:
         if self._untrusted is not None and present == self._untrusted and body == StandingOrders(paused=True):
             return  # no order was given since
         self._untrusted, self._settled = None, True
-        own = present is not None and self._context.signer.is_own_signature(present)
+        own = present is not None and self._context.signer.is_trusted(present)
         if present is not None and own and present.body == body and present.epoch == lead.epoch:
             return
         if present is None and body == StandingOrders() and self._version == (0, 0):

@@ -58,7 +58,7 @@ class ExecutorSetTrigger:
             self.executors, self.since = executors, steady_now
             self._next_try, self._pause = 0.0, _FIRST_PAUSE
 
-    def due(self, steady_now: float, settings: Settings) -> bool:
+    def is_due(self, steady_now: float, settings: Settings) -> bool:
         """Return whether a change has lasted long enough and was not decided on."""
         changed = self.decided_for is not None and self.executors != self.decided_for
         return changed and steady_now - self.since >= settle_time(settings) and steady_now >= self._next_try
@@ -161,7 +161,7 @@ class OverloadDetector:
         executors = _executor_readings(snapshot, settings.gate.max_utilization, fresh)
         self.observe([*executors, *self._query_readings(snapshot, batches)], settings.reschedule)
 
-    def due(self, steady_now: float) -> str:
+    def due_reason(self, steady_now: float) -> str:
         """Return the overloads to decide on, with their numbers; "" if there is none."""
         if steady_now < self._next_try:
             return ""

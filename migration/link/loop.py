@@ -155,7 +155,7 @@ class Link:
         # The stream starts before the list of executors is read: an executor added in between is seen twice, not never.
         self._feed.open()
         self._table.executors.update({item.executor: item for item in self._adapter.executors()})
-        self._mailbox.fetch_orders()
+        self._mailbox.read_orders()
         self._apply_orders()
         self._watch_starts()
 

@@ -66,8 +66,8 @@ class Mailbox:
     """Sends and receives the messages of one application.
 
     Outbound: reports and last placements (the newest alone), batches, journal lines. Inbound: desired placements,
-    standing orders, closed stores. ``rejected``: messages that must not be obeyed; ``dropped``: messages that could not
-    be sent. Without a ``verifier`` nothing is obeyed.
+    standing orders, closed stores. ``rejected``: messages that were not accepted; ``dropped``: messages that could not
+    be sent. Without a ``verifier`` none is accepted.
     """
 
     def __init__(
@@ -82,10 +82,10 @@ class Mailbox:
         self.dropped = 0
         self._monotonic = monotonic
         self._settings = settings
-        self._placements: dict[str, LastPlacement] = {}  # by query
+        self._unsent_placements: dict[str, LastPlacement] = {}  # by query
         self._orders: Envelope | None = None
         self._orders_version: Version = (-1, 0, "")
-        self._last_placements: dict[str, LastPlacement] = {}  # of running queries, to be written again
+        self._current_placements: dict[str, LastPlacement] = {}  # of running queries, to be written again
         self._rewrite_at = monotonic() + _REWRITE_EVERY
         self._refused_signature = "-"  # of standing orders
         self._factory = factory
@@ -109,7 +109,7 @@ class Mailbox:
 
     @property
     def rejected_messages(self) -> int:
-        """Messages that could not be read or must not be obeyed."""
+        """Messages that could not be read or were not accepted."""
         return self.rejected + (self._store.rejected if self._store is not None else 0)
 
     def start(self) -> None:
@@ -131,7 +131,9 @@ class Mailbox:
         with self._lock:
             self._report = report
             running = {query.query for query in report.queries}
-            self._last_placements = {query: item for query, item in self._last_placements.items() if query in running}
+            self._current_placements = {
+                query: item for query, item in self._current_placements.items() if query in running
+            }
             self._batch_sizes = {query: rows for query, rows in self._batch_sizes.items() if query in running}
             self._awaited_nodes = frozenset(node for node in nodes if keys.is_valid_name(node))
             for node in self._awaited_nodes:
@@ -142,12 +144,12 @@ class Mailbox:
     def post_placement(self, placement: LastPlacement) -> None:
         """Hand over a query's last placement."""
         with self._lock:
-            self._placements[placement.query] = self._last_placements[placement.query] = placement
-            partitions = sum(map(_partition_count, self._placements.values()))
-            while len(self._placements) > _MAX_PLACEMENTS or (
-                len(self._placements) > 1 and partitions > _MAX_PARTITIONS
+            self._unsent_placements[placement.query] = self._current_placements[placement.query] = placement
+            partitions = sum(map(_partition_count, self._unsent_placements.values()))
+            while len(self._unsent_placements) > _MAX_PLACEMENTS or (
+                len(self._unsent_placements) > 1 and partitions > _MAX_PARTITIONS
             ):
-                partitions -= _partition_count(self._placements.pop(next(iter(self._placements))))
+                partitions -= _partition_count(self._unsent_placements.pop(next(iter(self._unsent_placements))))
                 self.dropped += 1
 
     def post_batch(self, batch: BatchReport, run: str) -> None:
@@ -204,11 +206,11 @@ class Mailbox:
         body = envelope.body if envelope is not None else None
         return body if isinstance(body, LastPlacement) and body.query == query else None
 
-    def fetch_orders(self) -> None:
+    def read_orders(self) -> None:
         """Read the standing orders on the caller's thread, with a short time-out."""
         try:
             with self._short_timeout_store() as store:
-                self._read_orders(store)
+                self._receive_orders(store)
         except StoreError as error:
             _LOG.warning("the standing orders are not known yet", error=str(error))
 
@@ -268,9 +270,9 @@ class Mailbox:
         self._send_journal(store)
         self._send_batches(store)
         self._send_placements(store)
-        self._read_desired(store)
-        self._read_orders(store)
-        self._read_evidence(store)
+        self._receive_desired(store)
+        self._receive_orders(store)
+        self._receive_evidence(store)
 
     def _write(self, store: Store, rule: keys.KeyRule, name: str, envelope: Envelope) -> None:
         try:
@@ -322,10 +324,11 @@ class Mailbox:
             ]
             store.append(rule, application, *envelopes, size=room)
 
-    def _read_desired(self, store: Store) -> None:
+    def _receive_desired(self, store: Store) -> None:
         envelope = store.get(keys.DESIRED, self._application)
         if envelope is None or _version(envelope) == self._desired_version:
             return
+        # Remembered before the check: a placement is renewed, and each renewal is checked anew.
         self._desired_version = _version(envelope)
         try:
             self._check(envelope)
@@ -339,7 +342,7 @@ class Mailbox:
         with self._lock:
             self._desired = envelope
 
-    def _read_orders(self, store: Store) -> None:
+    def _receive_orders(self, store: Store) -> None:
         envelope = store.get(keys.ORDERS)
         if envelope is None or _version(envelope) == self._orders_version:
             return
@@ -349,35 +352,36 @@ class Mailbox:
             self._check(envelope)
             body_of(envelope, StandingOrders)
             if not newer:
-                raise MessageError("standing orders are older than those obeyed")
+                raise MessageError("standing orders are older than those accepted")
         except MessageError as error:
             if envelope.signature != self._refused_signature:
                 self._refused_signature = envelope.signature
                 self.rejected += 1
                 _LOG.warning("standing orders refused", error=str(error))
             return
+        # Only now: orders are not renewed, so refused ones are checked again, as the trusted keys may change.
         self._orders_version = _version(envelope)
         with self._lock:
             self._orders = envelope
 
     def _check(self, envelope: Envelope) -> None:
         if self._verifier is None:
-            raise MessageError("no signing.public_key_file is set: this link obeys nobody")
+            raise MessageError("no signing.public_key_file is set: this link accepts no orders")
         self._verifier.check(envelope)
 
     def _send_placements(self, store: Store) -> None:
         with self._lock:
             if self._monotonic() >= self._rewrite_at:
                 self._rewrite_at = self._monotonic() + _REWRITE_EVERY
-                self._placements = self._last_placements | self._placements
-            placements = dict(self._placements)
+                self._unsent_placements = self._current_placements | self._unsent_placements
+            placements = dict(self._unsent_placements)
         for query, placement in placements.items():
             self._write(store, keys.PLACEMENT, query, self._factory.envelope(placement, ttl=keys.PLACEMENT.ttl))
             with self._lock:
-                if self._placements.get(query) is placement:
-                    del self._placements[query]
+                if self._unsent_placements.get(query) is placement:
+                    del self._unsent_placements[query]
 
-    def _read_evidence(self, store: Store) -> None:
+    def _receive_evidence(self, store: Store) -> None:
         with self._lock:
             cursors = {node: self._cursors[node] for node in self._awaited_nodes}
         if not cursors:

@@ -98,7 +98,7 @@ def test_a_wrong_password(files: Files, server: RedisServer, tmp_path: Path) -> 
     password.write_text("wrong\n")
     password.chmod(0o600)
     (result,) = diagnosed(write(tmp_path, server, "", password, "wrong"), code=5)["redis"]
-    assert (result["verdict"], "refuses us" in result["sentence"]) == ("failed", True)
+    assert (result["verdict"], "refuses this user" in result["sentence"]) == ("failed", True)
 
 
 def test_eviction_is_a_failure(files: Files, store: Store) -> None:

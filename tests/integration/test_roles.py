@@ -284,7 +284,7 @@ def test_a_link_carries_its_mail_with_its_own_user(
     world = World(_Split(open_as), time.time)  # type: ignore[arg-type]
     world.ready()
     courier = Mailbox(own.redis, author, APP, Verifier.from_file(own.signing.public_key_file))
-    courier.fetch_orders()
+    courier.read_orders()
     assert courier.pop_orders() is not None
     assert courier.read_last_placement("no-query") is None
     report = open_as(Role.VIEWER).get(keys.REPORT, APP)
@@ -329,7 +329,7 @@ def test_two_of_one_role_have_passwords_of_their_own(
     wrong = dataclasses.replace(
         settings(None).redis, username="rechannel-default-operator-ann", password_file=str(tmp_path / "bob")
     )
-    with pytest.raises(StoreRefusedError, match="refuses us"):
+    with pytest.raises(StoreRefusedError, match="refuses this user"):
         Store(wrong, "default").check()
 
 

@@ -160,7 +160,7 @@ def _carry(settings: Settings, message: list[str]) -> None:
     verifier = Verifier.from_file(settings.signing.public_key_file)
     courier = Mailbox(settings.redis, EnvelopeFactory("default", f"link@{APP}"), APP, verifier)
     message.append(repr(courier) + repr(vars(courier)) + repr(vars(verifier)))
-    courier.fetch_orders()
+    courier.read_orders()
     courier.read_last_placement("query")
 
 

@@ -37,8 +37,8 @@ _LOGIN = "check redis.username, redis.password_file and its ACL"
 _OF_A_CLUSTER = "name the node of a Redis Cluster that holds them, a single server, or sentinels"
 # redis-py has exception classes for some answers, without their first word; for others only the text.
 _CLASSES: tuple[tuple[type[Exception], type[StoreError], str], ...] = (
-    (exceptions.NoPermissionError, _FORBIDDEN, f"refuses us ({{error}}); {_LOGIN}"),
-    (exceptions.AuthenticationError, _REFUSED, f"refuses us ({{error}}); {_LOGIN}"),
+    (exceptions.NoPermissionError, _FORBIDDEN, f"refuses this user ({{error}}); {_LOGIN}"),
+    (exceptions.AuthenticationError, _REFUSED, f"refuses this user ({{error}}); {_LOGIN}"),
     (exceptions.BusyLoadingError, _AWAY, "is loading its data after a start; it answers once that is done"),
     (
         exceptions.ReadOnlyError,
@@ -53,7 +53,7 @@ _CLASSES: tuple[tuple[type[Exception], type[StoreError], str], ...] = (
     ),
     (exceptions.ClusterDownError, _AWAY, "is of a Redis Cluster that is down ({error}); check its nodes"),
     (exceptions.TryAgainError, _AWAY, "is of a Redis Cluster that moves keys now ({error}); wait"),
-    (exceptions.MovedError, _REFUSED, f"holds other keys than ours, which are elsewhere ({{error}}); {_OF_A_CLUSTER}"),
+    (exceptions.MovedError, _REFUSED, f"does not hold Rechannel's keys ({{error}}); {_OF_A_CLUSTER}"),
 )
 _TEXTS = (
     ("MISCONF", _AWAY, "cannot save to its disk and takes no writes now; check its log and its disk"),
@@ -71,7 +71,7 @@ _TEXTS = (
     (
         "WRONGTYPE",
         _REFUSED,
-        "has another type of value under one of our keys ({error}); use a database that nothing else writes to",
+        "has another type of value under one of Rechannel's keys ({error}); use a database that nothing else writes to",
     ),
     (
         "unknown command",

@@ -225,11 +225,11 @@ def test_an_outcome_is_measured_or_awaited(writes: Any) -> None:
     outcome.restore(applied_decisions(read_decision_log(store), APP))  # type: ignore[arg-type]
     assume(facts is not None and outcome.is_awaiting)
     assert facts is not None
-    outcome.measure_outcome(facts)
+    outcome.poll(facts)
     clock.sleep(1000)
     lead.renew(0)
     if outcome.is_awaiting:
-        outcome.measure_outcome(facts)
+        outcome.poll(facts)
     for envelope in store.last(keys.OUTCOMES, "", 10):
         assert isinstance(envelope.body, MigrationOutcome)
 

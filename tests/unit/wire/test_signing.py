@@ -208,11 +208,11 @@ def test_the_group_may_read_a_key_of_root(tmp_path):
 def test_a_controller_accepts_the_signatures_of_every_trusted_key(pairs, directories, tmp_path):
     (one, first), (two, second), (three, _) = pairs
     trusted = Signer.from_file(directories / "one" / "signing.key", bundle(tmp_path / "bundle", first, second))
-    assert trusted.is_own_signature(one.sign(envelope()))
-    assert trusted.is_own_signature(two.sign(envelope()))
-    assert not trusted.is_own_signature(three.sign(envelope()))
-    assert not trusted.is_own_signature(envelope())
-    assert not one.is_own_signature(two.sign(envelope()))
+    assert trusted.is_trusted(one.sign(envelope()))
+    assert trusted.is_trusted(two.sign(envelope()))
+    assert not trusted.is_trusted(three.sign(envelope()))
+    assert not trusted.is_trusted(envelope())
+    assert not one.is_trusted(two.sign(envelope()))
 
 
 def test_the_key_is_not_shown(pairs):

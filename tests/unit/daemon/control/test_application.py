@@ -11,7 +11,7 @@ from unit.daemon.fakes import APP, app, controller, decisions, order
 
 def step(leader: Controller, application: str = APP) -> str:
     with leader._lock:
-        return app(leader, application).step()
+        return app(leader, application).run_cycle()
 
 
 def test_a_step_does_the_first_thing_that_is_due(leader, store, world):

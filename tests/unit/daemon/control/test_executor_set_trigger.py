@@ -26,8 +26,8 @@ class Trigger(ExecutorSetTrigger):
     def see(self, executors: frozenset[str]) -> None:
         self.observe(executors, self.clock())
 
-    def is_due(self) -> bool:
-        return self.due(self.clock(), self.settings)
+    def is_due_now(self) -> bool:
+        return self.is_due(self.clock(), self.settings)
 
     def decided(self, decision: Decision, report: LinkReport) -> None:
         self.record(decision, report, self.clock(), self.settings)
@@ -55,7 +55,7 @@ def answer(result: str, reason: str = "gate") -> Decision:
 
 def test_the_executors_of_the_beginning_are_no_change(clock, joining):
     clock.sleep(100)
-    assert not joining.is_due()
+    assert not joining.is_due_now()
 
 
 def test_a_change_waits_until_it_has_lasted(clock, joining):
@@ -63,49 +63,49 @@ def test_a_change_waits_until_it_has_lasted(clock, joining):
     clock.sleep(4)
     joining.see(frozenset("01234"))
     clock.sleep(4)
-    assert not joining.is_due()
+    assert not joining.is_due_now()
     clock.sleep(1)
-    assert joining.is_due()
+    assert joining.is_due_now()
 
 
 def test_what_left_and_came_back_is_no_change(clock, joining):
     joining.see(FOUR)
     joining.see(THREE)
     clock.sleep(10)
-    assert not joining.is_due()
+    assert not joining.is_due_now()
 
 
 @pytest.mark.parametrize(("result", "again"), [("applied", False), ("planned", False), ("refused", True)])
 def test_only_a_refusal_with_an_empty_executor_is_no_answer(clock, changed, result, again):
     changed.decided(answer(result), report([query("0012")]))
     clock.sleep(10)
-    assert changed.is_due() is again
+    assert changed.is_due_now() is again
 
 
 def test_a_refusal_that_leaves_nobody_empty_is_an_answer(clock, changed):
     changed.decided(answer("refused"), report([query("0123")]))
     clock.sleep(1000)
-    assert not changed.is_due()
+    assert not changed.is_due_now()
 
 
 def test_it_is_asked_again_at_growing_intervals(clock, changed):
     request = []
     for second in range(100):
-        if changed.is_due():
+        if changed.is_due_now():
             request.append(second)
             changed.decided(answer("refused"), report([query("0012")]))
         clock.sleep(1)
     assert request == [0, 10, 30, 60, 90]
     changed.see(frozenset("013"))
     clock.sleep(5)
-    assert changed.is_due(), "another change is another question"
+    assert changed.is_due_now(), "another change is another question"
 
 
 def test_what_is_not_ready_is_asked_again_at_the_same_interval(clock, changed):
     for _ in range(4):
-        assert changed.is_due()
+        assert changed.is_due_now()
         changed.decided(answer("not-ready"), report([query("0012")]))
-        assert not changed.is_due()
+        assert not changed.is_due_now()
         clock.sleep(10)
 
 
@@ -115,9 +115,9 @@ def test_what_is_to_be_agreed_on_waits_for_other_figures(clock, joining):
     clock.sleep(settle_time(joining.settings))
     joining.decided(answer("refused", Law.AGREEMENTS), report([query("0012")]))
     clock.sleep(14)
-    assert not joining.is_due()
+    assert not joining.is_due_now()
     clock.sleep(1)
-    assert joining.is_due()
+    assert joining.is_due_now()
 
 
 def test_an_idle_query_holds_nothing():

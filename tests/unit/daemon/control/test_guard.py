@@ -60,7 +60,7 @@ def requested(values: list[float], settings: RescheduleSettings = RULES, fresh: 
     overload, result = OverloadDetector(), []
     for number, value in enumerate(values):
         overload.observe([LoadReading("executor 1", value, 1.0, "busy", fresh)], settings)
-        arguments = overload.due(float(number))
+        arguments = overload.due_reason(float(number))
         result.append(bool(arguments))
         if arguments:
             overload.record(decision(float(number)), float(number))
@@ -100,13 +100,13 @@ def test_an_overload_is_told_with_its_numbers_until_it_is_decided_on() -> None:
     overload = OverloadDetector()
     for _ in range(3):
         overload.observe([LoadReading("executor 1", 2.0, 1.0, "executor 1 is 200% busy")], RULES)
-    assert overload.due(0.0) == "executor 1 is 200% busy, 3 windows in a row"
+    assert overload.due_reason(0.0) == "executor 1 is 200% busy, 3 windows in a row"
     overload.record(decision(NOON, "not-ready", "too-few-batches"), 0.0)
-    assert (overload.due(9.0), bool(overload.due(10.0))) == ("", True)
+    assert (overload.due_reason(9.0), bool(overload.due_reason(10.0))) == ("", True)
     overload.record(decision(NOON, "refused", Law.AGREEMENTS), 10.0, 15.0)
-    assert (overload.due(24.0), bool(overload.due(25.0))) == ("", True), "other figures are to agree"
+    assert (overload.due_reason(24.0), bool(overload.due_reason(25.0))) == ("", True), "other figures are to agree"
     overload.observe([], RULES)
-    assert overload.due(25.0) == "", "the executor is gone"
+    assert overload.due_reason(25.0) == "", "the executor is gone"
 
 
 # -- budget --
