@@ -123,8 +123,8 @@ def name_hot_streams(snapshot: Snapshot) -> list[str]:
 
 def end_name(snapshot: Snapshot, stage: str, entry: int) -> str:
     """Return the name of one end of a stream: stage, and partition or executor."""
-    query, _, position = stage.rpartition("/")
+    query, _, number = stage.rpartition("/")
     state = snapshot.queries.get(query)
-    name = f"{query_name(query, state.name if state else '')}/{position}"
+    name = f"{query_name(query, state.name if state else '')}/{number}"
     where = f"partition {entry}" if stage in snapshot.stages else f"on executor {snapshot.cluster.executors[entry]}"
     return f"{name} {where}"

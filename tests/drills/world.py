@@ -339,7 +339,7 @@ class World(Stack):
         return latest.body.failed_tasks if latest is not None else 0
 
     def journal(self) -> list[dict[str, Any]]:
-        """Return every step of a move that links have logged, also those of drivers that are gone."""
+        """Return every transition of a move that links have logged, also those of drivers that are gone."""
         return read_journal(self.app_directory / LINK_LOG)
 
     # -- a long migration --
