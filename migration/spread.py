@@ -57,12 +57,12 @@ def _shares(partitions: int, cores: Mapping[str, int], count: Counter[str], held
     total = sum(cores.values())
     exact = {name: partitions * number / total for name, number in cores.items()}
     share = {name: int(value) for name, value in exact.items()}
-    left = partitions - sum(share.values())
+    unassigned = partitions - sum(share.values())
 
     def claim(name: str) -> tuple[float, int, float, str]:
         remainder = round(exact[name] - share[name], 9)
         return (-remainder, -int(count[name] > share[name]), held.get(name, 0) / cores[name], name)
 
-    for name in sorted(cores, key=claim)[:left]:
+    for name in sorted(cores, key=claim)[:unassigned]:
         share[name] += 1
     return share

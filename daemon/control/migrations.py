@@ -135,7 +135,7 @@ class RunningMigration:
             sentence=self.sentence(),
         )
 
-    def over(self, now: float) -> str:
+    def end_reason(self, now: float) -> str:
         """Return why the migration is over; "" while it runs.
 
         It is over once every move is settled, or once its link never took it up, or is gone.
@@ -216,7 +216,7 @@ class MigrationTracker:
             self.restore(report)
         if self.running is not None:
             self.running.update(report, now)
-            if self.running.over(now):
+            if self.running.end_reason(now):
                 self._finish(self.running, now)
 
     def busy_sentence(self, report: LinkReport) -> str:
@@ -230,7 +230,7 @@ class MigrationTracker:
         """Renew the running migration; returns how it ended, "" if it goes on."""
         migration, now = self._running(), self._context.clock.wall()
         migration.update(report, now)
-        if migration.over(now):
+        if migration.end_reason(now):
             return self._finish(migration, now)
         self._renew(migration)
         return ""
@@ -291,7 +291,7 @@ class MigrationTracker:
         now, settings = self._context.clock.wall(), self._context.settings
         migration = RunningMigration(self._application, desired, envelope.time, settings.controller.placement_ttl)
         migration.update(report, now)
-        if envelope.expires <= now or migration.over(now):
+        if envelope.expires <= now or migration.end_reason(now):
             self.cooldown.start(desired.decision, max(self.cooldown.ended or 0.0, envelope.time))
             return
         self.running = migration
@@ -338,7 +338,7 @@ class MigrationTracker:
         migration.epoch = lead.epoch
 
     def _finish(self, migration: RunningMigration, now: float) -> str:
-        why = migration.over(now)
+        why = migration.end_reason(now)
         sentence = migration.sentence(why)
         if why == _SETTLED:
             # Published without moves: a link that attaches later finds nothing to repeat.

@@ -27,7 +27,7 @@ from rechannel.wire.messages import Decision, LinkReport, MigrationOutcome, Move
 
 _LINES_A_MOVE = 8  # of the journal, usually at most
 _LOADS_COUNT_FOR = 86_400.0  # seconds
-_LOOK_EVERY = 2.0  # seconds
+_POLL_EVERY = 2.0  # seconds
 _ROLLBACK_WITHIN = 600.0  # seconds in which a new leader rolls back what the one before it measured
 _RETRY_EVERY = 10.0  # seconds between two tries of a rollback
 _PATIENCE = 600.0  # seconds in which a rollback has to become possible
@@ -139,7 +139,7 @@ class OutcomeTracker:
         self._history = history
         self._unlocked = unlocked
         self._awaited: Decision | None = None
-        self._looks = RateLimit(_LOOK_EVERY)
+        self._polls = RateLimit(_POLL_EVERY)
         self._log = structlog.get_logger("rechannel.controller")
 
     @property
@@ -149,7 +149,7 @@ class OutcomeTracker:
 
     def start_tracking(self, decision: Decision) -> None:
         """Await the outcome of a migration that begins, and no longer that of the one before it."""
-        self._awaited, self._looks = decision, RateLimit(_LOOK_EVERY)
+        self._awaited, self._polls = decision, RateLimit(_POLL_EVERY)
 
     def restore(self, applied: list[Decision]) -> Decision | None:
         """Await the outcome of an earlier leader's migration.
@@ -172,7 +172,7 @@ class OutcomeTracker:
         Returns it, and the decision if it has to be rolled back.
         """
         decision = self._awaited
-        if decision is None or not self._looks.allows(self._context.clock.steady()):
+        if decision is None or not self._polls.allows(self._context.clock.steady()):
             return None
         most = min(keys.JOURNAL.bound, 1000 + _LINES_A_MOVE * len(decision.moves))
         journal = bodies_of(self._context.store.last(keys.JOURNAL, self._application, most), MoveTransition)

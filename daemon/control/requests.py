@@ -64,7 +64,7 @@ class RequestHandler:
         self._audit_file = AuditFile(context.settings.controller.audit_file)
         self._after = dict.fromkeys((keys.REQUESTS, keys.QUESTIONS), "0")
         # Requests that need a plan, which can take minutes and holds nothing else up: with stream and expiry.
-        self._plans: deque[tuple[Envelope, KeyRule, float]] = deque()
+        self._plan_requests: deque[tuple[Envelope, KeyRule, float]] = deque()
         self._audited: OrderedDict[str, None] = OrderedDict()  # orders whose first line is in the audit file
         self._replies: OrderedDict[str, Envelope] = OrderedDict()  # of this leader, by request id
         self._claiming: set[str] = set()  # ids of orders that this leader claimed, or tried to, and has not answered
@@ -73,7 +73,7 @@ class RequestHandler:
     def forget(self) -> None:
         """Begin at the start of the streams again, because another leader answers meanwhile."""
         self._after = dict.fromkeys(self._after, "0")
-        self._plans.clear()
+        self._plan_requests.clear()
         self._audited.clear()
         self._replies.clear()
         self._claiming.clear()
@@ -88,11 +88,11 @@ class RequestHandler:
     def answer_plans(self) -> int:
         """Answer the queued requests that need a plan; returns how many were answered."""
         self._questions = answered = 0
-        while self._plans:
-            envelope, stream, until = self._plans[0]
+        while self._plan_requests:
+            envelope, stream, until = self._plan_requests[0]
             answered += self._handle(envelope, until - self._clock(), stream)
-            if self._plans and self._plans[0][0] is envelope:  # else the lead was lost meanwhile
-                self._plans.popleft()
+            if self._plan_requests and self._plan_requests[0][0] is envelope:  # else the lead was lost meanwhile
+                self._plan_requests.popleft()
         return answered
 
     def _read(self, stream: KeyRule, count: int) -> int:
@@ -100,37 +100,37 @@ class RequestHandler:
         newest, waiting = self._store.read_requests(stream, "", after, count)
         answered = 0
         for queued in waiting:
-            left = _lifetime(queued.envelope) - queued.age
+            seconds_left = _lifetime(queued.envelope) - queued.age
             body = queued.envelope.body
             if isinstance(body, Request) and body.verb in COMMANDS and COMMANDS[body.verb].plans:
-                self._queue_plan(queued.envelope, stream, left)
+                self._queue_plan(queued.envelope, stream, seconds_left)
             else:
-                answered += self._handle(queued.envelope, left, stream)
+                answered += self._handle(queued.envelope, seconds_left, stream)
         if newest == after and newest != "0":
             last = self._store.last_id(stream)
             newest = "0" if entry_number(last) < entry_number(newest) else newest  # Redis was emptied
         self._after[stream] = newest  # only now: after a StoreError the same entries are read again
         return answered
 
-    def _queue_plan(self, envelope: Envelope, stream: KeyRule, left: float) -> None:
-        questions = sum(line[1] is keys.QUESTIONS for line in self._plans)
-        if left > 0 and (stream is keys.REQUESTS or questions < _QUESTIONS_READ):
-            self._plans.append((envelope, stream, self._clock() + left))
+    def _queue_plan(self, envelope: Envelope, stream: KeyRule, seconds_left: float) -> None:
+        questions = sum(line[1] is keys.QUESTIONS for line in self._plan_requests)
+        if seconds_left > 0 and (stream is keys.REQUESTS or questions < _QUESTIONS_READ):
+            self._plan_requests.append((envelope, stream, self._clock() + seconds_left))
 
-    def _handle(self, envelope: Envelope, left: float, stream: KeyRule) -> bool:
-        """Answer a request that expires in ``left`` seconds; returns whether a reply was written.
+    def _handle(self, envelope: Envelope, seconds_left: float, stream: KeyRule) -> bool:
+        """Answer a request that expires in ``seconds_left`` seconds; returns whether a reply was written.
 
         The reply is made once and kept, so that a StoreError while it is written does not carry out the order twice.
         """
         request = envelope.body
-        if not isinstance(request, Request) or left <= 0:
+        if not isinstance(request, Request) or seconds_left <= 0:
             return False
         try:
             if self._store.get(keys.REPLY, request.request) is not None:
                 return False
         except KeyNameError:
             return False  # no reply can be read under such an id
-        ttl = max(keys.REPLY.ttl, left)  # without a reply the next leader would take the request for unanswered
+        ttl = max(keys.REPLY.ttl, seconds_left)  # without a reply the next leader would take the request for unanswered
         message = self._replies.get(request.request)
         if message is None:
             reply = self._dispatch(request, envelope, stream)

@@ -89,7 +89,7 @@ class ScheduledPlanStore:
         self._version = (0, 0)  # epoch and sequence of the newest list read or written
         self._published: float | None = None
         self._next_try: dict[str, float] = {}
-        self._last: dict[str, str] = {}  # plan -> what was in its way
+        self._obstacles: dict[str, str] = {}  # plan -> sentence of the last decision
         self._log = structlog.get_logger("rechannel.controller")
 
     @property
@@ -167,7 +167,7 @@ class ScheduledPlanStore:
         """Remove a plan."""
         self._change({other: plan for other, plan in self.plans.items() if other != name})
         self._next_try.pop(name, None)
-        self._last.pop(name, None)
+        self._obstacles.pop(name, None)
         self.settled.pop(name, None)
 
     def remove_settled(self) -> None:
@@ -188,7 +188,7 @@ class ScheduledPlanStore:
         return [(plan, self._expire(plan)) for plan in self._open_plans() if plan.end <= now]
 
     def _expire(self, plan: ScheduledPlan) -> Refusal:
-        last = self._last.get(plan.scheduled_plan, "")
+        last = self._obstacles.get(plan.scheduled_plan, "")
         detail = f"plan {plan.scheduled_plan} is expired: its window {plan.window} has passed"
         return Refusal(law=Law.WINDOW_PASSED, detail=f"{detail}; last: {last}" if last else detail, until=plan.end)
 
@@ -199,7 +199,7 @@ class ScheduledPlanStore:
             self.remove(plan.scheduled_plan)
         elif plan.scheduled_plan in self.plans:  # else it was canceled while the decision was made
             self._next_try[plan.scheduled_plan] = self._context.clock.steady() + _RETRY_AFTER
-            self._last[plan.scheduled_plan] = decision.sentence
+            self._obstacles[plan.scheduled_plan] = decision.sentence
 
     def publish(self) -> None:
         """Make sure, from time to time, that the plans stand in Redis."""
@@ -219,7 +219,7 @@ class ScheduledPlanStore:
         self.settled.clear()
         self._version = (0, 0)
         self._next_try.clear()
-        self._last.clear()
+        self._obstacles.clear()
 
     def _read(self) -> None:
         envelope = self._context.store.get(keys.SCHEDULED_PLANS)

@@ -36,7 +36,7 @@ class StandingOrderStore:
         self.drains: dict[str, DrainedNode] = {}
         self._context = context
         self._version = (0, 0)  # epoch and sequence of the newest orders read or written
-        self._settled = False  # whether Redis has held this controller's orders since the start
+        self._published = False  # whether Redis has held this controller's orders since the start
         self._untrusted: Envelope | None = None  # orders in Redis that are signed by another key, not replaced yet
         self._log = structlog.get_logger("rechannel.controller")
 
@@ -72,7 +72,7 @@ class StandingOrderStore:
         to the links, which may know that key; nothing is decided until an operator gives an order.
         """
         return (
-            not self._settled
+            not self._published
             and self._version == (0, 0)
             and stored is not None
             and bool(stored.signature)
@@ -102,7 +102,7 @@ class StandingOrderStore:
         present = self._context.store.get(keys.ORDERS)
         if self._untrusted is not None and present == self._untrusted and body == StandingOrders(paused=True):
             return  # no order was given since
-        self._untrusted, self._settled = None, True
+        self._untrusted, self._published = None, True
         own = present is not None and self._context.signer.is_trusted(present)
         if present is not None and own and present.body == body and present.epoch == lead.epoch:
             return

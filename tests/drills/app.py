@@ -3,7 +3,7 @@
 ``python -m tests.drills.app DIRECTORY`` keeps its checkpoints there and can be killed at any time and started again.
 Every batch leaves ``out/<query>/<batch>.json``: key -> count so far, the whole file at once, so that a batch that is
 run again replaces itself. ``progress.jsonl`` has a line for each batch with its duration in seconds, ``link.jsonl``
-what the link logs, each transition of a move above all. It runs until the file ``stop`` exists, then writes ``result.json``.
+what the link logs, transitions of moves above all. It runs until the file ``stop`` exists, then writes ``result.json``.
 """
 
 from __future__ import annotations

@@ -226,7 +226,7 @@ class Controller:
         if self.migration is None:
             return
         self.migration.update(self.world.link.report(), self.world.now)
-        over = self.migration.over(self.world.now)
+        over = self.migration.end_reason(self.world.now)
         if over == "settled":  # then nothing is wanted any more
             self.migration.desired = msgspec.structs.replace(self.migration.desired, moves=[])
         if over in ("", "settled"):
