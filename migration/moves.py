@@ -47,7 +47,7 @@ _MAX_FINAL = 1000  # final moves that a link remembers; beyond: the oldest would
 
 
 class IllegalTransitionError(RuntimeError):
-    """Transition that the state machine does not have: a defect of Rechannel, never of the user."""
+    """Transition that the state machine does not have: a defect, never of the user."""
 
 
 class RunUnit(NamedTuple):

@@ -209,7 +209,7 @@ class ExecutorLoad(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class MigrationPrice(msgspec.Struct, frozen=True, kw_only=True):
-    """Predicted cost of a plan, in seconds and bytes."""
+    """Predicted price of a plan, in seconds and bytes."""
 
     steps: Int53
     bytes: BoundedFloat

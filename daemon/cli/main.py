@@ -196,7 +196,7 @@ def top(config: str | None, application: str, every: float, once: bool) -> None:
 @json_lines_option
 @exit_code_on_error
 def history(config: str | None, since: str, limit: int, follow: bool, as_json: bool, **filters: str) -> None:
-    """Show decisions with user and reason, the transitions of moves, and outcomes; oldest first."""
+    """Show decisions with user and reason, transitions of moves, and outcomes; oldest first."""
     from rechannel.daemon.cli.history import HistoryFilter, parse_time, show_history
 
     selection = HistoryFilter(since=parse_time(since), **filters)

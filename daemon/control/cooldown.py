@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from rechannel.wire.codes import Trigger
 from rechannel.wire.messages import Decision
 
-_AFTER_ROLLBACK = 4  # factor for each rollback in a row: the same figures would lead to the same mistake
+_AFTER_ROLLBACK = 4  # factor for each rollback in a row: the same figures would lead to the same plan
 _LONGEST_COOLDOWN = 86_400.0  # seconds
 
 

@@ -118,7 +118,7 @@ class RequestHandler:
             self._plan_requests.append((envelope, stream, self._clock() + seconds_left))
 
     def _handle(self, envelope: Envelope, seconds_left: float, stream: KeyRule) -> bool:
-        """Answer a request that expires in ``seconds_left`` seconds; returns whether a reply was written.
+        """Answer a request that has ``seconds_left``; returns whether a reply was written.
 
         The reply is made once and kept, so that a StoreError while it is written does not carry out the order twice.
         """

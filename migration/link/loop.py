@@ -54,7 +54,7 @@ _PAUSE, _SHORT_PAUSE = 0.1, 0.005  # seconds between two reads of the event stre
 _MAX_CATCH_UP = 1.0  # seconds of reading events in one cycle; beyond: the next cycle reads on
 _LONGEST_REST = 30.0  # seconds after a cycle that failed
 _START_POLL = 2  # seconds that the thread of starting queries waits in Spark before it checks whether the link ends
-# Attributes with parts that refer to Java objects, from `_prepare` to `_drop_parts`.
+# Parts that refer to Java objects, from `_prepare` to `_drop_parts`.
 _PARTS = "_feed", "_stages", "_check", "_steering", "_initial_placement", "_releaser", "_snapshot_lag", "_hook"
 _MAINTENANCE = "spark.sql.streaming.stateStore.maintenanceInterval"
 

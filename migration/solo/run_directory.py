@@ -63,7 +63,7 @@ class RunDirectory:
             "loglevel": "warning",
         }
         self.redis_config.write_text("".join(f"{name} {value}\n" for name, value in server.items()))
-        ours: dict[str, dict[str, str | float]] = {
+        settings: dict[str, dict[str, str | float]] = {
             "cluster": {"name": "solo"},
             "redis": {"url": f"unix://{quote(str(redis_socket))}", "password_file": password_file.name},
             "signing": {"private_key_file": "signing.key", "public_key_file": "signing.pub"},
@@ -71,7 +71,7 @@ class RunDirectory:
             "reschedule": {"mode": mode.value, "timeout": _TIMEOUT},
             "controller": {"listen": f"127.0.0.1:{_free_port()}"},
         }
-        self.config.write_text(_toml(ours))
+        self.config.write_text(_toml(settings))
 
     def trim_log(self) -> None:
         """Begin a new log if the present one is large; the one before it is kept."""

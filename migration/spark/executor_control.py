@@ -16,7 +16,7 @@ class ExecutorControl:
 
     def __init__(self, gateway: Gateway, context: Any, watchdog: Callable[[], Watchdog | None]) -> None:
         self._gateway, self._jvm, self._context, self._watchdog = gateway, gateway.jvm, context, watchdog
-        self._limit: tuple[int, int] | None = None  # executors now, and without the link; None without a limit of ours
+        self._limit: tuple[int, int] | None = None  # executors now, and without the link; None without a limit
         self._clean_up: tuple[Watchdog, int] | None = None  # watchdog that lifts the limit, and to which number
 
     def cordon(self, executor: str) -> bool:

@@ -16,9 +16,11 @@ from rechannel.conf.settings import RedisSettings
 _CURES = {
     "CERTIFICATE_REQUIRED": "it requires a client certificate: set redis.tls_certificate_file and redis.tls_key_file",
     "HANDSHAKE_FAILURE": "it refuses the handshake; it may require a client certificate (redis.tls_certificate_file)",
-    "UNKNOWN_CA": "it does not trust the issuer of our certificate: see redis.tls_certificate_file and the server's CA",
-    "BAD_CERTIFICATE": "it refuses our certificate: see redis.tls_certificate_file",
-    "CERTIFICATE_EXPIRED": "our certificate has expired: renew redis.tls_certificate_file",
+    "UNKNOWN_CA": (
+        "it does not trust the issuer of this client's certificate: see redis.tls_certificate_file and the server's CA"
+    ),
+    "BAD_CERTIFICATE": "it refuses this client's certificate: see redis.tls_certificate_file",
+    "CERTIFICATE_EXPIRED": "this client's certificate has expired: renew redis.tls_certificate_file",
     "WRONG_VERSION_NUMBER": "it speaks no TLS at this port: name its TLS port, or use redis:// in redis.url",
     "RECORD_LAYER_FAILURE": "it speaks no TLS at this port: name its TLS port, or use redis:// in redis.url",
     "PACKET_LENGTH_TOO_LONG": "it speaks no TLS at this port: name its TLS port, or use redis:// in redis.url",
