@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable, Iterator
 from functools import partial
 
-from rechannel.wire.messages import DesiredMove, DesiredPlacement
+from rechannel.wire.messages import DesiredMove, DesiredPlacement, Unit
 from unit.migration.driver_model import World, limits
 from unit.migration.samples import a_move
 from unit.migration.spark_model import Driver, Query
@@ -299,7 +299,7 @@ def stray_ever(world: World) -> dict[int, Event]:
 
 def failed_task(world: World) -> None:
     """One task fails and is run again elsewhere."""
-    world.driver.strays = {("a", 0, 0): "away", ("b", 0, 0): "away"}
+    world.driver.strays = {Unit("a", 0, 0): "away", Unit("b", 0, 0): "away"}
 
 
 def overwritten(world: World) -> dict[int, Event]:

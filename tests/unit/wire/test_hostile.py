@@ -408,7 +408,7 @@ def test_each_binding_alone_keeps_a_placement_from_being_obeyed(what: str) -> No
     reconciler.accept_desired(sealed(LATER, signer=SIGNER, epoch=5, sequence=3), observed(), NOW)
     before = {move.name: move.state for move in reconciler.moves}
     store.strings[store.keys(keys.DESIRED, APP)] = (encode(BROKEN[what]), 1e12)
-    carrier._read_desired(store)  # type: ignore[arg-type]
+    carrier._receive_desired(store)  # type: ignore[arg-type]
     taken = carrier.pop_desired()
     if taken is not None:
         with pytest.raises(MessageError):

@@ -291,7 +291,7 @@ def test_nothing_that_waits_grows_while_redis_is_away(store: FakeStore, link: Ma
         link.post_report(fakes.report([fakes.query(["0"], query)]), {f"node-{number}"})
         store.clock.sleep(1.0)
     assert len(link._batches) <= 512 and sum(batch.tasks for _, batch in link._batches) <= 100_000
-    assert len(link._placements) <= 1000 and len(link._last_placements) == 1 and len(link._batch_sizes) <= 1
+    assert len(link._unsent_placements) <= 1000 and len(link._current_placements) == 1 and len(link._batch_sizes) <= 1
     assert len(link._journal) == 5000
     assert len(link._cursors) <= 301
     assert link.dropped == (3000 - 512) + (3000 - 1000) + (30_000 - 5000)
@@ -315,7 +315,7 @@ def test_placements_that_wait_are_bounded_in_partitions_too(link: Mailbox, monke
     for number in range(10):
         where = {0: ["0"] * 200, 1: ["0"] * 200}
         link.post_placement(LastPlacement(query=f"q{number}", name="", batch=1, operators=where, hosts={}))
-    assert list(link._placements) == ["q8", "q9"]
+    assert list(link._unsent_placements) == ["q8", "q9"]
     assert link.dropped == 8
 
 

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from rechannel.wire.codes import MoveState
-from rechannel.wire.messages import DesiredMove
+from rechannel.wire.messages import DesiredMove, Unit
 from unit.migration.driver_model import World, limits
 from unit.migration.interruptions import (
     INTERRUPTIONS,
@@ -196,7 +196,7 @@ def test_a_miss_is_not_read_back_but_steered_again() -> None:
 def test_nothing_is_read_back_while_held() -> None:
     world = one_move()
     world.paused = True
-    world.overwrite(("a", 0, 0))
+    world.overwrite(Unit("a", 0, 0))
     world.run_once()
 
 
