@@ -103,8 +103,8 @@ class StandingOrderStore:
         if self._untrusted is not None and present == self._untrusted and body == StandingOrders(paused=True):
             return  # no order was given since
         self._untrusted, self._published = None, True
-        own = present is not None and self._context.signer.is_trusted(present)
-        if present is not None and own and present.body == body and present.epoch == lead.epoch:
+        trusted = present is not None and self._context.signer.is_trusted(present)
+        if present is not None and trusted and present.body == body and present.epoch == lead.epoch:
             return
         if present is None and body == StandingOrders() and self._version == (0, 0):
             return  # no order was ever given

@@ -58,7 +58,7 @@ def propose_moves(
     rollback_of
         The decision that they roll back, if any.
     """
-    keys = {unit: key for key, unit in snapshot.stages.items()}
+    keys = {stage: key for key, stage in snapshot.stages.items()}
     placement = {key: array.copy() for key, array in snapshot.placement.assignments.items()}
     names = snapshot.cluster.executors
     there = elsewhere = gone = 0
@@ -66,8 +66,8 @@ def propose_moves(
         key = keys.get((move.query, move.stage))
         if key is None or not 0 <= move.partition < len(placement[key]):
             if not rollback_of:
-                unit = f"partition {move.partition} of query {move.query} stage {move.stage}"
-                return Refusal(law=Law.STORES_UNKNOWN, detail=f"{title}: {unit} is not known now")
+                label = f"partition {move.partition} of query {move.query} stage {move.stage}"
+                return Refusal(law=Law.STORES_UNKNOWN, detail=f"{title}: {label} is not known now")
             gone += 1
             continue
         index = int(placement[key][move.partition])

@@ -6,6 +6,7 @@ executor with the longest time is the critical one of that stage, as the batch w
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 
 import numpy as np
@@ -32,22 +33,24 @@ def explain_moves(inputs: PlanInputs, planned: Placement, moves: Sequence[Move])
         for key in {move.stage for move in moves}
     }
     receivers = {key: set(planned[key][planned[key] != current[key]].tolist()) for key in times}
-    units = list(inputs.stages.values())
-    with_several = {query for query in inputs.queries if sum(unit[0] == query for unit in units) > 1}
+    stages = Counter(query for query, _ in inputs.stages.values())
+    with_several = {query for query in inputs.queries if stages[query] > 1}
     reasons = []
     for move in moves:
         query, number = inputs.stages[move.stage]
         state = inputs.queries.get(query)
         name = query_name(query, state.name if state is not None else "")
-        unit = stage_name(query, number, name) if query in with_several else name
+        label = stage_name(query, number, name) if query in with_several else name
         before, after = times[move.stage]
         makes_room = move.source in receivers[move.stage]
-        reason = _reason(move, cluster, unit, before, after, makes_room=makes_room)
+        reason = _reason(move, cluster, label, before, after, makes_room=makes_room)
         reasons.append(reason[:MAX_CHARACTERS])
     return reasons
 
 
-def _reason(move: Move, cluster: Cluster, unit: str, before: FloatArray, after: FloatArray, *, makes_room: bool) -> str:
+def _reason(
+    move: Move, cluster: Cluster, label: str, before: FloatArray, after: FloatArray, *, makes_room: bool
+) -> str:
     names, source, target = cluster.executors, move.source, move.target
     there = f"executor {names[target]} {before[target]:.2f} s -> {after[target]:.2f} s"
     if source == UNPLACED:
@@ -57,9 +60,9 @@ def _reason(move: Move, cluster: Cluster, unit: str, before: FloatArray, after: 
     change = f"{before[source]:.2f} s -> {after[source]:.2f} s a batch; {there}"
     if after[source] < before[source] * (1 - _ROUNDING):
         if before[source] >= float(np.max(before)) * (1 - _ROUNDING):
-            return f"frees executor {names[source]}, the critical one of {unit}: {change}"
-        return f"relieves executor {names[source]} of {unit}: {change}"
+            return f"frees executor {names[source]}, the critical one of {label}: {change}"
+        return f"relieves executor {names[source]} of {label}: {change}"
     if makes_room:
-        return f"makes room on executor {names[source]} for other partitions of {unit}: {change}"
+        return f"makes room on executor {names[source]} for other partitions of {label}: {change}"
     # A larger partition on another of its cores sets its time.
-    return f"leaves executor {names[source]}, which needs as long for the rest of {unit}: {change}"
+    return f"leaves executor {names[source]}, which needs as long for the rest of {label}: {change}"

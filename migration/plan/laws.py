@@ -335,7 +335,7 @@ def _desired_moves(stepped: SteppedMoves, inputs: PlanInputs, decision: str) -> 
 
 
 def _explain(desired: Sequence[DesiredMove], inputs: PlanInputs, placement: Placement) -> dict[str, str]:
-    keys = {unit: key for key, unit in inputs.stages.items()}
+    keys = {stage: key for key, stage in inputs.stages.items()}
     index = inputs.cluster.index_of
     moves = [Move(keys[it.query, it.stage], it.partition, index(it.source), index(it.target)) for it in desired]
     reasons = explain_moves(inputs, placement, moves)
