@@ -99,7 +99,7 @@ class Controller:
         """Renew the lease, read the links' reports, and publish what the controller is doing."""
         sentence = self._renew()
         if self._context.can_act:
-            self._aside.run("look", self._refresh_models)
+            self._aside.run("observe", self._refresh_models)
             with self._lock:
                 if self._context.can_act:
                     self._cluster.publish_state()
@@ -120,7 +120,7 @@ class Controller:
         with self._lock:
             if not self._cluster.follow_migrations():
                 return "not leading"
-        self._aside.run("act", self._step_all)
+        self._aside.run("follow", self._step_all)
         with self._lock:
             running = [app.migrations.running.sentence() for app in self._cluster.migrating() if app.migrations.running]
             return "; ".join(running) or "no migration runs"
@@ -129,7 +129,7 @@ class Controller:
         """Answer operators' requests; returns how many were answered."""
         with self._lock:
             answered = self._requests.handle_requests() if self._context.can_act else 0
-        return answered + (self._aside.run("plans", self._answer_plans) or 0)
+        return answered + (self._aside.run("requests", self._answer_plans) or 0)
 
     def _renew(self) -> str:
         """Renew the lease; a new leader takes over what it finds in Redis and the reports."""

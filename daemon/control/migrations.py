@@ -23,7 +23,7 @@ from rechannel.daemon.decide.policy_settings import SAVED_PLAN
 from rechannel.migration.moves import AWAITING_BATCH
 from rechannel.wire import keys
 from rechannel.wire.codes import MoveState, Trigger
-from rechannel.wire.envelope import MessageError, body_of
+from rechannel.wire.envelope import Envelope, MessageError, body_of
 from rechannel.wire.messages import Decision, DesiredPlacement, LinkReport
 from rechannel.wire.printable import count
 from rechannel.wire.redis.errors import StoreError
@@ -238,7 +238,10 @@ class MigrationTracker:
         self._left, self._continues = 0, False
 
     def continuation(self, now: float) -> int:
-        """Return how many moves may follow on a plan that was cut; 0 for none."""
+        """Return how many moves may follow on a plan that was cut; 0 for none.
+
+        None once the cool-down is over: then the usual triggers decide, with new measurements.
+        """
         return self._left if self._continues and self.running is None and self._time_left(now) else 0
 
     def cooldown_left(self, now: float) -> float:
@@ -263,12 +266,14 @@ class MigrationTracker:
         """Continue the migration of an earlier leader, or learn when its last one was.
 
         Cases: nothing stands in Redis, or nothing that was signed; this leader's own migration, or an older one, is
-        kept; one that expired or is over only begins the rest; another leader's newer one is continued.
+        kept; one that expired or is over only starts the cool-down; another leader's newer one is continued.
         """
         envelope = self._context.store.get(keys.DESIRED, self._application)
-        self.examined = True
-        if envelope is None:
-            return
+        if envelope is not None:
+            self._take_over(envelope, report)
+        self.examined = True  # only now: as long as this fails, nothing is decided
+
+    def _take_over(self, envelope: Envelope, report: LinkReport) -> None:
         try:
             desired = body_of(envelope, DesiredPlacement)
             if envelope.application != self._application or not self._context.signer.is_own_signature(envelope):

@@ -255,6 +255,15 @@ class Reconciler:
         evidence = f"ran on executor {current or '?'} in {move.misses} batches"
         return [self._abandon(move, MoveReason.DEADLINE, now, batch=batch, evidence=evidence)]
 
+    def is_still_due(self, move: Move, driver: DriverState) -> bool:
+        """Return whether a move that was due is to be steered, after the events since then."""
+        return (
+            (move.unsteered or move.awaits_landing)
+            and driver.runs.get(move.query) == move.run
+            and driver.accepts_moves(move.target)
+            and driver.executor_of(*move.unit) != move.target
+        )
+
     def record_steer(self, move: Move, driver: DriverState, now: float) -> Lines:
         """Take the step of a move that is due; the caller publishes the lines, then tells Spark."""
         last_batch, current = driver.batches.get(move.query, -1), driver.executor_of(*move.unit)

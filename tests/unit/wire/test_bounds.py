@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import msgspec
 import pytest
@@ -105,14 +106,14 @@ def test_windows_are_bounded_while_they_are_read(monkeypatch: pytest.MonkeyPatch
     store, clock, _ = world()
     monkeypatch.setattr(collect, "_MAX_WINDOW_BYTES", 50_000)
     held: list[int] = []
-    read_windows = Collector._read_windows
+    add_windows = Collector._add_windows
 
-    def read(collector: Collector, host: str) -> int:
-        result = read_windows(collector, host)
+    def add(collector: Collector, *arguments: Any) -> int:
+        result = add_windows(collector, *arguments)
         held.append(sum(size for node in collector._nodes.values() for _, size in node.windows))
         return result
 
-    monkeypatch.setattr(Collector, "_read_windows", read)
+    monkeypatch.setattr(Collector, "_add_windows", add)
     facts = gathered(store, clock, [fakes.batch(number, PLACEMENT) for number in range(10, 20)], nodes=100)
     assert len(held) == 100
     assert 50_000 < max(held) < 2 * 50_000 + held[0]
@@ -141,6 +142,18 @@ def test_reports_are_bounded_in_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
     result = Collector(store, CONFIG, clock).refresh()  # type: ignore[arg-type]
     assert APP in result and 10 < len(result) < 30
     assert store.rejected == 51 - len(result)
+
+
+def test_a_window_that_was_pushed_twice_counts_once() -> None:
+    store, _, collector = world()
+    for window in (fakes.window(0), fakes.window(0), fakes.window(0, end=NOW + 5)):
+        store.append(keys.WINDOWS, HOST, sealed(window))
+    store.put(keys.REPORT, APP, sealed(fakes.report([fakes.query(PLACEMENT)]), APP))
+    store.register_application(APP, NOW)
+    collector.refresh()
+    messages = collector.gather(APP)
+    assert messages is not None
+    assert [window.end for window in messages.windows[HOST]] == [NOW, NOW + 5]
 
 
 def test_an_untrimmed_stream_is_not_read_to_its_end(monkeypatch: pytest.MonkeyPatch) -> None:

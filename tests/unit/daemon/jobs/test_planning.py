@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from typing import Any
 
 import msgspec
 import pytest
@@ -14,9 +15,12 @@ from rechannel.daemon.control.outcomes import PendingRollback
 from rechannel.daemon.decide import pipeline
 from rechannel.daemon.decide.pipeline import DecisionRequest, Draft, PlanBasis
 from rechannel.daemon.decide.requested_placement import saved_plan_of
+from rechannel.daemon.jobs.clock import Clock
+from rechannel.daemon.jobs.health import JobMonitor
 from rechannel.daemon.jobs.planning import Aside, Mutex
 from rechannel.wire import keys
 from rechannel.wire.commands import Apply, Cancel, Drain, Pause
+from rechannel.wire.redis.errors import StoreUnavailableError
 from unit.daemon.fake_store import FakeStore
 from unit.daemon.fakes import (
     APP,
@@ -304,17 +308,30 @@ def test_long_work_goes_on_in_a_thread_and_is_begun_once() -> None:
     assert Aside(patience=10).run("act", work) == "done"
 
 
-def test_an_error_of_long_work_is_raised_by_the_next_run() -> None:
-    aside, go_on = Aside(patience=0.01), threading.Event()
+@pytest.mark.parametrize("error", [None, StoreUnavailableError("gone"), ZeroDivisionError()])
+def test_the_end_of_long_work_is_recorded_at_once_and_costs_no_run(error: Exception | None) -> None:
+    go_on, recorded = threading.Event(), threading.Event()
+    monitor = JobMonitor(Clock())
 
-    def work() -> None:
+    def record(name: str, outcome: Any) -> None:
+        monitor.report_late(name, outcome)
+        recorded.set()
+
+    aside = Aside(patience=0.01, report_late=record)
+
+    def work() -> str:
         assert go_on.wait(10)
-        raise ZeroDivisionError
+        if error is not None:
+            raise error
+        return "done"
 
-    assert aside.run("act", work) is None
-    future = aside._under_way["act"]
+    job = monitor.add("decide", 300.0, lambda: aside.run("decide", work))
+    job.run()
+    assert (job.status.failures, job.sentence) == (0, "")
     go_on.set()
-    assert isinstance(future.exception(10), ZeroDivisionError)
-    with pytest.raises(ZeroDivisionError):
-        aside.run("act", lambda: None)
-    assert aside.run("act", lambda: "again") == "again" or aside.run("act", lambda: "again") == "again"
+    assert recorded.wait(10)
+    assert job.sentence == ("" if error else "done")
+    assert job.status.failures == (error is not None)
+    assert bool(job.trouble) == (error is not None)
+    assert Aside(patience=10).run("decide", lambda: "again") == "again"
+    assert aside.run("decide", lambda: "again") in ("again", None), "the next run begins anew"
