@@ -25,7 +25,7 @@ from types import MappingProxyType
 import numpy as np
 
 from rechannel.policies.analysis.placement_cost import finish_times_on, task_slots
-from rechannel.policies.model.arrays import BoolArray, FloatArray, sum_by_index
+from rechannel.policies.model.arrays import BoolArray, FloatArray, sum_by_index, sum_rows_by_index
 from rechannel.policies.model.cluster import UNPLACED, Cluster
 from rechannel.policies.model.placement import Placement
 from rechannel.policies.model.workload import Workload
@@ -103,9 +103,9 @@ def query_work(
         seconds = np.concatenate([busy.get(stage.key, stage.busy) for stage in placeable])
         share = sum_by_index(at, seconds, len(slots)).reshape(-1, size) / (cluster.cores * cluster.speed)
         longest = (finish_times_on(slots, seconds, at).reshape(-1, size) / cluster.speed).max(axis=1)
-        queries = [index[stage.query] for stage in placeable]
-        np.add.at(work, queries, share)
-        np.add.at(path, queries, longest)
+        queries = np.array([index[stage.query] for stage in placeable])
+        work = sum_rows_by_index(queries, share, len(index))
+        path = sum_by_index(queries, longest, len(index))
     for stage in workload.stages:
         if not stage.placeable:
             floating, alone = model.floating_work(stage)
