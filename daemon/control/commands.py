@@ -25,6 +25,7 @@ from rechannel.daemon.decide.requested_placement import PlanFileError, placement
 from rechannel.policies.registry import known_policies
 from rechannel.wire.codes import Mode, Trigger
 from rechannel.wire.commands import (
+    READ_ONLY_VERBS,
     Apply,
     Cancel,
     Command,
@@ -71,7 +72,7 @@ def execute(cluster: ClusterState, request: Request) -> Reply:
     except Exception as error:  # noqa: BLE001 a defect is reported to the sender, who would wait for a reply otherwise
         _log.exception("request-failed", verb=request.verb)
         sentence = f"{request.verb} failed ({type(error).__name__}), maybe halfway; see the controller's log and status"
-        answer = _Answer(sentence, code=ExitCode.UNCLEAR)
+        answer = _Answer(sentence, code=ExitCode.REFUSED if request.verb in READ_ONLY_VERBS else ExitCode.UNCLEAR)
     return Reply(request=request.request, code=int(answer.code), sentence=answer.sentence, data=answer.data)
 
 

@@ -79,7 +79,7 @@ class Aside:
         self._under_way: dict[str, Future[Any]] = {}
 
     def run(self, job: str, work: Callable[[], Result]) -> Result | None:
-        """Begin the work and return its result or raise its error; None while it, or the one before, goes on."""
+        """Begin the work and return its result; None while it, or the one before, goes on."""
         before = self._under_way.get(job)
         if before is not None and not before.done():
             return None

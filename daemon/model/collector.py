@@ -220,13 +220,13 @@ class Collector:
 
     def _add_windows(self, host: str, node: _Node, envelopes: Iterable[Envelope]) -> int:
         """Add the windows of a node; return their bytes."""
-        read, known = 0, {(window.start, window.end) for window, _ in node.windows}
+        read, present = 0, {(window.start, window.end) for window, _ in node.windows}
         for envelope in envelopes:
             if isinstance(envelope.body, AgentWindow) and envelope.body.node == host:
                 window = replace(envelope.body, skipped={})  # not needed for decisions
-                if (window.start, window.end) in known:
+                if (window.start, window.end) in present:
                     continue  # an agent repeats a push that timed out, though it may have arrived
-                known.add((window.start, window.end))
+                present.add((window.start, window.end))
                 size = len(encode(replace(envelope, body=window, raw_bytes=UNSET)))
                 node.windows.append((window, size))
                 read += size

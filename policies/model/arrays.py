@@ -84,7 +84,7 @@ def sum_by_index(index: IntArray, values: FloatArray, size: int) -> FloatArray:
 
 
 def sum_rows_by_index(index: IntArray, rows: FloatArray, size: int) -> FloatArray:
-    """Return the sum of the rows of each index, shape (size, columns); ``index`` is not negative."""
+    """Return the sum of the rows of each index, (size, columns); no index is negative."""
     order = np.argsort(index, kind="stable")
     begins = np.flatnonzero(np.diff(index[order], prepend=-1))
     result = np.zeros((size, rows.shape[1]))

@@ -105,7 +105,7 @@ class PredictionModel:
     def draw_busy(
         self, random: np.random.Generator, deviation: Callable[[StageSpread], FloatArray]
     ) -> dict[str, FloatArray]:
-        """Return drawn busy seconds by key of a stage; ``deviation`` takes one field of its spread."""
+        """Return busy seconds by key of a stage, drawn; ``deviation``: field of its spread."""
         stages = [stage for stage in self.workload.stages if stage.key in self.spread]
         if not stages:
             return {}

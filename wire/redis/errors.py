@@ -32,7 +32,7 @@ class StoreForbiddenError(StoreRefusedError):
 
 
 class StoreTooLargeError(StoreError):
-    """A message that is larger than its key may be, and was not written; send less, as trying again will not help."""
+    """A message larger than its key may be; not written. Send less: trying again will not help."""
 
 
 _AWAY, _REFUSED, _FORBIDDEN = StoreUnavailableError, StoreRefusedError, StoreForbiddenError

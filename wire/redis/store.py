@@ -206,7 +206,7 @@ class Store:
         return pages
 
     def read_newest(self, rule: KeyRule, after: Mapping[str, str]) -> Iterator[tuple[str, Page]]:
-        """Yield the new entries of streams, at most as many of each as its rule keeps, and the newest of them.
+        """Yield the new entries of streams: the newest, as many of each as its rule keeps.
 
         Streams are read together, up to `READ_AT_ONCE` bytes in one round trip. The last id of an empty stream is "".
 

@@ -60,7 +60,7 @@ def test_what_is_kept_of_batches_and_windows_is_bounded_in_bytes(monkeypatch: py
     collector = Collector(store, CONFIG, clock)  # type: ignore[arg-type]
     for number in range(10, 400):
         store.append(keys.BATCHES, APP, sealed(fakes.batch(number, PLACEMENT), run="run-1"))
-        store.append(keys.WINDOWS, HOST, sealed(fakes.window(0, streams=STREAMS * 20)))
+        store.append(keys.WINDOWS, HOST, sealed(fakes.window(0, end=NOW + number, streams=STREAMS * 20)))
         collector.refresh()
         facts = collector.gather(APP)
     assert facts is not None
@@ -145,15 +145,14 @@ def test_reports_are_bounded_in_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_window_that_was_pushed_twice_counts_once() -> None:
-    store, _, collector = world()
-    for window in (fakes.window(0), fakes.window(0), fakes.window(0, end=NOW + 5)):
-        store.append(keys.WINDOWS, HOST, sealed(window))
-    store.put(keys.REPORT, APP, sealed(fakes.report([fakes.query(PLACEMENT)]), APP))
-    store.register_application(APP, NOW)
+    store, clock, _ = world()
+    for end in (NOW + 5, NOW + 5, NOW + 10):
+        store.append(keys.WINDOWS, HOST, sealed(fakes.window(0, end=end)))
+    collector = Collector(store, CONFIG, clock)  # type: ignore[arg-type]
     collector.refresh()
     messages = collector.gather(APP)
     assert messages is not None
-    assert [window.end for window in messages.windows[HOST]] == [NOW, NOW + 5]
+    assert [window.end for window in messages.windows[HOST]][-2:] == [NOW + 5, NOW + 10]
 
 
 def test_an_untrimmed_stream_is_not_read_to_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
