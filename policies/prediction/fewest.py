@@ -14,10 +14,10 @@ one with fewest moves is taken; or leveling to that one, where it needs fewer mo
 nothing are dropped.
 
 Durations are those of the cycle formula (:mod:`rechannel.policies.prediction.cycle`), each over the present one, so
-that a query with short batches counts as much as one with long ones. Rows are those of the present batches, also of a query whose rows grow with its period: less work makes its batches
-shorter either way, and the first moves more so than the last, so the points of one query stay in order and 90 % of the
-gain is reached no later. Between several queries the order may differ: the replay that judges the answer has the rows
-grow.
+that a query with short batches counts as much as one with long ones. Rows are those of the present batches, also of a
+query whose rows grow with its period: less work makes its batches shorter either way, and the first moves more so than
+the last, so the points of one query stay in order and 90 % of the gain is reached no later. Between several queries the
+order may differ: the replay that judges the answer has the rows grow.
 """
 
 from __future__ import annotations

@@ -32,7 +32,7 @@ class StoreForbiddenError(StoreRefusedError):
 
 
 class StoreTooLargeError(StoreError):
-    """A message larger than its key may be; not written. Send less: trying again will not help."""
+    """A message larger than its key may be; not written. Trying again is no use: send less."""
 
 
 _AWAY, _REFUSED, _FORBIDDEN = StoreUnavailableError, StoreRefusedError, StoreForbiddenError
