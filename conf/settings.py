@@ -245,7 +245,10 @@ class MigrationSettings:
         1, "Partitions that an executor gives, and that it takes, in one step (batch).", unit="moves", bounds=(1, 1000)
     )
     max_moves: int = live_setting(
-        200, "Maximum moves in one migration; further moves wait.", unit="moves", bounds=(1, 100_000)
+        200,
+        "Maximum moves in one migration; further moves wait. The bound is what fits into one message.",
+        unit="moves",
+        bounds=(1, 50_000),
     )
     moves_per_batch: int = live_setting(
         32,

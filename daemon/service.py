@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import socket
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -26,6 +26,7 @@ from rechannel.daemon.jobs.watchdog import Watchdog
 from rechannel.daemon.view.metrics import Counters
 from rechannel.daemon.view.publisher import VIEW_EVERY
 from rechannel.policies.registry import installed_policies
+from rechannel.wire.messages import Decision
 from rechannel.wire.redis.errors import StoreError, StoreUnavailableError
 from rechannel.wire.redis.store import Store
 from rechannel.wire.signing import KeyFileError, Signer
@@ -78,7 +79,7 @@ def run_controller(
         signer,
         clock,
         name=settings.controller.name or f"{socket.gethostname()}:{os.getpid()}",
-        background=BackgroundRunner(lease_timing.OBSERVE / 10, monitor.running_plans),
+        background=BackgroundRunner(lease_timing.OBSERVE / 10, monitor.running_plans, monitor.report_late),
         count_answer=counters.count_answer,
     )
     controller = Controller(settings, parts)
@@ -133,15 +134,14 @@ def _check_environment(settings: Settings, store: Store, log: Any) -> None:
 
 
 def _add_jobs(monitor: JobMonitor, controller: Controller, log: Any) -> None:
-    def decide() -> str:
-        decisions = controller.decide_all()
+    def describe(decisions: Sequence[Decision] | None) -> str:
         return f"last decision: {decisions[-1].sentence}" if decisions else ""
 
     settings = controller.settings
     monitor.add("observe", lease_timing.OBSERVE, log_standing_by(controller, log))
     monitor.add("requests", lease_timing.OBSERVE, controller.answer_requests)
     monitor.add("follow", lease_timing.OBSERVE, controller.follow)
-    monitor.add("decide", settings.reschedule.timeout, decide)
+    monitor.add("decide", settings.reschedule.timeout, controller.decide_all, describe=describe)
 
 
 def _frontend(

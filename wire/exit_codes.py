@@ -26,7 +26,7 @@ class ExitCode(IntEnum):
     REDIS = 5, "Redis cannot be reached, or refuses"
     NO_ANSWER = 6, "no controller answered"
     CONFIGURATION = 7, "the configuration is wrong"
-    UNCLEAR = 8, "a controller took the order up and lost the lead; history says how far it came"
+    UNCLEAR = 8, "a controller took the order up and failed or lost the lead; history says how far it came"
 
 
 # Shown with the status and with every plan of a controller in observe mode.

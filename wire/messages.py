@@ -221,7 +221,7 @@ class MigrationPrice(msgspec.Struct, frozen=True, kw_only=True):
     batch_after: dict[str, BoundedFloat]  # query -> length of a batch after it
     overhead: BoundedFloat  # of one load
     load_rate: BoundedFloat  # bytes/s of one load
-    moves: Int53 = 0  # earlier moves to which both are fitted; 0: they are assumed, none was measured yet
+    moves: Int53 = 0  # earlier moves to which both are fitted; 0: they are `migration.plan.cost.UNMEASURED`
     batch_error: dict[str, BoundedFloat] = {}  # query -> standard error of batch_after
     # query -> median seconds and rows of its last batches
     recent_batches: dict[str, tuple[BoundedFloat, BoundedFloat]] = {}

@@ -452,11 +452,11 @@ class Application:
             raise
 
     def _refresh_model(self, window: float) -> None:
-        if self.migrations.running is not None:
-            self.sentence, self._window = self.migrations.running.sentence(), window
-            return
         messages = self._services.collector.gather(self.name)  # in any case: entries that are trimmed unread are lost
         self._window = window
+        if self.migrations.running is not None:
+            self.sentence = self.migrations.running.sentence()
+            return
         if messages is None:
             return
         now, began = self._clock.wall(), self._clock.steady()

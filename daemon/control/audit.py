@@ -19,7 +19,7 @@ import msgspec
 
 from rechannel.wire.commands import COMMANDS
 from rechannel.wire.messages import Reply, Request
-from rechannel.wire.redis.store import Lease
+from rechannel.wire.redis.answers import Lease
 
 ASKED, ANSWERED, REFUSED = "asked", "answered", "refused"
 _RENAMED = {"nodes": "node"}  # field of a command -> its name in the file, where they differ

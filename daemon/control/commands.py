@@ -25,6 +25,7 @@ from rechannel.daemon.decide.saved_plan import PlanFileError, placement_of_saved
 from rechannel.policies.registry import known_policies
 from rechannel.wire.codes import Mode, Trigger
 from rechannel.wire.commands import (
+    READ_ONLY_VERBS,
     Apply,
     Cancel,
     Command,
@@ -45,6 +46,7 @@ from rechannel.wire.printable import with_noun
 from rechannel.wire.redis.errors import StoreError
 
 _PAUSED = "paused: `rechannel resume` first"
+_UNKNOWN_USER = "unknown"  # an order without a name is an order all the same
 _LOG = structlog.get_logger("rechannel.controller")
 
 
@@ -60,7 +62,7 @@ class _Answer:
 def execute(cluster: ClusterState, request: Request) -> Reply:
     """Carry out the command of a request; raises StoreError, every other problem is a reply."""
     try:
-        answer = _Execution(cluster, request.user, request.reason).run(decode(request.command))
+        answer = _Execution(cluster, request.user or _UNKNOWN_USER, request.reason).run(decode(request.command))
     except CommandError as error:
         answer = _Answer(error.sentence, code=error.code)
     except UnknownCommandError as error:
@@ -69,8 +71,8 @@ def execute(cluster: ClusterState, request: Request) -> Reply:
         raise
     except Exception as error:  # noqa: BLE001 a defect is reported to the sender, who would wait for a reply otherwise
         _LOG.exception("request-failed", verb=request.verb)
-        sentence = f"{request.verb} failed ({type(error).__name__}); see the controller's log"
-        answer = _Answer(sentence, code=ExitCode.REFUSED)
+        sentence = f"{request.verb} failed ({type(error).__name__}), maybe halfway; see the controller's log and status"
+        answer = _Answer(sentence, code=ExitCode.REFUSED if request.verb in READ_ONLY_VERBS else ExitCode.UNCLEAR)
     return Reply(request=request.request, code=int(answer.code), sentence=answer.sentence, data=answer.data)
 
 

@@ -99,7 +99,7 @@ class Controller:
         """Renew the lease, read the links' reports, and publish what the controller is doing."""
         sentence = self._renew()
         if self._context.can_act:
-            self._background.run("models", self._refresh_models)
+            self._background.run("observe", self._refresh_models)
             with self._lock:
                 if self._context.can_act:
                     self._cluster.publish_state()
@@ -108,7 +108,7 @@ class Controller:
     def decide_all(self) -> list[Decision]:
         """Decide on every application that reports; acts in mode ``apply`` only."""
         self.schedule_decision()
-        return self._background.run("decisions", self._decide_all) or []
+        return self._background.run("decide", self._decide_all) or []
 
     def schedule_decision(self) -> None:
         """Note that the next periodic decision is due a whole period from now."""
@@ -120,7 +120,7 @@ class Controller:
         with self._lock:
             if not self._cluster.follow_migrations():
                 return "not leading"
-        self._background.run("triggers", self._run_cycles)
+        self._background.run("follow", self._run_cycles)
         with self._lock:
             running = [app.migrations.running.sentence() for app in self._cluster.migrating() if app.migrations.running]
             return "; ".join(running) or "no migration runs"
@@ -129,7 +129,7 @@ class Controller:
         """Answer operators' requests; returns how many were answered."""
         with self._lock:
             answered = self._requests.handle_requests() if self._context.can_act else 0
-        return answered + (self._background.run("answers", self._answer_plans) or 0)
+        return answered + (self._background.run("requests", self._answer_plans) or 0)
 
     def _renew(self) -> str:
         """Renew the lease; a new leader takes over what it finds in Redis and the reports."""

@@ -24,8 +24,9 @@ from rechannel.wire.codes import Mode
 from rechannel.wire.envelope import Envelope, EnvelopeFactory
 from rechannel.wire.keys import KeyRule
 from rechannel.wire.messages import AnyBody, ControllerState
+from rechannel.wire.redis.answers import Lease
 from rechannel.wire.redis.lua_scripts import EPOCH_LEAP
-from rechannel.wire.redis.store import Lease, Store
+from rechannel.wire.redis.store import Store
 from rechannel.wire.signing import Signer
 
 

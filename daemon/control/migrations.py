@@ -30,7 +30,7 @@ from rechannel.daemon.decide.policy_settings import SAVED_PLAN
 from rechannel.migration.moves import AWAITING_BATCH
 from rechannel.wire import keys
 from rechannel.wire.codes import MoveState, Trigger
-from rechannel.wire.envelope import MessageError, body_of
+from rechannel.wire.envelope import Envelope, MessageError, body_of
 from rechannel.wire.messages import Decision, DesiredPlacement, LinkReport
 from rechannel.wire.printable import with_noun
 from rechannel.wire.redis.errors import StoreError
@@ -245,7 +245,10 @@ class MigrationTracker:
         self._moves_to_follow, self._continues = 0, False
 
     def continuation(self, now: float) -> int:
-        """Return how many moves may follow on a plan that was cut; 0 for none."""
+        """Return how many moves may follow on a plan that was cut; 0 for none.
+
+        None once the cool-down is over: then the usual triggers decide, with new measurements.
+        """
         due = self._continues and self.running is None and self._time_left(now)
         return self._moves_to_follow if due else 0
 
@@ -271,12 +274,14 @@ class MigrationTracker:
         """Continue the migration of an earlier leader, or learn when its last one was.
 
         Cases: nothing stands in Redis, or nothing that was signed; this leader's own migration, or an older one, is
-        kept; one that expired or is over only begins the cool-down; another leader's newer one is continued.
+        kept; one that expired or is over only starts the cool-down; another leader's newer one is continued.
         """
         envelope = self._context.store.get(keys.DESIRED, self._application)
-        self.examined = True
-        if envelope is None:
-            return
+        if envelope is not None:
+            self._take_over(envelope, report)
+        self.examined = True  # only now: as long as this fails, nothing is decided
+
+    def _take_over(self, envelope: Envelope, report: LinkReport) -> None:
         try:
             desired = body_of(envelope, DesiredPlacement)
             if envelope.application != self._application or not self._context.signer.is_trusted(envelope):

@@ -27,10 +27,11 @@ from rechannel.daemon.control.leadership import LeaderContext
 from rechannel.daemon.model.collector import entry_number
 from rechannel.wire import keys
 from rechannel.wire.commands import COMMANDS, READ_ONLY_VERBS
-from rechannel.wire.envelope import Envelope
+from rechannel.wire.envelope import Envelope, body_of
 from rechannel.wire.exit_codes import ExitCode
 from rechannel.wire.keys import KeyNameError, KeyRule
 from rechannel.wire.messages import Reply, Request
+from rechannel.wire.redis.errors import StoreTooLargeError
 
 ValueT = TypeVar("ValueT")
 _REMEMBERED = 1000
@@ -138,7 +139,12 @@ class RequestHandler:
             self._count_answer(request.verb if request.verb in COMMANDS else "unknown", reply.code)
             message = self._context.envelope(reply, ttl=ttl)
             _remember(self._replies, request.request, message)
-        self._store.put(keys.REPLY, request.request, message, ttl)
+        try:
+            self._store.put(keys.REPLY, request.request, message, ttl)
+        except StoreTooLargeError as error:
+            message = self._context.envelope(_shortened(request, message, error), ttl=ttl)
+            _remember(self._replies, request.request, message)
+            self._store.put(keys.REPLY, request.request, message, ttl)
         return True
 
     def _dispatch(self, request: Request, envelope: Envelope, stream: KeyRule) -> Reply:
@@ -228,6 +234,13 @@ def _lifetime(envelope: Envelope) -> float:
 
 def _reply(request: Request, code: ExitCode, sentence: str) -> Reply:
     return Reply(request=request.request, code=int(code), sentence=sentence)
+
+
+def _shortened(request: Request, message: Envelope, error: StoreTooLargeError) -> Reply:
+    """Return a reply without its data; that of an order has the code of what was done."""
+    reply = body_of(message, Reply)
+    code = ExitCode.REFUSED if request.verb in READ_ONLY_VERBS else ExitCode(reply.code)
+    return _reply(request, code, f"{reply.sentence}; the details are too large for a reply ({error})")
 
 
 def _refusal_reply(request: Request, sentence: str) -> Reply:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from concurrent.futures import Future
+from typing import Any
 
 from rechannel.daemon.jobs.clock import Clock
 from rechannel.daemon.jobs.job import Job, JobStatus
@@ -25,10 +27,14 @@ class JobMonitor:
         self._clock = clock
         self._grace = max(_GRACE, patience)
 
-    def add(self, name: str, every: float, work: Callable[[], object]) -> Job:
-        """Return a new job, to be run every so many seconds."""
-        job = self.jobs[name] = Job(name, every, work, self._clock)
+    def add(self, name: str, every: float, work: Callable[[], object], **options: Any) -> Job:
+        """Return a new job, to be run every so many seconds; ``options`` are those of `Job`."""
+        job = self.jobs[name] = Job(name, every, work, self._clock, **options)
         return job
+
+    def report_late(self, job: str, outcome: Future[Any]) -> None:
+        """Record the end of a job's work that went on after its run had returned."""
+        self.jobs[job].report_late(outcome)
 
     def read(self) -> tuple[JobStatus, ...]:
         """Return the records of all jobs, in the order of their creation."""

@@ -7,9 +7,12 @@ other failure the job rests for a time that doubles with every failure in a row.
 from __future__ import annotations
 
 import dataclasses
+import threading
 from collections.abc import Callable
+from concurrent.futures import Future
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Any
 
 import structlog
 
@@ -77,21 +80,31 @@ class JobStatus:
 class Job:
     """One job: its work, its back-off, and the record of its runs.
 
-    It has one writer, the thread that runs it; ``status`` is frozen and replaced as a whole, so readers take no lock.
+    ``status`` is frozen and replaced as a whole, so readers take no lock.
 
-    ``every``: interval in seconds. ``sentence``: the last text that the work returned, which describes the run.
+    ``every``: interval in seconds. ``describe``: returns a sentence about the result of the work, "" for none.
+    ``sentence``: the last one.
     ``trouble``: why the last run failed, for the service manager, "" after a success. ``returns``, ``returned_at``: how
     often `run` came back, resting or not, and when it did last. ``alive_at``: when the job was made, or its last run
     ended.
     """
 
-    def __init__(self, name: str, every: float, work: Callable[[], object], clock: Clock) -> None:
+    def __init__(
+        self,
+        name: str,
+        every: float,
+        work: Callable[[], object],
+        clock: Clock,
+        describe: Callable[[Any], str] = lambda result: result if isinstance(result, str) else "",
+    ) -> None:
         self.status = JobStatus(name, every, since=clock.wall())
         self.sentence = ""
         self.trouble = ""
         self.returns = 0
         self.returned_at = self.alive_at = clock.monotonic()
         self._work = work
+        self._describe = describe
+        self._ending = threading.Lock()
         self._clock = clock
         self._rests = 0  # since the last success
         self._rests_until = 0.0
@@ -127,12 +140,19 @@ class Job:
         else:
             self._succeed(began, result)
 
+    def report_late(self, outcome: Future[Any]) -> None:
+        """Record the end of work that went on after its run had returned."""
+        match outcome.exception():
+            case None:
+                self.sentence = self._describe(outcome.result()) or self.sentence
+            case Exception() as error:
+                self._fail(self._clock.monotonic(), error)
+
     def _succeed(self, began: float, result: object) -> None:
         if self._away or self._rests:
             self._log.info("job-works-again", job=self.name)
         self._away, self._rests, self.trouble = False, 0, ""
-        if isinstance(result, str) and result:
-            self.sentence = result
+        self.sentence = self._describe(result) or self.sentence
         self._end(began, failures=0, problem="", redis=False)
 
     def _fail(self, began: float, error: Exception) -> None:
@@ -172,13 +192,14 @@ class Job:
         return rest
 
     def _end(self, began: float, **changes: object) -> None:
-        status, self.alive_at = self.status, self._clock.monotonic()
+        self.alive_at = self._clock.monotonic()
         duration = self.alive_at - began
-        self.status = dataclasses.replace(
-            status,
-            ended=self._clock.wall(),
-            duration=duration,
-            busy=status.busy + duration,
-            runs=status.runs + 1,
-            **changes,  # type: ignore[arg-type]
-        )
+        with self._ending:  # late work ends in another thread
+            self.status = dataclasses.replace(
+                self.status,
+                ended=self._clock.wall(),
+                duration=duration,
+                busy=self.status.busy + duration,
+                runs=self.status.runs + 1,
+                **changes,  # type: ignore[arg-type]
+            )

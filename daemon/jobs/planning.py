@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future, wait
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, TypeVar
 
 LONGEST = 600.0  # seconds; a plan that takes longer counts as a hang
@@ -59,38 +60,40 @@ class Mutex:
 
 
 class BackgroundRunner:
-    """Runner of work that may take minutes, each kind once at a time.
+    """Runner of work that may take minutes, that of each job once at a time.
 
     ``patience``: seconds that `run` waits; then the work goes on in its own thread. None: `run` waits for the end, and
-    there are no threads. ``running_plans``: records the plans that the work makes.
+    there are no threads. ``running_plans``: records the plans that the work makes. ``report_late``: is called with the
+    job and the outcome of work that ended after its `run` had returned, in the thread of that work.
     """
 
-    def __init__(self, patience: float | None = None, running_plans: RunningPlans | None = None) -> None:
+    def __init__(
+        self,
+        patience: float | None = None,
+        running_plans: RunningPlans | None = None,
+        report_late: Callable[[str, Future[Any]], None] | None = None,
+    ) -> None:
         self.running_plans = running_plans or RunningPlans()
         self._patience = patience
+        self._report_late = report_late
         self._under_way: dict[str, Future[Any]] = {}
 
-    def run(self, kind: str, work: Callable[[], Result]) -> Result | None:
-        """Begin the work and return its result; None while it, or the one before, goes on.
-
-        Raises what the work raises; if that took longer than the patience, at the next run.
-        """
-        before = self._under_way.get(kind)
-        if before is not None:
-            if not before.done():
-                return None
-            del self._under_way[kind]
-            before.result()
+    def run(self, job: str, work: Callable[[], Result]) -> Result | None:
+        """Begin the work and return its result; None while it, or the one before, goes on."""
+        before = self._under_way.get(job)
+        if before is not None and not before.done():
+            return None
         future: Future[Result] = Future()
-        self._under_way[kind] = future
+        self._under_way[job] = future
         if self._patience is None:
             _carry_out(work, future)
         else:
-            threading.Thread(target=_carry_out, args=(work, future), name=kind, daemon=True).start()
+            threading.Thread(target=_carry_out, args=(work, future), name=job, daemon=True).start()
             wait([future], self._patience)
         if not future.done():
+            if self._report_late is not None:
+                future.add_done_callback(partial(self._report_late, job))
             return None
-        del self._under_way[kind]
         return future.result()
 
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from heapq import heapify, heapreplace
 from itertools import accumulate, islice
@@ -146,12 +146,7 @@ class Collector:
         runs = {query.query: query.run for query in report.queries}
         self._read_batches(application, state, runs.keys())
         hosts = sorted({info.host for info in report.executors})
-        read = 0
-        for host in hosts:
-            read += self._read_windows(host)
-            if read > _MAX_WINDOW_BYTES:  # not only once all are read: thousands of nodes may have sent much each
-                self._limit_windows()
-                read = 0
+        self._read_windows(hosts)
         state.batches = {query: batches for query, batches in state.batches.items() if query in runs}
         state.partial = {query: batch for query, batch in state.partial.items() if query in runs}
         self._limit_memory()
@@ -210,21 +205,28 @@ class Collector:
             del state.partial[body.query]
         return batch, partial.size
 
-    def _read_windows(self, host: str) -> int:
-        """Read the new windows of a node; return their bytes."""
-        node = self._nodes.setdefault(host, _Node(windows=deque(maxlen=keys.WINDOWS.bound)))
-        bound = keys.WINDOWS.bound
-        try:
-            node.after, envelopes = read_new_entries(self._store, keys.WINDOWS, host, node.after, first=bound)
-        except KeyNameError:
-            return 0  # a host name that can have no key has no agent: it counts as silent
-        read, known = 0, {(window.start, window.end) for window, _ in node.windows}
+    def _read_windows(self, hosts: Iterable[str]) -> None:
+        """Read the new windows of nodes, and drop the oldest beyond the bound while reading."""
+        nodes = {host: self._nodes.setdefault(host, _Node(windows=deque(maxlen=keys.WINDOWS.bound))) for host in hosts}
+        # A host name that can have no key has no agent: it counts as silent.
+        after = {host: node.after for host, node in nodes.items() if keys.is_valid_name(host)}
+        read = 0
+        for host, page in self._store.read_newest(keys.WINDOWS, after):
+            nodes[host].after = page.last
+            read += self._add_windows(host, nodes[host], page.messages)
+            if read > _MAX_WINDOW_BYTES:  # not only once all are read: thousands of nodes may have sent much each
+                self._limit_windows()
+                read = 0
+
+    def _add_windows(self, host: str, node: _Node, envelopes: Iterable[Envelope]) -> int:
+        """Add the windows of a node; return their bytes."""
+        read, present = 0, {(window.start, window.end) for window, _ in node.windows}
         for envelope in envelopes:
             if isinstance(envelope.body, AgentWindow) and envelope.body.node == host:
                 window = replace(envelope.body, skipped={})  # not needed for decisions
-                if (window.start, window.end) in known:
+                if (window.start, window.end) in present:
                     continue  # an agent repeats a push that timed out, though it may have arrived
-                known.add((window.start, window.end))
+                present.add((window.start, window.end))
                 size = len(encode(replace(envelope, body=window, raw_bytes=UNSET)))
                 node.windows.append((window, size))
                 read += size

@@ -175,9 +175,8 @@ def batches_with_moves(batches: Sequence[BatchReport]) -> frozenset[int]:
     for batch in batches:
         for run in (run for run in batch.stages if run.stateful >= 0):
             tasks = task_columns(run)
-            for name in tasks.executors:
-                names.setdefault(name, len(names))
-            stayed = last.setdefault(run.stateful, _LastExecutors()).replace(tasks.partition, tasks.executors_in(names))
+            executor = np.array([names.setdefault(name, len(names)) for name in tasks.executors], dtype=np.int64)
+            stayed = last.setdefault(run.stateful, _LastExecutors()).replace(tasks.partition, executor[tasks.executor])
             if not stayed.all():
                 moved.add(batch.batch)
     return frozenset(moved)

@@ -16,7 +16,7 @@ from rechannel.policies.model.arrays import FloatArray, IntArray
 from rechannel.wire.measurements import StageRun, TaskRow
 
 MAX_PARTITIONS = 400_000  # partitions of an application; beyond: its report is rejected
-_KEY = "task_columns"
+_KEY, _LAST_INDEX = "task_columns", "last_index"
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,8 +50,15 @@ class TaskColumns:
         return np.maximum(self.busy, self.finish - self.launch)
 
     def executors_in(self, index: Mapping[str, int]) -> IntArray:
-        """Return the index of each task's executor by its name; -1 for a name that has none."""
-        return np.array([index.get(name, -1) for name in self.executors], dtype=np.int64)[self.executor]
+        """Return the index of each task's executor by its name; -1 for a name that has none.
+
+        A decision asks several times: the answer for the last ``index``, which must not change, is held.
+        """
+        last = self.__dict__.get(_LAST_INDEX)
+        if last is None or last[0] is not index:
+            places = np.array([index.get(name, -1) for name in self.executors], dtype=np.int64)
+            last = self.__dict__[_LAST_INDEX] = index, places[self.executor]
+        return np.asarray(last[1])
 
 
 def latest_tasks(run: StageRun) -> Iterable[TaskRow]:

@@ -33,9 +33,7 @@ class Reconciler:
         self.decision = ""
         self.hold = False  # by the desired placement
         self.paused = False  # by the standing orders
-        self.landed = 0
-        self.missed = 0
-        self.abandoned = 0
+        self.landed = self.missed = self.abandoned = 0
         self._sequence = -1
         self._expires = 0.0
         self._moves = MoveSet()
@@ -261,12 +259,20 @@ class Reconciler:
         evidence = f"ran on executor {current or '?'} in {move.misses} batches"
         return [self._abandon(move, MoveReason.DEADLINE, now, batch=batch, evidence=evidence)]
 
+    def is_still_due(self, move: TrackedMove, driver: DriverState) -> bool:
+        """Return whether a move that was due is to be steered, after the events since then."""
+        return (
+            (move.unsteered or move.awaits_landing)
+            and driver.runs.get(move.query) == move.run
+            and driver.accepts_moves(move.target)
+            and driver.executor_of(move.unit) != move.target
+        )
+
     def record_steer(self, move: TrackedMove, driver: DriverState, now: float) -> Transitions:
         """Record that a move is steered; the caller publishes that, then tells Spark."""
         last_batch, current = driver.batches.get(move.query, -1), driver.executor_of(move.unit)
-        again = move.awaits_landing
         reason, evidence = MoveReason.LOCATION_SET, ""
-        if again:
+        if move.awaits_landing:
             reason, evidence = MoveReason.LOCATION_SET_AGAIN, f"it ran on executor {current or '?'}"
         transitions = [move.transition(MoveState.STEERED, reason, at=now, batch=last_batch, evidence=evidence)]
         move.steered_batch, move.steered_at, move.holder = last_batch, now, current

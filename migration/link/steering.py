@@ -55,8 +55,10 @@ class Steering:
             # Each move takes some milliseconds, and the next batch may have begun meanwhile: then the rest waits.
             if not self._catch_up_with_events() or not self._is_quiet(query):
                 return
-            now = clock()
-            self._journal(self._reconciler.record_steer(move, driver_state(), now))
+            driver, now = driver_state(), clock()
+            if not self._reconciler.is_still_due(move, driver):
+                continue  # an event ended it, or its batch landed
+            self._journal(self._reconciler.record_steer(move, driver, now))
             self._read_backs[move.name] = (0, now)
             self._steer_in_spark(move)
         self._repair_overwritten(query, driver_state(), clock)

@@ -14,8 +14,8 @@ On an executor that ran few tasks of a kind of stage, the next ones take longer
 by the seconds of its age, and a floating stage by those of its coldest executor. What is cold without the plan as well
 is no cost of the plan, but part of the longest batch.
 
-Overhead and load rate are assumed (`UNMEASURED`) until moves were measured. From then on both are fitted to the last
-moves by least squares, in which the assumption counts as some moves more.
+Overhead and load rate are those of `UNMEASURED` until moves were measured. From then on both are fitted to the last
+moves by least squares, in which `UNMEASURED` counts as some moves more.
 """
 
 from __future__ import annotations
@@ -247,8 +247,8 @@ class _StepModel:
 def fit_load_rates(measured: Sequence[MeasuredLoad], prior: LoadRates) -> LoadRates:
     """Fit overhead and load rate to the last moves by least squares, neither below zero.
 
-    The overhead of ``prior``, which is assumed, counts as one move more, its rate as moves that differ by some ten
-    megabytes: moves of about one size tell little of the rate. A load that took far longer than the others counts
+    ``prior`` are those of `UNMEASURED`. Their overhead counts as one move more, their rate as moves that differ by some
+    ten megabytes: moves of about one size tell little of the rate. A load that took far longer than the others counts
     as somewhat longer; figures that cannot be true do not count.
     """
     last = [load for load in measured if _is_possible(load)][-_FITTED_MOVES:]

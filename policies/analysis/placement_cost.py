@@ -84,9 +84,11 @@ def finish_times_on(slots: IntArray, busy: FloatArray, assignment: IntArray) -> 
 
     Executors of several stages may stand side by side in one call.
     """
+    if slots.max() == 1:
+        return sum_by_index(assignment, busy, len(slots))
     placed = np.flatnonzero(assignment >= 0)
     rank = ranks(assignment[placed])
-    if rank.max(initial=0) == 0 or slots.max() == 1:
+    if rank.max(initial=0) == 0:
         return sum_by_index(assignment, busy, len(slots))
     free = np.where(np.arange(slots.max()) < slots[:, None], 0.0, np.inf)
     by_rank = placed[np.argsort(rank, kind="stable")]

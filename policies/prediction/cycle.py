@@ -3,10 +3,12 @@
 A query's batch lasts as long as the larger of two:
 
     its own path     overhead + sum over its stages of the slowest executor
-    its cycle        on any executor that it uses, what everybody does there while one of its batches lasts
+    its cycle        on any executor that it waits for, what everybody does there while one of its batches lasts
 
     T[q] = max(own[q], max over e of sum over p of work[p, e] x min(1, T[q] / period[p])),
     period = max(T + pause, interval)
+
+A query waits for the executors that hold its partitions. Tasks that run anywhere take a core that is free.
 
 Queries that wait for a trigger or pause for long are met at work with some probability only, and are waited for in
 addition to the own path: the mean residual work, sum over p of work[p, e]^2 / (2 period[p]), or half of work[p, e]
@@ -25,7 +27,7 @@ from types import MappingProxyType
 import numpy as np
 
 from rechannel.policies.analysis.placement_cost import finish_times_on, task_slots
-from rechannel.policies.model.arrays import BoolArray, FloatArray, sum_by_index
+from rechannel.policies.model.arrays import BoolArray, FloatArray, sum_by_index, sum_rows_by_index
 from rechannel.policies.model.cluster import UNPLACED, Cluster
 from rechannel.policies.model.placement import Placement
 from rechannel.policies.model.workload import Workload
@@ -44,11 +46,13 @@ class QueryWork:
     """Work of the queries under one placement.
 
     ``path`` (Q,) is the seconds of each query's stages one after the other, undisturbed; ``work`` (Q, E) the seconds
-    for which a batch keeps each executor at work, all its cores together.
+    for which a batch keeps each executor at work, all its cores together; ``waits_for`` (Q, E) the executors on which
+    it has tasks that run nowhere else.
     """
 
     path: FloatArray
     work: FloatArray
+    waits_for: BoolArray
 
 
 @dataclass(frozen=True, eq=False)
@@ -103,15 +107,16 @@ def query_work(
         seconds = np.concatenate([busy.get(stage.key, stage.busy) for stage in placeable])
         share = sum_by_index(at, seconds, len(slots)).reshape(-1, size) / (cluster.cores * cluster.speed)
         longest = (finish_times_on(slots, seconds, at).reshape(-1, size) / cluster.speed).max(axis=1)
-        queries = [index[stage.query] for stage in placeable]
-        np.add.at(work, queries, share)
-        np.add.at(path, queries, longest)
+        queries = np.array([index[stage.query] for stage in placeable])
+        work = sum_rows_by_index(queries, share, len(index))
+        path = sum_by_index(queries, longest, len(index))
+    floating = np.zeros_like(work)
     for stage in workload.stages:
         if not stage.placeable:
-            floating, alone = model.floating_work(stage)
-            work[index[stage.query]] += floating
+            seconds, alone = model.floating_work(stage)
+            (floating if stage.key in model.floating else work)[index[stage.query]] += seconds
             path[index[stage.query]] += alone
-    return QueryWork(path, work)
+    return QueryWork(path, work + floating, work > 0)
 
 
 def estimate_batches(
@@ -119,27 +124,17 @@ def estimate_batches(
 ) -> dict[str, float]:
     """Return the duration of each query's batches in seconds; parameters as for `query_work`."""
     work = query_work(model, placement, busy)
-    seconds = batch_seconds(work.path, work.work, QueryTimings.of(model))
+    seconds = batch_seconds(work, QueryTimings.of(model))
     return dict(zip(model.workload.queries, seconds.tolist(), strict=True))
 
 
-def batch_seconds(path: FloatArray, work: FloatArray, timings: QueryTimings) -> FloatArray:
-    """Return the duration of each query's batches by the cycle formula, (Q,).
-
-    Parameters
-    ----------
-    path
-        Seconds of the stages of each query, undisturbed, (Q,).
-    work
-        Seconds for which a batch of each query keeps each executor at work, (Q, E).
-    timings
-        Timing of the queries.
-    """
-    own = timings.overhead + path
+def batch_seconds(queries: QueryWork, timings: QueryTimings) -> FloatArray:
+    """Return the duration of each query's batches by the cycle formula, (Q,)."""
+    own, work, uses = timings.overhead + queries.path, queries.work, queries.waits_for
     seconds = own.copy()
     if len(own) < 2:
         return seconds
-    uses = work > 0
+    uses = np.where(uses.any(axis=1, keepdims=True), uses, work > 0)
     waits = (timings.interval > 0) | (timings.pause > _LONG_PAUSE * own)
     for _ in range(_ROUNDS):
         period = timings.period(seconds)

@@ -4,13 +4,14 @@ Three ways lead from the present placement, each by one move after the other:
 
 1. a steepest descent along the moves of a proposed placement: the move first that shortens the batches most;
 2. a steepest descent along all moves off the executors that hold a query up;
-3. levelling: a descent takes small steps where several executors are about as busy, so this way goes straight below a
+3. leveling: a descent takes small steps where several executors are about as busy, so this way goes straight below a
    bound. It takes the smallest partition off the busiest executor that brings it below, or else the largest that fits
    elsewhere.
 
-The first two give points of gain against moves. Among those with at least 90 % of the largest gain, whose busiest
-executor is within 5 % of the best-balanced one's, the one with fewest moves is taken; or the third way, where it needs
-fewer moves for as much gain. Moves that add nothing are dropped.
+The first two give points of gain against moves, and so does the third below a few bounds near equally busy executors.
+Among those with at least 90 % of the largest gain, whose busiest executor is within 5 % of the best-balanced one's, the
+one with fewest moves is taken; or leveling to that one, where it needs fewer moves for as much gain. Moves that add
+nothing are dropped.
 
 Durations are those of the cycle formula (:mod:`rechannel.policies.prediction.cycle`), each over the present one, so
 that a query with short batches counts as much as one with long ones. Rows are those of the present batches, also of a
@@ -30,13 +31,14 @@ from rechannel.policies.analysis.placement_cost import task_slots
 from rechannel.policies.model.arrays import FloatArray, IntArray
 from rechannel.policies.model.cluster import UNPLACED
 from rechannel.policies.model.placement import Placement
-from rechannel.policies.prediction.cycle import QueryTimings, batch_seconds
+from rechannel.policies.prediction.cycle import QueryTimings, QueryWork, batch_seconds
 from rechannel.policies.prediction.model import PredictionModel
 
 __all__ = ["fewest_moves", "place_evacuated"]
 
 _SHARE = 0.9  # of the largest gain
 _NEAR = 1.05  # times the busiest executor of the best placement
+_EVEN = (1.1, _NEAR, 1.02)  # times the load of equally busy executors, to which they are levelled at first
 _BOUNDS = (_NEAR, 1.02, 1.0)  # times that one, to which executors are levelled: the first that brings the gain
 _SAME = 1e-12  # smaller differences of cost are none
 _LEAST_STEP = 1e-4  # of the batch time: what a step of a descent has to bring
@@ -71,9 +73,10 @@ class _State:
         floating = [stage for stage in workload.stages if not stage.placeable]
         self._fixed_path = np.zeros(len(self._query))
         self._fixed = np.zeros((len(self._query), cluster.size))
+        self._floating = np.zeros_like(self._fixed)
         for stage in floating:
             share, longest = model.floating_work(stage)
-            self._fixed[self._query[stage.query]] += share
+            (self._floating if stage.key in model.floating else self._fixed)[self._query[stage.query]] += share
             self._fixed_path[self._query[stage.query]] += longest
         self._timings = QueryTimings.of(model)
 
@@ -107,7 +110,7 @@ class _State:
                 slowest = np.maximum(slowest, self._largest[stage] / self.model.cluster.speed)
             path[query] += slowest.max()
             work[query] += shares[stage]
-        return batch_seconds(path, work, self._timings)
+        return batch_seconds(QueryWork(path, work + self._floating, work > 0), self._timings)
 
     def stage_load(self, stage: int) -> FloatArray:
         """Return the seconds of a stage's work on each executor, (E,)."""
@@ -115,7 +118,12 @@ class _State:
 
     def loads(self) -> FloatArray:
         """Return the seconds of everybody's work on each executor in one batch of each, (E,)."""
-        return np.asarray((self._sums.sum(axis=0) / self.capacity) + self._fixed.sum(axis=0))
+        return np.asarray((self._sums.sum(axis=0) / self.capacity) + (self._fixed + self._floating).sum(axis=0))
+
+    def even_load(self) -> float:
+        """Return the load of each executor if all were equally busy: none can do better."""
+        available = self.model.cluster.available
+        return float((self.loads() * self.capacity).sum() / self.capacity[available].sum())
 
     def placement(self) -> Placement:
         """Return the placement as it is now."""
@@ -174,6 +182,9 @@ def fewest_moves(
         for curve in curves
         for count in range(1, len(curve) + 1)
     ]
+    for bound in _EVEN if own else ():
+        levelled = _level(_State(model, start), base, bound * first.even_load(), most)
+        points += [_Point(levelled, levelled[-1].cost, levelled[-1].busiest)] if levelled else []
     lowest = min(point.cost for point in points)
     most_cost = 1.0 - _SHARE * (1.0 - lowest) + _SAME
     enough = [point for point in points if point.cost <= most_cost]

@@ -10,13 +10,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from operator import attrgetter
 
 import numpy as np
 
 from rechannel.policies.model.arrays import FloatArray
 from rechannel.policies.model.placement import Placement
 from rechannel.policies.prediction.growth import replay_grown
-from rechannel.policies.prediction.model import PredictionModel, draw_factors
+from rechannel.policies.prediction.model import PredictionModel
 from rechannel.policies.prediction.replay import replay
 
 __all__ = ["CONFIDENCE", "ChangePredictor", "PredictedChange", "Residual", "predict_changes", "residuals"]
@@ -63,13 +64,7 @@ def _draw_models(model: PredictionModel, draws: int, seed: int) -> Iterator[Pred
     """Yield models whose work is drawn from the distribution of the estimated one."""
     random = np.random.default_rng(seed)
     for _ in range(draws):
-        yield model.with_busy(
-            {
-                stage.key: stage.busy * draw_factors(random, model.spread[stage.key].log_error)
-                for stage in model.workload.stages
-                if stage.key in model.spread
-            }
-        )
+        yield model.with_busy(model.draw_busy(random, attrgetter("log_error")))
 
 
 class ChangePredictor:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -101,6 +101,17 @@ class PredictionModel:
     def with_busy(self, busy: Mapping[str, FloatArray]) -> PredictionModel:
         """Return the model with other busy seconds of some stages, by key."""
         return replace(self, workload=self.workload.with_busy(busy))
+
+    def draw_busy(
+        self, random: np.random.Generator, deviation: Callable[[StageSpread], FloatArray]
+    ) -> dict[str, FloatArray]:
+        """Return busy seconds by key of a stage, drawn; ``deviation``: field of its spread."""
+        stages = [stage for stage in self.workload.stages if stage.key in self.spread]
+        if not stages:
+            return {}
+        factors = draw_factors(random, np.concatenate([deviation(self.spread[stage.key]) for stage in stages]))
+        drawn = np.split(factors, np.cumsum([stage.n for stage in stages])[:-1])
+        return {stage.key: stage.busy * part for stage, part in zip(stages, drawn, strict=True)}
 
     @property
     def tasks(self) -> int:

@@ -20,6 +20,7 @@ from __future__ import annotations
 import heapq
 import math
 from dataclasses import dataclass, field
+from operator import attrgetter
 
 import numpy as np
 
@@ -93,12 +94,7 @@ def _estimate_noisy(model: PredictionModel, placement: Placement, batches: int, 
     drawn = []
     for number in range(batches):
         random = np.random.default_rng((seed, number))
-        busy = {
-            stage.key: stage.busy * draw_factors(random, model.spread[stage.key].noise)
-            for stage in model.workload.stages
-            if stage.key in model.spread
-        }
-        drawn.append(estimate_batches(model, placement, busy))
+        drawn.append(estimate_batches(model, placement, model.draw_busy(random, attrgetter("noise"))))
     return {query: np.array([each[query] for each in drawn]) for query in model.workload.queries}
 
 

@@ -174,6 +174,17 @@ def test_many_streams_are_read_at_once_each_from_where_it_was_left(
     store.append(keys.EVIDENCE, "large", *[evidence("large", 300)] * 3)
     monkeypatch.setattr("rechannel.wire.redis.store.READ_AT_ONCE", 100_000)
     after = dict.fromkeys(("a", "b", "large", "empty", "foreign"), start) | {"b": store.last_id(keys.EVIDENCE, "b")}
+    newest = dict(store.read_newest(keys.EVIDENCE, after | {"a": "", "b": f"{2**50}-0"}))
+    assert {node: len(page.messages) for node, page in newest.items()} == {
+        "a": 2,
+        "b": 2,  # it was replaced: nothing is as new as what was read
+        "large": 2,  # the newest, up to what is read at once
+        "empty": 0,
+        "foreign": 0,
+    }
+    assert newest["empty"].last == "" and newest["b"].last == after["b"]
+    assert store.rejected == 1
+    store.rejected = 0
     result = store.read_each(keys.EVIDENCE, after, 10, doubtful={"large", "a", "foreign"})
     assert {node: len(page.messages) for node, page in result.items()} == {
         "a": 2,

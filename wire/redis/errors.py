@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import redis
 from redis import exceptions
 
@@ -29,7 +32,7 @@ class StoreForbiddenError(StoreRefusedError):
 
 
 class StoreTooLargeError(StoreError):
-    """A message that is larger than its key may be, and was not written."""
+    """A message larger than its key may be; not written. Trying again is no use: send less."""
 
 
 _AWAY, _REFUSED, _FORBIDDEN = StoreUnavailableError, StoreRefusedError, StoreForbiddenError
@@ -116,3 +119,22 @@ def _first_contact_hint(error: Exception, where: str) -> str:
     if isinstance(error, redis.TimeoutError) and "reading" in str(error):
         return "; it accepts connections and does not answer: check that it is a Redis server"
     return ""
+
+
+def is_wrong_type(error: redis.ResponseError) -> bool:
+    """Return whether the key is of another type than the command needs."""
+    return "WRONGTYPE" in str(error)
+
+
+def is_stream_ended(error: redis.ResponseError) -> bool:
+    """Return whether nothing can be appended to the stream: its last id is the highest."""
+    return "equal or smaller than the target stream top item" in str(error) or "exhausted" in str(error)
+
+
+@contextmanager
+def translated(where: str, *, first: bool = False) -> Iterator[None]:
+    """Raise errors of redis-py as StoreError; ``first``: the server has not answered yet."""
+    try:
+        yield
+    except (redis.RedisError, ValueError, OSError) as error:
+        raise store_error(error, where, first=first) from error

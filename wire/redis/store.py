@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any
 
 import redis
@@ -17,9 +16,17 @@ from rechannel.wire.envelope import Envelope, MessageError, decode, encode
 from rechannel.wire.keys import MAX_MESSAGE_BYTES, KeyRule, Keys
 from rechannel.wire.redis import acl, lua_scripts, tls
 from rechannel.wire.redis.acl import AclResult
+from rechannel.wire.redis.answers import Lease, Page, QueuedRequest
 from rechannel.wire.redis.capacity import StreamTrimmer
 from rechannel.wire.redis.connection import Connection
-from rechannel.wire.redis.errors import StoreDeposedError, StoreRefusedError, StoreTooLargeError, store_error
+from rechannel.wire.redis.errors import (
+    StoreDeposedError,
+    StoreRefusedError,
+    StoreTooLargeError,
+    is_stream_ended,
+    is_wrong_type,
+    translated,
+)
 
 OLDEST_REDIS = (7, 0)
 HIGHEST_EPOCH = 2**53  # numbers in Lua scripts are floats
@@ -31,42 +38,6 @@ _Command = tuple[str | int | float | bytes, ...]  # its name, and the arguments 
 _SCANS = 200  # rounds of a thousand keys each
 READ_AT_ONCE = 32 * 2**20  # bytes; longer streams are read entry by entry up to this size
 _STREAMS_AT_ONCE = 100  # read in one round trip
-
-
-@dataclass(frozen=True)
-class QueuedRequest:
-    """A message of a stream, and its age in seconds by the clock of Redis."""
-
-    envelope: Envelope
-    age: float
-
-
-@dataclass(frozen=True)
-class Page:
-    """Part of a stream: the last id, the valid messages, and the bytes of all entries."""
-
-    last: str
-    messages: list[Envelope]
-    size: int
-
-
-@dataclass(frozen=True)
-class Lease:
-    """The leader, and the epoch that fences all other controllers."""
-
-    holder: str
-    epoch: int
-
-    @property
-    def token(self) -> str:
-        """The lease as stored in Redis."""
-        return f"{self.holder}\n{self.epoch}"
-
-    @classmethod
-    def from_token(cls, token: bytes) -> Lease:
-        """Return a lease that Redis has stored; epoch 0 if the token has none."""
-        holder, _, epoch = token.decode(errors="replace").rpartition("\n")
-        return cls(holder, int(epoch) if epoch.isdecimal() else 0)
 
 
 class Store:
@@ -117,7 +88,7 @@ class Store:
 
     def info(self, *sections: str) -> dict[str, Any]:
         """Return the fields of INFO, by default of all sections."""
-        with _translated(self._where, first=not self._is_checked):
+        with translated(self._where, first=not self._is_checked):
             try:
                 return dict(self._redis.info(*sections))
             except (AttributeError, TypeError):  # redis-py parses the answer without checks
@@ -125,7 +96,7 @@ class Store:
 
     def can_run(self, *command: str) -> bool:
         """Whether the user may run a command. It is sent, so pass one with wrong arguments."""
-        with _translated(self._where):
+        with translated(self._where):
             try:
                 self._redis.execute_command(*command)
             except redis.exceptions.NoPermissionError:
@@ -136,7 +107,7 @@ class Store:
 
     def close(self) -> None:
         """Drop the connections."""
-        with _translated(self._where):
+        with translated(self._where):
             self._connection.close()
 
     def put(self, rule: KeyRule, name: str, envelope: Envelope, ttl: float | None = None) -> None:
@@ -234,6 +205,50 @@ class Store:
             pages |= {name: self._page(entries or [], after[name]) for name, entries in answered}
         return pages
 
+    def read_newest(self, rule: KeyRule, after: Mapping[str, str]) -> Iterator[tuple[str, Page]]:
+        """Yield the new entries of streams: the newest, as many of each as its rule keeps.
+
+        Streams are read together, up to `READ_AT_ONCE` bytes in one round trip. The last id of an empty stream is "".
+
+        Parameters
+        ----------
+        rule
+            The kind of their keys.
+        after
+            Name -> id of the last entry that was read, "" for none. A stream that ends before it was replaced: it is
+            read from its start.
+        """
+        names = list(after)
+        for start in range(0, len(names), _STREAMS_AT_ONCE):
+            chunk = names[start : start + _STREAMS_AT_ONCE]
+            sizes = self._ask_all([("MEMORY", "USAGE", self.keys(rule, name), "SAMPLES", 0) for name in chunk])
+            group, room = dict[str, str](), READ_AT_ONCE
+            for name, size in zip(chunk, (int(size or 0) for size in sizes), strict=True):
+                if size > room and group:
+                    yield from self._newest(rule, group)
+                    group, room = {}, READ_AT_ONCE
+                if size > READ_AT_ONCE:
+                    yield name, self._page(self._last(rule, name, rule.bound), "")
+                else:
+                    group[name], room = after[name], room - size
+            yield from self._newest(rule, group)
+
+    def _newest(self, rule: KeyRule, after: Mapping[str, str]) -> Iterator[tuple[str, Page]]:
+        # From the last entry that was read, not after it: an empty answer tells of a stream that begins anew.
+        commands = [
+            ("XREVRANGE", self.keys(rule, name), "+", number or "-", "COUNT", rule.bound)
+            for name, number in after.items()
+        ]
+        replaced = {}
+        for (name, number), answer in zip(after.items(), self._ask_all(commands), strict=True):
+            entries = [entry for entry in reversed(answer or []) if entry[0].decode() != number]
+            if number and not answer:
+                replaced[name] = ""
+            else:
+                yield name, self._page(entries, number)
+        if replaced:
+            yield from self._newest(rule, replaced)
+
     def id_since(self, seconds: float) -> str:
         """Return an id before all entries of the last so many seconds, by the clock of Redis."""
         return f"{max(0, int((self._now() - seconds) * 1000))}-0"
@@ -261,11 +276,14 @@ class Store:
 
     def last(self, rule: KeyRule, name: str, count: int) -> list[Envelope]:
         """Read the newest ``count`` entries of a stream, oldest first; fewer large ones."""
+        return self._messages(self._last(rule, name, count))
+
+    def _last(self, rule: KeyRule, name: str, count: int) -> list[Any]:
         key = self.keys(rule, name)
         entries = self._entries(
             key, lambda end, most: self._redis.xrevrange(key, max=f"({end}" if end else "+", count=most), "", count
         )
-        return self._messages(entries[::-1])
+        return entries[::-1]
 
     def last_id(self, rule: KeyRule, name: str = "") -> str:
         """Return the id of the newest entry of a stream, "0" if it is empty."""
@@ -332,7 +350,7 @@ class Store:
 
     def release_lease(self, holder: str) -> None:
         """Give the lead up if it is this holder's."""
-        with _translated(self._where):
+        with translated(self._where):
             self._release(keys=[self.keys(key_rules.LEASE)], args=[holder])
 
     def set_paused(self, paused: bool) -> None:
@@ -362,7 +380,7 @@ class Store:
             for index, answer in enumerate(answers):
                 if not isinstance(answer, Exception):
                     continue
-                if not isinstance(answer, redis.ResponseError) or not _wrong_type(answer):
+                if not isinstance(answer, redis.ResponseError) or not is_wrong_type(answer):
                     raise answer
                 self.rejected += 1
                 answers[index] = None
@@ -377,7 +395,7 @@ class Store:
         """Check the server before the first call, and translate errors."""
         if not self._is_checked:
             self.check()
-        with _translated(self._where):
+        with translated(self._where):
             yield
 
     def _answer(self, call: Callable[[], Any], otherwise: Any) -> Any:
@@ -386,7 +404,7 @@ class Store:
             try:
                 return call()
             except redis.ResponseError as error:
-                if not _wrong_type(error):
+                if not is_wrong_type(error):
                     raise
                 self.rejected += 1
                 return otherwise
@@ -401,7 +419,7 @@ class Store:
             try:
                 self._run(key, commands)
             except redis.ResponseError as error:
-                if not _wrong_type(error) and not _stream_ended(error):
+                if not is_wrong_type(error) and not is_stream_ended(error):
                     raise
                 self.rejected += 1
                 self._run(key, [("DEL",), *commands])
@@ -457,20 +475,3 @@ class Store:
 
 def _deposed_error(lease: Lease) -> StoreDeposedError:
     return StoreDeposedError(f"the lease of epoch {lease.epoch} is over, or another's: nothing was written")
-
-
-def _wrong_type(error: redis.ResponseError) -> bool:
-    return "WRONGTYPE" in str(error)
-
-
-def _stream_ended(error: redis.ResponseError) -> bool:
-    return "equal or smaller than the target stream top item" in str(error) or "exhausted" in str(error)
-
-
-@contextmanager
-def _translated(where: str, *, first: bool = False) -> Iterator[None]:
-    """Translate errors of redis-py; ``first``: the server has not answered yet."""
-    try:
-        yield
-    except (redis.RedisError, ValueError, OSError) as error:
-        raise store_error(error, where, first=first) from error

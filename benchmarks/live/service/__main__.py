@@ -39,7 +39,7 @@ def main(arguments: Sequence[str]) -> int:
         command = without_files(arguments, "--json", "--event-logs")
         result = measure(Path(root), case, plan, command)
         if options.event_logs:
-            for name in EVENT_LOGS:
+            for name in (name for name in EVENT_LOGS if Path(root, name).exists()):  # a run may end before its decision
                 shutil.copytree(Path(root, name), options.event_logs / name, dirs_exist_ok=True)
     write(options.json, result)
     progress(f"{result.seconds:.0f} s, written: {options.json}")

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 from rechannel.wire import keys
 from rechannel.wire.envelope import Envelope, MessageError, decode, encode
 from rechannel.wire.keys import KeyRule, Keys
+from rechannel.wire.redis.answers import Lease, Page, QueuedRequest
 from rechannel.wire.redis.capacity import StreamTrimmer
 from rechannel.wire.redis.errors import StoreDeposedError, StoreUnavailableError
 from rechannel.wire.redis.lua_scripts import EPOCH_LEAP
-from rechannel.wire.redis.store import Lease, Page, QueuedRequest
 
 NOW = 1_700_000_000.0
 
@@ -179,6 +179,17 @@ class FakeStore:
             size = sum(len(data) for _, data in entries)
             result[name] = Page(_last_id(entries, number), self._messages(entries), size)
         return result
+
+    def read_newest(self, rule: KeyRule, after: Mapping[str, str]) -> Iterator[tuple[str, Page]]:
+        self._there()
+        for name, number in after.items():
+            entries = self.streams[self.keys(rule, name)]
+            new = [entry for entry in entries if not number or entry[0] > _number(number)]
+            if number and entries and entries[-1][0] < _number(number):
+                new = entries
+            new = new[-rule.bound :]
+            size = sum(len(data) for _, data in new)
+            yield name, Page(_last_id(new, number if entries else ""), self._messages(new), size)
 
     def id_since(self, seconds: float) -> str:
         self._there()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import msgspec
 import pytest
@@ -59,7 +60,7 @@ def test_what_is_kept_of_batches_and_windows_is_bounded_in_bytes(monkeypatch: py
     collector = Collector(store, CONFIG, clock)  # type: ignore[arg-type]
     for number in range(10, 400):
         store.append(keys.BATCHES, APP, sealed(fakes.batch(number, PLACEMENT), run="run-1"))
-        store.append(keys.WINDOWS, HOST, sealed(fakes.window(0, streams=STREAMS * 20)))
+        store.append(keys.WINDOWS, HOST, sealed(fakes.window(0, end=NOW + number, streams=STREAMS * 20)))
         collector.refresh()
         facts = collector.gather(APP)
     assert facts is not None
@@ -105,14 +106,14 @@ def test_windows_are_bounded_while_they_are_read(monkeypatch: pytest.MonkeyPatch
     store, clock, _ = world()
     monkeypatch.setattr(collect, "_MAX_WINDOW_BYTES", 50_000)
     held: list[int] = []
-    read_windows = Collector._read_windows
+    add_windows = Collector._add_windows
 
-    def read(collector: Collector, host: str) -> int:
-        result = read_windows(collector, host)
+    def add(collector: Collector, *arguments: Any) -> int:
+        result = add_windows(collector, *arguments)
         held.append(sum(size for node in collector._nodes.values() for _, size in node.windows))
         return result
 
-    monkeypatch.setattr(Collector, "_read_windows", read)
+    monkeypatch.setattr(Collector, "_add_windows", add)
     facts = gathered(store, clock, [fakes.batch(number, PLACEMENT) for number in range(10, 20)], nodes=100)
     assert len(held) == 100
     assert 50_000 < max(held) < 2 * 50_000 + held[0]
@@ -141,6 +142,17 @@ def test_reports_are_bounded_in_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
     result = Collector(store, CONFIG, clock).refresh()  # type: ignore[arg-type]
     assert APP in result and 10 < len(result) < 30
     assert store.rejected == 51 - len(result)
+
+
+def test_a_window_that_was_pushed_twice_counts_once() -> None:
+    store, clock, _ = world()
+    for end in (NOW + 5, NOW + 5, NOW + 10):
+        store.append(keys.WINDOWS, HOST, sealed(fakes.window(0, end=end)))
+    collector = Collector(store, CONFIG, clock)  # type: ignore[arg-type]
+    collector.refresh()
+    messages = collector.gather(APP)
+    assert messages is not None
+    assert [window.end for window in messages.windows[HOST]][-2:] == [NOW + 5, NOW + 10]
 
 
 def test_an_untrimmed_stream_is_not_read_to_its_end(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,7 +17,7 @@ from rechannel.wire import keys
 from rechannel.wire.commands import COMMANDS, Apply, Drain, Rebalance, encode
 from rechannel.wire.exit_codes import ExitCode
 from rechannel.wire.messages import Reply, Request
-from rechannel.wire.redis.store import Lease
+from rechannel.wire.redis.answers import Lease
 from unit.daemon.fake_store import FakeStore
 from unit.daemon.fakes import World, ask, controlled, desired, leading, read_reply, request
 

@@ -17,8 +17,8 @@ from rechannel.daemon.control.leadership import LeaderElection, LeaseResult
 from rechannel.daemon.jobs.clock import Clock
 from rechannel.wire import keys
 from rechannel.wire.envelope import EnvelopeFactory
+from rechannel.wire.redis.answers import Lease
 from rechannel.wire.redis.errors import StoreDeposedError, StoreUnavailableError
-from rechannel.wire.redis.store import Lease
 from unit import sample_messages as samples
 from unit.daemon.fake_store import FakeClock, FakeFenced, FakeStore
 from unit.daemon.virtual_time import VirtualTime

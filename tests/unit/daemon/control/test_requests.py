@@ -257,9 +257,9 @@ def test_a_request_with_an_id_that_is_no_key_is_passed_over(leader, store):
 def test_whoever_asks_is_told_of_a_defect(leader, store, monkeypatch):
     monkeypatch.setattr(app(leader), "decide", lambda _: 1 / 0)
     with capture_logs():
-        answer = ask(leader, store, "plan")
-    assert answer.code == ExitCode.REFUSED
-    assert "ZeroDivisionError" in answer.sentence
+        question, command = ask(leader, store, "plan"), ask(leader, store, "rebalance", name="r2")
+    assert (question.code, command.code) == (ExitCode.REFUSED, ExitCode.UNCLEAR), "an order may be carried out halfway"
+    assert "ZeroDivisionError" in question.sentence and "ZeroDivisionError" in command.sentence
 
 
 def test_requests_are_heard_after_redis_was_emptied_and_its_clock_set_back(leader, store, clock):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from typing import Any
 
 import msgspec
 import pytest
@@ -14,9 +15,12 @@ from rechannel.daemon.control.outcomes import PendingRollback
 from rechannel.daemon.decide import pipeline
 from rechannel.daemon.decide.pipeline import DecisionRequest, Draft, PlanBasis
 from rechannel.daemon.decide.saved_plan import saved_plan_of
+from rechannel.daemon.jobs.clock import Clock
+from rechannel.daemon.jobs.health import JobMonitor
 from rechannel.daemon.jobs.planning import BackgroundRunner, Mutex
 from rechannel.wire import keys
 from rechannel.wire.commands import Apply, Cancel, Drain, Pause
+from rechannel.wire.redis.errors import StoreUnavailableError
 from unit.daemon.fake_store import FakeStore
 from unit.daemon.fakes import (
     APP,
@@ -294,27 +298,40 @@ def test_long_work_goes_on_in_a_thread_and_is_begun_once() -> None:
         assert go_on.wait(10)
         return "done"
 
-    assert runner.run("triggers", work) is None
-    assert runner.run("triggers", work) is None
-    assert runner.run("models", lambda: "another kind") == "another kind"
-    future = runner._under_way["triggers"]
+    assert runner.run("follow", work) is None
+    assert runner.run("follow", work) is None
+    assert runner.run("observe", lambda: "another kind") == "another kind"
+    future = runner._under_way["follow"]
     go_on.set()
     assert future.result(10) == "done"
     assert len(begun) == 1
-    assert BackgroundRunner(patience=10).run("triggers", work) == "done"
+    assert BackgroundRunner(patience=10).run("follow", work) == "done"
 
 
-def test_an_error_of_long_work_is_raised_by_the_next_run() -> None:
-    runner, go_on = BackgroundRunner(patience=0.01), threading.Event()
+@pytest.mark.parametrize("error", [None, StoreUnavailableError("gone"), ZeroDivisionError()])
+def test_the_end_of_long_work_is_recorded_at_once_and_costs_no_run(error: Exception | None) -> None:
+    go_on, recorded = threading.Event(), threading.Event()
+    monitor = JobMonitor(Clock())
 
-    def work() -> None:
+    def record(name: str, outcome: Any) -> None:
+        monitor.report_late(name, outcome)
+        recorded.set()
+
+    runner = BackgroundRunner(patience=0.01, report_late=record)
+
+    def work() -> str:
         assert go_on.wait(10)
-        raise ZeroDivisionError
+        if error is not None:
+            raise error
+        return "done"
 
-    assert runner.run("triggers", work) is None
-    future = runner._under_way["triggers"]
+    job = monitor.add("decide", 300.0, lambda: runner.run("decide", work))
+    job.run()
+    assert (job.status.failures, job.sentence) == (0, "")
     go_on.set()
-    assert isinstance(future.exception(10), ZeroDivisionError)
-    with pytest.raises(ZeroDivisionError):
-        runner.run("triggers", lambda: None)
-    assert runner.run("triggers", lambda: "again") == "again" or runner.run("triggers", lambda: "again") == "again"
+    assert recorded.wait(10)
+    assert job.sentence == ("" if error else "done")
+    assert job.status.failures == (error is not None)
+    assert bool(job.trouble) == (error is not None)
+    assert BackgroundRunner(patience=10).run("decide", lambda: "again") == "again"
+    assert runner.run("decide", lambda: "again") in ("again", None), "the next run begins anew"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -30,6 +31,7 @@ class Boundary:
         self.locations: dict[int, str] = {}  # partition -> executor
         self.steers = 0
         self.now = 10.0
+        self.driver = STATE
         self.written: list[Any] = []
         self.reconciler = Reconciler(ReconcilerLimits(3, 100.0, 120.0))
         moves = [a_move(partition, "0", "1") for partition in range(3)]
@@ -61,12 +63,20 @@ class Boundary:
             case "a job of another query runs":
                 self.spark_jobs.add(8)
                 self.jobs.add(8)
+            case "the target is lost":
+                self.driver = replace(STATE, executors={name: EXECUTORS[name] for name in "02"})
+                self.reconciler.handle_executor_loss("1", self.now)
+            case "a whole batch lands the second move":
+                self.driver = replace(STATE, placement={KEY: ["0", "1", "0"]}, batches={"q": 5})
+            case "the run ends":
+                self.driver = replace(STATE, runs={})
+                self.reconciler.handle_run_end("q", "run", self.now)
             case "more events than a cycle may take":
                 self.caught_up = False
         return self.caught_up
 
     def look(self) -> None:
-        self.steering.handle_boundary("q", lambda: STATE, lambda: self.now)
+        self.steering.handle_boundary("q", lambda: self.driver, lambda: self.now)
 
 
 @pytest.mark.parametrize(
@@ -84,6 +94,16 @@ def test_no_move_is_steered_once_a_batch_may_run(happening: str, steers: int) ->
     boundary.look()
     assert len(boundary.locations) == steers
     assert [line.after for line in boundary.written].count("steered") == steers, "the rest waits, unrecorded"
+
+
+@pytest.mark.parametrize(
+    ("happening", "steered"),
+    [("the target is lost", [0]), ("a whole batch lands the second move", [0, 2]), ("the run ends", [0])],
+)
+def test_a_move_that_an_event_ended_between_two_steers_is_passed_over(happening: str, steered: list[int]) -> None:
+    boundary = Boundary("", happening)
+    boundary.look()
+    assert [line.partition for line in boundary.written if line.after == "steered"] == steered
 
 
 def test_an_overwritten_steer_is_repeated_while_its_query_is_quiet_three_times_at_most() -> None:

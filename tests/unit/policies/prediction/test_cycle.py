@@ -5,9 +5,18 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from rechannel.policies.model.arrays import FloatArray
 from rechannel.policies.model.placement import Placement
-from rechannel.policies.prediction.cycle import QueryTimings, batch_seconds, estimate_batches
+from rechannel.policies.model.workload import Workload
+from rechannel.policies.prediction.cycle import QueryTimings, QueryWork, batch_seconds, estimate_batches
+from rechannel.policies.prediction.model import FloatingTasks
+from rechannel.policies.prediction.replay import replay
 from unit.policies.prediction.cases import drawn, model_of, stage
+
+
+def _one_stage(work: FloatArray) -> QueryWork:
+    """Queries of one stage each, on one executor."""
+    return QueryWork(work[:, 0], work, work > 0)
 
 
 def test_one_query_lasts_its_overhead_and_its_slowest_executor() -> None:
@@ -23,17 +32,29 @@ def test_queries_back_to_back_share_the_cycle_of_the_busiest_executor() -> None:
     assert list(estimate_batches(model, apart).values()) == pytest.approx([3.0, 3.0])
 
 
+def test_a_query_does_not_wait_for_executors_that_only_its_floating_tasks_would_use() -> None:
+    model = model_of([stage("q", [5.0]), stage("r", [1.0, 11.0]), stage("q", [0.1, 0.1], 1)], 2, overhead=0.1)
+    source = model.workload.stage("q/1")
+    stages = tuple(replace(it, placeable=False) if it is source else it for it in model.workload.stages)
+    model = replace(model, workload=Workload(stages), floating={"q/1": FloatingTasks(2, 0.1)})
+    at = Placement({"q/0": np.array([0]), "r/0": np.array([0, 1])})
+    seconds = estimate_batches(model, at)
+    assert seconds["r"] == pytest.approx(11.2, abs=0.1)
+    assert seconds["q"] < 6.5, "it meets r on executor 0 alone"
+    assert float(replay(model, at)["q"].mean()) == pytest.approx(seconds["q"], rel=0.1)
+
+
 def test_a_query_with_a_trigger_is_met_now_and_then() -> None:
     work = np.array([[1.0], [1.0]])
     seconds = batch_seconds(
-        work[:, 0], work, QueryTimings(np.zeros(2), np.full(2, 10.0), np.zeros(2), np.array([0.0, 4.0]))
+        _one_stage(work), QueryTimings(np.zeros(2), np.full(2, 10.0), np.zeros(2), np.array([0.0, 4.0]))
     )
     assert np.all((seconds > 1.0) & (seconds < 1.15))
 
 
 def test_queries_that_begin_at_the_same_tick_wait_for_half_of_each_other() -> None:
     work, zero = np.array([[1.0], [1.0]]), np.zeros(2)
-    assert batch_seconds(work[:, 0], work, QueryTimings(zero, np.full(2, 10.0), zero, zero)) == pytest.approx(
+    assert batch_seconds(_one_stage(work), QueryTimings(zero, np.full(2, 10.0), zero, zero)) == pytest.approx(
         [1.5, 1.5]
     )
     # Every tick of the slower one is one of the faster one, but not the other way around.
@@ -45,8 +66,8 @@ def test_queries_that_begin_at_the_same_tick_wait_for_half_of_each_other() -> No
 def test_a_query_that_pauses_takes_less_of_the_executors() -> None:
     work = np.array([[2.0], [1.0]])
     busy = QueryTimings(np.zeros(2), np.zeros(2), np.zeros(2), np.zeros(2))
-    assert batch_seconds(work[:, 0], work, busy) == pytest.approx([3.0, 3.0], rel=0.01)
-    paused = batch_seconds(work[:, 0], work, replace(busy, pause=np.array([0.0, 8.0])))
+    assert batch_seconds(_one_stage(work), busy) == pytest.approx([3.0, 3.0], rel=0.01)
+    paused = batch_seconds(_one_stage(work), replace(busy, pause=np.array([0.0, 8.0])))
     assert 2.0 < paused[0] < 2.5
 
 

@@ -112,13 +112,16 @@ def test_formula_and_replay_agree_back_to_back(growth: float) -> None:
         then = drawn(seed + 50, queries=1)[1]
         model = growing(model, growth, overhead=1.0)
         timings, at_present, work = QueryTimings.of(model), query_work(model, now), query_work(model, then)
-        present = batch_seconds(at_present.path, at_present.work, timings)
+        present = batch_seconds(at_present, timings)
 
         def periods(factor, work=work, timings=timings, present=present):
-            return batch_seconds(work.path * factor, work.work * factor[:, None], timings) / present
+            return (
+                batch_seconds(replace(work, path=work.path * factor, work=work.work * factor[:, None]), timings)
+                / present
+            )
 
         factor = settle(periods, np.array([growth]))
-        formula = batch_seconds(work.path * factor, work.work * factor[:, None], timings)
+        formula = batch_seconds(replace(work, path=work.path * factor, work=work.work * factor[:, None]), timings)
         replayed = replay_grown(model, then, seconds_of(model, now))["q0"].mean()
         assert replayed == pytest.approx(float(formula[0]), rel=0.03)
 

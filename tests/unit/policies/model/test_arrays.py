@@ -1,0 +1,21 @@
+"""Sums by index."""
+
+from __future__ import annotations
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rechannel.policies.model.arrays import sum_by_index, sum_rows_by_index
+
+
+@given(st.lists(st.integers(-1, 6), max_size=30), st.integers(0, 2**32))
+def test_sums_are_those_of_a_loop(numbers: list[int], seed: int) -> None:
+    values = np.random.default_rng(seed).random((len(numbers), 3))
+    index = np.array(numbers, dtype=np.int64)
+    expected = np.zeros((7, 3))
+    for number, row in zip(numbers, values, strict=True):
+        expected[number] += row if number >= 0 else 0.0
+    placed = index >= 0
+    np.testing.assert_allclose(sum_rows_by_index(index[placed], values[placed], 7), expected)
+    np.testing.assert_allclose(sum_by_index(index, values[:, 0], 7), expected[:, 0])
