@@ -126,7 +126,7 @@ def measured_workload(simulation: Simulation, random: np.random.Generator) -> Wo
         if deviation:
             busy = busy * random.lognormal(-(deviation**2) / 2, deviation, stage.n)
         stages.append(replace(stage, busy=busy))
-    return Workload(tuple(stages), simulation.workload.streams)
+    return Workload(tuple(stages), simulation.workload.shuffles)
 
 
 @dataclass

@@ -242,7 +242,7 @@ class _PeriodWork:
     def _state(self, record: QueryRecord, batches: Sequence[BatchReport]) -> QueryState:
         """Return what a link would report of a query."""
         ran: dict[int, dict[int, Counter[str]]] = {}
-        for task, stage in ((task, run.stateful) for it in batches for run in it.stages for task in run.tasks):
+        for task, stage in ((task, run.stateful_stage) for it in batches for run in it.stages for task in run.tasks):
             if stage >= 0:
                 ran.setdefault(stage, {}).setdefault(task.partition, Counter())[task.executor] += 1
         stages = [_stage(number, partitions) for number, partitions in sorted(ran.items())]

@@ -219,7 +219,7 @@ def _show(scenario: Scenario, current: PlacementCost, rows: Sequence[PolicyResul
     console.print(
         f"[bold]{escape(scenario.name)}[/bold]: {count(scenario.cluster.size, 'executor')}, "
         f"{count(len(stages), 'stage')} with {partitions:,} partitions, "
-        f"{sum(len(stream.volumes()) for stream in scenario.workload.streams):,} streams"
+        f"{sum(len(shuffle.volumes()) for shuffle in scenario.workload.shuffles):,} streams"
     )
     table = new_table(
         "policy | >s/batch | >s/s | >highest load | >spread | >node MB/s | >executor MB/s | >cohesion | >coupling"

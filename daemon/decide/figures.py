@@ -103,7 +103,7 @@ def _finite(value: float) -> float:
 
 def stream_classes(snapshot: Snapshot) -> dict[str, int]:
     """Count the streams of each class, the largest class first; empty if no stream is known."""
-    volumes = [stream.volumes() for stream in snapshot.workload.streams]
+    volumes = [shuffle.volumes() for shuffle in snapshot.workload.shuffles]
     if not volumes:
         return {}
     classes = classify(np.concatenate(volumes)).classes

@@ -84,7 +84,7 @@ def _kinds(runs: Sequence[_Run]) -> dict[str, int]:
     """Return the kind of each stage."""
     kinds: dict[str, int] = {}
     for one in runs:
-        if one.stage.stateful < 0:
+        if one.stage.stateful_stage < 0:
             kinds[one.key] = FLOATING
         elif kinds.get(one.key) != STATEFUL_PYTHON:
             kinds[one.key] = STATEFUL_PYTHON if any(task.python > 0 for task in one.stage.tasks) else STATEFUL
@@ -106,7 +106,7 @@ def _aged_tasks(
     rows: list[tuple[float, ...]] = []
     in_order: list[tuple[TaskRow, _Run]] = [(task, one) for one in runs for task in latest_tasks(one.stage)]
     for task, one in sorted(in_order, key=lambda it: it[0].launch):
-        stateful, kind = one.stage.stateful >= 0, kinds[one.key]
+        stateful, kind = one.stage.stateful_stage >= 0, kinds[one.key]
         moved = stateful and last.get((one.key, task.partition), task.executor) != task.executor
         if stateful:
             last[one.key, task.partition] = task.executor

@@ -33,7 +33,7 @@ from rechannel.wire.messages import LinkReport
 from rechannel.wire.redis.store import READ_AT_ONCE, Store
 
 _PAGE = 200
-_SPARE = 3  # times the entries one decision needs are kept, to join streams with their batches
+_SPARE = 3  # times the entries one decision needs are kept, to join map outputs with their batches
 _MIN_BATCHES = 64  # kept of each query
 _MAX_TASKS = 25_600  # tasks of a query's batches, beyond the newest 64; beyond: the oldest batches are dropped
 _MIN_WINDOWS = 12  # kept of each node
@@ -228,8 +228,8 @@ class Collector:
                 size = len(encode(replace(envelope, body=window, raw_bytes=UNSET)))
                 node.windows.append((window, size))
                 read += size
-        # A slow query's streams are in windows of minutes ago; windows with many rows are kept for a minute alone.
-        numbers = [sum(len(row.sizes) for row in window.streams) for window, _ in node.windows]
+        # A slow query's map outputs are in windows of minutes ago; windows with many are kept for a minute alone.
+        numbers = [sum(len(output.sizes) for output in window.map_outputs) for window, _ in node.windows]
         total = sum(numbers)
         while len(node.windows) > _MIN_WINDOWS and total > _MAX_SIZES:
             node.windows.popleft()

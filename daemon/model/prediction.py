@@ -108,7 +108,7 @@ def build_prediction(cluster: Cluster, workload: Workload, measured: MeasuredQue
             growth=measured.usual_batch(query).growth,
             row_share=_row_share([stage for stage in stages.values() if stage.query == query], by_rows),
         )
-    fitted_workload = Workload(tuple(stages.values()), workload.streams)
+    fitted_workload = Workload(tuple(stages.values()), workload.shuffles)
     pools = (
         {query: measured.queries[query].pool or _DEFAULT_POOL for query in workload.queries} if measured.fair else {}
     )
@@ -156,7 +156,7 @@ def warm_batches(batches: Sequence[BatchReport], least: int) -> list[BatchReport
 
 
 def _seconds_per_row(batch: BatchReport) -> float:
-    tasks = [task_columns(run) for run in batch.stages if run.stateful >= 0]
+    tasks = [task_columns(run) for run in batch.stages if run.stateful_stage >= 0]
     return float(sum(it.slot.sum() for it in tasks) / max(1.0, sum(it.rows.sum() for it in tasks)))
 
 
@@ -173,11 +173,12 @@ def batches_with_moves(batches: Sequence[BatchReport]) -> frozenset[int]:
     last: dict[int, _LastExecutors] = {}
     moved = set()
     for batch in batches:
-        for run in (run for run in batch.stages if run.stateful >= 0):
+        for run in (run for run in batch.stages if run.stateful_stage >= 0):
             tasks = task_columns(run)
             for name in tasks.executors:
                 names.setdefault(name, len(names))
-            stayed = last.setdefault(run.stateful, _LastExecutors()).replace(tasks.partition, tasks.executors_in(names))
+            executors = last.setdefault(run.stateful_stage, _LastExecutors())
+            stayed = executors.replace(tasks.partition, tasks.executors_in(names))
             if not stayed.all():
                 moved.add(batch.batch)
     return frozenset(moved)

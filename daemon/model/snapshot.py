@@ -163,12 +163,12 @@ def build_snapshot(
         now=now,
         executors=executors,
         speed=rates.speed,
-        streams={
-            row.map_task: row
+        map_outputs={
+            output.map_task: output
             for node in messages.windows.values()
             for window in node
-            for row in window.streams
-            if row.application == messages.application
+            for output in window.map_outputs
+            if output.application == messages.application
         },
         silent=frozenset(name for name in executors if name not in fresh),
     )
@@ -176,7 +176,7 @@ def build_snapshot(
     stages = tuple(stage for model in models.values() for stage in model.stages)
     if not stages:
         return None
-    workload = Workload(stages, tuple(stream for model in models.values() for stream in model.streams))
+    workload = Workload(stages, tuple(shuffle for model in models.values() for shuffle in model.shuffles))
     placed = {key: (name, stage) for name, model in models.items() for key, stage in model.placed.items()}
     numbers = {key: (name, stage.stage) for key, (name, stage) in placed.items()}
     averaged = {name: recent[name] for name in models if recent[name]}
@@ -204,7 +204,7 @@ def build_snapshot(
         bytes_to_load={key: query_model.load_bytes(stage, name, recent[name]) for key, (name, stage) in placed.items()},
         measured_queries=measured,
         shuffle_coverage=(
-            query_model.shuffle_coverage(messages.batches, inputs.streams, reporting_spans(messages, settings))
+            query_model.shuffle_coverage(messages.batches, inputs.map_outputs, reporting_spans(messages, settings))
             if coverage.fresh
             else None
         ),
@@ -280,7 +280,7 @@ def _model_queries(
         elif batches:
             placeable = not query.problem and enough
             models[name] = query_model.build_query_model(query, batches, inputs, placeable=placeable, max_entries=room)
-            room -= sum(stream.volume.size for stream in models[name].streams)
+            room -= sum(shuffle.volume.size for shuffle in models[name].shuffles)
     return models
 
 

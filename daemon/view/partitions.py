@@ -73,8 +73,8 @@ def _last_tasks(messages: ApplicationMessages) -> dict[Key, TaskRow]:
     tasks: dict[Key, TaskRow] = {}
     for batch in messages.batches:
         for run in batch.stages:
-            for task in run.tasks if run.stateful >= 0 else ():
-                key = batch.query, run.stateful, task.partition
+            for task in run.tasks if run.stateful_stage >= 0 else ():
+                key = batch.query, run.stateful_stage, task.partition
                 if key not in tasks or tasks[key].finish <= task.finish:
                     tasks[key] = task
     return tasks

@@ -271,7 +271,7 @@ class TaskTable:
             batch.stages[event.stage] = StageRun(
                 spark_stage=event.stage,
                 parents=list(stage.parents),
-                stateful=ordinal,
+                stateful_stage=ordinal,
                 tasks=(earlier.tasks if earlier else []) + rows,
                 submitted=earlier.submitted if earlier else event.submitted,
             )

@@ -52,9 +52,9 @@ class SearchContext:
 
 def _fetched_bytes(workload: Workload) -> dict[str, FloatArray]:
     fetched: dict[str, FloatArray] = {}
-    for stream in workload.streams:
-        stage = workload.stage(stream.downstream)
+    for shuffle in workload.shuffles:
+        stage = workload.stage(shuffle.downstream)
         if stage.placeable and stage.batches_per_second > 0:
             had = fetched.get(stage.key, np.zeros(stage.n))
-            fetched[stage.key] = had + stream.received() / stage.batches_per_second
+            fetched[stage.key] = had + shuffle.received() / stage.batches_per_second
     return fetched

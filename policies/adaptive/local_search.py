@@ -116,17 +116,17 @@ class _IncrementalObjective:
             if not stage.placeable:
                 self._fixed += stage.batches_per_second * float((stage.busy / self._capacity).max())
         self._busy = np.array([finish_times(cluster, stage.busy, self._at[stage.key]) for stage in self._stages])
-        self._fetching = bool(np.isfinite(cluster.bandwidth).any() and workload.streams)
+        self._fetching = bool(np.isfinite(cluster.bandwidth).any() and workload.shuffles)
         self._fetch = np.zeros(self._busy.shape)
         self._after: dict[str, list[int]] = {}  # stage -> indices of the stages whose fetching it changes
         number = {stage.key: index for index, stage in enumerate(self._stages)}
         if self._fetching:
             for index, stage in enumerate(self._stages):
                 self._fetch[index] = fetch_seconds(cluster, workload, stage, self._at)
-            for stream in workload.streams:
-                for end in (stream.upstream, stream.downstream):
-                    if stream.downstream in number and end in number:
-                        self._after.setdefault(end, []).append(number[stream.downstream])
+            for shuffle in workload.shuffles:
+                for end in (shuffle.upstream, shuffle.downstream):
+                    if shuffle.downstream in number and end in number:
+                        self._after.setdefault(end, []).append(number[shuffle.downstream])
 
     def placement(self) -> Placement:
         """Return the placement as it is now."""

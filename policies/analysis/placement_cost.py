@@ -14,7 +14,7 @@ import numpy as np
 from rechannel.policies.model.arrays import FloatArray, IntArray, ranks, sum_by_index
 from rechannel.policies.model.cluster import Cluster
 from rechannel.policies.model.placement import Placement
-from rechannel.policies.model.streams import StreamLike
+from rechannel.policies.model.shuffles import Shuffle
 from rechannel.policies.model.workload import Stage, Workload
 
 __all__ = [
@@ -102,13 +102,13 @@ def task_slots(cluster: Cluster) -> IntArray:
     return np.asarray(np.maximum(np.floor(cluster.cores + _ROUNDING), 1), dtype=np.int64)
 
 
-def remote_received(stream: StreamLike, upstream: IntArray, downstream: IntArray) -> FloatArray:
+def remote_received(shuffle: Shuffle, upstream: IntArray, downstream: IntArray) -> FloatArray:
     """Return the bytes per second that reach each entry downstream from other groups.
 
     Of shape (D,). ``upstream`` (U,) and ``downstream`` (D,) are the groups of the entries, executors for example;
     negative: in none.
     """
-    return np.asarray(np.maximum(stream.received() - stream.local_received(upstream, downstream), 0.0))
+    return np.asarray(np.maximum(shuffle.received() - shuffle.local_received(upstream, downstream), 0.0))
 
 
 def fetch_seconds(
@@ -122,10 +122,10 @@ def fetch_seconds(
     if stage.batches_per_second == 0:
         return seconds
     anywhere = np.arange(cluster.size, dtype=np.int64)
-    for stream in workload.streams:
-        if stream.downstream == stage.key:
+    for shuffle in workload.shuffles:
+        if shuffle.downstream == stage.key:
             down = assignments[stage.key]
-            remote = remote_received(stream, assignments.get(stream.upstream, anywhere), down)
+            remote = remote_received(shuffle, assignments.get(shuffle.upstream, anywhere), down)
             seconds += sum_by_index(down, remote / stage.batches_per_second, cluster.size) / cluster.bandwidth
     return seconds
 
@@ -217,9 +217,9 @@ def _crossing(cluster: Cluster, workload: Workload, placement: Placement, group:
     """
     placement.validate(cluster, workload)
     total = 0.0
-    for stream in workload.streams:
-        up = unit_executors(cluster, workload.stage(stream.upstream), placement)
-        down = unit_executors(cluster, workload.stage(stream.downstream), placement)
+    for shuffle in workload.shuffles:
+        up = unit_executors(cluster, workload.stage(shuffle.upstream), placement)
+        down = unit_executors(cluster, workload.stage(shuffle.downstream), placement)
         up_group, down_group = np.where(up < 0, -1, group[up]), np.where(down < 0, -1, group[down])
-        total += float(stream.received().sum() - stream.local_received(up_group, down_group).sum())
+        total += float(shuffle.received().sum() - shuffle.local_received(up_group, down_group).sum())
     return max(total, 0.0)

@@ -64,20 +64,20 @@ def unit_rates(workload: Workload) -> dict[str, FloatArray]:
     (over all its shuffles together) as its bytes do. Stages stand in topological order, so the equations are solved
     stage by stage, never as one dense system.
     """
-    fed = {stream.downstream for stream in workload.streams}
+    fed = {shuffle.downstream for shuffle in workload.shuffles}
     rates = {
         stage.key: np.zeros(stage.n) if stage.key in fed else stage.rows * stage.batches_per_second
         for stage in workload.stages
     }
     sent = {stage.key: np.zeros(stage.n) for stage in workload.stages}
-    for stream in workload.streams:
-        sent[stream.upstream] += stream.sent()
+    for shuffle in workload.shuffles:
+        sent[shuffle.upstream] += shuffle.sent()
     for stage in workload.stages:
         total = sent[stage.key]
         per_byte = np.divide(rates[stage.key], total, out=np.zeros(stage.n), where=total > 0)
-        for stream in workload.streams:
-            if stream.upstream == stage.key:
-                rates[stream.downstream] += stream.forward(per_byte)
+        for shuffle in workload.shuffles:
+            if shuffle.upstream == stage.key:
+                rates[shuffle.downstream] += shuffle.forward(per_byte)
     return rates
 
 

@@ -41,10 +41,10 @@ def bottleneck_time(cluster: Cluster, workload: Workload, placement: Placement) 
     """
     busy = executor_busy(cluster, workload, placement) / cluster.cores
     fetched = np.zeros(cluster.size)
-    for stream in workload.streams:
-        up = unit_executors(cluster, workload.stage(stream.upstream), placement)
-        down = unit_executors(cluster, workload.stage(stream.downstream), placement)
-        fetched += sum_by_index(down, remote_received(stream, up, down), cluster.size)
+    for shuffle in workload.shuffles:
+        up = unit_executors(cluster, workload.stage(shuffle.upstream), placement)
+        down = unit_executors(cluster, workload.stage(shuffle.downstream), placement)
+        fetched += sum_by_index(down, remote_received(shuffle, up, down), cluster.size)
     slowest = np.maximum(busy, fetched / cluster.bandwidth)
     return float(slowest[cluster.available].max(initial=0.0))
 

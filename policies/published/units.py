@@ -115,8 +115,8 @@ def flatten(cluster: Cluster, workload: Workload, current: Placement) -> Units:
     size = int(offsets[-1])
     first = {stage.key: size for stage in workload.stages}
     first.update((stage.key, int(start)) for stage, start in zip(stages, offsets, strict=False))
-    edges = [stream.above(0.0) for stream in workload.streams]
-    ends = [(first[stream.upstream], first[stream.downstream]) for stream in workload.streams]
+    edges = [shuffle.above(0.0) for shuffle in workload.shuffles]
+    ends = [(first[shuffle.upstream], first[shuffle.downstream]) for shuffle in workload.shuffles]
     _, firsts = np.unique(cluster.node_of, return_index=True)
     return Units(
         cluster=cluster,

@@ -27,7 +27,7 @@ import numpy as np
 from rechannel.policies.model.arrays import FloatArray, IntArray, ModelError, sum_by_index
 from rechannel.policies.model.cluster import Cluster, Topology
 from rechannel.policies.model.placement import Placement
-from rechannel.policies.model.streams import SparseStream, Stream, StreamLike
+from rechannel.policies.model.shuffles import DenseShuffle, Shuffle, SparseShuffle
 from rechannel.policies.model.workload import Stage, Workload
 from rechannel.policies.scenarios.scenario import Scenario
 
@@ -87,7 +87,7 @@ class _WorkloadBuilder:
         self.random = np.random.default_rng(seed)
         self.cluster, self.utilization, self.costs = cluster, utilization, costs
         self.stages: list[Stage] = []
-        self.streams: list[StreamLike] = []
+        self.shuffles: list[Shuffle] = []
 
     def stage(
         self, key: str, rows: FloatArray, state: FloatArray | None = None, *, rate: float = 1.0, query: str = "q"
@@ -112,7 +112,7 @@ class _WorkloadBuilder:
         """
         share = down.rows / max(down.rows.sum(), 1e-300)
         sent = up.rows if out is None else out
-        self.streams.append(Stream(up.key, down.key, np.outer(sent, share) * up.batches_per_second * _ROW_BYTES))
+        self.shuffles.append(DenseShuffle(up.key, down.key, np.outer(sent, share) * up.batches_per_second * _ROW_BYTES))
 
     def scenario(self, start: str = "spark") -> Scenario:
         """Scale busy seconds and state, and place everything."""
@@ -126,7 +126,7 @@ class _WorkloadBuilder:
         memory = cluster.memory_bytes[there]
         size = min(STATE_SHARE * memory.sum() / state, LARGEST_STATE * memory.min() / most) if state else 0.0
         scaled = (replace(one, busy=one.busy * busy, state_bytes=np.floor(one.state_bytes * size)) for one in stages)
-        workload = Workload(tuple(scaled), tuple(self.streams))
+        workload = Workload(tuple(scaled), tuple(self.shuffles))
         placed, current = 0, {}
         for stage in workload.placeable:
             in_turn = (placed + np.arange(stage.n)) % cluster.size
@@ -269,7 +269,7 @@ def _dag(builder: _WorkloadBuilder, *, stages: int, partitions: int, edges: int,
                     sent *= 0.2
                     sent[np.arange(partitions), random.permutation(partitions)] += 4 * sent.sum(axis=1)
                 rows += sent.sum(axis=0)
-                builder.streams.append(Stream(up.key, key, sent * rate * _ROW_BYTES))
+                builder.shuffles.append(DenseShuffle(up.key, key, sent * rate * _ROW_BYTES))
             stages_of_query.append(builder.stage(key, rows, rate=rate, query=query))
     return builder.scenario()
 
@@ -314,7 +314,7 @@ def _chains(*, seed: int, executors: int, chains: int, length: int, partitions: 
             )
             ends = np.repeat(np.arange(partitions), width), targets.ravel()
             volumes = (sent * rate * _ROW_BYTES).ravel()
-            builder.streams.append(SparseStream(up.key, down.key, (partitions, partitions), *ends, volumes))
+            builder.shuffles.append(SparseShuffle(up.key, down.key, (partitions, partitions), *ends, volumes))
             up = down
     return builder.scenario()
 
@@ -360,7 +360,7 @@ def _sparse(*, seed: int, executors: int, tasks: int, edges: int, utilization: f
         if up % length == 0:
             rows[up] += sum_by_index(sources, sent, sizes[up])
         shape, volumes = (sizes[up], sizes[down]), sent * rate * _ROW_BYTES
-        builder.streams.append(SparseStream(keys[up], keys[down], shape, sources, targets, volumes))
+        builder.shuffles.append(SparseShuffle(keys[up], keys[down], shape, sources, targets, volumes))
     for key, counted in zip(keys, rows, strict=True):
         builder.stage(key, counted, rate=rate, query=key.partition("/")[0])
     return builder.scenario()
