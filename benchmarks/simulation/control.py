@@ -101,13 +101,13 @@ def _plan_inputs(observation: Observation) -> PlanInputs:
         observation.current,
         numbers,
         queries,
-        batch_seconds=observation.batch_seconds,
+        measured_batch_seconds=observation.batch_seconds,
         batch_period=observation.batch_period,
     )
 
 
 def _steps(disposed: ReviewedPlan, facts: PlanInputs) -> list[Step]:
-    keys = {unit: key for key, unit in facts.stages.items()}
+    keys = {unit: key for key, unit in facts.stage_ids.items()}
     index = facts.cluster.index_of
     by_step: dict[int, list[Move]] = {}
     for move in disposed.moves:

@@ -141,7 +141,7 @@ def _with_moves(
     title: str,
     rollback_of: str = "",
 ) -> ProposedPlacement | Refusal:
-    keys = {unit: key for key, unit in snapshot.stages.items()}
+    keys = {unit: key for key, unit in snapshot.stage_ids.items()}
     placement = {key: array.copy() for key, array in snapshot.placement.assignments.items()}
     names = snapshot.cluster.executors
     there = elsewhere = gone = 0

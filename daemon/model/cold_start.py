@@ -65,7 +65,7 @@ def cold_stages(snapshot: Snapshot, executors: Sequence[ExecutorInfo], rates: Lo
     added = fit_cold_starts(tasks)
     floating, result = snapshot.prediction.floating, {}
     for key, kind in kinds.items():
-        if kind in cold and (key in floating or key in snapshot.stages):
+        if kind in cold and (key in floating or key in snapshot.stage_ids):
             share = np.round(floating[key].count * slots / slots.sum()) if key in floating else None
             result[key] = ColdStage(kind, added[kind], ran[kind], share)
     return result

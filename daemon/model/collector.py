@@ -44,7 +44,8 @@ _MAX_BATCH_BYTES = 64 * 2**20
 _MAX_NEEDED_BYTES = 176 * 2**20
 _MAX_WINDOW_BYTES = 72 * 2**20  # bytes of all windows, as messages; beyond: the oldest are dropped
 _MAX_PART_BYTES = 96 * 2**20  # bytes of batches of which parts are missing; beyond: the oldest are dropped
-_SHARES = 6  # times its share of those is what a query's or node's newest are spared up to
+# The newest entries of a query or node stay while they take at most this many times an equal share of the bound.
+_PROTECTED_SHARES = 6
 _MAX_REPORT_BYTES = 32 * 2**20  # bytes of all reports, as messages; beyond: further applications are not decided on
 MAX_EXECUTORS = 10_000  # executors of an application; beyond: its report is rejected
 MAX_CORES = 1024  # cores of an executor; beyond: the report is rejected
@@ -270,19 +271,21 @@ class Collector:
 def evict_oldest(holders: Sequence[tuple[deque[Any], int]], usual: int, most: int) -> None:
     """Drop the oldest entries of the largest holders, until all are within a bound in bytes.
 
-    Entries that no decision needs go first. Then the newest of each holder stay as long as they are within several
-    times its share. ``holders``: entries, with their size as the last item, and the number of the newest that a
-    decision needs. ``usual``: bytes that all may hold; ``most``: that they may hold if the needed entries take more.
+    Entries that no decision needs go first. Then the newest of each holder stay while they take at most several times
+    an equal share of the bound. ``holders``: entries, with their size as the last item, and the number of the newest
+    that a decision needs. ``usual``: bytes that all may hold; ``most``: that they may hold if the needed entries take
+    more.
     """
     newest = [list(accumulate(item[-1] for item in islice(reversed(entries), need))) for entries, need in holders]
     bound = min(max(usual, sum(sizes[-1] for sizes in newest if sizes)), most)
     excess = sum(item[-1] for entries, _ in holders for item in entries) - bound
-    for spared in (math.inf, _SHARES * bound / max(1, len(holders)), 0):  # bytes of each one's newest that stay
+    # Bytes of each one's newest that stay: those that a decision needs, a few shares of the bound, nothing.
+    for protected in (math.inf, _PROTECTED_SHARES * bound / max(1, len(holders)), 0):
         if excess <= 0:
             return
         heap = []  # minus the bytes that may go, number of the holder, entries that may go
         for number, ((entries, _), sizes) in enumerate(zip(holders, newest, strict=True)):
-            count = len(entries) - sum(size <= spared for size in sizes)
+            count = len(entries) - sum(size <= protected for size in sizes)
             heap.append((-sum(item[-1] for item in islice(entries, count)), number, count))
         heapify(heap)
         while excess > 0 and heap[0][0] < 0:

@@ -2,7 +2,8 @@
 
 A stateful stage has one entry for each partition; every other stage, and a stateful stage that cannot be placed, is
 floating: entry e is what was observed on executor e. All figures are means over the given batches. A batch in which a
-stage or partition did not run counts as zero, because `batches_per_second` counts it too.
+stage or partition did not run counts as zero, because `batches_per_second` counts it too. Shuffle matrices are the
+exception: they are means over the batches in which the shuffle was reported.
 
 Map outputs are joined by task id, which is unique within an application: what a map task left on its executor's disk
 tells how much went to each downstream partition, and the batch report which stage and partition that task was. Volumes

@@ -84,7 +84,7 @@ def _modeled(snapshot: Snapshot | None, key: Key) -> tuple[float, float] | tuple
     """Busy seconds of a batch and rows per second."""
     query, stage, partition = key
     name = f"{query}/{stage}"
-    if snapshot is None or name not in snapshot.stages:
+    if snapshot is None or name not in snapshot.stage_ids:
         return _UNKNOWN
     model = snapshot.workload.stage(name)
     return float(model.busy[partition]), float(model.rows[partition]) * model.batches_per_second

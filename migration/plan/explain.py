@@ -32,11 +32,11 @@ def explain_moves(inputs: PlanInputs, planned: Placement, moves: Sequence[Move])
         for key in {move.stage for move in moves}
     }
     receivers = {key: set(planned[key][planned[key] != current[key]].tolist()) for key in times}
-    units = list(inputs.stages.values())
+    units = list(inputs.stage_ids.values())
     with_several = {query for query in inputs.queries if sum(unit[0] == query for unit in units) > 1}
     reasons = []
     for move in moves:
-        query, number = inputs.stages[move.stage]
+        query, number = inputs.stage_ids[move.stage]
         state = inputs.queries.get(query)
         name = query_name(query, state.name if state is not None else "")
         unit = stage_name(query, number, name) if query in with_several else name

@@ -71,7 +71,7 @@ def review_plan(proposed: Placement, inputs: PlanInputs, settings: Settings, opt
     before, after = (executor_utilization(inputs.cluster, inputs.workload, at) for at in (inputs.current, placement))
     filled = inputs.current.filled_from(placement)
     model = inputs.prediction or assume_timing(
-        inputs.cluster, inputs.workload, filled, inputs.batch_seconds, inputs.batch_period
+        inputs.cluster, inputs.workload, filled, inputs.measured_batch_seconds, inputs.batch_period
     )
     gains = _predict_gains(inputs, model, filled, placement)
     gate: GateResult | None = None
@@ -82,7 +82,7 @@ def review_plan(proposed: Placement, inputs: PlanInputs, settings: Settings, opt
     elif not moves:
         code, sentence = PlanResult.LAW, f"none of {count(len(changes), 'move')} is permitted: {refusals[0].detail}"
     else:
-        times = BatchTimes(inputs.batch_seconds, inputs.batch_period, inputs.cold)
+        times = BatchTimes(inputs.measured_batch_seconds, inputs.batch_period, inputs.cold)
         cost = estimate_cost(model, filled, stepped, inputs.rates, times)
         gate = evaluate_gate(gains, cost.seconds, settings.gate)
         too_full = _utilization_refusal(inputs.cluster, before, after, settings)
@@ -131,9 +131,9 @@ def _filter_moves(moves: Sequence[Move], inputs: PlanInputs, refusals: list[Refu
 
 def _query_refusal(move: Move, inputs: PlanInputs) -> Refusal | None:
     """Return the law that keeps all partitions of a query or stage where they are."""
-    if move.stage not in inputs.stages:
+    if move.stage not in inputs.stage_ids:
         return Refusal(law=Law.STORES_UNKNOWN, scope=Scope.QUERY, detail=f"stage {move.stage}: no such stateful stage")
-    query, number = inputs.stages[move.stage]
+    query, number = inputs.stage_ids[move.stage]
     state = inputs.queries.get(query)
     name = query_name(query, state.name if state else "")
     if state is None or not state.active:
@@ -153,7 +153,7 @@ def _query_refusal(move: Move, inputs: PlanInputs) -> Refusal | None:
 
 def _move_refusal(move: Move, inputs: PlanInputs) -> Refusal | None:
     """Return the law that refuses one move of a query that can be moved."""
-    query, number = inputs.stages[move.stage]
+    query, number = inputs.stage_ids[move.stage]
     state = inputs.queries[query]
     unit = partition_name(query, number, move.partition, query_name(query, state.name))
     stage = _stage(state, number)
@@ -238,7 +238,7 @@ def _predict_gains(inputs: PlanInputs, model: PredictionModel, before: Placement
     gains = []
     for query, change in changes.items():
         gain = QueryGain(
-            query, inputs.batch_seconds.get(query, change.before), change, rates[query], names.get(query, "")
+            query, inputs.measured_batch_seconds.get(query, change.before), change, rates[query], names.get(query, "")
         )
         gains.append(_corrected(gain, inputs.gain_shares.get(query, GainShare()), model))
     return gains
@@ -325,7 +325,7 @@ def _desired_moves(stepped: SteppedMoves, inputs: PlanInputs, decision: str) -> 
     desired = []
     for number, index in enumerate(order):
         move = stepped.moves[index]
-        query, stage = inputs.stages[move.stage]
+        query, stage = inputs.stage_ids[move.stage]
         desired.append(
             DesiredMove(
                 move=f"{decision}.{number}",
@@ -342,7 +342,7 @@ def _desired_moves(stepped: SteppedMoves, inputs: PlanInputs, decision: str) -> 
 
 
 def _explain(desired: Sequence[DesiredMove], inputs: PlanInputs, placement: Placement) -> dict[str, str]:
-    keys = {unit: key for key, unit in inputs.stages.items()}
+    keys = {unit: key for key, unit in inputs.stage_ids.items()}
     index = inputs.cluster.index_of
     moves = [Move(keys[it.query, it.stage], it.partition, index(it.source), index(it.target)) for it in desired]
     reasons = explain_moves(inputs, placement, moves)

@@ -74,8 +74,8 @@ def test_the_model_of_one_query() -> None:
     assert state.state_bytes.tolist() == [1000] * 4
     assert state.batches_per_second == pytest.approx(0.2)
     assert result.placement[f"{QUERY}/0"].tolist() == [0, 0, 1, 2]
-    assert result.stages == {f"{QUERY}/0": (QUERY, 0)}
-    assert result.batch_seconds == {QUERY: pytest.approx(5.0)}
+    assert result.stage_ids == {f"{QUERY}/0": (QUERY, 0)}
+    assert result.recent_batch_seconds == {QUERY: pytest.approx(5.0)}
     assert (result.coverage.fresh, result.coverage.silent) == (4, ())
     queue = executor_utilization(result.cluster, result.workload, result.placement)
     assert queue.utilization.tolist() == pytest.approx([0.62, 0.04, 0.04, 0.02])
@@ -185,7 +185,7 @@ def figures(built: Snapshot) -> dict[str, object]:
         "busy": {stage.key: [round(float(busy), 3) for busy in stage.busy] for stage in stages},
         "state": {stage.key: stage.state_bytes.tolist() for stage in stages},
         "rate": {stage.key: round(stage.batches_per_second, 3) for stage in stages},
-        "measured": set(built.batch_seconds),
+        "measured": set(built.recent_batch_seconds),
         "fresh": built.coverage.fresh,
         "silent": built.coverage.silent,
         "shuffles": built.shuffle_coverage,
