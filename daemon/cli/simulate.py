@@ -134,7 +134,7 @@ def _defaults(policy: str) -> dict[str, Any]:
 
 
 def _range(one: Parameter) -> str:
-    bounds = "|".join(one.choices) if one.choices else f"{one.least:,} to {one.most:,}"
+    bounds = "|".join(one.choices) if one.choices else f"{one.minimum:,} to {one.maximum:,}"
     return f"{one.name}={one.default} ({bounds}): {one.meaning}"
 
 

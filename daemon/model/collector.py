@@ -268,16 +268,16 @@ class Collector:
             del self._nodes[host]
 
 
-def evict_oldest(holders: Sequence[tuple[deque[Any], int]], usual: int, most: int) -> None:
+def evict_oldest(holders: Sequence[tuple[deque[Any], int]], usual_bytes: int, max_bytes: int) -> None:
     """Drop the oldest entries of the largest holders, until all are within a bound in bytes.
 
     Entries that no decision needs go first. Then the newest of each holder stay while they take at most several times
     an equal share of the bound. ``holders``: entries, with their size as the last item, and the number of the newest
-    that a decision needs. ``usual``: bytes that all may hold; ``most``: that they may hold if the needed entries take
-    more.
+    that a decision needs. ``usual_bytes``: what all may hold; ``max_bytes``: what they may hold if the needed entries
+    take more.
     """
     newest = [list(accumulate(item[-1] for item in islice(reversed(entries), need))) for entries, need in holders]
-    bound = min(max(usual, sum(sizes[-1] for sizes in newest if sizes)), most)
+    bound = min(max(usual_bytes, sum(sizes[-1] for sizes in newest if sizes)), max_bytes)
     excess = sum(item[-1] for entries, _ in holders for item in entries) - bound
     # Bytes of each one's newest that stay: those that a decision needs, a few shares of the bound, nothing.
     for protected in (math.inf, _PROTECTED_SHARES * bound / max(1, len(holders)), 0):

@@ -141,17 +141,17 @@ def _compared(query: str, measured: MeasuredQueries) -> Sequence[BatchReport]:
     return compared or recent
 
 
-def warm_batches(batches: Sequence[BatchReport], least: int) -> list[BatchReport]:
+def warm_batches(batches: Sequence[BatchReport], min_batches: int) -> list[BatchReport]:
     """Return a query's batches without its first ones in which every row took longer.
 
     The executors' code is compiled, and caches are filled, in the first batches of a query. What tasks took then tells
-    neither the work of a partition nor the speed of an executor. ``batches``: oldest first; ``least``: of the newest
-    that are returned in any case.
+    neither the work of a partition nor the speed of an executor. ``batches``: oldest first; ``min_batches``: of the
+    newest that are returned in any case.
     """
     costs = np.array([_seconds_per_row(batch) for batch in batches])
     usual = float(np.median(costs[len(costs) // 2 :])) if len(costs) else 0.0
     warm = np.flatnonzero(costs <= _COLD * usual)
-    first = min(int(warm[0]) if len(warm) else 0, max(0, len(batches) - least))
+    first = min(int(warm[0]) if len(warm) else 0, max(0, len(batches) - min_batches))
     return list(batches[first:])
 
 
@@ -160,11 +160,12 @@ def _seconds_per_row(batch: BatchReport) -> float:
     return float(sum(it.slot.sum() for it in tasks) / max(1.0, sum(it.rows.sum() for it in tasks)))
 
 
-def _sampled(batches: Sequence[BatchReport], least: int) -> list[BatchReport]:
+def _sampled(batches: Sequence[BatchReport], min_batches: int) -> list[BatchReport]:
     """Return those of a query's batches that work is estimated from, oldest first."""
     ordered = batches[-_SAMPLED_BATCHES:]
     tasks = np.cumsum([batch.tasks for batch in reversed(ordered)])
-    return warm_batches(ordered[len(ordered) - max(least, int((tasks <= _SAMPLED_TASKS).sum())) :], least)
+    newest = max(min_batches, int((tasks <= _SAMPLED_TASKS).sum()))
+    return warm_batches(ordered[len(ordered) - newest :], min_batches)
 
 
 def batches_with_moves(batches: Sequence[BatchReport]) -> frozenset[int]:

@@ -33,7 +33,7 @@ class HotStreams:
                     key = other if other in placeable else None
                     self._ends.setdefault(own, []).append((units, others, key, volumes, own == shuffle.downstream))
 
-    def near(
+    def local_bytes(
         self, stage: Stage, at: Mapping[str, IntArray], executors: int, *, received: bool = False
     ) -> Callable[[int], FloatArray] | None:
         """Return a function: unit to the bytes of its hot streams with an end on each executor.
@@ -53,7 +53,7 @@ class HotStreams:
             sorted_ends.append((starts, where, volumes[order] / rate))
         rows: dict[int, FloatArray] = {}
 
-        def near(unit: int) -> FloatArray:
+        def local_to(unit: int) -> FloatArray:
             if unit not in rows:
                 row = np.zeros(executors)
                 for starts, where, volumes in sorted_ends:
@@ -62,4 +62,4 @@ class HotStreams:
                 rows[unit] = row
             return rows[unit]
 
-        return near
+        return local_to

@@ -148,30 +148,30 @@ def fair_shares(
     total = float(free.sum())
     if total <= 0:
         raise ScaleOutError("every executor is saturated: add executors")
-    most = np.minimum(np.ceil(free - _ROUNDING).astype(np.int64), limit)
-    if count / total > 1 + _ROUNDING or most.sum() < count:
+    max_shares = np.minimum(np.ceil(free - _ROUNDING).astype(np.int64), limit)
+    if count / total > 1 + _ROUNDING or max_shares.sum() < count:
         capped = np.minimum(np.floor(free + _ROUNDING).astype(np.int64), limit)
         raise ShareOverflowError(capped, count - int(capped.sum()))
-    exact = _water_level(count, free * pull, most)
+    exact = _water_level(count, free * pull, max_shares)
     shares = np.floor(exact + _ROUNDING).astype(np.int64)
-    remainder = np.where(shares < most, np.round(exact - shares, 9), -1.0)
+    remainder = np.where(shares < max_shares, np.round(exact - shares, 9), -1.0)
     shares[np.lexsort((near, -remainder))[: count - int(shares.sum())]] += 1
     return shares
 
 
-def _water_level(count: int, pull: FloatArray, most: IntArray) -> FloatArray:
-    """Return shares of ``count`` in proportion to ``pull``, none above ``most``.
+def _water_level(count: int, pull: FloatArray, max_shares: IntArray) -> FloatArray:
+    """Return shares of ``count`` in proportion to ``pull``, none above ``max_shares``.
 
-    ``most`` adds up to enough.
+    These add up to enough.
     """
     exact = np.zeros(len(pull))
-    unbound = (pull > 0) & (most > 0)
+    unbound = (pull > 0) & (max_shares > 0)
     while unbound.any():
         left = count - float(exact[~unbound].sum())
         exact[unbound] = left * pull[unbound] / pull[unbound].sum()
-        over = unbound & (exact > most)
+        over = unbound & (exact > max_shares)
         if not over.any():
             break
-        exact[over] = most[over]
+        exact[over] = max_shares[over]
         unbound &= ~over
     return exact

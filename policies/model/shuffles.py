@@ -43,10 +43,10 @@ class _Shuffle(ABC):
         """Bytes per second of pairs, any shape; every pair that exchanges something is among them."""
 
     @abstractmethod
-    def above(self, least: float) -> Edges:
-        """Return the pairs that exchange more than ``least`` bytes per second.
+    def above(self, level: float) -> Edges:
+        """Return the pairs that exchange more than ``level`` bytes per second.
 
-        In the order of upstream, then downstream entries; ``least`` is 0 or more.
+        In the order of upstream, then downstream entries; ``level`` is 0 or more.
         """
 
     def volumes(self) -> FloatArray:
@@ -106,9 +106,9 @@ class DenseShuffle(_Shuffle):
     def _values(self) -> FloatArray:
         return self.volume
 
-    def above(self, least: float) -> Edges:
+    def above(self, level: float) -> Edges:
         """As in the base class."""
-        up, down = np.divmod(np.flatnonzero(self.volume > least), max(self.shape[1], 1))
+        up, down = np.divmod(np.flatnonzero(self.volume > level), max(self.shape[1], 1))
         return up, down, self.volume[up, down]
 
     def sent(self) -> FloatArray:
@@ -162,9 +162,9 @@ class SparseShuffle(_Shuffle):
     def _values(self) -> FloatArray:
         return self.bytes_per_second
 
-    def above(self, least: float) -> Edges:
+    def above(self, level: float) -> Edges:
         """As in the base class."""
-        exchanging = np.flatnonzero(self.bytes_per_second > least)
+        exchanging = np.flatnonzero(self.bytes_per_second > level)
         return self.sources[exchanging], self.targets[exchanging], self.bytes_per_second[exchanging]
 
     def sent(self) -> FloatArray:

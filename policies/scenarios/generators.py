@@ -59,13 +59,13 @@ class GeneratorError(ModelError):
 
 
 class Parameter(NamedTuple):
-    """A number from ``least`` to ``most``, whole if the default is, or one of ``choices``."""
+    """A number from ``minimum`` to ``maximum``, whole if the default is, or one of ``choices``."""
 
     name: str
     default: int | float | str
     meaning: str
-    least: float = 0
-    most: float = math.inf
+    minimum: float = 0
+    maximum: float = math.inf
     choices: tuple[str, ...] = ()
 
 
@@ -168,13 +168,13 @@ def _parse(owner: str, parameter: Parameter, text: str) -> int | float | str:
     else:
         kind = int if isinstance(parameter.default, int) else float
         expected = (
-            f"{'a whole number' if kind is int else 'a number'} from {parameter.least:,g} to {parameter.most:,.0f}"
+            f"{'a whole number' if kind is int else 'a number'} from {parameter.minimum:,g} to {parameter.maximum:,.0f}"
         )
         try:
             value = kind(text)
         except ValueError:
             value = math.nan
-        if parameter.least <= value <= parameter.most:
+        if parameter.minimum <= value <= parameter.maximum:
             return value
     example = f"{parameter.name}={parameter.default}"
     raise GeneratorError(
@@ -371,7 +371,7 @@ _COMMON = (
     Parameter("utilization", 0.5, "busy share of all cores together", 0.01, 1.0),
 )
 _EXECUTORS = Parameter("executors", 8, "executors of the cluster", 1, 10_000)
-_AT_LEAST_FOUR = _EXECUTORS._replace(least=4)
+_AT_LEAST_FOUR = _EXECUTORS._replace(minimum=4)
 _STAGES = Parameter("stages", 8, "placeable stages of all queries together", 1, 1000)
 _PARTITIONS = Parameter("partitions", 16, "partitions of each stage", 1, 2000)
 _SCALE = Parameter("scale", "1", "1: 8 executors, 10: 80 executors and ten times the instances", choices=("1", "10"))
