@@ -119,8 +119,8 @@ def _nodes(units: Units, pairs: Pairs, slot: IntArray) -> IntArray:
     used, item = np.unique(slot, return_inverse=True)
     movable = pairs[1] < units.size
     low, high, volume = (values[movable] for values in pairs)
-    one, two = item[low], item[high]
-    apart = one != two
+    firsts, seconds = item[low], item[high]
+    apart = firsts != seconds
     node = np.where(available, units.node, -1)
     bins = Bins(
         sum_by_index(item, units.load, len(used)),
@@ -130,7 +130,7 @@ def _nodes(units: Units, pairs: Pairs, slot: IntArray) -> IntArray:
         sum_by_index(node, units.fixed, nodes),
         sum_by_index(node, units.capacity, nodes),
     )
-    bins.fill(merge_pairs(one[apart], two[apart], volume[apart], len(used)))
+    bins.fill(merge_pairs(firsts[apart], seconds[apart], volume[apart], len(used)))
     result = np.full(int(slot.max()) + 1, UNPLACED, dtype=np.int64)
     result[used] = bins.where
     return result

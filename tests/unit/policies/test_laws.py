@@ -108,7 +108,7 @@ COUNT = "expected None or a whole number from"
         ("adaptive", {"min_step": 1.0}, "min_step: expected a number from 0 to below 1"),
         ("adaptive", {"max_moves": -1}, f"max_moves: {COUNT} 0"),
         ("adaptive", {"max_moves": 1.5}, f"max_moves: {COUNT} 0"),
-        ("bottleneck", {"memory": 0}, f"memory: {COUNT} 1"),
+        ("bottleneck", {"lookback": 0}, f"lookback: {COUNT} 1"),
         ("r-storm", {"network_weight": -1}, "network_weight: expected a number from 0"),
         ("t-storm", {"consolidation": 0.5}, "consolidation: expected a number from 1"),
         ("t-storm", {"capacity": "1"}, "capacity: expected a number above 0"),

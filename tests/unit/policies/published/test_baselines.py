@@ -115,10 +115,10 @@ def test_bottleneck_is_near_the_best_placement() -> None:
     assert np.mean(ratios) < 1.15
 
 
-def test_bottleneck_with_a_short_memory() -> None:
+def test_bottleneck_with_a_short_lookback() -> None:
     workload = _chain([3.0, 1, 2, 5, 1, 2], [1.0, 2, 3, 4, 5])
     cluster, current = _apart([1.0, 2.0, 4.0], bandwidth=4.0), singly(*[0] * 6)
-    outcomes = [BOTTLENECK.place(cluster, workload, current, BottleneckParameters(memory)) for memory in (1, 2, None)]
+    outcomes = [BOTTLENECK.place(cluster, workload, current, BottleneckParameters(back)) for back in (1, 2, None)]
     times = [bottleneck_time(cluster, workload, outcome.placement) for outcome in outcomes]
     assert times[0] >= times[-1]
     assert outcomes[-1].notes == (f"the slowest part needs {times[-1]:.3g} s per second",)
