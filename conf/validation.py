@@ -1,4 +1,4 @@
-"""Rules between settings, and rules that bounds and patterns cannot express."""
+"""Constraints between settings, and such that bounds and patterns cannot express."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from rechannel.conf.redis_url import SENTINEL_SCHEME, sentinel_address
 if TYPE_CHECKING:
     from rechannel.conf.settings import RedisSettings, Settings
 
-_Errors: TypeAlias = list[tuple[tuple[str, ...], str]]  # the fields of a rule, and the sentence
+_Errors: TypeAlias = list[tuple[tuple[str, ...], str]]  # the settings that a constraint is about, and the sentence
 _LARGEST_PORT = 65535
 _TLS = ("tls_ca_file", "tls_certificate_file", "tls_key_file")
 
 
 def errors(settings: Settings) -> _Errors:
-    """Return the sentence of each broken rule with the fields that it is about."""
+    """Return the sentence of each broken constraint with the settings that it is about."""
     broken: _Errors = [(("redis.url",), sentence) for sentence in _url_errors(settings.redis.url)]
     tls_fields = ("redis.url", *(f"redis.{name}" for name in _TLS))
     broken += [(tls_fields, sentence) for sentence in _tls_errors(settings.redis)]
