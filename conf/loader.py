@@ -252,7 +252,7 @@ def _file_origins(values: Mapping[str, Mapping[str, Any]], origin: str) -> dict[
 
 
 class _Text(str):
-    """A value of the environment: text even if the setting is a number, a truth value or a list."""
+    """A value of the environment: text even for a number, a truth value or a list."""
 
     __slots__ = ()
 

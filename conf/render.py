@@ -142,7 +142,7 @@ def _summary(kind: type[Any]) -> str:
 
 
 def to_markdown() -> str:
-    """Return a table of each section: default, unit and bounds, liveness and reason of settings."""
+    """Return a table of each section: default, unit and bounds, liveness and reason."""
     lines = []
     for section in dataclasses.fields(Settings):
         lines += ["", f"### [{section.name}]", ""]

@@ -15,8 +15,8 @@ from typing import Any, get_type_hints
 
 CONFIG_VARIABLE = "RECHANNEL_CONFIG"  # names the file
 ENVIRONMENT_PREFIX = "RECHANNEL_"
-_MAX_SAMPLE_INTERVAL = 1.0  # seconds between two samples of a node
-_MIN_WINDOW_SAMPLES = 5  # samples in a window
+_SAMPLE_INTERVAL = 1.0  # seconds between two samples of a node, at most
+_WINDOW_SAMPLES = 5  # samples in a window, at least
 _PLACEMENT_TTL = 120.0  # seconds
 POLICIES = "policies"  # the section that holds a table for each policy
 _DAY = "(?:Mon|Tue|Wed|Thu|Fri|Sat|Sun)"
@@ -140,7 +140,7 @@ class AgentSettings:
     @property
     def sample(self) -> float:
         """Seconds between two samples of the processes."""
-        return min(_MAX_SAMPLE_INTERVAL, self.window / _MIN_WINDOW_SAMPLES)
+        return min(_SAMPLE_INTERVAL, self.window / _WINDOW_SAMPLES)
 
 
 @dataclass(frozen=True)

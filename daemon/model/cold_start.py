@@ -38,14 +38,14 @@ def cold_stages(snapshot: Snapshot, executors: Sequence[ExecutorInfo], rates: Lo
     task that loaded state as well is cold by the rest.
     """
     measured, cluster = snapshot.measured_queries, snapshot.cluster
-    begun = {info.executor: info.added for info in executors}
+    added_at = {info.executor: info.added for info in executors}
     runs: list[_Run] = []
     unknown: dict[str, FloatArray] = {}  # query -> infinite where executors may have run its tasks before, (E,)
     for query in measured.recent:
         history = sorted((batch for batch in measured.batches if batch.query == query), key=lambda it: it.batch)
         oldest = history[0]
         unknown[query] = np.array(
-            [0.0 if oldest.batch == 0 or begun[name] >= oldest.start else np.inf for name in cluster.executors]
+            [0.0 if oldest.batch == 0 or added_at[name] >= oldest.start else np.inf for name in cluster.executors]
         )
         warm = {batch.batch for batch in measured.samples(query)[0]}
         runs += [

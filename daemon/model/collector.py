@@ -33,7 +33,7 @@ from rechannel.wire.messages import LinkReport
 from rechannel.wire.redis.store import READ_AT_ONCE, Store
 
 _PAGE = 200
-_SPARE = 3  # times the entries one decision needs are kept, to join map outputs with their batches
+_SPARE = 3  # times the entries that one decision needs are stored, to join map outputs with their batches
 _MIN_BATCHES = 64  # kept of each query
 _MAX_TASKS = 25_600  # tasks of a query's batches, beyond the newest 64; beyond: the oldest batches are dropped
 _MIN_WINDOWS = 12  # kept of each node
@@ -123,7 +123,7 @@ class Collector:
                 envelope = self._store.get(keys.REPORT, name)
             except KeyNameError:
                 continue  # a name on the list that can have no key
-            # A report that was copied under another application's key is nobody's.
+            # A report under another application's key is a copy, and not used.
             if envelope is None or not isinstance(envelope.body, LinkReport) or envelope.application != name:
                 continue
             room -= len(encode(envelope))
@@ -219,13 +219,13 @@ class Collector:
             node.after, envelopes = read_new_entries(self._store, keys.WINDOWS, host, node.after, first=bound)
         except KeyNameError:
             return 0  # a host name that can have no key has no agent: it counts as silent
-        read, known = 0, {(window.start, window.end) for window, _ in node.windows}
+        read, present = 0, {(window.start, window.end) for window, _ in node.windows}
         for envelope in envelopes:
             if isinstance(envelope.body, AgentWindow) and envelope.body.node == host:
                 window = replace(envelope.body, skipped={})  # not needed for decisions
-                if (window.start, window.end) in known:
+                if (window.start, window.end) in present:
                     continue  # an agent repeats a push that timed out, though it may have arrived
-                known.add((window.start, window.end))
+                present.add((window.start, window.end))
                 size = len(encode(replace(envelope, body=window, raw_bytes=UNSET)))
                 node.windows.append((window, size))
                 read += size
@@ -323,7 +323,7 @@ def read_new_entries(store: Store, rule: KeyRule, name: str, after: str, *, firs
             after = newest
             break  # the rest, if large entries or unreadable ones cut the page short, is read next time
         after = newest
-    else:  # more than such a stream may hold: nobody trims it, and its end is what counts
+    else:  # more than such a stream may hold, as nobody trims it: only its end is read
         return read_new_entries(store, rule, name, "", first=first)
     if not entries and entry_number(store.last_id(rule, name)) < entry_number(after):
         return read_new_entries(store, rule, name, "", first=first)

@@ -18,7 +18,7 @@ import numpy as np
 
 from rechannel.daemon.model.application_messages import batches_of
 from rechannel.daemon.model.task_columns import task_columns
-from rechannel.policies.analysis.forecast import MOST, Forecast, Method, look_ahead, slots_ahead
+from rechannel.policies.analysis.forecast import LARGEST_GROWTH, Forecast, Method, look_ahead, slots_ahead
 from rechannel.policies.model.arrays import FloatArray
 from rechannel.policies.model.shuffles import DenseShuffle, Shuffle
 from rechannel.policies.model.workload import Stage, Workload
@@ -184,5 +184,5 @@ def _factors(forecast: Forecast, last: FloatArray) -> FloatArray:
     """Return the expected load over the last one; 1 where the last value stands or is 0."""
     changed = (forecast.method != Method.LAST) & (last > 0)
     factors: FloatArray = np.divide(forecast.values, last, out=np.ones_like(last), where=changed)
-    np.minimum(factors, MOST, out=factors)
+    np.minimum(factors, LARGEST_GROWTH, out=factors)
     return factors

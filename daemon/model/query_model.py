@@ -1,4 +1,4 @@
-"""Stages of a query as its last batches measured them, and the shuffles between them. Pure.
+"""Stages of a query as its last batches measured them, and their shuffles. Pure.
 
 A stateful stage has one entry for each partition; every other stage, and a stateful stage that cannot be placed, is
 floating: entry e is what was observed on executor e. All figures are means over the given batches. A batch in which a
@@ -275,7 +275,7 @@ class _ShuffleMatrices:
     """Mean bytes per batch between the entries of every two stages that a shuffle joins.
 
     What a task on an executor with a silent agent sent is unknown. It is taken as the mean of the other tasks of its
-    stage, which speaks neither for nor against a placement.
+    stage, which favors no placement.
     """
 
     def __init__(self, inputs: ModelInputs, totals: Mapping[str, _StageTotals], max_entries: int) -> None:

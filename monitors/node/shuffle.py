@@ -6,8 +6,8 @@ differences are bytes per downstream partition. The file appears complete, by a 
 none, and then there is nothing to report.
 
 The kernel reports new files (`rechannel.monitors.node.inotify`), so thousands of old ones cost nothing. A directory
-that cannot be watched is listed whenever it changed. A watched one is checked once in `VERIFY_EVERY` seconds all the
-same, and is listed from then on if it holds a new file that was never reported.
+that cannot be watched is listed whenever it changed. A watched one is checked once in `VERIFY_EVERY` seconds in any
+case, and is listed from then on if it holds a new file that was never reported.
 
 The directories belong to the executors, whose code may put anything there: only regular files are read, no link is
 followed, and files count by their size in what one pass may cost.
@@ -41,7 +41,7 @@ SIZES_A_NAME = 50  # numbers of an index file that cost as much as one more name
 # A directory changed less than this many seconds ago is listed again: a second change within one clock tick would not
 # alter its modification time.
 SETTLED = 0.1
-VERIFY_EVERY = 30.0  # seconds after which a watched directory is checked all the same
+VERIFY_EVERY = 30.0  # seconds after which a watched directory is checked in any case
 _INDEX = re.compile(r"shuffle_(\d{1,9})_(\d{1,18})_0\.index")
 
 
@@ -255,7 +255,7 @@ class ShuffleReader:
     def _read_outputs(
         self, executor: Executor, directory: str, named: list[_Named], budget: int
     ) -> tuple[list[MapOutput], int, list[_Named]]:
-        """Read files of a directory; return the map outputs, their cost, and the files beyond the budget."""
+        """Read files of a directory; return map outputs, their cost, and files beyond the budget."""
         outputs, cost = list[MapOutput](), 0
         if not named:
             return outputs, cost, []

@@ -170,7 +170,7 @@ class PlacementSearch:
     def _best_within(
         self, problem: Problem, options: list[Option], max_moves: int, max_seconds: float
     ) -> Option | None:
-        """Return the best option of at most so many moves and seconds, by bisection of the time limit."""
+        """Return the best option within these bounds, by bisection of the time limit."""
         low, high = min(option.seconds for option in options), options[0].seconds
         best: Option | None = None
         for _ in range(8):

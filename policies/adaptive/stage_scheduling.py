@@ -30,7 +30,7 @@ _REFINEMENTS = 200  # of a stage that is not small, whose list schedule is near 
 _PERTURBED = 60  # units up to which a refinement that is stuck is perturbed
 _EXCHANGES = 12  # moves and swaps between two executors that are tried one by one
 _RELAXED = 0.8  # share of a limit below which the mean time of the executors leaves a stage relaxed
-_MAX_RELABELED = 200  # executors up to which like ones are swapped: every two of them are looked at
+_RELABELED = 200  # executors up to which like ones are swapped: every two of them are looked at
 
 
 def solve_stage(problem: Problem, bound: float, *, levels: Sequence[float] = (), thorough: bool = True) -> list[Option]:
@@ -335,7 +335,7 @@ def _added(beyond: FloatArray, more: float) -> FloatArray:
 def _relabel(problem: Problem, option: Option) -> Option:
     """Swap executors that are alike, so that most bytes stay, then most units."""
     home, size = problem.home, len(problem.speed)
-    if problem.fetching or problem.local_bytes is not None or size > _MAX_RELABELED:
+    if problem.fetching or problem.local_bytes is not None or size > _RELABELED:
         return option
     placed = home >= 0
     stays = np.zeros((size, size))

@@ -184,7 +184,7 @@ def stage_seconds(cluster: Cluster, workload: Workload, placement: Placement) ->
 
 
 def placement_cost(cluster: Cluster, workload: Workload, placement: Placement, limit: float = SATURATED) -> Cost:
-    """Return the objective of ``adaptive``; ``limit``: utilization of an executor that is allowed."""
+    """Return the objective of ``adaptive``; ``limit``: allowed utilization of an executor."""
     rates = np.array([stage.batches_per_second for stage in workload.stages])
     path = float(rates @ stage_seconds(cluster, workload, placement)) if len(rates) else 0.0
     busy = executor_busy(cluster, workload, placement)

@@ -33,7 +33,7 @@ FIXED_NOISE = 0.003  # seconds by which the tasks of executors differ whatever t
 OUTLIER = 1.5  # deviations beyond which the change of a partition loses weight: Huber's constant
 LEAST_NOISE = 0.05  # of a single task
 SURE = 3.0  # standard errors an executor must differ by to be called slow or fast
-_ROUNDS = 3
+_ROUNDS = 3  # of each iterated fit
 _SHORTEST = 1e-4  # seconds; shorter tasks are clock ticks
 _LEAST_SHARE = 0.02  # of the mean seconds of a stage's tasks: its line is not trusted below
 

@@ -15,9 +15,9 @@ from rechannel.policies.model.shuffles import Shuffle
 class Stage:
     """Tasks of one stage of one query.
 
-    A placeable stage has one entry for each partition, and where it runs is ours to say. A floating stage (a source,
-    or other stateless tasks, which run anywhere each batch) has one entry for each executor of the cluster: what was
-    observed there. ``busy`` is busy seconds per batch on a reference executor, ``rows`` the input rows per batch,
+    A placeable stage has one entry for each partition, which a policy places. A floating stage (a source, or other
+    stateless tasks, which run anywhere each batch) has one entry for each executor of the cluster: what was observed
+    there. ``busy`` is busy seconds per batch on a reference executor, ``rows`` the input rows per batch,
     ``state_bytes`` the size of the state, ``batches_per_second`` how often the stage runs.
     """
 

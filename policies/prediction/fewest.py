@@ -41,7 +41,7 @@ _MIN_STEP_GAIN = 1e-4  # of the batch time: what a step of a descent has to brin
 _MIN_MOVE_GAIN = 0.002  # of the batch time: what a move has to bring
 _TARGETS = 4  # of the least busy executors, for each move
 _SOURCES = 3  # busiest executors that moves come off
-_MAX_UNITS = 24  # of each of them
+_HEAVIEST = 24  # partitions of each of them that are tried
 
 
 @dataclass(frozen=True)
@@ -187,7 +187,7 @@ def _candidates(trial: TrialPlacement, proposed: Placement | None) -> Iterable[t
 
 def _by_weight(partitions: IntArray, busy: FloatArray) -> list[int]:
     order = partitions[np.argsort(-busy[partitions], kind="stable")]
-    return [int(partition) for partition in order[:_MAX_UNITS] if busy[partition] > 0]
+    return [int(partition) for partition in order[:_HEAVIEST] if busy[partition] > 0]
 
 
 def _pruned(model: PredictionModel, start: Placement, steps: list[_Step]) -> Placement:

@@ -73,8 +73,8 @@ def most_in_a_slot(count: int, slots: int, alpha: float) -> int:
 
     An even share at alpha 0, and at least; all but one for each other slot at alpha 1.
     """
-    least = -(-count // slots)
-    return least + int(np.ceil(alpha * max(count - slots + 1 - least, 0) - ROUNDING))
+    even_share = -(-count // slots)
+    return even_share + int(np.ceil(alpha * max(count - slots + 1 - even_share, 0) - ROUNDING))
 
 
 def overload_and_traffic(

@@ -59,7 +59,7 @@ class GeneratorError(ModelError):
 
 
 class Parameter(NamedTuple):
-    """A number from ``minimum`` to ``maximum``, whole if the default is, or one of ``choices``."""
+    """A number from ``minimum`` to ``maximum``, whole if its default is, or a choice."""
 
     name: str
     default: int | float | str
@@ -117,13 +117,13 @@ class _WorkloadBuilder:
     def scenario(self, start: str = "spark") -> Scenario:
         """Scale busy seconds and state, and place everything."""
         cluster, stages = self.cluster, self.stages
-        there = cluster.available
+        available = cluster.available
         work = sum(stage.batches_per_second * stage.busy.sum() for stage in stages)
         largest = max(stage.batches_per_second * stage.busy.max() for stage in stages)
-        capacity = (cluster.cores * cluster.speed)[there].sum()
-        busy = min(self.utilization * capacity / work, MOST_OF_A_CORE * cluster.speed[there].min() / largest)
+        capacity = (cluster.cores * cluster.speed)[available].sum()
+        busy = min(self.utilization * capacity / work, MOST_OF_A_CORE * cluster.speed[available].min() / largest)
         state, most = sum(one.state_bytes.sum() for one in stages), max(one.state_bytes.max() for one in stages)
-        memory = cluster.memory_bytes[there]
+        memory = cluster.memory_bytes[available]
         size = min(STATE_SHARE * memory.sum() / state, LARGEST_STATE * memory.min() / most) if state else 0.0
         scaled = (replace(one, busy=one.busy * busy, state_bytes=np.floor(one.state_bytes * size)) for one in stages)
         workload = Workload(tuple(scaled), tuple(self.shuffles))
@@ -218,7 +218,7 @@ def _page_view(*, seed: int, utilization: float, unique: bool) -> Scenario:
     keyed, here = sum_by_index(pages, np.array(_PAGES), 4), sum_by_index(pages, np.ones(len(_PAGES)), 4)
     source, view = (builder.stage(key, np.full(4, 1000.0), np.zeros(4)) for key in ("source", "view"))
     count = builder.stage("unique" if unique else "count", 4000.0 * keyed, here * (_USERS if unique else 1))
-    out = here / 3 if unique else count.rows  # a unique count is told every three seconds
+    out = here / 3 if unique else count.rows  # a unique count is reported every three seconds
     sink = builder.stage("sink", np.full(4, out.sum() / 4), np.zeros(4))
     builder.shuffle(source, view)
     builder.shuffle(view, count)
@@ -395,7 +395,7 @@ def _table() -> Mapping[str, Generator]:
         "page-view": (partial(_page_view, unique=False), "clicks counted by page, four instances of each operator", ()),
         "unique-page-view": (
             partial(_page_view, unique=True),
-            "unique visitors by page, told every three seconds",
+            "unique visitors by page, reported every three seconds",
             (),
         ),
         "word-count": (_word_count(8, 0, 16, 1, 10_000), "8 spouts, 16 counters", _WORDS),
