@@ -32,7 +32,7 @@ from rechannel.conf.settings import (
 
 #: Searched in this order if no file is named.
 SEARCH_PATH = (Path("rechannel.toml"), Path("/etc/rechannel/rechannel.toml"))
-DEFAULT = "default"  # the origin of a field that is not set
+DEFAULT = "default"  # the origin of a setting that is not set
 _ABSENT = "does not exist"
 _SECTIONS = tuple(item.name for item in dataclasses.fields(Settings))
 _MAX_LOCATED_LINES = 2000  # lines of a settings file; beyond: errors have no line numbers
@@ -49,7 +49,7 @@ class ConfigSource:
     skipped: tuple[str, ...] = ()
 
     def describe(self, *, variables: bool = False) -> str:
-        """Return a sentence on the configuration; ``variables``: the environment sets fields."""
+        """Return a sentence on the configuration; ``variables``: the environment sets some."""
         if self.path is None:
             used = "variables of the environment and defaults" if variables else "defaults"
             return f"no configuration file: {', '.join(self.skipped)}; {used} used"
@@ -61,10 +61,10 @@ class ConfigSource:
 
 @dataclass(frozen=True)
 class LoadResult:
-    """Settings, origins and errors; a field with an error has its default."""
+    """Settings, origins and errors; a setting with an error has its default."""
 
     settings: Settings
-    origins: Mapping[str, str]  # field such as gate.min_gain -> file or variable that set it; without defaults
+    origins: Mapping[str, str]  # setting such as gate.min_gain -> file or variable that set it; without defaults
     errors: tuple[str, ...]
     source: ConfigSource = ConfigSource(None)
 
@@ -78,18 +78,18 @@ class LoadResult:
         return self.source.describe(variables=bool(self.origins))
 
     def with_locations(self, errors: Iterable[str]) -> list[str]:
-        """Prefix errors on fields with the origin of the value: file and line, or variable."""
+        """Prefix errors on settings with the origin of the value: file and line, or variable."""
         errors = list(errors)
         lines = line_numbers(self.path) if self.path is not None and errors else {}
         return [self._with_location(error, lines) for error in errors]
 
     def _with_location(self, error: str, lines: Mapping[tuple[str, ...], int]) -> str:
-        names = [word.strip("[]") for word in error.partition(": ")[0].split()]  # a rule may name several fields
-        for field in names:
-            origin = self.origins.get(field, "")
+        names = [word.strip("[]") for word in error.partition(": ")[0].split()]  # it may name several settings
+        for name in names:
+            origin = self.origins.get(name, "")
             if origin.startswith(ENVIRONMENT_PREFIX):
                 return f"{origin}: {error}"
-            line = lines.get(tuple(field.split(".")))
+            line = lines.get(tuple(name.split(".")))
             if line is not None:
                 return f"{self.path}:{line}: {error}"
         section, dot, _ = (names or [""])[0].partition(".")
@@ -127,9 +127,9 @@ def read_settings(path: str | os.PathLike[str] | None = None, environ: Mapping[s
             sections[name] = _parse_section(section_class(name), name, content, errors)
     errors += [f"[{name}]: no such section; {suggest_names(name, _SECTIONS)}" for name in values]
     result = LoadResult(Settings(**sections), origins, tuple(errors), source)
-    # A field with an error has its default, so rules between it and other fields are not checked.
+    # A setting with an error has its default, so what has to hold between it and others is not checked.
     wrong = {error.partition(":")[0] for error in errors}
-    conflicts = [error for fields, error in validation.errors(result.settings) if wrong.isdisjoint(fields)]
+    conflicts = [error for names, error in validation.errors(result.settings) if wrong.isdisjoint(names)]
     return dataclasses.replace(result, errors=(*errors, *conflicts))
 
 
@@ -177,9 +177,9 @@ def _problem_of(path: Path) -> str:
 
 
 def line_numbers(path: Path) -> dict[tuple[str, ...], int]:
-    """Return the first line, from 1, of each section, field and parameter of a TOML file.
+    """Return the first line, from 1, of each section, setting and parameter of a TOML file.
 
-    The parser gives no positions. A field begins after the longest prefix of the file that parses without it.
+    The parser gives no positions. A setting begins after the longest prefix of the file that parses without it.
     """
     if not path.is_file():
         return {}  # a pipe can be read only once
@@ -188,8 +188,10 @@ def line_numbers(path: Path) -> dict[tuple[str, ...], int]:
     except (OSError, UnicodeDecodeError):
         return {}
     numbers: dict[tuple[str, ...], int] = {}
+    if len(lines) > _MAX_LOCATED_LINES:
+        return numbers
     begin = 1
-    for end in range(1, len(lines) + 1 if len(lines) <= _MAX_LOCATED_LINES else 0):
+    for end in range(1, len(lines) + 1):
         if not lines[end - 1].strip() or (begin == end and lines[end - 1].lstrip().startswith("#")):
             begin = end + 1 if begin == end else begin
             continue
@@ -238,7 +240,7 @@ def _resolve_paths(values: Mapping[str, dict[str, Any]], directory: Path) -> Non
 
 
 def _file_origins(values: Mapping[str, Mapping[str, Any]], origin: str) -> dict[str, str]:
-    """Map each field and each parameter of a policy that the file sets to the file."""
+    """Map each setting and each parameter of a policy that the file sets to the file."""
     origins = {f"{section}.{name}": origin for section, content in values.items() for name in content}
     for policy, content in values.get(POLICIES, {}).items():
         parameters = content if isinstance(content, dict) else ()
@@ -250,7 +252,7 @@ def _file_origins(values: Mapping[str, Mapping[str, Any]], origin: str) -> dict[
 
 
 class _Text(str):
-    """A value of the environment: text even if the field is a number, a truth value or a list."""
+    """A value of the environment: text even for a number, a truth value or a list."""
 
     __slots__ = ()
 
@@ -258,7 +260,7 @@ class _Text(str):
 def _read_environment(
     environ: Mapping[str, str], values: dict[str, dict[str, Any]], errors: list[str]
 ) -> dict[str, str]:
-    """Add variables of the environment to ``values``; return the variable of each field."""
+    """Add variables of the environment to ``values``; return the variable of each setting."""
     origins = {}
     for variable, text in environ.items():
         if not variable.startswith(ENVIRONMENT_PREFIX) or "__" not in variable:
@@ -317,7 +319,7 @@ def _toml_value(text: str) -> Any:
 
 
 def _parse_section(kind: type[_T], section: str, content: Mapping[str, Any], errors: list[str]) -> _T:
-    """Return a section; fields with an error keep their default."""
+    """Return a section; settings with an error keep their default."""
     fields = {item.name: item for item in dataclasses.fields(kind)}  # type: ignore[arg-type]
     hints = get_type_hints(kind)
     accepted: dict[str, Any] = {}
@@ -334,7 +336,7 @@ def _parse_section(kind: type[_T], section: str, content: Mapping[str, Any], err
 
 
 def _parse_value(kind: type[Any], value: Any, rule: Mapping[str, Any]) -> Any:
-    """Convert a value to the type of its field; ValueError has a sentence for each error."""
+    """Convert a value to the type of its setting; ValueError has a sentence for each error."""
     if kind in (int, float):
         return _parse_number(kind, value, rule)
     if kind is bool:

@@ -1,6 +1,6 @@
 """Reload the configuration of a running controller.
 
-Fields that are ``live`` by their metadata are applied. Changes of other fields are logged and wait for a restart. A
+Settings that are ``live`` by their rule are applied. Changes of others are logged and wait for a restart. A
 configuration with errors changes nothing.
 """
 
@@ -16,7 +16,7 @@ from rechannel.conf.settings import POLICIES, Settings, SettingsError, fields
 if TYPE_CHECKING:
     from structlog.typing import FilteringBoundLogger
 
-#: Sections and fields that the controller uses; changes of others do not concern it.
+#: Sections and settings that the controller uses; changes of others do not concern it.
 _CONCERNS = frozenset(
     {"cluster", "redis", "signing", "agent.window", "reschedule", "policies", "gate", "migration", "controller"}
 )
@@ -24,7 +24,7 @@ _CONCERNS = frozenset(
 
 @dataclass(frozen=True)
 class Change:
-    """A field with another value. ``live``: a running controller may apply it."""
+    """A setting with another value. ``live``: a running controller may apply it."""
 
     field: str
     before: Any
@@ -33,7 +33,7 @@ class Change:
 
 
 def changes(old: Settings, new: Settings) -> list[Change]:
-    """Return the fields of the controller that differ."""
+    """Return the settings of the controller that differ."""
     differences = []
     for name, item in fields().items():
         section = name.partition(".")[0]
@@ -44,7 +44,7 @@ def changes(old: Settings, new: Settings) -> list[Change]:
 
 
 def merged(old: Settings, new: Settings) -> Settings:
-    """Return the old settings with live fields and parameters of policies of the new ones."""
+    """Return the old settings with live ones and parameters of policies of the new ones."""
     live: dict[str, dict[str, Any]] = {}
     for name, item in fields().items():
         if item.metadata["live"]:
@@ -63,7 +63,7 @@ class ReloadSignal:
 
 
 class Reloader:
-    """Reloads the configuration of a controller on request and logs each changed field.
+    """Reloads the configuration of a controller on request and logs each changed setting.
 
     Without a ``signal`` the settings never change. ``validate`` returns more errors of new settings, such as unknown
     parameters of policies.
@@ -93,18 +93,18 @@ class Reloader:
             errors = list(error.errors)
         if errors:
             for sentence in errors:
-                self._log.error("configuration-mistake", sentence=sentence)
-            self._log.error("configuration-not-taken", mistakes=len(errors), sentence="nothing was changed")
+                self._log.error("configuration-error", sentence=sentence)
+            self._log.error("configuration-rejected", errors=len(errors), sentence="nothing was changed")
             return None
         differences = changes(self._settings, new)
         for change in differences:
             values = {"field": change.field, "before": change.before, "after": change.after}
             if change.live:
-                self._log.info("setting-taken", **values)
+                self._log.info("setting-applied", **values)
             else:
-                self._log.warning("setting-not-taken", **values, sentence=f"{change.field}: restart needed")
+                self._log.warning("setting-needs-restart", **values, sentence=f"{change.field}: restart needed")
         live = sum(change.live for change in differences)
-        self._log.info("configuration-read-again", taken=live, restart_needed=len(differences) - live)
+        self._log.info("configuration-read-again", applied=live, restart_needed=len(differences) - live)
         if not live:
             return None
         self._settings = merged(self._settings, new)

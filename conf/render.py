@@ -45,7 +45,7 @@ weight = "inverse-distance"
 
 
 def to_document(result: LoadResult) -> dict[str, Any]:
-    """Return the settings and the origin of each field as plain values, for JSON."""
+    """Return the settings and the origin of each setting as plain values, for JSON."""
     settings = dataclasses.asdict(result.settings)
     parameters = [
         f"{POLICIES}.{policy}.{name}" for policy, values in result.settings.policies.items() for name in values
@@ -108,7 +108,7 @@ def _escaped(character: str) -> str:
 
 
 def bounds(rule: Any) -> str:
-    """Return choices or bounds of a field, "" if it has neither."""
+    """Return choices or bounds of a setting, "" if it has neither."""
     if rule["choices"]:
         return " | ".join(rule["choices"])
     low, high = rule["bounds"]
@@ -116,7 +116,7 @@ def bounds(rule: Any) -> str:
 
 
 def _rule(item: dataclasses.Field[Any]) -> str:
-    """Return unit, bounds and liveness of a field, in parentheses."""
+    """Return unit, bounds and liveness of a setting, in parentheses."""
     rule = item.metadata
     parts = [part for part in (rule["unit"], bounds(rule), "live" if rule["live"] else "") if part]
     return f" ({'; '.join(parts)})" if parts else ""
@@ -142,7 +142,7 @@ def _summary(kind: type[Any]) -> str:
 
 
 def to_markdown() -> str:
-    """Return a table of each section: default, unit and bounds, liveness and reason of fields."""
+    """Return a table of each section: default, unit and bounds, liveness and reason."""
     lines = []
     for section in dataclasses.fields(Settings):
         lines += ["", f"### [{section.name}]", ""]

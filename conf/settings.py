@@ -15,7 +15,8 @@ from typing import Any, get_type_hints
 
 CONFIG_VARIABLE = "RECHANNEL_CONFIG"  # names the file
 ENVIRONMENT_PREFIX = "RECHANNEL_"
-_SAMPLE, _SAMPLES = 1.0, 5  # seconds between two samples of a node at most; samples in a window at least
+_SAMPLE_INTERVAL = 1.0  # seconds between two samples of a node, at most
+_WINDOW_SAMPLES = 5  # samples in a window, at least
 _PLACEMENT_TTL = 120.0  # seconds
 POLICIES = "policies"  # the section that holds a table for each policy
 _DAY = "(?:Mon|Tue|Wed|Thu|Fri|Sat|Sun)"
@@ -24,7 +25,7 @@ PERIOD = rf"(?:({_DAYS}(?:,{_DAYS})*) )?((?:[01]\d|2[0-3]):[0-5]\d)-((?:[01]\d|2
 
 
 class SettingsError(ValueError):
-    """An unusable configuration; each of ``errors`` names a field and the cure."""
+    """An unusable configuration; each of ``errors`` names a setting and the cure."""
 
     def __init__(self, errors: Sequence[str]) -> None:
         self.errors = tuple(errors)
@@ -40,18 +41,18 @@ def setting(
     allowed: str | tuple[str, ...] = "",
     path: bool = False,
 ) -> Any:
-    """Define a setting that takes a restart to change; its metadata holds the properties.
+    """Define a setting that takes a restart to change; its metadata is its rule.
 
     Parameters
     ----------
     default, reason, unit
-        The value without configuration, what the field is for, and what its value counts.
+        The value without configuration, what the setting is for, and what its value counts.
     bounds
         Lowest and highest value of a number, both inclusive; None is unbounded.
     allowed
         The allowed texts, or a regular expression that the whole text must match.
     path
-        The field names a file; a relative path starts at the directory of the configuration file.
+        The setting names a file; a relative path starts at the directory of the configuration file.
     """
     pattern, choices = (allowed, ()) if isinstance(allowed, str) else ("", allowed)
     properties = {"reason": reason, "unit": unit, "bounds": bounds, "choices": choices, "pattern": pattern}
@@ -59,7 +60,7 @@ def setting(
 
 
 def live_setting(default: Any, reason: str, **properties: Any) -> Any:
-    """Define a field like `setting` that a controller applies on SIGHUP."""
+    """Define a setting like `setting` that a controller applies on SIGHUP."""
     return field(default=default, metadata={**setting(default, reason, **properties).metadata, "live": True})
 
 
@@ -139,7 +140,7 @@ class AgentSettings:
     @property
     def sample(self) -> float:
         """Seconds between two samples of the processes."""
-        return min(_SAMPLE, self.window / _SAMPLES)
+        return min(_SAMPLE_INTERVAL, self.window / _WINDOW_SAMPLES)
 
 
 @dataclass(frozen=True)

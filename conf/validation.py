@@ -1,4 +1,4 @@
-"""Rules between settings, and rules that bounds and patterns cannot express."""
+"""Constraints between settings, and such that bounds and patterns cannot express."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from rechannel.conf.redis_url import SENTINEL_SCHEME, sentinel_address
 if TYPE_CHECKING:
     from rechannel.conf.settings import RedisSettings, Settings
 
-_Errors: TypeAlias = list[tuple[tuple[str, ...], str]]  # the fields of a rule, and the sentence
+_Errors: TypeAlias = list[tuple[tuple[str, ...], str]]  # the settings that a constraint is about, and the sentence
 _LARGEST_PORT = 65535
 _TLS = ("tls_ca_file", "tls_certificate_file", "tls_key_file")
 
 
 def errors(settings: Settings) -> _Errors:
-    """Return the sentence of each broken rule with the fields that it is about."""
+    """Return the sentence of each broken constraint with the settings that it is about."""
     broken: _Errors = [(("redis.url",), sentence) for sentence in _url_errors(settings.redis.url)]
     tls_fields = ("redis.url", *(f"redis.{name}" for name in _TLS))
     broken += [(tls_fields, sentence) for sentence in _tls_errors(settings.redis)]
@@ -27,11 +27,11 @@ def errors(settings: Settings) -> _Errors:
         port = place.rpartition(":")[2]
         if port and int(port) > _LARGEST_PORT:  # the system would use the lowest 16 bits, which is another port
             broken.append(((name,), f"{name}: {port} is no port; it must be between 0 and {_LARGEST_PORT}"))
-    late = lease_timing.errors(
+    timing_errors = lease_timing.errors(
         settings.controller.lease, settings.redis.timeout, sentinels=settings.redis.url.startswith(SENTINEL_SCHEME)
     )
     fields = ("controller.lease", "redis.timeout", "redis.url")
-    broken += [(fields, sentence) for sentence in late]
+    broken += [(fields, sentence) for sentence in timing_errors]
     try:
         ZoneInfo(settings.reschedule.time_zone)
     except (ZoneInfoNotFoundError, ValueError, OSError):

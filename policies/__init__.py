@@ -14,7 +14,7 @@ Rooms, each importing only those below it:
 * ``prediction``: work of partitions, replay of batches under a placement, the fewest moves that gain most
 * ``policy``: the protocol that every policy implements
 * ``analysis``: cost of a placement, queueing, classification of streams, service rates, forecasts
-* ``model``: cluster, workload, streams and placement, which every policy reads
+* ``model``: cluster, workload, shuffles and placement, which every policy reads
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from rechannel.policies.analysis.placement_cost import placement_cost
 from rechannel.policies.model.arrays import ModelError, ScaleOutError
 from rechannel.policies.model.cluster import Cluster, Topology
 from rechannel.policies.model.placement import Move, Placement, PolicyAnswer
-from rechannel.policies.model.streams import SparseStream, Stream
+from rechannel.policies.model.shuffles import DenseShuffle, SparseShuffle
 from rechannel.policies.model.workload import Stage, Workload
 from rechannel.policies.policy import Policy, check_count, check_number
 from rechannel.policies.registry import POLICIES, Proposal, propose
@@ -31,6 +31,7 @@ from rechannel.policies.registry import POLICIES, Proposal, propose
 __all__ = [
     "POLICIES",
     "Cluster",
+    "DenseShuffle",
     "ModelError",
     "Move",
     "Placement",
@@ -38,9 +39,8 @@ __all__ = [
     "PolicyAnswer",
     "Proposal",
     "ScaleOutError",
-    "SparseStream",
+    "SparseShuffle",
     "Stage",
-    "Stream",
     "Topology",
     "Workload",
     "check_count",

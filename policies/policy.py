@@ -97,29 +97,29 @@ def check_choice(name: str, value: object, choices: Sequence[str]) -> None:
 
 
 def check_number(
-    name: str, value: object, least: float, most: float = math.inf, *, above: bool = False, finite: bool = False
+    name: str, value: object, minimum: float, maximum: float = math.inf, *, above: bool = False, finite: bool = False
 ) -> None:
-    """Raise ``ModelError`` unless a parameter is a number from ``least`` to ``most``.
+    """Raise ``ModelError`` unless a parameter is a number from ``minimum`` to ``maximum``.
 
     Parameters
     ----------
     name, value
         The parameter.
-    least, most
+    minimum, maximum
         Bounds, which are allowed themselves.
     above
-        Refuse ``least`` itself.
+        Refuse ``minimum`` itself.
     finite
         Refuse infinity.
     """
     number = isinstance(value, int | float) and not isinstance(value, bool) and not (finite and value == math.inf)
-    if not number or not least <= float(value) <= most or (above and value == least):  # type: ignore[arg-type]
-        upper = "" if most == math.inf else f" to {most:g}"
-        raise ModelError(f"{name}: expected a number {'above' if above else 'from'} {least:g}{upper}, got {value!r}")
+    if not number or not minimum <= float(value) <= maximum or (above and value == minimum):  # type: ignore[arg-type]
+        upper = "" if maximum == math.inf else f" to {maximum:g}"
+        raise ModelError(f"{name}: expected a number {'above' if above else 'from'} {minimum:g}{upper}, got {value!r}")
 
 
-def check_count(name: str, value: object, least: int = 1) -> None:
-    """Raise ``ModelError`` unless a parameter is None or a whole number from ``least``."""
+def check_count(name: str, value: object, minimum: int = 1) -> None:
+    """Raise ``ModelError`` unless a parameter is None or a whole number from ``minimum``."""
     whole = isinstance(value, int) and not isinstance(value, bool)
-    if value is not None and (not whole or value < least):  # type: ignore[operator]
-        raise ModelError(f"{name}: expected None or a whole number from {least}, got {value!r}")
+    if value is not None and (not whole or value < minimum):  # type: ignore[operator]
+        raise ModelError(f"{name}: expected None or a whole number from {minimum}, got {value!r}")

@@ -38,8 +38,8 @@ class ExecutorUsage(msgspec.Struct, frozen=True, kw_only=True):
     cpu_limit: BoundedFloat = 0.0  # cores that its control groups allow; 0 for no limit
 
 
-# Rows are many and never part of a reference cycle: `gc=False` keeps them out of garbage collection.
-class StreamRow(msgspec.Struct, frozen=True, array_like=True, gc=False):
+# Map outputs are many and never part of a reference cycle: `gc=False` keeps them out of garbage collection.
+class MapOutput(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """Bytes that a map task wrote for each downstream partition, from its index file."""
 
     application: str
@@ -61,7 +61,7 @@ class AgentWindow(Body, frozen=True, tag="agent-window", kw_only=True):
     memory_total: Int53
     memory_used: Int53
     executors: list[ExecutorUsage]
-    streams: list[StreamRow]
+    map_outputs: list[MapOutput]
     skipped: dict[str, Int53] = {}  # reason -> number of items that were not measured
     stolen: BoundedFloat = 0.0  # CPU seconds in the window that the hypervisor gave to other machines
 
@@ -113,7 +113,7 @@ class StageRun(msgspec.Struct, frozen=True, kw_only=True, dict=True):
 
     spark_stage: Int53
     parents: list[Int53]
-    stateful: Int53  # its `StatefulStage.stage`, -1 without state
+    stateful_stage: Int53  # its `StatefulStage.stage`, -1 without state
     tasks: list[TaskRow]
     submitted: Timestamp = 0.0  # when the driver gave its tasks to the scheduler, 0 if unknown
 

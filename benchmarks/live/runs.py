@@ -29,7 +29,7 @@ def model(store: Store, settings: Settings, application: str) -> dict[str, Any] 
     scenario = Scenario(application, snapshot.cluster, snapshot.workload, snapshot.placement)
     return {
         "scenario": to_document(scenario),
-        "stages": {f"{query} {number}": key for key, (query, number) in snapshot.stages.items()},
+        "stages": {f"{query} {number}": key for key, (query, number) in snapshot.stage_ids.items()},
         "names": {state.query: state.name for state in snapshot.queries.values()},
         "loads": {key: [float(size) for size in sizes] for key, sizes in snapshot.bytes_to_load.items()},
     }

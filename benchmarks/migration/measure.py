@@ -203,7 +203,7 @@ class _Measurement:
         rows: list[list[float]] = []
         for envelope in session.store.last(keys.BATCHES, session.application, keys.BATCHES.bound):
             if isinstance(envelope.body, BatchReport):
-                tasks = [task for stage in envelope.body.stages if stage.stateful >= 0 for task in stage.tasks]
+                tasks = [task for stage in envelope.body.stages if stage.stateful_stage >= 0 for task in stage.tasks]
                 batch = envelope.body.batch
                 rows += [[batch, task.partition, task.run] for task in tasks if task.partition in partitions]
         return rows

@@ -14,7 +14,7 @@ import redis
 from benchmarks.report.results import progress
 from rechannel.wire.envelope import EnvelopeFactory, encode
 from rechannel.wire.keys import WINDOWS
-from rechannel.wire.measurements import AgentWindow, ExecutorUsage, StreamRow
+from rechannel.wire.measurements import AgentWindow, ExecutorUsage, MapOutput
 from rechannel.wire.redis.store import Store
 from testbed.stack import Stack
 
@@ -151,5 +151,5 @@ def window(
         memory_total=2**36,
         memory_used=2**35,
         executors=usages,
-        streams=[StreamRow(APPLICATION, first, 17, node * 100_000 + index, sizes) for index in range(outputs)],
+        map_outputs=[MapOutput(APPLICATION, first, 17, node * 100_000 + index, sizes) for index in range(outputs)],
     )

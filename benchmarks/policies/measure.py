@@ -75,7 +75,7 @@ def main() -> None:
     figures: dict[str, Any] = {
         "tasks": sum(stage.n for stage in scenario.workload.placeable),
         "executors": scenario.cluster.size,
-        "pairs": sum(stream.summary()[0] for stream in scenario.workload.streams),
+        "pairs": sum(shuffle.summary()[0] for shuffle in scenario.workload.shuffles),
         "built_mib": _peak(),
     }
     most = time.process_time() + job["limit"]

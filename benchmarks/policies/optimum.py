@@ -156,7 +156,7 @@ def _graphs(name: str, seed: int) -> list[dict[str, Any]]:
     for policy in _GRAPHS:
         duration, proposal = timed(partial(propose, policy, *situation))
         answers[policy] = duration, proposal.placement
-    total = sum(stream.summary()[1] for stream in scenario.workload.streams)
+    total = sum(shuffle.summary()[1] for shuffle in scenario.workload.shuffles)
     bound, rows = certified_bound(scenario.cluster, scenario.workload), []
     for policy, (seconds, placement) in answers.items():
         cost = cost_of(scenario, placement)

@@ -8,7 +8,7 @@ import numpy as np
 
 from rechannel.policies.model.cluster import Cluster
 from rechannel.policies.model.placement import Placement
-from rechannel.policies.model.streams import Stream, StreamLike
+from rechannel.policies.model.shuffles import DenseShuffle, Shuffle
 from rechannel.policies.model.workload import Stage, Workload
 from rechannel.policies.scenarios.generators import generate
 from rechannel.policies.scenarios.scenario import Scenario
@@ -37,7 +37,7 @@ def changed(workload: Workload, seed: int) -> Workload:
     """The workload with every busy time up to a tenth larger or smaller."""
     random = np.random.default_rng(seed)
     stages = (replace(one, busy=one.busy * random.uniform(0.9, 1.1, one.n)) for one in workload.stages)
-    return Workload(tuple(stages), workload.streams)
+    return Workload(tuple(stages), workload.shuffles)
 
 
 def _dense(executors: int, queries: int, cores: int, seed: int) -> Scenario:
@@ -48,7 +48,7 @@ def _dense(executors: int, queries: int, cores: int, seed: int) -> Scenario:
     zipf /= zipf.sum()
     each = _UTILIZATION * executors * cores / (queries * _STAGES)  # core seconds per second of a stage
     stages: list[Stage] = []
-    streams: list[StreamLike] = []
+    shuffles: list[Shuffle] = []
     for query in range(queries):
         rate, before = float(random.choice(_RATES)), np.empty(0)
         for index in range(_STAGES):
@@ -56,10 +56,10 @@ def _dense(executors: int, queries: int, cores: int, seed: int) -> Scenario:
             busy = shares * each / rate
             stages.append(Stage(key, f"q{query}", True, rate, busy, 1e3 * busy, 1e5 * busy))
             if index:
-                streams.append(Stream(stages[-2].key, key, np.outer(before, shares) * _BYTES))
+                shuffles.append(DenseShuffle(stages[-2].key, key, np.outer(before, shares) * _BYTES))
             before = shares
     current = {}
     for stage in stages:  # whoever was free when Spark's first batch ran
         chance = random.gamma(4.0, size=executors)
         current[stage.key] = random.choice(executors, stage.n, p=chance / chance.sum())
-    return Scenario(f"dense {executors}", cluster, Workload(tuple(stages), tuple(streams)), Placement(current))
+    return Scenario(f"dense {executors}", cluster, Workload(tuple(stages), tuple(shuffles)), Placement(current))

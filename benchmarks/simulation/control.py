@@ -109,13 +109,13 @@ def _plan_inputs(observation: Observation) -> PlanInputs:
             observation.batch_seconds,
             observation.batch_period,
         ),
-        batch_seconds=observation.batch_seconds,
+        measured_batch_seconds=observation.batch_seconds,
         batch_period=observation.batch_period,
     )
 
 
 def _steps(disposed: ReviewedPlan, facts: PlanInputs) -> list[Step]:
-    keys = {unit: key for key, unit in facts.stages.items()}
+    keys = {unit: key for key, unit in facts.stage_ids.items()}
     index = facts.cluster.index_of
     by_step: dict[int, list[Move]] = {}
     for move in disposed.moves:
@@ -134,7 +134,7 @@ def measured_workload(simulation: Simulation, random: np.random.Generator) -> Wo
         if deviation:
             busy = busy * random.lognormal(-(deviation**2) / 2, deviation, stage.n)
         stages.append(replace(stage, busy=busy))
-    return Workload(tuple(stages), simulation.workload.streams)
+    return Workload(tuple(stages), simulation.workload.shuffles)
 
 
 @dataclass

@@ -134,7 +134,9 @@ def batch(shape: Shape, query: int, number: int, now: float) -> BatchReport:
             for part in range(shape.partitions)
         ]
         parents = [number * shape.stages + stage - 1] if stage else []
-        runs.append(StageRun(spark_stage=number * shape.stages + stage, parents=parents, stateful=stage, tasks=tasks))
+        runs.append(
+            StageRun(spark_stage=number * shape.stages + stage, parents=parents, stateful_stage=stage, tasks=tasks)
+        )
     return BatchReport(
         query=f"q{query}", batch=number, start=now - 3.0, end=now, input_rows=10**6, stages=runs, duration=3.0
     )

@@ -20,7 +20,7 @@ import numpy as np
 from rechannel.policies.model.arrays import FloatArray, IntArray, sum_by_index
 from rechannel.policies.model.cluster import Cluster, Topology
 from rechannel.policies.model.placement import Placement
-from rechannel.policies.model.streams import Stream
+from rechannel.policies.model.shuffles import DenseShuffle
 from rechannel.policies.model.workload import Stage, Workload
 
 LINK = 12.5e6  # bytes per second: 100 Mbit/s
@@ -135,7 +135,7 @@ def view(jobs: Jobs, node: IntArray, *, whole: bool = False) -> tuple[Workload, 
     """
     arrivals = jobs.arrivals
     stages: list[Stage] = []
-    streams: list[Stream] = []
+    shuffles: list[DenseShuffle] = []
     placed: dict[str, IntArray] = {}
     key = jobs.component // COMPONENTS if whole else jobs.component
     for number in range(int(key.max()) + 1):
@@ -148,8 +148,8 @@ def view(jobs: Jobs, node: IntArray, *, whole: bool = False) -> tuple[Workload, 
         if not whole and number % COMPONENTS:
             before = np.flatnonzero(key == number - 1)
             sent = arrivals[before] * _OUT[(number - 1) % COMPONENTS] * TUPLE_BYTES
-            streams.append(Stream(f"c{number - 1}", name, np.outer(sent, jobs.share[members])))
-    return Workload(tuple(stages), tuple(streams)), Placement(placed)
+            shuffles.append(DenseShuffle(f"c{number - 1}", name, np.outer(sent, jobs.share[members])))
+    return Workload(tuple(stages), tuple(shuffles)), Placement(placed)
 
 
 class Fluid:

@@ -46,7 +46,7 @@ def hour_scenario(tasks: int) -> Scenario:
     scenario = situation("dense", tasks)
     stages = (replace(stage, busy=stage.busy * LOAD) for stage in scenario.workload.stages)
     return Scenario(
-        scenario.name, scenario.cluster, Workload(tuple(stages), scenario.workload.streams), scenario.current
+        scenario.name, scenario.cluster, Workload(tuple(stages), scenario.workload.shuffles), scenario.current
     )
 
 

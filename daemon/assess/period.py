@@ -122,10 +122,10 @@ class _PeriodWork:
 
     def _judge(self, query: str, measured: FloatArray) -> QueryAssessment:
         snapshot, at = self._snapshot, self._placements
-        cluster, keys = snapshot.cluster, [key for key, (owner, _) in snapshot.stages.items() if owner == query]
+        cluster, keys = snapshot.cluster, [key for key, (owner, _) in snapshot.stage_ids.items() if owner == query]
         stages = [snapshot.prediction.workload.stage(key) for key in keys]
         figures = [
-            assess_stage(cluster, stage, snapshot.stages[stage.key][1], at.now[stage.key], at.best[stage.key])
+            assess_stage(cluster, stage, snapshot.stage_ids[stage.key][1], at.now[stage.key], at.best[stage.key])
             for stage in stages
         ]
         seconds, lost = float(measured.mean()), sum(max(0.0, it.busiest - it.even_share) for it in figures)
@@ -183,7 +183,7 @@ class _PeriodWork:
         self, query: str, seconds: float, placement: Placement, saved: tuple[float, float]
     ) -> PredictedBatch:
         moves = placement.moves_from(self._placements.now)
-        own = sum(self._snapshot.stages[move.stage][0] == query for move in moves)
+        own = sum(self._snapshot.stage_ids[move.stage][0] == query for move in moves)
         return PredictedBatch(seconds=seconds * (1.0 - saved[0]), saved=saved[0], least=saved[1], moves=own)
 
     @cached_property
@@ -241,7 +241,7 @@ class _PeriodWork:
     def _state(self, record: QueryRecord, batches: Sequence[BatchReport]) -> QueryState:
         """Return what a link would report of a query."""
         ran: dict[int, dict[int, Counter[str]]] = {}
-        for task, stage in ((task, run.stateful) for it in batches for run in it.stages for task in run.tasks):
+        for task, stage in ((task, run.stateful_stage) for it in batches for run in it.stages for task in run.tasks):
             if stage >= 0:
                 ran.setdefault(stage, {}).setdefault(task.partition, Counter())[task.executor] += 1
         stages = [_stage(number, partitions) for number, partitions in sorted(ran.items())]

@@ -245,7 +245,7 @@ def stage_seconds(batches: Sequence[BatchReport], report: LinkReport) -> dict[st
     durations: dict[str, list[float]] = defaultdict(list)
     for batch in batches:
         for stage in batch.stages:
-            if stage.stateful >= 0 and stage.tasks:
+            if stage.stateful_stage >= 0 and stage.tasks:
                 duration = max(task.finish for task in stage.tasks) - min(task.launch for task in stage.tasks)
                 durations[names.get(batch.query, batch.query)].append(duration)
     return {query: median(seconds) for query, seconds in durations.items()}

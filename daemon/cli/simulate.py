@@ -134,7 +134,7 @@ def _defaults(policy: str) -> dict[str, Any]:
 
 
 def _range(one: Parameter) -> str:
-    bounds = "|".join(one.choices) if one.choices else f"{one.least:,} to {one.most:,}"
+    bounds = "|".join(one.choices) if one.choices else f"{one.minimum:,} to {one.maximum:,}"
     return f"{one.name}={one.default} ({bounds}): {one.meaning}"
 
 
@@ -219,7 +219,7 @@ def _show(scenario: Scenario, current: PlacementCost, rows: Sequence[PolicyResul
     console.print(
         f"[bold]{escape(scenario.name)}[/bold]: {with_noun(scenario.cluster.size, 'executor')}, "
         f"{with_noun(len(stages), 'stage')} with {partitions:,} partitions, "
-        f"{sum(len(stream.volumes()) for stream in scenario.workload.streams):,} streams"
+        f"{sum(len(shuffle.volumes()) for shuffle in scenario.workload.shuffles):,} streams"
     )
     table = new_table(
         "policy | >s/batch | >s/s | >highest load | >spread | >node MB/s | >executor MB/s | >cohesion | >coupling"

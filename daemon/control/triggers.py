@@ -181,8 +181,8 @@ class OverloadDetector:
 
     def _query_readings(self, snapshot: Snapshot, batches: Sequence[BatchReport]) -> list[LoadReading]:
         readings = []
-        self._batches = {name: batch for name, batch in self._batches.items() if name in snapshot.usual}
-        for name, (usual, _) in snapshot.usual.items():
+        self._batches = {name: batch for name, batch in self._batches.items() if name in snapshot.median_batch}
+        for name, (usual, _) in snapshot.median_batch.items():
             own, state = batches_of(batches, name), snapshot.queries.get(name)
             if not own or state is None:
                 continue

@@ -69,7 +69,7 @@ def ratios_without_moves(
         query: (1 + residual.share) * float(after.measured[query].mean()) for query, residual in after.residuals.items()
     }
     without = residuals(model, earlier.placement, after.measured, present=replayed)
-    # Both replays are told over the same measured batches, which cancel out.
+    # Both residuals are relative to the same measured batches, which cancel out.
     return {
         query: (1 + without[query].share) / (1 + present.share)
         for query, present in after.residuals.items()

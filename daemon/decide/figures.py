@@ -38,7 +38,7 @@ def migration_price(plan: ReviewedPlan, snapshot: Snapshot) -> MigrationPrice | 
         overhead=rates.overhead,
         load_rate=rates.load_rate,
         moves=rates.moves,
-        recent_batches={query: snapshot.usual[query] for query in before if query in snapshot.usual},
+        recent_batches={query: snapshot.median_batch[query] for query in before if query in snapshot.median_batch},
         cold=price.cold,
         recent_periods={query: (it.period, it.growth) for query, it in usual.items() if it.period > 0},
     )
@@ -104,7 +104,7 @@ def _finite(value: float) -> float:
 
 def stream_classes(snapshot: Snapshot) -> dict[str, int]:
     """Count the streams of each class, the largest class first; empty if no stream is known."""
-    volumes = [stream.volumes() for stream in snapshot.workload.streams]
+    volumes = [shuffle.volumes() for shuffle in snapshot.workload.shuffles]
     if not volumes:
         return {}
     classes = classify(np.concatenate(volumes)).classes
@@ -126,5 +126,5 @@ def end_name(snapshot: Snapshot, stage: str, entry: int) -> str:
     query, _, number = stage.rpartition("/")
     state = snapshot.queries.get(query)
     name = f"{query_name(query, state.name if state else '')}/{number}"
-    where = f"partition {entry}" if stage in snapshot.stages else f"on executor {snapshot.cluster.executors[entry]}"
+    where = f"partition {entry}" if stage in snapshot.stage_ids else f"on executor {snapshot.cluster.executors[entry]}"
     return f"{name} {where}"

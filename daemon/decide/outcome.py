@@ -191,7 +191,7 @@ class _Query:
 
 
 def _tasks(batch: BatchReport) -> dict[tuple[int, int], TaskRow]:
-    rows = ((run.stateful, task) for run in batch.stages if run.stateful >= 0 for task in run.tasks)
+    rows = ((run.stateful_stage, task) for run in batch.stages if run.stateful_stage >= 0 for task in run.tasks)
     return {(stage, task.partition): task for stage, task in sorted(rows, key=lambda item: item[1].finish)}
 
 

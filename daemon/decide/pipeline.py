@@ -34,7 +34,8 @@ from rechannel.migration.plan.laws import review_plan
 from rechannel.policies.adaptive.policy import ADAPTIVE
 from rechannel.policies.model.arrays import ModelError, ScaleOutError
 from rechannel.policies.prediction.correction import GainShare
-from rechannel.policies.prediction.fewest import fewest_moves, place_evacuated
+from rechannel.policies.prediction.evacuation import place_evacuated
+from rechannel.policies.prediction.fewest import fewest_moves
 from rechannel.policies.prediction.losses import without_losses
 from rechannel.policies.prediction.replay import MAX_REPLAYED
 from rechannel.policies.registry import PolicyLawError, Proposal, propose
@@ -256,17 +257,17 @@ def ask_policy(request: DecisionRequest, snapshot: Snapshot, settings: Settings,
     tasks = snapshot.prediction.tasks
 
     def ask(policy: str) -> ProposedPlacement:
-        is_default, can_replay = policy == ADAPTIVE.name, tasks <= MAX_REPLAYED
-        if drain and is_default and can_replay:
+        is_adaptive, can_replay = policy == ADAPTIVE.name, tasks <= MAX_REPLAYED
+        if drain and is_adaptive and can_replay:
             # The policy's own proposal would count on moves that a drain does not make.
             return ProposedPlacement(place_evacuated(snapshot.prediction, snapshot.placement), (), policy)
         parameters = parameters_for(policy, settings, rates, drain=drain)
         proposal = propose(policy, snapshot.cluster, snapshot.prediction.workload, snapshot.placement, parameters)
-        if is_default and can_replay:
-            own = parameters.get("mode", "full") == "full"
-            return _with_fewest_moves(snapshot, proposal, settings, own=own, force=request.force)
+        if is_adaptive and can_replay:
+            full = parameters.get("mode", "full") == "full"
+            return _with_fewest_moves(snapshot, proposal, settings, beyond_proposal=full, force=request.force)
         notes = proposal.notes
-        if is_default:
+        if is_adaptive:
             limit = f"more than {MAX_REPLAYED} are neither replayed nor searched for the fewest moves"
             notes = (f"{tasks} tasks in one batch of each query: {limit}", *notes)
         if drain:  # moves nothing but what has to leave
@@ -286,14 +287,17 @@ def ask_policy(request: DecisionRequest, snapshot: Snapshot, settings: Settings,
 
 
 def _with_fewest_moves(
-    snapshot: Snapshot, proposal: Proposal, settings: Settings, *, own: bool, force: bool
+    snapshot: Snapshot, proposal: Proposal, settings: Settings, *, beyond_proposal: bool, force: bool
 ) -> ProposedPlacement:
-    """Return the fewest moves worth making of the default policy's proposal.
+    """Return the fewest moves worth making of the proposal of ``adaptive``.
 
     Those by which a query could lose are taken back, unless the decision is forced.
     """
-    model, most = snapshot.prediction, settings.migration.max_moves
-    chosen = fewest_moves(model, snapshot.placement, proposal.placement, most=most, own=own)
+    model, max_moves = snapshot.prediction, settings.migration.max_moves
+    # Only the time of tasks counts here, so moves that were proposed for locality alone may be dropped.
+    chosen = fewest_moves(
+        model, snapshot.placement, proposal.placement, max_moves=max_moves, beyond_proposal=beyond_proposal
+    )
     if not force:
         chosen = without_losses(model, snapshot.placement, chosen, settings.gate.max_loss)
     moves, all_moves = len(chosen.moves_from(snapshot.placement)), len(proposal.moves)
@@ -309,12 +313,12 @@ def apply_laws(
         cluster=snapshot.cluster,
         workload=snapshot.workload,
         current=snapshot.placement,
-        stages=snapshot.stages,
+        stage_ids=snapshot.stage_ids,
         queries=snapshot.queries,
         in_flight=moves_in_flight(basis.messages.report),
         cooldown=basis.cooldown or Cooldown(total=basis.settings.gate.cooldown),
         bytes_to_load=snapshot.bytes_to_load,
-        batch_seconds={query: float(seconds.mean()) for query, seconds in snapshot.measured.items()},
+        measured_batch_seconds={query: float(seconds.mean()) for query, seconds in snapshot.measured.items()},
         batch_period=snapshot.batch_period,
         prediction=snapshot.prediction,
         rates=basis.rates,

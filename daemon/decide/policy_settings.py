@@ -18,7 +18,8 @@ from rechannel.wire.codes import Trigger
 
 SAVED_PLAN = "saved plan"  # in place of the policy's name, in decisions on saved plans
 DRAIN_POLICY = "adaptive"  # it looks at the batches beside what stays; others look at partitions alone
-_MIN_STEP = 0.03  # share of a stage's time that moving must save: less is noise
+# Share of a stage's time that moving must save, in place of a policy's default: loads are measured, and less is noise.
+_MIN_MEASURED_STEP = 0.03
 _NONE = "none"  # TOML has no null
 
 
@@ -34,7 +35,7 @@ def parameters_for(
     hints, gate = _hints(policy), settings.gate
     derived: dict[str, object] = {
         "max_moves": settings.migration.max_moves,
-        "min_step": _MIN_STEP,
+        "min_step": _MIN_MEASURED_STEP,
         "limit": gate.max_utilization,
         "move_seconds": rates.overhead,
         "load_rate": rates.load_rate,

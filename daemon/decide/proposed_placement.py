@@ -58,7 +58,7 @@ def propose_moves(
     rollback_of
         The decision that they roll back, if any.
     """
-    keys = {stage: key for key, stage in snapshot.stages.items()}
+    keys = {stage: key for key, stage in snapshot.stage_ids.items()}
     placement = {key: array.copy() for key, array in snapshot.placement.assignments.items()}
     names = snapshot.cluster.executors
     there = elsewhere = gone = 0

@@ -38,14 +38,14 @@ def cold_stages(snapshot: Snapshot, executors: Sequence[ExecutorInfo], rates: Lo
     task that loaded state as well is cold by the rest.
     """
     measured, cluster = snapshot.measured_queries, snapshot.cluster
-    begun = {info.executor: info.added for info in executors}
+    added_at = {info.executor: info.added for info in executors}
     runs: list[_Run] = []
     unknown: dict[str, FloatArray] = {}  # query -> infinite where executors may have run its tasks before, (E,)
     for query in measured.recent:
         history = sorted((batch for batch in measured.batches if batch.query == query), key=lambda it: it.batch)
         oldest = history[0]
         unknown[query] = np.array(
-            [0.0 if oldest.batch == 0 or begun[name] >= oldest.start else np.inf for name in cluster.executors]
+            [0.0 if oldest.batch == 0 or added_at[name] >= oldest.start else np.inf for name in cluster.executors]
         )
         warm = {batch.batch for batch in measured.samples(query)[0]}
         runs += [
@@ -65,7 +65,7 @@ def cold_stages(snapshot: Snapshot, executors: Sequence[ExecutorInfo], rates: Lo
     added = fit_cold_starts(tasks)
     floating, result = snapshot.prediction.floating, {}
     for key, kind in kinds.items():
-        if kind in cold and (key in floating or key in snapshot.stages):
+        if kind in cold and (key in floating or key in snapshot.stage_ids):
             share = np.round(floating[key].count * slots / slots.sum()) if key in floating else None
             result[key] = ColdStage(kind, added[kind], ran[kind], share)
     return result
@@ -84,7 +84,7 @@ def _kinds(runs: Sequence[_Run]) -> dict[str, int]:
     """Return the kind of each stage."""
     kinds: dict[str, int] = {}
     for one in runs:
-        if one.stage.stateful < 0:
+        if one.stage.stateful_stage < 0:
             kinds[one.key] = FLOATING
         elif kinds.get(one.key) != STATEFUL_PYTHON:
             kinds[one.key] = STATEFUL_PYTHON if any(task.python > 0 for task in one.stage.tasks) else STATEFUL
@@ -106,7 +106,7 @@ def _aged_tasks(
     rows: list[tuple[float, ...]] = []
     in_order: list[tuple[TaskRow, _Run]] = [(task, one) for one in runs for task in latest_tasks(one.stage)]
     for task, one in sorted(in_order, key=lambda it: it[0].launch):
-        stateful, kind = one.stage.stateful >= 0, kinds[one.key]
+        stateful, kind = one.stage.stateful_stage >= 0, kinds[one.key]
         moved = stateful and last.get((one.key, task.partition), task.executor) != task.executor
         if stateful:
             last[one.key, task.partition] = task.executor

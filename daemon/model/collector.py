@@ -33,7 +33,7 @@ from rechannel.wire.messages import LinkReport
 from rechannel.wire.redis.store import READ_AT_ONCE, Store
 
 _PAGE = 200
-_SPARE = 3  # times the entries one decision needs are kept, to join streams with their batches
+_SPARE = 3  # times the entries that one decision needs are stored, to join map outputs with their batches
 _MIN_BATCHES = 64  # kept of each query
 _MAX_TASKS = 25_600  # tasks of a query's batches, beyond the newest 64; beyond: the oldest batches are dropped
 _MIN_WINDOWS = 12  # kept of each node
@@ -44,7 +44,8 @@ _MAX_BATCH_BYTES = 64 * 2**20
 _MAX_NEEDED_BYTES = 176 * 2**20
 _MAX_WINDOW_BYTES = 72 * 2**20  # bytes of all windows, as messages; beyond: the oldest are dropped
 _MAX_PART_BYTES = 96 * 2**20  # bytes of batches of which parts are missing; beyond: the oldest are dropped
-_SHARES = 6  # times its share of those is what a query's or node's newest are spared up to
+# The newest entries of a query or node stay while they take at most this many times an equal share of the bound.
+_PROTECTED_SHARES = 6
 _MAX_REPORT_BYTES = 32 * 2**20  # bytes of all reports, as messages; beyond: further applications are not decided on
 MAX_EXECUTORS = 10_000  # executors of an application; beyond: its report is rejected
 MAX_CORES = 1024  # cores of an executor; beyond: the report is rejected
@@ -122,7 +123,7 @@ class Collector:
                 envelope = self._store.get(keys.REPORT, name)
             except KeyNameError:
                 continue  # a name on the list that can have no key
-            # A report that was copied under another application's key is nobody's.
+            # A report under another application's key is a copy, and not used.
             if envelope is None or not isinstance(envelope.body, LinkReport) or envelope.application != name:
                 continue
             room -= len(encode(envelope))
@@ -230,8 +231,8 @@ class Collector:
                 size = len(encode(replace(envelope, body=window, raw_bytes=UNSET)))
                 node.windows.append((window, size))
                 read += size
-        # A slow query's streams are in windows of minutes ago; windows with many rows are kept for a minute alone.
-        numbers = [sum(len(row.sizes) for row in window.streams) for window, _ in node.windows]
+        # A slow query's map outputs are in windows of minutes ago; windows with many are kept for a minute alone.
+        numbers = [sum(len(output.sizes) for output in window.map_outputs) for window, _ in node.windows]
         total = sum(numbers)
         while len(node.windows) > _MIN_WINDOWS and total > _MAX_SIZES:
             node.windows.popleft()
@@ -269,22 +270,24 @@ class Collector:
             del self._nodes[host]
 
 
-def evict_oldest(holders: Sequence[tuple[deque[Any], int]], usual: int, most: int) -> None:
+def evict_oldest(holders: Sequence[tuple[deque[Any], int]], usual_bytes: int, max_bytes: int) -> None:
     """Drop the oldest entries of the largest holders, until all are within a bound in bytes.
 
-    Entries that no decision needs go first. Then the newest of each holder stay as long as they are within several
-    times its share. ``holders``: entries, with their size as the last item, and the number of the newest that a
-    decision needs. ``usual``: bytes that all may hold; ``most``: that they may hold if the needed entries take more.
+    Entries that no decision needs go first. Then the newest of each holder stay while they take at most several times
+    an equal share of the bound. ``holders``: entries, with their size as the last item, and the number of the newest
+    that a decision needs. ``usual_bytes``: what all may hold; ``max_bytes``: what they may hold if the needed entries
+    take more.
     """
     newest = [list(accumulate(item[-1] for item in islice(reversed(entries), need))) for entries, need in holders]
-    bound = min(max(usual, sum(sizes[-1] for sizes in newest if sizes)), most)
+    bound = min(max(usual_bytes, sum(sizes[-1] for sizes in newest if sizes)), max_bytes)
     excess = sum(item[-1] for entries, _ in holders for item in entries) - bound
-    for spared in (math.inf, _SHARES * bound / max(1, len(holders)), 0):  # bytes of each one's newest that stay
+    # Bytes of each one's newest that stay: those that a decision needs, a few shares of the bound, nothing.
+    for protected in (math.inf, _PROTECTED_SHARES * bound / max(1, len(holders)), 0):
         if excess <= 0:
             return
         heap = []  # minus the bytes that may go, number of the holder, entries that may go
         for number, ((entries, _), sizes) in enumerate(zip(holders, newest, strict=True)):
-            count = len(entries) - sum(size <= spared for size in sizes)
+            count = len(entries) - sum(size <= protected for size in sizes)
             heap.append((-sum(item[-1] for item in islice(entries, count)), number, count))
         heapify(heap)
         while excess > 0 and heap[0][0] < 0:
@@ -322,7 +325,7 @@ def read_new_entries(store: Store, rule: KeyRule, name: str, after: str, *, firs
             after = newest
             break  # the rest, if large entries or unreadable ones cut the page short, is read next time
         after = newest
-    else:  # more than such a stream may hold: nobody trims it, and its end is what counts
+    else:  # more than such a stream may hold, as nobody trims it: only its end is read
         return read_new_entries(store, rule, name, "", first=first)
     if not entries and entry_number(store.last_id(rule, name)) < entry_number(after):
         return read_new_entries(store, rule, name, "", first=first)

@@ -106,8 +106,9 @@ def attribute_cpu(
     for batch in batches:
         for run in batch.stages:
             for task in run.tasks:
-                partition = task.partition if run.stateful >= 0 else -1
-                tasks[task.executor].append((PartitionKey(batch.query, run.stateful, partition, task.executor), task))
+                stage, executor = run.stateful_stage, task.executor
+                partition = task.partition if stage >= 0 else -1
+                tasks[executor].append((PartitionKey(batch.query, stage, partition, executor), task))
     result = Attribution({}, {})
     for window in (window for closed in windows.values() for window in closed):
         if window.start < since or window.end > until or window.end <= window.start:

@@ -18,9 +18,9 @@ import numpy as np
 
 from rechannel.daemon.model.application_messages import batches_of
 from rechannel.daemon.model.task_columns import task_columns
-from rechannel.policies.analysis.forecast import MOST, Forecast, Method, look_ahead, slots_ahead
+from rechannel.policies.analysis.forecast import LARGEST_GROWTH, Forecast, Method, look_ahead, slots_ahead
 from rechannel.policies.model.arrays import FloatArray
-from rechannel.policies.model.streams import Stream, StreamLike
+from rechannel.policies.model.shuffles import DenseShuffle, Shuffle
 from rechannel.policies.model.workload import Stage, Workload
 from rechannel.wire.measurements import BatchReport
 from rechannel.wire.printable import with_noun
@@ -135,14 +135,14 @@ def apply_forecasts(workload: Workload, forecasts: Mapping[str, StageForecast]) 
         else stage
         for stage in workload.stages
     )
-    return Workload(stages, tuple(_scale_stream(stream, factors) for stream in workload.streams))
+    return Workload(stages, tuple(_scale_shuffle(shuffle, factors) for shuffle in workload.shuffles))
 
 
-def _scale_stream(stream: StreamLike, factors: Mapping[str, FloatArray]) -> StreamLike:
+def _scale_shuffle(shuffle: Shuffle, factors: Mapping[str, FloatArray]) -> Shuffle:
     """Scale what comes to each partition by as much as its load."""
-    if not isinstance(stream, Stream) or stream.downstream not in factors:
-        return stream
-    return Stream(stream.upstream, stream.downstream, stream.volume * factors[stream.downstream])
+    if not isinstance(shuffle, DenseShuffle) or shuffle.downstream not in factors:
+        return shuffle
+    return DenseShuffle(shuffle.upstream, shuffle.downstream, shuffle.volume * factors[shuffle.downstream])
 
 
 def _slots(query: str, batches: Sequence[BatchReport], size: int) -> list[list[BatchReport]]:
@@ -172,7 +172,7 @@ def _loads(slots: Sequence[Sequence[BatchReport]], number: int, partitions: int)
     """Return a stage's rows, or busy seconds if none are reported, (slots, partitions)."""
     rows, busy = np.zeros((2, len(slots), partitions))
     for index, slot in enumerate(slots):
-        for run in (run for batch in slot for run in batch.stages if run.stateful == number):
+        for run in (run for batch in slot for run in batch.stages if run.stateful_stage == number):
             tasks = task_columns(run)
             inside = tasks.partition < partitions
             rows[index, tasks.partition[inside]] += tasks.rows[inside]
@@ -184,5 +184,5 @@ def _factors(forecast: Forecast, last: FloatArray) -> FloatArray:
     """Return the expected load over the last one; 1 where the last value stands or is 0."""
     changed = (forecast.method != Method.LAST) & (last > 0)
     factors: FloatArray = np.divide(forecast.values, last, out=np.ones_like(last), where=changed)
-    np.minimum(factors, MOST, out=factors)
+    np.minimum(factors, LARGEST_GROWTH, out=factors)
     return factors

@@ -108,7 +108,7 @@ def build_prediction(cluster: Cluster, workload: Workload, measured: MeasuredQue
             growth=measured.usual_batch(query).growth,
             row_share=_row_share([stage for stage in stages.values() if stage.query == query], by_rows),
         )
-    fitted_workload = Workload(tuple(stages.values()), workload.streams)
+    fitted_workload = Workload(tuple(stages.values()), workload.shuffles)
     pools = (
         {query: measured.queries[query].pool or _DEFAULT_POOL for query in workload.queries} if measured.fair else {}
     )
@@ -141,30 +141,31 @@ def _compared(query: str, measured: MeasuredQueries) -> Sequence[BatchReport]:
     return compared or recent
 
 
-def warm_batches(batches: Sequence[BatchReport], least: int) -> list[BatchReport]:
+def warm_batches(batches: Sequence[BatchReport], min_batches: int) -> list[BatchReport]:
     """Return a query's batches without its first ones in which every row took longer.
 
     The executors' code is compiled, and caches are filled, in the first batches of a query. What tasks took then tells
-    neither the work of a partition nor the speed of an executor. ``batches``: oldest first; ``least``: of the newest
-    that are returned in any case.
+    neither the work of a partition nor the speed of an executor. ``batches``: oldest first; ``min_batches``: of the
+    newest that are returned in any case.
     """
     costs = np.array([_seconds_per_row(batch) for batch in batches])
     usual = float(np.median(costs[len(costs) // 2 :])) if len(costs) else 0.0
     warm = np.flatnonzero(costs <= _COLD * usual)
-    first = min(int(warm[0]) if len(warm) else 0, max(0, len(batches) - least))
+    first = min(int(warm[0]) if len(warm) else 0, max(0, len(batches) - min_batches))
     return list(batches[first:])
 
 
 def _seconds_per_row(batch: BatchReport) -> float:
-    tasks = [task_columns(run) for run in batch.stages if run.stateful >= 0]
+    tasks = [task_columns(run) for run in batch.stages if run.stateful_stage >= 0]
     return float(sum(it.slot.sum() for it in tasks) / max(1.0, sum(it.rows.sum() for it in tasks)))
 
 
-def _sampled(batches: Sequence[BatchReport], least: int) -> list[BatchReport]:
+def _sampled(batches: Sequence[BatchReport], min_batches: int) -> list[BatchReport]:
     """Return those of a query's batches that work is estimated from, oldest first."""
     ordered = batches[-_SAMPLED_BATCHES:]
     tasks = np.cumsum([batch.tasks for batch in reversed(ordered)])
-    return warm_batches(ordered[len(ordered) - max(least, int((tasks <= _SAMPLED_TASKS).sum())) :], least)
+    newest = max(min_batches, int((tasks <= _SAMPLED_TASKS).sum()))
+    return warm_batches(ordered[len(ordered) - newest :], min_batches)
 
 
 def batches_with_moves(batches: Sequence[BatchReport]) -> frozenset[int]:
@@ -173,10 +174,11 @@ def batches_with_moves(batches: Sequence[BatchReport]) -> frozenset[int]:
     last: dict[int, _LastExecutors] = {}
     moved = set()
     for batch in batches:
-        for run in (run for run in batch.stages if run.stateful >= 0):
+        for run in (run for run in batch.stages if run.stateful_stage >= 0):
             tasks = task_columns(run)
             executor = np.array([names.setdefault(name, len(names)) for name in tasks.executors], dtype=np.int64)
-            stayed = last.setdefault(run.stateful, _LastExecutors()).replace(tasks.partition, executor[tasks.executor])
+            executors = last.setdefault(run.stateful_stage, _LastExecutors())
+            stayed = executors.replace(tasks.partition, executor[tasks.executor])
             if not stayed.all():
                 moved.add(batch.batch)
     return frozenset(moved)

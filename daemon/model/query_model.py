@@ -1,11 +1,12 @@
-"""Stages of a query as its last batches measured them, and the streams between them. Pure.
+"""Stages of a query as its last batches measured them, and their shuffles. Pure.
 
 A stateful stage has one entry for each partition; every other stage, and a stateful stage that cannot be placed, is
 floating: entry e is what was observed on executor e. All figures are means over the given batches. A batch in which a
-stage or partition did not run counts as zero, because `batches_per_second` counts it too.
+stage or partition did not run counts as zero, because `batches_per_second` counts it too. Shuffle matrices are the
+exception: they are means over the batches in which the shuffle was reported.
 
-Streams are joined by task id, which is unique within an application: what a map task left on its executor's disk says
-how much went to each downstream partition, and the batch report says which stage and partition that task was. Volumes
+Map outputs are joined by task id, which is unique within an application: what a map task left on its executor's disk
+tells how much went to each downstream partition, and the batch report which stage and partition that task was. Volumes
 are bytes per second at the rate of the batches, not of the agents' windows: a batch may last longer than a window.
 
 Busy seconds are those of a reference executor: a task's seconds times the speed of its executor, where it is known.
@@ -23,9 +24,9 @@ import numpy as np
 from rechannel.daemon.model.task_columns import task_columns
 from rechannel.policies.analysis.service_rate import Observations
 from rechannel.policies.model.arrays import FloatArray, IntArray, ranks
-from rechannel.policies.model.streams import Stream
+from rechannel.policies.model.shuffles import DenseShuffle
 from rechannel.policies.model.workload import Stage
-from rechannel.wire.measurements import BatchReport, StageRun, StreamRow, TaskRow
+from rechannel.wire.measurements import BatchReport, MapOutput, StageRun, TaskRow
 from rechannel.wire.messages import QueryState, StatefulStage
 
 _SHORTEST_PERIOD = 1e-3
@@ -39,13 +40,14 @@ Pair = tuple[str, str]
 
 @dataclass(frozen=True, eq=False)
 class QueryModel:
-    """A query's stages in the order they run, and the streams between them.
+    """A query's stages in the order they run, and the shuffles between them.
 
-    ``placed``: key of a placeable stage -> the stage as the link reports it; ``skipped``: reason -> streams left out.
+    ``placed``: key of a placeable stage -> the stage as the link reports it; ``skipped``: reason -> shuffles, or map
+    outputs, left out.
     """
 
     stages: tuple[Stage, ...]
-    streams: tuple[Stream, ...]
+    shuffles: tuple[DenseShuffle, ...]
     placed: Mapping[str, StatefulStage]
     skipped: Counter[str]
 
@@ -54,14 +56,14 @@ class QueryModel:
 class ModelInputs:
     """Observations of one application that all its queries are modeled with.
 
-    ``executors``: executor -> index; ``speed``: of each of them, (E,); ``streams``: task -> what it sent, as its agent
-    reported it; ``silent``: executors whose agents do not report.
+    ``executors``: executor -> index; ``speed``: of each of them, (E,); ``map_outputs``: task -> what it wrote, as its
+    agent reported it; ``silent``: executors whose agents do not report.
     """
 
     now: float
     executors: Mapping[str, int]
     speed: FloatArray
-    streams: Mapping[int, StreamRow]
+    map_outputs: Mapping[int, MapOutput]
     silent: frozenset[str]
 
 
@@ -78,8 +80,8 @@ def stage_keys(query: str, batch: BatchReport) -> list[tuple[str, StageRun]]:
     keyed = []
     floating = 0
     for run in sorted(batch.stages, key=lambda item: item.spark_stage):
-        if run.stateful >= 0:
-            keyed.append((f"{query}/{run.stateful}", run))
+        if run.stateful_stage >= 0:
+            keyed.append((f"{query}/{run.stateful_stage}", run))
         else:
             keyed.append((f"{query}/f{floating}", run))
             floating += 1
@@ -101,7 +103,7 @@ def build_query_model(
     query, batches
         The query as its link reports it, and its batches.
     inputs
-        What is known of its application's executors and streams.
+        What is known of its application's executors and map outputs.
     placeable
         Model stateful stages by partition, rather than by executor.
     max_entries
@@ -133,8 +135,8 @@ def build_query_model(
             )
             for key, total in totals.items()
         ),
-        streams=tuple(
-            Stream(up, down, volume * rate)
+        shuffles=tuple(
+            DenseShuffle(up, down, volume * rate)
             for (up, down), volume in matrices.means().items()
             if position[up] < position[down] and volume.any()
         ),
@@ -204,8 +206,8 @@ def load_bytes(stage: StatefulStage, query: str, batches: Sequence[BatchReport])
     of the state than it brings, nor more than there are. The bytes are 0 where nothing was measured.
     """
     size, changed, runs_of = np.zeros(stage.partitions), np.zeros(stage.partitions), np.zeros(stage.partitions)
-    runs = (run for batch in batches if batch.query == query for run in batch.stages if run.stateful == stage.stage)
-    for run in runs:
+    own = (batch for batch in batches if batch.query == query)
+    for run in (run for batch in own for run in batch.stages if run.stateful_stage == stage.stage):
         tasks = task_columns(run)
         inside = tasks.partition < stage.partitions
         partition = tasks.partition[inside]
@@ -232,7 +234,7 @@ def task_observations(
         now = batch.batch >= first.get(batch.query, 0)
         for key, run in stage_keys(batch.query, batch):
             tasks, stage = task_columns(run), stages.setdefault(key, len(stages))
-            partition = tasks.partition if run.stateful >= 0 else np.full(len(tasks), -1)
+            partition = tasks.partition if run.stateful_stage >= 0 else np.full(len(tasks), -1)
             at, one = tasks.executors_in(executors), np.ones(len(tasks))
             tables.append(np.array([stage * one, partition, at, now * one, tasks.busy, tasks.rows, batch.batch * one]))
     table = np.concatenate(tables, axis=1)
@@ -273,7 +275,7 @@ class _ShuffleMatrices:
     """Mean bytes per batch between the entries of every two stages that a shuffle joins.
 
     What a task on an executor with a silent agent sent is unknown. It is taken as the mean of the other tasks of its
-    stage, which speaks neither for nor against a placement.
+    stage, which favors no placement.
     """
 
     def __init__(self, inputs: ModelInputs, totals: Mapping[str, _StageTotals], max_entries: int) -> None:
@@ -286,8 +288,9 @@ class _ShuffleMatrices:
 
     def add(self, number: int, batch: Sequence[tuple[str, StageRun]]) -> None:
         """Add the shuffles of one batch."""
+        outputs = self._inputs.map_outputs
         for up, run in batch:
-            sent = [(task, self._inputs.streams[task.task]) for task in run.tasks if task.task in self._inputs.streams]
+            sent = [(task, outputs[task.task]) for task in run.tasks if task.task in outputs]
             for down, reader in batch if sent else ():
                 if run.spark_stage in reader.parents and (matrix := self._matrix(up, down)) is not None:
                     targets = None if self._totals[down].by_partition else self._targets(reader)
@@ -319,15 +322,15 @@ class _ShuffleMatrices:
         matrix: FloatArray,
         up: str,
         run: StageRun,
-        sent: Sequence[tuple[TaskRow, StreamRow]],
+        sent: Sequence[tuple[TaskRow, MapOutput]],
         targets: Mapping[int, int] | None,
     ) -> None:
         stage, inputs = self._totals[up], self._inputs
-        unknown = [task for task in run.tasks if task.executor in inputs.silent and task.task not in inputs.streams]
+        unknown = [task for task in run.tasks if task.executor in inputs.silent and task.task not in inputs.map_outputs]
         before = matrix.sum(axis=0) if unknown else 0.0
-        for task, row in sent:
-            if not _add_row(matrix, stage.entry(task, inputs.executors), row, targets):
-                self.skipped["stream row that fits no stage"] += 1
+        for task, output in sent:
+            if not _add_output(matrix, stage.entry(task, inputs.executors), output, targets):
+                self.skipped["map output that fits no stage"] += 1
         mean = (matrix.sum(axis=0) - before) / len(sent) if unknown else 0.0
         for task in unknown:
             entry = stage.entry(task, inputs.executors)
@@ -335,9 +338,9 @@ class _ShuffleMatrices:
                 matrix[entry] += mean
 
 
-def _add_row(matrix: FloatArray, entry: int, row: StreamRow, targets: Mapping[int, int] | None) -> bool:
-    """Add what one map task sent, if it fits; ``targets``: executor of each partition read."""
-    sizes = np.asarray(row.sizes, dtype=np.float64)
+def _add_output(matrix: FloatArray, entry: int, output: MapOutput, targets: Mapping[int, int] | None) -> bool:
+    """Add what one map task wrote, if it fits; ``targets``: executor of each partition read."""
+    sizes = np.asarray(output.sizes, dtype=np.float64)
     if not 0 <= entry < len(matrix) or (sizes < 0).any():
         return False
     if targets is None:

@@ -16,7 +16,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -53,31 +53,31 @@ from rechannel.wire.messages import ExecutorInfo, QueryState, StatefulStage
 from rechannel.wire.printable import stage_name
 
 _SLOW_RATIO = 1.25  # an executor is slow if its tasks take so many times what those of others take; fast: the inverse
-_USUAL_BATCHES = 20  # over which the usual duration and rows are taken
+_MEDIAN_BATCHES = 20  # over which the median duration and rows are taken
 
 
 @dataclass(frozen=True, eq=False)
 class Snapshot:
     """Model of an application at one moment.
 
-    By key of a placeable stage: ``stages``, its query and number in the link's report; ``bytes_to_load``, bytes that
+    By key of a placeable stage: ``stage_ids``, its query and number in the link's report; ``bytes_to_load``, bytes that
     another executor would load of each partition; ``forecasts``, its expected load, applied to ``workload`` for
-    decisions. By query: ``batch_seconds``, mean of its last batches; ``batch_period``, seconds from the start of one to
-    the start of the next; ``usual``, median seconds and median rows of its last twenty batches. ``slow``: slow executor
-    -> the cause, the evidence, and the speed that counts. ``measured_queries``: batches that :attr:`prediction` and
-    :attr:`measured` are made from. ``shuffle_coverage``: share of the map outputs that agents reported, within the time
-    they reported on; None without map outputs.
+    decisions. By query: ``recent_batch_seconds``, mean of its last batches; ``batch_period``, seconds from the start of
+    one to the start of the next; ``median_batch``, median seconds and median rows of its last twenty batches.
+    ``slow``: slow executor -> the cause, the evidence, and the speed that counts. ``measured_queries``: batches that
+    :attr:`prediction` and :attr:`measured` are made from. ``shuffle_coverage``: share of the map outputs that agents
+    reported, within the time they reported on; None without map outputs.
     """
 
     application: str
     cluster: Cluster
     workload: Workload
     placement: Placement
-    stages: Mapping[str, tuple[str, int]]
+    stage_ids: Mapping[str, tuple[str, int]]
     queries: Mapping[str, QueryState]
-    batch_seconds: Mapping[str, float]
+    recent_batch_seconds: Mapping[str, float]
     batch_period: Mapping[str, float]
-    usual: Mapping[str, tuple[float, float]]
+    median_batch: Mapping[str, tuple[float, float]]
     coverage: AgentCoverage
     rates: ServiceRates
     bytes_to_load: Mapping[str, FloatArray]
@@ -159,65 +159,37 @@ def build_snapshot(
     slow = slow_executors(messages, infos, recent, rates, now)
     cluster = _build_cluster(messages, infos, rates, slow, drained_nodes)
     fresh = fresh_usage(messages, settings, now)
-    inputs = ModelInputs(
-        now=now,
-        executors=executors,
-        speed=rates.speed,
-        streams={
-            row.map_task: row
-            for node in messages.windows.values()
-            for window in node
-            for row in window.streams
-            if row.application == messages.application
-        },
-        silent=frozenset(name for name in executors if name not in fresh),
-    )
+    inputs = _model_inputs(messages, executors, rates, fresh, now)
     models = _model_queries(queries, recent, inputs, settings, include_unmeasured=include_unmeasured)
     stages = tuple(stage for model in models.values() for stage in model.stages)
     if not stages:
         return None
-    workload = Workload(stages, tuple(stream for model in models.values() for stream in model.streams))
+    workload = Workload(stages, tuple(shuffle for model in models.values() for shuffle in model.shuffles))
     placed = {key: (name, stage) for name, model in models.items() for key, stage in model.placed.items()}
-    numbers = {key: (name, stage.stage) for key, (name, stage) in placed.items()}
+    stage_ids = {key: (name, stage.stage) for key, (name, stage) in placed.items()}
     averaged = {name: recent[name] for name in models if recent[name]}
-    forecasts = _forecast(stages, numbers, queries, recent, messages.batches, settings)
+    forecasts = _forecast(stages, stage_ids, queries, recent, messages.batches, settings)
     applied = forecasts if forecast else {}
-    if applied:
-        workload = apply_forecasts(workload, applied)
-    fair = messages.report.environment.get("spark.scheduler.mode", "").upper() == "FAIR"
-    measured = MeasuredQueries(queries, averaged, messages.batches, executors, cold_tasks, fair)
     coverage = measure_coverage(infos, fresh)
-    skipped = sum((model.skipped for model in models.values()), Counter[str]())
-    silent_agents = describe_silent_agents(coverage)
+    fair = messages.report.environment.get("spark.scheduler.mode", "").upper() == "FAIR"
     return Snapshot(
         application=messages.application,
         cluster=cluster,
-        workload=workload,
+        workload=apply_forecasts(workload, applied),
         placement=Placement({key: _assignment(stage, executors) for key, (_, stage) in placed.items()}),
-        stages=numbers,
+        stage_ids=stage_ids,
         queries=queries,
-        batch_seconds={name: sum(batch.seconds for batch in last) / len(last) for name, last in averaged.items()},
+        recent_batch_seconds={
+            name: sum(batch.seconds for batch in last) / len(last) for name, last in averaged.items()
+        },
         batch_period={name: query_model.batch_period(last, now) for name, last in averaged.items()},
-        usual={name: _usual_batch(batches_of(messages.batches, name)) for name in averaged},
+        median_batch={name: _median_batch(batches_of(messages.batches, name)) for name in averaged},
         coverage=coverage,
         rates=rates,
         bytes_to_load={key: query_model.load_bytes(stage, name, recent[name]) for key, (name, stage) in placed.items()},
-        measured_queries=measured,
-        shuffle_coverage=(
-            query_model.shuffle_coverage(messages.batches, inputs.streams, reporting_spans(messages, settings))
-            if coverage.fresh
-            else None
-        ),
-        notes=(
-            *([silent_agents] if silent_agents else []),
-            *(f"{reason}: {number}, not counted" for reason, number in sorted(skipped.items())),
-            *(
-                f"executor {info.executor} on {info.host} is {slow[info.executor].sentence}"
-                for info in infos
-                if info.executor in slow
-            ),
-            *(f"forecast: {forecast.sentence()}" for forecast in applied.values() if forecast.used),
-        ),
+        measured_queries=MeasuredQueries(queries, averaged, messages.batches, executors, cold_tasks, fair),
+        shuffle_coverage=_shuffle_coverage(messages, settings, inputs) if coverage.fresh else None,
+        notes=_notes(models.values(), infos, coverage, slow, applied),
         forecasts=forecasts,
         slow=slow,
     )
@@ -255,6 +227,24 @@ def _build_cluster(
     )
 
 
+def _model_inputs(
+    messages: ApplicationMessages,
+    executors: Mapping[str, int],
+    rates: ServiceRates,
+    fresh: Container[str],
+    now: float,
+) -> ModelInputs:
+    windows = (window for node in messages.windows.values() for window in node)
+    outputs = (output for window in windows for output in window.map_outputs)
+    return ModelInputs(
+        now=now,
+        executors=executors,
+        speed=rates.speed,
+        map_outputs={it.map_task: it for it in outputs if it.application == messages.application},
+        silent=frozenset(name for name in executors if name not in fresh),
+    )
+
+
 def _model_queries(
     queries: Mapping[str, QueryState],
     recent: Mapping[str, Sequence[BatchReport]],
@@ -280,7 +270,7 @@ def _model_queries(
         elif batches:
             placeable = not query.problem and enough
             models[name] = query_model.build_query_model(query, batches, inputs, placeable=placeable, max_entries=room)
-            room -= sum(stream.volume.size for stream in models[name].streams)
+            room -= sum(shuffle.volume.size for shuffle in models[name].shuffles)
     return models
 
 
@@ -293,22 +283,47 @@ def _assignment(stage: StatefulStage, executors: Mapping[str, int]) -> IntArray:
 
 def _forecast(
     stages: Sequence[Stage],
-    numbers: Mapping[str, tuple[str, int]],
+    stage_ids: Mapping[str, tuple[str, int]],
     queries: Mapping[str, QueryState],
     recent: Mapping[str, Sequence[BatchReport]],
     batches: Sequence[BatchReport],
     settings: Settings,
 ) -> dict[str, StageForecast]:
     names = {
-        key: (query, number, stage_name(query, number, queries[query].name)) for key, (query, number) in numbers.items()
+        key: (query, number, stage_name(query, number, queries[query].name))
+        for key, (query, number) in stage_ids.items()
     }
     averaged = {query: len(last) for query, last in recent.items()}
     return forecast_stages(stages, names, averaged, batches, settings.gate.horizon)
 
 
-def _usual_batch(batches: Sequence[BatchReport]) -> tuple[float, float]:
+def _shuffle_coverage(messages: ApplicationMessages, settings: Settings, inputs: ModelInputs) -> float | None:
+    spans = reporting_spans(messages, settings)
+    return query_model.shuffle_coverage(messages.batches, inputs.map_outputs, spans)
+
+
+def _notes(
+    models: Iterable[QueryModel],
+    infos: Sequence[ExecutorInfo],
+    coverage: AgentCoverage,
+    slow: Mapping[str, Slowness],
+    applied: Mapping[str, StageForecast],
+) -> tuple[str, ...]:
+    """Return a sentence on each thing that is missing in the model, slow or forecast."""
+    silent_agents = describe_silent_agents(coverage)
+    skipped = sum((model.skipped for model in models), Counter[str]())
+    slow_infos = [info for info in infos if info.executor in slow]
+    return (
+        *([silent_agents] if silent_agents else []),
+        *(f"{reason}: {number}, not counted" for reason, number in sorted(skipped.items())),
+        *(f"executor {info.executor} on {info.host} is {slow[info.executor].sentence}" for info in slow_infos),
+        *(f"forecast: {forecast.sentence()}" for forecast in applied.values() if forecast.used),
+    )
+
+
+def _median_batch(batches: Sequence[BatchReport]) -> tuple[float, float]:
     """Return the median seconds and rows of the last batches."""
-    last = batches[-_USUAL_BATCHES:]
+    last = batches[-_MEDIAN_BATCHES:]
     return (
         float(statistics.median(batch.seconds for batch in last)),
         float(statistics.median(batch.input_rows for batch in last)),

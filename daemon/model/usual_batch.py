@@ -15,7 +15,7 @@ from rechannel.wire.messages import Decision
 _SAME_LOAD = 0.2  # share by which the rows of compared batches may differ
 _COMPARED_BATCHES = 32  # newest ones that growth is estimated from
 _SHORTEST_PERIOD = 1e-3  # seconds
-_USUAL_BATCHES = 20  # over which the usual period is taken
+_USUAL_BATCHES = 20  # with input, over which the usual rows and period are taken
 
 
 @dataclass(frozen=True)

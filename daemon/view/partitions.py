@@ -73,8 +73,8 @@ def _last_tasks(messages: ApplicationMessages) -> dict[Key, TaskRow]:
     tasks: dict[Key, TaskRow] = {}
     for batch in messages.batches:
         for run in batch.stages:
-            for task in run.tasks if run.stateful >= 0 else ():
-                key = batch.query, run.stateful, task.partition
+            for task in run.tasks if run.stateful_stage >= 0 else ():
+                key = batch.query, run.stateful_stage, task.partition
                 if key not in tasks or tasks[key].finish <= task.finish:
                     tasks[key] = task
     return tasks
@@ -84,7 +84,7 @@ def _modeled(snapshot: Snapshot | None, key: Key) -> tuple[float, float] | tuple
     """Busy seconds of a batch and rows per second."""
     query, stage, partition = key
     name = f"{query}/{stage}"
-    if snapshot is None or name not in snapshot.stages:
+    if snapshot is None or name not in snapshot.stage_ids:
         return _UNKNOWN
     model = snapshot.workload.stage(name)
     return float(model.busy[partition]), float(model.rows[partition]) * model.batches_per_second

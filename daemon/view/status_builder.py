@@ -331,7 +331,7 @@ def _remark(status: ExecutorStatus, *, silent: bool) -> str:
 
 
 def _query(query: QueryState, model: Snapshot | None, starts: Mapping[str, str]) -> QueryStatus:
-    measured = model if model is not None and query.query in model.batch_seconds else None
+    measured = model if model is not None and query.query in model.recent_batch_seconds else None
     return QueryStatus(
         query=query.query,
         name=query.name,
@@ -340,7 +340,7 @@ def _query(query: QueryState, model: Snapshot | None, starts: Mapping[str, str])
         active=query.active,
         problem=query.problem,
         start=starts.get(query.query, ""),
-        batch_seconds=measured.batch_seconds[query.query] if measured is not None else None,
+        batch_seconds=measured.recent_batch_seconds[query.query] if measured is not None else None,
         batches_per_second=1 / measured.batch_period[query.query] if measured is not None else None,
         stages=tuple(_stage(stage) for stage in query.stages),
         snapshot_lag=max((lag for stage in query.stages for lag in stage.snapshot_lag if lag >= 0), default=None),

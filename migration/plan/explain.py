@@ -33,11 +33,11 @@ def explain_moves(inputs: PlanInputs, planned: Placement, moves: Sequence[Move])
         for key in {move.stage for move in moves}
     }
     receivers = {key: set(planned[key][planned[key] != current[key]].tolist()) for key in times}
-    stages = Counter(query for query, _ in inputs.stages.values())
+    stages = Counter(query for query, _ in inputs.stage_ids.values())
     with_several = {query for query in inputs.queries if stages[query] > 1}
     reasons = []
     for move in moves:
-        query, number = inputs.stages[move.stage]
+        query, number = inputs.stage_ids[move.stage]
         state = inputs.queries.get(query)
         name = query_name(query, state.name if state is not None else "")
         label = stage_name(query, number, name) if query in with_several else name

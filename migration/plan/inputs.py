@@ -35,14 +35,14 @@ class PlanInputs:
     cluster: Cluster
     workload: Workload
     current: Placement
-    stages: Mapping[str, tuple[str, int]]  # key -> (query, number of the stage in the link's report)
+    stage_ids: Mapping[str, tuple[str, int]]  # key -> (query, number of the stage in the link's report)
     queries: Mapping[str, QueryState]
     prediction: PredictionModel  # that batches are predicted from
     in_flight: frozenset[Unit] = frozenset()  # partitions of moves that await a batch
     cooldown: Cooldown = Cooldown()
     # key -> bytes to load of each partition; the stage's state where it is missing
     bytes_to_load: Mapping[str, FloatArray] = field(default_factory=dict)
-    batch_seconds: Mapping[str, float] = field(default_factory=dict)  # query -> mean of its measured batches
+    measured_batch_seconds: Mapping[str, float] = field(default_factory=dict)  # query -> mean of its measured batches
     batch_period: Mapping[str, float] = field(default_factory=dict)  # query -> seconds from one start to the next
     rates: LoadRates = UNMEASURED
     cold: Mapping[str, ColdStage] = field(default_factory=dict)  # key -> first tasks, where some executor ran few

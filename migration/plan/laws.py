@@ -75,7 +75,7 @@ def review_plan(proposed: Placement, inputs: PlanInputs, settings: Settings, opt
     elif not moves:
         code, sentence = PlanResult.LAW, f"none of {with_noun(len(changes), 'move')} is permitted: {refusals[0].detail}"
     else:
-        times = BatchTimes(inputs.batch_seconds, inputs.batch_period, inputs.cold)
+        times = BatchTimes(inputs.measured_batch_seconds, inputs.batch_period, inputs.cold)
         price = estimate_price(inputs.prediction, filled, stepped, inputs.rates, times)
         gate = evaluate_gate(gains, price.seconds, settings.gate)
         too_full = _utilization_refusal(inputs.cluster, before, after, settings)
@@ -141,9 +141,9 @@ def _filter_moves(moves: Sequence[Move], inputs: PlanInputs) -> tuple[list[Move]
 
 def _query_refusal(move: Move, inputs: PlanInputs) -> Refusal | None:
     """Return the law that keeps all partitions of a query or stage where they are."""
-    if move.stage not in inputs.stages:
+    if move.stage not in inputs.stage_ids:
         return Refusal(law=Law.STORES_UNKNOWN, scope=Scope.QUERY, detail=f"stage {move.stage}: no such stateful stage")
-    query, number = inputs.stages[move.stage]
+    query, number = inputs.stage_ids[move.stage]
     state = inputs.queries.get(query)
     name = query_name(query, state.name if state else "")
     if state is None or not state.active:
@@ -163,7 +163,7 @@ def _query_refusal(move: Move, inputs: PlanInputs) -> Refusal | None:
 
 def _move_refusal(move: Move, inputs: PlanInputs) -> Refusal | None:
     """Return the law that refuses one move of a query that can be moved."""
-    query, number = inputs.stages[move.stage]
+    query, number = inputs.stage_ids[move.stage]
     state = inputs.queries[query]
     label = partition_name(query, number, move.partition, query_name(query, state.name))
     stage = _stage(state, number)
@@ -231,7 +231,7 @@ def _predict_gains(inputs: PlanInputs, before: Placement, after: Placement) -> l
     gains = []
     for query, change in changes.items():
         gain = QueryGain(
-            query, inputs.batch_seconds.get(query, change.before), change, rates[query], names.get(query, "")
+            query, inputs.measured_batch_seconds.get(query, change.before), change, rates[query], names.get(query, "")
         )
         gains.append(_corrected(gain, inputs.gain_shares.get(query, GainShare()), inputs.prediction))
     return gains
@@ -318,7 +318,7 @@ def _desired_moves(stepped: SteppedMoves, inputs: PlanInputs, decision: str) -> 
     desired = []
     for number, index in enumerate(order):
         move = stepped.moves[index]
-        query, stage = inputs.stages[move.stage]
+        query, stage = inputs.stage_ids[move.stage]
         desired.append(
             DesiredMove(
                 move=f"{decision}.{number}",
@@ -335,7 +335,7 @@ def _desired_moves(stepped: SteppedMoves, inputs: PlanInputs, decision: str) -> 
 
 
 def _explain(desired: Sequence[DesiredMove], inputs: PlanInputs, placement: Placement) -> dict[str, str]:
-    keys = {stage: key for key, stage in inputs.stages.items()}
+    keys = {stage: key for key, stage in inputs.stage_ids.items()}
     index = inputs.cluster.index_of
     moves = [Move(keys[it.query, it.stage], it.partition, index(it.source), index(it.target)) for it in desired]
     reasons = explain_moves(inputs, placement, moves)

@@ -68,8 +68,8 @@ def _notify_manager(notifier: Notifier, node: str, window: AgentWindow | None, s
     """Tell the service manager that a sample was taken, and the contents of a closed window."""
     if window is not None:
         away = f"; Redis is away, {sender.waiting} messages wait" if sender.away else ""
-        executors, rows = len(window.executors), len(window.streams)
-        notifier.ready(f"{node}: {executors} executors, {rows} map outputs in the last window{away}")
+        executors, outputs = len(window.executors), len(window.map_outputs)
+        notifier.ready(f"{node}: {executors} executors, {outputs} map outputs in the last window{away}")
     elif not notifier.is_ready:
         notifier.extend_timeout(STARTS)
     if sender.alive:  # otherwise no window would ever arrive, without a sign of it
@@ -112,8 +112,8 @@ def run_agent(
     host = host or AgentHost()
     clock, notifier = host.clock, host.notifier
     Keys(settings.cluster.name)(WINDOWS, settings.agent.node or "node")
-    configured = settings  # settings get the node's name below
-    sender = Sender(configured.agent.node, lambda: store_factory(configured), BUFFERED_WINDOWS)
+    store_settings = settings  # not changed with the node's name below
+    sender = Sender(settings.agent.node, lambda: store_factory(store_settings), BUFFERED_WINDOWS)
     sender.start()
     if not settings.agent.node:
         name = _wait_for_host(host.table, own_names(), stop, notifier, sender)

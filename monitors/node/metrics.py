@@ -75,9 +75,9 @@ class AgentMetrics(Collector):
             for usage in window.executors:
                 self._cpu[usage.application, usage.executor, "jvm"] += usage.jvm_cpu
                 self._cpu[usage.application, usage.executor, "python"] += usage.python_cpu
-            for row in window.streams:
-                self._outputs[row.application, row.executor] += 1
-                self._bytes[row.application, row.executor] += sum(row.sizes)
+            for output in window.map_outputs:
+                self._outputs[output.application, output.executor] += 1
+                self._bytes[output.application, output.executor] += sum(output.sizes)
             for reason, count in window.skipped.items():
                 named = reason in self._skipped or len(self._skipped) < REASONS
                 self._skipped[reason if named else "other reasons"] += count

@@ -16,9 +16,9 @@ from rechannel.monitors.node.processes import ExecutorSample, MachineUsage, Proc
 from rechannel.monitors.node.shuffle import MAX_PARTITIONS, ShuffleReader
 from rechannel.monitors.node.throttling import LimitedGroup, ThrottlingReader
 from rechannel.monitors.node.windows import Clock, ClosedWindow, CounterReading, WindowAggregator
-from rechannel.wire.measurements import AgentEvidence, AgentWindow, ClosedStore, ExecutorUsage, StreamRow
+from rechannel.wire.measurements import AgentEvidence, AgentWindow, ClosedStore, ExecutorUsage, MapOutput
 
-MAX_WINDOW_ROWS = 20_000  # map outputs in a window; beyond: they are only counted
+MAX_WINDOW_OUTPUTS = 20_000  # map outputs in a window; beyond: they are only counted
 MAX_WINDOW_SIZES = MAX_PARTITIONS  # sizes in a window; beyond: further map outputs are only counted
 HOST_MISMATCH_AFTER = 30.0  # seconds without an executor of this node, while others run here
 
@@ -50,7 +50,7 @@ class NodeMonitor:
         self._aggregator = WindowAggregator(settings.agent.window, settings.agent.sample, clock)
         self._usage = machine()
         self._latest: dict[tuple[int, float], tuple[ExecutorSample, tuple[LimitedGroup, ...]]] = {}
-        self._rows: list[StreamRow] = []
+        self._map_outputs: list[MapOutput] = []
         self._sizes = 0
         self._started = clock.monotonic()
         self._host_confirmed = False  # an executor of this node was found, or its absence was logged
@@ -71,8 +71,8 @@ class NodeMonitor:
         self._shuffle.read_changes()
         for sample in samples:
             closed += self._logs.read(sample.executor)
-            for row in self._shuffle.read(sample.executor):
-                self._add_row(row)
+            for output in self._shuffle.read(sample.executor):
+                self._add_map_output(output)
         readings: dict[Hashable, CounterReading] = {
             "node": CounterReading(self._usage.cpu, 0.0),
             "stolen": CounterReading(self._usage.stolen, 0.0),
@@ -99,19 +99,19 @@ class NodeMonitor:
         window = self._aggregator.close()
         return None if window is None else self._window_message(window)
 
-    def _add_row(self, row: StreamRow) -> None:
-        if len(self._rows) >= MAX_WINDOW_ROWS or self._sizes + len(row.sizes) > MAX_WINDOW_SIZES:
+    def _add_map_output(self, output: MapOutput) -> None:
+        if len(self._map_outputs) >= MAX_WINDOW_OUTPUTS or self._sizes + len(output.sizes) > MAX_WINDOW_SIZES:
             self._shuffle.skipped[_OVER_LIMIT] += 1
             return
-        self._rows.append(row)
-        self._sizes += len(row.sizes)
+        self._map_outputs.append(output)
+        self._sizes += len(output.sizes)
 
     def _window_message(self, window: ClosedWindow) -> AgentWindow:
         skipped = Counter([*self._watcher.lasting, *self._logs.lasting.values()])
         for part in (self._watcher, self._shuffle, self._logs, self._aggregator):
             skipped.update(part.skipped)
             part.skipped.clear()
-        rows, self._rows, self._sizes = self._rows, [], 0
+        map_outputs, self._map_outputs, self._sizes = self._map_outputs, [], 0
         latest, self._latest = self._latest, {}
         return AgentWindow(
             node=self.node,
@@ -123,7 +123,7 @@ class NodeMonitor:
             memory_total=self._usage.memory_total,
             memory_used=self._usage.memory_used,
             executors=[_usage(sample, groups, window) for sample, groups in latest.values()],
-            streams=rows,
+            map_outputs=map_outputs,
             skipped=dict(skipped),
             stolen=window.growth.get("stolen", 0.0),
         )

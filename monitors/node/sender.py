@@ -18,7 +18,7 @@ from rechannel.wire.measurements import AgentWindow
 from rechannel.wire.redis.errors import StoreError, StoreRefusedError, StoreUnavailableError
 from rechannel.wire.redis.store import Store
 
-BUFFERED_SIZES = 400_000  # numbers in the stream rows of all windows that wait for Redis: about 16 MB
+BUFFERED_SIZES = 400_000  # numbers in the map outputs of all windows that wait for Redis: about 16 MB
 BUFFERED_EVIDENCE = 1_000  # messages
 BATCH = 16  # messages pushed in one round trip
 FIRST_DELAY, LONGEST_DELAY, REFUSED_DELAY = 0.25, 5.0, 10.0  # seconds between two attempts
@@ -26,7 +26,7 @@ REFUSED_EVERY = 60.0  # seconds between two log lines of the same refusal
 IDLE = 30.0  # seconds without a message after which Redis is checked
 
 _WINDOW_DROPPED = "window dropped: buffer full while Redis was away"
-_ROWS_DROPPED = "map outputs dropped: buffer full while Redis was away"
+_OUTPUTS_DROPPED = "map outputs dropped: buffer full while Redis was away"
 _EVIDENCE_DROPPED = "evidence dropped: buffer full while Redis was away"
 
 _log: Any = structlog.get_logger("rechannel.agent")
@@ -109,7 +109,7 @@ class Sender:
                 while len(self._windows) > self._bound:
                     self._windows.popleft()
                     self._dropped[_WINDOW_DROPPED] += 1
-                self._drop_oldest_rows()
+                self._drop_oldest_outputs()
             else:
                 self._evidence.append(envelope)
                 if len(self._evidence) > BUFFERED_EVIDENCE:
@@ -184,18 +184,18 @@ class Sender:
             while queue and queue[0].sequence <= last:
                 queue.popleft()
 
-    def _drop_oldest_rows(self) -> None:
-        """Drop the stream rows of the oldest windows that wait, where all together hold too many."""
+    def _drop_oldest_outputs(self) -> None:
+        """Drop the map outputs of the oldest windows that wait, where all together hold too many."""
         total = 0
         for index in range(len(self._windows) - 1, -1, -1):
             envelope = self._windows[index]
             body = envelope.body
-            if not isinstance(body, AgentWindow) or not body.streams:
+            if not isinstance(body, AgentWindow) or not body.map_outputs:
                 continue
-            total += sum(len(row.sizes) for row in body.streams)
+            total += sum(len(output.sizes) for output in body.map_outputs)
             if total > BUFFERED_SIZES:
-                skipped = Counter(body.skipped) + Counter({_ROWS_DROPPED: len(body.streams)})
-                stripped = msgspec.structs.replace(body, streams=[], skipped=dict(skipped))
+                skipped = Counter(body.skipped) + Counter({_OUTPUTS_DROPPED: len(body.map_outputs)})
+                stripped = msgspec.structs.replace(body, map_outputs=[], skipped=dict(skipped))
                 self._windows[index] = msgspec.structs.replace(envelope, body=stripped)
 
     def _close_store(self) -> None:

@@ -1,4 +1,4 @@
-"""Stream sizes: the bytes that every map task sends to each downstream partition.
+"""Map outputs: the bytes that every map task wrote for each downstream partition.
 
 Spark's own shuffle writers (``IndexShuffleBlockResolver``) leave ``shuffle_<shuffle>_<map task>_0.index`` under
 ``blockmgr-*/xx/`` of the executor's local directories: big-endian 64-bit offsets into the data file, so their
@@ -6,8 +6,8 @@ differences are bytes per downstream partition. The file appears complete, by a 
 none, and then there is nothing to report.
 
 The kernel reports new files (`rechannel.monitors.node.inotify`), so thousands of old ones cost nothing. A directory
-that cannot be watched is listed whenever it changed. A watched one is checked once in `VERIFY_EVERY` seconds all the
-same, and is listed from then on if it holds a new file that was never reported.
+that cannot be watched is listed whenever it changed. A watched one is checked once in `VERIFY_EVERY` seconds in any
+case, and is listed from then on if it holds a new file that was never reported.
 
 The directories belong to the executors, whose code may put anything there: only regular files are read, no link is
 followed, and files count by their size in what one pass may cost.
@@ -31,15 +31,17 @@ from zlib import crc32
 from rechannel.monitors.node import files
 from rechannel.monitors.node.inotify import DirectoryWatch
 from rechannel.monitors.node.processes import Executor
-from rechannel.wire.measurements import StreamRow
+from rechannel.wire.measurements import MapOutput
 
 MAX_PARTITIONS = 200_000  # downstream partitions of a map output; beyond: its sizes are not read, and counted
 LARGEST_INDEX = 8 * (MAX_PARTITIONS + 1)  # bytes
 BUDGET = 5_000  # cost of one executor's pass, in names listed
 READ_COST = 20  # cost of reading an index file, in names of a directory's listing
 SIZES_A_NAME = 50  # numbers of an index file that cost as much as one more name
-SETTLED = 0.1  # seconds: two changes closer than the file system's clock ticks leave one modification time
-VERIFY_EVERY = 30.0  # seconds after which a watched directory is checked all the same
+# A directory changed less than this many seconds ago is listed again: a second change within one clock tick would not
+# alter its modification time.
+SETTLED = 0.1
+VERIFY_EVERY = 30.0  # seconds after which a watched directory is checked in any case
 _INDEX = re.compile(r"shuffle_(\d{1,9})_(\d{1,18})_0\.index")
 
 
@@ -84,7 +86,7 @@ class _Listing:
     files: set[str] = field(default_factory=set)
     waiting: list[_Named] = field(default_factory=list)  # beyond the budget of the last pass
     watched: bool = False
-    verify_at: float = 0.0  # time of the next check of a watched one
+    verify_at: float = 0.0  # time of the next check of a watched one, 0 while its reports may be incomplete
 
 
 @dataclass
@@ -130,7 +132,7 @@ class ShuffleReader:
             for listing in tracked.directories.values():
                 listing.verify_at = 0.0
 
-    def read(self, executor: Executor) -> Iterator[StreamRow]:
+    def read(self, executor: Executor) -> Iterator[MapOutput]:
         """Yield the map outputs that an executor wrote since the last call."""
         first = executor.identity not in self._executors
         tracked = self._executors.setdefault(executor.identity, _ExecutorFiles(old=executor.started < self._since))
@@ -146,8 +148,10 @@ class ShuffleReader:
             # To the end of the queue: the next pass begins with those that waited longer.
             tracked.directories[directory] = tracked.directories.pop(directory)
             spent += listed
-            rows, cost, listing.waiting = self._rows(executor, directory, waiting + (new or []), BUDGET - spent)
-            yield from rows
+            outputs, cost, listing.waiting = self._read_outputs(
+                executor, directory, waiting + (new or []), BUDGET - spent
+            )
+            yield from outputs
             spent += cost
             if spent > BUDGET:
                 self.skipped["shuffle directories put off to the next pass"] += 1
@@ -224,10 +228,11 @@ class ShuffleReader:
         self._list(executor, directory, listing)
         if listing.watched:
             # Files from before the watch, or from before events were lost, could not be reported.
-            complete, listing.verify_at = listing.verify_at > 0, _next_check(directory, now)
+            reports_are_complete = listing.verify_at > 0
+            listing.verify_at = _next_check(directory, now)
             self.read_changes()
             reported |= self._pop_index_names(directory)
-            if complete and _index_files(listing.files - before - reported):
+            if reports_are_complete and _index_files(listing.files - before - reported):
                 self.skipped["new files not reported by the kernel: directory listed from now on"] += 1
                 listing.watched = False
                 self._watch.unwatch(directory)
@@ -247,28 +252,28 @@ class ShuffleReader:
             settled = self._wall() - changed / 1e9 > SETTLED
             listing.changed = changed if settled else -1
 
-    def _rows(
+    def _read_outputs(
         self, executor: Executor, directory: str, named: list[_Named], budget: int
-    ) -> tuple[list[StreamRow], int, list[_Named]]:
-        """Read files of a directory; return the rows, their cost, and the files beyond the budget."""
-        rows, cost = list[StreamRow](), 0
+    ) -> tuple[list[MapOutput], int, list[_Named]]:
+        """Read files of a directory; return map outputs, their cost, and files beyond the budget."""
+        outputs, cost = list[MapOutput](), 0
         if not named:
-            return rows, cost, []
+            return outputs, cost, []
         try:
             with self._count_errors(executor), files.open_directory(*_split(directory)) as descriptor:
                 for number, (name, match) in enumerate(named):
                     if cost > budget:
-                        return rows, cost, named[number:]
-                    row = self._row(executor, descriptor, name, match)
+                        return outputs, cost, named[number:]
+                    output = self._read_output(executor, descriptor, name, match)
                     cost += READ_COST
-                    if row is not None:
-                        rows.append(row)
-                        cost += len(row.sizes) // SIZES_A_NAME
+                    if output is not None:
+                        outputs.append(output)
+                        cost += len(output.sizes) // SIZES_A_NAME
         except FileNotFoundError:
             self.skipped["index file vanished"] += len(named)
-        return rows, cost, []
+        return outputs, cost, []
 
-    def _row(self, executor: Executor, descriptor: int, name: str, match: re.Match[str]) -> StreamRow | None:
+    def _read_output(self, executor: Executor, descriptor: int, name: str, match: re.Match[str]) -> MapOutput | None:
         try:
             sizes = read_index(name, directory=descriptor)
         except FileNotFoundError:
@@ -278,7 +283,7 @@ class ShuffleReader:
         except IndexFileError as error:
             self.skipped[str(error)] += 1
         else:
-            return StreamRow(
+            return MapOutput(
                 application=executor.application,
                 executor=executor.executor,
                 shuffle=int(match[1]),

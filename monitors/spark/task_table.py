@@ -230,7 +230,7 @@ class TaskTable:
             for attempt in list(self._tasks.get(stage.stage, ())):
                 ended = events.StageEnded(stage.stage, attempt, "", frozenset(), stage.partitions)
                 notices += self._stage_ended(ended)
-                # A later batch may have run unseen before this end was made good.
+                # A later batch may have run unseen before this end was known.
                 self._unconfirm(started.query, job.ordinals.get(stage.stage, -1), stage.partitions)
             self._drop_stage(stage.stage)
         del self._jobs[event.job]
@@ -271,7 +271,7 @@ class TaskTable:
             batch.stages[event.stage] = StageRun(
                 spark_stage=event.stage,
                 parents=list(stage.parents),
-                stateful=ordinal,
+                stateful_stage=ordinal,
                 tasks=(earlier.tasks if earlier else []) + rows,
                 submitted=earlier.submitted if earlier else event.submitted,
             )

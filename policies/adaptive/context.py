@@ -14,10 +14,7 @@ from rechannel.policies.model.cluster import Cluster
 from rechannel.policies.model.placement import Placement
 from rechannel.policies.model.workload import Workload
 
-__all__ = ["Cost", "SearchContext"]
-
-Cost = tuple[float, float, float]
-"""See :func:`~rechannel.policies.analysis.placement_cost.placement_cost`."""
+__all__ = ["SearchContext"]
 
 
 class SearchContext:
@@ -25,8 +22,8 @@ class SearchContext:
 
     ``home`` is the executor of each partition, :data:`UNPLACED` where that is unavailable or unknown; ``units`` the
     number of partitions; ``slots`` and ``capacity`` (E,) the task slots and reference cores of each executor; ``query``
-    numbers the queries; ``fetch`` the bytes per batch that each partition fetches, by placeable stage, empty where no
-    bandwidth is known.
+    numbers the queries; ``fetched_bytes`` the bytes per batch that each partition fetches, by placeable stage, empty
+    where no bandwidth is known.
     """
 
     def __init__(
@@ -38,7 +35,7 @@ class SearchContext:
         self.units = sum(stage.n for stage in self.stages)
         self.slots, self.capacity = task_slots(cluster), cluster.cores * cluster.speed
         self.query = {query: index for index, query in enumerate(workload.queries)}
-        self.fetch = _fetched_bytes(workload) if np.isfinite(cluster.bandwidth).any() else {}
+        self.fetched_bytes = _fetched_bytes(workload) if np.isfinite(cluster.bandwidth).any() else {}
 
     @cached_property
     def hot(self) -> HotStreams:
@@ -52,9 +49,9 @@ class SearchContext:
 
 def _fetched_bytes(workload: Workload) -> dict[str, FloatArray]:
     fetched: dict[str, FloatArray] = {}
-    for stream in workload.streams:
-        stage = workload.stage(stream.downstream)
+    for shuffle in workload.shuffles:
+        stage = workload.stage(shuffle.downstream)
         if stage.placeable and stage.batches_per_second > 0:
             had = fetched.get(stage.key, np.zeros(stage.n))
-            fetched[stage.key] = had + stream.received() / stage.batches_per_second
+            fetched[stage.key] = had + shuffle.received() / stage.batches_per_second
     return fetched

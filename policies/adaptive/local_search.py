@@ -12,13 +12,13 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from rechannel.policies.adaptive.context import Cost, SearchContext
+from rechannel.policies.adaptive.context import SearchContext
 from rechannel.policies.adaptive.two_executors import finish
 from rechannel.policies.analysis.placement_cost import (
     SATURATED,
+    Cost,
     fetch_seconds,
     finish_times,
-    improves,
     state_bytes_held,
     unit_executors,
 )
@@ -31,7 +31,7 @@ _Changes = tuple[tuple[int, int, int], ...]  # stage, unit, executor
 _SAME = 1e-9
 _PERTURBED = 4  # units that change place at random
 _PATIENCE = 10  # perturbations in a row without a gain
-_SWAPS = 8  # partners on one executor, those of about the same size
+_SWAPS = 8  # partners of a unit on one executor that are tried, those of about the same size
 
 
 def local_search(context: SearchContext, placement: Placement, min_gain: float, budget: int) -> Placement:
@@ -57,7 +57,7 @@ def local_search(context: SearchContext, placement: Placement, min_gain: float, 
         budget -= _PERTURBED
         objective.apply(objective.perturbation(random))
         cost, budget = _descend(objective, min_gain, budget)
-        if improves(cost, best, min_gain):
+        if cost.improves(best, min_gain):
             best, patience = cost, _PATIENCE
         else:
             patience -= 1
@@ -77,7 +77,7 @@ def _descend(objective: _IncrementalObjective, min_gain: float, budget: int) -> 
             budget -= 1
             undo = objective.apply(changes)
             cost = objective.cost()
-            if improves(cost, best, min_gain):
+            if cost.improves(best, min_gain):
                 best, improved = cost, True
                 break
             objective.apply(undo)
@@ -115,18 +115,18 @@ class _IncrementalObjective:
             self._load[context.query[stage.query]] += stage.batches_per_second * work
             if not stage.placeable:
                 self._fixed += stage.batches_per_second * float((stage.busy / self._capacity).max())
-        self._busy = np.array([finish_times(cluster, stage.busy, self._at[stage.key]) for stage in self._stages])
-        self._fetching = bool(np.isfinite(cluster.bandwidth).any() and workload.streams)
-        self._fetch = np.zeros(self._busy.shape)
+        self._makespan = np.array([finish_times(cluster, stage.busy, self._at[stage.key]) for stage in self._stages])
+        self._fetching = bool(np.isfinite(cluster.bandwidth).any() and workload.shuffles)
+        self._fetch_seconds = np.zeros(self._makespan.shape)
         self._after: dict[str, list[int]] = {}  # stage -> indices of the stages whose fetching it changes
         number = {stage.key: index for index, stage in enumerate(self._stages)}
         if self._fetching:
             for index, stage in enumerate(self._stages):
-                self._fetch[index] = fetch_seconds(cluster, workload, stage, self._at)
-            for stream in workload.streams:
-                for end in (stream.upstream, stream.downstream):
-                    if stream.downstream in number and end in number:
-                        self._after.setdefault(end, []).append(number[stream.downstream])
+                self._fetch_seconds[index] = fetch_seconds(cluster, workload, stage, self._at)
+            for shuffle in workload.shuffles:
+                for end in (shuffle.upstream, shuffle.downstream):
+                    if shuffle.downstream in number and end in number:
+                        self._after.setdefault(end, []).append(number[shuffle.downstream])
 
     def placement(self) -> Placement:
         """Return the placement as it is now."""
@@ -139,7 +139,7 @@ class _IncrementalObjective:
         over = np.maximum(self._held - cluster.memory_bytes, 0.0)
         short = np.maximum(load / cluster.speed - self._limit * cluster.cores, 0.0)
         path = self._fixed + float(self._rate @ self._seconds().max(axis=1))
-        return (
+        return Cost(
             float(over[over > _SAME * cluster.memory_bytes].sum()),
             float(short[short > _SAME].sum()),
             path + self._paid,
@@ -162,9 +162,9 @@ class _IncrementalObjective:
         for index, executor in touched:
             stage = self._stages[index]
             units = np.flatnonzero(self._at[stage.key] == executor)
-            self._busy[index, executor] = finish(stage.busy[units].tolist(), int(self._slots[executor]))
+            self._makespan[index, executor] = finish(stage.busy[units].tolist(), int(self._slots[executor]))
         for index in {number for stage, _, _ in changes for number in self._after.get(self._stages[stage].key, ())}:
-            self._fetch[index] = fetch_seconds(self._cluster, self._workload, self._stages[index], self._at)
+            self._fetch_seconds[index] = fetch_seconds(self._cluster, self._workload, self._stages[index], self._at)
         return undo
 
     def perturbation(self, random: np.random.Generator) -> _Changes:
@@ -218,11 +218,11 @@ class _IncrementalObjective:
     def _seconds(self) -> FloatArray:
         left = 1.0 - (self._load.sum(axis=0) - self._load[self._query]) / self._capacity
         left = np.minimum(np.maximum(left, 1.0 - SATURATED), 1.0)
-        return np.asarray(self._busy / (self._cluster.speed * left) + self._fetch)
+        return np.asarray(self._makespan / (self._cluster.speed * left) + self._fetch_seconds)
 
 
 def _swap_partners(busy: FloatArray, partners: IntArray, unit: int) -> list[int]:
     """Return partners for a swap, those that are a little smaller than the unit first."""
     smaller = partners[busy[partners] < busy[unit]]
-    near: list[int] = smaller[np.argsort(busy[unit] - busy[smaller], kind="stable")][:_SWAPS].tolist()
-    return near
+    closest: list[int] = smaller[np.argsort(busy[unit] - busy[smaller], kind="stable")][:_SWAPS].tolist()
+    return closest

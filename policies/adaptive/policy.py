@@ -14,7 +14,7 @@ from rechannel.policies.adaptive.context import SearchContext
 from rechannel.policies.adaptive.lower_bounds import certified_bound
 from rechannel.policies.adaptive.parameters import AdaptiveParameters
 from rechannel.policies.adaptive.search import PlacementSearch
-from rechannel.policies.analysis.placement_cost import SATURATED, improves, placement_cost
+from rechannel.policies.analysis.placement_cost import SATURATED, placement_cost
 from rechannel.policies.model.cluster import UNPLACED, Cluster
 from rechannel.policies.model.placement import Placement, PolicyAnswer
 from rechannel.policies.model.workload import Workload
@@ -42,12 +42,12 @@ def adaptive(cluster: Cluster, workload: Workload, current: Placement, parameter
     best = relieved
     if parameters.mode == "full" and parameters.max_moves != 0:
         best = relieved.hill_climb()
-        if relieved.small:
+        if relieved.is_small:
             best = multi_start(context, best)
-        if not improves(best.score(), relieved.score(), parameters.min_step):
+        if not best.score().improves(relieved.score(), parameters.min_step):
             best = relieved
     unmoved = relieved if homeless or not relieved.voluntary_moves() else PlacementSearch(context)
-    moves, before, after = best.voluntary_moves(), unmoved.cost()[2], best.cost()[2]
+    moves, before, after = best.voluntary_moves(), unmoved.cost().stage_time, best.cost().stage_time
     summary = f"{moves} moves: critical paths add up to {after:.2g} s a second instead of {before:.2g}"
     if moves == 0:
         summary = "no moves for balance: none is worth it"
@@ -64,9 +64,8 @@ def _relieve(context: SearchContext, homeless: int) -> PlacementSearch:
     if homeless or not search.voluntary_moves():
         return search
     unmoved = PlacementSearch(context)
-    after, before = search.cost(), unmoved.cost()
     # Without a gain, what left one full executor only filled another.
-    return search if improves((*after[:2], 0.0), (*before[:2], 0.0), 0.0) else unmoved
+    return search if search.cost().eases_limits(unmoved.cost()) else unmoved
 
 
 def multi_start(context: SearchContext, best: PlacementSearch) -> PlacementSearch:
@@ -77,7 +76,7 @@ def multi_start(context: SearchContext, best: PlacementSearch) -> PlacementSearc
     a local search over all stages follows.
     """
     parameters = context.parameters
-    most = np.inf if parameters.max_moves is None else parameters.max_moves
+    max_moves = np.inf if parameters.max_moves is None else parameters.max_moves
     nowhere = Placement({key: np.full_like(array, UNPLACED) for key, array in context.current.assignments.items()})
     searches = [PlacementSearch(context, nowhere).hill_climb()]
     if best.coupled or best.near_capacity:
@@ -85,14 +84,14 @@ def multi_start(context: SearchContext, best: PlacementSearch) -> PlacementSearc
             start = heuristic.place(context.cluster, context.workload, context.current).placement
             searches.append(PlacementSearch(context, start))
         nearest = min(searches[1:], key=PlacementSearch.score)
-        if improves(nearest.score(), best.score(), 0.0):
+        if nearest.score().improves(best.score(), 0.0):
             searches.append(nearest.hill_climb())
     for search in searches:
-        if search.voluntary_moves() <= most and improves(search.score(), best.score(), parameters.min_step):
+        if search.voluntary_moves() <= max_moves and search.score().improves(best.score(), parameters.min_step):
             best = search
     if best.coupled:
         refined = best.local_search()
-        if refined.voluntary_moves() <= most and improves(refined.score(), best.score(), 0.0):
+        if refined.voluntary_moves() <= max_moves and refined.score().improves(best.score(), 0.0):
             return refined
     return best
 
@@ -103,7 +102,7 @@ def _optimality_gap(context: SearchContext, search: PlacementSearch) -> str:
         return f"how far it is from the best is not certified: an executor is above {SATURATED:.0%}"
     if bound <= 0:
         return "nothing has any work"
-    return f"at most {search.cost()[2] / bound - 1:.2%} above what no placement can beat"
+    return f"at most {search.cost().stage_time / bound - 1:.2%} above what no placement can beat"
 
 
 def _objective(cluster: Cluster, workload: Workload, placement: Placement, parameters: AdaptiveParameters) -> Objective:

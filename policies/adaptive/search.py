@@ -11,24 +11,27 @@ from __future__ import annotations
 
 import numpy as np
 
-from rechannel.policies.adaptive.context import Cost, SearchContext
+from rechannel.policies.adaptive.context import SearchContext
 from rechannel.policies.adaptive.local_search import local_search
 from rechannel.policies.adaptive.lower_bounds import lower_bound
-from rechannel.policies.adaptive.stage_problem import Option, Problem
+from rechannel.policies.adaptive.stage_problem import UNBOUNDED_MOVES, Option, Problem
 from rechannel.policies.adaptive.stage_scheduling import prune_moves, relocate, solve_stage
-from rechannel.policies.analysis.placement_cost import SATURATED, improves, placement_cost
+from rechannel.policies.analysis.placement_cost import SATURATED, Cost, placement_cost
 from rechannel.policies.model.arrays import BoolArray, FloatArray, IntArray, sum_by_index
 from rechannel.policies.model.placement import Placement
 from rechannel.policies.model.workload import Stage
 
 __all__ = ["PlacementSearch"]
 
+# Shares of the way from the time with fewest moves to the best time, at which options are tried where moves are priced.
 _LEVELS = (0.5, 0.8, 0.9, 0.95)
 _SAME = 1e-9
-_SWEEPS = 4
+_SWEEPS = 4  # over all stages, at most
 _LOCAL_CHANGES = 20  # changes that the local search may price for each partition
 _MIN_SWEEP_GAIN = 0.001  # the share that a sweep must gain for another one to follow
-_SMALL = 20_000  # units times executors up to which all stages are looked at several times
+_SMALL_APPLICATION = 20_000  # units times executors up to which there are several sweeps and starts
+_NEARLY_FULL = 0.7  # share of the limit above which a stage may have to wait until another one has moved
+_PLACED_FIRST = 1e9  # seconds per second, more than a stage can gain: stages without any place come before all others
 
 
 class PlacementSearch:
@@ -37,7 +40,7 @@ class PlacementSearch:
     def __init__(self, context: SearchContext, start: Placement | None = None) -> None:
         self._context = context
         self._cluster, self._workload, self._parameters = context.cluster, context.workload, context.parameters
-        self._home, self._fetch, self._stages = context.home, context.fetch, context.stages
+        self._home, self._fetched_bytes, self._stages = context.home, context.fetched_bytes, context.stages
         self._capacity, self._query = context.capacity, context.query
         self._at = {key: self._home[key] if start is None else start[key] for key in self._home}
         self._load = np.zeros((len(self._query), self._cluster.size))  # core seconds per second by query
@@ -55,11 +58,11 @@ class PlacementSearch:
     def hill_climb(self) -> PlacementSearch:
         """Sweep over all stages until that gains little; return the best search."""
         best = self
-        for _ in range(_SWEEPS if self.small else 1):
+        for _ in range(_SWEEPS if self.is_small else 1):
             search = PlacementSearch(self._context, best.placement())
             search.sweep(thorough=True)
-            gains = improves(search.score(), best.score(), _MIN_SWEEP_GAIN)
-            if improves(search.score(), best.score(), 0.0):
+            gains = search.score().improves(best.score(), _MIN_SWEEP_GAIN)
+            if search.score().improves(best.score(), 0.0):
                 best = search
             if not gains:
                 break
@@ -68,33 +71,33 @@ class PlacementSearch:
     @property
     def coupled(self) -> bool:
         """True if the time of a stage depends on the placement of others."""
-        return len(self._query) > 1 or bool(self._fetch)
+        return len(self._query) > 1 or bool(self._fetched_bytes)
 
     def local_search(self) -> PlacementSearch:
         """Apply changes that help all stages together, though maybe not their own."""
-        least = min(_MIN_SWEEP_GAIN, self._parameters.min_step)
-        at = local_search(self._context, self.placement(), least, _LOCAL_CHANGES * self._context.units)
+        min_gain = min(_MIN_SWEEP_GAIN, self._parameters.min_step)
+        at = local_search(self._context, self.placement(), min_gain, _LOCAL_CHANGES * self._context.units)
         return PlacementSearch(self._context, at)
 
     def cost(self) -> Cost:
         """Return :func:`placement_cost`; infinite while a partition is on no executor."""
         if self._cost is None:
             if any((array < 0).any() for array in self._at.values()):
-                return np.inf, np.inf, np.inf
+                return Cost(np.inf, np.inf, np.inf)
             limit = self._parameters.limit
             self._cost = placement_cost(self._cluster, self._workload, self.placement(), limit)
         return self._cost
 
     def score(self) -> Cost:
         """Return the cost, with the price of the moves on top of the stage time."""
-        over, short, path = self.cost()
+        cost = self.cost()
         moved = sum(float(stage.state_bytes[self._has_moved(stage.key)].sum()) for stage in self._stages)
-        return over, short, path + self._context.price(self.voluntary_moves(), moved)
+        return cost._replace(stage_time=cost.stage_time + self._context.price(self.voluntary_moves(), moved))
 
     @property
     def near_capacity(self) -> bool:
         """True if some executor is nearly full: then a stage may have to wait for another one."""
-        return bool((self._all > 0.7 * self._parameters.limit * self._capacity).any())
+        return bool((self._all > _NEARLY_FULL * self._parameters.limit * self._capacity).any())
 
     @property
     def saturates(self) -> bool:
@@ -102,9 +105,9 @@ class PlacementSearch:
         return bool((self._all > SATURATED * self._capacity * (1 + _SAME)).any())
 
     @property
-    def small(self) -> bool:
-        """True if there is time for several sweeps."""
-        return self._context.units * self._cluster.size <= _SMALL
+    def is_small(self) -> bool:
+        """True if there is time for several sweeps and starts."""
+        return self._context.units * self._cluster.size <= _SMALL_APPLICATION
 
     def placement(self) -> Placement:
         """Return the placement as it is now."""
@@ -124,14 +127,14 @@ class PlacementSearch:
         for index in np.argsort(-np.array(gains), kind="stable").tolist():
             stage, home = self._stages[index], self._home[self._stages[index].key]
             # To place a homeless partition is no move: that is done well even when no move is left.
-            free = thorough and (self._moves_left(stage) > 0 or bool((home < 0).any()))
-            idle = gains[index] <= 0 or (not free and not self._moved[stage.key])
+            may_move = thorough and (self._moves_left(stage) > 0 or bool((home < 0).any()))
+            idle = gains[index] <= 0 or (not may_move and not self._moved[stage.key])
             if idle and (self._at[stage.key] >= 0).all() and not self._on_full_executor(stage):
                 continue
             problem = self._stage_problem(stage)
             bound = lower_bound(problem.busy, problem.speed, problem.slots, problem.available)
-            options = solve_stage(problem, bound, levels=self._levels(free), thorough=free)
-            chosen = self._cheapest(stage, problem, options, thorough=free)
+            options = solve_stage(problem, bound, levels=self._levels(may_move), thorough=may_move)
+            chosen = self._cheapest(stage, problem, options, thorough=may_move)
             if (home >= 0).any():
                 chosen = prune_moves(problem, chosen)
             self._assign(stage, chosen.assignment)
@@ -147,36 +150,35 @@ class PlacementSearch:
         if not thorough:
             return first
         parameters, rate = self._parameters, stage.batches_per_second
-        spare = None
-        if parameters.max_moves is not None:
-            others = self.voluntary_moves() - self._moved[stage.key]
-            spare = max(parameters.max_moves - others, first.moves)
+        max_moves = None if parameters.max_moves is None else max(self._moves_left(stage), first.moves)
 
         def cost(option: Option) -> float:
             return rate * option.seconds + self._context.price(option.moves, option.moved_bytes)
 
         best, best_cost = first, cost(first)
         # The first option relieves full executors, and is taken whatever the time of the stage is.
-        least = first.seconds * (1 - parameters.min_step)
+        max_seconds = first.seconds * (1 - parameters.min_step)
         for option in sorted(options[1:], key=lambda option: (option.moves, option.seconds)):
-            if (spare is not None and option.moves > spare) or option.seconds > least:
+            if (max_moves is not None and option.moves > max_moves) or option.seconds > max_seconds:
                 continue
             if cost(option) < best_cost * (1 - _SAME):
                 best, best_cost = option, cost(option)
-        if best is first and spare is not None and len(options) > 1:
-            return self._best_within(problem, options, spare, least) or first
+        if best is first and max_moves is not None and len(options) > 1:
+            return self._best_within(problem, options, max_moves, max_seconds) or first
         return best
 
-    def _best_within(self, problem: Problem, options: list[Option], spare: int, least: float) -> Option | None:
-        """Return the best option of at most ``spare`` moves, by bisection of the time limit."""
+    def _best_within(
+        self, problem: Problem, options: list[Option], max_moves: int, max_seconds: float
+    ) -> Option | None:
+        """Return the best option within these bounds, by bisection of the time limit."""
         low, high = min(option.seconds for option in options), options[0].seconds
         best: Option | None = None
         for _ in range(8):
             middle = (low + high) / 2
             option = relocate(problem, middle)
-            if option.moves <= spare:
+            if option.moves <= max_moves:
                 high = middle
-                if option.seconds <= least and (best is None or option.seconds < best.seconds):
+                if option.seconds <= max_seconds and (best is None or option.seconds < best.seconds):
                     best = option
             else:
                 low = middle
@@ -200,17 +202,17 @@ class PlacementSearch:
             room_busy=room,
             room_bytes=np.maximum(cluster.memory_bytes - (self._held - own_bytes), 0.0),
             use=rest / self._capacity,
-            fetch=self._fetch.get(key, np.zeros(stage.n)),
+            fetched_bytes=self._fetched_bytes.get(key, np.zeros(stage.n)),
             bandwidth=cluster.bandwidth,
-            near=self._context.hot.near(stage, self._at, cluster.size),
-            near_in=self._context.hot.near(stage, self._at, cluster.size, received=True),
-            relieve=self._moves_left(stage),
+            local_bytes=self._context.hot.local_bytes(stage, self._at, cluster.size),
+            local_received=self._context.hot.local_bytes(stage, self._at, cluster.size, received=True),
+            moves_left=self._moves_left(stage),
         )
 
     def _moves_left(self, stage: Stage) -> int:
         """Count the moves that a stage may make within ``max_moves``."""
-        most = self._parameters.max_moves
-        return 1 << 60 if most is None else max(most - self.voluntary_moves() + self._moved[stage.key], 0)
+        bound = self._parameters.max_moves
+        return UNBOUNDED_MOVES if bound is None else max(bound - self.voluntary_moves() + self._moved[stage.key], 0)
 
     def _left_speed(self, stage: Stage) -> FloatArray:
         """Share of each executor that the other queries leave, (E,)."""
@@ -225,10 +227,11 @@ class PlacementSearch:
         bound = lower_bound(stage.busy, speed, self._context.slots, self._cluster.available)
         # A rough time, as if all cores of an executor were one: it only orders the stages.
         times = sum_by_index(at, stage.busy, size) / (self._capacity * left)
-        if stage.key in self._fetch:
-            times = times + sum_by_index(at, self._fetch[stage.key], size) / self._cluster.bandwidth
+        if stage.key in self._fetched_bytes:
+            times = times + sum_by_index(at, self._fetched_bytes[stage.key], size) / self._cluster.bandwidth
         if not placed.all():  # homeless partitions first, the largest before the others
-            return float("inf") if placed.any() else 1e9 * (1 + stage.batches_per_second * float(stage.busy.max()))
+            largest = stage.batches_per_second * float(stage.busy.max())
+            return float("inf") if placed.any() else _PLACED_FIRST * (1 + largest)
         largest = float((stage.busy / speed[at]).max())
         return stage.batches_per_second * max(float(times.max()) - bound, largest - bound, 0.0)
 

@@ -10,9 +10,12 @@ import numpy as np
 
 from rechannel.policies.model.arrays import BoolArray, FloatArray, IntArray
 
-__all__ = ["Option", "Problem"]
+__all__ = ["UNBOUNDED_MOVES", "Option", "Problem"]
 
-_SMALL = 100_000  # units times executors
+UNBOUNDED_MOVES = 1 << 60
+"""Stands for any number of moves."""
+
+_SMALL_STAGE = 100_000  # units times executors up to which everything is tried
 
 
 @dataclass(frozen=True, eq=False)
@@ -20,16 +23,16 @@ class Problem:
     """A stage to divide over executors: n units, E executors.
 
     Of each unit: ``busy`` (n,) seconds per batch on a reference executor; ``state_bytes`` (n,); ``home`` (n,) the
-    executor that holds it, -1 where it has to be placed; ``fetch`` (n,) bytes per batch that it fetches if nothing is
-    local.
+    executor that holds it, -1 where it has to be placed; ``fetched_bytes`` (n,) bytes per batch that it fetches if
+    nothing is local.
 
     Of each executor: ``speed`` (E,) what the other queries leave of it; ``slots`` (E,) its cores; ``available`` (E,);
     ``room_busy`` and ``room_bytes`` (E,) how much of this stage it may hold; ``use`` (E,) its utilization by all other
     stages; ``bandwidth`` (E,) in bytes per second.
 
-    ``near`` returns for a unit the bytes per batch of its hot streams that would be local on each executor, (E,), None
-    where nothing is hot; ``near_in`` only those that the unit receives. ``relieve``: the most units that may leave
-    executors without room for them.
+    ``local_bytes`` returns for a unit the bytes per batch of its hot streams that would be local on each executor,
+    (E,), None where nothing is hot; ``local_received`` only those that the unit receives. ``moves_left``: the most
+    units that may leave executors without room for them.
     """
 
     busy: FloatArray
@@ -41,16 +44,16 @@ class Problem:
     room_busy: FloatArray
     room_bytes: FloatArray
     use: FloatArray
-    fetch: FloatArray
+    fetched_bytes: FloatArray
     bandwidth: FloatArray
-    near: Callable[[int], FloatArray] | None
-    near_in: Callable[[int], FloatArray] | None = None
-    relieve: int = 1 << 60
+    local_bytes: Callable[[int], FloatArray] | None
+    local_received: Callable[[int], FloatArray] | None = None
+    moves_left: int = UNBOUNDED_MOVES
 
     @property
-    def small(self) -> bool:
+    def is_small(self) -> bool:
         """True if there is time to try everything."""
-        return len(self.busy) * len(self.speed) <= _SMALL
+        return len(self.busy) * len(self.speed) <= _SMALL_STAGE
 
     @cached_property
     def bounded(self) -> bool:
@@ -60,7 +63,7 @@ class Problem:
     @cached_property
     def fetching(self) -> bool:
         """True if fetching costs time."""
-        return bool(np.isfinite(self.bandwidth).any() and self.fetch.any())
+        return bool(np.isfinite(self.bandwidth).any() and self.fetched_bytes.any())
 
 
 @dataclass(frozen=True, eq=False)

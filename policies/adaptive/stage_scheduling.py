@@ -22,13 +22,15 @@ from rechannel.policies.model.arrays import BoolArray, FloatArray, IntArray, ran
 __all__ = ["prune_moves", "relocate", "solve_stage"]
 
 _SAME = 1e-9  # relative: smaller differences are none
-_NEAR = 0.01  # relative: finishing times so near to each other count as equal where locality differs
+_LOCALITY_TOLERANCE = 0.01  # relative: between finishing times so close to each other locality decides
 _TIGHT = 0.001  # a stage this close to its lower bound needs no refinement
-_PARTNERS = 8
-_PERTURBATIONS = 40
+_PARTNERS = 8  # executors, those done first, that the slowest one tries to divide its units with
+_PERTURBATIONS = 40  # of a refinement, at most
 _REFINEMENTS = 200  # of a stage that is not small, whose list schedule is near the bound anyway
 _PERTURBED = 60  # units up to which a refinement that is stuck is perturbed
 _EXCHANGES = 12  # moves and swaps between two executors that are tried one by one
+_RELAXED = 0.8  # share of a limit below which the mean time of the executors leaves a stage relaxed
+_RELABELED = 200  # executors up to which like ones are swapped: every two of them are looked at
 
 
 def solve_stage(problem: Problem, bound: float, *, levels: Sequence[float] = (), thorough: bool = True) -> list[Option]:
@@ -43,7 +45,7 @@ def solve_stage(problem: Problem, bound: float, *, levels: Sequence[float] = (),
     if not thorough or first.seconds <= bound * (1 + _SAME):
         return options
     low, best = bound, first
-    for step in range(8 if problem.small else 2):
+    for step in range(8 if problem.is_small else 2):
         limit = low * (1 + _TIGHT / 2) if step == 0 else (low + best.seconds) / 2
         option = relocate(problem, limit)
         options.append(option)
@@ -54,9 +56,9 @@ def solve_stage(problem: Problem, bound: float, *, levels: Sequence[float] = (),
         if best.seconds <= max(low, bound) * (1 + _TIGHT):
             break
     if best.seconds > bound * (1 + _TIGHT):
-        if problem.small:
+        if problem.is_small:
             options.append(_relabel(problem, relocate(problem, 0.0)))
-        starts = sorted(options, key=lambda option: (option.seconds, option.moves))[: 2 if problem.small else 1]
+        starts = sorted(options, key=lambda option: (option.seconds, option.moves))[: 2 if problem.is_small else 1]
         options += [_refine(problem, start, bound) for start in starts]
     best = min(options, key=lambda option: option.seconds)
     for share in levels:
@@ -78,7 +80,7 @@ def prune_moves(problem: Problem, option: Option) -> Option:
 
 
 class _StageLedger:
-    """Units, work, bytes and time of each executor, updated with each move of a unit."""
+    """Units, work, bytes and times of each executor, updated with each move of a unit."""
 
     def __init__(self, problem: Problem, assignment: IntArray) -> None:
         self.problem = problem
@@ -90,24 +92,24 @@ class _StageLedger:
         """Add up all figures from the assignment."""
         problem, assignment = self.problem, self.assignment
         size, units = len(problem.speed), np.flatnonzero(assignment >= 0)
-        self.work = sum_by_index(assignment, problem.busy, size)
+        self.total_work = sum_by_index(assignment, problem.busy, size)
         self.bytes = sum_by_index(assignment, problem.state_bytes, size)
-        self.fetched = np.zeros(size)
+        self.fetch_seconds = np.zeros(size)
         if problem.fetching:
-            self.fetched = sum_by_index(assignment[units], self._fetch_of(units, assignment[units]), size)
-        self.busy = self.work.copy()  # seconds on the last core to be done, at speed 1
+            self.fetch_seconds = sum_by_index(assignment[units], self._fetch_of(units, assignment[units]), size)
+        self.makespan = self.total_work.copy()  # seconds until the last core is done, at speed 1
         if not self.simple:
             # While every task has a core of its own, the longest one sets the time.
             held = np.bincount(assignment[units], minlength=size)
-            self.busy = np.zeros(size)
-            np.maximum.at(self.busy, assignment[units], problem.busy[units])
+            self.makespan = np.zeros(size)
+            np.maximum.at(self.makespan, assignment[units], problem.busy[units])
             for executor in np.flatnonzero(held > problem.slots).tolist():
-                self.busy[executor] = self._finish(self.units(executor), executor)
+                self.makespan[executor] = self._finish(self.units(executor), executor)
 
     @property
     def seconds(self) -> FloatArray:
         """Seconds per batch of each executor."""
-        return np.asarray(self.busy / self.problem.speed + self.fetched)
+        return np.asarray(self.makespan / self.problem.speed + self.fetch_seconds)
 
     def units(self, executor: int) -> IntArray:
         """Units that an executor holds, in the order it runs them."""
@@ -117,18 +119,18 @@ class _StageLedger:
         """Return whether the executor has room for one more unit."""
         problem = self.problem
         return bool(
-            self.work[executor] + problem.busy[unit] <= problem.room_busy[executor]
+            self.total_work[executor] + problem.busy[unit] <= problem.room_busy[executor]
             and self.bytes[executor] + problem.state_bytes[unit] <= problem.room_bytes[executor]
         )
 
     def seconds_with(self, executor: int, unit: int) -> float:
         """Seconds the executor would take with one more unit."""
         problem = self.problem
-        busy = self.work[executor] + problem.busy[unit]
+        busy = self.total_work[executor] + problem.busy[unit]
         if not self.simple:
             busy = self._finish(np.sort(np.append(self.units(executor), unit)), executor)
         extra = self._fetch_of(np.array([unit]), np.array([executor]))[0] if problem.fetching else 0.0
-        return float(busy / problem.speed[executor] + self.fetched[executor] + extra)
+        return float(busy / problem.speed[executor] + self.fetch_seconds[executor] + extra)
 
     def put(self, unit: int, executor: int) -> None:
         """Move a unit; executor -1 takes it off."""
@@ -137,11 +139,11 @@ class _StageLedger:
         for where, sign in ((old, -1.0), (executor, 1.0)):
             if where < 0:
                 continue
-            self.work[where] += sign * problem.busy[unit]
+            self.total_work[where] += sign * problem.busy[unit]
             self.bytes[where] += sign * problem.state_bytes[unit]
             if problem.fetching:
-                self.fetched[where] += sign * self._fetch_of(np.array([unit]), np.array([where]))[0]
-            self.busy[where] = self.work[where] if self.simple else self._finish(self.units(where), where)
+                self.fetch_seconds[where] += sign * self._fetch_of(np.array([unit]), np.array([where]))[0]
+            self.makespan[where] = self.total_work[where] if self.simple else self._finish(self.units(where), where)
 
     def option(self) -> Option:
         """Return the assignment as an option."""
@@ -155,10 +157,10 @@ class _StageLedger:
 
     def _fetch_of(self, units: IntArray, executors: IntArray) -> FloatArray:
         problem = self.problem
-        remote = problem.fetch[units]
-        if problem.near_in is not None:
+        remote = problem.fetched_bytes[units]
+        if problem.local_received is not None:
             pairs = zip(units.tolist(), executors.tolist(), strict=True)
-            local = np.array([problem.near_in(unit)[executor] for unit, executor in pairs])
+            local = np.array([problem.local_received(unit)[executor] for unit, executor in pairs])
             remote = np.maximum(remote - local, 0.0)
         return np.asarray(remote / problem.bandwidth[executors])
 
@@ -180,10 +182,10 @@ def _unload(problem: Problem, ledger: _StageLedger, limit: float) -> None:
 
     Always the smallest unit that is enough, else the largest one.
     """
-    room_busy = _relievable(ledger.work, problem.room_busy, problem.available)
+    room_busy = _relievable(ledger.total_work, problem.room_busy, problem.available)
     room_bytes = _relievable(ledger.bytes, problem.room_bytes, problem.available)
-    over = (ledger.work > room_busy * (1 + _SAME)) | (ledger.bytes > room_bytes * (1 + _SAME))
-    allowance = problem.relieve
+    over = (ledger.total_work > room_busy * (1 + _SAME)) | (ledger.bytes > room_bytes * (1 + _SAME))
+    allowance = problem.moves_left
     late = ledger.seconds > limit * (1 + _SAME)
     for executor in np.flatnonzero(over | late).tolist():
         units = ledger.units(executor)
@@ -193,13 +195,12 @@ def _unload(problem: Problem, ledger: _StageLedger, limit: float) -> None:
             # Surplus: work over the limit or the room; heavy: bytes over the room.
             surplus = 0.0
             if np.isfinite(limit):
-                most = max(limit - ledger.fetched[executor], 0.0) * speed
-                surplus = ledger.busy[executor] - most
+                surplus = ledger.makespan[executor] - max(limit - ledger.fetch_seconds[executor], 0.0) * speed
             heavy = 0.0
             if allowance > 0:
-                surplus = max(surplus, float(ledger.work[executor] - room_busy[executor]))
+                surplus = max(surplus, float(ledger.total_work[executor] - room_busy[executor]))
                 heavy = float(ledger.bytes[executor] - room_bytes[executor])
-            if surplus <= _SAME * ledger.work[executor] and heavy <= _SAME * max(ledger.bytes[executor], 1.0):
+            if surplus <= _SAME * ledger.total_work[executor] and heavy <= _SAME * max(ledger.bytes[executor], 1.0):
                 break
             if not simple:
                 surplus = min(surplus, float(problem.busy[units[-1]]))
@@ -234,13 +235,13 @@ class _ListScheduler:
         self.count = np.bincount(ledger.assignment[placed], minlength=len(problem.speed))
         self.cores = np.where(np.arange(problem.slots.max()) < problem.slots[:, None], 0.0, np.inf)
         if ledger.simple:
-            self.cores[:, 0] = ledger.work
+            self.cores[:, 0] = ledger.total_work
         else:
             self._fill_cores(placed)
         self.free_at = self.cores.min(axis=1)
         # Where one large unit sets the time, the others need not be spread by it: they go where the load is lowest.
         mean = problem.busy.sum() / self.capacity[problem.available].sum()
-        self.relaxed = bool(np.isfinite(limit) and mean < 0.8 * limit)
+        self.relaxed = bool(np.isfinite(limit) and mean < _RELAXED * limit)
 
     def _fill_cores(self, placed: IntArray) -> None:
         """Put the units that stay on cores: one on each, the others on the core free first."""
@@ -259,24 +260,24 @@ class _ListScheduler:
         for unit in units[np.argsort(-busy[units], kind="stable")].tolist():
             done = (self.free_at + busy[unit]) * inverse
             if problem.fetching:
-                remote = problem.fetch[unit]
-                if problem.near_in is not None:
-                    remote = np.maximum(remote - problem.near_in(unit), 0.0)
-                fetch = remote / problem.bandwidth
-                done = done + ledger.fetched + fetch
+                remote = problem.fetched_bytes[unit]
+                if problem.local_received is not None:
+                    remote = np.maximum(remote - problem.local_received(unit), 0.0)
+                fetch_seconds = remote / problem.bandwidth
+                done = done + ledger.fetch_seconds + fetch_seconds
             full = blocked
             if problem.bounded:
-                full = blocked | (ledger.work + busy[unit] > problem.room_busy)
+                full = blocked | (ledger.total_work + busy[unit] > problem.room_busy)
                 full |= ledger.bytes + problem.state_bytes[unit] > problem.room_bytes
             best = self._choose(unit, done, full)
             self.count[best] += 1
             if problem.fetching:
-                ledger.fetched[best] += float(fetch[best])
+                ledger.fetch_seconds[best] += float(fetch_seconds[best])
             core = int(self.cores[best].argmin())
             self.cores[best, core] += busy[unit]
             self.free_at[best] = self.cores[best].min()
             ledger.assignment[unit] = best
-            ledger.work[best] += busy[unit]
+            ledger.total_work[best] += busy[unit]
             ledger.bytes[best] += problem.state_bytes[unit]
         ledger.recount()  # the exact times of what the cores only estimated
 
@@ -286,31 +287,30 @@ class _ListScheduler:
         ``done`` (E,) is when each executor would be done with it, ``full`` (E,) which of them have no room.
 
         In this order: where no executor has room, the one that lacks least. The home, if it is done within the limit.
-        In a relaxed stage: the least used one that is done within the limit. Near its hot streams, among those that are
-        done nearly as soon. Else the one that is done first; of equal ones the least used, then the one with fewest
-        units.
+        In a relaxed stage: the least used one that is done within the limit. Of those that are done nearly as soon, the
+        one where most of its hot streams are local. Else the one that is done first; of equal ones the least used, then
+        the one with fewest units.
         """
         problem, ledger, limit = self.problem, self.ledger, self.limit
         home = int(problem.home[unit])
         if (full | ~problem.available).all():
             return self._least_lacking(unit)
-        free = np.where(full, np.inf, done)
-        best = int(free.argmin())
-        ties = np.flatnonzero(free <= free[best] * (1 + _SAME))
+        done = np.where(full, np.inf, done)
+        best = int(done.argmin())
+        ties = np.flatnonzero(done <= done[best] * (1 + _SAME))
         if len(ties) > 1:
-            use = problem.use[ties] + ledger.work[ties] / self.capacity[ties]
+            use = problem.use[ties] + ledger.total_work[ties] / self.capacity[ties]
             best = int(ties[np.lexsort((self.count[ties] / problem.slots[ties], np.round(use, 12)))[0]])
-        most = max(float(free[best]), limit) if np.isfinite(limit) else float(free[best])
-        if home >= 0 and free[home] <= most and np.isfinite(limit):
+        if home >= 0 and np.isfinite(limit) and done[home] <= max(float(done[best]), limit):
             return home
-        if self.relaxed and free[best] <= limit:
-            use = problem.use + ledger.work / self.capacity
-            best = int(np.where(free <= limit, use, np.inf).argmin())
-        if problem.near is not None:
-            near = np.where(free <= free[best] * (1 + _NEAR), problem.near(unit), -1.0)
-            local = int(near.argmax())
-            if near[local] > max(near[best], 0.0):
-                return local
+        if self.relaxed and done[best] <= limit:
+            use = problem.use + ledger.total_work / self.capacity
+            best = int(np.where(done <= limit, use, np.inf).argmin())
+        if problem.local_bytes is not None:
+            local = np.where(done <= done[best] * (1 + _LOCALITY_TOLERANCE), problem.local_bytes(unit), -1.0)
+            most_local = int(local.argmax())
+            if local[most_local] > max(local[best], 0.0):
+                return most_local
         return best
 
     def _least_lacking(self, unit: int) -> int:
@@ -320,8 +320,8 @@ class _ListScheduler:
         """
         problem, ledger = self.problem, self.ledger
         missing = _added(ledger.bytes - problem.room_bytes, float(problem.state_bytes[unit]))
-        short = _added(ledger.work - problem.room_busy, float(problem.busy[unit]))
-        use = problem.use + ledger.work / self.capacity
+        short = _added(ledger.total_work - problem.room_busy, float(problem.busy[unit]))
+        use = problem.use + ledger.total_work / self.capacity
         moved = np.arange(len(use)) != int(problem.home[unit])
         order = np.lexsort((use, moved, np.round(short, 9), np.round(missing, 3), ~problem.available))
         return int(order[0])
@@ -335,7 +335,7 @@ def _added(beyond: FloatArray, more: float) -> FloatArray:
 def _relabel(problem: Problem, option: Option) -> Option:
     """Swap executors that are alike, so that most bytes stay, then most units."""
     home, size = problem.home, len(problem.speed)
-    if problem.fetching or problem.near is not None or size > 200:
+    if problem.fetching or problem.local_bytes is not None or size > _RELABELED:
         return option
     placed = home >= 0
     stays = np.zeros((size, size))
@@ -367,7 +367,7 @@ def _refine(problem: Problem, option: Option, bound: float) -> Option:
     exact = ledger.simple and not problem.fetching
     # Otherwise pairs are not divided exactly, and each attempt is expensive.
     perturbations = _PERTURBATIONS if exact and len(problem.busy) <= _PERTURBED else 0
-    for _ in range(4 * len(problem.busy) + perturbations if problem.small else _REFINEMENTS):
+    for _ in range(4 * len(problem.busy) + perturbations if problem.is_small else _REFINEMENTS):
         seconds = np.where(problem.available, ledger.seconds, -np.inf)
         slowest = int(seconds.argmax())
         if seconds[slowest] < best_seconds * (1 - _SAME):
@@ -425,7 +425,7 @@ def _try_changes(problem: Problem, ledger: _StageLedger, changes: list[tuple[int
     for unit, executor in changes:
         ledger.put(unit, executor)
     fine = ledger.seconds[touched].max() < now * (1 - _SAME)
-    fine = fine and bool((ledger.work[touched] <= problem.room_busy[touched] * (1 + _SAME)).all())
+    fine = fine and bool((ledger.total_work[touched] <= problem.room_busy[touched] * (1 + _SAME)).all())
     fine = fine and bool((ledger.bytes[touched] <= problem.room_bytes[touched] * (1 + _SAME)).all())
     if not fine:
         for unit, executor in undo:

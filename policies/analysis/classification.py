@@ -16,7 +16,7 @@ from rechannel.policies.analysis.placement_cost import unit_executors
 from rechannel.policies.model.arrays import FloatArray, ModelError, float_array
 from rechannel.policies.model.cluster import Cluster
 from rechannel.policies.model.placement import Placement
-from rechannel.policies.model.streams import Edges
+from rechannel.policies.model.shuffles import Edges
 from rechannel.policies.model.workload import Workload
 
 __all__ = ["Classification", "HotStream", "StreamClass", "classify", "high_cut", "high_edges", "hot_streams"]
@@ -80,20 +80,20 @@ def high_cut(workload: Workload) -> float:
     Infinity where no stream is HIGH. A pair of entries that exchanges nothing is no stream and does not lower the
     mean.
     """
-    summaries = [stream.summary() for stream in workload.streams]
+    summaries = [shuffle.summary() for shuffle in workload.shuffles]
     count = sum(pairs for pairs, _ in summaries)
     if not count:
         return float("inf")
     mean = sum(volume for _, volume in summaries) / count
     # The deviations above the mean add up to those below it.
-    deviation = 2 * sum(stream.beyond(mean) for stream in workload.streams) / count
+    deviation = 2 * sum(shuffle.beyond(mean) for shuffle in workload.shuffles) / count
     return mean + deviation + _ROUNDING * mean
 
 
 def high_edges(workload: Workload) -> tuple[Edges, ...]:
-    """Return the streams of class HIGH of each shuffle of ``workload.streams``."""
+    """Return the streams of class HIGH of each shuffle of ``workload.shuffles``."""
     cut = high_cut(workload)
-    return tuple(stream.above(cut) for stream in workload.streams)
+    return tuple(shuffle.above(cut) for shuffle in workload.shuffles)
 
 
 def hot_streams(
@@ -113,9 +113,9 @@ def hot_streams(
     ranked.sort()
     result = []
     for negative, block, up, down in ranked[:limit]:
-        stream = workload.streams[block]
-        source = unit_executors(cluster, workload.stage(stream.upstream), placement)[up]
-        target = unit_executors(cluster, workload.stage(stream.downstream), placement)[down]
+        shuffle = workload.shuffles[block]
+        source = unit_executors(cluster, workload.stage(shuffle.upstream), placement)[up]
+        target = unit_executors(cluster, workload.stage(shuffle.downstream), placement)[down]
         local = bool(source == target >= 0)
-        result.append(HotStream(stream.upstream, up, stream.downstream, down, -negative, local))
+        result.append(HotStream(shuffle.upstream, up, shuffle.downstream, down, -negative, local))
     return tuple(result)

@@ -25,7 +25,16 @@ from numpy.typing import NDArray
 
 from rechannel.policies.model.arrays import FloatArray, ModelError
 
-__all__ = ["BETTER", "COMPARISONS", "MOST", "Forecast", "Method", "look_ahead", "period_of", "slots_ahead"]
+__all__ = [
+    "BETTER",
+    "LARGEST_GROWTH",
+    "MIN_COMPARISONS",
+    "Forecast",
+    "Method",
+    "look_ahead",
+    "period_of",
+    "slots_ahead",
+]
 
 _SINGLE = np.float32  # loads are not known to seven digits, and it takes half the time
 _Floats: TypeAlias = NDArray[np.float32]
@@ -41,13 +50,13 @@ _LEVEL, _TREND = 0.5, 0.3  # weights of a new slot
 _DAMPING = 0.9  # share of the trend that is left one slot on
 _WINS = 0.75  # least share of comparisons that a method in use has won
 
-COMPARISONS = 8
+MIN_COMPARISONS = 8
 """Least number of comparisons before a method is used."""
 
 BETTER = 0.8
 """Largest scaled error that counts as better than the last value."""
 
-MOST = 2.0
+LARGEST_GROWTH = 2.0
 """Largest forecast, as a multiple of the largest value seen."""
 
 
@@ -106,7 +115,7 @@ def look_ahead(past: FloatArray, ahead: int) -> Forecast:
     slots, entries = past.shape
     values, method, error = past[-1].copy(), np.zeros(entries, np.int8), np.full(entries, np.inf)
     comparisons = max(0, min(slots - ahead - _FEWEST + 1, _NEWEST))
-    if not entries or comparisons < COMPARISONS:
+    if not entries or comparisons < MIN_COMPARISONS:
         return Forecast(values, method, error, np.inf, comparisons, ahead)
     period = period_of(past)
     wrong = np.zeros((len(Method), 2))
@@ -160,7 +169,7 @@ class _Trial:
         self.sums = np.zeros((slots + 1, entries), _SINGLE)  # of all slots before
         for slot in range(slots):  # np.cumsum along this axis takes sixty times as long
             np.add(self.sums[slot], past[slot], out=self.sums[slot + 1])
-        self.ceiling = MOST * past.max(axis=0)
+        self.ceiling = LARGEST_GROWTH * past.max(axis=0)
         self.reach = _reach(ahead)
         self.scores = {way: _Score(entries) for way in (Method.TREND, Method.SEASON)}
         self.answers: dict[Method, _Floats] = {}
@@ -178,7 +187,7 @@ class _Trial:
         self.answers[Method.TREND] = self._bounded(level + self.reach * trend)
         if self.period:
             self.answers[Method.SEASON] = _season(self.sums, slots, self.period, self.ahead)
-        return [way for way in self.answers if self.scores[way].count >= COMPARISONS]
+        return [way for way in self.answers if self.scores[way].count >= MIN_COMPARISONS]
 
     def choose(self, way: Method, values: FloatArray, method: NDArray[np.int8], error: FloatArray) -> None:
         """Take the method where it has enough evidence and is the best so far.

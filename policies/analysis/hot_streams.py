@@ -22,18 +22,18 @@ class HotStreams:
         # Own units, other ends (executors where no stage is named), bytes per second, whether they are received.
         self._ends: dict[str, list[_Ends]] = {}
         placeable = {stage.key for stage in workload.placeable}
-        for stream, (ups, downs, volumes) in zip(workload.streams, high_edges(workload), strict=True):
+        for shuffle, (ups, downs, volumes) in zip(workload.shuffles, high_edges(workload), strict=True):
             if not len(volumes):
                 continue
             for own, other, units, others in (
-                (stream.upstream, stream.downstream, ups, downs),
-                (stream.downstream, stream.upstream, downs, ups),
+                (shuffle.upstream, shuffle.downstream, ups, downs),
+                (shuffle.downstream, shuffle.upstream, downs, ups),
             ):
                 if own in placeable:
                     key = other if other in placeable else None
-                    self._ends.setdefault(own, []).append((units, others, key, volumes, own == stream.downstream))
+                    self._ends.setdefault(own, []).append((units, others, key, volumes, own == shuffle.downstream))
 
-    def near(
+    def local_bytes(
         self, stage: Stage, at: Mapping[str, IntArray], executors: int, *, received: bool = False
     ) -> Callable[[int], FloatArray] | None:
         """Return a function: unit to the bytes of its hot streams with an end on each executor.
@@ -53,7 +53,7 @@ class HotStreams:
             sorted_ends.append((starts, where, volumes[order] / rate))
         rows: dict[int, FloatArray] = {}
 
-        def near(unit: int) -> FloatArray:
+        def local_to(unit: int) -> FloatArray:
             if unit not in rows:
                 row = np.zeros(executors)
                 for starts, where, volumes in sorted_ends:
@@ -62,4 +62,4 @@ class HotStreams:
                 rows[unit] = row
             return rows[unit]
 
-        return near
+        return local_to

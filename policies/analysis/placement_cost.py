@@ -8,22 +8,23 @@ cluster do not fit together.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import NamedTuple
 
 import numpy as np
 
 from rechannel.policies.model.arrays import FloatArray, IntArray, ranks, sum_by_index
 from rechannel.policies.model.cluster import Cluster
 from rechannel.policies.model.placement import Placement
-from rechannel.policies.model.streams import StreamLike
+from rechannel.policies.model.shuffles import Shuffle
 from rechannel.policies.model.workload import Stage, Workload
 
 __all__ = [
     "SATURATED",
+    "Cost",
     "executor_busy",
     "fetch_seconds",
     "finish_times",
     "finish_times_on",
-    "improves",
     "inter_executor_volume",
     "inter_node_volume",
     "placement_cost",
@@ -39,6 +40,28 @@ SATURATED = 0.95
 """Utilization above which an executor counts as having no room: a queue there grows for the least reason."""
 
 _ROUNDING = 1e-9
+
+
+class Cost(NamedTuple):
+    """Objective of ``adaptive``: smaller is better, compared entry by entry."""
+
+    excess_bytes: float  # of state that executors hold beyond their memory
+    missing_cores: float  # that executors are short of: what lifts their utilization above the limit
+    stage_time: float  # seconds per second: the critical paths of all queries, weighted by their batches per second
+
+    def improves(self, before: Cost, min_gain: float) -> bool:
+        """Return whether it is better: a limit broken by less, else less stage time.
+
+        The stage time must be less by the share ``min_gain``.
+        """
+        for new, old in zip(self[:2], before[:2], strict=True):
+            if abs(new - old) > _ROUNDING * max(new, old):
+                return new < old
+        return self.stage_time < before.stage_time * (1 - max(min_gain, _ROUNDING))
+
+    def eases_limits(self, before: Cost) -> bool:
+        """Return whether a limit is broken by less, whatever the stage times are."""
+        return self._replace(stage_time=0.0).improves(before._replace(stage_time=0.0), 0.0)
 
 
 def unit_executors(cluster: Cluster, stage: Stage, placement: Placement) -> IntArray:
@@ -104,13 +127,13 @@ def task_slots(cluster: Cluster) -> IntArray:
     return np.asarray(np.maximum(np.floor(cluster.cores + _ROUNDING), 1), dtype=np.int64)
 
 
-def remote_received(stream: StreamLike, upstream: IntArray, downstream: IntArray) -> FloatArray:
+def remote_received(shuffle: Shuffle, upstream: IntArray, downstream: IntArray) -> FloatArray:
     """Return the bytes per second that reach each entry downstream from other groups.
 
     Of shape (D,). ``upstream`` (U,) and ``downstream`` (D,) are the groups of the entries, executors for example;
     negative: in none.
     """
-    return np.asarray(np.maximum(stream.received() - stream.local_received(upstream, downstream), 0.0))
+    return np.asarray(np.maximum(shuffle.received() - shuffle.local_received(upstream, downstream), 0.0))
 
 
 def fetch_seconds(
@@ -124,10 +147,10 @@ def fetch_seconds(
     if stage.batches_per_second == 0:
         return seconds
     anywhere = np.arange(cluster.size, dtype=np.int64)
-    for stream in workload.streams:
-        if stream.downstream == stage.key:
+    for shuffle in workload.shuffles:
+        if shuffle.downstream == stage.key:
             down = assignments[stage.key]
-            remote = remote_received(stream, assignments.get(stream.upstream, anywhere), down)
+            remote = remote_received(shuffle, assignments.get(shuffle.upstream, anywhere), down)
             seconds += sum_by_index(down, remote / stage.batches_per_second, cluster.size) / cluster.bandwidth
     return seconds
 
@@ -162,33 +185,15 @@ def stage_seconds(cluster: Cluster, workload: Workload, placement: Placement) ->
     return seconds
 
 
-def placement_cost(
-    cluster: Cluster, workload: Workload, placement: Placement, limit: float = SATURATED
-) -> tuple[float, float, float]:
-    """Return the objective of ``adaptive``, smaller is better, compared entry by entry.
-
-    1. bytes of state that executors hold beyond their memory
-    2. cores that executors are short of: what lifts their utilization above ``limit``
-    3. stage time in seconds per second: the critical paths of all queries, weighted by their batches per second
-    """
+def placement_cost(cluster: Cluster, workload: Workload, placement: Placement, limit: float = SATURATED) -> Cost:
+    """Return the objective of ``adaptive``; ``limit``: allowed utilization of an executor."""
     rates = np.array([stage.batches_per_second for stage in workload.stages])
     path = float(rates @ stage_seconds(cluster, workload, placement)) if len(rates) else 0.0
     busy = executor_busy(cluster, workload, placement)
     over = np.maximum(state_bytes_held(cluster, workload, placement) - cluster.memory_bytes, 0.0)
     over = np.where(over > _ROUNDING * cluster.memory_bytes, over, 0.0)
     short = np.maximum(busy - limit * cluster.cores, 0.0)
-    return float(over.sum()), float(np.where(short > _ROUNDING, short, 0.0).sum()), path
-
-
-def improves(after: tuple[float, ...], before: tuple[float, ...], least: float) -> bool:
-    """Return whether a cost is better: a limit broken by less, else less stage time.
-
-    The stage time must be less by the share ``least``.
-    """
-    for new, old in zip(after[:2], before[:2], strict=True):
-        if abs(new - old) > _ROUNDING * max(new, old):
-            return new < old
-    return after[2] < before[2] * (1 - max(least, _ROUNDING))
+    return Cost(float(over.sum()), float(np.where(short > _ROUNDING, short, 0.0).sum()), path)
 
 
 def inter_executor_volume(cluster: Cluster, workload: Workload, placement: Placement) -> float:
@@ -219,9 +224,9 @@ def _crossing(cluster: Cluster, workload: Workload, placement: Placement, group:
     """
     placement.validate(cluster, workload)
     total = 0.0
-    for stream in workload.streams:
-        up = unit_executors(cluster, workload.stage(stream.upstream), placement)
-        down = unit_executors(cluster, workload.stage(stream.downstream), placement)
+    for shuffle in workload.shuffles:
+        up = unit_executors(cluster, workload.stage(shuffle.upstream), placement)
+        down = unit_executors(cluster, workload.stage(shuffle.downstream), placement)
         up_group, down_group = np.where(up < 0, -1, group[up]), np.where(down < 0, -1, group[down])
-        total += float(stream.received().sum() - stream.local_received(up_group, down_group).sum())
+        total += float(shuffle.received().sum() - shuffle.local_received(up_group, down_group).sum())
     return max(total, 0.0)

@@ -64,20 +64,20 @@ def unit_rates(workload: Workload) -> dict[str, FloatArray]:
     (over all its shuffles together) as its bytes do. Stages stand in topological order, so the equations are solved
     stage by stage, never as one dense system.
     """
-    fed = {stream.downstream for stream in workload.streams}
+    fed = {shuffle.downstream for shuffle in workload.shuffles}
     rates = {
         stage.key: np.zeros(stage.n) if stage.key in fed else stage.rows * stage.batches_per_second
         for stage in workload.stages
     }
     sent = {stage.key: np.zeros(stage.n) for stage in workload.stages}
-    for stream in workload.streams:
-        sent[stream.upstream] += stream.sent()
+    for shuffle in workload.shuffles:
+        sent[shuffle.upstream] += shuffle.sent()
     for stage in workload.stages:
         total = sent[stage.key]
         per_byte = np.divide(rates[stage.key], total, out=np.zeros(stage.n), where=total > 0)
-        for stream in workload.streams:
-            if stream.upstream == stage.key:
-                rates[stream.downstream] += stream.forward(per_byte)
+        for shuffle in workload.shuffles:
+            if shuffle.upstream == stage.key:
+                rates[shuffle.downstream] += shuffle.forward(per_byte)
     return rates
 
 
@@ -148,30 +148,30 @@ def fair_shares(
     total = float(free.sum())
     if total <= 0:
         raise ScaleOutError("every executor is saturated: add executors")
-    most = np.minimum(np.ceil(free - _ROUNDING).astype(np.int64), limit)
-    if count / total > 1 + _ROUNDING or most.sum() < count:
+    max_shares = np.minimum(np.ceil(free - _ROUNDING).astype(np.int64), limit)
+    if count / total > 1 + _ROUNDING or max_shares.sum() < count:
         capped = np.minimum(np.floor(free + _ROUNDING).astype(np.int64), limit)
         raise ShareOverflowError(capped, count - int(capped.sum()))
-    exact = _water_level(count, free * pull, most)
+    exact = _water_level(count, free * pull, max_shares)
     shares = np.floor(exact + _ROUNDING).astype(np.int64)
-    remainder = np.where(shares < most, np.round(exact - shares, 9), -1.0)
+    remainder = np.where(shares < max_shares, np.round(exact - shares, 9), -1.0)
     shares[np.lexsort((near, -remainder))[: count - int(shares.sum())]] += 1
     return shares
 
 
-def _water_level(count: int, pull: FloatArray, most: IntArray) -> FloatArray:
-    """Return shares of ``count`` in proportion to ``pull``, none above ``most``.
+def _water_level(count: int, pull: FloatArray, max_shares: IntArray) -> FloatArray:
+    """Return shares of ``count`` in proportion to ``pull``, none above ``max_shares``.
 
-    ``most`` adds up to enough.
+    These add up to enough.
     """
     exact = np.zeros(len(pull))
-    unbound = (pull > 0) & (most > 0)
+    unbound = (pull > 0) & (max_shares > 0)
     while unbound.any():
         left = count - float(exact[~unbound].sum())
         exact[unbound] = left * pull[unbound] / pull[unbound].sum()
-        over = unbound & (exact > most)
+        over = unbound & (exact > max_shares)
         if not over.any():
             break
-        exact[over] = most[over]
+        exact[over] = max_shares[over]
         unbound &= ~over
     return exact

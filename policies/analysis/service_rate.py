@@ -33,7 +33,7 @@ FIXED_NOISE = 0.003  # seconds by which the tasks of executors differ whatever t
 OUTLIER = 1.5  # deviations beyond which the change of a partition loses weight: Huber's constant
 LEAST_NOISE = 0.05  # of a single task
 SURE = 3.0  # standard errors an executor must differ by to be called slow or fast
-_ROUNDS = 3
+_ROUNDS = 3  # of each iterated fit
 _SHORTEST = 1e-4  # seconds; shorter tasks are clock ticks
 _LEAST_SHARE = 0.02  # of the mean seconds of a stage's tasks: its line is not trusted below
 
@@ -142,20 +142,22 @@ def _number_peers(observed: Observations, valid: BoolArray, executors: int) -> t
     return np.unique(group[several], return_inverse=True)[1].astype(np.int64), compared
 
 
-def _classify_rates(slowness: FloatArray, covariance: BlockMatrix, task_counts: IntArray, least: float) -> ServiceRates:
-    """Find slow and fast executors: beyond ``least`` and beyond the standard error."""
+def _classify_rates(
+    slowness: FloatArray, covariance: BlockMatrix, task_counts: IntArray, margin: float
+) -> ServiceRates:
+    """Find slow and fast executors: log times beyond ``margin`` and the standard error."""
     executors = len(slowness) // 2
     then, now = np.arange(executors), np.arange(executors, 2 * executors)
     tasks = task_counts[now].astype(np.int64)
     times, error = _compare_with_usual(slowness, covariance, [(now, 1.0)], tasks > 0)
-    certain = (tasks > 0) & (np.abs(times) > SURE * error) & (np.abs(times) >= least)
+    certain = (tasks > 0) & (np.abs(times) > SURE * error) & (np.abs(times) >= margin)
     both = (tasks > 0) & (task_counts[then] > 0)
     grown, doubt = _compare_with_usual(slowness, covariance, [(now, 1.0), (then, -1.0)], both)
-    by_history = both & (grown > SURE * doubt) & (grown >= least)
+    by_history = both & (grown > SURE * doubt) & (grown >= margin)
     # An executor that became slow counts as usual before, since the weights of its partitions are unknown.
     slow = np.where(certain, times, np.where(by_history, grown, 0.0))
     before = slow - np.where(by_history, grown, 0.0)
-    lasting = np.where(by_history & (before < least), np.minimum(slow, 0.0), before)
+    lasting = np.where(by_history & (before < margin), np.minimum(slow, 0.0), before)
     speed, lasting_speed = np.exp(-slow), np.exp(-lasting)
     by_peers = certain & (times > 0)
     return ServiceRates(speed, lasting_speed, np.exp(times), np.exp(grown), error, tasks, by_peers, by_history)

@@ -1,1 +1,1 @@
-"""Model of cluster, workload, streams and placement that every policy reads."""
+"""Model of cluster, workload, shuffles and placement that every policy reads."""

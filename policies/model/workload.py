@@ -8,16 +8,16 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from rechannel.policies.model.arrays import FloatArray, ModelError, check_lengths, float_array
-from rechannel.policies.model.streams import StreamLike
+from rechannel.policies.model.shuffles import Shuffle
 
 
 @dataclass(frozen=True, eq=False)
 class Stage:
     """Tasks of one stage of one query.
 
-    A placeable stage has one entry for each partition, and where it runs is ours to say. A floating stage (a source,
-    or other stateless tasks, which run anywhere each batch) has one entry for each executor of the cluster: what was
-    observed there. ``busy`` is busy seconds per batch on a reference executor, ``rows`` the input rows per batch,
+    A placeable stage has one entry for each partition, which a policy places. A floating stage (a source, or other
+    stateless tasks, which run anywhere each batch) has one entry for each executor of the cluster: what was observed
+    there. ``busy`` is busy seconds per batch on a reference executor, ``rows`` the input rows per batch,
     ``state_bytes`` the size of the state, ``batches_per_second`` how often the stage runs.
     """
 
@@ -57,12 +57,12 @@ class Workload:
     """
 
     stages: tuple[Stage, ...]
-    streams: tuple[StreamLike, ...] = ()
+    shuffles: tuple[Shuffle, ...] = ()
     _order: Mapping[str, int] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "stages", tuple(self.stages))
-        object.__setattr__(self, "streams", tuple(self.streams))
+        object.__setattr__(self, "shuffles", tuple(self.shuffles))
         object.__setattr__(self, "_order", {stage.key: i for i, stage in enumerate(self.stages)})
         if len(self._order) != len(self.stages):
             keys = [stage.key for stage in self.stages]
@@ -70,26 +70,26 @@ class Workload:
             raise ModelError(f"stages: keys must be unique, {twice!r} stands twice")
         if len({stage.n for stage in self.stages if not stage.placeable}) > 1:
             raise ModelError("stages: floating stages must all have one entry for each executor")
-        for stream in self.streams:
-            self._check_stream(stream)
+        for shuffle in self.shuffles:
+            self._check_shuffle(shuffle)
 
-    def _check_stream(self, stream: StreamLike) -> None:
-        owner = f"stream {stream.upstream!r} to {stream.downstream!r}: "
+    def _check_shuffle(self, shuffle: Shuffle) -> None:
+        owner = f"shuffle {shuffle.upstream!r} to {shuffle.downstream!r}: "
         for name in ("upstream", "downstream"):
-            if getattr(stream, name) not in self._order:
+            if getattr(shuffle, name) not in self._order:
                 raise ModelError(f"{owner}{name}: no such stage")
-        if self._order[stream.upstream] >= self._order[stream.downstream]:
+        if self._order[shuffle.upstream] >= self._order[shuffle.downstream]:
             raise ModelError(f"{owner}upstream must come before downstream in stages")
-        upstream, downstream = self.stage(stream.upstream), self.stage(stream.downstream)
+        upstream, downstream = self.stage(shuffle.upstream), self.stage(shuffle.downstream)
         if upstream.query != downstream.query:
             raise ModelError(f"{owner}joins two queries")
-        if stream.shape != (upstream.n, downstream.n):
-            raise ModelError(f"{owner}volume: expected shape {(upstream.n, downstream.n)}, got {stream.shape}")
+        if shuffle.shape != (upstream.n, downstream.n):
+            raise ModelError(f"{owner}volume: expected shape {(upstream.n, downstream.n)}, got {shuffle.shape}")
 
     def with_busy(self, busy: Mapping[str, FloatArray]) -> Workload:
         """Return the workload with other busy seconds of some stages, by key."""
         stages = (replace(stage, busy=busy[stage.key]) if stage.key in busy else stage for stage in self.stages)
-        return Workload(tuple(stages), self.streams)
+        return Workload(tuple(stages), self.shuffles)
 
     def stage(self, key: str) -> Stage:
         """Return the stage of that key; KeyError if there is none."""

@@ -3,7 +3,7 @@
 Predictions err in the change more than in the level, so the change is corrected. The *gain share* of a migration is
 how much of a promised gain came true, in logarithms: a batch that was to shrink to 80 % and shrank to 89 % has a gain
 share of one half. The predicted ratio is raised to the power of the share that is expected, so a placement that changes
-nothing still promises exactly nothing. Predicted losses stay as they are: gains say nothing about them.
+nothing still promises exactly nothing. Predicted losses stay as they are: gains are no measure of them.
 
 Gain shares are those of the *uncorrected* predictions. Measured against corrected ones, they would approach 1, and the
 correction would undo itself.
@@ -22,8 +22,8 @@ from rechannel.policies.prediction.model import PredictionModel
 
 __all__ = ["GainShare", "correct_gain", "expect_gain_share", "realized_gain_share", "shortest_batch"]
 
-_LEAST_SHARE, _MOST_SHARE = 0.5, 1.25  # of what is expected
-_MOST_REALIZED = 2.0  # of one migration, as far from 1 as 0 is
+_LEAST_SHARE, _LARGEST_SHARE = 0.5, 1.25  # bounds of the gain share that is expected
+_LARGEST_REALIZED = 2.0  # bound of one migration's gain share, as far above 1 as 0 is below
 _LEAST_PROMISE = 0.05  # logarithm of the promised gain: the shares of smaller ones are noise
 _HALF_LIFE = 4.0  # migrations
 
@@ -48,8 +48,8 @@ def realized_gain_share(promised: tuple[float, float], realized: tuple[float, fl
     """
     if not all(0 < seconds < math.inf for seconds in (*promised, *realized)):
         return None
-    gain, came = (math.log(before) - math.log(after) for before, after in (promised, realized))
-    return min(max(came / gain, 0.0), _MOST_REALIZED) if gain >= _LEAST_PROMISE else None
+    promise, gain = (math.log(before) - math.log(after) for before, after in (promised, realized))
+    return min(max(gain / promise, 0.0), _LARGEST_REALIZED) if promise >= _LEAST_PROMISE else None
 
 
 def expect_gain_share(shares: Iterable[float]) -> GainShare:
@@ -63,12 +63,12 @@ def expect_gain_share(shares: Iterable[float]) -> GainShare:
     shares
         Realized shares, newest first; those out of range are ignored.
     """
-    usable = [share for share in shares if 0 <= share <= _MOST_REALIZED]
+    usable = [share for share in shares if 0 <= share <= _LARGEST_REALIZED]
     if not usable:
         return GainShare()
     weights = 0.5 ** (np.arange(len(usable)) / _HALF_LIFE)
     mean = (weights @ np.array(usable) + weights[-1]) / (weights.sum() + weights[-1])
-    return GainShare(min(max(float(mean), _LEAST_SHARE), _MOST_SHARE), len(usable))
+    return GainShare(min(max(float(mean), _LEAST_SHARE), _LARGEST_SHARE), len(usable))
 
 
 def correct_gain(change: PredictedChange, share: float, shortest: float = 0.0) -> PredictedChange:

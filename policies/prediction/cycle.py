@@ -35,9 +35,10 @@ from rechannel.policies.prediction.model import PredictionModel, QueryTiming
 
 __all__ = ["QueryTimings", "QueryWork", "assume_timing", "batch_seconds", "estimate_batches", "query_work"]
 
-_ROUNDS = 12
+_ROUNDS = 12  # of the fixed point, at most
 _SAME_TICK = 20.0  # milliseconds
 _LONG_PAUSE = 0.5  # times its own path, from which a query is met at work by chance
+_BINDING = 0.8  # share of a query's largest work from which an executor binds it
 _IDLE = 1.05  # times its batch that the period of a query with a trigger has at least
 
 
@@ -162,7 +163,7 @@ def _waiting(
     by_chance = np.where(pairs, 1.0 - coincidence, 0.0) @ (work**2 / (2 * period[:, None]))
     total = by_chance + np.where(pairs, coincidence, 0.0) @ (work / 2)
     # The wait counts on the executor that is waited for longest among those that bind the query.
-    binding = work >= 0.8 * work.max(axis=1, keepdims=True)
+    binding = work >= _BINDING * work.max(axis=1, keepdims=True)
     return np.asarray(np.where(uses & binding, total, 0.0).max(axis=1))
 
 

@@ -37,7 +37,7 @@ _CERTAIN = 2.0  # standard errors that the growth has to be from zero
 _PRIOR = 0.5  # standard deviation of the growth before anything was measured
 _LARGEST = 4.0  # times the measured work, at most: where rows come faster than they are worked off, batches never end
 _ROUNDS = 6  # of the fixed point, at most
-_NEAR = 5e-3  # share of the factor, up to which it is settled
+_SETTLED = 5e-3  # share of the factor, up to which it is settled
 _LONGEST_STEP = 9.0  # times the step of plain iteration, added to it
 _SHORTEST = 1e-9  # seconds
 
@@ -123,18 +123,18 @@ def settle(periods: Callable[[FloatArray], FloatArray], share: FloatArray) -> Fl
     """
     least = 1.0 - share
     factor = np.ones(len(share))
-    before, missing = factor, np.zeros(len(share))
+    before, residual_before = factor, np.zeros(len(share))
     for number in range(_ROUNDS):
-        short = np.minimum(least + share * periods(factor), _LARGEST) - factor
-        if number == _ROUNDS - 1 or np.all(np.abs(short) <= _NEAR * factor):
+        residual = np.minimum(least + share * periods(factor), _LARGEST) - factor
+        if number == _ROUNDS - 1 or np.all(np.abs(residual) <= _SETTLED * factor):
             break
         # Anderson's method (1965) with one step before: exact for one query, whose batch is a line over the factor.
         # Plain iteration would take dozens of replays where the executors are nearly full.
-        change = short - missing
-        back = float(change @ short) / max(float(change @ change), _SHORTEST) if number else 0.0
-        back = min(1.0, max(-_LONGEST_STEP, back))
-        following = factor + short - back * (factor + short - before - missing)
-        before, missing = factor, short
+        change = residual - residual_before
+        weight = float(change @ residual) / max(float(change @ change), _SHORTEST) if number else 0.0
+        weight = min(1.0, max(-_LONGEST_STEP, weight))  # of the step before
+        following = factor + residual - weight * (factor + residual - before - residual_before)
+        before, residual_before = factor, residual
         factor = np.clip(following, least, _LARGEST)
     return factor
 

@@ -17,8 +17,8 @@ from rechannel.policies.prediction.model import PredictionModel
 
 __all__ = ["without_losses"]
 
-_REPLAYED = 10_000  # tasks, in all predictions together: a second or two
-_MOST_PREDICTIONS = 24
+_REPLAYED_TASKS = 10_000  # in all predictions together: a second or two
+_PREDICTIONS = 24  # at most
 
 
 def without_losses(model: PredictionModel, current: Placement, planned: Placement, max_loss: float) -> Placement:
@@ -37,7 +37,7 @@ def without_losses(model: PredictionModel, current: Placement, planned: Placemen
     max_loss
         Largest share that a query may lose at 95 % confidence.
     """
-    part, predictions = planned, min(_MOST_PREDICTIONS, _REPLAYED // max(1, model.tasks))
+    part, predictions = planned, min(_PREDICTIONS, _REPLAYED_TASKS // max(1, model.tasks))
     moves = [move for move in planned.moves_from(current) if move.source >= 0 and model.cluster.available[move.source]]
     moves.sort(key=lambda move: -float(model.workload.stage(move.stage).busy[move.partition]))
     if not moves:
@@ -45,7 +45,7 @@ def without_losses(model: PredictionModel, current: Placement, planned: Placemen
     predictor = ChangePredictor(model, current)
     loses = _excess(predictor.changes(part), max_loss) > 0
     while loses and len(moves) > 1 and predictions > 0:
-        tried = [_tried(predictor, part, move, max_loss) for move in moves[:predictions]]
+        tried = [_rate_without(predictor, part, move, max_loss) for move in moves[:predictions]]
         predictions -= len(tried)
         excess, _, number = min((*rank, number) for number, (rank, _) in enumerate(tried))
         part, loses = tried[number][1], excess > 0
@@ -53,7 +53,7 @@ def without_losses(model: PredictionModel, current: Placement, planned: Placemen
     return planned if loses else part
 
 
-def _tried(
+def _rate_without(
     predictor: ChangePredictor, part: Placement, move: Move, max_loss: float
 ) -> tuple[tuple[float, float], Placement]:
     """Return how good a plan is without one of its moves, and that plan.

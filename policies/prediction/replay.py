@@ -34,8 +34,8 @@ from rechannel.policies.prediction.model import PredictionModel, draw_factors
 __all__ = ["MAX_REPLAYED", "replay"]
 
 MAX_REPLAYED = 4_000  # tasks of one batch of each query; beyond: the cycle formula predicts in place of the replay
-_FORMULA_BATCHES = 3  # of a larger one
-_LEAST_TASKS = 2_000  # tasks and batches of one replay
+_FORMULA_BATCHES = 3  # batches by the cycle formula
+_LEAST_TASKS = 2_000  # tasks and batches that one replay may run in any case
 _ROUNDS = 4  # times the batches asked for that all queries' tasks may run; a query too slow for that has fewer batches
 _WARM_UP = 2  # batches of each query that are not counted
 _SHORTEST_BATCH = 1e-3  # seconds

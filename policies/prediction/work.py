@@ -27,11 +27,11 @@ from rechannel.policies.model.arrays import FloatArray, IntArray, check_lengths
 
 __all__ = ["FittedWork", "TaskSamples", "fit_work"]
 
-_LEAST_NOISE = 0.02
+_LEAST_NOISE = 0.02  # standard deviation of the logarithm of a task's seconds, and so of the next two
 _PRIOR_NOISE = 0.3  # standard deviation that counts where a stage has a single task a partition
 _PRIOR_FREEDOM = 10  # degrees of freedom that equal noise of all partitions counts for
-_MOST_NOISE = 1.0
-_ROUNDS = 4
+_LARGEST_NOISE = 1.0
+_ROUNDS = 4  # of the fit of the noise
 _PRIOR_SHARE = 0.3  # standard deviation of the row share before anything was measured
 _SHORTEST = 1e-4  # seconds; shorter tasks are clock ticks
 
@@ -138,7 +138,7 @@ def _noise_variance(residual: FloatArray, partition: IntArray, count: IntArray, 
         share, seconds = weighted_lines(np.zeros_like(count), weight, short, variance, 1)
         fitted = share + seconds * short
     certain = freedom.sum() / (freedom.sum() + _PRIOR_FREEDOM)
-    return np.asarray(np.clip(certain * fitted + (1 - certain) * pooled, _LEAST_NOISE**2, _MOST_NOISE**2))
+    return np.asarray(np.clip(certain * fitted + (1 - certain) * pooled, _LEAST_NOISE**2, _LARGEST_NOISE**2))
 
 
 def _between(own: FloatArray, error: FloatArray) -> tuple[float, float]:

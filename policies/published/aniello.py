@@ -73,8 +73,8 @@ def most_in_a_slot(count: int, slots: int, alpha: float) -> int:
 
     An even share at alpha 0, and at least; all but one for each other slot at alpha 1.
     """
-    least = -(-count // slots)
-    return least + int(np.ceil(alpha * max(count - slots + 1 - least, 0) - ROUNDING))
+    even_share = -(-count // slots)
+    return even_share + int(np.ceil(alpha * max(count - slots + 1 - even_share, 0) - ROUNDING))
 
 
 def overload_and_traffic(
@@ -119,8 +119,8 @@ def _nodes(units: Units, pairs: Pairs, slot: IntArray) -> IntArray:
     used, item = np.unique(slot, return_inverse=True)
     movable = pairs[1] < units.size
     low, high, volume = (values[movable] for values in pairs)
-    one, two = item[low], item[high]
-    apart = one != two
+    firsts, seconds = item[low], item[high]
+    apart = firsts != seconds
     node = np.where(available, units.node, -1)
     bins = Bins(
         sum_by_index(item, units.load, len(used)),
@@ -130,7 +130,7 @@ def _nodes(units: Units, pairs: Pairs, slot: IntArray) -> IntArray:
         sum_by_index(node, units.fixed, nodes),
         sum_by_index(node, units.capacity, nodes),
     )
-    bins.fill(merge_pairs(one[apart], two[apart], volume[apart], len(used)))
+    bins.fill(merge_pairs(firsts[apart], seconds[apart], volume[apart], len(used)))
     result = np.full(int(slot.max()) + 1, UNPLACED, dtype=np.int64)
     result[used] = bins.where
     return result

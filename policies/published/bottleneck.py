@@ -24,13 +24,13 @@ from rechannel.policies.published.units import ROUNDING, Links, Units, flatten
 class BottleneckParameters:
     """Settings of ``bottleneck``.
 
-    ``memory``: how many partitions back the alternatives are kept apart (64); None: to the first one.
+    ``lookback``: number of earlier partitions whose alternatives are still compared, None for all.
     """
 
-    memory: int | None = 64
+    lookback: int | None = 64
 
     def __post_init__(self) -> None:
-        check_count("memory", self.memory, 1)
+        check_count("lookback", self.lookback, 1)
 
 
 def bottleneck_time(cluster: Cluster, workload: Workload, placement: Placement) -> float:
@@ -41,10 +41,10 @@ def bottleneck_time(cluster: Cluster, workload: Workload, placement: Placement) 
     """
     busy = executor_busy(cluster, workload, placement) / cluster.cores
     fetched = np.zeros(cluster.size)
-    for stream in workload.streams:
-        up = unit_executors(cluster, workload.stage(stream.upstream), placement)
-        down = unit_executors(cluster, workload.stage(stream.downstream), placement)
-        fetched += sum_by_index(down, remote_received(stream, up, down), cluster.size)
+    for shuffle in workload.shuffles:
+        up = unit_executors(cluster, workload.stage(shuffle.upstream), placement)
+        down = unit_executors(cluster, workload.stage(shuffle.downstream), placement)
+        fetched += sum_by_index(down, remote_received(shuffle, up, down), cluster.size)
     slowest = np.maximum(busy, fetched / cluster.bandwidth)
     return float(slowest[cluster.available].max(initial=0.0))
 
@@ -62,11 +62,11 @@ def bottleneck(
     Readings and deviations: units stand in the order of the stages, the largest first within one, since nothing links
     the partitions of a stage. Transfers of all streams into an executor add up, as they share its link. Ways that are
     equally slow are told apart by the sum of squares of all shares, else the rest would pile up on the first executor.
-    Places further back than the parameter ``memory`` are fixed as they are in the best state, and states that differ
+    Places further back than the parameter ``lookback`` are fixed as they are in the best state, and states that differ
     are dropped; this bounds the time. State memory and the current placement are not looked at.
     """
     units = flatten(cluster, workload, current)
-    program = _DynamicProgram(units, units.size if parameters.memory is None else parameters.memory)
+    program = _DynamicProgram(units, units.size if parameters.lookback is None else parameters.lookback)
     placement = units.placement(program.run())
     # Measured anew: what the program carried along has the rounding of all its steps in it.
     least = bottleneck_time(cluster, workload, placement)
@@ -76,11 +76,11 @@ def bottleneck(
 class _DynamicProgram:
     """States (rows), one for each executor of the last unit, by executor (columns)."""
 
-    def __init__(self, units: Units, memory: int) -> None:
+    def __init__(self, units: Units, lookback: int) -> None:
         self.units = units
         self.choices = np.flatnonzero(units.cluster.available)
         size = len(self.choices)
-        self.memory = memory
+        self.lookback = lookback
         self.order = np.lexsort((-units.load, units.stage_of))
         self.capacity = units.capacity[self.choices]
         self.bandwidth = units.cluster.bandwidth[self.choices]
@@ -106,8 +106,8 @@ class _DynamicProgram:
         """Return the executor of each unit, (U,)."""
         for step, unit in enumerate(self.order.tolist()):
             self._advance(step, unit)
-            if step >= self.memory:
-                self._settle(step - self.memory)
+            if step >= self.lookback:
+                self._settle(step - self.lookback)
         result = np.empty(self.units.size, dtype=np.int64)
         result[self.order] = self.choices[self.where[self._best(), : self.units.size]]
         return result
@@ -131,7 +131,7 @@ class _DynamicProgram:
         if sent is not None:
             self.fetch += sent
         self.load[state, state], self.fetch[state, state] = own_load, own_fetch
-        open_steps = slice(max(step - self.memory, 0), step)
+        open_steps = slice(max(step - self.lookback, 0), step)
         self.where[:, open_steps] = self.where[back, open_steps]
         self.where[:, step] = state
 

@@ -32,8 +32,8 @@ def operator_edges(workload: Workload) -> tuple[tuple[int, int], ...]:
     """
     position = {stage.key: i for i, stage in enumerate(workload.placeable)}
     inputs: dict[str, list[str]] = {stage.key: [] for stage in workload.stages}
-    for stream in workload.streams:
-        inputs[stream.downstream].append(stream.upstream)
+    for shuffle in workload.shuffles:
+        inputs[shuffle.downstream].append(shuffle.upstream)
     sources: dict[str, set[int]] = {}
     for stage in workload.stages:
         sources[stage.key] = set()

@@ -5,8 +5,8 @@ it: their bandwidth and latency are always the configured ones. The distance is 
 the one most like a data node, not the fastest; with the defaults of the code every executor is at distance 0.
 
 Deviations: bandwidth comes from the topology where that is known, and latency always from the parameters (the code
-takes a worker's own only where it has both). Named data nodes are ours, see :class:`DataLocalityParameters`. The list
-of full executors lives as long as one call; the code keeps it for the life of the process.
+takes a worker's own only where it has both). Named data nodes are an addition, see :class:`DataLocalityParameters`. The
+list of full executors lives as long as one call; the code keeps it for the life of the process.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class DataLocalityParameters:
     that of every executor, ``data_bandwidth`` and ``data_latency`` are those of every data node.
     ``cost``: "bandwidth_delay" is the code's distance, "transfer_time" the seconds it takes to fetch a stage's state.
     ``data_nodes``: nodes that hold the data; an executor there is at distance 0 and goes before others that are too.
-    None: nobody knows, and the distance alone decides.
+    None: they are not known, and the distance alone decides.
     ``strict``: as the code does, a stage is never divided, and one above the limit is an error; else what is above it
     spills to the next executor, as the page says.
     """
@@ -78,7 +78,7 @@ def bandwidth_delay_distance(bandwidth: FloatArray, parameters: DataLocalityPara
 def transfer_seconds(megabits: float, bandwidth: FloatArray, parameters: DataLocalityParameters) -> FloatArray:
     """Return the seconds to fetch the data at the slower bandwidth, and both latencies, (E,).
 
-    Our reading of Twister2's page; its code speaks of the size of the data in a comment alone.
+    Our reading of Twister2's page; its code has the size of the data in a comment alone.
     """
     slower = np.minimum(bandwidth, parameters.data_bandwidth)
     return np.asarray(megabits / slower + parameters.worker_latency + parameters.data_latency)

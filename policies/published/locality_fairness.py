@@ -48,7 +48,7 @@ def locality_fairness(
     """Put pipeline k on slot k modulo their number, whatever the current placement is.
 
     The paper's claim that coupling is that of the even scheduler does not hold for its star-shaped job as printed (12.7
-    against 1.0). The choice "sibling" is ours: same cohesion, and equal coupling in all its five jobs.
+    against 1.0). The choice "sibling" is an addition: same cohesion, and equal coupling in all its five jobs.
     """
     use = sort_slots(cluster)[: parameters.slots]
     parts = [stage.n for stage in workload.placeable]

@@ -39,10 +39,10 @@ class Bins:
 
     def fill(self, pairs: Pairs) -> None:
         """Place all items: pair by pair, then what is in no pair, the heaviest first."""
-        one, two, volume = pairs
-        both = np.concatenate((one, two)), np.concatenate((two, one))
+        firsts, seconds, volume = pairs
+        both = np.concatenate((firsts, seconds)), np.concatenate((seconds, firsts))
         self._links = Links.by(*both, np.tile(volume, 2), len(self.load))
-        for first, second, amount in zip(one.tolist(), two.tolist(), volume.tolist(), strict=True):
+        for first, second, amount in zip(firsts.tolist(), seconds.tolist(), volume.tolist(), strict=True):
             if self.where[first] == self.where[second] == UNPLACED:
                 self._start(first, second)
             else:
@@ -53,7 +53,7 @@ class Bins:
 
     def move(self, item: int, target: int) -> None:
         """Take an item to another bin."""
-        self._take(item)
+        self._remove(item)
         self._put(item, target)
 
     def _start(self, first: int, second: int) -> None:
@@ -73,7 +73,7 @@ class Bins:
         ]
         for item, _ in changed:
             if self.where[item] != UNPLACED:
-                self._take(item)
+                self._remove(item)
         for item, target in changed:
             self._put(item, target)
         for item in (first, second):
@@ -91,16 +91,16 @@ class Bins:
         else:
             spare = self._least(first if self.load[first] <= self.load[second] else second)
         bins = list(dict.fromkeys(target for target in (*old, spare) if target != UNPLACED))
-        one = [float(self.attraction[first, target]) - volume * (target == old[1]) for target in bins]
-        two = [float(self.attraction[second, target]) - volume * (target == old[0]) for target in bins]
+        first_scores = [float(self.attraction[first, target]) - volume * (target == old[1]) for target in bins]
+        second_scores = [float(self.attraction[second, target]) - volume * (target == old[0]) for target in bins]
         best, most = old, -np.inf
         if UNPLACED not in old:
-            most = one[bins.index(old[0])] + two[bins.index(old[1])] + volume * (old[0] == old[1])
+            most = first_scores[bins.index(old[0])] + second_scores[bins.index(old[1])] + volume * (old[0] == old[1])
         for i, j in itertools.product(range(len(bins)), repeat=2):
-            local = one[i] + two[j] + volume * (i == j)
+            local = first_scores[i] + second_scores[j] + volume * (i == j)
             # A difference of less than rounding is no gain.
             better = most == -np.inf or local > most + ROUNDING * abs(most)
-            if better and self._takes((first, second), old, (bins[i], bins[j])):
+            if better and self._accepts((first, second), old, (bins[i], bins[j])):
                 best, most = (bins[i], bins[j]), local
         return best
 
@@ -108,7 +108,7 @@ class Bins:
         self._count(item, target, 1)
         self.where[item] = target
 
-    def _take(self, item: int) -> None:
+    def _remove(self, item: int) -> None:
         self._count(item, int(self.where[item]), -1)
         self.where[item] = UNPLACED
 
@@ -139,7 +139,7 @@ class Bins:
             fits &= self.room[kind] >= kinds.count(kind)
         return np.asarray(fits)
 
-    def _takes(self, items: tuple[int, int], old: tuple[int, int], new: tuple[int, int]) -> bool:
+    def _accepts(self, items: tuple[int, int], old: tuple[int, int], new: tuple[int, int]) -> bool:
         """Return whether the bins take what enters them when two items change places."""
         for item, was, target in zip(items, old, new, strict=True):
             if was == target:

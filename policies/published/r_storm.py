@@ -140,7 +140,7 @@ def _turns(units: Units, workload: Workload, query: str) -> Iterator[int]:
 def _ranked(workload: Workload, query: str) -> list[str]:
     near: dict[str, list[str]] = {stage.key: [] for stage in workload.stages if stage.query == query}
     fed: set[str] = set()
-    for up, down in ((stream.upstream, stream.downstream) for stream in workload.streams if stream.upstream in near):
+    for up, down in ((it.upstream, it.downstream) for it in workload.shuffles if it.upstream in near):
         near[up].append(down)
         near[down].append(up)
         fed.add(down)

@@ -56,7 +56,7 @@ def stream_classification(
     Readings and deviations: the paper's node is an executor. Its least load is the lowest utilization, since executors
     differ. A partition on no available executor has no old node, and does not vote for one. What a floating stage runs
     on an executor is an end already placed, which is not followed to other streams; streams of one on an unavailable
-    executor pull nobody. The bandwidth constraint counts streams whose ends are both placed, one end here, and only
+    executor have no effect. The bandwidth constraint counts streams whose ends are both placed, one end here, and only
     where the bandwidth is known; the executor at the other end is not asked again.
     """
     units = flatten(cluster, workload, current)

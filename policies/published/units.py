@@ -93,9 +93,11 @@ class Units:
         return Placement({key: assignment[start:end] for key, start, end in pieces})
 
 
-def merge_pairs(one: IntArray, two: IntArray, volume: FloatArray, count: int) -> tuple[IntArray, IntArray, FloatArray]:
+def merge_pairs(
+    firsts: IntArray, seconds: IntArray, volume: FloatArray, count: int
+) -> tuple[IntArray, IntArray, FloatArray]:
     """Return lower, higher and volume of each pair of ``count`` items, most volume first."""
-    keys, index = np.unique(np.minimum(one, two) * count + np.maximum(one, two), return_inverse=True)
+    keys, index = np.unique(np.minimum(firsts, seconds) * count + np.maximum(firsts, seconds), return_inverse=True)
     total = sum_by_index(index, volume, len(keys))
     order = np.argsort(-total, kind="stable")
     return keys[order] // count, keys[order] % count, total[order]
@@ -115,8 +117,8 @@ def flatten(cluster: Cluster, workload: Workload, current: Placement) -> Units:
     size = int(offsets[-1])
     first = {stage.key: size for stage in workload.stages}
     first.update((stage.key, int(start)) for stage, start in zip(stages, offsets, strict=False))
-    edges = [stream.above(0.0) for stream in workload.streams]
-    ends = [(first[stream.upstream], first[stream.downstream]) for stream in workload.streams]
+    edges = [shuffle.above(0.0) for shuffle in workload.shuffles]
+    ends = [(first[shuffle.upstream], first[shuffle.downstream]) for shuffle in workload.shuffles]
     _, firsts = np.unique(cluster.node_of, return_index=True)
     return Units(
         cluster=cluster,

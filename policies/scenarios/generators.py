@@ -27,7 +27,7 @@ import numpy as np
 from rechannel.policies.model.arrays import FloatArray, IntArray, ModelError, sum_by_index
 from rechannel.policies.model.cluster import Cluster, Topology
 from rechannel.policies.model.placement import Placement
-from rechannel.policies.model.streams import SparseStream, Stream, StreamLike
+from rechannel.policies.model.shuffles import DenseShuffle, Shuffle, SparseShuffle
 from rechannel.policies.model.workload import Stage, Workload
 from rechannel.policies.scenarios.scenario import Scenario
 
@@ -59,13 +59,13 @@ class GeneratorError(ModelError):
 
 
 class Parameter(NamedTuple):
-    """A number from ``least`` to ``most``, whole if the default is, or one of ``choices``."""
+    """A number from ``minimum`` to ``maximum``, whole if its default is, or a choice."""
 
     name: str
     default: int | float | str
     meaning: str
-    least: float = 0
-    most: float = math.inf
+    minimum: float = 0
+    maximum: float = math.inf
     choices: tuple[str, ...] = ()
 
 
@@ -87,7 +87,7 @@ class _WorkloadBuilder:
         self.random = np.random.default_rng(seed)
         self.cluster, self.utilization, self.costs = cluster, utilization, costs
         self.stages: list[Stage] = []
-        self.streams: list[StreamLike] = []
+        self.shuffles: list[Shuffle] = []
 
     def stage(
         self, key: str, rows: FloatArray, state: FloatArray | None = None, *, rate: float = 1.0, query: str = "q"
@@ -112,21 +112,21 @@ class _WorkloadBuilder:
         """
         share = down.rows / max(down.rows.sum(), 1e-300)
         sent = up.rows if out is None else out
-        self.streams.append(Stream(up.key, down.key, np.outer(sent, share) * up.batches_per_second * _ROW_BYTES))
+        self.shuffles.append(DenseShuffle(up.key, down.key, np.outer(sent, share) * up.batches_per_second * _ROW_BYTES))
 
     def scenario(self, start: str = "spark") -> Scenario:
         """Scale busy seconds and state, and place everything."""
         cluster, stages = self.cluster, self.stages
-        there = cluster.available
+        available = cluster.available
         work = sum(stage.batches_per_second * stage.busy.sum() for stage in stages)
         largest = max(stage.batches_per_second * stage.busy.max() for stage in stages)
-        capacity = (cluster.cores * cluster.speed)[there].sum()
-        busy = min(self.utilization * capacity / work, MOST_OF_A_CORE * cluster.speed[there].min() / largest)
+        capacity = (cluster.cores * cluster.speed)[available].sum()
+        busy = min(self.utilization * capacity / work, MOST_OF_A_CORE * cluster.speed[available].min() / largest)
         state, most = sum(one.state_bytes.sum() for one in stages), max(one.state_bytes.max() for one in stages)
-        memory = cluster.memory_bytes[there]
+        memory = cluster.memory_bytes[available]
         size = min(STATE_SHARE * memory.sum() / state, LARGEST_STATE * memory.min() / most) if state else 0.0
         scaled = (replace(one, busy=one.busy * busy, state_bytes=np.floor(one.state_bytes * size)) for one in stages)
-        workload = Workload(tuple(scaled), tuple(self.streams))
+        workload = Workload(tuple(scaled), tuple(self.shuffles))
         placed, current = 0, {}
         for stage in workload.placeable:
             in_turn = (placed + np.arange(stage.n)) % cluster.size
@@ -168,13 +168,13 @@ def _parse(owner: str, parameter: Parameter, text: str) -> int | float | str:
     else:
         kind = int if isinstance(parameter.default, int) else float
         expected = (
-            f"{'a whole number' if kind is int else 'a number'} from {parameter.least:,g} to {parameter.most:,.0f}"
+            f"{'a whole number' if kind is int else 'a number'} from {parameter.minimum:,g} to {parameter.maximum:,.0f}"
         )
         try:
             value = kind(text)
         except ValueError:
             value = math.nan
-        if parameter.least <= value <= parameter.most:
+        if parameter.minimum <= value <= parameter.maximum:
             return value
     example = f"{parameter.name}={parameter.default}"
     raise GeneratorError(
@@ -218,7 +218,7 @@ def _page_view(*, seed: int, utilization: float, unique: bool) -> Scenario:
     keyed, here = sum_by_index(pages, np.array(_PAGES), 4), sum_by_index(pages, np.ones(len(_PAGES)), 4)
     source, view = (builder.stage(key, np.full(4, 1000.0), np.zeros(4)) for key in ("source", "view"))
     count = builder.stage("unique" if unique else "count", 4000.0 * keyed, here * (_USERS if unique else 1))
-    out = here / 3 if unique else count.rows  # a unique count is told every three seconds
+    out = here / 3 if unique else count.rows  # a unique count is reported every three seconds
     sink = builder.stage("sink", np.full(4, out.sum() / 4), np.zeros(4))
     builder.shuffle(source, view)
     builder.shuffle(view, count)
@@ -269,7 +269,7 @@ def _dag(builder: _WorkloadBuilder, *, stages: int, partitions: int, edges: int,
                     sent *= 0.2
                     sent[np.arange(partitions), random.permutation(partitions)] += 4 * sent.sum(axis=1)
                 rows += sent.sum(axis=0)
-                builder.streams.append(Stream(up.key, key, sent * rate * _ROW_BYTES))
+                builder.shuffles.append(DenseShuffle(up.key, key, sent * rate * _ROW_BYTES))
             stages_of_query.append(builder.stage(key, rows, rate=rate, query=query))
     return builder.scenario()
 
@@ -314,7 +314,7 @@ def _chains(*, seed: int, executors: int, chains: int, length: int, partitions: 
             )
             ends = np.repeat(np.arange(partitions), width), targets.ravel()
             volumes = (sent * rate * _ROW_BYTES).ravel()
-            builder.streams.append(SparseStream(up.key, down.key, (partitions, partitions), *ends, volumes))
+            builder.shuffles.append(SparseShuffle(up.key, down.key, (partitions, partitions), *ends, volumes))
             up = down
     return builder.scenario()
 
@@ -360,7 +360,7 @@ def _sparse(*, seed: int, executors: int, tasks: int, edges: int, utilization: f
         if up % length == 0:
             rows[up] += sum_by_index(sources, sent, sizes[up])
         shape, volumes = (sizes[up], sizes[down]), sent * rate * _ROW_BYTES
-        builder.streams.append(SparseStream(keys[up], keys[down], shape, sources, targets, volumes))
+        builder.shuffles.append(SparseShuffle(keys[up], keys[down], shape, sources, targets, volumes))
     for key, counted in zip(keys, rows, strict=True):
         builder.stage(key, counted, rate=rate, query=key.partition("/")[0])
     return builder.scenario()
@@ -371,7 +371,7 @@ _COMMON = (
     Parameter("utilization", 0.5, "busy share of all cores together", 0.01, 1.0),
 )
 _EXECUTORS = Parameter("executors", 8, "executors of the cluster", 1, 10_000)
-_AT_LEAST_FOUR = _EXECUTORS._replace(least=4)
+_AT_LEAST_FOUR = _EXECUTORS._replace(minimum=4)
 _STAGES = Parameter("stages", 8, "placeable stages of all queries together", 1, 1000)
 _PARTITIONS = Parameter("partitions", 16, "partitions of each stage", 1, 2000)
 _SCALE = Parameter("scale", "1", "1: 8 executors, 10: 80 executors and ten times the instances", choices=("1", "10"))
@@ -395,7 +395,7 @@ def _table() -> Mapping[str, Generator]:
         "page-view": (partial(_page_view, unique=False), "clicks counted by page, four instances of each operator", ()),
         "unique-page-view": (
             partial(_page_view, unique=True),
-            "unique visitors by page, told every three seconds",
+            "unique visitors by page, reported every three seconds",
             (),
         ),
         "word-count": (_word_count(8, 0, 16, 1, 10_000), "8 spouts, 16 counters", _WORDS),

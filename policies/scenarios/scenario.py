@@ -12,11 +12,11 @@ The document is plain values (dict, list, str, int, float, bool, None), so it is
      "streams": [{"upstream": "q/0", "downstream": "q/1", "volume": [[10.0]]}],
      "current": {"q/0": ["e0"]}}
 
-The fields are those of ``model``: ``busy`` in seconds per batch, ``rows`` per batch, ``volume`` in bytes per second. A
-stream has either ``volume``, a row for each entry upstream, or ``edges``, a list of ``[upstream entry, downstream
-entry, bytes per second]``. ``memory_bytes`` and a node's bandwidth are null where not known. May be left out:
-``memory_bytes``, ``speed`` (1), ``available`` (true), ``topology``, ``streams``, and of ``current`` the stages that are
-on no executor; a single partition that is on none is null there.
+The fields are those of ``model``: ``busy`` in seconds per batch, ``rows`` per batch, ``volume`` in bytes per second.
+``streams`` are the shuffles: each has either ``volume``, a row for each entry upstream, or ``edges``, a list of
+``[upstream entry, downstream entry, bytes per second]``. ``memory_bytes`` and a node's bandwidth are null where not
+known. May be left out: ``memory_bytes``, ``speed`` (1), ``available`` (true), ``topology``, ``streams``, and of
+``current`` the stages that are on no executor; a single partition that is on none is null there.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from msgspec import Meta
 from rechannel.policies.model.arrays import FloatArray, IntArray, ModelError
 from rechannel.policies.model.cluster import UNPLACED, Cluster, Topology
 from rechannel.policies.model.placement import Placement
-from rechannel.policies.model.streams import SparseStream, Stream, StreamLike
+from rechannel.policies.model.shuffles import DenseShuffle, Shuffle, SparseShuffle
 from rechannel.policies.model.workload import Stage, Workload
 
 FORMAT = 1
@@ -116,7 +116,7 @@ def to_document(scenario: Scenario) -> dict[str, Any]:
         "name": scenario.name,
         "cluster": described,
         "stages": stages,
-        "streams": [_stream_document(stream) for stream in scenario.workload.streams],
+        "streams": [_shuffle_document(shuffle) for shuffle in scenario.workload.shuffles],
         "current": current,
     }
 
@@ -125,18 +125,18 @@ def _nullable(values: FloatArray) -> list[float | None]:
     return [None if math.isinf(value) else value for value in values.tolist()]
 
 
-def _stream_document(stream: StreamLike) -> dict[str, Any]:
-    ends = {"upstream": stream.upstream, "downstream": stream.downstream}
-    if isinstance(stream, Stream):
-        return {**ends, "volume": stream.volume.tolist()}
-    edges = zip(*(column.tolist() for column in stream.above(0.0)), strict=True)
+def _shuffle_document(shuffle: Shuffle) -> dict[str, Any]:
+    ends = {"upstream": shuffle.upstream, "downstream": shuffle.downstream}
+    if isinstance(shuffle, DenseShuffle):
+        return {**ends, "volume": shuffle.volume.tolist()}
+    edges = zip(*(column.tolist() for column in shuffle.above(0.0)), strict=True)
     return {**ends, "edges": [list(edge) for edge in edges]}
 
 
 def from_document(document: object) -> Scenario:
     """Return the scenario that plain values describe.
 
-    Raises :class:`ScenarioError` with the first mistake of every part: executor, topology, stage, stream, stage of the
+    Raises :class:`ScenarioError` with the first mistake of every part: executor, topology, stage, shuffle, stage of the
     current placement.
     """
     problems: list[str] = []
@@ -147,11 +147,11 @@ def from_document(document: object) -> Scenario:
         problems.append(f"format: expected {FORMAT}, got {top.format}: written by another version")
     cluster = _cluster(top.cluster, problems)
     stages = _stages(top.stages, problems)
-    streams = _streams(top.streams, stages, problems)
+    shuffles = _shuffles(top.streams, stages, problems)
     current = _current(top.current, stages, cluster, problems)
     if problems or cluster is None:
         raise ScenarioError(problems)
-    return Scenario(top.name, cluster, Workload(stages, streams), Placement(current))
+    return Scenario(top.name, cluster, Workload(stages, shuffles), Placement(current))
 
 
 # The parts of a document. Each is converted by itself, so that a mistake in one does not hide those in others.
@@ -196,7 +196,7 @@ class _Stage(msgspec.Struct, forbid_unknown_fields=True):
     state_bytes: list[_Number]
 
 
-class _Stream(msgspec.Struct, forbid_unknown_fields=True):
+class _Shuffle(msgspec.Struct, forbid_unknown_fields=True):
     upstream: _Name
     downstream: _Name
     volume: list[list[_Number]] | None = None
@@ -275,28 +275,28 @@ def _stages(values: Sequence[object], problems: list[str]) -> tuple[Stage, ...]:
     return workload.stages if workload else ()
 
 
-def _streams(values: Sequence[object], stages: tuple[Stage, ...], problems: list[str]) -> tuple[StreamLike, ...]:
-    streams: list[StreamLike] = []
+def _shuffles(values: Sequence[object], stages: tuple[Stage, ...], problems: list[str]) -> tuple[Shuffle, ...]:
+    shuffles: list[Shuffle] = []
     for i, value in enumerate(values):
-        part: _Stream | None = _read(value, _Stream, f"streams[{i}]", problems)
-        stream = _build(problems, f"streams[{i}]", _stream, part, stages) if part and stages else None
-        streams += [stream] if stream else []
-    return tuple(streams)
+        part: _Shuffle | None = _read(value, _Shuffle, f"streams[{i}]", problems)
+        shuffle = _build(problems, f"streams[{i}]", _shuffle, part, stages) if part and stages else None
+        shuffles += [shuffle] if shuffle else []
+    return tuple(shuffles)
 
 
-def _stream(part: _Stream, stages: tuple[Stage, ...]) -> StreamLike:
+def _shuffle(part: _Shuffle, stages: tuple[Stage, ...]) -> Shuffle:
     sizes = {stage.key: stage.n for stage in stages}
-    stream: StreamLike
+    shuffle: Shuffle
     if part.volume is not None and part.edges is None:
-        stream = Stream(part.upstream, part.downstream, _matrix("volume", part.volume))
+        shuffle = DenseShuffle(part.upstream, part.downstream, _matrix("volume", part.volume))
     elif part.edges is not None and part.volume is None:
         shape = sizes.get(part.upstream, 0), sizes.get(part.downstream, 0)
         up, down, volumes = (np.array([edge[column] for edge in part.edges]) for column in range(3))
-        stream = SparseStream(part.upstream, part.downstream, shape, up, down, volumes)
+        shuffle = SparseShuffle(part.upstream, part.downstream, shape, up, down, volumes)
     else:
         raise ModelError("expected either volume or edges")
-    Workload(stages, (stream,))  # whether it fits the stages
-    return stream
+    Workload(stages, (shuffle,))  # whether it fits the stages
+    return shuffle
 
 
 def _current(

@@ -31,7 +31,7 @@ from rechannel.wire import keys
 from rechannel.wire.envelope import Envelope, EnvelopeFactory, decode, encode
 from rechannel.wire.exit_codes import ExitCode
 from rechannel.wire.keys import MAX_MESSAGE_BYTES, KeyRule
-from rechannel.wire.measurements import StreamRow
+from rechannel.wire.measurements import MapOutput
 from rechannel.wire.messages import DesiredMove, DesiredPlacement, StandingOrders
 from rechannel.wire.redis.store import Store
 from rechannel.wire.signing import Signer, Verifier, make_keys
@@ -261,8 +261,8 @@ def test_memory_stays_bounded_while_hostile_content_is_written(
         large = msgspec.structs.replace(batch, batch=number, end=time.time(), stages=[batch.stages[0], stage])
         large = msgspec.structs.replace(large, query=f"q{1 + number % 3}")
         store.append(keys.BATCHES, APP, author.envelope(large, ttl=60, application=APP, run="run-1"))
-        sent = [StreamRow(APP, "0", 0, number * 40 + task, [300] * 2000) for task in range(40)]
-        wide = msgspec.structs.replace(window, end=time.time(), streams=sent)
+        sent = [MapOutput(APP, "0", 0, number * 40 + task, [300] * 2000) for task in range(40)]
+        wide = msgspec.structs.replace(window, end=time.time(), map_outputs=sent)
         store.append(keys.WINDOWS, HOST, author.envelope(wide, ttl=60))
         for rule in (keys.EVIDENCE, keys.REQUESTS, keys.DECISIONS, keys.OUTCOMES):
             raw(store).xadd(key_of(store, rule), {"m": secrets.token_bytes(MIB)}, maxlen=40)

@@ -14,7 +14,7 @@ import pytest
 
 from rechannel.daemon.view.status_builder import read_status
 from rechannel.wire import keys
-from rechannel.wire.measurements import BatchReport, StreamRow
+from rechannel.wire.measurements import BatchReport, MapOutput
 from rechannel.wire.redis.errors import StoreError
 from testbed.stack import Stack, StackError, standalone
 
@@ -84,14 +84,14 @@ class Loop(Stack):
             except StoreError:
                 return {}
 
-    def measured(self, name: str) -> tuple[list[BatchReport], dict[int, StreamRow]]:
-        """Return the batches that Redis keeps of an application, and the agents' stream rows by map task."""
+    def measured(self, name: str) -> tuple[list[BatchReport], dict[int, MapOutput]]:
+        """Return the batches that Redis keeps of an application, and the agents' map outputs by map task."""
         application = self.status(name)["application"]
         with self.open_store() as store:
             batches = [item.body for item in store.last(keys.BATCHES, application, keys.BATCHES.bound)]
             windows = [item.body for node in self.nodes for item in store.last(keys.WINDOWS, node, keys.WINDOWS.bound)]
-        rows = [row for window in windows for row in window.streams if row.application == application]
-        return batches, {row.map_task: row for row in rows}
+        outputs = [each for window in windows for each in window.map_outputs if each.application == application]
+        return batches, {output.map_task: output for output in outputs}
 
     def status(self, name: str) -> dict[str, Any]:
         applications = self.document().get("applications", [])

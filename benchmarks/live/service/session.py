@@ -164,7 +164,7 @@ class ServiceSession(PlacedSession):
             for body in (entry.body for entry in entries):
                 if isinstance(body, BatchReport) and body.query in names:
                     for stage in body.stages:
-                        tasks.setdefault(names[body.query], []).extend(stage.tasks if stage.stateful >= 0 else [])
+                        tasks.setdefault(names[body.query], []).extend(stage.tasks if stage.stateful_stage >= 0 else [])
 
 
 def _sections(case: Case, variant: str) -> dict[str, dict[str, Any]]:

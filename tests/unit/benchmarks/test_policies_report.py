@@ -147,7 +147,7 @@ def test_large_situations_are_as_large_as_asked_for() -> None:
     dense, sparse = situation("dense", 1600, cores=2), situation("sparse", 1000)
     assert sum(stage.n for stage in dense.workload.placeable) == 1600
     assert dense.cluster.size == 16
-    assert sum(stream.summary()[0] for stream in sparse.workload.streams) == 10_000
+    assert sum(shuffle.summary()[0] for shuffle in sparse.workload.shuffles) == 10_000
     later = changed(dense.workload, seed=1)
     ratio = later.stages[0].busy / dense.workload.stages[0].busy
     assert 0.9 <= ratio.min() < ratio.max() <= 1.1

@@ -63,7 +63,7 @@ def test_live_fields_are_applied_and_logged_one_by_one(daemon):
     daemon.file = load_text(GATE__COOLDOWN="5", RESCHEDULE__MODE="apply", POLICIES__ADAPTIVE__MODE="light")
     taken, lines = daemon.hang_up()
     assert taken == daemon.file
-    assert [(line["field"], line["before"], line["after"]) for line in lines if line["event"] == "setting-taken"] == [
+    assert [(line["field"], line["before"], line["after"]) for line in lines if line["event"] == "setting-applied"] == [
         ("reschedule.mode", "observe", "apply"),
         ("gate.cooldown", 300.0, 5.0),
         ("policies.adaptive.mode", None, "light"),
@@ -71,7 +71,7 @@ def test_live_fields_are_applied_and_logged_one_by_one(daemon):
     assert lines[-1] == {
         "event": "configuration-read-again",
         "log_level": "info",
-        "taken": 3,
+        "applied": 3,
         "restart_needed": 0,
     }
 
@@ -83,7 +83,7 @@ def test_fields_that_need_a_restart_are_logged_each_time(daemon):
         assert (taken is not None) is first
         if taken is not None:
             assert (taken.redis, taken.cluster, taken.gate.cooldown) == (Settings().redis, Settings().cluster, 5)
-        message = [line["sentence"] for line in lines if line["event"] == "setting-not-taken"]
+        message = [line["sentence"] for line in lines if line["event"] == "setting-needs-restart"]
         assert message == ["cluster.name: restart needed", "redis.url: restart needed"]
 
 

@@ -21,7 +21,7 @@ from rechannel.wire.commands import encode as encode_command
 from rechannel.wire.envelope import Envelope, EnvelopeFactory
 from rechannel.wire.exit_codes import ExitCode
 from rechannel.wire.keys import KeyRule
-from rechannel.wire.measurements import AgentWindow, BatchReport, ExecutorUsage, StageRun, StreamRow, TaskRow
+from rechannel.wire.measurements import AgentWindow, BatchReport, ExecutorUsage, MapOutput, StageRun, TaskRow
 from rechannel.wire.messages import (
     AnyBody,
     ControllerState,
@@ -138,8 +138,8 @@ def batch(
         for p, where in enumerate(placement)
     ]
     stages = [
-        StageRun(spark_stage=2 * number, parents=[], stateful=-1, tasks=source),
-        StageRun(spark_stage=2 * number + 1, parents=[2 * number], stateful=0, tasks=state),
+        StageRun(spark_stage=2 * number, parents=[], stateful_stage=-1, tasks=source),
+        StageRun(spark_stage=2 * number + 1, parents=[2 * number], stateful_stage=0, tasks=state),
     ]
     return BatchReport(query=name, batch=number, start=start, end=start + period, input_rows=400, stages=stages)
 
@@ -162,7 +162,7 @@ def transition(move: DesiredMove, *, decision: str, batch: int = -1, at: float =
 
 
 def window(
-    e: int, *, end: float = NOW, application: str = APP, streams: Sequence[StreamRow] = (), seconds: float = 5.0
+    e: int, *, end: float = NOW, application: str = APP, map_outputs: Sequence[MapOutput] = (), seconds: float = 5.0
 ) -> AgentWindow:
     usage = ExecutorUsage(
         application=application,
@@ -188,7 +188,7 @@ def window(
         memory_total=2**33,
         memory_used=2**32,
         executors=[usage],
-        streams=list(streams),
+        map_outputs=list(map_outputs),
     )
 
 

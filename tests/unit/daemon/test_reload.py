@@ -100,4 +100,4 @@ def test_a_hangup_reaches_a_running_controller(monkeypatch: Any, clock: FakeCloc
         service.run_controller(started, stop, reload_signal=ReloadSignal(request, lambda: new))
     assert [(item.reschedule.timeout, item.controller.name) for item in taken] == [(9, "a")]
     message = {line["field"]: line["event"] for line in lines if "field" in line}
-    assert message == {"reschedule.timeout": "setting-taken", "controller.name": "setting-not-taken"}
+    assert message == {"reschedule.timeout": "setting-applied", "controller.name": "setting-needs-restart"}

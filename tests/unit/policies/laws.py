@@ -10,7 +10,7 @@ import pytest
 
 from rechannel.policies.model.cluster import UNPLACED, Cluster
 from rechannel.policies.model.placement import Placement
-from rechannel.policies.model.streams import Stream
+from rechannel.policies.model.shuffles import DenseShuffle
 from rechannel.policies.model.workload import Workload
 from rechannel.policies.policy import Policy
 from rechannel.policies.registry import Proposal, is_worse, known_policies, propose
@@ -80,9 +80,9 @@ def _renamed(cluster: Cluster, workload: Workload, current: Placement) -> Situat
     keys = {stage.key: f"s{9999 - index}" for index, stage in enumerate(workload.stages)}
     queries = {query: f"p{9999 - index}" for index, query in enumerate(workload.queries)}
     stages = tuple(replace(stage, key=keys[stage.key], query=queries[stage.query]) for stage in workload.stages)
-    streams = tuple(Stream(keys[s.upstream], keys[s.downstream], s.volume) for s in workload.streams)
+    shuffles = tuple(DenseShuffle(keys[s.upstream], keys[s.downstream], s.volume) for s in workload.shuffles)
     return (
         replace(cluster, executors=executors, nodes=tuple(nodes[node] for node in cluster.nodes)),
-        Workload(stages, streams),
+        Workload(stages, shuffles),
         Placement({keys[stage.key]: current[stage.key] for stage in workload.placeable}),
     )

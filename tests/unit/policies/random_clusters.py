@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from rechannel.policies.analysis.placement_cost import stage_seconds
 from rechannel.policies.model.cluster import Cluster, Topology
 from rechannel.policies.model.placement import Placement
-from rechannel.policies.model.streams import Stream, StreamLike
+from rechannel.policies.model.shuffles import DenseShuffle, Shuffle
 from rechannel.policies.model.workload import Stage, Workload
 
 Situation = tuple[Cluster, Workload, Placement]
@@ -35,7 +35,7 @@ def situations(draw: st.DrawFn, all_available: bool = False) -> Situation:
         available,
     )
     stages: list[Stage] = []
-    streams: list[Stream] = []
+    shuffles: list[DenseShuffle] = []
     for query in range(draw(st.integers(0, 3))):
         previous: Stage | None = None
         rate = draw(st.sampled_from([0.0, 0.1, 1.0]))
@@ -43,10 +43,10 @@ def situations(draw: st.DrawFn, all_available: bool = False) -> Situation:
             stage = _stage(random, f"q{query}.{depth}", f"q{query}", placeable, rate, size, draw(st.integers(1, 12)))
             if previous is not None and draw(st.booleans()):
                 volume = random.pareto(1.0, (previous.n, stage.n)) * (random.random((previous.n, stage.n)) < 0.7)
-                streams.append(Stream(previous.key, stage.key, volume))
+                shuffles.append(DenseShuffle(previous.key, stage.key, volume))
             stages.append(stage)
             previous = stage
-    workload = Workload(tuple(stages), tuple(streams))
+    workload = Workload(tuple(stages), tuple(shuffles))
     low = 0 if all_available else -1
     placement = Placement({stage.key: random.integers(low, size, stage.n) for stage in workload.placeable})
     return cluster, workload, placement
@@ -105,12 +105,10 @@ def floating(key: str, busy: Sequence[float], **fields: Any) -> Stage:
     return stage_of(key, busy, placeable=False, **fields)
 
 
-def workload_of(
-    busy: Mapping[str, Sequence[float]], streams: Sequence[StreamLike] = (), rate: float = 0.01
-) -> Workload:
+def workload_of(busy: Mapping[str, Sequence[float]], shuffles: Sequence[Shuffle] = (), rate: float = 0.01) -> Workload:
     """One query of placeable stages, with one row and one state byte for each second of work."""
     return Workload(
-        tuple(Stage(key, "q", True, rate, values, values, values) for key, values in busy.items()), tuple(streams)
+        tuple(Stage(key, "q", True, rate, values, values, values) for key, values in busy.items()), tuple(shuffles)
     )
 
 
@@ -126,8 +124,8 @@ def unplaced(workload: Workload) -> Placement:
 
 def singles(loads: Sequence[float], edges: Sequence[tuple[int, int, float]]) -> Workload:
     """Stages s0, s1, … of one partition each, and streams (upstream, downstream, volume) between them."""
-    streams = [Stream(f"s{up}", f"s{down}", np.array([[volume]])) for up, down, volume in edges]
-    return workload_of({f"s{i}": [load] for i, load in enumerate(loads)}, streams, rate=1.0)
+    shuffles = [DenseShuffle(f"s{up}", f"s{down}", np.array([[volume]])) for up, down, volume in edges]
+    return workload_of({f"s{i}": [load] for i, load in enumerate(loads)}, shuffles, rate=1.0)
 
 
 def singly(*executors: int) -> Placement:

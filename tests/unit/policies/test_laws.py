@@ -11,7 +11,7 @@ from rechannel.policies.analysis.placement_cost import executor_busy
 from rechannel.policies.model.arrays import ModelError, ScaleOutError
 from rechannel.policies.model.cluster import UNPLACED
 from rechannel.policies.model.placement import Placement
-from rechannel.policies.model.streams import SparseStream
+from rechannel.policies.model.shuffles import SparseShuffle
 from rechannel.policies.model.workload import Stage, Workload
 from rechannel.policies.registry import POLICIES, Proposal, is_worse, make_parameters, propose
 from unit.policies.laws import check_placement, check_proposal
@@ -92,9 +92,9 @@ def test_thousands_of_partitions(name: str) -> None:
     random, size = np.random.default_rng(5), 3_000
     stages = tuple(Stage(f"s{i}", "q", True, 1.0, random.random(size), np.ones(size), np.ones(size)) for i in range(2))
     ends = np.arange(size), random.permutation(size)
-    stream = SparseStream("s0", "s1", (size, size), *ends, random.exponential(size=size))
+    shuffle = SparseShuffle("s0", "s1", (size, size), *ends, random.exponential(size=size))
     current = Placement({stage.key: np.arange(size) % 20 for stage in stages})
-    outcome = POLICIES[name].place(cluster_of(20, cores=400.0), Workload(stages, (stream,)), current)
+    outcome = POLICIES[name].place(cluster_of(20, cores=400.0), Workload(stages, (shuffle,)), current)
     assert all(array.min() >= 0 for array in outcome.placement.assignments.values())
 
 
@@ -108,7 +108,7 @@ COUNT = "expected None or a whole number from"
         ("adaptive", {"min_step": 1.0}, "min_step: expected a number from 0 to below 1"),
         ("adaptive", {"max_moves": -1}, f"max_moves: {COUNT} 0"),
         ("adaptive", {"max_moves": 1.5}, f"max_moves: {COUNT} 0"),
-        ("bottleneck", {"memory": 0}, f"memory: {COUNT} 1"),
+        ("bottleneck", {"lookback": 0}, f"lookback: {COUNT} 1"),
         ("r-storm", {"network_weight": -1}, "network_weight: expected a number from 0"),
         ("t-storm", {"consolidation": 0.5}, "consolidation: expected a number from 1"),
         ("t-storm", {"capacity": "1"}, "capacity: expected a number above 0"),

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from rechannel.wire import keys
 from rechannel.wire.envelope import Envelope, EnvelopeFactory, encode
 from rechannel.wire.keys import KeyRule
-from rechannel.wire.measurements import AgentEvidence, ClosedStore, StreamRow
+from rechannel.wire.measurements import AgentEvidence, ClosedStore, MapOutput
 from rechannel.wire.messages import (
     AnyBody,
     ControllerState,
@@ -88,13 +88,13 @@ STATE = sample(ControllerState, since=NOW, mode="apply", next_decision=NOW + 9, 
 PLAN = sample(
     ScheduledPlan, at=NOW - 60, application=APP, begin=NOW - 30, end=NOW + 60, window="02:00-05:00", plan="{}"
 )
-STREAMS = [StreamRow(APP, "0", 0, 9000, [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12])]
+MAP_OUTPUTS = [MapOutput(APP, "0", 0, 9000, [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12])]
 
 # Every kind of key that holds messages, with one that fits.
 SEEDS: list[tuple[KeyRule, str, AnyBody]] = [
     (keys.REPORT, APP, fakes.report([fakes.query(PLACEMENT)])),
     (keys.BATCHES, APP, fakes.batch(9, PLACEMENT)),
-    (keys.WINDOWS, HOST, fakes.window(0, streams=STREAMS)),
+    (keys.WINDOWS, HOST, fakes.window(0, map_outputs=MAP_OUTPUTS)),
     (keys.EVIDENCE, HOST, AgentEvidence(node=HOST, closed=[CLOSED])),
     (keys.JOURNAL, APP, LINE),
     (keys.DESIRED, APP, DESIRED),

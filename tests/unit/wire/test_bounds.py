@@ -18,7 +18,7 @@ from rechannel.wire.measurements import BatchReport
 from unit.daemon import fakes
 from unit.daemon.fake_store import NOW, FakeClock, FakeStore
 from unit.daemon.fakes import APP, CONFIG
-from unit.wire.hostile import HOST, PLACEMENT, STREAMS, sealed, world
+from unit.wire.hostile import HOST, MAP_OUTPUTS, PLACEMENT, sealed, world
 
 
 def test_a_reports_size_is_what_it_brings_not_what_it_claims() -> None:
@@ -60,7 +60,7 @@ def test_what_is_kept_of_batches_and_windows_is_bounded_in_bytes(monkeypatch: py
     collector = Collector(store, CONFIG, clock)  # type: ignore[arg-type]
     for number in range(10, 400):
         store.append(keys.BATCHES, APP, sealed(fakes.batch(number, PLACEMENT), run="run-1"))
-        store.append(keys.WINDOWS, HOST, sealed(fakes.window(0, end=NOW + number, streams=STREAMS * 20)))
+        store.append(keys.WINDOWS, HOST, sealed(fakes.window(0, end=NOW + number, map_outputs=MAP_OUTPUTS * 20)))
         collector.refresh()
         facts = collector.gather(APP)
     assert facts is not None
@@ -75,7 +75,7 @@ def gathered(store: FakeStore, clock: FakeClock, batches: Sequence[BatchReport],
     for batch in batches:
         store.append(keys.BATCHES, APP, sealed(batch, run="run-1"))
         for node in range(nodes):
-            window = fakes.window(node, end=NOW + batch.batch, streams=STREAMS * 10)
+            window = fakes.window(node, end=NOW + batch.batch, map_outputs=MAP_OUTPUTS * 10)
             store.append(keys.WINDOWS, window.node, sealed(window))
     collector = Collector(store, CONFIG, clock)  # type: ignore[arg-type]
     collector.refresh()

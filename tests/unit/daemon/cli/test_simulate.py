@@ -20,7 +20,7 @@ from rechannel.policies.analysis.placement_cost import (
 from rechannel.policies.model.arrays import ModelError, ScaleOutError
 from rechannel.policies.model.cluster import Cluster
 from rechannel.policies.model.placement import Placement, PolicyAnswer
-from rechannel.policies.model.streams import Stream
+from rechannel.policies.model.shuffles import DenseShuffle
 from rechannel.policies.model.workload import Workload
 from rechannel.policies.policy import FunctionPolicy, Objective
 from rechannel.policies.registry import POLICIES
@@ -33,8 +33,8 @@ from unit.policies.random_clusters import cluster_of, critical_path, placement_o
 
 def scenario() -> Scenario:
     """Two partitions on one of four executors, and two that are well placed."""
-    stream = Stream("a", "b", np.array([[100.0, 0.0], [0.0, 10.0]]))
-    workload = workload_of({"a": [1.0, 1.0], "b": [2.0, 2.0]}, [stream], rate=0.2)
+    shuffle = DenseShuffle("a", "b", np.array([[100.0, 0.0], [0.0, 10.0]]))
+    workload = workload_of({"a": [1.0, 1.0], "b": [2.0, 2.0]}, [shuffle], rate=0.2)
     return Scenario("four", cluster_of(4), workload, placement_of(a=[0, 0], b=[0, 2]))
 
 

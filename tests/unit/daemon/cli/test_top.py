@@ -13,7 +13,7 @@ from rechannel.daemon.cli import tables, top
 from rechannel.daemon.view.status import ApplicationStatus, ClusterStatus
 from rechannel.daemon.view.status_builder import read_status
 from rechannel.wire import keys
-from rechannel.wire.measurements import StreamRow
+from rechannel.wire.measurements import MapOutput
 from unit import sample_messages as samples
 from unit.daemon.fake_store import NOW
 from unit.daemon.fakes import APP, QUERY, World, query, settings, window
@@ -88,8 +88,8 @@ def test_the_share_of_seen_shuffles_is_shown(world: World) -> None:
     first = msgspec.structs.replace(newest.stages[0], tasks=sent)
     again = msgspec.structs.replace(newest, batch=10, stages=[first, newest.stages[1]], start=NOW, end=NOW + 1)
     world._send(keys.BATCHES, APP, again)
-    rows = [StreamRow(APP, "0", 1, sent[0].task, [10] * 12), StreamRow(APP, "1", 1, sent[1].task, [10] * 12)]
-    world._send(keys.WINDOWS, "127.0.0.2", window(0, streams=rows))
+    outputs = [MapOutput(APP, "0", 1, sent[0].task, [10] * 12), MapOutput(APP, "1", 1, sent[1].task, [10] * 12)]
+    world._send(keys.WINDOWS, "127.0.0.2", window(0, map_outputs=outputs))
     status = _application(world)
     assert status.shuffles_seen == 0.5
     assert "50% of shuffle outputs seen" in _drawn(status)

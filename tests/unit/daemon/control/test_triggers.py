@@ -223,7 +223,7 @@ def test_a_window_counts_once(store, world):
 
 def test_an_overload_is_measured_and_not_expected(store, world, monkeypatch):
     def grown(workload: Workload, _: object) -> Workload:
-        return Workload(tuple(dataclasses.replace(it, busy=it.busy * 100) for it in workload.stages), workload.streams)
+        return Workload(tuple(dataclasses.replace(it, busy=it.busy * 100) for it in workload.stages), workload.shuffles)
 
     monkeypatch.setattr(snapshot, "apply_forecasts", grown)
     leader = leading(world, ruled())

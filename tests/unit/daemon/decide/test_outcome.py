@@ -39,7 +39,7 @@ SUPERSEDED, DEADLINE = MoveReason.SUPERSEDED, MoveReason.DEADLINE
 def batches(
     seconds: float, *, name: str = QUERY, first: int = 12, count: int = 5, rows: int = 400
 ) -> list[BatchReport]:
-    stages = [StageRun(spark_stage=1, parents=[], stateful=0, tasks=[])]
+    stages = [StageRun(spark_stage=1, parents=[], stateful_stage=0, tasks=[])]
     return [
         BatchReport(query=name, batch=number, start=NOW, end=NOW + seconds, input_rows=rows, stages=stages)
         for number in range(first, first + count)

@@ -65,11 +65,11 @@ def test_parameters_follow_from_the_settings():
 
 
 def test_what_is_configured_wins_except_that_a_drain_moves_nothing_else():
-    config = configured(adaptive={"mode": "light", "limit": 0.5, "max_moves": 3}, bottleneck={"memory": "none"})
+    config = configured(adaptive={"mode": "light", "limit": 0.5, "max_moves": 3}, bottleneck={"lookback": "none"})
     chosen = parameters_for("adaptive", config)
     assert (chosen["mode"], chosen["limit"], chosen["max_moves"]) == ("light", 0.5, 3)
     assert parameters_for("adaptive", config, drain=True)["max_moves"] == 0
-    assert parameters_for("bottleneck", config, drain=True) == {"memory": None}
+    assert parameters_for("bottleneck", config, drain=True) == {"lookback": None}
     text = configured(fair_redistribution={"weight": "none"})
     assert parameters_for("fair-redistribution", text)["weight"] == "none", "a word of its own"
 

@@ -37,8 +37,8 @@ def batch(
         )
     source = [task(number * 100 + 99, 0, "0", (start, start + SOURCE), 400)]
     stages = [
-        StageRun(spark_stage=2 * number, parents=[], stateful=-1, tasks=source, submitted=start),
-        StageRun(spark_stage=2 * number + 1, parents=[2 * number], stateful=0, tasks=rows, submitted=submitted),
+        StageRun(spark_stage=2 * number, parents=[], stateful_stage=-1, tasks=source, submitted=start),
+        StageRun(spark_stage=2 * number + 1, parents=[2 * number], stateful_stage=0, tasks=rows, submitted=submitted),
     ]
     return BatchReport(
         query=QUERY, batch=number, start=start, end=start + seconds, input_rows=400, stages=stages, duration=seconds

@@ -19,8 +19,8 @@ def _task(partition: int, start: float, seconds: float, cpu: float = 0.0, execut
     return msgspec.structs.replace(row, launch=NOW + start, finish=NOW + start + seconds, cpu=cpu)
 
 
-def _batch(*tasks: TaskRow, stateful: int = 0) -> BatchReport:
-    run = StageRun(spark_stage=1, parents=[], stateful=stateful, tasks=list(tasks))
+def _batch(*tasks: TaskRow, stateful_stage: int = 0) -> BatchReport:
+    run = StageRun(spark_stage=1, parents=[], stateful_stage=stateful_stage, tasks=list(tasks))
     return BatchReport(query=QUERY, batch=1, start=NOW, end=NOW + 10, input_rows=1, stages=[run])
 
 
@@ -74,7 +74,9 @@ def test_a_task_over_two_windows_is_in_both() -> None:
 
 
 def test_tasks_without_state_are_one_part() -> None:
-    result = attribute_cpu(APP, [_batch(_task(0, 0, 1), _task(1, 1, 1), stateful=-1)], {HERE: [_window(0, 1.0, 0.0)]})
+    result = attribute_cpu(
+        APP, [_batch(_task(0, 0, 1), _task(1, 1, 1), stateful_stage=-1)], {HERE: [_window(0, 1.0, 0.0)]}
+    )
     assert set(result.parts) == {PartitionKey(QUERY, -1, -1, "0")}
 
 

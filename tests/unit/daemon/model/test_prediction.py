@@ -77,7 +77,7 @@ def test_batches_without_input_are_another_kind() -> None:
     snapshot = snapshot_of(batches, "0123")
     with_input = batches[0].seconds
     assert snapshot.measured[QUERY].tolist() == pytest.approx([with_input] * 6)
-    assert snapshot.usual[QUERY] == pytest.approx((with_input, 400))
+    assert snapshot.median_batch[QUERY] == pytest.approx((with_input, 400))
     assert snapshot.prediction.timing[QUERY].pause == pytest.approx(20.0 - with_input)
     # A trigger at which no input came began no batch.
     assert snapshot_of(batches, "0123", interval=10.0).prediction.timing[QUERY].interval == 20.0

@@ -14,7 +14,7 @@ from rechannel.daemon.model.readiness import NotReady
 from rechannel.daemon.model.snapshot import Snapshot, build_snapshot, take_snapshot
 from rechannel.policies.analysis.queueing import executor_utilization
 from rechannel.wire.codes import NotReadyReason, SlowCause
-from rechannel.wire.measurements import AgentWindow, BatchReport, StageRun, StreamRow, TaskRow
+from rechannel.wire.measurements import AgentWindow, BatchReport, MapOutput, StageRun, TaskRow
 from rechannel.wire.messages import LinkReport, QueryState
 from unit.daemon.fake_store import NOW
 from unit.daemon.fakes import APP, QUERY, batch, query, report, settings, task, window
@@ -48,7 +48,7 @@ def ready(**arguments: object) -> Snapshot:
 def test_what_another_executor_loads_is_the_state_and_what_came_after_its_snapshot() -> None:
     rows = [(task(0, 0, "0", rows=50), 400), (task(1, 1, "0", rows=50), 0)]
     tasks = [msgspec.structs.replace(row, state_rows=200, state_size=size) for row, size in rows]
-    stages = [StageRun(spark_stage=1, parents=[], stateful=0, tasks=tasks)]
+    stages = [StageRun(spark_stage=1, parents=[], stateful_stage=0, tasks=tasks)]
     item = msgspec.structs.replace(batch(9, "00"), stages=stages)
     (stage,) = query("00").stages
     assert query_model.load_bytes(stage, QUERY, [item]).tolist() == [400.0, 1000.0], "without its size, what it takes"
@@ -74,79 +74,79 @@ def test_the_model_of_one_query() -> None:
     assert state.state_bytes.tolist() == [1000] * 4
     assert state.batches_per_second == pytest.approx(0.2)
     assert result.placement[f"{QUERY}/0"].tolist() == [0, 0, 1, 2]
-    assert result.stages == {f"{QUERY}/0": (QUERY, 0)}
-    assert result.batch_seconds == {QUERY: pytest.approx(5.0)}
+    assert result.stage_ids == {f"{QUERY}/0": (QUERY, 0)}
+    assert result.recent_batch_seconds == {QUERY: pytest.approx(5.0)}
     assert (result.coverage.fresh, result.coverage.silent) == (4, ())
     queue = executor_utilization(result.cluster, result.workload, result.placement)
     assert queue.utilization.tolist() == pytest.approx([0.62, 0.04, 0.04, 0.02])
 
 
-def stream_rows(numbers: tuple[int, ...] = (7, 8, 9)) -> list[StreamRow]:
-    return [StreamRow(APP, str(e), 0, number * 1000 + e, [100 * e, 10, 0, 0]) for number in numbers for e in range(4)]
+def map_outputs(numbers: tuple[int, ...] = (7, 8, 9)) -> list[MapOutput]:
+    return [MapOutput(APP, str(e), 0, number * 1000 + e, [100 * e, 10, 0, 0]) for number in numbers for e in range(4)]
 
 
-def test_streams_are_joined_by_task_id() -> None:
+def test_map_outputs_are_joined_by_task_id() -> None:
     windows = {
-        f"127.0.0.{e + 2}": [window(e, streams=[row for row in stream_rows() if row.executor == str(e)])]
+        f"127.0.0.{e + 2}": [window(e, map_outputs=[output for output in map_outputs() if output.executor == str(e)])]
         for e in range(4)
     }
-    (stream,) = ready(windows=windows).workload.streams
-    assert (stream.upstream, stream.downstream) == (f"{QUERY}/f0", f"{QUERY}/0")
+    (shuffle,) = ready(windows=windows).workload.shuffles
+    assert (shuffle.upstream, shuffle.downstream) == (f"{QUERY}/f0", f"{QUERY}/0")
     expected = np.array([[0, 10, 0, 0], [100, 10, 0, 0], [200, 10, 0, 0], [300, 10, 0, 0]])
-    np.testing.assert_allclose(stream.volume, expected * 0.2)
+    np.testing.assert_allclose(shuffle.volume, expected * 0.2)
 
 
 @pytest.mark.parametrize(
-    ("rows", "note"),
+    ("outputs", "note"),
     [
-        pytest.param([StreamRow("other", "0", 0, 9000, [1, 1, 1, 1])], "", id="another application's"),
-        pytest.param([StreamRow(APP, "0", 0, 123456, [1, 1, 1, 1])], "", id="a task nobody reported"),
-        pytest.param([StreamRow(APP, "0", 0, 9000, [1, 1])], "fits no stage", id="other partitions"),
-        pytest.param([StreamRow(APP, "0", 0, 9000, [-1, 1, 1, 1])], "fits no stage", id="negative"),
+        pytest.param([MapOutput("other", "0", 0, 9000, [1, 1, 1, 1])], "", id="another application's"),
+        pytest.param([MapOutput(APP, "0", 0, 123456, [1, 1, 1, 1])], "", id="a task nobody reported"),
+        pytest.param([MapOutput(APP, "0", 0, 9000, [1, 1])], "fits no stage", id="other partitions"),
+        pytest.param([MapOutput(APP, "0", 0, 9000, [-1, 1, 1, 1])], "fits no stage", id="negative"),
     ],
 )
-def test_stream_rows_that_fit_nothing_are_skipped(rows: list[StreamRow], note: str) -> None:
-    result = ready(windows={**WINDOWS, "127.0.0.2": [window(0, streams=rows)]})
-    assert result.workload.streams == ()
+def test_map_outputs_that_fit_nothing_are_skipped(outputs: list[MapOutput], note: str) -> None:
+    result = ready(windows={**WINDOWS, "127.0.0.2": [window(0, map_outputs=outputs)]})
+    assert result.workload.shuffles == ()
     assert any(note in text for text in result.notes) == bool(note)
 
 
-def test_batches_seen_in_part_do_not_lessen_a_stream() -> None:
-    windows = {**WINDOWS, "127.0.0.2": [window(0, streams=stream_rows((9,)))]}
-    (stream,) = ready(windows=windows).workload.streams
-    assert stream.volume[3].tolist() == pytest.approx([60, 2, 0, 0])
+def test_batches_seen_in_part_do_not_lessen_a_shuffle() -> None:
+    windows = {**WINDOWS, "127.0.0.2": [window(0, map_outputs=map_outputs((9,)))]}
+    (shuffle,) = ready(windows=windows).workload.shuffles
+    assert shuffle.volume[3].tolist() == pytest.approx([60, 2, 0, 0])
 
 
-def test_a_floating_readers_stream_goes_to_where_it_ran() -> None:
+def test_a_floating_readers_shuffle_goes_to_where_it_ran() -> None:
     chained = []
     for item in BATCHES:
         tasks = [task(item.batch * 1000 + 500 + p, p, str(3 - p), run=0.2) for p in range(2)]
-        sink = StageRun(spark_stage=2 * item.batch + 2, parents=[2 * item.batch + 1], stateful=-1, tasks=tasks)
+        sink = StageRun(spark_stage=2 * item.batch + 2, parents=[2 * item.batch + 1], stateful_stage=-1, tasks=tasks)
         chained.append(msgspec.structs.replace(item, stages=[*item.stages, sink]))
-    rows = [StreamRow(APP, "0", 1, 9100, [40, 60])]
-    result = ready(batches=chained, windows={**WINDOWS, "127.0.0.2": [window(0, streams=rows)]})
-    (stream,) = result.workload.streams
-    assert (stream.upstream, stream.downstream) == (f"{QUERY}/0", f"{QUERY}/f1")
-    assert stream.volume[0].tolist() == pytest.approx([0, 0, 12, 8])
+    outputs = [MapOutput(APP, "0", 1, 9100, [40, 60])]
+    result = ready(batches=chained, windows={**WINDOWS, "127.0.0.2": [window(0, map_outputs=outputs)]})
+    (shuffle,) = result.workload.shuffles
+    assert (shuffle.upstream, shuffle.downstream) == (f"{QUERY}/0", f"{QUERY}/f1")
+    assert shuffle.volume[0].tolist() == pytest.approx([0, 0, 12, 8])
 
 
-def streams_of(number: int, executors: Sequence[int] = range(4)) -> list[StreamRow]:
+def outputs_of(number: int, executors: Sequence[int] = range(4)) -> list[MapOutput]:
     """What the source tasks of a batch sent to each of four partitions."""
     return [
-        StreamRow(application=APP, executor=str(e), shuffle=1, map_task=number * 1000 + e, sizes=[100, 200, 300, 400])
+        MapOutput(application=APP, executor=str(e), shuffle=1, map_task=number * 1000 + e, sizes=[100, 200, 300, 400])
         for e in executors
     ]
 
 
 def test_what_a_silent_node_sent_speaks_neither_for_nor_against_its_executors() -> None:
-    rows = [row for number in (7, 8, 9) for row in streams_of(number, (0, 1, 2))]
-    windows = {**WINDOWS, "127.0.0.2": [window(0, streams=rows)]}
-    whole = ready(windows={**windows, "127.0.0.3": [window(1, streams=streams_of(7, (3,)))]})
-    (zero,) = whole.workload.streams
+    outputs = [output for number in (7, 8, 9) for output in outputs_of(number, (0, 1, 2))]
+    windows = {**WINDOWS, "127.0.0.2": [window(0, map_outputs=outputs)]}
+    whole = ready(windows={**windows, "127.0.0.3": [window(1, map_outputs=outputs_of(7, (3,)))]})
+    (zero,) = whole.workload.shuffles
     assert zero.volume[3].sum() < zero.volume[0].sum(), "a task of a node that reports and told nothing sent nothing"
-    (stream,) = ready(windows={**windows, "127.0.0.5": []}).workload.streams
-    assert stream.volume[3].tolist() == pytest.approx(stream.volume[0].tolist())
-    assert stream.volume[3].sum() > 0
+    (shuffle,) = ready(windows={**windows, "127.0.0.5": []}).workload.shuffles
+    assert shuffle.volume[3].tolist() == pytest.approx(shuffle.volume[0].tolist())
+    assert shuffle.volume[3].sum() > 0
 
 
 # -- the branches of the model and of readiness --
@@ -185,7 +185,7 @@ def figures(built: Snapshot) -> dict[str, object]:
         "busy": {stage.key: [round(float(busy), 3) for busy in stage.busy] for stage in stages},
         "state": {stage.key: stage.state_bytes.tolist() for stage in stages},
         "rate": {stage.key: round(stage.batches_per_second, 3) for stage in stages},
-        "measured": set(built.batch_seconds),
+        "measured": set(built.recent_batch_seconds),
         "fresh": built.coverage.fresh,
         "silent": built.coverage.silent,
         "shuffles": built.shuffle_coverage,
@@ -194,7 +194,7 @@ def figures(built: Snapshot) -> dict[str, object]:
 
 
 def only_state(item: BatchReport, tasks: list[TaskRow]) -> BatchReport:
-    run = StageRun(spark_stage=99, parents=[], stateful=0, tasks=tasks)
+    run = StageRun(spark_stage=99, parents=[], stateful_stage=0, tasks=tasks)
     return msgspec.structs.replace(item, input_rows=1, stages=[run])
 
 
@@ -263,7 +263,7 @@ CASES = {
     ),
     "agents reported before": Case(
         {"shuffles": None},
-        windows={node: [window(e, end=NOW - 60, streams=streams_of(7))] for e, node in enumerate(WINDOWS)},
+        windows={node: [window(e, end=NOW - 60, map_outputs=outputs_of(7))] for e, node in enumerate(WINDOWS)},
     ),
     "agents of another application": Case(
         {"fresh": 0}, windows={node: [window(e, application="other")] for e, node in enumerate(WINDOWS)}
@@ -434,8 +434,8 @@ def rare_batches(new_since: int, slow: dict[int, float]) -> tuple[list[BatchRepo
             for p in range(12)
         ]
         stages = [
-            StageRun(spark_stage=2 * number, parents=[], stateful=-1, tasks=source),
-            StageRun(spark_stage=2 * number + 1, parents=[2 * number], stateful=0, tasks=state),
+            StageRun(spark_stage=2 * number, parents=[], stateful_stage=-1, tasks=source),
+            StageRun(spark_stage=2 * number + 1, parents=[2 * number], stateful_stage=0, tasks=state),
         ]
         batches.append(
             BatchReport(query=QUERY, batch=number, start=start, end=start + 20, input_rows=400, stages=stages)

@@ -8,7 +8,7 @@ from unit.daemon.model.builders import batch, task
 
 
 def run_of(*tasks: object) -> StageRun:
-    return StageRun(spark_stage=1, parents=[], stateful=0, tasks=list(tasks))  # type: ignore[arg-type]
+    return StageRun(spark_stage=1, parents=[], stateful_stage=0, tasks=list(tasks))  # type: ignore[arg-type]
 
 
 def test_columns_are_the_latest_task_of_each_partition() -> None:

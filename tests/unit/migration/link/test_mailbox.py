@@ -72,7 +72,7 @@ def huge(partitions: int, number: int = 9) -> BatchReport:
         StageRun(
             spark_stage=2 * number + stage,
             parents=[2 * number] if stage else [],
-            stateful=stage - 1,
+            stateful_stage=stage - 1,
             tasks=[
                 fakes.task(number * 10**6 + stage * partitions + part, part, str(part % 4), run=0.5, start=NOW - 2)
                 for part in range(partitions)

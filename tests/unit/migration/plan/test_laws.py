@@ -37,7 +37,7 @@ def inputs(**changes: Any) -> PlanInputs:
         "cluster": cluster_of(2),
         "workload": Workload((stage("q/0", [2.0, 2.0, 2.0, 2.0]),)),
         "current": Placement({"q/0": np.zeros(4, dtype=int)}),
-        "stages": {"q/0": ("q", 0)},
+        "stage_ids": {"q/0": ("q", 0)},
         "queries": {"q": state()},
     }
     return with_timing(**(default | changes))
@@ -241,7 +241,7 @@ def situations(draw: st.DrawFn) -> tuple[Placement, PlanInputs, Settings, bool]:
         cluster=cluster_of(size, sorted(draw(st.sets(st.integers(0, size - 1))))),
         workload=Workload(tuple(stages)),
         current=Placement(current),
-        stages=keys,
+        stage_ids=keys,
         queries=states,
         in_flight=flying,
         cooldown=Cooldown(draw(st.sampled_from([0.0, 10.0])), 300.0),
@@ -269,7 +269,7 @@ def check_laws(proposed: Placement, at: PlanInputs, limits: Settings, force: boo
         target = at.cluster.index_of(move.target)
         assert target >= 0
         assert at.cluster.available[target]
-        assert key in at.stages
+        assert key in at.stage_ids
         assert state.active and state.run and not state.problem
         reported = state.stages[move.stage]
         assert reported.operators

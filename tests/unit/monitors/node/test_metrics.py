@@ -9,7 +9,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 from rechannel.monitors.node.metrics import AgentMetrics, EndpointError, serve
-from rechannel.wire.measurements import StreamRow
+from rechannel.wire.measurements import MapOutput
 from unit.daemon.fakes import APP, window
 
 Samples = dict[tuple[str, ...], float]
@@ -45,9 +45,9 @@ def test_metrics_before_the_first_window(metrics: AgentMetrics) -> None:
 
 
 def test_counters_add_up_over_windows(metrics: AgentMetrics) -> None:
-    rows = [StreamRow(APP, "0", 1, 1, [10, 20]), StreamRow(APP, "0", 1, 2, [5])]
+    outputs = [MapOutput(APP, "0", 1, 1, [10, 20]), MapOutput(APP, "0", 1, 2, [5])]
     for _ in range(2):
-        metrics.add(msgspec.structs.replace(window(0, streams=rows), skipped={"why": 2}))
+        metrics.add(msgspec.structs.replace(window(0, map_outputs=outputs), skipped={"why": 2}))
     samples = _scraped(metrics)
     assert samples["executor_cpu_seconds_total", APP, "0", "jvm"] == 4.0
     assert samples["executor_cpu_seconds_total", APP, "0", "python"] == 2.0
@@ -59,7 +59,7 @@ def test_counters_add_up_over_windows(metrics: AgentMetrics) -> None:
 
 
 def test_an_executor_that_is_gone_has_no_series(metrics: AgentMetrics) -> None:
-    metrics.add(window(0, streams=[StreamRow(APP, "0", 1, 1, [10])]))
+    metrics.add(window(0, map_outputs=[MapOutput(APP, "0", 1, 1, [10])]))
     metrics.add(window(1))
     samples = _scraped(metrics)
     assert {key[2] for key in samples if key[0].startswith(("executor", "shuffle", "map"))} == {"1"}

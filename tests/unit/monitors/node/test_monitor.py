@@ -16,7 +16,7 @@ from rechannel.monitors.node.monitor import HOST_MISMATCH_AFTER, NodeMonitor
 from rechannel.monitors.node.processes import MachineUsage
 from rechannel.wire.envelope import EnvelopeFactory, encode
 from rechannel.wire.keys import MAX_MESSAGE_BYTES
-from rechannel.wire.measurements import AgentEvidence, AgentWindow, StreamRow
+from rechannel.wire.measurements import AgentEvidence, AgentWindow, MapOutput
 from unit.monitors.fakes import DAEMON, NODE, START, FakeClock, FakeProcess, FakeTable, backend
 from unit.wire.samples import sample
 
@@ -88,10 +88,10 @@ def test_a_window_has_usage_and_map_outputs_of_the_node(node: _Node) -> None:
     assert (usage.application, usage.executor, usage.pid, usage.cores) == ("app-1", "0", 10, 2)
     assert (usage.jvm_cpu, usage.python_cpu, usage.samples) == (7.5, 2.5, 5)
     assert (usage.jvm_rss, usage.python_rss, usage.python_workers) == (100, 30, 1)
-    assert [(row.map_task, row.sizes) for row in window.streams] == [(7, [10, 20])]
+    assert [(output.map_task, output.sizes) for output in window.map_outputs] == [(7, [10, 20])]
     assert window.skipped == {}
     (later,) = node.run(5)
-    assert later.streams == []
+    assert later.map_outputs == []
 
 
 def test_a_window_has_what_limits_and_the_hypervisor_took(node: _Node) -> None:
@@ -125,20 +125,20 @@ def test_evidence_is_returned_with_its_sample(node: _Node) -> None:
     assert [(closed.run, closed.partition) for closed in evidence.closed] == [(run, 4)]
 
 
-def test_stream_rows_over_the_limit_are_counted_not_sent(node: _Node, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(monitor, "MAX_WINDOW_ROWS", 2)
+def test_map_outputs_over_the_limit_are_counted_not_sent(node: _Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(monitor, "MAX_WINDOW_OUTPUTS", 2)
     for task in range(5):
         node.write(task)
     (window,) = node.run(6)
-    assert len(window.streams) == 2
+    assert len(window.map_outputs) == 2
     assert list(window.skipped.values()) == [3]
 
 
 def test_the_largest_window_is_within_the_largest_message() -> None:
-    row = StreamRow("app-20261121000000-0000", "100", 9999, 10**9, [10**11] * 200)
-    rows = [row] * (monitor.MAX_WINDOW_SIZES // 200)
-    envelope = EnvelopeFactory("default", "agent").envelope(sample(AgentWindow, streams=[]), ttl=1)
-    assert len(encode(envelope)) + sum(len(msgspec.json.encode(row)) + 1 for row in rows) < MAX_MESSAGE_BYTES
+    output = MapOutput("app-20261121000000-0000", "100", 9999, 10**9, [10**11] * 200)
+    outputs = [output] * (monitor.MAX_WINDOW_SIZES // 200)
+    envelope = EnvelopeFactory("default", "agent").envelope(sample(AgentWindow, map_outputs=[]), ttl=1)
+    assert len(encode(envelope)) + sum(len(msgspec.json.encode(output)) + 1 for output in outputs) < MAX_MESSAGE_BYTES
 
 
 def test_an_executor_that_ended_in_the_window_is_still_in_it(node: _Node) -> None:

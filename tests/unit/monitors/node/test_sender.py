@@ -9,7 +9,7 @@ from rechannel.monitors.node import sender
 from rechannel.monitors.node.sender import FIRST_DELAY, LONGEST_DELAY, REFUSED_DELAY, REFUSED_EVERY, Sender
 from rechannel.wire.envelope import Envelope, EnvelopeFactory
 from rechannel.wire.keys import EVIDENCE, WINDOWS, KeyRule
-from rechannel.wire.measurements import AgentEvidence, AgentWindow, StreamRow
+from rechannel.wire.measurements import AgentEvidence, AgentWindow, MapOutput
 from rechannel.wire.redis.errors import StoreRefusedError, StoreUnavailableError
 from unit.monitors.fakes import NODE, FakeClock, FakeStore
 from unit.wire.samples import sample
@@ -142,15 +142,15 @@ def test_a_window_dropped_during_a_push_drops_no_other() -> None:
     assert bench.starts() == [0.0, 1.0, 2.0, 3.0]
 
 
-def test_buffered_stream_rows_are_bounded_newest_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_buffered_map_outputs_are_bounded_newest_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sender, "BUFFERED_SIZES", 50)
     bench = _Bench(bound=10)
     for number in range(4):
-        rows = [StreamRow("app-1", "0", 0, task, [1] * 10) for task in range(2)]
-        bench.offer(sample(AgentWindow, start=float(number), streams=rows))
+        outputs = [MapOutput("app-1", "0", 0, task, [1] * 10) for task in range(2)]
+        bench.offer(sample(AgentWindow, start=float(number), map_outputs=outputs))
     bench.sender.push()
     windows = bench.store.windows
-    assert [len(window.streams) for window in windows] == [0, 0, 2, 2]
+    assert [len(window.map_outputs) for window in windows] == [0, 0, 2, 2]
     assert list(windows[0].skipped.values()) == [2]
 
 

@@ -52,7 +52,10 @@ def test_a_batch_is_reported_with_placement_and_stages(table):
     assert notices[1].accumulators == {7}
     report = notices[-1].report
     assert (report.batch, report.input_rows, report.start, report.end) == (0, 10, 1.0, 3.0)
-    assert [(stage.stateful, stage.parents, len(stage.tasks)) for stage in report.stages] == [(-1, [], 1), (0, [0], 2)]
+    assert [(stage.stateful_stage, stage.parents, len(stage.tasks)) for stage in report.stages] == [
+        (-1, [], 1),
+        (0, [0], 2),
+    ]
     assert table.placement == {("q", 0): ["0", "1"]}
 
 
@@ -136,7 +139,7 @@ def test_a_stage_that_reads_a_cached_copy_does_not_change_the_placement(table):
         lines.progress(0),
     )
     assert table.placement == {("q", 0): ["0", "1"]}
-    assert [stage.stateful for stage in notices[-1].report.stages] == [-1, 0, -1]
+    assert [stage.stateful_stage for stage in notices[-1].report.stages] == [-1, 0, -1]
 
 
 def test_placement_follows_the_last_successful_task(table):

@@ -15,7 +15,7 @@ from rechannel.policies.adaptive.policy import ADAPTIVE
 from rechannel.policies.analysis.placement_cost import placement_cost
 from rechannel.policies.model.cluster import Cluster
 from rechannel.policies.model.placement import Placement
-from rechannel.policies.model.streams import Stream
+from rechannel.policies.model.shuffles import DenseShuffle
 from rechannel.policies.model.workload import Workload
 from rechannel.policies.registry import propose
 from unit.policies.laws import check_proposal
@@ -23,8 +23,8 @@ from unit.policies.random_clusters import cluster_of, placement_of, stage_of, wo
 
 RATE = 0.01  # of workload_of: nothing is saturated unless a case says so
 HEAVY = [10.0, 1.0, 1.0, 1.0, 4.0, 4.0]
-TO_B1 = Stream("a", "b", np.array([[1, 1, 1, 1], [1, 1, 1, 1], [1, 1, 1, 1], [1, 90, 1, 1]]))
-CROSSED = Stream("a", "b", np.array([[1, 90], [90, 1]]))
+TO_B1 = DenseShuffle("a", "b", np.array([[1, 1, 1, 1], [1, 1, 1, 1], [1, 1, 1, 1], [1, 90, 1, 1]]))
+CROSSED = DenseShuffle("a", "b", np.array([[1, 90], [90, 1]]))
 
 
 def case(
@@ -33,7 +33,7 @@ def case(
     busy: dict[str, list[float]],
     before: dict[str, list[int]],
     *,
-    streams: Sequence[Stream] = (),
+    shuffles: Sequence[DenseShuffle] = (),
     rate: float = RATE,
     after: dict[str, list[int]] | None = None,
     path: float | None = None,
@@ -43,7 +43,7 @@ def case(
     """A proposal, and what is asserted of it: placement, seconds per batch, number of moves."""
     cluster = executors if isinstance(executors, Cluster) else cluster_of(executors)
     expected = placement_of(**after) if after else None, path, moves
-    workload = workload_of(busy, streams, rate)
+    workload = workload_of(busy, shuffles, rate)
     return pytest.param(cluster, workload, placement_of(**before), *expected, parameters, id=sentence)
 
 
@@ -142,7 +142,7 @@ CASES = [
         4,
         {"a": [1.0] * 4, "b": [1.0] * 4},
         {"a": [0, 1, 2, 3], "b": [0, -1, 1, -1]},
-        streams=[TO_B1],
+        shuffles=[TO_B1],
         after={"a": [0, 1, 2, 3], "b": [0, 3, 1, 2]},
     ),
     case(
@@ -150,7 +150,7 @@ CASES = [
         2,
         {"a": [1.0, 1.0], "b": [1.0, 1.0]},
         {"a": [0, 1], "b": [0, 1]},
-        streams=[CROSSED],
+        shuffles=[CROSSED],
         moves=0,
     ),
 ]

@@ -23,9 +23,9 @@ def crowded(room: list[float]) -> Problem:
         room_busy=np.array(room),
         room_bytes=everywhere * np.inf,
         use=everywhere * 0,
-        fetch=np.zeros(6),
+        fetched_bytes=np.zeros(6),
         bandwidth=everywhere * np.inf,
-        near=None,
+        local_bytes=None,
     )
 
 

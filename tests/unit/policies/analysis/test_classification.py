@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from rechannel.policies.analysis.classification import HotStream, StreamClass, classify, high_edges, hot_streams
 from rechannel.policies.model.arrays import ModelError
-from rechannel.policies.model.streams import Stream
+from rechannel.policies.model.shuffles import DenseShuffle
 from rechannel.policies.model.workload import Stage, Workload
 from unit.policies.random_clusters import cluster_of, placement_of, workload_of
 
@@ -61,8 +61,8 @@ def _chain() -> Workload:
     return Workload(
         (source, *rest),
         (
-            Stream("src", "a", np.array([[50.0, 1, 1], [1, 1, 0]])),
-            Stream("a", "b", np.array([[1.0, 70], [1, 50], [1, 1]])),
+            DenseShuffle("src", "a", np.array([[50.0, 1, 1], [1, 1, 0]])),
+            DenseShuffle("a", "b", np.array([[1.0, 70], [1, 50], [1, 1]])),
         ),
     )
 

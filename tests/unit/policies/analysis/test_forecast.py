@@ -8,7 +8,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from rechannel.policies.analysis.forecast import BETTER, COMPARISONS, Method, look_ahead, period_of, slots_ahead
+from rechannel.policies.analysis.forecast import BETTER, MIN_COMPARISONS, Method, look_ahead, period_of, slots_ahead
 from rechannel.policies.model.arrays import FloatArray, ModelError
 
 SLOTS, AHEAD = 21, 5
@@ -97,11 +97,11 @@ def test_season():
 
 def test_too_few_comparisons():
     past = drift(np.random.default_rng(1))
-    for slots in range(1, AHEAD + 4 + COMPARISONS - 1):
+    for slots in range(1, AHEAD + 4 + MIN_COMPARISONS - 1):
         forecast = look_ahead(past[:slots], AHEAD)
         assert forecast.used == 0
         assert forecast.values.tolist() == past[slots - 1].tolist()
-    assert look_ahead(past[: AHEAD + 3 + COMPARISONS], AHEAD).used > 0
+    assert look_ahead(past[: AHEAD + 3 + MIN_COMPARISONS], AHEAD).used > 0
 
 
 def test_entries_are_independent():

@@ -18,7 +18,7 @@ from rechannel.policies.analysis.placement_cost import (
     spread,
 )
 from rechannel.policies.model.cluster import Cluster, Topology
-from rechannel.policies.model.streams import Stream
+from rechannel.policies.model.shuffles import DenseShuffle
 from rechannel.policies.model.workload import Stage, Workload
 from unit.policies.random_clusters import cluster_of, critical_path, placement_of, workload_of
 
@@ -59,8 +59,8 @@ def test_load_of_other_queries() -> None:
 
 
 def test_fetching_with_known_bandwidth() -> None:
-    stream = Stream("a", "b", np.array([[10.0, 30.0]]))
-    workload = workload_of({"a": [1.0], "b": [1.0, 1.0]}, [stream], rate=0.1)
+    shuffle = DenseShuffle("a", "b", np.array([[10.0, 30.0]]))
+    workload = workload_of({"a": [1.0], "b": [1.0, 1.0]}, [shuffle], rate=0.1)
     topology = Topology(np.zeros(2, dtype=np.int64), np.full(2, 100.0), np.ones((1, 1)))
     cluster = replace(cluster_of(2), topology=topology)
     # 30 bytes/s at a batch every ten seconds are 300 bytes a batch, fetched at 100 bytes/s
@@ -73,8 +73,8 @@ def test_unplaced_partitions() -> None:
 
 
 def test_volume_between_executors_and_nodes() -> None:
-    stream = Stream("a", "b", np.array([[1.0, 2.0, 4.0]]))
-    workload = workload_of({"a": [1.0], "b": [1.0] * 3}, [stream])
+    shuffle = DenseShuffle("a", "b", np.array([[1.0, 2.0, 4.0]]))
+    workload = workload_of({"a": [1.0], "b": [1.0] * 3}, [shuffle])
     placement = placement_of(a=[0], b=[0, 1, 2])
     assert inter_executor_volume(cluster_of(4), workload, placement) == 6.0
     assert inter_node_volume(cluster_of(4), workload, placement) == 4.0

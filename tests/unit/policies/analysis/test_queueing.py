@@ -11,7 +11,7 @@ from rechannel.policies.analysis.queueing import (
     executor_utilization,
     unit_rates,
 )
-from rechannel.policies.model.streams import Stream
+from rechannel.policies.model.shuffles import DenseShuffle
 from rechannel.policies.model.workload import Workload
 from unit.policies.random_clusters import (
     Situation,
@@ -45,13 +45,13 @@ def test_rates_solve_the_traffic_equations(situation: Situation) -> None:
         starts[stage.key] = size
         size += stage.n
     gamma, sent = np.zeros(size), np.zeros((size, size))
-    fed = {stream.downstream for stream in workload.streams}
+    fed = {shuffle.downstream for shuffle in workload.shuffles}
     for stage in workload.stages:
         if stage.key not in fed:
             gamma[starts[stage.key] :][: stage.n] = stage.rows * stage.batches_per_second
-    for stream in workload.streams:
-        up, down = starts[stream.upstream], starts[stream.downstream]
-        sent[up : up + stream.volume.shape[0], down : down + stream.volume.shape[1]] += stream.volume
+    for shuffle in workload.shuffles:
+        up, down = starts[shuffle.upstream], starts[shuffle.downstream]
+        sent[up : up + shuffle.volume.shape[0], down : down + shuffle.volume.shape[1]] += shuffle.volume
     total = sent.sum(axis=1, keepdims=True)
     routing = np.divide(sent, total, out=np.zeros_like(sent), where=total > 0)
     by_stage = np.concatenate([np.zeros(0), *unit_rates(workload).values()])
@@ -63,7 +63,7 @@ def test_rates_solve_the_traffic_equations(situation: Situation) -> None:
 def test_report_of_a_source_and_an_aggregation() -> None:
     source = floating("src", [0.1, 0.1], rate=2.0, rows=[30, 10])
     counts = stage_of("agg", [0.6, 0.3], rate=2.0)
-    workload = Workload((source, counts), (Stream("src", "agg", np.array([[3.0, 1.0], [1.0, 1.0]])),))
+    workload = Workload((source, counts), (DenseShuffle("src", "agg", np.array([[3.0, 1.0], [1.0, 1.0]])),))
     report = executor_utilization(cluster_of(2), workload, placement_of(agg=[0, 1]))
     assert report.arrival_rate == pytest.approx([60 + 55, 20 + 25])
     assert report.utilization == pytest.approx([1.4, 0.8])

@@ -9,7 +9,7 @@ import pytest
 from rechannel.policies.model.arrays import ModelError, ranks
 from rechannel.policies.model.cluster import UNPLACED
 from rechannel.policies.model.placement import Move, Placement
-from rechannel.policies.model.streams import Stream
+from rechannel.policies.model.shuffles import DenseShuffle
 from rechannel.policies.model.workload import Stage, Workload
 from unit.policies.random_clusters import cluster_of, placement_of, workload_of
 
@@ -55,16 +55,16 @@ def test_invalid_stage(changes: dict[str, Any], named: str) -> None:
     "stages,streams,named",
     [
         ([STAGE, STAGE], [], "unique"),
-        ([STAGE], [Stream("a", "x", np.ones((2, 1)))], "downstream"),
-        ([OTHER, STAGE], [Stream("a", "b", np.ones((2, 1)))], "before"),
-        ([STAGE, OTHER], [Stream("a", "b", np.ones((1, 1)))], "volume"),
-        ([STAGE, replace(OTHER, query="p")], [Stream("a", "b", np.ones((2, 1)))], "two queries"),
+        ([STAGE], [DenseShuffle("a", "x", np.ones((2, 1)))], "downstream"),
+        ([OTHER, STAGE], [DenseShuffle("a", "b", np.ones((2, 1)))], "before"),
+        ([STAGE, OTHER], [DenseShuffle("a", "b", np.ones((1, 1)))], "volume"),
+        ([STAGE, replace(OTHER, query="p")], [DenseShuffle("a", "b", np.ones((2, 1)))], "two queries"),
         ([replace(STAGE, placeable=False), replace(OTHER, placeable=False)], [], "floating"),
     ],
 )
-def test_invalid_workload(stages: list[Stage], streams: list[Stream], named: str) -> None:
+def test_invalid_workload(stages: list[Stage], shuffles: list[DenseShuffle], named: str) -> None:
     with pytest.raises(ModelError, match=named):
-        Workload(tuple(stages), tuple(streams))
+        Workload(tuple(stages), tuple(shuffles))
 
 
 @pytest.mark.parametrize(

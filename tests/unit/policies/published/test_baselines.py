@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from rechannel.policies.analysis.placement_cost import executor_busy, inter_executor_volume, inter_node_volume
 from rechannel.policies.model.cluster import Cluster, Topology
 from rechannel.policies.model.placement import Placement
-from rechannel.policies.model.streams import SparseStream, Stream
+from rechannel.policies.model.shuffles import DenseShuffle, SparseShuffle
 from rechannel.policies.model.workload import Workload
 from rechannel.policies.published.aniello import (
     ANIELLO_ONLINE,
@@ -46,9 +46,9 @@ def _apart(cores: list[float], **fields: Any) -> Cluster:
     return cluster_of(len(cores), cores=cores, per_node=1, **fields)
 
 
-def _query(busy: Mapping[str, Sequence[float]], streams: Sequence[Stream | SparseStream] = ()) -> Workload:
+def _query(busy: Mapping[str, Sequence[float]], shuffles: Sequence[DenseShuffle | SparseShuffle] = ()) -> Workload:
     """One query of placeable stages, busy for as many seconds per second as given."""
-    return workload_of(busy, streams, rate=1.0)
+    return workload_of(busy, shuffles, rate=1.0)
 
 
 def _chain(loads: list[float], volumes: list[float]) -> Workload:
@@ -106,7 +106,7 @@ def test_bottleneck_is_near_the_best_placement() -> None:
     for seed in range(8):
         random = np.random.default_rng(seed)
         loads = {"a": random.random(3).tolist(), "b": random.random(3).tolist()}
-        workload = _query(loads, [Stream("a", "b", random.random((3, 3)))])
+        workload = _query(loads, [DenseShuffle("a", "b", random.random((3, 3)))])
         cluster = _apart([1.0, 2.0, 2.0], bandwidth=3.0)
         ways = [Placement({"a": way[:3], "b": way[3:]}) for way in itertools.product(range(3), repeat=6)]
         answer = bottleneck_time(cluster, workload, BOTTLENECK.place(cluster, workload, ways[0]).placement)
@@ -115,10 +115,10 @@ def test_bottleneck_is_near_the_best_placement() -> None:
     assert np.mean(ratios) < 1.15
 
 
-def test_bottleneck_with_a_short_memory() -> None:
+def test_bottleneck_with_a_short_lookback() -> None:
     workload = _chain([3.0, 1, 2, 5, 1, 2], [1.0, 2, 3, 4, 5])
     cluster, current = _apart([1.0, 2.0, 4.0], bandwidth=4.0), singly(*[0] * 6)
-    outcomes = [BOTTLENECK.place(cluster, workload, current, BottleneckParameters(memory)) for memory in (1, 2, None)]
+    outcomes = [BOTTLENECK.place(cluster, workload, current, BottleneckParameters(back)) for back in (1, 2, None)]
     times = [bottleneck_time(cluster, workload, outcome.placement) for outcome in outcomes]
     assert times[0] >= times[-1]
     assert outcomes[-1].notes == (f"the slowest part needs {times[-1]:.3g} s per second",)
@@ -130,7 +130,7 @@ def test_bottleneck_counts_streams_of_floating_stages() -> None:
     sink = floating("out", [0.0] * 2)
     workload = Workload(
         (source, middle, sink),
-        (Stream("src", "a", np.array([[1.0], [3.0]])), Stream("a", "out", np.array([[9.0, 2.0]]))),
+        (DenseShuffle("src", "a", np.array([[1.0], [3.0]])), DenseShuffle("a", "out", np.array([[9.0, 2.0]]))),
     )
     cluster = _apart([1.0, 1.0], bandwidth=1.0)
     assert [bottleneck_time(cluster, workload, placement_of(a=[e])) for e in (0, 1)] == [3.0, 9.0]
@@ -166,8 +166,8 @@ def test_r_storm_resource_distance() -> None:
 def test_r_storm_order_of_stages() -> None:
     # Ranks from the source: b, then its neighbors a (upstream of b) and c; z is a source of its own.
     stages = _query({"a": [1.0] * 2, "z": [1.0], "b": [1.0] * 3, "c": [1.0]}).stages
-    streams = (Stream("a", "b", np.ones((2, 3))), Stream("b", "c", np.ones((3, 1))))
-    workload = Workload(stages, streams)
+    shuffles = (DenseShuffle("a", "b", np.ones((2, 3))), DenseShuffle("b", "c", np.ones((3, 1))))
+    workload = Workload(stages, shuffles)
     cluster = _apart([3.0, 3.0, 3.0])
     answer = R_STORM.place(cluster, workload, placement_of(a=[0, 0], z=[0], b=[0] * 3, c=[0])).placement
     # Turns: a0 b0 c0 | (z0) then a1 b1, then b2; each executor is filled up before the next is opened.
@@ -176,7 +176,7 @@ def test_r_storm_order_of_stages() -> None:
 
 def test_r_storm_first_sub_cluster() -> None:
     cluster = _apart([2.0, 3.0, 2.0, 2.0, 2.0], racks=[0, 0, 1, 1, 1])
-    workload = _query({"a": [1.0], "b": [1.0] * 2}, [Stream("a", "b", np.ones((1, 2)))])
+    workload = _query({"a": [1.0], "b": [1.0] * 2}, [DenseShuffle("a", "b", np.ones((1, 2)))])
     answer = R_STORM.place(cluster, workload, placement_of(a=[0], b=[0, 0])).placement
     assert executors_of(workload, answer) == [2, 2, 3]
 
@@ -191,7 +191,7 @@ def test_r_storm_partition_that_fits_nowhere() -> None:
 
 def test_r_storm_objective() -> None:
     cluster = _apart([9.0] * 3, racks=[0, 0, 1])
-    workload = _query({"a": [1.0], "b": [1.0] * 4}, [Stream("a", "b", np.full((1, 4), 7.0))])
+    workload = _query({"a": [1.0], "b": [1.0] * 4}, [DenseShuffle("a", "b", np.full((1, 4), 7.0))])
     assert unfit_and_far(cluster, workload, placement_of(a=[0], b=[0, 1, 2, -1])) == (0.0, 0.0, 0.5 + 1 + 1)
 
 
@@ -242,7 +242,7 @@ def test_aniello_limit_of_a_slot(count: int, slots: int, alpha: float, most: int
 def _two_pairs() -> Workload:
     return _query(
         {"a": [1.0, 1.0], "b": [1.0, 1.0]},
-        [SparseStream("a", "b", (2, 2), np.array([0, 1]), np.array([1, 0]), np.array([10.0, 6.0]))],
+        [SparseShuffle("a", "b", (2, 2), np.array([0, 1]), np.array([1, 0]), np.array([10.0, 6.0]))],
     )
 
 
@@ -283,10 +283,10 @@ def test_aniello_places_slots_near_their_source() -> None:
     source = floating("src", [0.0] * 4)
     rest = _query(
         {"a": [1.0] * 2, "b": [1.0] * 2},
-        [SparseStream("a", "b", (2, 2), np.array([0, 1]), np.array([0, 1]), np.array([10.0, 9.0]))],
+        [SparseShuffle("a", "b", (2, 2), np.array([0, 1]), np.array([0, 1]), np.array([10.0, 9.0]))],
     )
-    feed = SparseStream("src", "a", (4, 2), np.array([3, 0]), np.array([0, 1]), np.array([5.0, 5.0]))
-    workload = Workload((source, *rest.stages), (feed, *rest.streams))
+    feed = SparseShuffle("src", "a", (4, 2), np.array([3, 0]), np.array([0, 1]), np.array([5.0, 5.0]))
+    workload = Workload((source, *rest.stages), (feed, *rest.shuffles))
     answer = ANIELLO_ONLINE.place(cluster, workload, placement_of(a=[0, 2], b=[1, 3])).placement
     assert inter_node_volume(cluster, workload, answer) == 0.0
     assert inter_executor_volume(cluster, workload, answer) == 19.0
@@ -309,7 +309,7 @@ def test_units_hold_all_streams_and_loads(situation: Situation) -> None:
     cluster, workload, current = situation
     units = flatten(cluster, workload, current)
     assert units.placement(units.current) == current
-    assert units.volume.sum() == pytest.approx(sum(float(stream.volumes().sum()) for stream in workload.streams))
+    assert units.volume.sum() == pytest.approx(sum(float(shuffle.volumes().sum()) for shuffle in workload.shuffles))
     where = np.concatenate((units.current, np.arange(cluster.size)))
     apart = (where[units.source] != where[units.target]) | (where[units.source] < 0)
     assert units.volume[apart].sum() == pytest.approx(inter_executor_volume(cluster, workload, current), abs=1e-6)

@@ -13,7 +13,7 @@ from rechannel.policies.analysis.placement_cost import executor_busy, inter_exec
 from rechannel.policies.model.arrays import FloatArray
 from rechannel.policies.model.cluster import Cluster
 from rechannel.policies.model.placement import Placement
-from rechannel.policies.model.streams import SparseStream, Stream
+from rechannel.policies.model.shuffles import DenseShuffle, SparseShuffle
 from rechannel.policies.model.workload import Workload
 from rechannel.policies.published.even import EVEN
 from rechannel.policies.published.stream_classification import (
@@ -88,10 +88,12 @@ LARGEST_FIRST = [(0, 1, 100.0), (1, 2, 60), (1, 3, 80), *((i, i + 1, 1) for i in
 UPPER_MID = single([(0, 1, 100.0), (2, 3, 60), (1, 2, 57), (0, 3, 5)], 4)
 MID = single([(0, 1, 100.0), (1, 2, 30), (3, 4, 25), (0, 4, 1)], 5)
 PAIR = single([(0, 1, 10.0)], 2)
-LOADED = Workload((floating("src", [5.0, 1.0]), *PAIR.stages), PAIR.streams)
-RING = SparseStream("src", "a", (3, 3), np.arange(3), np.array([1, 2, 0]), np.array([9.0, 9, 9]))
+LOADED = Workload((floating("src", [5.0, 1.0]), *PAIR.stages), PAIR.shuffles)
+RING = SparseShuffle("src", "a", (3, 3), np.arange(3), np.array([1, 2, 0]), np.array([9.0, 9, 9]))
 FED = Workload((floating("src", [0.0] * 3), stage_of("a", [1.0] * 3)), (RING,))
-LINKED = Workload((floating("src", [0.0] * 2), stage_of("a", [1.0])), (Stream("src", "a", np.array([[8.0], [6.0]])),))
+LINKED = Workload(
+    (floating("src", [0.0] * 2), stage_of("a", [1.0])), (DenseShuffle("src", "a", np.array([[8.0], [6.0]])),)
+)
 
 
 @pytest.mark.parametrize(
@@ -160,10 +162,10 @@ def test_cluster_deeper_than_the_recursion_limit() -> None:
     size = 5_000
     ring = np.arange(size)
     stages = tuple(stage_of(f"s{i}", np.ones(size)) for i in range(2))
-    stream = SparseStream(
+    shuffle = SparseShuffle(
         "s0", "s1", (size, size), np.tile(ring, 2), np.concatenate((ring, np.roll(ring, 1))), np.ones(2 * size)
     )
-    workload = Workload(stages, (stream,))
+    workload = Workload(stages, (shuffle,))
     cluster, current = nodes(10, cores=1e4), Placement({"s0": ring % 10, "s1": ring % 10})
     answer = STREAM_CLASSIFICATION.place(cluster, workload, current).placement
     assert inter_node_volume(cluster, workload, answer) <= inter_node_volume(cluster, workload, current)
@@ -176,10 +178,11 @@ def _word_count(sizes: Sequence[int], rows: Sequence[float], random: np.random.G
     shares = [np.full(size, 1 / size) for size in sizes[:-1]] + [keys]
     loads = [share * amount for share, amount in zip(shares, rows, strict=True)]
     stages = tuple(stage_of(f"c{i}", load) for i, load in enumerate(loads))  # work: one unit per tuple received
-    streams = tuple(
-        Stream(f"c{i}", f"c{i + 1}", rows[i + 1] * np.outer(shares[i], shares[i + 1])) for i in range(len(sizes) - 1)
+    shuffles = tuple(
+        DenseShuffle(f"c{i}", f"c{i + 1}", rows[i + 1] * np.outer(shares[i], shares[i + 1]))
+        for i in range(len(sizes) - 1)
     )
-    return Workload(stages, streams)
+    return Workload(stages, shuffles)
 
 
 def _changes(workload: Workload) -> FloatArray:
@@ -208,13 +211,13 @@ def test_word_count_balance_and_traffic(sizes: tuple[int, ...], rows: tuple[floa
 def _chains(random: np.random.Generator) -> Workload:
     """Four components of six, each partition with about two streams to the next component."""
     stages = tuple(stage_of(f"c{i}", np.ones(6)) for i in range(4))
-    streams = []
+    shuffles = []
     for i in range(3):
         volume = np.zeros((6, 6))
         for _ in range(2):
             volume[np.arange(6), random.permutation(6)] = random.exponential(size=6)
-        streams.append(Stream(f"c{i}", f"c{i + 1}", volume))
-    return Workload(stages, tuple(streams))
+        shuffles.append(DenseShuffle(f"c{i}", f"c{i + 1}", volume))
+    return Workload(stages, tuple(shuffles))
 
 
 def test_traffic_of_sparse_chains() -> None:

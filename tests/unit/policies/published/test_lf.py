@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from rechannel.policies.model.cluster import Cluster
 from rechannel.policies.model.placement import Placement
-from rechannel.policies.model.streams import Stream
+from rechannel.policies.model.shuffles import DenseShuffle
 from rechannel.policies.model.workload import Workload
 from rechannel.policies.policy import FunctionPolicy
 from rechannel.policies.published.closeness import cohesion, coupling, local_upstreams, operator_edges
@@ -82,8 +82,8 @@ SIBLING = LocalityFairnessParameters(placement="sibling")
 
 def job(parts: tuple[int, ...]) -> Workload:
     """A chain of operators, every instance of one sending to every instance of the next."""
-    streams = [Stream(f"po{i}", f"po{i + 1}", np.ones(pair)) for i, pair in enumerate(pairwise(parts))]
-    return workload_of({f"po{i}": [1.0] * count for i, count in enumerate(parts)}, streams)
+    shuffles = [DenseShuffle(f"po{i}", f"po{i + 1}", np.ones(pair)) for i, pair in enumerate(pairwise(parts))]
+    return workload_of({f"po{i}": [1.0] * count for i, count in enumerate(parts)}, shuffles)
 
 
 def placed_by(
@@ -191,8 +191,8 @@ def test_lf_number_of_pipelines_of_a_chain(parts: list[int]) -> None:
 
 
 def test_lf_pipelines_of_a_branching_job() -> None:
-    streams = [Stream(a, b, np.ones((2, 2))) for a, b in (("a", "c"), ("b", "c"), ("c", "d"), ("c", "e"))]
-    workload = workload_of({key: [1.0, 1.0] for key in "abcde"}, streams)
+    shuffles = [DenseShuffle(a, b, np.ones((2, 2))) for a, b in (("a", "c"), ("b", "c"), ("c", "d"), ("c", "e"))]
+    workload = workload_of({key: [1.0, 1.0] for key in "abcde"}, shuffles)
     answer = pipelines(workload)
     assert answer == [dict.fromkeys("abcde", 0), dict.fromkeys("abcde", 1)]
     # From a to c, from there to what is before it and then to what comes after.
@@ -206,13 +206,13 @@ def test_lf_pipelines_of_a_deep_job() -> None:
 def test_edges_through_floating_stages() -> None:
     ones = np.ones(3)
     stages = (stage_of("a", ones[:2]), floating("f", ones), floating("g", ones), *(stage_of(k, ones[:2]) for k in "bc"))
-    streams = (
-        Stream("a", "f", np.ones((2, 3))),
-        Stream("f", "g", np.ones((3, 3))),
-        Stream("g", "b", np.ones((3, 2))),
-        Stream("a", "b", np.ones((2, 2))),
+    shuffles = (
+        DenseShuffle("a", "f", np.ones((2, 3))),
+        DenseShuffle("f", "g", np.ones((3, 3))),
+        DenseShuffle("g", "b", np.ones((3, 2))),
+        DenseShuffle("a", "b", np.ones((2, 2))),
     )
-    workload = Workload(stages, streams)
+    workload = Workload(stages, shuffles)
     assert operator_edges(workload) == ((0, 1),)
     placement = LOCALITY_FAIRNESS.place(cluster_of(3), workload, unplaced(workload)).placement
     assert placement == placement_of(a=[0, 2], b=[0, 2], c=[1, 0])

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from rechannel.policies.analysis.placement_cost import spread
-from rechannel.policies.model.streams import SparseStream
+from rechannel.policies.model.shuffles import SparseShuffle
 from rechannel.policies.scenarios.generators import (
     GENERATORS,
     LARGEST_STATE,
@@ -74,8 +74,8 @@ def test_scenarios_are_feasible(spec: str) -> None:
 def test_rows_downstream_match_the_streams(spec: str) -> None:
     workload = generate(spec).workload
     received: dict[str, np.ndarray] = {}
-    for stream in workload.streams:
-        received[stream.downstream] = received.get(stream.downstream, 0.0) + stream.received()
+    for shuffle in workload.shuffles:
+        received[shuffle.downstream] = received.get(shuffle.downstream, 0.0) + shuffle.received()
     for key, arrived in received.items():
         stage = workload.stage(key)
         per_line = {"sentence-word-count": 10, "file-word-count": 12}.get(spec, 1) if key == "count" else 1
@@ -102,11 +102,11 @@ def test_operator_graphs_of_son_and_moon(name: str, instances: list[int]) -> Non
         scenario = generate(f"{name}:scale={scale}")
         assert [stage.n for stage in scenario.workload.placeable] == [scale * count for count in instances]
         assert (scenario.cluster.size, len(set(scenario.cluster.nodes))) == (8 * scale, 8)
-        assert len(scenario.workload.streams) == 7
-        assert all((stream.volumes() > 0).all() for stream in scenario.workload.streams)
-        for stream in scenario.workload.streams:
-            assert stream.sent().sum() == pytest.approx(1024_000 * instances[0] * scale)
-            assert len(stream.volumes()) == stream.shape[0] * stream.shape[1], "all to all"
+        assert len(scenario.workload.shuffles) == 7
+        assert all((shuffle.volumes() > 0).all() for shuffle in scenario.workload.shuffles)
+        for shuffle in scenario.workload.shuffles:
+            assert shuffle.sent().sum() == pytest.approx(1024_000 * instances[0] * scale)
+            assert len(shuffle.volumes()) == shuffle.shape[0] * shuffle.shape[1], "all to all"
 
 
 def test_page_views_by_page() -> None:
@@ -123,7 +123,7 @@ def test_page_views_by_page() -> None:
 
 def test_unique_count_every_three_seconds() -> None:
     workload = generate("unique-page-view").workload
-    assert workload.streams[-1].sent().sum() == pytest.approx(1024.0)  # three pages every three seconds
+    assert workload.shuffles[-1].sent().sum() == pytest.approx(1024.0)  # three pages every three seconds
     assert workload.stage("sink").rows.sum() == pytest.approx(1.0)
 
 
@@ -146,33 +146,33 @@ def test_size_of_sparse() -> None:
     for tasks, edges in ((20, 16), (2000, 20_000), (1234, 5678)):
         workload = generate(f"sparse:tasks={tasks},edges={edges}").workload
         assert sum(stage.n for stage in workload.placeable) == tasks
-        assert sum(len(stream.volumes()) for stream in workload.streams) == edges
-        assert all(isinstance(stream, SparseStream) for stream in workload.streams)
+        assert sum(len(shuffle.volumes()) for shuffle in workload.shuffles) == edges
+        assert all(isinstance(shuffle, SparseShuffle) for shuffle in workload.shuffles)
 
 
 def test_largest_sparse() -> None:
     workload = generate("sparse:tasks=100000,edges=1000000").workload
     assert sum(stage.n for stage in workload.placeable) == 100_000
-    assert sum(len(stream.volumes()) for stream in workload.streams) == 1_000_000
+    assert sum(len(shuffle.volumes()) for shuffle in workload.shuffles) == 1_000_000
 
 
 def test_chains() -> None:
     scenario = generate("chains")
     assert np.isfinite(scenario.cluster.bandwidth).all()
     assert set(scenario.cluster.subcluster.tolist()) == {0, 1}
-    for stream in scenario.workload.streams:
-        sources, _, volumes = stream.above(0.0)
-        largest = np.zeros(stream.shape[0])
+    for shuffle in scenario.workload.shuffles:
+        sources, _, volumes = shuffle.above(0.0)
+        largest = np.zeros(shuffle.shape[0])
         np.maximum.at(largest, sources, volumes)
-        assert largest / stream.sent() == pytest.approx(np.full(stream.shape[0], 0.9))
+        assert largest / shuffle.sent() == pytest.approx(np.full(shuffle.shape[0], 0.9))
 
 
 def test_kinds_of_streams() -> None:
     for kind, low, high in (("uniform", 0.06, 0.07), ("zipf", 0.29, 0.31), ("correlated", 0.8, 0.9)):
         workload = generate(f"random-dag:streams={kind},stages=8").workload
         floating = {stage.key for stage in workload.stages if not stage.placeable}
-        for stream in (one for one in workload.streams if one.upstream not in floating):
-            largest = np.asarray(stream.volume.max(axis=1) / stream.sent())  # type: ignore[attr-defined]
+        for shuffle in (one for one in workload.shuffles if one.upstream not in floating):
+            largest = np.asarray(shuffle.volume.max(axis=1) / shuffle.sent())  # type: ignore[attr-defined]
             assert low <= largest.min() <= high, kind
 
 

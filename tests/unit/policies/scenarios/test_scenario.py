@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from rechannel.policies.model.arrays import ModelError
 from rechannel.policies.model.cluster import UNPLACED, Topology
 from rechannel.policies.model.placement import Placement
-from rechannel.policies.model.streams import SparseStream
+from rechannel.policies.model.shuffles import SparseShuffle
 from rechannel.policies.model.workload import Workload
 from rechannel.policies.scenarios.scenario import Scenario, ScenarioError, from_document, to_document
 from unit.policies.random_clusters import Situation, cluster_of, placement_of, situations, workload_of
@@ -70,8 +70,8 @@ def test_meaning_of_the_document() -> None:
     assert cluster.distances_from(0).tolist() == [0, 0, 2]
     assert cluster.available.tolist() == [True, False, True]
     assert [stage.placeable for stage in workload.stages] == [False, True, True]
-    assert isinstance(workload.streams[1], SparseStream)
-    assert workload.streams[1].shape == (2, 4)
+    assert isinstance(workload.shuffles[1], SparseShuffle)
+    assert workload.shuffles[1].shape == (2, 4)
     assert scenario.current["a"].tolist() == [0, UNPLACED]
 
 
@@ -150,19 +150,19 @@ def changed(path: str, value: Any) -> dict[str, Any]:
         ("stages/2/rows", [1.0], "stages[2]: stage 'b': rows: expected 4 entries, got 1"),
         ("stages/0/busy", [1.0], "stages[0]"),
         ("stages/1/batches_per_second", -1, "stages[1].batches_per_second: expected `float` >= 0.0"),
-        ("stages/2/query", "other", "streams[1]: stream 'a' to 'b': joins two queries"),
-        ("streams/0/upstream", "x", "streams[0]: stream 'x' to 'a': upstream: no such stage"),
-        ("streams/0/upstream", "b", "streams[0]: stream 'b' to 'a': upstream must come before downstream"),
+        ("stages/2/query", "other", "streams[1]: shuffle 'a' to 'b': joins two queries"),
+        ("streams/0/upstream", "x", "streams[0]: shuffle 'x' to 'a': upstream: no such stage"),
+        ("streams/0/upstream", "b", "streams[0]: shuffle 'b' to 'a': upstream must come before downstream"),
         ("streams/0/volume/1", [1.0], "streams[0]: volume[1]: expected 2 entries as in the first row, got 1"),
         ("streams/0/volume/1/1", -1, "streams[0].volume[1][1]: expected `float` >= 0.0"),
-        ("streams/0/volume", [[1.0, 2.0]], "streams[0]: stream 's' to 'a': volume: expected shape (3, 2), got (1, 2)"),
+        ("streams/0/volume", [[1.0, 2.0]], "streams[0]: shuffle 's' to 'a': volume: expected shape (3, 2), got (1, 2)"),
         ("streams/0/volume", ..., "streams[0]: expected either volume or edges"),
         ("streams/1/volume", [[1.0]], "streams[1]: expected either volume or edges"),
         ("streams/1/edges/1", [1, 3], "streams[1].edges[1]: expected `array` of length 3, got 2"),
         ("streams/1/edges/1/0", -1, "streams[1].edges[1][0]: expected `int` >= 0"),
-        ("streams/1/edges/1/1", 4, "streams[1]: stream 'a' to 'b': targets: outside 0..3"),
+        ("streams/1/edges/1/1", 4, "streams[1]: shuffle 'a' to 'b': targets: outside 0..3"),
         ("streams/1/edges/1/2", "many", "streams[1].edges[1][2]: expected `float`, got `str`"),
-        ("streams/1/edges/1", [0, 1, 2.0], "streams[1]: stream 'a' to 'b': sources and targets: a pair stands twice"),
+        ("streams/1/edges/1", [0, 1, 2.0], "streams[1]: shuffle 'a' to 'b': sources and targets: a pair stands twice"),
         ("current/a/1", "e9", "current.a[1]: no executor is called 'e9'"),
         ("current/a", ["e0"], "current: assignments: a: expected 2 entries, got 1"),
         ("current/s", ["e0"] * 3, "current: assignments: stages differ from the placeable ones of the workload: ['s']"),

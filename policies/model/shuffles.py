@@ -1,7 +1,7 @@
 """Shuffles between two stages, in bytes per second from each entry to each entry.
 
 Shuffles of Spark are blocks, in which nearly every pair exchanges something; those of other engines and generated ones
-can be sparse. :class:`Stream` and :class:`SparseStream` have the same methods, so only this module knows the
+can be sparse. :class:`DenseShuffle` and :class:`SparseShuffle` have the same methods, so only this module knows the
 representation.
 """
 
@@ -25,7 +25,7 @@ from rechannel.policies.model.arrays import (
     sum_by_index,
 )
 
-__all__ = ["Edges", "SparseStream", "Stream", "StreamLike"]
+__all__ = ["DenseShuffle", "Edges", "Shuffle", "SparseShuffle"]
 
 Edges = tuple[IntArray, IntArray, FloatArray]
 """Upstream entry, downstream entry and bytes per second of each of n streams, shape (n,) each."""
@@ -43,10 +43,10 @@ class _Shuffle(ABC):
         """Bytes per second of pairs, any shape; every pair that exchanges something is among them."""
 
     @abstractmethod
-    def above(self, least: float) -> Edges:
-        """Return the pairs that exchange more than ``least`` bytes per second.
+    def above(self, level: float) -> Edges:
+        """Return the pairs that exchange more than ``level`` bytes per second.
 
-        In the order of upstream, then downstream entries; ``least`` is 0 or more.
+        In the order of upstream, then downstream entries; ``level`` is 0 or more.
         """
 
     def volumes(self) -> FloatArray:
@@ -86,7 +86,7 @@ class _Shuffle(ABC):
 
 
 @dataclass(frozen=True, eq=False)
-class Stream(_Shuffle):
+class DenseShuffle(_Shuffle):
     """One shuffle as a block.
 
     Entry u upstream sends ``volume[u, d]`` bytes per second to entry d downstream.
@@ -95,7 +95,7 @@ class Stream(_Shuffle):
     volume: FloatArray
 
     def __post_init__(self) -> None:
-        name = f"stream {self.upstream!r} to {self.downstream!r}: volume"
+        name = f"shuffle {self.upstream!r} to {self.downstream!r}: volume"
         object.__setattr__(self, "volume", float_array(name, self.volume, ndim=2))
 
     @property
@@ -106,31 +106,31 @@ class Stream(_Shuffle):
     def _values(self) -> FloatArray:
         return self.volume
 
-    def above(self, least: float) -> Edges:
-        """See :class:`StreamLike`."""
-        up, down = np.divmod(np.flatnonzero(self.volume > least), max(self.shape[1], 1))
+    def above(self, level: float) -> Edges:
+        """As in the base class."""
+        up, down = np.divmod(np.flatnonzero(self.volume > level), max(self.shape[1], 1))
         return up, down, self.volume[up, down]
 
     def sent(self) -> FloatArray:
-        """See :class:`StreamLike`."""
+        """As in the base class."""
         return np.asarray(self.volume.sum(axis=1))
 
     def received(self) -> FloatArray:
-        """See :class:`StreamLike`."""
+        """As in the base class."""
         return np.asarray(self.volume.sum(axis=0))
 
     def forward(self, per_byte: FloatArray) -> FloatArray:
-        """See :class:`StreamLike`."""
+        """As in the base class."""
         return np.asarray(per_byte @ self.volume)
 
     def local_received(self, upstream: IntArray, downstream: IntArray) -> FloatArray:
-        """See :class:`StreamLike`."""
+        """As in the base class."""
         same = _same_group(upstream[:, None], downstream[None, :])
         return np.asarray(np.where(same, self.volume, 0.0).sum(axis=0))
 
 
 @dataclass(frozen=True, eq=False)
-class SparseStream(_Shuffle):
+class SparseShuffle(_Shuffle):
     """One shuffle of which few pairs exchange anything.
 
     Entry ``sources[i]`` upstream sends ``bytes_per_second[i]`` to entry ``targets[i]`` downstream; each pair stands at
@@ -143,7 +143,7 @@ class SparseStream(_Shuffle):
     bytes_per_second: FloatArray
 
     def __post_init__(self) -> None:
-        owner = f"stream {self.upstream!r} to {self.downstream!r}: "
+        owner = f"shuffle {self.upstream!r} to {self.downstream!r}: "
         volumes = float_array(owner + "bytes_per_second", self.bytes_per_second)
         ends = {
             name: _indices(owner + name, getattr(self, name), size)
@@ -162,30 +162,30 @@ class SparseStream(_Shuffle):
     def _values(self) -> FloatArray:
         return self.bytes_per_second
 
-    def above(self, least: float) -> Edges:
-        """See :class:`StreamLike`."""
-        exchanging = np.flatnonzero(self.bytes_per_second > least)
+    def above(self, level: float) -> Edges:
+        """As in the base class."""
+        exchanging = np.flatnonzero(self.bytes_per_second > level)
         return self.sources[exchanging], self.targets[exchanging], self.bytes_per_second[exchanging]
 
     def sent(self) -> FloatArray:
-        """See :class:`StreamLike`."""
+        """As in the base class."""
         return sum_by_index(self.sources, self.bytes_per_second, self.shape[0])
 
     def received(self) -> FloatArray:
-        """See :class:`StreamLike`."""
+        """As in the base class."""
         return sum_by_index(self.targets, self.bytes_per_second, self.shape[1])
 
     def forward(self, per_byte: FloatArray) -> FloatArray:
-        """See :class:`StreamLike`."""
+        """As in the base class."""
         return sum_by_index(self.targets, self.bytes_per_second * per_byte[self.sources], self.shape[1])
 
     def local_received(self, upstream: IntArray, downstream: IntArray) -> FloatArray:
-        """See :class:`StreamLike`."""
+        """As in the base class."""
         same = _same_group(upstream[self.sources], downstream[self.targets])
         return sum_by_index(self.targets[same], self.bytes_per_second[same], self.shape[1])
 
 
-StreamLike: TypeAlias = Stream | SparseStream
+Shuffle: TypeAlias = DenseShuffle | SparseShuffle
 """One shuffle, in either representation."""
 
 

@@ -1,0 +1,87 @@
+"""Evacuation: new executors for the partitions that cannot stay, where batches grow least.
+
+Durations are those of the cycle formula (:mod:`rechannel.policies.prediction.cycle`), each over the present one, so
+that a query with short batches counts as much as one with long ones.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from rechannel.policies.model.arrays import IntArray
+from rechannel.policies.model.cluster import UNPLACED
+from rechannel.policies.model.placement import Placement
+from rechannel.policies.prediction.model import PredictionModel
+from rechannel.policies.prediction.trial import TrialPlacement
+
+__all__ = ["place_evacuated"]
+
+_TARGETS = 16  # of the least busy executors, and of those least busy with the same stage
+_PASSES = 4  # over the partitions that cannot stay
+
+
+def place_evacuated(model: PredictionModel, current: Placement) -> Placement:
+    """Return ``current`` with a new executor for each partition that cannot stay.
+
+    The heaviest comes first, each goes where batches grow least; then each is taken up again until none finds a better
+    place. Partitions without a measured load come last, and are dealt evenly. Executors without memory for a
+    partition's state are not considered, unless none has it. Raises ScaleOutError where no executor is available.
+    """
+    cluster = model.cluster
+    cluster.check_available(model.workload.partitions)
+    trial = TrialPlacement(model, Placement(current.on_available(cluster)), TrialPlacement(model, current).seconds())
+    counts = np.array([np.bincount(at[at >= 0], minlength=cluster.size) for at in trial.at])
+    free = cluster.memory_bytes.copy()
+    for it, at in zip(trial.stages, trial.at, strict=True):
+        free -= np.bincount(at[at >= 0], it.state_bytes[at >= 0], cluster.size)
+    forced = [(stage, int(i)) for stage, at in enumerate(trial.at) for i in np.flatnonzero(at < 0)]
+    forced.sort(key=lambda unit: -trial.stages[unit[0]].busy[unit[1]])
+    loaded = [unit for unit in forced if trial.stages[unit[0]].busy[unit[1]] > 0]
+
+    def take(stage: int, partition: int) -> tuple[int, IntArray]:
+        """Take a partition off its executor; return that, and those with room for it."""
+        before, size = trial.move(stage, partition, UNPLACED), trial.stages[stage].state_bytes[partition]
+        if before >= 0:
+            counts[stage, before] -= 1
+            free[before] += size
+        room = cluster.available & (free >= size)
+        return before, np.flatnonzero(room if room.any() else cluster.available)
+
+    def put(stage: int, partition: int, target: int) -> None:
+        trial.move(stage, partition, target)
+        counts[stage, target] += 1
+        free[target] -= trial.stages[stage].state_bytes[partition]
+
+    for _ in range(_PASSES):
+        changed = False
+        for unit in loaded:
+            before, candidates = take(*unit)
+            target = _best_target(trial, unit, candidates, counts)
+            put(*unit, target)
+            changed |= target != before
+        if not changed:
+            break
+    for stage, partition in forced[len(loaded) :]:
+        _, candidates = take(stage, partition)
+        order = np.lexsort((counts.sum(axis=0)[candidates], counts[stage][candidates]))
+        put(stage, partition, int(candidates[order[0]]))
+    return trial.placement()
+
+
+def _best_target(trial: TrialPlacement, unit: tuple[int, int], candidates: IntArray, counts: IntArray) -> int:
+    """Return the candidate on which a partition costs least, or the emptier of equals.
+
+    ``counts``: partitions of each stage on each executor, (S, E).
+    """
+    stage = unit[0]
+    order = np.lexsort((counts.sum(axis=0)[candidates], counts[stage][candidates], trial.loads()[candidates]))
+    least_of_stage = np.argsort(trial.stage_load(stage)[candidates], kind="stable")
+    tried = dict.fromkeys([*candidates[order[:_TARGETS]], *candidates[least_of_stage[:_TARGETS]]])
+
+    def rank(target: int) -> tuple[float, int, int]:
+        trial.move(*unit, target)
+        result = round(trial.soft_cost(), 9)
+        trial.move(*unit, UNPLACED)
+        return result, int(counts[stage][target]), int(counts[:, target].sum())
+
+    return min(map(int, tried), key=rank)

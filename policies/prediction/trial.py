@@ -1,0 +1,108 @@
+"""Placement on trial: single moves change it, and its batches follow at once."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from rechannel.policies.analysis.placement_cost import task_slots
+from rechannel.policies.model.arrays import FloatArray
+from rechannel.policies.model.placement import Placement
+from rechannel.policies.prediction.cycle import QueryTimings, QueryWork, batch_seconds
+from rechannel.policies.prediction.model import PredictionModel
+
+__all__ = ["TrialPlacement"]
+
+_EVENNESS = 0.02  # weight of even executors: moves that prepare the next one
+
+
+class TrialPlacement:
+    """A placement with the sums that its batches are computed from; moves change it in place.
+
+    ``base``: seconds of each query's batch that the cost is relative to, (Q,); by default those of the placement.
+    """
+
+    def __init__(self, model: PredictionModel, placement: Placement, base: FloatArray | None = None) -> None:
+        workload, cluster = model.workload, model.cluster
+        self.model = model
+        self.stages = workload.placeable
+        self._query = {query: index for index, query in enumerate(workload.queries)}
+        self._stage_query = [self._query[stage.query] for stage in self.stages]
+        self.capacity = cluster.cores * cluster.speed
+        self._slots = task_slots(cluster)
+        self.at = [placement[stage.key].copy() for stage in self.stages]
+        self._sums = np.array(
+            [
+                np.bincount(at[at >= 0], stage.busy[at >= 0], cluster.size)
+                for stage, at in zip(self.stages, self.at, strict=True)
+            ]
+        ).reshape(len(self.stages), cluster.size)
+        self._largest = [self._longest_tasks(index) for index in range(len(self.stages))]
+        floating = [stage for stage in workload.stages if not stage.placeable]
+        self._fixed_path = np.zeros(len(self._query))
+        self._fixed = np.zeros((len(self._query), cluster.size))
+        self._floating = np.zeros_like(self._fixed)
+        for stage in floating:
+            share, longest = model.floating_work(stage)
+            (self._floating if stage.key in model.floating else self._fixed)[self._query[stage.query]] += share
+            self._fixed_path[self._query[stage.query]] += longest
+        self._timings = QueryTimings.of(model)
+        self._base = np.maximum(self.seconds() if base is None else base, 1e-9)
+        self._square = max(float(self.loads() @ self.loads()), 1e-12)
+
+    def _longest_tasks(self, stage: int) -> FloatArray:
+        """Return the longest task of a stage on each executor, (E,): a bound with several cores."""
+        longest = np.zeros(self.model.cluster.size)
+        at = self.at[stage]
+        np.maximum.at(longest, at[at >= 0], self.stages[stage].busy[at >= 0])
+        return longest
+
+    def move(self, stage: int, partition: int, target: int) -> int:
+        """Move a partition; return where it was."""
+        source = int(self.at[stage][partition])
+        busy = self.stages[stage].busy[partition]
+        if source >= 0:
+            self._sums[stage, source] -= busy
+        if target >= 0:
+            self._sums[stage, target] += busy
+        self.at[stage][partition] = target
+        if self._slots.max() > 1:
+            self._largest[stage] = self._longest_tasks(stage)
+        return source
+
+    def seconds(self) -> FloatArray:
+        """Return the predicted batch of each query, (Q,)."""
+        path, work = self._fixed_path.copy(), self._fixed.copy()
+        shares = self._sums / self.capacity
+        for stage, query in enumerate(self._stage_query):
+            slowest = shares[stage]
+            if self._slots.max() > 1:
+                slowest = np.maximum(slowest, self._largest[stage] / self.model.cluster.speed)
+            path[query] += slowest.max()
+            work[query] += shares[stage]
+        return batch_seconds(QueryWork(path, work + self._floating, work > 0), self._timings)
+
+    def stage_load(self, stage: int) -> FloatArray:
+        """Return the seconds of a stage's work on each executor, (E,)."""
+        return np.asarray(self._sums[stage] / self.capacity)
+
+    def loads(self) -> FloatArray:
+        """Return the seconds of everybody's work on each executor in one batch of each, (E,)."""
+        return np.asarray(self._sums.sum(axis=0) / self.capacity + (self._fixed + self._floating).sum(axis=0))
+
+    def even_load(self) -> float:
+        """Return the load of each executor if all were equally busy: none can do better."""
+        available = self.model.cluster.available
+        return float((self.loads() * self.capacity).sum() / self.capacity[available].sum())
+
+    def placement(self) -> Placement:
+        """Return the placement as it is now."""
+        return Placement({stage.key: at.copy() for stage, at in zip(self.stages, self.at, strict=True)})
+
+    def cost(self) -> float:
+        """Return the mean of the queries' batches over the base."""
+        return float((self.seconds() / self._base).mean())
+
+    def soft_cost(self) -> float:
+        """Return the cost with a small part for uneven executors, relative to the start."""
+        loads = self.loads()
+        return self.cost() + _EVENNESS * float(loads @ loads) / self._square
