@@ -164,7 +164,7 @@ class _Query:
             return f"{self.shown} has ended or was started again meanwhile"
         if self.short:
             return f"{self.shown} had {with_noun(len(self.settled), 'batch')} since, {self._need} are needed"
-        if not self.moving or self.usual <= 0 or self._next > self._last + self._need:
+        if self.usual <= 0 or self._next > self._last + self._need:
             return f"the batches of {self.shown} from around the migration are not known any more"
         rows, before = self._usual_after.rows, self._usual_before.rows
         if not is_same_load(self._usual_after, self._usual_before):

@@ -32,6 +32,10 @@ class JobMonitor:
         job = self.jobs[name] = Job(name, every, work, self._clock, **options)
         return job
 
+    def note_under_way(self, job: str) -> None:
+        """Note that a job's work goes on after its run has returned."""
+        self.jobs[job].note_under_way()
+
     def report_late(self, job: str, outcome: Future[Any]) -> None:
         """Record the end of a job's work that went on after its run had returned."""
         self.jobs[job].report_late(outcome)

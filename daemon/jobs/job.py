@@ -37,7 +37,7 @@ class FailureKind(StrEnum):
         return self is not FailureKind.DEFECT
 
 
-def classify(error: Exception) -> FailureKind:
+def classify(error: BaseException) -> FailureKind:
     """Return the cause of a job's error."""
     match error:
         case StoreUnavailableError():
@@ -80,13 +80,14 @@ class JobStatus:
 class Job:
     """One job: its work, its back-off, and the record of its runs.
 
-    ``status`` is frozen and replaced as a whole, so readers take no lock.
+    Work that goes on in the background when `run` returns (`rechannel.daemon.jobs.planning`) neither succeeds nor fails
+    before its end, which counts as that of the run. ``status`` is frozen and replaced as a whole, so readers take no
+    lock.
 
     ``every``: interval in seconds. ``describe``: returns a sentence about the result of the work, "" for none.
-    ``sentence``: the last one.
-    ``trouble``: why the last run failed, for the service manager, "" after a success. ``returns``, ``returned_at``: how
-    often `run` came back, resting or not, and when it did last. ``alive_at``: when the job was made, or its last run
-    ended.
+    ``sentence``: the last one. ``trouble``: why the last run failed, for the service manager, "" after a success.
+    ``returns``, ``returned_at``: how often `run` came back, resting or not, and when it did last. ``alive_at``: when
+    the job was made, or its last run returned.
     """
 
     def __init__(
@@ -104,7 +105,9 @@ class Job:
         self.returned_at = self.alive_at = clock.monotonic()
         self._work = work
         self._describe = describe
-        self._ending = threading.Lock()
+        self._lock = threading.RLock()  # of the record: late work ends in another thread
+        self._under_way_since: float | None = None  # begin of the run whose work goes on
+        self._ended_late = False  # since the last run began
         self._clock = clock
         self._rests = 0  # since the last success
         self._rests_until = 0.0
@@ -119,7 +122,8 @@ class Job:
 
     def expect(self, every: float) -> None:
         """Note that the job is run every so many seconds from now on."""
-        self.status = dataclasses.replace(self.status, every=every)
+        with self._lock:
+            self.status = dataclasses.replace(self.status, every=every)
 
     def run(self) -> None:
         """Run the job unless it rests; never raises."""
@@ -132,21 +136,35 @@ class Job:
         began, before = self._clock.monotonic(), self._began
         late = 0.0 if before is None else max(0.0, began - before - self.status.every)
         self._began = began
-        self.status = dataclasses.replace(self.status, began=self._clock.wall(), lag=late)
+        with self._lock:
+            self._ended_late = False
+            self.status = dataclasses.replace(self.status, began=self._clock.wall(), lag=late)
         try:
             result = self._work()
         except Exception as error:  # noqa: BLE001 a defect in one cycle must not end the daemon
             self._fail(began, error)
-        else:
-            self._succeed(began, result)
+            return
+        with self._lock:
+            if self._under_way_since is None and not self._ended_late:
+                self._succeed(began, result)
+            self.alive_at = self._clock.monotonic()
+
+    def note_under_way(self) -> None:
+        """Note that the work of the present run goes on after it has returned."""
+        with self._lock:
+            self._under_way_since = self._began
 
     def report_late(self, outcome: Future[Any]) -> None:
-        """Record the end of work that went on after its run had returned."""
-        match outcome.exception():
-            case None:
-                self.sentence = self._describe(outcome.result()) or self.sentence
-            case Exception() as error:
-                self._fail(self._clock.monotonic(), error)
+        """Record the end of that work."""
+        with self._lock:
+            began, self._under_way_since, self._ended_late = self._under_way_since, None, True
+            error = outcome.exception()
+            if began is None:
+                return
+            if error is None:
+                self._succeed(began, outcome.result())
+            else:
+                self._fail(began, error)
 
     def _succeed(self, began: float, result: object) -> None:
         if self._away or self._rests:
@@ -155,7 +173,11 @@ class Job:
         self.sentence = self._describe(result) or self.sentence
         self._end(began, failures=0, problem="", redis=False)
 
-    def _fail(self, began: float, error: Exception) -> None:
+    def _fail(self, began: float, error: BaseException) -> None:
+        with self._lock:
+            self._record_failure(began, error)
+
+    def _record_failure(self, began: float, error: BaseException) -> None:
         kind, status = classify(error), self.status
         problem = str(error) if kind.is_redis else f"{type(error).__name__} (see the log)"
         match kind:
@@ -194,12 +216,11 @@ class Job:
     def _end(self, began: float, **changes: object) -> None:
         self.alive_at = self._clock.monotonic()
         duration = self.alive_at - began
-        with self._ending:  # late work ends in another thread
-            self.status = dataclasses.replace(
-                self.status,
-                ended=self._clock.wall(),
-                duration=duration,
-                busy=self.status.busy + duration,
-                runs=self.status.runs + 1,
-                **changes,  # type: ignore[arg-type]
-            )
+        self.status = dataclasses.replace(
+            self.status,
+            ended=self._clock.wall(),
+            duration=duration,
+            busy=self.status.busy + duration,
+            runs=self.status.runs + 1,
+            **changes,  # type: ignore[arg-type]
+        )

@@ -14,7 +14,7 @@ from concurrent.futures import Future, wait
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 LONGEST = 600.0  # seconds; a plan that takes longer counts as a hang
 
@@ -59,23 +59,33 @@ class Mutex:
         self._lock.release()
 
 
+class LateWork(Protocol):
+    """Record of work that goes on after its run has returned, by job."""
+
+    def note_under_way(self, job: str) -> None:
+        """Note that it goes on."""
+
+    def report_late(self, job: str, outcome: Future[Any]) -> None:
+        """Record its end."""
+
+
 class BackgroundRunner:
     """Runner of work that may take minutes, that of each job once at a time.
 
     ``patience``: seconds that `run` waits; then the work goes on in its own thread. None: `run` waits for the end, and
-    there are no threads. ``running_plans``: records the plans that the work makes. ``report_late``: is called with the
-    job and the outcome of work that ended after its `run` had returned, in the thread of that work.
+    there are no threads. ``running_plans``: records the plans that the work makes. ``late_work``: is told of work that
+    goes on when its `run` returns, and of its end, in the thread of that work.
     """
 
     def __init__(
         self,
         patience: float | None = None,
         running_plans: RunningPlans | None = None,
-        report_late: Callable[[str, Future[Any]], None] | None = None,
+        late_work: LateWork | None = None,
     ) -> None:
         self.running_plans = running_plans or RunningPlans()
         self._patience = patience
-        self._report_late = report_late
+        self._late_work = late_work
         self._under_way: dict[str, Future[Any]] = {}
 
     def run(self, job: str, work: Callable[[], Result]) -> Result | None:
@@ -91,8 +101,9 @@ class BackgroundRunner:
             threading.Thread(target=_carry_out, args=(work, future), name=job, daemon=True).start()
             wait([future], self._patience)
         if not future.done():
-            if self._report_late is not None:
-                future.add_done_callback(partial(self._report_late, job))
+            if self._late_work is not None:
+                self._late_work.note_under_way(job)
+                future.add_done_callback(partial(self._late_work.report_late, job))
             return None
         return future.result()
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from heapq import heapify, heapreplace
 from itertools import accumulate, islice
@@ -58,11 +58,12 @@ class _PartialBatch:
     batch: tuple[str, int, int]  # run, its number, number of parts
     parts: dict[int, BatchReport] = field(default_factory=dict)
     size: int = 0
+    end: float = 0.0  # of the batch
 
     def add(self, part: BatchReport, size: int) -> BatchReport | None:
         """Add a part, and return the whole batch once all are there; a part counts once."""
         if part.part not in self.parts:
-            self.parts[part.part] = part
+            self.parts[part.part], self.end = part, part.end
             self.size += size
         if len(self.parts) < part.parts:
             return None
@@ -145,23 +146,31 @@ class Collector:
             return None
         state = self._applications[application]
         runs = {query.query: query.run for query in report.queries}
-        self._read_batches(application, state, runs.keys())
+        self._read_batches(application, state, len(runs))
         hosts = sorted({info.host for info in report.executors})
         self._read_windows(hosts)
-        state.batches = {query: batches for query, batches in state.batches.items() if query in runs}
-        state.partial = {query: batch for query, batch in state.partial.items() if query in runs}
+        # A query that began after the report has batches already.
+        reported = state.report.time
+        ends = {query: entries[-1][1].end for query, entries in state.batches.items()}
+        ends |= {query: batch.end for query, batch in state.partial.items()}
+        present = {query for query, end in ends.items() if query in runs or end > reported}
+        state.batches = {query: batches for query, batches in state.batches.items() if query in present}
+        state.partial = {query: batch for query, batch in state.partial.items() if query in present}
         self._limit_memory()
         batches = tuple(
-            batch for query, entries in state.batches.items() for run, batch, _ in entries if run in ("", runs[query])
+            batch
+            for query, entries in state.batches.items()
+            for run, batch, _ in entries
+            if query in runs and run in ("", runs[query])
         )
         windows = {host: tuple(window for window, _ in self._nodes[host].windows) for host in hosts}
         return ApplicationMessages(application, report, state.report.time, batches, windows)
 
-    def _read_batches(self, application: str, state: _Application, queries: Collection[str]) -> None:
+    def _read_batches(self, application: str, state: _Application, queries: int) -> None:
         min_batches = max(_MIN_BATCHES, self._settings.reschedule.batches * _SPARE)
-        for envelope in self._new_batches(application, state, min_batches * max(len(queries), 1)):
+        for envelope in self._new_batches(application, state, min_batches * max(queries, 1)):
             body = envelope.body
-            if not isinstance(body, BatchReport) or envelope.application != application or body.query not in queries:
+            if not isinstance(body, BatchReport) or envelope.application != application:
                 continue
             for task in (task for run in body.stages for task in run.tasks):
                 force_setattr(task, "executor", intern(task.executor))  # one string for all tasks, not one for each
@@ -169,6 +178,8 @@ class Collector:
             if batch is None:
                 continue
             entries = state.batches.setdefault(body.query, deque(maxlen=keys.BATCHES.bound))
+            if any(run == envelope.run and entry.batch == batch.batch for run, entry, _ in entries):
+                continue  # a link repeats a message whose answer was lost, though it may have arrived
             entries.append((envelope.run, batch, size))
             tasks = sum(entry.tasks for _, entry, _ in entries)
             while len(entries) > min_batches and tasks > _MAX_TASKS:

@@ -61,21 +61,27 @@ class Steering:
             self._journal(self._reconciler.record_steer(move, driver, now))
             self._read_backs[move.name] = (0, now)
             self._steer_in_spark(move)
-        self._repair_overwritten(query, driver_state(), clock)
+        self._repair_overwritten(query, driver_state, clock)
 
     def _is_quiet(self, query: str) -> bool:
         return bool(self._table.is_quiet(query)) and self._adapter.active_jobs() <= self._table.jobs
 
-    def _repair_overwritten(self, query: str, driver: DriverState, clock: Callable[[], float]) -> None:
+    def _repair_overwritten(
+        self, query: str, driver_state: Callable[[], DriverState], clock: Callable[[], float]
+    ) -> None:
         """Read steers back, and repeat one that was overwritten.
 
         A task that outlives its stage (a speculative copy, say) reports its own executor when it opens the store
         (``StateStore.reportActiveStoreInstance``). So a steer must come after the last one of them, or be repeated.
         """
-        for move in self._reconciler.steered_not_run(query, driver, clock()):
+        for move in self._reconciler.steered_not_run(query, driver_state(), clock()):
             now = clock()
             count, at = self._read_backs.get(move.name, (_READ_BACKS, 0.0))
-            if count >= _READ_BACKS or now - at < _READ_BACK_EVERY or not self._table.is_quiet(query):
+            if count >= _READ_BACKS or now - at < _READ_BACK_EVERY:
+                continue
+            if not self._catch_up_with_events() or not self._is_quiet(query):
+                return
+            if not self._reconciler.is_still_due(move, driver_state()):
                 continue
             self._read_backs[move.name] = (count + 1, now)
             try:

@@ -66,4 +66,4 @@ def _rate_without(
 
 
 def _excess(changes: Mapping[str, PredictedChange], max_loss: float) -> float:
-    return max(0.0, *(change.largest_loss - max_loss for change in changes.values()))
+    return max(0.0, max((change.largest_loss - max_loss for change in changes.values()), default=0.0))

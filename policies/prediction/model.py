@@ -70,7 +70,7 @@ class StageSpread:
 
 @dataclass(frozen=True)
 class FloatingTasks:
-    """Tasks of a stage that run on any executor: ``count`` a batch, of ``seconds`` each."""
+    """Tasks of a stage that run on any executor: ``count`` a batch, of ``seconds`` each there."""
 
     count: int
     seconds: float
@@ -142,4 +142,4 @@ class PredictionModel:
             return stage.busy / capacity, float((stage.busy / capacity).max())
         slots = task_slots(cluster)
         turns = -(-tasks.count // int(slots.sum()))
-        return np.asarray(tasks.count * tasks.seconds * slots / slots.sum() / capacity), turns * tasks.seconds
+        return np.asarray(tasks.count * tasks.seconds * slots / slots.sum() / cluster.cores), turns * tasks.seconds

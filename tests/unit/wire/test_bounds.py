@@ -155,6 +155,38 @@ def test_a_window_that_was_pushed_twice_counts_once() -> None:
     assert [window.end for window in messages.windows[HOST]][-2:] == [NOW + 5, NOW + 10]
 
 
+def test_a_batch_that_was_sent_twice_counts_once() -> None:
+    store, clock, _ = world()
+    for number in (20, 20, 21):
+        store.append(keys.BATCHES, APP, sealed(fakes.batch(number, PLACEMENT), run="run-1"))
+    collector = Collector(store, CONFIG, clock)  # type: ignore[arg-type]
+    collector.refresh()
+    messages = collector.gather(APP)
+    assert messages is not None
+    assert [batch.batch for batch in messages.batches][-2:] == [20, 21]
+    assert len({batch.batch for batch in messages.batches}) == len(messages.batches)
+
+
+def test_a_batch_of_a_query_that_began_after_the_report_waits_for_the_next_report() -> None:
+    store, clock, _ = world()
+    collector = Collector(store, CONFIG, clock)  # type: ignore[arg-type]
+    collector.refresh()
+    clock.sleep(1)
+    first = msgspec.structs.replace(fakes.batch(0, PLACEMENT, name="new"), start=clock() - 0.5, end=clock())
+    store.append(keys.BATCHES, APP, sealed(first, run="run-1"))
+    before = collector.gather(APP)
+    assert before is not None and all(batch.query != "new" for batch in before.batches)
+    queries = [fakes.query(PLACEMENT), fakes.query(PLACEMENT, "new")]
+    store.put(keys.REPORT, APP, sealed(fakes.report(queries), time=clock() + 1))
+    collector.refresh()
+    after = collector.gather(APP)
+    assert after is not None and first in after.batches
+    store.put(keys.REPORT, APP, sealed(fakes.report([fakes.query(PLACEMENT)]), time=clock() + 2))
+    collector.refresh()
+    collector.gather(APP)
+    assert "new" not in collector._applications[APP].batches, "it ended"
+
+
 def test_an_untrimmed_stream_is_not_read_to_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
     store, clock, _ = world()
     reads: list[int] = []

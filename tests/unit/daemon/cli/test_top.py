@@ -86,10 +86,12 @@ def test_the_share_of_seen_shuffles_is_shown(world: World) -> None:
     sent = [msgspec.structs.replace(item, bytes_out=100) for item in newest.stages[0].tasks]
     assert sent
     first = msgspec.structs.replace(newest.stages[0], tasks=sent)
-    again = msgspec.structs.replace(newest, batch=10, stages=[first, newest.stages[1]], start=NOW, end=NOW + 1)
+    again = msgspec.structs.replace(
+        newest, batch=newest.batch + 1, stages=[first, newest.stages[1]], start=NOW, end=NOW + 1
+    )
     world._send(keys.BATCHES, APP, again)
     outputs = [MapOutput(APP, "0", 1, sent[0].task, [10] * 12), MapOutput(APP, "1", 1, sent[1].task, [10] * 12)]
-    world._send(keys.WINDOWS, "127.0.0.2", window(0, map_outputs=outputs))
+    world._send(keys.WINDOWS, "127.0.0.2", window(0, end=NOW + 1, map_outputs=outputs))
     status = _application(world)
     assert status.shuffles_seen == 0.5
     assert "50% of shuffle outputs seen" in _drawn(status)

@@ -222,7 +222,9 @@ def test_a_window_counts_once(store, world):
 
 
 def test_an_overload_is_measured_and_not_expected(store, world, monkeypatch):
-    def grown(workload: Workload, _: object) -> Workload:
+    def grown(workload: Workload, applied: object) -> Workload:
+        if not applied:
+            return workload
         return Workload(tuple(dataclasses.replace(it, busy=it.busy * 100) for it in workload.stages), workload.shuffles)
 
     monkeypatch.setattr(snapshot, "apply_forecasts", grown)

@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from structlog.testing import capture_logs
 
 from rechannel.daemon.control.controller import Controller
 from rechannel.daemon.control.decision_log import applied_decisions, find_rollback_target, read_decision_log
@@ -15,17 +16,17 @@ from rechannel.daemon.control.outcomes import PendingRollback
 from rechannel.daemon.decide import pipeline
 from rechannel.daemon.decide.pipeline import DecisionRequest, Draft, PlanBasis
 from rechannel.daemon.decide.saved_plan import saved_plan_of
-from rechannel.daemon.jobs.clock import Clock
 from rechannel.daemon.jobs.health import JobMonitor
 from rechannel.daemon.jobs.planning import BackgroundRunner, Mutex
 from rechannel.wire import keys
 from rechannel.wire.commands import Apply, Cancel, Drain, Pause
 from rechannel.wire.redis.errors import StoreUnavailableError
-from unit.daemon.fake_store import FakeStore
+from unit.daemon.fake_store import FakeClock, FakeStore
 from unit.daemon.fakes import (
     APP,
     World,
     app,
+    clocks,
     controller,
     cycle,
     decide,
@@ -308,30 +309,69 @@ def test_long_work_goes_on_in_a_thread_and_is_begun_once() -> None:
     assert BackgroundRunner(patience=10).run("follow", work) == "done"
 
 
-@pytest.mark.parametrize("error", [None, StoreUnavailableError("gone"), ZeroDivisionError()])
-def test_the_end_of_long_work_is_recorded_at_once_and_costs_no_run(error: Exception | None) -> None:
-    go_on, recorded = threading.Event(), threading.Event()
-    monitor = JobMonitor(Clock())
+class Late:
+    """A job whose work goes on after its runs, and ends when it is told to."""
 
-    def record(name: str, outcome: Any) -> None:
-        monitor.report_late(name, outcome)
-        recorded.set()
+    def __init__(self) -> None:
+        self.clock = FakeClock()
+        self.monitor = JobMonitor(clocks(self.clock))
+        self.runner = BackgroundRunner(patience=0.01, late_work=self)
+        self.go_on, self.ended = threading.Event(), threading.Event()
+        self.errors: list[Exception] = []
+        self.job = self.monitor.add("decide", 300.0, lambda: self.runner.run("decide", self.work))
 
-    runner = BackgroundRunner(patience=0.01, report_late=record)
-
-    def work() -> str:
-        assert go_on.wait(10)
-        if error is not None:
-            raise error
+    def work(self) -> str:
+        assert self.go_on.wait(10)
+        if self.errors:
+            raise self.errors.pop()
         return "done"
 
-    job = monitor.add("decide", 300.0, lambda: runner.run("decide", work))
-    job.run()
-    assert (job.status.failures, job.sentence) == (0, "")
-    go_on.set()
-    assert recorded.wait(10)
-    assert job.sentence == ("" if error else "done")
-    assert job.status.failures == (error is not None)
-    assert bool(job.trouble) == (error is not None)
-    assert BackgroundRunner(patience=10).run("decide", lambda: "again") == "again"
-    assert runner.run("decide", lambda: "again") in ("again", None), "the next run begins anew"
+    def note_under_way(self, job: str) -> None:
+        self.monitor.note_under_way(job)
+
+    def report_late(self, job: str, outcome: Any) -> None:
+        self.monitor.report_late(job, outcome)
+        self.ended.set()
+
+    def run(self, seconds: float = 0.0) -> None:
+        """Run the job, and let its work end so much later."""
+        self.go_on.clear()
+        self.ended.clear()
+        self.job.run()
+        self.clock.sleep(seconds)
+        self.go_on.set()
+        assert self.ended.wait(10)
+
+
+def test_work_that_goes_on_succeeds_at_its_end() -> None:
+    late = Late()
+    late.job.run()
+    late.job.run()
+    assert (late.job.status.runs, late.job.sentence) == (0, ""), "it goes on"
+    late.clock.sleep(7)
+    late.go_on.set()
+    assert late.ended.wait(10)
+    status = late.job.status
+    assert (status.runs, status.failures, status.duration, late.job.sentence) == (1, 0, 7.0, "done")
+
+
+def test_late_failures_in_a_row_are_counted_and_rest_longer_each_time() -> None:
+    late = Late()
+    for number in range(3):
+        late.errors = [ZeroDivisionError()]
+        with capture_logs() as logs:
+            late.run(seconds=2.0)
+        assert [(line["event"], line["rest"]) for line in logs] == [("job-failed", 2.0**number)]
+        assert (late.job.status.runs, late.job.status.failures) == (number + 1, number + 1)
+        late.clock.sleep(2.0**number)
+    assert "failed 3 times in a row" in late.monitor.stuck()
+    late.run()
+    assert (late.job.status.failures, late.job.trouble, late.monitor.stuck()) == (0, "", "")
+
+
+def test_a_late_answer_of_redis_is_no_defect() -> None:
+    late = Late()
+    late.errors = [StoreUnavailableError("gone")]
+    with capture_logs():
+        late.run()
+    assert (late.job.status.redis, late.job.trouble) == (True, "waits for Redis: gone")

@@ -116,6 +116,17 @@ def test_an_overwritten_steer_is_repeated_while_its_query_is_quiet_three_times_a
     assert boundary.steers == 3 + 3
 
 
+@pytest.mark.parametrize("happening", ["a batch begins", "a job begins that no event has reported yet", "the run ends"])
+def test_an_overwritten_steer_is_not_repeated_once_a_batch_may_run(happening: str) -> None:
+    boundary = Boundary()
+    boundary.look()
+    boundary.locations[2] = "0"
+    boundary.now += 0.03
+    boundary.happenings = [happening]
+    boundary.look()
+    assert boundary.steers == 3
+
+
 def test_a_failed_steer_is_no_error_and_what_is_settled_is_dropped() -> None:
     boundary = Boundary()
 

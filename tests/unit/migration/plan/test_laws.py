@@ -112,7 +112,7 @@ NO_STORES = one_stage([Operator(operator=0, name="x", stores=[])])
         pytest.param({"queries": {"q": state(stages=[])}}, "stores-unknown", "stage 0", id="stage unknown"),
         pytest.param({"queries": {"q": state(stages=one_stage([]))}}, "stores-unknown", "stage 0", id="no operators"),
         pytest.param({"queries": {"q": state(stages=NO_STORES)}}, "stores-unknown", "stage 0", id="no stores"),
-        pytest.param({"stages": {}}, "stores-unknown", "no such", id="stage not placeable"),
+        pytest.param({"stage_ids": {}}, "stores-unknown", "no such", id="stage not placeable"),
         pytest.param({"queries": {"q": state(partitions=1)}}, "partition", "has 1 partition", id="partition unknown"),
         pytest.param({"in_flight": frozenset({("q", 0, 1), ("q", 0, 3)})}, "in-flight", "already", id="in flight"),
     ],

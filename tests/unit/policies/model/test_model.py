@@ -52,7 +52,7 @@ def test_invalid_stage(changes: dict[str, Any], named: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "stages,streams,named",
+    "stages,shuffles,named",
     [
         ([STAGE, STAGE], [], "unique"),
         ([STAGE], [DenseShuffle("a", "x", np.ones((2, 1)))], "downstream"),

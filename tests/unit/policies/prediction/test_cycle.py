@@ -8,7 +8,7 @@ import pytest
 from rechannel.policies.model.arrays import FloatArray
 from rechannel.policies.model.placement import Placement
 from rechannel.policies.model.workload import Workload
-from rechannel.policies.prediction.cycle import QueryTimings, QueryWork, batch_seconds, estimate_batches
+from rechannel.policies.prediction.cycle import QueryTimings, QueryWork, batch_seconds, estimate_batches, query_work
 from rechannel.policies.prediction.model import FloatingTasks
 from rechannel.policies.prediction.replay import replay
 from unit.policies.prediction.cases import drawn, model_of, stage
@@ -42,6 +42,18 @@ def test_a_query_does_not_wait_for_executors_that_only_its_floating_tasks_would_
     assert seconds["r"] == pytest.approx(11.2, abs=0.1)
     assert seconds["q"] < 6.5, "it meets r on executor 0 alone"
     assert float(replay(model, at)["q"].mean()) == pytest.approx(seconds["q"], rel=0.1)
+
+
+def test_floating_tasks_take_the_seconds_that_were_measured_on_slow_executors_too() -> None:
+    model = model_of([stage("q", [1.0, 1.0]), stage("q", [0.5, 0.5], 1)], 2, overhead=0.1)
+    stages = tuple(replace(it, placeable=it.key == "q/0") for it in model.workload.stages)
+    cluster = replace(model.cluster, speed=np.full(2, 0.5))
+    model = replace(model, cluster=cluster, workload=Workload(stages), floating={"q/1": FloatingTasks(2, 3.0)})
+    at = Placement({"q/0": np.array([0, 1])})
+    expected = 0.1 + 2.0 + 3.0
+    assert estimate_batches(model, at)["q"] == pytest.approx(expected)
+    assert query_work(model, at).work.tolist() == [[5.0, 5.0]]
+    assert float(replay(model, at)["q"].mean()) == pytest.approx(expected, rel=0.01)
 
 
 def test_a_query_with_a_trigger_is_met_now_and_then() -> None:
