@@ -39,7 +39,7 @@ class CooldownTimer:
 
     def start(self, decision: str, at: float) -> None:
         """Begin the cool-down at the end of a decision's migration; there is none after a drain."""
-        if not (self._drain_decision and decision.startswith(self._drain_decision)):  # stopped ones have a suffix
+        if decision != self._drain_decision:
             self.ended = at
 
     def clear(self) -> None:

@@ -297,7 +297,7 @@ class MigrationTracker:
         migration = RunningMigration(self._application, desired, envelope.time, settings.controller.placement_ttl)
         migration.update(report, now)
         if envelope.expires <= now or migration.end_reason(now):
-            self.cooldown.start(desired.decision, max(self.cooldown.ended or 0.0, envelope.time))
+            self.cooldown.start(migration.decision, max(self.cooldown.ended or 0.0, envelope.time))
             return
         self.running = migration
         self._log.info(
@@ -359,5 +359,5 @@ class MigrationTracker:
         if why != _SETTLED:
             self.cancel_continuation()
         if why != _NOT_TAKEN_UP:
-            self.cooldown.start(migration.desired.decision, now)
+            self.cooldown.start(migration.decision, now)
         return sentence

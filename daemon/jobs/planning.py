@@ -42,6 +42,8 @@ class Mutex:
     @contextmanager
     def released(self) -> Iterator[None]:
         """Release the lock for a while; what it guards may have changed afterwards."""
+        if self._owner != threading.get_ident():
+            raise RuntimeError("only the thread that holds the lock can release it")
         depth, self._depth = self._depth, 0
         self._release()
         try:

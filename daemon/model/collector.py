@@ -172,14 +172,14 @@ class Collector:
             body = envelope.body
             if not isinstance(body, BatchReport) or envelope.application != application:
                 continue
-            for task in (task for run in body.stages for task in run.tasks):
-                force_setattr(task, "executor", intern(task.executor))  # one string for all tasks, not one for each
+            _intern_executors(body)
             batch, size = self._join_parts(state, envelope.run, body, len(encode(envelope)))
             if batch is None:
                 continue
             entries = state.batches.setdefault(body.query, deque(maxlen=keys.BATCHES.bound))
-            if any(run == envelope.run and entry.batch == batch.batch for run, entry, _ in entries):
-                continue  # a link repeats a message whose answer was lost, though it may have arrived
+            # A link repeats a message whose answer was lost, though it may have arrived.
+            for repeated in [item for item in entries if (item[0], item[1].batch) == (envelope.run, batch.batch)]:
+                entries.remove(repeated)
             entries.append((envelope.run, batch, size))
             tasks = sum(entry.tasks for _, entry, _ in entries)
             while len(entries) > min_batches and tasks > _MAX_TASKS:
@@ -279,6 +279,12 @@ class Collector:
         used = {info.host for report in self.reports.values() for info in report.executors}
         for host in set(self._nodes) - used:
             del self._nodes[host]
+
+
+def _intern_executors(batch: BatchReport) -> None:
+    """Let all tasks of an executor share one string."""
+    for task in (task for run in batch.stages for task in run.tasks):
+        force_setattr(task, "executor", intern(task.executor))  # nobody else has the message yet
 
 
 def evict_oldest(holders: Sequence[tuple[deque[Any], int]], usual_bytes: int, max_bytes: int) -> None:

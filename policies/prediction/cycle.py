@@ -33,13 +33,21 @@ from rechannel.policies.model.placement import Placement
 from rechannel.policies.model.workload import Workload
 from rechannel.policies.prediction.model import PredictionModel, QueryTiming
 
-__all__ = ["QueryTimings", "QueryWork", "assume_timing", "batch_seconds", "estimate_batches", "query_work"]
+__all__ = [
+    "QueryTimings",
+    "QueryWork",
+    "assume_timing",
+    "batch_seconds",
+    "estimate_batches",
+    "query_work",
+    "unplaced_work",
+]
 
 _ROUNDS = 12  # of the fixed point, at most
-_SAME_TICK = 20.0  # milliseconds
+_SAME_TICK = 0.02  # seconds
 _LONG_PAUSE = 0.5  # times its own path, from which a query is met at work by chance
 _BINDING = 0.8  # share of a query's largest work from which an executor binds it
-_IDLE = 1.05  # times its batch that the period of a query with a trigger has at least
+_LEAST_PERIOD = 1.05  # times its batch that the period of a query with a trigger has
 
 
 @dataclass(frozen=True, eq=False)
@@ -79,13 +87,13 @@ class QueryTimings:
     @cached_property
     def coincidence(self) -> FloatArray:
         """Share of the ticks of a query at which another one has a tick too, (Q, Q)."""
-        periods = np.round(self.interval * 1000).astype(np.int64)
+        periods = np.round(self.interval * 1000).astype(np.int64)  # whole milliseconds, which have a common divisor
         with np.errstate(divide="ignore", invalid="ignore"):
             common = np.gcd.outer(periods, periods)
             share = np.where((periods[:, None] > 0) & (periods[None, :] > 0), common / periods[None, :], 0.0)
             apart = np.abs((self.phase[:, None] - self.phase[None, :]) * 1000)
             apart = np.where(common > 0, np.minimum(apart % common, -apart % common), 0.0)
-        return np.asarray(np.where(apart <= _SAME_TICK, share, 0.0))
+        return np.asarray(np.where(apart <= 1000 * _SAME_TICK, share, 0.0))
 
 
 def query_work(
@@ -111,13 +119,35 @@ def query_work(
         queries = np.array([index[stage.query] for stage in placeable])
         work = sum_rows_by_index(queries, share, len(index))
         path = sum_by_index(queries, longest, len(index))
-    floating = np.zeros_like(work)
-    for stage in workload.stages:
+    unplaced = unplaced_work(model)
+    pinned = work + unplaced.pinned
+    return QueryWork(path + unplaced.path, pinned + unplaced.anywhere, pinned > 0)
+
+
+@dataclass(frozen=True, eq=False)
+class UnplacedWork:
+    """Work of the stages that no policy places, the same under every placement.
+
+    ``path`` (Q,): seconds of these stages. Seconds for which a batch keeps each executor at work, (Q, E): ``pinned``
+    by tasks that run where the workload says, ``anywhere`` by tasks that take any free core, spread evenly.
+    """
+
+    path: FloatArray
+    pinned: FloatArray
+    anywhere: FloatArray
+
+
+def unplaced_work(model: PredictionModel) -> UnplacedWork:
+    """Return the work of the stages that no policy places; queries in the order of the workload."""
+    index = {query: number for number, query in enumerate(model.workload.queries)}
+    shape = len(index), model.cluster.size
+    path, pinned, anywhere = np.zeros(len(index)), np.zeros(shape), np.zeros(shape)
+    for stage in model.workload.stages:
         if not stage.placeable:
             seconds, alone = model.floating_work(stage)
-            (floating if stage.key in model.floating else work)[index[stage.query]] += seconds
+            (anywhere if stage.key in model.floating else pinned)[index[stage.query]] += seconds
             path[index[stage.query]] += alone
-    return QueryWork(path, work + floating, work > 0)
+    return UnplacedWork(path, pinned, anywhere)
 
 
 def estimate_batches(
@@ -191,5 +221,5 @@ def assume_timing(
         rate = max(stage.batches_per_second for stage in model.stages_of(query))
         lasts = seconds.get(query, path)
         every = period.get(query, 1.0 / rate if rate > 0 else 0.0)
-        timing[query] = QueryTiming(max(0.0, lasts - path), every if every > _IDLE * lasts else 0.0)
+        timing[query] = QueryTiming(max(0.0, lasts - path), every if every > _LEAST_PERIOD * lasts else 0.0)
     return PredictionModel(cluster, workload, timing)

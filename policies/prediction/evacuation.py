@@ -23,13 +23,14 @@ _PASSES = 4  # over the partitions that cannot stay
 def place_evacuated(model: PredictionModel, current: Placement) -> Placement:
     """Return ``current`` with a new executor for each partition that cannot stay.
 
-    The heaviest comes first, each goes where batches grow least; then each is taken up again until none finds a better
-    place. Partitions without a measured load come last, and are dealt evenly. Executors without memory for a
-    partition's state are not considered, unless none has it. Raises ScaleOutError where no executor is available.
+    The heaviest comes first, each goes where batches grow least; then each is taken up again, a few times, while one
+    finds a better place. Partitions without a measured load come last, and are dealt evenly. Executors without memory
+    for a partition's state are not considered, unless none has it. Raises ScaleOutError where no executor is available.
     """
     cluster = model.cluster
     cluster.check_available(model.workload.partitions)
-    trial = TrialPlacement(model, Placement(current.on_available(cluster)), TrialPlacement(model, current).seconds())
+    base = TrialPlacement(model, current).seconds()  # of the present placement, with the executors that are left
+    trial = TrialPlacement(model, Placement(current.on_available(cluster)), base)
     counts = np.array([np.bincount(at[at >= 0], minlength=cluster.size) for at in trial.at])
     free = cluster.memory_bytes.copy()
     for it, at in zip(trial.stages, trial.at, strict=True):

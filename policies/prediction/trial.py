@@ -7,7 +7,7 @@ import numpy as np
 from rechannel.policies.analysis.placement_cost import task_slots
 from rechannel.policies.model.arrays import FloatArray
 from rechannel.policies.model.placement import Placement
-from rechannel.policies.prediction.cycle import QueryTimings, QueryWork, batch_seconds
+from rechannel.policies.prediction.cycle import QueryTimings, QueryWork, batch_seconds, unplaced_work
 from rechannel.policies.prediction.model import PredictionModel
 
 __all__ = ["TrialPlacement"]
@@ -37,14 +37,7 @@ class TrialPlacement:
             ]
         ).reshape(len(self.stages), cluster.size)
         self._largest = [self._longest_tasks(index) for index in range(len(self.stages))]
-        floating = [stage for stage in workload.stages if not stage.placeable]
-        self._fixed_path = np.zeros(len(self._query))
-        self._fixed = np.zeros((len(self._query), cluster.size))
-        self._floating = np.zeros_like(self._fixed)
-        for stage in floating:
-            share, longest = model.floating_work(stage)
-            (self._floating if stage.key in model.floating else self._fixed)[self._query[stage.query]] += share
-            self._fixed_path[self._query[stage.query]] += longest
+        self._unplaced = unplaced_work(model)
         self._timings = QueryTimings.of(model)
         self._base = np.maximum(self.seconds() if base is None else base, 1e-9)
         self._square = max(float(self.loads() @ self.loads()), 1e-12)
@@ -71,15 +64,15 @@ class TrialPlacement:
 
     def seconds(self) -> FloatArray:
         """Return the predicted batch of each query, (Q,)."""
-        path, work = self._fixed_path.copy(), self._fixed.copy()
+        path, pinned = self._unplaced.path.copy(), self._unplaced.pinned.copy()
         shares = self._sums / self.capacity
         for stage, query in enumerate(self._stage_query):
             slowest = shares[stage]
             if self._slots.max() > 1:
                 slowest = np.maximum(slowest, self._largest[stage] / self.model.cluster.speed)
             path[query] += slowest.max()
-            work[query] += shares[stage]
-        return batch_seconds(QueryWork(path, work + self._floating, work > 0), self._timings)
+            pinned[query] += shares[stage]
+        return batch_seconds(QueryWork(path, pinned + self._unplaced.anywhere, pinned > 0), self._timings)
 
     def stage_load(self, stage: int) -> FloatArray:
         """Return the seconds of a stage's work on each executor, (E,)."""
@@ -87,7 +80,8 @@ class TrialPlacement:
 
     def loads(self) -> FloatArray:
         """Return the seconds of everybody's work on each executor in one batch of each, (E,)."""
-        return np.asarray(self._sums.sum(axis=0) / self.capacity + (self._fixed + self._floating).sum(axis=0))
+        unplaced = self._unplaced.pinned + self._unplaced.anywhere
+        return np.asarray(self._sums.sum(axis=0) / self.capacity + unplaced.sum(axis=0))
 
     def even_load(self) -> float:
         """Return the load of each executor if all were equally busy: none can do better."""

@@ -21,6 +21,17 @@ def test_every_file_that_a_page_names_exists(page: Path):
     assert [path for path in _FILE.findall(text) if not (ROOT / path).is_file()] == []
 
 
+def test_a_name_in_parentheses_is_defined_in_the_file_before_it():
+    named = re.findall(r"`((?:[\w-]+/)+[\w-]+\.py)` \(`(\w+)`", MAP.read_text(encoding="utf-8"))
+    assert len(named) > 2
+    undefined = [
+        f"{path}: {name}"
+        for path, name in named
+        if not re.search(rf"\b(def|class) {name}\b", (ROOT / path).read_text(encoding="utf-8"))
+    ]
+    assert undefined == []
+
+
 def test_every_room_has_a_row_and_every_row_is_a_room():
     modules = [path for part in PARTS for path in (ROOT / part).rglob("*.py") if path.name != "__init__.py"]
     rooms = {f"{path.parent.relative_to(ROOT)}/" for path in modules}
