@@ -1,27 +1,36 @@
-"""``python -m benchmarks.scale [--quick] [--json FILE] [--document FILE]``: the time of a decision, by size.
+"""``python -m benchmarks.scale [--quick] [--json FILE] [--document FILE]``: decisions and agents, by size.
 
 A decision is measured from the messages in Redis to the plan. Messages are synthetic
 (:mod:`benchmarks.simulation.fleet`), Redis and every step of the decision are real, in this
 process: reading and decoding, the model, the residuals, the policy, and the laws with the predicted gain. *Cold*
 is the first decision of a controller, *warm* the one after another batch of each query.
+
+Then agents push windows at their real pace, each over a connection of its own, and a controller's collector reads them
+once in each window: the load of Redis, and how old a window is when the collector has it.
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
+import json
 import math
 import multiprocessing
 import resource
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
+from benchmarks.monitors import fleet as agents
 from benchmarks.report.results import Result, ResultFile, argument_parser, progress, read_results, write_page
 from benchmarks.report.templates import render
 from benchmarks.simulation.fleet import APPLICATION, Messages, Shape
+from rechannel.conf.settings import Settings
 from rechannel.daemon.decide.pipeline import DecisionRequest, PlanBasis, apply_laws, ask_policy
 from rechannel.daemon.model.collector import MAX_EXECUTORS, Collector
 from rechannel.daemon.model.readiness import NotReady
@@ -29,13 +38,18 @@ from rechannel.daemon.model.snapshot import take_snapshot
 from rechannel.daemon.model.task_columns import MAX_PARTITIONS
 from rechannel.policies.adaptive.policy import ADAPTIVE
 from rechannel.policies.prediction.replay import MAX_REPLAYED
+from rechannel.wire import keys
 from rechannel.wire.codes import Trigger
+from rechannel.wire.envelope import EnvelopeFactory
+from rechannel.wire.redis.store import Store
 from testbed.stack import Stack, StackError
 
 PARTITIONS = 100  # of an executor
 STAGES = 4
 LARGEST_STAGE = 4_000  # partitions: each window has the sizes of 20 map outputs for all of them
 SIZES, QUICK = (100, 1_000), (100,)
+AGENTS, QUICK_AGENTS = (1_000, 4_000), (100,)
+PUSHES = 12  # windows that each agent pushes, of which the first ones are not counted
 CORES = (1, 4)
 QUERIES = (1, 25, 125)
 PARTS = ("read", "model", "residuals", "policy", "laws")
@@ -58,12 +72,21 @@ def main() -> None:
             rows.append(pool.apply(measure, (shape,)))
         results.save()
         progress(_line(rows[-1]))
+    by_agents: list[dict[str, Any]] = []
+    results.figures["agents"] = Result.of(
+        "Agents on one Redis, and the age of their windows in the controller", {"rows": by_agents}, quick=options.quick
+    )
+    for count in QUICK_AGENTS if options.quick else AGENTS:
+        with multiprocessing.get_context("spawn").Pool(1) as pool:
+            by_agents.append(pool.apply(measure_agents, (count,)))
+        results.save()
+        progress(json.dumps(by_agents[-1]))
     growth = _growth(rows)
     for key, exponent in growth.items():
         progress(f"{key}: seconds grow as partitions to the power of {exponent:.2f}")
     if options.document:
         bounds = {"executors": MAX_EXECUTORS, "partitions": MAX_PARTITIONS, "replayed": MAX_REPLAYED}
-        figures = results.figures["scale"].figures() | {"growth": growth, "bounds": bounds}
+        figures = results.figures["scale"].figures() | {"growth": growth, "bounds": bounds, "agents": by_agents}
         write_page(options.document, render("scale", figures, wrap=False))
 
 
@@ -94,6 +117,74 @@ def measure(shape: Shape) -> dict[str, Any]:
                 figures["warm"] = _decide(collector, stack)
                 figures["memory_mib"] = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024
     return figures
+
+
+def measure_agents(count: int) -> dict[str, Any]:
+    """Return what agents cost Redis, and the age of their windows once a controller has read them."""
+    _, limit = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(limit, 3 * count + 1024), limit))
+    options = {"maxmemory": "0", "maxclients": str(2 * count + 100)}
+    with (
+        tempfile.TemporaryDirectory(prefix="rechannel-scale-") as root,
+        Stack(Path(root) / "stack", {"redis": {"timeout": 10.0}}, redis_options=options) as stack,
+    ):
+        messages = Messages(stack.settings, Shape(count, 1, 1, count))
+        collector = Collector(messages.store, stack.settings, time.time)
+        pushes = multiprocessing.get_context("spawn").Process(target=push_windows, args=(stack.settings, count))
+        pushes.start()
+        try:
+            return {"agents": count} | _follow(messages, collector, pushes)
+        finally:
+            pushes.kill()
+            pushes.join()
+            messages.store.close()
+
+
+def push_windows(settings: Settings, count: int) -> None:
+    """Push windows at the pace of so many agents."""
+    stores = [Store(settings.redis, settings.cluster.name) for _ in range(count)]
+    authors = [EnvelopeFactory(settings.cluster.name, f"agent:{number}") for number in range(count)]
+
+    def push(number: int) -> None:
+        body = agents.window(number, time.time(), 1)
+        stores[number].append(keys.WINDOWS, body.node, authors[number].envelope(body, ttl=keys.WINDOWS.ttl))
+
+    pace = agents.Pace()
+    pace.every(agents.WINDOW, [partial(push, number) for number in range(count)])
+    pace.run(time.monotonic() + PUSHES * agents.WINDOW)
+
+
+def _follow(messages: Messages, collector: Collector, pushes: multiprocessing.process.BaseProcess) -> dict[str, Any]:
+    """Read once in each window, as a controller does, until the agents end."""
+    client = messages.store._redis
+    newest: dict[str, float] = {}
+    ages: list[float] = []
+    reads: list[float] = []
+    before, began = client.info("all"), time.monotonic()
+    counted = began
+    while pushes.is_alive():
+        messages.send_report()
+        started, cpu = time.monotonic(), time.process_time()
+        collector.refresh()
+        read = collector.gather(APPLICATION)
+        reads.append(time.process_time() - cpu)
+        now = time.time()
+        for host, windows in (read.windows if read else {}).items():
+            for window in windows:
+                if window.end > newest.get(host, 0.0):
+                    newest[host] = window.end
+                    ages.append(now - window.end)
+        if time.monotonic() < began + 3 * agents.WINDOW:  # all agents have connected by then
+            before, counted, ages, reads = client.info("all"), time.monotonic(), [], []
+        time.sleep(max(0.0, started + agents.WINDOW - time.monotonic()))
+    after = client.info("all")
+    load = agents.redis_load(before, after, time.monotonic() - counted)
+    return load | {
+        "memory_mib": after["used_memory"] / 2**20,
+        "windows": len(ages),
+        "age": dict(zip(("median", "p99"), np.percentile(ages, (50, 99)).tolist(), strict=True)),
+        "read_cpu": float(np.median(reads)),
+    }
 
 
 def _decide(collector: Collector, stack: Stack) -> dict[str, Any]:
