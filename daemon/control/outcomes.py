@@ -15,7 +15,7 @@ import structlog
 
 from rechannel.conf.time_windows import calendar_of
 from rechannel.daemon.control.leadership import LeaderContext
-from rechannel.daemon.decide.outcome import measure_outcome
+from rechannel.daemon.decide.verdict import measure_outcome
 from rechannel.daemon.jobs.clock import RateLimit
 from rechannel.daemon.model.application_messages import ApplicationMessages
 from rechannel.migration.plan.cost import UNMEASURED, LoadRates, MeasuredLoad, fit_load_rates

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from rechannel.conf.settings import Settings
-from rechannel.daemon.decide.outcome import measure_outcome
+from rechannel.daemon.decide.verdict import measure_outcome
 from rechannel.policies.prediction.correction import correct_gain, expect_gain_share
 from rechannel.policies.prediction.gain import PredictedChange
 from rechannel.wire.codes import MoveReason, MoveState
