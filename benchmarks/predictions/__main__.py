@@ -114,6 +114,7 @@ def live_result(runs: Sequence[RunResult]) -> Result:
             "query": one.query,
             "before": one.before,
             "after": one.after,
+            "after_error": one.after_error,
             "predicted_before": one.predicted_before if math.isfinite(one.predicted_after) else None,
             "predicted_after": one.predicted_after if math.isfinite(one.predicted_after) else None,
         }

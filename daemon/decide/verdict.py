@@ -1,4 +1,4 @@
-"""Outcome of a migration: its batches, compared with the prediction.
+"""Verdict on a migration: its batches, compared with the prediction.
 
 Pure. A batch in which a partition landed belongs to the migration. Those after a query's last landing are settled; the
 median of the first few of them is compared with the predicted batch. Load times are those of single tasks: the first

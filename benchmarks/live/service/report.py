@@ -12,6 +12,7 @@ from benchmarks.report.templates import table
 
 LOSS = 1.05  # times the batch before
 ASLEEP = 0.7  # share of tasks' time below which a run tells of the machine, not of the decisions
+GOAL = 0.04  # largest median error of predictions
 NEAR = 0.05  # of a batch: how near an assessment is to be
 _HEAD = (
     *("run", "variant", "case", "query", "before", "after", "after/before", "predicted", "error", "longest/predicted"),
@@ -51,6 +52,7 @@ def summary(results: Sequence[RunResult]) -> list[str]:
         f"asleep: {_span(shares)} of stateful tasks' time, at least {ASLEEP:.0%} in {resting} of {len(usable)}",
         f"batch after over before, {len(predicted)} queries: {_middle([one.ratio for one in predicted], '{:.2f}')}",
         f"predicted batch against measured, {len(predicted)} queries: {_middle([abs(one.error) for one in predicted])}",
+        f"of these, within 4 % or twice the standard error of the measured mean: {_explained(predicted)}",
         f"longest batch while moving against predicted, {len(peaks)} queries: {_middle(peaks)}",
         f"moves over the fewest for the same load within 2 %: {moves} to {fewest}{ratio}",
         f"busiest executor over the optimum after the first decision: {_middle(over, '{:.3f}')}",
@@ -70,6 +72,11 @@ def summary(results: Sequence[RunResult]) -> list[str]:
             f"median {statistics.median(still):.3f}"
         )
     return lines
+
+
+def _explained(figures: Sequence[QueryFigures]) -> str:
+    within = sum(abs(one.error) <= max(GOAL, 2 * one.after_error) for one in figures)
+    return f"{within} of {len(figures)}"
 
 
 def _moves(result: RunResult) -> tuple[int, int]:

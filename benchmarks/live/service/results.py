@@ -129,6 +129,8 @@ class RunResult(msgspec.Struct, kw_only=True):
             if not before or not after:
                 continue
             row = QueryFigures(query.name, len(before), len(after), statistics.fmean(before), statistics.fmean(after))
+            if len(after) > 1:
+                row.after_error = statistics.stdev(after) / len(after) ** 0.5 / row.after
             if decision is not None:
                 row.assessed = self.assessed.get(query.name, math.nan)
                 row.predicted_before = decision.batch_before.get(query.name, math.nan)
@@ -152,6 +154,7 @@ class QueryFigures(msgspec.Struct):
     count_after: int
     before: float
     after: float
+    after_error: float = math.nan  # standard error of ``after``, as a share of it
     predicted_before: float = math.nan
     predicted_after: float = math.nan
     peak: float = math.nan
