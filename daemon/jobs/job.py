@@ -80,14 +80,13 @@ class JobStatus:
 class Job:
     """One job: its work, its back-off, and the record of its runs.
 
-    Work that goes on in the background when `run` returns (`rechannel.daemon.jobs.planning`) neither succeeds nor fails
-    before its end, which counts as that of the run. ``status`` is frozen and replaced as a whole, so readers take no
-    lock.
+    A run that leaves work to the background (`rechannel.daemon.jobs.planning`) has ended, but succeeds or fails with the
+    end of that work. ``status`` is frozen and replaced as a whole, so readers take no lock.
 
     ``every``: interval in seconds. ``describe``: returns a sentence about the result of the work, "" for none.
     ``sentence``: the last one. ``trouble``: why the last run failed, for the service manager, "" after a success.
     ``returns``, ``returned_at``: how often `run` came back, resting or not, and when it did last. ``alive_at``: when
-    the job was made, or its last run returned.
+    the job was made, or its last run ended.
     """
 
     def __init__(
@@ -106,8 +105,9 @@ class Job:
         self._work = work
         self._describe = describe
         self._lock = threading.RLock()  # of the record: late work ends in another thread
-        self._under_way_since: float | None = None  # begin of the run whose work goes on
-        self._ended_late = False  # since the last run began
+        self._under_way = self._ended_late = (
+            False  # work in the background; whether some ended since the last run began
+        )
         self._clock = clock
         self._rests = 0  # since the last success
         self._rests_until = 0.0
@@ -142,42 +142,39 @@ class Job:
         try:
             result = self._work()
         except Exception as error:  # noqa: BLE001 a defect in one cycle must not end the daemon
-            self._fail(began, error)
+            with self._lock:
+                self._end(began)
+                self._fail(error)
             return
         with self._lock:
-            if self._under_way_since is None and not self._ended_late:
-                self._succeed(began, result)
-            self.alive_at = self._clock.monotonic()
+            self._end(began)
+            if self._under_way or self._ended_late:
+                self.sentence = self._describe(result) or self.sentence
+            else:
+                self._succeed(result)
 
     def note_under_way(self) -> None:
         """Note that the work of the present run goes on after it has returned."""
         with self._lock:
-            self._under_way_since = self._began
+            self._under_way = True
 
     def report_late(self, outcome: Future[Any]) -> None:
         """Record the end of that work."""
         with self._lock:
-            began, self._under_way_since, self._ended_late = self._under_way_since, None, True
-            error = outcome.exception()
-            if began is None:
-                return
-            if error is None:
-                self._succeed(began, outcome.result())
+            self._under_way, self._ended_late = False, True
+            if (error := outcome.exception()) is None:
+                self._succeed(outcome.result())
             else:
-                self._fail(began, error)
+                self._fail(error)
 
-    def _succeed(self, began: float, result: object) -> None:
+    def _succeed(self, result: object) -> None:
         if self._away or self._rests:
             self._log.info("job-works-again", job=self.name)
         self._away, self._rests, self.trouble = False, 0, ""
         self.sentence = self._describe(result) or self.sentence
-        self._end(began, failures=0, problem="", redis=False)
+        self.status = dataclasses.replace(self.status, failures=0, problem="", redis=False)
 
-    def _fail(self, began: float, error: BaseException) -> None:
-        with self._lock:
-            self._record_failure(began, error)
-
-    def _record_failure(self, began: float, error: BaseException) -> None:
+    def _fail(self, error: BaseException) -> None:
         kind, status = classify(error), self.status
         problem = str(error) if kind.is_redis else f"{type(error).__name__} (see the log)"
         match kind:
@@ -197,8 +194,8 @@ class Job:
                 self.trouble = f"{self.name} failed ({type(error).__name__}), see the log; it is tried again"
                 rest = self._begin_rest()
                 self._log.error("job-failed", job=self.name, rest=rest, exc_info=error)
-        self._end(
-            began,
+        self.status = dataclasses.replace(
+            status,
             failures=status.failures + 1,
             problem=problem,
             redis=kind.is_redis,
@@ -213,7 +210,7 @@ class Job:
         self._rests_until = self._clock.monotonic() + rest
         return rest
 
-    def _end(self, began: float, **changes: object) -> None:
+    def _end(self, began: float) -> None:
         self.alive_at = self._clock.monotonic()
         duration = self.alive_at - began
         self.status = dataclasses.replace(
@@ -222,5 +219,4 @@ class Job:
             duration=duration,
             busy=self.status.busy + duration,
             runs=self.status.runs + 1,
-            **changes,  # type: ignore[arg-type]
         )
