@@ -80,8 +80,8 @@ class JobStatus:
 class Job:
     """One job: its work, its back-off, and the record of its runs.
 
-    A run that leaves work to the background (`rechannel.daemon.jobs.planning`) has ended, but succeeds or fails with the
-    end of that work. ``status`` is frozen and replaced as a whole, so readers take no lock.
+    A run that leaves work to the background (`rechannel.daemon.jobs.planning`) has ended, but succeeds or fails with
+    the end of that work. ``status`` is frozen and replaced as a whole, so readers take no lock.
 
     ``every``: interval in seconds. ``describe``: returns a sentence about the result of the work, "" for none.
     ``sentence``: the last one. ``trouble``: why the last run failed, for the service manager, "" after a success.
