@@ -25,8 +25,8 @@ def without_losses(model: PredictionModel, current: Placement, planned: Placemen
     """Return the part of a plan by which no query could lose more than a share of its batch.
 
     Each time the move is taken back after which the queries lose least beyond that share, and gain most. Moves off
-    unavailable executors stay. The plan itself is returned where no part of it will do, or none was met in the number
-    of predictions that there is time for.
+    unavailable executors stay. The plan itself is returned where no part of it gains anything without a loss, or none
+    was met in the number of predictions that there is time for.
 
     Parameters
     ----------
@@ -43,14 +43,14 @@ def without_losses(model: PredictionModel, current: Placement, planned: Placemen
     if not moves:
         return planned
     predictor = ChangePredictor(model, current)
-    loses = _excess(predictor.changes(part), max_loss) > 0
+    loses, ratio = _excess(predictor.changes(part), max_loss) > 0, 0.0
     while loses and len(moves) > 1 and predictions > 0:
         tried = [_rate_without(predictor, part, move, max_loss) for move in moves[:predictions]]
         predictions -= len(tried)
-        excess, _, number = min((*rank, number) for number, (rank, _) in enumerate(tried))
+        excess, ratio, number = min((*rank, number) for number, (rank, _) in enumerate(tried))
         part, loses = tried[number][1], excess > 0
         del moves[number]
-    return planned if loses else part
+    return planned if loses or ratio >= 1.0 else part
 
 
 def _rate_without(

@@ -40,6 +40,14 @@ def test_what_is_left_is_a_part_of_the_plan_without_losses(seed: int) -> None:
     assert part == planned or largest_loss(model, current, part) <= MAX_LOSS
 
 
+def test_a_part_that_gains_nothing_is_no_answer() -> None:
+    """Both moves together gain, at the cost of another query; each of them alone only makes batches longer."""
+    model = model_of([stage("slow", [2.0, 1.9]), stage("fast", [0.4])], 3, overhead=0.1)
+    current = Placement({"slow/0": np.array([0, 1]), "fast/0": np.array([2])})
+    planned = Placement({"slow/0": np.array([2, 0]), "fast/0": np.array([2])})
+    assert without_losses(model, current, planned, MAX_LOSS) == planned
+
+
 def test_moves_off_unavailable_executors_stay() -> None:
     model = model_of([stage("slow", [1.0, 1.0]), stage("fast", [0.4])], 3, overhead=0.1)
     model = replace(model, cluster=cluster_of(3, unavailable=[0]))
