@@ -123,10 +123,11 @@ def measure_agents(count: int) -> dict[str, Any]:
     """Return what agents cost Redis, and the age of their windows once a controller has read them."""
     _, limit = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(limit, 3 * count + 1024), limit))
+    sections = {"redis": {"timeout": 10.0}, "controller": {"lease": 60.0}}
     options = {"maxmemory": "0", "maxclients": str(2 * count + 100)}
     with (
         tempfile.TemporaryDirectory(prefix="rechannel-scale-") as root,
-        Stack(Path(root) / "stack", {"redis": {"timeout": 10.0}}, redis_options=options) as stack,
+        Stack(Path(root) / "stack", sections, redis_options=options) as stack,
     ):
         messages = Messages(stack.settings, Shape(count, 1, 1, count))
         collector = Collector(messages.store, stack.settings, time.time)

@@ -31,6 +31,9 @@ class SettingsError(ValueError):
         self.errors = tuple(errors)
         super().__init__("configuration: " + "; ".join(self.errors))
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.errors,)  # an exception is pickled with its text otherwise
+
 
 def setting(
     default: Any,

@@ -138,7 +138,7 @@ class UnplacedWork:
 
 
 def unplaced_work(model: PredictionModel) -> UnplacedWork:
-    """Return the work of the stages that no policy places; queries in the order of the workload."""
+    """Return the work of stages that no policy places; queries in the order of the workload."""
     index = {query: number for number, query in enumerate(model.workload.queries)}
     shape = len(index), model.cluster.size
     path, pinned, anywhere = np.zeros(len(index)), np.zeros(shape), np.zeros(shape)
