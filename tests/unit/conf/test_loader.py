@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import pickle
 from pathlib import Path
 
 import pytest
@@ -153,6 +154,7 @@ def test_errors_name_file_and_line(tmp_path: Path) -> None:
         "redis.tls_key_file": f"{path}:16",
         "controller.lease": "RECHANNEL_CONTROLLER__LEASE",
     }
+    assert pickle.loads(pickle.dumps(caught.value)).errors == caught.value.errors
     done = CliRunner().invoke(main, ["config", "check", "--config", str(path)])
     assert f"{path}:9: reschedule.policy: " in done.stderr
     assert f"{path}:14: policies.adaptive.limt: " in done.stderr
