@@ -20,6 +20,7 @@ import resource
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -68,8 +69,7 @@ def main() -> None:
         "A decision from the messages in Redis to the plan, by size", {"rows": rows}, quick=options.quick
     )
     for shape in _shapes(options):
-        with multiprocessing.get_context("spawn").Pool(1) as pool:  # memory is that of this size
-            rows.append(pool.apply(measure, (shape,)))
+        rows.append(_apart(measure, shape))
         results.save()
         progress(_line(rows[-1]))
     by_agents: list[dict[str, Any]] = []
@@ -77,8 +77,7 @@ def main() -> None:
         "Agents on one Redis, and the age of their windows in the controller", {"rows": by_agents}, quick=options.quick
     )
     for count in QUICK_AGENTS if options.quick else AGENTS:
-        with multiprocessing.get_context("spawn").Pool(1) as pool:
-            by_agents.append(pool.apply(measure_agents, (count,)))
+        by_agents.append(_apart(measure_agents, count))
         results.save()
         progress(json.dumps(by_agents[-1]))
     growth = _growth(rows)
@@ -88,6 +87,12 @@ def main() -> None:
         bounds = {"executors": MAX_EXECUTORS, "partitions": MAX_PARTITIONS, "replayed": MAX_REPLAYED}
         figures = results.figures["scale"].figures() | {"growth": growth, "bounds": bounds, "agents": by_agents}
         write_page(options.document, render("scale", figures, wrap=False))
+
+
+def _apart(work: Callable[[Any], dict[str, Any]], size: object) -> dict[str, Any]:
+    """Return the figures of one size, from a process of its own: its memory is that of this size."""
+    with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
+        return pool.submit(work, size).result()
 
 
 def _shapes(options: argparse.Namespace) -> Iterator[Shape]:
