@@ -141,14 +141,17 @@ class Session(Stack):
         decision: dict[str, Any] = answer["decision"]
         return decision
 
-    def journal(self, decision: str) -> list[dict[str, Any]]:
-        """Return the journal's lines of a decision."""
+    def transitions(self) -> list[MoveTransition]:
+        """Return every line of the journal, those of the link's own moves too."""
         while True:
             self._last_entry, entries = self.store.read(keys.JOURNAL, self.application, self._last_entry)
             if not entries:
-                break
+                return self._journal
             self._journal += [entry.body for entry in entries if isinstance(entry.body, MoveTransition)]
-        return [msgspec.to_builtins(line) for line in self._journal if line.decision == decision]
+
+    def journal(self, decision: str) -> list[dict[str, Any]]:
+        """Return the journal's lines of a decision."""
+        return [msgspec.to_builtins(line) for line in self.transitions() if line.decision == decision]
 
     def moves_in(self, decision: Mapping[str, Any], states: frozenset[MoveState]) -> dict[str, str]:
         """Return the moves of a decision that have reached one of the states, with the last of them."""

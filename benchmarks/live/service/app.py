@@ -33,7 +33,7 @@ def main() -> None:
     for query in case.queries:
         keys = keys_of(spark, query.partitions)
         feed = service_feed(spark, query.rows)
-        parts.append((query, feed, service_workload(query.name, query.rows, keys, case.service_ms)))
+        parts.append((query, feed, service_workload(query, keys, case.service_ms)))
     started: list[Any] = []
     for query, feed, workload in parts:
         spark.conf.set("spark.sql.shuffle.partitions", str(query.partitions))

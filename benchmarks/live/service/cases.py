@@ -20,17 +20,37 @@ SMALL, LARGE = (12, 16, 24, 32), (48, 64)  # partitions; the large numbers only 
 MOST_TASKS = 128  # of all queries in a cycle: what two cores start while executors sleep
 
 
+class Drift(msgspec.Struct, frozen=True, kw_only=True):
+    """A change of loads from batch number ``batch`` on.
+
+    From there on, partition p has the rows that partition ``order[p]`` had before.
+    """
+
+    batch: int
+    order: list[int]
+
+
 class QueryCase(msgspec.Struct, frozen=True, kw_only=True):
-    """One query: the rows of each partition in every batch, and the seconds of its trigger (0: back to back)."""
+    """One query: the rows of each partition in every batch, and the seconds of its trigger (0: back to back).
+
+    ``drift``: a change of the rows, None where every batch is alike.
+    """
 
     name: str
     rows: list[int]
     interval: float = 0.0
+    drift: Drift | None = None
 
     @property
     def partitions(self) -> int:
         """Number of partitions."""
         return len(self.rows)
+
+    def rows_in(self, batch: int) -> list[int]:
+        """Return the rows of each partition in one batch."""
+        if self.drift is None or batch < self.drift.batch:
+            return self.rows
+        return [self.rows[source] for source in self.drift.order]
 
 
 class Case(msgspec.Struct, frozen=True, kw_only=True):
@@ -63,6 +83,11 @@ class Case(msgspec.Struct, frozen=True, kw_only=True):
     def slept(self) -> list[list[float]]:
         """Return the seconds that each partition's rows take in a batch, by query."""
         return [[count * self.service_ms / 1000 for count in query.rows] for query in self.queries]
+
+    def at(self, batch: int) -> Case:
+        """Return the case that one batch is of: its rows in every batch, and no drift."""
+        replace = msgspec.structs.replace
+        return replace(self, queries=[replace(query, rows=query.rows_in(batch), drift=None) for query in self.queries])
 
     def summary(self) -> str:
         """Return the case in a few words."""

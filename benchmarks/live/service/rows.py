@@ -1,7 +1,8 @@
 """The query of the testbed: a count by key in which each row sleeps for its service time, in the stateful stage.
 
 The rows of a batch and their keys follow from the batch's number alone, and each partition gets the same number of rows
-in every batch. A row sleeps in the Java machine, so that executors with many cores' worth of tasks are real on two.
+in every batch, or in every batch before a drift and in every one from there on. A row sleeps in the Java machine, so
+that executors with many cores' worth of tasks are real on two.
 """
 
 from __future__ import annotations
@@ -9,9 +10,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import accumulate
 
-from pyspark.sql import SparkSession
+from pyspark.sql import Column, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
+from benchmarks.live.service.cases import QueryCase
 from benchmarks.workloads.base import Feed, Input, Output, Workload
 
 KEYS = 4  # of each partition
@@ -33,13 +35,22 @@ def service_feed(spark: SparkSession, rows: Sequence[int]) -> Feed:
     return Feed(spark, Input(sum(rows), keys=KEYS * len(rows), skew=0.0), len(rows))
 
 
-def service_workload(name: str, rows: Sequence[int], keys: Sequence[Sequence[int]], service_ms: int) -> Workload:
-    """Return the workload of one query; its replay sleeps nowhere."""
+def _partition(rows: Sequence[int]) -> Column:
+    """Return the partition of the row that has a ``place`` in its batch."""
     starts = list(accumulate(rows, initial=0))[:-1]
+    return F.size(F.filter(F.array(*map(F.lit, starts)), lambda start: start <= F.col("place"))) - 1
+
+
+def service_workload(query: QueryCase, keys: Sequence[Sequence[int]], service_ms: int) -> Workload:
+    """Return the workload of one query; its replay sleeps nowhere."""
+    name, rows, drift = query.name, query.rows, query.drift
 
     def build(feed: Feed) -> list[Output]:
         place = F.col("number") % sum(rows)
-        partition = F.size(F.filter(F.array(*map(F.lit, starts)), lambda start: start <= F.col("place"))) - 1
+        partition = _partition(rows)
+        if drift is not None:  # a permutation leaves the sum, and with it the batch of a number, as it is
+            drifted = F.expr(f"number div {sum(rows)}") >= drift.batch
+            partition = F.when(drifted, _partition(query.rows_in(drift.batch))).otherwise(partition)
         flat = F.array(*(F.lit(key).cast("long") for held in keys for key in held))
         key = F.element_at(flat, (F.col("partition") * KEYS + F.col("place") % KEYS + 1).cast("int"))
         keyed = feed.rows().withColumn("place", place).withColumn("partition", partition).select(key.alias("key"))

@@ -22,12 +22,13 @@ from rechannel.wire.measurements import BatchReport, TaskRow
 from rechannel.wire.messages import Decision, MigrationOutcome
 from testbed.progress import batches
 from testbed.session import LANDED_OR_ABANDONED
-from testbed.spark_cluster import QUICK_CHECKPOINTS, SparkOptions
+from testbed.spark_cluster import QUICK_CHECKPOINTS, SparkOptions, WorkerSpec
 from testbed.stack import StackError, clean_environment, standalone
 
 VARIANTS = ("adaptive", "even", "none")
 EVENT_LOGS = ("event-logs", "event-logs-before")  # Spark's, of the whole run and up to the decision
 _MEMORY_MB = 640
+_WORKER_MB = _MEMORY_MB + 100
 _FIRST_HOST = 121  # 127.0.0.121 and so on, one for each executor
 _LONGEST = 1200  # seconds that CPU noise lasts at most
 
@@ -40,15 +41,19 @@ class ServiceSession(PlacedSession):
         self._event_logs, self._event_logs_before = (directory / name for name in EVENT_LOGS)
         self.hosts = [f"127.0.0.{_FIRST_HOST + number}" for number in range(case.executors)]
         spark = SparkOptions(_MEMORY_MB, log_level="warn")
-        cluster = standalone(self.hosts, case.cores, _MEMORY_MB + 100, spark)
+        cluster = standalone(self.hosts, case.cores, _WORKER_MB, spark)
         super().__init__(directory, _sections(case, variant), cluster)
 
-    def start_case(self) -> None:
-        """Start agents, a paused controller, noise and the application; wait until its partitions are placed."""
+    def start_case(self, *, paused: bool = True, joining: int = 0) -> None:
+        """Start agents, a controller, noise and the application; wait until all is placed.
+
+        ``paused``: the controller's first decision waits for an order; ``joining``: executors that may come later.
+        """
         for host in self.hosts:
             self.start_agent(host)
         self.use_controller({})
-        self.order("pause")
+        if paused:
+            self.order("pause")
         if self.case.noise:
             arguments = [str(self.case.noise), str(_LONGEST), str(self.case.seed)]
             command = [sys.executable, "-m", "benchmarks.live.service.burner", *arguments]
@@ -63,12 +68,20 @@ class ServiceSession(PlacedSession):
             "spark.eventLog.compress": "false",  # so that what is written so far can be read
             **QUICK_CHECKPOINTS,
         }
+        slots = self.case.slots + joining * self.case.cores
         plan = {
             "case": msgspec.to_builtins(self.case),
             "checkpoint": str(self.directory / "checkpoint"),
-            "conf": self.spark_conf("rechannel-service", self.case.cores, self.case.slots, **conf),
+            "conf": self.spark_conf("rechannel-service", self.case.cores, slots, **conf),
         }
         self.run_application("benchmarks.live.service.app", plan)
+
+    def join(self) -> None:
+        """Have one more node come, with an agent and an executor like the others."""
+        host = f"127.0.0.{_FIRST_HOST + len(self.hosts)}"
+        self.hosts.append(host)
+        self.cluster.add_worker(WorkerSpec(host, self.case.cores, _WORKER_MB))
+        self.start_agent(host)
 
     def order(self, *arguments: str, answers: Collection[int] = (0,)) -> int:
         """Give an order; return its exit code, or raise StackError where it is none of ``answers``."""
@@ -153,18 +166,24 @@ class ServiceSession(PlacedSession):
         mine = [decision for name, decision in read_decision_log(self.store) if name == self.application]
         return [_line(decision, names, outcomes.get(decision.decision, "")) for decision in mine]
 
-    def tasks(self, names: Mapping[str, str]) -> dict[str, list[TaskRow]]:
-        """Return the stateful tasks of all batches that Redis has, by the query's name."""
-        tasks: dict[str, list[TaskRow]] = {}
+    def batch_reports(self) -> list[BatchReport]:
+        """Return the reports of all batches that Redis has."""
+        reports: list[BatchReport] = []
         last = "0"
         while True:
             last, entries = self.store.read(keys.BATCHES, self.application, last)
             if not entries:
-                return tasks
-            for body in (entry.body for entry in entries):
-                if isinstance(body, BatchReport) and body.query in names:
-                    for stage in body.stages:
-                        tasks.setdefault(names[body.query], []).extend(stage.tasks if stage.stateful_stage >= 0 else [])
+                return reports
+            reports += [entry.body for entry in entries if isinstance(entry.body, BatchReport)]
+
+    def tasks(self, names: Mapping[str, str]) -> dict[str, list[TaskRow]]:
+        """Return the stateful tasks of all batches that Redis has, by the query's name."""
+        tasks: dict[str, list[TaskRow]] = {}
+        for body in self.batch_reports():
+            if body.query in names:
+                for stage in body.stages:
+                    tasks.setdefault(names[body.query], []).extend(stage.tasks if stage.stateful_stage >= 0 else [])
+        return tasks
 
 
 def _sections(case: Case, variant: str) -> dict[str, dict[str, Any]]:

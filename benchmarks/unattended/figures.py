@@ -1,0 +1,157 @@
+"""Figures of a run, as for autoscalers: reaction to events, regret, own mistakes. Pure.
+
+A batch counts in the phase in which it ends. The best is computed, not run: the optimum for the known loads on the
+executors of the phase, with what tasks and batches took beside their rows in the way in which they took least.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Sequence
+
+import msgspec
+
+from benchmarks.live.service.results import BatchLine
+from benchmarks.live.service.truth import goals, optimum
+from benchmarks.unattended.results import MoveLine, Run
+from benchmarks.unattended.script import DRAINED, LOST, STEADY, Phase, Script
+from rechannel.wire.codes import OutcomeVerdict
+
+_SAME = 0.1  # seconds: a batch that ends so soon after an event was not struck by it
+
+
+class PhaseFigures(msgspec.Struct, kw_only=True):
+    """Figures of one phase; seconds, None where there is nothing to measure.
+
+    ``noticed``: from the event to the first decision with moves, of a lost executor to the first move by anybody;
+    ``settled``: to the last landing of the moves begun in the phase. ``stretch``: mean batch of the second half;
+    ``longest``: the longest batch over the stretch of the phase before. ``worked``: of all batches, shared by the
+    queries, which run at the same time; ``regret``: of these, over the ``best`` ones; ``cost``: of those with moves
+    under way, over the stretch of the phase before.
+    """
+
+    kind: str
+    seconds: float
+    batches: int
+    noticed: float | None
+    settled: float | None
+    migrations: int
+    moves: int
+    longest: float
+    stretch: float
+    best: float
+    worked: float
+    regret: float
+    cost: float
+
+
+class RunFigures(msgspec.Struct, kw_only=True):
+    """Figures of one run.
+
+    Those over several phases leave out the drain, which Spark as it is does not have. ``regret_per_hour``: seconds;
+    ``over_best``: seconds of all batches over those of the best ones. ``needless``: moves in steady phases, ``cost``:
+    seconds that these took; ``regressed`` and ``rolled_back``: migrations.
+    """
+
+    phases: list[PhaseFigures]
+    regret_per_hour: float
+    over_best: float
+    needless: int
+    cost: float
+    regressed: int
+    rolled_back: int
+
+
+def best_batches(script: Script, runs: Sequence[Run]) -> list[float]:
+    """Return the seconds of the best possible batch in each phase; ``runs``: all ways of the script."""
+    overhead, beside = (
+        min((getattr(run, name) for run in runs if not run.error), default=0.0) for name in ("task_overhead", "beside")
+    )
+    return [_best_batch(script, phase, overhead, beside) for phase in script.phases]
+
+
+def _best_batch(script: Script, phase: Phase, overhead: float, beside: float) -> float:
+    case = script.case.at(phase.batch)
+    seconds = [[work + overhead for work in query] for query in case.slept()]
+    names, homes = [query.name for query in case.queries], [[0] * query.partitions for query in case.queries]
+    (goal,) = goals(names, seconds, homes, (phase.executors, case.cores), together=True)
+    # Of several queries, the tasks of one run while another one is planned: executors need not rest.
+    return optimum(goal).seconds + (beside if len(case.queries) == 1 else 0.0)
+
+
+def run_figures(run: Run, best: Sequence[float]) -> RunFigures:
+    """Return the figures of a run; ``best``: seconds of the best batch in each phase."""
+    phases: list[PhaseFigures] = []
+    begins = [phase.at for phase in run.phases]
+    for number, span in enumerate(zip(begins, [*begins[1:], run.ended], strict=True)):
+        before = phases[-1].stretch if phases else math.nan
+        phases.append(_phase_figures(run, run.script.kinds[number], span, before, best[number]))
+    shared = [phase for phase in phases if phase.kind != DRAINED]
+    steady = [phase for phase in shared if phase.kind == STEADY]
+    least = sum(phase.worked - phase.regret for phase in shared)
+    return RunFigures(
+        phases=phases,
+        regret_per_hour=3600 * _ratio(sum(phase.regret for phase in shared), sum(phase.seconds for phase in shared)),
+        over_best=_ratio(sum(phase.worked for phase in shared), least),
+        needless=sum(phase.moves for phase in steady),
+        cost=sum(phase.cost for phase in steady),
+        regressed=sum(line.verdict == OutcomeVerdict.REGRESSED for line in run.decisions),
+        rolled_back=sum(bool(line.rollback_of) and line.moves > 0 for line in run.decisions),
+    )
+
+
+def _phase_figures(run: Run, kind: str, span: tuple[float, float], before: float, best: float) -> PhaseFigures:
+    """Return the figures of one phase.
+
+    Parameters
+    ----------
+    run, kind
+        The run, and the kind of the phase.
+    span
+        Begin and end of the phase.
+    before
+        Mean batch of the stretch before, NaN without one.
+    best
+        Seconds of the best batch.
+    """
+    begin, end = span
+    queries = len(run.script.case.queries)
+    batches = [line for line in run.batches if begin + _SAME < line.end <= end + _SAME]
+    half = [line.seconds for line in batches if line.begin >= (begin + end) / 2]
+    moves = [move for move in run.moves if begin <= move.begun < end]
+    landings = [move.ended for move in moves if move.landed]
+    worked = sum(line.seconds for line in batches) / queries
+    moving = [line.seconds - before for line in batches if _overlaps(line, moves)]
+    return PhaseFigures(
+        kind=kind,
+        seconds=end - begin,
+        batches=len(batches),
+        noticed=_noticed(run, kind, span),
+        settled=max(landings) - begin if landings else None,
+        migrations=len({move.decision for move in moves}),
+        moves=len(moves),
+        longest=_ratio(max((line.seconds for line in batches), default=math.nan), before),
+        stretch=statistics.fmean(half) if half else math.nan,
+        best=best,
+        worked=worked,
+        regret=worked - best * len(batches) / queries,
+        cost=sum(moving) / queries,
+    )
+
+
+def _noticed(run: Run, kind: str, span: tuple[float, float]) -> float | None:
+    """Return the seconds until the first decision with moves; a steady phase has nothing to notice."""
+    times = [line.at for line in run.decisions if line.moves and not line.rollback_of]  # that is about earlier moves
+    if kind == LOST:
+        times += [move.begun for move in run.moves]
+    seen = [at - span[0] for at in times if span[0] <= at < span[1]]
+    return min(seen, default=None) if kind != STEADY else None
+
+
+def _overlaps(line: BatchLine, moves: Sequence[MoveLine]) -> bool:
+    return any(move.begun < line.end and line.begin < max(move.ended, move.begun) for move in moves)
+
+
+def _ratio(value: float, base: float) -> float:
+    return value / base if base else math.nan

@@ -1,0 +1,126 @@
+"""One run: a script in one way on a fresh cluster; only its events are ordered."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import msgspec
+
+from benchmarks.live.service.run import task_figures
+from benchmarks.live.service.session import ServiceSession
+from benchmarks.report.results import progress
+from benchmarks.unattended.results import NONE, MoveLine, PhaseRecord, Run
+from benchmarks.unattended.script import DRAINED, DRIFT, JOINED, LOST, Phase, Script
+from rechannel.wire.codes import MoveState
+from rechannel.wire.measurements import BatchReport, TaskRow
+from rechannel.wire.messages import MoveTransition
+from testbed.stack import PATIENCE, StackError
+
+_SLOWER = 4  # times as slow as expected a run may be
+_ENDS = frozenset({MoveState.DRAINED, MoveState.ABANDONED})
+
+
+def measure(directory: Path, script: Script, way: str) -> Run:
+    """Make one run and return its record; what broke it off is its ``error``."""
+    run = Run(script=script, way=way)
+    case = msgspec.structs.replace(script.case, spread=way != NONE)
+    try:
+        with ServiceSession(directory, case, way) as session:
+            try:
+                _run(session, run)
+            finally:
+                run.batches = session.lines()
+    except RuntimeError as error:  # a part that died, or did not do in time what was waited for
+        run.error = str(error)
+    return run
+
+
+def phases_of(script: Script, way: str) -> list[tuple[Phase, int]]:
+    """Return the phases of one way, with the batch that ends each: Spark as it is drains no node."""
+    every = zip(script.phases, script.ends(), strict=True)
+    return [(phase, end) for phase, end in every if not (way == NONE and phase.kind == DRAINED)]
+
+
+def _run(session: ServiceSession, run: Run) -> None:
+    script = run.script
+    session.start_case(paused=False, joining=script.kinds.count(JOINED))
+    names = session.names()
+    phases = phases_of(script, run.way)
+    for phase, end in phases:
+        record = PhaseRecord(at=time.time())
+        run.phases.append(record)
+        progress(f"{record.at - run.phases[0].at:5.0f} s: {phase.kind}, {session.case.summary()}, {run.way}")
+        _strike(session, phase)
+        _await_batch(session, end, PATIENCE + _SLOWER * (end - phase.batch) * script.batch_seconds)
+        if phase.kind == DRIFT:
+            record.at = _begin(session, phase.batch)
+        record.placement = session.homes()
+        run.ended = time.time()
+        run.decisions = session.decision_lines(names)
+        run.moves = move_lines(session.transitions(), names)
+    middle = (run.phases[-1].at + run.ended) / 2
+    case = session.case.at(phases[-1][0].batch)
+    run.task_overhead, run.asleep = task_figures(case, session.tasks(names), middle, run.ended)
+    run.beside = seconds_beside(session.batch_reports(), middle, run.ended)
+    end_of = session.finish()
+    run.audit, run.failed_attempts = end_of["audit"], end_of["failed_attempts"]
+    run.exact = all(audit["ok"] for audit in run.audit.values()) and len(run.audit) == len(script.case.queries)
+
+
+def _strike(session: ServiceSession, phase: Phase) -> None:
+    """Have the event of a phase happen; a drift comes with its batch."""
+    if phase.kind == LOST:
+        if not session.cluster.kill_executor(session.hosts[phase.executor]):
+            raise StackError(f"there is no executor on {session.hosts[phase.executor]}")
+    elif phase.kind == JOINED:
+        session.join()
+    elif phase.kind == DRAINED:
+        session.order("drain", session.hosts[phase.executor])
+
+
+def _await_batch(session: ServiceSession, number: int, patience: float) -> None:
+    """Wait until a batch of the first query begins: the one before it is committed."""
+    name = session.case.queries[0].name
+
+    def begun() -> bool:
+        return any(line["query"] == name and line["batch"] >= number - 1 for line in reversed(session.poll()))
+
+    session.wait(f"batch {number} of {name}", begun, patience, every=0.3)
+
+
+def _begin(session: ServiceSession, number: int) -> float:
+    """Return the time at which a batch of the first query began."""
+    name = session.case.queries[0].name
+    return next(line.begin for line in session.lines() if line.query == name and line.batch == number)
+
+
+def move_lines(journal: Sequence[MoveTransition], names: Mapping[str, str]) -> list[MoveLine]:
+    """Return the moves of a journal in the order of their begins; ``names``: of the queries."""
+    moves: dict[str, MoveLine] = {}
+    for line in journal:
+        query = names.get(line.query, line.query)
+        new = MoveLine(line.decision, query, line.partition, line.source, line.target, line.at)
+        move = moves.setdefault(line.move, new)
+        if line.after in _ENDS:
+            moves[line.move] = msgspec.structs.replace(move, ended=line.at, landed=line.after == MoveState.DRAINED)
+    return list(moves.values())
+
+
+def seconds_beside(reports: Sequence[BatchReport], begin: float, end: float) -> float:
+    """Return the median seconds of a batch beside its stateful stage, of those within a time."""
+    seconds: dict[tuple[str, int], float] = {}
+    tasks: dict[tuple[str, int], list[TaskRow]] = {}
+    for report in (report for report in reports if begin <= report.start and report.end <= end):
+        batch = report.query, report.batch
+        seconds[batch] = report.seconds
+        stateful = (stage.tasks for stage in report.stages if stage.stateful_stage >= 0)
+        tasks.setdefault(batch, []).extend(task for stage in stateful for task in stage)
+    beside = [
+        seconds[batch] - max(task.finish for task in own) + min(task.launch for task in own)
+        for batch, own in tasks.items()
+        if own
+    ]
+    return statistics.median(beside) if beside else 0.0

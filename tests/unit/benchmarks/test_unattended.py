@@ -1,0 +1,302 @@
+"""Unattended runs: scripts from seeds, the drift of a case, the figures of a run, and the page."""
+
+from __future__ import annotations
+
+import itertools
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from benchmarks.live.service.cases import Case, Drift, QueryCase, draw
+from benchmarks.live.service.results import BatchLine, DecisionLine
+from benchmarks.report.results import ResultFile, read_results
+from benchmarks.unattended import __main__ as unattended
+from benchmarks.unattended.figures import best_batches, run_figures
+from benchmarks.unattended.page import page
+from benchmarks.unattended.results import WAYS, MoveLine, PhaseRecord, Run, runs, stored
+from benchmarks.unattended.run import move_lines, phases_of, seconds_beside
+from benchmarks.unattended.script import EVENTS, Phase, Script, draw_script
+from rechannel.wire.measurements import BatchReport, StageRun, TaskRow
+from rechannel.wire.messages import MoveTransition
+
+# -- the drift of a case --
+
+
+def test_a_drift_permutes_the_loads_from_its_batch_on() -> None:
+    query = QueryCase(name="q", rows=[40, 20, 10], drift=Drift(batch=7, order=[2, 0, 1]))
+    assert query.rows_in(6) == [40, 20, 10]
+    assert query.rows_in(7) == query.rows_in(8) == [10, 40, 20]
+    case = Case(seed=1, executors=2, cores=1, service_ms=25, queries=[query])
+    assert case.at(7) == Case(
+        seed=1, executors=2, cores=1, service_ms=25, queries=[QueryCase(name="q", rows=[10, 40, 20])]
+    )
+    assert case.slept() == case.at(0).slept() == [[1.0, 0.5, 0.25]]
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_case_without_a_drift_is_as_it_was(seed: int) -> None:
+    case = draw(seed)
+    assert case.at(0) == case.at(1000) == case
+    old = msgspec.to_builtins(case)
+    for query in old["queries"]:
+        assert query.pop("drift") is None
+    assert msgspec.convert(old, Case) == case, "files of before can be read"
+
+
+# -- scripts --
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_script_comes_again_and_has_every_event_once(seed: int) -> None:
+    script = draw_script(seed)
+    assert script == draw_script(seed)
+    assert Counter(script.kinds) == Counter(EVENTS.keys())
+    assert (script.kinds[0], script.kinds[-1]) == ("start", "drained")
+    begins = [*(phase.batch for phase in script.phases), script.end]
+    assert begins[0] == 0
+    assert all(later - earlier >= 10 for earlier, later in itertools.pairwise(begins))
+    assert script.end * script.batch_seconds == pytest.approx(20 * 60, rel=0.01)
+    case = script.case
+    assert (case.cores, case.scheduler, case.noise, case.triggered) == (1, "FIFO", 0.0, False)
+    assert len(case.queries) in (1, 2)
+    executors = case.executors
+    for phase in script.phases:
+        executors += (phase.kind == "joined") - (phase.kind == "drained")
+        assert phase.executors == executors
+        assert (0 <= phase.executor < case.executors) == (phase.kind in ("lost", "drained"))
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_drift_makes_another_partition_the_heaviest_and_leaves_the_sum(seed: int) -> None:
+    script = draw_script(seed)
+    query, *others = script.case.queries
+    (drifted,) = [phase for phase in script.phases if phase.kind == "drift"]
+    before, after = query.rows_in(drifted.batch - 1), query.rows_in(drifted.batch)
+    assert sorted(before) == sorted(after)
+    assert before.index(max(before)) != after.index(max(after))
+    assert all(other.drift is None for other in others)
+
+
+def test_seeds_differ_and_short_scripts_have_fewer_events() -> None:
+    assert len({tuple(draw_script(seed).kinds) for seed in range(20)}) > 5
+    assert {len(draw_script(seed).case.queries) for seed in range(20)} == {1, 2}
+    short = draw_script(3, minutes=8)
+    assert len(short.kinds) == 3
+    assert "drained" not in short.kinds
+    assert draw_script(3, minutes=60).kinds == draw_script(3).kinds
+
+
+def test_spark_as_it_is_drains_no_node() -> None:
+    script = draw_script(1)
+    assert [phase.kind for phase, _ in phases_of(script, "adaptive")] == script.kinds
+    none = phases_of(script, "none")
+    assert [phase.kind for phase, _ in none] == script.kinds[:-1]
+    assert none[-1][1] == script.phases[-1].batch
+
+
+# -- a run --
+
+
+def script() -> Script:
+    query = QueryCase(name="q", rows=[40, 20, 20], drift=Drift(batch=4, order=[1, 0, 2]))
+    phases = [
+        Phase(kind="start", batch=0, executors=2),
+        Phase(kind="drift", batch=4, executors=2),
+        Phase(kind="steady", batch=8, executors=2),
+        Phase(kind="lost", batch=12, executors=2, executor=1),
+        Phase(kind="joined", batch=16, executors=3),
+        Phase(kind="drained", batch=20, executors=2, executor=0),
+    ]
+    case = Case(seed=3, executors=2, cores=1, service_ms=25, queries=[query])
+    return Script(seed=3, minutes=1.0, case=case, phases=phases, end=24, batch_seconds=2.0)
+
+
+def decision(name: str, at: float, **other: Any) -> DecisionLine:
+    fields = {"trigger": "timeout", "outcome": "applied", "reason": "ok", "sentence": "s", "moves": 1} | other
+    return DecisionLine(decision=name, at=at, **fields)
+
+
+def run(way: str = "adaptive", **other: Any) -> Run:
+    """Return a run with four batches in each phase; the event of phase n strikes at 1000 + 10 n."""
+    durations = {0: 1.5, 1: 2.5, 2: 2.0, 3: 2.4, 4: 2.0, 5: 2.0}
+    count = 5 if way == "none" else 6
+    batches = [
+        BatchLine("q", 4 * phase + number, 1000 + 10 * phase + 2.5 * number, durations[phase])
+        for phase in range(count)
+        for number in range(4)
+    ]
+    batches[12] = BatchLine("q", 12, 1029.9, 3.0)  # it runs as the executor is killed
+    fields: dict[str, Any] = {
+        "script": script(),
+        "way": way,
+        "phases": [PhaseRecord(at=1000.0 + 10 * phase) for phase in range(count)],
+        "ended": 1000.0 + 10 * count,
+        "batches": [BatchLine("q", -1, 990.0, 9.0), *batches],
+        "exact": True,
+        "task_overhead": 0.0,
+        "beside": 0.5,
+        "asleep": 0.9,
+    }
+    if way != "none":
+        fields["decisions"] = [
+            decision("d0", 1001.0, outcome="refused", moves=0),
+            decision("d1", 1014.0),
+            decision("d2", 1023.0, verdict="regressed"),
+            decision("d3", 1036.0, rollback_of="d2"),
+        ]
+        fields["moves"] = [
+            MoveLine("d1", "q", 0, "0", "1", 1014.1, 1017.0, True),
+            MoveLine("d1", "q", 1, "0", "1", 1014.1, 1021.0, True),
+            MoveLine("d2", "q", 2, "0", "1", 1023.0, 1024.0, True),
+            MoveLine("link-1", "q", 2, "2", "1", 1033.5, 1034.0, False),
+            MoveLine("d3", "q", 2, "1", "0", 1036.0, 1038.0, True),
+        ]
+    return Run(**fields | other)
+
+
+def test_the_best_batch_is_the_optimum_of_the_phase() -> None:
+    # Seconds of 1, 0.5 and 0.5: one on each of two executors, and no more on three since one partition has all of it.
+    assert best_batches(script(), [run()]) == pytest.approx([1.5] * 6)
+    slow = run("none", task_overhead=0.1, beside=0.7)
+    assert best_batches(script(), [slow]) == pytest.approx([1.9, 1.9, 1.9, 1.9, 1.8, 1.9])
+    assert best_batches(script(), [slow, run(), run(error="it broke", beside=0.0)]) == pytest.approx([1.5] * 6)
+
+
+def test_an_event_is_noticed_and_settled() -> None:
+    start, drift, steady, lost, joined, _ = run_figures(run(), [1.5] * 6).phases
+    assert (start.noticed, start.settled, start.moves) == (None, None, 0)
+    assert (drift.noticed, drift.settled) == (4.0, 11.0), "the last move lands in the next phase"
+    assert (drift.migrations, drift.moves) == (1, 2)
+    assert (steady.noticed, steady.settled, steady.moves) == (None, 4.0, 1)
+    assert (lost.noticed, lost.settled) == (3.5, 8.0), "the link moves first, and the move that lands is the other one"
+    assert (joined.noticed, joined.moves) == (None, 0)
+    assert run_figures(run(moves=[]), [1.5] * 6).phases[3].noticed is None, "a rollback notices nothing"
+
+
+def test_regret_is_what_batches_take_over_the_best() -> None:
+    figures = run_figures(run(), [1.5] * 6)
+    start, drift, steady, lost, *_ = figures.phases
+    assert [phase.batches for phase in figures.phases] == [4] * 6
+    assert [phase.regret for phase in (start, drift, steady)] == pytest.approx([0.0, 4.0, 2.0])
+    assert lost.regret == pytest.approx(1.5 + 3 * 0.9)
+    assert (drift.longest, drift.stretch) == pytest.approx((2.5 / 1.5, 2.5))
+    assert lost.longest == pytest.approx(3.0 / 2.0)
+    total = 4.0 + 2.0 + 4.2 + 2.0  # the drain's phase is left out
+    assert figures.regret_per_hour == pytest.approx(3600 * total / 50)
+    assert figures.over_best == pytest.approx((20 * 1.5 + total) / (20 * 1.5))
+
+
+def test_moves_in_a_steady_phase_are_mistakes() -> None:
+    figures = run_figures(run(), [1.5] * 6)
+    assert (figures.needless, figures.regressed, figures.rolled_back) == (1, 1, 1)
+    assert figures.cost == pytest.approx(2.0 - 2.5), "one batch, shorter than those before"
+    still = run_figures(run("none"), [1.5] * 6)
+    assert len(still.phases) == 5
+    assert (still.needless, still.cost, still.regressed) == (0, 0, 0)
+
+
+def test_two_queries_share_the_regret() -> None:
+    one = script()
+    queries = [*one.case.queries, QueryCase(name="r", rows=[40])]
+    twice = msgspec.structs.replace(one, case=msgspec.structs.replace(one.case, queries=queries))
+    lines = [BatchLine(query, line.batch, line.begin, line.seconds) for line in run().batches for query in ("q", "r")]
+    pair = run_figures(run(script=twice, batches=lines), [1.5] * 6)
+    alone = run_figures(run(), [1.5] * 6).phases
+    assert [phase.regret for phase in pair.phases] == pytest.approx([phase.regret for phase in alone])
+    assert pair.phases[0].batches == 8
+
+
+def test_the_journal_says_when_moves_begin_and_end() -> None:
+    def line(move: str, after: str, at: float) -> MoveTransition:
+        partition = {"move": move, "query": "id", "stage": 0, "partition": 1, "source": "0", "target": "1", "step": 0}
+        text = {"before": "", "after": after, "reason": "", "evidence": "", "decision": move.partition(".")[0]}
+        return MoveTransition(**partition, **text, batch=3, at=at)
+
+    journal = [
+        line("d1.0", "planned", 1.0),
+        line("link-2.1", "planned", 1.5),
+        line("d1.0", "steered", 2.0),
+        line("d1.0", "drained", 3.0),
+        line("link-2.1", "abandoned", 4.0),
+        line("d1.0", "killed", 9.0),
+        line("d3.0", "planned", 9.5),
+    ]
+    assert move_lines(journal, {"id": "q"}) == [
+        MoveLine("d1", "q", 1, "0", "1", 1.0, 3.0, True),
+        MoveLine("link-2", "q", 1, "0", "1", 1.5, 4.0, False),
+        MoveLine("d3", "q", 1, "0", "1", 9.5),
+    ]
+
+
+def test_what_a_batch_takes_beside_its_stateful_stage() -> None:
+    def part(batch: int, stateful: int, *times: tuple[float, float]) -> BatchReport:
+        rows = [TaskRow(0, 0, "0", *each, 0.0, 0.0, 0.0, 0, 0, 0, 0, 0, 0, 0, 0.0) for each in times]
+        stage = StageRun(spark_stage=1, parents=[], stateful_stage=stateful, tasks=rows)
+        return BatchReport(query="q", batch=batch, start=10.0, end=13.0, input_rows=1, stages=[stage], duration=3.0)
+
+    reports = [part(1, -1, (10.1, 10.2)), part(1, 0, (10.5, 11.0)), part(1, 0, (11.5, 12.5)), part(2, -1, (10.0, 13.0))]
+    assert seconds_beside(reports, 10.0, 13.0) == pytest.approx(1.0)
+    assert seconds_beside(reports, 11.0, 13.0) == 0.0
+
+
+# -- files and page --
+
+
+def write(path: Path, *every: Run) -> None:
+    ResultFile(path, {each.name: stored(each, {"cores": 2}) for each in every}).save()
+
+
+def test_a_file_holds_the_runs(tmp_path: Path) -> None:
+    path = tmp_path / "runs.json"
+    write(path, run("adaptive"), run("none"))
+    results = read_results(path)
+    assert runs(results) == [run("none"), run("adaptive")]
+    for result in results.values():
+        assert [names for names in result.names() if not result.units.keys() & names] == []
+
+
+def test_the_page_has_every_way_of_every_event(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    broken = run("even", error="the cluster broke\nand more", exact=False)
+    results = {each.name: stored(each, {}) for each in (run("none"), broken, run())}
+    text = page(results, tmp_path)
+    assert "* `none`: Spark as it is." in text
+    assert "## Seed 3: 1q 3p 2x1 back to back FIFO z0" in text
+    assert "| adaptive | 878 | 1.41 | 4 | 5 | 1 | -0.5 | 1 / 1 | 90% | yes |" in text
+    assert "| drift | adaptive | 4 | 11 | 1 / 2 | 1.67 | 2.50 | 1.50 | 4 | 10 |" in text
+    assert "| joined | none | - | - | 0 / 0 |" in text
+    assert "| drained | adaptive |" in text
+    assert "| drained | none |" not in text
+    assert "* `even` was broken off: the cluster broke" in text
+    picture = tmp_path / "unattended-3-1.svg"
+    assert "![Batches, events and moves of each way](figures/unattended-3-1.svg)" in text
+    assert picture.read_text().count("joined") == 2
+    drawn = picture.read_text()
+    assert page(results, tmp_path) == text
+    assert picture.read_text() == drawn
+    assert "Seed" not in page({}, tmp_path)
+
+
+def test_what_is_in_the_file_is_not_run_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def call(*options: str, error: str = "") -> tuple[int, list[str]]:
+        """Return the exit code, and the ways that were measured; ``error``: of the way `even`."""
+        measured = []
+
+        def measure(_: Path, drawn: Script, way: str) -> Run:
+            measured.append(way)
+            return run(way, script=drawn, error=error if way == "even" else "")
+
+        monkeypatch.setattr(unattended, "measure", measure)
+        monkeypatch.setattr(sys, "argv", ["", "--seed", "4", "--json", str(tmp_path / "runs.json"), *options])
+        return unattended.main(), measured
+
+    assert call(error="it broke") == (1, list(WAYS))
+    assert call("--resume") == (0, ["even"]), "the one that was broken off"
+    assert call("--resume") == (0, [])
+    assert call("--resume", "--minutes", "30", "--ways", "none") == (0, ["none"]), "another script"
+    assert call("--ways", "none") == (0, ["none"])
+    assert len(read_results(tmp_path / "runs.json")) == 4
