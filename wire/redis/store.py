@@ -242,7 +242,7 @@ class Store:
         replaced = {}
         for (name, number), answer in zip(after.items(), self._ask_all(commands), strict=True):
             entries = [entry for entry in reversed(answer or []) if entry[0].decode() != number]
-            if number and not answer:
+            if number and answer == []:  # None: a key of another type
                 replaced[name] = ""
             else:
                 yield name, self._page(entries, number)
