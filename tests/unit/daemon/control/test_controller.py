@@ -19,6 +19,7 @@ from unit.daemon.fakes import (
     CONFIG,
     World,
     app,
+    batch,
     controller,
     cycle,
     decide,
@@ -115,6 +116,17 @@ def test_one_failing_application_does_not_stop_the_others(leader, store, clock, 
 
 
 # -- following --
+
+
+def test_batches_are_read_while_a_migration_runs(leader, store, world):
+    leader.decide_all()
+    assert app(leader).migrations.running is not None
+    world._send(keys.BATCHES, APP, batch(30, world.placement, end=world.clock()))
+    world.clock.sleep(5)
+    world.report()
+    leader.run_leader_cycle()
+    state = leader._services.collector._applications[APP]
+    assert any(entry.batch == 30 for entries in state.batches.values() for _, entry, _ in entries)
 
 
 def test_a_migration_is_renewed_until_every_move_is_settled(leader, store, world):

@@ -96,6 +96,13 @@ def test_what_was_not_measured_anew_says_nothing_and_zero_turns_it_off() -> None
     assert not any(requested([2.0] * 9, dataclasses.replace(RULES, overload_windows=0)))
 
 
+def test_an_overload_of_a_query_counts_its_batches() -> None:
+    overload = OverloadDetector()
+    for _ in range(3):
+        overload.observe([LoadReading("query q", 9.0, 1.0, "the last batch took 9 s", counted="batches")], RULES)
+    assert overload.due_reason(0.0) == "the last batch took 9 s, 3 batches in a row"
+
+
 def test_an_overload_is_told_with_its_numbers_until_it_is_decided_on() -> None:
     overload = OverloadDetector()
     for _ in range(3):

@@ -14,7 +14,7 @@ from rechannel.wire.commands import Drain, Pause, Resume
 from rechannel.wire.envelope import EnvelopeFactory
 from rechannel.wire.exit_codes import ExitCode
 from rechannel.wire.messages import Decision, Request
-from rechannel.wire.redis.errors import StoreDeposedError, StoreUnavailableError
+from rechannel.wire.redis.errors import StoreDeposedError, StoreTooLargeError, StoreUnavailableError
 from unit.daemon.fake_store import FakeClock
 from unit.daemon.fakes import (
     APP,
@@ -260,6 +260,22 @@ def test_whoever_asks_is_told_of_a_defect(leader, store, monkeypatch):
         question, command = ask(leader, store, "plan"), ask(leader, store, "rebalance", name="r2")
     assert (question.code, command.code) == (ExitCode.REFUSED, ExitCode.UNCLEAR), "an order may be carried out halfway"
     assert "ZeroDivisionError" in question.sentence and "ZeroDivisionError" in command.sentence
+
+
+@pytest.mark.parametrize(("verb", "code"), [("plan", ExitCode.REFUSED), ("rebalance", ExitCode.DONE)])
+def test_a_reply_that_is_too_large_comes_without_its_details(leader, store, monkeypatch, verb, code):
+    put = store.put
+
+    def checked(rule, name, envelope, ttl=None):
+        if rule is keys.REPLY and envelope.body.data:
+            raise StoreTooLargeError("too much")
+        put(rule, name, envelope, ttl)
+
+    monkeypatch.setattr(store, "put", checked)
+    answer = ask(leader, store, verb)
+    assert (answer.code, answer.data) == (code, {})
+    assert answer.sentence.endswith("the details are too large for a reply (too much)")
+    assert leader.answer_requests() == 0, "once"
 
 
 def test_requests_are_heard_after_redis_was_emptied_and_its_clock_set_back(leader, store, clock):
