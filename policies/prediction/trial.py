@@ -38,6 +38,7 @@ class TrialPlacement:
         ).reshape(len(self.stages), cluster.size)
         self._largest = [self._longest_tasks(index) for index in range(len(self.stages))]
         self._unplaced = unplaced_work(model)
+        self._unplaced_load = (self._unplaced.pinned + self._unplaced.anywhere).sum(axis=0)
         self._timings = QueryTimings.of(model)
         self._base = np.maximum(self.seconds() if base is None else base, 1e-9)
         self._square = max(float(self.loads() @ self.loads()), 1e-12)
@@ -80,8 +81,7 @@ class TrialPlacement:
 
     def loads(self) -> FloatArray:
         """Return the seconds of everybody's work on each executor in one batch of each, (E,)."""
-        unplaced = self._unplaced.pinned + self._unplaced.anywhere
-        return np.asarray(self._sums.sum(axis=0) / self.capacity + unplaced.sum(axis=0))
+        return np.asarray(self._sums.sum(axis=0) / self.capacity + self._unplaced_load)
 
     def even_load(self) -> float:
         """Return the load of each executor if all were equally busy: none can do better."""
