@@ -162,11 +162,11 @@ def push_windows(settings: Settings, count: int) -> None:
 
 def _follow(messages: Messages, collector: Collector, pushes: multiprocessing.process.BaseProcess) -> dict[str, Any]:
     """Read once in each window, as a controller does, until the agents end."""
-    client = messages.store._redis
+    store = messages.store
     newest: dict[str, float] = {}
     ages: list[float] = []
     reads: list[float] = []
-    before, began = client.info("all"), time.monotonic()
+    before, began = store.info("all"), time.monotonic()
     counted = began
     while pushes.is_alive():
         messages.send_report()
@@ -181,9 +181,9 @@ def _follow(messages: Messages, collector: Collector, pushes: multiprocessing.pr
                     newest[host] = window.end
                     ages.append(now - window.end)
         if time.monotonic() < began + 3 * agents.WINDOW:  # all agents have connected by then
-            before, counted, ages, reads = client.info("all"), time.monotonic(), [], []
+            before, counted, ages, reads = store.info("all"), time.monotonic(), [], []
         time.sleep(max(0.0, started + agents.WINDOW - time.monotonic()))
-    after = client.info("all")
+    after = store.info("all")
     load = agents.redis_load(before, after, time.monotonic() - counted)
     return load | {
         "memory_mib": after["used_memory"] / 2**20,
