@@ -180,11 +180,11 @@ class RescheduleSettings:
         "least one agent window.",
         bounds=(0, 3600),
     )
-    overload_windows: int = live_setting(
+    trigger_windows: int = live_setting(
         3,
-        "Overloads in a row before they trigger a decision: agent windows with an executor above "
-        "gate.max_utilization, or batches of a query that last twice as long as usual or longer than the interval of "
-        "its trigger. 0 turns this trigger off.",
+        "Agent windows in a row before a decision is triggered by an executor above gate.max_utilization, or by an "
+        "imbalance that grew by gate.min_gain; batches in a row, by a query whose batches last twice as long as usual "
+        "or longer than the interval of its trigger. 0 turns these triggers off.",
         unit="windows",
         bounds=(0, 1000),
     )
@@ -231,7 +231,11 @@ class GateSettings:
         bounds=(0.01, 10),
     )
     horizon: float = live_seconds(600.0, "Time within which a migration must pay off.", bounds=(1, 7 * 86_400))
-    cooldown: float = live_seconds(300.0, "Minimum time between two migrations.", bounds=(0, 86_400))
+    cooldown: float = live_seconds(
+        300.0,
+        "Minimum time between two migrations, unless the first one is confirmed earlier: its batches are as predicted.",
+        bounds=(0, 86_400),
+    )
     max_utilization: float = live_setting(
         0.95,
         "A placement that raises the utilization of an executor above this is refused. An executor above it is "

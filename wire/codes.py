@@ -33,6 +33,7 @@ class Trigger(Code):
         "Executors joined or left, and their set has been stable since then (`reschedule.settle`).",
     )
     OVERLOAD = "overload", "An executor (`gate.max_utilization`) or a query was overloaded."
+    IMBALANCE = "imbalance", "The executors were loaded more unevenly than at the last decision."
     CONTINUATION = (
         "continuation",
         "The previous plan was cut to `migration.max_moves`, and the outcome of its moves was `confirmed`.",
@@ -234,8 +235,8 @@ class Law(Code):
     COOLDOWN = (
         "cooldown",
         (
-            "The last migration ended less than `gate.cooldown` ago. After an automatic rollback the cool-down is "
-            "longer, and the sentence says so."
+            "The last migration ended less than `gate.cooldown` ago, and is not `confirmed`. After an automatic "
+            "rollback the cool-down is longer, and the sentence says so."
         ),
         "Wait, or `--force`.",
     )

@@ -32,7 +32,7 @@ _SECTIONS: dict[str, dict[str, Any]] = {
     "link": {"spread": False},  # Spark as it is has nobody who spreads what a lost executor held
     # Variants are asked when it is their turn, and one after the other: no rest follows a migration, and where nodes
     # are held to a fraction of a core all of them are busy by intention.
-    "reschedule": {"timeout": 3600.0, "overload_windows": 0},
+    "reschedule": {"timeout": 3600.0, "trigger_windows": 0},
     "gate": {"cooldown": 0.0, "max_utilization": 10.0},
 }
 

@@ -24,14 +24,14 @@ from rechannel.daemon.control.migrations import MigrationTracker
 from rechannel.daemon.control.outcomes import REGRESSED_REASON, OutcomeHistory, OutcomeTracker, PendingRollback
 from rechannel.daemon.control.scheduled_plans import ScheduledPlanStore
 from rechannel.daemon.control.standing_orders import StandingOrderStore, partitions_on
-from rechannel.daemon.control.triggers import RETRY_EVERY, ExecutorSetTrigger, OverloadDetector, usable_executors
+from rechannel.daemon.control.triggers import RETRY_EVERY, ExecutorSetTrigger, new_load_triggers, usable_executors
 from rechannel.daemon.decide import pipeline
 from rechannel.daemon.decide.pipeline import DecisionRequest, Draft, NoPlan, PlanBasis, moves_in_flight
 from rechannel.daemon.decide.policy_settings import policy_for
 from rechannel.daemon.decide.rollback import rollback_placement
 from rechannel.daemon.jobs.clock import COMPLAIN_EVERY, DutyCycle, RateLimit
 from rechannel.daemon.jobs.planning import Mutex, RunningPlan, RunningPlans
-from rechannel.daemon.model.application_messages import ApplicationMessages, averaging_time, describe_silent_agents
+from rechannel.daemon.model.application_messages import ApplicationMessages, describe_silent_agents
 from rechannel.daemon.model.collector import Collector
 from rechannel.daemon.model.readiness import NotReady, driver_silence, readiness_problem
 from rechannel.daemon.model.snapshot import Snapshot, take_snapshot
@@ -85,7 +85,7 @@ class Application:
     def reset(self) -> None:
         """Drop what only a leader may rely on, but not the guard and the cool-down."""
         self.executors = ExecutorSetTrigger()
-        self.overload = OverloadDetector()
+        self.load_triggers = new_load_triggers()
         self.outcome = OutcomeTracker(self.name, self._context, self._services.history, self._services.lock.released)
         self.rollback: PendingRollback | None = None
         self._published = DecisionDeduplicator()
@@ -140,7 +140,7 @@ class Application:
             return "the continuation of a plan"
         if self._decide_on_executors(report, steady_now):
             return "changed executors"
-        return "an overload" if self._decide_on_overload(steady_now) else "nothing is due"
+        return "a changed load" if any(map(self._decide_on_load, self.load_triggers)) else "nothing is due"
 
     def _leave_drained_nodes(self, report: LinkReport, steady_now: float) -> bool:
         placed = any(partitions_on(report, self._services.standing_orders.nodes).values())
@@ -180,15 +180,10 @@ class Application:
         trigger.record(decision, report, self._clock.steady(), settings)
         return True
 
-    def _decide_on_overload(self, steady_now: float) -> bool:
-        detector = self.overload
-        if not (reason := detector.due_reason(steady_now)):
-            return False
-        decision = self.decide_automatically(Trigger.OVERLOAD, reason)
-        if decision is None or decision.reason in BLOCKING:
-            return False
-        detector.record(decision, self._clock.steady(), averaging_time(self._context.settings))
-        return True
+    def _decide_on_load(self, trigger: Trigger) -> bool:
+        reason = self.load_triggers[trigger].due_reason(self._clock.steady())
+        decision = self.decide_automatically(trigger, reason) if reason else None
+        return decision is not None and decision.reason not in BLOCKING
 
     # -- decisions --
 
@@ -219,6 +214,9 @@ class Application:
             decision = pipeline.decision_without_plan(request, end.reason)
             if end.reason is pipeline.NOT_LEADING:
                 return decision  # decisions are published by the leader alone
+        if request.trigger in AUTOMATIC or decision.result == DecisionResult.APPLIED:
+            for load_trigger in self.load_triggers.values():
+                load_trigger.record(decision, self._clock.steady(), self._context.settings)
         self._publish(decision)
         return decision
 
@@ -378,6 +376,8 @@ class Application:
         outcome, target = measured
         if outcome.verdict == OutcomeVerdict.CONFIRMED:
             self.migrations.confirm()
+            for load_trigger in self.load_triggers.values():
+                load_trigger.accept()
         else:
             self.migrations.cancel_continuation()
         self._await_rollback(target)
@@ -478,12 +478,14 @@ class Application:
             self._note_ready(snapshot, messages, window)
 
     def _note_not_ready(self, reason: NotReady) -> None:
-        self.overload.observe((), self._context.settings.reschedule)  # an overload may be over unseen
+        for load_trigger in self.load_triggers.values():
+            load_trigger.interrupt()  # an overload may be over unseen
         self.sentence = f"not ready: {reason.sentence}"
 
     def _note_ready(self, snapshot: Snapshot, messages: ApplicationMessages, window: float) -> None:
         self.executors.mark_ready(usable_executors(messages.report, self._services.standing_orders.nodes))
-        self.overload.observe_window(snapshot, messages.batches, window, self._context.settings)
+        for load_trigger in self.load_triggers.values():
+            load_trigger.observe_window(snapshot, window, self._context.settings)
         now = self._clock.wall()
         waiting = f", cool-down for {left:.0f} s" if (left := self.migrations.cooldown_left(now)) else ""
         placed = with_noun(snapshot.workload.partitions, "partition")

@@ -7,16 +7,22 @@ from dataclasses import dataclass
 from rechannel.wire.codes import Trigger
 from rechannel.wire.messages import Decision
 
-_AFTER_ROLLBACK = 4  # factor for each rollback in a row: the same figures would lead to the same plan
+_AFTER_ROLLBACK = 4  # factor for each rollback in a row
 _LONGEST_COOLDOWN = 86_400.0  # seconds
 
 
 @dataclass
 class CooldownTimer:
-    """Cool-down of one application after its migrations. It survives the loss of the lead."""
+    """Cool-down of one application after its migrations. It survives the loss of the lead.
+
+    It is there for the effect of a migration to show. So it ends once the migration is confirmed, unless that was a
+    rollback: the same figures would lead to the same plan.
+    """
 
     ended: float | None = None  # time of the end of the last migration
+    _confirmed: bool = False  # whether the last migration brought what was predicted
     _drain_decision: str = ""  # last applied decision, if it was a drain's
+    _after_rollback: bool = False
     _seconds: float | None = None  # after the last migration; None: as the settings have it
     _reason: str = ""
     _rollbacks_in_a_row: int = 0
@@ -29,7 +35,7 @@ class CooldownTimer:
         """Set the length of the cool-down after the migration that a decision begins."""
         if decision.trigger == Trigger.DRAIN:
             return
-        self._seconds, self._reason = cooldown, ""
+        self._after_rollback, self._seconds, self._reason = bool(decision.rollback_of), cooldown, ""
         if not decision.rollback_of or decision.user:
             return  # an operator's rollback is not about what the controller did automatically
         self._rollbacks_in_a_row += 1
@@ -40,7 +46,7 @@ class CooldownTimer:
     def start(self, decision: str, at: float) -> None:
         """Begin the cool-down at the end of a decision's migration; there is none after a drain."""
         if decision != self._drain_decision:
-            self.ended = at
+            self.ended, self._confirmed = at, False
 
     def clear(self) -> None:
         """End the cool-down."""
@@ -50,8 +56,9 @@ class CooldownTimer:
         """Go back to the usual length: an operator ended the migration and watches it."""
         self._seconds, self._reason = None, ""
 
-    def reset_rollbacks(self) -> None:
-        """Forget earlier rollbacks: a migration brought what was predicted."""
+    def confirm(self) -> None:
+        """Note that the last migration brought what was predicted."""
+        self._confirmed = not self._after_rollback
         self._rollbacks_in_a_row = 0
 
     def length(self, cooldown: float) -> tuple[float, str]:
@@ -59,7 +66,11 @@ class CooldownTimer:
         return (cooldown if self._seconds is None else self._seconds), self._reason
 
     def left(self, now: float, cooldown: float) -> float:
-        """Return the seconds that are left."""
+        """Return the seconds that are left; none after a migration that was confirmed."""
+        return 0.0 if self._confirmed else self.time_left(now, cooldown)
+
+    def time_left(self, now: float, cooldown: float) -> float:
+        """Return the seconds that are left, whether the last migration was confirmed or not."""
         if self.ended is None:
             return 0.0
         length, _ = self.length(cooldown)

@@ -23,7 +23,7 @@ LoggedDecision = tuple[str, Decision]  # application, decision
 # Orders that are tried again: the same result is published once. Of other triggers that holds for "not ready" alone.
 _PUBLISHED_ONCE = frozenset({Trigger.DRAIN, Trigger.ROLLBACK, Trigger.SCHEDULED})
 _NAME_WITHIN = 300.0  # seconds after a rollback in which the next one has to name its decision
-_RETRIED = _PUBLISHED_ONCE | {Trigger.CONTINUATION, Trigger.EXECUTORS, Trigger.OVERLOAD}  # tried again within seconds
+_RETRIED = _PUBLISHED_ONCE | {Trigger.CONTINUATION, Trigger.EXECUTORS, Trigger.OVERLOAD, Trigger.IMBALANCE}
 
 
 def read_decision_log(store: Store) -> list[LoggedDecision]:

@@ -7,6 +7,7 @@ is never held back; it is warned (`ClusterLimits.order_warning`) and carried out
     timeout        -                  yes                refuses                     at the next timeout
     executors      -                  yes                is waited for               within seconds
     overload       -                  yes                is waited for               within seconds
+    imbalance      -                  yes                is waited for               within seconds
     continuation   -                  yes                -                           within seconds
     operator       yes                -                  refuses, unless forced      -
     scheduled      yes                -                  is waited for, or forced    within seconds
@@ -27,7 +28,7 @@ from rechannel.daemon.model.usual_batch import UsualBatch, is_same_load, usual_b
 from rechannel.wire.codes import DecisionResult, Law, PlanResult, Trigger
 from rechannel.wire.messages import Decision, DesiredMove, Refusal
 
-AUTOMATIC = frozenset({Trigger.TIMEOUT, Trigger.EXECUTORS, Trigger.OVERLOAD, Trigger.CONTINUATION})
+AUTOMATIC = frozenset({Trigger.TIMEOUT, Trigger.EXECUTORS, Trigger.OVERLOAD, Trigger.IMBALANCE, Trigger.CONTINUATION})
 BLOCKING = frozenset({Law.EXCLUDED, Law.TRIGGER_COOLDOWN, Law.BUDGET})  # laws that refuse before anything is planned
 HOUR = 3600.0  # seconds
 OVERLOAD_COOLDOWN = 300.0  # seconds between two decisions because of overload, for the effect of the last one to show

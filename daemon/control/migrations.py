@@ -4,9 +4,9 @@ A desired placement is renewed under the same decision id as long as one of its 
 it in Redis and continues it under its own epoch. One that expired while nobody led is not resumed: the links give such
 moves up, and the next decision starts from the present state.
 
-A migration is followed by a cool-down of ``gate.cooldown``, longer after one that was rolled back automatically. There
-is none after a drain, and none while a plan continues that was cut to ``migration.max_moves``: as long as each part
-brought what was predicted, for no more moves than there are partitions.
+A migration is followed by a cool-down of ``gate.cooldown``, longer after one that was rolled back automatically. It
+ends once the migration is confirmed, and there is none after a drain. A confirmed plan that was cut to
+``migration.max_moves`` continues, for no more moves than there are partitions.
 
 What the desired placement in Redis says of a migration:
 
@@ -237,7 +237,7 @@ class MigrationTracker:
 
     def confirm(self) -> None:
         """Note that the last migration brought what was predicted: a plan that was cut continues."""
-        self.cooldown.reset_rollbacks()
+        self.cooldown.confirm()
         self._continues = self._moves_to_follow > 0
 
     def cancel_continuation(self) -> None:
@@ -247,18 +247,18 @@ class MigrationTracker:
     def continuation(self, now: float) -> int:
         """Return how many moves may follow on a plan that was cut; 0 for none.
 
-        None once the cool-down is over: then the usual triggers decide, with new measurements.
+        None once the time of the cool-down has passed: then the usual triggers decide, with new measurements.
         """
-        due = self._continues and self.running is None and self._time_left(now)
+        due = self._continues and self.running is None and self.cooldown.time_left(now, self._cooldown)
         return self._moves_to_follow if due else 0
 
     def cooldown_left(self, now: float) -> float:
-        """Return the seconds of the cool-down that are left; none if a plan continues."""
-        return 0.0 if self.continuation(now) else self._time_left(now)
+        """Return the seconds of the cool-down that are left."""
+        return self.cooldown.left(now, self._cooldown)
 
     def cooldown_length(self) -> tuple[float, str]:
         """Return the seconds of the cool-down, and the reason where they are more than usual."""
-        return self.cooldown.length(self._context.settings.gate.cooldown)
+        return self.cooldown.length(self._cooldown)
 
     def extend_deadline(self, silence: float) -> None:
         """Do not count a time in which Redis was away as silence of the link."""
@@ -312,8 +312,9 @@ class MigrationTracker:
             raise ValueError(f"no migration of {self._application} is running")
         return self.running
 
-    def _time_left(self, now: float) -> float:
-        return self.cooldown.left(now, self._context.settings.gate.cooldown)
+    @property
+    def _cooldown(self) -> float:
+        return self._context.settings.gate.cooldown
 
     def _plan_continuation(self, decision: Decision) -> None:
         total = sum(load.partitions_before for load in decision.executors)

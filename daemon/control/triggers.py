@@ -1,20 +1,20 @@
-"""Automatic triggers of one application that keep state: changed executors, and overloads.
+"""Automatic triggers with state: changed executors, overloads, and imbalance.
 
-An overload has hysteresis. It begins after ``reschedule.overload_windows`` windows over the limit and asks for one
-decision; it has to fall well below the limit before it can begin again.
+An overload has hysteresis. It begins after ``reschedule.trigger_windows`` windows over the limit and asks for one
+decision; it has to fall well below the limit before it can begin again. An imbalance is compared with the one that the
+last decision left.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
 from rechannel.conf.settings import RescheduleSettings, Settings
-from rechannel.daemon.model.application_messages import averaging_time, batches_of
+from rechannel.daemon.model.application_messages import averaging_time
 from rechannel.daemon.model.snapshot import Snapshot
-from rechannel.policies.analysis.queueing import executor_utilization
-from rechannel.wire.codes import DecisionResult, Law
-from rechannel.wire.measurements import BatchReport
+from rechannel.wire.codes import DecisionResult, Law, Trigger
 from rechannel.wire.messages import Decision, LinkReport
 from rechannel.wire.printable import query_name
 
@@ -27,6 +27,16 @@ RETRY_EVERY = 10.0  # seconds between two decisions that were not ready, or on t
 def settle_time(settings: Settings) -> float:
     """Return the time in s for which an executor set must not change, at least a window."""
     return max(settings.reschedule.settle, settings.agent.window)
+
+
+def pause_of(decision: Decision, settings: Settings) -> float | None:
+    """Return the seconds after which a decision is taken again; None if it is final.
+
+    It is not final if it was not ready, or has to be agreed on, which takes new figures.
+    """
+    if decision.reason == Law.AGREEMENTS:
+        return averaging_time(settings)
+    return RETRY_EVERY if decision.result == DecisionResult.NOT_READY else None
 
 
 class ExecutorSetTrigger:
@@ -75,10 +85,8 @@ class ExecutorSetTrigger:
         settings
             The settings it was decided by.
         """
-        if decision.reason == Law.AGREEMENTS:
-            self._next_try = steady_now + averaging_time(settings)
-        elif decision.result == DecisionResult.NOT_READY:
-            self._next_try = steady_now + _FIRST_PAUSE
+        if (pause := pause_of(decision, settings)) is not None:
+            self._next_try = steady_now + pause
         elif decision.result == DecisionResult.REFUSED and self.executors - executors_in_use(report):
             self._next_try = steady_now + self._pause
             self._pause = min(2 * self._pause, settings.reschedule.timeout)
@@ -97,6 +105,113 @@ def usable_executors(report: LinkReport, drained_nodes: Collection[str]) -> froz
     """Return the executors that may hold partitions."""
     usable = frozenset(info.executor for info in report.executors if info.host not in drained_nodes)
     return usable - frozenset(report.releasing_executors)
+
+
+class LoadTrigger(ABC):
+    """Trigger of one application whose measured load has to be decided on.
+
+    ``steady_now``: seconds of a steady clock.
+    """
+
+    def __init__(self) -> None:
+        self._next_try = 0.0
+
+    @abstractmethod
+    def observe_window(self, snapshot: Snapshot, window: float, settings: Settings) -> None:
+        """Record the loads in a snapshot of measurements, which is one without a forecast.
+
+        ``window``: steady seconds of the begin of the agent window; each counts once.
+        """
+
+    def accept(self) -> None:  # noqa: B027 not every load is left by a migration
+        """Take the present load as what the last migration left; it brought what was predicted."""
+
+    @abstractmethod
+    def interrupt(self) -> None:
+        """Forget what is under way: it may end unseen while the application is not ready."""
+
+    def due_reason(self, steady_now: float) -> str:
+        """Return what is to be decided on, with its numbers; "" if there is nothing."""
+        return self._reason() if steady_now >= self._next_try else ""
+
+    def record(self, decision: Decision, steady_now: float, settings: Settings) -> None:
+        """Record a decision that was automatic, or that moves something.
+
+        It is taken again if it was not ready, or has to be agreed on.
+        """
+        if (pause := pause_of(decision, settings)) is not None:
+            self._next_try = steady_now + pause
+        else:
+            self._settle(decision, steady_now, settings)
+
+    @abstractmethod
+    def _reason(self) -> str: ...
+
+    @abstractmethod
+    def _settle(self, decision: Decision, steady_now: float, settings: Settings) -> None: ...
+
+
+class ImbalanceTrigger(LoadTrigger):
+    """Trigger of an application whose executors are loaded more unevenly than before.
+
+    The imbalance is the utilization of the busiest executor over the mean of all. Where a decision moves nothing, the
+    imbalance is accepted, and the pause until the next decision grows.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._accepted = self._imbalance = 1.0
+        self._due = ""
+        self._streak = 0
+        self._window: float | None = None  # begin of the last window observed
+        self._batches: dict[str, int] = {}  # query -> last batch observed
+        self._pause = _FIRST_PAUSE
+
+    def observe_window(self, snapshot: Snapshot, window: float, settings: Settings) -> None:
+        """Record the imbalance in a snapshot; a window without a new batch does not count."""
+        batches = {query: recent[-1].batch for query, recent in snapshot.measured_queries.recent.items()}
+        if window == self._window or batches == self._batches:
+            return
+        self._window, self._batches = window, batches
+        self.observe(_imbalance(snapshot), settings)
+
+    def observe(self, imbalance: float, settings: Settings) -> None:
+        """Record the imbalance of one window."""
+        self._imbalance = imbalance
+        is_over = self._imbalance > self._accepted * (1 + settings.gate.min_gain)
+        self._streak = self._streak + 1 if is_over else 0
+        self._due = ""
+        if 0 < settings.reschedule.trigger_windows <= self._streak:
+            self._due = (
+                f"the busiest executor has {self._imbalance:.2f} times the mean load, {self._streak} windows in a row; "
+                f"{self._accepted:.2f} times is accepted"
+            )
+
+    def accept(self) -> None:
+        """Compare with the present imbalance from now on."""
+        self._accepted = self._imbalance
+        self.interrupt()
+
+    def interrupt(self) -> None:
+        """Count the windows anew."""
+        self._streak, self._due = 0, ""
+
+    def _reason(self) -> str:
+        return self._due
+
+    def _settle(self, decision: Decision, steady_now: float, settings: Settings) -> None:
+        self.accept()
+        if decision.result == DecisionResult.APPLIED:
+            self._accepted, self._pause = 1.0, _FIRST_PAUSE
+            return
+        self._next_try, self._pause = steady_now + self._pause, min(2 * self._pause, settings.reschedule.timeout)
+
+
+def _imbalance(snapshot: Snapshot) -> float:
+    """Return the utilization of the busiest executor over the mean; 1 without load."""
+    shares = snapshot.utilization[snapshot.cluster.available]
+    mean = float(shares.mean()) if len(shares) else 0.0
+    return float(shares.max()) / mean if mean > 0 else 1.0
 
 
 @dataclass(frozen=True)
@@ -122,71 +237,46 @@ class _Level:
     due: str = ""
 
 
-class OverloadDetector:
-    """Overloads of one application, and whether they were decided on.
-
-    ``steady_now``: seconds of a steady clock.
-    """
+class OverloadTrigger(LoadTrigger):
+    """Trigger of one application of which an executor or a query is overloaded."""
 
     def __init__(self) -> None:
+        super().__init__()
         self._levels: dict[str, _Level] = {}
-        self._next_try = 0.0
         self._window: float | None = None  # begin of the last window observed
         self._batches: dict[str, int] = {}  # query -> last batch observed
 
     def observe(self, readings: Iterable[LoadReading], rules: RescheduleSettings) -> None:
         """Record the readings of one window; what is no longer measured is no longer overloaded."""
         levels: dict[str, _Level] = {}
-        for reading in readings if rules.overload_windows else ():
+        for reading in readings if rules.trigger_windows else ():
             level = levels[reading.key] = self._levels.get(reading.key, _Level())
             if reading.fresh:
                 _advance(level, reading, rules)
         self._levels = levels
 
-    def observe_window(
-        self, snapshot: Snapshot, batches: Sequence[BatchReport], window: float, settings: Settings
-    ) -> None:
-        """Record the loads in a snapshot of measurements.
-
-        Parameters
-        ----------
-        snapshot, batches
-            Model of the application, without a forecast, and its batches.
-        window
-            Steady seconds of the begin of the agent window; each counts once.
-        settings
-            Limit of utilization, and number of windows over it.
-        """
+    def observe_window(self, snapshot: Snapshot, window: float, settings: Settings) -> None:
+        """Record the loads of executors and queries in a snapshot."""
         fresh, self._window = self._window != window, window
         executors = _executor_readings(snapshot, settings.gate.max_utilization, fresh)
-        self.observe([*executors, *self._query_readings(snapshot, batches)], settings.reschedule)
+        self.observe([*executors, *self._query_readings(snapshot)], settings.reschedule)
 
-    def due_reason(self, steady_now: float) -> str:
-        """Return the overloads to decide on, with their numbers; "" if there is none."""
-        if steady_now < self._next_try:
-            return ""
+    def interrupt(self) -> None:
+        """Let every overload begin anew."""
+        self._levels = {}
+
+    def _reason(self) -> str:
         return "; ".join(level.due for level in self._levels.values() if level.due)
 
-    def record(self, decision: Decision, steady_now: float, pause: float = RETRY_EVERY) -> None:
-        """Record a decision; only one that was not ready, or has to be agreed on, is taken again.
-
-        ``pause``: seconds until there are new figures for an agreement.
-        """
-        agreement = decision.reason == Law.AGREEMENTS
-        if decision.result == DecisionResult.NOT_READY or agreement:
-            self._next_try = steady_now + (pause if agreement else RETRY_EVERY)
-            return
+    def _settle(self, _decision: Decision, _steady_now: float, _settings: Settings) -> None:
         for level in self._levels.values():
             level.due = ""
 
-    def _query_readings(self, snapshot: Snapshot, batches: Sequence[BatchReport]) -> list[LoadReading]:
+    def _query_readings(self, snapshot: Snapshot) -> list[LoadReading]:
         readings = []
         self._batches = {name: batch for name, batch in self._batches.items() if name in snapshot.median_batch}
         for name, (usual, _) in snapshot.median_batch.items():
-            own, state = batches_of(batches, name), snapshot.queries.get(name)
-            if not own or state is None:
-                continue
-            last = own[-1]
+            last, state = snapshot.measured_queries.recent[name][-1], snapshot.queries[name]
             limit = min(_LONG_BATCH * usual, state.interval) if state.interval else _LONG_BATCH * usual
             rule = (
                 f"its trigger's interval is {state.interval:g} s"
@@ -201,8 +291,6 @@ class OverloadDetector:
 
 
 def _executor_readings(snapshot: Snapshot, limit: float, fresh: bool) -> list[LoadReading]:
-    cluster = snapshot.cluster
-    utilization = executor_utilization(cluster, snapshot.workload, snapshot.placement).utilization
     return [
         LoadReading(
             f"executor {name}",
@@ -211,16 +299,21 @@ def _executor_readings(snapshot: Snapshot, limit: float, fresh: bool) -> list[Lo
             f"executor {name} is {share:.0%} busy, gate.max_utilization is {limit:.0%}",
             fresh,
         )
-        for name, share in zip(cluster.executors, utilization, strict=True)
+        for name, share in zip(snapshot.cluster.executors, snapshot.utilization, strict=True)
     ]
 
 
 def _advance(level: _Level, reading: LoadReading, rules: RescheduleSettings) -> None:
     if reading.value > reading.limit:
         level.streak += 1
-        if level.streak >= rules.overload_windows and not level.over:
+        if level.streak >= rules.trigger_windows and not level.over:
             level.over, level.due = True, f"{reading.sentence}, {level.streak} {reading.counted} in a row"
         return
     level.streak = 0
     if reading.value < _OVER * reading.limit:
         level.over, level.due = False, ""
+
+
+def new_load_triggers() -> dict[Trigger, LoadTrigger]:
+    """Return the load triggers of an application, in the order of their priority."""
+    return {Trigger.OVERLOAD: OverloadTrigger(), Trigger.IMBALANCE: ImbalanceTrigger()}

@@ -40,6 +40,7 @@ from rechannel.daemon.model.query_model import ModelInputs, QueryModel
 from rechannel.daemon.model.readiness import NotReady, readiness_problem
 from rechannel.daemon.model.slowness import Slowness, slow_executors
 from rechannel.policies.analysis.cold_start import COLD_AGES
+from rechannel.policies.analysis.queueing import executor_utilization
 from rechannel.policies.analysis.service_rate import ServiceRates, service_rates
 from rechannel.policies.model.arrays import FloatArray, IntArray
 from rechannel.policies.model.cluster import UNPLACED, Cluster
@@ -86,6 +87,11 @@ class Snapshot:
     notes: tuple[str, ...]
     forecasts: Mapping[str, StageForecast]
     slow: Mapping[str, Slowness]
+
+    @cached_property
+    def utilization(self) -> FloatArray:
+        """Share of each executor's cores that is busy, (E,)."""
+        return executor_utilization(self.cluster, self.workload, self.placement).utilization
 
     @cached_property
     def prediction(self) -> PredictionModel:

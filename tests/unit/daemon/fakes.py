@@ -227,9 +227,9 @@ class World:
         self._send(keys.REPORT, self.application, body)
         self.store.register_application(self.application, self.clock())
 
-    def measure(self, batches: int = 3) -> None:
+    def measure(self, batches: int = 3, newest: int = 9) -> None:
         """Batches up to this moment, and a fresh window of every agent."""
-        for number in range(10 - batches, 10):
+        for number in range(newest + 1 - batches, newest + 1):
             self._send(keys.BATCHES, self.application, batch(number, self.placement, end=self.clock()))
         for e in range(4):
             self._send(keys.WINDOWS, f"127.0.0.{e + 2}", window(e, end=self.clock(), application=self.application))

@@ -292,7 +292,7 @@ def test_neither_a_drain_nor_what_was_before_it_holds_the_decision_after_undrain
     """What `undrain` promises comes true at once, though the drain and a migration before it have just ended."""
     leader = leading(world)
     leader.decide_all()
-    land(world)
+    land(world, 8.0, rows=600)  # under another load, so that it is not confirmed
     cycle(leader)
     assert app(leader).migrations.cooldown_left(clock()) > 0
     drain(leader)

@@ -21,14 +21,15 @@ from rechannel.daemon.control.guard import (
     next_room,
     overlap,
 )
-from rechannel.daemon.control.triggers import LoadReading, OverloadDetector
+from rechannel.daemon.control.triggers import ImbalanceTrigger, LoadReading, OverloadTrigger
 from rechannel.wire.codes import Law, Trigger
 from rechannel.wire.messages import Decision, DesiredMove, Refusal
 from unit import sample_messages as samples
 from unit.daemon.fakes import executor_load
 
 NOON = 1_780_315_200.0  # 2026-06-01, a Monday, 12:00 UTC
-RULES = RescheduleSettings(overload_windows=3)
+RULES = RescheduleSettings(trigger_windows=3)
+SETTINGS = Settings(reschedule=RULES)
 
 
 def rules(**changes: object) -> Settings:
@@ -57,13 +58,13 @@ def decision(at: float, result: str = "planned", reason: str = "ok", **more: obj
 
 def requested(values: list[float], settings: RescheduleSettings = RULES, fresh: bool = True) -> list[bool]:
     """Whether a decision is asked for after each window, each one being taken at once."""
-    overload, result = OverloadDetector(), []
+    overload, result = OverloadTrigger(), []
     for number, value in enumerate(values):
         overload.observe([LoadReading("executor 1", value, 1.0, "busy", fresh)], settings)
         arguments = overload.due_reason(float(number))
         result.append(bool(arguments))
         if arguments:
-            overload.record(decision(float(number)), float(number))
+            overload.record(decision(float(number)), float(number), SETTINGS)
     return result
 
 
@@ -93,27 +94,73 @@ def test_between_two_overloads_there_is_always_a_low(values: list[float]) -> Non
 
 def test_what_was_not_measured_anew_says_nothing_and_zero_turns_it_off() -> None:
     assert not any(requested([2.0] * 9, fresh=False))
-    assert not any(requested([2.0] * 9, dataclasses.replace(RULES, overload_windows=0)))
+    assert not any(requested([2.0] * 9, dataclasses.replace(RULES, trigger_windows=0)))
 
 
 def test_an_overload_of_a_query_counts_its_batches() -> None:
-    overload = OverloadDetector()
+    overload = OverloadTrigger()
     for _ in range(3):
         overload.observe([LoadReading("query q", 9.0, 1.0, "the last batch took 9 s", counted="batches")], RULES)
     assert overload.due_reason(0.0) == "the last batch took 9 s, 3 batches in a row"
 
 
 def test_an_overload_is_told_with_its_numbers_until_it_is_decided_on() -> None:
-    overload = OverloadDetector()
+    overload = OverloadTrigger()
     for _ in range(3):
         overload.observe([LoadReading("executor 1", 2.0, 1.0, "executor 1 is 200% busy")], RULES)
     assert overload.due_reason(0.0) == "executor 1 is 200% busy, 3 windows in a row"
-    overload.record(decision(NOON, "not-ready", "too-few-batches"), 0.0)
+    overload.record(decision(NOON, "not-ready", "too-few-batches"), 0.0, SETTINGS)
     assert (overload.due_reason(9.0), bool(overload.due_reason(10.0))) == ("", True)
-    overload.record(decision(NOON, "refused", Law.AGREEMENTS), 10.0, 15.0)
+    overload.record(decision(NOON, "refused", Law.AGREEMENTS), 10.0, SETTINGS)
     assert (overload.due_reason(24.0), bool(overload.due_reason(25.0))) == ("", True), "other figures are to agree"
     overload.observe([], RULES)
     assert overload.due_reason(25.0) == "", "the executor is gone"
+
+
+# -- imbalance --
+
+
+def windows_decided_on(values: list[float], result: str = "refused", reason: str = "gate", every: float = 5.0) -> list[int]:
+    """The windows in which an imbalance is decided on, if every decision ends like this."""
+    imbalance, due = ImbalanceTrigger(), []
+    for number, value in enumerate(values):
+        imbalance.observe(value, SETTINGS)
+        if imbalance.due_reason(number * every):
+            due.append(number)
+            imbalance.record(decision(NOON, result, reason), number * every, SETTINGS)
+    return due
+
+
+@pytest.mark.parametrize(
+    ("values", "at"),
+    [
+        pytest.param([1.3] * 2, [], id="too short"),
+        pytest.param([1.3] * 20, [2], id="once, as long as it stays"),
+        pytest.param([1.3, 1.3, 1.0, 1.3, 1.3, 1.3], [5], id="three in a row"),
+        pytest.param([1.1] * 9, [], id="less than what pays"),
+        pytest.param([1.3] * 5 + [1.4] * 5 + [1.5] * 5, [2, 12], id="more than the accepted one"),
+        pytest.param([1.5] * 5 + [1.0] * 50 + [1.5] * 5, [2], id="the accepted one again"),
+    ],
+)
+def test_an_imbalance_is_compared_with_the_one_that_was_accepted(values: list[float], at: list[int]) -> None:
+    assert windows_decided_on(values) == at
+
+
+def test_an_imbalance_that_stays_after_a_migration_is_decided_on_again() -> None:
+    assert windows_decided_on([1.3] * 7, "applied", "ok") == [2, 5]
+
+
+def test_an_imbalance_that_was_not_ready_or_not_agreed_on_is_decided_on_again() -> None:
+    assert windows_decided_on([1.3] * 7, "not-ready", "too-few-batches") == [2, 4, 6]
+    assert windows_decided_on([1.3] * 9, "refused", Law.AGREEMENTS) == [2, 5, 8]
+
+
+def test_the_pause_between_two_refused_imbalances_grows_to_the_timeout() -> None:
+    growing = [1.2 * 1.2 ** (number / 3) for number in range(300)]
+    due = windows_decided_on(growing, every=5.0)
+    pauses = [5 * (later - earlier) for earlier, later in itertools.pairwise(due)]
+    assert pauses == sorted(pauses)
+    assert max(pauses) == SETTINGS.reschedule.timeout
 
 
 # -- budget --

@@ -11,6 +11,7 @@ import pytest
 from rechannel.conf.settings import MigrationSettings
 from rechannel.daemon.control import outcomes as outcomes_module
 from rechannel.daemon.control.controller import Controller
+from rechannel.daemon.control.cooldown import CooldownTimer
 from rechannel.daemon.decide.proposed_placement import ProposedPlacement
 from rechannel.daemon.model.snapshot import Snapshot
 from rechannel.policies.model.placement import Placement
@@ -18,6 +19,7 @@ from rechannel.policies.prediction.correction import GainShare
 from rechannel.wire import keys
 from rechannel.wire.commands import Pause, Resume, Rollback, Stop
 from rechannel.wire.messages import Decision, DesiredMove, MigrationOutcome
+from unit import sample_messages
 from unit.daemon.fake_store import NOW, FakeStore
 from unit.daemon.fakes import (
     APP,
@@ -110,6 +112,23 @@ def test_the_outcome_stands_beside_the_prediction(leader, store, world):
     assert "name-of-q1 5.00 → 4.00 s" in result.sentence
     leader.follow()
     assert len(outcomes(store)) == 1
+
+
+@pytest.mark.parametrize(("settled", "rows", "verdict"), [(4.0, 400, "confirmed"), (8.0, 600, "not-judged")])
+def test_the_cool_down_ends_once_the_outcome_is_confirmed(leader, store, world, clock, settled, rows, verdict):
+    moved(leader, world, settled, rows=rows)
+    (result,) = outcomes(store)
+    assert result.verdict == verdict
+    cooldown = app(leader).migrations.cooldown_left(clock())
+    assert (cooldown == 0.0) == (verdict == "confirmed")
+
+
+def test_the_cool_down_after_an_automatic_rollback_stays_whatever_its_outcome(clock):
+    cooldown = CooldownTimer()
+    cooldown.schedule(sample_messages.decision(rollback_of="d1"), 300.0)
+    cooldown.start("d2", clock())
+    cooldown.confirm()
+    assert cooldown.left(clock(), 300.0) == 1200.0
 
 
 def test_the_next_price_has_learned(leader, store, world, clock):
@@ -360,7 +379,7 @@ def test_a_plan_that_was_cut_goes_on_without_a_cool_down(store, clock, world):
         "follow"
     )
     assert app(leader).migrations.continuation(clock()) == 0
-    assert app(leader).migrations.cooldown_left(clock()) > 0, "and then the cool-down is as ever"
+    assert app(leader).migrations.cooldown_left(clock()) == 0, "its last part was confirmed too"
 
 
 @pytest.mark.parametrize("why", ["regressed", "stopped", "observe", "excluded"])

@@ -181,6 +181,29 @@ def test_an_overload_is_decided_on_without_waiting_for_the_timeout(store, world)
     assert len(decisions(store)) == 1
 
 
+def test_an_imbalance_is_decided_on_without_waiting_for_the_timeout(store, world):
+    leader = leading(world, ruled())
+    for number in range(10, 14):
+        world.measure(newest=number)
+        cycle(leader, world, 5)
+    made = decisions(store)[0]
+    assert (made.trigger, made.result) == ("imbalance", "applied")
+    assert "times the mean load, 3 windows in a row; 1.00 times is accepted" in made.operator_reason
+    assert len(decisions(store)) == 1
+
+
+def test_an_operators_plan_does_not_accept_an_imbalance(store, world):
+    leader = leading(world, ruled())
+    assert decide(leader, user="ann").result == "planned"
+    for number in range(10, 13):
+        world.measure(newest=number)
+        cycle(leader, world, 5)
+    assert [(made.trigger, made.result) for made in decisions(store)] == [
+        ("operator", "planned"),
+        ("imbalance", "applied"),
+    ]
+
+
 def overloaded(world: World, **rules: object) -> Controller:
     """A leader that looked at two windows of an executor that is too busy; the third is to come."""
     leader = leading(world, crowded(**rules))
@@ -190,7 +213,7 @@ def overloaded(world: World, **rules: object) -> Controller:
 
 @pytest.mark.parametrize("silent", ["agents", "queries"])
 def test_an_overload_of_what_is_not_ready_is_let_go(store, clock, world, silent):
-    leader = overloaded(world, overload_windows=2)
+    leader = overloaded(world, trigger_windows=2)
     world.queries = [] if silent == "queries" else None
     clock.sleep(60)
     for _ in range(600):
@@ -201,7 +224,7 @@ def test_an_overload_of_what_is_not_ready_is_let_go(store, clock, world, silent)
 
 
 def test_what_is_not_ready_for_long_is_told_once_for_each_reason(store, clock, world):
-    leader = leading(world, ruled(overload_windows=0))
+    leader = leading(world, ruled(trigger_windows=0))
     app(leader).executors.decided_for = frozenset({"0"})
     clock.sleep(60)
     world.queries = []
