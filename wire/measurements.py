@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated, TypeAlias
 
 import msgspec
@@ -46,7 +47,7 @@ class MapOutput(msgspec.Struct, frozen=True, array_like=True, gc=False):
     executor: str
     shuffle: Int53
     map_task: Int53
-    sizes: list[Int53]
+    sizes: Sequence[Int53]
 
 
 class AgentWindow(Body, frozen=True, tag="agent-window", kw_only=True):

@@ -11,6 +11,7 @@ rejected and passed over, as if its link were silent.
 from __future__ import annotations
 
 import math
+from array import array
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -240,7 +241,8 @@ class Collector:
                     continue  # an agent repeats a push that timed out, though it may have arrived
                 present.add((window.start, window.end))
                 size = len(encode(replace(envelope, body=window, raw_bytes=UNSET)))
-                node.windows.append((window, size))
+                outputs = [replace(output, sizes=array("q", output.sizes)) for output in window.map_outputs]
+                node.windows.append((replace(window, map_outputs=outputs), size))  # a quarter of the memory of lists
                 read += size
         # A slow query's map outputs are in windows of minutes ago; windows with many are kept for a minute alone.
         numbers = [sum(len(output.sizes) for output in window.map_outputs) for window, _ in node.windows]

@@ -14,7 +14,7 @@ from rechannel.daemon.model.application_messages import ApplicationMessages
 from rechannel.daemon.model.collector import Collector, implausibility
 from rechannel.wire import keys
 from rechannel.wire.envelope import MessageError, decode, encode
-from rechannel.wire.measurements import BatchReport
+from rechannel.wire.measurements import AgentWindow, BatchReport
 from unit.daemon import fakes
 from unit.daemon.fake_store import NOW, FakeClock, FakeStore
 from unit.daemon.fakes import APP, CONFIG
@@ -65,8 +65,16 @@ def test_what_is_kept_of_batches_and_windows_is_bounded_in_bytes(monkeypatch: py
         facts = collector.gather(APP)
     assert facts is not None
     stored = [*facts.batches, *(window for some in facts.windows.values() for window in some)]
-    assert 80_000 < sum(len(encode(sealed(body))) for body in stored) < 110_000
+    assert 80_000 < sum(map(bytes_of, stored)) < 110_000
     assert facts.batches[-1].batch == 399
+
+
+def bytes_of(body: BatchReport | AgentWindow) -> int:
+    """The bytes of a message of which the collector has the body."""
+    if isinstance(body, AgentWindow):
+        outputs = [msgspec.structs.replace(output, sizes=list(output.sizes)) for output in body.map_outputs]
+        body = msgspec.structs.replace(body, map_outputs=outputs)
+    return len(encode(sealed(body)))
 
 
 def gathered(store: FakeStore, clock: FakeClock, batches: Sequence[BatchReport], nodes: int) -> ApplicationMessages:
@@ -98,7 +106,7 @@ def test_many_nodes_do_not_displace_the_batches_of_a_decision(monkeypatch: pytes
     ends = [[window.end for window in stored] for stored in facts.windows.values()]
     assert len(ends) == 30 and all(stored and stored[-1] == NOW + 9 + 2 * need for stored in ends)
     windows = [window for stored in facts.windows.values() for window in stored]
-    assert sum(len(encode(sealed(body))) for body in windows) <= 50_000
+    assert sum(map(bytes_of, windows)) <= 50_000
 
 
 def test_windows_are_bounded_while_they_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
