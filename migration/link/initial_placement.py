@@ -5,7 +5,8 @@ The controller takes no part in it.
 * A query with a checkpoint gets its partitions restored before its first batch, to the executors they last ran on; what
   cannot be restored (its node is gone, nothing is remembered) is spread evenly.
 * A query without one has no stores yet: it is spread at the boundary after its first batch, while its state is small.
-* When an executor is lost, the partitions it held are spread anew at the next boundary, not left where they fell.
+* When an executor is lost, the partitions it held are spread anew at the next boundary, not left where they fell. Until
+  then stages wait less for the lost executor (`LocalityWait`).
 
 All of it by count, since nothing is measured yet; the controller's decisions come later, with measurements.
 `InitialPlacement` is called from the link's thread, `place_before_first_batch` alone from a second one, for whose
@@ -26,6 +27,7 @@ import structlog
 from rechannel.migration.moves import OwnMoves
 from rechannel.migration.spark.adapter import SparkAdapter, StoreId
 from rechannel.migration.spark.checkpoint import CheckpointOperator
+from rechannel.migration.spark.gateway import LinkError
 from rechannel.migration.spark.hooks import START_WAIT
 from rechannel.migration.spread import spread_evenly
 from rechannel.wire.messages import DesiredMove, ExecutorInfo, LastPlacement, Unit
@@ -228,14 +230,21 @@ class InitialPlacement:
             partitions = {partition for partition, name in enumerate(executors) if name == executor}
             if partitions:
                 self._lost.setdefault(key, set()).update(partitions)
+        if self._lost and self._usable_executors() is not None:
+            _try(self._adapter.locality_wait.shorten)
+
+    def _remove_lost(self, query: str, stages: Iterable[int]) -> None:
+        for stage in stages:
+            del self._lost[query, stage]
+        if not self._lost:
+            _try(self._adapter.locality_wait.restore)
 
     def remove_run(self, query: str, run: str) -> None:
         """Drop a run that is over; its last placement is kept for its restart."""
         with self._lock:
             self._restored.pop(run, None)
             self._new_runs.discard(run)
-        for key in [key for key in self._lost if key[0] == query]:
-            del self._lost[key]
+        self._remove_lost(query, [stage for name, stage in self._lost if name == query])
 
     def is_pending(self, query: str, run: str) -> bool:
         """Whether something of a query is to be moved at its next quiet moment."""
@@ -308,9 +317,8 @@ class InitialPlacement:
         with self._lock:
             self._restored.pop(run, None)
             self._new_runs.discard(run)
-            for stage in occasion.lost:
-                del self._lost[query, stage]
             report = self._start_reports.get(query, "")
+        self._remove_lost(query, occasion.lost)
         if occasion.restored is not None:
             result = f"; {moves} missed and are moved now" if moves else "; all landed"
             self._set_start_report(query, report + result)
@@ -319,6 +327,14 @@ class InitialPlacement:
             self._set_start_report(query, f"{moves} partitions spread after its first batch")
             return "a new query is spread evenly"
         return "their executor was lost"
+
+
+def _try(act: Callable[[], None]) -> None:
+    """Do what is of no consequence if it fails."""
+    try:
+        act()
+    except LinkError as error:
+        _LOG.warning("spark.locality.wait could not be set", error=str(error))
 
 
 def _set_latest(entries: dict[str, _T], query: str, value: _T) -> None:

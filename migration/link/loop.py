@@ -473,6 +473,7 @@ class Link:
         steps: list[Callable[[], object]] = [
             self._adapter.stop_watching_starts,
             self._releaser.restore_target,
+            self._adapter.locality_wait.restore,
             self._feed.close,
             lambda: self._mailbox.post_report(self._report(), set()),
             lambda: self._mailbox.stop(timeout=3 * self._settings.redis.timeout),

@@ -24,6 +24,7 @@ from rechannel.migration.spark.checkpoint import Checkpoints
 from rechannel.migration.spark.executor_control import ExecutorControl
 from rechannel.migration.spark.gateway import Gateway, LinkError, UnsupportedSparkError, split_names, translate_errors
 from rechannel.migration.spark.hooks import EventFilter, StartHook, Watchdog
+from rechannel.migration.spark.locality_wait import LocalityWait
 from rechannel.monitors.spark import events
 from rechannel.monitors.spark.event_gaps import SparkState
 from rechannel.wire.messages import ExecutorInfo
@@ -135,6 +136,7 @@ class SparkAdapter:
                 .counter(f"queue.{_LISTENER_QUEUE}.numDroppedEvents")
             )
             self.executor_control = ExecutorControl(self.gateway, self._context, lambda: self._watchdog)
+            self.locality_wait = LocalityWait(self._context)
             self.checkpoints = Checkpoints(self.gateway, self._context.hadoopConfiguration())
 
     def setting(self, key: str, default: str) -> str:

@@ -120,7 +120,9 @@ def test_an_overload_is_told_with_its_numbers_until_it_is_decided_on() -> None:
 # -- imbalance --
 
 
-def windows_decided_on(values: list[float], result: str = "refused", reason: str = "gate", every: float = 5.0) -> list[int]:
+def windows_decided_on(
+    values: list[float], result: str = "refused", reason: str = "gate", every: float = 5.0
+) -> list[int]:
     """The windows in which an imbalance is decided on, if every decision ends like this."""
     imbalance, due = ImbalanceTrigger(), []
     for number, value in enumerate(values):

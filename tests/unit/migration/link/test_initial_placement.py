@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections import Counter
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import pytest
 
 from rechannel.migration.link.initial_placement import InitialPlacement, restore_placement
 from rechannel.migration.spark.checkpoint import CheckpointOperator
+from rechannel.migration.spark.gateway import LinkError
+from rechannel.migration.spark.locality_wait import LocalityWait
 from rechannel.wire.messages import ExecutorInfo, LastPlacement, Unit
 
 
@@ -29,6 +32,7 @@ class FakeAdapter:
     def __init__(self, operators=(OPERATOR,)):
         self.checkpoints = SimpleNamespace(operators=lambda checkpoint: list(operators))
         self.steered = []
+        self.locality_wait = Mock(spec=LocalityWait)
 
     def steer(self, store, host, executor):
         self.steered.append((store.operator, store.partition, store.store, host, executor))
@@ -123,6 +127,29 @@ def test_partitions_of_a_lost_executor_are_spread_and_no_others():
     request = starts.request_moves("q", "run", {0: [0]}, {("q", 0): ["0", "0", "0", "0", "1", "0"]}, [Unit("q", 0, 5)])
     assert {(move.partition, move.target) for move in request.moves} == {(2, "1"), (3, "1")}
     assert starts.request_moves("q", "run", {0: [0]}, {("q", 0): ["0"] * 6}, []) is None
+
+
+def test_stages_wait_less_for_a_lost_executor_until_its_partitions_are_placed():
+    adapter = FakeAdapter([])
+    starts = InitialPlacement(adapter, lambda: executors(e0="a", e1="b"), set, lambda query: None)
+    starts.record_lost_executor("2", {("q", 0): ["0"] * 4, ("r", 0): ["1"] * 4})
+    assert not adapter.locality_wait.shorten.called, "it held nothing"
+    starts.record_lost_executor("2", {("q", 0): ["0", "2"], ("r", 0): ["1", "2"]})
+    assert adapter.locality_wait.shorten.called
+    starts.request_moves("q", "run", {0: [0]}, {("q", 0): ["0", "0"]}, [])
+    assert not adapter.locality_wait.restore.called, "the other query is still to come"
+    starts.remove_run("r", "run")
+    assert adapter.locality_wait.restore.called
+
+
+@pytest.mark.parametrize("begins", [True, False])
+def test_waits_that_cannot_be_set_or_need_not_be_change_nothing_else(begins):
+    adapter = FakeAdapter([])
+    adapter.locality_wait.shorten.side_effect = LinkError("the JVM is busy")
+    starts = InitialPlacement(adapter, lambda: executors(e0="a", e1="b") if begins else None, set, lambda query: None)
+    starts.record_lost_executor("2", {("q", 0): ["0", "2"]})
+    assert adapter.locality_wait.shorten.called is begins
+    assert starts.is_pending("q", "run")
 
 
 @pytest.mark.parametrize(
