@@ -158,8 +158,8 @@ class LinkSettings:
     )
     spread: bool = setting(
         True,
-        "Spread a new query after its first batch, restore the placement of a restarted one, and spread the partitions "
-        "of a lost executor.",
+        "What the link does on its own: spread a new query after its first batch, restore the placement of a restarted "
+        "one, spread the partitions of a lost executor, and warm executors that join by a small job.",
     )
 
 

@@ -48,8 +48,7 @@ from rechannel.wire.messages import DrainedNode, ExecutorInfo, LinkReport, MoveT
 from rechannel.wire.signing import Verifier
 
 _LOG = structlog.get_logger("rechannel.link")
-_CHECK_EVERY = 3.0  # seconds between two comparisons with Spark's own state
-_REPORT_EVERY = 1.0  # seconds
+_CHECK_EVERY, _REPORT_EVERY = 3.0, 1.0  # seconds between two comparisons with Spark's own state, and two reports
 _PAUSE, _SHORT_PAUSE = 0.1, 0.005  # seconds between two reads of the event stream
 _MAX_CATCH_UP = 1.0  # seconds of reading events in one cycle; beyond: the next cycle reads on
 _LONGEST_REST = 30.0  # seconds after a cycle that failed
@@ -219,6 +218,8 @@ class Link:
             inputs = collect_inputs(self._table, self._check.queries, self._drains, self._reconciler.moves)
             self._releaser.advance(inputs, now)
         self._snapshot_lag.advance(self._stages.mapped, now, self._reconciler.units_up_next)
+        if self._settings.link.spread and not self._reconciler.paused:
+            self._adapter.warm_up.advance(self._table.executors, self._stages.operator_names)
         if now >= self._next_report:
             self._next_report = now + _REPORT_EVERY
             self._mailbox.post_report(self._report(), self._evidence_nodes())
@@ -305,8 +306,8 @@ class Link:
     def _count_drift(self, notice: task_table.PartitionMoved) -> None:
         """Count a partition that left a living executor without having been steered."""
         unit = Unit(notice.query, notice.stage, notice.partition)
-        steered = self._reconciler.was_steered_to(unit, notice.after)
-        self._drifted += notice.before in self._usable_executors() and not steered
+        left = notice.before in self._usable_executors()
+        self._drifted += left and not self._reconciler.was_steered_to(unit, notice.after)
 
     def _check_against_spark(self, now: float) -> None:
         """Compare the task table with Spark's own state, and fold in the events that were lost."""
@@ -431,8 +432,7 @@ class Link:
     # -- the report --
 
     def _report(self) -> LinkReport:
-        reconciler = self._reconciler
-        table, stages, lag = self._table, self._stages, self._snapshot_lag
+        reconciler, table, stages, lag = self._reconciler, self._table, self._stages, self._snapshot_lag
         orders = (self._orders.epoch, self._orders.sender) if self._orders is not None else (0, "")
         epoch, leaders = highest_epoch((reconciler.epoch, reconciler.leader), orders)
         return LinkReport(
@@ -473,7 +473,6 @@ class Link:
         steps: list[Callable[[], object]] = [
             self._adapter.stop_watching_starts,
             self._releaser.restore_target,
-            self._adapter.locality_wait.restore,
             self._feed.close,
             lambda: self._mailbox.post_report(self._report(), set()),
             lambda: self._mailbox.stop(timeout=3 * self._settings.redis.timeout),

@@ -85,6 +85,10 @@ class Stages:
         elif attempts >= _MIN_MISMATCHES:
             self.mismatches[key] = describe_mismatch(stage, operators)
 
+    def operator_names(self) -> set[str]:
+        """Return the names of the operators of all stages that are mapped."""
+        return {item.name for stage in self.mapped.values() for item, _ in stage.operators}
+
     def operators_of_run(self, run: str, numbers: Iterable[int]) -> dict[int, list[int]]:
         """Return stage -> the numbers of its operators, for the stages that are mapped."""
         return {

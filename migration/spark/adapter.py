@@ -14,6 +14,7 @@ import uuid
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ from rechannel.migration.spark.executor_control import ExecutorControl
 from rechannel.migration.spark.gateway import Gateway, LinkError, UnsupportedSparkError, split_names, translate_errors
 from rechannel.migration.spark.hooks import EventFilter, StartHook, Watchdog
 from rechannel.migration.spark.locality_wait import LocalityWait
+from rechannel.migration.spark.warm_up import ExecutorWarmUp, cancel_warm_up, run_warm_up
 from rechannel.monitors.spark import events
 from rechannel.monitors.spark.event_gaps import SparkState
 from rechannel.wire.messages import ExecutorInfo
@@ -104,6 +106,7 @@ class SparkAdapter:
             self.gateway = Gateway(spark.sparkContext._gateway)
         try:
             self._read_session(spark._jsparkSession)
+            self.warm_up = ExecutorWarmUp(partial(run_warm_up, spark), partial(cancel_warm_up, self._context))
         except BaseException:
             with contextlib.suppress(LinkError):
                 self.close()
@@ -158,6 +161,9 @@ class SparkAdapter:
     def close(self) -> None:
         """Release every Java object and connection: nothing keeps a stopped SparkContext alive."""
         gateway = self.gateway
+        with contextlib.suppress(AttributeError, LinkError):  # it may have failed before there were any
+            self.locality_wait.restore()
+            self.warm_up.end()
         for name in vars(self).keys() - {"version", "application", "name"}:
             setattr(self, name, None)
         with translate_errors():

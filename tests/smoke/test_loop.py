@@ -19,6 +19,10 @@ NODES = ["127.0.0.32", "127.0.0.33"]
 APP = "smoke"
 
 
+def driver_log(loop: Loop) -> str:
+    return (loop.group.log_dir / f"{APP}-1.log").read_text(errors="replace")
+
+
 @pytest.fixture(scope="module")
 def loop(tmp_path_factory) -> Iterator[Loop]:
     with open_loop(tmp_path_factory.mktemp("loop"), NODES[:1], (2, 1024)) as loop:
@@ -34,6 +38,8 @@ def test_a_new_executor_gets_its_share_while_the_queries_run(loop: Loop):
 
     loop.wait("both queries run", lambda: [set(placement) for placement in placements()] == [{"0"}, {"0"}])
     loop.cluster.add_worker(WorkerSpec(NODES[1], 2, 1024, None))
+    loop.wait("it is warmed", lambda: "executors-warmed" in driver_log(loop))
+    assert "elsewhere=[]" in driver_log(loop), "the job ran where it should"
     loop.wait("moves are drained", lambda: loop.states().count("drained") >= 4)
     loop.wait(
         "partitions are spread",

@@ -8,6 +8,7 @@ import pytest
 
 import rechannel
 from rechannel.conf.loader import load
+from rechannel.conf.settings import Settings
 from rechannel.migration.link import attach, loop
 from rechannel.migration.link.loop import Link
 from rechannel.migration.spark import hooks
@@ -81,7 +82,7 @@ def test_doubtful_places_are_read_in_every_cycle_that_has_caught_up(caught_up):
     link._next_check = link._next_tick = link._next_report = float("inf")
     link._openings, link._feed = 1, SimpleNamespace(openings=1)
     link._drains, link._releaser = {}, SimpleNamespace(active=False)
-    link._reconciler = SimpleNamespace(moving={"a move"}, units_up_next=[])
+    link._reconciler, link._settings = SimpleNamespace(moving={"a move"}, units_up_next=[], paused=True), Settings()
     link._stages, link._snapshot_lag = SimpleNamespace(mapped={}), SimpleNamespace(advance=lambda *_: None)
     link._table = SimpleNamespace(unconfirmed={("q", 0, 0)})
     link._check = SimpleNamespace(confirm_placements=read.append)

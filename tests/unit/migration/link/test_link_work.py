@@ -16,6 +16,7 @@ from rechannel.migration.link import loop, mailbox
 from rechannel.migration.link.event_feed import EventFeed
 from rechannel.migration.link.loop import Link
 from rechannel.migration.spark.adapter import ActiveQuery, PlannedOperator
+from rechannel.migration.spark.warm_up import ExecutorWarmUp
 from rechannel.monitors.spark import events
 from rechannel.monitors.spark.event_gaps import SparkState
 from rechannel.wire.messages import ExecutorInfo
@@ -39,6 +40,7 @@ class IdleSpark:
         ]
         self.executor_control = SimpleNamespace(retiring=partial(self._count, "retiring"))
         self.checkpoints = SimpleNamespace(store_names=lambda *_: ["default"])
+        self.warm_up = ExecutorWarmUp(lambda *_: set(), lambda: None, lambda: NOW)
 
     def __getattr__(self, name: str) -> Any:
         return partial(self._count, name)

@@ -1,0 +1,111 @@
+"""Executors that are warmed, and jobs that fail or hang; tests/smoke runs the job itself."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from rechannel.migration.spark.gateway import LinkError
+from rechannel.migration.spark.warm_up import _LONGEST as LONGEST
+from rechannel.migration.spark.warm_up import ExecutorWarmUp
+from rechannel.wire.messages import ExecutorInfo
+
+
+def executors(*names: str) -> dict[str, ExecutorInfo]:
+    return {name: ExecutorInfo(executor=name, host="a", cores=1, added=0.0) for name in names}
+
+
+class Spark:
+    """Jobs that last until they are let go or canceled."""
+
+    def __init__(self) -> None:
+        self.jobs: list[tuple[set[str], bool]] = []
+        self.canceled = 0
+        self.now = 0.0
+        self.ended = threading.Event()
+        self.fails = False
+        self.warm_up = ExecutorWarmUp(self.run, self.cancel, lambda: self.now)
+
+    def run(self, joined: list[ExecutorInfo], python: bool) -> set[str]:
+        names = {info.executor for info in joined}
+        self.jobs.append((names, python))
+        if self.fails:
+            raise LinkError("the job was canceled")
+        assert self.ended.wait(30)
+        return names
+
+    def cancel(self) -> None:
+        self.canceled += 1
+
+    def advance(self, *names: str, operators: tuple[str, ...] = ("StateStoreSave",)) -> None:
+        self.warm_up.advance(executors(*names), lambda: operators)
+
+    def let_go(self) -> None:
+        self.ended.set()
+        assert self.warm_up._thread is not None
+        self.warm_up._thread.join(30)
+
+
+@pytest.fixture
+def spark() -> Iterator[Spark]:
+    made = Spark()
+    yield made
+    made.ended.set()
+
+
+def test_only_executors_that_join_are_warmed_and_those_of_one_moment_together(spark: Spark) -> None:
+    spark.advance("0", "1")
+    assert spark.jobs == [], "the first batches warm these"
+    spark.advance("0", "1", "2", "3")
+    spark.advance("0", "1", "2", "3", "4")
+    spark.let_go()
+    spark.advance("0", "1", "2", "4")
+    spark.let_go()
+    spark.advance("0", "1", "2", "4")
+    assert spark.jobs == [({"2", "3"}, False), ({"4"}, False)]
+    assert not spark.canceled
+
+
+@pytest.mark.parametrize(
+    ("operators", "python"),
+    [(("FlatMapGroupsInPandasWithState",), True), (("StateStoreSave", "TransformWithStateInPySpark"), True)],
+)
+def test_python_workers_are_started_where_operators_use_them(
+    spark: Spark, operators: tuple[str, ...], python: bool
+) -> None:
+    spark.advance("0")
+    spark.advance("0", "1", operators=operators)
+    spark.let_go()
+    assert spark.jobs == [({"1"}, python)]
+
+
+def test_without_stateful_queries_nothing_is_warmed(spark: Spark) -> None:
+    spark.advance("0")
+    spark.advance("0", "1", operators=())
+    spark.advance("0", "1")
+    assert spark.jobs == []
+
+
+def test_a_job_that_takes_too_long_is_canceled_and_again_if_that_does_not_help(spark: Spark) -> None:
+    spark.advance("0")
+    spark.advance("0", "1")
+    for now, canceled in ((LONGEST - 1, 0), (LONGEST, 1), (LONGEST + 1, 1), (2 * LONGEST, 2)):
+        spark.now = now
+        spark.advance("0", "1")
+        assert spark.canceled == canceled
+    spark.warm_up.end()
+    assert spark.canceled == 3
+    spark.let_go()
+    spark.warm_up.end()
+    assert spark.canceled == 3, "it is over"
+
+
+def test_a_job_that_fails_is_not_tried_again(spark: Spark) -> None:
+    spark.fails = True
+    spark.advance("0")
+    spark.advance("0", "1")
+    spark.let_go()
+    spark.advance("0", "1")
+    assert spark.jobs == [({"1"}, False)]
