@@ -182,9 +182,10 @@ class RescheduleSettings:
     )
     trigger_windows: int = live_setting(
         3,
-        "Agent windows in a row before a decision is triggered by an executor above gate.max_utilization, or by an "
-        "imbalance that grew by gate.min_gain; batches in a row, by a query whose batches last twice as long as usual "
-        "or longer than the interval of its trigger. 0 turns these triggers off.",
+        "How long an overload or an imbalance lasts before it triggers a decision, in agent windows or, for overloads "
+        "of a query, in its batches. An executor is overloaded above gate.max_utilization, a query if its batches last "
+        "twice as long as usual or longer than the interval of its trigger. An imbalance is one that grew by "
+        "gate.min_gain. 0 turns both triggers off.",
         unit="windows",
         bounds=(0, 1000),
     )
@@ -233,7 +234,7 @@ class GateSettings:
     horizon: float = live_seconds(600.0, "Time within which a migration must pay off.", bounds=(1, 7 * 86_400))
     cooldown: float = live_seconds(
         300.0,
-        "Minimum time between two migrations, unless the first one is confirmed earlier: its batches are as predicted.",
+        "Minimum time between two migrations, unless the outcome of the first one is confirmed earlier.",
         bounds=(0, 86_400),
     )
     max_utilization: float = live_setting(

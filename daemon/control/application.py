@@ -18,7 +18,7 @@ from rechannel.daemon.control.decision_log import (
     applied_decisions,
     log_decision,
 )
-from rechannel.daemon.control.guard import AUTOMATIC, BLOCKING, AutomaticDecisionGuard, ClusterLimits
+from rechannel.daemon.control.guard import AUTOMATIC, AWAITING_OUTCOME, BLOCKING, AutomaticDecisionGuard, ClusterLimits
 from rechannel.daemon.control.leadership import LeaderContext
 from rechannel.daemon.control.migrations import MigrationTracker
 from rechannel.daemon.control.outcomes import REGRESSED_REASON, OutcomeHistory, OutcomeTracker, PendingRollback
@@ -181,7 +181,9 @@ class Application:
         return True
 
     def _decide_on_load(self, trigger: Trigger) -> bool:
-        reason = self.load_triggers[trigger].due_reason(self._clock.steady())
+        steady_now = self._clock.steady()
+        may_decide = trigger != Trigger.IMBALANCE or self.executors.is_stable(steady_now, self._context.settings)
+        reason = self.load_triggers[trigger].due_reason(steady_now) if may_decide else ""
         decision = self.decide_automatically(trigger, reason) if reason else None
         return decision is not None and decision.reason not in BLOCKING
 
@@ -214,10 +216,10 @@ class Application:
             decision = pipeline.decision_without_plan(request, end.reason)
             if end.reason is pipeline.NOT_LEADING:
                 return decision  # decisions are published by the leader alone
+        self._publish(decision)
         if request.trigger in AUTOMATIC or decision.result == DecisionResult.APPLIED:
             for load_trigger in self.load_triggers.values():
                 load_trigger.record(decision, self._clock.steady(), self._context.settings)
-        self._publish(decision)
         return decision
 
     def refuse(self, request: DecisionRequest, refusal: Refusal) -> Decision:
@@ -257,7 +259,7 @@ class Application:
         if busy := self.migrations.busy_sentence(messages.report):
             raise NoPlan(NotReady(NotReadyReason.MIGRATION_RUNNING, busy))
         cooldown = self.migrations.cooldown_left(request.at)
-        if request.apply and request.trigger == Trigger.TIMEOUT and not cooldown and self.outcome.is_awaiting:
+        if request.apply and request.trigger in AWAITING_OUTCOME and not cooldown and self.outcome.is_awaiting:
             raise NoPlan(pipeline.OUTCOME_AWAITED)
         automatic = request.apply and request.trigger in AUTOMATIC
         return PlanBasis(
@@ -375,7 +377,7 @@ class Application:
             return
         outcome, target = measured
         if outcome.verdict == OutcomeVerdict.CONFIRMED:
-            self.migrations.confirm()
+            self.migrations.confirm(outcome.decision)
             for load_trigger in self.load_triggers.values():
                 load_trigger.accept()
         else:

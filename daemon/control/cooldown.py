@@ -20,9 +20,10 @@ class CooldownTimer:
     """
 
     ended: float | None = None  # time of the end of the last migration
-    _confirmed: bool = False  # whether the last migration brought what was predicted
+    _last_decision: str = ""  # that the last migration, but a drain's, carried out
+    _confirmed: bool = False  # whether its outcome was
     _drain_decision: str = ""  # last applied decision, if it was a drain's
-    _after_rollback: bool = False
+    _after_rollback: bool = False  # whether it was one
     _seconds: float | None = None  # after the last migration; None: as the settings have it
     _reason: str = ""
     _rollbacks_in_a_row: int = 0
@@ -30,12 +31,14 @@ class CooldownTimer:
     def note_applied(self, decision: Decision) -> None:
         """Note the last applied decision, of any leader: there is no cool-down after a drain."""
         self._drain_decision = decision.decision if decision.trigger == Trigger.DRAIN else ""
+        if not self._drain_decision:
+            self._after_rollback = bool(decision.rollback_of)
 
     def schedule(self, decision: Decision, cooldown: float) -> None:
         """Set the length of the cool-down after the migration that a decision begins."""
         if decision.trigger == Trigger.DRAIN:
             return
-        self._after_rollback, self._seconds, self._reason = bool(decision.rollback_of), cooldown, ""
+        self._seconds, self._reason = cooldown, ""
         if not decision.rollback_of or decision.user:
             return  # an operator's rollback is not about what the controller did automatically
         self._rollbacks_in_a_row += 1
@@ -46,7 +49,7 @@ class CooldownTimer:
     def start(self, decision: str, at: float) -> None:
         """Begin the cool-down at the end of a decision's migration; there is none after a drain."""
         if decision != self._drain_decision:
-            self.ended, self._confirmed = at, False
+            self.ended, self._last_decision, self._confirmed = at, decision, False
 
     def clear(self) -> None:
         """End the cool-down."""
@@ -56,10 +59,13 @@ class CooldownTimer:
         """Go back to the usual length: an operator ended the migration and watches it."""
         self._seconds, self._reason = None, ""
 
-    def confirm(self) -> None:
-        """Note that the last migration brought what was predicted."""
-        self._confirmed = not self._after_rollback
-        self._rollbacks_in_a_row = 0
+    def confirm(self, decision: str) -> None:
+        """Note that the outcome of a decision's migration is `confirmed`.
+
+        A rollback that does what it should says nothing about the plans of before.
+        """
+        if decision == self._last_decision and not self._after_rollback:
+            self._confirmed, self._rollbacks_in_a_row = True, 0
 
     def length(self, cooldown: float) -> tuple[float, str]:
         """Return the seconds of the cool-down, and the reason where they are more than usual."""

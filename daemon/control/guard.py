@@ -29,6 +29,7 @@ from rechannel.wire.codes import DecisionResult, Law, PlanResult, Trigger
 from rechannel.wire.messages import Decision, DesiredMove, Refusal
 
 AUTOMATIC = frozenset({Trigger.TIMEOUT, Trigger.EXECUTORS, Trigger.OVERLOAD, Trigger.IMBALANCE, Trigger.CONTINUATION})
+AWAITING_OUTCOME = frozenset({Trigger.TIMEOUT, Trigger.IMBALANCE})  # that wait for the last migration's outcome
 BLOCKING = frozenset({Law.EXCLUDED, Law.TRIGGER_COOLDOWN, Law.BUDGET})  # laws that refuse before anything is planned
 HOUR = 3600.0  # seconds
 OVERLOAD_COOLDOWN = 300.0  # seconds between two decisions because of overload, for the effect of the last one to show

@@ -235,9 +235,9 @@ class MigrationTracker:
         self._renew(migration)
         return ""
 
-    def confirm(self) -> None:
-        """Note that the last migration brought what was predicted: a plan that was cut continues."""
-        self.cooldown.confirm()
+    def confirm(self, decision: str) -> None:
+        """Note that the outcome of a decision's migration is `confirmed`: a plan that was cut continues."""
+        self.cooldown.confirm(decision)
         self._continues = self._moves_to_follow > 0
 
     def cancel_continuation(self) -> None:

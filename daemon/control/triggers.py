@@ -7,11 +7,14 @@ last decision left.
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
+from collections import deque
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
 from rechannel.conf.settings import RescheduleSettings, Settings
+from rechannel.daemon.control.guard import BLOCKING
 from rechannel.daemon.model.application_messages import averaging_time
 from rechannel.daemon.model.snapshot import Snapshot
 from rechannel.wire.codes import DecisionResult, Law, Trigger
@@ -22,6 +25,8 @@ _LONG_BATCH = 2.0  # times the usual length of a query's batches: it is overload
 _OVER = 0.85  # share of its limit below which an overload is over
 _FIRST_PAUSE = 10.0  # seconds until a refused decision is taken again; doubles with every refusal
 RETRY_EVERY = 10.0  # seconds between two decisions that were not ready, or on the same order
+_ACCEPTED_WINDOWS = 3  # over which an imbalance is taken
+_NO_ANSWER = BLOCKING | {Law.COOLDOWN, Law.PAUSED}  # reasons that say nothing about the load
 
 
 def settle_time(settings: Settings) -> float:
@@ -71,7 +76,11 @@ class ExecutorSetTrigger:
     def is_due(self, steady_now: float, settings: Settings) -> bool:
         """Return whether a change has lasted long enough and was not decided on."""
         changed = self.decided_for is not None and self.executors != self.decided_for
-        return changed and steady_now - self.since >= settle_time(settings) and steady_now >= self._next_try
+        return changed and self.is_stable(steady_now, settings) and steady_now >= self._next_try
+
+    def is_stable(self, steady_now: float, settings: Settings) -> bool:
+        """Return whether the set of executors has been the same for long enough."""
+        return steady_now - self.since >= settle_time(settings)
 
     def record(self, decision: Decision, report: LinkReport, steady_now: float, settings: Settings) -> None:
         """Record the decision on a change.
@@ -108,10 +117,7 @@ def usable_executors(report: LinkReport, drained_nodes: Collection[str]) -> froz
 
 
 class LoadTrigger(ABC):
-    """Trigger of one application whose measured load has to be decided on.
-
-    ``steady_now``: seconds of a steady clock.
-    """
+    """Trigger of one application by its measured load; ``steady_now``: seconds of a steady clock."""
 
     def __init__(self) -> None:
         self._next_try = 0.0
@@ -123,8 +129,8 @@ class LoadTrigger(ABC):
         ``window``: steady seconds of the begin of the agent window; each counts once.
         """
 
-    def accept(self) -> None:  # noqa: B027 not every load is left by a migration
-        """Take the present load as what the last migration left; it brought what was predicted."""
+    def accept(self) -> None:  # noqa: B027 an overload is one whoever caused it
+        """Take the present load for the result of the last migration, whose outcome is confirmed."""
 
     @abstractmethod
     def interrupt(self) -> None:
@@ -137,12 +143,15 @@ class LoadTrigger(ABC):
     def record(self, decision: Decision, steady_now: float, settings: Settings) -> None:
         """Record a decision that was automatic, or that moves something.
 
-        It is taken again if it was not ready, or has to be agreed on.
+        It is taken again if it was not ready, or has to be agreed on. One that was refused whatever the load is, such
+        as by the cool-down, is no answer.
         """
-        if (pause := pause_of(decision, settings)) is not None:
-            self._next_try = steady_now + pause
-        else:
+        if decision.reason in _NO_ANSWER:
+            return
+        if (pause := pause_of(decision, settings)) is None:
             self._settle(decision, steady_now, settings)
+        else:
+            self._next_try = max(self._next_try, steady_now + pause)
 
     @abstractmethod
     def _reason(self) -> str: ...
@@ -152,20 +161,22 @@ class LoadTrigger(ABC):
 
 
 class ImbalanceTrigger(LoadTrigger):
-    """Trigger of an application whose executors are loaded more unevenly than before.
+    """Trigger of one application whose executors are loaded more unevenly than before.
 
-    The imbalance is the utilization of the busiest executor over the mean of all. Where a decision moves nothing, the
-    imbalance is accepted, and the pause until the next decision grows.
+    The imbalance is the utilization of the busiest executor over the mean of all. It is compared with the accepted one:
+    the highest of the last windows at the last decision that moved nothing, or after the last migration that was
+    confirmed. The pause between two decisions because of it grows, and is short again after a time without any.
     """
 
     def __init__(self) -> None:
         super().__init__()
-        self._accepted = self._imbalance = 1.0
+        self._accepted = 1.0
+        self._recent: deque[float] = deque([1.0], _ACCEPTED_WINDOWS)
         self._due = ""
         self._streak = 0
         self._window: float | None = None  # begin of the last window observed
         self._batches: dict[str, int] = {}  # query -> last batch observed
-        self._pause = _FIRST_PAUSE
+        self._last_decision, self._pause = -math.inf, _FIRST_PAUSE
 
     def observe_window(self, snapshot: Snapshot, window: float, settings: Settings) -> None:
         """Record the imbalance in a snapshot; a window without a new batch does not count."""
@@ -177,34 +188,43 @@ class ImbalanceTrigger(LoadTrigger):
 
     def observe(self, imbalance: float, settings: Settings) -> None:
         """Record the imbalance of one window."""
-        self._imbalance = imbalance
-        is_over = self._imbalance > self._accepted * (1 + settings.gate.min_gain)
+        self._recent.append(imbalance)
+        is_over = imbalance > self._accepted * (1 + settings.gate.min_gain)
         self._streak = self._streak + 1 if is_over else 0
         self._due = ""
         if 0 < settings.reschedule.trigger_windows <= self._streak:
             self._due = (
-                f"the busiest executor has {self._imbalance:.2f} times the mean load, {self._streak} windows in a row; "
+                f"the busiest executor has {imbalance:.2f} times the mean load, {self._streak} windows in a row; "
                 f"{self._accepted:.2f} times is accepted"
             )
 
     def accept(self) -> None:
         """Compare with the present imbalance from now on."""
-        self._accepted = self._imbalance
+        self._accepted = max(self._recent)
         self.interrupt()
 
     def interrupt(self) -> None:
         """Count the windows anew."""
         self._streak, self._due = 0, ""
 
+    def record(self, decision: Decision, steady_now: float, settings: Settings) -> None:
+        """Record a decision as any load trigger does; one because of an imbalance begins a pause."""
+        super().record(decision, steady_now, settings)
+        if decision.trigger != Trigger.IMBALANCE:
+            return
+        timeout = settings.reschedule.timeout
+        if steady_now - self._last_decision > 2 * timeout:
+            self._pause = _FIRST_PAUSE
+        self._next_try = max(self._next_try, steady_now + self._pause)
+        self._last_decision, self._pause = steady_now, min(2 * self._pause, timeout)
+
     def _reason(self) -> str:
         return self._due
 
-    def _settle(self, decision: Decision, steady_now: float, settings: Settings) -> None:
-        self.accept()
+    def _settle(self, decision: Decision, _steady_now: float, _settings: Settings) -> None:
         if decision.result == DecisionResult.APPLIED:
-            self._accepted, self._pause = 1.0, _FIRST_PAUSE
-            return
-        self._next_try, self._pause = steady_now + self._pause, min(2 * self._pause, settings.reschedule.timeout)
+            self._recent = deque([1.0], _ACCEPTED_WINDOWS)
+        self.accept()
 
 
 def _imbalance(snapshot: Snapshot) -> float:

@@ -6,7 +6,7 @@ The controller takes no part in it.
   cannot be restored (its node is gone, nothing is remembered) is spread evenly.
 * A query without one has no stores yet: it is spread at the boundary after its first batch, while its state is small.
 * When an executor is lost, the partitions it held are spread anew at the next boundary, not left where they fell. Until
-  then stages wait less for the lost executor (`LocalityWait`).
+  then, stages wait less for executors (`LocalityWait`), since they would wait for the lost one too.
 
 All of it by count, since nothing is measured yet; the controller's decisions come later, with measurements.
 `InitialPlacement` is called from the link's thread, `place_before_first_batch` alone from a second one, for whose
@@ -37,6 +37,7 @@ _BUDGET = 0.8 * START_WAIT  # seconds from a query's start in which it is placed
 _ARRIVAL_WAIT = 15.0  # seconds after the attach in which a restarted driver's executors are waited for
 _ARRIVAL_POLL = 0.1
 _ARRIVAL_GAP = 1.0  # seconds without a new executor after which none is expected any more
+_LONGEST_SHORT_WAIT = 120.0  # seconds: a query may run no batch, and others are not to drift meanwhile
 _MAX_QUERIES = 1000  # queries whose placement a link remembers; beyond: the oldest are forgotten
 
 Executors = Mapping[str, ExecutorInfo]
@@ -116,6 +117,8 @@ class InitialPlacement:
         self._restored: dict[str, ExecutorsByOperator] = {}  # by run, until its first batch
         self._new_runs: set[str] = set()  # to be spread after their first batch
         self._lost: dict[tuple[str, int], set[int]] = {}  # (query, stage) -> partitions
+        self._gone: set[str] = set()  # lost executors for which the locality wait is short
+        self._short_until = 0.0
         self._number = 0
 
     def start_reports(self, queries: Collection[str]) -> dict[str, str]:
@@ -231,20 +234,30 @@ class InitialPlacement:
             if partitions:
                 self._lost.setdefault(key, set()).update(partitions)
         if self._lost and self._usable_executors() is not None:
-            _try(self._adapter.locality_wait.shorten)
+            self._gone.add(executor)
+            self._short_until = self._clock() + _LONGEST_SHORT_WAIT
+            _set_wait(self._adapter.locality_wait.shorten)
 
-    def _remove_lost(self, query: str, stages: Iterable[int]) -> None:
-        for stage in stages:
-            del self._lost[query, stage]
-        if not self._lost:
-            _try(self._adapter.locality_wait.restore)
+    def restore_wait(self, placement: Mapping[tuple[str, int], list[str]]) -> None:
+        """Let stages wait as before once no partition last ran on a lost executor, or after two minutes.
+
+        ``placement``: the executor that each partition last ran on.
+        """
+        if not self._adapter.locality_wait.is_short:
+            return
+        if self._clock() >= self._short_until or not any(
+            self._gone.intersection(names) for names in placement.values()
+        ):
+            self._gone.clear()
+            _set_wait(self._adapter.locality_wait.restore)
 
     def remove_run(self, query: str, run: str) -> None:
         """Drop a run that is over; its last placement is kept for its restart."""
         with self._lock:
             self._restored.pop(run, None)
             self._new_runs.discard(run)
-        self._remove_lost(query, [stage for name, stage in self._lost if name == query])
+        for key in [key for key in self._lost if key[0] == query]:
+            del self._lost[key]
 
     def is_pending(self, query: str, run: str) -> bool:
         """Whether something of a query is to be moved at its next quiet moment."""
@@ -317,8 +330,9 @@ class InitialPlacement:
         with self._lock:
             self._restored.pop(run, None)
             self._new_runs.discard(run)
+            for stage in occasion.lost:
+                del self._lost[query, stage]
             report = self._start_reports.get(query, "")
-        self._remove_lost(query, occasion.lost)
         if occasion.restored is not None:
             result = f"; {moves} missed and are moved now" if moves else "; all landed"
             self._set_start_report(query, report + result)
@@ -329,10 +343,10 @@ class InitialPlacement:
         return "their executor was lost"
 
 
-def _try(act: Callable[[], None]) -> None:
-    """Do what is of no consequence if it fails."""
+def _set_wait(change: Callable[[], None]) -> None:
+    """Change the locality wait; nothing else depends on it."""
     try:
-        act()
+        change()
     except LinkError as error:
         _LOG.warning("spark.locality.wait could not be set", error=str(error))
 

@@ -214,6 +214,7 @@ class Link:
         if now >= self._next_tick:
             self._next_tick = now + 1.0
             self._journal(self._reconciler.tick(self._driver_state(), now))
+            self._initial_placement.restore_wait(self._table.placement)
         if (self._drains or self._releaser.active) and not self._reconciler.paused:
             inputs = collect_inputs(self._table, self._check.queries, self._drains, self._reconciler.moves)
             self._releaser.advance(inputs, now)

@@ -15,6 +15,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -161,9 +162,9 @@ class SparkAdapter:
     def close(self) -> None:
         """Release every Java object and connection: nothing keeps a stopped SparkContext alive."""
         gateway = self.gateway
-        with contextlib.suppress(AttributeError, LinkError):  # it may have failed before there were any
-            self.locality_wait.restore()
-            self.warm_up.end()
+        for end in ("locality_wait.restore", "warm_up.end"):
+            with contextlib.suppress(AttributeError, LinkError):  # it may have failed before there were any
+                attrgetter(end)(self)()
         for name in vars(self).keys() - {"version", "application", "name"}:
             setattr(self, name, None)
         with translate_errors():

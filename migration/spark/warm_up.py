@@ -19,7 +19,7 @@ from rechannel.migration.spark.gateway import LinkError, translate_errors
 from rechannel.wire.messages import ExecutorInfo
 
 _LOG = structlog.get_logger("rechannel.link")
-_GROUP = "rechannel-warm-up"
+_GROUP = "rechannel-warm-up-"  # and a number
 _LONGEST = 20.0  # seconds after which the job is canceled
 _RUNS = 2  # of the job: what the first one compiled is used in the second
 _PYTHON = ("Pandas", "Python", "PySpark")  # in names of operators that run Python workers
@@ -30,24 +30,27 @@ _EVENTS_WAIT = 2000  # milliseconds for the place of a task to be known
 class ExecutorWarmUp:
     """Warms executors of one application, one job at a time, on a thread of its own.
 
-    ``run_job`` warms executors, with or without Python workers, and returns those it ran on; ``cancel`` ends it.
+    ``run_job`` warms executors, with or without Python workers, under a job group, and returns those it ran on, None if
+    unknown; ``cancel`` ends a job group.
     """
 
     def __init__(
         self,
-        run_job: Callable[[list[ExecutorInfo], bool], set[str]],
-        cancel: Callable[[], None],
+        run_job: Callable[[list[ExecutorInfo], bool, str], set[str] | None],
+        cancel: Callable[[str], None],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._run_job, self._cancel, self._clock = run_job, cancel, clock
         self._present: frozenset[str] | None = None
         self._thread: threading.Thread | None = None
         self._until = 0.0
+        self._number = 0
 
     def advance(self, executors: Mapping[str, ExecutorInfo], operators: Callable[[], Iterable[str]]) -> None:
         """Warm the executors that joined since the last call, unless a job runs.
 
-        ``executors``: the live ones; those of the first call are warmed by the queries' own first batches.
+        ``executors``: the live ones; those of the first call, and those that join before a stateful stage is known, are
+        warmed by the queries' own first batches.
         ``operators``: returns the names of the stateful operators; without any there is nothing to warm for.
         """
         if self._is_running():
@@ -62,49 +65,55 @@ class ExecutorWarmUp:
             return
         python = any(part in name for name in names for part in _PYTHON)
         self._until = self._clock() + _LONGEST
-        self._thread = threading.Thread(target=self._warm, args=(joined, python), name="rechannel-warm-up", daemon=True)
+        self._number += 1
+        job = joined, python, f"{_GROUP}{self._number}"
+        self._thread = threading.Thread(target=self._warm, args=job, name="rechannel-warm-up", daemon=True)
         self._thread.start()
 
     def end(self) -> None:
         """Cancel the job if one runs; its thread ends with it."""
         if self._is_running():
             self._until = self._clock() + _LONGEST
-            self._cancel()
+            self._cancel(f"{_GROUP}{self._number}")
 
     def _is_running(self) -> bool:
         return self._thread is not None and self._thread.is_alive()
 
-    def _warm(self, executors: list[ExecutorInfo], python: bool) -> None:
+    def _warm(self, executors: list[ExecutorInfo], python: bool, group: str) -> None:
         began, names = self._clock(), sorted(info.executor for info in executors)
         try:
-            ran = self._run_job(executors, python)
+            ran = self._run_job(executors, python, group)
         except LinkError as error:
             _LOG.warning("executors were not warmed", executors=names, error=str(error))
         else:
-            elsewhere = sorted(set(names) - ran)
-            _LOG.info("executors-warmed", executors=names, elsewhere=elsewhere, seconds=round(self._clock() - began, 2))
+            missed = "unknown" if ran is None else sorted(set(names) - ran)
+            _LOG.info("executors-warmed", executors=names, missed=missed, seconds=round(self._clock() - began, 2))
 
 
-def run_warm_up(spark: Any, executors: list[ExecutorInfo], python: bool) -> set[str]:
-    """Run a job with a task for each executor; return the executors that it ran on.
+def run_warm_up(spark: Any, executors: list[ExecutorInfo], python: bool, group: str) -> set[str] | None:
+    """Run a job with a task for each executor; return the executors that it ran on, None if unknown.
 
     Uses PySpark and its connection, without a time limit: on a thread of its own only. LinkError if it fails.
     """
     context = spark.sparkContext
     with translate_errors(), _own_thread(context):
-        context.setJobGroup(_GROUP, f"Rechannel warms {', '.join(info.executor for info in executors)}", True)
+        context.setJobGroup(group, f"Rechannel warms {', '.join(info.executor for info in executors)}", True)
         frame = _pinned_frame(spark, executors)
         for _ in range(_RUNS):
             # A local function: executors get its code, since they have no package of ours.
             used = frame.mapInPandas(lambda batches: batches, "value int") if python else frame.selectExpr("value + 1")
             used.write.format("noop").mode("overwrite").save()
-        return _places(context)
+        try:
+            with translate_errors():
+                return _places(context, group)
+        except LinkError:
+            return None  # Spark's listeners are late
 
 
-def cancel_warm_up(context: Any) -> None:
-    """Cancel the job; ``context``: Spark's own, in the JVM."""
+def cancel_warm_up(context: Any, group: str) -> None:
+    """Cancel the jobs of a group, also those to come; ``context``: Spark's own, in the JVM."""
     with translate_errors():
-        context.cancelJobGroup(_GROUP)
+        context.cancelJobGroupAndFutureJobs(group)
 
 
 def _pinned_frame(spark: Any, executors: list[ExecutorInfo]) -> Any:
@@ -127,11 +136,11 @@ def _pinned_frame(spark: Any, executors: list[ExecutorInfo]) -> Any:
     return DataFrame(spark._jsparkSession.createDataFrame(java_rows, schema), spark)
 
 
-def _places(context: Any) -> set[str]:
-    """Return the executors on which tasks of the job ran."""
+def _places(context: Any, group: str) -> set[str]:
+    """Return the executors on which tasks of a job group ran."""
     scala_context, tracker = context._jsc.sc(), context.statusTracker()
     scala_context.listenerBus().waitUntilEmpty(_EVENTS_WAIT)
-    stages = {stage for job in tracker.getJobIdsForGroup(_GROUP) for stage in tracker.getJobInfo(job).stageIds}
+    stages = {stage for job in tracker.getJobIdsForGroup(group) for stage in tracker.getJobInfo(job).stageIds}
     places = set()
     for stage in stages:
         tasks = scala_context.statusStore().taskList(stage, 0, 1000)

@@ -39,7 +39,7 @@ def test_a_new_executor_gets_its_share_while_the_queries_run(loop: Loop):
     loop.wait("both queries run", lambda: [set(placement) for placement in placements()] == [{"0"}, {"0"}])
     loop.cluster.add_worker(WorkerSpec(NODES[1], 2, 1024, None))
     loop.wait("it is warmed", lambda: "executors-warmed" in driver_log(loop))
-    assert "elsewhere=[]" in driver_log(loop), "the job ran where it should"
+    assert "missed=[]" in driver_log(loop), "the job ran where it should"
     loop.wait("moves are drained", lambda: loop.states().count("drained") >= 4)
     loop.wait(
         "partitions are spread",

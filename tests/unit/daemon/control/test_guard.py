@@ -120,16 +120,14 @@ def test_an_overload_is_told_with_its_numbers_until_it_is_decided_on() -> None:
 # -- imbalance --
 
 
-def windows_decided_on(
-    values: list[float], result: str = "refused", reason: str = "gate", every: float = 5.0
-) -> list[int]:
-    """The windows in which an imbalance is decided on, if every decision ends like this."""
+def windows_decided_on(values: list[float], result: str = "refused", reason: str = "gate") -> list[int]:
+    """The windows of five seconds in which an imbalance is decided on, if every decision ends like this."""
     imbalance, due = ImbalanceTrigger(), []
     for number, value in enumerate(values):
         imbalance.observe(value, SETTINGS)
-        if imbalance.due_reason(number * every):
+        if imbalance.due_reason(number * 5.0):
             due.append(number)
-            imbalance.record(decision(NOON, result, reason), number * every, SETTINGS)
+            imbalance.record(decision(NOON, result, reason, trigger="imbalance"), number * 5.0, SETTINGS)
     return due
 
 
@@ -141,6 +139,7 @@ def windows_decided_on(
         pytest.param([1.3, 1.3, 1.0, 1.3, 1.3, 1.3], [5], id="three in a row"),
         pytest.param([1.1] * 9, [], id="less than what pays"),
         pytest.param([1.3] * 5 + [1.4] * 5 + [1.5] * 5, [2, 12], id="more than the accepted one"),
+        pytest.param([1.2, 1.3, 1.2] + [1.35] * 9, [2], id="the highest of three windows is accepted"),
         pytest.param([1.5] * 5 + [1.0] * 50 + [1.5] * 5, [2], id="the accepted one again"),
     ],
 )
@@ -153,16 +152,47 @@ def test_an_imbalance_that_stays_after_a_migration_is_decided_on_again() -> None
 
 
 def test_an_imbalance_that_was_not_ready_or_not_agreed_on_is_decided_on_again() -> None:
-    assert windows_decided_on([1.3] * 7, "not-ready", "too-few-batches") == [2, 4, 6]
-    assert windows_decided_on([1.3] * 9, "refused", Law.AGREEMENTS) == [2, 5, 8]
+    assert windows_decided_on([1.3] * 9, "not-ready", "too-few-batches") == [2, 4, 8]
+    assert windows_decided_on([1.3] * 9, "refused", Law.AGREEMENTS) == [2, 5]
 
 
-def test_the_pause_between_two_refused_imbalances_grows_to_the_timeout() -> None:
+@pytest.mark.parametrize("reason", [Law.COOLDOWN, Law.PAUSED, Law.EXCLUDED])
+def test_what_is_refused_whatever_the_load_is_answers_neither_an_imbalance_nor_an_overload(reason: str) -> None:
+    imbalance, overload = ImbalanceTrigger(), OverloadTrigger()
+    for _ in range(3):
+        imbalance.observe(1.5, SETTINGS)
+        overload.observe([LoadReading("executor 1", 2.0, 1.0, "busy")], RULES)
+    for trigger in (imbalance, overload):
+        trigger.record(decision(NOON, "refused", reason, trigger="timeout"), 0.0, SETTINGS)
+        assert trigger.due_reason(0.0)
+        trigger.record(decision(NOON, trigger="timeout"), 0.0, SETTINGS)
+        assert not trigger.due_reason(1000.0), "the load was decided on"
+
+
+def test_calm_decisions_do_not_make_an_imbalance_wait() -> None:
+    imbalance = ImbalanceTrigger()
+    for number in range(20):
+        imbalance.observe(1.0, SETTINGS)
+        imbalance.record(decision(NOON, "planned", "nothing-to-do", trigger="timeout"), number * 300.0, SETTINGS)
+    for _ in range(3):
+        imbalance.observe(1.5, SETTINGS)
+    assert imbalance.due_reason(19 * 300.0)
+
+
+@pytest.mark.parametrize("result", ["refused", "applied"])
+def test_the_pause_between_two_decisions_on_an_imbalance_grows_to_the_timeout_and_is_forgotten(result: str) -> None:
     growing = [1.2 * 1.2 ** (number / 3) for number in range(300)]
-    due = windows_decided_on(growing, every=5.0)
+    due = windows_decided_on(growing, result)
     pauses = [5 * (later - earlier) for earlier, later in itertools.pairwise(due)]
     assert pauses == sorted(pauses)
     assert max(pauses) == SETTINGS.reschedule.timeout
+    imbalance = ImbalanceTrigger()
+    for at in (*range(0, 3000, 5), 9000.0):
+        imbalance.record(decision(NOON, result, "ok", trigger="imbalance"), float(at), SETTINGS)
+    for _ in range(3):
+        imbalance.observe(99.0, SETTINGS)
+    assert not imbalance.due_reason(9009.0)
+    assert imbalance.due_reason(9010.0), "a short pause, after an hour without"
 
 
 # -- budget --

@@ -124,11 +124,25 @@ def test_the_cool_down_ends_once_the_outcome_is_confirmed(leader, store, world, 
 
 
 def test_the_cool_down_after_an_automatic_rollback_stays_whatever_its_outcome(clock):
-    cooldown = CooldownTimer()
-    cooldown.schedule(sample_messages.decision(rollback_of="d1"), 300.0)
+    cooldown, rollback = CooldownTimer(), sample_messages.decision(decision="d2", rollback_of="d1")
+    cooldown.note_applied(rollback)
+    cooldown.schedule(rollback, 300.0)
     cooldown.start("d2", clock())
-    cooldown.confirm()
+    cooldown.confirm("d2")
     assert cooldown.left(clock(), 300.0) == 1200.0
+
+
+def test_a_confirmed_drain_does_not_end_the_cool_down_of_the_migration_before_it(clock):
+    cooldown = CooldownTimer()
+    for name, trigger in (("d1", "timeout"), ("d2", "drain")):
+        made = sample_messages.decision(decision=name, trigger=trigger)
+        cooldown.note_applied(made)
+        cooldown.schedule(made, 300.0)
+        cooldown.start(name, clock())
+    cooldown.confirm("d2")
+    assert cooldown.left(clock(), 300.0) == 300.0
+    cooldown.confirm("d1")
+    assert cooldown.left(clock(), 300.0) == 0.0
 
 
 def test_the_next_price_has_learned(leader, store, world, clock):
@@ -406,12 +420,12 @@ def test_a_plan_that_was_cut_goes_on_for_no_more_moves_than_there_are_partitions
     leader = cut(world)
     migrations, begun = app(leader).migrations, 0
     (decision,) = leader.decide_all()
-    migrations.confirm()
+    migrations.confirm(decision.decision)
     for _ in range(50):
         migrations.begin(msgspec.structs.replace(decision, trigger="continuation"))
         begun += 1
         migrations.running, migrations.cooldown.ended = None, clock()
-        migrations.confirm()
+        migrations.confirm(decision.decision)
         if not migrations.continuation(clock()):
             break
     assert begun == 11, "the first one, and these, are as many as there are partitions"

@@ -32,7 +32,7 @@ class FakeAdapter:
     def __init__(self, operators=(OPERATOR,)):
         self.checkpoints = SimpleNamespace(operators=lambda checkpoint: list(operators))
         self.steered = []
-        self.locality_wait = Mock(spec=LocalityWait)
+        self.locality_wait = Mock(spec=LocalityWait, is_short=True)
 
     def steer(self, store, host, executor):
         self.steered.append((store.operator, store.partition, store.store, host, executor))
@@ -129,16 +129,23 @@ def test_partitions_of_a_lost_executor_are_spread_and_no_others():
     assert starts.request_moves("q", "run", {0: [0]}, {("q", 0): ["0"] * 6}, []) is None
 
 
-def test_stages_wait_less_for_a_lost_executor_until_its_partitions_are_placed():
-    adapter = FakeAdapter([])
-    starts = InitialPlacement(adapter, lambda: executors(e0="a", e1="b"), set, lambda query: None)
+@pytest.mark.parametrize("why", ["they ran elsewhere", "two minutes have passed"])
+def test_stages_wait_less_for_a_lost_executor_until_its_partitions_ran_elsewhere(why):
+    adapter, now = FakeAdapter([]), [0.0]
+    starts = InitialPlacement(
+        adapter, lambda: executors(e0="a", e1="b"), set, lambda query: None, lambda: now[0], pytest.fail
+    )
     starts.record_lost_executor("2", {("q", 0): ["0"] * 4, ("r", 0): ["1"] * 4})
     assert not adapter.locality_wait.shorten.called, "it held nothing"
-    starts.record_lost_executor("2", {("q", 0): ["0", "2"], ("r", 0): ["1", "2"]})
+    placement = {("q", 0): ["0", "2"], ("r", 0): ["1", "2"]}
+    starts.record_lost_executor("2", placement)
     assert adapter.locality_wait.shorten.called
-    starts.request_moves("q", "run", {0: [0]}, {("q", 0): ["0", "0"]}, [])
-    assert not adapter.locality_wait.restore.called, "the other query is still to come"
-    starts.remove_run("r", "run")
+    for query in ("q", "r"):
+        starts.restore_wait(placement)
+        assert not adapter.locality_wait.restore.called, "a query's next batch would still prefer it"
+        placement |= {(query, 0): ["0", "1"]} if why == "they ran elsewhere" else {}
+    now[0] = 120.0 if why == "two minutes have passed" else 1.0
+    starts.restore_wait(placement)
     assert adapter.locality_wait.restore.called
 
 

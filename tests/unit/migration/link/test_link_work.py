@@ -40,7 +40,8 @@ class IdleSpark:
         ]
         self.executor_control = SimpleNamespace(retiring=partial(self._count, "retiring"))
         self.checkpoints = SimpleNamespace(store_names=lambda *_: ["default"])
-        self.warm_up = ExecutorWarmUp(lambda *_: set(), lambda: None, lambda: NOW)
+        self.locality_wait = SimpleNamespace(is_short=False)
+        self.warm_up = ExecutorWarmUp(lambda *_: set(), lambda _: None, lambda: NOW)
 
     def __getattr__(self, name: str) -> Any:
         return partial(self._count, name)

@@ -22,13 +22,15 @@ class Spark:
 
     def __init__(self) -> None:
         self.jobs: list[tuple[set[str], bool]] = []
+        self.groups: list[str] = []
         self.canceled = 0
         self.now = 0.0
         self.ended = threading.Event()
         self.fails = False
         self.warm_up = ExecutorWarmUp(self.run, self.cancel, lambda: self.now)
 
-    def run(self, joined: list[ExecutorInfo], python: bool) -> set[str]:
+    def run(self, joined: list[ExecutorInfo], python: bool, group: str) -> set[str]:
+        self.groups.append(group)
         names = {info.executor for info in joined}
         self.jobs.append((names, python))
         if self.fails:
@@ -36,7 +38,8 @@ class Spark:
         assert self.ended.wait(30)
         return names
 
-    def cancel(self) -> None:
+    def cancel(self, group: str) -> None:
+        assert group == self.groups[-1]
         self.canceled += 1
 
     def advance(self, *names: str, operators: tuple[str, ...] = ("StateStoreSave",)) -> None:
@@ -66,6 +69,7 @@ def test_only_executors_that_join_are_warmed_and_those_of_one_moment_together(sp
     spark.advance("0", "1", "2", "4")
     assert spark.jobs == [({"2", "3"}, False), ({"4"}, False)]
     assert not spark.canceled
+    assert len(set(spark.groups)) == 2, "one of each job"
 
 
 @pytest.mark.parametrize(
