@@ -236,7 +236,7 @@ class MigrationTracker:
         return ""
 
     def confirm(self, decision: str) -> None:
-        """Note that the outcome of a decision's migration is `confirmed`: a plan that was cut continues."""
+        """Note that a decision's migration is confirmed: a plan that was cut continues."""
         self.cooldown.confirm(decision)
         self._continues = self._moves_to_follow > 0
 

@@ -117,7 +117,10 @@ def usable_executors(report: LinkReport, drained_nodes: Collection[str]) -> froz
 
 
 class LoadTrigger(ABC):
-    """Trigger of one application by its measured load; ``steady_now``: seconds of a steady clock."""
+    """Trigger of one application by its measured load.
+
+    ``steady_now``: seconds of a steady clock.
+    """
 
     def __init__(self) -> None:
         self._next_try = 0.0

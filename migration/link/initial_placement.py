@@ -239,9 +239,9 @@ class InitialPlacement:
             _set_wait(self._adapter.locality_wait.shorten)
 
     def restore_wait(self, placement: Mapping[tuple[str, int], list[str]]) -> None:
-        """Let stages wait as before once no partition last ran on a lost executor, or after two minutes.
+        """Let stages wait as before if no partition last ran on a lost executor.
 
-        ``placement``: the executor that each partition last ran on.
+        Also after two minutes. ``placement``: the executor that each partition last ran on.
         """
         if not self._adapter.locality_wait.is_short:
             return

@@ -91,7 +91,7 @@ class ExecutorWarmUp:
 
 
 def run_warm_up(spark: Any, executors: list[ExecutorInfo], python: bool, group: str) -> set[str] | None:
-    """Run a job with a task for each executor; return the executors that it ran on, None if unknown.
+    """Run a job with a task for each executor; return those it ran on, None if unknown.
 
     Uses PySpark and its connection, without a time limit: on a thread of its own only. LinkError if it fails.
     """
