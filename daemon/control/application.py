@@ -18,7 +18,7 @@ from rechannel.daemon.control.decision_log import (
     applied_decisions,
     log_decision,
 )
-from rechannel.daemon.control.guard import AUTOMATIC, AWAITING_OUTCOME, BLOCKING, AutomaticDecisionGuard, ClusterLimits
+from rechannel.daemon.control.guard import AUTOMATIC, AWAITING_OUTCOME, NO_ANSWER, AutomaticDecisionGuard, ClusterLimits
 from rechannel.daemon.control.leadership import LeaderContext
 from rechannel.daemon.control.migrations import MigrationTracker
 from rechannel.daemon.control.outcomes import REGRESSED_REASON, OutcomeHistory, OutcomeTracker, PendingRollback
@@ -165,7 +165,7 @@ class Application:
         more = f"at most {left} more moves may follow"
         reason = f"the previous plan was cut to migration.max_moves, and its outcome was confirmed: {more}"
         decision = self.decide_automatically(Trigger.CONTINUATION, reason)
-        if decision is None or decision.reason in BLOCKING:
+        if decision is None or decision.reason in NO_ANSWER:
             return
         if decision.result not in (DecisionResult.APPLIED, DecisionResult.NOT_READY):
             self.migrations.cancel_continuation()  # there is nothing more to gain
@@ -175,7 +175,7 @@ class Application:
         if not trigger.is_due(steady_now, settings):
             return False
         decision = self.decide_automatically(Trigger.EXECUTORS)
-        if decision is None or decision.reason in BLOCKING:
+        if decision is None or decision.reason in NO_ANSWER:
             return False  # what holds one trigger back, such as its cool-down, must not hold back the next one
         trigger.record(decision, report, self._clock.steady(), settings)
         return True
@@ -185,7 +185,7 @@ class Application:
         may_decide = trigger != Trigger.IMBALANCE or self.executors.is_stable(steady_now, self._context.settings)
         reason = self.load_triggers[trigger].due_reason(steady_now) if may_decide else ""
         decision = self.decide_automatically(trigger, reason) if reason else None
-        return decision is not None and decision.reason not in BLOCKING
+        return decision is not None and decision.reason not in NO_ANSWER
 
     # -- decisions --
 

@@ -20,10 +20,10 @@ class CooldownTimer:
     """
 
     ended: float | None = None  # time of the end of the last migration
-    _last_decision: str = ""  # that the last migration, but a drain's, carried out
-    _confirmed: bool = False  # whether its outcome was
+    _last_decision: str = ""  # decision of the last migration, drains apart
+    _confirmed: bool = False  # whether the outcome of the last migration, drains apart, was confirmed
     _drain_decision: str = ""  # last applied decision, if it was a drain's
-    _after_rollback: bool = False  # whether it was one
+    _after_rollback: bool = False  # whether the last applied decision, drains apart, was a rollback
     _seconds: float | None = None  # after the last migration; None: as the settings have it
     _reason: str = ""
     _rollbacks_in_a_row: int = 0
@@ -49,7 +49,8 @@ class CooldownTimer:
     def start(self, decision: str, at: float) -> None:
         """Begin the cool-down at the end of a decision's migration; there is none after a drain."""
         if decision != self._drain_decision:
-            self.ended, self._last_decision, self._confirmed = at, decision, False
+            confirmed = self._confirmed and decision == self._last_decision  # an earlier lead may have ended it
+            self.ended, self._last_decision, self._confirmed = at, decision, confirmed
 
     def clear(self) -> None:
         """End the cool-down."""

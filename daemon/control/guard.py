@@ -32,6 +32,7 @@ AUTOMATIC = frozenset({Trigger.TIMEOUT, Trigger.EXECUTORS, Trigger.OVERLOAD, Tri
 AWAITING_OUTCOME = frozenset({Trigger.TIMEOUT, Trigger.IMBALANCE})  # that wait for the last migration's outcome
 BLOCKING = frozenset({Law.EXCLUDED, Law.TRIGGER_COOLDOWN, Law.BUDGET})  # laws that refuse before anything is planned
 HOUR = 3600.0  # seconds
+NO_ANSWER = BLOCKING | {Law.COOLDOWN, Law.PAUSED}  # reasons that say nothing about load or executors
 OVERLOAD_COOLDOWN = 300.0  # seconds between two decisions because of overload, for the effect of the last one to show
 AGREEMENTS = 2  # decisions in a row that must recommend a costly plan
 OVERLAP = 0.5  # share of equal moves (the same partition to the same executor) for two plans to agree
@@ -232,7 +233,11 @@ class AutomaticDecisionGuard:
             until = next((refusal.until for refusal in decision.refusals if refusal.law == decision.reason), None)
             if until is not None:
                 self._logged[decision.trigger, decision.reason] = until
-        elif decision.trigger in AUTOMATIC and decision.result != DecisionResult.NOT_READY:
+        elif (
+            decision.trigger in AUTOMATIC
+            and decision.result != DecisionResult.NOT_READY
+            and decision.reason not in NO_ANSWER
+        ):
             self._record_advice(decision)
 
     def _record_advice(self, decision: Decision) -> None:
@@ -242,7 +247,7 @@ class AutomaticDecisionGuard:
             self._last_overload = decision.at
         if decision.result != DecisionResult.APPLIED and (costly or decision.reason == PlanResult.OK):
             self._recommended = self._combined(decision, costly=costly)
-        elif decision.reason != Law.COOLDOWN:  # a cool-down is about the last migration, not about this plan
+        else:
             self._recommended = None
 
     def blocked_by(self, trigger: Trigger, now: float) -> Refusal | None:

@@ -1,8 +1,7 @@
 """Automatic triggers with state: changed executors, overloads, and imbalance.
 
 An overload has hysteresis. It begins after ``reschedule.trigger_windows`` windows over the limit and asks for one
-decision; it has to fall well below the limit before it can begin again. An imbalance is compared with the one that the
-last decision left.
+decision; it has to fall well below the limit before it can begin again. An imbalance is compared with an accepted one.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
 from rechannel.conf.settings import RescheduleSettings, Settings
-from rechannel.daemon.control.guard import BLOCKING
+from rechannel.daemon.control.guard import NO_ANSWER
 from rechannel.daemon.model.application_messages import averaging_time
 from rechannel.daemon.model.snapshot import Snapshot
 from rechannel.wire.codes import DecisionResult, Law, Trigger
@@ -25,8 +24,7 @@ _LONG_BATCH = 2.0  # times the usual length of a query's batches: it is overload
 _OVER = 0.85  # share of its limit below which an overload is over
 _FIRST_PAUSE = 10.0  # seconds until a refused decision is taken again; doubles with every refusal
 RETRY_EVERY = 10.0  # seconds between two decisions that were not ready, or on the same order
-_ACCEPTED_WINDOWS = 3  # over which an imbalance is taken
-_NO_ANSWER = BLOCKING | {Law.COOLDOWN, Law.PAUSED}  # reasons that say nothing about the load
+_ACCEPTED_WINDOWS = 3  # of which the highest imbalance is accepted
 
 
 def settle_time(settings: Settings) -> float:
@@ -132,7 +130,7 @@ class LoadTrigger(ABC):
         ``window``: steady seconds of the begin of the agent window; each counts once.
         """
 
-    def accept(self) -> None:  # noqa: B027 an overload is one whoever caused it
+    def accept(self) -> None:  # noqa: B027 a migration does not make an overload acceptable
         """Take the present load for the result of the last migration, whose outcome is confirmed."""
 
     @abstractmethod
@@ -149,7 +147,7 @@ class LoadTrigger(ABC):
         It is taken again if it was not ready, or has to be agreed on. One that was refused whatever the load is, such
         as by the cool-down, is no answer.
         """
-        if decision.reason in _NO_ANSWER:
+        if decision.reason in NO_ANSWER:
             return
         if (pause := pause_of(decision, settings)) is None:
             self._settle(decision, steady_now, settings)
@@ -213,7 +211,7 @@ class ImbalanceTrigger(LoadTrigger):
     def record(self, decision: Decision, steady_now: float, settings: Settings) -> None:
         """Record a decision as any load trigger does; one because of an imbalance begins a pause."""
         super().record(decision, steady_now, settings)
-        if decision.trigger != Trigger.IMBALANCE:
+        if decision.trigger != Trigger.IMBALANCE or decision.result == DecisionResult.NOT_READY:
             return
         timeout = settings.reschedule.timeout
         if steady_now - self._last_decision > 2 * timeout:

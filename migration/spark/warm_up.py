@@ -8,6 +8,7 @@ Spark runs it on another one, so the place where it ran is checked. If it fails,
 from __future__ import annotations
 
 import contextlib
+import secrets
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -19,7 +20,7 @@ from rechannel.migration.spark.gateway import LinkError, translate_errors
 from rechannel.wire.messages import ExecutorInfo
 
 _LOG = structlog.get_logger("rechannel.link")
-_GROUP = "rechannel-warm-up-"  # and a number
+_GROUP = "rechannel-warm-up-"  # begin of the name of a job group
 _LONGEST = 20.0  # seconds after which the job is canceled
 _RUNS = 2  # of the job: what the first one compiled is used in the second
 _PYTHON = ("Pandas", "Python", "PySpark")  # in names of operators that run Python workers
@@ -44,7 +45,7 @@ class ExecutorWarmUp:
         self._present: frozenset[str] | None = None
         self._thread: threading.Thread | None = None
         self._until = 0.0
-        self._number = 0
+        self._group = ""
 
     def advance(self, executors: Mapping[str, ExecutorInfo], operators: Callable[[], Iterable[str]]) -> None:
         """Warm the executors that joined since the last call, unless a job runs.
@@ -65,8 +66,8 @@ class ExecutorWarmUp:
             return
         python = any(part in name for name in names for part in _PYTHON)
         self._until = self._clock() + _LONGEST
-        self._number += 1
-        job = joined, python, f"{_GROUP}{self._number}"
+        self._group = _GROUP + secrets.token_hex(4)
+        job = joined, python, self._group
         self._thread = threading.Thread(target=self._warm, args=job, name="rechannel-warm-up", daemon=True)
         self._thread.start()
 
@@ -74,7 +75,10 @@ class ExecutorWarmUp:
         """Cancel the job if one runs; its thread ends with it."""
         if self._is_running():
             self._until = self._clock() + _LONGEST
-            self._cancel(f"{_GROUP}{self._number}")
+            try:
+                self._cancel(self._group)
+            except LinkError as error:
+                _LOG.warning("executors were not warmed", error=str(error))
 
     def _is_running(self) -> bool:
         return self._thread is not None and self._thread.is_alive()
@@ -111,9 +115,9 @@ def run_warm_up(spark: Any, executors: list[ExecutorInfo], python: bool, group: 
 
 
 def cancel_warm_up(context: Any, group: str) -> None:
-    """Cancel the jobs of a group, also those to come; ``context``: Spark's own, in the JVM."""
+    """Cancel the job of a group that runs; ``context``: Spark's own, in the JVM."""
     with translate_errors():
-        context.cancelJobGroupAndFutureJobs(group)
+        context.cancelJobGroup(group)
 
 
 def _pinned_frame(spark: Any, executors: list[ExecutorInfo]) -> Any:

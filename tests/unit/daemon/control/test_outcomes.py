@@ -143,6 +143,8 @@ def test_a_confirmed_drain_does_not_end_the_cool_down_of_the_migration_before_it
     assert cooldown.left(clock(), 300.0) == 300.0
     cooldown.confirm("d1")
     assert cooldown.left(clock(), 300.0) == 0.0
+    cooldown.start("d1", clock())
+    assert cooldown.left(clock(), 300.0) == 0.0, "an own earlier lead's, taken over again"
 
 
 def test_the_next_price_has_learned(leader, store, world, clock):

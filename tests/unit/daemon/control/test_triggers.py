@@ -192,6 +192,19 @@ def test_an_imbalance_is_decided_on_without_waiting_for_the_timeout(store, world
     assert len(decisions(store)) == 1
 
 
+@pytest.mark.parametrize("why", ["settle", "outcome"])
+def test_an_imbalance_waits_for_stable_executors_and_the_last_outcome(store, world, why):
+    leader = leading(world, ruled(settle=60.0 if why == "settle" else 0.0))
+    if why == "outcome":
+        app(leader).outcome.start_tracking(decide(leader))
+    for number in range(10, 15):
+        world.measure(newest=number)
+        cycle(leader, world, 5)
+    assert [made.reason for made in decisions(store) if made.trigger == "imbalance"] == (
+        [] if why == "settle" else ["outcome-awaited"]
+    )
+
+
 def test_an_operators_plan_does_not_accept_an_imbalance(store, world):
     leader = leading(world, ruled())
     assert decide(leader, user="ann").result == "planned"

@@ -6,6 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from rechannel.migration.spark.gateway import LinkError
 from rechannel.migration.spark.locality_wait import LocalityWait
 
 WAIT = "spark.locality.wait"
@@ -41,3 +42,21 @@ def test_waits_are_shortened_and_given_back(before: dict[str, str], meanwhile: d
         wait.restore()
         wait.restore()
         assert conf == before
+
+
+def test_a_call_that_fails_late_does_not_make_the_short_wait_the_users(monkeypatch: pytest.MonkeyPatch) -> None:
+    conf = Conf({WAIT: "30s"})
+    wait = LocalityWait(SimpleNamespace(conf=lambda: conf))
+
+    def late(key: str, value: str) -> None:
+        conf[key] = value
+        raise TimeoutError
+
+    monkeypatch.setattr(conf, "set", late)
+    with pytest.raises(LinkError):
+        wait.shorten()
+    assert wait.is_short
+    monkeypatch.undo()
+    wait.shorten()
+    wait.restore()
+    assert (conf, wait.is_short) == ({WAIT: "30s"}, False)

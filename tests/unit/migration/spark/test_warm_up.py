@@ -25,12 +25,13 @@ class Spark:
         self.groups: list[str] = []
         self.canceled = 0
         self.now = 0.0
-        self.ended = threading.Event()
+        self.begun, self.ended = threading.Event(), threading.Event()
         self.fails = False
         self.warm_up = ExecutorWarmUp(self.run, self.cancel, lambda: self.now)
 
     def run(self, joined: list[ExecutorInfo], python: bool, group: str) -> set[str]:
         self.groups.append(group)
+        self.begun.set()
         names = {info.executor for info in joined}
         self.jobs.append((names, python))
         if self.fails:
@@ -39,6 +40,7 @@ class Spark:
         return names
 
     def cancel(self, group: str) -> None:
+        assert self.begun.wait(30)
         assert group == self.groups[-1]
         self.canceled += 1
 
@@ -104,6 +106,18 @@ def test_a_job_that_takes_too_long_is_canceled_and_again_if_that_does_not_help(s
     spark.let_go()
     spark.warm_up.end()
     assert spark.canceled == 3, "it is over"
+
+
+def test_a_cancel_that_fails_is_no_matter(spark: Spark, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(_: str) -> None:
+        raise LinkError("the JVM is busy")
+
+    monkeypatch.setattr(spark.warm_up, "_cancel", fail)
+    spark.advance("0")
+    spark.advance("0", "1")
+    spark.now = LONGEST
+    spark.advance("0", "1")
+    spark.let_go()
 
 
 def test_a_job_that_fails_is_not_tried_again(spark: Spark) -> None:
