@@ -22,7 +22,7 @@ from rechannel.wire.printable import query_name
 
 _LONG_BATCH = 2.0  # times the usual length of a query's batches: it is overloaded
 _OVER = 0.85  # share of its limit below which an overload is over
-_FIRST_PAUSE = 10.0  # seconds until a refused decision is taken again; doubles with every refusal
+_FIRST_PAUSE = 10.0  # seconds until the next decision by changed executors, if refused, or imbalance; doubles each time
 RETRY_EVERY = 10.0  # seconds between two decisions that were not ready, or on the same order
 _ACCEPTED_WINDOWS = 3  # of which the highest imbalance is accepted
 
@@ -150,7 +150,7 @@ class LoadTrigger(ABC):
         if decision.reason in NO_ANSWER:
             return
         if (pause := pause_of(decision, settings)) is None:
-            self._settle(decision, steady_now, settings)
+            self._settle(decision)
         else:
             self._next_try = max(self._next_try, steady_now + pause)
 
@@ -158,7 +158,7 @@ class LoadTrigger(ABC):
     def _reason(self) -> str: ...
 
     @abstractmethod
-    def _settle(self, decision: Decision, steady_now: float, settings: Settings) -> None: ...
+    def _settle(self, decision: Decision) -> None: ...
 
 
 class ImbalanceTrigger(LoadTrigger):
@@ -222,7 +222,7 @@ class ImbalanceTrigger(LoadTrigger):
     def _reason(self) -> str:
         return self._due
 
-    def _settle(self, decision: Decision, _steady_now: float, _settings: Settings) -> None:
+    def _settle(self, decision: Decision) -> None:
         if decision.result == DecisionResult.APPLIED:
             self._recent = deque([1.0], _ACCEPTED_WINDOWS)
         self.accept()
@@ -289,7 +289,7 @@ class OverloadTrigger(LoadTrigger):
     def _reason(self) -> str:
         return "; ".join(level.due for level in self._levels.values() if level.due)
 
-    def _settle(self, _decision: Decision, _steady_now: float, _settings: Settings) -> None:
+    def _settle(self, _decision: Decision) -> None:
         for level in self._levels.values():
             level.due = ""
 

@@ -15,7 +15,6 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
-from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -162,9 +161,9 @@ class SparkAdapter:
     def close(self) -> None:
         """Release every Java object and connection: nothing keeps a stopped SparkContext alive."""
         gateway = self.gateway
-        for end in ("locality_wait.restore", "warm_up.end"):
-            with contextlib.suppress(AttributeError, LinkError):  # it may have failed before there were any
-                attrgetter(end)(self)()
+        with contextlib.suppress(AttributeError, LinkError):  # an attach may have failed before there were any
+            self.warm_up.end()
+            self.locality_wait.restore()
         for name in vars(self).keys() - {"version", "application", "name"}:
             setattr(self, name, None)
         with translate_errors():

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from rechannel.migration.spark.compatibility import seconds
+from rechannel.migration.spark.compatibility import ALWAYS_REPORTED, seconds
 from rechannel.migration.spark.gateway import translate_errors
 
 SHORT = 1.0  # seconds; without any wait, tasks would leave an executor as soon as others wait for it too
@@ -36,7 +36,7 @@ class LocalityWait:
             conf = self._context.conf()
             for key in (_DEFAULT, *_LEVELS):
                 before = self._before.get(key, str(conf.get(key, "")))
-                length = seconds(before or "3s") if before or key == _DEFAULT else None
+                length = seconds(before or ALWAYS_REPORTED[_DEFAULT]) if before or key == _DEFAULT else None
                 if length is not None and length > SHORT:
                     self._before[key] = before  # first: a call that fails may have had its effect
                     conf.set(key, f"{SHORT * 1000:.0f}ms")
