@@ -1,7 +1,8 @@
 """Figures of a run, as for autoscalers: reaction to events, regret, own mistakes. Pure.
 
-A batch counts in the phase in which it ends. The best is computed, not run: the optimum for the known loads on the
-executors of the phase, with what tasks and batches took beside their rows in the way in which they took least.
+A batch counts in the phase in which it ends, and from the end of the query's batch before: so the time in which a query
+is restarted is its batch's. The best is computed, not run: the optimum for the known loads on the executors of the
+phase, with what tasks and batches took beside their rows in the way in which they took least.
 """
 
 from __future__ import annotations
@@ -11,14 +12,17 @@ import statistics
 from collections.abc import Sequence
 
 import msgspec
+import numpy as np
 
 from benchmarks.live.service.results import BatchLine
-from benchmarks.live.service.truth import goals, optimum
+from benchmarks.live.service.truth import PATIENCE, goals, optimum
+from benchmarks.policies.optimum import optimal_seconds
 from benchmarks.unattended.results import MoveLine, Run
 from benchmarks.unattended.script import DRAINED, LOST, STEADY, Phase, Script
 from rechannel.wire.codes import OutcomeVerdict
 
 _SAME = 0.1  # seconds: a batch that ends so soon after an event was not struck by it
+LATE = 2.0  # times the best batch: rows of a longer one are late
 
 
 class PhaseFigures(msgspec.Struct, kw_only=True):
@@ -28,7 +32,8 @@ class PhaseFigures(msgspec.Struct, kw_only=True):
     ``settled``: to the last landing of the moves begun in the phase. ``stretch``: mean batch of the second half;
     ``longest``: the longest batch over the stretch of the phase before. ``worked``: of all batches, shared by the
     queries, which run at the same time; ``regret``: of these, over the ``best`` ones; ``cost``: of those with moves
-    under way, over the stretch of the phase before.
+    under way, over the stretch of the phase before. ``late``: share of the rows whose batch takes more than ``LATE``
+    times the best one.
     """
 
     kind: str
@@ -44,6 +49,7 @@ class PhaseFigures(msgspec.Struct, kw_only=True):
     worked: float
     regret: float
     cost: float
+    late: float
 
 
 class RunFigures(msgspec.Struct, kw_only=True):
@@ -51,7 +57,7 @@ class RunFigures(msgspec.Struct, kw_only=True):
 
     Those over several phases leave out the drain, which Spark as it is does not have. ``regret_per_hour``: seconds;
     ``over_best``: seconds of all batches over those of the best ones. ``needless``: moves in steady phases, ``cost``:
-    seconds that these took; ``regressed`` and ``rolled_back``: migrations.
+    seconds that these took; ``late``: mean over the phases; ``regressed`` and ``rolled_back``: migrations.
     """
 
     phases: list[PhaseFigures]
@@ -59,6 +65,7 @@ class RunFigures(msgspec.Struct, kw_only=True):
     over_best: float
     needless: int
     cost: float
+    late: float
     regressed: int
     rolled_back: int
 
@@ -72,21 +79,24 @@ def best_batches(script: Script, runs: Sequence[Run]) -> list[float]:
 
 
 def _best_batch(script: Script, phase: Phase, overhead: float, beside: float) -> float:
-    case = script.case.at(phase.batch)
+    case = script.case_at(phase)
     seconds = [[work + overhead for work in query] for query in case.slept()]
     names, homes = [query.name for query in case.queries], [[0] * query.partitions for query in case.queries]
-    (goal,) = goals(names, seconds, homes, (phase.executors, case.cores), together=True)
+    (goal,) = goals(names, seconds, homes, (len(phase.speeds), case.cores), together=True)
+    alike = len(set(phase.speeds)) == 1  # a slow node's overhead is taken for slow too
+    best = optimum(goal).seconds if alike else optimal_seconds(goal.seconds, np.array(phase.speeds), PATIENCE)[0]
     # Of several queries, the tasks of one run while another one is planned: executors need not rest.
-    return optimum(goal).seconds + (beside if len(case.queries) == 1 else 0.0)
+    return best + (beside if len(case.queries) == 1 else 0.0)
 
 
 def run_figures(run: Run, best: Sequence[float]) -> RunFigures:
     """Return the figures of a run; ``best``: seconds of the best batch in each phase."""
     phases: list[PhaseFigures] = []
+    run = msgspec.structs.replace(run, batches=_back_to_back(run.batches))
     begins = [phase.at for phase in run.phases]
     for number, span in enumerate(zip(begins, [*begins[1:], run.ended], strict=True)):
         before = phases[-1].stretch if phases else math.nan
-        phases.append(_phase_figures(run, run.script.kinds[number], span, before, best[number]))
+        phases.append(_phase_figures(run, number, span, before, best[number]))
     shared = [phase for phase in phases if phase.kind != DRAINED]
     steady = [phase for phase in shared if phase.kind == STEADY]
     least = sum(phase.worked - phase.regret for phase in shared)
@@ -96,18 +106,30 @@ def run_figures(run: Run, best: Sequence[float]) -> RunFigures:
         over_best=_ratio(sum(phase.worked for phase in shared), least),
         needless=sum(phase.moves for phase in steady),
         cost=sum(phase.cost for phase in steady),
+        late=statistics.fmean(phase.late for phase in shared),
         regressed=sum(line.verdict == OutcomeVerdict.REGRESSED for line in run.decisions),
         rolled_back=sum(bool(line.rollback_of) and line.moves > 0 for line in run.decisions),
     )
 
 
-def _phase_figures(run: Run, kind: str, span: tuple[float, float], before: float, best: float) -> PhaseFigures:
+def _back_to_back(batches: Sequence[BatchLine]) -> list[BatchLine]:
+    """Return the batches, each from the end of its query's batch before; the first of a query as it is."""
+    result: list[BatchLine] = []
+    ends: dict[str, float] = {}  # by query
+    for line in sorted(batches, key=lambda line: line.end):
+        begin = ends.get(line.query, line.begin)
+        result.append(BatchLine(line.query, line.batch, begin, line.end - begin))
+        ends[line.query] = line.end
+    return result
+
+
+def _phase_figures(run: Run, number: int, span: tuple[float, float], before: float, best: float) -> PhaseFigures:
     """Return the figures of one phase.
 
     Parameters
     ----------
-    run, kind
-        The run, and the kind of the phase.
+    run, number
+        The run, and the number of the phase.
     span
         Begin and end of the phase.
     before
@@ -116,7 +138,9 @@ def _phase_figures(run: Run, kind: str, span: tuple[float, float], before: float
         Seconds of the best batch.
     """
     begin, end = span
-    queries = len(run.script.case.queries)
+    phase = run.script.phases[number]
+    kind, queries = phase.kind, len(phase.queries)
+    rows = {query.name: sum(query.rows) for query in run.script.case.queries}
     batches = [line for line in run.batches if begin + _SAME < line.end <= end + _SAME]
     half = [line.seconds for line in batches if line.begin >= (begin + end) / 2]
     moves = [move for move in run.moves if begin <= move.begun < end]
@@ -137,6 +161,10 @@ def _phase_figures(run: Run, kind: str, span: tuple[float, float], before: float
         worked=worked,
         regret=worked - best * len(batches) / queries,
         cost=sum(moving) / queries,
+        late=_ratio(
+            sum(rows[line.query] for line in batches if line.seconds > LATE * best),
+            sum(rows[line.query] for line in batches),
+        ),
     )
 
 

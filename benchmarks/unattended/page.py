@@ -12,11 +12,11 @@ from benchmarks.report.numbers import or_dash
 from benchmarks.report.plots import pyplot, save
 from benchmarks.report.results import Result
 from benchmarks.report.templates import render
-from benchmarks.unattended.figures import PhaseFigures, RunFigures, best_batches, run_figures
-from benchmarks.unattended.results import NONE, Run, runs
+from benchmarks.unattended.figures import LATE, PhaseFigures, RunFigures, best_batches, run_figures
+from benchmarks.unattended.results import NONE, RESTART, Run, runs
 from benchmarks.unattended.script import DRAINED, EVENTS
 
-_COLORS = ("#2166ac", "#b2182b")
+_COLORS = ("#2166ac", "#b2182b", "#e08214")
 _MOVES = "#1b7837"
 
 
@@ -48,6 +48,8 @@ def page(results: Mapping[str, Result], pictures: Path | None = None) -> str:
         "commands": commands,
         "events": EVENTS,
         "spark": NONE,
+        "restart": RESTART,
+        "late": LATE,
         "drained": DRAINED,
     }
     return render("unattended", context, join=True)
@@ -61,6 +63,7 @@ def _run_cells(run: Run, figures: RunFigures) -> list[str]:
         str(len(run.moves)),
         str(figures.needless),
         f"{figures.cost:.1f}",
+        f"{figures.late:.1%}",
         f"{figures.regressed} / {figures.rolled_back}",
         f"{run.asleep:.0%}",
         "yes" if run.exact else "**no**",
@@ -87,6 +90,7 @@ def _phase_cells(phase: PhaseFigures) -> list[str]:
         f"{phase.stretch:.2f}",
         f"{phase.best:.2f}",
         f"{phase.regret:.0f}",
+        f"{phase.late:.1%}",
         f"{phase.seconds:.0f}",
     ]
 

@@ -12,14 +12,16 @@ from benchmarks.report.results import Result
 from benchmarks.unattended.script import Script
 
 NONE = "none"  # Spark as it is: Rechannel only observes, and its link spreads nothing
-WAYS = (NONE, "even", "adaptive")
+RESTART = "restart"  # the same, and an operator restarts the queries where executors came
+WAYS = (NONE, RESTART, "even", "adaptive")
+OBSERVED = frozenset({NONE, RESTART})
 # Where numbers have no name of their own, they have the unit of the list that they are in.
 _UNITS = {
-    "s": "batches moves at batch_seconds beside task_overhead batch_before batch_after peak ended begun",
+    "s": "batches moves at beside task_overhead batch_before batch_after peak ended begun",
     "batches": "batch end",
     "partitions": "order placement",
     "rows": "rows",
-    "1": "zipf asleep load",
+    "1": "zipf asleep load times speeds",
     "ms": "service_ms",
     "moves": "given_up landed",
     "count": "executor executors cores",

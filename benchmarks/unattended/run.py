@@ -12,8 +12,20 @@ import msgspec
 from benchmarks.live.service.run import task_figures
 from benchmarks.live.service.session import ServiceSession
 from benchmarks.report.results import progress
-from benchmarks.unattended.results import NONE, MoveLine, PhaseRecord, Run
-from benchmarks.unattended.script import DRAINED, DRIFT, JOINED, LOST, Phase, Script
+from benchmarks.unattended.results import OBSERVED, RESTART, MoveLine, PhaseRecord, Run
+from benchmarks.unattended.script import (
+    DRAINED,
+    DRIFT,
+    JOINED,
+    LOST,
+    SLOWED,
+    SPIKE,
+    STARTED,
+    STOPPED,
+    Phase,
+    Script,
+    batch_seconds,
+)
 from rechannel.wire.codes import MoveState
 from rechannel.wire.measurements import BatchReport, TaskRow
 from rechannel.wire.messages import MoveTransition
@@ -21,12 +33,14 @@ from testbed.stack import PATIENCE, StackError
 
 _SLOWER = 4  # times as slow as expected a run may be
 _ENDS = frozenset({MoveState.DRAINED, MoveState.ABANDONED})
+_BY_BATCH = frozenset({DRIFT, SPIKE, SLOWED})
+_STARTED_AGAIN = 60.0  # seconds in which an executor comes
 
 
 def measure(directory: Path, script: Script, way: str) -> Run:
     """Make one run and return its record; what broke it off is its ``error``."""
     run = Run(script=script, way=way)
-    case = msgspec.structs.replace(script.case, spread=way != NONE)
+    case = msgspec.structs.replace(script.case, spread=way not in OBSERVED)
     try:
         with ServiceSession(directory, case, way) as session:
             try:
@@ -41,28 +55,30 @@ def measure(directory: Path, script: Script, way: str) -> Run:
 def phases_of(script: Script, way: str) -> list[tuple[Phase, int]]:
     """Return the phases of one way, with the batch that ends each: Spark as it is drains no node."""
     every = zip(script.phases, script.ends(), strict=True)
-    return [(phase, end) for phase, end in every if not (way == NONE and phase.kind == DRAINED)]
+    return [(phase, end) for phase, end in every if not (way in OBSERVED and phase.kind == DRAINED)]
 
 
 def _run(session: ServiceSession, run: Run) -> None:
     script = run.script
-    session.start_case(paused=False, joining=script.kinds.count(JOINED))
-    names = session.names()
+    session.start_case(paused=False, joining=script.kinds.count(JOINED), queries=script.phases[0].queries)
+    names: dict[str, str] = {}
     phases = phases_of(script, run.way)
     for phase, end in phases:
         record = PhaseRecord(at=time.time())
         run.phases.append(record)
         progress(f"{record.at - run.phases[0].at:5.0f} s: {phase.kind}, {session.case.summary()}, {run.way}")
-        _strike(session, phase)
-        _await_batch(session, end, PATIENCE + _SLOWER * (end - phase.batch) * script.batch_seconds)
-        if phase.kind == DRIFT:
+        _strike(session, phase, run.way)
+        expected = (end - phase.batch) * batch_seconds(script.case_at(phase), phase)
+        _await_batch(session, end, PATIENCE + _SLOWER * expected)
+        if phase.kind in _BY_BATCH:
             record.at = _begin(session, phase.batch)
         record.placement = session.homes()
+        names |= session.names()
         run.ended = time.time()
         run.decisions = session.decision_lines(names)
         run.moves = move_lines(session.transitions(), names)
     middle = (run.phases[-1].at + run.ended) / 2
-    case = session.case.at(phases[-1][0].batch)
+    case = script.case_at(phases[-1][0])
     run.task_overhead, run.asleep = task_figures(case, session.tasks(names), middle, run.ended)
     run.beside = seconds_beside(session.batch_reports(), middle, run.ended)
     end_of = session.finish()
@@ -70,15 +86,25 @@ def _run(session: ServiceSession, run: Run) -> None:
     run.exact = all(audit["ok"] for audit in run.audit.values()) and len(run.audit) == len(script.case.queries)
 
 
-def _strike(session: ServiceSession, phase: Phase) -> None:
-    """Have the event of a phase happen; a drift comes with its batch."""
+def _strike(session: ServiceSession, phase: Phase, way: str) -> None:
+    """Have the event of a phase happen, and the operator of one way react; a change of rows comes with its batch."""
+    before = _executors(session)
     if phase.kind == LOST:
         if not session.cluster.kill_executor(session.hosts[phase.executor]):
             raise StackError(f"there is no executor on {session.hosts[phase.executor]}")
     elif phase.kind == JOINED:
         session.join()
+    elif phase.kind in (STARTED, STOPPED):
+        session.activate(phase.queries)
     elif phase.kind == DRAINED:
         session.order("drain", session.hosts[phase.executor])
+    if way == RESTART and phase.kind in (LOST, JOINED):
+        session.wait("an executor comes", lambda: _executors(session) - before, _STARTED_AGAIN, every=0.3)
+        session.activate(phase.queries, restart=True)
+
+
+def _executors(session: ServiceSession) -> set[str]:
+    return {one.executor for one in session.require_report().executors}
 
 
 def _await_batch(session: ServiceSession, number: int, patience: float) -> None:

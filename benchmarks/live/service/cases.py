@@ -30,16 +30,35 @@ class Drift(msgspec.Struct, frozen=True, kw_only=True):
     order: list[int]
 
 
+class Spike(msgspec.Struct, frozen=True, kw_only=True):
+    """Batches, from ``batch`` up to and without ``end``, in which a row takes ``times`` as long."""
+
+    batch: int
+    end: int
+    times: float
+
+
+class SlowNode(msgspec.Struct, frozen=True, kw_only=True):
+    """A node that is slow from a ``batch`` on: a row takes ``times`` as long on its ``executor``, a number."""
+
+    batch: int
+    executor: int
+    times: float
+
+
 class QueryCase(msgspec.Struct, frozen=True, kw_only=True):
     """One query: the rows of each partition in every batch, and the seconds of its trigger (0: back to back).
 
-    ``drift``: a change of the rows, None where every batch is alike.
+    ``drift``, ``spike``: changes of the rows and of their time, None where every batch is alike. ``times``: the service
+    times that a row takes.
     """
 
     name: str
     rows: list[int]
     interval: float = 0.0
     drift: Drift | None = None
+    spike: Spike | None = None
+    times: float = 1.0
 
     @property
     def partitions(self) -> int:
@@ -52,12 +71,18 @@ class QueryCase(msgspec.Struct, frozen=True, kw_only=True):
             return self.rows
         return [self.rows[source] for source in self.drift.order]
 
+    def at(self, batch: int) -> QueryCase:
+        """Return the query that one batch is of: its rows and their time in every batch, and no change."""
+        spiked = self.spike is not None and self.spike.batch <= batch < self.spike.end
+        times = self.spike.times if self.spike is not None and spiked else self.times
+        return msgspec.structs.replace(self, rows=self.rows_in(batch), times=times, drift=None, spike=None)
+
 
 class Case(msgspec.Struct, frozen=True, kw_only=True):
     """A cluster and its queries.
 
     ``cores`` are those of each executor. ``noise``: cores that a process beside the cluster burns, 0 for none.
-    ``spread``: links spread a new query, as they do by default.
+    ``spread``: links spread a new query, as they do by default. ``slow``: None where all nodes are alike.
     """
 
     seed: int
@@ -69,6 +94,7 @@ class Case(msgspec.Struct, frozen=True, kw_only=True):
     zipf: float = 0.0
     noise: float = 0.0
     spread: bool = True
+    slow: SlowNode | None = None
 
     @property
     def slots(self) -> int:
@@ -82,12 +108,12 @@ class Case(msgspec.Struct, frozen=True, kw_only=True):
 
     def slept(self) -> list[list[float]]:
         """Return the seconds that each partition's rows take in a batch, by query."""
-        return [[count * self.service_ms / 1000 for count in query.rows] for query in self.queries]
+        return [[count * query.times * self.service_ms / 1000 for count in query.rows] for query in self.queries]
 
     def at(self, batch: int) -> Case:
-        """Return the case that one batch is of: its rows in every batch, and no drift."""
-        replace = msgspec.structs.replace
-        return replace(self, queries=[replace(query, rows=query.rows_in(batch), drift=None) for query in self.queries])
+        """Return the case that one batch is of: its rows in every batch, its slow node from the start, no change."""
+        slow = msgspec.structs.replace(self.slow, batch=0) if self.slow and batch >= self.slow.batch else None
+        return msgspec.structs.replace(self, queries=[query.at(batch) for query in self.queries], slow=slow)
 
     def summary(self) -> str:
         """Return the case in a few words."""

@@ -2,7 +2,7 @@
 
 The rows of a batch and their keys follow from the batch's number alone, and each partition gets the same number of rows
 in every batch, or in every batch before a drift and in every one from there on. A row sleeps in the Java machine, so
-that executors with many cores' worth of tasks are real on two.
+that executors with many cores' worth of tasks are real on two; in a spike, and on a slow node, it sleeps longer.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from itertools import accumulate
 from pyspark.sql import Column, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
-from benchmarks.live.service.cases import QueryCase
+from benchmarks.live.service.cases import QueryCase, SlowNode
 from benchmarks.workloads.base import Feed, Input, Output, Workload
 
 KEYS = 4  # of each partition
@@ -41,21 +41,36 @@ def _partition(rows: Sequence[int]) -> Column:
     return F.size(F.filter(F.array(*map(F.lit, starts)), lambda start: start <= F.col("place"))) - 1
 
 
-def service_workload(query: QueryCase, keys: Sequence[Sequence[int]], service_ms: int) -> Workload:
-    """Return the workload of one query; its replay sleeps nowhere."""
+def _sleep(query: QueryCase, service_ms: int, slow: SlowNode | None, slow_host: str) -> Column:
+    """Return the sleep of a row that knows its ``batch``; its value is nothing."""
+    times: Column = F.lit(query.times)
+    if query.spike is not None:
+        spiked = (F.col("batch") >= query.spike.batch) & (F.col("batch") < query.spike.end)
+        times = F.when(spiked, F.lit(query.spike.times)).otherwise(times)
+    if slow is not None:
+        host = F.reflect(F.lit("java.lang.System"), F.lit("getenv"), F.lit("SPARK_LOCAL_IP"))  # of its worker
+        times *= F.when((F.col("batch") >= slow.batch) & (host == slow_host), F.lit(slow.times)).otherwise(F.lit(1.0))
+    return F.reflect(F.lit("java.lang.Thread"), F.lit("sleep"), F.round(times * service_ms).cast("long"))
+
+
+def service_workload(
+    query: QueryCase, keys: Sequence[Sequence[int]], service_ms: int, slow: SlowNode | None = None, slow_host: str = ""
+) -> Workload:
+    """Return the workload of one query; its replay sleeps nowhere. ``slow_host``: address of the slow node."""
     name, rows, drift = query.name, query.rows, query.drift
 
     def build(feed: Feed) -> list[Output]:
         place = F.col("number") % sum(rows)
+        batch = F.expr(f"number div {sum(rows)}")  # no change alters the sum
         partition = _partition(rows)
-        if drift is not None:  # a permutation leaves the sum, and with it the batch of a number, as it is
-            drifted = F.expr(f"number div {sum(rows)}") >= drift.batch
-            partition = F.when(drifted, _partition(query.rows_in(drift.batch))).otherwise(partition)
+        if drift is not None:
+            partition = F.when(batch >= drift.batch, _partition(query.rows_in(drift.batch))).otherwise(partition)
         flat = F.array(*(F.lit(key).cast("long") for held in keys for key in held))
         key = F.element_at(flat, (F.col("partition") * KEYS + F.col("place") % KEYS + 1).cast("int"))
-        keyed = feed.rows().withColumn("place", place).withColumn("partition", partition).select(key.alias("key"))
+        placed = feed.rows().withColumn("place", place).withColumn("partition", partition)
+        keyed = placed.select(key.alias("key"), batch.alias("batch"))
         if feed.streaming:
-            slept = F.reflect(F.lit("java.lang.Thread"), F.lit("sleep"), F.lit(service_ms).cast("long"))
+            slept = _sleep(query, service_ms, slow, slow_host)
             keyed = keyed.repartition(feed.partitions, "key").select("key", slept.alias("slept"))
             counts = keyed.groupBy("key").agg(F.count("slept").alias("count"))
         else:

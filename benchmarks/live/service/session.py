@@ -1,10 +1,10 @@
-"""The cluster of one run: executors as a case has them, its application, a controller that is paused at first."""
+"""The cluster of one run: executors as a case has them, its application, a controller that may be paused at first."""
 
 from __future__ import annotations
 
 import shutil
 import sys
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,12 +20,14 @@ from rechannel.wire import keys
 from rechannel.wire.codes import DecisionResult, Law
 from rechannel.wire.measurements import BatchReport, TaskRow
 from rechannel.wire.messages import Decision, MigrationOutcome
+from testbed.driver import write_answer
 from testbed.progress import batches
 from testbed.session import LANDED_OR_ABANDONED
 from testbed.spark_cluster import QUICK_CHECKPOINTS, SparkOptions, WorkerSpec
 from testbed.stack import StackError, clean_environment, standalone
 
-VARIANTS = ("adaptive", "even", "none")
+POLICIES = ("adaptive", "even")
+VARIANTS = (*POLICIES, "none")
 EVENT_LOGS = ("event-logs", "event-logs-before")  # Spark's, of the whole run and up to the decision
 _MEMORY_MB = 640
 _WORKER_MB = _MEMORY_MB + 100
@@ -34,21 +36,25 @@ _LONGEST = 1200  # seconds that CPU noise lasts at most
 
 
 class ServiceSession(PlacedSession):
-    """A running case. ``variant``: the policy that decides, or that nobody moves anything."""
+    """A running case. ``variant``: the policy that decides; with any other name nobody moves anything."""
 
     def __init__(self, directory: Path, case: Case, variant: str) -> None:
         self.case, self.variant = case, variant
         self._event_logs, self._event_logs_before = (directory / name for name in EVENT_LOGS)
-        self.hosts = [f"127.0.0.{_FIRST_HOST + number}" for number in range(case.executors)]
+        self.hosts = [_host(number) for number in range(case.executors)]
+        self._active = [query.name for query in case.queries]
+        self._restarts = 0
         spark = SparkOptions(_MEMORY_MB, log_level="warn")
         cluster = standalone(self.hosts, case.cores, _WORKER_MB, spark)
         super().__init__(directory, _sections(case, variant), cluster)
 
-    def start_case(self, *, paused: bool = True, joining: int = 0) -> None:
+    def start_case(self, *, paused: bool = True, joining: int = 0, queries: Sequence[str] = ()) -> None:
         """Start agents, a controller, noise and the application; wait until all is placed.
 
-        ``paused``: the controller's first decision waits for an order; ``joining``: executors that may come later.
+        ``paused``: the controller's first decision waits for an order; ``joining``: executors that may come later;
+        ``queries``: names of those that start at once, all by default.
         """
+        self._active = list(queries) or self._active
         for host in self.hosts:
             self.start_agent(host)
         self.use_controller({})
@@ -59,6 +65,7 @@ class ServiceSession(PlacedSession):
             command = [sys.executable, "-m", "benchmarks.live.service.burner", *arguments]
             self.group.start("burner", command, env=clean_environment())
         self._event_logs.mkdir()
+        self._order_active()
         conf = {
             "spark.scheduler.mode": self.case.scheduler,
             "spark.locality.wait": "30s",  # longer than any batch, as `rechannel doctor` advises: Spark moves nothing
@@ -71,6 +78,7 @@ class ServiceSession(PlacedSession):
         slots = self.case.slots + joining * self.case.cores
         plan = {
             "case": msgspec.to_builtins(self.case),
+            "slow_host": _host(self.case.slow.executor) if self.case.slow else "",
             "checkpoint": str(self.directory / "checkpoint"),
             "conf": self.spark_conf("rechannel-service", self.case.cores, slots, **conf),
         }
@@ -78,10 +86,19 @@ class ServiceSession(PlacedSession):
 
     def join(self) -> None:
         """Have one more node come, with an agent and an executor like the others."""
-        host = f"127.0.0.{_FIRST_HOST + len(self.hosts)}"
+        host = _host(len(self.hosts))
         self.hosts.append(host)
         self.cluster.add_worker(WorkerSpec(host, self.case.cores, _WORKER_MB))
         self.start_agent(host)
+
+    def activate(self, queries: Sequence[str], *, restart: bool = False) -> None:
+        """Have these queries run and no others; ``restart``: each that runs is stopped and started again."""
+        self._active = list(queries)
+        self._restarts += restart
+        self._order_active()
+
+    def _order_active(self) -> None:
+        write_answer(self.directory / "active.json", {"queries": self._active, "restarts": self._restarts})
 
     def order(self, *arguments: str, answers: Collection[int] = (0,)) -> int:
         """Give an order; return its exit code, or raise StackError where it is none of ``answers``."""
@@ -121,14 +138,14 @@ class ServiceSession(PlacedSession):
     # -- placement --
 
     def homes(self) -> list[list[int]]:
-        """Return the number of the executor of each partition, by query in the order of the case; [] if unknown."""
+        """Return the number of the executor of each partition, by active query in the case's order; [] if unknown."""
         report = self.report()
         queries = {query.name: query for query in self.queries()}
-        if report is None or len(queries) < len(self.case.queries):
+        if report is None or not queries.keys() >= set(self._active):
             return []
         numbers = {one.executor: self.hosts.index(one.host) for one in report.executors if one.host in self.hosts}
         try:
-            return [[numbers[one] for one in queries[query.name].stages[0].placement] for query in self.case.queries]
+            return [[numbers[one] for one in queries[name].stages[0].placement] for name in self._active]
         except KeyError:
             return []
 
@@ -186,8 +203,13 @@ class ServiceSession(PlacedSession):
         return tasks
 
 
+def _host(number: int) -> str:
+    """Return the address of an executor's node."""
+    return f"127.0.0.{_FIRST_HOST + number}"
+
+
 def _sections(case: Case, variant: str) -> dict[str, dict[str, Any]]:
-    mode = "observe" if variant == "none" else "apply"
+    mode = "apply" if variant in POLICIES else "observe"
     reschedule = {"mode": mode} | ({"policy": variant} if variant == "even" else {})
     return {
         "redis": {"timeout": 10.0},  # the machine is shared: nobody is to lose the lead for that

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import operator
 import sys
 from collections import Counter
 from pathlib import Path
@@ -11,7 +12,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from benchmarks.live.service.cases import Case, Drift, QueryCase, draw
+from benchmarks.live.service.cases import Case, Drift, QueryCase, SlowNode, Spike, draw
 from benchmarks.live.service.results import BatchLine, DecisionLine
 from benchmarks.report.results import ResultFile, read_results
 from benchmarks.unattended import __main__ as unattended
@@ -19,7 +20,7 @@ from benchmarks.unattended.figures import best_batches, run_figures
 from benchmarks.unattended.page import page
 from benchmarks.unattended.results import WAYS, MoveLine, PhaseRecord, Run, runs, stored
 from benchmarks.unattended.run import move_lines, phases_of, seconds_beside
-from benchmarks.unattended.script import EVENTS, Phase, Script, draw_script
+from benchmarks.unattended.script import EVENTS, Phase, Script, batch_seconds, draw_script
 from rechannel.wire.measurements import BatchReport, StageRun, TaskRow
 from rechannel.wire.messages import MoveTransition
 
@@ -43,7 +44,9 @@ def test_a_case_without_a_drift_is_as_it_was(seed: int) -> None:
     assert case.at(0) == case.at(1000) == case
     old = msgspec.to_builtins(case)
     for query in old["queries"]:
-        assert query.pop("drift") is None
+        assert query.pop("drift") is query.pop("spike") is None
+        assert query.pop("times") == 1.0
+    assert old.pop("slow") is None
     assert msgspec.convert(old, Case) == case, "files of before can be read"
 
 
@@ -59,15 +62,22 @@ def test_a_script_comes_again_and_has_every_event_once(seed: int) -> None:
     begins = [*(phase.batch for phase in script.phases), script.end]
     assert begins[0] == 0
     assert all(later - earlier >= 10 for earlier, later in itertools.pairwise(begins))
-    assert script.end * script.batch_seconds == pytest.approx(20 * 60, rel=0.01)
+    lengths = [end - phase.batch for phase, end in zip(script.phases, script.ends(), strict=True)]
+    seconds = [batch_seconds(script.case_at(phase), phase) for phase in script.phases]
+    assert sum(map(operator.mul, lengths, seconds)) == pytest.approx(30 * 60, rel=0.05)
     case = script.case
     assert (case.cores, case.scheduler, case.noise, case.triggered) == (1, "FIFO", 0.0, False)
-    assert len(case.queries) in (1, 2)
-    executors = case.executors
+    assert len(case.queries) in (2, 3)
+    executors, queries, slow = case.executors, len(case.queries) - 1, False
     for phase in script.phases:
         executors += (phase.kind == "joined") - (phase.kind == "drained")
-        assert phase.executors == executors
-        assert (0 <= phase.executor < case.executors) == (phase.kind in ("lost", "drained"))
+        queries += (phase.kind == "started") - (phase.kind == "stopped")
+        slow |= phase.kind == "slowed"
+        assert len(phase.speeds) == executors
+        assert phase.queries == [query.name for query in script.case_at(phase).queries]
+        assert len(phase.queries) == queries > 0
+        assert (min(phase.speeds) < 1) == slow or phase.kind == "drained"
+        assert (phase.executor >= 0) == (phase.kind in ("lost", "slowed", "drained"))
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -81,9 +91,32 @@ def test_a_drift_makes_another_partition_the_heaviest_and_leaves_the_sum(seed: i
     assert all(other.drift is None for other in others)
 
 
+@pytest.mark.parametrize("seed", range(20))
+def test_a_spike_lasts_for_its_phase_and_a_slow_node_stays_slow(seed: int) -> None:
+    script = draw_script(seed)
+    phases = {phase.kind: (phase, end) for phase, end in zip(script.phases, script.ends(), strict=True)}
+    phase, end = phases["spike"]
+    times = [script.case.at(batch).queries[0].times for batch in (phase.batch - 1, phase.batch, end - 1, end)]
+    assert times == [1.0, 1.5, 1.5, 1.0]
+    phase, _ = phases["slowed"]
+    assert script.case.slow == SlowNode(batch=phase.batch, executor=phase.executor, times=1.5)
+    assert phase.speeds[phase.executor] == pytest.approx(1 / 1.5)
+
+
+def test_a_case_has_the_row_times_and_the_slow_node_of_its_batch() -> None:
+    query = QueryCase(name="q", rows=[40, 20], spike=Spike(batch=3, end=5, times=1.5))
+    slow = SlowNode(batch=4, executor=1, times=2)
+    case = Case(seed=1, executors=2, cores=1, service_ms=25, queries=[query], slow=slow)
+    assert case.at(2).slept() == case.at(5).slept() == [[1.0, 0.5]]
+    assert case.at(3).slept() == [[1.5, 0.75]]
+    assert case.at(3).slow is None
+    assert case.at(4).slow == SlowNode(batch=0, executor=1, times=2)
+    assert case.at(4).at(0) == case.at(4)
+
+
 def test_seeds_differ_and_short_scripts_have_fewer_events() -> None:
     assert len({tuple(draw_script(seed).kinds) for seed in range(20)}) > 5
-    assert {len(draw_script(seed).case.queries) for seed in range(20)} == {1, 2}
+    assert {len(draw_script(seed).case.queries) for seed in range(20)} == {2, 3}
     short = draw_script(3, minutes=8)
     assert len(short.kinds) == 3
     assert "drained" not in short.kinds
@@ -93,9 +126,10 @@ def test_seeds_differ_and_short_scripts_have_fewer_events() -> None:
 def test_spark_as_it_is_drains_no_node() -> None:
     script = draw_script(1)
     assert [phase.kind for phase, _ in phases_of(script, "adaptive")] == script.kinds
-    none = phases_of(script, "none")
-    assert [phase.kind for phase, _ in none] == script.kinds[:-1]
-    assert none[-1][1] == script.phases[-1].batch
+    for way in ("none", "restart"):
+        phases = phases_of(script, way)
+        assert [phase.kind for phase, _ in phases] == script.kinds[:-1]
+        assert phases[-1][1] == script.phases[-1].batch
 
 
 # -- a run --
@@ -104,15 +138,15 @@ def test_spark_as_it_is_drains_no_node() -> None:
 def script() -> Script:
     query = QueryCase(name="q", rows=[40, 20, 20], drift=Drift(batch=4, order=[1, 0, 2]))
     phases = [
-        Phase(kind="start", batch=0, executors=2),
-        Phase(kind="drift", batch=4, executors=2),
-        Phase(kind="steady", batch=8, executors=2),
-        Phase(kind="lost", batch=12, executors=2, executor=1),
-        Phase(kind="joined", batch=16, executors=3),
-        Phase(kind="drained", batch=20, executors=2, executor=0),
+        Phase(kind="start", batch=0, speeds=[1.0] * 2, queries=["q"]),
+        Phase(kind="drift", batch=4, speeds=[1.0] * 2, queries=["q"]),
+        Phase(kind="steady", batch=8, speeds=[1.0] * 2, queries=["q"]),
+        Phase(kind="lost", batch=12, speeds=[1.0] * 2, queries=["q"], executor=1),
+        Phase(kind="joined", batch=16, speeds=[1.0] * 3, queries=["q"]),
+        Phase(kind="drained", batch=20, speeds=[1.0] * 2, queries=["q"], executor=0),
     ]
     case = Case(seed=3, executors=2, cores=1, service_ms=25, queries=[query])
-    return Script(seed=3, minutes=1.0, case=case, phases=phases, end=24, batch_seconds=2.0)
+    return Script(seed=3, minutes=1.0, case=case, phases=phases, end=24)
 
 
 def decision(name: str, at: float, **other: Any) -> DecisionLine:
@@ -121,21 +155,23 @@ def decision(name: str, at: float, **other: Any) -> DecisionLine:
 
 
 def run(way: str = "adaptive", **other: Any) -> Run:
-    """Return a run with four batches in each phase; the event of phase n strikes at 1000 + 10 n."""
-    durations = {0: 1.5, 1: 2.5, 2: 2.0, 3: 2.4, 4: 2.0, 5: 2.0}
+    """Return a run back to back; the event of phase n strikes at 1000 + 10 n."""
     count = 5 if way == "none" else 6
+    cycles = [[2.0] * 5, [2.5] * 4, [2.0] * 5, [3.1, 2.3, 2.3, 2.3], [2.0] * 5, [2.0] * 5]
+    durations = list(itertools.chain(*cycles[:count]))
+    begins = itertools.accumulate(durations, initial=1000.0)
+    # The first batch after the loss begins late, as after a restart.
+    late = [0.5 * (seconds == 3.1) for seconds in durations]
     batches = [
-        BatchLine("q", 4 * phase + number, 1000 + 10 * phase + 2.5 * number, durations[phase])
-        for phase in range(count)
-        for number in range(4)
+        BatchLine("q", number, begin + pause, seconds - pause)
+        for number, (begin, pause, seconds) in enumerate(zip(begins, late, durations, strict=False))
     ]
-    batches[12] = BatchLine("q", 12, 1029.9, 3.0)  # it runs as the executor is killed
     fields: dict[str, Any] = {
         "script": script(),
         "way": way,
         "phases": [PhaseRecord(at=1000.0 + 10 * phase) for phase in range(count)],
         "ended": 1000.0 + 10 * count,
-        "batches": [BatchLine("q", -1, 990.0, 9.0), *batches],
+        "batches": [BatchLine("q", -1, 990.0, 10.0), *batches],
         "exact": True,
         "task_overhead": 0.0,
         "beside": 0.5,
@@ -180,14 +216,16 @@ def test_an_event_is_noticed_and_settled() -> None:
 def test_regret_is_what_batches_take_over_the_best() -> None:
     figures = run_figures(run(), [1.5] * 6)
     start, drift, steady, lost, *_ = figures.phases
-    assert [phase.batches for phase in figures.phases] == [4] * 6
-    assert [phase.regret for phase in (start, drift, steady)] == pytest.approx([0.0, 4.0, 2.0])
-    assert lost.regret == pytest.approx(1.5 + 3 * 0.9)
-    assert (drift.longest, drift.stretch) == pytest.approx((2.5 / 1.5, 2.5))
-    assert lost.longest == pytest.approx(3.0 / 2.0)
-    total = 4.0 + 2.0 + 4.2 + 2.0  # the drain's phase is left out
+    assert [phase.batches for phase in figures.phases] == [5, 4, 5, 4, 5, 5]
+    assert [phase.regret for phase in (start, drift, steady)] == pytest.approx([2.5, 4.0, 2.5])
+    assert lost.regret == pytest.approx(1.6 + 3 * 0.8)
+    assert (drift.longest, drift.stretch) == pytest.approx((2.5 / 2.0, 2.5))
+    assert lost.longest == pytest.approx(3.1 / 2.0)
+    assert [phase.late for phase in figures.phases] == pytest.approx([0, 0, 0, 0.25, 0, 0])
+    assert figures.late == pytest.approx(0.05)
+    total = 2.5 + 4.0 + 2.5 + 4.0 + 2.5  # the drain's phase is left out
     assert figures.regret_per_hour == pytest.approx(3600 * total / 50)
-    assert figures.over_best == pytest.approx((20 * 1.5 + total) / (20 * 1.5))
+    assert figures.over_best == pytest.approx((23 * 1.5 + total) / (23 * 1.5))
 
 
 def test_moves_in_a_steady_phase_are_mistakes() -> None:
@@ -202,12 +240,14 @@ def test_moves_in_a_steady_phase_are_mistakes() -> None:
 def test_two_queries_share_the_regret() -> None:
     one = script()
     queries = [*one.case.queries, QueryCase(name="r", rows=[40])]
-    twice = msgspec.structs.replace(one, case=msgspec.structs.replace(one.case, queries=queries))
+    replace = msgspec.structs.replace
+    phases = [replace(phase, queries=["q", "r"]) for phase in one.phases]
+    twice = replace(one, case=replace(one.case, queries=queries), phases=phases)
     lines = [BatchLine(query, line.batch, line.begin, line.seconds) for line in run().batches for query in ("q", "r")]
     pair = run_figures(run(script=twice, batches=lines), [1.5] * 6)
     alone = run_figures(run(), [1.5] * 6).phases
     assert [phase.regret for phase in pair.phases] == pytest.approx([phase.regret for phase in alone])
-    assert pair.phases[0].batches == 8
+    assert pair.phases[0].batches == 10
 
 
 def test_the_journal_says_when_moves_begin_and_end() -> None:
@@ -266,8 +306,8 @@ def test_the_page_has_every_way_of_every_event(tmp_path: Path) -> None:
     text = page(results, tmp_path)
     assert "* `none`: Spark as it is." in text
     assert "## Seed 3: 1q 3p 2x1 back to back FIFO z0" in text
-    assert "| adaptive | 878 | 1.41 | 4 | 5 | 1 | -0.5 | 1 / 1 | 90% | yes |" in text
-    assert "| drift | adaptive | 4 | 11 | 1 / 2 | 1.67 | 2.50 | 1.50 | 4 | 10 |" in text
+    assert "| adaptive | 1116 | 1.45 | 4 | 5 | 1 | -0.5 | 5.0% | 1 / 1 | 90% | yes |" in text
+    assert "| drift | adaptive | 4 | 11 | 1 / 2 | 1.25 | 2.50 | 1.50 | 4 | 0.0% | 10 |" in text
     assert "| joined | none | - | - | 0 / 0 |" in text
     assert "| drained | adaptive |" in text
     assert "| drained | none |" not in text
@@ -297,6 +337,6 @@ def test_what_is_in_the_file_is_not_run_again(tmp_path: Path, monkeypatch: pytes
     assert call(error="it broke") == (1, list(WAYS))
     assert call("--resume") == (0, ["even"]), "the one that was broken off"
     assert call("--resume") == (0, [])
-    assert call("--resume", "--minutes", "30", "--ways", "none") == (0, ["none"]), "another script"
+    assert call("--resume", "--minutes", "20", "--ways", "none") == (0, ["none"]), "another script"
     assert call("--ways", "none") == (0, ["none"])
-    assert len(read_results(tmp_path / "runs.json")) == 4
+    assert len(read_results(tmp_path / "runs.json")) == 5
