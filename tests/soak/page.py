@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -78,7 +79,7 @@ def _starts(actual: Mapping[str, Mapping[str, Any]]) -> str:
         ours, theirs = run["samples"]["with"], run["samples"]["without"]
         for one, other in ((ours[0], theirs[0]), (ours[-1], theirs[-1])):
             count = one["starts"]
-            times = [_middle(run["times"][side][max(0, count - 50) : count]) for side in ("with", "without")]
+            times = [statistics.median(run["times"][side][max(0, count - 50) : count]) for side in ("with", "without")]
             cells = [f"{one[what]:.0f} / {other[what]:.0f}" for what in _PROCESSES]
             lines.append([name, f"{count:,}", *cells, " / ".join(f"{value * 1000:.0f} ms" for value in times)])
     head = ["threads of Python and JVM", "starts", *_PROCESSES, "`start()`, median"]
@@ -87,10 +88,6 @@ def _starts(actual: Mapping[str, Mapping[str, Any]]) -> str:
 
 def _with_unit(name: str, unit: str) -> str:
     return f"{name}, {unit}" if unit else name
-
-
-def _middle(values: Sequence[float]) -> float:
-    return sorted(values)[len(values) // 2]
 
 
 def _number(value: float | None) -> str:
