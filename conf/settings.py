@@ -239,8 +239,9 @@ class GateSettings:
     )
     max_utilization: float = live_setting(
         0.95,
-        "A placement that raises the utilization of an executor above this is refused. An executor above it is "
-        "overloaded, which triggers a decision.",
+        "A placement that raises the utilization of an executor above this is refused; queries without a trigger whose "
+        "batches have a fixed number of rows are not counted. An executor above it is overloaded, which triggers a "
+        "decision.",
         unit="share of its cores",
         bounds=(0.05, 10),
     )

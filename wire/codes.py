@@ -221,7 +221,8 @@ class Law(Code):
     )
     UTILIZATION = (
         "utilization",
-        "An executor would be busier than `gate.max_utilization`, and busier than any executor is now.",
+        "An executor would be busier than `gate.max_utilization`, and busier than any executor is now, with queries "
+        "that have to keep up with their input.",
         "Add executors: moving partitions is not enough.",
     )
     GATE = (

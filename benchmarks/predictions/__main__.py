@@ -1,6 +1,6 @@
 """``python -m benchmarks.predictions [--quick] [--json FILE] [--document FILE]``: predictions against the truth.
 
-Each case is decided on as a controller does: a proposal of the default policy, the fewest moves of it, the gate. The
+Each case is decided on by a proposal of the default policy, the fewest moves of it, and the gate. The
 truth of the present placement, of the few moves and of the whole proposal comes from an engine of its own.
 ``--live FILE...`` adds runs on a real cluster (``python -m benchmarks.live --workload service``).
 """

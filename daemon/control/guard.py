@@ -72,13 +72,15 @@ class RolledBackPlan:
         return cls(moves, usual_batches(rollback), executors_of(rollback))
 
     def resembles(self, decision: Decision) -> bool:
-        """Return whether a plan is like it, on the same executors and under the same load."""
+        """Return whether a plan is like it, on the same executors and under the same load of the queries in both."""
         batches = usual_batches(decision)
         return (
             len(self.moves & move_keys(decision.moves)) >= OVERLAP * max(1, len(self.moves))
             and executors_of(decision) == self.executors
-            and batches.keys() <= self.usual_batches.keys()
-            and all(is_same_load(batch, self.usual_batches[query]) for query, batch in batches.items())
+            and all(
+                is_same_load(batches[query], self.usual_batches[query])
+                for query in batches.keys() & self.usual_batches.keys()
+            )
         )
 
 

@@ -15,7 +15,8 @@ changed or an operator stopped it.
 
 Of a migration that landed as a whole, and whose batches are not longer for another reason, each query that can be
 compared has a *gain share*, which later predictions are corrected by
-(:mod:`rechannel.policies.prediction.correction`).
+(:mod:`rechannel.policies.prediction.correction`). There is none if the load of any of them differs by more than a
+twentieth: that would be taken for an error of the prediction.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from rechannel.conf.settings import Settings
 from rechannel.daemon.decide.counterfactual import ratios_without_moves
 from rechannel.daemon.model.application_messages import ApplicationMessages, batches_of
 from rechannel.daemon.model.task_columns import busy_seconds
-from rechannel.daemon.model.usual_batch import UsualBatch, is_same_load, measure_usual_batch, usual_batches
+from rechannel.daemon.model.usual_batch import SAME_LOAD, UsualBatch, is_same_load, measure_usual_batch, usual_batches
 from rechannel.policies.prediction.correction import realized_gain_share
 from rechannel.wire.codes import MoveReason, MoveState, OutcomeVerdict
 from rechannel.wire.measurements import BatchReport, TaskRow
@@ -37,6 +38,7 @@ from rechannel.wire.printable import query_name, with_noun
 
 CONFIRMED, REGRESSED, NOT_JUDGED = OutcomeVerdict.CONFIRMED, OutcomeVerdict.REGRESSED, OutcomeVerdict.NOT_JUDGED
 
+_LEARNED_LOAD = 0.05  # share by which rows may differ where a prediction is to be learned from
 _REGRESSION = 0.25  # share by which a batch is longer than predicted: predictions are that exact
 _PATIENCE = 600.0  # seconds after the last landing in which enough batches and the journal's lines have to come
 
@@ -167,9 +169,13 @@ class _Query:
         if self.usual <= 0 or self._next > self._last + self._need:
             return f"the batches of {self.shown} from around the migration are not known any more"
         rows, before = self._usual_after.rows, self._usual_before.rows
-        if not is_same_load(self._usual_after, self._usual_before):
+        if not self.has_same_load():
             return f"the rows of a batch of {self.shown} changed meanwhile: {before:,.0f} → {rows:,.0f}"
         return ""
+
+    def has_same_load(self, tolerance: float = SAME_LOAD) -> bool:
+        """Return whether its rows differ from those before by a share at most."""
+        return is_same_load(self._usual_after, self._usual_before, tolerance)
 
     def loads(self) -> list[tuple[float, float]]:
         """Return bytes and added seconds of each measured landing, without cold starts."""
@@ -216,6 +222,8 @@ def _longer_queries(
 def _gain_shares(decision: Decision, queries: Sequence[_Query]) -> dict[str, float]:
     """Return the share of each query's promised gain that came true, where comparable."""
     shares: dict[str, float] = {}
+    if not all(query.has_same_load(_LEARNED_LOAD) for query in queries):
+        return shares
     for query in queries:
         if decision.price is None or query.incomparable_because() or query.name not in decision.price.batch_after:
             continue

@@ -106,6 +106,7 @@ def build_prediction(cluster: Cluster, workload: Workload, measured: MeasuredQue
         timing[query] = replace(
             timing[query],
             growth=measured.usual_batch(query).growth,
+            fixed_rows=measured.usual_batch(query).fixed_rows,
             row_share=_row_share([stage for stage in stages.values() if stage.query == query], by_rows),
         )
     fitted_workload = Workload(tuple(stages.values()), workload.shuffles)

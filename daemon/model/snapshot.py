@@ -63,8 +63,9 @@ class Snapshot:
 
     By key of a placeable stage: ``stage_ids``, its query and number in the link's report; ``bytes_to_load``, bytes that
     another executor would load of each partition; ``forecasts``, its expected load, applied to ``workload`` for
-    decisions. By query: ``recent_batch_seconds``, mean of its last batches; ``batch_period``, seconds from the start of
-    one to the start of the next; ``median_batch``, median seconds and median rows of its last twenty batches.
+    decisions, while ``measured_workload`` is as it was measured. By query: ``recent_batch_seconds``, mean of its last
+    batches; ``batch_period``, seconds from the start of one to the start of the next; ``median_batch``, median seconds
+    and median rows of its last twenty batches.
     ``slow``: slow executor -> the cause, the evidence, and the speed that counts. ``measured_queries``: batches that
     :attr:`prediction` and :attr:`measured` are made from. ``shuffle_coverage``: share of the map outputs that agents
     reported, within the time they reported on; None without map outputs.
@@ -73,6 +74,7 @@ class Snapshot:
     application: str
     cluster: Cluster
     workload: Workload
+    measured_workload: Workload
     placement: Placement
     stage_ids: Mapping[str, tuple[str, int]]
     queries: Mapping[str, QueryState]
@@ -105,8 +107,11 @@ class Snapshot:
 
     @cached_property
     def residuals(self) -> Mapping[str, Residual]:
-        """Query -> difference of the replay of the present placement from :attr:`measured`."""
-        return residuals(self.prediction, self.placement, self.measured)
+        """Query -> difference of the replay of the present placement from :attr:`measured`, both without forecasts."""
+        model = self.prediction
+        if self.workload is not self.measured_workload:
+            model = build_prediction(self.cluster, self.measured_workload, self.measured_queries)
+        return residuals(model, self.placement, self.measured)
 
 
 def take_snapshot(
@@ -182,6 +187,7 @@ def build_snapshot(
         application=messages.application,
         cluster=cluster,
         workload=apply_forecasts(workload, applied),
+        measured_workload=workload,
         placement=Placement({key: _assignment(stage, executors) for key, (_, stage) in placed.items()}),
         stage_ids=stage_ids,
         queries=queries,

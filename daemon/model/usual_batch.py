@@ -8,11 +8,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from rechannel.policies.prediction.growth import estimate_growth
+from rechannel.policies.prediction.growth import estimate_growth, has_fixed_rows
 from rechannel.wire.measurements import BatchReport
 from rechannel.wire.messages import Decision
 
-_SAME_LOAD = 0.2  # share by which the rows of compared batches may differ
+SAME_LOAD = 0.2  # share by which the rows of compared batches may differ
 _COMPARED_BATCHES = 32  # newest ones that growth is estimated from
 _SHORTEST_PERIOD = 1e-3  # seconds
 _USUAL_BATCHES = 20  # with input, over which the usual rows and period are taken
@@ -23,16 +23,18 @@ class UsualBatch:
     """Usual batch of a query.
 
     ``rows`` of a batch; ``period``: seconds from the start of the batch before to its start, 0 if unknown; ``growth``:
-    share of the rows that is proportional to the period, from 0 to 1.
+    share of the rows that is proportional to the period, from 0 to 1; ``fixed_rows``: whether they certainly do not
+    follow it.
     """
 
     rows: float
     period: float = 0.0
     growth: float = 0.0
+    fixed_rows: bool = False
 
 
-def is_same_load(load: UsualBatch, before: UsualBatch) -> bool:
-    """Whether the rows of a batch are as many as the load before would give, within a fifth.
+def is_same_load(load: UsualBatch, before: UsualBatch, tolerance: float = SAME_LOAD) -> bool:
+    """Whether the rows of a batch are as many as the load before would give, within a share of these.
 
     Rows that come by time would be more or fewer, by the periods then and now; others would be the same. So rows a
     second are compared where a source delivers by time, rows a batch where batches are fixed. A batch that became
@@ -41,7 +43,7 @@ def is_same_load(load: UsualBatch, before: UsualBatch) -> bool:
     growth = min(1.0, max(0.0, load.growth, before.growth))
     ratio = load.period / before.period if min(load.period, before.period) >= _SHORTEST_PERIOD else 1.0
     expected = before.rows * (1.0 - growth + growth * ratio)
-    return abs(load.rows - expected) <= _SAME_LOAD * max(expected, 1.0)
+    return abs(load.rows - expected) <= tolerance * max(expected, 1.0)
 
 
 def measure_usual_batch(query: str, batches: Iterable[BatchReport], among: Collection[int] | None = None) -> UsualBatch:
@@ -60,12 +62,12 @@ def measure_usual_batch(query: str, batches: Iterable[BatchReport], among: Colle
     }
     usual = [it for it in with_input if it.batch in among] if among is not None else with_input[-_USUAL_BATCHES:]
     compared = [it for it in with_input if it.batch in periods][-_COMPARED_BATCHES:]
+    by_period = np.array([periods[it.batch] for it in compared]), np.array([float(it.input_rows) for it in compared])
     return UsualBatch(
         rows=_median([float(it.input_rows) for it in usual]),
         period=_median([periods[it.batch] for it in usual if it.batch in periods]),
-        growth=estimate_growth(
-            np.array([periods[it.batch] for it in compared]), np.array([float(it.input_rows) for it in compared])
-        ),
+        growth=estimate_growth(*by_period),
+        fixed_rows=has_fixed_rows(*by_period),
     )
 
 

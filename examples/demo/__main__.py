@@ -277,7 +277,7 @@ def _judge(outcome: dict[str, Any], screen: Screen) -> bool:
         and not wrong
     )
     screen.say(
-        "PASSED: the output is exact, the gain has the predicted sign" if ok else "FAILED",
+        f"PASSED: the output is exact{', the gain has the predicted sign' if predicted else ''}" if ok else "FAILED",
         "bold green" if ok else "bold red",
     )
     return ok

@@ -31,10 +31,11 @@ from rechannel.migration.plan.explain import explain_moves
 from rechannel.migration.plan.gate import GateResult, QueryGain, evaluate_gate
 from rechannel.migration.plan.inputs import PlanInputs, PlanOptions, ReviewedPlan
 from rechannel.migration.plan.schedule import StepLimits, order_steps
-from rechannel.policies.analysis.queueing import QueueReport, executor_utilization
+from rechannel.policies.analysis.queueing import executor_utilization
 from rechannel.policies.model.arrays import FloatArray
 from rechannel.policies.model.cluster import UNPLACED, Cluster
 from rechannel.policies.model.placement import Move, Placement
+from rechannel.policies.model.workload import Workload
 from rechannel.policies.prediction.correction import GainShare, correct_gain, shortest_batch
 from rechannel.policies.prediction.gain import predict_changes
 from rechannel.policies.prediction.model import PredictionModel
@@ -78,7 +79,7 @@ def review_plan(proposed: Placement, inputs: PlanInputs, settings: Settings, opt
         times = BatchTimes(inputs.measured_batch_seconds, inputs.batch_period, inputs.cold)
         price = estimate_price(inputs.prediction, filled, stepped, inputs.rates, times)
         gate = evaluate_gate(gains, price.seconds, settings.gate)
-        too_full = _utilization_refusal(inputs.cluster, before, after, settings)
+        too_full = _utilization_refusal(inputs, placement, settings)
         sentence = _summary(stepped, inputs, gate, too_full, forced=options.force)
         if (refusal := _plan_refusal(moves, inputs, gate, too_full, options)) is not None:
             refusals.append(refusal)
@@ -246,20 +247,32 @@ def _corrected(gain: QueryGain, learned: GainShare, model: PredictionModel) -> Q
     return replace(gain, change=change, correction=correction)
 
 
-def _utilization_refusal(
-    cluster: Cluster, before: QueueReport, after: QueueReport, settings: Settings
-) -> Refusal | None:
-    """Return the refusal of a plan that makes an executor busier than allowed and than today."""
-    highest = float(before.utilization.max())
+def _utilization_refusal(inputs: PlanInputs, placement: Placement, settings: Settings) -> Refusal | None:
+    """Return the refusal of a plan that makes an executor busier than allowed and than today.
+
+    Queries back to back with fixed rows are not counted: no queue grows where they are slow, and they use any executor
+    as far as they can.
+    """
+    workload, timing = inputs.workload, inputs.prediction.timing
+    others = {query for query, one in timing.items() if not one.has_to_keep_up}
+    stages = (
+        replace(stage, busy=np.zeros_like(stage.busy)) if stage.query in others else stage for stage in workload.stages
+    )
+    counted = Workload(tuple(stages), workload.shuffles) if others else workload
+    before, after = (
+        executor_utilization(inputs.cluster, counted, at).utilization for at in (inputs.current, placement)
+    )
+    highest = float(before.max())
     limit = max(settings.gate.max_utilization, highest) * (1 + _ROUNDING)
-    worst = int(np.argmax(after.utilization))
-    if after.utilization[worst] <= limit:
+    worst = int(np.argmax(after))
+    measured = float(after[worst])
+    if measured <= limit:
         return None
     detail = (
-        f"executor {cluster.executors[worst]} would be {after.utilization[worst]:.0%} busy, above "
+        f"executor {inputs.cluster.executors[worst]} would be {measured:.0%} busy"
+        f"{' with queries that have to keep up' if others else ''}, above "
         f"gate.max_utilization {settings.gate.max_utilization:.0%} and above today's highest {highest:.0%}"
     )
-    measured = float(after.utilization[worst])
     return Refusal(law=Law.UTILIZATION, detail=detail, measured=measured, limit=limit, unit="share")
 
 

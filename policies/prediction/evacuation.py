@@ -32,26 +32,21 @@ def place_evacuated(model: PredictionModel, current: Placement) -> Placement:
     base = TrialPlacement(model, current).seconds()  # of the present placement, with the executors that are left
     trial = TrialPlacement(model, Placement(current.on_available(cluster)), base)
     counts = np.array([np.bincount(at[at >= 0], minlength=cluster.size) for at in trial.at])
-    free = cluster.memory_bytes.copy()
-    for it, at in zip(trial.stages, trial.at, strict=True):
-        free -= np.bincount(at[at >= 0], it.state_bytes[at >= 0], cluster.size)
     forced = [(stage, int(i)) for stage, at in enumerate(trial.at) for i in np.flatnonzero(at < 0)]
     forced.sort(key=lambda unit: -trial.stages[unit[0]].busy[unit[1]])
     loaded = [unit for unit in forced if trial.stages[unit[0]].busy[unit[1]] > 0]
 
     def take(stage: int, partition: int) -> tuple[int, IntArray]:
         """Take a partition off its executor; return that, and those with room for it."""
-        before, size = trial.move(stage, partition, UNPLACED), trial.stages[stage].state_bytes[partition]
+        before = trial.move(stage, partition, UNPLACED)
         if before >= 0:
             counts[stage, before] -= 1
-            free[before] += size
-        room = cluster.available & (free >= size)
+        room = trial.has_room(stage, partition)
         return before, np.flatnonzero(room if room.any() else cluster.available)
 
     def put(stage: int, partition: int, target: int) -> None:
         trial.move(stage, partition, target)
         counts[stage, target] += 1
-        free[target] -= trial.stages[stage].state_bytes[partition]
 
     for _ in range(_PASSES):
         changed = False

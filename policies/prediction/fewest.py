@@ -11,7 +11,7 @@ Three ways lead from the present placement, each by one move after the other:
 The first two give points of gain against moves, and so does the third below a few bounds near equally busy executors.
 Among those with at least 90 % of the largest gain, whose busiest executor is within 5 % of the best-balanced one's, the
 one with fewest moves is taken; or leveling to that one, where that needs fewer moves for 90 % of the gain. Moves that
-add nothing are dropped.
+add nothing are dropped. No move goes to an executor without memory for the partition's state.
 
 Durations are those of the cycle formula (:mod:`rechannel.policies.prediction.cycle`), each over the present one, so
 that a query with short batches counts as much as one with long ones. Rows are those of the present batches, also of a
@@ -160,7 +160,7 @@ def _leveling_move(trial: TrialPlacement, loads: FloatArray, max_load: float) ->
     for stage, at in enumerate(trial.at):
         for partition in np.flatnonzero(at == source).tolist():
             busy = float(trial.stages[stage].busy[partition])
-            fits = trial.model.cluster.available & (loads + busy / capacity <= max_load)
+            fits = trial.has_room(stage, partition) & (loads + busy / capacity <= max_load)
             if busy > 0 and fits.any():
                 target = int(np.where(fits, loads, -1.0).argmax())  # the fullest one: room elsewhere stays in one piece
                 short = loads[source] - busy / capacity[source] > max_load
@@ -171,13 +171,14 @@ def _leveling_move(trial: TrialPlacement, loads: FloatArray, max_load: float) ->
 
 
 def _candidates(trial: TrialPlacement, proposed: Placement | None) -> Iterable[tuple[int, int, int]]:
-    """Yield moves worth trying: stage, partition, target."""
+    """Yield moves worth trying, to executors with memory for the state: stage, partition, target."""
     loads = trial.loads()
     if proposed is not None:
         for stage, at in enumerate(trial.at):
             planned = proposed[trial.stages[stage].key]
             for partition in np.flatnonzero(at != planned).tolist():
-                yield stage, partition, int(planned[partition])
+                if trial.has_room(stage, partition)[planned[partition]]:
+                    yield stage, partition, int(planned[partition])
         return
     available = np.flatnonzero(trial.model.cluster.available)
     order = available[np.argsort(loads[available], kind="stable")]
@@ -186,8 +187,9 @@ def _candidates(trial: TrialPlacement, proposed: Placement | None) -> Iterable[t
         busy = trial.stages[stage].busy
         for source in sources.tolist():
             for partition in _by_weight(np.flatnonzero(at == source), busy):
+                room = trial.has_room(stage, partition)
                 for target in targets:
-                    if target != source:
+                    if target != source and room[target]:
                         yield stage, partition, target
 
 

@@ -43,6 +43,8 @@ class QueryTiming:
     growth
         Share of its rows that is proportional to the time since the start of the batch before, from 0 to 1: those of a
         source that delivers by time.
+    fixed_rows
+        Whether the rows of a batch certainly do not follow that time: those of a source with a limit.
     row_share
         Share of its tasks' work that is proportional to their rows, from 0 to 1.
     """
@@ -53,7 +55,13 @@ class QueryTiming:
     pause: float = 0.0
     noise: float = 0.0
     growth: float = 0.0
+    fixed_rows: bool = False
     row_share: float = 1.0
+
+    @property
+    def has_to_keep_up(self) -> bool:
+        """Whether a queue grows where it is slow: its batches or their rows come by time."""
+        return self.interval > 0 or not self.fixed_rows
 
 
 @dataclass(frozen=True, eq=False)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from rechannel.policies.analysis.placement_cost import task_slots
-from rechannel.policies.model.arrays import FloatArray
+from rechannel.policies.model.arrays import BoolArray, FloatArray
 from rechannel.policies.model.placement import Placement
 from rechannel.policies.prediction.cycle import QueryTimings, QueryWork, batch_seconds, unplaced_work
 from rechannel.policies.prediction.model import PredictionModel
@@ -37,6 +37,9 @@ class TrialPlacement:
             ]
         ).reshape(len(self.stages), cluster.size)
         self._largest = [self._longest_tasks(index) for index in range(len(self.stages))]
+        self._free = cluster.memory_bytes.copy()
+        for stage, at in zip(self.stages, self.at, strict=True):
+            self._free -= np.bincount(at[at >= 0], stage.state_bytes[at >= 0], cluster.size)
         self._unplaced = unplaced_work(model)
         self._unplaced_load = (self._unplaced.pinned + self._unplaced.anywhere).sum(axis=0)
         self._timings = QueryTimings.of(model)
@@ -53,15 +56,22 @@ class TrialPlacement:
     def move(self, stage: int, partition: int, target: int) -> int:
         """Move a partition; return where it was."""
         source = int(self.at[stage][partition])
-        busy = self.stages[stage].busy[partition]
+        busy, size = self.stages[stage].busy[partition], self.stages[stage].state_bytes[partition]
         if source >= 0:
             self._sums[stage, source] -= busy
+            self._free[source] += size
         if target >= 0:
             self._sums[stage, target] += busy
+            self._free[target] -= size
         self.at[stage][partition] = target
         if self._slots.max() > 1:
             self._largest[stage] = self._longest_tasks(stage)
         return source
+
+    def has_room(self, stage: int, partition: int) -> BoolArray:
+        """Return the available executors with memory for a partition's state, (E,)."""
+        room = self._free >= self.stages[stage].state_bytes[partition]
+        return np.asarray(self.model.cluster.available & room)
 
     def seconds(self) -> FloatArray:
         """Return the predicted batch of each query, (Q,)."""

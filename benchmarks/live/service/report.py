@@ -13,6 +13,7 @@ from benchmarks.report.templates import table
 LOSS = 1.05  # times the batch before
 ASLEEP = 0.7  # share of tasks' time below which a run tells of the machine, not of the decisions
 GOAL = 0.04  # largest median error of predictions
+PEAK = 0.25  # of the longest batch: how near its prediction is to be
 NEAR = 0.05  # of a batch: how near an assessment is to be
 _HEAD = (
     *("run", "variant", "case", "query", "before", "after", "after/before", "predicted", "error", "longest/predicted"),
@@ -39,8 +40,10 @@ def summary(results: Sequence[RunResult]) -> list[str]:
     figures = [figures for result in moved for figures in result.figures()]
     predicted = [one for one in figures if math.isfinite(one.error)]
     peaks = [abs(one.peak_predicted / one.peak - 1) for one in figures if math.isfinite(one.peak_predicted / one.peak)]
-    over = [max(goal.busiest_after / goal.optimum for goal in result.truth) for result in moved if result.truth]
+    over = _over_optimum(moved)
+    unmoved = _over_optimum([result for result in usable if not result.first])
     moves, fewest = (sum(column) for column in zip(*map(_moves, moved), strict=True)) if moved else (0, 0)
+    near = sum(error <= PEAK for error in peaks)
     losses = [f"seed {result.seed} {one.query}" for result in moved for one in result.figures() if one.ratio > LOSS]
     named = f" ({', '.join(losses)})" if losses else ""
     ratio = f" ({moves / fewest:.2f})" if fewest else ""
@@ -53,18 +56,19 @@ def summary(results: Sequence[RunResult]) -> list[str]:
         f"batch after over before, {len(predicted)} queries: {_middle([one.ratio for one in predicted], '{:.2f}')}",
         f"predicted batch against measured, {len(predicted)} queries: {_middle([abs(one.error) for one in predicted])}",
         f"of these, within 4 % or twice the standard error of the measured mean: {_explained(predicted)}",
-        f"longest batch while moving against predicted, {len(peaks)} queries: {_middle(peaks)}",
+        f"longest batch while moving against predicted, {len(peaks)} queries: {_middle(peaks)}, within 25 % in {near}",
         f"moves over the fewest for the same load within 2 %: {moves} to {fewest}{ratio}",
         f"busiest executor over the optimum after the first decision: {_middle(over, '{:.3f}')}",
+        f"the same where nothing moved, {len(unmoved)} runs: {_span(unmoved, '{:.2f}')}",
         f"queries that lost more than 5 %: {len(losses)} of {len(figures)}{named}",
         f"migrations in a run: {_span((float(result.migrations) for result in usable), '{:.0f}')}",
     ]
     assessed = [abs(one.assessed_error) for one in figures if math.isfinite(one.assessed_error)]
     if assessed:
-        near = sum(error <= NEAR for error in assessed)
+        right = sum(error <= NEAR for error in assessed)
         lines.append(
             f"assessed from Spark's event log before the moves, {len(assessed)} queries: within 5 points of what came "
-            f"in {near} ({near / len(assessed):.0%}), off by {_middle(assessed)} of the batch before"
+            f"in {right} ({right / len(assessed):.0%}), off by {_middle(assessed)} of the batch before"
         )
     if still:
         lines.append(
@@ -72,6 +76,10 @@ def summary(results: Sequence[RunResult]) -> list[str]:
             f"median {statistics.median(still):.3f}"
         )
     return lines
+
+
+def _over_optimum(results: Sequence[RunResult]) -> list[float]:
+    return [max(goal.busiest_after / goal.optimum for goal in result.truth) for result in results if result.truth]
 
 
 def _explained(figures: Sequence[QueryFigures]) -> str:

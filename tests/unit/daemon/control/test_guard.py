@@ -391,6 +391,14 @@ def priced(
     return msgspec.structs.replace(made, price=price, executors=[executor_load(name) for name in executors])
 
 
+def with_another_query(made: Decision) -> Decision:
+    """Add one move of a query that the plan before did not move."""
+    assert made.price is not None
+    other = msgspec.structs.replace(made.moves[0], query="r")
+    price = msgspec.structs.replace(made.price, recent_batches=made.price.recent_batches | {"r": (5.0, 400.0)})
+    return msgspec.structs.replace(made, moves=[*made.moves, other], price=price)
+
+
 THREE_MOVES = decision(NOON, moves=moves(1, 2, 3))
 
 
@@ -399,6 +407,7 @@ THREE_MOVES = decision(NOON, moves=moves(1, 2, 3))
     [
         pytest.param(priced(THREE_MOVES), False, id="the same"),
         pytest.param(priced(THREE_MOVES, rows=450.0), False, id="nearly the same load"),
+        pytest.param(with_another_query(priced(THREE_MOVES)), False, id="a move of another query too"),
         pytest.param(priced(THREE_MOVES, rows=600.0), True, id="another load"),
         pytest.param(priced(THREE_MOVES, rows=600.0, period=(7.5, 0.0)), True, id="more rows of fixed batches"),
         pytest.param(priced(THREE_MOVES, rows=280.0, period=(3.5, 0.95)), False, id="as many rows a second"),

@@ -180,6 +180,7 @@ OTHER_LANDED = [*batches(4.0), *batches(5.0, name=OTHER, first=13)]
         (Case(None, batches(7.0)), {QUERY: 0.0}),  # it regressed
         (Case(None, price=priced(batch_after={QUERY: 4.9})), {}),  # hardly anything was promised
         (Case(None, batches(4.0, rows=600)), {}),
+        (Case(None, batches(4.0, rows=430)), {}),  # the same load for the verdict, but not to learn from
         (Case(None, executors="012"), {}),
         (Case(None, lines=("", DEADLINE)), {}),
         (Case(None, lines=("",), age=LATE), {}),  # the other move was released while idle

@@ -49,6 +49,12 @@ def test_a_partition_that_grows_is_decided_on_as_it_will_be():
     assert without.forecasts[key].used == 1
 
 
+def test_the_measured_batches_are_explained_without_the_forecast():
+    with_, without = modeled(history(63, 40.0)), modeled(history(63, 40.0), forecast=False)
+    assert with_.residuals == without.residuals
+    assert with_.prediction.workload.placeable[0].busy[0] > without.prediction.workload.placeable[0].busy[0]
+
+
 def test_how_long_a_query_was_silent_changes_no_factor():
     for grows in (40.0, -12.0):
         factors = []

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 from typing import Any
 
 import msgspec
@@ -150,6 +151,13 @@ def test_an_executor_is_never_lifted_above_the_limit_and_above_what_it_was_anywh
     assert at_limit.sentence == (
         "executor e1 would be 800% busy, above gate.max_utilization 95% and above today's highest 400%"
     )
+    # Queries back to back with fixed rows use an executor as far as they can: no queue grows.
+    fixed = {"q": replace(halves.prediction.timing["q"], fixed_rows=True)}
+    closed = replace(halves, prediction=replace(halves.prediction, timing=fixed))
+    assert review_plan(worse, closed, Settings(), PlanOptions("d", force=True)).code == "ok"
+    triggered = {"q": replace(fixed["q"], interval=1.0)}
+    at_intervals = replace(halves, prediction=replace(halves.prediction, timing=triggered))
+    assert review_plan(worse, at_intervals, Settings(), PlanOptions("d", force=True)).code == "utilization"
     # Overload as high as today's is no reason to stay: this one at least moves half of it away.
     assert review_plan(HALVES, busy, Settings(), PlanOptions("d")).code == "ok"
 

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -11,6 +13,7 @@ from rechannel.policies.prediction.fewest import fewest_moves
 from rechannel.policies.prediction.gain import predict_changes
 from rechannel.policies.registry import propose
 from unit.policies.prediction.cases import drawn, model_of, stage
+from unit.policies.random_clusters import cluster_of
 
 
 def test_one_move_is_enough_where_one_move_brings_it() -> None:
@@ -42,6 +45,18 @@ def test_a_balanced_placement_stays() -> None:
     model = model_of([stage("q", [1.0] * 8)], 4)
     current = Placement({"q/0": np.arange(8) % 4})
     assert fewest_moves(model, current, Placement({"q/0": np.arange(8)[::-1] % 4})) == current
+
+
+@pytest.mark.parametrize("beyond_proposal", [False, True])
+def test_no_move_goes_where_memory_is_full(beyond_proposal: bool) -> None:
+    """Executor 1 is idle, and full of the state of idle partitions."""
+    full = replace(stage("q", [1.0] * 6 + [0.0] * 4), state_bytes=np.ones(10))
+    model = replace(model_of([full], 3), cluster=cluster_of(3, memory=[100.0, 4.0, 100.0]))
+    current = Placement({"q/0": np.array([0] * 6 + [1] * 4)})
+    proposed = Placement({"q/0": np.array([0, 0, 1, 1, 2, 2] + [1] * 4)})
+    planned = fewest_moves(model, current, proposed, beyond_proposal=beyond_proposal)
+    assert planned.moves_from(current)
+    assert {move.target for move in planned.moves_from(current)} == {2}
 
 
 def test_partitions_that_cannot_stay_go_where_they_are_proposed() -> None:

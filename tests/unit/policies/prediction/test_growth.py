@@ -15,7 +15,7 @@ from rechannel.policies.model.placement import Placement
 from rechannel.policies.model.workload import Workload
 from rechannel.policies.prediction.cycle import QueryTimings, batch_seconds, query_work
 from rechannel.policies.prediction.gain import predict_changes
-from rechannel.policies.prediction.growth import estimate_growth, replay_grown, settle
+from rechannel.policies.prediction.growth import estimate_growth, has_fixed_rows, replay_grown, settle
 from rechannel.policies.prediction.model import PredictionModel, QueryTiming, StageSpread
 from rechannel.policies.prediction.replay import replay
 from unit.policies.prediction.cases import drawn, model_of, stage
@@ -73,6 +73,14 @@ def test_without_evidence_nothing_grows() -> None:
     period = 10 + np.random.default_rng(1).normal(0, 0.002, 32)
     assert estimate_growth(period, 1e3 * period) == 0.0
     assert estimate_growth(np.full(32, 10.0), np.full(32, 1e4)) == 0.0
+
+
+@pytest.mark.parametrize("growth", [0.0, 0.8, 1.0])
+def test_rows_are_fixed_only_on_evidence(growth: float) -> None:
+    assert has_fixed_rows(*observed(growth, 32)) == (growth == 0.0)
+    steady = 10 + np.random.default_rng(1).normal(0, 0.002, 32)
+    assert not has_fixed_rows(steady, np.full(32, 1e4)), "the period hardly changed"
+    assert not has_fixed_rows(np.array([1.0, 2.0]), np.array([1e4, 1e4]))
 
 
 figures = st.lists(st.floats(0, 1e12), min_size=12, max_size=12).map(np.array)
