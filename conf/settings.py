@@ -181,7 +181,7 @@ class RescheduleSettings:
         bounds=(0, 3600),
     )
     trigger_windows: int = live_setting(
-        3,
+        2,
         "How long an overload or an imbalance lasts before it triggers a decision, in agent windows or, for overloads "
         "of a query, in its batches. An executor is overloaded above gate.max_utilization, a query if its batches last "
         "twice as long as usual or longer than the interval of its trigger. An imbalance is one that grew by "

@@ -72,7 +72,10 @@ class RolledBackPlan:
         return cls(moves, usual_batches(rollback), executors_of(rollback))
 
     def resembles(self, decision: Decision) -> bool:
-        """Return whether a plan is like it, on the same executors and under the same load of the queries in both."""
+        """Return whether a plan is like it, on the same executors and under the same load.
+
+        The load is that of the queries in both.
+        """
         batches = usual_batches(decision)
         return (
             len(self.moves & move_keys(decision.moves)) >= OVERLAP * max(1, len(self.moves))

@@ -34,7 +34,9 @@ class UsualBatch:
 
 
 def is_same_load(load: UsualBatch, before: UsualBatch, tolerance: float = SAME_LOAD) -> bool:
-    """Whether the rows of a batch are as many as the load before would give, within a share of these.
+    """Whether the rows of a batch are as many as the load before would give, or nearly.
+
+    ``tolerance``: share of these by which they may differ.
 
     Rows that come by time would be more or fewer, by the periods then and now; others would be the same. So rows a
     second are compared where a source delivers by time, rows a batch where batches are fixed. A batch that became

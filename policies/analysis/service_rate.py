@@ -27,7 +27,8 @@ from rechannel.policies.model.block_matrix import BlockMatrix, Blocks
 
 WEIGHT_SPREAD = 0.5  # prior deviation of log weights between the partitions of a stage
 SPEED_SPREAD = 0.5  # prior deviation of log slowness between executors
-DRIFT = 0.2  # deviation of the log weight of a partition between two times, as its state and keys change
+DRIFT = 0.2  # prior deviation of the log weight of a partition between two times, as its state and keys change
+DRIFT_EVIDENCE = 4.0  # changes of partitions that this is worth
 PEER_NOISE = 0.05  # noise that does not average out over the source tasks of one executor
 FIXED_NOISE = 0.003  # seconds by which the tasks of executors differ whatever their work: compiled code, caches
 OUTLIER = 1.5  # deviations beyond which the change of a partition loses weight: Huber's constant
@@ -306,8 +307,8 @@ def _solve_effects(excess: FloatArray, usual: FloatArray, cells: _Cells) -> tupl
     mean = np.bincount(cell, excess) / size
     free = len(excess) - len(size)
     noise = float(((excess - mean[cell]) ** 2).sum()) / free if free > 0 else LEAST_NOISE**2
-    lasting = np.where(unit >= 0, DRIFT, PEER_NOISE) ** 2 + (FIXED_NOISE * size / np.bincount(cell, usual)) ** 2
-    deviation = np.sqrt(max(noise, LEAST_NOISE**2) / size + lasting)
+    chance = max(noise, LEAST_NOISE**2) / size + (FIXED_NOISE * size / np.bincount(cell, usual)) ** 2
+    deviation = np.sqrt(chance + np.where(unit >= 0, _drift_variance(mean, chance, cells), PEER_NOISE**2))
     weight = deviation**-2
     slowness, precision = _solve_mixed_model(mean, weight, cells)
     for _ in range(_ROUNDS):
@@ -317,6 +318,35 @@ def _solve_effects(excess: FloatArray, usual: FloatArray, cells: _Cells) -> tupl
         weight = deviation**-2 * np.minimum(1.0, OUTLIER * deviation / np.maximum(np.abs(left), 1e-12))
         slowness, precision = _solve_mixed_model(mean, weight, cells)
     return slowness, precision
+
+
+def _drift_variance(mean: FloatArray, chance: FloatArray, cells: _Cells) -> float:
+    """Return the variance of the log weight of a partition between two times.
+
+    It is estimated from partitions that were observed on one executor before and now, by how much their changes differ
+    from the usual one there: what they have in common is the executor's. `DRIFT` counts as a few more of them.
+
+    Parameters
+    ----------
+    mean, chance
+        Mean logarithm of the excess of each cell, and its variance by chance.
+    cells
+        The cells.
+    """
+    executors = cells.states // 2
+    before, now = cells.placed[cells.pairs]
+    stayed = cells.state[before] + executors == cells.state[now]
+    before, now = before[stayed], now[stayed]
+    executor = cells.state[before]
+    weight = 1.0 / (chance[before] + chance[now])
+    changed = mean[now] - mean[before]
+    usual = np.bincount(executor, weight * changed, executors) / np.maximum(
+        np.bincount(executor, weight, executors), 1e-300
+    )
+    free = len(executor) - len(np.unique(executor))
+    # Two cells drift on their own, so a change has twice the variance.
+    excess = ((changed - usual[executor]) ** 2 - 1.0 / weight).sum() / 2
+    return float((DRIFT_EVIDENCE * DRIFT**2 + max(excess, 0.0)) / (DRIFT_EVIDENCE + free))
 
 
 def _total(unit: IntArray, weight: FloatArray) -> FloatArray:

@@ -171,7 +171,7 @@ def _leveling_move(trial: TrialPlacement, loads: FloatArray, max_load: float) ->
 
 
 def _candidates(trial: TrialPlacement, proposed: Placement | None) -> Iterable[tuple[int, int, int]]:
-    """Yield moves worth trying, to executors with memory for the state: stage, partition, target."""
+    """Yield moves worth trying: stage, partition, target, with memory for its state."""
     loads = trial.loads()
     if proposed is not None:
         for stage, at in enumerate(trial.at):

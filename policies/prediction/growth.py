@@ -65,7 +65,9 @@ def estimate_growth(period: FloatArray, rows: FloatArray) -> float:
 
 
 def has_fixed_rows(period: FloatArray, rows: FloatArray) -> bool:
-    """Return whether the rows of a batch certainly do not follow the period, as those of a source with a limit.
+    """Return whether the rows of a batch certainly do not follow the period.
+
+    Those of a source with a limit do not.
 
     Parameters as for `estimate_growth`.
     """
@@ -74,7 +76,7 @@ def has_fixed_rows(period: FloatArray, rows: FloatArray) -> bool:
 
 
 def _fit_slope(period: FloatArray, rows: FloatArray) -> tuple[float, float]:
-    """Return the slope of the rows by the period, relative to the usual ones, and its standard error.
+    """Return the slope of the rows by the period, and its standard error; both relative.
 
     The changes of the rows from batch to batch are fitted to those of the period by least absolute deviations: neither
     a load that drifts, nor one that changes at once, nor batches of any size from which the *next* period follows look

@@ -89,6 +89,21 @@ def test_slow_executor_by_its_history() -> None:
     assert (rates.lasting_speed == 1).all()
 
 
+@pytest.mark.parametrize(("drift", "slow"), [(0.0, True), (0.3, False)])
+def test_how_sure_a_slowness_is_follows_from_how_much_partitions_change(drift: float, slow: bool) -> None:
+    """Executor 1, with four partitions, takes 1.4 times as long; the weights of all change by themselves or not."""
+    draw = np.random.default_rng(3)
+    changed = np.exp(draw.normal(0, drift, 16))
+    tasks = [
+        (STATEFUL, p, p % 4, now, (1.4 if now and p % 4 == 1 else 1.0) * (changed[p] if now else 1.0), 100.0, number)
+        for number, now in enumerate([False] * 12 + [True] * 3)
+        for p in range(16)
+    ]
+    rates = rates_of([(*task[:4], task[4] * float(np.exp(draw.normal(0, 0.05))), *task[5:]) for task in tasks], 4)
+    assert list(rates.slow) == [False, slow, False, False]
+    assert rates.speed[1] == pytest.approx(1 / 1.4 if slow else 1.0, rel=0.1)
+
+
 def test_the_lasting_speed_is_that_of_the_older_batches() -> None:
     rates = _run(EVEN, {1: 4.0, 2: 2.0}, before={1: 2.0, 2: 2.0})
     assert rates.speed[1:3] == pytest.approx([0.25, 0.5], rel=0.2)
