@@ -221,8 +221,7 @@ class Law(Code):
     )
     UTILIZATION = (
         "utilization",
-        "An executor would be busier than `gate.max_utilization`, and busier than any executor is now, with queries "
-        "that have to keep up with their input.",
+        "Queries that must keep up would make an executor busier than `gate.max_utilization` and than any is now.",
         "Add executors: moving partitions is not enough.",
     )
     GATE = (
