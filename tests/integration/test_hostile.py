@@ -244,6 +244,7 @@ def test_a_migration_under_way_is_not_bent_by_what_is_written_over_it(
 # -- nothing grows --
 
 
+@pytest.mark.slow
 def test_memory_stays_bounded_while_hostile_content_is_written(
     store: Store, world: World, controller: ManagedProcess, settings: Settings
 ) -> None:
