@@ -16,7 +16,7 @@ from rechannel.conf.settings import RescheduleSettings, Settings
 from rechannel.daemon.control.guard import NO_ANSWER
 from rechannel.daemon.model.application_messages import averaging_time
 from rechannel.daemon.model.snapshot import Snapshot
-from rechannel.wire.codes import DecisionResult, Law, Trigger
+from rechannel.wire.codes import DecisionResult, Law, Mode, Trigger
 from rechannel.wire.messages import Decision, LinkReport
 from rechannel.wire.printable import query_name
 
@@ -166,7 +166,8 @@ class ImbalanceTrigger(LoadTrigger):
 
     The imbalance is the utilization of the busiest executor over the mean of all. It is compared with the accepted one:
     the highest of the last windows at the last decision that moved nothing, or after the last migration that was
-    confirmed. The pause between two decisions because of it grows, and is short again after a time without any.
+    confirmed. The pause between two decisions because of it grows, and is short again after a time without any. What
+    was accepted while nothing could move is open again once the mode is ``apply``.
     """
 
     def __init__(self) -> None:
@@ -178,6 +179,7 @@ class ImbalanceTrigger(LoadTrigger):
         self._window: float | None = None  # begin of the last window observed
         self._batches: dict[str, int] = {}  # query -> last batch observed
         self._last_decision, self._pause = -math.inf, _FIRST_PAUSE
+        self._mode = Mode.APPLY
 
     def observe_window(self, snapshot: Snapshot, window: float, settings: Settings) -> None:
         """Record the imbalance in a snapshot; a window without a new batch does not count."""
@@ -189,6 +191,8 @@ class ImbalanceTrigger(LoadTrigger):
 
     def observe(self, imbalance: float, settings: Settings) -> None:
         """Record the imbalance of one window."""
+        if self._mode != (mode := settings.reschedule.mode):
+            self._mode, self._accepted = Mode(mode), 1.0
         self._recent.append(imbalance)
         is_over = imbalance > self._accepted * (1 + settings.gate.min_gain)
         self._streak = self._streak + 1 if is_over else 0

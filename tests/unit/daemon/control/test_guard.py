@@ -179,6 +179,18 @@ def test_calm_decisions_do_not_make_an_imbalance_wait() -> None:
     assert imbalance.due_reason(19 * 300.0)
 
 
+def test_an_imbalance_accepted_while_nothing_could_move_is_open_once_decisions_are_carried_out() -> None:
+    imbalance = ImbalanceTrigger()
+    for _ in range(3):
+        imbalance.observe(1.5, SETTINGS)
+    imbalance.record(decision(NOON, "planned", trigger="imbalance"), 10.0, SETTINGS)
+    applied = dataclasses.replace(SETTINGS, reschedule=dataclasses.replace(RULES, mode="apply"))
+    for settings, due in ((SETTINGS, False), (applied, True)):
+        for _ in range(3):
+            imbalance.observe(1.5, settings)
+        assert bool(imbalance.due_reason(100.0)) is due
+
+
 @pytest.mark.parametrize("result", ["refused", "applied"])
 def test_the_pause_between_two_decisions_on_an_imbalance_grows_to_the_timeout_and_is_forgotten(result: str) -> None:
     growing = [1.2 * 1.2 ** (number / 3) for number in range(300)]
