@@ -1,4 +1,4 @@
-"""``python -m benchmarks.unattended --seed N --json FILE``: a script of events in every way.
+"""``python -m benchmarks.unattended --seed N... --json FILE``: a script of events in every way.
 
 Each way is a fresh cluster: Spark as it is, and Rechannel with ``mode = "apply"`` and its default settings.
 """
@@ -10,6 +10,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Mapping
+from itertools import product
 from pathlib import Path
 
 import msgspec
@@ -22,12 +23,12 @@ from benchmarks.unattended.script import MINUTES, draw_script
 
 
 def main() -> int:
-    """Run a script in every way, and write the page; 1 where a run failed or is not exact."""
+    """Run each script in every way, and write the page; 1 where a run failed or is not exact."""
     options = _parser().parse_args()
-    script = draw_script(options.seed, options.minutes)
     results = ResultFile(options.json, dict(read_results(options.json)))
     ended = []
-    for way in options.ways:
+    for seed, way in product(options.seed, options.ways):
+        script = draw_script(seed, options.minutes)
         run = Run(script=script, way=way)
         if options.resume and (earlier := _finished(results.figures, run)):
             progress(f"{run.name}: in the file already")
@@ -55,7 +56,7 @@ def _finished(results: Mapping[str, Result], run: Run) -> Run | None:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.unattended", description=__doc__)
     add = parser.add_argument
-    add("--seed", type=int, default=1, metavar="N", help="of case and events [default: 1]")
+    add("--seed", type=int, nargs="+", default=[1], metavar="N", help="of case and events [default: 1]")
     add("--minutes", type=float, default=MINUTES, metavar="N", help=f"of a run, about [default: {MINUTES:g}]")
     add("--ways", nargs="+", choices=WAYS, default=WAYS, help=f"[default: {' '.join(WAYS)}]")
     add("--json", type=Path, metavar="FILE", help="file of the runs; those of other seeds and ways stay in it")
