@@ -106,7 +106,7 @@ def run_figures(run: Run, best: Sequence[float]) -> RunFigures:
         over_best=_ratio(sum(phase.worked for phase in shared), least),
         needless=sum(phase.moves for phase in steady),
         cost=sum(phase.cost for phase in steady),
-        late=statistics.fmean(phase.late for phase in shared),
+        late=statistics.fmean(phase.late for phase in shared if phase.batches),
         regressed=sum(line.verdict == OutcomeVerdict.REGRESSED for line in run.decisions),
         rolled_back=sum(bool(line.rollback_of) and line.moves > 0 for line in run.decisions),
     )

@@ -79,11 +79,20 @@ def _run(session: ServiceSession, run: Run) -> None:
         run.moves = move_lines(session.transitions(), names)
     middle = (run.phases[-1].at + run.ended) / 2
     case = script.case_at(phases[-1][0])
-    run.task_overhead, run.asleep = task_figures(case, session.tasks(names), middle, run.ended)
+    run.task_overhead, run.asleep = task_figures(case, _usual_tasks(session, names), middle, run.ended)
     run.beside = seconds_beside(session.batch_reports(), middle, run.ended)
     end_of = session.finish()
     run.audit, run.failed_attempts = end_of["audit"], end_of["failed_attempts"]
     run.exact = all(audit["ok"] for audit in run.audit.values()) and len(run.audit) == len(script.case.queries)
+
+
+def _usual_tasks(session: ServiceSession, names: Mapping[str, str]) -> dict[str, list[TaskRow]]:
+    """Return the stateful tasks by query, without those on a slow node, whose rows take longer."""
+    slow = session.case.slow
+    host = session.hosts[slow.executor] if slow else ""
+    left_out = {one.executor for one in session.require_report().executors if one.host == host}
+    tasks = session.tasks(names)
+    return {name: [task for task in every if task.executor not in left_out] for name, every in tasks.items()}
 
 
 def _strike(session: ServiceSession, phase: Phase, way: str) -> None:

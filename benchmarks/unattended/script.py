@@ -1,8 +1,8 @@
 """Scripts of events on a case, drawn from a seed. Pure.
 
 Events strike as batches of the first query begin, not at times: so every way has the same rows in the same phases, and
-a phase has as many batches in each of them. The phases of a slow way last longer. Queries back to back run in lock
-step, so a node slows in a batch of the same number for each of them, or nearly.
+a phase has as many batches in each of them. The phases of a slow way last longer. A node slows with a batch of each
+query: they run back to back, one batch of each in a cycle, so that is at the same time, or nearly.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from benchmarks.live.service.cases import OVERHEAD, PLANNING, Case, Draw, Drift,
 
 START, DRIFT, SPIKE, SLOWED = "start", "drift", "spike", "slowed"
 LOST, JOINED, STARTED, STOPPED, STEADY, DRAINED = "lost", "joined", "started", "stopped", "steady", "drained"
-_TIMES = 1.5  # as long as before a row takes in a spike, or on a slow node
+_TIMES = 1.6  # as long as before a row takes in a spike, or on a slow node
 EVENTS = {
     START: "one or two queries start, and the Java machines warm up",
     DRIFT: "the loads of the first query's partitions are permuted, so that others are heavy",
@@ -140,6 +140,8 @@ def _changed(case: Case, phases: Sequence[Phase], ends: Sequence[int], order: li
             first = replace(first, spike=Spike(batch=phase.batch, end=end, times=_TIMES))
         elif phase.kind == SLOWED:
             case = replace(case, slow=SlowNode(batch=phase.batch, executor=phase.executor, times=_TIMES))
+        elif phase.kind == STARTED:
+            others[-1] = replace(others[-1], begun=phase.batch)
     return replace(case, queries=[first, *others])
 
 

@@ -74,16 +74,15 @@ class RolledBackPlan:
     def resembles(self, decision: Decision) -> bool:
         """Return whether a plan is like it, on the same executors and under the same load.
 
-        The load is that of the queries in both.
+        Compared are the loads of the queries that both plans move.
         """
         batches = usual_batches(decision)
+        common = batches.keys() & self.usual_batches.keys()
         return (
             len(self.moves & move_keys(decision.moves)) >= OVERLAP * max(1, len(self.moves))
             and executors_of(decision) == self.executors
-            and all(
-                is_same_load(batches[query], self.usual_batches[query])
-                for query in batches.keys() & self.usual_batches.keys()
-            )
+            and bool(common)
+            and all(is_same_load(batches[query], self.usual_batches[query]) for query in common)
         )
 
 

@@ -191,8 +191,10 @@ class ImbalanceTrigger(LoadTrigger):
 
     def observe(self, imbalance: float, settings: Settings) -> None:
         """Record the imbalance of one window."""
-        if self._mode != (mode := settings.reschedule.mode):
-            self._mode, self._accepted = Mode(mode), 1.0
+        if self._mode != (mode := Mode(settings.reschedule.mode)):
+            self._mode = mode
+            if mode == Mode.APPLY:
+                self._accepted, self._next_try, self._pause = 1.0, 0.0, _FIRST_PAUSE
         self._recent.append(imbalance)
         is_over = imbalance > self._accepted * (1 + settings.gate.min_gain)
         self._streak = self._streak + 1 if is_over else 0

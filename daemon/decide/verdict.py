@@ -222,11 +222,10 @@ def _longer_queries(
 def _gain_shares(decision: Decision, queries: Sequence[_Query]) -> dict[str, float]:
     """Return the share of each query's promised gain that came true, where comparable."""
     shares: dict[str, float] = {}
-    if not all(query.has_same_load(_LEARNED_LOAD) for query in queries):
+    comparable = [query for query in queries if not query.incomparable_because()]
+    if decision.price is None or not all(query.has_same_load(_LEARNED_LOAD) for query in comparable):
         return shares
-    for query in queries:
-        if decision.price is None or query.incomparable_because() or query.name not in decision.price.batch_after:
-            continue
+    for query in (query for query in comparable if query.name in decision.price.batch_after):
         correction = decision.corrections.get(query.name)
         after = correction.uncorrected if correction else decision.price.batch_after[query.name]
         promised = decision.price.batch_before.get(query.name, 0.0), after

@@ -250,15 +250,15 @@ def _corrected(gain: QueryGain, learned: GainShare, model: PredictionModel) -> Q
 def _utilization_refusal(inputs: PlanInputs, placement: Placement, settings: Settings) -> Refusal | None:
     """Return the refusal of a plan that makes an executor busier than allowed and than today.
 
-    Queries back to back with fixed rows are not counted: no queue grows where they are slow, and they use any executor
-    as far as they can.
+    Queries back to back with fixed rows are exempt: they use any executor as far as they can, whatever the placement.
+    Whether one of them gets slower is for the gate.
     """
     workload, timing = inputs.workload, inputs.prediction.timing
-    others = {query for query, one in timing.items() if not one.has_to_keep_up}
+    exempt = {query for query, one in timing.items() if not one.has_to_keep_up}
     stages = (
-        replace(stage, busy=np.zeros_like(stage.busy)) if stage.query in others else stage for stage in workload.stages
+        replace(stage, busy=np.zeros_like(stage.busy)) if stage.query in exempt else stage for stage in workload.stages
     )
-    counted = Workload(tuple(stages), workload.shuffles) if others else workload
+    counted = Workload(tuple(stages), workload.shuffles)
     before, after = (
         executor_utilization(inputs.cluster, counted, at).utilization for at in (inputs.current, placement)
     )
@@ -270,7 +270,7 @@ def _utilization_refusal(inputs: PlanInputs, placement: Placement, settings: Set
         return None
     detail = (
         f"executor {inputs.cluster.executors[worst]} would be {measured:.0%} busy"
-        f"{' with queries that have to keep up' if others else ''}, above "
+        f"{' with queries that have to keep up' if exempt else ''}, above "
         f"gate.max_utilization {settings.gate.max_utilization:.0%} and above today's highest {highest:.0%}"
     )
     return Refusal(law=Law.UTILIZATION, detail=detail, measured=measured, limit=limit, unit="share")

@@ -324,7 +324,8 @@ def _drift_variance(mean: FloatArray, chance: FloatArray, cells: _Cells) -> floa
     """Return the variance of the log weight of a partition between two times.
 
     It is estimated from partitions that were observed on one executor before and now, by how much their changes differ
-    from the usual one there: what they have in common is the executor's. `DRIFT` counts as a few more of them.
+    from the median there: what they have in common is the executor's. One that changed far more than others is an
+    outlier and counts up to a bound. `DRIFT` counts as a few more of them.
 
     Parameters
     ----------
@@ -338,15 +339,26 @@ def _drift_variance(mean: FloatArray, chance: FloatArray, cells: _Cells) -> floa
     stayed = cells.state[before] + executors == cells.state[now]
     before, now = before[stayed], now[stayed]
     executor = cells.state[before]
-    weight = 1.0 / (chance[before] + chance[now])
+    by_chance = chance[before] + chance[now]
     changed = mean[now] - mean[before]
-    usual = np.bincount(executor, weight * changed, executors) / np.maximum(
-        np.bincount(executor, weight, executors), 1e-300
-    )
-    free = len(executor) - len(np.unique(executor))
+    own = changed - _group_medians(executor, changed, executors)[executor]
     # Two cells drift on their own, so a change has twice the variance.
-    excess = ((changed - usual[executor]) ** 2 - 1.0 / weight).sum() / 2
-    return float((DRIFT_EVIDENCE * DRIFT**2 + max(excess, 0.0)) / (DRIFT_EVIDENCE + free))
+    drifted = np.minimum(own**2, OUTLIER**2 * (2 * DRIFT**2 + by_chance)).sum() / 2
+    count = np.bincount(executor, minlength=executors)
+    free = float((count - 1).clip(0).sum())
+    expected = (by_chance * (1 - 1 / count[executor])).sum() / 2
+    return float((DRIFT_EVIDENCE * DRIFT**2 + max(drifted - expected, 0.0)) / (DRIFT_EVIDENCE + free))
+
+
+def _group_medians(group: IntArray, values: FloatArray, count: int) -> FloatArray:
+    """Return the median of the values of each group, 0 without any, (count,)."""
+    medians, size = np.zeros(count), np.bincount(group, minlength=count)
+    if len(values):
+        ordered = values[np.lexsort((values, group))]
+        first = np.concatenate([[0], np.cumsum(size)[:-1]])
+        middle = [ordered[np.minimum(first + at, len(ordered) - 1)] for at in ((size - 1).clip(0) // 2, size // 2)]
+        medians = np.where(size > 0, (middle[0] + middle[1]) / 2, 0.0)
+    return medians
 
 
 def _total(unit: IntArray, weight: FloatArray) -> FloatArray:

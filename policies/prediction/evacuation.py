@@ -41,8 +41,7 @@ def place_evacuated(model: PredictionModel, current: Placement) -> Placement:
         before = trial.move(stage, partition, UNPLACED)
         if before >= 0:
             counts[stage, before] -= 1
-        room = trial.has_room(stage, partition)
-        return before, np.flatnonzero(room if room.any() else cluster.available)
+        return before, np.flatnonzero(trial.has_room(stage, partition))
 
     def put(stage: int, partition: int, target: int) -> None:
         trial.move(stage, partition, target)

@@ -11,7 +11,7 @@ Three ways lead from the present placement, each by one move after the other:
 The first two give points of gain against moves, and so does the third below a few bounds near equally busy executors.
 Among those with at least 90 % of the largest gain, whose busiest executor is within 5 % of the best-balanced one's, the
 one with fewest moves is taken; or leveling to that one, where that needs fewer moves for 90 % of the gain. Moves that
-add nothing are dropped. No move goes to an executor without memory for the partition's state.
+add nothing are dropped. No move goes to an executor without memory for the partition's state, unless none has it.
 
 Durations are those of the cycle formula (:mod:`rechannel.policies.prediction.cycle`), each over the present one, so
 that a query with short batches counts as much as one with long ones. Rows are those of the present batches, also of a
@@ -207,6 +207,8 @@ def _pruned(model: PredictionModel, start: Placement, steps: list[_Step]) -> Pla
         trial.move(step.stage, step.partition, step.target)
     cost = trial.cost()
     for (stage, partition), source in origin.items():
+        if not trial.has_room(stage, partition)[source]:
+            continue
         target = trial.move(stage, partition, source)
         without = trial.cost()
         if without <= cost + _MIN_MOVE_GAIN:

@@ -60,7 +60,10 @@ class QueryTiming:
 
     @property
     def has_to_keep_up(self) -> bool:
-        """Whether a queue grows where it is slow: its batches or their rows come by time."""
+        """Whether its input comes by time: at its trigger, or with the time since the batch before.
+
+        Batches of another query are as large however slow it is.
+        """
         return self.interval > 0 or not self.fixed_rows
 
 

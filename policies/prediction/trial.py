@@ -69,9 +69,10 @@ class TrialPlacement:
         return source
 
     def has_room(self, stage: int, partition: int) -> BoolArray:
-        """Return the available executors with memory for a partition's state, (E,)."""
-        room = self._free >= self.stages[stage].state_bytes[partition]
-        return np.asarray(self.model.cluster.available & room)
+        """Return the available executors with memory for a partition's state, or all of them if none has it, (E,)."""
+        available = self.model.cluster.available
+        room = available & (self._free >= self.stages[stage].state_bytes[partition])
+        return np.asarray(room if room.any() else available)
 
     def seconds(self) -> FloatArray:
         """Return the predicted batch of each query, (Q,)."""

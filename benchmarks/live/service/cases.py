@@ -39,7 +39,10 @@ class Spike(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SlowNode(msgspec.Struct, frozen=True, kw_only=True):
-    """A node that is slow from a ``batch`` on: a row takes ``times`` as long on its ``executor``, a number."""
+    """A node that is slow from a ``batch`` of the first query on.
+
+    A row takes ``times`` as long on its ``executor``, a number.
+    """
 
     batch: int
     executor: int
@@ -50,7 +53,7 @@ class QueryCase(msgspec.Struct, frozen=True, kw_only=True):
     """One query: the rows of each partition in every batch, and the seconds of its trigger (0: back to back).
 
     ``drift``, ``spike``: changes of the rows and of their time, None where every batch is alike. ``times``: the service
-    times that a row takes.
+    times that a row takes. ``begun``: batch of the first query in which it starts.
     """
 
     name: str
@@ -59,6 +62,7 @@ class QueryCase(msgspec.Struct, frozen=True, kw_only=True):
     drift: Drift | None = None
     spike: Spike | None = None
     times: float = 1.0
+    begun: int = 0
 
     @property
     def partitions(self) -> int:

@@ -97,10 +97,10 @@ def test_a_spike_lasts_for_its_phase_and_a_slow_node_stays_slow(seed: int) -> No
     phases = {phase.kind: (phase, end) for phase, end in zip(script.phases, script.ends(), strict=True)}
     phase, end = phases["spike"]
     times = [script.case.at(batch).queries[0].times for batch in (phase.batch - 1, phase.batch, end - 1, end)]
-    assert times == [1.0, 1.5, 1.5, 1.0]
+    assert times == [1.0, 1.6, 1.6, 1.0]
     phase, _ = phases["slowed"]
-    assert script.case.slow == SlowNode(batch=phase.batch, executor=phase.executor, times=1.5)
-    assert phase.speeds[phase.executor] == pytest.approx(1 / 1.5)
+    assert script.case.slow == SlowNode(batch=phase.batch, executor=phase.executor, times=1.6)
+    assert phase.speeds[phase.executor] == pytest.approx(1 / 1.6)
 
 
 def test_a_case_has_the_row_times_and_the_slow_node_of_its_batch() -> None:

@@ -188,7 +188,11 @@ def test_an_imbalance_accepted_while_nothing_could_move_is_open_once_decisions_a
     for settings, due in ((SETTINGS, False), (applied, True)):
         for _ in range(3):
             imbalance.observe(1.5, settings)
-        assert bool(imbalance.due_reason(100.0)) is due
+        assert bool(imbalance.due_reason(11.0)) is due, "at once: the pause is over with the mode"
+    imbalance.record(decision(NOON, trigger="timeout"), 12.0, SETTINGS)
+    for _ in range(3):
+        imbalance.observe(1.5, SETTINGS)
+    assert not imbalance.due_reason(100.0), "back to observe: what is accepted stays so"
 
 
 @pytest.mark.parametrize("result", ["refused", "applied"])
@@ -411,6 +415,12 @@ def with_another_query(made: Decision) -> Decision:
     return msgspec.structs.replace(made, moves=[*made.moves, other], price=price)
 
 
+def unmeasured(made: Decision) -> Decision:
+    """Take the measured batches out of a decision."""
+    assert made.price is not None
+    return msgspec.structs.replace(made, price=msgspec.structs.replace(made.price, recent_batches={}))
+
+
 THREE_MOVES = decision(NOON, moves=moves(1, 2, 3))
 
 
@@ -420,6 +430,7 @@ THREE_MOVES = decision(NOON, moves=moves(1, 2, 3))
         pytest.param(priced(THREE_MOVES), False, id="the same"),
         pytest.param(priced(THREE_MOVES, rows=450.0), False, id="nearly the same load"),
         pytest.param(with_another_query(priced(THREE_MOVES)), False, id="a move of another query too"),
+        pytest.param(unmeasured(priced(THREE_MOVES)), True, id="a load that is not known"),
         pytest.param(priced(THREE_MOVES, rows=600.0), True, id="another load"),
         pytest.param(priced(THREE_MOVES, rows=600.0, period=(7.5, 0.0)), True, id="more rows of fixed batches"),
         pytest.param(priced(THREE_MOVES, rows=280.0, period=(3.5, 0.95)), False, id="as many rows a second"),

@@ -89,11 +89,19 @@ def test_slow_executor_by_its_history() -> None:
     assert (rates.lasting_speed == 1).all()
 
 
-@pytest.mark.parametrize(("drift", "slow"), [(0.0, True), (0.3, False)])
-def test_how_sure_a_slowness_is_follows_from_how_much_partitions_change(drift: float, slow: bool) -> None:
-    """Executor 1, with four partitions, takes 1.4 times as long; the weights of all change by themselves or not."""
+@pytest.mark.parametrize(
+    ("drift", "grown", "slow"),
+    [
+        pytest.param(0.0, 1.0, True, id="partitions that change by nothing else"),
+        pytest.param(0.0, 10.0, False, id="one of another executor grew tenfold"),
+        pytest.param(0.3, 1.0, False, id="all change by themselves"),
+    ],
+)
+def test_how_sure_a_slowness_is_follows_from_how_much_partitions_change(drift: float, grown: float, slow: bool) -> None:
+    """Executor 1, with four partitions, takes 1.4 times as long."""
     draw = np.random.default_rng(3)
     changed = np.exp(draw.normal(0, drift, 16))
+    changed[2] *= grown
     tasks = [
         (STATEFUL, p, p % 4, now, (1.4 if now and p % 4 == 1 else 1.0) * (changed[p] if now else 1.0), 100.0, number)
         for number, now in enumerate([False] * 12 + [True] * 3)

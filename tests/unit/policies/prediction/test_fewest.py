@@ -59,6 +59,14 @@ def test_no_move_goes_where_memory_is_full(beyond_proposal: bool) -> None:
     assert {move.target for move in planned.moves_from(current)} == {2}
 
 
+def test_where_every_executor_is_full_memory_decides_nothing() -> None:
+    """State outside the measured memory, such as RocksDB's, may be more than all of it."""
+    model = model_of([replace(stage("q", [1.0] * 6), state_bytes=np.full(6, 9.0))], 3)
+    model = replace(model, cluster=cluster_of(3, memory=4.0))
+    current = Placement({"q/0": np.zeros(6, dtype=np.int64)})
+    assert fewest_moves(model, current, current).moves_from(current)
+
+
 def test_partitions_that_cannot_stay_go_where_they_are_proposed() -> None:
     model = model_of([stage("q", [1.0] * 4)], 4)
     current = Placement({"q/0": np.array([-1, 1, 2, 3])})
