@@ -55,13 +55,13 @@ class PhaseFigures(msgspec.Struct, kw_only=True):
 class RunFigures(msgspec.Struct, kw_only=True):
     """Figures of one run.
 
-    Those over several phases leave out the drain, which Spark as it is does not have. ``regret_per_hour``: seconds;
+    Those over several phases leave out the drain, which Spark as it is does not have. ``regret``: seconds;
     ``over_best``: seconds of all batches over those of the best ones. ``needless``: moves in steady phases, ``cost``:
     seconds that these took; ``late``: mean over the phases; ``regressed`` and ``rolled_back``: migrations.
     """
 
     phases: list[PhaseFigures]
-    regret_per_hour: float
+    regret: float
     over_best: float
     needless: int
     cost: float
@@ -102,7 +102,7 @@ def run_figures(run: Run, best: Sequence[float]) -> RunFigures:
     least = sum(phase.worked - phase.regret for phase in shared)
     return RunFigures(
         phases=phases,
-        regret_per_hour=3600 * _ratio(sum(phase.regret for phase in shared), sum(phase.seconds for phase in shared)),
+        regret=sum(phase.regret for phase in shared),
         over_best=_ratio(sum(phase.worked for phase in shared), least),
         needless=sum(phase.moves for phase in steady),
         cost=sum(phase.cost for phase in steady),

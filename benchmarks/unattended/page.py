@@ -14,7 +14,7 @@ from benchmarks.report.results import Result
 from benchmarks.report.templates import render
 from benchmarks.unattended.figures import LATE, PhaseFigures, RunFigures, best_batches, run_figures
 from benchmarks.unattended.results import NONE, RESTART, Run, runs
-from benchmarks.unattended.script import DRAINED, EVENTS
+from benchmarks.unattended.script import DRAINED, EVENTS, Script
 
 _COLORS = ("#2166ac", "#b2182b", "#e08214")
 _MOVES = "#1b7837"
@@ -36,7 +36,11 @@ def page(results: Mapping[str, Result], pictures: Path | None = None) -> str:
                 "seed": seed,
                 "case": script.case.summary(),
                 "minutes": minutes,
-                "runs": [[run.way, *_run_cells(run, drawn[run.way])] for run in usable],
+                "times": _longer_rows(script),
+                "runs": [
+                    [run.way, *_run_cells(run, drawn[run.way], drawn.get(NONE)), results[run.name].revision]
+                    for run in usable
+                ],
                 "events": list(_event_rows(drawn)),
                 "errors": {run.way: run.error.split("\n")[0] for run in ways if run.error},
                 "picture": picture if usable else "",
@@ -55,9 +59,16 @@ def page(results: Mapping[str, Result], pictures: Path | None = None) -> str:
     return render("unattended", context, join=True)
 
 
-def _run_cells(run: Run, figures: RunFigures) -> list[str]:
+def _longer_rows(script: Script) -> float | None:
+    """Return the service times that a row takes in a spike or on a slow node; None without these."""
+    changes = [script.case.slow, *(query.spike for query in script.case.queries)]
+    return next((change.times for change in changes if change), None)
+
+
+def _run_cells(run: Run, figures: RunFigures, spark: RunFigures | None) -> list[str]:
     return [
-        f"{figures.regret_per_hour:.0f}",
+        f"{figures.regret:.0f}",
+        f"{figures.regret / spark.regret:.0%}" if spark and spark.regret > 0 else "-",
         f"{figures.over_best:.2f}",
         str(len({move.decision for move in run.moves})),
         str(len(run.moves)),

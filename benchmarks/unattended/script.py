@@ -20,8 +20,8 @@ _TIMES = 1.6  # as long as before a row takes in a spike, or on a slow node
 EVENTS = {
     START: "one or two queries start, and the Java machines warm up",
     DRIFT: "the loads of the first query's partitions are permuted, so that others are heavy",
-    SPIKE: f"the first query's rows take {_TIMES:g} times as long until the next event",
-    SLOWED: f"rows take {_TIMES:g} times as long on one node from here on",
+    SPIKE: "the first query's rows take longer until the next event",
+    SLOWED: "rows take longer on one node from here on",
     LOST: "an executor is killed with SIGKILL, and its worker starts another one",
     JOINED: "one more node comes, with an agent and an executor",
     STARTED: "one more query starts",

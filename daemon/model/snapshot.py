@@ -107,7 +107,10 @@ class Snapshot:
 
     @cached_property
     def residuals(self) -> Mapping[str, Residual]:
-        """Query -> difference of the replay of the present placement, without forecasts, from :attr:`measured`."""
+        """Query -> difference of the replay of the present placement from :attr:`measured`.
+
+        The replay has the measured load, not the forecast one.
+        """
         model = self.prediction
         if self.workload is not self.measured_workload:
             model = build_prediction(self.cluster, self.measured_workload, self.measured_queries)

@@ -60,7 +60,7 @@ class QueryTiming:
 
     @property
     def has_to_keep_up(self) -> bool:
-        """Whether its input comes by time: at its trigger, or with the time since the batch before.
+        """Whether its input comes by time: at a trigger, or since the batch before.
 
         Batches of another query are as large however slow it is.
         """

@@ -69,7 +69,10 @@ class TrialPlacement:
         return source
 
     def has_room(self, stage: int, partition: int) -> BoolArray:
-        """Return the available executors with memory for a partition's state, or all of them if none has it, (E,)."""
+        """Return the available executors with memory for a partition's state, (E,).
+
+        All of them if none has it: what is measured of the memory is not all that state may use.
+        """
         available = self.model.cluster.available
         room = available & (self._free >= self.stages[stage].state_bytes[partition])
         return np.asarray(room if room.any() else available)

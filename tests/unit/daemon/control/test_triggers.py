@@ -145,7 +145,7 @@ def crowded(**rules: object) -> Settings:
 
 
 def test_an_overload_is_decided_on_without_waiting_for_the_timeout(store, world):
-    leader = leading(world, crowded())
+    leader = leading(world, crowded(trigger_windows=3))
     for _ in range(4):
         cycle(leader, world, 5)
     made = decisions(store)[0]
@@ -191,8 +191,8 @@ def test_an_operators_plan_does_not_accept_an_imbalance(store, world):
 
 
 def overloaded(world: World, **rules: object) -> Controller:
-    """A leader that looked at two windows of an executor that is too busy; the third is to come."""
-    leader = leading(world, crowded(**rules))
+    """A leader that looked at two windows of an executor that is too busy; by default the third is to come."""
+    leader = leading(world, crowded(**{"trigger_windows": 3, **rules}))
     cycle(leader, world, 5)
     return leader
 
