@@ -15,7 +15,6 @@ from rich.table import Table
 
 from rechannel.daemon.assess.result import ApplicationAssessment, Assessment, Verdict, change
 from rechannel.daemon.cli.options import format_time
-from rechannel.daemon.view.figures import batch_times, format_bytes, price_basis
 from rechannel.daemon.view.status import (
     BUSY,
     ApplicationStatus,
@@ -27,6 +26,7 @@ from rechannel.daemon.view.status import (
     MoveStatus,
     PartitionStatus,
 )
+from rechannel.daemon.view.wording import batch_times, format_bytes, price_basis
 from rechannel.wire.codes import Code, Mode, Scope
 from rechannel.wire.exit_codes import NOBODY_REPORTS, OBSERVE_MODE
 from rechannel.wire.messages import Decision, ExecutorLoad, MigrationPrice, Refusal

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import msgspec
 
 from rechannel.conf.settings import Settings
-from rechannel.daemon.decide.figures import (
+from rechannel.daemon.decide.decision_figures import (
     cold_notes,
     correction_notes,
     executor_loads,

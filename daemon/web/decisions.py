@@ -9,8 +9,8 @@ from itertools import islice
 from typing import Any
 
 from rechannel.daemon.control.migrations import MigrationStatus
-from rechannel.daemon.view.figures import batch_times, price_basis
 from rechannel.daemon.view.status import BUSY, ApplicationStatus, ControllerView, DecisionView, DrainStatus
+from rechannel.daemon.view.wording import batch_times, price_basis
 from rechannel.daemon.web import limits
 from rechannel.daemon.web.limits import clip_name, clip_sentence, cut
 from rechannel.daemon.web.placement import unit_name
