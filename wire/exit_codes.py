@@ -29,15 +29,6 @@ class ExitCode(IntEnum):
     UNCLEAR = 8, "a controller took the order up and failed or lost the lead; history says how far it came"
 
 
-# Shown with the status and with every plan of a controller in observe mode.
-OBSERVE_MODE = (
-    'Observe mode: decisions are recorded, not applied. To apply them: reschedule.mode = "apply", or `--solo --apply`.'
-)
-NOBODY_REPORTS = (
-    "no application reports: start a script with `rechannel submit`, or call rechannel.attach(spark) in its driver"
-)
-
-
 class CommandError(Exception):
     """A command failed: the sentence to print and the exit code."""
 

@@ -28,9 +28,16 @@ from rechannel.daemon.view.status import (
 )
 from rechannel.daemon.view.wording import batch_times, format_bytes, price_basis
 from rechannel.wire.codes import Code, Mode, Scope
-from rechannel.wire.exit_codes import NOBODY_REPORTS, OBSERVE_MODE
 from rechannel.wire.messages import Decision, ExecutorLoad, MigrationPrice, Refusal
-from rechannel.wire.printable import partition_name, plain, query_name, stage_name, with_noun
+from rechannel.wire.printable import (
+    NOBODY_REPORTS,
+    OBSERVE_MODE,
+    partition_name,
+    plain,
+    query_name,
+    stage_name,
+    with_noun,
+)
 
 _WIDE = 160  # columns when the output is no terminal
 _MOVES_SHOWN = 20

@@ -15,12 +15,13 @@ import msgspec
 import structlog
 
 from rechannel.daemon.control.cluster_state import ClusterState
-from rechannel.daemon.control.decision_log import applied_decisions, choose_rollback_target, read_decision_log
+from rechannel.daemon.control.decision_log import applied_decisions, read_decision_log
 from rechannel.daemon.control.standing_orders import partitions_on
 from rechannel.daemon.control.triggers import settle_time
 from rechannel.daemon.decide import pipeline
 from rechannel.daemon.decide.pipeline import PlacementSource
 from rechannel.daemon.decide.policy_settings import unknown_policy
+from rechannel.daemon.decide.rollback import choose_rollback_target
 from rechannel.daemon.decide.saved_plan import PlanFileError, placement_of_saved_plan, read_plan
 from rechannel.policies.registry import known_policies
 from rechannel.wire.codes import Mode, Trigger
@@ -40,9 +41,9 @@ from rechannel.wire.commands import (
     UnknownCommandError,
     decode,
 )
-from rechannel.wire.exit_codes import NOBODY_REPORTS, CommandError, ExitCode
+from rechannel.wire.exit_codes import CommandError, ExitCode
 from rechannel.wire.messages import Decision, LinkReport, Reply, Request
-from rechannel.wire.printable import with_noun
+from rechannel.wire.printable import NOBODY_REPORTS, with_noun
 from rechannel.wire.redis.errors import StoreError
 
 _PAUSED = "paused: `rechannel resume` first"

@@ -24,7 +24,6 @@ import structlog
 from rechannel.daemon.control import audit
 from rechannel.daemon.control.audit import AuditError, AuditFile
 from rechannel.daemon.control.leadership import LeaderContext
-from rechannel.daemon.model.collector import entry_number
 from rechannel.wire import keys
 from rechannel.wire.commands import COMMANDS, READ_ONLY_VERBS
 from rechannel.wire.envelope import Envelope, body_of
@@ -32,6 +31,7 @@ from rechannel.wire.exit_codes import ExitCode
 from rechannel.wire.keys import KeyNameError, KeyRule
 from rechannel.wire.messages import Reply, Request
 from rechannel.wire.redis.errors import StoreTooLargeError
+from rechannel.wire.redis.streams import entry_number
 
 ValueT = TypeVar("ValueT")
 _REMEMBERED = 1000

@@ -40,9 +40,9 @@ from rechannel.policies.prediction.losses import without_losses
 from rechannel.policies.prediction.replay import MAX_REPLAYED
 from rechannel.policies.registry import PolicyLawError, Proposal, propose
 from rechannel.wire.codes import DecisionResult, Law, Mode, NotReadyReason, PlanResult, Trigger
-from rechannel.wire.exit_codes import OBSERVE_MODE, ExitCode
+from rechannel.wire.exit_codes import ExitCode
 from rechannel.wire.messages import Decision, LinkReport, Refusal, Unit
-from rechannel.wire.printable import query_name
+from rechannel.wire.printable import OBSERVE_MODE, query_name
 
 OBSERVE_NOTE = f"{OBSERVE_MODE} `rechannel rebalance --apply` moves once."
 PAUSED = Refusal(law=Law.PAUSED, detail="Rechannel is paused: `rechannel resume` first")
