@@ -26,7 +26,7 @@ from rechannel.daemon.view.status import (
     MoveStatus,
     PartitionStatus,
 )
-from rechannel.daemon.view.wording import batch_times, format_bytes, price_basis
+from rechannel.daemon.view.wording import batch_times, price_sentence
 from rechannel.wire.codes import Code, Mode, Scope
 from rechannel.wire.messages import Decision, ExecutorLoad, MigrationPrice, Refusal
 from rechannel.wire.printable import (
@@ -292,13 +292,7 @@ def _desired_moves_table(decision: Decision) -> Table:
 
 def price_lines(price: MigrationPrice, names: Mapping[str, str]) -> list[str]:
     """Return the lines on the expected cost of a migration."""
-    cost = (
-        f"expected cost: {format_bytes(price.bytes)} of state in {with_noun(price.steps, 'step')} "
-        f"within {price.total:.1f} s; the worst batch {price.pause:.2f} s longer, all batches together "
-        f"{price.seconds:.2f} s; a load takes {price.overhead:.2f} s and {price.load_rate / 1e6:,.0f} MB/s "
-        f"({price_basis(price)})"
-    )
-    lines = [cost]
+    lines = [f"expected cost: {price_sentence(price)}"]
     for query, peak in price.peak.items():
         name = query_name(query, names.get(query, ""))
         after = f", {price.batch_after[query]:.2f} s afterwards" if query in price.batch_after else ""
