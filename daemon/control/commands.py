@@ -72,7 +72,9 @@ def execute(cluster: ClusterState, request: Request) -> Reply:
         raise
     except Exception as error:  # noqa: BLE001 a defect is reported to the sender, who would wait for a reply otherwise
         _LOG.exception("request-failed", verb=request.verb)
-        sentence = f"{request.verb} failed ({type(error).__name__}), maybe halfway; see the controller's log and status"
+        sentence = (
+            f"{request.verb} failed ({type(error).__name__}) and may be half done; see the controller's log and status"
+        )
         answer = _Answer(sentence, code=ExitCode.REFUSED if request.verb in READ_ONLY_VERBS else ExitCode.UNCLEAR)
     return Reply(request=request.request, code=int(answer.code), sentence=answer.sentence, data=answer.data)
 
@@ -164,7 +166,7 @@ class _Execution:
         self._resolve(plan.application)
         sentence, scheduled = self._services.plans.schedule(command, plan, user=self._user, reason=self._reason)
         period = self._services.limits.excluded_period(max(scheduled.at, scheduled.begin))
-        warning = f"; warning: then {period.detail}, this plan all the same" if period is not None else ""
+        warning = f"; warning: {period.detail} at that time; this plan runs anyway" if period is not None else ""
         data = msgspec.to_builtins(scheduled)
         del data["plan"]
         return self._ordered(f"{sentence}{warning}", data)
@@ -202,7 +204,7 @@ class _Execution:
             )
         sentence = "; ".join(app.migrations.stop() for app in running)
         if nodes := self._services.standing_orders.nodes:
-            sentence += f"; drained still: {', '.join(sorted(nodes))}, `undrain` ends that"
+            sentence += f"; still drained: {', '.join(sorted(nodes))} (`rechannel undrain` ends that)"
         for app in running:
             app.rollback = None
         self._log_order("stop", applications=[app.name for app in running])

@@ -66,7 +66,7 @@ def correction_notes(snapshot: Snapshot, plan: ReviewedPlan) -> list[str]:
         for query, item in corrected[:_LISTED_QUERIES]
     ]
     rest = f", and {len(corrected) - len(texts)} more" if len(corrected) > len(texts) else ""
-    return [f"of a promised gain so much is expected, by what earlier ones brought: {', '.join(texts)}{rest}"]
+    return [f"predicted gains are scaled by the results of earlier migrations: {', '.join(texts)}{rest}"]
 
 
 def executor_loads(snapshot: Snapshot, plan: ReviewedPlan) -> list[ExecutorLoad]:

@@ -49,7 +49,7 @@ PAUSED = Refusal(law=Law.PAUSED, detail="Rechannel is paused: `rechannel resume`
 NOT_LEADING = NotReady(NotReadyReason.NOT_LEADING, "this controller does not lead")
 OVERTAKEN = NotReady(NotReadyReason.OVERTAKEN, "a later order or migration made this plan out of date")
 OUTCOME_AWAITED = NotReady(
-    NotReadyReason.OUTCOME_AWAITED, "what the last migration brought is not known yet: its queries have not settled"
+    NotReadyReason.OUTCOME_AWAITED, "the outcome of the last migration is not known yet: its queries have not settled"
 )
 _NO_STATE = NotReady(NotReadyReason.NO_STATE, "no active query has a known stateful stage (yet)")
 _EXITS: dict[str, ExitCode] = {
