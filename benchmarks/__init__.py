@@ -1,1 +1,1 @@
-"""The test bed that the demo, the tests and the benchmarks share."""
+"""Benchmarks: policies on real and simulated clusters, workloads, Nexmark, predictions and scale."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 
+TEN_YEARS = 3650 * 86_400.0  # seconds; for what holds until it is replaced
 _UNIT_SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
 _PART = r"(\d+(?:\.\d+)?)\s*(ms|s|m|h|d)"
 _PARTS = re.compile(rf"(?:{_PART}\s*)+")

@@ -32,7 +32,7 @@ _TEMPLATE_HEAD = f"""\
 """
 _POLICIES = """\
 A table for each policy, none by default; `rechannel policies` lists their parameters. "none" stands for no value.
-What follows from other sections goes before a policy's own default, and what stands here before both:
+Values that follow from other sections replace a policy's own defaults; a value in this table replaces both:
 `max_moves` is `migration.max_moves`, `limit` `gate.max_utilization`, `horizon` `gate.horizon`; `move_seconds` and
 `load_rate` are measured. Taken over on SIGHUP. In the environment: `RECHANNEL_POLICIES__FAIR_REDISTRIBUTION__WEIGHT`.
 """

@@ -217,7 +217,9 @@ class GateSettings:
     """Gate: a plan must gain more than it costs."""
 
     min_gain: float = live_share(
-        0.10, "Minimum predicted reduction of a query's batch, half of it at 95 % confidence; less is noise."
+        0.10,
+        "Minimum predicted reduction of a query's batch; half of it must hold at 95 % confidence. Smaller gains count "
+        "as noise.",
     )
     max_loss: float = live_setting(
         0.05,

@@ -79,7 +79,7 @@ def run_controller(
         signer,
         clock,
         name=settings.controller.name or f"{socket.gethostname()}:{os.getpid()}",
-        background=BackgroundRunner(lease_timing.OBSERVE / 10, monitor.running_plans, monitor),
+        background=BackgroundRunner(lease_timing.OBSERVE / 10, monitor),
         count_answer=counters.count_answer,
     )
     controller = Controller(settings, parts)

@@ -23,6 +23,12 @@ class Code(StrEnum):
         member.meaning, member.cure = meaning, cure
         return member
 
+    @classmethod
+    def alternatives(cls) -> str:
+        """Return all codes of this kind as text: ``a, b or c``."""
+        *others, last = cls
+        return f"{', '.join(others)} or {last}"
+
 
 class Trigger(Code):
     """Cause of a decision at that moment."""
@@ -86,7 +92,7 @@ class OutcomeVerdict(Code):
 
 
 class NotReadyReason(Code):
-    """Cause for no decision about an application now."""
+    """Cause that prevents a decision on an application at the moment."""
 
     NOT_LEADING = "not-leading", "The controller that was asked no longer leads.", "Ask again."
     OVERTAKEN = (

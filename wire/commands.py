@@ -10,9 +10,8 @@ from typing import Any, ClassVar, TypeAlias, get_args
 
 import msgspec
 
+from rechannel.conf.duration import TEN_YEARS
 from rechannel.wire.measurements import BoundedFloat
-
-LONGEST_DEADLINE = 3650 * 86_400.0  # seconds; a later time does not fit into a message
 
 
 class UnknownCommandError(ValueError):
@@ -99,8 +98,8 @@ class Drain(_Command, frozen=True):
     deadline: BoundedFloat = 0.0  # seconds from the order after which they are released anyway, 0 for never
 
     def __post_init__(self) -> None:
-        if not 0 <= self.deadline <= LONGEST_DEADLINE:
-            raise ValueError(f"deadline: expected 0 to {LONGEST_DEADLINE:g} seconds, got {self.deadline:g}")
+        if not 0 <= self.deadline <= TEN_YEARS:  # a later time does not fit into a message
+            raise ValueError(f"deadline: expected 0 to {TEN_YEARS:g} seconds, got {self.deadline:g}")
 
 
 class Undrain(_Command, frozen=True):

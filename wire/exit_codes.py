@@ -7,35 +7,58 @@ from typing import Self
 
 
 class ExitCode(IntEnum):
-    """Exit code of a command, with its ``meaning`` for `--help` and the reference."""
+    """Exit code of a command, with its ``meaning``, for `--help` too, and its ``cure``."""
 
     meaning: str
+    cure: str
 
-    def __new__(cls, value: int, meaning: str = "") -> Self:
+    def __new__(cls, value: int, meaning: str = "", cure: str = "") -> Self:
         """Make a member that is equal to its number."""
         member = int.__new__(cls, value)
         member._value_ = value
-        member.meaning = meaning
+        member.meaning, member.cure = meaning, cure
         return member
 
-    DONE = 0, "done"
-    REFUSED = 1, "the request is wrong, or a law refuses it"
-    USAGE = 2, "wrong usage"
-    NOTHING = 3, "nothing to do, or the gate or the cool-down says no"
-    NOT_READY = 4, "not ready: the figures a decision needs are not there yet; of doctor: something failed"
-    REDIS = 5, "Redis cannot be reached, or refuses"
-    NO_ANSWER = 6, "no controller answered"
-    CONFIGURATION = 7, "the configuration is wrong"
-    UNCLEAR = 8, "a controller took the order up and failed or lost the lead; history says how far it came"
-
-
-# Shown with the status and with every plan of a controller in observe mode.
-OBSERVE_MODE = (
-    'Observe mode: decisions are recorded, not applied. To apply them: reschedule.mode = "apply", or `--solo --apply`.'
-)
-NOBODY_REPORTS = (
-    "no application reports: start a script with `rechannel submit`, or call rechannel.attach(spark) in its driver"
-)
+    DONE = 0, "Done.", "Nothing."
+    REFUSED = (
+        1,
+        "The request is wrong, or a law refuses it.",
+        "The sentence names the law; [laws](#laws) describes each.",
+    )
+    USAGE = 2, "Wrong usage of the command line.", "`rechannel COMMAND --help`."
+    NOTHING = (
+        3,
+        "There is nothing to do, or the gate or the cool-down refuses.",
+        "Nothing: this is a valid result. `--force` skips gate and cool-down.",
+    )
+    NOT_READY = (
+        4,
+        "Figures that a decision needs are not there yet, or `doctor` found a failure.",
+        "See [not ready](#not-ready), which says what to wait for.",
+    )
+    REDIS = (
+        5,
+        "Redis cannot be reached, or refuses.",
+        "Check Redis, `redis.url`, user and password file; `rechannel doctor`.",
+    )
+    NO_ANSWER = (
+        6,
+        "No controller answered.",
+        (
+            "The message says whether one leads, or when the lease of the last leader ends. Check that a controller "
+            "runs and leads (`rechannel status`), and that the clocks agree."
+        ),
+    )
+    CONFIGURATION = (
+        7,
+        "The configuration is wrong.",
+        "`rechannel config check` names every mistake. Services that end with this code are not restarted.",
+    )
+    UNCLEAR = (
+        8,
+        "A controller accepted the order, then failed or lost the lead; `rechannel history` shows how far it got.",
+        "Order the rest again. The same holds if Redis was lost before the reply: the order may have been carried out.",
+    )
 
 
 class CommandError(Exception):

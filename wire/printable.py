@@ -1,4 +1,4 @@
-"""Display names of queries and stages, numbers with nouns, and safe text for terminals."""
+"""Display names of queries and stages, shared sentences, and safe text for terminals."""
 
 from __future__ import annotations
 
@@ -6,6 +6,13 @@ import dataclasses
 import re
 from typing import Any
 
+# Shown with the status and with every plan of a controller in observe mode.
+OBSERVE_MODE = (
+    'Observe mode: decisions are recorded, not applied. To apply them: reschedule.mode = "apply", or `--solo --apply`.'
+)
+NOBODY_REPORTS = (
+    "no application reports: start a script with `rechannel submit`, or call rechannel.attach(spark) in its driver"
+)
 _UUID = re.compile(r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
 
 

@@ -132,7 +132,7 @@ class Verifier:
         except KeyFileError as error:  # incomplete or deleted: keep the known keys
             if str(error) != self._last_error:
                 self._last_error = str(error)
-                _LOG.warning("public keys not read again; those known stay trusted", error=str(error))
+                _LOG.warning("public keys could not be read again; the earlier ones stay trusted", error=str(error))
             return
         self._stamp, self._last_error = stamp, ""
         _LOG.info("public keys read again", keys=[fingerprint(key) for key in self._keys])

@@ -21,6 +21,7 @@ from rechannel.daemon.decide.pipeline import DecisionRequest, PlanBasis, apply_l
 from rechannel.daemon.model.application_messages import ApplicationMessages, batches_of
 from rechannel.daemon.model.prediction import batches_with_moves, warm_batches
 from rechannel.daemon.model.snapshot import Snapshot, build_snapshot
+from rechannel.migration.plan.gate import CERTAIN_SHARE
 from rechannel.migration.plan.inputs import ReviewedPlan
 from rechannel.policies.adaptive.policy import ADAPTIVE
 from rechannel.policies.model.arrays import FloatArray, ModelError, ScaleOutError
@@ -33,7 +34,6 @@ from rechannel.wire.measurements import BatchReport
 from rechannel.wire.messages import ExecutorInfo, LinkReport, Operator, QueryState, StatefulStage
 from rechannel.wire.printable import query_name, with_noun
 
-_CERTAIN_SHARE = 0.5  # of the least gain, at 95 % confidence: as the gate has it
 _STORE = [Operator(operator=0, name="", stores=["default"])]  # a log names no store, and a move here needs none
 _SHORTEST_INTERVAL, _TICK = 0.5, 0.1  # seconds of a trigger, and by which a batch begins after its tick at most
 _PUNCTUAL = 0.8  # share of the batches that begin at a tick
@@ -162,7 +162,7 @@ class _PeriodWork:
                 Verdict.NO,
                 f"no: {most} shorter batches at best, by {moves}; less than {least:.0%} is not worth moving",
             )
-        if best.least < _CERTAIN_SHARE * least:
+        if best.least < CERTAIN_SHARE * least:
             wide = f"only {best.least:.0%} is certain" if best.least > 0 else "no gain is certain"
             return Verdict.UNCLEAR, f"unclear: {best.saved:.0%} shorter batches by {moves} are predicted, but {wide}"
         if review.code != PlanResult.OK:

@@ -34,7 +34,7 @@ def check(config: str | None, *, as_json: bool) -> None:
     if mistakes:
         raise SettingsError(mistakes)
     if unchecked := unchecked_settings():
-        notes.append(f"not checked, for want of what {distribution.WHOLE} installs: {', '.join(unchecked)}")
+        notes.append(f"not checked (needs the distribution {distribution.WHOLE}): {', '.join(unchecked)}")
     if as_json:
         file = str(loaded.path) if loaded.path else None
         click.echo(json.dumps({"ok": True, "file": file, "used": loaded.describe(), "notes": notes}))

@@ -12,7 +12,7 @@ import msgspec
 from rechannel.conf.settings import Settings
 from rechannel.daemon.cli.options import format_time
 from rechannel.daemon.cli.tables import code_meaning, price_lines, refusal_line
-from rechannel.daemon.view.figures import batch_times, format_bytes
+from rechannel.daemon.view.wording import batch_times, format_bytes
 from rechannel.wire import keys
 from rechannel.wire.codes import DecisionResult, Trigger
 from rechannel.wire.envelope import bodies_of

@@ -18,7 +18,6 @@ from rechannel.conf.duration import parse_duration
 from rechannel.conf.loader import suggest_names
 from rechannel.conf.settings import Settings
 from rechannel.daemon.cli.options import unknown_name
-from rechannel.daemon.model.collector import read_new_entries
 from rechannel.wire import keys
 from rechannel.wire.codes import DecisionResult, Law, NotReadyReason, OutcomeVerdict, PlanResult, Trigger
 from rechannel.wire.envelope import Envelope, bodies_of
@@ -26,6 +25,7 @@ from rechannel.wire.exit_codes import CommandError, ExitCode
 from rechannel.wire.messages import Decision, LinkReport, MigrationOutcome, MoveTransition, QueryState
 from rechannel.wire.printable import query_name
 from rechannel.wire.redis.store import Store
+from rechannel.wire.redis.streams import read_new_entries
 
 _POLL = 0.5
 _TYPES = {Decision: "decision", MigrationOutcome: "outcome", MoveTransition: "move"}

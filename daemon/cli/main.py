@@ -37,11 +37,12 @@ from rechannel.daemon.cli.options import (
 )
 from rechannel.daemon.cli.submit import submit
 from rechannel.wire import distribution
+from rechannel.wire.codes import OutcomeVerdict
 from rechannel.wire.exit_codes import ExitCode
 from rechannel.wire.version import __version__
 
 _EPILOG = "\b\nExit codes:\n" + "\n".join(f"  {int(code)}  {code.meaning}" for code in ExitCode)
-_EPILOG += "\n  130  interrupted"
+_EPILOG += "\n  130  Interrupted."
 #: one line of the overview for each command, by section
 OVERVIEW = {
     "Look": {
@@ -186,7 +187,7 @@ def top(config: str | None, application: str, every: float, once: bool) -> None:
     "--verdict",
     metavar="NAME",
     default="",
-    help="Only decisions whose migration has this verdict: confirmed, regressed, not-judged.",
+    help=f"Only decisions whose migration has this verdict: {OutcomeVerdict.alternatives()}.",
 )
 @click.option(
     "--since", metavar="TIME", default="", help="Only newer entries: 90m, 1h30m, 3d, 2026-03-01 or 2026-03-01T10:00."

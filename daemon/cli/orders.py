@@ -210,10 +210,10 @@ def drain(
 
     if deadline and not remove:
         raise click.UsageError(
-            "--deadline is the time after which --remove releases executors even with state: it needs --remove"
+            "--deadline needs --remove: it is the time after which executors are released even with state"
         )
     if dry_run and follow:
-        raise click.UsageError("--dry-run drains nothing that --follow could follow")
+        raise click.UsageError("--follow needs a drain, and --dry-run begins none")
     try:
         command = Drain(nodes=_split(nodes), remove=remove, deadline=deadline or 0.0)
     except ValueError as error:

@@ -9,6 +9,7 @@ import re
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -30,7 +31,8 @@ for a configuration with an array of its `mistakes` too. The sentence always goe
 `RECHANNEL_DEBUG=1` shows the traceback of an unexpected error.
 """
 #: a table of a page: between these markers, one row for each code of the enum of that name
-_TABLE = re.compile(r"(<!-- codes: (\w+), from wire/codes.py -->\n).*?(<!-- end of codes -->)", re.DOTALL)
+_TABLE = re.compile(r"(<!-- codes: (\w+), from wire/\w+\.py -->\n).*?(<!-- end of codes -->)", re.DOTALL)
+_KINDS: dict[str, Any] = {**vars(codes), ExitCode.__name__: ExitCode}
 _COLUMNS = {
     "Law": "law",
     "MoveState": "state",
@@ -53,7 +55,7 @@ def markdown() -> str:
     """Return the reference: exit codes, then each command with usage, description and options."""
     lines = [_HEAD, "## Exit codes", "", "Also the codes of the controller's replies.", "", "| code | meaning |"]
     lines += ["| --- | --- |", *(f"| {int(code)} | {code.meaning} |" for code in ExitCode)]
-    lines += ["| 130 | interrupted |", ""]
+    lines += ["| 130 | Interrupted. |", ""]
     for path, command in commands(cli):
         lines += _command(path, command)
     return "\n".join(lines).rstrip() + "\n"
@@ -61,7 +63,7 @@ def markdown() -> str:
 
 def with_code_tables(page: str) -> str:
     """Return a page with the tables of codes between its markers replaced."""
-    return _TABLE.sub(lambda match: f"{match[1]}\n{_code_table(getattr(codes, match[2]))}\n{match[3]}", page)
+    return _TABLE.sub(lambda match: f"{match[1]}\n{_code_table(_KINDS[match[2]])}\n{match[3]}", page)
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -74,7 +76,7 @@ def main(arguments: Sequence[str]) -> int:
     return 0
 
 
-def _code_table(kind: type[Code]) -> str:
+def _code_table(kind: type[Code | ExitCode]) -> str:
     columns = 3 if any(code.cure for code in kind) else 2
     rows = [(_COLUMNS.get(kind.__name__, "code"), "means", "do"), ("---",) * 3]
     rows += [(f"`{code}`", code.meaning, code.cure) for code in kind]

@@ -15,7 +15,6 @@ from rich.table import Table
 
 from rechannel.daemon.assess.result import ApplicationAssessment, Assessment, Verdict, change
 from rechannel.daemon.cli.options import format_time
-from rechannel.daemon.view.figures import batch_times, format_bytes, price_basis
 from rechannel.daemon.view.status import (
     BUSY,
     ApplicationStatus,
@@ -27,10 +26,18 @@ from rechannel.daemon.view.status import (
     MoveStatus,
     PartitionStatus,
 )
+from rechannel.daemon.view.wording import batch_times, price_sentence
 from rechannel.wire.codes import Code, Mode, Scope
-from rechannel.wire.exit_codes import NOBODY_REPORTS, OBSERVE_MODE
 from rechannel.wire.messages import Decision, ExecutorLoad, MigrationPrice, Refusal
-from rechannel.wire.printable import partition_name, plain, query_name, stage_name, with_noun
+from rechannel.wire.printable import (
+    NOBODY_REPORTS,
+    OBSERVE_MODE,
+    partition_name,
+    plain,
+    query_name,
+    stage_name,
+    with_noun,
+)
 
 _WIDE = 160  # columns when the output is no terminal
 _MOVES_SHOWN = 20
@@ -285,13 +292,7 @@ def _desired_moves_table(decision: Decision) -> Table:
 
 def price_lines(price: MigrationPrice, names: Mapping[str, str]) -> list[str]:
     """Return the lines on the expected cost of a migration."""
-    cost = (
-        f"expected cost: {format_bytes(price.bytes)} of state in {with_noun(price.steps, 'step')} "
-        f"within {price.total:.1f} s; the worst batch {price.pause:.2f} s longer, all batches together "
-        f"{price.seconds:.2f} s; a load takes {price.overhead:.2f} s and {price.load_rate / 1e6:,.0f} MB/s "
-        f"({price_basis(price)})"
-    )
-    lines = [cost]
+    lines = [f"expected cost: {price_sentence(price)}"]
     for query, peak in price.peak.items():
         name = query_name(query, names.get(query, ""))
         after = f", {price.batch_after[query]:.2f} s afterwards" if query in price.batch_after else ""

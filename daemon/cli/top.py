@@ -27,8 +27,7 @@ from rechannel.daemon.cli.tables import (
 from rechannel.daemon.model.collector import Collector
 from rechannel.daemon.view.status import BUSY, ApplicationStatus, ExecutorStatus, HotStream, PartitionStatus
 from rechannel.daemon.view.status_builder import read_status
-from rechannel.wire.exit_codes import NOBODY_REPORTS
-from rechannel.wire.printable import plain, query_name
+from rechannel.wire.printable import NOBODY_REPORTS, plain, query_name
 from rechannel.wire.redis.errors import StoreError
 from rechannel.wire.redis.store import Store
 

@@ -30,7 +30,8 @@ from rechannel.daemon.decide.pipeline import DecisionRequest, Draft, NoPlan, Pla
 from rechannel.daemon.decide.policy_settings import policy_for
 from rechannel.daemon.decide.rollback import rollback_placement
 from rechannel.daemon.jobs.clock import COMPLAIN_EVERY, DutyCycle, RateLimit
-from rechannel.daemon.jobs.planning import Mutex, RunningPlan, RunningPlans
+from rechannel.daemon.jobs.planning import Mutex
+from rechannel.daemon.jobs.running_plans import RunningPlan, RunningPlans
 from rechannel.daemon.model.application_messages import ApplicationMessages, describe_silent_agents
 from rechannel.daemon.model.collector import Collector
 from rechannel.daemon.model.readiness import NotReady, driver_silence, readiness_problem
@@ -107,40 +108,38 @@ class Application:
             self._services.last_sentence = ended
             self.invalidate_sentence()
 
-    def run_cycle(self) -> str:
-        """Do what is due, in order of priority; returns what is done or waited for."""
+    def run_cycle(self) -> None:
+        """Do the first thing that is due, in order of priority."""
         if self._context.lead.paused:
-            return "paused"
+            return
         self._handle_outcome()
         if self._running_plan is not None:
-            return "a plan is being made"
+            return
         self._try_rollback()
         report = self._report
         if report is None or not self._context.can_act:  # a rollback's plan may have taken minutes
-            return "no report"
+            return
         self.executors.observe(usable_executors(report, self._services.standing_orders.nodes), self._clock.steady())
-        if self.migrations.running is not None or moves_in_flight(report):
-            return "a migration is running"
-        return self._run_due_triggers(report)
+        if self.migrations.running is None and not moves_in_flight(report):
+            self._run_due_triggers(report)
 
-    def _run_due_triggers(self, report: LinkReport) -> str:
+    def _run_due_triggers(self, report: LinkReport) -> None:
         """Decide on the first trigger that is due: orders, the cool-down, automatic triggers."""
         now, steady_now = self._clock.wall(), self._clock.steady()
         if self._leave_drained_nodes(report, steady_now):
-            return "drained nodes"
+            return
         cooldown = self.migrations.cooldown_left(now)
         plan = self._services.plans.due_plan(self.name, now)
         if plan is not None and (plan.force or not cooldown):
             self._run_scheduled_plan(plan)
-            return "a scheduled plan"
-        if cooldown:
-            return "cooldown"
-        if left := self.migrations.continuation(now):
+        elif cooldown:
+            return
+        elif left := self.migrations.continuation(now):
             self._continue_plan(left, steady_now)
-            return "the continuation of a plan"
-        if self._decide_on_executors(report, steady_now):
-            return "changed executors"
-        return "a changed load" if any(map(self._decide_on_load, self.load_triggers)) else "nothing is due"
+        elif not self._decide_on_executors(report, steady_now):
+            for trigger in self.load_triggers:
+                if self._decide_on_load(trigger):
+                    break
 
     def _leave_drained_nodes(self, report: LinkReport, steady_now: float) -> bool:
         placed = any(partitions_on(report, self._services.standing_orders.nodes).values())
@@ -442,8 +441,8 @@ class Application:
     def describe(self, window: float) -> None:
         """Describe the application and detect overloads, once in each agent window.
 
-        A model takes seconds for tens of thousands of partitions. It is made so often that it takes a fifth of a core,
-        but every half a minute at least; that an application is not ready is seen without it.
+        A model of tens of thousands of partitions takes seconds. Models take at most a fifth of a core, but one is made
+        at least every half minute. An application that is not ready is noticed without a model.
         """
         if self._window == window:
             return

@@ -15,12 +15,13 @@ import msgspec
 import structlog
 
 from rechannel.daemon.control.cluster_state import ClusterState
-from rechannel.daemon.control.decision_log import applied_decisions, choose_rollback_target, read_decision_log
+from rechannel.daemon.control.decision_log import applied_decisions, read_decision_log
 from rechannel.daemon.control.standing_orders import partitions_on
 from rechannel.daemon.control.triggers import settle_time
 from rechannel.daemon.decide import pipeline
 from rechannel.daemon.decide.pipeline import PlacementSource
 from rechannel.daemon.decide.policy_settings import unknown_policy
+from rechannel.daemon.decide.rollback import choose_rollback_target
 from rechannel.daemon.decide.saved_plan import PlanFileError, placement_of_saved_plan, read_plan
 from rechannel.policies.registry import known_policies
 from rechannel.wire.codes import Mode, Trigger
@@ -40,9 +41,9 @@ from rechannel.wire.commands import (
     UnknownCommandError,
     decode,
 )
-from rechannel.wire.exit_codes import NOBODY_REPORTS, CommandError, ExitCode
+from rechannel.wire.exit_codes import CommandError, ExitCode
 from rechannel.wire.messages import Decision, LinkReport, Reply, Request
-from rechannel.wire.printable import with_noun
+from rechannel.wire.printable import NOBODY_REPORTS, with_noun
 from rechannel.wire.redis.errors import StoreError
 
 _PAUSED = "paused: `rechannel resume` first"
@@ -71,7 +72,9 @@ def execute(cluster: ClusterState, request: Request) -> Reply:
         raise
     except Exception as error:  # noqa: BLE001 a defect is reported to the sender, who would wait for a reply otherwise
         _LOG.exception("request-failed", verb=request.verb)
-        sentence = f"{request.verb} failed ({type(error).__name__}), maybe halfway; see the controller's log and status"
+        sentence = (
+            f"{request.verb} failed ({type(error).__name__}) and may be half done; see the controller's log and status"
+        )
         answer = _Answer(sentence, code=ExitCode.REFUSED if request.verb in READ_ONLY_VERBS else ExitCode.UNCLEAR)
     return Reply(request=request.request, code=int(answer.code), sentence=answer.sentence, data=answer.data)
 
@@ -163,7 +166,7 @@ class _Execution:
         self._resolve(plan.application)
         sentence, scheduled = self._services.plans.schedule(command, plan, user=self._user, reason=self._reason)
         period = self._services.limits.excluded_period(max(scheduled.at, scheduled.begin))
-        warning = f"; warning: then {period.detail}, this plan all the same" if period is not None else ""
+        warning = f"; warning: {period.detail} at that time; this plan runs anyway" if period is not None else ""
         data = msgspec.to_builtins(scheduled)
         del data["plan"]
         return self._ordered(f"{sentence}{warning}", data)
@@ -201,7 +204,7 @@ class _Execution:
             )
         sentence = "; ".join(app.migrations.stop() for app in running)
         if nodes := self._services.standing_orders.nodes:
-            sentence += f"; drained still: {', '.join(sorted(nodes))}, `undrain` ends that"
+            sentence += f"; still drained: {', '.join(sorted(nodes))} (`rechannel undrain` ends that)"
         for app in running:
             app.rollback = None
         self._log_order("stop", applications=[app.name for app in running])

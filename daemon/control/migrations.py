@@ -163,7 +163,7 @@ class RunningMigration:
                 "(does it trust this controller's public key? see its rejected_messages)"
             )
         if why == _LOST:
-            return f"{name} is given up: no word from the link for {self.patience:g} s, {done}"
+            return f"{name} is given up: the link has not reported for {self.patience:g} s, {done}"
         return f"{name} is {'on hold' if self.desired.hold else 'running'}: {done}"
 
 

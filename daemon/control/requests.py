@@ -24,7 +24,6 @@ import structlog
 from rechannel.daemon.control import audit
 from rechannel.daemon.control.audit import AuditError, AuditFile
 from rechannel.daemon.control.leadership import LeaderContext
-from rechannel.daemon.model.collector import entry_number
 from rechannel.wire import keys
 from rechannel.wire.commands import COMMANDS, READ_ONLY_VERBS
 from rechannel.wire.envelope import Envelope, body_of
@@ -32,6 +31,7 @@ from rechannel.wire.exit_codes import ExitCode
 from rechannel.wire.keys import KeyNameError, KeyRule
 from rechannel.wire.messages import Reply, Request
 from rechannel.wire.redis.errors import StoreTooLargeError
+from rechannel.wire.redis.streams import entry_number
 
 ValueT = TypeVar("ValueT")
 _REMEMBERED = 1000
@@ -173,7 +173,10 @@ class RequestHandler:
                 _remember(self._audited, request.request, None)
         except AuditError as error:
             self._log.error("audit-failed", sentence=str(error))
-            return _refusal_reply(request, f"{error}; nothing is ordered without a trace: mend that, and ask again")
+            sentence = (
+                f"{error}; no order is carried out without an audit record: repair the audit file and send it again"
+            )
+            return _refusal_reply(request, sentence)
         reply = self._execute(request) if self._claim(request) else _claimed_elsewhere(request)
         self._claiming.discard(request.request)
         self._audit(audit.ANSWERED, request, envelope, reply)
@@ -191,8 +194,8 @@ class RequestHandler:
         """Refuse an order on the viewers' stream; beyond a few per minute they are only counted."""
         self.refused += 1
         sentence = (
-            f"{request.verb} is an order, and came where viewers ask: orders take a Redis user of the role "
-            "operator (`rechannel acl add-role operator`)"
+            f"{request.verb} is an order, but arrived on the stream of viewers: orders need a Redis user of the "
+            "role operator (`rechannel acl add-role operator`)"
         )
         now = self._clock()
         if len(self._refusal_times) == _REFUSALS_AUDITED and 0 <= now - self._refusal_times[0] < 60:
@@ -200,7 +203,7 @@ class RequestHandler:
             return _refusal_reply(request, sentence)
         self._refusal_times.append(now)
         if self._unaudited:
-            sentence += f"; {self._unaudited} more like it were not written down"
+            sentence += f"; {self._unaudited} more refusals like it were not recorded"
             self._unaudited = 0
         reply = _refusal_reply(request, sentence)
         self._log.warning("order-refused", verb=request.verb, user=request.user, refused=self.refused)
@@ -250,7 +253,7 @@ def _refusal_reply(request: Request, sentence: str) -> Reply:
 def _claimed_elsewhere(request: Request) -> Reply:
     """Return the reply to an order that another controller may have carried out."""
     sentence = (
-        f"{request.verb} was taken up by a controller that lost the lead before it answered, and is not begun again; "
-        "whether it was carried out shows in `rechannel history` and `rechannel status`"
+        f"{request.verb} was accepted by a controller that lost the lead before it answered, and is not repeated; "
+        "`rechannel history` and `rechannel status` show whether it was carried out"
     )
     return _reply(request, ExitCode.UNCLEAR, sentence)

@@ -14,6 +14,7 @@ from collections.abc import Iterable
 
 import structlog
 
+from rechannel.conf.duration import TEN_YEARS
 from rechannel.conf.settings import RescheduleSettings
 from rechannel.conf.time_windows import Calendar, TimeWindow, clock_time
 from rechannel.daemon.control.leadership import LeaderContext
@@ -29,7 +30,6 @@ from rechannel.wire.redis.errors import StoreError
 
 _MAX_PLANS = 20  # scheduled plans; beyond: a further one is refused
 _MAX_BYTES = 400_000  # bytes of a scheduled plan; beyond: it is refused
-_LIFE = 3650 * 86_400.0  # seconds; they hold until they are removed
 _RETRY_AFTER = 10.0  # seconds
 _PUBLISH_EVERY = 10.0  # seconds
 
@@ -257,7 +257,7 @@ class ScheduledPlanStore:
             raise
 
     def _put(self, body: ScheduledPlans) -> None:
-        envelope = self._context.put_signed(keys.SCHEDULED_PLANS, body, ttl=_LIFE)
+        envelope = self._context.put_signed(keys.SCHEDULED_PLANS, body, ttl=TEN_YEARS)
         self._version = (envelope.epoch, envelope.sequence)
 
 

@@ -10,6 +10,7 @@ from collections.abc import Collection, Iterable, Mapping
 
 import structlog
 
+from rechannel.conf.duration import TEN_YEARS
 from rechannel.daemon.control.leadership import LeaderContext
 from rechannel.wire import keys
 from rechannel.wire.codes import MoveState
@@ -21,12 +22,11 @@ from rechannel.wire.messages import DrainedNode, LinkReport, StandingOrders
 from rechannel.wire.redis.errors import StoreError
 
 _UNKNOWN = (
-    "the standing orders in Redis are signed by a key that this controller does not trust, so nobody knows what is "
-    "drained: all is paused, and they are left as they are. Name the bundle with the old key in "
+    "the standing orders in Redis are signed by a key that this controller does not trust, so it is unknown what is "
+    "drained: everything is paused, and the orders stay unchanged. Name the bundle with the old key in "
     "signing.public_key_file and restart, or order what is to hold (`rechannel drain`); then `rechannel resume`"
 )
 _AGENT_FRESH = 60.0  # seconds within which a running agent reports
-_LIFE = 3650 * 86_400.0  # seconds; they hold until they are replaced
 
 
 class StandingOrderStore:
@@ -108,7 +108,7 @@ class StandingOrderStore:
             return
         if present is None and body == StandingOrders() and self._version == (0, 0):
             return  # no order was ever given
-        envelope = self._context.put_signed(keys.ORDERS, body, ttl=_LIFE)
+        envelope = self._context.put_signed(keys.ORDERS, body, ttl=TEN_YEARS)
         self._version = (envelope.epoch, envelope.sequence)
 
     def check_drain(self, nodes: Collection[str], reports: Mapping[str, LinkReport]) -> None:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import msgspec
 
 from rechannel.conf.settings import Settings
-from rechannel.daemon.decide.figures import (
+from rechannel.daemon.decide.decision_figures import (
     cold_notes,
     correction_notes,
     executor_loads,
@@ -40,16 +40,16 @@ from rechannel.policies.prediction.losses import without_losses
 from rechannel.policies.prediction.replay import MAX_REPLAYED
 from rechannel.policies.registry import PolicyLawError, Proposal, propose
 from rechannel.wire.codes import DecisionResult, Law, Mode, NotReadyReason, PlanResult, Trigger
-from rechannel.wire.exit_codes import OBSERVE_MODE, ExitCode
+from rechannel.wire.exit_codes import ExitCode
 from rechannel.wire.messages import Decision, LinkReport, Refusal, Unit
-from rechannel.wire.printable import query_name
+from rechannel.wire.printable import OBSERVE_MODE, query_name
 
 OBSERVE_NOTE = f"{OBSERVE_MODE} `rechannel rebalance --apply` moves once."
 PAUSED = Refusal(law=Law.PAUSED, detail="Rechannel is paused: `rechannel resume` first")
 NOT_LEADING = NotReady(NotReadyReason.NOT_LEADING, "this controller does not lead")
 OVERTAKEN = NotReady(NotReadyReason.OVERTAKEN, "a later order or migration made this plan out of date")
 OUTCOME_AWAITED = NotReady(
-    NotReadyReason.OUTCOME_AWAITED, "what the last migration brought is not known yet: its queries have not settled"
+    NotReadyReason.OUTCOME_AWAITED, "the outcome of the last migration is not known yet: its queries have not settled"
 )
 _NO_STATE = NotReady(NotReadyReason.NO_STATE, "no active query has a known stateful stage (yet)")
 _EXITS: dict[str, ExitCode] = {

@@ -8,7 +8,7 @@ from typing import Any
 
 from rechannel.daemon.jobs.clock import Clock
 from rechannel.daemon.jobs.job import Job, JobStatus
-from rechannel.daemon.jobs.planning import RunningPlans
+from rechannel.daemon.jobs.running_plans import RunningPlans
 
 _GRACE = 60.0  # seconds that a run may take, or that a failing job rests, before it counts as stuck
 _INTERVALS = 3  # missed intervals on top of that
@@ -18,12 +18,12 @@ _FAILURES = 3  # in a row that are no accident any more
 class JobMonitor:
     """The jobs of one controller, and their health.
 
-    ``patience``: seconds that a job may take while Redis is away; ``running_plans``: plans that may hang.
+    ``patience``: seconds that a job may take while Redis is away. ``running_plans``: plans that may hang.
     """
 
-    def __init__(self, clock: Clock, *, patience: float = 0.0, running_plans: RunningPlans | None = None) -> None:
+    def __init__(self, clock: Clock, *, patience: float = 0.0) -> None:
         self.jobs: dict[str, Job] = {}
-        self.running_plans = running_plans or RunningPlans(clock.monotonic)
+        self.running_plans = RunningPlans(clock.monotonic)
         self._clock = clock
         self._grace = max(_GRACE, patience)
 

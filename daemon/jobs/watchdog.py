@@ -26,7 +26,7 @@ _SHOWN = ("observe", "follow", "decide")
 
 
 def patience(settings: Settings) -> float:
-    """Return the seconds in which all jobs return although Redis is away, and as many again."""
+    """Return twice the seconds that all jobs may take in turn while Redis is away."""
     call = lease_timing.longest_call(settings.redis.timeout, sentinels=settings.redis.url.startswith(SENTINEL_SCHEME))
     turns = _TURNS + 1 if settings.controller.listen else _TURNS
     return 2 * turns * call + 3 * lease_timing.OBSERVE
@@ -105,4 +105,4 @@ class Watchdog:
         now, limit = self._monotonic(), max(self.notifier.watchdog / 2, self.patience * 3 / 4)
         late = [(job.name, now - job.returned_at) for job in self._supervised()]
         hung = [f"{name} for {age:.0f} s" for name, age in late if age > limit]
-        return f"not back: {', '.join(hung)}" if hung else self._monitor.running_plans.overdue()
+        return f"not returned: {', '.join(hung)}" if hung else self._monitor.running_plans.overdue()

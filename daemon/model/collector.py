@@ -28,12 +28,12 @@ from rechannel.daemon.model.application_messages import ApplicationMessages
 from rechannel.daemon.model.task_columns import MAX_PARTITIONS
 from rechannel.wire import keys
 from rechannel.wire.envelope import Envelope, encode
-from rechannel.wire.keys import KeyNameError, KeyRule
+from rechannel.wire.keys import KeyNameError
 from rechannel.wire.measurements import AgentWindow, BatchReport, StageRun
 from rechannel.wire.messages import LinkReport
-from rechannel.wire.redis.store import READ_AT_ONCE, Store
+from rechannel.wire.redis.store import Store
+from rechannel.wire.redis.streams import read_all_entries, read_new_entries
 
-_PAGE = 200
 _SPARE = 3  # times the entries that one decision needs are stored, to join map outputs with their batches
 _MIN_BATCHES = 64  # kept of each query
 _MAX_TASKS = 25_600  # tasks of a query's batches, beyond the newest 64; beyond: the oldest batches are dropped
@@ -316,53 +316,6 @@ def evict_oldest(holders: Sequence[tuple[deque[Any], int]], usual_bytes: int, ma
             heapreplace(heap, (size + dropped, number, count - 1))
 
 
-def read_new_entries(store: Store, rule: KeyRule, name: str, after: str, *, first: int) -> tuple[str, list[Envelope]]:
-    """Read a stream's entries after an id, or its newest ones.
-
-    Returns the id to go on from, and the entries. A stream that ends before ``after`` was emptied or replaced: it is
-    read from its start.
-
-    Parameters
-    ----------
-    store, rule, name
-        Redis, and the key of the stream.
-    after
-        Id of the last entry that was read, "" for none.
-    first
-        Number of the newest entries to read if none was read yet.
-    """
-    if not after:
-        newest = store.last_id(rule, name)
-        if newest == "0":
-            return "", []
-        return newest, store.last(rule, name, first)
-    entries: list[Envelope] = []
-    for _ in range(2 + 2 * rule.bound // _PAGE):
-        newest, envelopes = store.read(rule, name, after, _PAGE)
-        entries += envelopes
-        if newest == after or len(envelopes) < _PAGE:
-            after = newest
-            break  # the rest, if large entries or unreadable ones cut the page short, is read next time
-        after = newest
-    else:  # more than such a stream may hold, as nobody trims it: only its end is read
-        return read_new_entries(store, rule, name, "", first=first)
-    if not entries and entry_number(store.last_id(rule, name)) < entry_number(after):
-        return read_new_entries(store, rule, name, "", first=first)
-    return after, entries
-
-
-def read_all_entries(store: Store, rule: KeyRule, name: str) -> tuple[str, list[Envelope]]:
-    """Read a stream from its start, as far as its bound; returns as `read_new_entries`."""
-    after, entries = "0", []
-    for _ in range(1 + rule.bound // _PAGE + rule.size // READ_AT_ONCE):
-        newest, envelopes = store.read(rule, name, after, _PAGE)
-        if newest == after:
-            break
-        entries += envelopes
-        after = newest
-    return after, entries
-
-
 def implausibility(report: LinkReport) -> str:
     """Return the part of a report that cannot be true, or exceeds a bound; "" if none does."""
     stages = [(query.query, stage) for query in report.queries for stage in query.stages]
@@ -380,9 +333,3 @@ def implausibility(report: LinkReport) -> str:
         if stage.stage < 0 or stage.partitions != len(stage.placement):
             return f"stage {stage.stage} with {stage.partitions} partitions and {len(stage.placement)} places"
     return ""
-
-
-def entry_number(entry: str) -> tuple[int, int]:
-    """Return the id of a stream entry as numbers, which compare in the order of the entries."""
-    milliseconds, _, number = entry.partition("-")
-    return int(milliseconds), int(number or 0)

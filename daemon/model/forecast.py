@@ -60,14 +60,13 @@ class StageForecast:
     def sentence(self) -> str:
         """Describe the forecast and its error."""
         if self.forecast is None:
-            return f"{self.name}: the last value stands; {self.slots} of {MIN_SLOTS} slots are known"
+            return f"{self.name}: the last value is used; {self.slots} of {MIN_SLOTS} slots are known"
         compared = f"in {with_noun(self.forecast.comparisons, 'comparison')}"
         if not self.used and self.error is None:
-            return f"{self.name}: the last value stands; it was never wrong {compared}"
+            return f"{self.name}: the last value is used; it was never wrong {compared}"
         if not self.used:
-            return (
-                f"{self.name}: the last value stands; a forecast's error is {self.error:.2f} times its own {compared}"
-            )
+            worse = f"forecasts would have been wrong by {self.error:.2f} times as much"
+            return f"{self.name}: the last value is used; {worse} {compared}"
         counts = [
             (int((self.forecast.method == method).sum()), method.name.lower())
             for method in (Method.TREND, Method.SEASON)

@@ -114,10 +114,10 @@ def judge_slowness(rates: ServiceRates, index: int, shares: CpuShares, *, new: b
     speed = float(rates.speed[index])
     if new:
         speed = 1.0
-        evidence.append("which does not count as long as it is new")
+        evidence.append("which is ignored while the executor is new")
     elif cause in (SlowCause.STOLEN, SlowCause.BUSY) and rates.by_history[index]:
         speed = float(rates.lasting_speed[index])
-        evidence.append("which counts only once its older batches show it too")
+        evidence.append("which is ignored until its older batches are slow too")
     return Slowness(cause, speed, ", ".join(evidence))
 
 

@@ -144,7 +144,7 @@ def build_app(
         return Response(body, headers={"content-type": content_type, "vary": "accept"})
 
     def healthz(request: Request) -> Response:  # noqa: ARG001 a parameter of every endpoint
-        return _health(monitor.stuck(), "the controller's jobs get on")
+        return _health(monitor.stuck(), "all jobs of the controller make progress")
 
     def readyz(request: Request) -> Response:  # noqa: ARG001 a parameter of every endpoint
         view = latest()
@@ -152,7 +152,7 @@ def build_app(
         if not reason and not view.redis_up:
             reason = view.redis_problem or "nothing was read from Redis yet"
         if not reason and view.role is Role.STARTING:
-            reason = "it is not known yet who leads"
+            reason = "no leader is known yet"
         epoch = view.leader.epoch
         return _health(reason, f"{view.role} in epoch {epoch}", role=view.role, epoch=epoch)
 

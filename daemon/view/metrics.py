@@ -20,7 +20,7 @@ from rechannel.daemon.jobs.health import JobMonitor
 from rechannel.daemon.jobs.job import JobStatus
 from rechannel.daemon.view.status import ApplicationStatus, ControllerView, DrainState
 from rechannel.migration.moves import AWAITING_BATCH
-from rechannel.wire.codes import Mode, MoveReason, MoveState, OutcomeVerdict
+from rechannel.wire.codes import DecisionResult, Mode, MoveReason, MoveState, OutcomeVerdict, SlowCause
 from rechannel.wire.exit_codes import ExitCode
 from rechannel.wire.metric_samples import MetricDefinition, MetricSamples
 
@@ -85,7 +85,7 @@ NEXT_DECISION = MetricDefinition(
 )
 DECISIONS = MetricDefinition(
     "rechannel_decisions_total",
-    "Decisions of this controller; `result` is applied, planned, refused or not-ready",
+    f"Decisions of this controller; `result` is {DecisionResult.alternatives()}",
     ("result", "reason", "trigger"),
 )
 DECIDED_AT = MetricDefinition(
@@ -98,7 +98,7 @@ COST = MetricDefinition("rechannel_decision_cost_seconds", "Predicted cost of th
 RUNNING = MetricDefinition("rechannel_migrations_running", "Running migrations; only the leader has any")
 MIGRATIONS = MetricDefinition(
     "rechannel_migrations_total",
-    "Migrations with a known outcome; `verdict` is confirmed, regressed or not-judged",
+    f"Migrations with a known outcome; `verdict` is {OutcomeVerdict.alternatives()}",
     ("verdict",),
 )
 MIGRATION_BATCH = MetricDefinition(
@@ -110,7 +110,7 @@ MIGRATION_BATCH = MetricDefinition(
 IN_FLIGHT = MetricDefinition("rechannel_moves_in_flight", "Moves that await a batch, by state", ("state",))
 MOVES = MetricDefinition(
     "rechannel_moves_total",
-    "Moves that reached a state without need of a further batch while this controller led; a move drained is killed "
+    "Moves that reached a state that awaits no further batch, while this controller led; a drained move is killed "
     "later and counts in both",
     ("state", "reason"),
 )
@@ -144,7 +144,9 @@ FAILED_TASKS = MetricDefinition(
 )
 LANDED = MetricDefinition("rechannel_link_landed_moves_total", "Moves that landed, counted by the link", _APPLICATION)
 MISSED = MetricDefinition(
-    "rechannel_link_missed_batches_total", "Batches that ran a partition elsewhere than its move asked", _APPLICATION
+    "rechannel_link_missed_batches_total",
+    "Batches that ran a moved partition elsewhere than on its target",
+    _APPLICATION,
 )
 ABANDONED = MetricDefinition(
     "rechannel_link_abandoned_moves_total", "Moves abandoned, counted by the link", _APPLICATION
@@ -166,7 +168,7 @@ SERVICE = MetricDefinition("rechannel_executor_service_rows_per_second", "Servic
 SPEED = MetricDefinition("rechannel_executor_speed_ratio", "Relative speed of an executor; 1 is usual", _EXECUTOR)
 SLOW = MetricDefinition(
     "rechannel_executor_slow",
-    "1 for a slow executor; `cause` is throttled, stolen, busy or slow",
+    f"1 for a slow executor; `cause` is {SlowCause.alternatives()}",
     (*_EXECUTOR, "cause"),
 )
 

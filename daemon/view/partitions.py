@@ -6,12 +6,12 @@ tasks of its executors (`rechannel.daemon.model.cpu_attribution`).
 
 from __future__ import annotations
 
-from rechannel.daemon.decide.figures import end_name
+from rechannel.daemon.decide.decision_figures import end_name
 from rechannel.daemon.model.application_messages import ApplicationMessages
 from rechannel.daemon.model.cpu_attribution import Attribution, attribute_cpu, complete_span
 from rechannel.daemon.model.snapshot import Snapshot
 from rechannel.daemon.view.status import HotStream, PartitionStatus
-from rechannel.policies.analysis.classification import hot_streams as largest_streams
+from rechannel.policies.analysis.hot_streams import largest_streams
 from rechannel.wire.measurements import TaskRow
 
 _HOT_STREAMS = 10

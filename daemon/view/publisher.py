@@ -17,7 +17,6 @@ from rechannel.daemon.control.leadership import LeaderElection, Role
 from rechannel.daemon.jobs.clock import COMPLAIN_EVERY, Clock, DutyCycle, RateLimit
 from rechannel.daemon.jobs.health import JobMonitor
 from rechannel.daemon.model.application_messages import ApplicationMessages
-from rechannel.daemon.model.collector import read_new_entries
 from rechannel.daemon.view.metrics import DECISIONS, MIGRATIONS, MOVES, Counters
 from rechannel.daemon.view.status import (
     ApplicationStatus,
@@ -35,6 +34,7 @@ from rechannel.wire.keys import KeyRule
 from rechannel.wire.messages import Decision, MigrationOutcome, MoveTransition
 from rechannel.wire.redis.errors import StoreError
 from rechannel.wire.redis.store import Store
+from rechannel.wire.redis.streams import read_new_entries
 from rechannel.wire.version import __version__
 
 VIEW_EVERY = 2.0  # seconds from one view to the next, unless making one takes long

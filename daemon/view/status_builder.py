@@ -15,7 +15,7 @@ import msgspec
 from rechannel.conf.settings import Settings
 from rechannel.daemon.control.scheduled_plans import describe
 from rechannel.daemon.control.standing_orders import partitions_on
-from rechannel.daemon.decide.figures import stream_classes
+from rechannel.daemon.decide.decision_figures import stream_classes
 from rechannel.daemon.model.application_messages import ApplicationMessages, fresh_usage
 from rechannel.daemon.model.collector import Collector
 from rechannel.daemon.model.forecast import StageForecast

@@ -9,12 +9,12 @@ from itertools import islice
 from typing import Any
 
 from rechannel.daemon.control.migrations import MigrationStatus
-from rechannel.daemon.view.figures import batch_times, price_basis
 from rechannel.daemon.view.status import BUSY, ApplicationStatus, ControllerView, DecisionView, DrainStatus
+from rechannel.daemon.view.wording import batch_times, price_sentence
 from rechannel.daemon.web import limits
 from rechannel.daemon.web.limits import clip_name, clip_sentence, cut
 from rechannel.daemon.web.placement import unit_name
-from rechannel.wire.messages import ExecutorLoad, MigrationPrice
+from rechannel.wire.messages import ExecutorLoad
 from rechannel.wire.printable import with_noun
 
 Row = dict[str, Any]
@@ -131,7 +131,7 @@ def _decision(view: DecisionView) -> Row:
             {"query": clip_name(name), "before": before, "after": after}
             for name, before, after in islice(batch_times(decision), limits.QUERIES)
         ],
-        "price": _price(decision.price),
+        "price": price_sentence(decision.price) if decision.price is not None else "",
         "moves": f"{with_noun(len(decision.moves), 'move')} in {with_noun(steps, 'step')}" if steps else "",
         "executors": [_load(load) for load in loads],
         "executors_left_out": loads_rest,
@@ -157,13 +157,3 @@ def _load(load: ExecutorLoad) -> Row:
         "after": load.utilization_after,
         "over": load.utilization_after > BUSY,
     }
-
-
-def _price(price: MigrationPrice | None) -> str:
-    if price is None:
-        return ""
-    return (
-        f"{price.bytes / 1e6:,.1f} MB of state in {with_noun(price.steps, 'step')} within "
-        f"{price.total:,.1f} s; the worst batch {price.pause:,.2f} s longer, all together "
-        f"{price.seconds:,.2f} s ({price_basis(price)})"
-    )

@@ -10,8 +10,8 @@ from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from rechannel.daemon.view.figures import format_bytes
 from rechannel.daemon.view.status import DrainState
+from rechannel.daemon.view.wording import format_bytes
 from rechannel.daemon.web.view_model import format_time
 from rechannel.wire.codes import DecisionResult, MoveState, OutcomeVerdict
 

@@ -18,7 +18,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -91,6 +91,11 @@ class _Occasion:
     new: bool  # the query has no checkpoint
     lost: Mapping[int, set[int]]  # stage -> partitions that a lost executor held
 
+    def restored_stage(self, operators: Sequence[int], current: list[str]) -> list[str]:
+        """Return the restored placement of a stage; the current one if none of its size is known."""
+        restored = (self.restored or {}).get(operators[0], current) if operators else current
+        return restored if len(restored) == len(current) else current
+
 
 class InitialPlacement:
     """Places queries that start and partitions whose executor was lost."""
@@ -157,7 +162,7 @@ class InitialPlacement:
         steered = self._steer(partitions, executors, until)
         total = sum(operator.partitions for operator in operators)
         remembered = last is not None and any(info.host in last.hosts.values() for info in executors.values())
-        manner = "as they ran last" if remembered else "evenly, for nothing is remembered of it"
+        manner = "as they ran last" if remembered else "evenly, as no earlier placement is known"
         sentence = f"{steered} of {total} partitions placed before its first batch, {manner}"
         self._set_start_report(query, sentence)
         _LOG.info("query-started", query=query, run=run, sentence=sentence)
@@ -303,25 +308,16 @@ class InitialPlacement:
         for stage in sorted(stages):
             current = placement.get((query, stage), [])
             if occasion.restored is not None:
-                goal = occasion.restored.get(stages[stage][0], current) if stages[stage] else current
-                goal = goal if len(goal) == len(current) else current
+                goal = occasion.restored_stage(stages[stage], current)
             else:
                 fallen = [number for number in lost.get(stage, ()) if (query, stage, number) not in busy]
                 goal = spread_evenly(current, cores, movable=None if occasion.new else fallen, held=held)
             held.update(goal)
             self._number += 1
             moves += [
-                DesiredMove(
-                    move=f"link-{run[:8]}-{self._number}.{partition}",
-                    query=query,
-                    stage=stage,
-                    partition=partition,
-                    source=source,
-                    target=target,
-                    step=0,
-                )
-                for partition, (source, target) in enumerate(zip(current, goal, strict=True))
-                if source != target and target in executors and (query, stage, partition) not in busy
+                move
+                for move in _moves_of(f"link-{run[:8]}-{self._number}", query, stage, current, goal)
+                if move.target in executors and (query, stage, move.partition) not in busy
             ]
         why = self._close_occasion(query, run, occasion, len(moves))
         return OwnMoves(moves[0].move.rpartition(".")[0], run, why, moves) if moves else None
@@ -341,6 +337,21 @@ class InitialPlacement:
             self._set_start_report(query, f"{moves} partitions spread after its first batch")
             return "a new query is spread evenly"
         return "their executor was lost"
+
+
+def _moves_of(name: str, query: str, stage: int, current: Sequence[str], goal: Sequence[str]) -> Iterator[DesiredMove]:
+    """Yield a move for each partition of a stage whose goal is another executor."""
+    for partition, (source, target) in enumerate(zip(current, goal, strict=True)):
+        if source != target:
+            yield DesiredMove(
+                move=f"{name}.{partition}",
+                query=query,
+                stage=stage,
+                partition=partition,
+                source=source,
+                target=target,
+                step=0,
+            )
 
 
 def _set_wait(change: Callable[[], None]) -> None:

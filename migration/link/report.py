@@ -88,7 +88,7 @@ def problem_sentences(
     lasting : iterable of str
         What was noticed at the start.
     garbage, lost_events, healed, dropped : int
-        Unreadable lines, events that Spark's bus dropped, events read off Spark's state instead, messages not sent.
+        Unreadable lines, events that Spark's bus dropped, events read from Spark's state instead, messages not sent.
     releasing : str
         Why an executor is not released, "" if nothing hinders it.
     """
@@ -97,11 +97,11 @@ def problem_sentences(
         sentences.append(f"{garbage} lines of the event stream could not be read")
     if lost_events:
         sentences.append(
-            f"Spark's listener bus dropped {lost_events} events of the event stream; what they would have told was "
-            "read off Spark's own state. Raise spark.scheduler.listenerbus.eventqueue.rechannel.capacity if it goes on"
+            f"Spark's listener bus dropped {lost_events} events of the event stream; the missing information was "
+            "read from Spark's own state. Raise spark.scheduler.listenerbus.eventqueue.rechannel.capacity if it goes on"
         )
     elif healed:
-        sentences.append(f"{healed} events of the event stream were lost, and read off Spark's own state instead")
+        sentences.append(f"{healed} events of the event stream were lost, and were read from Spark's own state instead")
     if dropped:
         sentences.append(f"{dropped} messages were dropped: too many while Redis was away, or too large")
     if releasing:

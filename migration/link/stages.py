@@ -68,7 +68,7 @@ class Stages:
         try:
             self._map_stage_to_stores(key, stage, attempts)
         except LinkError as error:
-            _LOG.warning("a stage's plan could not be read; a later batch is a new try", error=str(error))
+            _LOG.warning("a stage's plan could not be read; it is tried again after a later batch", error=str(error))
         if key not in self.mapped and attempts < _ATTEMPTS:
             self._unmapped[key] = self._clock() + _SOON
 

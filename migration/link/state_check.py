@@ -28,7 +28,7 @@ class StateCheck:
         self.queries: dict[str, ActiveQuery] = {}  # the running queries of this session
         self.by_run: dict[str, ActiveQuery | None] = {}  # the same by run, None for those of another session
         self.retiring: set[str] = set()  # executors that Spark offers no task any more
-        self.gaps = EventGaps(table)  # lost events that were made good
+        self.gaps = EventGaps(table)  # lost events that were reconstructed
         self._adapter, self._table, self._stages, self._clock = adapter, table, stages, clock
 
     def find_lost_events(self, now: float, *, events_lost: bool) -> list[events.Event]:
@@ -53,7 +53,7 @@ class StateCheck:
         executors = {info.executor: info for info in self._adapter.executors()} if added else {}
         for gap in gaps:
             if (event := healing_event(gap, self._table, now) or self._event_from_spark(gap, executors)) is not None:
-                _LOG.warning("an event of spark was lost and is made good", kind=gap[0], name=gap[1])
+                _LOG.warning("a lost Spark event was reconstructed", kind=gap[0], name=gap[1])
                 healing.append(event)
         return healing
 

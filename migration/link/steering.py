@@ -88,7 +88,7 @@ class Steering:
                 if not self._is_in_effect(move):
                     self._steer_in_spark(move)
             except LinkError as error:
-                _LOG.warning("a steer could not be read back", move=move.name, error=str(error))
+                _LOG.warning("a steered location could not be read from Spark", move=move.name, error=str(error))
 
     def _steer_in_spark(self, move: TrackedMove) -> None:
         if (target := self._table.executors.get(move.target)) is None:
@@ -97,9 +97,9 @@ class Steering:
             for store in self._stages.stores_of_move(move):
                 self._adapter.steer(store, target.host, target.executor)
             if not self._is_in_effect(move):
-                _LOG.warning("a steer did not read back", move=move.name, target=target.executor)
+                _LOG.warning("Spark does not return the steered location", move=move.name, target=target.executor)
         except LinkError as error:
-            _LOG.warning("a steer failed; the next boundary is a new try", move=move.name, error=str(error))
+            _LOG.warning("a steer failed; it is tried again at the next boundary", move=move.name, error=str(error))
 
     def _is_in_effect(self, move: TrackedMove) -> bool:
         return all(self._adapter.location(store) == move.target for store in self._stages.stores_of_move(move))

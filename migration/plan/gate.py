@@ -23,7 +23,7 @@ from rechannel.conf.settings import GateSettings
 from rechannel.policies.prediction.gain import CONFIDENCE, PredictedChange
 from rechannel.wire.messages import GainCorrection
 
-_CERTAIN_SHARE = 0.5  # of gate.min_gain, at 95 % confidence
+CERTAIN_SHARE = 0.5  # of gate.min_gain, at 95 % confidence
 
 
 @dataclass(frozen=True)
@@ -79,9 +79,10 @@ def evaluate_gate(queries: Sequence[QueryGain], cost: float, settings: GateSetti
         change = f"a batch would shorten by {share:.1%} at most" if share > 0 else "no query's batch would shorten"
         sentence = f"{change}, gate.min_gain asks for {settings.min_gain:.1%}: {balance}"
         return GateResult(False, gain, cost, sentence, share, settings.min_gain, "share")
-    certain = _CERTAIN_SHARE * settings.min_gain
+    certain = CERTAIN_SHARE * settings.min_gain
     if best.change.least_gain < certain:
-        sentence = f"the gain is not certain enough: {best.describe()}, at least {certain:.1%} has to be: {balance}"
+        change = f"{best.describe()}, at least {certain:.1%} must be certain"
+        sentence = f"the gain is not certain enough: {change}: {balance}"
         return GateResult(False, gain, cost, sentence, best.change.least_gain, certain, "share")
     worst = max(queries, key=lambda item: (item.change.largest_loss, item.query))
     if worst.change.largest_loss > settings.max_loss:

@@ -28,7 +28,7 @@ METADATA = Feature(
     "operators' metadata in the checkpoint", (4, 0), "reads the stores off the directories of a partition"
 )
 SNAPSHOTS = Feature(
-    "word of each snapshot",
+    "report of each snapshot",
     (4, 1),
     "lets a move begin without knowing how old the snapshot is",
     "does not tell how old a partition's newest snapshot is: no move waits for a recent one",

@@ -20,7 +20,7 @@ _EXECUTOR = ("application", "executor")
 _KIND = (*_EXECUTOR, "kind")
 
 BUILD = MetricDefinition("rechannel_agent_build_info", "1; the label names the release", ("version",))
-REDIS_UP = MetricDefinition("rechannel_agent_redis_up", "1 while Redis takes what the agent pushes")
+REDIS_UP = MetricDefinition("rechannel_agent_redis_up", "1 while Redis accepts the messages of the agent")
 WAITING = MetricDefinition("rechannel_agent_waiting_messages", "Messages that wait to be pushed")
 WINDOWS = MetricDefinition("rechannel_agent_windows_total", "Windows closed")
 LAST_WINDOW = MetricDefinition("rechannel_agent_last_window_timestamp_seconds", "End of the last window")

@@ -7,7 +7,7 @@ from functools import cached_property
 import numpy as np
 
 from rechannel.policies.adaptive.parameters import AdaptiveParameters
-from rechannel.policies.analysis.hot_streams import HotStreams
+from rechannel.policies.analysis.hot_streams import HotStreamEnds
 from rechannel.policies.analysis.placement_cost import task_slots
 from rechannel.policies.model.arrays import FloatArray
 from rechannel.policies.model.cluster import Cluster
@@ -38,9 +38,9 @@ class SearchContext:
         self.fetched_bytes = _fetched_bytes(workload) if np.isfinite(cluster.bandwidth).any() else {}
 
     @cached_property
-    def hot(self) -> HotStreams:
-        """Hot streams of the workload, computed when a stage needs them first: that takes long."""
-        return HotStreams(self.workload)
+    def hot(self) -> HotStreamEnds:
+        """Ends of the hot streams, computed when a stage first needs them: that takes long."""
+        return HotStreamEnds(self.workload)
 
     def price(self, moves: int, moved_bytes: float) -> float:
         """Stage time in seconds per second that moves cost, see :meth:`AdaptiveParameters.price`."""

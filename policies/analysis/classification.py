@@ -12,14 +12,11 @@ from enum import IntEnum
 import numpy as np
 from numpy.typing import NDArray
 
-from rechannel.policies.analysis.placement_cost import unit_executors
-from rechannel.policies.model.arrays import FloatArray, ModelError, float_array
-from rechannel.policies.model.cluster import Cluster
-from rechannel.policies.model.placement import Placement
+from rechannel.policies.model.arrays import FloatArray, float_array
 from rechannel.policies.model.shuffles import Edges
 from rechannel.policies.model.workload import Workload
 
-__all__ = ["Classification", "HotStream", "StreamClass", "classify", "high_cut", "high_edges", "hot_streams"]
+__all__ = ["Classification", "StreamClass", "classify", "high_cut", "high_edges"]
 
 _ROUNDING = 1e-9  # relative: closer than this to a cut is a tie, and so mid
 
@@ -39,21 +36,6 @@ class Classification:
     classes: NDArray[np.int8]
     mean: float
     deviation: float
-
-
-@dataclass(frozen=True)
-class HotStream:
-    """One stream of class HIGH, in bytes per second.
-
-    ``local`` where both its ends are on one executor.
-    """
-
-    upstream: str
-    upstream_index: int
-    downstream: str
-    downstream_partition: int
-    volume: float
-    local: bool
 
 
 def classify(volumes: FloatArray) -> Classification:
@@ -94,28 +76,3 @@ def high_edges(workload: Workload) -> tuple[Edges, ...]:
     """Return the streams of class HIGH of each shuffle of ``workload.shuffles``."""
     cut = high_cut(workload)
     return tuple(shuffle.above(cut) for shuffle in workload.shuffles)
-
-
-def hot_streams(
-    workload: Workload, placement: Placement, cluster: Cluster, limit: int | None = None
-) -> tuple[HotStream, ...]:
-    """Return the streams of class HIGH over all shuffles, the largest first.
-
-    At most ``limit`` of them (None: all). Equal volumes stand in the order of blocks, upstream and downstream index.
-    """
-    if limit is not None and limit < 0:
-        raise ModelError(f"limit: must not be negative, got {limit}")
-    placement.validate(cluster, workload)
-    ranked: list[tuple[float, int, int, int]] = []
-    for block, (ups, downs, volumes) in enumerate(high_edges(workload)):
-        best = np.argsort(-volumes, kind="stable")[:limit]
-        ranked.extend((-float(volumes[i]), block, int(ups[i]), int(downs[i])) for i in best)
-    ranked.sort()
-    result = []
-    for negative, block, up, down in ranked[:limit]:
-        shuffle = workload.shuffles[block]
-        source = unit_executors(cluster, workload.stage(shuffle.upstream), placement)[up]
-        target = unit_executors(cluster, workload.stage(shuffle.downstream), placement)[down]
-        local = bool(source == target >= 0)
-        result.append(HotStream(shuffle.upstream, up, shuffle.downstream, down, -negative, local))
-    return tuple(result)

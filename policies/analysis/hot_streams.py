@@ -1,22 +1,66 @@
-"""Ends of the hot streams (class HIGH) of the partitions of a stage."""
+"""Hot streams (class HIGH): the largest of a workload, and their ends at its stages."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 
 import numpy as np
 
 from rechannel.policies.analysis.classification import high_edges
-from rechannel.policies.model.arrays import FloatArray, IntArray, sum_by_index
+from rechannel.policies.analysis.placement_cost import unit_executors
+from rechannel.policies.model.arrays import FloatArray, IntArray, ModelError, sum_by_index
+from rechannel.policies.model.cluster import Cluster
+from rechannel.policies.model.placement import Placement
 from rechannel.policies.model.workload import Stage, Workload
 
-__all__ = ["HotStreams"]
+__all__ = ["HotStream", "HotStreamEnds", "largest_streams"]
 
 _Ends = tuple[IntArray, IntArray, str | None, FloatArray, bool]
 
 
-class HotStreams:
-    """Hot streams of a workload, by the placeable stages at their ends."""
+@dataclass(frozen=True)
+class HotStream:
+    """One stream of class HIGH, in bytes per second.
+
+    ``local`` where both its ends are on one executor.
+    """
+
+    upstream: str
+    upstream_index: int
+    downstream: str
+    downstream_partition: int
+    volume: float
+    local: bool
+
+
+def largest_streams(
+    workload: Workload, placement: Placement, cluster: Cluster, limit: int | None = None
+) -> tuple[HotStream, ...]:
+    """Return the streams of class HIGH over all shuffles, the largest first.
+
+    At most ``limit`` of them (None: all). Equal volumes stand in the order of blocks, upstream and downstream index.
+    """
+    if limit is not None and limit < 0:
+        raise ModelError(f"limit: must not be negative, got {limit}")
+    placement.validate(cluster, workload)
+    ranked: list[tuple[float, int, int, int]] = []
+    for block, (ups, downs, volumes) in enumerate(high_edges(workload)):
+        best = np.argsort(-volumes, kind="stable")[:limit]
+        ranked.extend((-float(volumes[i]), block, int(ups[i]), int(downs[i])) for i in best)
+    ranked.sort()
+    result = []
+    for negative, block, up, down in ranked[:limit]:
+        shuffle = workload.shuffles[block]
+        source = unit_executors(cluster, workload.stage(shuffle.upstream), placement)[up]
+        target = unit_executors(cluster, workload.stage(shuffle.downstream), placement)[down]
+        local = bool(source == target >= 0)
+        result.append(HotStream(shuffle.upstream, up, shuffle.downstream, down, -negative, local))
+    return tuple(result)
+
+
+class HotStreamEnds:
+    """Ends of the hot streams of a workload, by placeable stage."""
 
     def __init__(self, workload: Workload) -> None:
         # Own units, other ends (executors where no stage is named), bytes per second, whether they are received.

@@ -8,8 +8,6 @@ import importlib
 import re
 from pathlib import Path
 
-from rechannel.wire.exit_codes import ExitCode
-
 from .pages import ROOT
 
 PARTS = ("conf", "wire", "policies", "monitors", "migration", "daemon")
@@ -80,8 +78,3 @@ def alerts() -> set[str]:
     """Return the names of all alerts."""
     text = (ROOT / "conf" / "alerts" / "rechannel.rules.yml").read_text(encoding="utf-8")
     return set(re.findall(r"- alert: (\w+)", text))
-
-
-def exits() -> set[str]:
-    """Return the exit codes."""
-    return {str(int(code)) for code in ExitCode}

@@ -8,6 +8,7 @@ import pytest
 
 from rechannel.daemon.cli import reference
 from rechannel.wire.codes import Code
+from rechannel.wire.exit_codes import ExitCode
 
 from . import code_names
 from .pages import DOCS
@@ -42,11 +43,10 @@ def names(table: list[list[str]]) -> list[str]:
 @pytest.mark.parametrize(
     ("table", "names_value"),
     [
-        (rows("Exit codes"), code_names.exits()),
         (rows("Controllers") + rows("Agents", column="event") + rows("Links"), code_names.events()),
         (rows("Agents", column="not measured"), code_names.skipped()),
     ],
-    ids=["exit codes", "events", "not measured"],
+    ids=["events", "not measured"],
 )
 def test_every_name_has_a_row_and_every_row_a_name(table: list[list[str]], names_value: set[str]):
     result = names(table)
@@ -60,11 +60,12 @@ def test_every_name_has_a_row_and_every_row_a_name(table: list[list[str]], names
 def test_the_tables_of_codes_are_generated():
     assert reference.with_code_tables(TEXT) == TEXT, "run: python -m rechannel.daemon.cli.reference docs/handbook.md"
     tables = re.findall(r"<!-- codes: (\w+),", TEXT)
-    assert tables == ["NotReadyReason", "Law", "PlanResult", "MoveState", "MoveReason", "OutcomeVerdict", "SlowCause"]
+    kinds = ["NotReadyReason", "Law", "PlanResult", "MoveState", "MoveReason", "OutcomeVerdict", "SlowCause"]
+    assert tables == ["ExitCode", *kinds]
 
 
-@pytest.mark.parametrize("kind", Code.__subclasses__())
-def test_every_code_has_a_meaning_of_whole_sentences(kind: type[Code]):
+@pytest.mark.parametrize("kind", [ExitCode, *Code.__subclasses__()])
+def test_every_code_has_a_meaning_of_whole_sentences(kind: type[Code | ExitCode]):
     for code in kind:
         for text in (code.meaning, code.cure):
             assert not text or ((text[0].isupper() or text[0] == "`") and text.endswith(".")), code

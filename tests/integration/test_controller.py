@@ -142,7 +142,7 @@ def test_a_scheduled_plan_outlives_its_controller(
         assert "is scheduled as plan-" in later["sentence"]
     scheduled = {plan["scheduled_plan"] for plan in run_json("status")["scheduled_plans"]}
     assert later["scheduled_plan"] in scheduled
-    store.delete(keys.STATE)
+    raw(store).delete(store.keys(keys.STATE))
     with leading(settings, lambda: state(store)):
         world.ready()
         done = until(

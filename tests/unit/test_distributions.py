@@ -126,7 +126,7 @@ def test_a_command_that_is_not_there_names_the_distribution_that_has_it(monkeypa
 @pytest.mark.usefixtures("light")
 def test_what_cannot_be_checked_is_named():
     done = run("config", "check")
-    assert "not checked, for want of what rechannel installs: policies, controller.audit_file, signing" in done.stderr
+    assert "not checked (needs the distribution rechannel): policies, controller.audit_file, signing" in done.stderr
     assert "no controller can start" not in done.stderr
 
 

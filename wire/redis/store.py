@@ -141,10 +141,6 @@ class Store:
             data = self._answer(lambda: self._redis.getrange(key, 0, MAX_MESSAGE_BYTES), b"")
         return self._decoded(data) if data else None
 
-    def delete(self, rule: KeyRule, name: str = "") -> None:
-        """Remove a key."""
-        self._write(self.keys(rule, name), ("DEL",))
-
     def append(self, rule: KeyRule, name: str, *envelopes: Envelope, size: int | None = None) -> None:
         """Append messages and trim the stream to its rule, or to less ``size``, in one round trip."""
         if not envelopes:

@@ -51,10 +51,6 @@ class FakeFenced:
         self._guard()
         self._store.put(rule, name, envelope, ttl)
 
-    def delete(self, rule: KeyRule, name: str = "") -> None:
-        self._guard()
-        self._store.delete(rule, name)
-
     def append(self, rule: KeyRule, name: str, *envelopes: Envelope) -> None:
         self._guard()
         self._store.append(rule, name, *envelopes)
@@ -141,10 +137,6 @@ class FakeStore:
         self._there()
         data, until = self.strings.get(self.keys(rule, name), (None, 0.0))
         return None if data is None or until <= self.clock() else self._decoded(data)
-
-    def delete(self, rule: KeyRule, name: str = "") -> None:
-        self._there()
-        self.strings.pop(self.keys(rule, name), None)
 
     def append(self, rule: KeyRule, name: str, *envelopes: Envelope, size: int | None = None) -> None:
         if rule is self.unsendable:

@@ -15,6 +15,7 @@ from rechannel.daemon.model.collector import Collector, implausibility
 from rechannel.wire import keys
 from rechannel.wire.envelope import MessageError, decode, encode
 from rechannel.wire.measurements import AgentWindow, BatchReport
+from rechannel.wire.redis.streams import read_new_entries
 from unit.daemon import fakes
 from unit.daemon.fake_store import NOW, FakeClock, FakeStore
 from unit.daemon.fakes import APP, CONFIG
@@ -204,9 +205,9 @@ def test_an_untrimmed_stream_is_not_read_to_its_end(monkeypatch: pytest.MonkeyPa
     )
     entry = encode(sealed(fakes.window(0)))
     store.append_raw(keys.WINDOWS, HOST, entry)
-    after, _ = collect.read_new_entries(store, keys.WINDOWS, HOST, "", first=64)  # type: ignore[arg-type]
+    after, _ = read_new_entries(store, keys.WINDOWS, HOST, "", first=64)  # type: ignore[arg-type]
     clock.sleep(1)
     store.streams[store.keys(keys.WINDOWS, HOST)] += [((int(clock() * 1000), n), entry) for n in range(5000)]
-    after, result = collect.read_new_entries(store, keys.WINDOWS, HOST, after, first=64)  # type: ignore[arg-type]
+    after, result = read_new_entries(store, keys.WINDOWS, HOST, after, first=64)  # type: ignore[arg-type]
     assert (len(result), after) == (64, f"{int(clock() * 1000)}-4999")
     assert sum(reads) <= 200 * 3

@@ -65,7 +65,7 @@ def test_a_dry_run_sends_no_order(answered):
     [
         ("drain", 2, "Missing argument"),
         ("drain n1 --deadline 10m", 2, "needs --remove"),
-        ("drain n1 --dry-run --follow", 2, "drains nothing"),
+        ("drain n1 --dry-run --follow", 2, "needs a drain"),
         ("drain n1 --remove --deadline soon", 2, "is not a time"),
         ("drain n1 --remove --deadline -5s", 2, "is not a time"),
         ("drain n1 --remove --deadline nan", 2, "is not a time"),

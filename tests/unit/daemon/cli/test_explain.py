@@ -17,7 +17,7 @@ from rechannel.daemon.cli.history import HistoryFilter, HistoryReader, parse_tim
 from rechannel.daemon.cli.options import format_time
 from rechannel.daemon.cli.tables import history_line
 from rechannel.daemon.control.controller import Controller
-from rechannel.daemon.view.figures import format_bytes
+from rechannel.daemon.view.wording import format_bytes
 from rechannel.wire import keys
 from rechannel.wire.codes import Law, Trigger
 from rechannel.wire.commands import Apply, Cancel, Command

@@ -49,7 +49,7 @@ def test_help_lists_every_command_once_and_in_full() -> None:
         for name, summary in commands.items():
             assert re.search(rf"^  {name} +{re.escape(summary)}$", text, re.MULTILINE)
             assert len(summary) <= 45
-    assert "\n    130  interrupted\n" in text
+    assert "\n    130  Interrupted.\n" in text
 
 
 def test_an_invalid_plan_file_is_refused_before_a_request(tmp_path: Path) -> None:

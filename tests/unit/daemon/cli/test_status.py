@@ -17,7 +17,8 @@ from rechannel.daemon.view.status_builder import read_status
 from rechannel.daemon.web import rendering
 from rechannel.daemon.web.view_model import build_document
 from rechannel.wire import keys
-from rechannel.wire.exit_codes import OBSERVE_MODE, CommandError
+from rechannel.wire.exit_codes import CommandError
+from rechannel.wire.printable import OBSERVE_MODE
 from unit import sample_messages as samples
 from unit.daemon.fake_store import NOW, FakeClock, FakeStore
 from unit.daemon.fakes import APP, World, query, settings

@@ -92,7 +92,7 @@ def test_an_order_among_the_questions_is_refused_counted_and_told(audited, store
         audited.answer_requests()
         refusal = read_reply(store, f"q{number}")
         assert refusal.code == ExitCode.REFUSED
-        assert refusal.sentence.startswith(f"{verb} is an order, and came where viewers ask")
+        assert refusal.sentence.startswith(f"{verb} is an order, but arrived on the stream of viewers")
         line = lines(path)[-1]
         assert (line["event"], line["verb"], line["user"], line["sender"]) == ("refused", verb, "eve", "eve@host")
         assert "hunter2" not in path.read_text()
@@ -117,7 +117,7 @@ def test_nothing_is_ordered_that_cannot_be_audited(audited, store, path):
     answer = ask(audited, store, "rebalance")
     assert answer.code == ExitCode.REFUSED
     assert "controller.audit_file" in answer.sentence
-    assert "nothing is ordered without a trace" in answer.sentence
+    assert "no order is carried out without an audit record" in answer.sentence
     assert desired(store) is None
     path.rmdir()
     ask(audited, store, "rebalance", name="r2")

@@ -199,7 +199,7 @@ def test_a_link_that_vanishes_is_given_up_on(leader, store, world):
         world.clock.sleep(2)
         cycle(leader)
     assert app(leader).migrations.running is None
-    assert "no word from the link for 120 s" in state(store).last_sentence
+    assert "the link has not reported for 120 s" in state(store).last_sentence
 
 
 def test_a_long_outage_of_redis_is_not_the_links_silence(leader, store, world):

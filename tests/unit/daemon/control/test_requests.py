@@ -226,7 +226,7 @@ def test_a_flood_of_questions_is_answered_in_parts_and_told_of_in_a_few_lines(st
     leader.run_leader_cycle()
     request(store, "pause", name="last", stream=keys.QUESTIONS)
     leader.answer_requests()
-    assert "more like it were not written down" in file.read_text().splitlines()[-1]
+    assert "more refusals like it were not recorded" in file.read_text().splitlines()[-1]
 
 
 def test_nothing_is_answered_before_it_is_known_what_was_ordered(store, clock, world):

@@ -10,7 +10,8 @@ import pytest
 from rechannel.conf.settings import MigrationSettings, Settings
 from rechannel.daemon.control import guard
 from rechannel.daemon.control.controller import Controller
-from rechannel.daemon.control.decision_log import applied_decisions, find_rollback_target, read_decision_log
+from rechannel.daemon.control.decision_log import applied_decisions, read_decision_log
+from rechannel.daemon.decide.rollback import find_rollback_target
 from rechannel.daemon.model import snapshot
 from rechannel.policies.model.workload import Workload
 from rechannel.wire import keys

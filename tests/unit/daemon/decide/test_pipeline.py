@@ -48,7 +48,7 @@ def test_a_decision_says_what_is_expected_of_its_gain() -> None:
     assert correction.uncorrected == plain.price.batch_after[QUERY] < corrected.price.batch_after[QUERY]
     assert [move.move for move in corrected.moves] == [move.move for move in plain.moves]
     (note,) = set(corrected.notes) - set(plain.notes)
-    assert note.startswith("of a promised gain so much is expected, by what earlier ones brought: ")
+    assert note.startswith("predicted gains are scaled by the results of earlier migrations: ")
     assert note.endswith(" 70% (of 4 migrations)")
     assert note in "\n".join(lines("app", corrected, None, {}))
 

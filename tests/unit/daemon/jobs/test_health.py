@@ -6,7 +6,7 @@ import dataclasses
 
 from rechannel.conf.settings import RedisSettings, Settings
 from rechannel.daemon.jobs.health import JobMonitor
-from rechannel.daemon.jobs.planning import LONGEST, RunningPlans
+from rechannel.daemon.jobs.running_plans import LONGEST
 from rechannel.daemon.jobs.watchdog import patience
 from unit.daemon.fake_store import FakeClock
 from unit.daemon.fakes import APP, clocks
@@ -25,10 +25,9 @@ def test_a_job_is_not_stuck_while_redis_may_delay_it() -> None:
 
 def test_a_plan_that_never_ends_is_a_hang() -> None:
     clock = FakeClock()
-    plans = RunningPlans(clock)
-    loops = JobMonitor(clocks(clock), running_plans=plans)
+    loops = JobMonitor(clocks(clock))
     observe = loops.add("observe", 1.0, lambda: None)
-    with plans.record(APP):
+    with loops.running_plans.record(APP):
         clock.sleep(LONGEST)
         observe.run()
         assert loops.stuck() == ""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from concurrent.futures import Future
 from typing import Any
 
 import msgspec
@@ -11,11 +12,13 @@ import pytest
 from structlog.testing import capture_logs
 
 from rechannel.daemon.control.controller import Controller
-from rechannel.daemon.control.decision_log import applied_decisions, find_rollback_target, read_decision_log
+from rechannel.daemon.control.decision_log import applied_decisions, read_decision_log
 from rechannel.daemon.control.outcomes import PendingRollback
 from rechannel.daemon.decide import pipeline
 from rechannel.daemon.decide.pipeline import DecisionRequest, Draft, PlanBasis
+from rechannel.daemon.decide.rollback import find_rollback_target
 from rechannel.daemon.decide.saved_plan import saved_plan_of
+from rechannel.daemon.jobs.clock import Clock
 from rechannel.daemon.jobs.health import JobMonitor
 from rechannel.daemon.jobs.planning import BackgroundRunner, Mutex
 from rechannel.wire import keys
@@ -309,14 +312,26 @@ def test_long_work_goes_on_in_a_thread_and_is_begun_once() -> None:
     assert BackgroundRunner(patience=10).run("follow", work) == "done"
 
 
+class SignalingMonitor(JobMonitor):
+    """A monitor that signals the end of late work."""
+
+    def __init__(self, clock: Clock, ended: threading.Event) -> None:
+        super().__init__(clock)
+        self.ended = ended
+
+    def report_late(self, job: str, outcome: Future[Any]) -> None:
+        super().report_late(job, outcome)
+        self.ended.set()
+
+
 class Late:
     """A job whose work goes on after its runs, and ends when it is told to."""
 
     def __init__(self) -> None:
         self.clock = FakeClock()
-        self.monitor = JobMonitor(clocks(self.clock))
-        self.runner = BackgroundRunner(patience=0.01, late_work=self)
         self.go_on, self.ended = threading.Event(), threading.Event()
+        self.monitor = SignalingMonitor(clocks(self.clock), self.ended)
+        self.runner = BackgroundRunner(0.01, self.monitor)
         self.errors: list[Exception] = []
         self.job = self.monitor.add("decide", 300.0, lambda: self.runner.run("decide", self.work))
 
@@ -325,13 +340,6 @@ class Late:
         if self.errors:
             raise self.errors.pop()
         return "done"
-
-    def note_under_way(self, job: str) -> None:
-        self.monitor.note_under_way(job)
-
-    def report_late(self, job: str, outcome: Any) -> None:
-        self.monitor.report_late(job, outcome)
-        self.ended.set()
 
     def run(self, seconds: float = 0.0) -> None:
         """Run the job, and let its work end so much later."""

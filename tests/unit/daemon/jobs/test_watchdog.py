@@ -15,7 +15,7 @@ from structlog.testing import capture_logs
 from rechannel.conf.settings import AgentSettings, RedisSettings, Settings
 from rechannel.daemon.jobs.clock import Clock
 from rechannel.daemon.jobs.health import JobMonitor
-from rechannel.daemon.jobs.planning import LONGEST
+from rechannel.daemon.jobs.running_plans import LONGEST
 from rechannel.daemon.jobs.watchdog import Watchdog, patience
 from rechannel.monitors.node.agent import AgentHost, run_agent
 from rechannel.monitors.node.sender import Sender

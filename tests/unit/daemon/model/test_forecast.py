@@ -91,7 +91,7 @@ def test_steady_load_and_a_short_past_change_nothing():
         result = modeled(batches)
         (one,) = result.forecasts.values()
         assert one.used == 0
-        assert "the last value stands" in one.sentence()
+        assert "the last value is used" in one.sentence()
         without = modeled(batches, forecast=False).workload.stage(one.key)
         assert result.workload.stage(one.key).busy.tolist() == without.busy.tolist()
         assert not any("forecast" in note for note in result.notes)

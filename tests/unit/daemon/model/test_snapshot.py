@@ -348,7 +348,7 @@ def test_an_executor_that_is_new_is_not_slow_yet() -> None:
     assert result.cluster.speed.tolist() == [1, 1, 1, 1]
     assert result.workload.stage(f"{QUERY}/0").busy.tolist() == pytest.approx([0.1] * 12, rel=0.05), "as elsewhere"
     (note,) = result.notes
-    assert note.endswith("its tasks take 2.0 times what others' take, which does not count as long as it is new")
+    assert note.endswith("its tasks take 2.0 times what others' take, which is ignored while the executor is new")
     assert ready(link=joined(130.0), batches=LASTING).cluster.speed.tolist() == pytest.approx([1, 1, 0.5, 1], rel=0.05)
 
 
@@ -400,7 +400,7 @@ def test_cpu_that_others_took_counts_once_the_older_batches_show_it(
     result = ready(link=report([query(TWELVE)]), batches=BECAME, windows=disturbed(**taken))
     assert result.cluster.speed.tolist() == [1, 1, 1, 1]
     assert result.slow["2"].cause == cause
-    assert result.slow["2"].evidence.endswith(f"{evidence}, which counts only once its older batches show it too")
+    assert result.slow["2"].evidence.endswith(f"{evidence}, which is ignored until its older batches are slow too")
     busy = result.workload.stage(f"{QUERY}/0").busy
     assert busy.tolist() == pytest.approx([0.1] * 12, rel=0.1), "its partitions are not heavy"
     result = ready(link=report([query(TWELVE)]), batches=LASTING, windows=disturbed(**taken))

@@ -190,7 +190,7 @@ def test_a_start_does_not_wait_for_hosts_of_which_none_is_back():
     remembered = last(["0", "1", "2", "2"], e0="pod-1", e1="pod-2", e2="pod-3")
     starts = InitialPlacement(FakeAdapter(), lambda: THREE, set, lambda query: remembered, lambda: 0.0, pytest.fail)
     starts.place_before_first_batch("q", "run", "file:/c/state")
-    assert starts.start_reports(["q"])["q"].endswith("evenly, for nothing is remembered of it")
+    assert starts.start_reports(["q"])["q"].endswith("evenly, as no earlier placement is known")
 
 
 def steer_slowly(adapter, now):

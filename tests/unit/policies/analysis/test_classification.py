@@ -5,11 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rechannel.policies.analysis.classification import HotStream, StreamClass, classify, high_edges, hot_streams
+from rechannel.policies.analysis.classification import StreamClass, classify
 from rechannel.policies.model.arrays import ModelError
-from rechannel.policies.model.shuffles import DenseShuffle
-from rechannel.policies.model.workload import Stage, Workload
-from unit.policies.random_clusters import cluster_of, placement_of, workload_of
 
 H, M, N = StreamClass.HIGH, StreamClass.MID, StreamClass.LOW
 VOLUMES = st.lists(st.floats(0, 1e9), min_size=1, max_size=40)
@@ -53,36 +50,3 @@ def test_high_is_above_its_cut_and_low_below(volumes: list[float]) -> None:
     array, result = np.array(volumes), classify(np.array(volumes))
     assert (array[result.classes == H] > result.mean + result.deviation).all()
     assert (array[result.classes == N] < result.mean - result.deviation).all()
-
-
-def _chain() -> Workload:
-    source = Stage("src", "q", False, 1.0, [1.0, 1.0], [1, 1], [0, 0])
-    rest = workload_of({"a": [1.0] * 3, "b": [1.0] * 2}).stages
-    return Workload(
-        (source, *rest),
-        (
-            DenseShuffle("src", "a", np.array([[50.0, 1, 1], [1, 1, 0]])),
-            DenseShuffle("a", "b", np.array([[1.0, 70], [1, 50], [1, 1]])),
-        ),
-    )
-
-
-def test_order_of_hot_streams() -> None:
-    hot = hot_streams(_chain(), placement_of(a=[0, 1, -1], b=[1, 0]), cluster_of(2))
-    assert hot == (
-        HotStream("a", 0, "b", 1, 70.0, local=True),
-        HotStream("src", 0, "a", 0, 50.0, local=True),
-        HotStream("a", 1, "b", 1, 50.0, local=False),
-    )
-    assert hot_streams(_chain(), placement_of(a=[0, 1, -1], b=[1, 0]), cluster_of(2), limit=2) == hot[:2]
-    assert hot_streams(_chain(), placement_of(a=[0, 1, -1], b=[1, 0]), cluster_of(2), limit=0) == ()
-
-
-def test_high_edges_of_each_shuffle() -> None:
-    assert [len(volumes) for _, _, volumes in high_edges(_chain())] == [1, 2]
-    assert high_edges(Workload(())) == ()
-
-
-def test_negative_limit() -> None:
-    with pytest.raises(ModelError, match="limit"):
-        hot_streams(_chain(), placement_of(a=[0, 1, 1], b=[1, 0]), cluster_of(2), limit=-1)

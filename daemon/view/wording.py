@@ -1,4 +1,4 @@
-"""Figures of decisions in words, for the command line and the web page."""
+"""Figures of decisions as text, for the command line and the web page."""
 
 from __future__ import annotations
 
@@ -24,6 +24,11 @@ def batch_times(decision: Decision) -> Iterator[tuple[str, float, float]]:
         yield query_name(query, decision.names.get(query, "")), before, decision.batch_time_after.get(query, before)
 
 
-def price_basis(price: MigrationPrice) -> str:
-    """Return what the predicted cost of a migration is based on."""
-    return f"learned from {with_noun(price.moves, 'move')}" if price.moves else "assumed, no move was measured yet"
+def price_sentence(price: MigrationPrice) -> str:
+    """Describe the expected cost of a migration, and what it is based on."""
+    basis = f"learned from {with_noun(price.moves, 'move')}" if price.moves else "assumed, no move was measured yet"
+    return (
+        f"{format_bytes(price.bytes)} of state in {with_noun(price.steps, 'step')} within {price.total:,.1f} s; the "
+        f"worst batch {price.pause:,.2f} s longer, all batches together {price.seconds:,.2f} s; a load takes "
+        f"{price.overhead:.2f} s plus its state at {price.load_rate / 1e6:,.0f} MB/s ({basis})"
+    )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from rechannel.daemon.control.cooldown import CooldownTimer
 from rechannel.daemon.jobs.clock import Clock, ClockJumpDetector, due_after_jump
 from unit.daemon.fake_store import NOW, FakeClock
 
@@ -28,12 +27,6 @@ def test_drift_is_not_a_step_however_long_it_lasts() -> None:
         clock.now += 1.01
         steady.now += 1
         assert steps.pop_jump() == 0
-
-
-def test_a_cooldown_is_never_longer_than_planned_though_the_clock_was_set_back() -> None:
-    cooldown = CooldownTimer(ended=NOW + 3600)
-    assert cooldown.left(NOW, 300.0) == 300.0
-    assert cooldown.left(NOW + 3600 + 150.0, 300.0) == 150.0
 
 
 @pytest.mark.parametrize(

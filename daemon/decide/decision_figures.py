@@ -8,7 +8,8 @@ import numpy as np
 
 from rechannel.daemon.model.snapshot import Snapshot
 from rechannel.migration.plan.inputs import ReviewedPlan
-from rechannel.policies.analysis.classification import StreamClass, classify, hot_streams
+from rechannel.policies.analysis.classification import StreamClass, classify
+from rechannel.policies.analysis.hot_streams import largest_streams
 from rechannel.policies.model.placement import Placement
 from rechannel.wire.messages import ExecutorLoad, MigrationPrice
 from rechannel.wire.printable import query_name, with_noun
@@ -65,7 +66,7 @@ def correction_notes(snapshot: Snapshot, plan: ReviewedPlan) -> list[str]:
         for query, item in corrected[:_LISTED_QUERIES]
     ]
     rest = f", and {len(corrected) - len(texts)} more" if len(corrected) > len(texts) else ""
-    return [f"of a promised gain so much is expected, by what earlier ones brought: {', '.join(texts)}{rest}"]
+    return [f"predicted gains are scaled by the results of earlier migrations: {', '.join(texts)}{rest}"]
 
 
 def executor_loads(snapshot: Snapshot, plan: ReviewedPlan) -> list[ExecutorLoad]:
@@ -117,7 +118,7 @@ def name_hot_streams(snapshot: Snapshot) -> list[str]:
         f"{end_name(snapshot, stream.upstream, stream.upstream_index)} → "
         f"{end_name(snapshot, stream.downstream, stream.downstream_partition)}: "
         f"{stream.volume / 1e3:,.1f} kB/s, {'local' if stream.local else 'remote'}"
-        for stream in hot_streams(snapshot.workload, snapshot.placement, snapshot.cluster, _HOT_STREAMS)
+        for stream in largest_streams(snapshot.workload, snapshot.placement, snapshot.cluster, _HOT_STREAMS)
     ]
 
 

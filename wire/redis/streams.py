@@ -1,0 +1,62 @@
+"""Streams in Redis, read page by page: their new entries, or all of them."""
+
+from __future__ import annotations
+
+from rechannel.wire.envelope import Envelope
+from rechannel.wire.keys import KeyRule
+from rechannel.wire.redis.store import READ_AT_ONCE, Store
+
+_PAGE = 200  # entries
+
+
+def read_new_entries(store: Store, rule: KeyRule, name: str, after: str, *, first: int) -> tuple[str, list[Envelope]]:
+    """Read a stream's entries after an id, or its newest ones.
+
+    Returns the id to go on from, and the entries. A stream that ends before ``after`` was emptied or replaced: it is
+    read from its start.
+
+    Parameters
+    ----------
+    store, rule, name
+        Redis, and the key of the stream.
+    after
+        Id of the last entry that was read, "" for none.
+    first
+        Number of the newest entries to read if none was read yet.
+    """
+    if not after:
+        newest = store.last_id(rule, name)
+        if newest == "0":
+            return "", []
+        return newest, store.last(rule, name, first)
+    entries: list[Envelope] = []
+    for _ in range(2 + 2 * rule.bound // _PAGE):
+        newest, envelopes = store.read(rule, name, after, _PAGE)
+        entries += envelopes
+        if newest == after or len(envelopes) < _PAGE:
+            after = newest
+            break  # the rest, if large entries or unreadable ones cut the page short, is read next time
+        after = newest
+    else:  # more than such a stream may hold, as nobody trims it: only its end is read
+        return read_new_entries(store, rule, name, "", first=first)
+    if not entries and entry_number(store.last_id(rule, name)) < entry_number(after):
+        return read_new_entries(store, rule, name, "", first=first)
+    return after, entries
+
+
+def read_all_entries(store: Store, rule: KeyRule, name: str) -> tuple[str, list[Envelope]]:
+    """Read a stream from its start, as far as its bound; returns as `read_new_entries`."""
+    after, entries = "0", []
+    for _ in range(1 + rule.bound // _PAGE + rule.size // READ_AT_ONCE):
+        newest, envelopes = store.read(rule, name, after, _PAGE)
+        if newest == after:
+            break
+        entries += envelopes
+        after = newest
+    return after, entries
+
+
+def entry_number(entry: str) -> tuple[int, int]:
+    """Return the id of a stream entry as numbers, which compare in the order of the entries."""
+    milliseconds, _, number = entry.partition("-")
+    return int(milliseconds), int(number or 0)
