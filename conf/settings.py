@@ -229,7 +229,8 @@ class GateSettings:
     )
     max_residual: float = live_setting(
         0.15,
-        "No decision while the replay of the present placement differs from the measured batches of a query by more.",
+        "No decision while the replay of the present placement differs from the measured batches of a query by more, "
+        "and by more than two standard errors.",
         unit="share",
         bounds=(0.01, 10),
     )

@@ -18,7 +18,7 @@ from rechannel.wire.codes import DecisionResult, Trigger
 from rechannel.wire.envelope import bodies_of
 from rechannel.wire.exit_codes import CommandError, ExitCode
 from rechannel.wire.messages import Decision, ExecutorLoad, MigrationOutcome, MoveTransition, Refusal
-from rechannel.wire.printable import partition_name, plain, with_noun
+from rechannel.wire.printable import partition_name, plain, query_name, with_noun
 from rechannel.wire.redis.store import Store
 
 _MOVES_SHOWN = 100
@@ -163,6 +163,9 @@ def _gain(decision: Decision) -> Iterator[str]:
     for name, before, after in batch_times(decision):
         change = f" ({(after - before) / before:+.0%})" if before else ""
         yield f"  batch of {name}: {before:.2f} s -> {after:.2f} s{change}"
+    for query, share in decision.residuals.items():
+        name = query_name(query, decision.names.get(query, ""))
+        yield f"  the replay of the present placement differs from the measured batch of {name} by {share:+.0%}"
     if decision.gain or decision.cost:
         yield f"  gain {decision.gain:.1f} s over the horizon (gate.horizon), cost {decision.cost:.1f} s"
     if decision.price is not None:

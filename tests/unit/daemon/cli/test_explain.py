@@ -25,7 +25,7 @@ from rechannel.wire.messages import Refusal
 from unit import sample_messages as samples
 from unit.daemon.cli.command import run
 from unit.daemon.fake_store import NOW, FakeClock, FakeStore
-from unit.daemon.fakes import APP, World, app, decide, go_on
+from unit.daemon.fakes import APP, QUERY, World, app, decide, go_on
 
 
 def test_a_decision_is_explained_with_all_its_numbers(leader: Controller) -> None:
@@ -38,6 +38,7 @@ def test_a_decision_is_explained_with_all_its_numbers(leader: Controller) -> Non
         "result:    applied (ok): its moves were begun",
         "0 on 127.0.0.2: 6 -> ",
         "batch of name-of-q1: 5.00 s -> ",
+        f"differs from the measured batch of name-of-q1 by {decision.residuals[QUERY]:+.0%}",
         f"gain {decision.gain:.1f} s",
         "expected cost: ",
         f"step {first.step}: name-of-q1/0 #{first.partition}, executor 0 -> {first.target}",
