@@ -42,7 +42,8 @@ class MeasuredQueries:
 
     ``queries``: those of the report that are active. ``recent``: query -> the batches that a decision averages, oldest
     first. ``batches``: all known ones, in any order. ``executors``: executor -> index. ``cold_tasks``: first tasks of a
-    stage on each executor that do not count, (E,). ``fair``: the application has Spark's FAIR scheduler.
+    stage on each executor that do not count, (E,). ``fair``: the application has Spark's FAIR scheduler. ``slowed``:
+    executors that are slower than in their older batches, which do not show their present speed, (E,).
     """
 
     queries: Mapping[str, QueryState]
@@ -51,6 +52,7 @@ class MeasuredQueries:
     executors: Mapping[str, int]
     cold_tasks: IntArray
     fair: bool
+    slowed: BoolArray
     _samples: dict[str, tuple[list[BatchReport], frozenset[int]]] = field(default_factory=dict, init=False, repr=False)
     _usual_batches: dict[str, UsualBatch] = field(default_factory=dict, init=False, repr=False)
 
@@ -93,11 +95,13 @@ def build_prediction(cluster: Cluster, workload: Workload, measured: MeasuredQue
         sampled, _ = measured.samples(query)
         timing[query] = _timing(measured.queries[query], _compared(query, measured), sampled, now)
         runs = [dict(stage_keys(query, batch)) for batch in sampled]
+        is_recent = [batch.batch >= recent[0].batch for batch in sampled]
         for key in [key for key, stage in stages.items() if stage.query == query]:
             stage = stages[key]
             own = [by_key[key] for by_key in runs if key in by_key]
             if stage.placeable:
-                fitted = fit_work(_samples(own, cluster, measured), stage.rows, stage.busy)
+                counts = [now for by_key, now in zip(runs, is_recent, strict=True) if key in by_key]
+                fitted = fit_work(_samples(own, counts, cluster, measured), stage.rows, stage.busy)
                 stages[key] = replace(stage, busy=fitted.seconds)
                 spread[key] = StageSpread(fitted.log_error, fitted.noise)
                 by_rows[key] = fitted.row_share
@@ -128,7 +132,7 @@ def measured_batches(query: str, measured: MeasuredQueries) -> FloatArray:
 def _compared(query: str, measured: MeasuredQueries) -> Sequence[BatchReport]:
     """Return the last batches of the present load and placement, or else the recent ones."""
     recent = measured.recent.get(query, ())
-    if not recent:
+    if not recent or measured.slowed.any():  # older batches ran on faster executors
         return recent
     usual = UsualBatch(float(np.mean([batch.input_rows for batch in recent])))
     sampled, moved = measured.samples(query)
@@ -201,15 +205,21 @@ class _LastExecutors:
         return np.asarray((before == _NONE) | (before == executor))
 
 
-def _samples(runs: Sequence[StageRun], cluster: Cluster, measured: MeasuredQueries) -> TaskSamples:
-    """Return the tasks of one stage that loaded no state, in seconds of a reference executor."""
+def _samples(
+    runs: Sequence[StageRun], recent: Sequence[bool], cluster: Cluster, measured: MeasuredQueries
+) -> TaskSamples:
+    """Return the tasks of one stage that loaded no state, in seconds of a reference executor.
+
+    Of an executor that became slow, those of recent batches only. ``recent``: whether each run is of such a batch.
+    """
     last, seen = _LastExecutors(), np.zeros(cluster.size, dtype=np.int64)
     sampled: list[FloatArray] = [np.empty((3, 0))]
-    for run in runs:
+    for run, is_recent in zip(runs, recent, strict=True):
         tasks = task_columns(run)
         executor = tasks.executors_in(measured.executors)
         stayed = last.replace(tasks.partition, executor)
         counts = stayed & (executor >= 0) & (seen[executor] + ranks(executor) >= measured.cold_tasks[executor])
+        counts &= is_recent | ~measured.slowed[executor]
         seen += np.bincount(executor[executor >= 0], minlength=cluster.size)
         seconds = tasks.slot * cluster.speed[executor]
         sampled.append(np.array([tasks.partition, seconds, tasks.rows])[:, counts])

@@ -42,7 +42,7 @@ from rechannel.daemon.model.slowness import Slowness, slow_executors
 from rechannel.policies.analysis.cold_start import COLD_AGES
 from rechannel.policies.analysis.queueing import executor_utilization
 from rechannel.policies.analysis.service_rate import ServiceRates, service_rates
-from rechannel.policies.model.arrays import FloatArray, IntArray
+from rechannel.policies.model.arrays import BoolArray, FloatArray, IntArray
 from rechannel.policies.model.cluster import UNPLACED, Cluster
 from rechannel.policies.model.placement import Placement
 from rechannel.policies.model.workload import Stage, Workload
@@ -202,7 +202,9 @@ def build_snapshot(
         coverage=coverage,
         rates=rates,
         bytes_to_load={key: query_model.load_bytes(stage, name, recent[name]) for key, (name, stage) in placed.items()},
-        measured_queries=MeasuredQueries(queries, averaged, messages.batches, executors, cold_tasks, fair),
+        measured_queries=MeasuredQueries(
+            queries, averaged, messages.batches, executors, cold_tasks, fair, _slowed(infos, rates, slow)
+        ),
         shuffle_coverage=_shuffle_coverage(messages, settings, inputs) if coverage.fresh else None,
         notes=_notes(models.values(), infos, coverage, slow, applied),
         forecasts=forecasts,
@@ -221,6 +223,12 @@ def _measure_rates(
     batches = [batch for name in first for batch in warm_batches(batches_of(messages.batches, name), len(recent[name]))]
     observed = query_model.task_observations(batches, first, executors)
     return service_rates(query_model.skip_first_tasks(observed, cold_tasks), len(executors), _SLOW_RATIO)
+
+
+def _slowed(infos: Sequence[ExecutorInfo], rates: ServiceRates, slow: Mapping[str, Slowness]) -> BoolArray:
+    """Mark executors that became slow, and whose present speed counts, (E,)."""
+    counted = [info.executor in slow and slow[info.executor].speed == rates.speed[i] for i, info in enumerate(infos)]
+    return np.asarray(rates.by_history & np.array(counted, dtype=np.bool_))
 
 
 def _build_cluster(

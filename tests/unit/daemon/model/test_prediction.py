@@ -6,10 +6,10 @@ import pytest
 
 from rechannel.conf.settings import Settings
 from rechannel.daemon.model.snapshot import Snapshot, build_snapshot
-from rechannel.wire.measurements import BatchReport
+from rechannel.wire.measurements import BatchReport, TaskRow
 from unit.daemon.fake_store import NOW
 from unit.daemon.fakes import QUERY, query, report
-from unit.daemon.model.builders import OVERHEAD, SOURCE, batch, messages
+from unit.daemon.model.builders import OVERHEAD, SOURCE, batch, messages, with_tasks
 
 
 def snapshot_of(batches: list[BatchReport], where: str, interval: float = 0.0) -> Snapshot:
@@ -121,3 +121,22 @@ def test_rows_that_come_by_time_are_timing_of_the_query() -> None:
     # As many rows in every batch, whatever the period.
     fixed = [msgspec.structs.replace(it, input_rows=400) for it in batches]
     assert snapshot_of(fixed, "0123").prediction.timing[QUERY].growth == 0.0
+
+
+def test_older_batches_do_not_show_the_work_on_an_executor_that_became_slow() -> None:
+    """Executor 0 takes 1.6 times as long in the recent batches; its partitions have the same rows as before."""
+    where, work = "0123" * 4, [0.2 + 0.05 * partition for partition in range(16)]
+    recent = Settings().reschedule.batches
+    longer = [seconds * 1.6 if executor == "0" else seconds for executor, seconds in zip(where, work, strict=True)]
+
+    def as_many_rows(row: TaskRow) -> TaskRow:
+        return msgspec.structs.replace(row, rows_in=round(1000 * work[row.partition]))
+
+    before = [batch(number, where, work) for number in range(20 - recent)]
+    since = [with_tasks(batch(number, where, longer), as_many_rows) for number in range(20 - recent, 20)]
+    snapshot = snapshot_of([*before, *since], where)
+    assert list(snapshot.slow) == ["0"]
+    assert snapshot.cluster.speed[0] == pytest.approx(1 / 1.6, rel=0.1)
+    assert snapshot.prediction.workload.stage(f"{QUERY}/0").busy == pytest.approx(np.array(work), rel=0.1)
+    assert snapshot.measured[QUERY] == pytest.approx(np.full(recent, since[-1].seconds))
+    assert snapshot.residuals[QUERY].share == pytest.approx(0.0, abs=0.05)
