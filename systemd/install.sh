@@ -144,6 +144,8 @@ install_all() {
     mkdir -p "$share/doc/rechannel/figures"
     cp "$root"/docs/figures/*.svg "$share/doc/rechannel/figures/"
     cp -R "$root/conf/alerts" "$root/conf/grafana" "$root/conf/rechannel.toml" "$share/rechannel/"
+    mkdir "$share/rechannel/systemd" # with these `rechannel doctor --machine` compares the installed units
+    for name in $units; do unit "$name" >"$share/rechannel/systemd/$name"; done
     {
         for name in $units; do printf '%s\n' "$libdir/systemd/system/$name"; done
         printf '%s\n' "$libdir/sysusers.d/rechannel.conf" "$libdir/tmpfiles.d/rechannel.conf" "$bindir/rechannel"
@@ -163,8 +165,7 @@ install_all() {
         fail "$home: could not be written"
     fi
     for name in $units; do
-        unit "$name" >"$work/$name"
-        put "$work/$name" "$libdir/systemd/system/$name" 644
+        put "$home/share/rechannel/systemd/$name" "$libdir/systemd/system/$name" 644
     done
     [ "$role" = agent ] || put "$root/systemd/rechannel.sysusers" "$libdir/sysusers.d/rechannel.conf" 644
     put "$root/systemd/rechannel.tmpfiles" "$libdir/tmpfiles.d/rechannel.conf" 644

@@ -45,10 +45,13 @@ def check(config: str | None, *, as_json: bool) -> None:
         click.echo(f"note: {note}", err=True)
 
 
-def examine(loaded: LoadResult) -> tuple[list[str], list[str]]:
-    """Return the mistakes in the values and the files they name, and notes."""
+def examine(loaded: LoadResult, *, of_node: bool = False) -> tuple[list[str], list[str]]:
+    """Return the mistakes in the values and the files they name, and notes.
+
+    ``of_node``: only of what an agent reads, and without a call to Redis.
+    """
     settings = loaded.settings
-    mistakes, notes = _examine_controller(settings)
+    mistakes, notes = ([], []) if of_node else _examine_controller(settings)
     mistakes = [*loaded.errors, *mistakes]
     unreadable = _unreadable_files(settings)
     mistakes += unreadable
@@ -67,7 +70,7 @@ def examine(loaded: LoadResult) -> tuple[list[str], list[str]]:
     notes += security.listen_notes(
         {"controller.listen": settings.controller.listen, "agent.metrics": settings.agent.metrics}
     )
-    if not mistakes:  # do not connect with a configuration that cannot be used
+    if not mistakes and not of_node:  # do not connect with a configuration that cannot be used
         notes += security.redis_notes(settings)
     return list(dict.fromkeys(mistakes)), notes
 

@@ -23,9 +23,10 @@ import click
 from rechannel.conf.loader import read_settings
 from rechannel.conf.settings import Settings
 from rechannel.daemon.cli import config
-from rechannel.daemon.doctor import cluster, finding, node, spark_properties
+from rechannel.daemon.doctor import cluster, finding, machine, machine_facts, node, spark_properties
 from rechannel.daemon.doctor.cluster import ApplicationFacts, NodeFacts
 from rechannel.daemon.doctor.finding import Finding, Severity
+from rechannel.daemon.doctor.machine_facts import Sources
 from rechannel.daemon.doctor.node import HostFacts, RedisFacts, RedisPermissions
 from rechannel.daemon.model.application_messages import max_window_age
 from rechannel.daemon.view.last_leader import leading
@@ -45,6 +46,7 @@ _NODES = 1000  # at most
 _PLACEHOLDER = "doctor"  # in a key, for an application, a query or a request
 _COLORS = {Severity.OK: "green", Severity.WARNING: "yellow", Severity.FAILED: "red"}
 _JAVA_TIMEOUT = 20.0  # seconds
+_NO_KEYS = "agents need none"
 
 # Sent to find out whether they are allowed. Redis checks the permission first; then it refuses the writes because of
 # their form, and the reads return nothing.
@@ -61,10 +63,14 @@ _READS = {
 _ADMINISTRATION = ("CONFIG", "GET", "maxmemory-policy")
 
 
-def run(path: str | None, *, spark_conf: str, as_json: bool) -> ExitCode:
-    """Run all checks, or those of a file of Spark settings; returns the exit code."""
+def run(path: str | None, *, spark_conf: str, machine_only: bool, as_json: bool) -> ExitCode:
+    """Run all checks, or those of a file of Spark settings or of this machine; returns the exit code."""
+    if spark_conf and machine_only:
+        raise CommandError(ExitCode.USAGE, "--conf checks a file and --machine this machine; give one of them")
     if spark_conf:
         findings = cluster.check_settings(read_spark_properties(Path(spark_conf)), spark_conf)
+    elif machine_only:
+        findings = run_machine_checks(path, Sources())
     else:
         findings = run_checks(path)
     print_findings(findings, as_json=as_json)
@@ -75,9 +81,9 @@ def run_checks(path: str | None) -> list[Finding]:
     """Collect facts and check them; without a usable configuration only those of this host."""
     loaded = read_settings(path)
     mistakes, notes = config.examine(loaded)
-    has_keys = distribution.has_signatures()
+    keys_unchecked = "" if distribution.has_signatures() else f"{_NO_KEYS}, and cryptography is not installed"
     findings = node.check_host(collect_host_facts())
-    findings += node.check_configuration(loaded, mistakes, notes, keys_checked=has_keys)
+    findings += node.check_configuration(loaded, mistakes, notes, keys_unchecked=keys_unchecked)
     if loaded.errors:
         return findings
     settings = loaded.settings
@@ -93,6 +99,14 @@ def run_checks(path: str | None) -> list[Finding]:
         cure = cure if sentence else "see redis.url and the server"
         findings.append(finding.failed("redis", sentence or str(error), cure))
     return findings
+
+
+def run_machine_checks(path: str | None, sources: Sources) -> list[Finding]:
+    """Check what an agent needs of this machine, without Redis."""
+    loaded = read_settings(path)
+    findings = node.check_host(collect_host_facts(java=False))
+    findings += node.check_configuration(loaded, *config.examine(loaded, of_node=True), keys_unchecked=_NO_KEYS)
+    return findings + machine.check_machine(machine_facts.collect(loaded.settings.agent.node, sources))
 
 
 def print_findings(findings: Sequence[Finding], *, as_json: bool) -> None:
@@ -111,7 +125,7 @@ def print_findings(findings: Sequence[Finding], *, as_json: bool) -> None:
     click.echo(f"{counts[Severity.FAILED]} failed, {counts[Severity.WARNING]} warnings, {counts[Severity.OK]} ok")
 
 
-def collect_host_facts() -> HostFacts:
+def collect_host_facts(*, java: bool = True) -> HostFacts:
     """Return the versions of what is installed on this host, and what Rechannel requires."""
     names = distribution.installed()
     requirements = importlib.metadata.requires(names[0]) or [] if names else []
@@ -120,8 +134,8 @@ def collect_host_facts() -> HostFacts:
     for name in {node.parse_requirement(text)[0] for text in requirements}:
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
             packages[name] = importlib.metadata.version(name)
-    java = find_java_version(os.environ)
-    return HostFacts(sys.version_info[:3], requirements, packages, java, conflict=distribution.conflict())
+    version = find_java_version(os.environ) if java else None
+    return HostFacts(sys.version_info[:3], requirements, packages, version, conflict=distribution.conflict())
 
 
 def find_java_version(environ: Mapping[str, str]) -> str:

@@ -290,16 +290,19 @@ def assess(eventlogs: tuple[Path, ...], batches: int, html: Path | None, as_json
     default="",
     help="Check this file of Spark settings (spark-defaults.conf) alone, before a start.",
 )
+@click.option(
+    "--machine", is_flag=True, help="Check this machine alone, for its agent; no Redis and no Spark is needed."
+)
 @json_option
 @exit_code_on_error
-def doctor(config: str | None, spark_conf: str, as_json: bool) -> int:
+def doctor(config: str | None, spark_conf: str, machine: bool, as_json: bool) -> int:
     """Check the installation, and print the cure of each problem. Nothing is changed.
 
     The exit code is 0 if no check failed; warnings do not count.
     """
     from rechannel.daemon.cli.doctor import run
 
-    return run(config, spark_conf=spark_conf, as_json=as_json)
+    return run(config, spark_conf=spark_conf, machine_only=machine, as_json=as_json)
 
 
 @main.group()

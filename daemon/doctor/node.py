@@ -35,7 +35,7 @@ _CURES = (
     ("RECHANNEL_", "unset that variable, or write its name as `rechannel config show` has it"),
     ("", "change that setting, or its file"),
 )
-_TIME = "run a time service (chrony, systemd-timesyncd) on that machine"
+TIME_SERVICE = "run a time service (chrony, systemd-timesyncd) on that machine"
 
 
 @dataclass(frozen=True)
@@ -43,14 +43,14 @@ class HostFacts:
     """Versions on this host.
 
     ``requirements``: packages that the metadata of the installed Rechannel requires, empty if it is not installed;
-    ``packages``: versions of those that are installed. ``java``: "" for none. ``conflict``: problem and cure of two
-    distributions that overwrite each other.
+    ``packages``: versions of those that are installed. ``java``: "" for none, None if not looked for. ``conflict``:
+    problem and cure of two distributions that overwrite each other.
     """
 
     python: tuple[int, int, int]
     requirements: Sequence[str]
     packages: Mapping[str, str]
-    java: str
+    java: str | None
     conflict: tuple[str, str] = ("", "")
 
 
@@ -81,7 +81,8 @@ def check_host(facts: HostFacts) -> list[Finding]:
         python = failed("python", f"Python {version} is too old", f"use Python {oldest} or newer")
     else:
         python = ok("python", f"Python {version}")
-    return [python, *_check_packages(facts), _check_java(facts)]
+    java = [] if facts.java is None else [_check_java(facts.java, facts.packages.get("pyspark", ""))]
+    return [python, *_check_packages(facts), *java]
 
 
 def _check_packages(facts: HostFacts) -> list[Finding]:
@@ -112,31 +113,31 @@ def parse_requirement(text: str) -> tuple[str, str, str]:
     return name.lower(), bounds.get(">=", "0"), bounds.get("<", "")
 
 
-def _check_java(facts: HostFacts) -> Finding:
-    spark = parse_version(facts.packages.get("pyspark", ""))
+def _check_java(version: str, pyspark: str) -> Finding:
+    spark = parse_version(pyspark)
     least = _JAVA.get(spark[0] if spark else 4, 17)
-    spark_name = f"Spark {facts.packages['pyspark']}" if spark else "Spark 4"
-    if not facts.java:
+    spark_name = f"Spark {pyspark}" if spark else "Spark 4"
+    if not version:
         cure = f"install Java {least} or newer, and set JAVA_HOME, where drivers or executors are to run"
         return warning("java", "no Java was found; only machines of drivers and executors need one", cure)
-    parts = parse_version(facts.java)
+    parts = parse_version(version)
     major = parts[1] if parts[:1] == (1,) and len(parts) > 1 else (parts[0] if parts else 0)  # 1.8 is Java 8
     if major < least:
         cure = f"install Java {least} or newer, and set JAVA_HOME"
-        return failed("java", f"Java {facts.java} is too old for {spark_name}, which needs {least}", cure)
+        return failed("java", f"Java {version} is too old for {spark_name}, which needs {least}", cure)
     before, newest = _NEWEST_JAVA
     if spark and spark < before and major > newest:
-        sentence = f"Java {facts.java} is newer than {spark_name} was made for"
+        sentence = f"Java {version} is newer than {spark_name} was made for"
         return warning("java", sentence, f"use Java {least} or {newest}")
-    return ok("java", f"Java {facts.java} fits {spark_name}")
+    return ok("java", f"Java {version} fits {spark_name}")
 
 
 def check_configuration(
-    loaded: LoadResult, mistakes: Sequence[str], notes: Sequence[str], *, keys_checked: bool = True
+    loaded: LoadResult, mistakes: Sequence[str], notes: Sequence[str], *, keys_unchecked: str = ""
 ) -> list[Finding]:
     """Sort the mistakes and notes of `config check` into checks.
 
-    ``keys_checked``: it can read the files of the signing keys.
+    ``keys_unchecked``: reason for which it did not check the files of the signing keys.
     """
     findings = []
     for text, report in [*((text, failed) for text in mistakes), *((text, warning) for text in notes)]:
@@ -150,8 +151,8 @@ def check_configuration(
     checks = {item.check for item in findings}
     if "configuration" not in checks:
         findings.insert(0, _check_source(loaded))
-    if not keys_checked:
-        findings.append(ok("signing-keys", "not checked: agents need none, and cryptography is not installed"))
+    if keys_unchecked:
+        findings.append(ok("signing-keys", f"not checked: {keys_unchecked}"))
     elif "signing-keys" not in checks:
         findings.append(_check_keys(loaded.settings))
     return findings
@@ -279,7 +280,7 @@ def check_clock(server: RedisFacts) -> Finding:
         return ok("clock", "this machine's clock agrees with Redis'")
     direction = "behind" if server.ahead > 0 else "ahead of"
     report = failed if offset > CLOCK_FAILURE else warning
-    return report("clock", f"this machine's clock is {abs(server.ahead):.1f} s {direction} Redis'", _TIME)
+    return report("clock", f"this machine's clock is {abs(server.ahead):.1f} s {direction} Redis'", TIME_SERVICE)
 
 
 def check_clocks(ahead: Mapping[str, float]) -> list[Finding]:
@@ -292,7 +293,7 @@ def check_clocks(ahead: Mapping[str, float]) -> list[Finding]:
             report = failed if offset > CLOCK_FAILURE else warning
             direction = "ahead of" if seconds > 0 else "behind"
             sentence = f"its messages are {abs(seconds):.1f} s {direction} Redis' clock"
-            findings.append(report("clock-parts", sentence, _TIME, part))
+            findings.append(report("clock-parts", sentence, TIME_SERVICE, part))
     agree = f"the clocks of {len(ahead)} parts agree with Redis'" if ahead else "no part has written anything yet"
     return findings or [ok("clock-parts", agree)]
 

@@ -42,6 +42,7 @@ SIZES_A_NAME = 50  # numbers of an index file that cost as much as one more name
 # alter its modification time.
 SETTLED = 0.1
 VERIFY_EVERY = 30.0  # seconds after which a watched directory is checked in any case
+UNWATCHED = "shuffle directory that cannot be watched, listed instead"
 _INDEX = re.compile(r"shuffle_(\d{1,9})_(\d{1,18})_0\.index")
 
 
@@ -172,7 +173,7 @@ class ShuffleReader:
                     # Watched before it is listed, so that no file in between is missed.
                     listing = tracked.directories[directory] = _Listing(watched=self._watch.watch(directory))
                     if not listing.watched:
-                        self.skipped["shuffle directory that cannot be watched, listed instead"] += 1
+                        self.skipped[UNWATCHED] += 1
                     if tracked.old and first:
                         self._list(executor, directory, listing)
 

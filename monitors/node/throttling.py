@@ -84,6 +84,16 @@ class ThrottlingReader:
                 yield LimitedGroup(str(location.root.joinpath(*below)), *figures)
 
 
+def group_version(process: Path) -> int:
+    """Return the version of the control groups of a process's CPU; 0 if there are none."""
+    try:
+        texts = [(process / name).read_text(errors="replace") for name in ("cgroup", "mountinfo")]
+    except OSError:
+        return 0
+    location = _find_group(*texts)
+    return location.version if location else 0
+
+
 def _find_group(groups: str, mounts: str) -> _Location | None:
     """Locate a process's group by its ``cgroup`` and ``mountinfo``."""
     lines = [line.split(":", 2) for line in groups.splitlines() if line.count(":") >= 2]

@@ -151,6 +151,6 @@ def test_one_distribution_is_no_conflict(monkeypatch: pytest.MonkeyPatch):
 
 
 def test_without_the_file_of_keys_doctor_does_not_call_them_right():
-    findings = node.check_configuration(read_settings(None, {}), [], [], keys_checked=False)
+    findings = node.check_configuration(read_settings(None, {}), [], [], keys_unchecked="agents need none")
     (finding,) = [item for item in findings if item.check == "signing-keys"]
     assert finding.sentence.startswith("not checked")

@@ -85,6 +85,9 @@ def test_installed_files_name_the_chosen_directory_and_user(tmp_path: Path) -> N
     assert service["ExecStart"] == "/srv/rechannel/bin/rechannel agent"
     assert service["User"] == "hadoop"
     assert (root / "usr/local/bin/rechannel").readlink() == Path("/srv/rechannel/bin/rechannel")
+    for name in UNITS:  # `rechannel doctor --machine` compares them
+        copy = root / "srv/rechannel/share/rechannel/systemd" / name
+        assert copy.read_text() == (root / "usr/lib/systemd/system" / name).read_text()
     assert "opt" not in {path.name for path in root.iterdir()}
 
 
