@@ -64,7 +64,10 @@ _ADMINISTRATION = ("CONFIG", "GET", "maxmemory-policy")
 
 
 def run(path: str | None, *, spark_conf: str, machine_only: bool, as_json: bool) -> ExitCode:
-    """Run all checks, or those of a file of Spark settings or of this machine; returns the exit code."""
+    """Run all checks, or some, and print the findings; returns the exit code.
+
+    ``spark_conf``: only those of a file of Spark settings; ``machine_only``: only those of this machine.
+    """
     if spark_conf and machine_only:
         raise CommandError(ExitCode.USAGE, "--conf checks a file and --machine this machine; give one of them")
     if spark_conf:

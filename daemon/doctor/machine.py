@@ -1,4 +1,7 @@
-"""Checks of this machine for its agent. Pure; `rechannel.daemon.doctor.machine_facts` collects the facts."""
+"""Checks of this machine for its agent. Pure.
+
+:mod:`rechannel.daemon.doctor.machine_facts` collects the facts.
+"""
 
 from __future__ import annotations
 

@@ -74,7 +74,10 @@ def collect(node: str, sources: Sources) -> Machine:
 
 
 def _sample(node: str, sources: Sources) -> tuple[list[Executor], list[str], list[str], int]:
-    """Return executors, hosts of others, lasting reasons, and the number of directories to watch."""
+    """Return executors, hosts of others, lasting reasons, and directories to watch.
+
+    The last one is their number.
+    """
     watcher = ProcessWatcher(node or find_host(sources.table, own_names()), sources.table)
     reader, logs = shuffle.ShuffleReader(_NoWatch()), ClosedStoreReader()
     executors = [sample.executor for sample in watcher.sample()]
