@@ -120,6 +120,7 @@ class Application:
         if report is None or not self._context.can_act:  # a rollback's plan may have taken minutes
             return
         self.executors.observe(usable_executors(report, self._services.standing_orders.nodes), self._clock.steady())
+        self.migrations.cooldown.observe(self.executors.executors)
         if self.migrations.running is None and not moves_in_flight(report):
             self._run_due_triggers(report)
 

@@ -15,13 +15,15 @@ _LONGEST_COOLDOWN = 86_400.0  # seconds
 class CooldownTimer:
     """Cool-down of one application after its migrations. It survives the loss of the lead.
 
-    It is there for the effect of a migration to show. So it ends once the migration is confirmed, unless that was a
-    rollback: the same figures would lead to the same plan.
+    It is there for the effect of a migration to show. So it ends once the migration is confirmed. After a confirmed
+    rollback it ends when the executors change: until then the same figures would lead to the same plan.
     """
 
     ended: float | None = None  # time of the end of the last migration
     _last_decision: str = ""  # decision of the last migration, drains apart
     _confirmed: bool = False  # whether the outcome of the last migration, drains apart, was confirmed
+    _undone: bool = False  # whether the last migration was a rollback, and that is confirmed
+    _executors: frozenset[str] | None = None  # since then; None: not observed yet
     _drain_decision: str = ""  # last applied decision, if it was a drain's
     _after_rollback: bool = False  # whether the last applied decision, drains apart, was a rollback
     _seconds: float | None = None  # after the last migration; None: as the settings have it
@@ -49,8 +51,9 @@ class CooldownTimer:
     def start(self, decision: str, at: float) -> None:
         """Begin the cool-down at the end of a decision's migration; there is none after a drain."""
         if decision != self._drain_decision:
-            confirmed = self._confirmed and decision == self._last_decision  # an earlier lead may have ended it
-            self.ended, self._last_decision, self._confirmed = at, decision, confirmed
+            same = decision == self._last_decision  # an earlier lead may have ended it
+            self._confirmed, self._undone = self._confirmed and same, self._undone and same
+            self.ended, self._last_decision = at, decision
 
     def clear(self) -> None:
         """End the cool-down."""
@@ -65,8 +68,18 @@ class CooldownTimer:
 
         A rollback that does what it should says nothing about the plans of before.
         """
-        if decision == self._last_decision and not self._after_rollback:
+        if decision != self._last_decision:
+            return
+        if self._after_rollback:
+            self._undone, self._executors = True, None
+        else:
             self._confirmed, self._rollbacks_in_a_row = True, 0
+
+    def observe(self, executors: frozenset[str]) -> None:
+        """Note the executors that may hold partitions now."""
+        if self._undone and self._executors not in (None, executors):
+            self._confirmed = True
+        self._executors = executors
 
     def length(self, cooldown: float) -> tuple[float, str]:
         """Return the seconds of the cool-down, and the reason where they are more than usual."""

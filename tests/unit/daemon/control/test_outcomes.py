@@ -123,13 +123,25 @@ def test_the_cool_down_ends_once_the_outcome_is_confirmed(leader, store, world, 
     assert (cooldown == 0.0) == (verdict == "confirmed")
 
 
-def test_the_cool_down_after_an_automatic_rollback_stays_whatever_its_outcome(clock):
+def test_the_cool_down_after_an_automatic_rollback_stays_until_the_executors_change(clock):
     cooldown, rollback = CooldownTimer(), sample_messages.decision(decision="d2", rollback_of="d1")
     cooldown.note_applied(rollback)
     cooldown.schedule(rollback, 300.0)
     cooldown.start("d2", clock())
+    cooldown.observe(frozenset("01"))
+    cooldown.observe(frozenset("012"))
+    assert cooldown.left(clock(), 300.0) == 1200.0, "its effect is not known yet"
     cooldown.confirm("d2")
-    assert cooldown.left(clock(), 300.0) == 1200.0
+    cooldown.observe(frozenset("012"))
+    assert cooldown.left(clock(), 300.0) == 1200.0, "the same figures would lead to the same plan"
+    cooldown.observe(frozenset("0123"))
+    assert cooldown.left(clock(), 300.0) == 0.0
+    another = sample_messages.decision(decision="d3", rollback_of="d1")
+    cooldown.note_applied(another)
+    cooldown.schedule(another, 300.0)
+    cooldown.start("d3", clock())
+    cooldown.observe(frozenset("01"))
+    assert cooldown.left(clock(), 300.0) == 4800.0, "the next rollback has one of its own"
 
 
 def test_a_confirmed_drain_does_not_end_the_cool_down_of_the_migration_before_it(clock):
