@@ -202,7 +202,7 @@ def test_each_step_of_detaching_runs_whatever_the_others_raise(monkeypatch, fail
 def adapter(monkeypatch, _loggers_stay):
     adapter = create_autospec(SparkAdapter, instance=True)
     adapter.application, adapter.version, adapter.name = "app-1", "4.3.0", "name"
-    adapter.reports_snapshots = True
+    adapter.reports_snapshots, adapter.is_over = True, False
     adapter.checkpoints, adapter.executor_control = Mock(), Mock()
     adapter.setting.side_effect = lambda _key, default: default
     adapter.executors.return_value, adapter.dropped_events.return_value = [], 0
@@ -215,6 +215,7 @@ def adapter(monkeypatch, _loggers_stay):
 def mailbox(monkeypatch):
     mailbox = create_autospec(Mailbox, instance=True)
     mailbox.pop_orders.return_value, mailbox.rejected_messages, mailbox.dropped = None, 0, 0
+    mailbox.pop_desired.return_value = None
     monkeypatch.setattr(loop, "Mailbox", lambda *_: mailbox)
     return mailbox
 
