@@ -30,6 +30,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StandaloneClus
         yield running
 
 
+@pytest.mark.slow
 def test_the_application_runs_to_the_end_and_its_audit_can_fail(cluster: StandaloneCluster, tmp_path: Path) -> None:
     replay = open_replay(tmp_path / "replay", 1000)
     Feeder(replay, tmp_path / "inbox", tmp_path / "control", rows=250).advance(99)

@@ -40,6 +40,7 @@ spark.stop()
 """
 
 
+@pytest.mark.slow
 def test_a_job_runs_on_nodes_that_are_real_to_it(skip_loudly: Callable[[str], None], tmp_path: Path) -> None:
     skip_loudly(why_not() or ("" if available() else available().reason))
     speeds = {"node1": 0.8, "node2": 0.4}

@@ -371,11 +371,10 @@ json.dump({"batches": batches, "counts": counts}, open(output, "w"))
 """
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 @pytest.mark.timeout(500)
-@pytest.mark.parametrize(
-    "provider", ["HDFSBackedStateStoreProvider", pytest.param("RocksDBStateStoreProvider", marks=pytest.mark.slow)]
-)
+@pytest.mark.parametrize("provider", ["HDFSBackedStateStoreProvider", "RocksDBStateStoreProvider"])
 def test_a_checkpoint_on_it_survives_a_restart(mountable: None, root: Path, tmp_path: Path, provider: str) -> None:
     source = tmp_path / "source"
     source.mkdir()
