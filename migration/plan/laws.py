@@ -31,6 +31,7 @@ from rechannel.migration.plan.explain import explain_moves
 from rechannel.migration.plan.gate import GateResult, QueryGain, evaluate_gate
 from rechannel.migration.plan.inputs import PlanInputs, PlanOptions, ReviewedPlan
 from rechannel.migration.plan.schedule import StepLimits, order_steps
+from rechannel.policies.analysis.placement_cost import executor_busy
 from rechannel.policies.analysis.queueing import executor_utilization
 from rechannel.policies.model.arrays import FloatArray
 from rechannel.policies.model.cluster import UNPLACED, Cluster
@@ -253,15 +254,15 @@ def _utilization_refusal(inputs: PlanInputs, placement: Placement, settings: Set
     Queries back to back with fixed rows are exempt: they use any executor as far as they can, whatever the placement.
     Whether one of them gets slower is for the gate.
     """
-    workload, timing = inputs.workload, inputs.prediction.timing
-    exempt = {query for query, one in timing.items() if not one.has_to_keep_up}
-    stages = (
-        replace(stage, busy=np.zeros_like(stage.busy)) if stage.query in exempt else stage for stage in workload.stages
+    cluster = inputs.cluster
+    exempt = {query for query, one in inputs.prediction.timing.items() if not one.has_to_keep_up}
+    counted = Workload(
+        tuple(
+            replace(stage, busy=np.zeros_like(stage.busy)) if stage.query in exempt else stage
+            for stage in inputs.workload.stages
+        )
     )
-    counted = Workload(tuple(stages), workload.shuffles)
-    before, after = (
-        executor_utilization(inputs.cluster, counted, at).utilization for at in (inputs.current, placement)
-    )
+    before, after = (executor_busy(cluster, counted, at) / cluster.cores for at in (inputs.current, placement))
     highest = float(before.max())
     limit = max(settings.gate.max_utilization, highest) * (1 + _ROUNDING)
     worst = int(np.argmax(after))
@@ -269,7 +270,7 @@ def _utilization_refusal(inputs: PlanInputs, placement: Placement, settings: Set
     if measured <= limit:
         return None
     detail = (
-        f"executor {inputs.cluster.executors[worst]} would be {measured:.0%} busy"
+        f"executor {cluster.executors[worst]} would be {measured:.0%} busy"
         f"{' with queries that have to keep up' if exempt else ''}, above "
         f"gate.max_utilization {settings.gate.max_utilization:.0%} and above today's highest {highest:.0%}"
     )

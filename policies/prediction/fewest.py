@@ -177,7 +177,7 @@ def _candidates(trial: TrialPlacement, proposed: Placement | None) -> Iterable[t
         for stage, at in enumerate(trial.at):
             planned = proposed[trial.stages[stage].key]
             for partition in np.flatnonzero(at != planned).tolist():
-                if trial.has_room(stage, partition)[planned[partition]]:
+                if trial.fits(stage, partition, int(planned[partition])):
                     yield stage, partition, int(planned[partition])
         return
     available = np.flatnonzero(trial.model.cluster.available)
@@ -187,9 +187,8 @@ def _candidates(trial: TrialPlacement, proposed: Placement | None) -> Iterable[t
         busy = trial.stages[stage].busy
         for source in sources.tolist():
             for partition in _by_weight(np.flatnonzero(at == source), busy):
-                room = trial.has_room(stage, partition)
                 for target in targets:
-                    if target != source and room[target]:
+                    if target != source and trial.fits(stage, partition, target):
                         yield stage, partition, target
 
 
@@ -207,7 +206,7 @@ def _pruned(model: PredictionModel, start: Placement, steps: list[_Step]) -> Pla
         trial.move(step.stage, step.partition, step.target)
     cost = trial.cost()
     for (stage, partition), source in origin.items():
-        if not trial.has_room(stage, partition)[source]:
+        if not trial.fits(stage, partition, source):
             continue
         target = trial.move(stage, partition, source)
         without = trial.cost()

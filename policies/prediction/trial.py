@@ -77,6 +77,13 @@ class TrialPlacement:
         room = available & (self._free >= self.stages[stage].state_bytes[partition])
         return np.asarray(room if room.any() else available)
 
+    def fits(self, stage: int, partition: int, target: int) -> bool:
+        """Return whether one executor is among those of `has_room`."""
+        is_available = bool(self.model.cluster.available[target])
+        if is_available and self._free[target] >= self.stages[stage].state_bytes[partition]:
+            return True
+        return is_available and bool(self.has_room(stage, partition)[target])
+
     def seconds(self) -> FloatArray:
         """Return the predicted batch of each query, (Q,)."""
         path, pinned = self._unplaced.path.copy(), self._unplaced.pinned.copy()
