@@ -7,7 +7,7 @@ result of the audit is then in ``end.json``.
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -37,15 +37,29 @@ class Progress(ProgressFile):
         return line
 
 
-def run_to_finish(directory: Path, queries: Sequence[StreamingQuery]) -> None:
-    """Name the queries in ``queries.json`` and run them until ``finish`` exists; RuntimeError if one ends before."""
-    write_answer(directory / "queries.json", [query.name for query in queries])
+def run_to_finish(
+    directory: Path, running: dict[str, StreamingQuery], change: Callable[[], bool] = lambda: False
+) -> None:
+    """Name the queries in ``queries.json`` and run them until ``finish`` exists; RuntimeError if one ends before.
+
+    Parameters
+    ----------
+    directory
+        Place of both files.
+    running
+        Name -> query.
+    change
+        Is called again and again; returns whether it changed what runs.
+    """
+    write_answer(directory / "queries.json", list(running))
     while not (directory / "finish").exists():
-        for query in queries:
+        if change():
+            write_answer(directory / "queries.json", list(running))
+        for name, query in running.items():
             if not query.isActive:
-                raise RuntimeError(f"query {query.name} ended: {query.exception()}")
+                raise RuntimeError(f"query {name} ended: {query.exception()}")
         time.sleep(0.2)
-    for query in queries:
+    for query in running.values():
         query.stop()
 
 
@@ -60,7 +74,7 @@ def main() -> None:
     workload, checkpoint = all_workloads()[plan["workload"]], Path(plan["checkpoint"])
     feed = Feed(spark, source, plan["partitions"])
     queries = start(workload, feed, checkpoint, plan["interval"])
-    run_to_finish(directory, queries)
+    run_to_finish(directory, {str(query.name): query for query in queries})
     link.detach()
     failed = failed_attempts(spark)
     began = time.monotonic()

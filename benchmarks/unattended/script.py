@@ -63,8 +63,7 @@ class Script(msgspec.Struct, frozen=True, kw_only=True):
 
     def case_at(self, phase: Phase) -> Case:
         """Return the case of a phase: the queries that run in it, and no change."""
-        case = self.case.at(phase.batch)
-        return msgspec.structs.replace(case, queries=[one for one in case.queries if one.name in phase.queries])
+        return self.case.at(phase.batch).of(phase.queries)
 
     @property
     def kinds(self) -> list[str]:
@@ -147,9 +146,9 @@ def _changed(case: Case, phases: Sequence[Phase], ends: Sequence[int], order: li
 
 def batch_seconds(case: Case, phase: Phase) -> float:
     """Return the seconds that a batch takes on an even placement, or so."""
-    active = [query for query in case.queries if query.name in phase.queries]
-    work = sum(map(sum, msgspec.structs.replace(case, queries=active).slept()))
-    return (work + OVERHEAD * sum(query.partitions for query in active)) / sum(phase.speeds) + PLANNING
+    active = case.of(phase.queries)
+    tasks = sum(query.partitions for query in active.queries)
+    return (sum(map(sum, active.slept())) + OVERHEAD * tasks) / sum(phase.speeds) + PLANNING
 
 
 def _permutation(chance: random.Random, rows: Sequence[int]) -> list[int]:

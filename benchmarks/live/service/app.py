@@ -8,7 +8,6 @@ is then in ``end.json``.
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,7 @@ import msgspec
 from pyspark.sql.streaming.query import StreamingQuery
 
 import rechannel
-from benchmarks.live.app import Progress
+from benchmarks.live.app import Progress, run_to_finish
 from benchmarks.live.service.cases import Case
 from benchmarks.live.service.rows import keys_of, service_feed, service_workload
 from benchmarks.workloads.run import audit, start
@@ -47,7 +46,8 @@ def main() -> None:
             spark.sparkContext.setLocalProperty("spark.scheduler.pool", query.name)
         return start(workload, feed, checkpoint, f"{round(query.interval * 1000)} milliseconds")[0]
 
-    _run_to_finish(directory, begin)
+    orders = _Orders(directory / "active.json", begin)
+    run_to_finish(directory, orders.running, orders.carry_out)
     link.detach()
     failed = failed_attempts(spark)
     result: dict[str, Any] = {}
@@ -58,30 +58,25 @@ def main() -> None:
     spark.stop()
 
 
-def _run_to_finish(directory: Path, begin: Callable[[str], StreamingQuery]) -> None:
-    """Run the queries that are to be active until ``finish`` exists; RuntimeError if one ends by itself.
+class _Orders:
+    """Orders in ``active.json``: the queries that are to run. ``begin`` starts one by its name."""
 
-    ``queries.json`` names those that run.
-    """
-    running: dict[str, StreamingQuery] = {}
-    restarts = 0
-    while not (directory / "finish").exists():
-        order = json.loads((directory / "active.json").read_text())
-        restart, restarts = order["restarts"] != restarts, order["restarts"]
-        leaving = [name for name in running if restart or name not in order["queries"]]
+    def __init__(self, path: Path, begin: Callable[[str], StreamingQuery]) -> None:
+        self.running: dict[str, StreamingQuery] = {}
+        self._path, self._begin = path, begin
+        self._restarts = 0
+
+    def carry_out(self) -> bool:
+        """Stop and start queries; returns whether there were any to stop or start."""
+        order = json.loads(self._path.read_text())
+        restart, self._restarts = order["restarts"] != self._restarts, order["restarts"]
+        leaving = [name for name in self.running if restart or name not in order["queries"]]
         for name in leaving:
-            running.pop(name).stop()
-        coming = [name for name in order["queries"] if name not in running]
+            self.running.pop(name).stop()
+        coming = [name for name in order["queries"] if name not in self.running]
         for name in coming:
-            running[name] = begin(name)
-        if leaving or coming:
-            write_answer(directory / "queries.json", list(running))
-        for name, query in running.items():
-            if not query.isActive:
-                raise RuntimeError(f"query {name} ended: {query.exception()}")
-        time.sleep(0.2)
-    for query in running.values():
-        query.stop()
+            self.running[name] = self._begin(name)
+        return bool(leaving or coming)
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Collection
 from typing import TypeVar
 
 import msgspec
@@ -118,6 +119,10 @@ class Case(msgspec.Struct, frozen=True, kw_only=True):
         """Return the case that one batch is of: its rows in every batch, its slow node from the start, no change."""
         slow = msgspec.structs.replace(self.slow, batch=0) if self.slow and batch >= self.slow.batch else None
         return msgspec.structs.replace(self, queries=[query.at(batch) for query in self.queries], slow=slow)
+
+    def of(self, names: Collection[str]) -> Case:
+        """Return the case with these queries alone."""
+        return msgspec.structs.replace(self, queries=[query for query in self.queries if query.name in names])
 
     def summary(self) -> str:
         """Return the case in a few words."""
