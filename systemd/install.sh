@@ -96,8 +96,8 @@ build_venv() {
         [ ! -e "$root/$file" ] || cp "$root/$file" "$source/"
     done
     cp -P "$root"/src/rechannel/* "$source/src/rechannel/" 2>/dev/null || true # skips the directory __pycache__
-    for link in "$source"/src/rechannel/*; do
-        [ ! -L "$link" ] || cp -R "$root/$(basename "$link")" "$source/"
+    for part in "$source"/src/rechannel/*; do
+        [ ! -L "$part" ] || cp -R "$root/$(basename "$part")" "$source/"
     done
     cp -RP "$root/distributions" "$source/"
     find "$source" -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -100,6 +100,20 @@ def test_install_and_uninstall_leave_nothing(tmp_path: Path) -> None:
     assert list(root.rglob("*")) == []
 
 
+def test_the_program_and_its_link_are_installed(tmp_path: Path) -> None:
+    python = tmp_path / "python"  # makes an environment as `python3 -m venv` and `pip install` do
+    python.write_text(
+        '#!/bin/sh\n[ "$2" != venv ] || { mkdir -p "$3/bin"; cp "$0" "$3/bin/python"; touch "$3/pyvenv.cfg"; }\n'
+        '[ "$2" != pip ] || printf "#!%s\\n" "$0" >"$(dirname "$0")/rechannel"\n'
+    )
+    python.chmod(0o755)
+    root = tmp_path / "root"
+    done = install(tmp_path, "install", PYTHON=str(python))
+    assert done.returncode == 0, done.stderr
+    assert (root / "usr/local/bin/rechannel").readlink() == Path("/opt/rechannel/bin/rechannel")
+    assert (root / "opt/rechannel/bin/rechannel").read_text() == "#!/opt/rechannel/bin/python\n"
+
+
 def test_files_named_in_the_documentation_are_installed(tmp_path: Path) -> None:
     share = installed(tmp_path) / "opt/rechannel/share"
     for path in ("alerts/rechannel.rules.yml", "grafana/rechannel.json", "rechannel.toml"):
