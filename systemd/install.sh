@@ -149,6 +149,7 @@ install_all() {
     {
         for name in $units; do printf '%s\n' "$libdir/systemd/system/$name"; done
         printf '%s\n' "$libdir/sysusers.d/rechannel.conf" "$libdir/tmpfiles.d/rechannel.conf" "$bindir/rechannel"
+        [ "$role" = agent ] || printf '%s\n' "$libdir/tmpfiles.d/rechannel-controller.conf"
         # Files of an earlier installation with other directories are removed with this one.
         [ ! -e "$marker" ] || cat "$marker"
     } | sort -u >"$work/venv/.installed-files"
@@ -167,8 +168,11 @@ install_all() {
     for name in $units; do
         put "$home/share/rechannel/systemd/$name" "$libdir/systemd/system/$name" 644
     done
-    [ "$role" = agent ] || put "$root/systemd/rechannel.sysusers" "$libdir/sysusers.d/rechannel.conf" 644
     put "$root/systemd/rechannel.tmpfiles" "$libdir/tmpfiles.d/rechannel.conf" 644
+    if [ "$role" = all ]; then
+        put "$root/systemd/rechannel.sysusers" "$libdir/sysusers.d/rechannel.conf" 644
+        put "$root/systemd/rechannel-controller.tmpfiles" "$libdir/tmpfiles.d/rechannel-controller.conf" 644
+    fi
     mkdir -p "$destdir$bindir"
     ln -sf "$prefix/bin/rechannel" "$link"
     [ -z "$fresh" ] || put "$root/conf/rechannel.toml" "$confdir/rechannel.toml" 644
@@ -178,7 +182,7 @@ install_all() {
             systemd-sysusers "$libdir/sysusers.d/rechannel.conf"
         fi
         if command -v systemd-tmpfiles >/dev/null 2>&1; then
-            systemd-tmpfiles --create "$libdir/tmpfiles.d/rechannel.conf"
+            systemd-tmpfiles --create "$libdir"/tmpfiles.d/rechannel*.conf
         fi
         # systemd would restart a service with an unknown user without end (217/USER).
         getent passwd "$agent_user" >/dev/null ||
@@ -215,7 +219,7 @@ uninstall_all() {
             */bin/rechannel | "$bindir/rechannel")
                 [ "$(readlink "$destdir$file")" != "$prefix/bin/rechannel" ] || rm -f "$destdir$file"
                 ;;
-            */rechannel*.service | */rechannel.conf) rm -f "$destdir$file" ;;
+            */rechannel*.service | */rechannel*.conf) rm -f "$destdir$file" ;;
             esac
             prune "$(dirname "$file")"
         done <"$marker"
