@@ -50,7 +50,7 @@ def set_up(stream: TextIO | None = None, environ: Mapping[str, str] | None = Non
     """
     environ = os.environ if environ is None else environ
     target = sys.stderr if stream is None else stream
-    journal = _is_journal(target, environ)
+    journal = is_journal(target, environ)
     form = _form(target, journal, environ)
     structlog.configure(
         processors=[
@@ -82,7 +82,7 @@ def _form(target: TextIO, journal: bool, environ: Mapping[str, str]) -> str:
     return TERMINAL if target.isatty() else LINES
 
 
-def _is_journal(target: TextIO, environ: Mapping[str, str]) -> bool:
+def is_journal(target: TextIO, environ: Mapping[str, str]) -> bool:
     """Return whether the target is the journal's socket, by its device and inode."""
     named = environ.get("JOURNAL_STREAM", "")
     if not named:

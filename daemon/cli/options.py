@@ -148,6 +148,8 @@ def _classify(error: Exception, config: str | None) -> tuple[ExitCode, list[str]
 
 def _fail(code: ExitCode, sentences: Sequence[str], as_json: bool) -> NoReturn:
     """Print sentences and exit; several mistakes of a configuration are printed one a line."""
+    from rechannel.daemon.log import is_journal
+
     mistakes = sentences if code is ExitCode.CONFIGURATION else ()
     sentence = f"configuration: {'; '.join(mistakes)}" if mistakes else sentences[0]
     if as_json:
@@ -156,8 +158,9 @@ def _fail(code: ExitCode, sentences: Sequence[str], as_json: bool) -> NoReturn:
     if len(mistakes) > 1:
         lines = (" ".join(mistake.split("\n")) for mistake in mistakes)
         sentence = "\n  ".join([f"the configuration has {len(mistakes)} mistakes:", *lines])
+    priority = "<3>" if is_journal(sys.stderr, os.environ) else ""  # an error, for `journalctl -p err`
     first, *rest = [plain(line) for line in sentence.split("\n")]
-    click.echo("\n".join([f"rechannel: {first}", *rest]), err=True)
+    click.echo("\n".join(priority + line for line in (f"rechannel: {first}", *rest)), err=True)
     sys.exit(int(code))
 
 

@@ -95,6 +95,19 @@ def test_a_single_mistake_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     )
 
 
+def test_mistakes_are_errors_in_the_journal(tmp_path: Path) -> None:
+    path = write_config(tmp_path, "[gate]\nmin_gain = 3\nmax = 1\n")
+    with (tmp_path / "journal").open("w+") as journal:
+        status = os.fstat(journal.fileno())
+        environment = os.environ | {"JOURNAL_STREAM": f"{status.st_dev}:{status.st_ino}"}
+        command = [sys.executable, "-m", "rechannel", "agent", "--config", path]
+        assert subprocess.run(command, env=environment, stderr=journal, check=False).returncode == 7
+        journal.seek(0)
+        lines = journal.read().splitlines()
+    assert len(lines) == 3
+    assert all(line.startswith("<3>") for line in lines)
+
+
 def test_config_check_notes_unknown_variables(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("CONFG", "GATE_MIN_GAIN", "ZZZ", "LOG", "TEST_PATIENCE"):
         monkeypatch.setenv(f"RECHANNEL_{name}", "1")

@@ -1,0 +1,270 @@
+"""Debian machines that systemd boots in containers of systemd-nspawn, on a bridge of their own.
+
+Each machine has its own processes, mounts, users, network and journal, and the kernel of this host. All machines share
+one read-only root from debootstrap; what a machine writes is in a layer of its own and goes with the suite.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Self
+
+import psutil
+
+from testbed.processes import ROOT, wait_until
+
+MIRROR = "http://deb.debian.org/debian"
+RELEASE = "bookworm"
+PACKAGES = (
+    *("systemd", "systemd-sysv", "dbus", "python3", "python3-venv", "openjdk-17-jre-headless", "redis-server"),
+    *("redis-sentinel", "redis-tools", "iproute2", "openssl", "make", "git", "procps", "ca-certificates", "sudo"),
+    *("openssh-server", "libfaketime", "gcc"),
+)
+BRIDGE = "rechannel0"
+NETWORK = "10.77.0"
+SHARED = Path("/srv/shared")  # in every machine: a directory of this host, as of a file server
+_BOOT_SECONDS = 120.0
+_REBOOT = 133  # exit code of systemd-nspawn
+_ENVIRONMENT = {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "HOME": "/root", "LANG": "C.UTF-8"}
+
+
+class MachineError(RuntimeError):
+    """A command in a machine failed, or a machine did not boot; the message has the command and its output."""
+
+
+def why_not() -> str:
+    """Say why no machine can be booted here, "" if one can."""
+    if os.geteuid() != 0:
+        return "machines need root"
+    for tool, package in (("systemd-nspawn", "systemd-container"), ("debootstrap", "debootstrap"), ("ip", "iproute2")):
+        if shutil.which(tool) is None:
+            return f"machines need {tool} (apt-get install {package})"
+    return ""
+
+
+def make_base(directory: Path) -> Path:
+    """Return the root that all machines share; made where it is missing, in a minute or two."""
+    base = directory / "base"
+    stamp = directory / "base.packages"
+    wanted = " ".join((RELEASE, *PACKAGES))
+    if not (base.is_dir() and stamp.exists() and stamp.read_text() == wanted):
+        shutil.rmtree(base, ignore_errors=True)
+        directory.mkdir(parents=True, exist_ok=True)
+        command = ["debootstrap", "--variant=minbase", f"--include={','.join(PACKAGES)}", RELEASE, str(base), MIRROR]
+        with (directory / "debootstrap.log").open("w") as log:
+            done = subprocess.run(command, stdout=log, stderr=subprocess.STDOUT, check=False)
+        if done.returncode:
+            raise MachineError(f"debootstrap failed with {done.returncode}: see {log.name}")
+        for service in ("redis-server", "redis-sentinel", "ssh"):
+            (base / "etc/systemd/system/multi-user.target.wants" / f"{service}.service").unlink(missing_ok=True)
+        stamp.write_text(wanted)
+    return base
+
+
+@dataclass
+class Machine:
+    """One machine. It is off until `boot`.
+
+    Parameters
+    ----------
+    name : its host name
+    number : last part of its address
+    directory : of its layers and its console's log
+    base : root that it shares with others
+    shared : directory of this host that it sees as `SHARED`
+    binds : further directories of this host -> where the machine sees them, read-only
+    """
+
+    name: str
+    number: int
+    directory: Path
+    base: Path
+    shared: Path
+    binds: dict[Path, str] = field(default_factory=dict)
+    _process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def address(self) -> str:
+        """Return its address on the bridge."""
+        return f"{NETWORK}.{self.number}"
+
+    @property
+    def root(self) -> Path:
+        """Return its file system, as this host sees it."""
+        return self.directory / "root"
+
+    @property
+    def leader(self) -> int:
+        """Return the process id of its systemd on this host, 0 while it is off."""
+        if self._process is None:
+            return 0
+        with contextlib.suppress(psutil.Error):
+            children = psutil.Process(self._process.pid).children()
+            return children[0].pid if children else 0
+        return 0
+
+    def prepare(self, hosts: str) -> None:
+        """Mount its layers, and write what an installer of Debian would: name, hosts, address."""
+        for layer in ("upper", "work", "root"):
+            (self.directory / layer).mkdir(parents=True, exist_ok=True)
+        layers = f"lowerdir={self.base},upperdir={self.directory / 'upper'},workdir={self.directory / 'work'}"
+        subprocess.run(["mount", "-t", "overlay", "overlay", "-o", layers, str(self.root)], check=True)
+        self.write("/etc/hostname", f"{self.name}\n")
+        self.write("/etc/hosts", hosts)
+        network = f"[Match]\nName=host0\n\n[Network]\nAddress={self.address}/24\n"
+        self.write("/etc/systemd/network/10-host0.network", network)
+        wants = self.root / "etc/systemd/system"
+        for unit, target in (("systemd-networkd", "multi-user"), ("systemd-networkd-wait-online", "network-online")):
+            link = wants / f"{target}.target.wants" / f"{unit}.service"
+            link.parent.mkdir(parents=True, exist_ok=True)
+            link.symlink_to(f"/lib/systemd/system/{unit}.service")
+
+    def boot(self) -> float:
+        """Start it and wait until its systemd has reached its target; seconds that this took."""
+        began = time.monotonic()
+        command = ["systemd-nspawn", "--quiet", "-D", str(self.root), "-M", self.name, "--register=no", "--keep-unit"]
+        command += ["--boot", "--console=pipe", f"--network-bridge={BRIDGE}", f"--bind={self.shared}:{SHARED}"]
+        command += [f"--bind-ro={source}:{target}" for source, target in self.binds.items()]
+        with (self.directory / "console.log").open("ab") as log:
+            self._process = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
+            )
+
+        def has_booted() -> bool:
+            if not self.leader:
+                return False
+            state = self.run("systemctl is-system-running", check=False).stdout.strip()
+            return state in ("running", "degraded")
+
+        wait_until(has_booted, f"the boot of {self.name}", _BOOT_SECONDS, every=0.2)
+        return time.monotonic() - began
+
+    def run(
+        self, script: str, *, check: bool = True, user: str = "root", seconds: float = 900.0
+    ) -> subprocess.CompletedProcess[str]:
+        """Run lines of a shell in it, as somebody who has logged in there would.
+
+        Raises
+        ------
+        MachineError
+            It is off, or a line failed, and ``check`` is true.
+        """
+        leader = self.leader
+        if not leader:
+            raise MachineError(f"{self.name} is off")
+        command = ["nsenter", "-t", str(leader), "-m", "-u", "-i", "-n", "-p", "-C", "--"]
+        command += ["runuser", "-u", user, "--"] if user != "root" else []
+        command += ["bash", "-c", f"cd /root 2>/dev/null || cd /; set -e\n{script}"]
+        done = subprocess.run(
+            command, capture_output=True, text=True, timeout=seconds, env=_ENVIRONMENT, check=False, errors="replace"
+        )
+        if check and done.returncode:
+            said = f"{done.stdout}{done.stderr}".strip()[-2000:]
+            raise MachineError(f"{self.name}: exit code {done.returncode} of\n{script.strip()}\n{said}")
+        return done
+
+    def output(self, script: str) -> str:
+        """Return what lines of a shell print."""
+        return self.run(script).stdout.strip()
+
+    def write(self, path: str, text: str, mode: int = 0o644) -> None:
+        """Write a file in it, also while it is off."""
+        target = self.root / path.lstrip("/")
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_text(text)
+        target.chmod(mode)
+
+    def host_pid(self, unit: str) -> int:
+        """Return the process id that a unit's main process has on this host."""
+        own = self.output(f"systemctl show -P MainPID {unit}")
+        for process in psutil.Process(self.leader).children(recursive=True):
+            with contextlib.suppress(OSError):
+                status = Path(f"/proc/{process.pid}/status").read_text()
+                if status.split("NSpid:")[1].splitlines()[0].split()[-1] == own:
+                    return process.pid
+        raise MachineError(f"{self.name}: no process {own} of {unit}")
+
+    def vanish(self) -> None:
+        """End all of its processes at once, as a loss of power does."""
+        leader = self.leader
+        if leader:
+            os.kill(leader, signal.SIGKILL)
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+            self._process = None
+        subprocess.run(["ip", "link", "delete", f"vb-{self.name}"], capture_output=True, check=False)
+
+    def reboot(self) -> float:
+        """Reboot it in good order; seconds until it runs again."""
+        began = time.monotonic()
+        self.run("systemctl reboot", check=False)
+        self.wait_for_reboot()
+        return time.monotonic() - began
+
+    def wait_for_reboot(self) -> None:
+        """Wait until its systemd has ended for a reboot, then start it, as its host's service manager would."""
+        assert self._process is not None
+        code = self._process.wait(timeout=_BOOT_SECONDS)
+        if code != _REBOOT:
+            raise MachineError(f"{self.name} ended with {code} in place of a reboot")
+        self.boot()
+
+    def cut(self) -> None:
+        """Take its network cable out."""
+        subprocess.run(["ip", "link", "set", f"vb-{self.name}", "down"], check=True)
+
+    def mend(self) -> None:
+        """Put its network cable back."""
+        subprocess.run(["ip", "link", "set", f"vb-{self.name}", "up"], check=True)
+
+    def close(self) -> None:
+        """Switch it off, and unmount its layers."""
+        self.vanish()
+        subprocess.run(["umount", "-l", str(self.root)], capture_output=True, check=False)
+
+
+class Machines:
+    """Block of machines on one bridge; all of it is gone when the block ends."""
+
+    def __init__(self, directory: Path, names: Sequence[str], shared: Path, binds: dict[Path, str]) -> None:
+        base, layers = make_base(directory), directory / "site"
+        self.machines = {
+            name: Machine(name, 11 + index, layers / name, base, shared, binds) for index, name in enumerate(names)
+        }
+
+    def __enter__(self) -> Self:
+        """Make the bridge, and boot every machine."""
+        subprocess.run(["ip", "link", "delete", BRIDGE], capture_output=True, check=False)
+        subprocess.run(["ip", "link", "add", BRIDGE, "type", "bridge"], check=True)
+        subprocess.run(["ip", "addr", "add", f"{NETWORK}.1/24", "dev", BRIDGE], check=True)
+        subprocess.run(["ip", "link", "set", BRIDGE, "up"], check=True)
+        hosts = "127.0.0.1 localhost\n" + "".join(f"{it.address} {it.name}\n" for it in self.machines.values())
+        try:
+            for machine in self.machines.values():
+                machine.prepare(hosts)
+                machine.boot()
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        """Switch all machines off; their journals stay in the layers until the next run."""
+        for machine in self.machines.values():
+            machine.close()
+        subprocess.run(["ip", "link", "delete", BRIDGE], capture_output=True, check=False)
+
+
+def checkout_of(target: Path) -> None:
+    """Clone this checkout, as the repository that machines clone and pull from."""
+    shutil.rmtree(target, ignore_errors=True)
+    subprocess.run(["git", "clone", "--quiet", "--bare", str(ROOT), str(target)], check=True)

@@ -1,0 +1,86 @@
+"""Steps that the suite takes on a site, one after the other, and what it records of each."""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from testbed.processes import wait_until
+from tests.machines.machine import Machine, MachineError
+from tests.machines.site import PATIENCE, Site
+
+
+class OutcomeError(AssertionError):
+    """What came about is not what the page promises; the message says both."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What came of one step. ``seconds`` of the whole step; ``recovered``: of a fault; ``failure``: "" where it held."""
+
+    part: str
+    what: str
+    outcome: str = ""
+    seconds: float = 0.0
+    recovered: float | None = None
+    lost: int = 0
+    doubled: int = 0
+    failure: str = ""
+
+
+@dataclass(frozen=True)
+class Step:
+    """One step: what an operator does or what happens, and the function that does it and says what came."""
+
+    part: str
+    what: str
+    act: Callable[[Site], str | Outcome]
+
+    def take(self, site: Site) -> Outcome:
+        """Take it, and return what came of it; an error becomes its failure."""
+        began = time.monotonic()
+        try:
+            came = self.act(site)
+        except (MachineError, OutcomeError, TimeoutError) as error:
+            came = Outcome(self.part, self.what, failure=str(error))
+        if isinstance(came, str):
+            came = Outcome(self.part, self.what, came)
+        return dataclasses.replace(came, part=self.part, what=self.what, seconds=time.monotonic() - began)
+
+
+def take_all(site: Site, steps: Sequence[Step]) -> list[Outcome]:
+    """Take the steps in order, and tell each on standard error as it ends."""
+    outcomes = []
+    for step in steps:
+        outcome = step.take(site)
+        outcomes.append(outcome)
+        state = f"FAILED: {outcome.failure}" if outcome.failure else outcome.outcome
+        sys.stderr.write(f"{outcome.seconds:6.1f} s  {step.part}: {step.what}: {state}\n")
+    return outcomes
+
+
+def expect(holds: object, message: str) -> None:
+    """Raise `OutcomeError` with the message unless it holds."""
+    if not holds:
+        raise OutcomeError(message)
+
+
+def state_of(machine: Machine, unit: str, what: str = "ActiveState") -> str:
+    """Return a property of a unit."""
+    return machine.output(f"systemctl show -P {what} {unit}")
+
+
+def wait_for_state(machine: Machine, unit: str, state: str = "active", seconds: float = PATIENCE) -> float:
+    """Wait until a unit is in a state; seconds that it took."""
+    began = time.monotonic()
+    wait_until(
+        lambda: state_of(machine, unit) == state,
+        f"{unit} of {machine.name} in state {state}",
+        seconds,
+        every=0.2,
+        details=lambda: machine.run(f"systemctl status {unit} | tail -12", check=False).stdout,
+    )
+    return time.monotonic() - began
