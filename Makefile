@@ -82,6 +82,10 @@ soak-starts: $(STAMP) ## 2,000 starts of a query in one driver short of descript
 	mkdir -p out
 	STARTS_JSON=$(abspath out/starts) $(BIN)/python -m pytest tests/soak/test_starts.py -m slow -s
 
+machines: $(STAMP) ## Boot six Debian machines, install them by docs/services.md, break them (half an hour, as root); writes docs/machines.md
+	sh .ci/setup.sh $(VENV) machines
+	$(BIN)/python -m tests.machines --json docs/figures/machines.json --document docs/machines.md $(ARGS)
+
 release: $(STAMP) ## Wheels and source archives in dist/, built twice and compared; nothing is uploaded (docs/release.md)
 	$(BIN)/python .ci/release.py
 

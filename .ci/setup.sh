@@ -1,6 +1,7 @@
 #!/bin/sh
 # Makes the virtual environment named by $1 and sees to Java; with `tools` after it, sees to what only tests need and is
-# skipped without: systemd-analyze, promtool, Chromium. Called by make; safe to call again.
+# skipped without: systemd-analyze, promtool, Chromium; with `machines`, to what boots machines. Called by make; safe to
+# call again.
 set -eu
 
 venv=${1:-.venv}
@@ -85,6 +86,11 @@ tools() {
         fetch_promtool || printf 'setup: promtool could not be fetched; the alert rules are not tested\n' >&2
     fi
 }
+
+if [ "${2:-}" = machines ]; then # `python -m tests.machines` says what is missing after that
+    ! can_install || apt_install systemd-container debootstrap iproute2 git || true
+    exit 0
+fi
 
 if [ "${2:-}" = tools ]; then
     if can_install; then

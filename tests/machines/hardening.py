@@ -1,8 +1,8 @@
 """Each hardening line of the units, with an attempt that it stops.
 
-An attempt is a shell command that succeeds if the attacker does. It runs as a transient service three times: without any
-hardening, where it has to succeed; with that line alone, which has to stop it; and with every line of the unit and its user,
-which have to stop it too. What cannot be told apart in a container, and why, stands beside the others.
+An attempt is a shell command that succeeds if the attacker does. It runs as a transient service three times: without
+any hardening, where it has to succeed; with that line alone, which has to stop it; and with every line of the unit and
+its user, which have to stop it too. What cannot be told apart in a container, and why, stands beside the others.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from testbed.processes import ROOT
 from tests.machines.installing import AGENT, CONTROLLER
 from tests.machines.machine import Machine
 from tests.machines.site import Site
-from tests.machines.steps import Step, expect
+from tests.machines.steps import Outcome, Step, expect
 
 _PYTHON = "/usr/bin/python3 -c "
 
@@ -54,7 +54,8 @@ ATTEMPTS: dict[str, Attempt] = {
     ),
     "LockPersonality": Attempt("change its personality", "setarch -R true"),
     "MemoryDenyWriteExecute": Attempt(
-        "write code into its own memory", _python("import mmap; mmap.mmap(-1, 4096, prot=mmap.PROT_WRITE | mmap.PROT_EXEC)")
+        "write code into its own memory",
+        _python("import mmap; mmap.mmap(-1, 4096, prot=mmap.PROT_WRITE | mmap.PROT_EXEC)"),
     ),
     "RestrictAddressFamilies": Attempt(
         "listen to raw packets", _python("import socket; socket.socket(socket.AF_PACKET, socket.SOCK_RAW)")
@@ -65,7 +66,9 @@ ATTEMPTS: dict[str, Attempt] = {
     "SystemCallArchitectures": Attempt("call the kernel as a 32-bit program", "/usr/local/bin/old-call"),
     "SystemCallFilter": Attempt("mount a file system", "mount -t tmpfs own /mnt && umount /mnt"),
     "LimitCORE": Attempt("leave a core dump", "test $(ulimit -c) != 0", with_=("LimitCORE=infinity",)),
-    "UMask": Attempt("leave a file for all to read", "cd /run && rm -f open && touch open && test $(stat -c %a open) = 644"),
+    "UMask": Attempt(
+        "leave a file for all to read", "cd /run && rm -f open && touch open && test $(stat -c %a open) = 644"
+    ),
     "PrivateTmp": Attempt("find the temporary files of others", "test -e /tmp/probe"),
     "PrivateUsers": Attempt("read the file of another user", "cat /run/of-nobody"),
     "RemoveIPC": Attempt("leave shared memory behind", "ipcmk -M 4096", "rechannel"),
@@ -76,13 +79,23 @@ UNTRIED = {
     "ProtectKernelLogs": "a container has no kernel log",
     "DevicePolicy": "needs the control group of devices, which is read-only in a container",
     "KeyringMode": "systemd-nspawn refuses all calls of keyrings",
-    "SystemCallErrorNumber": "only says what a refused call returns: each attempt above ended with an error, none by a signal",
+    "SystemCallErrorNumber": "only says what a refused call returns",
     "LogsDirectory": "gives a directory, and takes nothing away",
     "LogsDirectoryMode": "gives a directory, and takes nothing away",
 }
 _HARDENING = re.compile(r"^([A-Z]\w+)=(.*)$", re.MULTILINE)
 _SUPERVISION = {
-    *("Description", "Documentation", "After", "Wants", "StartLimitIntervalSec", "Type", "User", "Group", "Environment"),
+    *(
+        "Description",
+        "Documentation",
+        "After",
+        "Wants",
+        "StartLimitIntervalSec",
+        "Type",
+        "User",
+        "Group",
+        "Environment",
+    ),
     *("ExecStart", "ExecReload", "Restart", "RestartSec", "RestartPreventExitStatus", "WatchdogSec", "TimeoutStopSec"),
     "WantedBy",
 }
@@ -99,7 +112,9 @@ def hardening_lines(unit: str) -> dict[str, list[str]]:
 
 def prepare(machine: Machine) -> None:
     """Lay out what the attempts look for."""
-    machine.write("/root/old-call.s", ".globl _start\n_start: mov $20, %eax\nint $0x80\nmov $60, %eax\nxor %edi, %edi\nsyscall\n")
+    machine.write(
+        "/root/old-call.s", ".globl _start\n_start: mov $20, %eax\nint $0x80\nmov $60, %eax\nxor %edi, %edi\nsyscall\n"
+    )
     machine.run(
         "cp /usr/bin/id /usr/local/bin/suid-id; chmod 4755 /usr/local/bin/suid-id; mkdir -p /usr/lib/modules/probe\n"
         "ipcs -m | grep -q 12345 || ipcmk -M 12345 >/dev/null; touch /tmp/probe\n"
@@ -115,40 +130,49 @@ def succeeds(machine: Machine, attempt: Attempt, properties: list[str], user: st
     command = ["systemd-run", "--quiet", "--wait", "--pipe", "--collect", *options, "sh", "-c", attempt.command]
     done = machine.run(f"hostname {machine.name}; {shlex.join(command)}", check=False)
     if attempt is ATTEMPTS["RemoveIPC"]:  # what counts is what is left
-        identity = re.search(r"id: (\d+)", done.stdout)
-        left = identity is not None and machine.run(f"ipcrm -m {identity[1]}", check=False).returncode == 0
-        return done.returncode == 0 and left
+        left = machine.output("ipcs -m | awk '$3 == \"rechannel\" {print $2}'").split()
+        for identity in left:
+            machine.run(f"ipcrm -m {identity}")
+        return bool(left)
     return done.returncode == 0
 
 
-def attempts(machine: Machine, unit: str) -> list[tuple[str, str, str]]:
-    """Try everything against each line of a unit: line, attempt, outcome. A line that stops nothing raises."""
+def attempts(machine: Machine, unit: str) -> list[tuple[str, str, str, str]]:
+    """Try everything against each line of a unit: unit, line, attempt, outcome. A line that stops nothing raises."""
     machine.run(f"systemctl stop {unit}")  # while it runs, objects of its user are not removed
     prepare(machine)
     lines = hardening_lines(unit)
     whole = [f"{name}={value}" for name, values in lines.items() for value in values if name != "LogsDirectory"]
     user = "rechannel" if unit == CONTROLLER else "spark"
+    expect(succeeds(machine, Attempt("nothing", "true"), whole, user), f"a command runs with all lines of {unit}")
     rows = []
     for name, values in lines.items():
         own = [f"{name}={value}" for value in values]
         text = "<br>".join(f"`{line}`" for line in own)
         if name in UNTRIED:
-            rows.append((text, "", f"not tried: {UNTRIED[name]}"))
+            rows.append((f"`{unit}`", text, "", f"not tried: {UNTRIED[name]}"))
             continue
         attempt = ATTEMPTS[name]
-        expect(succeeds(machine, attempt, list(attempt.with_), attempt.user), f"{name}: {attempt.what}, without the line")
-        expect(not succeeds(machine, attempt, [*attempt.with_, *own], attempt.user), f"{own}: does not stop: {attempt.what}")
+        expect(succeeds(machine, Attempt("nothing", "true"), own, attempt.user), f"a command runs with {own}")
+        expect(
+            succeeds(machine, attempt, list(attempt.with_), attempt.user), f"{name}: {attempt.what}, without the line"
+        )
+        expect(
+            not succeeds(machine, attempt, [*attempt.with_, *own], attempt.user),
+            f"{own}: does not stop: {attempt.what}",
+        )
         expect(not succeeds(machine, attempt, whole, user), f"all lines of {unit} do not stop: {attempt.what}")
-        rows.append((text, attempt.what, "stopped"))
+        rows.append((f"`{unit}`", text, attempt.what, "stopped"))
     machine.run(f"hostname {machine.name}; systemctl start {unit}")
     return rows
 
 
 def _step(unit: str, name: str) -> Step:
-    def act(site: Site) -> str:
+    def act(site: Site) -> Outcome:
         rows = attempts(site[name], unit)
-        stopped = sum(outcome == "stopped" for _, _, outcome in rows)
-        return f"{stopped} of {len(rows)} lines stopped the attempt made for each, {len(rows) - stopped} could not be tried"
+        stopped = sum(row[-1] == "stopped" for row in rows)
+        outcome = f"{stopped} of {len(rows)} lines stopped their attempt, {len(rows) - stopped} could not be tried"
+        return Outcome("", "", outcome, rows=rows)
 
     return Step("Hardening", f"`{unit}`, line by line", act)
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from testbed.processes import wait_until
 from tests.machines.machine import MachineError
 from tests.machines.site import APPLICATION, CHECKOUT, CONTROLLERS, DRIVER, WORKERS, Site, page_blocks
 from tests.machines.steps import Step, expect, state_of, wait_for_state
-from testbed.processes import wait_until
 
 AGENT, CONTROLLER = "rechannel-agent", "rechannel-controller"
 _INSTALL_AGENT, _INSTALL, _SET_UP_CONTROLLER, _SET_UP_AGENT = range(4)
@@ -61,9 +61,9 @@ def make_users(site: Site) -> str:
         site.add_user(f"add-role {role}")
     for name in WORKERS:
         site.add_user(f"add-node {name}")
-    ask = "redis-cli --tls --cacert /etc/redis/ca.pem -p 6380 --user admin --pass admin-password --no-auth-warning acl users"
+    ask = "redis-cli --tls --cacert /etc/redis/ca.pem -p 6380 --user admin --pass admin-password --no-auth-warning"
     for machine in site.each(CONTROLLERS):
-        users = [name for name in machine.output(ask).split() if name.startswith("rechannel-")]
+        users = [name for name in machine.output(f"{ask} acl users").split() if name.startswith("rechannel-")]
         expect(len(users) == 6, f"{machine.name} has the users {users}")
     site.write_configurations()
     return "six users on master and replica; `default` is off"
@@ -96,11 +96,11 @@ def start_driver(site: Site) -> str:
     site.start_application()
     site.wait_for_batches()
 
-    def is_whole() -> bool:
-        status = site.status()
-        return len(status.get("executors", ())) == 3 and bool(status.get("applications"))
+    def has_executors() -> bool:
+        applications = site.status().get("applications", ())
+        return any(len(application["executors"]) == len(WORKERS) for application in applications)
 
-    wait_until(is_whole, "three executors in the status", 120, every=1.0, details=lambda: site.rechannel("status"))
+    wait_until(has_executors, "three executors in the status", 120, every=1.0, details=lambda: site.rechannel("status"))
     return f"an unchanged script as a service of the user `etl`, checkpoints below {APPLICATION.parent}"
 
 

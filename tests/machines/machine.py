@@ -33,7 +33,11 @@ NETWORK = "10.77.0"
 SHARED = Path("/srv/shared")  # in every machine: a directory of this host, as of a file server
 _BOOT_SECONDS = 120.0
 _REBOOT = 133  # exit code of systemd-nspawn
-_ENVIRONMENT = {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "HOME": "/root", "LANG": "C.UTF-8"}
+_ENVIRONMENT = {
+    "PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
+    "HOME": "/root",
+    "LANG": "C.UTF-8",
+}
 
 
 class MachineError(RuntimeError):
@@ -108,7 +112,7 @@ class Machine:
             return 0
         with contextlib.suppress(psutil.Error):
             children = psutil.Process(self._process.pid).children()
-            return children[0].pid if children else 0
+            return int(children[0].pid) if children else 0
         return 0
 
     def prepare(self, hosts: str) -> None:
@@ -189,7 +193,7 @@ class Machine:
             with contextlib.suppress(OSError):
                 status = Path(f"/proc/{process.pid}/status").read_text()
                 if status.split("NSpid:")[1].splitlines()[0].split()[-1] == own:
-                    return process.pid
+                    return int(process.pid)
         raise MachineError(f"{self.name}: no process {own} of {unit}")
 
     def vanish(self) -> None:

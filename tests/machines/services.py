@@ -9,7 +9,7 @@ from testbed.processes import wait_until
 from tests.machines.installing import AGENT, CONTROLLER
 from tests.machines.machine import Machine
 from tests.machines.site import CONTROLLERS, WORKERS, Site
-from tests.machines.steps import Step, expect, state_of, wait_for_state
+from tests.machines.steps import Step, expect, state_of, wait_for_new_process, wait_for_state
 
 _WRONG_CONFIGURATION = 7  # exit code
 _EXPOSURE = {CONTROLLER: 1.1, AGENT: 1.7}
@@ -61,12 +61,7 @@ def crash(site: Site) -> str:
         for _ in range(10):
             pid = state_of(machine, unit, "MainPID")
             machine.run(f"kill -KILL {pid}")
-            wait_until(
-                lambda machine=machine, unit=unit, pid=pid: state_of(machine, unit, "MainPID") not in ("0", pid),
-                f"a new process of {unit}",
-                30,
-                every=0.2,
-            )
+            wait_for_new_process(machine, unit, pid, 30)
         wait_for_state(machine, unit)
         restarts = int(state_of(machine, unit, "NRestarts"))
         expect(restarts >= 10, f"{unit}: systemd counted {restarts} restarts")
@@ -76,12 +71,17 @@ def crash(site: Site) -> str:
 def wrong_configuration(site: Site) -> str:
     """Start each service with a mistake in its configuration."""
     for machine, unit in _both(site):
-        machine.run("cp /etc/rechannel/rechannel.toml /root/good.toml; echo 'nonsense = 1' >>/etc/rechannel/rechannel.toml")
+        machine.run(
+            "cp /etc/rechannel/rechannel.toml /root/good.toml; echo 'nonsense = 1' >>/etc/rechannel/rechannel.toml"
+        )
         machine.run(f"systemctl restart {unit}", check=False)
         wait_for_state(machine, unit, "failed", 30)
         code = state_of(machine, unit, "ExecMainStatus")
         expect(code == str(_WRONG_CONFIGURATION), f"{unit} ends with {code}")
-        expect("nonsense" in machine.output(f"journalctl -u {unit} -n 20 -o cat"), f"the journal of {unit} names the mistake")
+        expect(
+            "nonsense" in machine.output(f"journalctl -u {unit} -n 20 -o cat"),
+            f"the journal of {unit} names the mistake",
+        )
         time.sleep(5.0)  # more than RestartSec
         expect(state_of(machine, unit) == "failed", f"{unit} is not started again")
         machine.run(f"cp /root/good.toml /etc/rechannel/rechannel.toml; systemctl start {unit}")
@@ -98,12 +98,7 @@ def watchdog(site: Site) -> str:
         pid = state_of(machine, unit, "MainPID")
         machine.run(f"kill -STOP {pid}")
         began = time.monotonic()
-        wait_until(
-            lambda machine=machine, unit=unit, pid=pid: state_of(machine, unit, "MainPID") not in ("0", pid),
-            f"the watchdog of {unit}",
-            120,
-            every=0.5,
-        )
+        wait_for_new_process(machine, unit, pid, 120)
         wait_for_state(machine, unit)
         took.append(time.monotonic() - began)
         journal = machine.output(f"journalctl -u {unit} -n 60 -o cat")
@@ -117,7 +112,9 @@ def journal(site: Site) -> str:
     """Read what the services have written: a line an event, its priority, its unit."""
     machine = site["control1"]
     lines = [json.loads(line) for line in machine.output(f"journalctl -u {CONTROLLER} -o json -n 400").splitlines()]
-    own = [line for line in lines if line.get("_SYSTEMD_UNIT") == f"{CONTROLLER}.service" and line["_COMM"] == "rechannel"]
+    own = [
+        line for line in lines if line.get("_SYSTEMD_UNIT") == f"{CONTROLLER}.service" and line["_COMM"] == "rechannel"
+    ]
     expect(own, "the controller's lines are found by its unit")
     priorities = {line["PRIORITY"] for line in own}
     expect(priorities <= {"3", "4", "5", "6"}, f"priorities {sorted(priorities)}")
@@ -125,7 +122,9 @@ def journal(site: Site) -> str:
     expect("nonsense" in wrong, "the mistake of before is an error, so that `-p err` finds it")
     colored = [line["MESSAGE"] for line in own if "\x1b" in str(line["MESSAGE"])]
     expect(not colored, f"no colors in {colored[:1]}")
-    return f"one line an event, priorities {', '.join(sorted(priorities))}, no colors; `-p err` finds the mistake of before"
+    return (
+        f"a line an event, priorities {', '.join(sorted(priorities))}, no colors; `-p err` finds the mistake of before"
+    )
 
 
 def log_volume(site: Site) -> str:
@@ -151,7 +150,7 @@ def log_volume(site: Site) -> str:
 def credentials(site: Site) -> str:
     """Give the controller its password by `LoadCredential=`, from a file that only root reads."""
     machine = site["control2"]
-    machine.run("cp /etc/rechannel/redis.password /root/secret; chmod 600 /root/secret; mv /etc/rechannel/redis.password /root/kept")
+    machine.run("cd /etc/rechannel; install -m 600 redis.password /root/secret; mv redis.password redis.password.away")
     _drop_in(
         machine,
         CONTROLLER,
@@ -159,12 +158,15 @@ def credentials(site: Site) -> str:
         "Environment=RECHANNEL_REDIS__PASSWORD_FILE=%d/redis.password",
     )
     wait_until(
-        lambda: "standing by" in state_of(machine, CONTROLLER, "StatusText"), "the stand-by with a credential", 30, every=0.5
+        lambda: "standing by" in state_of(machine, CONTROLLER, "StatusText"),
+        "the stand-by with a credential",
+        30,
+        every=0.5,
     )
-    machine.run("mv /root/kept /etc/rechannel/redis.password")
+    machine.run("cd /etc/rechannel; mv redis.password.away redis.password")
     _drop_in(machine, CONTROLLER)
     wait_for_state(machine, CONTROLLER)
-    return "`LoadCredential=` and `RECHANNEL_REDIS__PASSWORD_FILE=%d/redis.password`: a password that only root's file holds"
+    return "`LoadCredential=` and `RECHANNEL_REDIS__PASSWORD_FILE=%d/redis.password`: only root's file has the password"
 
 
 def exposure(site: Site) -> str:

@@ -9,8 +9,8 @@ worker1-3  Spark worker with one executor core, agent             spark
 driver     Spark master, sentinel, the driver of the application  spark, redis, etl
 =========  =====================================================  =====================
 
-Rechannel itself is installed by the blocks of `docs/services.md`, word for word; ``editor`` is a program of the site that
-writes the configuration which an operator would type.
+Rechannel itself is installed by the blocks of `docs/services.md`, word for word; ``editor`` is a program of the site
+that writes the configuration which an operator would type.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import pyspark
 
@@ -90,7 +90,7 @@ Wants=network-online.target
 [Service]
 User=spark
 UMask=0000
-Environment=JAVA_HOME=/usr/lib/jvm/java-17-openjdk-amd64 SPARK_LOCAL_DIRS=/var/lib/spark/local SPARK_LOG_DIR=/var/lib/spark
+Environment=JAVA_HOME=/usr/lib/jvm/java-17-openjdk-amd64 SPARK_LOCAL_DIRS=/var/lib/spark/local
 ExecStart=/opt/spark/bin/spark-class org.apache.spark.deploy.{command}
 Restart=always
 RestartSec=2s
@@ -110,8 +110,9 @@ UMask=0000
 Environment=JAVA_HOME=/usr/lib/jvm/java-17-openjdk-amd64 SPARK_HOME=/opt/spark SPARK_LOCAL_HOSTNAME=driver
 ExecStart=/opt/rechannel-driver/bin/rechannel submit --master spark://driver:7077 --name application \\
     --conf spark.driver.memory=700m --conf spark.executor.memory=700m --conf spark.executor.cores=1 \\
-    --conf spark.sql.shuffle.partitions=6 --conf spark.hadoop.fs.permissions.umask-mode=000 --conf spark.deploy.maxExecutorRetries=-1 \\
-    --conf spark.network.timeout=30s --conf spark.network.timeoutInterval=10s --conf spark.executor.heartbeatInterval=3s \\
+    --conf spark.sql.shuffle.partitions=6 --conf spark.deploy.maxExecutorRetries=-1 \\
+    --conf spark.hadoop.fs.permissions.umask-mode=000 --conf spark.network.timeoutInterval=10s \\
+    --conf spark.network.timeout=30s --conf spark.executor.heartbeatInterval=3s \\
     /usr/local/share/application/app.py {directory}
 Restart=on-failure
 RestartSec=2s
@@ -126,7 +127,14 @@ def make_wheels(directory: Path) -> Path:
     directory.mkdir(parents=True, exist_ok=True)
     command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--wheel-dir", str(directory), "-c", "constraints.txt"]
     # The last one is for Debian's Python 3.11.2; the two before it build Rechannel.
-    command += [".", "./distributions/agent[driver]", "setuptools>=77", "setuptools-scm>=10", "wheel", "async-timeout>=4"]
+    command += [
+        ".",
+        "./distributions/agent[driver]",
+        "setuptools>=77",
+        "setuptools-scm>=10",
+        "wheel",
+        "async-timeout>=4",
+    ]
     subprocess.run(command, cwd=ROOT, check=True)
     for own in directory.glob("rechannel*.whl"):
         own.unlink()
@@ -158,7 +166,7 @@ class Site(contextlib.AbstractContextManager["Site"]):
         self.machines = self._group.machines
         self.passwords: dict[str, str] = {}
 
-    def __enter__(self) -> Site:
+    def __enter__(self) -> Self:
         self._group.__enter__()
         return self
 
@@ -189,7 +197,8 @@ class Site(contextlib.AbstractContextManager["Site"]):
                 continue
             names = f"subjectAltName=DNS:{machine.name},IP:{machine.address}"
             maker.run(
-                f"cd /root/ca && openssl req -newkey rsa:2048 -nodes -subj '/CN={machine.name}' -keyout m.key -out m.csr\n"
+                f"cd /root/ca && openssl req -newkey rsa:2048 -nodes -subj '/CN={machine.name}' "
+                "-keyout m.key -out m.csr\n"
                 f"openssl x509 -req -in m.csr -CA ca.pem -CAkey ca.key -CAcreateserial -days 30 "
                 f"-extfile <(echo '{names}') -out m.crt"
             )
@@ -231,8 +240,7 @@ class Site(contextlib.AbstractContextManager["Site"]):
             machine.write("/etc/pip.conf", "[global]\nno-index = true\nfind-links = /srv/wheels\n")
             machine.write("/usr/local/bin/editor", '#!/bin/sh\ncp /root/site.toml "$1"\n', 0o755)
             machine.run(
-                "git config --global --add safe.directory '*'\n"
-                f"git clone --quiet {SHARED}/rechannel.git {CHECKOUT}"
+                f"git config --global --add safe.directory '*'\ngit clone --quiet {SHARED}/rechannel.git {CHECKOUT}"
             )
 
     # -- Rechannel --
@@ -269,7 +277,9 @@ class Site(contextlib.AbstractContextManager["Site"]):
     def add_user(self, command: str) -> None:
         """Make a user of Redis by ``rechannel acl``; its password is in `passwords`."""
         control = self["control1"]
-        admin = self.configuration(self[DRIVER], "admin").split("[signing]")[0].replace("redis.password", "admin.password")
+        admin = (
+            self.configuration(self[DRIVER], "admin").split("[signing]")[0].replace("redis.password", "admin.password")
+        )
         control.write("/root/admin.toml", admin, 0o600)
         control.write("/etc/rechannel/admin.password", "admin-password", 0o600)
         control.run(f"cd /root && rechannel acl {command} --config /root/admin.toml")

@@ -19,7 +19,10 @@ class OutcomeError(AssertionError):
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came of one step. ``seconds`` of the whole step; ``recovered``: of a fault; ``failure``: "" where it held."""
+    """What came of one step. ``failure``: "" where it held.
+
+    ``seconds`` of the step; ``recovered``: seconds from the fault; ``lost``, ``doubled``: rows; ``rows``: more to show.
+    """
 
     part: str
     what: str
@@ -28,6 +31,7 @@ class Outcome:
     recovered: float | None = None
     lost: int = 0
     doubled: int = 0
+    rows: Sequence[Sequence[str]] = ()
     failure: str = ""
 
 
@@ -84,3 +88,12 @@ def wait_for_state(machine: Machine, unit: str, state: str = "active", seconds: 
         details=lambda: machine.run(f"systemctl status {unit} | tail -12", check=False).stdout,
     )
     return time.monotonic() - began
+
+
+def wait_for_new_process(machine: Machine, unit: str, pid: str, seconds: float) -> None:
+    """Wait until a unit has another main process than ``pid``."""
+
+    def has_another() -> bool:
+        return state_of(machine, unit, "MainPID") not in ("0", pid)
+
+    wait_until(has_another, f"a new process of {unit} on {machine.name}", seconds, every=0.2)

@@ -1,0 +1,287 @@
+"""Faults of whole machines and of what surrounds a service, while queries run; every batch is audited afterwards."""
+
+from __future__ import annotations
+
+import contextlib
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from testbed.processes import wait_until
+from tests.machines.installing import AGENT, CONTROLLER
+from tests.machines.machine import MachineError
+from tests.machines.site import CHECKOUT, CONTROLLERS, DRIVER, PATIENCE, WORKERS, Site, page_blocks
+from tests.machines.steps import Outcome, Step, expect, state_of, wait_for_new_process, wait_for_state
+
+_MEMORY = Path("/sys/fs/cgroup/memory")
+_BATCHES = 8
+
+
+def _leader(site: Site) -> str:
+    """Return the machine of the controller that leads, "" while none says so."""
+    for machine in site.each(CONTROLLERS):
+        with contextlib.suppress(MachineError):
+            if state_of(machine, CONTROLLER, "StatusText").startswith("leading"):
+                return machine.name
+    return ""
+
+
+def _other(name: str) -> str:
+    return next(other for other in CONTROLLERS if other != name)
+
+
+def _application(site: Site) -> dict[str, Any]:
+    applications = site.status().get("applications") or [{}]
+    application: dict[str, Any] = applications[0]
+    return application
+
+
+def _is_whole(site: Site) -> bool:
+    """Return whether somebody leads, three executors are there, and no node lacks figures."""
+    if not _leader(site):
+        return False
+    executors = _application(site).get("executors", ())
+    return len(executors) == len(WORKERS) and all(executor["fresh"] for executor in executors)
+
+
+def _recover(site: Site, began: float, outcome: str) -> Outcome:
+    """Wait until all is whole and batches go on, and audit what was written; ``began``: of the fault."""
+    wait_until(
+        lambda: _is_whole(site),
+        "all parts together again",
+        PATIENCE,
+        every=1.0,
+        details=lambda: site.rechannel("status"),
+    )
+    recovered = time.monotonic() - began
+    site.wait_for_batches(_BATCHES)
+    audit = site.audit()
+    expect(audit.exact, f"{audit.lost} rows lost, {audit.doubled} doubled: {audit.wrong[:3]}")
+    return Outcome("", "", outcome, recovered=recovered, lost=audit.lost, doubled=audit.doubled)
+
+
+def _begin_migration(site: Site) -> None:
+    """Have partitions move: drain the node of one worker."""
+    site.rechannel(f"drain {WORKERS[0]}")
+
+
+def _end_migration(site: Site) -> None:
+    site.rechannel(f"undrain {WORKERS[0]}", check=False)
+
+
+def drain(site: Site) -> Outcome:
+    """Drain a node and end the drain: the order passes from the command to the executors of three machines."""
+    began = time.monotonic()
+    site.rechannel(f"drain {WORKERS[0]} --follow")
+    seconds = time.monotonic() - began
+    _end_migration(site)
+    return _recover(site, time.monotonic(), f"all state was off the node after {seconds:.0f} s")
+
+
+def reboot_worker(site: Site) -> Outcome:
+    """Reboot a worker in the middle of a migration off it."""
+    _begin_migration(site)
+    began = time.monotonic()
+    seconds = site[WORKERS[0]].reboot()
+    _end_migration(site)
+    return _recover(site, began, f"booted in {seconds:.0f} s; worker, agent and executor came back by themselves")
+
+
+def reboot_leader(site: Site) -> Outcome:
+    """Reboot the machine of the leader, and of Redis' master where it is, in the middle of a migration."""
+    _begin_migration(site)
+    name = _leader(site)
+    began = time.monotonic()
+    site[name].reboot()
+    expect(_leader(site), "somebody leads once the machine is back")
+    _end_migration(site)
+    return _recover(site, began, f"{name} rebooted, {_leader(site)} leads")
+
+
+def lose_worker(site: Site) -> Outcome:
+    """Take the power from a worker, and give it back after twenty seconds."""
+    began = time.monotonic()
+    site[WORKERS[1]].vanish()
+    time.sleep(20.0)
+    site[WORKERS[1]].boot()
+    return _recover(site, began, "off for 20 s; its state was read from the checkpoint elsewhere")
+
+
+def lose_leader(site: Site) -> Outcome:
+    """Take the power from the machine of the leader; the other one leads before it is back."""
+    name = _leader(site)
+    began = time.monotonic()
+    site[name].vanish()
+    wait_until(lambda: _leader(site) == _other(name), f"{_other(name)} leads", 60, every=0.2)
+    seconds = time.monotonic() - began
+    site[name].boot()
+    return _recover(site, began, f"{_other(name)} led {seconds:.1f} s later")
+
+
+def lose_redis(site: Site) -> Outcome:
+    """Take the power from the machine of Redis' master; the sentinels promote the replica."""
+    ask = "redis-cli --tls --cacert /etc/redis/ca.pem -p 26379 sentinel get-master-addr-by-name rechannel | head -1"
+    address = site[DRIVER].output(ask)
+    name = next(machine.name for machine in site.each(CONTROLLERS) if machine.address == address)
+    began = time.monotonic()
+    site[name].vanish()
+    wait_until(lambda: site[DRIVER].output(ask) != address, "a promoted replica", 90, every=0.5)
+    wait_until(lambda: bool(_leader(site)), "a leader with the new master", 90, every=0.5)
+    seconds = time.monotonic() - began
+    site[name].boot()
+    return _recover(site, began, f"decisions went on with the new master {seconds:.1f} s later")
+
+
+def cut_worker(site: Site) -> Outcome:
+    """Take the network from a worker for fifteen seconds."""
+    began = time.monotonic()
+    site[WORKERS[2]].cut()
+    time.sleep(15.0)
+    site[WORKERS[2]].mend()
+    return _recover(site, began, "cut off for 15 s")
+
+
+def cut_leader(site: Site) -> Outcome:
+    """Take the network from the leader: it stops acting before the other one leads."""
+    name = _leader(site)
+    began = time.monotonic()
+    site[name].cut()
+    wait_until(
+        lambda: state_of(site[_other(name)], CONTROLLER, "StatusText").startswith("leading"),
+        "another leader",
+        90,
+        every=0.2,
+    )
+    seconds = time.monotonic() - began
+    text = state_of(site[name], CONTROLLER, "StatusText")
+    expect(not text.startswith("leading"), f"{name} still says {text!r}")
+    site[name].mend()
+    return _recover(site, began, f"{_other(name)} led {seconds:.1f} s later; the other one had stopped by then")
+
+
+def full_disk(site: Site) -> Outcome:
+    """Fill the file system of the audit file: an order is refused, nothing else stops."""
+    name = _leader(site)
+    machine = site[name]
+    machine.run(f"systemctl stop {CONTROLLER}")
+    machine.run("mount -t tmpfs -o size=64k,uid=$(id -u rechannel),mode=750 tmpfs /var/log/rechannel")
+    other = site[_other(name)]
+    machine.run(f"systemctl start {CONTROLLER}")
+    other.run(f"systemctl restart {CONTROLLER}")
+    wait_until(lambda: _leader(site) == name, f"{name} leads", 60, every=0.5)
+    machine.run("cat /dev/zero >/var/log/rechannel/filler", check=False)
+    began = time.monotonic()
+    answer = machine.run(
+        "RECHANNEL_CONFIG=/root/operator.toml rechannel pause" if name == "control1" else "false", check=False
+    )
+    if name != "control1":
+        answer = site["control1"].run("RECHANNEL_CONFIG=/root/operator.toml rechannel pause", check=False)
+    expect(answer.returncode != 0 and "audit" in answer.stderr, f"an order without an audit: {answer.stderr.strip()}")
+    machine.run("rm /var/log/rechannel/filler")
+    site.rechannel("pause")
+    site.rechannel("resume")
+    machine.run(f"systemctl stop {CONTROLLER}; umount /var/log/rechannel; systemctl start {CONTROLLER}")
+    return _recover(site, began, "an order was refused, naming the audit file; carried out once there was room")
+
+
+def out_of_memory(site: Site) -> Outcome:
+    """Have the kernel kill the leader and an agent for want of memory; their limit is set from outside."""
+    group = _MEMORY / "rechannel-machines"
+    group.mkdir(exist_ok=True)
+    (group / "memory.limit_in_bytes").write_text(str(8 << 20))
+    began = time.monotonic()
+    try:
+        for machine, unit in ((site[_leader(site)], CONTROLLER), (site[WORKERS[0]], AGENT)):
+            pid = state_of(machine, unit, "MainPID")
+            (group / "memory.move_charge_at_immigrate").write_text("3")
+            with contextlib.suppress(OSError):
+                (group / "cgroup.procs").write_text(str(machine.host_pid(unit)))
+            wait_for_new_process(machine, unit, pid, 60)
+            expect("status=9/KILL" in machine.output(f"journalctl -u {unit} -n 40 -o cat"), f"{unit} was killed")
+    finally:
+        with contextlib.suppress(OSError):
+            group.rmdir()
+    return _recover(site, began, "killed by the kernel, started again by systemd")
+
+
+def clock_steps(site: Site) -> Outcome:
+    """Have the clock of both controllers jump by an hour, and back, by libfaketime in a drop-in."""
+    library = site["control1"].output("ls /usr/lib/*/faketime/libfaketimeMT.so.1")
+    lines = (
+        f"Environment=LD_PRELOAD={library} FAKETIME_TIMESTAMP_FILE=/run/clock FAKETIME_NO_CACHE=1 "
+        "FAKETIME_DONT_FAKE_MONOTONIC=1\nMemoryDenyWriteExecute=no"
+    )
+    began = time.monotonic()
+    for machine in site.each(CONTROLLERS):
+        machine.run("echo +0s >/run/clock; chmod 644 /run/clock")
+        machine.write(f"/etc/systemd/system/{CONTROLLER}.service.d/clock.conf", f"[Service]\n{lines}\n")
+        machine.run(f"systemctl daemon-reload; systemctl restart {CONTROLLER}")
+    wait_until(lambda: bool(_leader(site)), "a leader with a clock of its own", 60, every=0.5)
+    epochs = []
+    for jump in ("+1h", "-1h", "+0s"):
+        for machine in site.each(CONTROLLERS):
+            machine.run(f"echo {jump} >/run/clock")
+        time.sleep(5.0)
+        name = _leader(site)
+        expect(name, f"a leader after a jump to {jump}")
+        epochs.append(state_of(site[name], CONTROLLER, "StatusText").split(";")[0])
+    expect(len(set(epochs)) == 1, f"the lead changed: {epochs}")
+    for machine in site.each(CONTROLLERS):
+        machine.run(f"rm /etc/systemd/system/{CONTROLLER}.service.d/clock.conf")
+        machine.run(f"systemctl daemon-reload; systemctl restart {CONTROLLER}")
+    return _recover(site, began, "an hour forward, two back, one forward: the same leader in the same epoch")
+
+
+def upgrade(site: Site) -> Outcome:
+    """Upgrade every machine by the page's blocks to a newer commit, and go back, while the queries run."""
+
+    def git(*arguments: str) -> str:
+        command = [
+            "git",
+            "-C",
+            str(site.shared / "rechannel.git"),
+            "-c",
+            "user.name=site",
+            "-c",
+            "user.email=site@invalid",
+        ]
+        return subprocess.run([*command, *arguments], check=True, capture_output=True, text=True).stdout.strip()
+
+    old = git("rev-parse", "HEAD")
+    new = git("commit-tree", f"{old}^{{tree}}", "-p", old, "-m", "a newer release")
+    git("update-ref", "HEAD", new)
+    began = time.monotonic()
+    roles = zip((WORKERS, CONTROLLERS), page_blocks("Upgrade"), (AGENT, CONTROLLER), strict=True)
+    for names, block, unit in roles:
+        leader = _leader(site)
+        for machine in sorted(site.each(names), key=lambda it: it.name == leader):
+            for commands in (block, block.replace("git pull", f"git reset --quiet --hard {old}")):
+                machine.run(f"cd {CHECKOUT}\n{commands}")
+                wait_for_state(machine, unit)
+                expect(state_of(machine, unit, "Result") == "success", f"{unit} of {machine.name} was restarted")
+            expect(
+                machine.output(f"cd {CHECKOUT}; git reflog -2 --format=%H").split() == [old, new], "both were installed"
+            )
+    return _recover(site, began, "five machines to a newer commit and back, the stand-by first, the leader last")
+
+
+def _step(what: str, act: Callable[[Site], Outcome]) -> Step:
+    return Step("Faults", what, act)
+
+
+STEPS = (
+    _step("a node is drained, and the drain ended", drain),
+    _step("a worker reboots in the middle of a migration", reboot_worker),
+    _step("the leader's machine reboots in the middle of a migration", reboot_leader),
+    _step("a worker loses its power", lose_worker),
+    _step("the leader's machine loses its power", lose_leader),
+    _step("the machine of Redis' master loses its power", lose_redis),
+    _step("a worker is cut off", cut_worker),
+    _step("the leader is cut off", cut_leader),
+    _step("the disk of the audit file is full", full_disk),
+    _step("no memory is left", out_of_memory),
+    _step("clocks jump", clock_steps),
+    _step("upgrade in place and back", upgrade),
+)

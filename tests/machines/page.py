@@ -1,0 +1,57 @@
+"""The page `docs/machines.md`, from what was recorded."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from tests.machines.steps import Outcome
+
+_HEAD = """\
+# Machines that systemd booted
+
+What was done on six booted machines, with what came of it. Made by `make machines`
+(`python -m tests.machines --json FILE --document docs/machines.md`), which needs root and a Debian host with
+`systemd-container` and `debootstrap`; do not edit it by hand.
+
+Each machine is a container of systemd-nspawn whose first process is Debian's systemd, with its own processes, users,
+mounts, network and journal. Two machines run a controller and Redis (master and replica, over TLS, with the users of
+`rechannel acl`), three a Spark worker and an agent, one the Spark master and the driver, an unchanged script under
+`rechannel submit`. Three sentinels watch Redis. All machines share the kernel and the cores of one host, so seconds
+here are not those of six hosts. The queries run during all steps below *Install*, and after each fault every row that
+they wrote is compared with what the same rows give at once.
+
+"""
+
+
+def tables(outcomes: Sequence[Outcome]) -> str:
+    """Return the page."""
+    parts = [_HEAD]
+    for part in dict.fromkeys(outcome.part for outcome in outcomes):
+        rows = [outcome for outcome in outcomes if outcome.part == part]
+        faults = any(row.recovered is not None for row in rows)
+        more = " recovered in, s | rows lost | doubled |" if faults else " seconds |"
+        parts.append(f"## {part}\n\n| what | outcome |{more}\n| --- | --- |{' ---: |' * more.count('|')}\n")
+        for row in rows:
+            outcome = f"**failed**: {row.failure.splitlines()[0]}" if row.failure else row.outcome
+            figures = f" {row.seconds:.0f} |"
+            if faults:
+                recovered = "" if row.recovered is None else f"{row.recovered:.0f}"
+                figures = f" {recovered} | {row.lost} | {row.doubled} |"
+            parts.append(f"| {row.what} | {outcome} |{figures}\n")
+        parts.append("\n")
+        if part == "Hardening":
+            parts.append(
+                "Each attempt runs as a transient service three times: without hardening, where it succeeds; "
+                "with that line alone; and with all lines of the unit and its user. *Stopped*: in both of these.\n\n"
+                "| unit | line | attempt | outcome |\n| --- | --- | --- | --- |\n"
+            )
+            parts += [f"| {' | '.join(cells)} |\n" for row in rows for cells in row.rows]
+            parts.append("\n")
+    return "".join(parts).rstrip("\n") + "\n"
+
+
+def write(path: Path, document: dict[str, Any]) -> None:
+    """Write the page of a document that the suite has saved."""
+    path.write_text(tables([Outcome(**row) for row in document["outcomes"]]))
