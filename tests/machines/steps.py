@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from testbed.processes import wait_until
-from tests.machines.machine import Machine, MachineError
+from tests.machines.machine import Machine
 from tests.machines.site import PATIENCE, Site
 
 
@@ -48,8 +48,8 @@ class Step:
         began = time.monotonic()
         try:
             came = self.act(site)
-        except (MachineError, OutcomeError, TimeoutError) as error:
-            came = Outcome(self.part, self.what, failure=str(error))
+        except Exception as error:  # noqa: BLE001  whatever fails, the next step is due
+            came = Outcome(self.part, self.what, failure=f"{type(error).__name__}: {error}")
         if isinstance(came, str):
             came = Outcome(self.part, self.what, came)
         return dataclasses.replace(came, part=self.part, what=self.what, seconds=time.monotonic() - began)
