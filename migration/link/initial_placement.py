@@ -213,13 +213,13 @@ class InitialPlacement:
 
         Parameters
         ----------
-        query, name : str
+        query, name
             The query's id and its name.
-        batch : int
+        batch
             The batch that ran so.
-        operators : mapping of int to list of str
+        operators
             The executor of each partition of each operator, "" where unknown: then nothing is saved.
-        executors : mapping of str to ExecutorInfo
+        executors
             The live executors.
         """
         used = {name for placement in operators.values() for name in placement}
@@ -285,13 +285,13 @@ class InitialPlacement:
 
         Parameters
         ----------
-        query, run : str
+        query, run
             Its id, and the id of its current run.
-        stages : mapping of stage
+        stages
             The operators of each stage.
-        placement : mapping of (query, stage)
+        placement
             The executor that each partition last ran on, of all queries.
-        moving : iterable of Unit
+        moving
             What is moved already.
         """
         lost = {stage: self._lost[query, stage] for stage in stages if (query, stage) in self._lost}

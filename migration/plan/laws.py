@@ -53,13 +53,13 @@ def review_plan(proposed: Placement, inputs: PlanInputs, settings: Settings, opt
 
     Parameters
     ----------
-    proposed : Placement
+    proposed
         Where a policy wants each partition.
-    inputs : PlanInputs
+    inputs
         The application's state.
-    settings : Settings
+    settings
         Bounds of ``migration``, ``gate`` and ``reschedule``.
-    options : PlanOptions
+    options
         Terms of this plan.
     """
     changes = proposed.moves_from(inputs.current)

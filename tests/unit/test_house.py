@@ -84,6 +84,19 @@ def test_first_lines_are_short_and_no_questions(part: str) -> None:
     assert wrong == []
 
 
+@pytest.mark.parametrize("part", CODE)
+def test_sections_of_docstrings_leave_types_to_the_signature(part: str) -> None:
+    documented = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
+    sections = (
+        (path, section)
+        for path, tree in modules(part)
+        for node in ast.walk(tree)
+        if isinstance(node, documented)
+        for section in re.findall(r"^-{4,}\n((?:.+\n?)*)", ast.get_docstring(node) or "", re.MULTILINE)
+    )
+    assert [f"{shown(path)} {line}" for path, text in sections for line in re.findall(r"^\S.* : .*", text, re.M)] == []
+
+
 def own_attributes(methods: Iterable[ast.AST]) -> Iterator[str]:
     """Yield each attribute of ``self`` that the methods set."""
     for node in (node for method in methods for node in ast.walk(method)):
