@@ -140,11 +140,11 @@ def test_the_end_of_a_job_that_never_ended_is_its_start() -> None:
 
     def hangs() -> None:
         clock.sleep(9)
-        assert scraped(VIEW, monitor=monitor)["rechannel_controller_loop_last_end_timestamp_seconds", "follow"] == began
+        assert scraped(VIEW, monitor=monitor)["rechannel_controller_job_last_end_timestamp_seconds", "follow"] == began
 
     monitor.add("follow", 1.0, hangs).run()
     result = scraped(VIEW, monitor=monitor)
-    assert result["rechannel_controller_loop_last_end_timestamp_seconds", "follow"] == began + 9
+    assert result["rechannel_controller_job_last_end_timestamp_seconds", "follow"] == began + 9
 
 
 def test_series_are_bounded_and_any_text_is_a_valid_label(monkeypatch: pytest.MonkeyPatch) -> None:
