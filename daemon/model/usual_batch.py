@@ -75,12 +75,12 @@ def measure_usual_batch(query: str, batches: Iterable[BatchReport], among: Colle
 
 def usual_batches(decision: Decision) -> dict[str, UsualBatch]:
     """Return query -> its usual batch before a decision, of the queries that it moves."""
-    price = decision.price
-    if price is None:
+    cost = decision.migration_cost
+    if cost is None:
         return {}
-    periods = price.recent_periods
+    periods = cost.recent_periods
     return {
-        query: UsualBatch(rows, *periods.get(query, (0.0, 0.0))) for query, (_, rows) in price.recent_batches.items()
+        query: UsualBatch(rows, *periods.get(query, (0.0, 0.0))) for query, (_, rows) in cost.recent_batches.items()
     }
 
 

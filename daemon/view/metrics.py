@@ -343,12 +343,12 @@ def _add_decision(samples: MetricSamples, view: ControllerView, status: Applicat
     outcome = next((outcome for outcome in outcomes if outcome is not None), None)
     if outcome is None:
         return
-    price = outcome.predicted
+    cost = outcome.predicted
     figures = (
         ("peak", "measured", outcome.peak),
         ("settled", "measured", outcome.batch_after),
-        ("peak", "predicted", price.peak if price else {}),
-        ("settled", "predicted", price.batch_after if price else {}),
+        ("peak", "predicted", cost.peak if cost else {}),
+        ("settled", "predicted", cost.batch_after if cost else {}),
     )
     for query in status.queries:
         for moment, source, seconds in figures:
