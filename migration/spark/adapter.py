@@ -18,8 +18,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import structlog
-
 from rechannel.migration.spark import versions
 from rechannel.migration.spark.checkpoint import Checkpoints
 from rechannel.migration.spark.executor_control import ExecutorControl
@@ -31,7 +29,6 @@ from rechannel.monitors.spark import events
 from rechannel.monitors.spark.event_gaps import SparkState
 from rechannel.wire.messages import ExecutorInfo
 
-_LOG = structlog.get_logger("rechannel.link")
 _STATE = "org.apache.spark.sql.execution.streaming.state"
 _LISTENER_QUEUE = "rechannel"
 # Where the trait of all stateful operators lives, by version.
