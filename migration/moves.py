@@ -142,15 +142,15 @@ class TrackedMove:
 
         Parameters
         ----------
-        state : MoveState
+        state
             The state to go to.
-        reason : MoveReason
+        reason
             Why it changes.
-        at : float
+        at
             Now, in seconds since the epoch.
-        batch : int
+        batch
             The batch that it belongs to, -1 for none.
-        evidence : str
+        evidence
             What shows that it is right, for people.
         """
         if state not in TRANSITIONS[self.state]:

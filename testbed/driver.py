@@ -19,6 +19,7 @@ from pyspark.sql.streaming.listener import (
     StreamingQueryProgress,
 )
 
+from rechannel.conf.loader import load
 from testbed.progress import progress_line
 
 if TYPE_CHECKING:
@@ -68,9 +69,9 @@ def start_query(frame: Any, name: str, directory: Path, write: Callable[[Any, in
     return writer.trigger(processingTime=trigger).start()
 
 
-def link_directories(link: Link) -> list[Path]:
-    """Return the directories of event streams where this link has its own."""
-    return list(Path(link._settings.link.directory or tempfile.gettempdir()).glob("rechannel-*"))
+def link_directories() -> list[Path]:
+    """Return the directories of event streams where a link with the settings of this process has its own."""
+    return list(Path(load().link.directory or tempfile.gettempdir()).glob("rechannel-*"))
 
 
 def end_application(
@@ -86,7 +87,7 @@ def end_application(
         query.stop()
     result: dict[str, Any] = {"exceptions": exceptions, "problem": "", "failures": 0}
     if link is not None:
-        before = link_directories(link) if link.active else []
+        before = link_directories() if link.active else []
         link.detach()
         left = [path for path in before if path.exists()]
         result |= {"problem": link.problem, "failures": link.failures, "link_directories": [len(before), len(left)]}

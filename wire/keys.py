@@ -178,19 +178,3 @@ def commands(role: Role) -> list[str]:
         allowed |= dict.fromkeys(_READING[rule.kind] if rule.read_by(role) else ())
         allowed |= dict.fromkeys(_WRITING[rule.kind] if rule.written_by(role) else ())
     return ["-@all", *(f"+{command}" for command in (*allowed, *_MORE.get(role, ())))]
-
-
-def markdown() -> str:
-    """Return the table of all keys in Markdown, for ``docs/redis-keys.md``."""
-    lines = ["| key | kind | writer | readers | bound | bytes | ttl | holds |", f"|{' --- |' * 8}"]
-    for rule in TABLE:
-        ttl = f"{rule.ttl} s" if rule.ttl else "none"
-        readers = ", ".join(rule.readers)
-        bounds = f"{rule.bound:,}", _size(rule.size)
-        cells = (f"`{rule.pattern}`", rule.kind, rule.writer, readers, *bounds, ttl, rule.holds)
-        lines.append(f"| {' | '.join(cells)} |")
-    return "\n".join(lines) + "\n"
-
-
-def _size(count: int) -> str:
-    return f"{count // _MIB} MiB" if count >= _MIB else f"{count // _KIB} KiB"

@@ -99,7 +99,7 @@ class TaskRow(msgspec.Struct, frozen=True, array_like=True, gc=False):
     fetch_wait: BoundedFloat
     rows_in: Int53
     rows_out: Int53
-    bytes_local: Int53
+    bytes_local: Int53  # this one and the next only check the agents in tests: an array keeps its positions
     bytes_remote: Int53
     bytes_out: Int53
     state_rows: Int53

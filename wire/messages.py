@@ -208,8 +208,8 @@ class ExecutorLoad(msgspec.Struct, frozen=True, kw_only=True):
     service_after: BoundedFloat = 0.0
 
 
-class MigrationPrice(msgspec.Struct, frozen=True, kw_only=True):
-    """Predicted price of a plan, in seconds and bytes."""
+class MigrationCost(msgspec.Struct, frozen=True, kw_only=True):
+    """Predicted cost of a plan, in seconds and bytes."""
 
     steps: Int53
     bytes: BoundedFloat
@@ -239,7 +239,7 @@ class GainCorrection(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class MigrationOutcome(Body, frozen=True, tag="migration-outcome", kw_only=True):
-    """Result of a migration, beside its prediction (`Decision.price`)."""
+    """Result of a migration, beside its prediction (`Decision.migration_cost`)."""
 
     decision: str
     at: Timestamp
@@ -253,7 +253,7 @@ class MigrationOutcome(Body, frozen=True, tag="migration-outcome", kw_only=True)
     loads: list[tuple[BoundedFloat, BoundedFloat]]
     verdict: str  # rechannel.wire.codes.OutcomeVerdict
     sentence: str
-    predicted: MigrationPrice | None = None
+    predicted: MigrationCost | None = None
     # query whose batches can be compared -> share of its promised, uncorrected gain that came true
     gain_shares: dict[str, BoundedFloat] = {}
 
@@ -277,12 +277,12 @@ class Decision(Body, frozen=True, tag="decision", kw_only=True):
     # query -> share by which the replay of the present placement differs from its measured batches
     residuals: dict[str, BoundedFloat] = {}
     gain: BoundedFloat = 0.0  # seconds over the horizon
-    cost: BoundedFloat = 0.0  # seconds
+    cost: BoundedFloat = 0.0  # seconds that the moves add to the batches, as the gate compared
     streams: dict[str, Int53] = {}  # class -> count
     hot_streams: list[str] = []
     notes: list[str] = []
     names: dict[str, str] = {}  # query -> its name, if it has one
-    price: MigrationPrice | None = None  # of the moves, or of the moves that the gate refused
+    migration_cost: MigrationCost | None = None  # of the moves, or of the moves that the gate refused
     forced: bool = False
     rollback_of: str = ""  # the decision whose moves this one rolls back
     runs: dict[str, str] = {}  # moved query -> its run

@@ -6,7 +6,7 @@ sample, because 0 is a measurement.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -63,15 +63,6 @@ class MetricSamples:
             for key, value in samples.items():
                 family.add_metric((self._cluster, *key), value)
             yield family
-
-
-def markdown(table: Iterable[MetricDefinition]) -> str:
-    """Return the table in Markdown, for ``docs/metrics.md``."""
-    lines = ["| metric | kind | labels | what it says |", "| --- | --- | --- | --- |"]
-    for item in table:
-        labels = ", ".join(f"`{label}`" for label in item.labels)
-        lines.append(f"| `{item.name}` | {item.kind} | {labels} | {item.text} |")
-    return "\n".join(lines) + "\n"
 
 
 def _printable(label: str) -> str:

@@ -46,7 +46,7 @@ def phase_figures(phase: Mapping[str, Any], committed: Sequence[Batch], query: s
         figures |= _restarted(phase, committed, period, steady)
     else:
         figures |= _moved(phase, after, steady)
-        figures |= _predicted(phase["decision"].get("price"), figures, query)
+        figures |= _predicted(phase["decision"].get("migration_cost"), figures, query)
         figures["load"] = _load(phase, quiet)
         stages = spans(phase["journal"], overlapped=phase["variant"] != ONE_BY_ONE.name)
         figures["overlap"] = overlap(stages)
@@ -103,14 +103,14 @@ def _restarted(phase: Mapping[str, Any], committed: Sequence[Batch], period: flo
     }
 
 
-def _predicted(price: Mapping[str, Any] | None, figures: Mapping[str, Any], query: str) -> dict[str, Any]:
+def _predicted(cost: Mapping[str, Any] | None, figures: Mapping[str, Any], query: str) -> dict[str, Any]:
     """Prediction and its error: predicted over measured, less one."""
-    if not price or query not in price.get("peak", {}):
+    if not cost or query not in cost.get("peak", {}):
         return {}
-    predicted: dict[str, Any] = {"predicted_peak": price["peak"][query], "predicted_total": price["total"]}
-    predicted["peak_error"] = price["peak"][query] / figures["peak"] - 1
+    predicted: dict[str, Any] = {"predicted_peak": cost["peak"][query], "predicted_total": cost["total"]}
+    predicted["peak_error"] = cost["peak"][query] / figures["peak"] - 1
     if figures["landing"]:
-        predicted["total_error"] = price["total"] / figures["landing"] - 1
+        predicted["total_error"] = cost["total"] / figures["landing"] - 1
     return predicted
 
 

@@ -116,11 +116,16 @@ def window(
 
     Parameters
     ----------
-    node : number of the node
-    now : end of the window, seconds since the epoch
-    executors : of :data:`APPLICATION` on the node
-    partitions : downstream partitions of every map output
-    outputs : number of map outputs
+    node
+        Number of the node.
+    now
+        End of the window, seconds since the epoch.
+    executors
+        Of :data:`APPLICATION` on the node.
+    partitions
+        Downstream partitions of every map output.
+    outputs
+        Number of map outputs.
     """
     usages = [
         ExecutorUsage(

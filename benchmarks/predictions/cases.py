@@ -17,7 +17,7 @@ from rechannel.policies.model.arrays import FloatArray
 from rechannel.policies.model.cluster import Cluster
 from rechannel.policies.model.placement import Placement
 from rechannel.policies.model.workload import Stage, Workload
-from rechannel.policies.prediction.growth import estimate_growth
+from rechannel.policies.prediction.growth import fit_growth
 from rechannel.policies.prediction.model import PredictionModel, QueryTiming, StageSpread
 from rechannel.policies.prediction.work import TaskSamples, fit_work
 
@@ -149,7 +149,7 @@ def observe(case: Case, noise: float, batches: int, seed: int) -> PredictionMode
         )
         fitted = fit_work(samples, share.mean() * stage.rows, seconds.mean(axis=0))
         if last:
-            growth = estimate_growth(np.diff([it.start for it in last]), share.ravel())
+            growth = fit_growth(np.diff([it.start for it in last]), share.ravel()).share
             timing[stage.query] = replace(timing[stage.query], growth=growth, row_share=fitted.row_share)
         stages.append(replace(stage, busy=fitted.seconds))
         spread[stage.key] = StageSpread(fitted.log_error, fitted.noise)

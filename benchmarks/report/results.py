@@ -54,10 +54,14 @@ class Result(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 
         Parameters
         ----------
-        measures : the subject
-        figures : ``rows`` (the list itself, which may grow), ``seed`` and ``machine`` where there are any, and values
-        quick : whether it is the short form
-        units : figures whose unit is not that of :data:`benchmarks.report.units.UNITS`: names by unit
+        measures
+            The subject.
+        figures
+            ``rows`` (the list itself, which may grow), ``seed`` and ``machine`` where there are any, and values.
+        quick
+            Whether it is the short form.
+        units
+            Figures whose unit is not that of :data:`benchmarks.report.units.UNITS`: names by unit.
         """
         values = dict(figures)
         return cls(

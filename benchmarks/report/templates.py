@@ -49,10 +49,14 @@ def render(template: str, context: Mapping[str, object], *, join: bool = False, 
 
     Parameters
     ----------
-    template : name of a file in ``templates/`` without its suffix
-    context : variables of the template
-    join : make one line of every paragraph and list item first, so that they are wrapped as wholes
-    wrap : break lines of text at 120 characters
+    template
+        Name of a file in ``templates/`` without its suffix.
+    context
+        Variables of the template.
+    join
+        Make one line of every paragraph and list item first, so that they are wrapped as wholes.
+    wrap
+        Break lines of text at 120 characters.
     """
     text = re.sub(r"\n{3,}", "\n\n", _ENVIRONMENT.get_template(f"{template}.md.j2").render(context)).strip("\n")
     lines = _join(text.splitlines()) if join else text.splitlines()

@@ -23,11 +23,13 @@ from rechannel.policies.model.arrays import ModelError, ScaleOutError
 from rechannel.policies.model.cluster import UNPLACED, Cluster
 from rechannel.policies.model.placement import Move, Placement
 from rechannel.policies.model.workload import Workload
-from rechannel.policies.prediction.cycle import assume_timing
+from rechannel.policies.prediction.cycle import query_work
+from rechannel.policies.prediction.model import PredictionModel, QueryTiming
 from rechannel.policies.registry import PolicyLawError, propose
 from rechannel.wire.codes import DecisionResult, NotReadyReason
 from rechannel.wire.messages import Operator, QueryState, StatefulStage
 
+_LEAST_PERIOD = 1.05  # times its batch that the period of a query with a trigger has
 _STORES = [Operator(operator=0, name="stateful", stores=["default"])]
 
 
@@ -102,16 +104,23 @@ def _plan_inputs(observation: Observation) -> PlanInputs:
         observation.current,
         numbers,
         queries,
-        assume_timing(
-            observation.cluster,
-            observation.workload,
-            observation.current,
-            observation.batch_seconds,
-            observation.batch_period,
-        ),
+        _model_with_timing(observation),
         measured_batch_seconds=observation.batch_seconds,
         batch_period=observation.batch_period,
     )
+
+
+def _model_with_timing(observation: Observation) -> PredictionModel:
+    """Return a model whose timing follows from the batches and the rates of the stages, as nothing else is measured."""
+    model = PredictionModel(observation.cluster, observation.workload, {})
+    paths = query_work(model, observation.current).path
+    timing = {}
+    for query, path in zip(observation.workload.queries, paths.tolist(), strict=True):
+        rate = max(stage.batches_per_second for stage in model.stages_of(query))
+        lasts = observation.batch_seconds.get(query, path)
+        every = observation.batch_period.get(query, 1.0 / rate if rate > 0 else 0.0)
+        timing[query] = QueryTiming(max(0.0, lasts - path), every if every > _LEAST_PERIOD * lasts else 0.0)
+    return replace(model, timing=timing)
 
 
 def _steps(disposed: ReviewedPlan, facts: PlanInputs) -> list[Step]:

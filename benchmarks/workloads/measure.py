@@ -72,12 +72,17 @@ def measure(
 
     Parameters
     ----------
-    workload : the queries
-    feed : their input on a session
-    batches : number of batches
-    audited : compare the output with the batch computation; before Spark 4 nothing reads a checkpoint's state, and
-        queries in update mode are not compared
-    checkpoints : directory for the checkpoint, which every executor has to see; None for this machine's temporary one
+    workload
+        The queries.
+    feed
+        Their input on a session.
+    batches
+        Number of batches.
+    audited
+        Compare the output with the batch computation; before Spark 4 nothing reads a checkpoint's state, and queries in
+        update mode are not compared.
+    checkpoints
+        Directory for the checkpoint, which every executor has to see; None for this machine's temporary one.
     """
     feed.spark.conf.set("spark.sql.shuffle.partitions", str(feed.partitions))
     feed.spark.conf.set("spark.sql.streaming.numRecentProgressUpdates", str(10 * batches + 100))

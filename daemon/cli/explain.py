@@ -11,7 +11,7 @@ import msgspec
 
 from rechannel.conf.settings import Settings
 from rechannel.daemon.cli.options import format_time
-from rechannel.daemon.cli.tables import code_meaning, price_lines, refusal_line
+from rechannel.daemon.cli.tables import code_meaning, cost_lines, refusal_line
 from rechannel.daemon.view.wording import batch_times, format_bytes
 from rechannel.wire import keys
 from rechannel.wire.codes import DecisionResult, Trigger
@@ -168,8 +168,8 @@ def _gain(decision: Decision) -> Iterator[str]:
         yield f"  the replay of the present placement differs from the measured batch of {name} by {share:+.0%}"
     if decision.gain or decision.cost:
         yield f"  gain {decision.gain:.1f} s over the horizon (gate.horizon), cost {decision.cost:.1f} s"
-    if decision.price is not None:
-        yield from (f"  {line}" for line in price_lines(decision.price, decision.names))
+    if decision.migration_cost is not None:
+        yield from (f"  {line}" for line in cost_lines(decision.migration_cost, decision.names))
 
 
 def _moves(decision: Decision, states: Mapping[str, str]) -> Iterator[str]:

@@ -26,9 +26,9 @@ from rechannel.daemon.view.status import (
     MoveStatus,
     PartitionStatus,
 )
-from rechannel.daemon.view.wording import batch_times, price_sentence
+from rechannel.daemon.view.wording import batch_times, cost_sentence
 from rechannel.wire.codes import Code, Mode, Scope
-from rechannel.wire.messages import Decision, ExecutorLoad, MigrationPrice, Refusal
+from rechannel.wire.messages import Decision, ExecutorLoad, MigrationCost, Refusal
 from rechannel.wire.printable import (
     NOBODY_REPORTS,
     OBSERVE_MODE,
@@ -254,7 +254,7 @@ def print_decision(application: str, decision: Decision, *, verbose: bool = Fals
         console.print(_load_table(decision.executors))
     for name, before, after in batch_times(decision):
         console.print(f"batch of {escape(name)}: {before:.2f} → {after:.2f} s, predicted")
-    for line in price_lines(decision.price, decision.names) if decision.price is not None else ():
+    for line in cost_lines(decision.migration_cost, decision.names) if decision.migration_cost is not None else ():
         console.print(escape(line))
     if decision.moves:
         console.print(_desired_moves_table(decision))
@@ -290,13 +290,13 @@ def _desired_moves_table(decision: Decision) -> Table:
     return table
 
 
-def price_lines(price: MigrationPrice, names: Mapping[str, str]) -> list[str]:
+def cost_lines(cost: MigrationCost, names: Mapping[str, str]) -> list[str]:
     """Return the lines on the expected cost of a migration."""
-    lines = [f"expected cost: {price_sentence(price)}"]
-    for query, peak in price.peak.items():
+    lines = [f"expected cost: {cost_sentence(cost)}"]
+    for query, peak in cost.peak.items():
         name = query_name(query, names.get(query, ""))
-        after = f", {price.batch_after[query]:.2f} s afterwards" if query in price.batch_after else ""
-        before = price.batch_before.get(query, 0.0)
+        after = f", {cost.batch_after[query]:.2f} s afterwards" if query in cost.batch_after else ""
+        before = cost.batch_before.get(query, 0.0)
         meanwhile = f"{peak:.2f} s at most meanwhile" if peak > before else "no longer meanwhile"
         lines.append(f"batch of {name}: {before:.2f} s now, {meanwhile}{after}")
     return lines

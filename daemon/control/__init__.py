@@ -1,1 +1,1 @@
-"""The control loop of the leading controller, and all of its state."""
+"""The control cycle of the leading controller, and all of its state."""

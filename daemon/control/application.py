@@ -70,26 +70,28 @@ class Application:
     """
 
     def __init__(self, name: str, services: ControllerServices) -> None:
-        self.name = name
+        self.name, self.sentence = name, ""
         self.last_heard = services.context.clock.steady()
-        self.complaints = RateLimit(COMPLAIN_EVERY)
-        self.guard = AutomaticDecisionGuard(services.limits)
+        self.guard, self.complaints = AutomaticDecisionGuard(services.limits), RateLimit(COMPLAIN_EVERY)
         self.migrations = MigrationTracker(name, services.context)
-        self._services = services
-        self._context = services.context
-        self._clock = services.context.clock
+        self.executors, self.load_triggers = ExecutorSetTrigger(), new_load_triggers()
+        self.rollback: PendingRollback | None = None
+        self._services, self._context, self._clock = services, services.context, services.context.clock
+        self.outcome = self._new_outcome()
         self._running_plan: RunningPlan | None = None
-        self._continuation_timer = RateLimit(RETRY_EVERY)
+        self._continuation_timer, self._drain_timer = RateLimit(RETRY_EVERY), RateLimit(RETRY_EVERY)
         self._log = structlog.get_logger("rechannel.controller")
-        self.reset()  # makes the other attributes
+        self._published = DecisionDeduplicator()
+        self._window: float | None = None  # agent window in which it was described last
+        self._next_model = 0.0
+
+    def _new_outcome(self) -> OutcomeTracker:
+        return OutcomeTracker(self.name, self._context, self._services.history, self._services.lock.released)
 
     def reset(self) -> None:
         """Drop what only a leader may rely on, but not the guard and the cool-down."""
-        self.executors = ExecutorSetTrigger()
-        self.load_triggers = new_load_triggers()
-        self.outcome = OutcomeTracker(self.name, self._context, self._services.history, self._services.lock.released)
-        self.rollback: PendingRollback | None = None
-        self._published = DecisionDeduplicator()
+        self.executors, self.load_triggers = ExecutorSetTrigger(), new_load_triggers()
+        self.outcome, self.rollback, self._published = self._new_outcome(), None, DecisionDeduplicator()
         self.migrations.reset()
         self.retry_drain()
         self.invalidate_sentence()
@@ -435,9 +437,7 @@ class Application:
 
     def invalidate_sentence(self) -> None:
         """Let the next cycle describe the application again, whatever that takes."""
-        self.sentence = ""
-        self._window: float | None = None  # agent window in which it was described last
-        self._next_model = 0.0
+        self.sentence, self._window, self._next_model = "", None, 0.0
 
     def describe(self, window: float) -> None:
         """Describe the application and detect overloads, once in each agent window.

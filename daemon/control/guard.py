@@ -215,14 +215,15 @@ class AutomaticDecisionGuard:
 
     def __init__(self, limits: ClusterLimits) -> None:
         self._limits = limits
-        self.clear()
-
-    def clear(self) -> None:
-        """Drop everything, before the decision log is read again."""
         self._last_overload: float | None = None  # time of the last decision because of one
         self._recommended: Recommendation | None = None
         self._rolled_back: RolledBackPlan | None = None
         self._logged: dict[tuple[str, str], float] = {}  # trigger, law -> end of the refusal that was logged
+
+    def clear(self) -> None:
+        """Drop everything, before the decision log is read again."""
+        self._last_overload = self._recommended = self._rolled_back = None
+        self._logged.clear()
 
     def record(self, decision: Decision) -> None:
         """Record a published decision."""

@@ -11,7 +11,7 @@ from rechannel.migration.plan.inputs import ReviewedPlan
 from rechannel.policies.analysis.classification import StreamClass, classify
 from rechannel.policies.analysis.hot_streams import largest_streams
 from rechannel.policies.model.placement import Placement
-from rechannel.wire.messages import ExecutorLoad, MigrationPrice
+from rechannel.wire.messages import ExecutorLoad, MigrationCost
 from rechannel.wire.printable import query_name, with_noun
 
 _HOT_STREAMS = 10
@@ -19,35 +19,35 @@ _COLD_NAMED = 3  # executors, in a note
 _LISTED_QUERIES = 5  # of a note
 
 
-def migration_price(plan: ReviewedPlan, snapshot: Snapshot) -> MigrationPrice | None:
-    """Return the expected price of a plan; None where it moves nothing."""
-    price, rates = plan.price, plan.rates
-    if price is None:
+def migration_cost(plan: ReviewedPlan, snapshot: Snapshot) -> MigrationCost | None:
+    """Return the expected cost of a plan; None where it moves nothing."""
+    cost, rates = plan.cost, plan.rates
+    if cost is None:
         return None
-    before = {query: plan.batch_time_before[query] for query in price.peak}
+    before = {query: plan.batch_time_before[query] for query in cost.peak}
     usual = {query: snapshot.measured_queries.usual_batch(query) for query in before}
-    return MigrationPrice(
-        steps=len(price.added),
-        bytes=price.bytes,
-        pause=price.pause,
-        seconds=price.seconds,
-        total=price.total,
+    return MigrationCost(
+        steps=len(cost.added),
+        bytes=cost.bytes,
+        pause=cost.pause,
+        seconds=cost.seconds,
+        total=cost.total,
         batch_before=before,
-        peak=price.peak,
+        peak=cost.peak,
         batch_after={query: plan.batch_time_after[query] for query in before},
         batch_error={query: plan.batch_error[query] for query in before},
         overhead=rates.overhead,
         load_rate=rates.load_rate,
         moves=rates.moves,
         recent_batches={query: snapshot.median_batch[query] for query in before if query in snapshot.median_batch},
-        cold=price.cold,
+        cold=cost.cold,
         recent_periods={query: (it.period, it.growth) for query, it in usual.items() if it.period > 0},
     )
 
 
 def cold_notes(plan: ReviewedPlan) -> list[str]:
     """Return the note on cold starts in the predicted longest batch."""
-    slowest = sorted(plan.price.cold.items(), key=lambda item: -item[1]) if plan.price else []
+    slowest = sorted(plan.cost.cold.items(), key=lambda item: -item[1]) if plan.cost else []
     if not slowest:
         return []
     texts = [f"{added:.1f} s longer on executor {name}" for name, added in slowest[:_COLD_NAMED]]

@@ -17,7 +17,7 @@ from rechannel.daemon.decide.decision_figures import (
     cold_notes,
     correction_notes,
     executor_loads,
-    migration_price,
+    migration_cost,
     name_hot_streams,
     stream_classes,
 )
@@ -360,7 +360,7 @@ def _decision_of(
         hot_streams=name_hot_streams(snapshot),
         notes=notes,
         names={query.query: query.name for query in snapshot.queries.values() if query.name},
-        price=migration_price(plan, snapshot),
+        migration_cost=migration_cost(plan, snapshot),
         forced=request.force,
         rollback_of=proposed.rollback_of,
         runs={name: query.run for name, query in snapshot.queries.items() if name in moving},

@@ -10,7 +10,7 @@ import msgspec
 from rechannel.daemon.decide.proposed_placement import PlannedMove, ProposedPlacement, propose_moves
 from rechannel.daemon.model.snapshot import Snapshot
 from rechannel.wire.codes import Law
-from rechannel.wire.messages import Decision, MigrationPrice, Refusal
+from rechannel.wire.messages import Decision, MigrationCost, Refusal
 from rechannel.wire.printable import query_name
 
 FORMAT = 1
@@ -35,7 +35,7 @@ class SavedPlan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     runs: dict[str, str]
     moves: list[PlannedMove]
     sentence: str = ""
-    price: MigrationPrice | None = None
+    migration_cost: MigrationCost | None = None
 
 
 def saved_plan_of(decision: Decision, cluster: str, application: str) -> SavedPlan:
@@ -50,7 +50,7 @@ def saved_plan_of(decision: Decision, cluster: str, application: str) -> SavedPl
         runs=decision.runs,
         moves=msgspec.convert(decision.moves, list[PlannedMove], from_attributes=True),
         sentence=decision.sentence,
-        price=decision.price,
+        migration_cost=decision.migration_cost,
     )
 
 

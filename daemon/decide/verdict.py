@@ -106,7 +106,7 @@ def measure_outcome(
         loads=[load for query in queries for load in query.loads()],
         verdict=verdict,
         sentence=_sentence(decision, (verdict, why), len(landings), total, queries),
-        predicted=decision.price,
+        predicted=decision.migration_cost,
         gain_shares=_gain_shares(decision, queries) if moved_alone and whole else {},
     )
 
@@ -135,9 +135,9 @@ class _Query:
         settled = [batch for batch in batches_of(batches, name) if batch.batch > self._last]
         self._next = min((it.batch for it in batches if it.query == name and it.batch > self._last), default=-1)
         self.settled = settled[:need] if self._same_run else []
-        price = decision.price
-        self._cold = price.cold if price else {}
-        self.usual, _ = price.recent_batches.get(name, (0.0, 0.0)) if price else (0.0, 0.0)
+        cost = decision.migration_cost
+        self._cold = cost.cold if cost else {}
+        self.usual, _ = cost.recent_batches.get(name, (0.0, 0.0)) if cost else (0.0, 0.0)
         self._usual_before = usual_batches(decision).get(name, UsualBatch(0.0))
         self._batches = batches
 
@@ -212,7 +212,7 @@ def _longer_queries(
     comparable = [query for query in queries if query.name not in reasons]
     if not comparable:
         return {}, next(iter(reasons.values()))
-    predicted = decision.price.batch_after if decision.price and whole else {}
+    predicted = decision.migration_cost.batch_after if decision.migration_cost and whole else {}
     noise = settings.gate.min_gain
     expected = {query: predicted.get(query.name, query.usual) for query in comparable}
     longer = [it for it in comparable if it.after > max(expected[it] * (1 + _REGRESSION), it.usual * (1 + noise))]
@@ -223,12 +223,12 @@ def _gain_shares(decision: Decision, queries: Sequence[_Query]) -> dict[str, flo
     """Return the share of each query's promised gain that came true, where comparable."""
     shares: dict[str, float] = {}
     comparable = [query for query in queries if not query.incomparable_because()]
-    if decision.price is None or not all(query.has_same_load(_LEARNED_LOAD) for query in comparable):
+    if decision.migration_cost is None or not all(query.has_same_load(_LEARNED_LOAD) for query in comparable):
         return shares
-    for query in (query for query in comparable if query.name in decision.price.batch_after):
+    for query in (query for query in comparable if query.name in decision.migration_cost.batch_after):
         correction = decision.corrections.get(query.name)
-        after = correction.uncorrected if correction else decision.price.batch_after[query.name]
-        promised = decision.price.batch_before.get(query.name, 0.0), after
+        after = correction.uncorrected if correction else decision.migration_cost.batch_after[query.name]
+        promised = decision.migration_cost.batch_before.get(query.name, 0.0), after
         share = realized_gain_share(promised, (query.usual, query.after))
         if share is not None:
             shares[query.name] = share
@@ -250,18 +250,18 @@ def _judge(longer: Mapping[_Query, float], without: Mapping[str, float], setting
 
 
 def _sentence(decision: Decision, verdict: Verdict, landed: int, total: float, queries: Sequence[_Query]) -> str:
-    price = decision.price
+    cost = decision.migration_cost
     text = f"{landed} of {with_noun(len(decision.moves), 'move')} landed in {total:.1f} s"
-    text += f" (predicted {price.total:.1f})" if price else ""
+    text += f" (predicted {cost.total:.1f})" if cost else ""
     for query in queries:
         if not query.settled:
             continue
         name = query.name
         text += f"; batch of {query.shown} {query.usual:.2f} → {query.after:.2f} s"
-        text += f" (predicted {price.batch_after[name]:.2f})" if price and name in price.batch_after else ""
+        text += f" (predicted {cost.batch_after[name]:.2f})" if cost and name in cost.batch_after else ""
         if query.peak:
             text += f", at most {query.peak:.2f} s meanwhile"
-            text += f" (predicted {price.peak[name]:.2f})" if price and name in price.peak else ""
+            text += f" (predicted {cost.peak[name]:.2f})" if cost and name in cost.peak else ""
     code, why = verdict
     prefix = {CONFIRMED: "", REGRESSED: "regressed: ", NOT_JUDGED: "not judged: "}[code]
     return f"{prefix}{why + '; ' if why else ''}{text}"

@@ -1,6 +1,6 @@
 """Job of the controller: its work, its back-off, and the record of its runs.
 
-A failing job never ends its loop. Redis being away is expected and logged once, and again when it is back. After any
+A failing job is run again. Redis being away is expected and logged once, and again when it is back. After any
 other failure the job rests for a time that doubles with every failure in a row.
 """
 

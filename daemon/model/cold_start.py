@@ -34,7 +34,7 @@ from rechannel.wire.messages import ExecutorInfo
 def cold_stages(snapshot: Snapshot, executors: Sequence[ExecutorInfo], rates: LoadRates) -> dict[str, ColdStage]:
     """Return the stages of kinds of which some executor ran few tasks.
 
-    ``executors``: those of the report, with the times at which they were added; ``rates``: what loads are priced at, a
+    ``executors``: those of the report, with the times at which they were added; ``rates``: of loads; a
     task that loaded state as well is cold by the rest.
     """
     measured, cluster = snapshot.measured_queries, snapshot.cluster

@@ -79,12 +79,24 @@ class MeasuredQueries:
         return self._samples[query]
 
 
-def build_prediction(cluster: Cluster, workload: Workload, measured: MeasuredQueries) -> PredictionModel:
-    """Return the model of the present load, with the uncertainty of the partitions' work."""
-    stages: dict[str, Stage] = {stage.key: stage for stage in workload.stages}
-    spread: dict[str, StageSpread] = {}
+@dataclass(frozen=True, eq=False)
+class TaskEvidence:
+    """Evidence of batches, for the prediction of any load.
+
+    ``samples``: key of a placeable stage -> its tasks. ``timing``: query -> its timing, but for the share of its work
+    that is proportional to rows. ``floating`` and ``pools`` are those of the prediction.
+    """
+
+    samples: Mapping[str, TaskSamples]
+    timing: Mapping[str, QueryTiming]
+    floating: Mapping[str, FloatingTasks]
+    pools: Mapping[str, str]
+
+
+def collect_evidence(cluster: Cluster, workload: Workload, measured: MeasuredQueries) -> TaskEvidence:
+    """Return the evidence for the stages of a workload; its load does not matter."""
+    samples: dict[str, TaskSamples] = {}
     floating: dict[str, FloatingTasks] = {}
-    by_rows: dict[str, float] = {}  # key of a stage -> share of its work that is proportional to rows
     timing: dict[str, QueryTiming] = {}
     ends = [last[-1].end for last in measured.recent.values() if last]
     now = max(ends, default=0.0)
@@ -93,31 +105,47 @@ def build_prediction(cluster: Cluster, workload: Workload, measured: MeasuredQue
         if not recent:
             continue
         sampled, _ = measured.samples(query)
-        timing[query] = _timing(measured.queries[query], _compared(query, measured), sampled, now)
+        usual = measured.usual_batch(query)
+        timing[query] = replace(
+            _timing(measured.queries[query], _compared(query, measured), sampled, now),
+            growth=usual.growth,
+            fixed_rows=usual.fixed_rows,
+        )
         runs = [dict(stage_keys(query, batch)) for batch in sampled]
         is_recent = [batch.batch >= recent[0].batch for batch in sampled]
-        for key in [key for key, stage in stages.items() if stage.query == query]:
-            stage = stages[key]
-            own = [by_key[key] for by_key in runs if key in by_key]
+        for stage in [stage for stage in workload.stages if stage.query == query]:
+            own = [by_key[stage.key] for by_key in runs if stage.key in by_key]
             if stage.placeable:
-                counts = [now for by_key, now in zip(runs, is_recent, strict=True) if key in by_key]
-                fitted = fit_work(_samples(own, counts, cluster, measured), stage.rows, stage.busy)
-                stages[key] = replace(stage, busy=fitted.seconds)
-                spread[key] = StageSpread(fitted.log_error, fitted.noise)
-                by_rows[key] = fitted.row_share
-            elif "/f" in key and own:
-                floating[key] = _floating_tasks(own[-len(recent) :])
-        timing[query] = replace(
-            timing[query],
-            growth=measured.usual_batch(query).growth,
-            fixed_rows=measured.usual_batch(query).fixed_rows,
-            row_share=_row_share([stage for stage in stages.values() if stage.query == query], by_rows),
-        )
-    fitted_workload = Workload(tuple(stages.values()), workload.shuffles)
+                counts = [now for by_key, now in zip(runs, is_recent, strict=True) if stage.key in by_key]
+                samples[stage.key] = _samples(own, counts, cluster, measured)
+            elif "/f" in stage.key and own:
+                floating[stage.key] = _floating_tasks(own[-len(recent) :])
     pools = (
         {query: measured.queries[query].pool or _DEFAULT_POOL for query in workload.queries} if measured.fair else {}
     )
-    return PredictionModel(cluster, fitted_workload, timing, spread, floating, pools)
+    return TaskEvidence(samples, timing, floating, pools)
+
+
+def build_prediction(cluster: Cluster, workload: Workload, evidence: TaskEvidence) -> PredictionModel:
+    """Return the model of a load, with the uncertainty of the partitions' work."""
+    stages: list[Stage] = []
+    spread: dict[str, StageSpread] = {}
+    by_rows: dict[str, float] = {}  # key of a stage -> share of its work that is proportional to rows
+    for stage in workload.stages:
+        if (samples := evidence.samples.get(stage.key)) is None:
+            stages.append(stage)
+            continue
+        fitted = fit_work(samples, stage.rows, stage.busy)
+        stages.append(replace(stage, busy=fitted.seconds))
+        spread[stage.key] = StageSpread(fitted.log_error, fitted.noise)
+        by_rows[stage.key] = fitted.row_share
+    timing = {
+        query: replace(timing, row_share=_row_share([stage for stage in stages if stage.query == query], by_rows))
+        for query, timing in evidence.timing.items()
+    }
+    return PredictionModel(
+        cluster, Workload(tuple(stages), workload.shuffles), timing, spread, evidence.floating, evidence.pools
+    )
 
 
 def measured_batches(query: str, measured: MeasuredQueries) -> FloatArray:

@@ -35,7 +35,14 @@ from rechannel.daemon.model.application_messages import (
     reporting_spans,
 )
 from rechannel.daemon.model.forecast import StageForecast, apply_forecasts, forecast_stages
-from rechannel.daemon.model.prediction import MeasuredQueries, build_prediction, measured_batches, warm_batches
+from rechannel.daemon.model.prediction import (
+    MeasuredQueries,
+    TaskEvidence,
+    build_prediction,
+    collect_evidence,
+    measured_batches,
+    warm_batches,
+)
 from rechannel.daemon.model.query_model import ModelInputs, QueryModel
 from rechannel.daemon.model.readiness import NotReady, readiness_problem
 from rechannel.daemon.model.slowness import Slowness, slow_executors
@@ -96,9 +103,13 @@ class Snapshot:
         return executor_utilization(self.cluster, self.workload, self.placement).utilization
 
     @cached_property
+    def _evidence(self) -> TaskEvidence:
+        return collect_evidence(self.cluster, self.workload, self.measured_queries)
+
+    @cached_property
     def prediction(self) -> PredictionModel:
         """Model that batches are predicted from; only decisions need it."""
-        return build_prediction(self.cluster, self.workload, self.measured_queries)
+        return build_prediction(self.cluster, self.workload, self._evidence)
 
     @cached_property
     def measured(self) -> Mapping[str, FloatArray]:
@@ -113,7 +124,7 @@ class Snapshot:
         """
         model = self.prediction
         if self.workload is not self.measured_workload:
-            model = build_prediction(self.cluster, self.measured_workload, self.measured_queries)
+            model = build_prediction(self.cluster, self.measured_workload, self._evidence)
         return residuals(model, self.placement, self.measured)
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from rechannel.policies.prediction.growth import estimate_growth, has_fixed_rows
+from rechannel.policies.prediction.growth import fit_growth
 from rechannel.wire.measurements import BatchReport
 from rechannel.wire.messages import Decision
 
@@ -64,23 +64,25 @@ def measure_usual_batch(query: str, batches: Iterable[BatchReport], among: Colle
     }
     usual = [it for it in with_input if it.batch in among] if among is not None else with_input[-_USUAL_BATCHES:]
     compared = [it for it in with_input if it.batch in periods][-_COMPARED_BATCHES:]
-    by_period = np.array([periods[it.batch] for it in compared]), np.array([float(it.input_rows) for it in compared])
+    growth = fit_growth(
+        np.array([periods[it.batch] for it in compared]), np.array([float(it.input_rows) for it in compared])
+    )
     return UsualBatch(
         rows=_median([float(it.input_rows) for it in usual]),
         period=_median([periods[it.batch] for it in usual if it.batch in periods]),
-        growth=estimate_growth(*by_period),
-        fixed_rows=has_fixed_rows(*by_period),
+        growth=growth.share,
+        fixed_rows=growth.fixed_rows,
     )
 
 
 def usual_batches(decision: Decision) -> dict[str, UsualBatch]:
     """Return query -> its usual batch before a decision, of the queries that it moves."""
-    price = decision.price
-    if price is None:
+    cost = decision.migration_cost
+    if cost is None:
         return {}
-    periods = price.recent_periods
+    periods = cost.recent_periods
     return {
-        query: UsualBatch(rows, *periods.get(query, (0.0, 0.0))) for query, (_, rows) in price.recent_batches.items()
+        query: UsualBatch(rows, *periods.get(query, (0.0, 0.0))) for query, (_, rows) in cost.recent_batches.items()
     }
 
 

@@ -28,7 +28,7 @@ _MAX_SERIES = 1000  # series of a counter; beyond: the rest is counted as "other
 _APPLICATION = ("application",)
 _EXECUTOR = ("application", "node", "executor")
 _QUERY = ("application", "query", "name")
-_JOB = ("loop",)
+_JOB = ("job_name",)  # Prometheus itself sets a label `job`
 
 BUILD = MetricDefinition("rechannel_build_info", "1; the labels name the versions that run", ("version", "python"))
 LEADS = MetricDefinition("rechannel_controller_leads", "1 while this controller holds the lease and leads")
@@ -52,23 +52,23 @@ REQUESTS = MetricDefinition(
     ("verb", "exit"),
 )
 JOB_RUNS = MetricDefinition(
-    "rechannel_controller_loop_runs_total", "Runs of a job that ended, with success or failure", _JOB
+    "rechannel_controller_job_runs_total", "Runs of a job that ended, with success or failure", _JOB
 )
 JOB_FAILED = MetricDefinition(
-    "rechannel_controller_loop_failures_total", "Runs of a job that failed by a defect, not by Redis", _JOB
+    "rechannel_controller_job_failures_total", "Runs of a job that failed by a defect, not by Redis", _JOB
 )
 JOB_BUSY = MetricDefinition(
-    "rechannel_controller_loop_busy_seconds_total", "Duration of all runs of a job together", _JOB
+    "rechannel_controller_job_busy_seconds_total", "Duration of all runs of a job together", _JOB
 )
-JOB_DURATION = MetricDefinition("rechannel_controller_loop_duration_seconds", "Duration of the last run of a job", _JOB)
+JOB_DURATION = MetricDefinition("rechannel_controller_job_duration_seconds", "Duration of the last run of a job", _JOB)
 JOB_LAG = MetricDefinition(
-    "rechannel_controller_loop_lag_seconds",
+    "rechannel_controller_job_lag_seconds",
     "Delay of the last start of a job against its interval",
     _JOB,
 )
-JOB_INTERVAL = MetricDefinition("rechannel_controller_loop_interval_seconds", "Interval of a job", _JOB)
+JOB_INTERVAL = MetricDefinition("rechannel_controller_job_interval_seconds", "Interval of a job", _JOB)
 JOB_ENDED = MetricDefinition(
-    "rechannel_controller_loop_last_end_timestamp_seconds",
+    "rechannel_controller_job_last_end_timestamp_seconds",
     "Time of the last end of a job; before the first, time at which the controller started it",
     _JOB,
 )
@@ -343,12 +343,12 @@ def _add_decision(samples: MetricSamples, view: ControllerView, status: Applicat
     outcome = next((outcome for outcome in outcomes if outcome is not None), None)
     if outcome is None:
         return
-    price = outcome.predicted
+    cost = outcome.predicted
     figures = (
         ("peak", "measured", outcome.peak),
         ("settled", "measured", outcome.batch_after),
-        ("peak", "predicted", price.peak if price else {}),
-        ("settled", "predicted", price.batch_after if price else {}),
+        ("peak", "predicted", cost.peak if cost else {}),
+        ("settled", "predicted", cost.batch_after if cost else {}),
     )
     for query in status.queries:
         for moment, source, seconds in figures:

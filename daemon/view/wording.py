@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from rechannel.wire.messages import Decision, MigrationPrice
+from rechannel.wire.messages import Decision, MigrationCost
 from rechannel.wire.printable import query_name, with_noun
 
 _UNITS = (("PB", 1e15), ("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e3))
@@ -24,11 +24,11 @@ def batch_times(decision: Decision) -> Iterator[tuple[str, float, float]]:
         yield query_name(query, decision.names.get(query, "")), before, decision.batch_time_after.get(query, before)
 
 
-def price_sentence(price: MigrationPrice) -> str:
+def cost_sentence(cost: MigrationCost) -> str:
     """Describe the expected cost of a migration, and what it is based on."""
-    basis = f"learned from {with_noun(price.moves, 'move')}" if price.moves else "assumed, no move was measured yet"
+    basis = f"learned from {with_noun(cost.moves, 'move')}" if cost.moves else "assumed, no move was measured yet"
     return (
-        f"{format_bytes(price.bytes)} of state in {with_noun(price.steps, 'step')} within {price.total:,.1f} s; the "
-        f"worst batch {price.pause:,.2f} s longer, all batches together {price.seconds:,.2f} s; a load takes "
-        f"{price.overhead:.2f} s plus its state at {price.load_rate / 1e6:,.0f} MB/s ({basis})"
+        f"{format_bytes(cost.bytes)} of state in {with_noun(cost.steps, 'step')} within {cost.total:,.1f} s; the "
+        f"worst batch {cost.pause:,.2f} s longer, all batches together {cost.seconds:,.2f} s; a load takes "
+        f"{cost.overhead:.2f} s plus its state at {cost.load_rate / 1e6:,.0f} MB/s ({basis})"
     )

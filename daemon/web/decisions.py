@@ -10,7 +10,7 @@ from typing import Any
 
 from rechannel.daemon.control.migrations import MigrationStatus
 from rechannel.daemon.view.status import BUSY, ApplicationStatus, ControllerView, DecisionView, DrainStatus
-from rechannel.daemon.view.wording import batch_times, price_sentence
+from rechannel.daemon.view.wording import batch_times, cost_sentence
 from rechannel.daemon.web import limits
 from rechannel.daemon.web.limits import clip_name, clip_sentence, cut
 from rechannel.daemon.web.placement import unit_name
@@ -131,7 +131,7 @@ def _decision(view: DecisionView) -> Row:
             {"query": clip_name(name), "before": before, "after": after}
             for name, before, after in islice(batch_times(decision), limits.QUERIES)
         ],
-        "price": price_sentence(decision.price) if decision.price is not None else "",
+        "migration_cost": cost_sentence(decision.migration_cost) if decision.migration_cost is not None else "",
         "moves": f"{with_noun(len(decision.moves), 'move')} in {with_noun(steps, 'step')}" if steps else "",
         "executors": [_load(load) for load in loads],
         "executors_left_out": loads_rest,

@@ -62,13 +62,13 @@ def collect_inputs(
 
     Parameters
     ----------
-    table : TaskTable
+    table
         Executors, placement and batches by the event stream.
-    queries : collection of str
+    queries
         The active queries.
-    drains : mapping of str to DrainedNode
+    drains
         The drained nodes.
-    moves : iterable of TrackedMove
+    moves
         The moves that the reconciler holds.
     """
     steered_away = {
@@ -99,13 +99,13 @@ def executor_target(
 
     Parameters
     ----------
-    hosts : collection of str
+    hosts
         The host of each executor that stays.
-    base : int
+    base
         Executors elsewhere at the first release.
-    workers : collection of str, optional
+    workers
         Hosts of live workers, None where they cannot be known.
-    drained : collection of str
+    drained
         Hosts that are drained.
     """
     spare = 0 if workers is None else len(set(workers) - set(hosts) - set(drained))

@@ -9,18 +9,19 @@ The controller takes no part in it.
   then, stages wait less for executors (`LocalityWait`), since they would wait for the lost one too.
 
 All of it by count, since nothing is measured yet; the controller's decisions come later, with measurements.
-`InitialPlacement` is called from the link's thread, `place_before_first_batch` alone from a second one, for whose
-answer the query waits a bounded time.
+`InitialPlacement` is called from the link's thread, `place_before_first_batch` alone from that of `StartWatcher`, for
+whose answer the query waits a bounded time.
 """
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import structlog
 
@@ -28,7 +29,7 @@ from rechannel.migration.moves import OwnMoves
 from rechannel.migration.spark.adapter import SparkAdapter, StoreId
 from rechannel.migration.spark.checkpoint import CheckpointOperator
 from rechannel.migration.spark.gateway import LinkError
-from rechannel.migration.spark.hooks import START_WAIT
+from rechannel.migration.spark.hooks import START_WAIT, StartHook
 from rechannel.migration.spread import spread_evenly
 from rechannel.wire.messages import DesiredMove, ExecutorInfo, LastPlacement, Unit
 
@@ -36,6 +37,7 @@ _LOG = structlog.get_logger("rechannel.link")
 _BUDGET = 0.8 * START_WAIT  # seconds from a query's start in which it is placed; the rest is moved afterwards
 _ARRIVAL_WAIT = 15.0  # seconds after the attach in which a restarted driver's executors are waited for
 _ARRIVAL_POLL = 0.1
+_START_POLL = 2  # seconds of waiting in Spark for a start, before it is checked whether the link ends
 _ARRIVAL_GAP = 1.0  # seconds without a new executor after which none is expected any more
 _LONGEST_SHORT_WAIT = 120.0  # seconds: a query may run no batch, and others are not to drift meanwhile
 _MAX_QUERIES = 1000  # queries whose placement a link remembers; beyond: the oldest are forgotten
@@ -211,13 +213,13 @@ class InitialPlacement:
 
         Parameters
         ----------
-        query, name : str
+        query, name
             The query's id and its name.
-        batch : int
+        batch
             The batch that ran so.
-        operators : mapping of int to list of str
+        operators
             The executor of each partition of each operator, "" where unknown: then nothing is saved.
-        executors : mapping of str to ExecutorInfo
+        executors
             The live executors.
         """
         used = {name for placement in operators.values() for name in placement}
@@ -283,13 +285,13 @@ class InitialPlacement:
 
         Parameters
         ----------
-        query, run : str
+        query, run
             Its id, and the id of its current run.
-        stages : mapping of stage
+        stages
             The operators of each stage.
-        placement : mapping of (query, stage)
+        placement
             The executor that each partition last ran on, of all queries.
-        moving : iterable of Unit
+        moving
             What is moved already.
         """
         lost = {stage: self._lost[query, stage] for stage in stages if (query, stage) in self._lost}
@@ -337,6 +339,53 @@ class InitialPlacement:
             self._set_start_report(query, f"{moves} partitions spread after its first batch")
             return "a new query is spread evenly"
         return "their executor was lost"
+
+
+class StartWatcher:
+    """Thread that places each starting query; it waits for that, at most `START_WAIT` seconds."""
+
+    def __init__(self, adapter: SparkAdapter, placement: InitialPlacement, stop: threading.Event) -> None:
+        self._adapter, self._placement, self._stop = adapter, placement, stop
+        self._hook: StartHook | None = None
+        self._thread = threading.Thread(target=self._run, name="rechannel-starts", daemon=True)
+
+    def watch(self) -> None:
+        """Watch starts by a new hook in Spark, which takes the place of an earlier one."""
+        with contextlib.suppress(LinkError):
+            self._adapter.stop_watching_starts()
+        self._hook = self._adapter.watch_starts()
+
+    def start(self) -> None:
+        """Place what starts from now on."""
+        self._thread.start()
+
+    def join(self) -> None:
+        """Wait for the end of the thread, once the link ends."""
+        if self._thread.is_alive():
+            self._thread.join(2 * _START_POLL)
+
+    def _run(self) -> None:
+        while (hook := self._hook) is not None and not self._stop.is_set():
+            try:
+                hook.send_heartbeat()
+                if (start := hook.poll(_START_POLL)) is not None:
+                    self._place(hook, start)
+            except Exception as error:  # noqa: BLE001  without this thread, every start would wait in vain
+                _LOG.debug("starting queries could not be read", error=str(error))
+                self._stop.wait(1.0)
+
+    def _place(self, hook: StartHook, start: Any) -> None:
+        try:
+            hook.send_heartbeat()
+            started = self._adapter.started_query(hook.event(start))
+            if started is not None:
+                query, run, checkpoint, at = started
+                waited = time.time() - at if at >= hook.waits_since else START_WAIT
+                self._placement.place_before_first_batch(query, run, checkpoint, waited)
+        except Exception as error:  # noqa: BLE001  whatever goes wrong, the query starts
+            _LOG.warning("a query could not be placed at its start", error=str(error))
+        finally:
+            hook.release(start)
 
 
 def _moves_of(name: str, query: str, stage: int, current: Sequence[str], goal: Sequence[str]) -> Iterator[DesiredMove]:

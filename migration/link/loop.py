@@ -14,7 +14,6 @@ import time
 from collections import deque
 from collections.abc import Callable, Collection, Sequence
 from functools import partial
-from typing import Any
 
 import msgspec
 import structlog
@@ -23,7 +22,7 @@ from rechannel.conf.settings import Settings
 from rechannel.migration.link.driver_state import DriverState, ReconcilerLimits
 from rechannel.migration.link.event_feed import EventFeed
 from rechannel.migration.link.executor_release import ExecutorReleaser, collect_inputs
-from rechannel.migration.link.initial_placement import InitialPlacement
+from rechannel.migration.link.initial_placement import InitialPlacement, StartWatcher
 from rechannel.migration.link.mailbox import Mailbox, traceback_fields
 from rechannel.migration.link.reconciler import Reconciler
 from rechannel.migration.link.report import (
@@ -40,7 +39,6 @@ from rechannel.migration.link.steering import Steering
 from rechannel.migration.spark import compatibility
 from rechannel.migration.spark.adapter import ActiveQuery, SparkAdapter
 from rechannel.migration.spark.gateway import LinkError
-from rechannel.migration.spark.hooks import START_WAIT, StartHook
 from rechannel.monitors.spark import events, task_table
 from rechannel.wire.codes import MoveState
 from rechannel.wire.envelope import Envelope, EnvelopeFactory, MessageError, encode
@@ -52,9 +50,6 @@ _CHECK_EVERY, _REPORT_EVERY = 3.0, 1.0  # seconds between two comparisons with S
 _PAUSE, _SHORT_PAUSE = 0.1, 0.005  # seconds between two reads of the event stream
 _MAX_CATCH_UP = 1.0  # seconds of reading events in one cycle; beyond: the next cycle reads on
 _LONGEST_REST = 30.0  # seconds after a cycle that failed
-_START_POLL = 2  # seconds that the thread of starting queries waits in Spark before it checks whether the link ends
-# Parts that refer to Java objects, from `_prepare` to `_drop_parts`.
-_PARTS = "_feed", "_stages", "_check", "_steering", "_initial_placement", "_releaser", "_snapshot_lag", "_hook"
 _MAINTENANCE = "spark.sql.streaming.stateStore.maintenanceInterval"
 
 
@@ -87,20 +82,25 @@ class Link:
 
         ``on_end`` is called with the application's id and this link once everything is taken out of Spark again.
         """
-        self._on_end = on_end
+        self.mode = settings.reschedule.mode
         try:
-            self._prepare(adapter, settings)
+            cycle = LinkCycle(adapter, settings, self._stop)
         except BaseException:
             with contextlib.suppress(LinkError):
                 adapter.close()
             raise
+        end = partial(on_end, adapter.application, self)
         try:
-            self._watch_spark()
+            cycle.watch_spark()
             advice = compatibility.advice(adapter.setting)
-            self._start_threads()
+            cycle.start_threads()
+            # Started last: it takes everything out of Spark again. Until it runs, the handler below does.
+            thread = threading.Thread(target=self._run, args=(cycle, end), name="rechannel-link", daemon=True)
+            thread.start()
+            self._thread = thread
         except BaseException:
             # Otherwise Spark would write a stream that is never read or deleted.
-            self._finish()
+            self._finish(cycle, end)
             raise
         # A script that ends without calling `detach` leaves nothing behind either.
         atexit.register(self.detach)
@@ -108,12 +108,50 @@ class Link:
         for item in advice:
             _LOG.info("a setting of Spark is worth a change", sentence=item.sentence)
 
-    def _prepare(self, adapter: SparkAdapter, settings: Settings) -> None:
+    def _run(self, cycle: LinkCycle, on_end: Callable[[], None]) -> None:
+        in_a_row = 0
+        try:
+            while not self._stop.wait(cycle.pause()):
+                try:
+                    cycle.run()
+                    in_a_row = 0
+                except Exception as error:  # noqa: BLE001  the user's query must never notice
+                    if cycle.adapter.is_over:
+                        self.problem = self.problem or "the Spark session is over"
+                        return
+                    in_a_row += 1
+                    self.failures += 1
+                    fields = traceback_fields() if in_a_row == 1 else {}
+                    _LOG.warning("a cycle failed", error=str(error), in_a_row=in_a_row, **fields)
+                    self._stop.wait(min(0.05 * 2 ** min(in_a_row, 20), _LONGEST_REST))
+                if cycle.has_ended:
+                    return
+        finally:
+            self._finish(cycle, on_end)
+            _LOG.info("detached", application=cycle.adapter.application)
+
+    def _finish(self, cycle: LinkCycle, on_end: Callable[[], None]) -> None:
+        """Take everything of the link out of the driver; each step even after an error of another."""
+        self._stop.set()
+        steps = [*cycle.closing_steps(), lambda: atexit.unregister(self.detach), on_end, self._ended.set]
+        for step in steps:
+            try:
+                step()
+            except Exception as error:  # noqa: BLE001  the next step is due all the same
+                _LOG.debug("a step of detaching failed", error=str(error))
+
+
+class LinkCycle:
+    """All parts of a link at work, and its cycle; the link drops it whole at its end.
+
+    Parts refer to Java objects, and a script may hold its link for long.
+    """
+
+    def __init__(self, adapter: SparkAdapter, settings: Settings, stop: threading.Event) -> None:
         """Make the parts; nothing of them is in Spark yet."""
-        self._adapter = adapter
-        self._settings, self.mode = settings, settings.reschedule.mode
+        self.adapter = adapter
+        self._settings, self._stop = settings, stop
         self._feed = EventFeed(adapter, settings.link.directory)
-        self._starts_thread = threading.Thread(target=self._place_starting, name="rechannel-starts", daemon=True)
         self._table, self._event_lines = task_table.TaskTable(), deque[bytes]()
         self._orders: Envelope | None = None
         self._drains: dict[str, DrainedNode] = {}  # by node
@@ -141,6 +179,8 @@ class Link:
         self._initial_placement = InitialPlacement(
             adapter, self._spreadable_executors, lambda: self._drains, self._mailbox.read_last_placement
         )
+        self._start_watcher = StartWatcher(adapter, self._initial_placement, stop)
+        self._openings = 0  # of the feed, when starts were watched last
         self._releaser = ExecutorReleaser(
             adapter.executor_control,
             dynamic=compatibility.is_enabled(adapter.setting, compatibility.DYNAMIC_ALLOCATION),
@@ -150,58 +190,37 @@ class Link:
             adapter.latest_snapshot, self._table.committed, supported=adapter.reports_snapshots
         )
 
-    def _watch_spark(self) -> None:
+    def watch_spark(self) -> None:
+        """Open the event stream, read what there is, and watch starts of queries."""
         # The stream starts before the list of executors is read: an executor added in between is seen twice, not never.
         self._feed.open()
-        self._table.executors.update({item.executor: item for item in self._adapter.executors()})
+        self._table.executors.update({item.executor: item for item in self.adapter.executors()})
         self._mailbox.read_orders()
         self._apply_orders()
         self._watch_starts()
 
     def _watch_starts(self) -> None:
         """Watch starts of queries, anew where the event stream was opened anew."""
-        with contextlib.suppress(LinkError):
-            self._adapter.stop_watching_starts()
         self._openings = self._feed.openings
-        self._hook = self._adapter.watch_starts()
+        self._start_watcher.watch()
 
-    def _start_threads(self) -> None:
+    def start_threads(self) -> None:
+        """Start what works beside the link's own thread."""
         self._mailbox.start()
-        self._starts_thread.start()
-        # Started last: it takes everything out of Spark again. Until it runs, `start` does that after an error.
-        thread = threading.Thread(target=self._run, name="rechannel-link", daemon=True)
-        thread.start()
-        self._thread = thread
+        self._start_watcher.start()
 
-    # -- the loop --
+    @property
+    def has_ended(self) -> bool:
+        """Whether Spark's last event was read."""
+        return self._table.ended
 
-    def _run(self) -> None:
-        in_a_row = 0
-        try:
-            while not self._stop.wait(self._pause()):
-                try:
-                    self._run_once()
-                    in_a_row = 0
-                except Exception as error:  # noqa: BLE001  the user's query must never notice
-                    if self._adapter.is_over:
-                        self.problem = self.problem or "the Spark session is over"
-                        return
-                    in_a_row += 1
-                    self.failures += 1
-                    fields = traceback_fields() if in_a_row == 1 else {}
-                    _LOG.warning("a cycle failed", error=str(error), in_a_row=in_a_row, **fields)
-                    self._stop.wait(min(0.05 * 2 ** min(in_a_row, 20), _LONGEST_REST))
-                if self._table.ended:
-                    return
-        finally:
-            self._finish()
-            _LOG.info("detached", application=self._adapter.application)
-
-    def _pause(self) -> float:
+    def pause(self) -> float:
+        """Return the seconds until the next cycle."""
         # A plan has to be read before the next batch replaces it, and Spark steered before the next batch begins.
         return _SHORT_PAUSE if self._reconciler.waiting or self._stages.pending else _PAUSE
 
-    def _run_once(self) -> None:
+    def run(self) -> None:
+        """Run one cycle."""
         now = time.time()
         caught_up = self._catch_up_with_events()
         if self._openings != self._feed.openings:
@@ -220,7 +239,7 @@ class Link:
             self._releaser.advance(inputs, now)
         self._snapshot_lag.advance(self._stages.mapped, now, self._reconciler.units_up_next)
         if self._settings.link.spread and not self._reconciler.paused:
-            self._adapter.warm_up.advance(self._table.executors, self._stages.operator_names)
+            self.adapter.warm_up.advance(self._table.executors, self._stages.operator_names)
         if now >= self._next_report:
             self._next_report = now + _REPORT_EVERY
             self._mailbox.post_report(self._report(), self._evidence_nodes())
@@ -403,33 +422,6 @@ class Link:
         if own is not None:
             self._journal(self._reconciler.add_own_moves(own, time.time()))
 
-    # -- queries that start --
-
-    def _place_starting(self) -> None:
-        """Place each starting query; it waits for that, at most `START_WAIT` seconds."""
-        while not self._stop.is_set():
-            hook: StartHook = self._hook
-            try:
-                hook.send_heartbeat()
-                if (start := hook.poll(_START_POLL)) is not None:
-                    self._fix_initial_placement(hook, start)
-            except Exception as error:  # noqa: BLE001  without this thread, every start would wait in vain
-                _LOG.debug("starting queries could not be read", error=str(error))
-                self._stop.wait(1.0)
-
-    def _fix_initial_placement(self, hook: StartHook, start: Any) -> None:
-        try:
-            hook.send_heartbeat()
-            started = self._adapter.started_query(hook.event(start))
-            if started is not None:
-                query, run, checkpoint, at = started
-                waited = time.time() - at if at >= hook.waits_since else START_WAIT
-                self._initial_placement.place_before_first_batch(query, run, checkpoint, waited)
-        except Exception as error:  # noqa: BLE001  whatever goes wrong, the query starts
-            _LOG.warning("a query could not be placed at its start", error=str(error))
-        finally:
-            hook.release(start)
-
     # -- the report --
 
     def _report(self) -> LinkReport:
@@ -437,8 +429,8 @@ class Link:
         orders = (self._orders.epoch, self._orders.sender) if self._orders is not None else (0, "")
         epoch, leaders = highest_epoch((reconciler.epoch, reconciler.leader), orders)
         return LinkReport(
-            name=self._adapter.name,
-            spark_version=self._adapter.version,
+            name=self.adapter.name,
+            spark_version=self.adapter.version,
             attached=self._attached,
             executors=sorted(self._table.executors.values(), key=lambda item: item.executor),
             queries=[query_state(query, table, stages, lag) for query in self._check.queries.values()],
@@ -468,33 +460,14 @@ class Link:
             ),
         )
 
-    def _finish(self) -> None:
-        """Take everything of the link out of the driver; each step even after an error of another."""
-        self._stop.set()
-        steps: list[Callable[[], object]] = [
-            self._adapter.stop_watching_starts,
+    def closing_steps(self) -> list[Callable[[], object]]:
+        """Return what takes everything out of Spark, in order."""
+        return [
+            self.adapter.stop_watching_starts,
             self._releaser.restore_target,
             self._feed.close,
             lambda: self._mailbox.post_report(self._report(), set()),
             lambda: self._mailbox.stop(timeout=3 * self._settings.redis.timeout),
-            self._join_starts,
-            self._drop_parts,
-            self._adapter.close,
-            lambda: atexit.unregister(self.detach),
-            lambda: self._on_end(self._adapter.application, self),
-            self._ended.set,
+            self._start_watcher.join,
+            self.adapter.close,
         ]
-        for step in steps:
-            try:
-                step()
-            except Exception as error:  # noqa: BLE001  the next step is due all the same
-                _LOG.debug("a step of detaching failed", error=str(error))
-
-    def _join_starts(self) -> None:
-        if self._starts_thread.is_alive():
-            self._starts_thread.join(2 * _START_POLL)
-
-    def _drop_parts(self) -> None:
-        """Release parts that refer to Java objects; a script may hold this handle for long."""
-        for part in _PARTS:
-            vars(self).pop(part, None)

@@ -287,13 +287,13 @@ class Reconciler:
 
         Parameters
         ----------
-        query, batch : str, int
+        query, batch
             The query and the number of its batch.
-        driver : DriverState
+        driver
             The driver's state after that batch.
-        now : float
+        now
             Seconds since the epoch.
-        seconds : float
+        seconds
             Length of the batch, 0 if unknown.
         """
         transitions = []
@@ -333,15 +333,15 @@ class Reconciler:
 
         Parameters
         ----------
-        store : ClosedStore
+        store
             What was closed, by which executor, and the evidence.
-        stores : collection of (int, str)
+        stores
             Operator and name of every store that the stage's partitions have.
-        stage : int
+        stage
             Number of the stage.
-        query : str
+        query
             The query of the store's run.
-        now : float
+        now
             Seconds since the epoch.
         """
         transitions = []

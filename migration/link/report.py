@@ -19,13 +19,13 @@ def query_state(query: ActiveQuery, table: TaskTable, stages: Stages, lag: Snaps
 
     Parameters
     ----------
-    query : ActiveQuery
+    query
         The query, as Spark describes it.
-    table : TaskTable
+    table
         Placement and batches by the event stream.
-    stages : Stages
+    stages
         Operators and stores of its stages, and stages that cannot be moved.
-    lag : SnapshotLag
+    lag
         Lag of the newest snapshots, in batches.
     """
     numbers = sorted(table.stages.get(query.query, ()))
@@ -85,11 +85,11 @@ def problem_sentences(
 
     Parameters
     ----------
-    lasting : iterable of str
+    lasting
         What was noticed at the start.
-    garbage, lost_events, healed, dropped : int
+    garbage, lost_events, healed, dropped
         Unreadable lines, events that Spark's bus dropped, events read from Spark's state instead, messages not sent.
-    releasing : str
+    releasing
         Why an executor is not released, "" if nothing hinders it.
     """
     sentences = list(lasting)

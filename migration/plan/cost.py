@@ -1,4 +1,4 @@
-"""Price of a migration: what it adds to the queries' batches, by earlier migrations. Pure.
+"""Cost of a migration: what it adds to the queries' batches, by earlier migrations. Pure.
 
 The state of a moved partition is loaded by the first task that runs it on its target, which lasts longer by
 
@@ -90,8 +90,8 @@ class BatchTimes:
 
 
 @dataclass(frozen=True, eq=False)
-class PlanPrice:
-    """Expected price of a plan; ``seconds`` are its cost to the batches."""
+class PlanCost:
+    """Expected cost of a plan; the gate compares its ``seconds``."""
 
     # By how much each step's batch is longer than it would be after the step, for the query that suffers most, (S,).
     added: FloatArray
@@ -108,10 +108,10 @@ class PlanPrice:
         return float(self.added.max(initial=0.0))
 
 
-def estimate_price(
+def estimate_cost(
     model: PredictionModel, current: Placement, plan: SteppedMoves, rates: LoadRates, times: BatchTimes
-) -> PlanPrice:
-    """Estimate the price of a plan.
+) -> PlanCost:
+    """Estimate the cost of a plan.
 
     Parameters
     ----------
@@ -160,7 +160,7 @@ def estimate_price(
     landing: dict[str, float] = {}
     for name, most in (item for batch in cold for item in batch.landing_seconds.items()):
         landing[name] = max(landing.get(name, 0.0), most)
-    return PlanPrice(added, float(plan.loads.sum()), seconds, peak, total, landing)
+    return PlanCost(added, float(plan.loads.sum()), seconds, peak, total, landing)
 
 
 @dataclass(frozen=True, eq=False)

@@ -10,7 +10,7 @@ a standard error from the noise of the tasks that were seen. A plan passes if
 * at 95 % confidence the gain of all queries together exceeds the cost.
 
 The share is asked of the query that gains most, not of every query: one that hardly changes must not keep another one
-slow. Not priced are the cost of the moves to other applications, and what a placement saves in network traffic.
+slow. Not counted are the cost of the moves to other applications, and what a placement saves in network traffic.
 """
 
 from __future__ import annotations

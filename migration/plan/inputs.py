@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from rechannel.migration.plan.cost import UNMEASURED, LoadRates, PlanPrice
+from rechannel.migration.plan.cost import UNMEASURED, LoadRates, PlanCost
 from rechannel.migration.plan.gate import GateResult
 from rechannel.policies.analysis.cold_start import ColdStage
 from rechannel.policies.analysis.queueing import QueueReport
@@ -68,7 +68,7 @@ class ReviewedPlan:
     moves: tuple[DesiredMove, ...]  # empty unless the code is `ok`
     refusals: tuple[Refusal, ...]
     gate: GateResult | None  # None without permitted moves
-    price: PlanPrice | None  # by `rates`; None without permitted moves
+    cost: PlanCost | None  # by `rates`; None without permitted moves
     rates: LoadRates
     # Where the permitted moves lead, even if a soft law or the utilization refused them afterwards: the numbers of a
     # refusal are shown too.

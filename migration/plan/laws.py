@@ -26,7 +26,7 @@ import numpy as np
 
 from rechannel.conf.settings import Settings
 from rechannel.migration.moves import BYTES_PER_BATCH
-from rechannel.migration.plan.cost import BatchTimes, PlanPrice, SteppedMoves, estimate_price
+from rechannel.migration.plan.cost import BatchTimes, PlanCost, SteppedMoves, estimate_cost
 from rechannel.migration.plan.explain import explain_moves
 from rechannel.migration.plan.gate import GateResult, QueryGain, evaluate_gate
 from rechannel.migration.plan.inputs import PlanInputs, PlanOptions, ReviewedPlan
@@ -53,13 +53,13 @@ def review_plan(proposed: Placement, inputs: PlanInputs, settings: Settings, opt
 
     Parameters
     ----------
-    proposed : Placement
+    proposed
         Where a policy wants each partition.
-    inputs : PlanInputs
+    inputs
         The application's state.
-    settings : Settings
+    settings
         Bounds of ``migration``, ``gate`` and ``reschedule``.
-    options : PlanOptions
+    options
         Terms of this plan.
     """
     changes = proposed.moves_from(inputs.current)
@@ -70,7 +70,7 @@ def review_plan(proposed: Placement, inputs: PlanInputs, settings: Settings, opt
     before, after = (executor_utilization(inputs.cluster, inputs.workload, at) for at in (inputs.current, placement))
     gains = _predict_gains(inputs, filled, placement)
     gate: GateResult | None = None
-    price: PlanPrice | None = None
+    cost: PlanCost | None = None
     code: PlanResult | Law = PlanResult.OK
     if not changes:
         code, sentence = PlanResult.NOTHING_TO_DO, "nothing to move: no better placement was found"
@@ -78,8 +78,8 @@ def review_plan(proposed: Placement, inputs: PlanInputs, settings: Settings, opt
         code, sentence = PlanResult.LAW, f"none of {with_noun(len(changes), 'move')} is permitted: {refusals[0].detail}"
     else:
         times = BatchTimes(inputs.measured_batch_seconds, inputs.batch_period, inputs.cold)
-        price = estimate_price(inputs.prediction, filled, stepped, inputs.rates, times)
-        gate = evaluate_gate(gains, price.seconds, settings.gate)
+        cost = estimate_cost(inputs.prediction, filled, stepped, inputs.rates, times)
+        gate = evaluate_gate(gains, cost.seconds, settings.gate)
         too_full = _utilization_refusal(inputs, placement, settings)
         sentence = _summary(stepped, inputs, gate, too_full, forced=options.force)
         if (refusal := _plan_refusal(moves, inputs, gate, too_full, options)) is not None:
@@ -92,7 +92,7 @@ def review_plan(proposed: Placement, inputs: PlanInputs, settings: Settings, opt
         moves=accepted,
         refusals=tuple(refusals),
         gate=gate,
-        price=price,
+        cost=cost,
         rates=inputs.rates,
         placement=placement,
         queue_before=before,

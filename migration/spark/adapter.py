@@ -18,8 +18,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import structlog
-
 from rechannel.migration.spark import versions
 from rechannel.migration.spark.checkpoint import Checkpoints
 from rechannel.migration.spark.executor_control import ExecutorControl
@@ -31,7 +29,6 @@ from rechannel.monitors.spark import events
 from rechannel.monitors.spark.event_gaps import SparkState
 from rechannel.wire.messages import ExecutorInfo
 
-_LOG = structlog.get_logger("rechannel.link")
 _STATE = "org.apache.spark.sql.execution.streaming.state"
 _LISTENER_QUEUE = "rechannel"
 # Where the trait of all stateful operators lives, by version.
@@ -105,42 +102,39 @@ class SparkAdapter:
         with translate_errors():
             self.gateway = Gateway(spark.sparkContext._gateway)
         try:
-            self._read_session(spark._jsparkSession)
-            self.warm_up = ExecutorWarmUp(partial(run_warm_up, spark), partial(cancel_warm_up, self._context))
+            with translate_errors():
+                self._jvm: Any = self.gateway.jvm
+                # PySpark's own `version` and `applicationId` would ask the JVM without a time limit.
+                self._session: Any = self.gateway.share(spark._jsparkSession)
+                self.version = str(self._session.version())
+                if refusal := versions.refusal(self.version):
+                    raise UnsupportedSparkError(refusal)
+                self.reports_snapshots = versions.has_feature(self.version, versions.SNAPSHOTS)
+                self._context: Any = self._session.sparkContext()
+                if self._context.isStopped():
+                    raise LinkError("this Spark session is stopped: create a new one, and attach that")
+                self.application = str(self._context.applicationId())
+                self._coordinator = self._session.streams().stateStoreCoordinator()
+                # py4j asks the JVM for every part of a class's name: these are looked up once.
+                state = getattr(self._jvm, _STATE)
+                self._store_id, self._provider_id = state.StateStoreId, state.StateStoreProviderId
+                self._parse_uuid = self._jvm.java.util.UUID.fromString
+                self._none: Any = self.gateway.scala_object(self._jvm.scala, "None")
+                self._nil: Any = self.gateway.scala_object(self._jvm.scala.collection.immutable, "Nil")
+                self._drops = (
+                    self._context.listenerBus()
+                    .metrics()
+                    .metricRegistry()
+                    .counter(f"queue.{_LISTENER_QUEUE}.numDroppedEvents")
+                )
+                self.executor_control = ExecutorControl(self.gateway, self._context, lambda: self._watchdog)
+                self.locality_wait = LocalityWait(self._context)
+                self.checkpoints = Checkpoints(self.gateway, self._context.hadoopConfiguration())
+                self.warm_up = ExecutorWarmUp(partial(run_warm_up, spark), partial(cancel_warm_up, self._context))
         except BaseException:
             with contextlib.suppress(LinkError):
                 self.close()
             raise
-
-    def _read_session(self, session: Any) -> None:
-        with translate_errors():
-            self._jvm: Any = self.gateway.jvm
-            # PySpark's own `version` and `applicationId` would ask the JVM without a time limit.
-            self._session: Any = self.gateway.share(session)
-            self.version = str(self._session.version())
-            if refusal := versions.refusal(self.version):
-                raise UnsupportedSparkError(refusal)
-            self.reports_snapshots = versions.has_feature(self.version, versions.SNAPSHOTS)
-            self._context: Any = self._session.sparkContext()
-            if self._context.isStopped():
-                raise LinkError("this Spark session is stopped: create a new one, and attach that")
-            self.application = str(self._context.applicationId())
-            self._coordinator = self._session.streams().stateStoreCoordinator()
-            # py4j asks the JVM for every part of a class's name: these are looked up once.
-            state = getattr(self._jvm, _STATE)
-            self._store_id, self._provider_id = state.StateStoreId, state.StateStoreProviderId
-            self._parse_uuid = self._jvm.java.util.UUID.fromString
-            self._none: Any = self.gateway.scala_object(self._jvm.scala, "None")
-            self._nil: Any = self.gateway.scala_object(self._jvm.scala.collection.immutable, "Nil")
-            self._drops = (
-                self._context.listenerBus()
-                .metrics()
-                .metricRegistry()
-                .counter(f"queue.{_LISTENER_QUEUE}.numDroppedEvents")
-            )
-            self.executor_control = ExecutorControl(self.gateway, self._context, lambda: self._watchdog)
-            self.locality_wait = LocalityWait(self._context)
-            self.checkpoints = Checkpoints(self.gateway, self._context.hadoopConfiguration())
 
     def setting(self, key: str, default: str) -> str:
         """Read a Spark SQL or core setting."""

@@ -304,13 +304,13 @@ class Watchdog:
 
         Parameters
         ----------
-        target : JavaObject
+        target
             What it is called on.
-        owner, name : str
+        owner, name
             The class that declares the method, and the method.
-        *arguments : (str, object)
+        *arguments
             Class and value of each argument.
-        result : str
+        result
             The method's Java type.
         """
         h = self._handles

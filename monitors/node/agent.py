@@ -100,13 +100,13 @@ def run_agent(
 
     Parameters
     ----------
-    settings : Settings
+    settings
         Without ``agent.node`` the agent waits for the first executor of this machine and uses its host name.
-    stop : threading.Event
+    stop
         Ends the agent.
-    store_factory : callable
+    store_factory
         Opens the connection to Redis, again after it was refused.
-    host : AgentHost, optional
+    host
         By default the machine of this process.
     """
     host = host or AgentHost()

@@ -42,9 +42,9 @@ class SearchContext:
         """Ends of the hot streams, computed when a stage first needs them: that takes long."""
         return HotStreamEnds(self.workload)
 
-    def price(self, moves: int, moved_bytes: float) -> float:
-        """Stage time in seconds per second that moves cost, see :meth:`AdaptiveParameters.price`."""
-        return self.parameters.price(moves, moved_bytes, int(self.cluster.available.sum()))
+    def move_cost(self, moves: int, moved_bytes: float) -> float:
+        """Seconds of stage time per second, see :meth:`AdaptiveParameters.move_cost`."""
+        return self.parameters.move_cost(moves, moved_bytes, int(self.cluster.available.sum()))
 
 
 def _fetched_bytes(workload: Workload) -> dict[str, FloatArray]:

@@ -1,4 +1,4 @@
-"""Last step of ``adaptive``: changes that are priced by the objective of all stages.
+"""Last step of ``adaptive``: changes that are evaluated by the objective of all stages.
 
 Stages of different queries lengthen each other, and the place of a partition changes what others fetch; a search that
 looks at one stage at a time does not see that. Pricing every change for all stages takes long, so the number of changes
@@ -35,7 +35,7 @@ _SWAPS = 8  # partners of a unit on one executor that are tried, those of about 
 
 
 def local_search(context: SearchContext, placement: Placement, min_gain: float, budget: int) -> Placement:
-    """Change the placement as long as that lowers its cost and the price of its moves.
+    """Change the placement as long as that lowers its cost and that of its moves.
 
     Parameters
     ----------
@@ -46,7 +46,7 @@ def local_search(context: SearchContext, placement: Placement, min_gain: float, 
     min_gain
         Least share of the stage time that a change must gain.
     budget
-        Most changes that are priced.
+        Most changes that are evaluated.
     """
     objective = _IncrementalObjective(context, placement)
     best, budget = _descend(objective, min_gain, budget)
@@ -96,13 +96,13 @@ class _IncrementalObjective:
         self._stages, self._home = context.stages, context.home
         self._slots, self._capacity = context.slots, context.capacity
         # Seconds per second that it costs to move each partition from its home.
-        self._price = {
-            stage.key: np.array([context.price(1, size) for size in stage.state_bytes.tolist()])
+        self._move_cost = {
+            stage.key: np.array([context.move_cost(1, size) for size in stage.state_bytes.tolist()])
             for stage in self._stages
         }
         self._paid = sum(
-            float(price[(self._home[key] >= 0) & (placement[key] != self._home[key])].sum())
-            for key, price in self._price.items()
+            float(cost[(self._home[key] >= 0) & (placement[key] != self._home[key])].sum())
+            for key, cost in self._move_cost.items()
         )
         self._at = {stage.key: placement[stage.key].copy() for stage in self._stages}
         self._query = np.array([context.query[stage.query] for stage in self._stages])
@@ -133,7 +133,7 @@ class _IncrementalObjective:
         return Placement(self._at)
 
     def cost(self) -> Cost:
-        """Return :func:`placement_cost`, with the price of the moves on top of the stage time."""
+        """Return :func:`placement_cost`, with the cost of the moves on top of the stage time."""
         cluster = self._cluster
         load = self._load.sum(axis=0)
         over = np.maximum(self._held - cluster.memory_bytes, 0.0)
@@ -154,7 +154,7 @@ class _IncrementalObjective:
             self._at[stage.key][unit] = executor
             home = int(self._home[stage.key][unit])
             if home >= 0:
-                self._paid += float(self._price[stage.key][unit]) * (int(executor != home) - int(old != home))
+                self._paid += float(self._move_cost[stage.key][unit]) * (int(executor != home) - int(old != home))
             for where, sign in ((old, -1.0), (executor, 1.0)):
                 self._load[self._query[index], where] += sign * stage.batches_per_second * stage.busy[unit]
                 self._held[where] += sign * stage.state_bytes[unit]

@@ -24,10 +24,10 @@ def lower_bound(
 
     Parameters
     ----------
-    busy : (n,)
-        Seconds of each unit on a reference core.
-    speed, slots, available : (E,)
-        Speed, number of cores and availability of each executor.
+    busy
+        Seconds of each unit on a reference core, (n,).
+    speed, slots, available
+        Speed, number of cores and availability of each executor, (E,).
     capacity
         Reference cores; slots times speed of the available executors by default.
     """

@@ -43,7 +43,7 @@ class AdaptiveParameters:
         check_number("horizon", self.horizon, 0, above=True)
         check_count("max_moves", self.max_moves, 0)
 
-    def price(self, moves: float, moved_bytes: float, executors: int) -> float:
+    def move_cost(self, moves: float, moved_bytes: float, executors: int) -> float:
         """Stage time in seconds per second that so many moves cost over the horizon.
 
         In one step each of the executors may take one partition, so moves share the time of a step.

@@ -23,11 +23,11 @@ from rechannel.policies.model.workload import Stage
 
 __all__ = ["PlacementSearch"]
 
-# Shares of the way from the time with fewest moves to the best time, at which options are tried where moves are priced.
+# Shares of the way from the time with fewest moves to the best time, at which options are tried where moves are costly.
 _LEVELS = (0.5, 0.8, 0.9, 0.95)
 _SAME = 1e-9
 _SWEEPS = 4  # over all stages, at most
-_LOCAL_CHANGES = 20  # changes that the local search may price for each partition
+_LOCAL_CHANGES = 20  # changes that the local search may evaluate for each partition
 _MIN_SWEEP_GAIN = 0.001  # the share that a sweep must gain for another one to follow
 _SMALL_APPLICATION = 20_000  # units times executors up to which there are several sweeps and starts
 _NEARLY_FULL = 0.7  # share of the limit above which a stage may have to wait until another one has moved
@@ -89,10 +89,10 @@ class PlacementSearch:
         return self._cost
 
     def score(self) -> Cost:
-        """Return the cost, with the price of the moves on top of the stage time."""
+        """Return the cost, with the cost of the moves on top of the stage time."""
         cost = self.cost()
         moved = sum(float(stage.state_bytes[self._has_moved(stage.key)].sum()) for stage in self._stages)
-        return cost._replace(stage_time=cost.stage_time + self._context.price(self.voluntary_moves(), moved))
+        return cost._replace(stage_time=cost.stage_time + self._context.move_cost(self.voluntary_moves(), moved))
 
     @property
     def near_capacity(self) -> bool:
@@ -141,8 +141,8 @@ class PlacementSearch:
 
     def _levels(self, thorough: bool) -> tuple[float, ...]:
         parameters = self._parameters
-        priced = parameters.move_seconds > 0 or np.isfinite(parameters.load_rate) or parameters.max_moves is not None
-        return _LEVELS if thorough and priced else ()
+        costly = parameters.move_seconds > 0 or np.isfinite(parameters.load_rate) or parameters.max_moves is not None
+        return _LEVELS if thorough and costly else ()
 
     def _cheapest(self, stage: Stage, problem: Problem, options: list[Option], *, thorough: bool) -> Option:
         """Return the option that costs least, moves and their bytes counted over the horizon."""
@@ -153,7 +153,7 @@ class PlacementSearch:
         max_moves = None if parameters.max_moves is None else max(self._moves_left(stage), first.moves)
 
         def cost(option: Option) -> float:
-            return rate * option.seconds + self._context.price(option.moves, option.moved_bytes)
+            return rate * option.seconds + self._context.move_cost(option.moves, option.moved_bytes)
 
         best, best_cost = first, cost(first)
         # The first option relieves full executors, and is taken whatever the time of the stage is.

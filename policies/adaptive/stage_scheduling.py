@@ -86,25 +86,26 @@ class _StageLedger:
         self.problem = problem
         self.assignment = assignment.copy()
         self.simple = int(problem.slots.max(initial=1)) == 1
-        self.recount()
-
-    def recount(self) -> None:
-        """Add up all figures from the assignment."""
-        problem, assignment = self.problem, self.assignment
-        size, units = len(problem.speed), np.flatnonzero(assignment >= 0)
-        self.total_work = sum_by_index(assignment, problem.busy, size)
-        self.bytes = sum_by_index(assignment, problem.state_bytes, size)
+        size, units = len(problem.speed), np.flatnonzero(self.assignment >= 0)
+        self.total_work = sum_by_index(self.assignment, problem.busy, size)
+        self.bytes = sum_by_index(self.assignment, problem.state_bytes, size)
         self.fetch_seconds = np.zeros(size)
         if problem.fetching:
-            self.fetch_seconds = sum_by_index(assignment[units], self._fetch_of(units, assignment[units]), size)
-        self.makespan = self.total_work.copy()  # seconds until the last core is done, at speed 1
-        if not self.simple:
-            # While every task has a core of its own, the longest one sets the time.
-            held = np.bincount(assignment[units], minlength=size)
-            self.makespan = np.zeros(size)
-            np.maximum.at(self.makespan, assignment[units], problem.busy[units])
-            for executor in np.flatnonzero(held > problem.slots).tolist():
-                self.makespan[executor] = self._finish(self.units(executor), executor)
+            executors = self.assignment[units]
+            self.fetch_seconds = sum_by_index(executors, self._fetch_of(units, executors), size)
+        self.makespan = self._makespan(units)  # seconds until the last core is done, at speed 1
+
+    def _makespan(self, units: IntArray) -> FloatArray:
+        if self.simple:
+            return self.total_work.copy()
+        # While every task has a core of its own, the longest one sets the time.
+        executors = self.assignment[units]
+        held = np.bincount(executors, minlength=len(self.total_work))
+        makespan = np.zeros(len(self.total_work))
+        np.maximum.at(makespan, executors, self.problem.busy[units])
+        for executor in np.flatnonzero(held > self.problem.slots).tolist():
+            makespan[executor] = self._finish(self.units(executor), executor)
+        return makespan
 
     @property
     def seconds(self) -> FloatArray:
@@ -174,6 +175,7 @@ def relocate(problem: Problem, limit: float) -> Option:
     homeless = np.flatnonzero(ledger.assignment < 0)
     if len(homeless):
         _ListScheduler(problem, ledger, limit).place(homeless)
+        ledger = _StageLedger(problem, ledger.assignment)  # with the exact times of what the cores only estimated
     return ledger.option()
 
 
@@ -254,7 +256,7 @@ class _ListScheduler:
             self.cores[executor, self.cores[executor].argmin()] += busy[unit]
 
     def place(self, units: IntArray) -> None:
-        """Place the units and bring the ledger up to date."""
+        """Place the units in the ledger, all but its makespan."""
         problem, ledger, busy = self.problem, self.ledger, self.problem.busy
         inverse, blocked = 1.0 / problem.speed, ~problem.available
         for unit in units[np.argsort(-busy[units], kind="stable")].tolist():
@@ -279,7 +281,6 @@ class _ListScheduler:
             ledger.assignment[unit] = best
             ledger.total_work[best] += busy[unit]
             ledger.bytes[best] += problem.state_bytes[unit]
-        ledger.recount()  # the exact times of what the cores only estimated
 
     def _choose(self, unit: int, done: FloatArray, full: BoolArray) -> int:
         """Choose the executor of a unit.

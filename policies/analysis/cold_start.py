@@ -9,8 +9,8 @@ another query 0 to 0.2 s. A task of each of the first three ages and of each kin
     added = (n x median of (seconds - usual - load) + prior) / (n + 1)
 
 seconds over the n such tasks that were measured, each within 0 to 60. ``usual`` is fitted to the rows of the stage's
-warm tasks, times what the partition's own warm tasks deviate by. ``load`` is what loading the task's state is priced
-at, so that a load does not count as a cold start.
+warm tasks, times what the partition's own warm tasks deviate by. ``load`` is what loading the task's state is expected
+to take, so that a load does not count as a cold start.
 
 Seconds rather than a multiple of the usual ones: in the six live runs of ``joined`` in ``docs/figures/runs.json``, all
 twelve partitions took a batch of 1.7 s (median), and the first of them on the new executor one of 8.1 s. Other batches

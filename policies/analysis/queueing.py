@@ -115,21 +115,21 @@ def fair_shares(
     remainder (ties: the nearer, then the lower index), so none is off by one task or more and none is lost. No node
     gets more than its free capacity, rounded up, and what is too much for one is shared among the others.
 
+    Raises :class:`ShareOverflowError` where the free capacities or caps add up to less than ``count``, and
+    ``ScaleOutError`` where every node is saturated.
+
     Parameters
     ----------
     count
         Number of tasks.
-    utilization : (M,)
-        Busy share of each node.
-    weights : (M,)
-        Factors of the free capacities before they are scaled, above 0; inverse distances, for example.
-    caps : (M,)
-        Most tasks of each node.
-    distances : (M,)
-        Distance of each node, in any unit; it decides ties only.
-
-    Raises :class:`ShareOverflowError` where the free capacities or caps add up to less than ``count``, and
-    ``ScaleOutError`` where every node is saturated.
+    utilization
+        Busy share of each node, (M,).
+    weights
+        Factors of the free capacities before they are scaled, above 0, (M,); inverse distances, for example.
+    caps
+        Most tasks of each node, (M,).
+    distances
+        Distance of each node, in any unit, (M,); it decides ties only.
     """
     rho = float_array("utilization", utilization)
     size = len(rho)

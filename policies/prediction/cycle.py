@@ -28,15 +28,13 @@ import numpy as np
 
 from rechannel.policies.analysis.placement_cost import finish_times_on, task_slots
 from rechannel.policies.model.arrays import BoolArray, FloatArray, sum_by_index, sum_rows_by_index
-from rechannel.policies.model.cluster import UNPLACED, Cluster
+from rechannel.policies.model.cluster import UNPLACED
 from rechannel.policies.model.placement import Placement
-from rechannel.policies.model.workload import Workload
-from rechannel.policies.prediction.model import PredictionModel, QueryTiming
+from rechannel.policies.prediction.model import PredictionModel
 
 __all__ = [
     "QueryTimings",
     "QueryWork",
-    "assume_timing",
     "batch_seconds",
     "estimate_batches",
     "query_work",
@@ -47,7 +45,6 @@ _ROUNDS = 12  # of the fixed point, at most
 _SAME_TICK = 0.02  # seconds
 _LONG_PAUSE = 0.5  # times its own path, from which a query is met at work by chance
 _BINDING = 0.8  # share of a query's largest work from which an executor binds it
-_LEAST_PERIOD = 1.05  # times its batch that the period of a query with a trigger has
 
 
 @dataclass(frozen=True, eq=False)
@@ -195,31 +192,3 @@ def _waiting(
     # The wait counts on the executor that is waited for longest among those that bind the query.
     binding = work >= _BINDING * work.max(axis=1, keepdims=True)
     return np.asarray(np.where(uses & binding, total, 0.0).max(axis=1))
-
-
-def assume_timing(
-    cluster: Cluster,
-    workload: Workload,
-    placement: Placement,
-    seconds: Mapping[str, float],
-    period: Mapping[str, float],
-) -> PredictionModel:
-    """Return a model of a workload whose timing is not measured, as in simulations.
-
-    Parameters
-    ----------
-    cluster, workload, placement
-        What runs now, and where.
-    seconds, period
-        Query -> seconds of a batch, and from the start of one to the start of the next. Where they are missing, a batch
-        lasts as long as its path, and the period follows from the rate of its stages.
-    """
-    model = PredictionModel(cluster, workload, {})
-    paths = query_work(model, placement).path
-    timing = {}
-    for query, path in zip(workload.queries, paths.tolist(), strict=True):
-        rate = max(stage.batches_per_second for stage in model.stages_of(query))
-        lasts = seconds.get(query, path)
-        every = period.get(query, 1.0 / rate if rate > 0 else 0.0)
-        timing[query] = QueryTiming(max(0.0, lasts - path), every if every > _LEAST_PERIOD * lasts else 0.0)
-    return PredictionModel(cluster, workload, timing)

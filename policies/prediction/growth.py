@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -30,7 +30,7 @@ from rechannel.policies.prediction.cycle import QueryTimings
 from rechannel.policies.prediction.model import PredictionModel
 from rechannel.policies.prediction.replay import replay
 
-__all__ = ["estimate_growth", "has_fixed_rows", "replay_grown", "settle"]
+__all__ = ["Growth", "fit_growth", "replay_grown", "settle"]
 
 _LEAST_CHANGES = 4  # of the period from batch to batch, from which growth is estimated
 _LEAST_NOISE = 0.02  # of the rows of a batch
@@ -44,12 +44,37 @@ _LONGEST_STEP = 9.0  # times the step of plain iteration, added to it
 _SHORTEST = 1e-9  # seconds
 
 
-def estimate_growth(period: FloatArray, rows: FloatArray) -> float:
-    """Estimate the share of rows that is proportional to the period, from 0 to 1.
+@dataclass(frozen=True)
+class Growth:
+    """Slope of a query's rows by the period of its batches, relative, and its standard error."""
 
-    The slope is shrunk by its standard error (prior: 0 with deviation 0.5). Where it is not certain to be positive, or
-    the period hardly changed, it is 0: nothing is promised, nor refused, for rows that were never seen to follow the
-    period.
+    slope: float = 0.0
+    error: float = math.inf
+
+    @property
+    def share(self) -> float:
+        """Share of rows that is proportional to the period, from 0 to 1.
+
+        The slope is shrunk by its standard error (prior: 0 with deviation 0.5). Where it is not certain to be positive,
+        or the period hardly changed, it is 0: nothing is promised, nor refused, for rows that were never seen to follow
+        the period.
+        """
+        if self.slope <= _CERTAIN * self.error:
+            return 0.0
+        return min(1.0, self.slope) * _PRIOR**2 / (_PRIOR**2 + self.error**2)
+
+    @property
+    def fixed_rows(self) -> bool:
+        """Whether rows certainly do not follow the period, as those of a source with a limit."""
+        return self.slope + _CERTAIN * self.error < _FIXED
+
+
+def fit_growth(period: FloatArray, rows: FloatArray) -> Growth:
+    """Fit the growth of a query's rows with the period.
+
+    The changes of the rows from batch to batch are fitted to those of the period by least absolute deviations: neither
+    a load that drifts, nor one that changes at once, nor batches of any size from which the *next* period follows look
+    like growth. Without enough changes the slope is 0, and its error infinite.
 
     Parameters
     ----------
@@ -58,46 +83,21 @@ def estimate_growth(period: FloatArray, rows: FloatArray) -> float:
     rows
         Rows of each batch, (B,).
     """
-    slope, error = _fit_slope(period, rows)
-    if slope <= _CERTAIN * error:
-        return 0.0
-    return min(1.0, slope) * _PRIOR**2 / (_PRIOR**2 + error**2)
-
-
-def has_fixed_rows(period: FloatArray, rows: FloatArray) -> bool:
-    """Return whether the rows of a batch certainly do not follow the period.
-
-    Those of a source with a limit do not.
-
-    Parameters as for `estimate_growth`.
-    """
-    slope, error = _fit_slope(period, rows)
-    return slope + _CERTAIN * error < _FIXED
-
-
-def _fit_slope(period: FloatArray, rows: FloatArray) -> tuple[float, float]:
-    """Return the slope of the rows by the period, and its standard error; both relative.
-
-    The changes of the rows from batch to batch are fitted to those of the period by least absolute deviations: neither
-    a load that drifts, nor one that changes at once, nor batches of any size from which the *next* period follows look
-    like growth. Without enough changes the slope is 0, and its error infinite.
-    """
-    unknown = 0.0, math.inf
     usual_period, usual_rows = (float(np.median(it)) if len(it) else 0.0 for it in (period, rows))
     if len(period) <= _LEAST_CHANGES or usual_period <= 0 or usual_rows <= 0:
-        return unknown
+        return Growth()
     longer, more = np.diff(period / usual_period), np.diff(rows / usual_rows)
     changed = np.flatnonzero(np.abs(longer) > _SHORTEST)
     longer, more = longer[changed], more[changed]
     if len(changed) < _LEAST_CHANGES:
-        return unknown
+        return Growth()
     # The weighted median of the single slopes is the line through zero with the least absolute deviations.
     slopes = more / longer
     order = np.argsort(slopes)
     passed = np.cumsum(np.abs(longer)[order])
     slope = float(slopes[order][np.searchsorted(passed, passed[-1] / 2)])
     deviation = 1.48 * float(np.median(np.abs(more - slope * longer))) * len(changed) / (len(changed) - 1)
-    return slope, max(deviation, 2**0.5 * _LEAST_NOISE) / float(longer @ longer) ** 0.5
+    return Growth(slope, max(deviation, 2**0.5 * _LEAST_NOISE) / float(longer @ longer) ** 0.5)
 
 
 def replay_grown(

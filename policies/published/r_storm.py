@@ -86,10 +86,10 @@ def resource_distance(
     ----------
     demand
         Processor in percent of a core and memory in megabytes, as Storm counts them.
-    cpu, memory : (M,)
-        What each executor has unused, in the same units; infinite memory is not known.
-    network : (M,)
-        Distance of each executor from the reference.
+    cpu, memory
+        What each executor has unused, in the same units, (M,); infinite memory is not known.
+    network
+        Distance of each executor from the reference, (M,).
     weights
         Of processor, memory and network.
     """

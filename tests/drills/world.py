@@ -60,11 +60,16 @@ class WorldOptions:
 
     Parameters
     ----------
-    app : module of the application
-    trigger : time between two batches
-    cores : of an executor
-    spark : settings of the application's own
-    attached : False leaves all of Rechannel out
+    app
+        Module of the application.
+    trigger
+        Time between two batches.
+    cores
+        Of an executor.
+    spark
+        Settings of the application's own.
+    attached
+        False leaves all of Rechannel out.
     """
 
     app: str = "tests.drills.app"

@@ -50,7 +50,7 @@ def test_a_controller_is_scraped(config: Path, group: ProcessGroup) -> None:
             in text
         )
         assert '\nrechannel_controller_leads{cluster="default"} 1.0\n' in text
-        assert 'rechannel_controller_loop_runs_total{cluster="default",loop="observe"}' in text
+        assert 'rechannel_controller_job_runs_total{cluster="default",job_name="observe"}' in text
         assert client.get("/healthz").json()["ok"] is True
         assert client.get("/").status_code == 200
         assert client.post("/metrics").status_code == 405

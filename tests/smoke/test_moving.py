@@ -62,7 +62,7 @@ def apply(loop: Loop, path: Path) -> str:
     code, answer = loop.cli("apply", str(path), "--force", "--reason", "a test")
     assert code == 0, answer
     assert len(answer["decision"]["moves"]) == 2 * PARTITIONS
-    assert answer["decision"]["price"]["steps"] >= PARTITIONS
+    assert answer["decision"]["migration_cost"]["steps"] >= PARTITIONS
     return str(answer["decision"]["decision"])
 
 
@@ -114,8 +114,8 @@ def test_the_outcome_is_told_beside_the_prediction(loop: Loop):
     assert set(outcome["peak"]) == set(outcome["predicted"]["peak"])
     code, answer = loop.cli("plan", "--force", "--policy", "round-robin")
     assert code in (0, 3), answer
-    price = answer["decision"]["price"]
-    assert price is None or price["moves"] == 2 * PARTITIONS, "the next price has learned from it"
+    cost = answer["decision"]["migration_cost"]
+    assert cost is None or cost["moves"] == 2 * PARTITIONS, "the next cost has learned from it"
 
 
 def test_rollback_brings_every_partition_back(loop: Loop):

@@ -10,8 +10,8 @@ from rechannel.wire.messages import (
     ControllerState,
     Decision,
     DesiredMove,
+    MigrationCost,
     MigrationOutcome,
-    MigrationPrice,
     MoveTransition,
     MoveView,
     ScheduledPlan,
@@ -44,7 +44,9 @@ _DECISION = Decision(
     sentence="",
 )
 _BATCHES: dict[str, Any] = {"batch_before": {QUERY: 5.0}, "peak": {QUERY: 6.0}, "batch_after": {QUERY: 4.0}}
-_PRICE = MigrationPrice(steps=1, bytes=1e6, pause=0.5, seconds=1.0, total=10.0, **_BATCHES, overhead=0.1, load_rate=1e8)
+_MIGRATION_COST = MigrationCost(
+    steps=1, bytes=1e6, pause=0.5, seconds=1.0, total=10.0, **_BATCHES, overhead=0.1, load_rate=1e8
+)
 _OUTCOME = MigrationOutcome(
     decision="d",
     at=NOW,
@@ -91,9 +93,9 @@ def decision(**changes: Any) -> Decision:
     return replace(_DECISION, **changes)
 
 
-def price(**changes: Any) -> MigrationPrice:
-    """The price of one step with 1 MB of state."""
-    return replace(_PRICE, **changes)
+def migration_cost(**changes: Any) -> MigrationCost:
+    """The cost of one step with 1 MB of state."""
+    return replace(_MIGRATION_COST, **changes)
 
 
 def outcome(**changes: Any) -> MigrationOutcome:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from enum import StrEnum
 from functools import cache
 from pathlib import Path
@@ -82,6 +82,49 @@ def test_first_lines_are_short_and_no_questions(part: str) -> None:
                 if (QUESTION.match(line) and not line.startswith("Whether ")) or len(line) > LONGEST_FIRST_LINE:
                     wrong.append(f"{shown(path)}:{getattr(node, 'lineno', 1)} {line}")
     assert wrong == []
+
+
+@pytest.mark.parametrize("part", CODE)
+def test_sections_of_docstrings_leave_types_to_the_signature(part: str) -> None:
+    documented = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
+    sections = (
+        (path, section)
+        for path, tree in modules(part)
+        for node in ast.walk(tree)
+        if isinstance(node, documented)
+        for section in re.findall(r"^-{4,}\n((?:.+\n?)*)", ast.get_docstring(node) or "", re.MULTILINE)
+    )
+    assert [f"{shown(path)} {line}" for path, text in sections for line in re.findall(r"^\S.* : .*", text, re.M)] == []
+
+
+def own_attributes(methods: Iterable[ast.AST]) -> Iterator[str]:
+    """Yield each attribute of ``self`` that the methods set."""
+    for node in (node for method in methods for node in ast.walk(method)):
+        if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store) and ast.unparse(node.value) == "self":
+            yield node.attr
+
+
+def late_attributes(tree: ast.Module, part: str) -> Iterator[str]:
+    """Yield each attribute that an object of a class gets after its construction."""
+    classes = {node.name: node for _, tree in modules(part) for node in tree.body if isinstance(node, ast.ClassDef)}
+    for kind in (node for node in ast.walk(tree) if isinstance(node, ast.ClassDef)):
+        family = [kind, *(classes[base.id] for base in kind.bases if isinstance(base, ast.Name) and base.id in classes)]
+        body = [item for member in family for item in member.body]
+        declared = {name for item in body if isinstance(item, ast.Assign | ast.AnnAssign) for _, name in bound(item)}
+        start = {"__init__", "__post_init__", "__enter__"}
+        methods = [item for item in body if isinstance(item, ast.FunctionDef | ast.AsyncFunctionDef)]
+        early = declared.union(own_attributes(method for method in methods if method.name in start))
+        yield from (f"{kind.name}.{name}" for name in own_attributes(methods) if name not in early)
+
+
+@pytest.mark.parametrize("part", PRODUCT)
+def test_an_object_has_all_its_attributes_from_the_start(part: str) -> None:
+    assert [f"{shown(path)} {name}" for path, tree in modules(part) for name in late_attributes(tree, part)] == []
+
+
+def test_an_attribute_that_a_method_adds_is_seen() -> None:
+    tree = ast.parse("class A:\n def __init__(self):\n  self.a = 1\n def b(self):\n  self.a, self.c = 2, 3")
+    assert list(late_attributes(tree, "wire")) == ["A.c"]
 
 
 def all_codes() -> set[str]:

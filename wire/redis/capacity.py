@@ -1,6 +1,6 @@
 """Memory that Redis needs when every key is at its bound, and trimming of streams.
 
-`docs/redis-keys.md` shows the table for a few clusters; ``rechannel doctor`` compares ``maxmemory`` with it.
+`docs/redis-keys.md` has it for a few clusters; ``rechannel doctor`` compares ``maxmemory`` with it.
 """
 
 from __future__ import annotations
@@ -52,27 +52,6 @@ CLUSTER = OVERHEAD * (sum(rule.size for rule in _CLUSTER) + _SMALL)
 def required_memory(nodes: int, applications: list[Application]) -> float:
     """Return the bytes that Redis needs for a cluster."""
     return CLUSTER + NODE * nodes + sum(application.size for application in applications)
-
-
-_EXAMPLES = (
-    (3, 1, Application(executors=6, queries=4, partitions=800)),
-    (100, 10, Application(executors=40, queries=10, partitions=4_000)),
-    (1000, 1, Application(executors=1000, queries=1, partitions=200_000)),
-    (1000, 100, Application(executors=40, queries=10, partitions=4_000)),
-)
-
-
-def markdown() -> str:
-    """Return the table of examples in Markdown, for ``docs/redis-keys.md``."""
-    lines = [
-        "| nodes | applications | queries of each | partitions of each | nodes take | applications take | in all |",
-        "| --- | --- | --- | --- | --- | --- | --- |",
-    ]
-    for nodes, count, one in _EXAMPLES:
-        parts = NODE * nodes, one.size * count, required_memory(nodes, [one] * count)
-        cells = (f"{nodes:,}", f"{count:,}", f"{one.queries:,}", f"{one.partitions:,}", *map(format_mib, parts))
-        lines.append(f"| {' | '.join(cells)} |")
-    return "\n".join(lines) + "\n"
 
 
 def format_mib(size: float) -> str:

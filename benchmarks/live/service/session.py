@@ -230,7 +230,7 @@ def _line(decision: Decision, names: Mapping[str, str], verdict: str) -> Decisio
     def named(seconds: Mapping[str, float]) -> dict[str, float]:
         return {names.get(query, query): value for query, value in seconds.items()}
 
-    price = decision.price
+    cost = decision.migration_cost
     return DecisionLine(
         decision=decision.decision,
         at=decision.at,
@@ -242,6 +242,6 @@ def _line(decision: Decision, names: Mapping[str, str], verdict: str) -> Decisio
         rollback_of=decision.rollback_of,
         batch_before=named(decision.batch_time_before),
         batch_after=named(decision.batch_time_after),
-        peak=named(price.peak) if price else {},
+        peak=named(cost.peak) if cost else {},
         verdict=verdict,
     )

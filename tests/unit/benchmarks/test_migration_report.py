@@ -64,10 +64,10 @@ class Story:
                 {"move": move, "step": step, "partition": step, "after": after, "at": at, "batch": number}
                 for after, at in times.items()
             ]
-        price = {"peak": {"q": 1.0 + max(added)}, "total": (self.now - begun) * 1.1}
+        cost = {"peak": {"q": 1.0 + max(added)}, "total": (self.now - begun) * 1.1}
         for _ in range(5):
             self.batch(1.0)
-        decision = {"decision": f"{variant}{repeat}", "moves": moves, "price": price}
+        decision = {"decision": f"{variant}{repeat}", "moves": moves, "migration_cost": cost}
         self.phases.append(phase | {"decision": decision, "journal": journal, "tasks": tasks, "end": self.now})
 
     def restart(self, repeat: int, away: float) -> None:

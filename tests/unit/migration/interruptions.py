@@ -33,13 +33,13 @@ def ordered(queries: list[Query], closing: str, plan: str, **changes: float) -> 
 
     Parameters
     ----------
-    queries : list of Query
+    queries
         What runs.
-    closing : str
+    closing
         When executors close old copies, see `Driver`.
-    plan : str
+    plan
         Moves such as ``a.0.1: 0>2 @60`` (query, stage and partition: source > target @ bytes), ``|`` between steps.
-    **changes : float
+    **changes
         Limits of the link other than the usual ones.
     """
     world, moves = World(Driver(queries, "012", closing), limits(**changes)), []

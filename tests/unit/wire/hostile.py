@@ -26,8 +26,8 @@ from rechannel.wire.messages import (
     ExecutorLoad,
     GainCorrection,
     LastPlacement,
+    MigrationCost,
     MigrationOutcome,
-    MigrationPrice,
     MoveTransition,
     Refusal,
     Reply,
@@ -52,7 +52,7 @@ PLACEMENT = list("000000112233")
 
 # -- a valid message of every kind, and how it is spoiled --
 
-PRICE = sample(MigrationPrice, batch_before={QUERY: 5.0}, peak={QUERY: 6.0}, batch_after={QUERY: 4.0}, load_rate=1e8)
+COST = sample(MigrationCost, batch_before={QUERY: 5.0}, peak={QUERY: 6.0}, batch_after={QUERY: 4.0}, load_rate=1e8)
 MOVE = DesiredMove(move="d.0", query=QUERY, stage=0, partition=0, source="0", target="1", step=0, bytes=10.0)
 LINE = sample(MoveTransition, query=QUERY, stage=0, partition=0, before="steered", after="drained", at=NOW - 5)
 DECISION = sample(
@@ -65,7 +65,7 @@ DECISION = sample(
     refusals=[Refusal(law="gate", scope="plan", detail="no")],
     batch_time_before={QUERY: 5.0},
     names={QUERY: "name"},
-    price=PRICE,
+    migration_cost=COST,
     runs={QUERY: "run-1"},
     corrections={QUERY: GainCorrection(share=0.7, migrations=4, uncorrected=3.6)},
 )
@@ -77,7 +77,7 @@ OUTCOME = sample(
     peak={QUERY: 6.0},
     batch_after={QUERY: 4.0},
     verdict="confirmed",
-    predicted=PRICE,
+    predicted=COST,
     gain_shares={QUERY: 0.7},
 )
 DESIRED = DesiredPlacement(decision="d", runs={QUERY: "run-1"}, moves=[MOVE])

@@ -11,7 +11,13 @@ from rechannel.wire import keys
 
 def test_the_page_has_the_table():
     page = Path(__file__).parents[3] / "docs" / "redis-keys.md"
-    assert keys.markdown() in page.read_text()
+    lines = ["| key | kind | writer | readers | bound | bytes | ttl | holds |", f"|{' --- |' * 8}"]
+    for rule in keys.TABLE:
+        ttl = f"{rule.ttl} s" if rule.ttl else "none"
+        size = f"{rule.size // 2**20} MiB" if rule.size >= 2**20 else f"{rule.size // 2**10} KiB"
+        cells = (f"`{rule.pattern}`", rule.kind, rule.writer, ", ".join(rule.readers), f"{rule.bound:,}", size, ttl)
+        lines.append(f"| {' | '.join(cells)} | {rule.holds} |")
+    assert "\n".join(lines) in page.read_text()
 
 
 def test_names_fill_the_pattern():

@@ -199,15 +199,15 @@ def test_plan_shows_streams_with_verbose_only(leader: Controller, capsys: pytest
     assert "0.3 kB/s" in shown
 
 
-def test_a_price_with_a_lower_peak_has_no_longer_batches(leader: Controller) -> None:
-    price = decide(leader, user="ann", apply=False).price
-    assert price is not None
-    less = msgspec.structs.replace(price, batch_before={"q1": 3.0}, peak={"q1": 2.78}, batch_after={"q1": 2.0}, moves=1)
-    first, line = tables.price_lines(less, {"q1": "join"})
+def test_a_cost_with_a_lower_peak_has_no_longer_batches(leader: Controller) -> None:
+    cost = decide(leader, user="ann", apply=False).migration_cost
+    assert cost is not None
+    less = msgspec.structs.replace(cost, batch_before={"q1": 3.0}, peak={"q1": 2.78}, batch_after={"q1": 2.0}, moves=1)
+    first, line = tables.cost_lines(less, {"q1": "join"})
     assert line == "batch of join: 3.00 s now, no longer meanwhile, 2.00 s afterwards"
     assert "learned from 1 move)" in first
     more = msgspec.structs.replace(less, peak={"q1": 3.5})
-    assert "3.50 s at most meanwhile" in tables.price_lines(more, {"q1": "join"})[1]
+    assert "3.50 s at most meanwhile" in tables.cost_lines(more, {"q1": "join"})[1]
 
 
 def test_explain_without_an_id_shows_the_last_decision_with_moves(leader: Controller, recorded: None) -> None:

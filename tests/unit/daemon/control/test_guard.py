@@ -400,25 +400,27 @@ def test_overlap_is_a_share_that_both_sides_agree_on(one: set[int], other: set[i
 # -- repetition --
 
 
-def priced(
+def costing(
     made: Decision, rows: float = 400.0, executors: str = "01", period: tuple[float, float] = (5.0, 0.0)
 ) -> Decision:
-    price = samples.price(recent_batches={"q": (5.0, rows)}, recent_periods={"q": period})
-    return msgspec.structs.replace(made, price=price, executors=[executor_load(name) for name in executors])
+    cost = samples.migration_cost(recent_batches={"q": (5.0, rows)}, recent_periods={"q": period})
+    return msgspec.structs.replace(made, migration_cost=cost, executors=[executor_load(name) for name in executors])
 
 
 def with_another_query(made: Decision) -> Decision:
     """Add one move of a query that the plan before did not move."""
-    assert made.price is not None
+    assert made.migration_cost is not None
     other = msgspec.structs.replace(made.moves[0], query="r")
-    price = msgspec.structs.replace(made.price, recent_batches=made.price.recent_batches | {"r": (5.0, 400.0)})
-    return msgspec.structs.replace(made, moves=[*made.moves, other], price=price)
+    cost = msgspec.structs.replace(
+        made.migration_cost, recent_batches=made.migration_cost.recent_batches | {"r": (5.0, 400.0)}
+    )
+    return msgspec.structs.replace(made, moves=[*made.moves, other], migration_cost=cost)
 
 
 def unmeasured(made: Decision) -> Decision:
     """Take the measured batches out of a decision."""
-    assert made.price is not None
-    return msgspec.structs.replace(made, price=msgspec.structs.replace(made.price, recent_batches={}))
+    assert made.migration_cost is not None
+    return msgspec.structs.replace(made, migration_cost=msgspec.structs.replace(made.migration_cost, recent_batches={}))
 
 
 THREE_MOVES = decision(NOON, moves=moves(1, 2, 3))
@@ -427,17 +429,17 @@ THREE_MOVES = decision(NOON, moves=moves(1, 2, 3))
 @pytest.mark.parametrize(
     ("plan", "again"),
     [
-        pytest.param(priced(THREE_MOVES), False, id="the same"),
-        pytest.param(priced(THREE_MOVES, rows=450.0), False, id="nearly the same load"),
-        pytest.param(with_another_query(priced(THREE_MOVES)), False, id="a move of another query too"),
-        pytest.param(unmeasured(priced(THREE_MOVES)), True, id="a load that is not known"),
-        pytest.param(priced(THREE_MOVES, rows=600.0), True, id="another load"),
-        pytest.param(priced(THREE_MOVES, rows=600.0, period=(7.5, 0.0)), True, id="more rows of fixed batches"),
-        pytest.param(priced(THREE_MOVES, rows=280.0, period=(3.5, 0.95)), False, id="as many rows a second"),
-        pytest.param(priced(THREE_MOVES, rows=280.0, period=(5.0, 0.95)), True, id="fewer rows a second"),
-        pytest.param(priced(THREE_MOVES, executors="012"), True, id="another executor"),
-        pytest.param(priced(decision(NOON, moves=moves(1))), True, id="another plan"),
-        pytest.param(priced(decision(NOON, moves=moves(1, 2, 3, target="2"))), True, id="other targets"),
+        pytest.param(costing(THREE_MOVES), False, id="the same"),
+        pytest.param(costing(THREE_MOVES, rows=450.0), False, id="nearly the same load"),
+        pytest.param(with_another_query(costing(THREE_MOVES)), False, id="a move of another query too"),
+        pytest.param(unmeasured(costing(THREE_MOVES)), True, id="a load that is not known"),
+        pytest.param(costing(THREE_MOVES, rows=600.0), True, id="another load"),
+        pytest.param(costing(THREE_MOVES, rows=600.0, period=(7.5, 0.0)), True, id="more rows of fixed batches"),
+        pytest.param(costing(THREE_MOVES, rows=280.0, period=(3.5, 0.95)), False, id="as many rows a second"),
+        pytest.param(costing(THREE_MOVES, rows=280.0, period=(5.0, 0.95)), True, id="fewer rows a second"),
+        pytest.param(costing(THREE_MOVES, executors="012"), True, id="another executor"),
+        pytest.param(costing(decision(NOON, moves=moves(1))), True, id="another plan"),
+        pytest.param(costing(decision(NOON, moves=moves(1, 2, 3, target="2"))), True, id="other targets"),
     ],
 )
 def test_a_plan_that_went_back_is_not_begun_again_until_something_changes(plan: Decision, again: bool) -> None:
@@ -445,7 +447,7 @@ def test_a_plan_that_went_back_is_not_begun_again_until_something_changes(plan: 
     assert guard.repetition(plan) is None
     back = [msgspec.structs.replace(move, source="1", target="0") for move in moves(1, 2, 3)]
     rollback = decision(NOON, result="applied", trigger="rollback", rollback_of="d", moves=back)
-    guard.record(priced(rollback))
+    guard.record(costing(rollback))
     refusal = guard.repetition(plan)
     assert (refusal is None) is again
     if refusal is not None:

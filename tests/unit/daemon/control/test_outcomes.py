@@ -87,23 +87,23 @@ def moved(leader: Controller, world: World, settled: float = 4.0, **how: int) ->
     return decision
 
 
-def test_a_decision_tells_its_price_before_it_is_made(leader):
+def test_a_decision_tells_its_cost_before_it_is_made(leader):
     decision = decide(leader)
-    assert decision.price is not None
-    assert decision.price.steps == 1 + max(move.step for move in decision.moves)
-    assert decision.price.bytes == pytest.approx(1000 * len(decision.moves)), "state alone: no lag is known"
-    assert decision.price.moves == 0
-    assert decision.price.overhead == outcomes_module.UNMEASURED.overhead
-    assert decision.price.batch_before["q1"] == pytest.approx(5.0)
-    assert decision.price.peak["q1"] <= 5.0
-    assert decision.price.total >= 5.0 * decision.price.steps - 5.0
+    assert decision.migration_cost is not None
+    assert decision.migration_cost.steps == 1 + max(move.step for move in decision.moves)
+    assert decision.migration_cost.bytes == pytest.approx(1000 * len(decision.moves)), "state alone: no lag is known"
+    assert decision.migration_cost.moves == 0
+    assert decision.migration_cost.overhead == outcomes_module.UNMEASURED.overhead
+    assert decision.migration_cost.batch_before["q1"] == pytest.approx(5.0)
+    assert decision.migration_cost.peak["q1"] <= 5.0
+    assert decision.migration_cost.total >= 5.0 * decision.migration_cost.steps - 5.0
 
 
 def test_the_outcome_stands_beside_the_prediction(leader, store, world):
     decision = moved(leader, world)
     (result,) = outcomes(store)
     assert (result.decision, result.verdict, result.landed) == (decision.decision, "confirmed", len(decision.moves))
-    assert result.predicted == decision.price
+    assert result.predicted == decision.migration_cost
     assert result.batch_before == {"q1": pytest.approx(5.0)}
     assert result.batch_after == {"q1": pytest.approx(4.0)}
     assert result.peak == {"q1": pytest.approx(USUAL)}
@@ -159,10 +159,10 @@ def test_a_confirmed_drain_does_not_end_the_cool_down_of_the_migration_before_it
     assert cooldown.left(clock(), 300.0) == 0.0, "an own earlier lead's, taken over again"
 
 
-def test_the_next_price_has_learned(leader, store, world, clock):
+def test_the_next_cost_has_learned(leader, store, world, clock):
     decision = moved(leader, world)
     learned = decide(leader, force=True)
-    assert learned.price is None or learned.price.moves == len(decision.moves)
+    assert learned.migration_cost is None or learned.migration_cost.moves == len(decision.moves)
     rates = leader._services.history.rates()
     assert rates.moves == len(decision.moves)
     assert rates.overhead == pytest.approx(LOAD, abs=0.3)
@@ -173,7 +173,7 @@ def test_the_next_price_has_learned(leader, store, world, clock):
 
 
 def test_gains_that_did_not_come_true_are_expected_of_every_leader(leader, store, world, clock):
-    promised = moved(leader, world, settled=4.9).price
+    promised = moved(leader, world, settled=4.9).migration_cost
     (result,) = outcomes(store)
     assert promised.batch_after["q1"] < 4.74
     share = result.gain_shares["q1"]

@@ -34,18 +34,20 @@ def test_the_fewest_moves_are_made_and_their_batch_is_predicted() -> None:
     assert decision.reason == PlanResult.OK, decision.sentence
     assert len(decision.moves) == 2
     assert decision.residuals[QUERY] == pytest.approx(0.0, abs=0.01)
-    assert decision.price is not None
-    assert decision.price.batch_before[QUERY] == pytest.approx(3.6)
-    assert decision.price.batch_after[QUERY] == pytest.approx(1.64, abs=0.05)
+    assert decision.migration_cost is not None
+    assert decision.migration_cost.batch_before[QUERY] == pytest.approx(3.6)
+    assert decision.migration_cost.batch_after[QUERY] == pytest.approx(1.64, abs=0.05)
 
 
 def test_a_decision_says_what_is_expected_of_its_gain() -> None:
     plain, corrected = (draft(TIMEOUT, shares=shares).decision for shares in ({}, {QUERY: GainShare(0.7, 4)}))
     assert plain.corrections == {}
-    assert plain.price is not None and corrected.price is not None
+    assert plain.migration_cost is not None and corrected.migration_cost is not None
     (correction,) = corrected.corrections.values()
     assert (correction.share, correction.migrations) == (0.7, 4)
-    assert correction.uncorrected == plain.price.batch_after[QUERY] < corrected.price.batch_after[QUERY]
+    assert (
+        correction.uncorrected == plain.migration_cost.batch_after[QUERY] < corrected.migration_cost.batch_after[QUERY]
+    )
     assert [move.move for move in corrected.moves] == [move.move for move in plain.moves]
     (note,) = set(corrected.notes) - set(plain.notes)
     assert note.startswith("predicted gains are scaled by the results of earlier migrations: ")
@@ -92,17 +94,19 @@ def usual_batches(first: int) -> list[BatchReport]:
 def test_a_cold_target_is_in_the_longest_batch_and_in_a_note() -> None:
     batches = usual_batches(8)
     warm, cold = (onto_the_empty_executor(batches, added=added) for added in (0.0, batches[-1].end))
-    assert warm.price is not None
-    assert cold.price is not None
+    assert warm.migration_cost is not None
+    assert cold.migration_cost is not None
     assert [move.target for move in warm.moves] == [move.target for move in cold.moves]
     assert "3" in {move.target for move in cold.moves}
     assert not any("cold start" in note for note in warm.notes)
     assert COLD_NOTE.format(1.5) in cold.notes
-    assert (warm.price.cold, cold.price.cold) == ({}, {"3": 1.5})
-    assert warm.price.peak == warm.batch_time_before, "the longest one is that before the first step"
+    assert (warm.migration_cost.cold, cold.migration_cost.cold) == ({}, {"3": 1.5})
+    assert warm.migration_cost.peak == warm.batch_time_before, "the longest one is that before the first step"
     # Its first task takes 1.5 s more there, by the prior: more than the move saves.
-    assert warm.price.peak[QUERY] + 0.3 < cold.price.peak[QUERY] < warm.price.peak[QUERY] + 1.5
-    assert cold.price.batch_after == warm.price.batch_after
+    assert (
+        warm.migration_cost.peak[QUERY] + 0.3 < cold.migration_cost.peak[QUERY] < warm.migration_cost.peak[QUERY] + 1.5
+    )
+    assert cold.migration_cost.batch_after == warm.migration_cost.batch_after
 
 
 def test_the_first_batch_of_a_query_teaches_what_first_tasks_take() -> None:
@@ -114,7 +118,7 @@ def test_the_first_batch_of_a_query_teaches_what_first_tasks_take() -> None:
     stages = [usual.stages[0], msgspec.structs.replace(usual.stages[1], tasks=tasks)]
     batches = [msgspec.structs.replace(usual, stages=stages), *usual_batches(1)]
     decision = onto_the_empty_executor(batches, added=batches[-1].end)
-    assert decision.price is not None
-    learned = decision.price.cold["3"]
+    assert decision.migration_cost is not None
+    learned = decision.migration_cost.cold["3"]
     assert learned == pytest.approx((3 * 5.0 + 1.5) / 4, rel=0.02), "three first tasks, and one of the prior"
     assert COLD_NOTE.format(learned) in decision.notes

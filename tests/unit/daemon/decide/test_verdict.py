@@ -20,8 +20,8 @@ from rechannel.wire.messages import (
     DesiredMove,
     GainCorrection,
     LinkReport,
+    MigrationCost,
     MigrationOutcome,
-    MigrationPrice,
     MoveTransition,
 )
 from unit import sample_messages as samples
@@ -30,7 +30,7 @@ from unit.daemon.fakes import QUERY, executor_load, query, report, transition
 from unit.daemon.model.builders import batch, messages
 
 OTHER = "q2"
-PRICE = samples.price(
+COST = samples.migration_cost(
     total=10, batch_before={QUERY: 5.0}, batch_after={QUERY: 4.0}, recent_batches={QUERY: (5.0, 400), OTHER: (5.0, 400)}
 )
 SUPERSEDED, DEADLINE = MoveReason.SUPERSEDED, MoveReason.DEADLINE
@@ -51,11 +51,11 @@ def move(number: int) -> DesiredMove:
     return DesiredMove(move=f"d.{number}", query=name, stage=0, partition=number, source="0", target="1", step=number)
 
 
-def decision(moves: int, price: MigrationPrice | None, executors: str = "0123") -> Decision:
+def decision(moves: int, cost: MigrationCost | None, executors: str = "0123") -> Decision:
     return samples.decision(
         moves=[move(number) for number in range(moves)],
         executors=[executor_load(name) for name in executors],
-        price=price,
+        migration_cost=cost,
         runs={QUERY: "run-1", OTHER: "run-1"},
     )
 
@@ -82,7 +82,7 @@ class Case:
     age: float = 30.0
     run: str = "run-1"
     executors: str = "0123"
-    price: MigrationPrice | None = PRICE
+    cost: MigrationCost | None = COST
     moves: int = 2
 
     def journal(self) -> list[MoveTransition]:
@@ -103,19 +103,19 @@ class Case:
         return report([query("0000", run=self.run), query("0000", OTHER)])
 
     def measure(self) -> MigrationOutcome | None:
-        made = decision(self.moves, self.price, self.executors)
+        made = decision(self.moves, self.cost, self.executors)
         return measure_outcome(made, self.journal(), messages(self.link(), self.batches), Settings(), NOW + self.age)
 
 
 LANDED = Case(None).journal()
 
 
-def priced(**changes: object) -> MigrationPrice:
-    return msgspec.structs.replace(PRICE, **changes)
+def costing(**changes: object) -> MigrationCost:
+    return msgspec.structs.replace(COST, **changes)
 
 
 LATE = 601.0  # seconds, after which nothing is waited for
-OLD = priced(batch_after={QUERY: 3.0})
+OLD = costing(batch_after={QUERY: 3.0})
 UNKNOWN = ("not-judged", "are not known any more")
 CASES = {
     "batches are to come": Case(None, batches(4.0, count=4)),
@@ -128,8 +128,8 @@ CASES = {
     "other executors": Case(("not-judged", "the executors changed meanwhile"), executors="012"),
     "another run": Case(("not-judged", "started again meanwhile"), run="run-2"),
     "batches were lost": Case(UNKNOWN, batches(9.0, first=40)),
-    "batches before are unknown": Case(UNKNOWN, price=priced(recent_batches={})),
-    "no price": Case(UNKNOWN, price=None),
+    "batches before are unknown": Case(UNKNOWN, cost=costing(recent_batches={})),
+    "no cost": Case(UNKNOWN, cost=None),
     "every other batch without input": Case(
         ("confirmed", "batch of q1 5.00 → 4.00 s"),
         [
@@ -141,13 +141,13 @@ CASES = {
     "another load": Case(("not-judged", "changed meanwhile: 400 → 600"), batches(9.0, rows=600)),
     "as predicted": Case(("confirmed", "2 of 2 moves landed in 0.0 s (predicted 10.0); batch of q1 5.00 → 4.00 s")),
     # 5 s before, of which a tenth is noise; 3 s were predicted.
-    "faster than before": Case(("confirmed", ""), batches(4.9), price=OLD),
-    "within noise of before": Case(("confirmed", ""), batches(5.4), price=OLD),
-    "longer than predicted and before": Case(("regressed", "last 87% longer than predicted"), batches(5.6), price=OLD),
+    "faster than before": Case(("confirmed", ""), batches(4.9), cost=OLD),
+    "within noise of before": Case(("confirmed", ""), batches(5.4), cost=OLD),
+    "longer than predicted and before": Case(("regressed", "last 87% longer than predicted"), batches(5.6), cost=OLD),
     "longer, but no longer than predicted": Case(
-        ("confirmed", ""), batches(5.9), price=priced(batch_after={QUERY: 5.0})
+        ("confirmed", ""), batches(5.9), cost=costing(batch_after={QUERY: 5.0})
     ),
-    "in part, against the batches before": Case(("confirmed", ""), batches(5.9), lines=("", DEADLINE), price=OLD),
+    "in part, against the batches before": Case(("confirmed", ""), batches(5.9), lines=("", DEADLINE), cost=OLD),
     "in part, and longer than before": Case(("regressed", "40% longer"), batches(7.0), lines=("", DEADLINE)),
     "one of two queries is judged": Case(
         ("regressed", f"batches of {OTHER}"),
@@ -178,13 +178,13 @@ OTHER_LANDED = [*batches(4.0), *batches(5.0, name=OTHER, first=13)]
         (Case(None), {QUERY: 1.0}),
         (Case(None, batches(4.5)), {QUERY: 0.472}),
         (Case(None, batches(7.0)), {QUERY: 0.0}),  # it regressed
-        (Case(None, price=priced(batch_after={QUERY: 4.9})), {}),  # hardly anything was promised
+        (Case(None, cost=costing(batch_after={QUERY: 4.9})), {}),  # hardly anything was promised
         (Case(None, batches(4.0, rows=600)), {}),
         (Case(None, batches(4.0, rows=430)), {}),  # the same load for the verdict, but not to learn from
         (Case(None, executors="012"), {}),
         (Case(None, lines=("", DEADLINE)), {}),
         (Case(None, lines=("",), age=LATE), {}),  # the other move was released while idle
-        (Case(None, price=None), {}),
+        (Case(None, cost=None), {}),
         (Case(None, OTHER_LANDED, lines=("", "", ""), moves=3), {QUERY: 1.0}),  # nothing was promised to the other
     ],
 )
@@ -204,7 +204,7 @@ def test_corrected_predictions_teach_the_share_of_the_uncorrected_ones(truth: fl
         came = 5 * ratio**truth * random.lognormal(0, 0.01)
         errors.append(change.after / came - 1)
         correction = GainCorrection(share=learned.share, migrations=learned.migrations, uncorrected=5 * ratio)
-        made = decision(2, priced(batch_after={QUERY: change.after}))
+        made = decision(2, costing(batch_after={QUERY: change.after}))
         made = msgspec.structs.replace(made, corrections={QUERY: correction})
         outcome = measured(made, LANDED, Case(None).link(), batches(came))
         shares.insert(0, outcome.gain_shares[QUERY])
@@ -221,8 +221,8 @@ def outcome_of(before: str, after: str, works: tuple[list[float], list[float]]) 
     made = [batch(number, before, then) for number in range(2, 11)]
     made += [batch(11, after, then), *(batch(number, after, now) for number in range(12, 20))]
     usual = made[0].seconds
-    price = priced(batch_after={QUERY: usual}, recent_batches={QUERY: (usual, 400)})
-    return measured(decision(2, price), LANDED, report([query(after)]), made)
+    cost = costing(batch_after={QUERY: usual}, recent_batches={QUERY: (usual, 400)})
+    return measured(decision(2, cost), LANDED, report([query(after)]), made)
 
 
 def test_moves_onto_a_busy_executor_are_at_fault() -> None:
@@ -248,16 +248,16 @@ def test_fewer_rows_come_while_batches_without_the_moves_would_last(
     """Without the moves, batches would be 0.08 s shorter, a tenth; and shorter by more, since fewer rows would come."""
     made = [batch(number, "0013", [0.07] * 4) for number in range(2, 11)]
     made += [batch(number, "1113", [0.08] * 4) for number in range(11, 20)]
-    price = priced(batch_after={QUERY: 0.6}, recent_batches={QUERY: (made[0].seconds, 400)})
-    result = measured(decision(2, price), LANDED, report([query("1113")]), loads(made))
+    cost = costing(batch_after={QUERY: 0.6}, recent_batches={QUERY: (made[0].seconds, 400)})
+    result = measured(decision(2, cost), LANDED, report([query("1113")]), loads(made))
     assert result.verdict == ("regressed" if loads is by_time else "confirmed"), result.sentence
 
 
 def test_shorter_batches_with_fewer_rows_are_no_other_load() -> None:
     made = [batch(number, "0013", [1.0] * 4) for number in range(2, 11)]
     made += [batch(number, "1123", [0.4] * 4) for number in range(11, 20)]
-    price = priced(recent_batches={QUERY: (made[0].seconds, 400)}, recent_periods={QUERY: (made[0].seconds, 0.0)})
-    result = measured(decision(2, price), LANDED, report([query("1123")]), by_time(made))
+    cost = costing(recent_batches={QUERY: (made[0].seconds, 400)}, recent_periods={QUERY: (made[0].seconds, 0.0)})
+    result = measured(decision(2, cost), LANDED, report([query("1123")]), by_time(made))
     assert result.verdict == "confirmed", result.sentence
 
 
@@ -279,5 +279,5 @@ def test_a_cold_start_is_no_part_of_a_load() -> None:
     made += [batch(number, "1123", [1.0] * 4) for number in range(12, 20)]
     lines = [msgspec.structs.replace(LANDED[0], batch=11)]
     for cold, seconds in (({}, 3.0), ({"1": 2.5}, 0.5)):
-        result = measured(decision(1, priced(cold=cold)), lines, report([query("1123")]), made)
+        result = measured(decision(1, costing(cold=cold)), lines, report([query("1123")]), made)
         assert result.loads == [(0.0, pytest.approx(seconds))]

@@ -27,7 +27,7 @@ from rechannel.daemon.view.status import (
     StageStatus,
 )
 from rechannel.wire.messages import ExecutorLoad, Refusal
-from unit.sample_messages import decision, desired_move, outcome, price
+from unit.sample_messages import decision, desired_move, migration_cost, outcome
 
 _APPLICATION = "app-20260301090000-0007"
 _QUERIES = {
@@ -269,7 +269,7 @@ def _decisions(now: float) -> tuple[DecisionView, ...]:
         batch_time_after={query: 2.2},
         gain=174.0,
         cost=1.3,
-        price=price(steps=3, bytes=412e6, pause=0.41, seconds=1.3, total=14.2, moves=40),
+        migration_cost=migration_cost(steps=3, bytes=412e6, pause=0.41, seconds=1.3, total=14.2, moves=40),
         names={query: "clicks"},
     )
     refused = decision(

@@ -22,7 +22,7 @@ from rechannel.conf.settings import Settings
 from rechannel.migration.link import attach as attach_module
 from rechannel.migration.link import loop
 from rechannel.migration.link.attach import _logging_modules, attach
-from rechannel.migration.link.loop import Link
+from rechannel.migration.link.loop import Link, LinkCycle
 from rechannel.migration.link.mailbox import Mailbox
 from rechannel.migration.solo import SoloError
 from rechannel.migration.spark import adapter as adapter_module
@@ -137,14 +137,12 @@ def test_a_failing_cycle_does_not_end_the_link():
     link = Link()
     turns = iter([False] * 6 + [True])  # a wait before each cycle, and one after each that failed
     link._stop = Mock(wait=lambda _seconds: next(turns))
-    link._adapter = SimpleNamespace(is_over=False, application="app")
-    link._table = SimpleNamespace(ended=False)
-    link._pause = lambda: 0.0
-    link._run_once = Mock(side_effect=OSError("no space"))
-    link._finish = Mock()
-    link._run()
+    cycle = Mock(has_ended=False, adapter=Mock(is_over=False), closing_steps=list)
+    cycle.run.side_effect = OSError("no space")
+    on_end = Mock()
+    link._run(cycle, on_end)
     assert link.failures == 3
-    link._finish.assert_called_once_with()
+    on_end.assert_called_once_with()
 
 
 STEPS = [
@@ -154,15 +152,15 @@ STEPS = [
     "post_report",
     "stop_mailbox",
     "join",
-    "drop_parts",
     "close_adapter",
     "unregister",
     "on_end",
 ]
 
 
-def finishing_link(monkeypatch: pytest.MonkeyPatch, failing: list[str]) -> tuple[Link, list[str]]:
-    """Return a link whose clean-up is recorded, and the record."""
+@pytest.mark.usefixtures("unwritable_log")
+@pytest.mark.parametrize("failing", [*([name] for name in STEPS), STEPS], ids=[*STEPS, "all"])
+def test_each_step_of_detaching_runs_whatever_the_others_raise(monkeypatch, failing):
     done: list[str] = []
 
     def step(name: str) -> Any:
@@ -174,27 +172,16 @@ def finishing_link(monkeypatch: pytest.MonkeyPatch, failing: list[str]) -> tuple
 
         return call
 
-    link = Link()
-    link._settings = Settings()
-    link._adapter = SimpleNamespace(
-        application="app", stop_watching_starts=step("stop_watching_starts"), close=step("close_adapter")
-    )
-    link._releaser = SimpleNamespace(restore_target=step("restore_target"))
-    link._feed = SimpleNamespace(close=step("close_feed"))
-    link._mailbox = SimpleNamespace(post_report=step("post_report"), stop=step("stop_mailbox"))
-    link._starts_thread = SimpleNamespace(is_alive=lambda: True, join=step("join"))
-    link._report = lambda: None
-    link._drop_parts = step("drop_parts")
-    link._on_end = step("on_end")
+    cycle = object.__new__(LinkCycle)  # its parts need a session
+    cycle._settings = Settings()
+    cycle.adapter = SimpleNamespace(stop_watching_starts=step("stop_watching_starts"), close=step("close_adapter"))
+    cycle._releaser = SimpleNamespace(restore_target=step("restore_target"))
+    cycle._feed = SimpleNamespace(close=step("close_feed"))
+    cycle._mailbox = SimpleNamespace(post_report=step("post_report"), stop=step("stop_mailbox"))
+    cycle._start_watcher = SimpleNamespace(join=step("join"))
+    cycle._report = lambda: None
     monkeypatch.setattr(atexit, "unregister", step("unregister"))
-    return link, done
-
-
-@pytest.mark.usefixtures("unwritable_log")
-@pytest.mark.parametrize("failing", [*([name] for name in STEPS), STEPS], ids=[*STEPS, "all"])
-def test_each_step_of_detaching_runs_whatever_the_others_raise(monkeypatch, failing):
-    link, done = finishing_link(monkeypatch, failing)
-    link._finish()
+    Link()._finish(cycle, step("on_end"))
     assert done == STEPS
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from types import SimpleNamespace
 
 import pytest
@@ -9,8 +10,9 @@ import pytest
 import rechannel
 from rechannel.conf.loader import load
 from rechannel.conf.settings import Settings
-from rechannel.migration.link import attach, loop
-from rechannel.migration.link.loop import Link
+from rechannel.migration.link import attach, initial_placement
+from rechannel.migration.link.initial_placement import StartWatcher
+from rechannel.migration.link.loop import LinkCycle
 from rechannel.migration.spark import hooks
 from rechannel.migration.spark.adapter import (
     SparkAdapter,
@@ -63,31 +65,31 @@ def test_the_stream_is_read_across_its_parts_and_each_part_is_deleted(tmp_path):
     ids=["by spark", "as asked", "its executor is gone", "off a drained node"],
 )
 def test_what_spark_runs_elsewhere_counts_as_drifted(before, after, drifted):
-    link = object.__new__(Link)  # attaching needs a session
+    cycle = object.__new__(LinkCycle)  # its parts need a session
     hosts = {"0": "a", "1": "b", "2": "c"}
     infos = {name: ExecutorInfo(executor=name, host=host, cores=1, added=1.0) for name, host in hosts.items()}
-    link._table = SimpleNamespace(executors=infos)
-    link._reconciler = SimpleNamespace(was_steered_to=lambda _unit, executor: executor == "2")
-    link._releaser = SimpleNamespace(cordoned=set())
-    link._check, link._drains, link._drifted = SimpleNamespace(retiring=set()), {"b"}, 0
-    link._count_drift(PartitionMoved("q", 0, 3, before, after))
-    assert link._drifted == drifted
+    cycle._table = SimpleNamespace(executors=infos)
+    cycle._reconciler = SimpleNamespace(was_steered_to=lambda _unit, executor: executor == "2")
+    cycle._releaser = SimpleNamespace(cordoned=set())
+    cycle._check, cycle._drains, cycle._drifted = SimpleNamespace(retiring=set()), {"b"}, 0
+    cycle._count_drift(PartitionMoved("q", 0, 3, before, after))
+    assert cycle._drifted == drifted
 
 
 @pytest.mark.parametrize("caught_up", [True, False])
 def test_doubtful_places_are_read_in_every_cycle_that_has_caught_up(caught_up):
-    link, read = object.__new__(Link), []
-    link._catch_up_with_events, link._exchange_messages = lambda: caught_up, lambda now: None
-    link._handle_boundaries = lambda: None
-    link._next_check = link._next_tick = link._next_report = float("inf")
-    link._openings, link._feed = 1, SimpleNamespace(openings=1)
-    link._drains, link._releaser = {}, SimpleNamespace(active=False)
-    link._reconciler, link._settings = SimpleNamespace(moving={"a move"}, units_up_next=[], paused=True), Settings()
-    link._stages, link._snapshot_lag = SimpleNamespace(mapped={}), SimpleNamespace(advance=lambda *_: None)
-    link._table = SimpleNamespace(unconfirmed={("q", 0, 0)})
-    link._check = SimpleNamespace(confirm_placements=read.append)
+    cycle, read = object.__new__(LinkCycle), []
+    cycle._catch_up_with_events, cycle._exchange_messages = lambda: caught_up, lambda now: None
+    cycle._handle_boundaries = lambda: None
+    cycle._next_check = cycle._next_tick = cycle._next_report = float("inf")
+    cycle._openings, cycle._feed = 1, SimpleNamespace(openings=1)
+    cycle._drains, cycle._releaser = {}, SimpleNamespace(active=False)
+    cycle._reconciler, cycle._settings = SimpleNamespace(moving={"a move"}, units_up_next=[], paused=True), Settings()
+    cycle._stages, cycle._snapshot_lag = SimpleNamespace(mapped={}), SimpleNamespace(advance=lambda *_: None)
+    cycle._table = SimpleNamespace(unconfirmed={("q", 0, 0)})
+    cycle._check = SimpleNamespace(confirm_placements=read.append)
     for _ in range(2):
-        link._run_once()
+        cycle.run()
     assert read == [{"a move"}] * 2 * caught_up
 
 
@@ -108,7 +110,7 @@ def test_a_start_that_waits_no_more_is_not_steered_before_its_first_batch(monkey
     hook = object.__new__(StartHook)
     hook.waits_since, hook._alive, hook.event, hook.release = 0.0, Flag(), lambda start: start, lambda start: None
     clock = SimpleNamespace(time=lambda: now[0])
-    monkeypatch.setattr(loop, "time", clock)
+    monkeypatch.setattr(initial_placement, "time", clock)
     monkeypatch.setattr(hooks, "time", clock)
 
     def place(query, run, checkpoint, waited):
@@ -117,12 +119,11 @@ def test_a_start_that_waits_no_more_is_not_steered_before_its_first_batch(monkey
             now[0] += 6.0
             hook._alive.value = False  # so the second has given up, and the third has not even waited
 
-    link = object.__new__(Link)
-    link._adapter = SimpleNamespace(started_query=lambda start: (start[0], "run", "file:/c/state", start[1]))
-    link._initial_placement = SimpleNamespace(place_before_first_batch=place)
+    adapter = SimpleNamespace(started_query=lambda start: (start[0], "run", "file:/c/state", start[1]))
+    watcher = StartWatcher(adapter, SimpleNamespace(place_before_first_batch=place), threading.Event())
     for start in (("slow", 999.5), ("queued", 999.5), ("third", 1005.5), ("fourth", 1006.5)):
         now[0] = max(now[0], start[1])
-        link._fix_initial_placement(hook, start)
+        watcher._place(hook, start)
     assert placed == [("slow", 0.5), ("queued", START_WAIT), ("third", START_WAIT), ("fourth", 0.0)]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import threading
 from collections import Counter
 from functools import partial
 from pathlib import Path
@@ -11,10 +12,9 @@ from typing import Any
 
 import pytest
 
-from rechannel.conf.settings import Settings
+from rechannel.conf.settings import LinkSettings, Settings
 from rechannel.migration.link import loop, mailbox
-from rechannel.migration.link.event_feed import EventFeed
-from rechannel.migration.link.loop import Link
+from rechannel.migration.link.loop import LinkCycle
 from rechannel.migration.spark.adapter import ActiveQuery, PlannedOperator
 from rechannel.migration.spark.warm_up import ExecutorWarmUp
 from rechannel.monitors.spark import events
@@ -98,37 +98,33 @@ class Work:
         monkeypatch.setattr(mailbox, "Store", lambda *_: store)
         monkeypatch.setattr(loop, "time", SimpleNamespace(time=self.clock, monotonic=self.clock))
         spark: Any = IdleSpark(queries, nodes)
-        link = Link()
-        settings = Settings()
-        link._prepare(spark, settings)
-        link._feed = EventFeed(spark, str(directory))
-        link._openings = link._feed.openings
+        cycle = LinkCycle(spark, Settings(link=LinkSettings(directory=str(directory))), threading.Event())
         for number, query in enumerate(spark.names):
             for event in one_batch(number, query, nodes):
-                link._fold_event(event, self.clock())
-        self._pass(link, 10)  # the batches are sent, and the queries are known
+                cycle._fold_event(event, self.clock())
+        self._pass(cycle, 10)  # the batches are sent, and the queries are known
         spark.calls.clear()
         store.writes.clear()
         before = sys.gettrace()
         sys.settrace(self._trace)
         try:
-            self._pass(link, SECONDS)
+            self._pass(cycle, SECONDS)
         finally:
             sys.settrace(before)
         self.spark, self.redis = Counter(spark.calls), Counter(store.writes)
-        link._feed.close()
-        report = link._report()
+        cycle._feed.close()
+        report = cycle._report()
         assert len(report.queries) == queries and len(report.executors) == nodes
         assert all(len(query.stages) == 1 and query.batch == 0 for query in report.queries)
 
-    def _pass(self, link: Link, seconds: int) -> None:
+    def _pass(self, cycle: LinkCycle, seconds: int) -> None:
         until, next_exchange = self.clock() + seconds, 0.0
         while self.clock() < until:
-            link._run_once()
+            cycle.run()
             if self.clock() >= next_exchange:
                 next_exchange = self.clock() + mailbox._PERIOD
-                link._mailbox._exchange()
-            self.clock.sleep(link._pause())
+                cycle._mailbox._exchange()
+            self.clock.sleep(cycle.pause())
 
     def _trace(self, frame: FrameType, event: str, _: object) -> Any:
         frame.f_trace_opcodes, frame.f_trace_lines = True, False

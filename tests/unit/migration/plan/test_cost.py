@@ -1,4 +1,4 @@
-"""Price of a migration, and rates fitted to measured loads."""
+"""Cost of a migration, and rates fitted to measured loads."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from rechannel.migration.plan.cost import (
     BatchTimes,
     LoadRates,
     MeasuredLoad,
-    PlanPrice,
+    PlanCost,
     SteppedMoves,
-    estimate_price,
+    estimate_cost,
     fit_load_rates,
 )
 from rechannel.policies.analysis.cold_start import FLOATING, STATEFUL, ColdStage
@@ -34,8 +34,8 @@ STAGE = Stage("q/0", "q", True, 1 / 4.5, np.array([1.0, 1.0, 1.0, 1.0]), np.zero
 
 def estimate(
     workload: Workload, current: Placement, plan: SteppedMoves, rates: LoadRates, batch: Seconds, period: Seconds
-) -> PlanPrice:
-    return estimate_price(model_of(workload, current, batch), current, plan, rates, BatchTimes(batch, period))
+) -> PlanCost:
+    return estimate_cost(model_of(workload, current, batch), current, plan, rates, BatchTimes(batch, period))
 
 
 def model_of(workload: Workload, current: Placement, batch: Seconds) -> PredictionModel:
@@ -47,7 +47,7 @@ def model_of(workload: Workload, current: Placement, batch: Seconds) -> Predicti
 
 def cost_of(
     moves: list[Move], steps: list[int], loads: list[float], current: list[int], rates: LoadRates = PRIOR
-) -> PlanPrice:
+) -> PlanCost:
     filled = np.array(current)
     for move in moves:
         if move.source == UNPLACED:
@@ -156,7 +156,7 @@ def test_moves_of_one_size_say_nothing_of_the_rate() -> None:
 
 
 @given(st.lists(st.tuples(st.floats(0, 1e10), st.floats(-5, 100)), max_size=60))
-def test_any_measurements_give_a_sound_price(measured: list[tuple[float, float]]) -> None:
+def test_any_measurements_give_a_sound_cost(measured: list[tuple[float, float]]) -> None:
     cost = fit_load_rates([MeasuredLoad(size, added) for size, added in measured], PRIOR)
     assert cost.overhead >= 0
     assert 0 < cost.load_rate <= 1.1e12
@@ -178,7 +178,7 @@ def cold_cost(
     *,
     current: tuple[int, ...] = (0, 0, 0, 0),
     floating: float | None = None,
-) -> PlanPrice:
+) -> PlanCost:
     """The cost of moves of which each loads for a second; ``floating``: tasks run of a source by executor 1."""
     source = Stage("q/f0", "q", False, 1 / 4.5, np.full(3, 0.5), np.zeros(3), np.zeros(3))
     workload = Workload((source, STAGE) if floating is not None else (STAGE,))
@@ -189,7 +189,7 @@ def cold_cost(
     batch = {"q": 4.7 if floating is not None else 4.2}
     plan = SteppedMoves(moves, np.array(steps, dtype=np.int64), np.zeros(len(moves)))
     model, times = model_of(workload, placement, batch), BatchTimes(batch, ROUNDS, cold)
-    return estimate_price(model, placement, plan, PRIOR, times)
+    return estimate_cost(model, placement, plan, PRIOR, times)
 
 
 ONE, BOTH = [Move("q/0", 0, 0, 1)], [Move("q/0", 0, 0, 1), Move("q/0", 1, 0, 1)]
@@ -245,6 +245,6 @@ def test_of_many_steps_every_cold_one_is_worked_out() -> None:
     cold = {"q/0": ColdStage(STATEFUL, np.array([299.0, 0.0, 0.0]), np.array([WARM, WARM, 0.0]))}
     batch, workload = {"q": 200.0}, Workload((stage,))
     plan, times = SteppedMoves(moves, steps, np.zeros(100)), BatchTimes(batch, batch, cold)
-    cost = estimate_price(model_of(workload, current, batch), current, plan, PRIOR, times)
+    cost = estimate_cost(model_of(workload, current, batch), current, plan, PRIOR, times)
     assert cost.peak == {"q": pytest.approx(301.0)}
     assert cost.cold == {"e2": 299.0}

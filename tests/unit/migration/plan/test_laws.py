@@ -18,7 +18,7 @@ from rechannel.policies.analysis.placement_cost import executor_busy
 from rechannel.policies.model.placement import Placement
 from rechannel.policies.model.workload import Stage, Workload
 from rechannel.policies.prediction.correction import GainShare
-from rechannel.policies.prediction.cycle import assume_timing
+from rechannel.policies.prediction.model import PredictionModel, QueryTiming
 from rechannel.wire.messages import GainCorrection, Operator, QueryState, StatefulStage, Unit
 from unit.daemon import fakes
 from unit.policies.random_clusters import cluster_of
@@ -46,7 +46,7 @@ def inputs(**changes: Any) -> PlanInputs:
 
 def with_timing(**fields: Any) -> PlanInputs:
     """Return inputs whose batches last as long as their tasks."""
-    model = assume_timing(fields["cluster"], fields["workload"], fields["current"], {}, {})
+    model = PredictionModel(fields["cluster"], fields["workload"], {})
     return PlanInputs(prediction=model, **fields)
 
 
@@ -152,7 +152,7 @@ def test_an_executor_is_never_lifted_above_the_limit_and_above_what_it_was_anywh
         "executor e1 would be 800% busy, above gate.max_utilization 95% and above today's highest 400%"
     )
     # Queries back to back with fixed rows use an executor as far as they can: no queue grows.
-    fixed = {"q": replace(halves.prediction.timing["q"], fixed_rows=True)}
+    fixed = {"q": QueryTiming(0.0, fixed_rows=True)}
     closed = replace(halves, prediction=replace(halves.prediction, timing=fixed))
     assert review_plan(worse, closed, Settings(), PlanOptions("d", force=True)).code == "ok"
     triggered = {"q": replace(fixed["q"], interval=1.0)}

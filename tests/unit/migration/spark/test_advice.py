@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import atexit
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import pytest
 from structlog.testing import capture_logs
 
 from rechannel.conf.settings import Settings
+from rechannel.migration.link import loop
 from rechannel.migration.link.loop import Link
 from rechannel.migration.spark.compatibility import BYPASS
 
@@ -19,9 +21,8 @@ def test_attach_logs_once_that_spark_may_lose_rows(monkeypatch, threshold, times
         application="app", version="4.3.0", setting=lambda key, default: threshold if key == BYPASS else default
     )
     link = Link()
-    monkeypatch.setattr(link, "_prepare", lambda adapter, settings: None)
-    monkeypatch.setattr(link, "_watch_spark", lambda: None)
-    monkeypatch.setattr(link, "_start_threads", lambda: None)
+    monkeypatch.setattr(loop, "LinkCycle", Mock())
+    monkeypatch.setattr(link, "_run", lambda cycle, on_end: None)
     monkeypatch.setattr(atexit, "register", lambda function: function)
     with capture_logs() as lines:
         link.start(adapter, Settings(), on_end=lambda *_: None)

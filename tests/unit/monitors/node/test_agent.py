@@ -52,7 +52,7 @@ class _StoppingClock(FakeClock):
         return stop.is_set()
 
 
-def test_the_loop_pushes_every_window_and_a_last_shorter_one() -> None:
+def test_the_agent_pushes_every_window_and_a_last_shorter_one() -> None:
     store = FakeStore()
     run_agent(
         SETTINGS,

@@ -79,7 +79,7 @@ def test_a_load_is_no_cold_start() -> None:
     assert only_loads[STATEFUL] == pytest.approx([shrunk(0.0, age, 50) for age in ALL], abs=1e-3)
 
 
-def test_a_priced_load_above_what_the_task_took_leaves_its_usual_seconds() -> None:
+def test_an_expected_load_above_what_the_task_took_leaves_its_usual_seconds() -> None:
     rows = [(*row[:6], 1e6 if row[3] < COLD_AGES else 0.0) for row in tasks([4.0] * 3, 10)]
     assert fit(rows)[STATEFUL] == pytest.approx([shrunk(0.0, age, 10) for age in ALL], abs=1e-3)
 

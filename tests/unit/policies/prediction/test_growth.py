@@ -15,7 +15,7 @@ from rechannel.policies.model.placement import Placement
 from rechannel.policies.model.workload import Workload
 from rechannel.policies.prediction.cycle import QueryTimings, batch_seconds, query_work
 from rechannel.policies.prediction.gain import predict_changes
-from rechannel.policies.prediction.growth import estimate_growth, has_fixed_rows, replay_grown, settle
+from rechannel.policies.prediction.growth import fit_growth, replay_grown, settle
 from rechannel.policies.prediction.model import PredictionModel, QueryTiming, StageSpread
 from rechannel.policies.prediction.replay import replay
 from unit.policies.prediction.cases import drawn, model_of, stage
@@ -40,13 +40,13 @@ def observed(growth: float, count: int, *, noise: float = 0.08, change: Callable
 
 @pytest.mark.parametrize("growth", [0.0, 0.5, 1.0])
 def test_growth_is_the_share_of_rows_that_follows_the_period(growth: float) -> None:
-    assert estimate_growth(*observed(growth, 32)) == pytest.approx(growth, abs=0.1)
+    assert fit_growth(*observed(growth, 32)).share == pytest.approx(growth, abs=0.1)
 
 
 @pytest.mark.parametrize("growth", [0.0, 1.0])
 def test_one_step_of_the_period_is_evidence(growth: float) -> None:
     period = np.where(np.arange(12) < 6, 1.0, 0.7) + 0.001 * np.arange(12)
-    assert estimate_growth(period, 1e4 * (1 - growth + growth * period)) == pytest.approx(growth, abs=0.05)
+    assert fit_growth(period, 1e4 * (1 - growth + growth * period)).share == pytest.approx(growth, abs=0.05)
 
 
 OTHERS = {
@@ -59,28 +59,28 @@ OTHERS = {
 
 @pytest.mark.parametrize("change", OTHERS.values(), ids=OTHERS)
 def test_rows_that_make_the_next_period_longer_are_no_growth(change: Callable[[int], float]) -> None:
-    assert estimate_growth(*observed(0.0, 32, change=change)) == 0.0
+    assert fit_growth(*observed(0.0, 32, change=change)).share == 0.0
 
 
 def test_a_load_that_changes_is_growth_where_the_source_delivers_by_time() -> None:
-    assert estimate_growth(*observed(1.0, 32, change=OTHERS["a load that changes at once"])) > 0.85
+    assert fit_growth(*observed(1.0, 32, change=OTHERS["a load that changes at once"])).share > 0.85
 
 
 def test_without_evidence_nothing_grows() -> None:
-    assert estimate_growth(np.array([1.0, 2.0]), np.array([1e4, 2e4])) == 0.0
-    assert estimate_growth(np.array([]), np.array([])) == 0.0
+    assert fit_growth(np.array([1.0, 2.0]), np.array([1e4, 2e4])).share == 0.0
+    assert fit_growth(np.array([]), np.array([])).share == 0.0
     # A trigger that is kept: the period differs by milliseconds.
     period = 10 + np.random.default_rng(1).normal(0, 0.002, 32)
-    assert estimate_growth(period, 1e3 * period) == 0.0
-    assert estimate_growth(np.full(32, 10.0), np.full(32, 1e4)) == 0.0
+    assert fit_growth(period, 1e3 * period).share == 0.0
+    assert fit_growth(np.full(32, 10.0), np.full(32, 1e4)).share == 0.0
 
 
 @pytest.mark.parametrize("growth", [0.0, 0.8, 1.0])
 def test_rows_are_fixed_only_on_evidence(growth: float) -> None:
-    assert has_fixed_rows(*observed(growth, 32)) == (growth == 0.0)
+    assert fit_growth(*observed(growth, 32)).fixed_rows == (growth == 0.0)
     steady = 10 + np.random.default_rng(1).normal(0, 0.002, 32)
-    assert not has_fixed_rows(steady, np.full(32, 1e4)), "the period hardly changed"
-    assert not has_fixed_rows(np.array([1.0, 2.0]), np.array([1e4, 1e4]))
+    assert not fit_growth(steady, np.full(32, 1e4)).fixed_rows, "the period hardly changed"
+    assert not fit_growth(np.array([1.0, 2.0]), np.array([1e4, 1e4])).fixed_rows
 
 
 figures = st.lists(st.floats(0, 1e12), min_size=12, max_size=12).map(np.array)
@@ -88,7 +88,7 @@ figures = st.lists(st.floats(0, 1e12), min_size=12, max_size=12).map(np.array)
 
 @given(figures, figures)
 def test_growth_is_a_share_whatever_was_measured(period: np.ndarray, rows: np.ndarray) -> None:
-    assert 0.0 <= estimate_growth(period, rows) <= 1.0
+    assert 0.0 <= fit_growth(period, rows).share <= 1.0
 
 
 # -- prediction --

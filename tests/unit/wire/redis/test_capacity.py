@@ -11,10 +11,25 @@ from rechannel.wire import keys
 from rechannel.wire.redis import capacity
 from rechannel.wire.redis.capacity import StreamTrimmer
 
+EXAMPLES = (
+    (3, 1, capacity.Application(executors=6, queries=4, partitions=800)),
+    (100, 10, capacity.Application(executors=40, queries=10, partitions=4_000)),
+    (1000, 1, capacity.Application(executors=1000, queries=1, partitions=200_000)),
+    (1000, 100, capacity.Application(executors=40, queries=10, partitions=4_000)),
+)
+
 
 def test_the_page_has_the_table_of_memory():
     page = (Path(__file__).parents[4] / "docs" / "redis-keys.md").read_text()
-    assert capacity.markdown() in page
+    lines = [
+        "| nodes | applications | queries of each | partitions of each | nodes take | applications take | in all |",
+        "| --- | --- | --- | --- | --- | --- | --- |",
+    ]
+    for nodes, count, one in EXAMPLES:
+        parts = capacity.NODE * nodes, one.size * count, capacity.required_memory(nodes, [one] * count)
+        cells = (nodes, count, one.queries, one.partitions)
+        lines.append(f"| {' | '.join([*(f'{it:,}' for it in cells), *map(capacity.format_mib, parts)])} |")
+    assert "\n".join(lines) in page
     for figure in (f"{capacity.NODE / 2**20:.2f} for each node", f"{capacity.CLUSTER / 2**20:.0f} for the cluster"):
         assert figure in page
 
