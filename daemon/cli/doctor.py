@@ -204,7 +204,9 @@ def _check_cluster(store: Store, settings: Settings, ahead: float, info: Mapping
     executors: dict[str, set[tuple[str, str]]] = defaultdict(set)
     for application in applications:
         for executor in application.report.executors if application.report else ():
-            executors[executor.host].add((application.application, executor.executor))
+            in_pod = executor.node and store.last(keys.WINDOWS, executor.host, 1)
+            name = executor.host if in_pod else executor.node_name
+            executors[name].add((application.application, executor.executor))
     agents = list_agents(store)
     nodes = {}
     for number, host in enumerate([*sorted(executors), *sorted(set(agents or ()) - executors.keys())][:_NODES]):
