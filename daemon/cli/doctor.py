@@ -230,7 +230,7 @@ def _check_cluster(store: Store, settings: Settings, ahead: float, info: Mapping
 
 
 def _reporting_name(store: Store, executor: ExecutorInfo) -> str:
-    """Return the name an executor is reported under: its host by an agent in its pod, else its node."""
+    """Return the name of an executor's agent: its host if one is in its pod, else its node."""
     host = executor.host
     in_pod = executor.node and keys.is_valid_name(host) and store.last(keys.WINDOWS, host, 1)
     return host if in_pod else executor.node_name

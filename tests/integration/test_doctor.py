@@ -132,8 +132,8 @@ def test_pods_are_measured_from_inside_or_outside(
         seen = [usage for usage in usages if name in (usage.host, "worker-1")]
         body = msgspec.structs.replace(window(0, end=now), node=name, executors=seen)
         store.append(keys.WINDOWS, name, author.envelope(body, ttl=60))
-    found = diagnosed(files[Role.VIEWER], code=4)["agents"]
-    assert [item["subject"] for item in found if item["verdict"] == "failed"] == silent
+    findings = diagnosed(files[Role.VIEWER], code=4)["agents"]
+    assert [item["subject"] for item in findings if item["verdict"] == "failed"] == silent
 
 
 def test_a_cluster_with_faults_is_seen_through(files: Files, store: Store) -> None:
