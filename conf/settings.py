@@ -130,7 +130,9 @@ class AgentSettings:
     """Agent: the monitor on every node."""
 
     node: str = setting(
-        "", "Host name of this node's executors in Spark (`--hostname`). Empty: any name or address of this machine."
+        "",
+        "Host name of this node's executors in Spark (`--hostname`), or the node that their pods' environment names. "
+        "Empty: any name or address of this machine.",
     )
     window: float = seconds(
         5.0, "Length of a measurement window; 5 s as in the stream-classification paper.", bounds=(0.5, 600)

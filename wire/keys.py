@@ -157,8 +157,9 @@ _MORE = {Role.CONTROLLER: ("evalsha", "script|load", "get", "pttl", "pexpire", "
 def patterns(role: Role, cluster: str, name: str = "") -> list[str]:
     """Return the keys that a role may read and write, as ACL rules.
 
-    An agent is limited to the keys of the node ``name``. Other roles get all keys of their kind: the id of an
-    application is known only after its driver has started.
+    An agent is limited to the keys of the node ``name``; without one it may write those of all nodes, for pods, whose
+    names are not known before. Other roles get all keys of their kind: the id of an application is known only after its
+    driver has started.
     """
     keys = Keys(cluster)
     _checked(name or cluster, "name")
@@ -166,7 +167,7 @@ def patterns(role: Role, cluster: str, name: str = "") -> list[str]:
     for rule in TABLE:
         rights = ("R" if rule.read_by(role) else "") + ("W" if rule.written_by(role) else "")
         if rights:
-            key = keys(rule, name) if role is Role.AGENT else keys.acl_pattern(rule)
+            key = keys(rule, name) if role is Role.AGENT and name else keys.acl_pattern(rule)
             rules.append(f"~{key}" if rights == "RW" else f"%{rights}~{key}")
     return rules
 

@@ -17,6 +17,10 @@ from rechannel.wire.measurements import AgentEvidence, AgentWindow, BatchReport,
 Labels: TypeAlias = Annotated[dict[str, Annotated[str, msgspec.Meta(max_length=512)]], msgspec.Meta(max_length=64)]
 
 
+#: attribute of an executor in Spark that names its node, where its host names its pod alone
+NODE_ATTRIBUTE = "RECHANNEL_NODE"
+
+
 class ExecutorInfo(msgspec.Struct, frozen=True, kw_only=True):
     """An executor."""
 
@@ -25,8 +29,18 @@ class ExecutorInfo(msgspec.Struct, frozen=True, kw_only=True):
     cores: Int53
     added: Timestamp
     memory: Int53 = 0
-    node: str = ""  # its machine, "" if unknown
+    node: str = ""  # its machine by `NODE_ATTRIBUTE`, "" without one
     labels: Labels = {}  # of its machine
+
+    @property
+    def node_name(self) -> str:
+        """Name of its node; its host where Spark knows no other."""
+        return self.node or self.host
+
+    @property
+    def agent_names(self) -> tuple[str, ...]:
+        """Names that its agent may report under: its node, or its host, as of an agent in its pod."""
+        return tuple(dict.fromkeys((self.node_name, self.host)))
 
 
 class Operator(msgspec.Struct, frozen=True, kw_only=True):
@@ -126,7 +140,7 @@ class LastPlacement(Body, frozen=True, tag="last-placement", kw_only=True):
     name: str
     batch: Int53
     operators: dict[Int53, list[str]]  # operator -> executor of each partition
-    hosts: dict[str, str]  # executor -> its host
+    hosts: dict[str, str]  # executor -> its node
 
 
 class LinkReport(Body, frozen=True, tag="link-report", kw_only=True):

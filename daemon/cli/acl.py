@@ -20,6 +20,7 @@ from rechannel.wire.redis.store import Store
 
 SHORTEST_PASSWORD = 16
 _AUDIENCE = {
+    Role.AGENT: "where the agents of pods run",
     Role.LINK: "where the drivers run",
     Role.CONTROLLER: "on every machine with a controller",
     Role.VIEWER: "for people who read the status",
@@ -55,8 +56,6 @@ def add_user(settings: Settings, part: str, name: str, password_file: str, *, on
         Print one JSON document.
     """
     role = Role(part)
-    if role is Role.AGENT and not name:
-        raise CommandError(ExitCode.USAGE, "the user of an agent belongs to one node: name the node")
     cluster = settings.cluster.name
     user = _user_of(cluster, role, name)
     path = Path(password_file or f"{user}.password")
@@ -74,7 +73,7 @@ def add_user(settings: Settings, part: str, name: str, password_file: str, *, on
             click.echo(f"note: the password is that of {path}, which existed before", err=True)
         return
     if not as_json:
-        where = f"on {name}" if role is Role.AGENT else _AUDIENCE[role]
+        where = f"on {name}" if role is Role.AGENT and name else _AUDIENCE[role]
         password_state = "written to" if is_new else "that of the existing file"
         click.echo(f"Redis has the user {user}; its password is {password_state} {path}")
         click.echo(f'{where}, copy that file there and set redis.username = "{user}" and redis.password_file')

@@ -35,7 +35,7 @@ from rechannel.wire.envelope import Envelope, bodies_of
 from rechannel.wire.exit_codes import CommandError, ExitCode
 from rechannel.wire.keys import KeyNameError, KeyRule, Role
 from rechannel.wire.measurements import AgentWindow, BatchReport
-from rechannel.wire.messages import LinkReport
+from rechannel.wire.messages import ExecutorInfo, LinkReport
 from rechannel.wire.printable import plain
 from rechannel.wire.redis.errors import StoreError, StoreForbiddenError
 from rechannel.wire.redis.store import Store
@@ -204,7 +204,7 @@ def _check_cluster(store: Store, settings: Settings, ahead: float, info: Mapping
     executors: dict[str, set[tuple[str, str]]] = defaultdict(set)
     for application in applications:
         for executor in application.report.executors if application.report else ():
-            executors[executor.host].add((application.application, executor.executor))
+            executors[_reporting_name(store, executor)].add((application.application, executor.executor))
     agents = list_agents(store)
     nodes = {}
     for number, host in enumerate([*sorted(executors), *sorted(set(agents or ()) - executors.keys())][:_NODES]):
@@ -227,6 +227,13 @@ def _check_cluster(store: Store, settings: Settings, ahead: float, info: Mapping
         *cluster.check_links(applications),
         *cluster.check_spark(applications),
     ]
+
+
+def _reporting_name(store: Store, executor: ExecutorInfo) -> str:
+    """Return the name of an executor's agent: its host if one is in its pod, else its node."""
+    host = executor.host
+    in_pod = executor.node and keys.is_valid_name(host) and store.last(keys.WINDOWS, host, 1)
+    return host if in_pod else executor.node_name
 
 
 def list_agents(store: Store) -> list[str] | None:

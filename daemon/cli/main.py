@@ -38,7 +38,7 @@ from rechannel.daemon.cli.options import (
 from rechannel.daemon.cli.submit import submit
 from rechannel.wire import distribution
 from rechannel.wire.codes import OutcomeVerdict
-from rechannel.wire.exit_codes import ExitCode
+from rechannel.wire.exit_codes import CommandError, ExitCode
 from rechannel.wire.version import __version__
 
 _EPILOG = "\b\nExit codes:\n" + "\n".join(f"  {int(code)}  {code.meaning}" for code in ExitCode)
@@ -400,6 +400,8 @@ def acl_add_node(config: str | None, node: str, password_file: str, only_print: 
     """
     from rechannel.daemon.cli.acl import add_user
 
+    if not node:
+        raise CommandError(ExitCode.USAGE, "name the node: `add-role agent` makes a user for all of them")
     add_user(load_settings(config), "agent", node, password_file, only_print=only_print, as_json=as_json)
 
 
@@ -413,7 +415,7 @@ def acl_add_role(config: str | None, role: str, name: str, password_file: str, o
     """Make a Redis user with the rights of a ROLE.
 
     With a NAME one role has several users, each with its own password: links of different applications, operators. The
-    name of an agent is its node.
+    name of an agent is its node; without one it may write the keys of all nodes, as agents of pods have to.
     """
     from rechannel.daemon.cli.acl import add_user
 

@@ -227,7 +227,7 @@ class _Execution:
         for app in self._cluster.applications():
             app.retry_drain()
         partitions = sum(sum(partitions_on(report, nodes).values()) for report in reports.values())
-        executors = sum(info.host in nodes for report in reports.values() for info in report.executors)
+        executors = sum(info.node_name in nodes for report in reports.values() for info in report.executors)
         self._log_order("drain", nodes=nodes, remove=command.remove, deadline=command.deadline)
         warning = services.limits.order_warning(services.context.clock.wall(), partitions)
         sentence = self._drain_sentence(command, partitions, executors)
@@ -250,7 +250,7 @@ class _Execution:
             raise CommandError(ExitCode.REFUSED, f"node {', '.join(others)} is not drained; drained are {drained}")
         services.standing_orders.undrain(nodes)
         for name, report in services.collector.refresh().items():
-            if any(info.host in nodes for info in report.executors):
+            if any(info.node_name in nodes for info in report.executors):
                 self._cluster.application(name).reopen()
         self._log_order("undrain", nodes=nodes)
         automatic = services.context.acts_automatically

@@ -116,7 +116,7 @@ class StandingOrderStore:
 
         A node is known by an executor, or before it has any by its agent.
         """
-        hosts = {info.host for report in reports.values() for info in report.executors}
+        hosts = {info.node_name for report in reports.values() for info in report.executors}
         for node in sorted(set(nodes) - hosts - self.nodes) or ([] if nodes else [""]):
             if not self._has_agent(node):
                 names = ", ".join(sorted(hosts)) or "none, as no application reports an executor"
@@ -175,7 +175,7 @@ def partitions_on(report: LinkReport, nodes: Iterable[str]) -> dict[str, int]:
 
     A partition that was steered away while its query is idle does not count: its state is durable.
     """
-    hosts = {info.executor: info.host for info in report.executors}
+    hosts = {info.executor: info.node_name for info in report.executors}
     gone = {view.unit for view in report.moves if view.state == MoveState.RELEASED_IDLE and view.target in hosts}
     count = dict.fromkeys(nodes, 0)
     for query in report.queries:
@@ -192,5 +192,5 @@ def apps_without_target(reports: Mapping[str, LinkReport], nodes: Collection[str
     return sorted(
         name
         for name, report in reports.items()
-        if any(partitions_on(report, nodes).values()) and {info.host for info in report.executors} <= set(nodes)
+        if any(partitions_on(report, nodes).values()) and {info.node_name for info in report.executors} <= set(nodes)
     )

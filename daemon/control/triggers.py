@@ -110,7 +110,7 @@ def executors_in_use(report: LinkReport) -> frozenset[str]:
 
 def usable_executors(report: LinkReport, drained_nodes: Collection[str]) -> frozenset[str]:
     """Return the executors that may hold partitions."""
-    usable = frozenset(info.executor for info in report.executors if info.host not in drained_nodes)
+    usable = frozenset(info.executor for info in report.executors if info.node_name not in drained_nodes)
     return usable - frozenset(report.releasing_executors)
 
 

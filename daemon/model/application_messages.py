@@ -15,13 +15,17 @@ _LISTED_NODES = 5  # silent nodes named in a sentence
 
 @dataclass(frozen=True)
 class ApplicationMessages:
-    """Messages about one application; ``reported_at``: time of its report, windows by host."""
+    """Messages about one application; ``reported_at``: time of its report, windows by agent."""
 
     application: str
     report: LinkReport
     reported_at: float
     batches: tuple[BatchReport, ...]
     windows: Mapping[str, tuple[AgentWindow, ...]]
+
+    def windows_of(self, info: ExecutorInfo) -> list[AgentWindow]:
+        """Return the windows of the agents that may report an executor."""
+        return [window for name in info.agent_names for window in self.windows.get(name, ())]
 
 
 @dataclass(frozen=True)
@@ -90,7 +94,7 @@ def fresh_usage(
 
 def measure_coverage(executors: Sequence[ExecutorInfo], fresh: Container[str]) -> AgentCoverage:
     """Count the executors with ``fresh`` agent figures, and name the nodes of the others."""
-    silent = {info.host for info in executors if info.executor not in fresh}
+    silent = {info.node_name for info in executors if info.executor not in fresh}
     return AgentCoverage(sum(info.executor in fresh for info in executors), tuple(sorted(silent)))
 
 

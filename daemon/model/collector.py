@@ -148,8 +148,8 @@ class Collector:
         state = self._applications[application]
         runs = {query.query: query.run for query in report.queries}
         self._read_batches(application, state, len(runs))
-        hosts = sorted({info.host for info in report.executors})
-        self._read_windows(hosts)
+        agents = sorted({name for info in report.executors for name in info.agent_names})
+        self._read_windows(agents)
         # A query that began after the report has batches already.
         reported = state.report.time
         ends = {query: entries[-1][1].end for query, entries in state.batches.items()}
@@ -164,7 +164,7 @@ class Collector:
             for run, batch, _ in entries
             if query in runs and run in ("", runs[query])
         )
-        windows = {host: tuple(window for window, _ in self._nodes[host].windows) for host in hosts}
+        windows = {name: tuple(window for window, _ in self._nodes[name].windows) for name in agents}
         return ApplicationMessages(application, report, state.report.time, batches, windows)
 
     def _read_batches(self, application: str, state: _Application, queries: int) -> None:
@@ -278,7 +278,7 @@ class Collector:
             self.incomplete += 1
 
     def _drop_unused_nodes(self) -> None:
-        used = {info.host for report in self.reports.values() for info in report.executors}
+        used = {name for report in self.reports.values() for info in report.executors for name in info.agent_names}
         for host in set(self._nodes) - used:
             del self._nodes[host]
 

@@ -87,7 +87,7 @@ def slow_executors(
         info = infos[index]
         windows = [
             window
-            for window in messages.windows.get(info.host, ())
+            for window in messages.windows_of(info)
             if any(start < window.end and window.start < end for start, end in spans)
         ]
         shares = cpu_shares(windows, messages.application, info.executor)

@@ -253,11 +253,11 @@ def _build_cluster(
     measured = zip(infos, rates.speed.tolist(), strict=True)
     return Cluster(
         executors=tuple(info.executor for info in infos),
-        nodes=tuple(info.host for info in infos),
+        nodes=tuple(info.node_name for info in infos),
         cores=np.array([max(1, info.cores) for info in infos], dtype=np.float64),
         memory_bytes=np.array([info.memory if info.memory > 0 else math.inf for info in infos]),
         speed=np.array([slow[info.executor].speed if info.executor in slow else speed for info, speed in measured]),
-        available=np.array([info.host not in drained_nodes and info.executor not in releasing for info in infos]),
+        available=np.array([info.node_name not in drained_nodes and info.executor not in releasing for info in infos]),
     )
 
 
@@ -350,7 +350,7 @@ def _notes(
     return (
         *([silent_agents] if silent_agents else []),
         *(f"{reason}: {number}, not counted" for reason, number in sorted(skipped.items())),
-        *(f"executor {info.executor} on {info.host} is {slow[info.executor].sentence}" for info in slow_infos),
+        *(f"executor {info.executor} on {info.node_name} is {slow[info.executor].sentence}" for info in slow_infos),
         *(f"forecast: {forecast.sentence()}" for forecast in applied.values() if forecast.used),
     )
 

@@ -6,7 +6,7 @@ The controller's lock is held only while its snapshot is copied; figures are com
 from __future__ import annotations
 
 import dataclasses
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Sequence
 
 import structlog
@@ -248,10 +248,11 @@ class CurrentView:
 def _nodes(
     messages: Iterable[ApplicationMessages], applications: Sequence[ApplicationStatus], now: float
 ) -> tuple[NodeView, ...]:
-    newest: dict[str, float | None] = {}
+    ends: defaultdict[str, list[float]] = defaultdict(list)
     for item in messages:
         for info in item.report.executors:
-            newest[info.host] = max((window.end for window in item.windows.get(info.host, ())), default=None)
+            ends[info.node_name] += [window.end for window in item.windows_of(info)]
+    newest = {node: max(values, default=None) for node, values in ends.items()}
     stale = {executor.node for status in applications for executor in status.executors if not executor.fresh}
     return tuple(
         NodeView(node, None if end is None else max(0.0, now - end), node not in stale)

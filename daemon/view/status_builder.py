@@ -185,7 +185,7 @@ def application_status(
 def drain_status(drain: DrainedNode, reports: Sequence[LinkReport], now: float) -> DrainStatus:
     """Build the status of a node drain."""
     left = sum(partitions_on(report, [drain.node])[drain.node] for report in reports)
-    executors = tuple(info.executor for report in reports for info in report.executors if info.host == drain.node)
+    executors = tuple(info.executor for report in reports for info in report.executors if info.node_name == drain.node)
     overdue = 0 < drain.deadline <= now
     running = with_noun(len(executors), "executor")
     if left:
@@ -268,7 +268,7 @@ def _executors(
         status = replace(
             _measured(info, usage.get(info.executor)),
             partitions=held.get(info.executor, 0),
-            drained=info.host in drained,
+            drained=info.node_name in drained,
             releasing=info.executor in report.releasing_executors,
         )
         statuses.append(status)
@@ -279,7 +279,7 @@ def _executors(
 
 def _measured(info: ExecutorInfo, usage: tuple[AgentWindow, ExecutorUsage] | None) -> ExecutorStatus:
     """An executor with the figures of its agent's newest window."""
-    status = ExecutorStatus(executor=info.executor, node=info.host, cores=info.cores, partitions=0)
+    status = ExecutorStatus(executor=info.executor, node=info.node_name, cores=info.cores, partitions=0)
     if usage is None:
         return status
     window, used = usage

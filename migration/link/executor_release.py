@@ -149,7 +149,9 @@ class ExecutorReleaser:
         if not self._cordons:
             self._local_checkpoints = 0
         drained = frozenset(node for node, drain in inputs.drains.items() if drain.remove)
-        elsewhere = {name for name, info in present.items() if info.host not in drained and name not in self._cordons}
+        elsewhere = {
+            name for name, info in present.items() if info.node_name not in drained and name not in self._cordons
+        }
         if drained != self._drained:
             self._drained = drained
             self._base = len(elsewhere) if self._base >= 0 else -1
@@ -163,7 +165,7 @@ class ExecutorReleaser:
                 self._next_target = now + _TARGET_EVERY
                 self._adjust_target(present, elsewhere)
             self._release_idle(present, elsewhere, inputs, now)
-            restarted = {info.host for info in present.values() if _was_restarted(info, inputs.drains)}
+            restarted = {info.node_name for info in present.values() if _was_restarted(info, inputs.drains)}
             self.problem = (
                 f"executors were started on drained {', '.join(sorted(restarted))} again: stop Spark's worker there"
                 if restarted and self._base >= 0
@@ -199,9 +201,9 @@ class ExecutorReleaser:
     ) -> None:
         for name, info in sorted(present.items()):
             # Without another executor nothing could run any more, and there is no way back from a cordon.
-            if info.host not in self._drained or name in self._cordons or not elsewhere:
+            if info.node_name not in self._drained or name in self._cordons or not elsewhere:
                 continue
-            overdue = _is_overdue(inputs.drains[info.host], now)
+            overdue = _is_overdue(inputs.drains[info.node_name], now)
             if name in inputs.holders and not overdue:
                 continue
             if self._cordon_ends_executor or self._control.cordon(name):
@@ -209,7 +211,7 @@ class ExecutorReleaser:
                     query: batch for query, batch in inputs.batches.items() if query not in inputs.between_batches
                 }
                 self._cordons[name] = _Cordon(now, waits_for)
-                _LOG.info("executor-cordoned", executor=name, node=info.host, overdue=overdue)
+                _LOG.info("executor-cordoned", executor=name, node=info.node_name, overdue=overdue)
 
     def _release_idle(
         self, present: Mapping[str, ExecutorInfo], elsewhere: Collection[str], inputs: ReleaseInputs, now: float
@@ -230,7 +232,7 @@ class ExecutorReleaser:
             if cordon.waits_for:
                 continue
             self._next_release = now + _RELEASE_EVERY  # unless this one comes about
-            if not _is_overdue(inputs.drains.get(present[name].host), now) and self._would_lose_rdds():
+            if not _is_overdue(inputs.drains.get(present[name].node_name), now) and self._would_lose_rdds():
                 continue
             if self._base < 0:
                 # A standalone application has no target of its own; elsewhere the target is a number to be met.
@@ -270,5 +272,5 @@ def _is_overdue(drain: DrainedNode | None, now: float) -> bool:
 
 def _was_restarted(info: ExecutorInfo, drains: Mapping[str, DrainedNode]) -> bool:
     """Whether an executor was started on a node after its drain began."""
-    drain = drains.get(info.host)
+    drain = drains.get(info.node_name)
     return drain is not None and drain.remove and info.added > drain.since

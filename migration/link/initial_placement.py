@@ -53,7 +53,7 @@ def restore_placement(
 ) -> ExecutorsByOperator:
     """Return a placement as near to the last one as these executors allow.
 
-    An executor is the same as before if it lives on the same host; otherwise another executor of that host replaces it
+    An executor is the same as before if it lives on the same node; otherwise another executor of that node replaces it
     (a restarted driver has new executors). Partitions without one are spread evenly. A last placement with another
     number of partitions is not used.
     """
@@ -72,16 +72,16 @@ def restore_placement(
     return result
 
 
-def _replacements(hosts: Mapping[str, str], executors: Executors) -> dict[str, str]:
+def _replacements(nodes: Mapping[str, str], executors: Executors) -> dict[str, str]:
     """Return the executor that stands for each one of before, itself where it is still there."""
-    result = {name: name for name, host in hosts.items() if name in executors and executors[name].host == host}
+    result = {name: name for name, node in nodes.items() if name in executors and executors[name].node_name == node}
     free: dict[str, list[str]] = {}
     for name in sorted(executors):
         if name not in result:
-            free.setdefault(executors[name].host, []).append(name)
-    for name in sorted(hosts):
-        if name not in result and free.get(hosts[name]):
-            result[name] = free[hosts[name]].pop(0)
+            free.setdefault(executors[name].node_name, []).append(name)
+    for name in sorted(nodes):
+        if name not in result and free.get(nodes[name]):
+            result[name] = free[nodes[name]].pop(0)
     return result
 
 
@@ -163,7 +163,7 @@ class InitialPlacement:
         )
         steered = self._steer(partitions, executors, until)
         total = sum(operator.partitions for operator in operators)
-        remembered = last is not None and any(info.host in last.hosts.values() for info in executors.values())
+        remembered = last is not None and any(info.node_name in last.hosts.values() for info in executors.values())
         manner = "as they ran last" if remembered else "evenly, as no earlier placement is known"
         sentence = f"{steered} of {total} partitions placed before its first batch, {manner}"
         self._set_start_report(query, sentence)
@@ -184,18 +184,18 @@ class InitialPlacement:
         with self._lock:
             _set_latest(self._start_reports, query, sentence)
 
-    def _wait_for_executors(self, hosts: set[str], until: float) -> Executors:
-        """Wait for executors on these hosts, while those of a starting application still arrive.
+    def _wait_for_executors(self, nodes: set[str], until: float) -> Executors:
+        """Wait for executors on these nodes, while those of a starting application still arrive.
 
-        There is no wait for nodes of which none is back: in a cluster of pods, the hosts of before do not return.
+        There is no wait for nodes of which none is back: a pod is a node of its own where nothing names its machine.
         """
         executors, arrived = self._usable_executors() or {}, self._clock()
         while True:
-            hosts_here = {info.host for info in executors.values()}
-            none_back = bool(hosts_here) and hosts_here.isdisjoint(hosts)
+            nodes_here = {info.node_name for info in executors.values()}
+            none_back = bool(nodes_here) and nodes_here.isdisjoint(nodes)
             now = self._clock()
-            no_arrivals = bool(hosts_here) and now >= arrived + _ARRIVAL_GAP
-            complete = bool(hosts_here) and hosts <= hosts_here.union(self._drained_nodes())
+            no_arrivals = bool(nodes_here) and now >= arrived + _ARRIVAL_GAP
+            complete = bool(nodes_here) and nodes <= nodes_here.union(self._drained_nodes())
             if complete or none_back or no_arrivals or now >= min(until, self._arrivals_until):
                 return executors
             self._sleep(_ARRIVAL_POLL)
@@ -225,12 +225,12 @@ class InitialPlacement:
         used = {name for placement in operators.values() for name in placement}
         if not operators or "" in used or not used <= executors.keys():
             return None
-        hosts = {name: executors[name].host for name in sorted(used)}
+        nodes = {name: executors[name].node_name for name in sorted(used)}
         with self._lock:
             last = self._last.get(query)
-            if last is not None and (last.operators, last.hosts) == (operators, hosts):
+            if last is not None and (last.operators, last.hosts) == (operators, nodes):
                 return None
-            placement = LastPlacement(query=query, name=name, batch=batch, operators=dict(operators), hosts=hosts)
+            placement = LastPlacement(query=query, name=name, batch=batch, operators=dict(operators), hosts=nodes)
             _set_latest(self._last, query, placement)
         return placement
 

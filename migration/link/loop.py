@@ -347,15 +347,15 @@ class LinkCycle:
         return {
             name: info
             for name, info in dict(self._table.executors).items()
-            if name not in leaving and info.host not in self._drains
+            if name not in leaving and info.node_name not in self._drains
         }
 
     def _evidence_nodes(self) -> set[str]:
-        """Return nodes of moves that wait for evidence that their old copy was closed."""
+        """Return agents' nodes of moves that wait for evidence that their old copy was closed."""
         holders = {
             move.holder for move in self._reconciler.moves if move.awaits_landing or move.state is MoveState.DRAINED
         }
-        return {info.host for name, info in self._table.executors.items() if name in holders}
+        return {node for name, info in self._table.executors.items() if name in holders for node in info.agent_names}
 
     # -- messages --
 

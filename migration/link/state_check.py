@@ -62,7 +62,7 @@ class StateCheck:
         if kind is GapKind.JOB_STARTED:
             return self._adapter.job(int(name))
         info = executors.get(name)
-        return events.ExecutorAdded(name, info.host, info.cores, info.added) if info is not None else None
+        return None if info is None else events.ExecutorAdded(name, info.host, info.cores, info.added, info.node)
 
     def confirm_placements(self, moving: Collection[Unit]) -> None:
         """Ask Spark where unconfirmed partitions are, of as many as a cycle has time for.

@@ -27,7 +27,7 @@ from rechannel.migration.spark.locality_wait import LocalityWait
 from rechannel.migration.spark.warm_up import ExecutorWarmUp, cancel_warm_up, run_warm_up
 from rechannel.monitors.spark import events
 from rechannel.monitors.spark.event_gaps import SparkState
-from rechannel.wire.messages import ExecutorInfo
+from rechannel.wire.messages import NODE_ATTRIBUTE, ExecutorInfo
 
 _STATE = "org.apache.spark.sql.execution.streaming.state"
 _LISTENER_QUEUE = "rechannel"
@@ -450,6 +450,7 @@ def _executor_info(row: Mapping[str, Any]) -> ExecutorInfo:
         cores=int(row["totalCores"]),
         added=row["addTime"] / 1000,
         memory=int(row["maxMemory"]),
+        node=str(row.get("attributes", {}).get(NODE_ATTRIBUTE, "")),
     )
 
 

@@ -140,7 +140,7 @@ class NodeMonitor:
                 "no executor of this node",
                 problem=f"no executor on this machine carries the host name {self.node!r}",
                 executors_here_carry=other_hosts,
-                cure="set agent.node to the host name this node's executors carry in Spark",
+                cure="set agent.node to the host that these executors carry in Spark; for pods see docs/kubernetes.md",
             )
 
 

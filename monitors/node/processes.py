@@ -1,7 +1,8 @@
 """Processes of a node: its executors with their Python workers, and their usage.
 
-An executor belongs to this node when its ``--hostname`` is the agent's node name, so that several agents on one
-machine never report one executor twice. A process is identified by pid and creation time, never by pid alone.
+An executor belongs to this node when the agent's node name is its ``--hostname``, or the node that its environment
+names (`NODE_ATTRIBUTE`), so that several agents on one machine never report one executor twice. A process is identified
+by pid and creation time, never by pid alone.
 
 CPU is a counter per executor in seconds. For the Python side it is the sum of the last value read of every descendant,
 ended ones included. The kernel's children times are not used: ``pyspark.daemon`` ignores SIGCHLD, and then Linux drops
@@ -23,10 +24,13 @@ from pathlib import Path
 
 import psutil  # type: ignore[import-untyped]  # its stubs are a package of their own
 
+from rechannel.wire.messages import NODE_ATTRIBUTE
+
 VERIFY = 10  # a process's identity is checked every so many readings of its usage, and at once when CPU time went back
 YOUNG = 3.0  # seconds in which a new process may still turn into another program (exec)
 _BACKENDS = ("CoarseGrainedExecutorBackend", "KubernetesExecutorBackend")  # the first also ends YARN's class name
 _POD_BACKEND = "KubernetesExecutorBackend"
+_NODE_VARIABLE = f"SPARK_EXECUTOR_ATTRIBUTE_{NODE_ATTRIBUTE}"
 _INTERNET = (socket.AF_INET, socket.AF_INET6)
 _PYTHON = frozenset({"pyspark.daemon", "pyspark.worker"})
 
@@ -287,15 +291,23 @@ class ProcessWatcher:
             options = _options(arguments[pid])
             host = options.get("--hostname", "")
             process, _ = self._young.pop(pid)
-            if host != self.node:
-                self._foreign[pid] = host
-                continue
             try:
+                if host != self.node and not self._is_named(process):
+                    self._foreign[pid] = host
+                    continue
                 self._tracked[pid] = _describe_executor(pid, process, options)
             except ProcessGoneError:
                 self._examined.discard(pid)
             except ValueError:
                 self.skipped["executor: command line not understood"] += 1
+
+    def _is_named(self, process: Process) -> bool:
+        """Whether the environment of an executor names this node."""
+        try:
+            return process.environment().get(_NODE_VARIABLE) == self.node
+        except ProcessDeniedError:
+            self.skipped["executor of another host: rights missing to read its node"] += 1
+            return False
 
     def _track_children(self, parents: dict[int, int], arguments: dict[int, list[str]]) -> None:
         waiting = {pid: parent for pid, parent in parents.items() if pid in self._young}

@@ -12,6 +12,7 @@ from typing import Any, TypeAlias
 import msgspec
 
 from rechannel.wire.measurements import TaskRow
+from rechannel.wire.messages import NODE_ATTRIBUTE
 
 # Names of RDDs that hold state stores (Spark's class names, used when an RDD has no name).
 STATE_RDDS = frozenset({"StateStoreRDD", "StateStoreAwareZipPartitionsRDD"})
@@ -73,6 +74,7 @@ class ExecutorAdded(msgspec.Struct, frozen=True):
     host: str
     cores: int
     at: float
+    node: str = ""  # by `NODE_ATTRIBUTE`
 
 
 class ExecutorRemoved(msgspec.Struct, frozen=True):
@@ -247,6 +249,7 @@ class _TaskEnd(msgspec.Struct, frozen=True, kw_only=True):
 class _ExecutorInfo(msgspec.Struct, frozen=True, kw_only=True):
     host: str = msgspec.field(name="Host", default="")
     cores: int = msgspec.field(name="Total Cores", default=1)
+    attributes: dict[str, str] = msgspec.field(name="Attributes", default_factory=dict)
 
 
 class _ExecutorAdded(msgspec.Struct, frozen=True, kw_only=True):
@@ -332,7 +335,8 @@ def _event(data: object) -> Event | None:
             info = data.info
             return StageEnded(info.stage, info.attempt, info.failure, ids, info.tasks, info.submitted / 1000)
         case _ExecutorAdded():
-            return ExecutorAdded(data.executor, data.info.host, data.info.cores, data.time / 1000)
+            node = data.info.attributes.get(NODE_ATTRIBUTE, "")
+            return ExecutorAdded(data.executor, data.info.host, data.info.cores, data.time / 1000, node)
         case _ProgressEvent():
             progress = data.progress
             return QueryProgressed(

@@ -183,7 +183,7 @@ class TaskTable:
                 return self._progressed(event)
             case events.ExecutorAdded():
                 self.executors[event.executor] = ExecutorInfo(
-                    executor=event.executor, host=event.host, cores=event.cores, added=event.at
+                    executor=event.executor, host=event.host, cores=event.cores, added=event.at, node=event.node
                 )
             case events.ExecutorRemoved():
                 self.executors.pop(event.executor, None)

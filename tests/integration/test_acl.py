@@ -72,6 +72,23 @@ def test_it_can_do_nothing_else(agent: Store) -> None:
             attempt()
 
 
+def test_agents_of_pods_write_the_keys_of_every_node_and_do_nothing_else(settings: Settings, tmp_path: Path) -> None:
+    password = tmp_path / "pods"
+    answer = json.loads(run("acl", "add-role", "agent", "--password-file", password, "--json").stdout)
+    store = Store(
+        dataclasses.replace(settings.redis, username=answer["user"], password_file=str(password)), settings.cluster.name
+    )
+    envelope = EnvelopeFactory("default", "agent").envelope(window(0), ttl=60)
+    for name in (NODE, OTHER, "10.244.1.7"):
+        store.append(keys.WINDOWS, name, envelope)
+        with pytest.raises(StoreRefusedError):
+            store.last(keys.WINDOWS, name, 1)
+    for rule, name in ((keys.REQUESTS, ""), (keys.JOURNAL, "app-1")):
+        with pytest.raises(StoreRefusedError):
+            store.append(rule, name, envelope)
+    store.close()
+
+
 def test_a_second_time_keeps_the_password(agent: Store, tmp_path: Path) -> None:
     before = (tmp_path / "agent").read_text()
     message = add_node(NODE, "--password-file", str(tmp_path / "agent")).stdout

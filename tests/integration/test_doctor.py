@@ -113,6 +113,29 @@ def test_eviction_is_a_failure(files: Files, store: Store) -> None:
     assert diagnosed(files[Role.VIEWER], code=4)["redis-eviction"][0]["verdict"] == "ok"
 
 
+@pytest.mark.parametrize(
+    ("agents", "silent"),
+    [(["worker-1"], []), (["127.0.0.2", "127.0.0.3"], []), (["127.0.0.2"], ["worker-1"])],
+    ids=["an agent beside the pods", "one in each pod", "one in a pod"],
+)
+def test_pods_are_measured_from_inside_or_outside(
+    files: Files, store: Store, agents: list[str], silent: list[str]
+) -> None:
+    now, author = time.time(), EnvelopeFactory("default", "test")
+    message = report([query(["0", "1"])], count=2)
+    pods = [msgspec.structs.replace(info, node="worker-1") for info in message.executors]
+    store.register_application(APP, now)
+    message = msgspec.structs.replace(message, executors=pods)
+    store.put(keys.REPORT, APP, author.envelope(message, ttl=60, application=APP))
+    usages = [window(e).executors[0] for e in range(2)]
+    for name in agents:
+        seen = [usage for usage in usages if name in (usage.host, "worker-1")]
+        body = msgspec.structs.replace(window(0, end=now), node=name, executors=seen)
+        store.append(keys.WINDOWS, name, author.envelope(body, ttl=60))
+    findings = diagnosed(files[Role.VIEWER], code=4)["agents"]
+    assert [item["subject"] for item in findings if item["verdict"] == "failed"] == silent
+
+
 def test_a_cluster_with_faults_is_seen_through(files: Files, store: Store) -> None:
     """One node has an agent whose clock is 60 s ahead, the others have none; the link is of an older release."""
     now = time.time()

@@ -120,8 +120,8 @@ def terminated() -> bytes:
     return _line("org.apache.spark.sql.streaming.StreamingQueryListener$QueryTerminatedEvent", fields)
 
 
-def executor_added(executor: str, host: str = "h", cores: int = 2) -> bytes:
-    info = {"Host": host, "Total Cores": cores}
+def executor_added(executor: str, host: str = "h", cores: int = 2, **attributes: str) -> bytes:
+    info = {"Host": host, "Total Cores": cores, "Attributes": attributes}
     return _line("SparkListenerExecutorAdded", {"Timestamp": 5000, "Executor ID": executor, "Executor Info": info})
 
 

@@ -41,6 +41,14 @@ def test_an_existing_password_is_used_again_with_a_note() -> None:
     assert "rechannel-default-agent-host1.password, which existed before" in again.stderr
 
 
+def test_agents_of_pods_share_a_user_that_writes_the_keys_of_every_node() -> None:
+    line = printed("add-role", "agent").stdout
+    assert line.startswith("user rechannel-default-agent ")
+    assert "%W~rechannel:{default}:node:*:windows %W~rechannel:{default}:node:*:evidence" in line
+    assert ":node:host1:windows" in printed("add-node", "host1").stdout
+    assert "name the node" in printed("add-node", "", code=2).stderr, "as of an unset variable of a shell"
+
+
 def test_a_password_file_of_another_user_is_refused_unless_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

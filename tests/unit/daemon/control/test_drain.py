@@ -61,6 +61,23 @@ def orders(store: FakeStore) -> StandingOrders:
     return envelope.body
 
 
+def test_a_drain_by_the_name_of_a_node_empties_its_pods(store, world):
+    world.ready()
+    pods = [
+        msgspec.structs.replace(info, node="worker-2" if info.executor in "23" else "worker-1")
+        for info in store.get(keys.REPORT, APP).body.executors
+    ]
+    body = msgspec.structs.replace(store.get(keys.REPORT, APP).body, executors=pods)
+    store.put(keys.REPORT, APP, EnvelopeFactory("default", "test", world.clock).envelope(body, ttl=60, application=APP))
+    leader = controller(store, world.clock, lead=True)
+    assert drain(leader, "worker-2") == "draining worker-2: 4 partitions move off 2 executors"
+    leader.follow()
+    assert {(move.source, move.target in "01") for move in published_placement(store).moves} == {
+        ("2", True),
+        ("3", True),
+    }
+
+
 def test_a_drain_is_said_to_the_links_and_moves_what_has_to_leave_alone(leader, store):
     assert drain(leader) == f"draining {NODE}: 2 partitions move off 1 executor"
     assert [item.node for item in orders(store).drains] == [NODE]

@@ -57,6 +57,17 @@ def test_what_another_executor_loads_is_the_state_and_what_came_after_its_snapsh
     assert query_model.load_bytes(aged, "another", [item]).tolist() == [0.0, 0.0]
 
 
+@pytest.mark.parametrize("agent", [None, "worker-1"], ids=["in each pod", "beside the pods"])
+def test_pods_are_on_the_node_that_they_name_and_are_measured_from_inside_or_outside(agent: str | None) -> None:
+    link = report([query(WHERE)])
+    pods = [msgspec.structs.replace(info, node="worker-1") for info in link.executors]
+    together = msgspec.structs.replace(window(0), node="worker-1", executors=[window(e).executors[0] for e in range(4)])
+    windows = WINDOWS if agent is None else {agent: [together]}
+    result = ready(link=msgspec.structs.replace(link, executors=pods), windows=windows)
+    assert result.cluster.nodes == ("worker-1",) * 4
+    assert (result.coverage.fresh, result.notes) == (4, ())
+
+
 def test_the_model_of_one_query() -> None:
     result = ready()
     assert result.notes == ()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from rechannel.migration.link.executor_release import (
@@ -125,6 +126,17 @@ def test_an_executor_is_cordoned_when_empty_and_released_at_a_boundary():
     assert cluster.limit == 2
     cluster.schedule(23.0)
     assert cluster.hosts() == ["a", "b"], "the drained node gets no new one"
+
+
+def test_a_drain_by_the_name_of_a_node_releases_its_pods():
+    cluster, releaser = releasing("pod-1", "pod-2", "pod-3")
+    nodes = {"0": "worker-1", "1": "worker-2", "2": "worker-2"}
+    cluster.executors = {
+        name: msgspec.structs.replace(item, node=nodes[name]) for name, item in cluster.executors.items()
+    }
+    for now in (20.0, 21.0):
+        releaser.advance(inputs(cluster, drained("worker-2")), now)
+    assert (cluster.cordoned, cluster.hosts()) == (["1", "2"], ["pod-1"])
 
 
 def test_where_a_cordoned_executor_would_end_by_itself_it_goes_between_two_batches_of_all():

@@ -19,6 +19,13 @@ def executors(**hosts: str) -> dict[str, ExecutorInfo]:
     return {name[1:]: ExecutorInfo(executor=name[1:], host=host, cores=1, added=0.0) for name, host in hosts.items()}
 
 
+def pods(**nodes: str) -> dict[str, ExecutorInfo]:
+    return {
+        name[1:]: ExecutorInfo(executor=name[1:], host=f"pod-{name}", node=node, cores=1, added=0.0)
+        for name, node in nodes.items()
+    }
+
+
 def last(where: list[str], **hosts: str) -> LastPlacement:
     named = {name[1:]: host for name, host in hosts.items()}
     return LastPlacement(query="q", name="", batch=7, operators={0: where}, hosts=named)
@@ -46,6 +53,8 @@ class FakeAdapter:
         (last(["0", "1", "0", "1"], e0="b", e1="a"), executors(e0="a", e1="b"), ["1", "0", "1", "0"]),
         # Two executors on one host stand in for two of before.
         (last(["0", "1", "0", "1"], e0="a", e1="a"), executors(e5="a", e6="a"), ["5", "6", "5", "6"]),
+        # Pods have new addresses, on the nodes of before.
+        (last(["0", "1", "0", "1"], e0="a", e1="b"), pods(e5="b", e6="a"), ["6", "5", "6", "5"]),
     ],
 )
 def test_partitions_are_put_back_where_they_ran(remembered, now, expected):
@@ -184,6 +193,17 @@ def test_a_restarted_driver_waits_for_its_executors_while_they_arrive(arrivals, 
     starts.place_before_first_batch("q", "run", "file:/c/state")
     assert now[0] == pytest.approx(100.0 + waited, abs=0.2)
     assert {item[4] for item in adapter.steered} == used
+
+
+def test_the_last_placement_names_nodes_and_a_steer_names_the_host_of_a_pod():
+    adapter, now = FakeAdapter(), pods(e5="b", e6="a")
+    starts = InitialPlacement(
+        adapter, lambda: now, set, lambda query: last(["0"] * 4, e0="a"), lambda: 0.0, pytest.fail
+    )
+    starts.place_before_first_batch("q", "run", "file:/c/state")
+    assert {item[3:] for item in adapter.steered} == {("pod-e6", "6")}
+    saved = starts.save_last_placement("q", "", 8, {0: ["6", "6", "5", "5"]}, now)
+    assert saved is not None and saved.hosts == {"5": "b", "6": "a"}
 
 
 def test_a_start_does_not_wait_for_hosts_of_which_none_is_back():

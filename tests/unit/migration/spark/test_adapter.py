@@ -124,7 +124,8 @@ def test_settings_of_the_users_event_log_are_not_inherited(driver, tmp_path):
 def row(number: int) -> dict[str, object]:
     name = "driver" if number == 0 else str(number)
     executor = {"id": name, "hostPort": f"10.0.0.{number}:4711", "totalCores": 4, "isActive": True}
-    return executor | {"addTime": 1_700_000_000_500, "maxMemory": 2**30, "removeTime": None}
+    attributes = {"RECHANNEL_NODE": "worker-1"} if number == 1 else {}
+    return executor | {"addTime": 1_700_000_000_500, "maxMemory": 2**30, "removeTime": None, "attributes": attributes}
 
 
 def test_a_thousand_executors_are_listed_in_as_many_calls_as_one(driver):
@@ -138,7 +139,7 @@ def test_a_thousand_executors_are_listed_in_as_many_calls_as_one(driver):
         assert len(executors) == many
     assert counts[0] == counts[1] < 10
     first = executors[0]
-    assert (first.executor, first.host, first.cores) == ("1", "10.0.0.1", 4)
+    assert (first.executor, first.host, first.node_name, first.cores) == ("1", "10.0.0.1", "worker-1", 4)
     assert (first.added, first.memory) == (1_700_000_000.5, 2**30)
 
 

@@ -4,6 +4,7 @@ import os
 import socket
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -302,3 +303,23 @@ def test_the_executor_of_a_pod_is_its_java_process_not_tini() -> None:
     assert sample.executor.directories == (Path("/proc/14/root/var/data/spark-77"),)
     assert (sample.jvm_cpu, sample.python_cpu) == (3.0, 2.0)
     assert find_host(table, {"10.244.1.7"}) == "10.244.1.7"
+
+
+def _pod(pid: int, host: str, **process: Any) -> FakeProcess:
+    arguments = [host if argument == "10.244.1.7" else argument for argument in _POD_JAVA]
+    return FakeProcess(pid, arguments=arguments, **process)
+
+
+def test_an_agent_beside_the_pods_takes_those_whose_environment_names_its_node() -> None:
+    here, there = ({"SPARK_EXECUTOR_ATTRIBUTE_RECHANNEL_NODE": node} for node in ("worker-1", "worker-2"))
+    table = FakeTable(
+        _pod(10, "10.244.1.7", environ=here),
+        _pod(11, "10.244.1.8", environ=here),
+        _pod(12, "10.244.2.1", environ=there),
+        _pod(13, "10.244.2.2"),
+        _pod(14, "10.244.2.3", environ=here, denied=frozenset({"environment"})),
+    )
+    watcher = ProcessWatcher("worker-1", table)
+    assert [sample.executor.host for sample in watcher.sample()] == ["10.244.1.7", "10.244.1.8"]
+    assert watcher.other_hosts == ["10.244.2.1", "10.244.2.2", "10.244.2.3"]
+    assert watcher.skipped == {"executor of another host: rights missing to read its node": 1}

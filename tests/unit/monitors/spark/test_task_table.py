@@ -171,7 +171,9 @@ def test_a_killed_copy_is_no_failure(table):
 
 def test_executors_come_and_go_and_a_terminated_query_is_removed(table):
     fold(table, lines.executor_added("3", "n1", 4), *one_batch(0, "01", 0))
-    assert (table.executors["3"].host, table.executors["3"].cores) == ("n1", 4)
+    assert (table.executors["3"].node_name, table.executors["3"].cores) == ("n1", 4)
+    fold(table, lines.executor_added("3", "10.244.1.7", APP_ID="app-1", RECHANNEL_NODE="worker-1"))
+    assert (table.executors["3"].host, table.executors["3"].node_name) == ("10.244.1.7", "worker-1")
     fold(table, lines.executor_removed("3"), lines.terminated())
     assert table.executors == {}
     assert table.placement == {}
