@@ -28,7 +28,7 @@ from rechannel.conf.settings import Settings
 from rechannel.migration.moves import BYTES_PER_BATCH
 from rechannel.migration.plan.cost import BatchTimes, PlanPrice, SteppedMoves, estimate_price
 from rechannel.migration.plan.explain import explain_moves
-from rechannel.migration.plan.gate import GateResult, QueryGain, evaluate_gate
+from rechannel.migration.plan.gate import JUDGED_DRAWS, GateResult, QueryGain, evaluate_gate
 from rechannel.migration.plan.inputs import PlanInputs, PlanOptions, ReviewedPlan
 from rechannel.migration.plan.schedule import StepLimits, order_steps
 from rechannel.policies.analysis.placement_cost import executor_busy
@@ -225,7 +225,7 @@ def _schedule(moves: list[Move], inputs: PlanInputs, settings: Settings) -> Step
 
 def _predict_gains(inputs: PlanInputs, before: Placement, after: Placement) -> list[QueryGain]:
     """Return each query's batch now and its predicted change."""
-    changes = predict_changes(inputs.prediction, before, after)
+    changes = predict_changes(inputs.prediction, before, after, seed=JUDGED_DRAWS)
     rates = dict.fromkeys(changes, 0.0)
     for stage in inputs.workload.stages:
         rates[stage.query] = max(rates[stage.query], stage.batches_per_second)

@@ -2,7 +2,7 @@
 
 The fewest moves are chosen by the mean over the queries: what one query gains may cost another one, and the gate
 refuses such a plan. Often most of the gain is possible without the loss. So moves are taken back one at a time, judged
-by the replay that the gate judges by.
+by the replay on other draws than the gate's.
 """
 
 from __future__ import annotations
