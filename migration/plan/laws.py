@@ -100,6 +100,7 @@ def review_plan(proposed: Placement, inputs: PlanInputs, settings: Settings, opt
         batch_time_before={item.query: item.before for item in gains},
         batch_time_after={item.query: item.after for item in gains},
         batch_error={item.query: item.before * item.change.error for item in gains},
+        batch_p95={item.query: (item.p95.before, item.p95.after) for item in gains if item.p95 is not None},
         corrections={item.query: item.correction for item in gains if item.correction is not None},
         reasons=_explain(accepted[:_EXPLAINED_MOVES], inputs, placement),
     )

@@ -16,7 +16,7 @@ from rechannel.migration.plan.gate import JUDGED_DRAWS
 from rechannel.migration.plan.inputs import Cooldown, PlanInputs, PlanOptions, ReviewedPlan
 from rechannel.migration.plan.laws import review_plan
 from rechannel.policies.analysis.placement_cost import executor_busy
-from rechannel.policies.model.placement import Placement
+from rechannel.policies.model.placement import Move, Placement
 from rechannel.policies.model.workload import Stage, Workload
 from rechannel.policies.prediction.correction import GainShare
 from rechannel.policies.prediction.cycle import assume_timing
@@ -24,7 +24,7 @@ from rechannel.policies.prediction.gain import predict_changes
 from rechannel.policies.prediction.model import PredictionModel
 from rechannel.wire.messages import GainCorrection, Operator, QueryState, StatefulStage, Unit
 from unit.daemon import fakes
-from unit.policies.prediction.cases import drawn
+from unit.policies.prediction.cases import drawn, rare_visitor
 from unit.policies.random_clusters import cluster_of
 
 
@@ -100,6 +100,20 @@ def test_a_gain_of_which_less_is_expected_is_judged_by_that() -> None:
 def test_the_best_placement_of_a_query_is_not_promised_to_be_better_than_that() -> None:
     plan = review_plan(HALVES, inputs(gain_shares={"q": GainShare(1.25, 9)}), Settings(), PlanOptions("d1", force=True))
     assert plan.batch_time_after == {"q": pytest.approx(4.0, abs=0.01)}, "not 8 * 0.5^1.25 = 3.36 s"
+
+
+def test_a_plan_that_only_makes_the_slowest_batches_longer_is_refused() -> None:
+    model, current, planned = rare_visitor()
+    plan = review_plan(planned, inputs_of(model, current), Settings(), PlanOptions("d"))
+    assert plan.code == "gate"
+    (refusal,) = plan.refusals
+    assert (refusal.law, refusal.limit, refusal.unit) == ("gate", 0.05, "share")
+    assert "the slowest batches would lose more than gate.max_loss 5%: 95th percentile of" in refusal.detail
+    before, after = plan.batch_p95["right"]
+    assert after > 1.1 * before
+    assert plan.batch_time_after["right"] < 1.05 * plan.batch_time_before["right"]
+    without = planned.with_moves([Move("rare/0", 0, 3, 2)])
+    assert review_plan(without, inputs_of(model, current), Settings(), PlanOptions("d")).code == "ok"
 
 
 def test_a_plan_is_not_judged_on_the_draws_that_it_was_chosen_on() -> None:
