@@ -225,7 +225,8 @@ class GateSettings:
     )
     max_loss: float = live_setting(
         0.05,
-        "A plan by which a query's batch could become longer by more than this, at 95 % confidence, is refused.",
+        "A plan by which a query's mean batch could become longer by more than this, or its 95th percentile certainly "
+        "would, at 95 % confidence, is refused.",
         unit="share",
         bounds=(0, 10),
     )

@@ -233,8 +233,8 @@ class Law(Code):
     GATE = (
         "gate",
         (
-            "The plan does not pay: its gain is too small or too uncertain (`gate.min_gain`), another query could lose "
-            "(`gate.max_loss`), or its cost exceeds the gain within `gate.horizon`."
+            "The plan does not pay: its gain is too small or too uncertain (`gate.min_gain`), another query or its "
+            "slowest batches could lose (`gate.max_loss`), or its cost exceeds the gain within `gate.horizon`."
         ),
         "Nothing. `--force` applies it anyway; a forced plan is not rolled back automatically.",
     )

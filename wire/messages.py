@@ -288,6 +288,8 @@ class Decision(Body, frozen=True, tag="decision", kw_only=True):
     refusals: list[Refusal] = []
     batch_time_before: dict[str, BoundedFloat] = {}  # query -> mean seconds of its measured batches
     batch_time_after: dict[str, BoundedFloat] = {}  # query -> predicted seconds of a batch with the moves
+    # query -> predicted 95th percentile of its batches in seconds, now and with the moves
+    batch_p95: dict[str, tuple[BoundedFloat, BoundedFloat]] = {}
     # query -> share by which the replay of the present placement differs from its measured batches
     residuals: dict[str, BoundedFloat] = {}
     gain: BoundedFloat = 0.0  # seconds over the horizon

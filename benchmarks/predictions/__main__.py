@@ -25,7 +25,7 @@ from benchmarks.report.plots import pyplot, save
 from benchmarks.report.results import Result, ResultFile, argument_parser, progress, read_results, write_page
 from benchmarks.report.templates import render
 from rechannel.conf.settings import GateSettings
-from rechannel.migration.plan.gate import QueryGain, evaluate_gate
+from rechannel.migration.plan.gate import JUDGED_DRAWS, QueryGain, evaluate_gate
 from rechannel.policies.model.placement import Placement
 from rechannel.policies.model.workload import Workload
 from rechannel.policies.prediction.fewest import fewest_moves
@@ -213,7 +213,7 @@ def decide(regime: str, noise: float, seen: int, seed: int) -> dict[str, Any]:
     paced = _paced(model, now)
     proposed = propose("adaptive", case.cluster, paced.workload, case.placement).placement
     few = without_losses(model, case.placement, fewest_moves(model, case.placement, proposed), _SETTINGS.max_loss)
-    changes = predict_changes(model, case.placement, few, seed=seed)
+    changes = predict_changes(model, case.placement, few, seed=JUDGED_DRAWS)
     rates = {stage.query: stage.batches_per_second for stage in paced.workload.stages}
     gains = [QueryGain(query, now[query], change, rates[query]) for query, change in changes.items()]
     accepted = few != case.placement and evaluate_gate(gains, 0.0, _SETTINGS).passes

@@ -12,7 +12,7 @@ import msgspec
 from rechannel.conf.settings import Settings
 from rechannel.daemon.cli.options import format_time
 from rechannel.daemon.cli.tables import code_meaning, cost_lines, refusal_line
-from rechannel.daemon.view.wording import batch_times, format_bytes
+from rechannel.daemon.view.wording import format_bytes
 from rechannel.wire import keys
 from rechannel.wire.codes import DecisionResult, Trigger
 from rechannel.wire.envelope import bodies_of
@@ -160,9 +160,11 @@ def _service(load: ExecutorLoad) -> str:
 
 
 def _gain(decision: Decision) -> Iterator[str]:
-    for name, before, after in batch_times(decision):
-        change = f" ({(after - before) / before:+.0%})" if before else ""
-        yield f"  batch of {name}: {before:.2f} s -> {after:.2f} s{change}"
+    for query, before in decision.batch_time_before.items():
+        name = query_name(query, decision.names.get(query, ""))
+        yield f"  batch of {name}: {_change(before, decision.batch_time_after.get(query, before))}"
+        if query in decision.batch_p95:
+            yield f"    95th percentile: {_change(*decision.batch_p95[query])}"
     for query, share in decision.residuals.items():
         name = query_name(query, decision.names.get(query, ""))
         yield f"  the replay of the present placement differs from the measured batch of {name} by {share:+.0%}"
@@ -170,6 +172,10 @@ def _gain(decision: Decision) -> Iterator[str]:
         yield f"  gain {decision.gain:.1f} s over the horizon (gate.horizon), cost {decision.cost:.1f} s"
     if decision.migration_cost is not None:
         yield from (f"  {line}" for line in cost_lines(decision.migration_cost, decision.names))
+
+
+def _change(before: float, after: float) -> str:
+    return f"{before:.2f} s -> {after:.2f} s{f' ({(after - before) / before:+.0%})' if before else ''}"
 
 
 def _moves(decision: Decision, states: Mapping[str, str]) -> Iterator[str]:

@@ -353,6 +353,7 @@ def _decision_of(
         refusals=list(plan.refusals),
         batch_time_before=plan.batch_time_before,
         batch_time_after=plan.batch_time_after,
+        batch_p95=plan.batch_p95,
         residuals={query: residual.share for query, residual in snapshot.residuals.items()},
         gain=plan.gate.gain if plan.gate else 0.0,
         cost=plan.gate.cost if plan.gate else 0.0,

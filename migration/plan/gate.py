@@ -7,6 +7,8 @@ a standard error from the noise of the tasks that were seen. A plan passes if
 
 * a query's batch shortens by ``gate.min_gain``, and at 95 % confidence by half of that,
 * no query's batch becomes longer by more than ``gate.max_loss``, at 95 % confidence,
+* no query's 95th percentile certainly (at 95 %) becomes longer by more than ``gate.max_loss``: few batches lie beyond
+  it, and what is within the noise of the replay is no reason,
 * at 95 % confidence the gain of all queries together exceeds the cost.
 
 The share is asked of the query that gains most, not of every query: one that hardly changes must not keep another one
@@ -17,13 +19,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from rechannel.conf.settings import GateSettings
 from rechannel.policies.prediction.gain import CONFIDENCE, PredictedChange
 from rechannel.wire.messages import GainCorrection
 
 CERTAIN_SHARE = 0.5  # of gate.min_gain, at 95 % confidence
+JUDGED_DRAWS = 1_000
+"""Seed of the draws that plans are judged on: not those that they were chosen on."""
 
 
 @dataclass(frozen=True)
@@ -47,10 +51,20 @@ class QueryGain:
         """Saved share of the batch."""
         return 1.0 - self.change.ratio
 
-    def describe(self) -> str:
+    def describe(self, subject: str = "batch") -> str:
         """Describe the change with its uncertainty."""
         doubt = f" ± {CONFIDENCE * self.change.error:.0%}" if self.change.error > 0 else ""
-        return f"batch of {self.name or self.query} {self.before:.2f} → {self.after:.2f} s ({-self.share:+.0%}{doubt})"
+        times = f"{self.before:.2f} → {self.after:.2f} s"
+        return f"{subject} of {self.name or self.query} {times} ({-self.share:+.0%}{doubt})"
+
+    @property
+    def p95(self) -> QueryGain | None:
+        """The same of the 95th percentile of its batches, if that is predicted."""
+        change = self.change
+        if change.p95 is None:
+            return None
+        before = self.before * change.p95.before / change.before if change.before > 0 else 0.0
+        return replace(self, before=before, change=change.p95, correction=None)
 
 
 @dataclass(frozen=True)
@@ -88,6 +102,11 @@ def evaluate_gate(queries: Sequence[QueryGain], cost: float, settings: GateSetti
     if worst.change.largest_loss > settings.max_loss:
         sentence = f"another query could lose more than gate.max_loss {settings.max_loss:.0%}: {worst.describe()}"
         return GateResult(False, gain, cost, sentence, worst.change.largest_loss, settings.max_loss, "share")
+    slowest = max(queries, key=lambda item: (item.change.tail_loss, item.query))
+    if (tail := slowest.p95) is not None and slowest.change.tail_loss > settings.max_loss:
+        change = tail.describe("95th percentile of the batches")
+        sentence = f"the slowest batches would lose more than gate.max_loss {settings.max_loss:.0%}: {change}"
+        return GateResult(False, gain, cost, sentence, slowest.change.tail_loss, settings.max_loss, "share")
     passes = least > cost
     sentence = f"{best.describe()}, {balance}"
     return GateResult(passes, gain, cost, sentence if passes else f"moving does not pay: {sentence}", least, cost, "s")

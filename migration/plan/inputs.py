@@ -78,5 +78,6 @@ class ReviewedPlan:
     batch_time_before: dict[str, float]  # query -> seconds of a batch now
     batch_time_after: dict[str, float]  # query -> predicted seconds with the moves
     batch_error: dict[str, float]  # query -> standard error of that prediction
+    batch_p95: dict[str, tuple[float, float]]  # query -> predicted 95th percentile, now and with the moves
     corrections: dict[str, GainCorrection]  # query -> correction of its predicted batch, if it was corrected
     reasons: dict[str, str] = field(default_factory=dict)  # id of a move -> its reason, of the first hundred

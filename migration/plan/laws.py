@@ -28,7 +28,7 @@ from rechannel.conf.settings import Settings
 from rechannel.migration.moves import BYTES_PER_BATCH
 from rechannel.migration.plan.cost import BatchTimes, PlanCost, SteppedMoves, estimate_cost
 from rechannel.migration.plan.explain import explain_moves
-from rechannel.migration.plan.gate import GateResult, QueryGain, evaluate_gate
+from rechannel.migration.plan.gate import JUDGED_DRAWS, GateResult, QueryGain, evaluate_gate
 from rechannel.migration.plan.inputs import PlanInputs, PlanOptions, ReviewedPlan
 from rechannel.migration.plan.schedule import StepLimits, order_steps
 from rechannel.policies.analysis.placement_cost import executor_busy
@@ -100,6 +100,7 @@ def review_plan(proposed: Placement, inputs: PlanInputs, settings: Settings, opt
         batch_time_before={item.query: item.before for item in gains},
         batch_time_after={item.query: item.after for item in gains},
         batch_error={item.query: item.before * item.change.error for item in gains},
+        batch_p95={item.query: (item.p95.before, item.p95.after) for item in gains if item.p95 is not None},
         corrections={item.query: item.correction for item in gains if item.correction is not None},
         reasons=_explain(accepted[:_EXPLAINED_MOVES], inputs, placement),
     )
@@ -225,7 +226,7 @@ def _schedule(moves: list[Move], inputs: PlanInputs, settings: Settings) -> Step
 
 def _predict_gains(inputs: PlanInputs, before: Placement, after: Placement) -> list[QueryGain]:
     """Return each query's batch now and its predicted change."""
-    changes = predict_changes(inputs.prediction, before, after)
+    changes = predict_changes(inputs.prediction, before, after, seed=JUDGED_DRAWS)
     rates = dict.fromkeys(changes, 0.0)
     for stage in inputs.workload.stages:
         rates[stage.query] = max(rates[stage.query], stage.batches_per_second)

@@ -77,7 +77,7 @@ def correct_gain(change: PredictedChange, share: float, shortest: float = 0.0) -
     Parameters
     ----------
     change
-        The prediction of one query; it is returned as it is unless it promises a gain.
+        The prediction of one query; it is returned as it is unless it promises a gain, and so is its 95th percentile.
     share
         What is expected of the gain.
     shortest
@@ -87,7 +87,8 @@ def correct_gain(change: PredictedChange, share: float, shortest: float = 0.0) -
     if share == 1.0 or not 0 < ratio < 1:
         return change
     after = max(change.before * ratio**share, min(change.after, shortest))
-    return replace(change, after=after, error=change.error * share * ratio ** (share - 1.0))
+    p95 = correct_gain(change.p95, share, shortest) if change.p95 is not None else None
+    return replace(change, after=after, error=change.error * share * ratio ** (share - 1.0), p95=p95)
 
 
 def shortest_batch(model: PredictionModel, query: str) -> float:

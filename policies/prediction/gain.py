@@ -4,11 +4,14 @@ Both placements are replayed on the same draws: each draw takes the work of ever
 distribution, and the noise of its tasks with it. What is measured now, times the predicted ratio, is the prediction: a
 part that the replay misses under both placements cancels out. Rows are as measured under the present placement; those
 of a source by time grow or shrink with the batches of the other one (:mod:`rechannel.policies.prediction.growth`).
+
+The 95th percentile is that of the batches of all draws together. Few batches lie beyond it, so its standard error is
+that of the replay: from what the percentile would be without each of the draws (jackknife).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
 
@@ -24,6 +27,7 @@ __all__ = ["CONFIDENCE", "ChangePredictor", "PredictedChange", "Residual", "pred
 
 CONFIDENCE = 1.645
 """Standard errors of a bound at 95 % confidence on one side."""
+_TAIL = 0.95  # share of the batches up to the 95th percentile
 _RESIDUAL_ERRORS = 2.0  # standard errors by which a residual has to be certain
 _ROUNDING = 1e-9
 
@@ -38,11 +42,14 @@ class PredictedChange:
         Mean batch under both placements, by the replay.
     error
         Standard error of :attr:`ratio` over the draws.
+    p95
+        The same of the 95th percentile of the batches; None where only the mean is predicted.
     """
 
     before: float
     after: float
     error: float
+    p95: PredictedChange | None = None
 
     @property
     def ratio(self) -> float:
@@ -58,6 +65,11 @@ class PredictedChange:
     def largest_loss(self) -> float:
         """Upper confidence bound (95 %) of the share that is added."""
         return self.ratio + CONFIDENCE * self.error - 1.0
+
+    @property
+    def tail_loss(self) -> float:
+        """Lower confidence bound (95 %) of the share that is added to the 95th percentile."""
+        return self.p95.ratio - CONFIDENCE * self.p95.error - 1.0 if self.p95 is not None else 0.0
 
 
 def _draw_models(model: PredictionModel, draws: int, seed: int) -> Iterator[PredictionModel]:
@@ -93,15 +105,15 @@ class ChangePredictor:
 
     def changes(self, planned: Placement) -> dict[str, PredictedChange]:
         """Predict the change of every query's batches by a placement."""
-        taken: dict[str, list[tuple[float, float]]] = {query: [] for query in self._before[0]}
+        taken: dict[str, list[FloatArray]] = {query: [] for query in self._before[0]}
         for number, (drawn, before) in enumerate(zip(self._drawn, self._before, strict=True)):
             after = before
             if planned != self._current:
                 present = {query: float(seconds.mean()) for query, seconds in before.items()}
                 after = replay_grown(drawn, planned, present, batches=self._batches, seed=self._seed + number)
             for query, results in taken.items():
-                results.append((float(before[query].mean()), float(after[query].mean())))
-        return {query: _change(np.array(results)) for query, results in taken.items()}
+                results.append(after[query])
+        return {query: _change([it[query] for it in self._before], results) for query, results in taken.items()}
 
 
 def predict_changes(
@@ -114,11 +126,26 @@ def predict_changes(
     return ChangePredictor(model, current, draws=draws, batches=batches, seed=seed).changes(planned)
 
 
-def _change(results: FloatArray) -> PredictedChange:
-    """Summarize the draws of one query, (draws, 2)."""
-    before, after = results.mean(axis=0).tolist()
-    ratios = results[:, 1] / np.maximum(results[:, 0], _ROUNDING)
-    return PredictedChange(before, after, float(ratios.std(ddof=1)) if len(ratios) > 1 else 0.0)
+def _change(before: Sequence[FloatArray], after: Sequence[FloatArray]) -> PredictedChange:
+    """Summarize the batches of one query in each draw under both placements."""
+    draws = len(before)
+    (first, *firsts), (last, *lasts) = (_percentiles(it) for it in (before, after))
+    without = np.array(lasts) / np.maximum(firsts, _ROUNDING)
+    p95 = PredictedChange(first, last, float(without.std()) * (draws - 1) ** 0.5)
+    means = np.array([[float(seconds.mean()) for seconds in it] for it in (before, after)])
+    ratios = means[1] / np.maximum(means[0], _ROUNDING)
+    mean_before, mean_after = means.mean(axis=1).tolist()
+    return PredictedChange(mean_before, mean_after, float(ratios.std(ddof=1)) if draws > 1 else 0.0, p95)
+
+
+def _percentiles(draws: Sequence[FloatArray]) -> list[float]:
+    """Return the 95th percentile of the batches of all draws, and of all but each draw."""
+    seconds = np.concatenate(draws)
+    order = np.argsort(seconds)
+    draw = np.repeat(np.arange(len(draws)), [len(it) for it in draws])[order]
+    counted = draw != np.arange(-1, len(draws))[:, None]  # (draws + 1, batches)
+    rank = np.ceil(_TAIL * counted.sum(axis=1, keepdims=True))
+    return list(seconds[order][(counted.cumsum(axis=1) >= rank).argmax(axis=1)].tolist())
 
 
 @dataclass(frozen=True)

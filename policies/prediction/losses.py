@@ -2,7 +2,7 @@
 
 The fewest moves are chosen by the mean over the queries: what one query gains may cost another one, and the gate
 refuses such a plan. Often most of the gain is possible without the loss. So moves are taken back one at a time, judged
-by the replay that the gate judges by.
+by the replay on other draws than the gate's.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ _PREDICTIONS = 24  # at most
 def without_losses(model: PredictionModel, current: Placement, planned: Placement, max_loss: float) -> Placement:
     """Return the part of a plan by which no query could lose more than a share of its batch.
 
-    Each time the move is taken back after which the queries lose least beyond that share, and gain most. Moves off
+    Each time the move is taken back after which the queries lose least beyond that share, and gain most. Both the mean
+    batch and the 95th percentile count, as for the gate: one may not lose more, the other not certainly. Moves off
     unavailable executors stay. The plan itself is returned where no part of it gains anything without a loss, or none
     was met in the number of predictions that there is time for.
 
@@ -35,7 +36,7 @@ def without_losses(model: PredictionModel, current: Placement, planned: Placemen
     current, planned
         The present placement, and the plan.
     max_loss
-        Largest share that a query may lose at 95 % confidence.
+        Largest share that a query may lose.
     """
     part, predictions = planned, min(_PREDICTIONS, _REPLAYED_TASKS // max(1, model.tasks))
     moves = [move for move in planned.moves_from(current) if move.source >= 0 and model.cluster.available[move.source]]
@@ -66,4 +67,5 @@ def _rate_without(
 
 
 def _excess(changes: Mapping[str, PredictedChange], max_loss: float) -> float:
-    return max(0.0, max((change.largest_loss - max_loss for change in changes.values()), default=0.0))
+    losses = (max(change.largest_loss, change.tail_loss) for change in changes.values())
+    return max(0.0, max(losses, default=0.0) - max_loss)

@@ -38,6 +38,7 @@ def test_a_decision_is_explained_with_all_its_numbers(leader: Controller) -> Non
         "result:    applied (ok): its moves were begun",
         "0 on 127.0.0.2: 6 -> ",
         "batch of name-of-q1: 5.00 s -> ",
+        "95th percentile: {:.2f} s -> {:.2f} s (".format(*decision.batch_p95[QUERY]),
         f"differs from the measured batch of name-of-q1 by {decision.residuals[QUERY]:+.0%}",
         f"gain {decision.gain:.1f} s",
         "expected cost: ",

@@ -54,6 +54,20 @@ def test_the_gate(
     assert result.sentence
 
 
+@pytest.mark.parametrize(("error", "passes"), [(0.02, False), (0.05, True)])
+def test_the_slowest_batches_lose_only_where_that_is_certain(error: float, passes: bool) -> None:
+    tail = PredictedChange(5.0, 5.5, error)
+    worse = QueryGain("r", 8.0, PredictedChange(4.0, 4.0, 0.0, tail), 0.1, "flights")
+    result = evaluate_gate([gain("q", 4.0, 3.0), worse], 1.0, SETTINGS)
+    assert result.passes == passes
+    if not passes:
+        assert (result.measured, result.limit, result.unit) == (pytest.approx(0.1 - 1.645 * error), 0.05, "share")
+        assert result.sentence == (
+            "the slowest batches would lose more than gate.max_loss 5%: "
+            "95th percentile of the batches of flights 10.00 → 11.00 s (+10% ± 3%)"
+        )
+
+
 def test_the_sentence_has_the_name_of_the_query_and_the_uncertainty() -> None:
     result = evaluate_gate([gain("q", 4.0, 3.0, 0.02, "flights")], 1.0, SETTINGS)
     assert result.sentence.startswith("batch of flights 4.00 → 3.00 s (-25% ± 3%), gain")

@@ -12,15 +12,18 @@ from hypothesis import strategies as st
 
 from rechannel.conf.settings import GateSettings, MigrationSettings, Settings
 from rechannel.migration.plan.cost import LoadRates
+from rechannel.migration.plan.gate import JUDGED_DRAWS
 from rechannel.migration.plan.inputs import Cooldown, PlanInputs, PlanOptions, ReviewedPlan
 from rechannel.migration.plan.laws import review_plan
 from rechannel.policies.analysis.placement_cost import executor_busy
-from rechannel.policies.model.placement import Placement
+from rechannel.policies.model.placement import Move, Placement
 from rechannel.policies.model.workload import Stage, Workload
 from rechannel.policies.prediction.correction import GainShare
+from rechannel.policies.prediction.gain import predict_changes
 from rechannel.policies.prediction.model import PredictionModel, QueryTiming
 from rechannel.wire.messages import GainCorrection, Operator, QueryState, StatefulStage, Unit
 from unit.daemon import fakes
+from unit.policies.prediction.cases import drawn, rare_visitor
 from unit.policies.random_clusters import cluster_of
 
 
@@ -48,6 +51,18 @@ def with_timing(**fields: Any) -> PlanInputs:
     """Return inputs whose batches last as long as their tasks."""
     model = PredictionModel(fields["cluster"], fields["workload"], {})
     return PlanInputs(prediction=model, **fields)
+
+
+def inputs_of(model: PredictionModel, current: Placement) -> PlanInputs:
+    """Return inputs of queries with one stage each."""
+    return PlanInputs(
+        cluster=model.cluster,
+        workload=model.workload,
+        current=current,
+        stage_ids={it.key: (it.query, 0) for it in model.workload.stages},
+        queries={it.query: state(it.query, it.n) for it in model.workload.stages},
+        prediction=model,
+    )
 
 
 HALVES = Placement({"q/0": np.array([0, 1, 0, 1])})
@@ -84,6 +99,29 @@ def test_a_gain_of_which_less_is_expected_is_judged_by_that() -> None:
 def test_the_best_placement_of_a_query_is_not_promised_to_be_better_than_that() -> None:
     plan = review_plan(HALVES, inputs(gain_shares={"q": GainShare(1.25, 9)}), Settings(), PlanOptions("d1", force=True))
     assert plan.batch_time_after == {"q": pytest.approx(4.0, abs=0.01)}, "not 8 * 0.5^1.25 = 3.36 s"
+
+
+def test_a_plan_that_only_makes_the_slowest_batches_longer_is_refused() -> None:
+    model, current, planned = rare_visitor()
+    plan = review_plan(planned, inputs_of(model, current), Settings(), PlanOptions("d"))
+    assert plan.code == "gate"
+    (refusal,) = plan.refusals
+    assert (refusal.law, refusal.limit, refusal.unit) == ("gate", 0.05, "share")
+    assert "the slowest batches would lose more than gate.max_loss 5%: 95th percentile of" in refusal.detail
+    before, after = plan.batch_p95["right"]
+    assert after > 1.1 * before
+    assert plan.batch_time_after["right"] < 1.05 * plan.batch_time_before["right"]
+    without = planned.with_moves([Move("rare/0", 0, 3, 2)])
+    assert review_plan(without, inputs_of(model, current), Settings(), PlanOptions("d")).code == "ok"
+
+
+def test_a_plan_is_not_judged_on_the_draws_that_it_was_chosen_on() -> None:
+    model, current = drawn(2, noise=0.3, log_error=0.2)
+    planned = Placement({key: np.arange(len(at)) % 4 for key, at in current.assignments.items()})
+    plan = review_plan(planned, inputs_of(model, current), Settings(), PlanOptions("d"))
+    chosen_on, judged_on = (predict_changes(model, current, planned, seed=seed) for seed in (0, JUDGED_DRAWS))
+    assert plan.batch_time_after == {query: pytest.approx(change.after) for query, change in judged_on.items()}
+    assert plan.batch_time_after != {query: pytest.approx(change.after) for query, change in chosen_on.items()}
 
 
 @pytest.mark.parametrize("share", [0.5, 1.25])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from rechannel.policies.model.placement import Placement
@@ -21,6 +23,21 @@ def model_of(
     workload = Workload(tuple(stages))
     timing = {query: QueryTiming(overhead, interval) for query in workload.queries}
     return PredictionModel(cluster_of(executors, cores=cores), workload, timing)
+
+
+def rare_visitor(noise: float = 0.0) -> tuple[PredictionModel, Placement, Placement]:
+    """Return a model, the present placement, and a plan by which the tail of the query ``right`` gets longer.
+
+    ``rare`` runs every ten seconds. It moves from the executor of ``left`` to that of ``right``, while ``big`` gains.
+    """
+    stages = [stage("big", [1.0, 1.0]), stage("left", [1.0]), stage("right", [1.0]), stage("rare", [0.4])]
+    model = model_of(stages, 4)
+    spread = {it.key: StageSpread(np.zeros(it.n), np.full(it.n, noise)) for it in stages}
+    timing = dict(model.timing, rare=QueryTiming(0.0, pause=10.0))
+    stay = {"left/0": np.array([2]), "right/0": np.array([3])}
+    current = Placement({**stay, "big/0": np.array([0, 0]), "rare/0": np.array([2])})
+    planned = Placement({**stay, "big/0": np.array([0, 1]), "rare/0": np.array([3])})
+    return replace(model, timing=timing, spread=spread), current, planned
 
 
 def drawn(seed: int, *, queries: int = 2, executors: int = 4, noise: float = 0.0, log_error: float = 0.0):

@@ -113,6 +113,12 @@ def test_the_error_is_that_of_the_corrected_ratio() -> None:
     assert correct_gain(PredictedChange(1.0, ratio, 0.05), 0.6).error == pytest.approx(0.05 * slope, rel=1e-4)
 
 
+def test_the_slowest_batches_are_corrected_where_they_gain() -> None:
+    for ratio in (0.6, 1.1):
+        tail = PredictedChange(3.0, 3.0 * ratio, 0.1)
+        assert correct_gain(PredictedChange(2.0, 1.4, 0.1, tail), 0.7).p95 == correct_gain(tail, 0.7)
+
+
 def test_no_correction_promises_less_than_the_query_needs_alone() -> None:
     model = model_of([stage("q", [2.0, 1.0, 1.0]), stage("q", [8.0], ordinal=1)], 2, overhead=0.5)
     assert shortest_batch(model, "q") == pytest.approx(0.5 + 2.0 + 8.0)

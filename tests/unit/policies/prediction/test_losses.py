@@ -11,7 +11,7 @@ from rechannel.policies.model.placement import Placement
 from rechannel.policies.prediction.gain import predict_changes
 from rechannel.policies.prediction.losses import without_losses
 from rechannel.policies.prediction.model import PredictionModel
-from unit.policies.prediction.cases import drawn, model_of, stage
+from unit.policies.prediction.cases import drawn, model_of, rare_visitor, stage
 from unit.policies.random_clusters import cluster_of
 
 MAX_LOSS = 0.05
@@ -29,6 +29,13 @@ def test_a_move_that_costs_another_query_too_much_is_taken_back() -> None:
     assert largest_loss(model, current, planned) > MAX_LOSS >= largest_loss(model, current, part)
     assert part["slow/0"][1] == 1  # this executor has nothing else to do
     assert part != current
+
+
+def test_a_move_that_makes_the_slowest_batches_longer_is_taken_back() -> None:
+    model, current, planned = rare_visitor()
+    assert largest_loss(model, current, planned) < MAX_LOSS
+    part = without_losses(model, current, planned, MAX_LOSS)
+    assert [(move.stage, move.partition) for move in part.moves_from(current)] == [("big/0", 1)]
 
 
 @pytest.mark.parametrize("seed", range(6))

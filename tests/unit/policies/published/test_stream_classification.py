@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
+from benchmarks.policies import reference_implementations as reference
 from rechannel.policies.analysis.classification import StreamClass, classify
 from rechannel.policies.analysis.placement_cost import executor_busy, inter_executor_volume, inter_node_volume, spread
 from rechannel.policies.model.arrays import FloatArray
@@ -21,13 +26,16 @@ from rechannel.policies.published.stream_classification import (
     StreamClassificationParameters,
     traffic,
 )
+from rechannel.policies.published.units import flatten
 from unit.policies.random_clusters import (
+    Situation,
     cluster_of,
     executors_of,
     floating,
     placement_of,
     singles,
     singly,
+    situations,
     stage_of,
     unplaced,
 )
@@ -169,6 +177,64 @@ def test_cluster_deeper_than_the_recursion_limit() -> None:
     cluster, current = nodes(10, cores=1e4), Placement({"s0": ring % 10, "s1": ring % 10})
     answer = STREAM_CLASSIFICATION.place(cluster, workload, current).placement
     assert inter_node_volume(cluster, workload, answer) <= inter_node_volume(cluster, workload, current)
+
+
+@settings(max_examples=60, derandomize=True)
+@given(situations())
+def test_it_places_as_the_algorithms_do_word_for_word(situation: Situation) -> None:
+    cluster, workload, current = situation
+    placed = STREAM_CLASSIFICATION.place(*situation).placement
+    expected = reference.stream_classification(flatten(cluster, workload, current))
+    assert executors_of(workload, placed) == expected
+
+
+@st.composite
+def drawn_streams(draw: st.DrawFn) -> tuple[Cluster, Workload, Placement]:
+    """Two or three stages in a row with streams of distinct volumes, on executors with room for everything."""
+    random = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
+    sizes = draw(st.lists(st.integers(1, 6), min_size=2, max_size=3))
+    stages = tuple(stage_of(f"c{number}", random.random(size)) for number, size in enumerate(sizes))
+    shuffles = tuple(
+        DenseShuffle(f"c{number}", f"c{number + 1}", random.pareto(1.0, (size, following)) + 1e-3)
+        for number, (size, following) in enumerate(itertools.pairwise(sizes))
+    )
+    executors = draw(st.integers(1, 5))
+    current = {stage.key: random.integers(0, executors, stage.n) for stage in stages}
+    return nodes(executors), Workload(stages, shuffles), Placement(current)
+
+
+@settings(max_examples=60, derandomize=True)
+@given(drawn_streams())
+def test_only_larger_streams_tear_a_stream_apart(drawn: tuple[Cluster, Workload, Placement]) -> None:
+    """Streams are followed by volume: at both ends of one that crosses is a larger one, or another one of class HIGH.
+
+    The largest stream never crosses, nor does one of class HIGH or MID that is the largest at an end.
+    """
+    units = flatten(*drawn)
+    where = np.array(executors_of(drawn[1], STREAM_CLASSIFICATION.place(*drawn).placement))
+    classes = classify(units.volume).classes
+    pulls = classes != StreamClass.LOW
+    crossing = np.flatnonzero(pulls & (where[units.source] != where[units.target]))
+    assert int(units.volume.argmax()) not in crossing
+    for stream in crossing.tolist():
+        before = (units.volume > units.volume[stream]) | (classes == StreamClass.HIGH)
+        before[stream] = False
+        for end in (int(units.source[stream]), int(units.target[stream])):
+            assert (before & ((units.source == end) | (units.target == end))).any()
+
+
+@settings(max_examples=40, derandomize=True)
+@given(drawn_streams(), st.sampled_from([0.25, 4.0, 1024.0]))
+def test_neither_the_unit_nor_the_order_of_the_shuffles_counts(
+    drawn: tuple[Cluster, Workload, Placement], factor: float
+) -> None:
+    cluster, workload, current = drawn
+    turned = tuple(replace(shuffle, volume=shuffle.volume * factor) for shuffle in reversed(workload.shuffles))
+    placed, again = (
+        STREAM_CLASSIFICATION.place(cluster, each, current).placement
+        for each in (workload, Workload(workload.stages, turned))
+    )
+    assert placed == again
 
 
 def _word_count(sizes: Sequence[int], rows: Sequence[float], random: np.random.Generator) -> Workload:
