@@ -168,7 +168,9 @@ install_all() {
         put "$home/share/rechannel/systemd/$name" "$libdir/systemd/system/$name" 644
     done
     [ "$role" = agent ] || put "$root/systemd/rechannel.sysusers" "$libdir/sysusers.d/rechannel.conf" 644
-    put "$root/systemd/rechannel.tmpfiles" "$libdir/tmpfiles.d/rechannel.conf" 644
+    cp "$root/systemd/rechannel.tmpfiles" "$work/tmpfiles"
+    [ "$role" != agent ] || sed -i '/^# Controllers/,$d' "$work/tmpfiles"
+    put "$work/tmpfiles" "$libdir/tmpfiles.d/rechannel.conf" 644
     mkdir -p "$destdir$bindir"
     ln -sf "$prefix/bin/rechannel" "$link"
     [ -z "$fresh" ] || put "$root/conf/rechannel.toml" "$confdir/rechannel.toml" 644

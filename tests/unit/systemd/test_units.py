@@ -100,6 +100,14 @@ def test_install_and_uninstall_leave_nothing(tmp_path: Path) -> None:
     assert list(root.rglob("*")) == []
 
 
+@pytest.mark.parametrize(("role", "directories"), [("all", ["etc", "var"]), ("agent", ["etc"])])
+def test_only_controllers_get_a_directory_for_their_audit_file(
+    tmp_path: Path, role: str, directories: list[str]
+) -> None:
+    lines = (installed(tmp_path, ROLE=role) / "usr/lib/tmpfiles.d/rechannel.conf").read_text().splitlines()
+    assert [line.split("/")[1] for line in lines if line.startswith("d ")] == directories
+
+
 def test_files_named_in_the_documentation_are_installed(tmp_path: Path) -> None:
     share = installed(tmp_path) / "opt/rechannel/share"
     for path in ("alerts/rechannel.rules.yml", "grafana/rechannel.json", "rechannel.toml"):
