@@ -89,7 +89,9 @@ def run(*command: str, cwd: Path | None = None) -> None:
     try:
         done = subprocess.run(command, cwd=cwd, capture_output=True, text=True, check=False)  # noqa: S603
     except FileNotFoundError as error:
-        raise release.ReleaseError(f"{command[0]} is not installed: apt install debhelper python3-venv") from error
+        raise release.ReleaseError(
+            f"{command[0]} is not installed: apt install build-essential debhelper python3-venv"
+        ) from error
     if done.returncode:
         raise release.ReleaseError(f"{' '.join(command)} failed:\n{done.stdout}{done.stderr}")
 
