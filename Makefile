@@ -9,7 +9,7 @@ export PYTHON
 unexport SPARK_HOME PYTHONHOME PYTHONPATH
 
 .DEFAULT_GOAL := help
-.PHONY: help setup tools demo bench bench-page chaos docs drills release soak soak-starts matrix test test-unit test-root test-full lint audit clean install uninstall
+.PHONY: help setup tools demo bench bench-page chaos deb docs drills release soak soak-starts matrix test test-unit test-root test-full lint audit clean install uninstall
 
 help: ## Show this help
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' Makefile
@@ -88,6 +88,9 @@ machines: $(STAMP) ## Boot six Debian machines, install them by docs/services.md
 
 release: $(STAMP) ## Wheels and source archives in dist/, built twice and compared; nothing is uploaded (docs/release.md)
 	$(BIN)/python .ci/release.py
+
+deb: $(STAMP) ## Debian packages of the last commit in dist/deb; needs debhelper and python3-venv (docs/services.md)
+	$(BIN)/python .ci/deb.py
 
 lint: $(STAMP) ## ruff, mypy, import-linter, bandit and the audit of requirements
 	$(BIN)/ruff check .

@@ -114,6 +114,15 @@ def test_the_program_and_its_link_are_installed(tmp_path: Path) -> None:
     assert (root / "opt/rechannel/bin/rechannel").read_text() == "#!/opt/rechannel/bin/python\n"
 
 
+@pytest.mark.parametrize(("role", "directories"), [("all", ["etc", "var"]), ("agent", ["etc"])])
+def test_only_controllers_get_a_directory_for_their_audit_file(
+    tmp_path: Path, role: str, directories: list[str]
+) -> None:
+    files = (installed(tmp_path, ROLE=role) / "usr/lib/tmpfiles.d").glob("rechannel*.conf")
+    lines = [line for file in files for line in file.read_text().splitlines()]
+    assert sorted(line.split("/")[1] for line in lines if line.startswith("d ")) == directories
+
+
 def test_files_named_in_the_documentation_are_installed(tmp_path: Path) -> None:
     share = installed(tmp_path) / "opt/rechannel/share"
     for path in ("alerts/rechannel.rules.yml", "grafana/rechannel.json", "rechannel.toml"):
