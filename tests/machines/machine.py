@@ -58,8 +58,8 @@ def make_base(directory: Path) -> Path:
     """Return the root that all machines share; made where it is missing, in a minute or two."""
     base = directory / "base"
     stamp = directory / "base.packages"
-    wanted = " ".join((RELEASE, *PACKAGES))
-    if not (base.is_dir() and stamp.exists() and stamp.read_text() == wanted):
+    packages = " ".join((RELEASE, *PACKAGES))
+    if not (base.is_dir() and stamp.exists() and stamp.read_text() == packages):
         shutil.rmtree(base, ignore_errors=True)
         directory.mkdir(parents=True, exist_ok=True)
         command = ["debootstrap", "--variant=minbase", f"--include={','.join(PACKAGES)}", RELEASE, str(base), MIRROR]
@@ -69,7 +69,7 @@ def make_base(directory: Path) -> Path:
             raise MachineError(f"debootstrap failed with {done.returncode}: see {log.name}")
         for service in ("redis-server", "redis-sentinel", "ssh"):
             (base / "etc/systemd/system/multi-user.target.wants" / f"{service}.service").unlink(missing_ok=True)
-        stamp.write_text(wanted)
+        stamp.write_text(packages)
     return base
 
 
@@ -79,12 +79,18 @@ class Machine:
 
     Parameters
     ----------
-    name : its host name
-    number : last part of its address
-    directory : of its layers and its console's log
-    base : root that it shares with others
-    shared : directory of this host that it sees as `SHARED`
-    binds : further directories of this host -> where the machine sees them, read-only
+    name
+        Its host name.
+    number
+        Last part of its address.
+    directory
+        Of its layers and its console's log.
+    base
+        Root that it shares with others.
+    shared
+        Directory of this host that it sees as `SHARED`.
+    binds
+        Further directories of this host, and where the machine sees them, read-only.
     """
 
     name: str
@@ -171,8 +177,8 @@ class Machine:
             command, capture_output=True, text=True, timeout=seconds, env=_ENVIRONMENT, check=False, errors="replace"
         )
         if check and done.returncode:
-            said = f"{done.stdout}{done.stderr}".strip()[-2000:]
-            raise MachineError(f"{self.name}: exit code {done.returncode} of\n{script.strip()}\n{said}")
+            printed = f"{done.stdout}{done.stderr}".strip()[-2000:]
+            raise MachineError(f"{self.name}: exit code {done.returncode} of\n{script.strip()}\n{printed}")
         return done
 
     def output(self, script: str) -> str:

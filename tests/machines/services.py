@@ -1,4 +1,4 @@
-"""What only a booted machine shows of a service: its states, its watchdog, its journal, its credentials."""
+"""Services on booted machines: states, watchdog, journal, credentials, boot."""
 
 from __future__ import annotations
 

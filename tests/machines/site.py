@@ -343,8 +343,8 @@ class Site(contextlib.AbstractContextManager["Site"]):
 
     def wait_for_batches(self, more: int = 6) -> float:
         """Wait for so many batches more; seconds that it took."""
-        began, wanted = time.monotonic(), self.batches() + more
-        wait_until(lambda: self.batches() >= wanted, f"{more} more batches", PATIENCE, every=0.2)
+        began, least = time.monotonic(), self.batches() + more
+        wait_until(lambda: self.batches() >= least, f"{more} more batches", PATIENCE, every=0.2)
         return time.monotonic() - began
 
     def audit(self) -> Audit:

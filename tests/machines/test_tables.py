@@ -1,4 +1,4 @@
-"""What the suite of booted machines takes from the page and the units, without a machine."""
+"""Tables of the booted machines against the page and the units; no machine is needed."""
 
 from __future__ import annotations
 
