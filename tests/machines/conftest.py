@@ -11,8 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from machines.packages_machine import Machine, obstacle
 from testbed.installation import copy_tree, outside_environment
+from testbed.processes import ROOT
+from tests.machines.machine import Machine, Machines, why_not
 
 
 @pytest.fixture(scope="session")
@@ -31,7 +32,7 @@ def packages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 @pytest.fixture
 def machine(tmp_path: Path) -> Iterator[Machine]:
-    if reason := obstacle():
+    if reason := why_not():
         pytest.skip(reason)
-    with Machine(tmp_path / "machine") as booted:
-        yield booted
+    with Machines(ROOT / "out/machines", ("debian",), tmp_path, {}) as machines:
+        yield machines.machines["debian"]

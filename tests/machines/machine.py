@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shlex
 import shutil
 import signal
 import subprocess
@@ -26,7 +27,7 @@ RELEASE = "bookworm"
 PACKAGES = (
     *("systemd", "systemd-sysv", "dbus", "python3", "python3-venv", "openjdk-17-jre-headless", "redis-server"),
     *("redis-sentinel", "redis-tools", "iproute2", "openssl", "make", "git", "procps", "ca-certificates", "sudo"),
-    *("openssh-server", "libfaketime", "gcc"),
+    *("openssh-server", "libfaketime", "gcc", "python3-apt"),
 )
 BRIDGE = "rechannel0"
 NETWORK = "10.77.0"
@@ -52,6 +53,16 @@ def why_not() -> str:
         if shutil.which(tool) is None:
             return f"machines need {tool} (apt-get install {package})"
     return ""
+
+
+def call(*command: str, codes: Sequence[int] = (0,), cwd: Path | None = None, seconds: float = 900.0) -> str:
+    """Run a command on this host, and return all that it prints; MachineError if its code is none of ``codes``."""
+    done = subprocess.run(
+        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=seconds, cwd=cwd, check=False
+    )
+    if done.returncode not in codes:
+        raise MachineError(f"{' '.join(command)}: exit code {done.returncode}\n{done.stdout.strip()[-2000:]}")
+    return done.stdout
 
 
 def make_base(directory: Path) -> Path:
@@ -126,7 +137,7 @@ class Machine:
         for layer in ("upper", "work", "root"):
             (self.directory / layer).mkdir(parents=True, exist_ok=True)
         layers = f"lowerdir={self.base},upperdir={self.directory / 'upper'},workdir={self.directory / 'work'}"
-        subprocess.run(["mount", "-t", "overlay", "overlay", "-o", layers, str(self.root)], check=True)
+        call("mount", "-t", "overlay", "overlay", "-o", layers, str(self.root))
         self.write("/etc/hostname", f"{self.name}\n")
         self.write("/etc/hosts", hosts)
         network = f"[Match]\nName=host0\n\n[Network]\nAddress={self.address}/24\n"
@@ -181,6 +192,13 @@ class Machine:
             raise MachineError(f"{self.name}: exit code {done.returncode} of\n{script.strip()}\n{printed}")
         return done
 
+    def call(self, *command: str, codes: Sequence[int] = (0,)) -> str:
+        """Run one command in it, and return all that it prints; MachineError if its code is none of ``codes``."""
+        done = self.run(f"{shlex.join(command)} 2>&1", check=False)
+        if done.returncode not in codes:
+            raise MachineError(f"{self.name}: {shlex.join(command)}: exit code {done.returncode}\n{done.stdout}")
+        return done.stdout
+
     def output(self, script: str) -> str:
         """Return what lines of a shell print."""
         return self.run(script).stdout.strip()
@@ -211,7 +229,7 @@ class Machine:
             self._process.kill()
             self._process.wait()
             self._process = None
-        subprocess.run(["ip", "link", "delete", f"vb-{self.name}"], capture_output=True, check=False)
+        call("ip", "link", "delete", f"vb-{self.name}", codes=(0, 1))
 
     def reboot(self) -> float:
         """Reboot it in good order; seconds until it runs again."""
@@ -230,33 +248,34 @@ class Machine:
 
     def cut(self) -> None:
         """Take its network cable out."""
-        subprocess.run(["ip", "link", "set", f"vb-{self.name}", "down"], check=True)
+        call("ip", "link", "set", f"vb-{self.name}", "down")
 
     def mend(self) -> None:
         """Put its network cable back."""
-        subprocess.run(["ip", "link", "set", f"vb-{self.name}", "up"], check=True)
+        call("ip", "link", "set", f"vb-{self.name}", "up")
 
     def close(self) -> None:
         """Switch it off, and unmount its layers."""
         self.vanish()
-        subprocess.run(["umount", "-l", str(self.root)], capture_output=True, check=False)
+        call("umount", "-l", str(self.root), codes=(0, 32))
 
 
 class Machines:
     """Block of machines on one bridge; all of it is gone when the block ends."""
 
     def __init__(self, directory: Path, names: Sequence[str], shared: Path, binds: dict[Path, str]) -> None:
-        base, layers = make_base(directory), directory / "site"
+        base, layers = make_base(directory), directory / "layers"
+        shutil.rmtree(layers, ignore_errors=True)
         self.machines = {
             name: Machine(name, 11 + index, layers / name, base, shared, binds) for index, name in enumerate(names)
         }
 
     def __enter__(self) -> Self:
         """Make the bridge, and boot every machine."""
-        subprocess.run(["ip", "link", "delete", BRIDGE], capture_output=True, check=False)
-        subprocess.run(["ip", "link", "add", BRIDGE, "type", "bridge"], check=True)
-        subprocess.run(["ip", "addr", "add", f"{NETWORK}.1/24", "dev", BRIDGE], check=True)
-        subprocess.run(["ip", "link", "set", BRIDGE, "up"], check=True)
+        call("ip", "link", "delete", BRIDGE, codes=(0, 1))
+        call("ip", "link", "add", BRIDGE, "type", "bridge")
+        call("ip", "addr", "add", f"{NETWORK}.1/24", "dev", BRIDGE)
+        call("ip", "link", "set", BRIDGE, "up")
         hosts = "127.0.0.1 localhost\n" + "".join(f"{it.address} {it.name}\n" for it in self.machines.values())
         try:
             for machine in self.machines.values():
@@ -271,10 +290,10 @@ class Machines:
         """Switch all machines off; their journals stay in the layers until the next run."""
         for machine in self.machines.values():
             machine.close()
-        subprocess.run(["ip", "link", "delete", BRIDGE], capture_output=True, check=False)
+        call("ip", "link", "delete", BRIDGE, codes=(0, 1))
 
 
 def checkout_of(target: Path) -> None:
     """Clone this checkout, as the repository that machines clone and pull from."""
     shutil.rmtree(target, ignore_errors=True)
-    subprocess.run(["git", "clone", "--quiet", "--bare", str(ROOT), str(target)], check=True)
+    call("git", "clone", "--quiet", "--bare", str(ROOT), str(target))

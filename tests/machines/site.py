@@ -19,7 +19,6 @@ import contextlib
 import json
 import re
 import shutil
-import subprocess
 import sys
 import time
 from collections.abc import Iterator
@@ -31,7 +30,7 @@ import pyspark
 from testbed.processes import ROOT, wait_until
 from tests.drills.audit import Audit, audit_query
 from tests.machines.app import QUERIES, ROWS_PER_BATCH
-from tests.machines.machine import SHARED, Machine, MachineError, Machines, checkout_of
+from tests.machines.machine import SHARED, Machine, MachineError, Machines, call, checkout_of
 
 CONTROLLERS = ("control1", "control2")
 WORKERS = ("worker1", "worker2", "worker3")
@@ -135,7 +134,7 @@ def make_wheels(directory: Path) -> Path:
         "wheel",
         "async-timeout>=4",
     ]
-    subprocess.run(command, cwd=ROOT, check=True)
+    call(*command, cwd=ROOT)
     for own in directory.glob("rechannel*.whl"):
         own.unlink()
     return directory
@@ -154,8 +153,8 @@ class Site(contextlib.AbstractContextManager["Site"]):
     """All machines and what stands on them. Everything is gone when the block ends."""
 
     def __init__(self, directory: Path) -> None:
-        self.shared = directory / "site" / "shared"
-        shutil.rmtree(directory / "site", ignore_errors=True)
+        self.shared = directory / "shared"
+        shutil.rmtree(self.shared, ignore_errors=True)
         application = self.shared / "application"
         application.mkdir(parents=True)
         application.chmod(0o777)

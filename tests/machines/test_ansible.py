@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 import yaml
 
-from machines.packages_machine import ADDRESS, Machine, call
 from testbed.installation import install
 from testbed.processes import ROOT, wait_until
+from tests.machines.machine import Machine, call
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 PLAYBOOK = ROOT / "deploy/ansible/playbook.yml"
@@ -40,9 +40,9 @@ class Playbook:
         authorized = machine.root / "root/.ssh/authorized_keys"
         authorized.parent.mkdir(mode=0o700, exist_ok=True)
         shutil.copy(key.with_suffix(".pub"), authorized)
-        machine.run("systemctl", "start", "ssh")
+        machine.call("systemctl", "start", "ssh")
         self.connection = {
-            "ansible_host": ADDRESS,
+            "ansible_host": machine.address,
             "ansible_user": "root",
             "ansible_ssh_private_key_file": str(key),
             "ansible_ssh_common_args": OPTIONS,
@@ -67,7 +67,7 @@ def playbook(programs: Path, machine: Machine, tmp_path: Path) -> Playbook:
 
 
 def prop(machine: Machine, unit: str, name: str) -> str:
-    return machine.run("systemctl", "show", f"--property={name}", "--value", unit).strip()
+    return machine.call("systemctl", "show", f"--property={name}", "--value", unit).strip()
 
 
 def wait_for_status(machine: Machine, unit: str, text: str) -> None:
@@ -77,9 +77,9 @@ def wait_for_status(machine: Machine, unit: str, text: str) -> None:
 def test_a_machine_with_both_services(
     playbook: Playbook, machine: Machine, packages: dict[str, Path], tmp_path: Path
 ) -> None:
-    machine.run("useradd", "--system", "spark")
-    machine.run("systemctl", "start", "redis-server")
-    machine.run("redis-cli", "config", "set", "requirepass", "geheim")
+    machine.call("useradd", "--system", "spark")
+    machine.call("systemctl", "start", "redis-server")
+    machine.call("redis-cli", "config", "set", "requirepass", "geheim")
     keys = tmp_path / "keys"
     call("env", f"PYTHONPATH={ROOT}/src", sys.executable, "-m", "rechannel", "config", "keys", str(keys))
     settings: dict[str, Any] = {
@@ -97,11 +97,11 @@ def test_a_machine_with_both_services(
     assert playbook.run(groups, variables) > 0
     wait_for_status(machine, CONTROLLER, "leading in epoch 1")
     wait_for_status(machine, AGENT, "waits for an executor")
-    owners = machine.run(
+    owners = machine.call(
         "stat", "--format=%a %U %G", *(f"/etc/rechannel/{name}" for name in ("signing.key", "redis.password"))
     )
     assert owners.splitlines() == ["600 rechannel root", "440 rechannel spark"]
-    assert machine.run("systemctl", "is-enabled", CONTROLLER).strip() == "enabled"
+    assert machine.call("systemctl", "is-enabled", CONTROLLER).strip() == "enabled"
     assert playbook.run(groups, variables) == 0
 
     settings["reschedule"] = {"timeout": 600, "excluded": ["Mon-Fri 09:00-18:00"]}
@@ -110,7 +110,7 @@ def test_a_machine_with_both_services(
     wait_for_status(machine, CONTROLLER, "leading in epoch 2")
     after = prop(machine, CONTROLLER, "MainPID")
     assert after != before
-    assert machine.run("rechannel", "config", "check").startswith("the configuration can be used")
+    assert machine.call("rechannel", "config", "check").startswith("the configuration can be used")
 
     configured = (machine.root / TOML).read_text()
     settings["reschedule"]["timeout"] = -1
@@ -120,7 +120,7 @@ def test_a_machine_with_both_services(
 
 
 def test_a_node(playbook: Playbook, machine: Machine, packages: dict[str, Path]) -> None:
-    machine.run("systemctl", "start", "redis-server")
+    machine.call("systemctl", "start", "redis-server")
     variables = {
         "rechannel_agent_deb": str(packages["rechannel-agent"]),
         "rechannel_agent_user": "redis",
@@ -128,5 +128,5 @@ def test_a_node(playbook: Playbook, machine: Machine, packages: dict[str, Path])
     }
     assert playbook.run((AGENTS,), variables) > 0
     wait_for_status(machine, AGENT, "waits for an executor")
-    assert machine.run("stat", "--format=%U", f"/proc/{prop(machine, AGENT, 'MainPID')}").strip() == "redis"
+    assert machine.call("stat", "--format=%U", f"/proc/{prop(machine, AGENT, 'MainPID')}").strip() == "redis"
     assert playbook.run((AGENTS,), variables) == 0

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from machines.packages_machine import Machine, call
 from testbed.processes import wait_until
+from tests.machines.machine import Machine, call
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 MOST_KB = 30_000  # installed, of a node
@@ -40,15 +40,15 @@ def dpkg(machine: Machine, action: str, subject: Path | str, codes: tuple[int, .
     if isinstance(subject, Path):
         shutil.copy(subject, machine.root / "root")
         subject = f"/root/{subject.name}"
-    return machine.run("dpkg", action, subject, codes=codes)
+    return machine.call("dpkg", action, subject, codes=codes)
 
 
 def prop(machine: Machine, unit: str, name: str) -> str:
-    return machine.run("systemctl", "show", f"--property={name}", "--value", unit).strip()
+    return machine.call("systemctl", "show", f"--property={name}", "--value", unit).strip()
 
 
 def enabled(machine: Machine, unit: str) -> str:
-    return machine.run("systemctl", "is-enabled", unit, codes=(0, 1)).strip()
+    return machine.call("systemctl", "is-enabled", unit, codes=(0, 1)).strip()
 
 
 def wait_for_status(machine: Machine, unit: str, text: str) -> None:
@@ -73,17 +73,17 @@ def test_a_node_gets_little_and_nobody_gets_pyspark(packages: dict[str, Path]) -
 def test_a_controller_from_installation_to_purge(machine: Machine, packages: dict[str, Path], tmp_path: Path) -> None:
     output = dpkg(machine, "--install", packages["rechannel"])
     assert "there is no user spark" in output
-    assert machine.run("id", "--user", "--name", "rechannel").strip() == "rechannel"
+    assert machine.call("id", "--user", "--name", "rechannel").strip() == "rechannel"
     for unit in (CONTROLLER, AGENT):
         assert (enabled(machine, unit), prop(machine, unit, "ActiveState")) == ("disabled", "inactive")
 
     (machine.root / TOML).write_text(CONFIGURATION)
-    machine.run("rechannel", "config", "keys", "/etc/rechannel")
-    machine.run("chown", "rechannel", "/etc/rechannel/signing.key")
-    machine.run("useradd", "--system", "spark")
-    machine.run("systemctl", "start", "redis-server")
-    machine.run("rechannel", "config", "check", "--config", f"/{TOML}")
-    machine.run("systemctl", "enable", "--now", CONTROLLER, AGENT)
+    machine.call("rechannel", "config", "keys", "/etc/rechannel")
+    machine.call("chown", "rechannel", "/etc/rechannel/signing.key")
+    machine.call("useradd", "--system", "spark")
+    machine.call("systemctl", "start", "redis-server")
+    machine.call("rechannel", "config", "check", "--config", f"/{TOML}")
+    machine.call("systemctl", "enable", "--now", CONTROLLER, AGENT)
     wait_for_status(machine, CONTROLLER, "leading in epoch 1")
     wait_for_status(machine, AGENT, "waits for an executor")
     before = [prop(machine, unit, "MainPID") for unit in (CONTROLLER, AGENT)]
@@ -104,15 +104,15 @@ def test_a_controller_from_installation_to_purge(machine: Machine, packages: dic
     assert (machine.root / "etc/rechannel/signing.key").exists()
 
     dpkg(machine, "--purge", "rechannel")
-    assert "rechannel" not in machine.run("getent", "passwd")
-    assert machine.run("find", "/etc", "/usr", "/var/lib", "/var/log", "-name", "*rechannel*") == ""
+    assert "rechannel" not in machine.call("getent", "passwd")
+    assert machine.call("find", "/etc", "/usr", "/var/lib", "/var/log", "-name", "*rechannel*") == ""
 
 
 def test_a_purged_user_that_owns_files_stays(machine: Machine, packages: dict[str, Path]) -> None:
     dpkg(machine, "--install", packages["rechannel"])
-    machine.run("install", "--owner=rechannel", "/dev/null", "/srv/kept")
+    machine.call("install", "--owner=rechannel", "/dev/null", "/srv/kept")
     dpkg(machine, "--purge", "rechannel")
-    assert machine.run("stat", "--format=%U", "/srv/kept").strip() == "rechannel"
+    assert machine.call("stat", "--format=%U", "/srv/kept").strip() == "rechannel"
 
 
 def test_the_agents_package_gives_way_to_the_full_one(machine: Machine, packages: dict[str, Path]) -> None:
@@ -120,21 +120,21 @@ def test_the_agents_package_gives_way_to_the_full_one(machine: Machine, packages
     dropin.parent.mkdir(parents=True)
     dropin.write_text("[Service]\nUser=redis\n")
     assert "no user" not in dpkg(machine, "--install", packages["rechannel-agent"])  # Redis' is there
-    assert "rechannel" not in machine.run("getent", "passwd")
+    assert "rechannel" not in machine.call("getent", "passwd")
     assert enabled(machine, AGENT) == "disabled"
     assert not (machine.root / "lib/systemd/system" / CONTROLLER).exists()
 
     (machine.root / TOML).write_text(CONFIGURATION.partition("[signing]")[0])
-    machine.run("rechannel", "config", "check", "--config", f"/{TOML}")
-    machine.run("systemctl", "start", "redis-server", AGENT)
+    machine.call("rechannel", "config", "check", "--config", f"/{TOML}")
+    machine.call("systemctl", "start", "redis-server", AGENT)
     wait_for_status(machine, AGENT, "waits for an executor")
-    assert machine.run("stat", "--format=%U", f"/proc/{prop(machine, AGENT, 'MainPID')}").strip() == "redis"
+    assert machine.call("stat", "--format=%U", f"/proc/{prop(machine, AGENT, 'MainPID')}").strip() == "redis"
 
     dpkg(machine, "--install", packages["rechannel"])
     assert prop(machine, CONTROLLER, "LoadState") == "loaded"
     dpkg(machine, "--purge", "rechannel-agent")
     assert "[redis]" in (machine.root / TOML).read_text()  # the full package has it now
-    machine.run("rechannel", "config", "check", "--config", f"/{TOML}")
+    machine.call("rechannel", "config", "check", "--config", f"/{TOML}")
 
 
 def test_a_package_does_not_mix_with_make_install(machine: Machine, packages: dict[str, Path]) -> None:
