@@ -63,8 +63,9 @@ def _recover(site: Site, began: float, outcome: str) -> Outcome:
 
 
 def _begin_migration(site: Site) -> None:
-    """Have partitions move: drain the node of one worker."""
+    """Have partitions move: drain the node of one worker, and wait until moves are under way."""
     site.rechannel(f"drain {WORKERS[0]}")
+    wait_until(lambda: _application(site).get("moves"), "moves under way", 60, every=0.1)
 
 
 def _end_migration(site: Site) -> None:
