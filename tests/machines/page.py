@@ -43,8 +43,8 @@ def tables(outcomes: Sequence[Outcome]) -> str:
         parts.append("\n")
         if part == "Hardening":
             parts.append(
-                "Each attempt runs as a transient service three times: without hardening, where it succeeds; with that\n"
-                "line alone; and with all lines of the unit and its user. *Stopped*: in both of these.\n\n"
+                "Each attempt runs as a transient service three times: without hardening, where it succeeds; with\n"
+                "that line alone; and with all lines of the unit and its user. *Stopped*: in both of these.\n\n"
                 "| unit | line | attempt | outcome |\n| --- | --- | --- | --- |\n"
             )
             parts += [f"| {' | '.join(cells)} |\n" for row in rows for cells in row.rows]
