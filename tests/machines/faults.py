@@ -53,7 +53,7 @@ def _recover(site: Site, began: float, outcome: str) -> Outcome:
         "all parts together again",
         PATIENCE,
         every=1.0,
-        details=lambda: site.rechannel("status"),
+        details=lambda: site.ask("status").stdout,
     )
     recovered = time.monotonic() - began
     site.wait_for_batches(_BATCHES)
@@ -69,7 +69,7 @@ def _begin_migration(site: Site) -> None:
 
 
 def _end_migration(site: Site) -> None:
-    site.rechannel(f"undrain {WORKERS[0]}", check=False)
+    site.ask(f"undrain {WORKERS[0]}")
 
 
 def drain(site: Site) -> Outcome:
@@ -174,11 +174,7 @@ def full_disk(site: Site) -> Outcome:
     wait_until(lambda: _leader(site) == name, f"{name} leads", 60, every=0.5)
     machine.run("cat /dev/zero >/var/log/rechannel/filler", check=False)
     began = time.monotonic()
-    answer = machine.run(
-        "RECHANNEL_CONFIG=/root/operator.toml rechannel pause" if name == "control1" else "false", check=False
-    )
-    if name != "control1":
-        answer = site["control1"].run("RECHANNEL_CONFIG=/root/operator.toml rechannel pause", check=False)
+    answer = site.ask("pause")
     expect(answer.returncode != 0 and "audit" in answer.stderr, f"an order without an audit: {answer.stderr.strip()}")
     machine.run("rm /var/log/rechannel/filler")
     site.rechannel("pause")

@@ -100,7 +100,9 @@ def start_driver(site: Site) -> str:
         applications = site.status().get("applications", ())
         return any(len(application["executors"]) == len(WORKERS) for application in applications)
 
-    wait_until(has_executors, "three executors in the status", 120, every=1.0, details=lambda: site.rechannel("status"))
+    wait_until(
+        has_executors, "three executors in the status", 120, every=1.0, details=lambda: site.ask("status").stdout
+    )
     return f"an unchanged script as a service of the user `etl`, checkpoints below {APPLICATION.parent}"
 
 

@@ -19,6 +19,7 @@ import contextlib
 import json
 import re
 import shutil
+import subprocess
 import sys
 import time
 from collections.abc import Iterator
@@ -295,10 +296,11 @@ class Site(contextlib.AbstractContextManager["Site"]):
             machine.write("/root/site.toml", self.configuration(machine, user))
             machine.write("/etc/rechannel/redis.password", self.passwords[user], 0o600)
             machine.run(f"chown {owner} /etc/rechannel/redis.password")
-        control = self["control1"]
         user = f"rechannel-{CLUSTER}-operator"
-        control.write("/root/operator.toml", self.configuration(self[DRIVER], user).replace("redis.p", "operator.p"))
-        control.write("/etc/rechannel/operator.password", self.passwords[user], 0o600)
+        text = self.configuration(self[DRIVER], user).replace("redis.p", "operator.p")
+        for machine in self.each(CONTROLLERS):
+            machine.write("/root/operator.toml", text)
+            machine.write("/etc/rechannel/operator.password", self.passwords[user], 0o600)
 
     def copy_keys(self) -> None:
         """Copy the signing keys from the machine where they were made, as the page's comment says."""
@@ -322,9 +324,15 @@ class Site(contextlib.AbstractContextManager["Site"]):
 
     # -- what an operator sees --
 
-    def rechannel(self, command: str, *, check: bool = True, on: str = "control1") -> str:
-        """Return what a command of the operator prints."""
-        done = self[on].run(f"RECHANNEL_CONFIG=/root/operator.toml rechannel {command}", check=check)
+    def ask(self, command: str, on: str = "control1") -> subprocess.CompletedProcess[str]:
+        """Run a command of the operator, whatever its exit code."""
+        return self[on].run(f"RECHANNEL_CONFIG=/root/operator.toml rechannel {command}", check=False)
+
+    def rechannel(self, command: str, on: str = "control1") -> str:
+        """Return what a command of the operator prints; MachineError if it fails."""
+        done = self.ask(command, on)
+        if done.returncode:
+            raise MachineError(f"rechannel {command}: exit code {done.returncode}\n{done.stdout}{done.stderr}")
         return done.stdout
 
     def status(self) -> dict[str, Any]:
