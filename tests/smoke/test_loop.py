@@ -41,9 +41,9 @@ def test_a_new_executor_gets_its_share_while_the_queries_run(loop: Loop):
     loop.wait("it is warmed", lambda: "executors-warmed" in driver_log(loop))
     assert "missed=[]" in driver_log(loop), "the job ran where it should"
     loop.wait("moves are drained", lambda: loop.states().count("drained") >= 4)
-    loop.wait(
+    loop.wait(  # how many of which query is the policy's choice, from what it has measured
         "partitions are spread",
-        lambda: all(len(placement.get(name, [])) >= 2 for placement in placements() for name in ("0", "1")),
+        lambda: all(sum(len(placement.get(name, [])) for placement in placements()) >= 4 for name in ("0", "1")),
     )
     assert "timeout" in {entry["trigger"] for entry in loop.entries("decision")}, "the controller fires by itself"
     loop.wait("old copies are killed", lambda: "killed" in loop.states())
