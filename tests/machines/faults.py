@@ -62,14 +62,13 @@ def _recover(site: Site, began: float, outcome: str) -> Outcome:
     return Outcome("", "", outcome, recovered=recovered, lost=audit.lost, doubled=audit.doubled)
 
 
-def _begin_migration(site: Site) -> None:
-    """Have partitions move: drain the node of one worker, and wait until moves are under way."""
-    site.rechannel(f"drain {WORKERS[0]}")
-    wait_until(lambda: _application(site).get("moves"), "moves under way", 60, every=0.1)
-
-
-def _end_migration(site: Site) -> None:
-    site.ask(f"undrain {WORKERS[0]}")
+def _begin_migration(site: Site) -> str:
+    """Drain the node that holds most, and wait until its partitions move; return its name."""
+    executors = _application(site)["executors"]
+    node: str = max(executors, key=lambda executor: executor["partitions"])["node"]
+    site.rechannel(f"drain {node}")
+    wait_until(lambda: _application(site).get("moves"), f"moves off {node}", 60, every=0.1)
+    return node
 
 
 def drain(site: Site) -> Outcome:
@@ -77,27 +76,27 @@ def drain(site: Site) -> Outcome:
     began = time.monotonic()
     site.rechannel(f"drain {WORKERS[0]} --follow")
     seconds = time.monotonic() - began
-    _end_migration(site)
+    site.rechannel(f"undrain {WORKERS[0]}")
     return _recover(site, time.monotonic(), f"all state was off the node after {seconds:.0f} s")
 
 
 def reboot_worker(site: Site) -> Outcome:
     """Reboot a worker in the middle of a migration off it."""
-    _begin_migration(site)
+    node = _begin_migration(site)
     began = time.monotonic()
-    seconds = site[WORKERS[0]].reboot()
-    _end_migration(site)
+    seconds = site[node].reboot()
+    site.ask(f"undrain {node}")
     return _recover(site, began, f"booted in {seconds:.0f} s; worker, agent and executor came back by themselves")
 
 
 def reboot_leader(site: Site) -> Outcome:
     """Reboot the machine of the leader, and of Redis' master where it is, in the middle of a migration."""
-    _begin_migration(site)
+    node = _begin_migration(site)
     name = _leader(site)
     began = time.monotonic()
     site[name].reboot()
-    expect(_leader(site), "somebody leads once the machine is back")
-    _end_migration(site)
+    wait_until(lambda: bool(_leader(site)), "a leader once the machine is back", 60, every=0.5)
+    site.ask(f"undrain {node}")
     return _recover(site, began, f"{name} rebooted, {_leader(site)} leads")
 
 
