@@ -1,7 +1,7 @@
 #!/bin/sh
 # Makes the virtual environment named by $1 and sees to Java; with `tools` after it, sees to what only tests need and is
-# skipped without: systemd-analyze, promtool, Chromium; with `machines`, to what boots machines. Called by make; safe to
-# call again.
+# skipped without: systemd-analyze, systemd-nspawn, promtool, Chromium; with `machines`, to what boots machines. Called by
+# make; safe to call again.
 set -eu
 
 venv=${1:-.venv}
@@ -78,6 +78,9 @@ tools() {
     case $venv in /*) ;; *) venv=$root/$venv ;; esac
     if ! command -v systemd-analyze >/dev/null 2>&1; then
         apt_install systemd || printf 'setup: systemd could not be installed; its units are not checked\n' >&2
+    fi
+    if ! command -v systemd-nspawn >/dev/null 2>&1; then
+        apt_install systemd-container || printf 'setup: systemd-container could not be installed; no machine is booted\n' >&2
     fi
     if ! command -v chromium >/dev/null 2>&1; then
         apt_install chromium || printf 'setup: chromium could not be installed; the web view is not tried in it\n' >&2

@@ -12,7 +12,7 @@ import msgspec
 from rechannel.conf.settings import Settings
 from rechannel.daemon.cli.options import format_time
 from rechannel.daemon.cli.tables import code_meaning, cost_lines, refusal_line
-from rechannel.daemon.view.wording import format_bytes
+from rechannel.daemon.view.wording import batch_times, format_bytes
 from rechannel.wire import keys
 from rechannel.wire.codes import DecisionResult, Trigger
 from rechannel.wire.envelope import bodies_of
@@ -160,9 +160,8 @@ def _service(load: ExecutorLoad) -> str:
 
 
 def _gain(decision: Decision) -> Iterator[str]:
-    for query, before in decision.batch_time_before.items():
-        name = query_name(query, decision.names.get(query, ""))
-        yield f"  batch of {name}: {_change(before, decision.batch_time_after.get(query, before))}"
+    for query, (name, before, after) in zip(decision.batch_time_before, batch_times(decision), strict=True):
+        yield f"  batch of {name}: {_change(before, after)}"
         if query in decision.batch_p95:
             yield f"    95th percentile: {_change(*decision.batch_p95[query])}"
     for query, share in decision.residuals.items():

@@ -78,9 +78,9 @@ def audit_query(directory: Path, name: str, rows: int = ROWS_PER_BATCH) -> Audit
     return compare(name, written, rows)
 
 
-def audit(directory: Path) -> Audit:
+def audit(directory: Path, queries: Sequence[str] = QUERIES, rows: int = ROWS_PER_BATCH) -> Audit:
     """Audit all that an application has written so far."""
-    parts = [audit_query(directory, name) for name in QUERIES]
+    parts = [audit_query(directory, name, rows) for name in queries]
     return Audit(
         sum(part.batches for part in parts),
         sum(part.lost for part in parts),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import subprocess
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -11,25 +12,43 @@ from typing import Any
 
 from testbed.processes import wait_until
 from tests.machines.installing import AGENT, CONTROLLER
-from tests.machines.machine import MachineError
-from tests.machines.site import CHECKOUT, CONTROLLERS, DRIVER, PATIENCE, WORKERS, Site, page_blocks
-from tests.machines.steps import Outcome, Step, expect, state_of, wait_for_new_process, wait_for_state
+from tests.machines.machine import Machine, MachineError, call
+from tests.machines.site import CHECKOUT, CONTROLLERS, PATIENCE, WORKERS, Site, page_blocks
+from tests.machines.steps import Outcome, Step, expect, set_drop_in, state_of, wait_for_new_process, wait_for_state
 
 _MEMORY = Path("/sys/fs/cgroup/memory")
 _BATCHES = 8
+_DAY = 86400
+_TAKEN = 16 << 20  # bytes
+_TAKE_MEMORY = f"""
+import pathlib, sys
+pathlib.Path(sys.argv[1], "cgroup.procs").write_text("0")
+memory = b"x" * {_TAKEN}
+sys.stdin.read()
+"""
+_PROGRAM = "/opt/rechannel/lib/python3*/site-packages/rechannel"
+
+
+def _leads(site: Site, name: str) -> bool:
+    """Return whether the controller of a machine says that it leads; False while the machine is off."""
+    with contextlib.suppress(MachineError):
+        return state_of(site[name], CONTROLLER, "StatusText").startswith("leading")
+    return False
 
 
 def _leader(site: Site) -> str:
     """Return the machine of the controller that leads, "" while none says so."""
-    for machine in site.each(CONTROLLERS):
-        with contextlib.suppress(MachineError):
-            if state_of(machine, CONTROLLER, "StatusText").startswith("leading"):
-                return machine.name
-    return ""
+    return next((name for name in CONTROLLERS if _leads(site, name)), "")
 
 
 def _other(name: str) -> str:
     return next(other for other in CONTROLLERS if other != name)
+
+
+def _wait_for_lead(site: Site, name: str, began: float) -> float:
+    """Wait until the controller of a machine leads; the seconds since ``began``."""
+    wait_until(lambda: _leads(site, name), f"{name} leads", 60, every=0.2)
+    return time.monotonic() - began
 
 
 def _application(site: Site) -> dict[str, Any]:
@@ -59,7 +78,7 @@ def _recover(site: Site, began: float, outcome: str) -> Outcome:
     site.wait_for_batches(_BATCHES)
     audit = site.audit()
     expect(audit.exact, f"{audit.lost} rows lost, {audit.doubled} doubled: {audit.wrong[:3]}")
-    return Outcome("", "", outcome, recovered=recovered, lost=audit.lost, doubled=audit.doubled)
+    return Outcome(outcome=outcome, recovered=recovered, lost=audit.lost, doubled=audit.doubled)
 
 
 def _begin_migration(site: Site) -> str:
@@ -114,20 +133,19 @@ def lose_leader(site: Site) -> Outcome:
     name = _leader(site)
     began = time.monotonic()
     site[name].vanish()
-    wait_until(lambda: _leader(site) == _other(name), f"{_other(name)} leads", 60, every=0.2)
-    seconds = time.monotonic() - began
+    seconds = _wait_for_lead(site, _other(name), began)
     site[name].boot()
     return _recover(site, began, f"{_other(name)} led {seconds:.1f} s later")
 
 
 def lose_redis(site: Site) -> Outcome:
     """Take the power from the machine of Redis' master; the sentinels promote the replica."""
-    ask = "redis-cli --tls --cacert /etc/redis/ca.pem -p 26379 sentinel get-master-addr-by-name rechannel | head -1"
-    address = site[DRIVER].output(ask)
+    ask = "sentinel get-master-addr-by-name rechannel | head -1"
+    address = site.sentinel(ask)
     name = next(machine.name for machine in site.each(CONTROLLERS) if machine.address == address)
     began = time.monotonic()
     site[name].vanish()
-    wait_until(lambda: site[DRIVER].output(ask) != address, "a promoted replica", 90, every=0.5)
+    wait_until(lambda: site.sentinel(ask) != address, "a promoted replica", 90, every=0.5)
     wait_until(lambda: bool(_leader(site)), "a leader with the new master", 90, every=0.5)
     seconds = time.monotonic() - began
     site[name].boot()
@@ -148,13 +166,7 @@ def cut_leader(site: Site) -> Outcome:
     name = _leader(site)
     began = time.monotonic()
     site[name].cut()
-    wait_until(
-        lambda: state_of(site[_other(name)], CONTROLLER, "StatusText").startswith("leading"),
-        "another leader",
-        90,
-        every=0.2,
-    )
-    seconds = time.monotonic() - began
+    seconds = _wait_for_lead(site, _other(name), began)
     text = state_of(site[name], CONTROLLER, "StatusText")
     expect(not text.startswith("leading"), f"{name} still says {text!r}")
     site[name].mend()
@@ -167,10 +179,9 @@ def full_disk(site: Site) -> Outcome:
     machine = site[name]
     machine.run(f"systemctl stop {CONTROLLER}")
     machine.run("mount -t tmpfs -o size=64k,uid=$(id -u rechannel),mode=750 tmpfs /var/log/rechannel")
-    other = site[_other(name)]
     machine.run(f"systemctl start {CONTROLLER}")
-    other.run(f"systemctl restart {CONTROLLER}")
-    wait_until(lambda: _leader(site) == name, f"{name} leads", 60, every=0.5)
+    site[_other(name)].run(f"systemctl restart {CONTROLLER}")
+    _wait_for_lead(site, name, time.monotonic())
     machine.run("cat /dev/zero >/var/log/rechannel/filler", check=False)
     began = time.monotonic()
     answer = site.ask("pause")
@@ -182,44 +193,47 @@ def full_disk(site: Site) -> Outcome:
     return _recover(site, began, "an order was refused, naming the audit file; carried out once there was room")
 
 
-def out_of_memory(site: Site) -> Outcome:
-    """Have the kernel kill the leader and an agent for want of memory.
+def exhaust(machine: Machine, unit: str) -> None:
+    """Have the kernel kill a service for want of memory.
 
     Control groups are read-only in a container, so the limit is set on this host: the machine's systemd starts the
-    service in a group of its own, which is then given no more memory than it uses.
+    service in a group of its own, whose memory is then taken by another process; the kernel kills the service first.
     """
-    began = time.monotonic()
-    for machine, unit in ((site[_leader(site)], CONTROLLER), (site[WORKERS[0]], AGENT)):
-        group = _MEMORY / f"rechannel-{unit}"
-        group.mkdir(exist_ok=True)
-        (group / "cgroup.procs").write_text(str(machine.leader))
-        machine.run(f"systemctl restart {unit}")
-        (_MEMORY / "cgroup.procs").write_text(str(machine.leader))
-        wait_for_state(machine, unit)
-        pid = state_of(machine, unit, "MainPID")
-        while state_of(machine, unit, "MainPID") == pid and time.monotonic() < began + PATIENCE:
-            with contextlib.suppress(OSError):  # it has just asked for more
-                (group / "memory.limit_in_bytes").write_text((group / "memory.usage_in_bytes").read_text())
-            time.sleep(0.1)
+    group = _MEMORY / f"rechannel-{unit}"
+    group.mkdir(exist_ok=True)
+    (group / "cgroup.procs").write_text(str(machine.leader))
+    machine.run(f"systemctl restart {unit}")
+    (_MEMORY / "cgroup.procs").write_text(str(machine.leader))
+    wait_for_state(machine, unit)
+    pid = state_of(machine, unit, "MainPID")
+    for process in (group / "cgroup.procs").read_text().split():
+        Path(f"/proc/{process}/oom_score_adj").write_text("1000")
+    usage = int((group / "memory.usage_in_bytes").read_text())
+    (group / "memory.limit_in_bytes").write_text(str(usage + _TAKEN // 4))
+    with subprocess.Popen([sys.executable, "-c", _TAKE_MEMORY, str(group)], stdin=subprocess.PIPE):
         wait_for_new_process(machine, unit, pid, 60)
-        expect("oom_kill 1" in (group / "memory.oom_control").read_text(), f"the kernel killed {unit}")
-        expect("status=9/KILL" in machine.output(f"journalctl -u {unit} -n 60 -o cat"), f"systemd saw {unit} killed")
-        group.rmdir()
+    expect("oom_kill 0" not in (group / "memory.oom_control").read_text(), f"the kernel killed {unit}")
+    expect("status=9/KILL" in machine.output(f"journalctl -u {unit} -n 60 -o cat"), f"systemd saw {unit} killed")
+    group.rmdir()
+
+
+def out_of_memory(site: Site) -> Outcome:
+    """Exhaust the memory of the leader and of an agent."""
+    began = time.monotonic()
+    exhaust(site[_leader(site)], CONTROLLER)
+    exhaust(site[WORKERS[0]], AGENT)
     return _recover(site, began, "killed by the kernel, started again by systemd")
 
 
 def clock_steps(site: Site) -> Outcome:
     """Have the clock of both controllers jump by an hour, and back, by libfaketime in a drop-in."""
     library = site["control1"].output("ls /usr/lib/*/faketime/libfaketimeMT.so.1")
-    lines = (
-        f"Environment=LD_PRELOAD={library} FAKETIME_TIMESTAMP_FILE=/run/clock FAKETIME_NO_CACHE=1 "
-        "FAKETIME_DONT_FAKE_MONOTONIC=1\nMemoryDenyWriteExecute=no"
-    )
+    environment = f"LD_PRELOAD={library} FAKETIME_TIMESTAMP_FILE=/run/clock FAKETIME_NO_CACHE=1"
+    environment += " FAKETIME_DONT_FAKE_MONOTONIC=1"
     began = time.monotonic()
     for machine in site.each(CONTROLLERS):
         machine.run("echo +0s >/run/clock; chmod 644 /run/clock")
-        machine.write(f"/etc/systemd/system/{CONTROLLER}.service.d/clock.conf", f"[Service]\n{lines}\n")
-        machine.run(f"systemctl daemon-reload; systemctl restart {CONTROLLER}")
+        set_drop_in(machine, CONTROLLER, f"Environment={environment}", "MemoryDenyWriteExecute=no")
     wait_until(lambda: bool(_leader(site)), "a leader with a clock of its own", 60, every=0.5)
     epochs = []
     for jump in ("+1h", "-1h", "+0s"):
@@ -231,42 +245,34 @@ def clock_steps(site: Site) -> Outcome:
         epochs.append(state_of(site[name], CONTROLLER, "StatusText").split(";")[0])
     expect(len(set(epochs)) == 1, f"the lead changed: {epochs}")
     for machine in site.each(CONTROLLERS):
-        machine.run(f"rm /etc/systemd/system/{CONTROLLER}.service.d/clock.conf")
-        machine.run(f"systemctl daemon-reload; systemctl restart {CONTROLLER}")
+        set_drop_in(machine, CONTROLLER)
     return _recover(site, began, "an hour forward, two back, one forward: the same leader in the same epoch")
 
 
 def upgrade(site: Site) -> Outcome:
-    """Upgrade every machine by the page's blocks to a newer commit, and go back, while the queries run."""
+    """Take every machine back to the program of a day before, and upgrade it by the page's blocks, under load."""
 
     def git(*arguments: str) -> str:
-        command = [
-            "git",
-            "-C",
-            str(site.shared / "rechannel.git"),
-            "-c",
-            "user.name=site",
-            "-c",
-            "user.email=site@invalid",
-        ]
-        return subprocess.run([*command, *arguments], check=True, capture_output=True, text=True).stdout.strip()
+        return call("git", "-C", str(site.shared / "rechannel.git"), *arguments).strip()
 
-    old = git("rev-parse", "HEAD")
-    new = git("commit-tree", f"{old}^{{tree}}", "-p", old, "-m", "a newer release")
-    git("update-ref", "HEAD", new)
+    new, seconds = git("log", "-1", "--format=%H %ct").split()
+    old = git("rev-list", "-1", f"--min-age={int(seconds) - _DAY}", "HEAD")
     began = time.monotonic()
     roles = zip((WORKERS, CONTROLLERS), page_blocks("Upgrade"), (AGENT, CONTROLLER), strict=True)
     for names, block, unit in roles:
         leader = _leader(site)
         for machine in sorted(site.each(names), key=lambda it: it.name == leader):
-            for commands in (block, block.replace("git pull", f"git reset --quiet --hard {old}")):
+            for commands, revision in (
+                (block.replace("git pull", f"git reset --quiet --hard {old}"), old),
+                (block, new),
+            ):
                 machine.run(f"cd {CHECKOUT}\n{commands}")
                 wait_for_state(machine, unit)
                 expect(state_of(machine, unit, "Result") == "success", f"{unit} of {machine.name} was restarted")
-            expect(
-                machine.output(f"cd {CHECKOUT}; git reflog -2 --format=%H").split() == [old, new], "both were installed"
-            )
-    return _recover(site, began, "five machines to a newer commit and back, the stand-by first, the leader last")
+                expect(machine.output(f"cd {CHECKOUT}; git rev-parse HEAD") == revision, f"{revision} is checked out")
+                for room in ("monitors", "wire"):
+                    machine.run(f"diff -rq -x __pycache__ {CHECKOUT}/{room} {_PROGRAM}/{room}")
+    return _recover(site, began, "five machines to the program of a day before and back, the leader last")
 
 
 def _step(what: str, act: Callable[[Site], Outcome]) -> Step:
@@ -285,5 +291,5 @@ STEPS = (
     _step("the disk of the audit file is full", full_disk),
     _step("no memory is left", out_of_memory),
     _step("clocks jump", clock_steps),
-    _step("upgrade in place and back", upgrade),
+    _step("back to the program of a day before, and upgraded in place", upgrade),
 )

@@ -119,8 +119,7 @@ def prepare(machine: Machine) -> None:
         "cp /usr/bin/id /usr/local/bin/suid-id; chmod 4755 /usr/local/bin/suid-id; mkdir -p /usr/lib/modules/probe\n"
         "ipcs -m | grep -q 12345 || ipcmk -M 12345 >/dev/null; touch /tmp/probe\n"
         "echo secret >/run/of-nobody; chown nobody /run/of-nobody; chmod 600 /run/of-nobody\n"
-        "gcc -nostdlib -static -o /usr/local/bin/old-call /root/old-call.s\n"
-        "getent passwd rechannel >/dev/null || useradd --system rechannel; umask 022"
+        "gcc -nostdlib -static -o /usr/local/bin/old-call /root/old-call.s"
     )
 
 
@@ -172,7 +171,7 @@ def _step(unit: str, name: str) -> Step:
         rows = attempts(site[name], unit)
         stopped = sum(row[-1] == "stopped" for row in rows)
         outcome = f"{stopped} of {len(rows)} lines stopped their attempt, {len(rows) - stopped} could not be tried"
-        return Outcome("", "", outcome, rows=rows)
+        return Outcome(outcome=outcome, rows=rows)
 
     return Step("Hardening", f"`{unit}`, line by line", act)
 

@@ -24,9 +24,8 @@ def surroundings(site: Site) -> str:
     site.start_redis()
     site.start_spark()
     site.prepare_checkouts()
-    ask = "redis-cli --tls --cacert /etc/redis/ca.pem -p 26379 info sentinel"
     wait_until(
-        lambda: "slaves=1,sentinels=3" in site[DRIVER].output(ask), "three sentinels and a replica", 60, every=0.5
+        lambda: "slaves=1,sentinels=3" in site.sentinel("info sentinel"), "three sentinels and a replica", 60, every=0.5
     )
     return "six machines; Redis over TLS with a replica and three sentinels; three workers"
 
@@ -61,9 +60,8 @@ def make_users(site: Site) -> str:
         site.add_user(f"add-role {role}")
     for name in WORKERS:
         site.add_user(f"add-node {name}")
-    ask = "redis-cli --tls --cacert /etc/redis/ca.pem -p 6380 --user admin --pass admin-password --no-auth-warning"
     for machine in site.each(CONTROLLERS):
-        users = [name for name in machine.output(f"{ask} acl users").split() if name.startswith("rechannel-")]
+        users = [name for name in site.redis(machine, "acl users").split() if name.startswith("rechannel-")]
         expect(len(users) == 6, f"{machine.name} has the users {users}")
     site.write_configurations()
     return "six users on master and replica; `default` is off"

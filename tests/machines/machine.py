@@ -1,7 +1,8 @@
-"""Debian machines that systemd boots in containers of systemd-nspawn, on a bridge of their own.
+"""Debian machines that systemd boots in containers of systemd-nspawn.
 
-Each machine has its own processes, mounts, users, network and journal, and the kernel of this host. All machines share
-one read-only root from debootstrap; what a machine writes is in a layer of its own and goes with the suite.
+Each machine has its own processes, mounts, users and journal, and the kernel of this host. Machines on the bridge have
+networks of their own, and share one read-only root from debootstrap; the root of a `HostMachine` is that of this host.
+What a machine writes is in a layer of its own and goes with the suite.
 """
 
 from __future__ import annotations
@@ -22,7 +23,6 @@ import psutil
 
 from testbed.processes import ROOT, wait_until
 
-MIRROR = "http://deb.debian.org/debian"
 RELEASE = "bookworm"
 PACKAGES = (
     *("systemd", "systemd-sysv", "dbus", "python3", "python3-venv", "openjdk-17-jre-headless", "redis-server"),
@@ -33,6 +33,7 @@ BRIDGE = "rechannel0"
 NETWORK = "10.77.0"
 SHARED = Path("/srv/shared")  # in every machine: a directory of this host, as of a file server
 _BOOT_SECONDS = 120.0
+_PATIENCE = 900.0  # seconds for a command
 _REBOOT = 133  # exit code of systemd-nspawn
 _ENVIRONMENT = {
     "PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
@@ -45,20 +46,23 @@ class MachineError(RuntimeError):
     """A command in a machine failed, or a machine did not boot; the message has the command and its output."""
 
 
-def why_not() -> str:
-    """Say why no machine can be booted here, "" if one can."""
+_TOOLS = {"systemd-nspawn": "systemd-container", "debootstrap": "debootstrap", "ip": "iproute2"}
+
+
+def why_not(*tools: str) -> str:
+    """Say why no machine can be booted here, "" if one can; ``tools`` that are needed for it, all if none is named."""
     if os.geteuid() != 0:
         return "machines need root"
-    for tool, package in (("systemd-nspawn", "systemd-container"), ("debootstrap", "debootstrap"), ("ip", "iproute2")):
-        if shutil.which(tool) is None:
+    for tool, package in _TOOLS.items():
+        if (tool in tools or not tools) and shutil.which(tool) is None:
             return f"machines need {tool} (apt-get install {package})"
     return ""
 
 
-def call(*command: str, codes: Sequence[int] = (0,), cwd: Path | None = None, seconds: float = 900.0) -> str:
+def call(*command: str, codes: Sequence[int] = (0,), cwd: Path | None = None) -> str:
     """Run a command on this host, and return all that it prints; MachineError if its code is none of ``codes``."""
     done = subprocess.run(
-        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=seconds, cwd=cwd, check=False
+        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=_PATIENCE, cwd=cwd, check=False
     )
     if done.returncode not in codes:
         raise MachineError(f"{' '.join(command)}: exit code {done.returncode}\n{done.stdout.strip()[-2000:]}")
@@ -73,11 +77,7 @@ def make_base(directory: Path) -> Path:
     if not (base.is_dir() and stamp.exists() and stamp.read_text() == packages):
         shutil.rmtree(base, ignore_errors=True)
         directory.mkdir(parents=True, exist_ok=True)
-        command = ["debootstrap", "--variant=minbase", f"--include={','.join(PACKAGES)}", RELEASE, str(base), MIRROR]
-        with (directory / "debootstrap.log").open("w") as log:
-            done = subprocess.run(command, stdout=log, stderr=subprocess.STDOUT, check=False)
-        if done.returncode:
-            raise MachineError(f"debootstrap failed with {done.returncode}: see {log.name}")
+        call("debootstrap", "--variant=minbase", f"--include={','.join(PACKAGES)}", RELEASE, str(base))
         for service in ("redis-server", "redis-sentinel", "ssh"):
             (base / "etc/systemd/system/multi-user.target.wants" / f"{service}.service").unlink(missing_ok=True)
         stamp.write_text(packages)
@@ -132,13 +132,22 @@ class Machine:
             return int(children[0].pid) if children else 0
         return 0
 
-    def prepare(self, hosts: str) -> None:
-        """Mount its layers, and write what an installer of Debian would: name, hosts, address."""
+    @property
+    def nspawn_options(self) -> list[str]:
+        """Return what systemd-nspawn is told of this machine beside its root and its name."""
+        options = [f"--network-bridge={BRIDGE}", f"--bind={self.shared}:{SHARED}"]
+        return options + [f"--bind-ro={source}:{target}" for source, target in self.binds.items()]
+
+    def mount(self) -> None:
+        """Mount its layers, and name it."""
         for layer in ("upper", "work", "root"):
             (self.directory / layer).mkdir(parents=True, exist_ok=True)
         layers = f"lowerdir={self.base},upperdir={self.directory / 'upper'},workdir={self.directory / 'work'}"
         call("mount", "-t", "overlay", "overlay", "-o", layers, str(self.root))
         self.write("/etc/hostname", f"{self.name}\n")
+
+    def join(self, hosts: str) -> None:
+        """Write what an installer of Debian would so that it has its address and knows the others."""
         self.write("/etc/hosts", hosts)
         network = f"[Match]\nName=host0\n\n[Network]\nAddress={self.address}/24\n"
         self.write("/etc/systemd/network/10-host0.network", network)
@@ -152,8 +161,7 @@ class Machine:
         """Start it and wait until its systemd has reached its target; seconds that this took."""
         began = time.monotonic()
         command = ["systemd-nspawn", "--quiet", "-D", str(self.root), "-M", self.name, "--register=no", "--keep-unit"]
-        command += ["--boot", "--console=pipe", f"--network-bridge={BRIDGE}", f"--bind={self.shared}:{SHARED}"]
-        command += [f"--bind-ro={source}:{target}" for source, target in self.binds.items()]
+        command += ["--boot", "--console=pipe", *self.nspawn_options]
         with (self.directory / "console.log").open("ab") as log:
             self._process = subprocess.Popen(
                 command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
@@ -168,9 +176,7 @@ class Machine:
         wait_until(has_booted, f"the boot of {self.name}", _BOOT_SECONDS, every=0.2)
         return time.monotonic() - began
 
-    def run(
-        self, script: str, *, check: bool = True, user: str = "root", seconds: float = 900.0
-    ) -> subprocess.CompletedProcess[str]:
+    def run(self, script: str, *, check: bool = True) -> subprocess.CompletedProcess[str]:
         """Run lines of a shell in it, as somebody who has logged in there would.
 
         Raises
@@ -182,10 +188,9 @@ class Machine:
         if not leader:
             raise MachineError(f"{self.name} is off")
         command = ["nsenter", "-t", str(leader), "-m", "-u", "-i", "-n", "-p", "-C", "--"]
-        command += ["runuser", "-u", user, "--"] if user != "root" else []
-        command += ["bash", "-c", f"cd /root 2>/dev/null || cd /; set -e\n{script}"]
+        command += ["bash", "-c", f"cd /root; set -e\n{script}"]
         done = subprocess.run(
-            command, capture_output=True, text=True, timeout=seconds, env=_ENVIRONMENT, check=False, errors="replace"
+            command, capture_output=True, text=True, timeout=_PATIENCE, env=_ENVIRONMENT, check=False, errors="replace"
         )
         if check and done.returncode:
             printed = f"{done.stdout}{done.stderr}".strip()[-2000:]
@@ -210,16 +215,6 @@ class Machine:
         target.write_text(text)
         target.chmod(mode)
 
-    def host_pid(self, unit: str) -> int:
-        """Return the process id that a unit's main process has on this host."""
-        own = self.output(f"systemctl show -P MainPID {unit}")
-        for process in psutil.Process(self.leader).children(recursive=True):
-            with contextlib.suppress(OSError):
-                status = Path(f"/proc/{process.pid}/status").read_text()
-                if status.split("NSpid:")[1].splitlines()[0].split()[-1] == own:
-                    return int(process.pid)
-        raise MachineError(f"{self.name}: no process {own} of {unit}")
-
     def vanish(self) -> None:
         """End all of its processes at once, as a loss of power does."""
         leader = self.leader
@@ -232,19 +227,18 @@ class Machine:
         call("ip", "link", "delete", f"vb-{self.name}", codes=(0, 1))
 
     def reboot(self) -> float:
-        """Reboot it in good order; seconds until it runs again."""
+        """Reboot it in good order; seconds until it runs again.
+
+        nspawn ends with a code of its own then, and its host's service manager would start it again.
+        """
+        assert self._process is not None
         began = time.monotonic()
         self.run("systemctl reboot", check=False)
-        self.wait_for_reboot()
-        return time.monotonic() - began
-
-    def wait_for_reboot(self) -> None:
-        """Wait until its systemd has ended for a reboot, then start it, as its host's service manager would."""
-        assert self._process is not None
         code = self._process.wait(timeout=_BOOT_SECONDS)
         if code != _REBOOT:
             raise MachineError(f"{self.name} ended with {code} in place of a reboot")
         self.boot()
+        return time.monotonic() - began
 
     def cut(self) -> None:
         """Take its network cable out."""
@@ -258,6 +252,33 @@ class Machine:
         """Switch it off, and unmount its layers."""
         self.vanish()
         call("umount", "-l", str(self.root), codes=(0, 32))
+
+
+class HostMachine(Machine):
+    """Machine with this host's root and network, made in no time; its layers are in memory.
+
+    None of this host's services is started in it: it boots into systemd's `basic.target`.
+    """
+
+    def __init__(self, name: str, directory: Path) -> None:
+        super().__init__(name, 0, directory, Path("/"), directory)
+
+    @property
+    def nspawn_options(self) -> list[str]:
+        """Return the argument for its systemd that names the target."""
+        return ["systemd.unit=basic.target"]
+
+    def mount(self) -> None:
+        """Mount its layers; a layer on the file system of the root itself would be refused."""
+        call("mount", "-t", "tmpfs", "none", str(self.directory))
+        super().mount()
+        for unit in ("NetworkManager-wait-online", "systemd-networkd-wait-online"):  # the network is there already
+            (self.root / f"etc/systemd/system/{unit}.service").symlink_to("/dev/null")
+
+    def close(self) -> None:
+        """Switch it off, and unmount its layers."""
+        super().close()
+        call("umount", "-l", str(self.directory), codes=(0, 32))
 
 
 class Machines:
@@ -279,7 +300,8 @@ class Machines:
         hosts = "127.0.0.1 localhost\n" + "".join(f"{it.address} {it.name}\n" for it in self.machines.values())
         try:
             for machine in self.machines.values():
-                machine.prepare(hosts)
+                machine.mount()
+                machine.join(hosts)
                 machine.boot()
         except BaseException:
             self.__exit__()

@@ -20,7 +20,8 @@ mounts, network and journal. Two machines run a controller and Redis (master and
 `rechannel acl`), three a Spark worker and an agent, one the Spark master and the driver, an unchanged script under
 `rechannel submit`. Three sentinels watch Redis. All machines share the kernel and the cores of one host, so seconds
 here are not those of six hosts. The queries run during all steps below *Install*, and after each fault every row that
-they wrote is compared with what the same rows give at once.
+they wrote is compared with what the same rows give at once. Of all this, `make test` as root boots one machine on the
+host's own root, and installs and breaks the agent in it.
 
 """
 

@@ -29,7 +29,7 @@ from typing import Any, Self
 import pyspark
 
 from testbed.processes import ROOT, wait_until
-from tests.drills.audit import Audit, audit_query
+from tests.drills.audit import Audit, audit
 from tests.machines.app import QUERIES, ROWS_PER_BATCH
 from tests.machines.machine import SHARED, Machine, MachineError, Machines, call, checkout_of
 
@@ -41,6 +41,7 @@ CHECKOUT = "/usr/local/src/rechannel"
 APPLICATION = SHARED / "application"
 PATIENCE = 240.0  # seconds for anything to come about
 _REDIS, _SENTINEL = 6380, 26379
+_REDIS_CLI = "redis-cli --tls --cacert /etc/redis/ca.pem"
 _PAGE = ROOT / "docs" / "services.md"
 _SENTINELS = ",".join(f"{name}:{_SENTINEL}" for name in (*CONTROLLERS, DRIVER))
 
@@ -335,6 +336,15 @@ class Site(contextlib.AbstractContextManager["Site"]):
             raise MachineError(f"rechannel {command}: exit code {done.returncode}\n{done.stdout}{done.stderr}")
         return done.stdout
 
+    def redis(self, machine: Machine, command: str) -> str:
+        """Return what the Redis of a machine answers to its administrator."""
+        user = "--user admin --pass admin-password --no-auth-warning"
+        return machine.output(f"{_REDIS_CLI} -p {_REDIS} {user} {command}")
+
+    def sentinel(self, command: str) -> str:
+        """Return what the driver's sentinel answers."""
+        return self[DRIVER].output(f"{_REDIS_CLI} -p {_SENTINEL} {command}")
+
     def status(self) -> dict[str, Any]:
         """Return ``rechannel status --json``, {} while it cannot be had."""
         for name in CONTROLLERS:
@@ -356,10 +366,4 @@ class Site(contextlib.AbstractContextManager["Site"]):
 
     def audit(self) -> Audit:
         """Compare everything that the queries wrote with what the same rows give at once."""
-        parts = [audit_query(self.shared / "application", name, ROWS_PER_BATCH) for name in QUERIES]
-        return Audit(
-            sum(part.batches for part in parts),
-            sum(part.lost for part in parts),
-            sum(part.doubled for part in parts),
-            tuple(line for part in parts for line in part.wrong),
-        )
+        return audit(self.shared / "application", QUERIES, ROWS_PER_BATCH)

@@ -24,8 +24,8 @@ class Outcome:
     ``seconds`` of the step; ``recovered``: seconds from the fault; ``lost``, ``doubled``: rows; ``rows``: more to show.
     """
 
-    part: str
-    what: str
+    part: str = ""
+    what: str = ""
     outcome: str = ""
     seconds: float = 0.0
     recovered: float | None = None
@@ -49,9 +49,9 @@ class Step:
         try:
             came = self.act(site)
         except Exception as error:  # noqa: BLE001  whatever fails, the next step is due
-            came = Outcome(self.part, self.what, failure=f"{type(error).__name__}: {error}")
+            came = Outcome(failure=f"{type(error).__name__}: {error}")
         if isinstance(came, str):
-            came = Outcome(self.part, self.what, came)
+            came = Outcome(outcome=came)
         return dataclasses.replace(came, part=self.part, what=self.what, seconds=time.monotonic() - began)
 
 
@@ -77,6 +77,10 @@ def state_of(machine: Machine, unit: str, what: str = "ActiveState") -> str:
     return machine.output(f"systemctl show -P {what} {unit}")
 
 
+def _status(machine: Machine, unit: str) -> str:
+    return machine.run(f"systemctl status --no-pager {unit} | tail -15", check=False).stdout
+
+
 def wait_for_state(machine: Machine, unit: str, state: str = "active", seconds: float = PATIENCE) -> float:
     """Wait until a unit is in a state; seconds that it took."""
     began = time.monotonic()
@@ -85,9 +89,30 @@ def wait_for_state(machine: Machine, unit: str, state: str = "active", seconds: 
         f"{unit} of {machine.name} in state {state}",
         seconds,
         every=0.2,
-        details=lambda: machine.run(f"systemctl status {unit} | tail -12", check=False).stdout,
+        details=lambda: _status(machine, unit),
     )
     return time.monotonic() - began
+
+
+def wait_for_status(machine: Machine, unit: str, text: str, seconds: float = 60.0) -> None:
+    """Wait until a text is in the status that a unit reports."""
+    wait_until(
+        lambda: text in state_of(machine, unit, "StatusText"),
+        f"{unit}: {text}",
+        seconds,
+        every=0.2,
+        details=lambda: _status(machine, unit),
+    )
+
+
+def set_drop_in(machine: Machine, unit: str, *lines: str) -> None:
+    """Write a drop-in as ``systemctl edit`` does, and restart; without lines it is removed."""
+    path = f"/etc/systemd/system/{unit}.service.d/override.conf"
+    if lines:
+        machine.write(path, "[Service]\n" + "\n".join(lines) + "\n")
+    else:
+        machine.run(f"rm {path}; rmdir {path.rpartition('/')[0]}")
+    machine.run(f"systemctl daemon-reload; systemctl restart {unit}")
 
 
 def wait_for_new_process(machine: Machine, unit: str, pid: str, seconds: float) -> None:

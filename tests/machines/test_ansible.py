@@ -12,8 +12,9 @@ import pytest
 import yaml
 
 from testbed.installation import install
-from testbed.processes import ROOT, wait_until
+from testbed.processes import ROOT
 from tests.machines.machine import Machine, call
+from tests.machines.steps import state_of, wait_for_status
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 PLAYBOOK = ROOT / "deploy/ansible/playbook.yml"
@@ -66,14 +67,6 @@ def playbook(programs: Path, machine: Machine, tmp_path: Path) -> Playbook:
     return Playbook(programs / "ansible-playbook", machine, tmp_path)
 
 
-def prop(machine: Machine, unit: str, name: str) -> str:
-    return machine.call("systemctl", "show", f"--property={name}", "--value", unit).strip()
-
-
-def wait_for_status(machine: Machine, unit: str, text: str) -> None:
-    wait_until(lambda: text in prop(machine, unit, "StatusText"), f"{unit}: {text}", 60)
-
-
 def test_a_machine_with_both_services(
     playbook: Playbook, machine: Machine, packages: dict[str, Path], tmp_path: Path
 ) -> None:
@@ -105,10 +98,10 @@ def test_a_machine_with_both_services(
     assert playbook.run(groups, variables) == 0
 
     settings["reschedule"] = {"timeout": 600, "excluded": ["Mon-Fri 09:00-18:00"]}
-    before = prop(machine, CONTROLLER, "MainPID")
+    before = state_of(machine, CONTROLLER, "MainPID")
     assert playbook.run(groups, variables) == 2  # the file, and the restart
     wait_for_status(machine, CONTROLLER, "leading in epoch 2")
-    after = prop(machine, CONTROLLER, "MainPID")
+    after = state_of(machine, CONTROLLER, "MainPID")
     assert after != before
     assert machine.call("rechannel", "config", "check").startswith("the configuration can be used")
 
@@ -116,7 +109,7 @@ def test_a_machine_with_both_services(
     settings["reschedule"]["timeout"] = -1
     playbook.run(groups, variables, code=2)
     assert (machine.root / TOML).read_text() == configured
-    assert prop(machine, CONTROLLER, "MainPID") == after
+    assert state_of(machine, CONTROLLER, "MainPID") == after
 
 
 def test_a_node(playbook: Playbook, machine: Machine, packages: dict[str, Path]) -> None:
@@ -128,5 +121,5 @@ def test_a_node(playbook: Playbook, machine: Machine, packages: dict[str, Path])
     }
     assert playbook.run((AGENTS,), variables) > 0
     wait_for_status(machine, AGENT, "waits for an executor")
-    assert machine.call("stat", "--format=%U", f"/proc/{prop(machine, AGENT, 'MainPID')}").strip() == "redis"
+    assert machine.call("stat", "--format=%U", f"/proc/{state_of(machine, AGENT, 'MainPID')}").strip() == "redis"
     assert playbook.run((AGENTS,), variables) == 0

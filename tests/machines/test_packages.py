@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from testbed.processes import wait_until
 from tests.machines.machine import Machine, call
+from tests.machines.steps import state_of, wait_for_status
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 MOST_KB = 30_000  # installed, of a node
@@ -43,16 +43,8 @@ def dpkg(machine: Machine, action: str, subject: Path | str, codes: tuple[int, .
     return machine.call("dpkg", action, subject, codes=codes)
 
 
-def prop(machine: Machine, unit: str, name: str) -> str:
-    return machine.call("systemctl", "show", f"--property={name}", "--value", unit).strip()
-
-
 def enabled(machine: Machine, unit: str) -> str:
     return machine.call("systemctl", "is-enabled", unit, codes=(0, 1)).strip()
-
-
-def wait_for_status(machine: Machine, unit: str, text: str) -> None:
-    wait_until(lambda: text in prop(machine, unit, "StatusText"), f"{unit}: {text}", 60)
 
 
 def test_lintian_finds_nothing(packages: dict[str, Path]) -> None:
@@ -75,7 +67,7 @@ def test_a_controller_from_installation_to_purge(machine: Machine, packages: dic
     assert "there is no user spark" in output
     assert machine.call("id", "--user", "--name", "rechannel").strip() == "rechannel"
     for unit in (CONTROLLER, AGENT):
-        assert (enabled(machine, unit), prop(machine, unit, "ActiveState")) == ("disabled", "inactive")
+        assert (enabled(machine, unit), state_of(machine, unit, "ActiveState")) == ("disabled", "inactive")
 
     (machine.root / TOML).write_text(CONFIGURATION)
     machine.call("rechannel", "config", "keys", "/etc/rechannel")
@@ -86,19 +78,19 @@ def test_a_controller_from_installation_to_purge(machine: Machine, packages: dic
     machine.call("systemctl", "enable", "--now", CONTROLLER, AGENT)
     wait_for_status(machine, CONTROLLER, "leading in epoch 1")
     wait_for_status(machine, AGENT, "waits for an executor")
-    before = [prop(machine, unit, "MainPID") for unit in (CONTROLLER, AGENT)]
+    before = [state_of(machine, unit, "MainPID") for unit in (CONTROLLER, AGENT)]
 
     output = dpkg(machine, "--install", upgrade_of(packages["rechannel"], tmp_path / "later"))
     assert "no user" not in output
     assert (machine.root / TOML).read_text() == CONFIGURATION
     wait_for_status(machine, CONTROLLER, "leading in epoch 2")
     wait_for_status(machine, AGENT, "waits for an executor")
-    after = [prop(machine, unit, "MainPID") for unit in (CONTROLLER, AGENT)]
+    after = [state_of(machine, unit, "MainPID") for unit in (CONTROLLER, AGENT)]
     assert not set(before) & set(after)
 
     dpkg(machine, "--remove", "rechannel")
     for unit in (CONTROLLER, AGENT):
-        assert prop(machine, unit, "ActiveState") == "inactive"
+        assert state_of(machine, unit, "ActiveState") == "inactive"
     assert not (machine.root / "opt/rechannel").exists()
     assert (machine.root / TOML).read_text() == CONFIGURATION
     assert (machine.root / "etc/rechannel/signing.key").exists()
@@ -110,9 +102,9 @@ def test_a_controller_from_installation_to_purge(machine: Machine, packages: dic
 
 def test_a_purged_user_that_owns_files_stays(machine: Machine, packages: dict[str, Path]) -> None:
     dpkg(machine, "--install", packages["rechannel"])
-    machine.call("install", "--owner=rechannel", "/dev/null", "/srv/kept")
+    machine.call("install", "--owner=rechannel", "/dev/null", "/srv/file")
     dpkg(machine, "--purge", "rechannel")
-    assert machine.call("stat", "--format=%U", "/srv/kept").strip() == "rechannel"
+    assert machine.call("stat", "--format=%U", "/srv/file").strip() == "rechannel"
 
 
 def test_the_agents_package_gives_way_to_the_full_one(machine: Machine, packages: dict[str, Path]) -> None:
@@ -128,10 +120,10 @@ def test_the_agents_package_gives_way_to_the_full_one(machine: Machine, packages
     machine.call("rechannel", "config", "check", "--config", f"/{TOML}")
     machine.call("systemctl", "start", "redis-server", AGENT)
     wait_for_status(machine, AGENT, "waits for an executor")
-    assert machine.call("stat", "--format=%U", f"/proc/{prop(machine, AGENT, 'MainPID')}").strip() == "redis"
+    assert machine.call("stat", "--format=%U", f"/proc/{state_of(machine, AGENT, 'MainPID')}").strip() == "redis"
 
     dpkg(machine, "--install", packages["rechannel"])
-    assert prop(machine, CONTROLLER, "LoadState") == "loaded"
+    assert state_of(machine, CONTROLLER, "LoadState") == "loaded"
     dpkg(machine, "--purge", "rechannel-agent")
     assert "[redis]" in (machine.root / TOML).read_text()  # the full package has it now
     machine.call("rechannel", "config", "check", "--config", f"/{TOML}")
