@@ -173,12 +173,12 @@ def executor_flags(executor: ExecutorStatus) -> str:
 
 def _query_table(status: ApplicationStatus) -> Table:
     age = f", {status.last_heard:.0f} s ago" if status.silent else ""
-    table = new_table("query | >batch | >batch time | stage | partitions by executor | ")
+    table = new_table("query | >batch | >batch time | >replay | stage | partitions by executor | ")
     for query in status.queries:
         seconds = "?" if query.batch_seconds is None else f"{query.batch_seconds:.2f} s{age}"
         remark = query.problem or ("" if query.active else "not active")
         # The first stage has the columns of the query, too; a query without stages has one row.
-        first = [escape(query_name(query.query, query.name)), str(query.batch), seconds], escape(remark)
+        own = [escape(query_name(query.query, query.name)), str(query.batch), seconds, number(query.residual, "+.0%")]
         rows = [
             (
                 f"{stage_name(query.query, stage.stage, query.name)} {', '.join(stage.operators)}",
@@ -187,8 +187,12 @@ def _query_table(status: ApplicationStatus) -> Table:
             for stage in query.stages
         ]
         for index, (unit, placement) in enumerate(rows or [("", "")]):
-            own, last = first if index == 0 else (["", "", ""], "")
-            table.add_row(*own, escape(unit), escape(placement), last)
+            table.add_row(
+                *(own if index == 0 else [""] * len(own)),
+                escape(unit),
+                escape(placement),
+                escape(remark) if index == 0 else "",
+            )
     return table
 
 

@@ -173,6 +173,12 @@ SLOW = MetricDefinition(
 )
 
 BATCH = MetricDefinition("rechannel_query_batch_seconds", "Mean duration of the last batches of a query", _QUERY)
+RESIDUAL = MetricDefinition(
+    "rechannel_query_replay_residual_ratio",
+    "Share by which the replay of a query's present placement differs from its last batches; "
+    "`gate.max_residual` bounds it for decisions",
+    _QUERY,
+)
 BATCH_RATE = MetricDefinition("rechannel_query_batches_per_second", "Batch starts per second of a query", _QUERY)
 ACTIVE = MetricDefinition("rechannel_query_active", "1 while a query runs", _QUERY)
 MOVABLE = MetricDefinition(
@@ -325,6 +331,7 @@ def _add_application(samples: MetricSamples, status: ApplicationStatus) -> None:
     for query in status.queries:
         labels = name, query.query, query.name
         samples.set(BATCH, query.batch_seconds, *labels)
+        samples.set(RESIDUAL, query.residual, *labels)
         samples.set(BATCH_RATE, query.batches_per_second, *labels)
         samples.set(ACTIVE, query.active, *labels)
         samples.set(MOVABLE, not query.problem, *labels)

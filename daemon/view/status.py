@@ -111,7 +111,8 @@ class QueryStatus:
 
     ``query``: its id (a UUID). ``batch``: number of the last batch. ``problem``: the reason why it cannot be moved.
     ``start``: how its partitions were placed at its start. ``batch_seconds``: mean duration of the last batches.
-    ``snapshot_lag``: batches between the newest snapshot of its worst partition and now.
+    ``snapshot_lag``: batches between the newest snapshot of its worst partition and now. ``residual``: share by which
+    the model's replay of its present placement differs from the last batches.
     """
 
     query: str
@@ -125,6 +126,7 @@ class QueryStatus:
     batches_per_second: float | None
     stages: tuple[StageStatus, ...]
     snapshot_lag: int | None = None
+    residual: float | None = None
 
 
 @dataclass(frozen=True)

@@ -40,6 +40,7 @@ from rechannel.daemon.view.status import (
 )
 from rechannel.migration.moves import AWAITING_BATCH
 from rechannel.policies.analysis.queueing import executor_utilization
+from rechannel.policies.prediction.gain import Residual
 from rechannel.wire import keys
 from rechannel.wire.measurements import AgentWindow, ExecutorUsage
 from rechannel.wire.messages import (
@@ -150,6 +151,7 @@ def application_status(
     names = {query.query: query.name for query in report.queries}
     usage = fresh_usage(item, settings, at)
     executors = _executors(report, usage, drained, model, silent=silent is not None)
+    residuals = {} if isinstance(snapshot, NotReady) else snapshot.residuals
     return ApplicationStatus(
         application=item.application,
         name=report.name,
@@ -158,7 +160,7 @@ def application_status(
         silent=silent is not None,
         readiness=_readiness(silent or snapshot, leader.get(item.application, "")),
         executors=executors,
-        queries=tuple(_query(query, model, report.initial_placements) for query in report.queries),
+        queries=tuple(_query(query, model, residuals, report.initial_placements) for query in report.queries),
         shuffles_seen=model.shuffle_coverage if model is not None else None,
         streams=stream_classes(model) if model is not None else {},
         hot_streams=hot_streams(model) if model is not None else (),
@@ -330,7 +332,9 @@ def _remark(status: ExecutorStatus, *, silent: bool) -> str:
     return ", ".join(text for text, holds in remarks.items() if holds)
 
 
-def _query(query: QueryState, model: Snapshot | None, starts: Mapping[str, str]) -> QueryStatus:
+def _query(
+    query: QueryState, model: Snapshot | None, residuals: Mapping[str, Residual], starts: Mapping[str, str]
+) -> QueryStatus:
     measured = model if model is not None and query.query in model.recent_batch_seconds else None
     return QueryStatus(
         query=query.query,
@@ -343,6 +347,7 @@ def _query(query: QueryState, model: Snapshot | None, starts: Mapping[str, str])
         batch_seconds=measured.recent_batch_seconds[query.query] if measured is not None else None,
         batches_per_second=1 / measured.batch_period[query.query] if measured is not None else None,
         stages=tuple(_stage(stage) for stage in query.stages),
+        residual=residuals[query.query].share if query.query in residuals else None,
         snapshot_lag=max((lag for stage in query.stages for lag in stage.snapshot_lag if lag >= 0), default=None),
     )
 

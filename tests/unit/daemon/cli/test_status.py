@@ -137,6 +137,15 @@ def test_queries_stages_and_moves_use_the_same_name(world: World, capsys: pytest
     assert UUID not in shown
 
 
+def test_a_query_shows_how_well_its_batches_are_explained(world: World, capsys: pytest.CaptureFixture[str]) -> None:
+    world.ready()
+    (status,) = read(world).applications
+    assert status.queries[0].residual == pytest.approx(0.0, abs=0.15)
+    status = dataclasses.replace(status, queries=(dataclasses.replace(status.queries[0], residual=-0.234),))
+    tables.print_status(dataclasses.replace(read(world), applications=(status,)), NOW)
+    assert "-23%" in capsys.readouterr().out
+
+
 def test_forecasts_are_shown_with_verbose_only(world: World, capsys: pytest.CaptureFixture[str]) -> None:
     world.ready()
     assert as_json(world)["applications"][0]["forecasts"]

@@ -33,7 +33,7 @@ from unit.daemon.model.builders import messages
 from unit.daemon.model.test_snapshot import LASTING, TWELVE, disturbed
 
 ROOT = Path(__file__).parents[4]
-QUERY = QueryStatus("q", "named", "r", 3, True, "", "", 2.5, 0.4, (), 7)
+QUERY = QueryStatus("q", "named", "r", 3, True, "", "", 2.5, 0.4, (), 7, 0.03)
 APPLICATION = ApplicationStatus(
     application="app",
     name="job",

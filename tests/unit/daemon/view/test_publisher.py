@@ -175,10 +175,10 @@ def test_a_defective_application_hides_no_other(
     World(store, clock, "app-2").ready()
     real = status_builder._query
 
-    def odd(item: object, model: object, starts: object) -> object:
+    def odd(item: object, model: object, *more: object) -> object:
         if model is not None and model.application == "app-2":  # type: ignore[attr-defined]
             raise ZeroDivisionError
-        return real(item, model, starts)  # type: ignore[arg-type]
+        return real(item, model, *more)  # type: ignore[arg-type]
 
     monkeypatch.setattr(status_builder, "_query", odd)
     message: list[str] = []
