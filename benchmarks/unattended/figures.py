@@ -14,8 +14,9 @@ from collections.abc import Sequence
 import msgspec
 import numpy as np
 
+from benchmarks.live.service.cases import Case
 from benchmarks.live.service.results import BatchLine
-from benchmarks.live.service.truth import PATIENCE, goals, optimum
+from benchmarks.live.service.truth import PATIENCE, Goal, goals, optimum
 from benchmarks.policies.optimum import optimal_seconds
 from benchmarks.unattended.results import MoveLine, Run
 from benchmarks.unattended.script import DRAINED, LOST, STEADY, Phase, Script
@@ -79,14 +80,24 @@ def best_batches(script: Script, runs: Sequence[Run]) -> list[float]:
 
 
 def _best_batch(script: Script, phase: Phase, overhead: float, beside: float) -> float:
-    case = script.case_at(phase)
-    seconds = [[work + overhead for work in query] for query in case.slept()]
-    names, homes = [query.name for query in case.queries], [[0] * query.partitions for query in case.queries]
-    (goal,) = goals(names, seconds, homes, (len(phase.speeds), case.cores), together=True)
-    alike = len(set(phase.speeds)) == 1  # a slow node's overhead is taken for slow too
-    best = optimum(goal).seconds if alike else optimal_seconds(goal.seconds, np.array(phase.speeds), PATIENCE)[0]
     # Of several queries, the tasks of one run while another one is planned: executors need not rest.
-    return best + (beside if len(case.queries) == 1 else 0.0)
+    return best_load(script, phase, overhead) + (beside if len(phase.queries) == 1 else 0.0)
+
+
+def best_load(script: Script, phase: Phase, overhead: float) -> float:
+    """Return the least seconds of work of the busiest executor; ``overhead``: seconds of a task beside its rows."""
+    case, speeds = script.case_at(phase), np.array(phase.speeds)
+    goal = goal_of(case, overhead, [[0] * query.partitions for query in case.queries], len(speeds))
+    if len(set(phase.speeds)) == 1:
+        return optimum(goal).seconds
+    return optimal_seconds(goal.seconds, speeds, PATIENCE)[0]  # a slow node's overhead is taken for slow too
+
+
+def goal_of(case: Case, overhead: float, homes: Sequence[Sequence[int]], executors: int) -> Goal:
+    """Return the partitions of all queries of a case; ``homes``: number of the executor of each, by query."""
+    seconds = [[work + overhead for work in query] for query in case.slept()]
+    (goal,) = goals([query.name for query in case.queries], seconds, homes, (executors, case.cores), together=True)
+    return goal
 
 
 def run_figures(run: Run, best: Sequence[float]) -> RunFigures:

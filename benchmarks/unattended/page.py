@@ -13,7 +13,8 @@ from benchmarks.report.plots import pyplot, save
 from benchmarks.report.results import Result
 from benchmarks.report.templates import render
 from benchmarks.unattended.figures import LATE, PhaseFigures, RunFigures, best_batches, run_figures
-from benchmarks.unattended.results import NONE, RESTART, Run, runs
+from benchmarks.unattended.oracle import SLACK
+from benchmarks.unattended.results import NONE, ORACLE, RESTART, Run, runs
 from benchmarks.unattended.script import DRAINED, EVENTS, Script
 
 _COLORS = ("#2166ac", "#b2182b", "#e08214")
@@ -53,6 +54,8 @@ def page(results: Mapping[str, Result], pictures: Path | None = None) -> str:
         "events": EVENTS,
         "spark": NONE,
         "restart": RESTART,
+        "oracle": ORACLE,
+        "slack": SLACK,
         "late": LATE,
         "drained": DRAINED,
     }

@@ -13,7 +13,8 @@ from benchmarks.unattended.script import Script
 
 NONE = "none"  # Spark as it is: Rechannel only observes, and its link spreads nothing
 RESTART = "restart"  # the same, and an operator restarts the queries where executors came
-WAYS = (NONE, RESTART, "even", "adaptive")
+ORACLE = "oracle"  # Rechannel only observes, and an operator who knows every load orders moves
+WAYS = (NONE, RESTART, "even", "adaptive", ORACLE)
 OBSERVED = frozenset({NONE, RESTART})
 # Where numbers have no name of their own, they have the unit of the list that they are in.
 _UNITS = {

@@ -12,7 +12,8 @@ import msgspec
 from benchmarks.live.service.run import task_figures
 from benchmarks.live.service.session import ServiceSession
 from benchmarks.report.results import progress
-from benchmarks.unattended.results import OBSERVED, RESTART, MoveLine, PhaseRecord, Run
+from benchmarks.unattended.oracle import Oracle
+from benchmarks.unattended.results import OBSERVED, ORACLE, RESTART, MoveLine, PhaseRecord, Run
 from benchmarks.unattended.script import (
     DRAINED,
     DRIFT,
@@ -40,11 +41,12 @@ _STARTED_AGAIN = 60.0  # seconds in which an executor comes
 def measure(directory: Path, script: Script, way: str) -> Run:
     """Make one run and return its record; what broke it off is its ``error``."""
     run = Run(script=script, way=way)
+    oracle = Oracle(script) if way == ORACLE else None
     case = msgspec.structs.replace(script.case, spread=way not in OBSERVED)
     try:
         with ServiceSession(directory, case, way) as session:
             try:
-                _run(session, run)
+                _run(session, run, oracle)
             finally:
                 run.batches = session.lines()
     except RuntimeError as error:  # a part that died, or did not do in time what was waited for
@@ -58,7 +60,7 @@ def phases_of(script: Script, way: str) -> list[tuple[Phase, int]]:
     return [(phase, end) for phase, end in every if not (way in OBSERVED and phase.kind == DRAINED)]
 
 
-def _run(session: ServiceSession, run: Run) -> None:
+def _run(session: ServiceSession, run: Run, oracle: Oracle | None) -> None:
     script = run.script
     session.start_case(paused=False, joining=script.kinds.count(JOINED), queries=script.phases[0].queries)
     names: dict[str, str] = {}
@@ -68,6 +70,8 @@ def _run(session: ServiceSession, run: Run) -> None:
         run.phases.append(record)
         progress(f"{record.at - run.phases[0].at:5.0f} s: {phase.kind}, {session.case.summary()}, {run.way}")
         _strike(session, phase, run.way)
+        if oracle is not None:
+            oracle.react(session, phase)
         expected = (end - phase.batch) * batch_seconds(script.case_at(phase), phase)
         _await_batch(session, end, PATIENCE + _SLOWER * expected)
         if phase.kind in _BY_BATCH:
@@ -107,8 +111,9 @@ def _strike(session: ServiceSession, phase: Phase, way: str) -> None:
         session.activate(phase.queries)
     elif phase.kind == DRAINED:
         session.order("drain", session.hosts[phase.executor])
-    if way == RESTART and phase.kind in (LOST, JOINED):
+    if way in (RESTART, ORACLE) and phase.kind in (LOST, JOINED):
         session.wait("an executor comes", lambda: _executors(session) - before, _STARTED_AGAIN, every=0.3)
+    if way == RESTART and phase.kind in (LOST, JOINED):
         session.activate(phase.queries, restart=True)
 
 

@@ -146,7 +146,7 @@ class ServiceSession(PlacedSession):
         numbers = {one.executor: self.hosts.index(one.host) for one in report.executors if one.host in self.hosts}
         try:
             return [[numbers[one] for one in queries[name].stages[0].placement] for name in self._active]
-        except KeyError:
+        except (KeyError, IndexError):
             return []
 
     def at_rest(self) -> bool:

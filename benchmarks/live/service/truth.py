@@ -112,9 +112,11 @@ def fewest_moves(goal: Goal, limit: float, patience: float = PATIENCE) -> Fewest
         return Fewest(0, 0)
     if float(goal.seconds.max()) > limit + _SAME:
         return Fewest(None, 0)
-    solved, bound = _program(goal, limit, patience)
+    solved, bound = assign_staying(goal.seconds, goal.home, np.full(goal.executors, limit * goal.cores), patience)
     descended = _descent(goal, limit)
-    reached = [moves for moves in (solved, descended) if moves is not None]
+    reached = [descended] if descended is not None else []
+    if solved is not None:
+        reached.append(int((solved != goal.home).sum()))
     return Fewest(min(reached, default=None), max(1, bound))
 
 
@@ -143,22 +145,37 @@ def _descent(goal: Goal, limit: float) -> int | None:
     return None
 
 
-def _program(goal: Goal, limit: float, patience: float) -> tuple[int | None, int]:
-    """Return the moves of the program's best answer, and its bound."""
+def assign_staying(
+    seconds: FloatArray, home: IntArray, capacity: FloatArray, patience: float
+) -> tuple[IntArray | None, int]:
+    """Return the placement with the fewest moves in which no executor has more than it can take.
+
+    Parameters
+    ----------
+    seconds, home
+        Of each partition, (n,): its work, and the number of its executor.
+    capacity
+        Seconds that each executor can take, (E,).
+    patience
+        Seconds for the program; where it is not solved by then, the placement is the best one so far, or None.
+
+    Returns
+    -------
+    The executors' numbers, (n,), None where none is known, and a bound that the moves of no such placement are below.
+    """
     import highspy  # the benchmark's and the tests' own dependency
 
     highs = new_program(patience)
-    assigned = assign(highs, len(goal.seconds), goal.executors)
-    for executor in range(goal.executors):
-        work = sum(need * row[executor] for need, row in zip(goal.seconds.tolist(), assigned, strict=True))
-        highs.addConstr(work <= limit * goal.cores)
-    stay = sum(row[home] for home, row in zip(goal.home.tolist(), assigned, strict=True))
-    highs.maximize(stay)
+    assigned = assign(highs, len(seconds), len(capacity))
+    for executor, most in enumerate(capacity.tolist()):
+        work = sum(need * row[executor] for need, row in zip(seconds.tolist(), assigned, strict=True))
+        highs.addConstr(work <= most)
+    highs.maximize(sum(row[own] for own, row in zip(home.tolist(), assigned, strict=True)))
     status, info = highs.getModelStatus(), highs.getInfo()
     if status == highspy.HighsModelStatus.kInfeasible:
         return None, 0
-    total = len(goal.seconds)
-    bound = max(0, math.ceil(total - info.mip_dual_bound - 1e-6)) if math.isfinite(info.mip_dual_bound) else 0
+    bound = max(0, math.ceil(len(seconds) - info.mip_dual_bound - 1e-6)) if math.isfinite(info.mip_dual_bound) else 0
     if int(info.primal_solution_status) != int(highspy.SolutionStatus.kSolutionStatusFeasible):
         return None, bound
-    return round(total - info.objective_function_value), bound
+    values = np.array([[highs.variableValue(one) for one in row] for row in assigned])
+    return values.argmax(axis=1), bound

@@ -6,7 +6,9 @@ import itertools
 import operator
 import sys
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -17,12 +19,14 @@ from benchmarks.live.service.results import BatchLine, DecisionLine
 from benchmarks.report.results import ResultFile, read_results
 from benchmarks.unattended import __main__ as unattended
 from benchmarks.unattended.figures import best_batches, run_figures
+from benchmarks.unattended.oracle import Oracle
 from benchmarks.unattended.page import page
 from benchmarks.unattended.results import WAYS, MoveLine, PhaseRecord, Run, runs, stored
 from benchmarks.unattended.run import move_lines, phases_of, seconds_beside
 from benchmarks.unattended.script import EVENTS, Phase, Script, batch_seconds, draw_script
 from rechannel.wire.measurements import BatchReport, StageRun, TaskRow
 from rechannel.wire.messages import MoveTransition
+from testbed.stack import StackError
 
 # -- the drift of a case --
 
@@ -283,6 +287,66 @@ def test_what_a_batch_takes_beside_its_stateful_stage() -> None:
     assert seconds_beside(reports, 11.0, 13.0) == 0.0
 
 
+# -- the oracle --
+
+
+class Placed:
+    """A session with one query whose placement takes what is ordered. ``refuses``: so many orders."""
+
+    def __init__(self, placement: list[int], refuses: int = 0) -> None:
+        self.hosts = ["h0", "h1"]
+        self.placement, self.refuses = placement, refuses
+        self.orders: list[dict[tuple[str, int, int], str]] = []
+        self.looks = 0
+
+    def report(self) -> object:
+        return SimpleNamespace(
+            executors=[SimpleNamespace(host="h1", executor="7"), SimpleNamespace(host="h0", executor="5")]
+        )
+
+    def homes(self) -> list[list[int]]:
+        return [self.placement]
+
+    def names(self) -> dict[str, str]:
+        return {"id-of-q": "q"}
+
+    def at_rest(self) -> bool:
+        return True
+
+    def order_moves(self, targets: dict[tuple[str, int, int], str], reason: str) -> None:
+        if self.refuses:
+            self.refuses -= 1
+            raise StackError("not yet")
+        self.orders.append(targets)
+        for (_, _, partition), executor in targets.items():
+            self.placement[partition] = {"5": 0, "7": 1}[executor]
+
+    def wait(self, what: str, ready: Callable[[], bool], seconds: float, every: float) -> None:
+        for _ in range(5):
+            if ready():
+                return
+        raise StackError(what)
+
+
+@pytest.mark.parametrize("refuses", [0, 2])
+def test_the_oracle_orders_the_fewest_moves_to_the_best_placement(refuses: int) -> None:
+    pytest.importorskip("highspy")
+    oracle, session = Oracle(script()), Placed([0, 1, 0], refuses)  # 1.0 + 0.5 and 0.5 seconds, and 0.1 for each task
+    oracle.react(session, script().phases[0])  # type: ignore[arg-type]
+    assert session.orders == [{("id-of-q", 0, 2): "7"}]
+    oracle.react(session, script().phases[2])  # type: ignore[arg-type]
+    assert len(session.orders) == 2, "the drift has made another partition the heaviest"
+
+
+def test_the_oracle_leaves_a_drain_to_the_policy_and_gives_up_what_is_refused() -> None:
+    pytest.importorskip("highspy")
+    oracle, session = Oracle(script()), Placed([0, 0, 0], refuses=99)
+    oracle.react(session, script().phases[5])  # type: ignore[arg-type]
+    assert session.refuses == 99
+    oracle.react(session, script().phases[0])  # type: ignore[arg-type]
+    assert not session.orders
+
+
 # -- files and page --
 
 
@@ -342,4 +406,4 @@ def test_what_is_in_the_file_is_not_run_again(tmp_path: Path, monkeypatch: pytes
     assert call("--resume") == (0, [])
     assert call("--resume", "--minutes", "20", "--ways", "none") == (0, ["none"]), "another script"
     assert call("--ways", "none") == (0, ["none"])
-    assert len(read_results(tmp_path / "runs.json")) == 5
+    assert len(read_results(tmp_path / "runs.json")) == 6
