@@ -115,7 +115,7 @@ class StageRun(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     spark_stage: Int53
     parents: list[Int53]
     stateful_stage: Int53  # its `StatefulStage.stage`, -1 without state
-    tasks: list[TaskRow]
+    tasks: Sequence[TaskRow]
     submitted: Timestamp = 0.0  # when the driver gave its tasks to the scheduler, 0 if unknown
 
 

@@ -7,14 +7,14 @@ Other executors count as warm.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
 
 from rechannel.daemon.model.query_model import stage_keys
 from rechannel.daemon.model.snapshot import Snapshot
-from rechannel.daemon.model.task_columns import latest_tasks, slot_seconds
+from rechannel.daemon.model.task_columns import columnar_tasks, task_columns
 from rechannel.migration.plan.cost import LoadRates
 from rechannel.policies.analysis.cold_start import (
     COLD_AGES,
@@ -27,7 +27,7 @@ from rechannel.policies.analysis.cold_start import (
 )
 from rechannel.policies.analysis.placement_cost import task_slots
 from rechannel.policies.model.arrays import FloatArray
-from rechannel.wire.measurements import BatchReport, StageRun, TaskRow
+from rechannel.wire.measurements import BatchReport, StageRun
 from rechannel.wire.messages import ExecutorInfo
 
 
@@ -87,7 +87,7 @@ def _kinds(runs: Sequence[_Run]) -> dict[str, int]:
         if one.stage.stateful_stage < 0:
             kinds[one.key] = FLOATING
         elif kinds.get(one.key) != STATEFUL_PYTHON:
-            kinds[one.key] = STATEFUL_PYTHON if any(task.python > 0 for task in one.stage.tasks) else STATEFUL
+            kinds[one.key] = STATEFUL_PYTHON if (columnar_tasks(one.stage).column("python") > 0).any() else STATEFUL
     return kinds
 
 
@@ -102,24 +102,41 @@ def _aged_tasks(
     executors = snapshot.measured_queries.executors
     slots, speed = task_slots(snapshot.cluster).tolist(), snapshot.cluster.speed.tolist()
     numbers = {key: number for number, key in enumerate(kinds)}
-    last: dict[tuple[str, int], str] = {}
+    last: dict[tuple[str, int], int] = {}
     rows: list[tuple[float, ...]] = []
-    in_order: list[tuple[TaskRow, _Run]] = [(task, one) for one in runs for task in latest_tasks(one.stage)]
-    for task, one in sorted(in_order, key=lambda it: it[0].launch):
+    for number, launched in _in_order(runs, executors):
+        one, (partition, executor, seconds, read, state) = runs[number], launched
         stateful, kind = one.stage.stateful_stage >= 0, kinds[one.key]
-        moved = stateful and last.get((one.key, task.partition), task.executor) != task.executor
+        moved = stateful and last.get((one.key, partition), executor) != executor
         if stateful:
-            last[one.key, task.partition] = task.executor
-        executor = executors.get(task.executor, -1)
+            last[one.key, partition] = executor
         if executor < 0:
             continue
         age = min(ran[kind][executor], COLD_AGES * slots[executor]) // slots[executor]
         ran[kind][executor] += 1
         if one.batch.input_rows > 0 and (one.warm or age < COLD_AGES):
-            load = rates.overhead + max(0, task.state_size) / rates.load_rate if moved else 0.0
-            partition, at = task.partition if stateful else -1, speed[executor]
-            figures = (slot_seconds(task) * at, max(0, task.rows_in), load * at)
-            rows.append((numbers[one.key], kind, partition, age, *figures))
+            load = rates.overhead + state / rates.load_rate if moved else 0.0
+            figures = (seconds * speed[executor], read, load * speed[executor])
+            rows.append((numbers[one.key], kind, partition if stateful else -1, age, *figures))
     columns = np.array(rows, dtype=np.float64).reshape(len(rows), 7).T
     stage, of_kind, partitions, ages = (column.astype(np.int64) for column in columns[:4])
     return AgedTasks(stage, partitions, of_kind, ages, columns[4], columns[5], columns[6])
+
+
+def _in_order(
+    runs: Sequence[_Run], executors: Mapping[str, int]
+) -> Iterator[tuple[int, tuple[int, int, float, float, float]]]:
+    """Return all tasks in the order of their launch.
+
+    Each with the number of its run, and with its partition, executor, seconds on a core, rows, and bytes of state.
+    """
+    tables: list[FloatArray] = [np.empty((7, 0))]
+    for number, one in enumerate(runs):
+        tasks = task_columns(one.stage)
+        at, state = tasks.executors_in(executors), tasks.amount("state_size")
+        columns = np.full(len(tasks), number), tasks.launch, tasks.partition, at, tasks.slot, tasks.rows, state
+        tables.append(np.array(columns))
+    table = np.concatenate(tables, axis=1)
+    for number, _, partition, executor, *figures in table[:, np.argsort(table[1], kind="stable")].T.tolist():
+        seconds, rows, state = figures
+        yield int(number), (int(partition), int(executor), seconds, rows, state)

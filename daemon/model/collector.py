@@ -17,15 +17,14 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from heapq import heapify, heapreplace
 from itertools import accumulate, islice
-from sys import intern
 from typing import Any
 
 from msgspec import UNSET
-from msgspec.structs import force_setattr, replace
+from msgspec.structs import replace
 
 from rechannel.conf.settings import Settings
 from rechannel.daemon.model.application_messages import ApplicationMessages
-from rechannel.daemon.model.task_columns import MAX_PARTITIONS
+from rechannel.daemon.model.task_columns import MAX_PARTITIONS, ColumnarTasks
 from rechannel.wire import keys
 from rechannel.wire.envelope import Envelope, encode
 from rechannel.wire.keys import KeyNameError
@@ -72,7 +71,7 @@ class _PartialBatch:
         for number in sorted(self.parts):
             for run in self.parts[number].stages:
                 earlier = stages.get(run.spark_stage)
-                stages[run.spark_stage] = replace(run, tasks=earlier.tasks + run.tasks) if earlier else run
+                stages[run.spark_stage] = replace(run, tasks=[*earlier.tasks, *run.tasks]) if earlier else run
         return replace(part, stages=list(stages.values()), part=0, parts=1)
 
 
@@ -173,10 +172,10 @@ class Collector:
             body = envelope.body
             if not isinstance(body, BatchReport) or envelope.application != application:
                 continue
-            _intern_executors(body)
             batch, size = self._join_parts(state, envelope.run, body, len(encode(envelope)))
             if batch is None:
                 continue
+            batch = _in_columns(batch)
             entries = state.batches.setdefault(body.query, deque(maxlen=keys.BATCHES.bound))
             # A link repeats a message whose answer was lost, though it may have arrived.
             for repeated in [item for item in entries if (item[0], item[1].batch) == (envelope.run, batch.batch)]:
@@ -241,8 +240,8 @@ class Collector:
                     continue  # an agent repeats a push that timed out, though it may have arrived
                 present.add((window.start, window.end))
                 size = len(encode(replace(envelope, body=window, raw_bytes=UNSET)))
-                outputs = [replace(output, sizes=array("q", output.sizes)) for output in window.map_outputs]
-                node.windows.append((replace(window, map_outputs=outputs), size))  # a quarter of the memory of lists
+                outputs = [replace(output, sizes=_compact(output.sizes)) for output in window.map_outputs]
+                node.windows.append((replace(window, map_outputs=outputs), size))
                 read += size
         # A slow query's map outputs are in windows of minutes ago; windows with many are kept for a minute alone.
         numbers = [sum(len(output.sizes) for output in window.map_outputs) for window, _ in node.windows]
@@ -283,10 +282,17 @@ class Collector:
             del self._nodes[host]
 
 
-def _intern_executors(batch: BatchReport) -> None:
-    """Let all tasks of an executor share one string."""
-    for task in (task for run in batch.stages for task in run.tasks):
-        force_setattr(task, "executor", intern(task.executor))  # nobody else has the message yet
+def _in_columns(batch: BatchReport) -> BatchReport:
+    """Return the batch with tables in place of the rows of its tasks."""
+    return replace(batch, stages=[replace(run, tasks=ColumnarTasks(run.tasks)) for run in batch.stages])
+
+
+def _compact(sizes: Sequence[int]) -> Sequence[int]:
+    """Return sizes as an array of four bytes each, of eight where one of them does not fit."""
+    try:
+        return array("I", sizes)
+    except OverflowError:
+        return array("q", sizes)
 
 
 def evict_oldest(holders: Sequence[tuple[deque[Any], int]], usual_bytes: int, max_bytes: int) -> None:

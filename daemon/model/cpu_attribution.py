@@ -19,10 +19,14 @@ samples blur; with more, tasks that run together share what cannot be told apart
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+import numpy as np
+
+from rechannel.daemon.model.task_columns import ColumnarTasks, columnar_tasks
+from rechannel.policies.model.arrays import IntArray
 from rechannel.wire.measurements import AgentWindow, BatchReport, ExecutorUsage, TaskRow
 from rechannel.wire.messages import QueryState
 
@@ -102,21 +106,40 @@ def attribute_cpu(
         First and last second since the epoch; windows that are not wholly within are left out.
     """
     since, until = span
-    tasks: dict[str, list[tuple[PartitionKey, TaskRow]]] = defaultdict(list)
+    usages: dict[str, list[tuple[AgentWindow, ExecutorUsage]]] = defaultdict(list)
+    for window in (window for closed in windows.values() for window in closed):
+        if since <= window.start < window.end <= until:
+            for usage in window.executors:
+                if usage.application == application:
+                    usages[usage.executor].append((window, usage))
+    places = _places_by_executor(batches)
+    result = Attribution({}, {})
+    for executor, measured in usages.items():  # one after the other: rows take much more memory than columns
+        tasks = list(_rows(places.get(executor, ()), executor))
+        for window, usage in measured:
+            _share_window(result, window, usage, tasks)
+    return result
+
+
+_Place = tuple[str, int, ColumnarTasks, IntArray]  # query, stage, its tasks, positions of those of one executor
+
+
+def _places_by_executor(batches: Sequence[BatchReport]) -> dict[str, list[_Place]]:
+    places: dict[str, list[_Place]] = defaultdict(list)
     for batch in batches:
         for run in batch.stages:
-            for task in run.tasks:
-                stage, executor = run.stateful_stage, task.executor
-                partition = task.partition if stage >= 0 else -1
-                tasks[executor].append((PartitionKey(batch.query, stage, partition, executor), task))
-    result = Attribution({}, {})
-    for window in (window for closed in windows.values() for window in closed):
-        if window.start < since or window.end > until or window.end <= window.start:
-            continue
-        for usage in window.executors:
-            if usage.application == application:
-                _share_window(result, window, usage, tasks.get(usage.executor, []))
-    return result
+            tasks = columnar_tasks(run)
+            counts = np.bincount(tasks.executor, minlength=len(tasks.executors))
+            positions = np.split(np.argsort(tasks.executor, kind="stable"), np.cumsum(counts)[:-1])
+            for name, own in zip(tasks.executors, positions, strict=False):
+                places[name].append((batch.query, run.stateful_stage, tasks, own))
+    return places
+
+
+def _rows(places: Iterable[_Place], executor: str) -> Iterator[tuple[PartitionKey, TaskRow]]:
+    for query, stage, tasks, positions in places:
+        for task in tasks.at(positions):
+            yield PartitionKey(query, stage, task.partition if stage >= 0 else -1, executor), task
 
 
 def _share_window(

@@ -21,12 +21,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from rechannel.daemon.model.task_columns import task_columns
+from rechannel.daemon.model.task_columns import ColumnarTasks, columnar_tasks, task_columns
 from rechannel.policies.analysis.service_rate import Observations
 from rechannel.policies.model.arrays import FloatArray, IntArray, ranks
 from rechannel.policies.model.shuffles import DenseShuffle
 from rechannel.policies.model.workload import Stage
-from rechannel.wire.measurements import BatchReport, MapOutput, StageRun, TaskRow
+from rechannel.wire.measurements import BatchReport, MapOutput, StageRun
 from rechannel.wire.messages import QueryState, StatefulStage
 
 _SHORTEST_PERIOD = 1e-3
@@ -180,9 +180,9 @@ class _StageTotals:
         self.state = np.zeros(size)
         self.by_partition = by_partition
 
-    def entry(self, task: TaskRow, executors: Mapping[str, int]) -> int:
-        """Return the entry of a task, or a number outside the stage."""
-        return task.partition if self.by_partition else executors.get(task.executor, -1)
+    def entries(self, tasks: ColumnarTasks, executors: Mapping[str, int]) -> IntArray:
+        """Return the entry of each task, (n,), or a number outside the stage."""
+        return tasks.column("partition").astype(np.int64) if self.by_partition else tasks.executors_in(executors)
 
     def add(self, run: StageRun, inputs: ModelInputs) -> None:
         """Add what the tasks of one batch took."""
@@ -194,9 +194,9 @@ class _StageTotals:
         self.busy += np.bincount(entry[inside], (tasks.busy * speed)[inside], size)
         self.rows += np.bincount(entry[inside], tasks.rows[inside], size)
         if self.by_partition:
-            self.state[entry[inside]] = tasks.state_bytes[inside]
+            self.state[entry[inside]] = tasks.amount("state_bytes")[inside]
         else:
-            self.state[:] = np.bincount(entry[inside], tasks.state_bytes[inside], size)
+            self.state[:] = np.bincount(entry[inside], tasks.amount("state_bytes")[inside], size)
 
 
 def load_bytes(stage: StatefulStage, query: str, batches: Sequence[BatchReport]) -> FloatArray:
@@ -211,9 +211,10 @@ def load_bytes(stage: StatefulStage, query: str, batches: Sequence[BatchReport])
         tasks = task_columns(run)
         inside = tasks.partition < stage.partitions
         partition = tasks.partition[inside]
-        state = np.where(tasks.state_size > 0, tasks.state_size, tasks.state_bytes)[inside]
+        loaded, in_memory, rows = (tasks.amount(name) for name in ("state_size", "state_bytes", "state_rows"))
+        state = np.where(loaded > 0, loaded, in_memory)[inside]
         size[partition] = state
-        changed[partition] += state * np.minimum(1.0, tasks.rows / np.maximum(tasks.state_rows, 1.0))[inside]
+        changed[partition] += state * np.minimum(1.0, tasks.rows / np.maximum(rows, 1.0))[inside]
         runs_of[partition] += 1
     lags = np.zeros(stage.partitions)
     reported = [max(0, lag) for lag in stage.snapshot_lag[: stage.partitions]]
@@ -265,7 +266,7 @@ def shuffle_coverage(
             start, end = (
                 np.array([spans.get(name, _NEVER) for name in tasks.executors]).reshape(-1, 2)[tasks.executor].T
             )
-            covered = (tasks.bytes_out > 0) & (start <= tasks.launch) & (tasks.finish <= end)
+            covered = (tasks.amount("bytes_out") > 0) & (start <= tasks.launch) & (tasks.finish <= end)
             outputs += int(covered.sum())
             reported_outputs += sum(task in reported for task in tasks.task[covered].tolist())
     return reported_outputs / outputs if outputs else None
@@ -290,7 +291,8 @@ class _ShuffleMatrices:
         """Add the shuffles of one batch."""
         outputs = self._inputs.map_outputs
         for up, run in batch:
-            sent = [(task, outputs[task.task]) for task in run.tasks if task.task in outputs]
+            numbers = columnar_tasks(run).column("task").tolist()  # of tasks, which a float holds
+            sent = [(place, outputs[number]) for place, number in enumerate(numbers) if number in outputs]
             for down, reader in batch if sent else ():
                 if run.spark_stage in reader.parents and (matrix := self._matrix(up, down)) is not None:
                     targets = None if self._totals[down].by_partition else self._targets(reader)
@@ -314,28 +316,33 @@ class _ShuffleMatrices:
 
     def _targets(self, reader: StageRun) -> dict[int, int]:
         """Return the executor of each partition of a floating stage."""
-        executors = self._inputs.executors
-        return {task.partition: executors[task.executor] for task in reader.tasks if task.executor in executors}
+        tasks = columnar_tasks(reader)
+        places = zip(
+            tasks.column("partition").tolist(), tasks.executors_in(self._inputs.executors).tolist(), strict=True
+        )
+        return {int(partition): executor for partition, executor in places if executor >= 0}
 
     def _add_run(
         self,
         matrix: FloatArray,
         up: str,
         run: StageRun,
-        sent: Sequence[tuple[TaskRow, MapOutput]],
+        sent: Sequence[tuple[int, MapOutput]],
         targets: Mapping[int, int] | None,
     ) -> None:
-        stage, inputs = self._totals[up], self._inputs
-        unknown = [task for task in run.tasks if task.executor in inputs.silent and task.task not in inputs.map_outputs]
-        before = matrix.sum(axis=0) if unknown else 0.0
-        for task, output in sent:
-            if not _add_output(matrix, stage.entry(task, inputs.executors), output, targets):
+        """Add what the tasks at some places of a run have sent."""
+        inputs, tasks = self._inputs, columnar_tasks(run)
+        entries = self._totals[up].entries(tasks, inputs.executors)
+        silent = np.array([name in inputs.silent for name in tasks.executors], dtype=np.bool_)[tasks.executor]
+        silent[[place for place, _ in sent]] = False
+        unknown = entries[silent]
+        before = matrix.sum(axis=0) if len(unknown) else 0.0
+        for place, output in sent:
+            if not _add_output(matrix, int(entries[place]), output, targets):
                 self.skipped["map output that fits no stage"] += 1
-        mean = (matrix.sum(axis=0) - before) / len(sent) if unknown else 0.0
-        for task in unknown:
-            entry = stage.entry(task, inputs.executors)
-            if 0 <= entry < len(matrix):
-                matrix[entry] += mean
+        if len(unknown):
+            mean = (matrix.sum(axis=0) - before) / len(sent)
+            np.add.at(matrix, unknown[(unknown >= 0) & (unknown < len(matrix))], mean)
 
 
 def _add_output(matrix: FloatArray, entry: int, output: MapOutput, targets: Mapping[int, int] | None) -> bool:

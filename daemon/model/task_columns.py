@@ -1,56 +1,51 @@
-"""Tasks of a stage in columns, made once for each stage of a batch. Pure.
+"""Tasks of a stage in columns. Pure.
 
-A decision reads the same hundred thousands of tasks several times: sums of columns take milliseconds where loops over
-rows take seconds.
+Hundred thousands of tasks are kept for a large application, and a decision reads them several times: as messages they
+take five times the memory, and loops over them seconds where sums of columns take milliseconds.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from operator import attrgetter
+from typing import Any, overload
 
+import msgspec
 import numpy as np
 
 from rechannel.policies.model.arrays import FloatArray, IntArray
-from rechannel.wire.measurements import StageRun, TaskRow
+from rechannel.wire.measurements import Int53, StageRun, TaskRow
 
 MAX_PARTITIONS = 400_000  # partitions of an application; beyond: its report is rejected
-_KEY, _LAST_INDEX = "task_columns", "last_index"
+_ALL, _LATEST, _LAST_INDEX = "all_tasks", "latest_tasks", "last_index"  # entries of a ``__dict__``
+_NAMES = TaskRow.__struct_fields__
+_EXECUTOR = _NAMES.index("executor")
+_NUMBERS = {name: number for number, name in enumerate(name for name in _NAMES if name != "executor")}
+_WHOLE = [field.type is Int53 for field in msgspec.structs.fields(TaskRow) if field.name != "executor"]
+_numbers = attrgetter(*_NUMBERS)
 
 
-@dataclass(frozen=True, eq=False)
-class TaskColumns:
-    """One task of each partition of a stage in one batch, by their ends, (n,) each.
+class ColumnarTasks(Sequence[TaskRow]):
+    """Tasks in columns, which can be read as the rows that they were made of.
 
-    ``executor``: index into the names ``executors``. ``launch``, ``finish``: seconds since the epoch, by the driver's
-    clock. ``busy``: seconds at work, not waiting for the network. ``rows``: read. ``bytes_out``: written for other
-    stages. ``state_rows``, ``state_bytes``, ``state_size``: as in `TaskRow`. None is negative.
+    ``executor`` (n,) is an index into the names ``executors``. Whole numbers are of 53 bits, which a float holds.
     """
 
-    executors: tuple[str, ...]
-    executor: IntArray
-    task: IntArray
-    partition: IntArray
-    launch: FloatArray
-    finish: FloatArray
-    busy: FloatArray
-    rows: FloatArray
-    bytes_out: FloatArray
-    state_rows: FloatArray
-    state_bytes: FloatArray
-    state_size: FloatArray
+    def __init__(self, rows: Iterable[TaskRow]) -> None:
+        rows, index = tuple(rows), dict[str, int]()
+        self.executor: IntArray = np.array([index.setdefault(row.executor, len(index)) for row in rows], dtype=np.int64)
+        self.executors = tuple(index)
+        numbers = np.array([_numbers(row) for row in rows], dtype=np.float64).reshape(len(rows), len(_NUMBERS))
+        self._numbers = np.ascontiguousarray(numbers.T)
 
-    def __len__(self) -> int:
-        return len(self.partition)
-
-    @cached_property
-    def slot(self) -> FloatArray:
-        """Seconds for which each task took a core, by the driver's clock."""
-        return np.maximum(self.busy, self.finish - self.launch)
+    def column(self, name: str) -> FloatArray:
+        """Return a number of each task, (n,); ``name``: of the field of `TaskRow`."""
+        return np.asarray(self._numbers[_NUMBERS[name]])
 
     def executors_in(self, index: Mapping[str, int]) -> IntArray:
-        """Return the index of each task's executor by its name; -1 for a name that has none.
+        """Return the index of each task's executor by its name, (n,); -1 for a name that has none.
 
         A decision asks several times: the answer for the last ``index``, which must not change, is held.
         """
@@ -60,10 +55,103 @@ class TaskColumns:
             last = self.__dict__[_LAST_INDEX] = index, places[self.executor]
         return np.asarray(last[1])
 
+    def __len__(self) -> int:
+        return len(self.executor)
 
-def latest_tasks(run: StageRun) -> Iterable[TaskRow]:
-    """Return one task for each partition: a stage that was run again counts once."""
-    return {task.partition: task for task in sorted(run.tasks, key=lambda task: task.finish)}.values()
+    def __iter__(self) -> Iterator[TaskRow]:
+        return self._rows(slice(None))
+
+    @overload
+    def __getitem__(self, index: int) -> TaskRow: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[TaskRow]: ...
+    def __getitem__(self, index: int | slice) -> TaskRow | list[TaskRow]:
+        return list(self._rows(index)) if isinstance(index, slice) else next(self._rows([range(len(self))[index]]))
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Sequence) and list(self) == list(other)
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def at(self, positions: IntArray) -> Iterator[TaskRow]:
+        """Return the tasks at some positions."""
+        return self._rows(positions)
+
+    def _rows(self, which: slice | list[int] | IntArray) -> Iterator[TaskRow]:
+        for executor, numbers in zip(self.executor[which].tolist(), self._numbers[:, which].T.tolist(), strict=True):
+            values: list[Any] = [int(it) if whole else it for it, whole in zip(numbers, _WHOLE, strict=True)]
+            values.insert(_EXECUTOR, self.executors[executor])
+            yield TaskRow(*values)
+
+
+@dataclass(frozen=True, eq=False)
+class TaskColumns:
+    """One task of each partition of a stage in one batch, by their ends; each column is (n,).
+
+    ``order``: their positions in ``tasks``, (n,). No amount is negative.
+    """
+
+    tasks: ColumnarTasks
+    order: IntArray
+
+    def __len__(self) -> int:
+        return len(self.order)
+
+    @property
+    def executors(self) -> tuple[str, ...]:
+        """Names of the executors."""
+        return self.tasks.executors
+
+    @property
+    def executor(self) -> IntArray:
+        """Index into the names of the executors."""
+        return np.asarray(self.tasks.executor[self.order])
+
+    @property
+    def task(self) -> IntArray:
+        """Number of the task in its application."""
+        return self._number("task").astype(np.int64)
+
+    @cached_property
+    def partition(self) -> IntArray:
+        """Number of the partition."""
+        return self._number("partition").astype(np.int64)
+
+    @property
+    def launch(self) -> FloatArray:
+        """Seconds since the epoch, by the driver's clock."""
+        return self._number("launch")
+
+    @property
+    def finish(self) -> FloatArray:
+        """Seconds since the epoch, by the driver's clock."""
+        return self._number("finish")
+
+    @cached_property
+    def busy(self) -> FloatArray:
+        """Seconds at work, not waiting for the network."""
+        return np.maximum(self._number("run") - self._number("fetch_wait"), 0.0)
+
+    @property
+    def slot(self) -> FloatArray:
+        """Seconds for which each task took a core, by the driver's clock."""
+        return np.maximum(self.busy, self.finish - self.launch)
+
+    @property
+    def rows(self) -> FloatArray:
+        """Rows read."""
+        return self.amount("rows_in")
+
+    def amount(self, name: str) -> FloatArray:
+        """Return an amount as in `TaskRow`, 0 where it is negative."""
+        return np.maximum(self._number(name), 0.0)
+
+    def executors_in(self, index: Mapping[str, int]) -> IntArray:
+        """Return the index of each task's executor by its name; -1 for a name that has none."""
+        return np.asarray(self.tasks.executors_in(index)[self.order])
+
+    def _number(self, name: str) -> FloatArray:
+        return np.asarray(self.tasks.column(name)[self.order])
 
 
 def busy_seconds(task: TaskRow) -> float:
@@ -71,51 +159,27 @@ def busy_seconds(task: TaskRow) -> float:
     return max(0.0, task.run - task.fetch_wait)
 
 
-def slot_seconds(task: TaskRow) -> float:
-    """Return the time for which a task took a core, by the driver's clock."""
-    return max(busy_seconds(task), task.finish - task.launch)
+def columnar_tasks(run: StageRun) -> ColumnarTasks:
+    """Return all tasks of a stage; a stage whose tasks are a list holds them from then on."""
+    if isinstance(run.tasks, ColumnarTasks):
+        return run.tasks
+    tasks: ColumnarTasks | None = run.__dict__.get(_ALL)
+    if tasks is None:
+        tasks = run.__dict__[_ALL] = ColumnarTasks(run.tasks)
+    return tasks
 
 
 def task_columns(run: StageRun) -> TaskColumns:
-    """Return the columns of a stage's tasks; the stage holds them from then on."""
-    columns = run.__dict__.get(_KEY)
+    """Return the columns of a stage's tasks; a stage that was run again counts once. The stage holds them."""
+    columns: TaskColumns | None = run.__dict__.get(_LATEST)
     if columns is None:
-        columns = run.__dict__[_KEY] = _columns(run)
+        columns = run.__dict__[_LATEST] = _columns(columnar_tasks(run))
     return columns
 
 
-def _columns(run: StageRun) -> TaskColumns:
-    tasks = [task for task in latest_tasks(run) if 0 <= task.partition < MAX_PARTITIONS]
-    index: dict[str, int] = {}
-    executor = np.array([index.setdefault(task.executor, len(index)) for task in tasks], dtype=np.int64)
-    rows = [
-        (
-            task.task,
-            task.partition,
-            task.launch,
-            task.finish,
-            task.run - task.fetch_wait,
-            task.rows_in,
-            task.bytes_out,
-            task.state_rows,
-            task.state_bytes,
-            task.state_size,
-        )
-        for task in tasks
-    ]
-    number, partition, launch, finish, *amounts = np.array(rows, dtype=np.float64).reshape(len(rows), 10).T
-    busy, read, written, state_rows, state_bytes, state_size = (np.maximum(it, 0.0) for it in amounts)
-    return TaskColumns(
-        executors=tuple(index),
-        executor=executor,
-        task=number.astype(np.int64),
-        partition=partition.astype(np.int64),
-        launch=launch,
-        finish=finish,
-        busy=busy,
-        rows=read,
-        bytes_out=written,
-        state_rows=state_rows,
-        state_bytes=state_bytes,
-        state_size=state_size,
-    )
+def _columns(tasks: ColumnarTasks) -> TaskColumns:
+    partition = tasks.column("partition")
+    order = np.argsort(tasks.column("finish"), kind="stable")
+    order = order[(partition[order] >= 0) & (partition[order] < MAX_PARTITIONS)]
+    _, last = np.unique(partition[order][::-1], return_index=True)
+    return TaskColumns(tasks, order[np.sort(len(order) - 1 - last)])

@@ -6,16 +6,22 @@ tasks of its executors (`rechannel.daemon.model.cpu_attribution`).
 
 from __future__ import annotations
 
+from collections import defaultdict
+
+import numpy as np
+
 from rechannel.daemon.decide.decision_figures import end_name
 from rechannel.daemon.model.application_messages import ApplicationMessages
 from rechannel.daemon.model.cpu_attribution import Attribution, attribute_cpu, complete_span
 from rechannel.daemon.model.snapshot import Snapshot
+from rechannel.daemon.model.task_columns import columnar_tasks
 from rechannel.daemon.view.status import HotStream, PartitionStatus
 from rechannel.policies.analysis.hot_streams import largest_streams
-from rechannel.wire.measurements import TaskRow
+from rechannel.policies.model.arrays import FloatArray
 
 _HOT_STREAMS = 10
 _UNKNOWN = None, None
+_LAST = "state_rows", "state_bytes", "commit"  # fields of `TaskRow`
 
 Key = tuple[str, int, int]  # query, stage, partition
 
@@ -46,7 +52,7 @@ def partition_statuses(messages: ApplicationMessages, snapshot: Snapshot | None)
         for stage in query.stages:
             for partition in range(stage.partitions):
                 key = query.query, stage.stage, partition
-                task = tasks.get(key)
+                state_rows, state_bytes, commit = tasks.get(key, (None, None, None))
                 total, python = cpu.get(key, _UNKNOWN)
                 busy, rows = _modeled(snapshot, key)
                 statuses.append(
@@ -59,9 +65,9 @@ def partition_statuses(messages: ApplicationMessages, snapshot: Snapshot | None)
                         snapshot_lag=_lag(stage.snapshot_lag, partition),
                         cpu=total,
                         python_cpu=python,
-                        state_rows=task.state_rows if task else None,
-                        state_bytes=task.state_bytes if task else None,
-                        commit_seconds=task.commit if task else None,
+                        state_rows=state_rows,
+                        state_bytes=state_bytes,
+                        commit_seconds=commit,
                         busy_seconds=busy,
                         rows_per_second=rows,
                     )
@@ -69,15 +75,23 @@ def partition_statuses(messages: ApplicationMessages, snapshot: Snapshot | None)
     return tuple(statuses)
 
 
-def _last_tasks(messages: ApplicationMessages) -> dict[Key, TaskRow]:
-    tasks: dict[Key, TaskRow] = {}
+def _last_tasks(messages: ApplicationMessages) -> dict[Key, tuple[int, int, float]]:
+    """Return the rows and bytes of state, and the seconds of the commit, of each partition's last task."""
+    tables: dict[tuple[str, int], list[FloatArray]] = defaultdict(list)
     for batch in messages.batches:
         for run in batch.stages:
-            for task in run.tasks if run.stateful_stage >= 0 else ():
-                key = batch.query, run.stateful_stage, task.partition
-                if key not in tasks or tasks[key].finish <= task.finish:
-                    tasks[key] = task
-    return tasks
+            if run.stateful_stage >= 0:
+                tasks = columnar_tasks(run)
+                columns = np.array([tasks.column(name) for name in ("partition", "finish", *_LAST)])
+                tables[batch.query, run.stateful_stage].append(columns)
+    last_tasks: dict[Key, tuple[int, int, float]] = {}
+    for (query, stage), every in tables.items():
+        columns = np.concatenate(every, axis=1)
+        columns = columns[:, np.argsort(columns[1], kind="stable")]
+        _, last = np.unique(columns[0, ::-1], return_index=True)
+        for partition, _, rows, size, commit in columns[:, columns.shape[1] - 1 - last].T.tolist():
+            last_tasks[query, stage, int(partition)] = int(rows), int(size), commit
+    return last_tasks
 
 
 def _modeled(snapshot: Snapshot | None, key: Key) -> tuple[float, float] | tuple[None, None]:

@@ -272,7 +272,7 @@ class TaskTable:
                 spark_stage=event.stage,
                 parents=list(stage.parents),
                 stateful_stage=ordinal,
-                tasks=(earlier.tasks if earlier else []) + rows,
+                tasks=[*(earlier.tasks if earlier else ()), *rows],
                 submitted=earlier.submitted if earlier else event.submitted,
             )
         if not event.failure and len({row.partition for row in rows}) < event.tasks:

@@ -1,8 +1,10 @@
 from __future__ import annotations
 
 import msgspec
+import numpy as np
+import pytest
 
-from rechannel.daemon.model.task_columns import busy_seconds, latest_tasks, slot_seconds, task_columns
+from rechannel.daemon.model.task_columns import ColumnarTasks, busy_seconds, columnar_tasks, task_columns
 from rechannel.wire.measurements import StageRun
 from unit.daemon.model.builders import batch, task
 
@@ -14,7 +16,6 @@ def run_of(*tasks: object) -> StageRun:
 def test_columns_are_the_latest_task_of_each_partition() -> None:
     run = run_of(task(1, 0, "a", (0.0, 2.0), 10), task(2, 1, "b", (0.0, 1.0), 20), task(3, 0, "b", (3.0, 4.5), 30))
     tasks = task_columns(run)
-    assert tasks.partition.tolist() == [it.partition for it in latest_tasks(run)]
     assert sorted(zip(tasks.partition.tolist(), tasks.task.tolist(), strict=True)) == [(0, 3), (1, 2)]
     assert sorted(zip(tasks.partition.tolist(), tasks.rows.tolist(), strict=True)) == [(0, 30), (1, 20)]
     assert tasks.executors_in({"b": 7}).tolist() == [7, 7]
@@ -23,9 +24,11 @@ def test_columns_are_the_latest_task_of_each_partition() -> None:
 
 def test_columns_are_what_rows_say() -> None:
     for run in batch(3, "0123", [0.5, 0.5, 1.0, 1.5], loading=2.0, moved=1).stages:
-        tasks, rows = task_columns(run), list(latest_tasks(run))
+        tasks, rows = task_columns(run), sorted(run.tasks, key=lambda it: it.finish)
+        assert tasks.partition.tolist() == [it.partition for it in rows]
         assert tasks.busy.tolist() == [busy_seconds(it) for it in rows]
-        assert tasks.slot.tolist() == [slot_seconds(it) for it in rows]
+        assert tasks.slot.tolist() == [max(busy_seconds(it), it.finish - it.launch) for it in rows]
+        assert tasks.amount("state_bytes").tolist() == [it.state_bytes for it in rows]
         assert [tasks.executors[index] for index in tasks.executor] == [it.executor for it in rows]
 
 
@@ -43,3 +46,22 @@ def test_columns_are_made_once_and_stay_out_of_messages() -> None:
     assert task_columns(run) is task_columns(run)
     assert msgspec.msgpack.encode(run) == before
     assert run == run_of(*run.tasks)
+
+
+def test_tasks_in_columns_read_as_the_rows_they_were_made_of() -> None:
+    rows = [task(2**53 - 1, 0, "a", (0.1, 2.0), 10), task(2, 1, "b", (0.0, 1.0), 20), task(3, 0, "a", (3.0, 4.5), 30)]
+    tasks = ColumnarTasks(rows)
+    assert tasks == rows
+    assert list(tasks) == rows
+    assert [type(value) for value in msgspec.structs.astuple(tasks[0])] == [
+        type(value) for value in msgspec.structs.astuple(rows[0])
+    ]
+    assert (tasks[-1], tasks[:2], len(tasks)) == (rows[2], rows[:2], 3)
+    assert list(tasks.at(np.array([2, 0]))) == [rows[2], rows[0]]
+    assert tasks.executors_in({"b": 4}).tolist() == [-1, 4, -1]
+    assert tasks.column("rows_in").tolist() == [10, 20, 30]
+    with pytest.raises(IndexError):
+        tasks[3]
+    assert ColumnarTasks([]) == []
+    run = run_of()
+    assert (len(task_columns(run)), len(columnar_tasks(run))) == (0, 0)
