@@ -16,6 +16,7 @@ import contextlib
 import json
 import math
 import multiprocessing
+import os
 import resource
 import tempfile
 import time
@@ -53,6 +54,7 @@ AGENTS, QUICK_AGENTS = (1_000, 4_000), (100,)
 PUSHES = 12  # windows that each agent pushes, of which the first ones are not counted
 CORES = (1, 4)
 QUERIES = (1, 25, 125)
+_ROUNDS = 100
 PARTS = ("read", "model", "residuals", "policy", "laws")
 
 
@@ -63,6 +65,7 @@ def main() -> None:
     parser.add_argument("--queries", type=int, nargs="+", metavar="N", default=QUERIES, help=f"[default: {QUERIES}]")
     parser.add_argument("--document", type=Path, metavar="FILE", help="page to write, as docs/scale.md")
     options = parser.parse_args()
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # as in a controller
     results = ResultFile(options.json, dict(read_results(options.json)))
     rows: list[dict[str, Any]] = []
     results.figures["scale"] = Result.of(
@@ -114,12 +117,13 @@ def measure(shape: Shape) -> dict[str, Any]:
             messages = Messages(stack.settings, shape)
             with contextlib.closing(messages.store):
                 messages.fill()
+                newest = messages.number
                 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
                 collector = Collector(messages.store, stack.settings, time.time)
                 messages.send_report()  # filling may take longer than the last one holds
-                figures["cold"] = _decide(collector, stack)
+                figures["cold"] = _decide(collector, stack, shape, newest)
                 messages.send_batches()
-                figures["warm"] = _decide(collector, stack)
+                figures["warm"] = _decide(collector, stack, shape, messages.number)
                 figures["memory_mib"] = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024
     return figures
 
@@ -193,8 +197,8 @@ def _follow(messages: Messages, collector: Collector, pushes: multiprocessing.pr
     }
 
 
-def _decide(collector: Collector, stack: Stack) -> dict[str, Any]:
-    """Return the seconds of a decision by its parts."""
+def _decide(collector: Collector, stack: Stack, shape: Shape, newest: int) -> dict[str, Any]:
+    """Return the seconds of a decision by its parts; ``newest``: number of the batch of each query that is in Redis."""
     laps: dict[str, tuple[float, float]] = {}
     now, settings = time.time(), stack.settings
 
@@ -205,16 +209,16 @@ def _decide(collector: Collector, stack: Stack) -> dict[str, Any]:
         return result
 
     def read() -> Any:
-        messages, before, batches = None, -1, 0
-        while batches != before:  # a refresh reads a bounded number of bytes
+        for _ in range(_ROUNDS):  # each reads a bounded number of bytes
             collector.refresh()
-            messages, before = collector.gather(APPLICATION) or messages, batches
-            batches = sum(batch.batch for batch in messages.batches) if messages else 0
-        return messages
+            messages = collector.gather(APPLICATION)
+            if messages and sum(batch.batch == newest for batch in messages.batches) == shape.queries:
+                return messages
+        return None
 
     messages = lap("read", read)
     if messages is None:
-        raise StackError("the report was rejected")
+        raise StackError("the report was rejected, or batches are missing")
     snapshot = lap("model", lambda: take_snapshot(messages, settings, now))
     if isinstance(snapshot, NotReady):
         raise StackError(snapshot.sentence)

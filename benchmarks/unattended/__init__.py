@@ -1,7 +1,7 @@
 """An online rescheduler that is left alone: events strike, and nobody looks or orders.
 
-``python -m benchmarks.unattended --seed N --json FILE`` runs one script in every way. `script` draws the events, `run`
-runs one way on the testbed with known truth (:mod:`benchmarks.live.service`), with the orders of `oracle` in one of them.
-`results` has the record, `figures` how soon an event is noticed and what it costs over the best possible, `page` the page
-and its timelines.
+``python -m benchmarks.unattended --seed N --json FILE`` runs one script in every way. `script` draws the events, and
+`run` runs one way on the testbed with known truth (:mod:`benchmarks.live.service`), in one of them with the orders of
+`oracle`. `results` has the record, `figures` how soon an event is noticed and what it costs over the best possible,
+and `page` the page and its timelines.
 """

@@ -12,6 +12,7 @@ Nothing heavy is imported here: each command imports what it needs, so that ``--
 from __future__ import annotations
 
 import dataclasses
+import os
 import signal
 from collections.abc import Callable
 from pathlib import Path
@@ -127,6 +128,8 @@ def agent(config: str | None, node: str) -> None:
 @exit_code_on_error
 def controller(config: str | None) -> None:
     """Run the controller until it is stopped: lead or stand by, decide, and follow migrations."""
+    # Before numpy: its matrices are small here, and threads would spin for longer than they work.
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     from rechannel.daemon import log
     from rechannel.daemon.service import run_controller
 

@@ -24,11 +24,11 @@ from msgspec.structs import replace
 
 from rechannel.conf.settings import Settings
 from rechannel.daemon.model.application_messages import ApplicationMessages
-from rechannel.daemon.model.task_columns import MAX_PARTITIONS, ColumnarTasks
+from rechannel.daemon.model.task_columns import MAX_PARTITIONS, ColumnarTasks, columnar_tasks
 from rechannel.wire import keys
-from rechannel.wire.envelope import Envelope, encode
+from rechannel.wire.envelope import Envelope, bodies_of, encode
 from rechannel.wire.keys import KeyNameError
-from rechannel.wire.measurements import AgentWindow, BatchReport, StageRun
+from rechannel.wire.measurements import AgentWindow, BatchReport, Body, StageRun
 from rechannel.wire.messages import LinkReport
 from rechannel.wire.redis.store import Store
 from rechannel.wire.redis.streams import read_all_entries, read_new_entries
@@ -38,11 +38,12 @@ _MIN_BATCHES = 64  # kept of each query
 _MAX_TASKS = 25_600  # tasks of a query's batches, beyond the newest 64; beyond: the oldest batches are dropped
 _MIN_WINDOWS = 12  # kept of each node
 _MAX_SIZES = 500_000  # sizes in a node's windows, beyond the newest 12; beyond: the oldest windows are dropped
-# Bytes of all batches, as messages, five times that in memory; beyond: the oldest are dropped that no decision needs.
+_MESSAGE_BYTES, _PART_BYTES, _SIZE_BYTES = 1000, 400, 4  # memory of a message, of a stage or map output, of a size
+# Bytes of all batches; beyond: the oldest are dropped that no decision needs.
 _MAX_BATCH_BYTES = 64 * 2**20
 # Bytes of the batches that a decision needs, three of 420,000 tasks; beyond: the oldest are dropped; decisions wait.
 _MAX_NEEDED_BYTES = 176 * 2**20
-_MAX_WINDOW_BYTES = 72 * 2**20  # bytes of all windows, as messages; beyond: the oldest are dropped
+_MAX_WINDOW_BYTES = 72 * 2**20  # bytes of all windows; beyond: the oldest are dropped
 _MAX_PART_BYTES = 96 * 2**20  # bytes of batches of which parts are missing; beyond: the oldest are dropped
 # The newest entries of a query or node stay while they take at most this many times an equal share of the bound.
 _PROTECTED_SHARES = 6
@@ -67,12 +68,15 @@ class _PartialBatch:
             self.size += size
         if len(self.parts) < part.parts:
             return None
-        stages: dict[int, StageRun] = {}
+        stages: dict[int, list[StageRun]] = {}
         for number in sorted(self.parts):
             for run in self.parts[number].stages:
-                earlier = stages.get(run.spark_stage)
-                stages[run.spark_stage] = replace(run, tasks=[*earlier.tasks, *run.tasks]) if earlier else run
-        return replace(part, stages=list(stages.values()), part=0, parts=1)
+                stages.setdefault(run.spark_stage, []).append(run)
+        whole = [
+            replace(runs[-1], tasks=ColumnarTasks.joined([columnar_tasks(run) for run in runs]))
+            for runs in stages.values()
+        ]
+        return replace(part, stages=whole, part=0, parts=1)
 
 
 @dataclass
@@ -172,10 +176,9 @@ class Collector:
             body = envelope.body
             if not isinstance(body, BatchReport) or envelope.application != application:
                 continue
-            batch, size = self._join_parts(state, envelope.run, body, len(encode(envelope)))
+            batch, size = self._join_parts(state, envelope.run, body, batch_bytes(body))
             if batch is None:
                 continue
-            batch = _in_columns(batch)
             entries = state.batches.setdefault(body.query, deque(maxlen=keys.BATCHES.bound))
             # A link repeats a message whose answer was lost, though it may have arrived.
             for repeated in [item for item in entries if (item[0], item[1].batch) == (envelope.run, batch.batch)]:
@@ -189,10 +192,12 @@ class Collector:
         """Read the new entries of a stream of batches, at first the newest ``first`` of them."""
         begins = not state.after
         first = min(first, keys.BATCHES.bound)
-        state.after, envelopes = read_new_entries(self._store, keys.BATCHES, application, state.after, first=first)
+        state.after, envelopes = read_new_entries(
+            self._store, keys.BATCHES, application, state.after, first=first, convert=_compact
+        )
         # A message is not a batch: where there are parts, the newest entries may be too few batches.
         if begins and any(isinstance(item.body, BatchReport) and item.body.parts > 1 for item in envelopes):
-            state.after, envelopes = read_all_entries(self._store, keys.BATCHES, application)
+            state.after, envelopes = read_all_entries(self._store, keys.BATCHES, application, _compact)
         return envelopes
 
     def _join_parts(
@@ -223,7 +228,7 @@ class Collector:
         # A host name that can have no key has no agent: it counts as silent.
         after = {host: node.after for host, node in nodes.items() if keys.is_valid_name(host)}
         read = 0
-        for host, page in self._store.read_newest(keys.WINDOWS, after):
+        for host, page in self._store.read_newest(keys.WINDOWS, after, _compact):
             nodes[host].after = page.last
             read += self._add_windows(host, nodes[host], page.messages)
             if read > _MAX_WINDOW_BYTES:  # not only once all are read: thousands of nodes may have sent much each
@@ -233,15 +238,12 @@ class Collector:
     def _add_windows(self, host: str, node: _Node, envelopes: Iterable[Envelope]) -> int:
         """Add the windows of a node; return their bytes."""
         read, present = 0, {(window.start, window.end) for window, _ in node.windows}
-        for envelope in envelopes:
-            if isinstance(envelope.body, AgentWindow) and envelope.body.node == host:
-                window = replace(envelope.body, skipped={})  # not needed for decisions
-                if (window.start, window.end) in present:
-                    continue  # an agent repeats a push that timed out, though it may have arrived
+        for window in bodies_of(envelopes, AgentWindow):
+            # An agent repeats a push that timed out, though it may have arrived.
+            if window.node == host and (window.start, window.end) not in present:
                 present.add((window.start, window.end))
-                size = len(encode(replace(envelope, body=window, raw_bytes=UNSET)))
-                outputs = [replace(output, sizes=_compact(output.sizes)) for output in window.map_outputs]
-                node.windows.append((replace(window, map_outputs=outputs), size))
+                size = window_bytes(window)
+                node.windows.append((window, size))
                 read += size
         # A slow query's map outputs are in windows of minutes ago; windows with many are kept for a minute alone.
         numbers = [sum(len(output.sizes) for output in window.map_outputs) for window, _ in node.windows]
@@ -282,13 +284,31 @@ class Collector:
             del self._nodes[host]
 
 
-def _in_columns(batch: BatchReport) -> BatchReport:
-    """Return the batch with tables in place of the rows of its tasks."""
-    return replace(batch, stages=[replace(run, tasks=ColumnarTasks(run.tasks)) for run in batch.stages])
+def batch_bytes(batch: BatchReport) -> int:
+    """Return the memory that a batch takes, about."""
+    return _MESSAGE_BYTES + sum(_PART_BYTES + columnar_tasks(run).nbytes for run in batch.stages)
 
 
-def _compact(sizes: Sequence[int]) -> Sequence[int]:
-    """Return sizes as an array of four bytes each, of eight where one of them does not fit."""
+def window_bytes(window: AgentWindow) -> int:
+    """Return the memory that a window takes, about."""
+    samples = sum(len(usage.steps) + 1 for usage in window.executors)
+    sizes = sum(_PART_BYTES + _SIZE_BYTES * len(output.sizes) for output in window.map_outputs)
+    return _MESSAGE_BYTES + _PART_BYTES * samples + sizes
+
+
+def _compact(envelope: Envelope) -> Envelope:
+    """Return a message with columns and arrays in place of lists, a fifth of their bytes."""
+    body: Body = envelope.body
+    if isinstance(body, BatchReport):
+        body = replace(body, stages=[replace(run, tasks=ColumnarTasks(run.tasks)) for run in body.stages])
+    elif isinstance(body, AgentWindow):
+        outputs = [replace(output, sizes=_as_array(output.sizes)) for output in body.map_outputs]
+        body = replace(body, map_outputs=outputs, skipped={})  # these are not needed for decisions
+    return replace(envelope, body=body, raw_bytes=UNSET)
+
+
+def _as_array(sizes: Sequence[int]) -> Sequence[int]:
+    """Return sizes in four bytes each, in eight where one of them does not fit."""
     try:
         return array("I", sizes)
     except OverflowError:

@@ -40,6 +40,21 @@ class ColumnarTasks(Sequence[TaskRow]):
         numbers = np.array([_numbers(row) for row in rows], dtype=np.float64).reshape(len(rows), len(_NUMBERS))
         self._numbers = np.ascontiguousarray(numbers.T)
 
+    @classmethod
+    def joined(cls, parts: Sequence[ColumnarTasks]) -> ColumnarTasks:
+        """Return the tasks of several parts together."""
+        tasks, index = cls(()), dict[str, int]()
+        places = [np.array([index.setdefault(name, len(index)) for name in it.executors], np.int64) for it in parts]
+        tasks.executor = np.concatenate([at[it.executor] for at, it in zip(places, parts, strict=True)])
+        tasks.executors = tuple(index)
+        tasks._numbers = np.concatenate([it._numbers for it in parts], axis=1)
+        return tasks
+
+    @property
+    def nbytes(self) -> int:
+        """Memory of the columns in bytes."""
+        return self._numbers.nbytes + self.executor.nbytes
+
     def column(self, name: str) -> FloatArray:
         """Return a number of each task, (n,); ``name``: of the field of `TaskRow`."""
         return np.asarray(self._numbers[_NUMBERS[name]])
@@ -170,7 +185,7 @@ def columnar_tasks(run: StageRun) -> ColumnarTasks:
 
 
 def task_columns(run: StageRun) -> TaskColumns:
-    """Return the columns of a stage's tasks; a stage that was run again counts once. The stage holds them."""
+    """Return the columns of a stage's tasks, once for each partition; the stage holds them."""
     columns: TaskColumns | None = run.__dict__.get(_LATEST)
     if columns is None:
         columns = run.__dict__[_LATEST] = _columns(columnar_tasks(run))

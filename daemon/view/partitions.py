@@ -76,7 +76,7 @@ def partition_statuses(messages: ApplicationMessages, snapshot: Snapshot | None)
 
 
 def _last_tasks(messages: ApplicationMessages) -> dict[Key, tuple[int, int, float]]:
-    """Return the rows and bytes of state, and the seconds of the commit, of each partition's last task."""
+    """Return rows and bytes of state and seconds of the commit of each last task."""
     tables: dict[tuple[str, int], list[FloatArray]] = defaultdict(list)
     for batch in messages.batches:
         for run in batch.stages:

@@ -163,13 +163,12 @@ def batch_seconds(queries: QueryWork, timings: QueryTimings) -> FloatArray:
     if len(own) < 2:
         return seconds
     uses = np.where(uses.any(axis=1, keepdims=True), uses, work > 0)
-    waits = (timings.interval > 0) | (timings.pause > _LONG_PAUSE * own)
+    waiting = _Waiting.of(work, uses, timings, own)
     for _ in range(_ROUNDS):
         period = timings.period(seconds)
         before = seconds
-        seconds = np.maximum(
-            own + _waiting(work, uses, waits, period, timings.coincidence), _cycle(work, uses, seconds, period)
-        )
+        alone = own if waiting is None else own + waiting.seconds(period)
+        seconds = np.maximum(alone, _cycle(work, uses, seconds, period))
         if np.allclose(seconds, before, rtol=1e-4):
             break
     return seconds
@@ -182,13 +181,33 @@ def _cycle(work: FloatArray, uses: BoolArray, seconds: FloatArray, period: Float
     return np.asarray(np.where(uses, share @ work, 0.0).max(axis=1))
 
 
-def _waiting(
-    work: FloatArray, uses: BoolArray, waits: BoolArray, period: FloatArray, coincidence: FloatArray
-) -> FloatArray:
-    """Return how long each query waits for others where one of both has a trigger, (Q,)."""
-    pairs = (waits[:, None] | waits[None, :]) & ~np.eye(len(work), dtype=np.bool_)
-    by_chance = np.where(pairs, 1.0 - coincidence, 0.0) @ (work**2 / (2 * period[:, None]))
-    total = by_chance + np.where(pairs, coincidence, 0.0) @ (work / 2)
-    # The wait counts on the executor that is waited for longest among those that bind the query.
-    binding = work >= _BINDING * work.max(axis=1, keepdims=True)
-    return np.asarray(np.where(uses & binding, total, 0.0).max(axis=1))
+@dataclass(frozen=True, eq=False)
+class _Waiting:
+    """Waits of queries for others, where one of both has a trigger.
+
+    ``by_chance`` (Q, Q): share of the batches of a query that meet another one anywhere in its period; ``squares``
+    (Q, E): half of the squared work; ``at_ticks`` (Q, E): the wait for those with a common tick; ``binding`` (Q, E):
+    executors on which a wait counts, those that bind the query.
+    """
+
+    by_chance: FloatArray
+    squares: FloatArray
+    at_ticks: FloatArray
+    binding: BoolArray
+
+    @classmethod
+    def of(cls, work: FloatArray, uses: BoolArray, timings: QueryTimings, own: FloatArray) -> _Waiting | None:
+        """Return what is alike in every round, None where all queries run back to back."""
+        waits = (timings.interval > 0) | (timings.pause > _LONG_PAUSE * own)
+        if not waits.any():
+            return None
+        pairs = (waits[:, None] | waits[None, :]) & ~np.eye(len(work), dtype=np.bool_)
+        coincidence = timings.coincidence
+        at_ticks = np.where(pairs, coincidence, 0.0) @ (work / 2)
+        binding = uses & (work >= _BINDING * work.max(axis=1, keepdims=True))
+        return cls(np.where(pairs, 1.0 - coincidence, 0.0), work**2 / 2, at_ticks, binding)
+
+    def seconds(self, period: FloatArray) -> FloatArray:
+        """Return the wait of each query on the executor that it waits for longest, (Q,)."""
+        total = (self.by_chance / period) @ self.squares + self.at_ticks
+        return np.asarray(np.where(self.binding, total, 0.0).max(axis=1))

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from rechannel.wire.envelope import Envelope
+
+Convert = Callable[[Envelope], Envelope]  # of a message that was read into the form in which it is kept
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from rechannel.wire.envelope import Envelope, MessageError, decode, encode
 from rechannel.wire.keys import MAX_MESSAGE_BYTES, KeyRule, Keys
 from rechannel.wire.redis import acl, lua_scripts, tls
 from rechannel.wire.redis.acl import AclResult
-from rechannel.wire.redis.answers import Lease, Page, QueuedRequest
+from rechannel.wire.redis.answers import Convert, Lease, Page, QueuedRequest
 from rechannel.wire.redis.capacity import StreamTrimmer
 from rechannel.wire.redis.connection import Connection
 from rechannel.wire.redis.errors import (
@@ -152,7 +152,9 @@ class Store:
         self._write(key, *commands, ("EXPIRE", rule.ttl))
         self._trimmers[key] = trimmer  # only after the write succeeded
 
-    def read(self, rule: KeyRule, name: str, after: str, count: int = 1000) -> tuple[str, list[Envelope]]:
+    def read(
+        self, rule: KeyRule, name: str, after: str, count: int = 1000, convert: Convert | None = None
+    ) -> tuple[str, list[Envelope]]:
         """Read a stream; return the last id that was read and the valid messages.
 
         Parameters
@@ -163,8 +165,10 @@ class Store:
             Id of the entry to begin after, "0" for all.
         count
             Maximum number of entries; fewer of large ones.
+        convert
+            Is given each message before the next one is decoded, and returns what stays of it.
         """
-        page = self._page(self._after(rule, name, after, count), after)
+        page = self._page(self._after(rule, name, after, count), after, convert)
         return page.last, page.messages
 
     def read_each(
@@ -201,7 +205,9 @@ class Store:
             pages |= {name: self._page(entries or [], after[name]) for name, entries in answered}
         return pages
 
-    def read_newest(self, rule: KeyRule, after: Mapping[str, str]) -> Iterator[tuple[str, Page]]:
+    def read_newest(
+        self, rule: KeyRule, after: Mapping[str, str], convert: Convert | None = None
+    ) -> Iterator[tuple[str, Page]]:
         """Yield the new entries of streams: the newest, as many of each as its rule keeps.
 
         Streams are read together, up to `READ_AT_ONCE` bytes in one round trip. The last id of an empty stream is "".
@@ -213,6 +219,8 @@ class Store:
         after
             Name -> id of the last entry that was read, "" for none. A stream that ends before it was replaced: it is
             read from its start.
+        convert
+            As for `read`.
         """
         names = list(after)
         for start in range(0, len(names), _STREAMS_AT_ONCE):
@@ -221,15 +229,15 @@ class Store:
             group, room = dict[str, str](), READ_AT_ONCE
             for name, size in zip(chunk, (int(size or 0) for size in sizes), strict=True):
                 if size > room and group:
-                    yield from self._newest(rule, group)
+                    yield from self._newest(rule, group, convert)
                     group, room = {}, READ_AT_ONCE
                 if size > READ_AT_ONCE:
-                    yield name, self._page(self._last(rule, name, rule.bound), "")
+                    yield name, self._page(self._last(rule, name, rule.bound), "", convert)
                 else:
                     group[name], room = after[name], room - size
-            yield from self._newest(rule, group)
+            yield from self._newest(rule, group, convert)
 
-    def _newest(self, rule: KeyRule, after: Mapping[str, str]) -> Iterator[tuple[str, Page]]:
+    def _newest(self, rule: KeyRule, after: Mapping[str, str], convert: Convert | None) -> Iterator[tuple[str, Page]]:
         # From the last entry that was read, not after it: an empty answer tells of a stream that begins anew.
         commands = [
             ("XREVRANGE", self.keys(rule, name), "+", number or "-", "COUNT", rule.bound)
@@ -241,9 +249,9 @@ class Store:
             if number and answer == []:  # None: a key of another type
                 replaced[name] = ""
             else:
-                yield name, self._page(entries, number)
+                yield name, self._page(entries, number, convert)
         if replaced:
-            yield from self._newest(rule, replaced)
+            yield from self._newest(rule, replaced, convert)
 
     def id_since(self, seconds: float) -> str:
         """Return an id before all entries of the last so many seconds, by the clock of Redis."""
@@ -270,9 +278,12 @@ class Store:
             key, lambda start, most: self._redis.xrange(key, min=f"({start}", count=most), after, count
         )
 
-    def last(self, rule: KeyRule, name: str, count: int) -> list[Envelope]:
-        """Read the newest ``count`` entries of a stream, oldest first; fewer large ones."""
-        return self._messages(self._last(rule, name, count))
+    def last(self, rule: KeyRule, name: str, count: int, convert: Convert | None = None) -> list[Envelope]:
+        """Read the newest ``count`` entries of a stream, oldest first; fewer large ones.
+
+        ``convert``: as for `read`.
+        """
+        return self._messages(self._last(rule, name, count), convert)
 
     def _last(self, rule: KeyRule, name: str, count: int) -> list[Any]:
         key = self.keys(rule, name)
@@ -382,9 +393,9 @@ class Store:
                 answers[index] = None
         return list(answers)
 
-    def _page(self, entries: list[Any], after: str) -> Page:
+    def _page(self, entries: list[Any], after: str, convert: Convert | None = None) -> Page:
         size = sum(len(value) for _, fields in entries for value in fields.values())
-        return Page(entries[-1][0].decode() if entries else after, self._messages(entries), size)
+        return Page(entries[-1][0].decode() if entries else after, self._messages(entries, convert), size)
 
     @contextmanager
     def _calling(self) -> Iterator[None]:
@@ -457,9 +468,9 @@ class Store:
             result.append((number, fields if size <= _LARGEST_ENTRY else {}))
         return result
 
-    def _messages(self, entries: list[Any]) -> list[Envelope]:
-        messages = [self._decoded(fields.get(b"m", b"")) for _, fields in entries]
-        return [envelope for envelope in messages if envelope is not None]
+    def _messages(self, entries: list[Any], convert: Convert | None) -> list[Envelope]:
+        messages = (self._decoded(fields.get(b"m", b"")) for _, fields in entries)
+        return [convert(envelope) if convert else envelope for envelope in messages if envelope is not None]
 
     def _decoded(self, data: bytes) -> Envelope | None:
         try:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from rechannel.wire.envelope import Envelope
 from rechannel.wire.keys import KeyRule
+from rechannel.wire.redis.answers import Convert
 from rechannel.wire.redis.store import READ_AT_ONCE, Store
 
 _PAGE = 200  # entries
 
 
-def read_new_entries(store: Store, rule: KeyRule, name: str, after: str, *, first: int) -> tuple[str, list[Envelope]]:
+def read_new_entries(
+    store: Store, rule: KeyRule, name: str, after: str, *, first: int, convert: Convert | None = None
+) -> tuple[str, list[Envelope]]:
     """Read a stream's entries after an id, or its newest ones.
 
     Returns the id to go on from, and the entries. A stream that ends before ``after`` was emptied or replaced: it is
@@ -23,32 +26,36 @@ def read_new_entries(store: Store, rule: KeyRule, name: str, after: str, *, firs
         Id of the last entry that was read, "" for none.
     first
         Number of the newest entries to read if none was read yet.
+    convert
+        As for `Store.read`.
     """
     if not after:
         newest = store.last_id(rule, name)
         if newest == "0":
             return "", []
-        return newest, store.last(rule, name, first)
+        return newest, store.last(rule, name, first, convert)
     entries: list[Envelope] = []
     for _ in range(2 + 2 * rule.bound // _PAGE):
-        newest, envelopes = store.read(rule, name, after, _PAGE)
+        newest, envelopes = store.read(rule, name, after, _PAGE, convert)
         entries += envelopes
         if newest == after or len(envelopes) < _PAGE:
             after = newest
             break  # the rest, if large entries or unreadable ones cut the page short, is read next time
         after = newest
     else:  # more than such a stream may hold, as nobody trims it: only its end is read
-        return read_new_entries(store, rule, name, "", first=first)
+        return read_new_entries(store, rule, name, "", first=first, convert=convert)
     if not entries and entry_number(store.last_id(rule, name)) < entry_number(after):
-        return read_new_entries(store, rule, name, "", first=first)
+        return read_new_entries(store, rule, name, "", first=first, convert=convert)
     return after, entries
 
 
-def read_all_entries(store: Store, rule: KeyRule, name: str) -> tuple[str, list[Envelope]]:
+def read_all_entries(
+    store: Store, rule: KeyRule, name: str, convert: Convert | None = None
+) -> tuple[str, list[Envelope]]:
     """Read a stream from its start, as far as its bound; returns as `read_new_entries`."""
     after, entries = "0", []
     for _ in range(1 + rule.bound // _PAGE + rule.size // READ_AT_ONCE):
-        newest, envelopes = store.read(rule, name, after, _PAGE)
+        newest, envelopes = store.read(rule, name, after, _PAGE, convert)
         if newest == after:
             break
         entries += envelopes

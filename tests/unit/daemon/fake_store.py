@@ -9,7 +9,7 @@ from typing import Any
 from rechannel.wire import keys
 from rechannel.wire.envelope import Envelope, MessageError, decode, encode
 from rechannel.wire.keys import KeyRule, Keys
-from rechannel.wire.redis.answers import Lease, Page, QueuedRequest
+from rechannel.wire.redis.answers import Convert, Lease, Page, QueuedRequest
 from rechannel.wire.redis.capacity import StreamTrimmer
 from rechannel.wire.redis.errors import StoreDeposedError, StoreUnavailableError
 from rechannel.wire.redis.lua_scripts import EPOCH_LEAP
@@ -157,9 +157,11 @@ class FakeStore:
         entries.append(((milliseconds, number), data))
         del entries[: -rule.bound]
 
-    def read(self, rule: KeyRule, name: str, after: str, count: int = 1000) -> tuple[str, list[Envelope]]:
+    def read(
+        self, rule: KeyRule, name: str, after: str, count: int = 1000, convert: Convert | None = None
+    ) -> tuple[str, list[Envelope]]:
         result = self._after(rule, name, after, count)
-        return _last_id(result, after), self._messages(result)
+        return _last_id(result, after), self._messages(result, convert)
 
     def read_each(
         self, rule: KeyRule, after: Mapping[str, str], count: int, doubtful: Collection[str] = ()
@@ -172,7 +174,9 @@ class FakeStore:
             result[name] = Page(_last_id(entries, number), self._messages(entries), size)
         return result
 
-    def read_newest(self, rule: KeyRule, after: Mapping[str, str]) -> Iterator[tuple[str, Page]]:
+    def read_newest(
+        self, rule: KeyRule, after: Mapping[str, str], convert: Convert | None = None
+    ) -> Iterator[tuple[str, Page]]:
         self._there()
         for name, number in after.items():
             entries = self.streams[self.keys(rule, name)]
@@ -181,7 +185,7 @@ class FakeStore:
                 new = entries
             new = new[-rule.bound :]
             size = sum(len(data) for _, data in new)
-            yield name, Page(_last_id(new, number if entries else ""), self._messages(new), size)
+            yield name, Page(_last_id(new, number if entries else ""), self._messages(new, convert), size)
 
     def id_since(self, seconds: float) -> str:
         self._there()
@@ -200,9 +204,9 @@ class FakeStore:
             if (envelope := self._decoded(data)) is not None
         ]
 
-    def last(self, rule: KeyRule, name: str, count: int) -> list[Envelope]:
+    def last(self, rule: KeyRule, name: str, count: int, convert: Convert | None = None) -> list[Envelope]:
         self._there()
-        return self._messages(self.streams[self.keys(rule, name)][-count:])
+        return self._messages(self.streams[self.keys(rule, name)][-count:], convert)
 
     def last_id(self, rule: KeyRule, name: str = "") -> str:
         self._there()
@@ -241,8 +245,11 @@ class FakeStore:
         self._there()
         return self._paused
 
-    def _messages(self, entries: Sequence[tuple[tuple[int, int], bytes]]) -> list[Envelope]:
-        return [envelope for _, data in entries if (envelope := self._decoded(data)) is not None]
+    def _messages(
+        self, entries: Sequence[tuple[tuple[int, int], bytes]], convert: Convert | None = None
+    ) -> list[Envelope]:
+        messages = (self._decoded(data) for _, data in entries)
+        return [convert(envelope) if convert else envelope for envelope in messages if envelope is not None]
 
     def _decoded(self, data: bytes) -> Envelope | None:
         try:
