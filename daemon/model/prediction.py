@@ -204,14 +204,17 @@ def _sampled(batches: Sequence[BatchReport], min_batches: int) -> list[BatchRepo
 def batches_with_moves(batches: Sequence[BatchReport]) -> frozenset[int]:
     """Return the numbers of the batches in which a partition changed its executor."""
     names: dict[str, int] = {}
+    numbers: dict[tuple[str, ...], IntArray] = {}  # of the executors of a run
     last: dict[int, _LastExecutors] = {}
     moved = set()
     for batch in batches:
         for run in (run for run in batch.stages if run.stateful_stage >= 0):
             tasks = task_columns(run)
-            executor = np.array([names.setdefault(name, len(names)) for name in tasks.executors], dtype=np.int64)
+            if tasks.executors not in numbers:
+                every = [names.setdefault(name, len(names)) for name in tasks.executors]
+                numbers[tasks.executors] = np.array(every, dtype=np.int64)
             executors = last.setdefault(run.stateful_stage, _LastExecutors())
-            stayed = executors.replace(tasks.partition, executor[tasks.executor])
+            stayed = executors.replace(tasks.partition, numbers[tasks.executors][tasks.executor])
             if not stayed.all():
                 moved.add(batch.batch)
     return frozenset(moved)

@@ -259,13 +259,14 @@ def shuffle_coverage(
     cover. A window that is still open is not reported yet, so outputs outside the spans do not count.
     """
     reported_outputs = outputs = 0
+    covers: dict[tuple[str, ...], FloatArray] = {}
     for batch in batches:
         parents = {parent for run in batch.stages for parent in run.parents}
         for run in (run for run in batch.stages if run.spark_stage in parents):
             tasks = task_columns(run)
-            start, end = (
-                np.array([spans.get(name, _NEVER) for name in tasks.executors]).reshape(-1, 2)[tasks.executor].T
-            )
+            if tasks.executors not in covers:
+                covers[tasks.executors] = np.array([spans.get(name, _NEVER) for name in tasks.executors]).reshape(-1, 2)
+            start, end = covers[tasks.executors][tasks.executor].T
             covered = (tasks.amount("bytes_out") > 0) & (start <= tasks.launch) & (tasks.finish <= end)
             outputs += int(covered.sum())
             reported_outputs += sum(task in reported for task in tasks.task[covered].tolist())

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from operator import attrgetter
+from sys import intern
 from typing import Any, overload
 
 import msgspec
@@ -27,6 +28,12 @@ _WHOLE = [field.type is Int53 for field in msgspec.structs.fields(TaskRow) if fi
 _numbers = attrgetter(*_NUMBERS)
 
 
+@lru_cache(maxsize=1024)
+def _shared(names: tuple[str, ...]) -> tuple[str, ...]:
+    """Return one and the same tuple for equal names: most stages have run on the same executors."""
+    return names
+
+
 class ColumnarTasks(Sequence[TaskRow]):
     """Tasks in columns, which can be read as the rows that they were made of.
 
@@ -34,19 +41,20 @@ class ColumnarTasks(Sequence[TaskRow]):
     """
 
     def __init__(self, rows: Iterable[TaskRow]) -> None:
-        rows, index = tuple(rows), dict[str, int]()
-        self.executor: IntArray = np.array([index.setdefault(row.executor, len(index)) for row in rows], dtype=np.int64)
-        self.executors = tuple(index)
+        rows = tuple(rows)
+        self.executors = _shared(tuple(sorted(map(intern, {row.executor for row in rows}))))
+        index = {name: number for number, name in enumerate(self.executors)}
+        self.executor: IntArray = np.array([index[row.executor] for row in rows], dtype=np.int64)
         numbers = np.array([_numbers(row) for row in rows], dtype=np.float64).reshape(len(rows), len(_NUMBERS))
         self._numbers = np.ascontiguousarray(numbers.T)
 
     @classmethod
     def joined(cls, parts: Sequence[ColumnarTasks]) -> ColumnarTasks:
         """Return the tasks of several parts together."""
-        tasks, index = cls(()), dict[str, int]()
-        places = [np.array([index.setdefault(name, len(index)) for name in it.executors], np.int64) for it in parts]
-        tasks.executor = np.concatenate([at[it.executor] for at, it in zip(places, parts, strict=True)])
-        tasks.executors = tuple(index)
+        tasks = cls(())
+        tasks.executors = _shared(tuple(sorted({name for it in parts for name in it.executors})))
+        index = {name: number for number, name in enumerate(tasks.executors)}
+        tasks.executor = np.concatenate([it.executors_in(index) for it in parts])
         tasks._numbers = np.concatenate([it._numbers for it in parts], axis=1)
         return tasks
 

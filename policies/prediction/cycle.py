@@ -111,8 +111,10 @@ def query_work(
         places = [(placement[stage.key], number * size) for number, stage in enumerate(placeable)]
         at = np.concatenate([np.where(at >= 0, at + first, UNPLACED) for at, first in places])
         seconds = np.concatenate([busy.get(stage.key, stage.busy) for stage in placeable])
-        share = sum_by_index(at, seconds, len(slots)).reshape(-1, size) / (cluster.cores * cluster.speed)
-        longest = (finish_times_on(slots, seconds, at).reshape(-1, size) / cluster.speed).max(axis=1)
+        total = sum_by_index(at, seconds, len(slots))
+        finish = finish_times_on(slots, seconds, at) if slots.max() > 1 else total
+        share = total.reshape(-1, size) / (cluster.cores * cluster.speed)
+        longest = (finish.reshape(-1, size) / cluster.speed).max(axis=1)
         queries = np.array([index[stage.query] for stage in placeable])
         work = sum_rows_by_index(queries, share, len(index))
         path = sum_by_index(queries, longest, len(index))
