@@ -30,7 +30,7 @@ _numbers = attrgetter(*_NUMBERS)
 
 @lru_cache(maxsize=1024)
 def _shared(names: tuple[str, ...]) -> tuple[str, ...]:
-    """Return one and the same tuple for equal names: most stages have run on the same executors."""
+    """Return one tuple for equal names: most stages run on the same executors."""
     return names
 
 
