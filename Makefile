@@ -9,7 +9,7 @@ export PYTHON
 unexport SPARK_HOME PYTHONHOME PYTHONPATH
 
 .DEFAULT_GOAL := help
-.PHONY: help setup tools demo bench bench-page chaos deb docs drills release soak soak-starts matrix test test-unit test-root test-full lint audit clean install uninstall
+.PHONY: help setup tools demo bench bench-page chaos deb docs drills machines release soak soak-starts matrix test test-unit test-root test-full lint audit clean install uninstall
 
 help: ## Show this help
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' Makefile
@@ -60,7 +60,7 @@ test-unit: $(STAMP) ## Only the tests that need neither Redis nor Spark: a few m
 	$(BIN)/python -m pytest tests -m 'not slow and not redis and not spark' -n logical --dist worksteal
 
 test-root: $(TOOLS) ## As root: the tests of signals and of rights, which others skip or pass in another way
-	$(BIN)/python -m pytest tests -m 'not slow and root' --durations 5
+	$(BIN)/python -m pytest tests -m 'not slow and root' --durations 5 -rs
 
 test-full: $(TOOLS) ## Every test, the long ones too (an hour); writes the matrix in docs/compatibility.md
 	$(BIN)/python -m pytest tests

@@ -6,8 +6,9 @@
 #                                       the units
 #
 # Variables: PREFIX (/opt/rechannel; used by Rechannel alone), DESTDIR (prefix of every path; nothing outside it changes),
-# BINDIR (/usr/local/bin), LIBDIR (/usr/lib; contains the directories of systemd), AGENT_USER (spark), PYTHON (python3),
-# ROLE (all; agent: only the light distribution and the agent's unit), PURGE=1 and NO_VENV=1 like the options.
+# BINDIR (/usr/local/bin), LIBDIR (/usr/lib; contains the directories of systemd), AGENT_USER (the installed one, or else
+# spark), PYTHON (python3), ROLE (all; agent: only the light distribution and the agent's unit), PURGE=1 and NO_VENV=1
+# like the options.
 set -eu
 
 root=$(CDPATH='' cd -- "$(dirname -- "$0")/.." && pwd)
@@ -16,7 +17,10 @@ destdir=${destdir%/}
 prefix=${PREFIX:-/opt/rechannel}
 bindir=${BINDIR:-/usr/local/bin}
 libdir=${LIBDIR:-/usr/lib}
-agent_user=${AGENT_USER:-spark}
+# An upgrade keeps the user that the agent was installed with.
+installed_unit=$destdir$libdir/systemd/system/rechannel-agent.service
+agent_user=${AGENT_USER:-$(sed -n 's/^User=//p' "$installed_unit" 2>/dev/null || true)}
+agent_user=${agent_user:-spark}
 confdir=/etc/rechannel
 logdir=/var/log/rechannel
 home=$destdir$prefix

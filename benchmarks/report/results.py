@@ -67,7 +67,7 @@ class Result(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
         return cls(
             measures=measures,
             command=_command_line(),
-            revision=_revision(),
+            revision=revision(),
             machine=values.pop("machine", None) or machine(),
             units=UNITS | by_name(units or {}),
             quick=quick,
@@ -144,7 +144,7 @@ def _command_line() -> str:
 
 
 @cache
-def _revision() -> str:
+def revision() -> str:
     """Return the commit of the working tree, marked where files differ from it; "" outside of a repository."""
     command = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty"]
     try:

@@ -8,9 +8,12 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import json
+import signal
 import sys
+from datetime import UTC, datetime
 from pathlib import Path
 
+from benchmarks.report.results import revision
 from tests.machines import faults, hardening, installing, page, services
 from tests.machines.machine import why_not
 from tests.machines.site import Site
@@ -36,16 +39,22 @@ def main() -> int:
     if reason := why_not():
         sys.stderr.write(f"no machine was booted: {reason}\n")
         return 2
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that machines are switched off
     with Site(options.directory.resolve()) as site:
         outcomes = take_all(site, installing.STEPS)
         if not any(outcome.failure for outcome in outcomes):  # else there is nothing to try
             outcomes += take_all(site, [step for part in options.only or _PARTS for step in _PARTS[part]])
-    document = {"outcomes": [dataclasses.asdict(outcome) for outcome in outcomes]}
+    document = {
+        "revision": revision(),
+        "date": datetime.now(UTC).date().isoformat(),
+        "outcomes": [dataclasses.asdict(outcome) for outcome in outcomes],
+    }
     if options.json is not None:
         options.json.parent.mkdir(parents=True, exist_ok=True)
         options.json.write_text(json.dumps(document, indent=1) + "\n")
-    if options.document is not None and not options.only:
-        page.write(options.document, document)
+    installed = not any(outcome.failure for outcome in outcomes if outcome.part == installing.PART)
+    if options.document is not None and not options.only and installed:
+        options.document.write_text(page.page(document))
     return int(any(outcome.failure for outcome in outcomes))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import subprocess
 import sys
 import time
@@ -14,7 +15,16 @@ from testbed.processes import wait_until
 from tests.machines.installing import AGENT, CONTROLLER
 from tests.machines.machine import Machine, MachineError, call
 from tests.machines.site import CHECKOUT, CONTROLLERS, PATIENCE, WORKERS, Site, page_blocks
-from tests.machines.steps import Outcome, Step, expect, set_drop_in, state_of, wait_for_new_process, wait_for_state
+from tests.machines.steps import (
+    Outcome,
+    OutcomeError,
+    Step,
+    expect,
+    set_drop_in,
+    state_of,
+    wait_for_new_process,
+    wait_for_state,
+)
 
 _MEMORY = Path("/sys/fs/cgroup/memory")
 _BATCHES = 8
@@ -26,6 +36,7 @@ pathlib.Path(sys.argv[1], "cgroup.procs").write_text("0")
 memory = b"x" * {_TAKEN}
 sys.stdin.read()
 """
+_ROOMS = ("conf", "daemon", "migration", "monitors", "policies", "wire")
 _PROGRAM = "/opt/rechannel/lib/python3*/site-packages/rechannel"
 
 
@@ -77,8 +88,10 @@ def _recover(site: Site, began: float, outcome: str) -> Outcome:
     recovered = time.monotonic() - began
     site.wait_for_batches(_BATCHES)
     audit = site.audit()
-    expect(audit.exact, f"{audit.lost} rows lost, {audit.doubled} doubled: {audit.wrong[:3]}")
-    return Outcome(outcome=outcome, recovered=recovered, lost=audit.lost, doubled=audit.doubled)
+    measured = Outcome(outcome=outcome, recovered=recovered, lost=audit.lost, doubled=audit.doubled)
+    if not audit.exact:
+        raise OutcomeError(f"{audit.lost} rows lost, {audit.doubled} doubled: {audit.wrong[:3]}", measured)
+    return measured
 
 
 def _begin_migration(site: Site) -> str:
@@ -125,7 +138,7 @@ def lose_worker(site: Site) -> Outcome:
     site[WORKERS[1]].vanish()
     time.sleep(20.0)
     site[WORKERS[1]].boot()
-    return _recover(site, began, "off for 20 s; its state was read from the checkpoint elsewhere")
+    return _recover(site, began, "off for 20 s")
 
 
 def lose_leader(site: Site) -> Outcome:
@@ -194,35 +207,41 @@ def full_disk(site: Site) -> Outcome:
 
 
 def exhaust(machine: Machine, unit: str) -> None:
-    """Have the kernel kill a service for want of memory.
+    """Have the kernel kill a service for want of memory, by control groups of version 1.
 
     Control groups are read-only in a container, so the limit is set on this host: the machine's systemd starts the
     service in a group of its own, whose memory is then taken by another process; the kernel kills the service first.
     """
-    group = _MEMORY / f"rechannel-{unit}"
-    group.mkdir(exist_ok=True)
-    (group / "cgroup.procs").write_text(str(machine.leader))
-    machine.run(f"systemctl restart {unit}")
-    (_MEMORY / "cgroup.procs").write_text(str(machine.leader))
-    wait_for_state(machine, unit)
-    pid = state_of(machine, unit, "MainPID")
-    for process in (group / "cgroup.procs").read_text().split():
-        Path(f"/proc/{process}/oom_score_adj").write_text("1000")
-    usage = int((group / "memory.usage_in_bytes").read_text())
-    (group / "memory.limit_in_bytes").write_text(str(usage + _TAKEN // 4))
-    with subprocess.Popen([sys.executable, "-c", _TAKE_MEMORY, str(group)], stdin=subprocess.PIPE):
-        wait_for_new_process(machine, unit, pid, 60)
-    expect("oom_kill 0" not in (group / "memory.oom_control").read_text(), f"the kernel killed {unit}")
-    expect("status=9/KILL" in machine.output(f"journalctl -u {unit} -n 60 -o cat"), f"systemd saw {unit} killed")
-    group.rmdir()
+    group, systemd = _MEMORY / f"rechannel-{unit}-{time.monotonic_ns()}", str(machine.leader)
+    before = _MEMORY / re.search(r":memory:/(.*)", Path(f"/proc/{systemd}/cgroup").read_text())[1]  # type: ignore[index]
+    group.mkdir()
+    try:
+        (group / "cgroup.procs").write_text(systemd)
+        machine.run(f"systemctl restart {unit}")
+        (before / "cgroup.procs").write_text(systemd)
+        wait_for_state(machine, unit)
+        pid = state_of(machine, unit, "MainPID")
+        for process in (group / "cgroup.procs").read_text().split():
+            Path(f"/proc/{process}/oom_score_adj").write_text("1000")
+        usage = int((group / "memory.usage_in_bytes").read_text())
+        (group / "memory.limit_in_bytes").write_text(str(usage + _TAKEN // 4))
+        with subprocess.Popen([sys.executable, "-c", _TAKE_MEMORY, str(group)], stdin=subprocess.PIPE):
+            wait_for_new_process(machine, unit, pid, 60)
+        expect("oom_kill 0" not in (group / "memory.oom_control").read_text(), f"the kernel killed {unit}")
+        journal = machine.output(f"journalctl -u {unit} --since=-90s -o cat")
+        expect("status=9/KILL" in journal, f"systemd saw {unit} killed")
+    finally:
+        (before / "cgroup.procs").write_text(systemd)
+        for process in (group / "cgroup.procs").read_text().split():
+            (before / "cgroup.procs").write_text(process)
+        group.rmdir()
 
 
 def out_of_memory(site: Site) -> Outcome:
     """Exhaust the memory of the leader and of an agent."""
-    began = time.monotonic()
     exhaust(site[_leader(site)], CONTROLLER)
     exhaust(site[WORKERS[0]], AGENT)
-    return _recover(site, began, "killed by the kernel, started again by systemd")
+    return _recover(site, time.monotonic(), "killed by the kernel, started again by systemd")
 
 
 def clock_steps(site: Site) -> Outcome:
@@ -230,7 +249,6 @@ def clock_steps(site: Site) -> Outcome:
     library = site["control1"].output("ls /usr/lib/*/faketime/libfaketimeMT.so.1")
     environment = f"LD_PRELOAD={library} FAKETIME_TIMESTAMP_FILE=/run/clock FAKETIME_NO_CACHE=1"
     environment += " FAKETIME_DONT_FAKE_MONOTONIC=1"
-    began = time.monotonic()
     for machine in site.each(CONTROLLERS):
         machine.run("echo +0s >/run/clock; chmod 644 /run/clock")
         set_drop_in(machine, CONTROLLER, f"Environment={environment}", "MemoryDenyWriteExecute=no")
@@ -245,8 +263,10 @@ def clock_steps(site: Site) -> Outcome:
         epochs.append(state_of(site[name], CONTROLLER, "StatusText").split(";")[0])
     expect(len(set(epochs)) == 1, f"the lead changed: {epochs}")
     for machine in site.each(CONTROLLERS):
+        noticed = machine.output(f"journalctl -u {CONTROLLER} -n 400 -o cat | grep -c clock-was-set || true")
+        expect(int(noticed) >= len(epochs), f"{machine.name} noticed {noticed} jumps of its clock")
         set_drop_in(machine, CONTROLLER)
-    return _recover(site, began, "an hour forward, two back, one forward: the same leader in the same epoch")
+    return _recover(site, time.monotonic(), "an hour forward, two back, one forward: the same leader in the same epoch")
 
 
 def upgrade(site: Site) -> Outcome:
@@ -257,22 +277,20 @@ def upgrade(site: Site) -> Outcome:
 
     new, seconds = git("log", "-1", "--format=%H %ct").split()
     old = git("rev-list", "-1", f"--min-age={int(seconds) - _DAY}", "HEAD")
-    began = time.monotonic()
-    roles = zip((WORKERS, CONTROLLERS), page_blocks("Upgrade"), (AGENT, CONTROLLER), strict=True)
-    for names, block, unit in roles:
-        leader = _leader(site)
-        for machine in sorted(site.each(names), key=lambda it: it.name == leader):
-            for commands, revision in (
-                (block.replace("git pull", f"git reset --quiet --hard {old}"), old),
-                (block, new),
-            ):
-                machine.run(f"cd {CHECKOUT}\n{commands}")
+    roles = list(zip((WORKERS, CONTROLLERS), page_blocks("Upgrade"), (AGENT, CONTROLLER), strict=True))
+    for pull, revision in ((f"git reset --quiet --hard {old}", old), ("git pull", new)):
+        for names, block, unit in roles:
+            leader = _leader(site)
+            for machine in sorted(site.each(names), key=lambda it: it.name == leader):
+                before = state_of(machine, unit, "MainPID")
+                machine.run(f"cd {CHECKOUT}\n{block.replace('git pull', pull)}")
                 wait_for_state(machine, unit)
-                expect(state_of(machine, unit, "Result") == "success", f"{unit} of {machine.name} was restarted")
+                expect(state_of(machine, unit, "MainPID") != before, f"{unit} of {machine.name} was restarted")
                 expect(machine.output(f"cd {CHECKOUT}; git rev-parse HEAD") == revision, f"{revision} is checked out")
-                for room in ("monitors", "wire"):
+                for room in ("monitors", "wire") if unit == AGENT else _ROOMS:
                     machine.run(f"diff -rq -x __pycache__ {CHECKOUT}/{room} {_PROGRAM}/{room}")
-    return _recover(site, began, "five machines to the program of a day before and back, the leader last")
+        site.wait_for_batches(_BATCHES)
+    return _recover(site, time.monotonic(), "all five machines to the program of a day before, then to today's")
 
 
 def _step(what: str, act: Callable[[Site], Outcome]) -> Step:
@@ -290,6 +308,6 @@ STEPS = (
     _step("the leader is cut off", cut_leader),
     _step("the disk of the audit file is full", full_disk),
     _step("no memory is left", out_of_memory),
-    _step("clocks jump", clock_steps),
+    _step("the clocks of both controllers jump", clock_steps),
     _step("back to the program of a day before, and upgraded in place", upgrade),
 )

@@ -7,12 +7,13 @@ from tests.machines.machine import MachineError
 from tests.machines.site import APPLICATION, CHECKOUT, CONTROLLERS, DRIVER, WORKERS, Site, page_blocks
 from tests.machines.steps import Step, expect, state_of, wait_for_state
 
+PART = "Install"
 AGENT, CONTROLLER = "rechannel-agent", "rechannel-controller"
 _INSTALL_AGENT, _INSTALL, _SET_UP_CONTROLLER, _SET_UP_AGENT = range(4)
 
 
 def _block(index: int) -> str:
-    blocks = page_blocks("Install")
+    blocks = page_blocks(PART)
     if len(blocks) != _SET_UP_AGENT + 1:
         raise MachineError(f"docs/services.md: {len(blocks)} blocks below Install, and the suite knows 4")
     return blocks[index]
@@ -105,7 +106,7 @@ def start_driver(site: Site) -> str:
 
 
 STEPS = tuple(
-    Step("Install", what, act)
+    Step(PART, what, act)
     for what, act in (
         ("what stands before", surroundings),
         ("`make install`, two machines", install_controllers),

@@ -158,7 +158,10 @@ class Machine:
             link.symlink_to(f"/lib/systemd/system/{unit}.service")
 
     def boot(self) -> float:
-        """Start it and wait until its systemd has reached its target; seconds that this took."""
+        """Start it and wait until its systemd has reached its target; seconds that this took.
+
+        MachineError with its console's last lines if it ends at once.
+        """
         began = time.monotonic()
         command = ["systemd-nspawn", "--quiet", "-D", str(self.root), "-M", self.name, "--register=no", "--keep-unit"]
         command += ["--boot", "--console=pipe", *self.nspawn_options]
@@ -169,6 +172,9 @@ class Machine:
 
         def has_booted() -> bool:
             if not self.leader:
+                if self._process is not None and self._process.poll() is not None:
+                    console = (self.directory / "console.log").read_text(errors="replace")
+                    raise MachineError(f"{self.name} did not boot: {console.strip()[-500:]}")
                 return False
             state = self.run("systemctl is-system-running", check=False).stdout.strip()
             return state in ("running", "degraded")
@@ -212,6 +218,7 @@ class Machine:
         """Write a file in it, also while it is off."""
         target = self.root / path.lstrip("/")
         target.parent.mkdir(parents=True, exist_ok=True)
+        target.unlink(missing_ok=True)  # it may be a link, to a file of this host for an absolute one
         target.write_text(text)
         target.chmod(mode)
 
@@ -257,8 +264,10 @@ class Machine:
 class HostMachine(Machine):
     """Machine with this host's root and network, made in no time; its layers are in memory.
 
-    None of this host's services is started in it: it boots into systemd's `basic.target`.
+    None of this host's services, sockets and timers is started in it.
     """
+
+    _TARGET = "tried.target"
 
     def __init__(self, name: str, directory: Path) -> None:
         super().__init__(name, 0, directory, Path("/"), directory)
@@ -266,14 +275,19 @@ class HostMachine(Machine):
     @property
     def nspawn_options(self) -> list[str]:
         """Return the argument for its systemd that names the target."""
-        return ["systemd.unit=basic.target"]
+        return [f"systemd.unit={self._TARGET}"]
 
     def mount(self) -> None:
         """Mount its layers; a layer on the file system of the root itself would be refused."""
         call("mount", "-t", "tmpfs", "none", str(self.directory))
         super().mount()
-        for unit in ("NetworkManager-wait-online", "systemd-networkd-wait-online"):  # the network is there already
-            (self.root / f"etc/systemd/system/{unit}.service").symlink_to("/dev/null")
+        unit = "[Unit]\nRequires=sysinit.target\nAfter=sysinit.target\nAllowIsolate=yes\n"
+        self.write(f"/etc/systemd/system/{self._TARGET}", unit)
+        for name in ("basic.target", "NetworkManager-wait-online.service", "systemd-networkd-wait-online.service"):
+            # What starts sockets and timers, and what waits for a network that is there already.
+            link = self.root / "etc/systemd/system" / name
+            link.unlink(missing_ok=True)
+            link.symlink_to("/dev/null")
 
     def close(self) -> None:
         """Switch it off, and unmount its layers."""
@@ -310,9 +324,10 @@ class Machines:
 
     def __exit__(self, *error: object) -> None:
         """Switch all machines off; their journals stay in the layers until the next run."""
-        for machine in self.machines.values():
-            machine.close()
-        call("ip", "link", "delete", BRIDGE, codes=(0, 1))
+        with contextlib.ExitStack() as stack:  # one after the other, whatever fails
+            stack.callback(call, "ip", "link", "delete", BRIDGE, codes=(0, 1))
+            for machine in self.machines.values():
+                stack.callback(machine.close)
 
 
 def checkout_of(target: Path) -> None:

@@ -292,11 +292,9 @@ class Site(contextlib.AbstractContextManager["Site"]):
         for machine in self.machines.values():
             role = f"agent-{machine.name}" if machine.name in WORKERS else "link"
             role = "controller" if machine.name in CONTROLLERS else role
-            owner = {"controller": "rechannel", "link": "etl"}.get(role, "spark")
             user = f"rechannel-{CLUSTER}-{role}"
             machine.write("/root/site.toml", self.configuration(machine, user))
             machine.write("/etc/rechannel/redis.password", self.passwords[user], 0o600)
-            machine.run(f"chown {owner} /etc/rechannel/redis.password")
         user = f"rechannel-{CLUSTER}-operator"
         text = self.configuration(self[DRIVER], user).replace("redis.p", "operator.p")
         for machine in self.each(CONTROLLERS):
@@ -318,7 +316,8 @@ class Site(contextlib.AbstractContextManager["Site"]):
             f"cd {CHECKOUT}\n"
             "python3 -m venv /opt/rechannel-driver\n"
             "/opt/rechannel-driver/bin/pip install './distributions/agent[driver]'\n"
-            "editor /etc/rechannel/rechannel.toml"
+            "editor /etc/rechannel/rechannel.toml\n"
+            "chown etl /etc/rechannel/redis.password"
         )
         driver.write("/etc/systemd/system/application.service", _DRIVER_UNIT.format(directory=APPLICATION))
         driver.run("systemctl daemon-reload; systemctl enable --now application")

@@ -14,14 +14,22 @@ from tests.machines.site import PATIENCE, Site
 
 
 class OutcomeError(AssertionError):
-    """What came about is not what the page promises; the message says both."""
+    """What came about is not what the page promises; the message says both.
+
+    ``outcome``: what was measured all the same.
+    """
+
+    def __init__(self, message: str, outcome: Outcome | None = None) -> None:
+        super().__init__(message)
+        self.outcome = outcome
 
 
 @dataclass(frozen=True)
 class Outcome:
     """What came of one step. ``failure``: "" where it held.
 
-    ``seconds`` of the step; ``recovered``: seconds from the fault; ``lost``, ``doubled``: rows; ``rows``: more to show.
+    ``seconds`` of the step; ``recovered``: seconds from the fault; ``lost``, ``doubled``: rows, None where nobody has
+    counted them; ``rows``: more to show.
     """
 
     part: str = ""
@@ -29,8 +37,8 @@ class Outcome:
     outcome: str = ""
     seconds: float = 0.0
     recovered: float | None = None
-    lost: int = 0
-    doubled: int = 0
+    lost: int | None = None
+    doubled: int | None = None
     rows: Sequence[Sequence[str]] = ()
     failure: str = ""
 
@@ -49,7 +57,8 @@ class Step:
         try:
             came = self.act(site)
         except Exception as error:  # noqa: BLE001  whatever fails, the next step is due
-            came = Outcome(failure=f"{type(error).__name__}: {error}")
+            measured = error.outcome if isinstance(error, OutcomeError) and error.outcome else Outcome()
+            came = dataclasses.replace(measured, failure=f"{type(error).__name__}: {error}")
         if isinstance(came, str):
             came = Outcome(outcome=came)
         return dataclasses.replace(came, part=self.part, what=self.what, seconds=time.monotonic() - began)

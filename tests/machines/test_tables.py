@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
+from testbed.processes import ROOT
 from tests.machines import hardening, page
 from tests.machines.installing import AGENT, CONTROLLER
 from tests.machines.site import page_blocks
@@ -36,10 +39,15 @@ def test_the_page_has_the_blocks_that_the_suite_runs() -> None:
 def test_a_failed_step_stands_on_the_page() -> None:
     outcomes = [
         Outcome("Install", "a", "done", 3.0),
-        Outcome("Faults", "b", "done", 9.0, recovered=4.0),
+        Outcome("Faults", "b", "done", 9.0, recovered=4.0, lost=0, doubled=0),
         Outcome("Faults", "c", seconds=1.0, failure="not so\nmore"),
     ]
     text = page.tables(outcomes)
     assert "| a | done | 3 |" in text
     assert "| b | done | 4 | 0 | 0 |" in text
-    assert "| c | **failed**: not so |  | 0 | 0 |" in text
+    assert "| c | **failed**: not so |  |  |  |" in text
+
+
+def test_the_page_is_that_of_the_figures() -> None:
+    document = json.loads((ROOT / "docs/figures/machines.json").read_text())
+    assert (ROOT / "docs/machines.md").read_text() == page.page(document)

@@ -91,6 +91,12 @@ def test_installed_files_name_the_chosen_directory_and_user(tmp_path: Path) -> N
     assert "opt" not in {path.name for path in root.iterdir()}
 
 
+def test_an_upgrade_keeps_the_user_of_the_agent(tmp_path: Path) -> None:
+    for variables, user in (({"AGENT_USER": "hadoop"}, "hadoop"), ({}, "hadoop"), ({"AGENT_USER": "spark"}, "spark")):
+        root = installed(tmp_path, **variables)
+        assert unit(root / "usr/lib/systemd/system/rechannel-agent.service")["Service"]["User"] == user
+
+
 def test_install_and_uninstall_leave_nothing(tmp_path: Path) -> None:
     root = installed(tmp_path)
     assert {f"usr/lib/systemd/system/{name}" for name in UNITS} < files(root)
