@@ -43,7 +43,8 @@ def main() -> int:
     with Site(options.directory.resolve()) as site:
         outcomes = take_all(site, installing.STEPS)
         if not any(outcome.failure for outcome in outcomes):  # else there is nothing to try
-            outcomes += take_all(site, [step for part in options.only or _PARTS for step in _PARTS[part]])
+            parts = [step for part in options.only or _PARTS for step in _PARTS[part]]
+            outcomes += take_all(site, [*parts, *installing.LAST])
     document = {
         "revision": revision(),
         "date": datetime.now(UTC).date().isoformat(),

@@ -105,6 +105,17 @@ def start_driver(site: Site) -> str:
     return f"an unchanged script as a service of the user `etl`, checkpoints below {APPLICATION.parent}"
 
 
+def uninstall(site: Site) -> str:
+    """Run the page's block for removing on a node."""
+    machine = site["worker3"]
+    (block,) = page_blocks("Uninstall")
+    machine.run(f"cd {CHECKOUT}\n{block}")
+    left = machine.output("ls -d /opt/rechannel /usr/local/bin/rechannel /usr/lib/systemd/system/rechannel* || true")
+    expect(not left, f"left: {left}")
+    machine.run("test -e /etc/rechannel/rechannel.toml -a -e /etc/rechannel/redis.password")
+    return "program, command and unit are gone, configuration and password stay"
+
+
 STEPS = tuple(
     Step(PART, what, act)
     for what, act in (
@@ -117,3 +128,4 @@ STEPS = tuple(
         ("the driver", start_driver),
     )
 )
+LAST = (Step("Uninstall", "`make uninstall`, one machine", uninstall),)
