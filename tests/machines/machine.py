@@ -135,8 +135,11 @@ class Machine:
     @property
     def nspawn_options(self) -> list[str]:
         """Return what systemd-nspawn is told of this machine beside its root and its name."""
-        options = [f"--network-bridge={BRIDGE}", f"--bind={self.shared}:{SHARED}"]
-        return options + [f"--bind-ro={source}:{target}" for source, target in self.binds.items()]
+        return [f"--network-bridge={BRIDGE}", f"--bind={self.shared}:{SHARED}", *self._read_only]
+
+    @property
+    def _read_only(self) -> list[str]:
+        return [f"--bind-ro={source}:{target}" for source, target in self.binds.items()]
 
     def mount(self) -> None:
         """Mount its layers, and name it."""
@@ -269,13 +272,13 @@ class HostMachine(Machine):
 
     _TARGET = "tried.target"
 
-    def __init__(self, name: str, directory: Path) -> None:
-        super().__init__(name, 0, directory, Path("/"), directory)
+    def __init__(self, name: str, directory: Path, binds: dict[Path, str]) -> None:
+        super().__init__(name, 0, directory, Path("/"), directory, binds)
 
     @property
     def nspawn_options(self) -> list[str]:
-        """Return the argument for its systemd that names the target."""
-        return [f"systemd.unit={self._TARGET}"]
+        """Return its directories of this host, and the argument for its systemd that names the target."""
+        return [*self._read_only, f"systemd.unit={self._TARGET}"]
 
     def mount(self) -> None:
         """Mount its layers; a layer on the file system of the root itself would be refused."""
