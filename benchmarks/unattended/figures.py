@@ -56,12 +56,13 @@ class PhaseFigures(msgspec.Struct, kw_only=True):
 class RunFigures(msgspec.Struct, kw_only=True):
     """Figures of one run.
 
-    Those over several phases leave out the drain, which Spark as it is does not have. ``regret``: seconds;
+    Those over several phases leave out the drain, which Spark as it is does not have. ``worked``, ``regret``: seconds;
     ``over_best``: seconds of all batches over those of the best ones. ``needless``: moves in steady phases, ``cost``:
     seconds that these took; ``late``: mean over the phases; ``regressed`` and ``rolled_back``: migrations.
     """
 
     phases: list[PhaseFigures]
+    worked: float
     regret: float
     over_best: float
     needless: int
@@ -110,11 +111,12 @@ def run_figures(run: Run, best: Sequence[float]) -> RunFigures:
         phases.append(_phase_figures(run, number, span, before, best[number]))
     shared = [phase for phase in phases if phase.kind != DRAINED]
     steady = [phase for phase in shared if phase.kind == STEADY]
-    least = sum(phase.worked - phase.regret for phase in shared)
+    worked, regret = (sum(getattr(phase, name) for phase in shared) for name in ("worked", "regret"))
     return RunFigures(
         phases=phases,
-        regret=sum(phase.regret for phase in shared),
-        over_best=_ratio(sum(phase.worked for phase in shared), least),
+        worked=worked,
+        regret=regret,
+        over_best=_ratio(worked, worked - regret),
         needless=sum(phase.moves for phase in steady),
         cost=sum(phase.cost for phase in steady),
         late=statistics.fmean(phase.late for phase in shared if phase.batches),

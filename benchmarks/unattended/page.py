@@ -38,10 +38,7 @@ def page(results: Mapping[str, Result], pictures: Path | None = None) -> str:
                 "case": script.case.summary(),
                 "minutes": minutes,
                 "times": _longer_rows(script),
-                "runs": [
-                    [run.way, *_run_cells(run, drawn[run.way], drawn.get(NONE)), results[run.name].revision]
-                    for run in usable
-                ],
+                "runs": [[run.way, *_run_cells(run, drawn), results[run.name].revision] for run in usable],
                 "events": list(_event_rows(drawn)),
                 "errors": {run.way: run.error.split("\n")[0] for run in ways if run.error},
                 "picture": picture if usable else "",
@@ -68,8 +65,12 @@ def _longer_rows(script: Script) -> float | None:
     return next((change.times for change in changes if change), None)
 
 
-def _run_cells(run: Run, figures: RunFigures, spark: RunFigures | None) -> list[str]:
+def _run_cells(run: Run, drawn: Mapping[str, RunFigures]) -> list[str]:
+    """Return the figures of a run; ``drawn``: of all ways by name."""
+    figures, spark, oracle = drawn[run.way], drawn.get(NONE), drawn.get(ORACLE)
     return [
+        f"{figures.worked:.0f}",
+        f"{figures.worked / oracle.worked:.2f}" if oracle else "-",
         f"{figures.regret:.0f}",
         f"{figures.regret / spark.regret:.0%}" if spark and spark.regret > 0 else "-",
         f"{figures.over_best:.2f}",

@@ -373,7 +373,7 @@ def test_the_page_has_every_way_of_every_event(tmp_path: Path) -> None:
     text = page(results, tmp_path)
     assert "* `none`: Spark as it is." in text
     assert "## Seed 3: 1q 3p 2x1 back to back FIFO z0" in text
-    assert "| adaptive | 15 | 100% | 1.45 | 4 | 5 | 1 | -0.5 | 5.0% | 1 / 1 | 90% | yes | 1234567 |" in text
+    assert "| adaptive | 50 | - | 15 | 100% | 1.45 | 4 | 5 | 1 | -0.5 | 5.0% | 1 / 1 | 90% | yes | 1234567 |" in text
     assert "| drift | adaptive | 4 | 11 | 1 / 2 | 1.25 | 2.50 | 1.50 | 4 | 0.0% | 10 |" in text
     assert "| joined | none | - | - | 0 / 0 |" in text
     assert "| drained | adaptive |" in text
