@@ -54,7 +54,7 @@ AGENTS, QUICK_AGENTS = (1_000, 4_000), (100,)
 PUSHES = 12  # windows that each agent pushes, of which the first ones are not counted
 CORES = (1, 4)
 QUERIES = (1, 25, 125)
-_ROUNDS = 100
+_ROUNDS = 100  # in which all messages are read
 PARTS = ("read", "model", "residuals", "policy", "laws")
 
 

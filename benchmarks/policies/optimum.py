@@ -16,7 +16,7 @@ from benchmarks.policies.measure import timed
 from benchmarks.report.results import machine, progress
 from rechannel.policies.adaptive.lower_bounds import certified_bound
 from rechannel.policies.analysis.placement_cost import placement_cost
-from rechannel.policies.model.arrays import FloatArray
+from rechannel.policies.model.arrays import FloatArray, IntArray
 from rechannel.policies.model.cluster import Cluster
 from rechannel.policies.model.placement import Placement
 from rechannel.policies.model.workload import Stage, Workload
@@ -72,6 +72,11 @@ def assign(highs: Any, units: int, executors: int) -> list[list[Any]]:
     return assigned
 
 
+def assignment(highs: Any, assigned: list[list[Any]]) -> IntArray:
+    """Return the executor of each unit in a program's answer, (n,)."""
+    return np.array([[highs.variableValue(one) for one in row] for row in assigned]).argmax(axis=1)
+
+
 def optimal_seconds(busy: FloatArray, speed: FloatArray, patience: float = PATIENCE) -> tuple[float, bool]:
     """Seconds per batch of the best placement of a stage on one-core executors, and whether that is proved."""
     import highspy  # the benchmark's and the tests' own dependency
@@ -85,8 +90,7 @@ def optimal_seconds(busy: FloatArray, speed: FloatArray, patience: float = PATIE
             sum(need * row[executor] for need, row in zip(busy.tolist(), assigned, strict=True)) <= rate * slowest
         )
     highs.minimize(slowest)
-    values = np.array([[highs.variableValue(one) for one in row] for row in assigned])
-    work = np.bincount(values.argmax(axis=1), weights=busy, minlength=len(speed))  # exact, the program rounds
+    work = np.bincount(assignment(highs, assigned), weights=busy, minlength=len(speed))  # exact, the program rounds
     proved = highs.getModelStatus() == highspy.HighsModelStatus.kOptimal
     return float((work / speed).max()), bool(proved)
 

@@ -45,9 +45,8 @@ class Oracle:
 
     def _targets(self, session: ServiceSession, phase: Phase) -> dict[Place, str] | None:
         """Return the executor of each partition to move; None while a placement is not complete."""
-        report, homes = session.report(), session.homes()
-        every = report.executors if report is not None else ()
-        executors = {session.hosts.index(one.host): one.executor for one in every}
+        homes = session.homes()
+        executors = {number: executor for executor, number in session.executor_numbers().items()}
         if not homes or len(executors) != len(phase.speeds):
             return None
         goal = goal_of(self._script.case_at(phase), OVERHEAD, homes, len(phase.speeds))

@@ -113,8 +113,8 @@ def _strike(session: ServiceSession, phase: Phase, way: str) -> None:
         session.order("drain", session.hosts[phase.executor])
     if way in (RESTART, ORACLE) and phase.kind in (LOST, JOINED):
         session.wait("an executor comes", lambda: _executors(session) - before, _STARTED_AGAIN, every=0.3)
-    if way == RESTART and phase.kind in (LOST, JOINED):
-        session.activate(phase.queries, restart=True)
+        if way == RESTART:
+            session.activate(phase.queries, restart=True)
 
 
 def _executors(session: ServiceSession) -> set[str]:

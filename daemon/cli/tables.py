@@ -178,7 +178,8 @@ def _query_table(status: ApplicationStatus) -> Table:
         seconds = "?" if query.batch_seconds is None else f"{query.batch_seconds:.2f} s{age}"
         remark = query.problem or ("" if query.active else "not active")
         # The first stage has the columns of the query, too; a query without stages has one row.
-        own = [escape(query_name(query.query, query.name)), str(query.batch), seconds, number(query.residual, "+.0%")]
+        name, replay = escape(query_name(query.query, query.name)), number(query.residual, "+.0%")
+        first = [name, str(query.batch), seconds, replay], escape(remark)
         rows = [
             (
                 f"{stage_name(query.query, stage.stage, query.name)} {', '.join(stage.operators)}",
@@ -187,12 +188,8 @@ def _query_table(status: ApplicationStatus) -> Table:
             for stage in query.stages
         ]
         for index, (unit, placement) in enumerate(rows or [("", "")]):
-            table.add_row(
-                *(own if index == 0 else [""] * len(own)),
-                escape(unit),
-                escape(placement),
-                escape(remark) if index == 0 else "",
-            )
+            own, last = first if index == 0 else ([""] * 4, "")
+            table.add_row(*own, escape(unit), escape(placement), last)
     return table
 
 

@@ -104,8 +104,8 @@ def _aged_tasks(
     numbers = {key: number for number, key in enumerate(kinds)}
     last: dict[tuple[str, int], int] = {}
     rows: list[tuple[float, ...]] = []
-    for number, launched in _in_order(runs, executors):
-        one, (partition, executor, seconds, read, state) = runs[number], launched
+    for number, partition, executor, seconds, read, state in _in_order(runs, executors):
+        one = runs[number]
         stateful, kind = one.stage.stateful_stage >= 0, kinds[one.key]
         moved = stateful and last.get((one.key, partition), executor) != executor
         if stateful:
@@ -125,10 +125,10 @@ def _aged_tasks(
 
 def _in_order(
     runs: Sequence[_Run], executors: Mapping[str, int]
-) -> Iterator[tuple[int, tuple[int, int, float, float, float]]]:
-    """Return all tasks in the order of their launch.
+) -> Iterator[tuple[int, int, int, float, float, float]]:
+    """Yield all tasks in the order of their launch.
 
-    Each with the number of its run, and with its partition, executor, seconds on a core, rows, and bytes of state.
+    Of each, the number of its run, its partition and executor, its seconds on a core, its rows and bytes of state.
     """
     tables: list[FloatArray] = [np.empty((7, 0))]
     for number, one in enumerate(runs):
@@ -138,5 +138,4 @@ def _in_order(
         tables.append(np.array(columns))
     table = np.concatenate(tables, axis=1)
     for number, _, partition, executor, *figures in table[:, np.argsort(table[1], kind="stable")].T.tolist():
-        seconds, rows, state = figures
-        yield int(number), (int(partition), int(executor), seconds, rows, state)
+        yield int(number), int(partition), int(executor), *figures

@@ -116,8 +116,10 @@ def attribute_cpu(
     result = Attribution({}, {})
     for executor, measured in usages.items():  # one after the other: rows take much more memory than columns
         tasks = list(_rows(places.get(executor, ()), executor))
+        launch, finish = np.array([(task.launch, task.finish) for _, task in tasks]).reshape(-1, 2).T
         for window, usage in measured:
-            _share_window(result, window, usage, tasks)
+            inside = np.flatnonzero((launch < finish) & (launch < window.end) & (window.start < finish))
+            _share_window(result, window, usage, [tasks[place] for place in inside.tolist()])
     return result
 
 
@@ -148,7 +150,6 @@ def _share_window(
     executor = result.executors.setdefault(usage.executor, ExecutorCpu())
     executor.seconds += window.end - window.start
     samples = usage.steps or [(window.end, usage.jvm_cpu, usage.python_cpu)]
-    tasks = [(part, task) for part, task in tasks if _overlap(task, window.start, window.end) > 0]
     start = window.start
     for end, jvm, python in samples:
         executor.jvm += jvm

@@ -108,7 +108,7 @@ class Snapshot:
 
     @cached_property
     def prediction(self) -> PredictionModel:
-        """Model that batches are predicted from; only decisions need it."""
+        """Model that batches are predicted from, for decisions and `residuals`."""
         return build_prediction(self.cluster, self.workload, self._evidence)
 
     @cached_property

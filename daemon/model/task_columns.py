@@ -82,26 +82,24 @@ class ColumnarTasks(Sequence[TaskRow]):
         return len(self.executor)
 
     def __iter__(self) -> Iterator[TaskRow]:
-        return self._rows(slice(None))
+        return self.at(slice(None))
 
     @overload
     def __getitem__(self, index: int) -> TaskRow: ...
     @overload
     def __getitem__(self, index: slice) -> list[TaskRow]: ...
     def __getitem__(self, index: int | slice) -> TaskRow | list[TaskRow]:
-        return list(self._rows(index)) if isinstance(index, slice) else next(self._rows([range(len(self))[index]]))
+        return list(self.at(index)) if isinstance(index, slice) else next(self.at([range(len(self))[index]]))
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Sequence) and list(self) == list(other)
 
     __hash__ = None  # type: ignore[assignment]
 
-    def at(self, positions: IntArray) -> Iterator[TaskRow]:
-        """Return the tasks at some positions."""
-        return self._rows(positions)
-
-    def _rows(self, which: slice | list[int] | IntArray) -> Iterator[TaskRow]:
-        for executor, numbers in zip(self.executor[which].tolist(), self._numbers[:, which].T.tolist(), strict=True):
+    def at(self, positions: slice | list[int] | IntArray) -> Iterator[TaskRow]:
+        """Yield the tasks at some positions."""
+        executors, columns = self.executor[positions].tolist(), self._numbers[:, positions]
+        for executor, numbers in zip(executors, columns.T.tolist(), strict=True):
             values: list[Any] = [int(it) if whole else it for it, whole in zip(numbers, _WHOLE, strict=True)]
             values.insert(_EXECUTOR, self.executors[executor])
             yield TaskRow(*values)

@@ -139,15 +139,19 @@ class ServiceSession(PlacedSession):
 
     def homes(self) -> list[list[int]]:
         """Return the number of the executor of each partition, by active query in the case's order; [] if unknown."""
-        report = self.report()
-        queries = {query.name: query for query in self.queries()}
-        if report is None or not queries.keys() >= set(self._active):
+        numbers, queries = self.executor_numbers(), {query.name: query for query in self.queries()}
+        if not queries.keys() >= set(self._active):
             return []
-        numbers = {one.executor: self.hosts.index(one.host) for one in report.executors if one.host in self.hosts}
         try:
             return [[numbers[one] for one in queries[name].stages[0].placement] for name in self._active]
         except (KeyError, IndexError):
             return []
+
+    def executor_numbers(self) -> dict[str, int]:
+        """Return the number of each executor by its id; {} without a report."""
+        report = self.report()
+        every = report.executors if report is not None else ()
+        return {one.executor: self.hosts.index(one.host) for one in every if one.host in self.hosts}
 
     def at_rest(self) -> bool:
         """Whether no move is under way."""

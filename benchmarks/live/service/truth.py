@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from benchmarks.policies.optimum import assign, new_program, optimal_seconds
+from benchmarks.policies.optimum import assign, assignment, new_program, optimal_seconds
 from rechannel.policies.adaptive.lower_bounds import lower_bound
 from rechannel.policies.model.arrays import FloatArray, IntArray
 
@@ -113,10 +113,8 @@ def fewest_moves(goal: Goal, limit: float, patience: float = PATIENCE) -> Fewest
     if float(goal.seconds.max()) > limit + _SAME:
         return Fewest(None, 0)
     solved, bound = assign_staying(goal.seconds, goal.home, np.full(goal.executors, limit * goal.cores), patience)
-    descended = _descent(goal, limit)
-    reached = [descended] if descended is not None else []
-    if solved is not None:
-        reached.append(int((solved != goal.home).sum()))
+    moves = None if solved is None else int((solved != goal.home).sum())
+    reached = [count for count in (moves, _descent(goal, limit)) if count is not None]
     return Fewest(min(reached, default=None), max(1, bound))
 
 
@@ -177,5 +175,4 @@ def assign_staying(
     bound = max(0, math.ceil(len(seconds) - info.mip_dual_bound - 1e-6)) if math.isfinite(info.mip_dual_bound) else 0
     if int(info.primal_solution_status) != int(highspy.SolutionStatus.kSolutionStatusFeasible):
         return None, bound
-    values = np.array([[highs.variableValue(one) for one in row] for row in assigned])
-    return values.argmax(axis=1), bound
+    return assignment(highs, assigned), bound
