@@ -262,11 +262,6 @@ class Law(Code):
         "Nothing begins automatically in this period (`reschedule.excluded`).",
         "Nothing: operators can still give orders.",
     )
-    TRIGGER_COOLDOWN = (
-        "trigger-cooldown",
-        "The last decision because of an overload was less than five minutes ago.",
-        "Nothing.",
-    )
     AGREEMENTS = (
         "agreements",
         "A costly plan must be recommended twice in a row.",

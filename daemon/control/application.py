@@ -201,7 +201,7 @@ class Application:
     def decide_automatically(self, trigger: Trigger, reason: str = "") -> Decision | None:
         """Decide because of a trigger; a guard's refusal is returned once, then None."""
         apply, now = self._context.acts_automatically, self._clock.wall()
-        refusal = self.guard.blocked_by(trigger, now) if apply else self.guard.overload_refusal(trigger, now)
+        refusal = self._services.limits.blocked_by(now) if apply else None
         if refusal is None:
             return self.decide(self.new_request(trigger, reason, apply=apply))
         if not self.guard.should_log(trigger, refusal):

@@ -1,4 +1,4 @@
-"""Guards of automatic decisions: periods, budget, cool-downs, agreement, repetition.
+"""Guards of automatic decisions: periods, budget, agreement, repetition.
 
 Pure: times are arguments, and what has to outlive a controller is restored from the decision log. An operator's order
 is never held back; it is warned (`ClusterLimits.order_warning`) and carried out.
@@ -30,10 +30,9 @@ from rechannel.wire.messages import Decision, DesiredMove, Refusal
 
 AUTOMATIC = frozenset({Trigger.TIMEOUT, Trigger.EXECUTORS, Trigger.OVERLOAD, Trigger.IMBALANCE, Trigger.CONTINUATION})
 AWAITING_OUTCOME = frozenset({Trigger.TIMEOUT, Trigger.IMBALANCE})  # that wait for the last migration's outcome
-BLOCKING = frozenset({Law.EXCLUDED, Law.TRIGGER_COOLDOWN, Law.BUDGET})  # laws that refuse before anything is planned
+BLOCKING = frozenset({Law.EXCLUDED, Law.BUDGET})  # laws that refuse before anything is planned
 HOUR = 3600.0  # seconds
 NO_ANSWER = BLOCKING | {Law.COOLDOWN, Law.PAUSED}  # reasons that say nothing about load or executors
-OVERLOAD_COOLDOWN = 300.0  # seconds between two decisions because of overload, for the effect of the last one to show
 AGREEMENTS = 2  # decisions in a row that must recommend a costly plan
 OVERLAP = 0.5  # share of equal moves (the same partition to the same executor) for two plans to agree
 COSTLY, COSTLY_SHARE = 30.0, 0.75  # seconds that a costly plan adds to the batches; share of the partitions it moves
@@ -149,6 +148,10 @@ class ClusterLimits:
         self._moves[decision.decision] = (min(first, decision.at), len(decision.moves))
         self._moves = {name: entry for name, entry in self._moves.items() if entry[0] > decision.at - HOUR}
 
+    def blocked_by(self, now: float) -> Refusal | None:
+        """Return why nothing may begin automatically now, or None."""
+        return self.excluded_period(now) or self.spent_budget(now)
+
     def excluded_period(self, now: float) -> Refusal | None:
         """Return the refusal of an excluded period, or None outside one."""
         period = self._period_at(now)
@@ -215,14 +218,13 @@ class AutomaticDecisionGuard:
 
     def __init__(self, limits: ClusterLimits) -> None:
         self._limits = limits
-        self._last_overload: float | None = None  # time of the last decision because of one
         self._recommended: Recommendation | None = None
         self._rolled_back: RolledBackPlan | None = None
         self._logged: dict[tuple[str, str], float] = {}  # trigger, law -> end of the refusal that was logged
 
     def clear(self) -> None:
         """Drop everything, before the decision log is read again."""
-        self._last_overload = self._recommended = self._rolled_back = None
+        self._recommended = self._rolled_back = None
         self._logged.clear()
 
     def record(self, decision: Decision) -> None:
@@ -248,27 +250,10 @@ class AutomaticDecisionGuard:
     def _record_advice(self, decision: Decision) -> None:
         """Record an automatic decision that rests on a plan."""
         costly = decision.reason == Law.AGREEMENTS
-        if not costly and decision.trigger == Trigger.OVERLOAD:  # recommendations have no cool-down between them
-            self._last_overload = decision.at
         if decision.result != DecisionResult.APPLIED and (costly or decision.reason == PlanResult.OK):
             self._recommended = self._combined(decision, costly=costly)
         else:
             self._recommended = None
-
-    def blocked_by(self, trigger: Trigger, now: float) -> Refusal | None:
-        """Return why nothing may begin automatically now, or None."""
-        return (
-            self._limits.excluded_period(now) or self.overload_refusal(trigger, now) or self._limits.spent_budget(now)
-        )
-
-    def overload_refusal(self, trigger: Trigger, now: float) -> Refusal | None:
-        """Return the refusal of an overload that follows another one too soon, or None."""
-        last, cooldown = self._last_overload, OVERLOAD_COOLDOWN
-        if trigger != Trigger.OVERLOAD or last is None or not 0 <= now - last < cooldown:  # < 0: the clock went back
-            return None
-        age, until = now - last, last + cooldown
-        detail = f"the last decision by {trigger} was {age:.0f} s ago, its cool-down is {cooldown:g} s"
-        return Refusal(law=Law.TRIGGER_COOLDOWN, detail=detail, measured=age, limit=cooldown, unit="s", until=until)
 
     def should_log(self, trigger: Trigger, refusal: Refusal) -> bool:
         """Return whether a refusal is to be published: once for each cause and period."""

@@ -11,6 +11,7 @@ from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
+from typing import ClassVar
 
 from rechannel.conf.settings import RescheduleSettings, Settings
 from rechannel.daemon.control.guard import NO_ANSWER
@@ -22,7 +23,7 @@ from rechannel.wire.printable import query_name
 
 _LONG_BATCH = 2.0  # times the usual length of a query's batches: it is overloaded
 _OVER = 0.85  # share of its limit below which an overload is over
-_FIRST_PAUSE = 10.0  # seconds until the next decision by changed executors, if refused, or imbalance; doubles each time
+_FIRST_PAUSE = 10.0  # seconds until the next decision by changed executors, if refused, or by load; doubles each time
 RETRY_EVERY = 10.0  # seconds between two decisions that were not ready, or on the same order
 _ACCEPTED_WINDOWS = 3  # of which the highest imbalance is accepted
 
@@ -117,11 +118,15 @@ def usable_executors(report: LinkReport, drained_nodes: Collection[str]) -> froz
 class LoadTrigger(ABC):
     """Trigger of one application by its measured load.
 
-    ``steady_now``: seconds of a steady clock.
+    The pause between two decisions because of it grows, and is short again after a time without any. ``steady_now``:
+    seconds of a steady clock.
     """
+
+    trigger: ClassVar[Trigger]
 
     def __init__(self) -> None:
         self._next_try = 0.0
+        self._last_decision, self._pause = -math.inf, _FIRST_PAUSE
 
     @abstractmethod
     def observe_window(self, snapshot: Snapshot, window: float, settings: Settings) -> None:
@@ -145,14 +150,21 @@ class LoadTrigger(ABC):
         """Record a decision that was automatic, or that moves something.
 
         It is taken again if it was not ready, or has to be agreed on. One that was refused whatever the load is, such
-        as by the cool-down, is no answer.
+        as by the cool-down, is no answer. One because of this trigger begins a pause.
         """
-        if decision.reason in NO_ANSWER:
-            return
-        if (pause := pause_of(decision, settings)) is None:
-            self._settle(decision)
-        else:
-            self._next_try = max(self._next_try, steady_now + pause)
+        if decision.reason not in NO_ANSWER:
+            if (pause := pause_of(decision, settings)) is None:
+                self._settle(decision)
+            else:
+                self._next_try = max(self._next_try, steady_now + pause)
+        if decision.trigger == self.trigger and decision.result != DecisionResult.NOT_READY:
+            self._begin_pause(steady_now, settings.reschedule.timeout)
+
+    def _begin_pause(self, steady_now: float, longest: float) -> None:
+        if steady_now - self._last_decision > 2 * longest:
+            self._pause = _FIRST_PAUSE
+        self._next_try = max(self._next_try, steady_now + self._pause)
+        self._last_decision, self._pause = steady_now, min(2 * self._pause, longest)
 
     @abstractmethod
     def _reason(self) -> str: ...
@@ -166,9 +178,10 @@ class ImbalanceTrigger(LoadTrigger):
 
     The imbalance is the utilization of the busiest executor over the mean of all. It is compared with the accepted one:
     the highest of the last windows at the last decision that moved nothing, or after the last migration that was
-    confirmed. The pause between two decisions because of it grows, and is short again after a time without any. What
-    was accepted while nothing could move is open again once the mode is ``apply``.
+    confirmed. What was accepted while nothing could move is open again once the mode is ``apply``.
     """
+
+    trigger = Trigger.IMBALANCE
 
     def __init__(self) -> None:
         super().__init__()
@@ -178,7 +191,6 @@ class ImbalanceTrigger(LoadTrigger):
         self._streak = 0
         self._window: float | None = None  # begin of the last window observed
         self._batches: dict[str, int] = {}  # query -> last batch observed
-        self._last_decision, self._pause = -math.inf, _FIRST_PAUSE
         self._mode = Mode.APPLY
 
     def observe_window(self, snapshot: Snapshot, window: float, settings: Settings) -> None:
@@ -213,17 +225,6 @@ class ImbalanceTrigger(LoadTrigger):
     def interrupt(self) -> None:
         """Count the windows anew."""
         self._streak, self._due = 0, ""
-
-    def record(self, decision: Decision, steady_now: float, settings: Settings) -> None:
-        """Record a decision as any load trigger does; one because of an imbalance begins a pause."""
-        super().record(decision, steady_now, settings)
-        if decision.trigger != Trigger.IMBALANCE or decision.result == DecisionResult.NOT_READY:
-            return
-        timeout = settings.reschedule.timeout
-        if steady_now - self._last_decision > 2 * timeout:
-            self._pause = _FIRST_PAUSE
-        self._next_try = max(self._next_try, steady_now + self._pause)
-        self._last_decision, self._pause = steady_now, min(2 * self._pause, timeout)
 
     def _reason(self) -> str:
         return self._due
@@ -266,6 +267,8 @@ class _Level:
 
 class OverloadTrigger(LoadTrigger):
     """Trigger of one application of which an executor or a query is overloaded."""
+
+    trigger = Trigger.OVERLOAD
 
     def __init__(self) -> None:
         super().__init__()

@@ -195,6 +195,20 @@ def test_an_imbalance_accepted_while_nothing_could_move_is_open_once_decisions_a
     assert not imbalance.due_reason(100.0), "back to observe: what is accepted stays so"
 
 
+def test_an_overload_that_was_refused_does_not_make_the_next_one_wait_for_long() -> None:
+    overload, due = OverloadTrigger(), []
+    for number in range(240):
+        busy = 2.0 if number % 6 < 3 else 0.5  # busy for three windows of five seconds, then calm
+        overload.observe([LoadReading("executor 1", busy, 1.0, "busy")], RULES)
+        if overload.due_reason(number * 5.0):
+            due.append(number * 5)
+            overload.record(decision(NOON, "refused", "gate", trigger="overload"), number * 5.0, SETTINGS)
+    pauses = [later - earlier for earlier, later in itertools.pairwise(due)]
+    assert pauses[:4] == [30, 30, 60, 90], "as soon as it is overloaded again, unless it often is"
+    assert pauses == sorted(pauses)
+    assert 300 <= max(pauses) < 330
+
+
 @pytest.mark.parametrize("result", ["refused", "applied"])
 def test_the_pause_between_two_decisions_on_an_imbalance_grows_to_the_timeout_and_is_forgotten(result: str) -> None:
     growing = [1.2 * 1.2 ** (number / 3) for number in range(300)]
@@ -234,11 +248,11 @@ def test_the_budget_rolls_to_its_very_edge() -> None:
     guard, limits = guarded(moves_per_hour=10)
     guard.record(decision(NOON, "applied", moves=moves(*range(6))))
     AutomaticDecisionGuard(limits).record(decision(NOON + 600, "applied", moves=moves(*range(3))))
-    assert (limits.moves_left(NOON + 601), guard.blocked_by(Trigger.TIMEOUT, NOON + 601)) == (1, None)
+    assert (limits.moves_left(NOON + 601), limits.blocked_by(NOON + 601)) == (1, None)
     guard.record(decision(NOON + 700, "applied", moves=moves(9)))
-    held = guard.blocked_by(Trigger.TIMEOUT, NOON + 800)
+    held = limits.blocked_by(NOON + 800)
     assert (held.law, held.measured, held.limit, held.until) == (Law.BUDGET, 10, 10, NOON + HOUR)
-    assert guard.blocked_by(Trigger.TIMEOUT, NOON + HOUR - 0.01) is not None
+    assert limits.blocked_by(NOON + HOUR - 0.01) is not None
     assert limits.moves_left(NOON + HOUR) == 6
     assert limits.order_warning(NOON + 800, 4).endswith("14 moves within an hour, reschedule.moves_per_hour is 10")
     assert limits.order_warning(NOON + HOUR, 4) == ""
@@ -255,44 +269,31 @@ def test_what_was_moved_is_known_to_the_next_controller() -> None:
 
 def test_what_is_ahead_of_a_clock_that_was_set_back_counts_for_an_hour() -> None:
     stored = decision(NOON, "applied", moves=moves(1, 2, 3))
-    guard = guarded(moves_per_hour=3)[0]
+    guard, limits = guarded(moves_per_hour=3)
     guard.record(stored)
     before = NOON - 86_400
-    held = guard.blocked_by(Trigger.TIMEOUT, before)
+    held = limits.blocked_by(before)
     assert held.until == before + HOUR
     guard.record(stored)
-    assert guard.blocked_by(Trigger.TIMEOUT, before + HOUR) is None
+    assert limits.blocked_by(before + HOUR) is None
 
 
-# -- excluded periods and cool-downs --
+# -- excluded periods --
 
 
 def test_nothing_begins_in_an_excluded_period_and_that_is_told_once() -> None:
     guard, limits = guarded(excluded=("Mon-Fri 09:00-18:00",), time_zone="Europe/Berlin")
-    held = guard.blocked_by(Trigger.TIMEOUT, NOON)
+    held = limits.blocked_by(NOON)
     assert (held.law, held.until - NOON) == (Law.EXCLUDED, 4 * HOUR)
     assert "until Mon 18:00 CEST" in held.detail
     assert guard.should_log(Trigger.TIMEOUT, held)
     guard.record(decision(NOON, "refused", Law.EXCLUDED, refusals=[held]))
-    again = guard.blocked_by(Trigger.TIMEOUT, NOON + 300)
+    again = limits.blocked_by(NOON + 300)
     assert not guard.should_log(Trigger.TIMEOUT, again)
-    assert guard.blocked_by(Trigger.TIMEOUT, NOON + 4 * HOUR) is None
-    tomorrow = guard.blocked_by(Trigger.TIMEOUT, NOON + 24 * HOUR)
+    assert limits.blocked_by(NOON + 4 * HOUR) is None
+    tomorrow = limits.blocked_by(NOON + 24 * HOUR)
     assert guard.should_log(Trigger.TIMEOUT, tomorrow)
     assert "warning: this is in the excluded period Mon-Fri 09:00-18:00" in limits.order_warning(NOON)
-
-
-def test_an_overload_has_a_cool_down_of_its_own() -> None:
-    guard, limits = guarded()
-    guard.record(decision(NOON, "refused", "gate", trigger="overload"))
-    held = guard.blocked_by(Trigger.OVERLOAD, NOON + 100)
-    assert (held.law, held.measured, held.limit, held.until) == (Law.TRIGGER_COOLDOWN, 100, 300, NOON + 300)
-    assert guard.blocked_by(Trigger.OVERLOAD, NOON + 300) is None
-    assert guard.blocked_by(Trigger.EXECUTORS, NOON + 1) is None
-    assert AutomaticDecisionGuard(limits).blocked_by(Trigger.OVERLOAD, NOON + 1) is None
-    guard = AutomaticDecisionGuard(limits)
-    guard.record(decision(NOON, "not-ready", "too-few-batches", trigger="overload"))
-    assert guard.blocked_by(Trigger.OVERLOAD, NOON + 1) is None, "what was not ready was no decision"
 
 
 # -- agreement --

@@ -15,7 +15,6 @@ from rechannel.daemon.decide.rollback import find_rollback_target
 from rechannel.daemon.model import snapshot
 from rechannel.policies.model.workload import Workload
 from rechannel.wire import keys
-from rechannel.wire.codes import Trigger
 from rechannel.wire.commands import Drain
 from rechannel.wire.envelope import EnvelopeFactory
 from rechannel.wire.messages import Decision
@@ -25,7 +24,6 @@ from unit.daemon.fakes import (
     GATE,
     World,
     app,
-    controller,
     cycle,
     decide,
     decisions,
@@ -242,19 +240,6 @@ def test_an_overload_is_measured_and_not_expected(store, world, monkeypatch):
     for _ in range(6):
         cycle(leader, world, 5)
     assert decisions(store) == []
-
-
-def test_a_new_leader_knows_the_cool_downs_of_who_reports_a_little_later(store, clock, world):
-    leader = leading(world, ruled("observe"))
-    decide(leader, trigger="overload")
-    leader.close()
-    clock.sleep(keys.REPORT.ttl + 1)
-    other = controller(store, clock, ruled("observe"), "b", lead=True)
-    world.ready()
-    other.run_leader_cycle()
-    held = app(other).guard.overload_refusal(Trigger.OVERLOAD, clock())
-    assert held is not None
-    assert "61 s ago" in held.detail
 
 
 def test_who_is_silent_for_an_hour_is_forgotten(clock, world):
