@@ -3,7 +3,9 @@
 A decision is measured from the messages in Redis to the plan. Messages are synthetic
 (:mod:`benchmarks.simulation.fleet`), Redis and every step of the decision are real, in this
 process: reading and decoding, the model, the residuals, the policy, and the laws with the predicted gain. *Cold*
-is the first decision of a controller, *warm* the one after another batch of each query.
+is the first decision of a controller, *warm* the one after another batch of each query and a window of each agent.
+
+Beside it stand the placements of ``adaptive``, ``even`` and METIS for the same model.
 
 Then agents push windows at their real pace, each over a connection of its own, and a controller's collector reads them
 once in each window: the load of Redis, and how old a window is when the collector has it.
@@ -13,6 +15,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import importlib.util
 import json
 import math
 import multiprocessing
@@ -29,17 +32,24 @@ from typing import Any
 import numpy as np
 
 from benchmarks.monitors import fleet as agents
+from benchmarks.policies.measure import timed
+from benchmarks.policies.optimum import metis
 from benchmarks.report.results import Result, ResultFile, argument_parser, progress, read_results, write_page
 from benchmarks.report.templates import render
 from benchmarks.simulation.fleet import APPLICATION, Messages, Shape
 from rechannel.conf.settings import Settings
 from rechannel.daemon.decide.pipeline import DecisionRequest, PlanBasis, apply_laws, ask_policy
+from rechannel.daemon.model.application_messages import ApplicationMessages
 from rechannel.daemon.model.collector import MAX_EXECUTORS, Collector
 from rechannel.daemon.model.readiness import NotReady
 from rechannel.daemon.model.snapshot import take_snapshot
 from rechannel.daemon.model.task_columns import MAX_PARTITIONS
+from rechannel.policies.adaptive.lower_bounds import certified_bound
 from rechannel.policies.adaptive.policy import ADAPTIVE
+from rechannel.policies.analysis.placement_cost import inter_executor_volume, placement_cost
 from rechannel.policies.prediction.replay import MAX_REPLAYED
+from rechannel.policies.registry import propose
+from rechannel.policies.scenarios.scenario import Scenario
 from rechannel.wire import keys
 from rechannel.wire.codes import Trigger
 from rechannel.wire.envelope import EnvelopeFactory
@@ -49,7 +59,9 @@ from testbed.stack import Stack, StackError
 PARTITIONS = 100  # of an executor
 STAGES = 4
 LARGEST_STAGE = 4_000  # partitions: each window has the sizes of 20 map outputs for all of them
-SIZES, QUICK = (100, 1_000), (100,)
+SIZES, QUICK = (100, 1_000, 4_000), (100,)
+# Executors, cores and queries of the models whose placements are compared.
+COMPARED, QUICK_COMPARED = ((100, 1, 1), (100, 1, 25), (1_000, 1, 25)), ((100, 1, 1),)
 AGENTS, QUICK_AGENTS = (1_000, 4_000), (100,)
 PUSHES = 12  # windows that each agent pushes, of which the first ones are not counted
 CORES = (1, 4)
@@ -75,6 +87,15 @@ def main() -> None:
         rows.append(_apart(measure, shape))
         results.save()
         progress(_line(rows[-1]))
+    placements: list[dict[str, Any]] = []
+    results.figures["placements"] = Result.of(
+        "Placements of the same model: stage time over the least possible", {"rows": placements}, quick=options.quick
+    )
+    for executors, cores, queries in QUICK_COMPARED if options.quick else COMPARED:
+        shape = Shape(executors, queries, STAGES, executors * PARTITIONS // queries // STAGES, cores=cores)
+        placements += _apart(measure_placements, shape)
+        results.save()
+        progress(json.dumps(placements[-1]))
     by_agents: list[dict[str, Any]] = []
     results.figures["agents"] = Result.of(
         "Agents on one Redis, and the age of their windows in the controller", {"rows": by_agents}, quick=options.quick
@@ -89,10 +110,11 @@ def main() -> None:
     if options.document:
         bounds = {"executors": MAX_EXECUTORS, "partitions": MAX_PARTITIONS, "replayed": MAX_REPLAYED}
         figures = results.figures["scale"].figures() | {"growth": growth, "bounds": bounds, "agents": by_agents}
+        figures["placements"] = placements
         write_page(options.document, render("scale", figures, wrap=False))
 
 
-def _apart(work: Callable[[Any], dict[str, Any]], size: object) -> dict[str, Any]:
+def _apart(work: Callable[[Any], Any], size: object) -> Any:
     """Return the figures of one size, from a process of its own: its memory is that of this size."""
     with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
         return pool.submit(work, size).result()
@@ -123,9 +145,48 @@ def measure(shape: Shape) -> dict[str, Any]:
                 messages.send_report()  # filling may take longer than the last one holds
                 figures["cold"] = _decide(collector, stack, shape, newest)
                 messages.send_batches()
+                messages.send_windows()
                 figures["warm"] = _decide(collector, stack, shape, messages.number)
                 figures["memory_mib"] = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024
     return figures
+
+
+def measure_placements(shape: Shape) -> list[dict[str, Any]]:
+    """Return stage time over the least possible, traffic and seconds of each policy, for one model."""
+    sections = {"redis": {"timeout": 10.0}, "controller": {"lease": 60.0}}
+    with (
+        tempfile.TemporaryDirectory(prefix="rechannel-scale-") as root,
+        Stack(Path(root) / "stack", sections, redis_options={"maxmemory": "0"}) as stack,
+    ):
+        messages = Messages(stack.settings, shape)
+        with contextlib.closing(messages.store):
+            messages.fill()
+            newest = messages.number
+            messages.send_report()  # filling may take longer than the last one holds
+            read = _read(Collector(messages.store, stack.settings, time.time), shape, newest)
+        snapshot = take_snapshot(read, stack.settings, time.time())
+    if isinstance(snapshot, NotReady):
+        raise StackError(snapshot.sentence)
+    cluster, workload, current = snapshot.cluster, snapshot.prediction.workload, snapshot.placement
+    least = certified_bound(cluster, workload)
+    volume = sum(shuffle.summary()[1] for shuffle in workload.shuffles)
+    answers = {"as it is": (0.0, current)}
+    for policy in (ADAPTIVE.name, "even"):
+        seconds, proposal = timed(partial(propose, policy, cluster, workload, current))
+        answers[policy] = seconds, proposal.placement
+    if importlib.util.find_spec("pymetis") is not None:
+        answers["METIS"] = timed(lambda: metis(Scenario("scale", cluster, workload, current)))
+    size = {"executors": shape.agents, "cores": shape.cores, "queries": shape.queries, "partitions": shape.total}
+    return [
+        size
+        | {
+            "policy": policy,
+            "seconds": seconds,
+            "stage_time": placement_cost(cluster, workload, placement).stage_time / least,
+            "crossing": inter_executor_volume(cluster, workload, placement) / volume if volume else None,
+        }
+        for policy, (seconds, placement) in answers.items()
+    ]
 
 
 def measure_agents(count: int) -> dict[str, Any]:
@@ -197,6 +258,16 @@ def _follow(messages: Messages, collector: Collector, pushes: multiprocessing.pr
     }
 
 
+def _read(collector: Collector, shape: Shape, newest: int) -> ApplicationMessages:
+    """Read until the newest batch of each query is there."""
+    for _ in range(_ROUNDS):  # each reads a bounded number of bytes
+        collector.refresh()
+        messages = collector.gather(APPLICATION)
+        if messages and sum(batch.batch == newest for batch in messages.batches) == shape.queries:
+            return messages
+    raise StackError("the report was rejected, or batches are missing")
+
+
 def _decide(collector: Collector, stack: Stack, shape: Shape, newest: int) -> dict[str, Any]:
     """Return the seconds of a decision by its parts; ``newest``: number of the batch of each query that is in Redis."""
     laps: dict[str, tuple[float, float]] = {}
@@ -208,17 +279,7 @@ def _decide(collector: Collector, stack: Stack, shape: Shape, newest: int) -> di
         laps[name] = time.perf_counter() - wall, time.process_time() - cpu
         return result
 
-    def read() -> Any:
-        for _ in range(_ROUNDS):  # each reads a bounded number of bytes
-            collector.refresh()
-            messages = collector.gather(APPLICATION)
-            if messages and sum(batch.batch == newest for batch in messages.batches) == shape.queries:
-                return messages
-        return None
-
-    messages = lap("read", read)
-    if messages is None:
-        raise StackError("the report was rejected, or batches are missing")
+    messages = lap("read", lambda: _read(collector, shape, newest))
     snapshot = lap("model", lambda: take_snapshot(messages, settings, now))
     if isinstance(snapshot, NotReady):
         raise StackError(snapshot.sentence)

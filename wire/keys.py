@@ -78,7 +78,7 @@ APPLICATIONS = KeyRule(
 )
 REPORT = _string("app:{app}:report", Role.LINK, _VIEWED, 60, "state of the application")
 BATCHES = _stream(
-    "app:{app}:batches", Role.LINK, _VIEWED, 512, 3600, "finished batches with their tasks", size=96 * _MIB
+    "app:{app}:batches", Role.LINK, _VIEWED, 512, 3600, "finished batches with their tasks", size=192 * _MIB
 )
 JOURNAL = _stream("app:{app}:journal", Role.LINK, _VIEWED, 20_000, _FORTNIGHT, "journal of moves", size=8 * _MIB)
 DESIRED = _string("app:{app}:desired", Role.CONTROLLER, (Role.LINK, Role.CONTROLLER), 3600, "signed desired placement")

@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 import psutil
 import redis
+from msgspec.structs import replace
 
 from benchmarks.monitors import fleet as agents
 from benchmarks.report.results import progress
@@ -66,6 +67,10 @@ class Shape:
         """Executor of a partition: spread over those that did not join late, in another order for each stage."""
         return str((partition * 7 + stage * 131 + query * 977) % (self.agents - int(self.agents * JOINED)))
 
+    def first_task(self, query: int, stage: int, batch: int) -> int:
+        """Task of a stage's first partition; those of the others follow."""
+        return ((batch * self.queries + query) * self.stages + stage) * self.partitions
+
     def task_seconds(self, query: int, stage: int) -> FloatArray:
         """Duration of each partition's task, (P,): uneven, and so long that executors are at work for `BUSY`."""
         mean = BUSY * self.period * self.cores * self.agents / self.total
@@ -109,7 +114,7 @@ def batch(shape: Shape, query: int, number: int, now: float) -> BatchReport:
     """A finished batch, some partitions heavier than others."""
     runs = []
     for stage in range(shape.stages):
-        first = ((number * shape.queries + query) * shape.stages + stage) * shape.partitions
+        first = shape.first_task(query, stage, number)
         seconds = shape.task_seconds(query, stage).round(3).tolist()  # Spark counts milliseconds
         tasks = [
             TaskRow(
@@ -140,6 +145,16 @@ def batch(shape: Shape, query: int, number: int, now: float) -> BatchReport:
     return BatchReport(
         query=f"q{query}", batch=number, start=now - 3.0, end=now, input_rows=10**6, stages=runs, duration=3.0
     )
+
+
+def _map_tasks(shape: Shape) -> dict[str, list[tuple[int, int, int]]]:
+    """Return the tasks of a batch whose outputs each executor's agent reports: query, stage, partition."""
+    ran: dict[str, list[tuple[int, int, int]]] = {}
+    for query in range(shape.queries):
+        for stage in range(shape.stages - 1):  # nothing reads the last one
+            for part in range(shape.partitions):
+                ran.setdefault(shape.executor(query, stage, part), []).append((query, stage, part))
+    return {name: tasks[:: max(1, len(tasks) // agents.OUTPUTS)][: agents.OUTPUTS] for name, tasks in ran.items()}
 
 
 def bounds(shape: Shape) -> dict[str, Any]:
@@ -190,11 +205,16 @@ class Messages:
         self.authors = [EnvelopeFactory(_CLUSTER, f"agent:{number}") for number in range(shape.agents)]
         self.link = EnvelopeFactory(_CLUSTER, "link:synthetic")
         self.number = 0  # of the batches
+        self._places = _map_tasks(shape)
 
     def fill(self) -> None:
         """Send enough of the past for a decision: three batches of each query, a window of each agent."""
         for age in (3, 2, 1):
             self.send_batches(age * self.shape.period)
+        self.send_windows()
+
+    def send_windows(self) -> None:
+        """Send a window of each agent, with outputs of the newest batches."""
         for number in range(self.shape.agents):
             self._window(number)
 
@@ -223,7 +243,11 @@ class Messages:
         self.store.append(keys.BATCHES, APPLICATION, envelope, size=batch_budget(self.shape.total))
 
     def _window(self, number: int) -> None:
-        body = agents.window(number, time.time(), 1, self.shape.partitions)
+        places = self._places.get(str(number), [])
+        body = agents.window(number, time.time(), 1, self.shape.partitions, len(places))
+        tasks = [self.shape.first_task(query, stage, self.number) + part for query, stage, part in places]
+        outputs = [replace(output, map_task=task) for output, task in zip(body.map_outputs, tasks, strict=True)]
+        body = replace(body, map_outputs=outputs)
         self.store.append(keys.WINDOWS, body.node, self.authors[number].envelope(body, ttl=keys.WINDOWS.ttl))
 
 

@@ -17,13 +17,13 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from heapq import heapify, heapreplace
 from itertools import accumulate, islice
-from typing import Any
+from typing import Any, NamedTuple
 
 from msgspec import UNSET
 from msgspec.structs import replace
 
 from rechannel.conf.settings import Settings
-from rechannel.daemon.model.application_messages import ApplicationMessages
+from rechannel.daemon.model.application_messages import ApplicationMessages, max_window_age
 from rechannel.daemon.model.task_columns import MAX_PARTITIONS, ColumnarTasks, columnar_tasks
 from rechannel.wire import keys
 from rechannel.wire.envelope import Envelope, bodies_of, encode
@@ -44,6 +44,7 @@ _MAX_BATCH_BYTES = 64 * 2**20
 # Bytes of the batches that a decision needs, three of 420,000 tasks; beyond: the oldest are dropped; decisions wait.
 _MAX_NEEDED_BYTES = 176 * 2**20
 _MAX_WINDOW_BYTES = 72 * 2**20  # bytes of all windows; beyond: the oldest are dropped
+_MAX_OUTPUT_BYTES = 48 * 2**20  # bytes of the map outputs in all windows; beyond: the oldest windows lose theirs
 _MAX_PART_BYTES = 96 * 2**20  # bytes of batches of which parts are missing; beyond: the oldest are dropped
 # The newest entries of a query or node stay while they take at most this many times an equal share of the bound.
 _PROTECTED_SHARES = 6
@@ -87,10 +88,23 @@ class _Application:
     partial: dict[str, _PartialBatch] = field(default_factory=dict)  # query -> its newest batch, while parts miss
 
 
+class _StoredWindow(NamedTuple):
+    window: AgentWindow
+    outputs: int  # bytes of its map outputs
+    size: int  # bytes
+
+    @classmethod
+    def of(cls, window: AgentWindow) -> _StoredWindow:
+        outputs = sum(_PART_BYTES + _SIZE_BYTES * len(output.sizes) for output in window.map_outputs)
+        samples = sum(len(usage.steps) + 1 for usage in window.executors)
+        return cls(window, outputs, _MESSAGE_BYTES + _PART_BYTES * samples + outputs)
+
+
 @dataclass
 class _Node:
     after: str = ""
-    windows: deque[tuple[AgentWindow, int]] = field(default_factory=deque)  # with its size
+    heard: float = -math.inf  # time of the last reading that brought something
+    windows: deque[_StoredWindow] = field(default_factory=deque)
 
 
 class Collector:
@@ -167,7 +181,7 @@ class Collector:
             for run, batch, _ in entries
             if query in runs and run in ("", runs[query])
         )
-        windows = {name: tuple(window for window, _ in self._nodes[name].windows) for name in agents}
+        windows = {name: tuple(it.window for it in self._nodes[name].windows) for name in agents}
         return ApplicationMessages(application, report, state.report.time, batches, windows)
 
     def _read_batches(self, application: str, state: _Application, queries: int) -> None:
@@ -227,8 +241,11 @@ class Collector:
         nodes = {host: self._nodes.setdefault(host, _Node(windows=deque(maxlen=keys.WINDOWS.bound))) for host in hosts}
         # A host name that can have no key has no agent: it counts as silent.
         after = {host: node.after for host, node in nodes.items() if keys.is_valid_name(host)}
-        read = 0
-        for host, page in self._store.read_newest(keys.WINDOWS, after, _compact):
+        read, now = 0, self._clock()
+        silent = {host for host in after if not 0 <= now - nodes[host].heard <= max_window_age(self._settings)}
+        for host, page in self._store.read_newest(keys.WINDOWS, after, silent, _compact):
+            if page.messages:
+                nodes[host].heard = self._clock()  # thousands of nodes take seconds
             nodes[host].after = page.last
             read += self._add_windows(host, nodes[host], page.messages)
             if read > _MAX_WINDOW_BYTES:  # not only once all are read: thousands of nodes may have sent much each
@@ -237,16 +254,15 @@ class Collector:
 
     def _add_windows(self, host: str, node: _Node, envelopes: Iterable[Envelope]) -> int:
         """Add the windows of a node; return their bytes."""
-        read, present = 0, {(window.start, window.end) for window, _ in node.windows}
+        read, present = 0, {(it.window.start, it.window.end) for it in node.windows}
         for window in bodies_of(envelopes, AgentWindow):
             # An agent repeats a push that timed out, though it may have arrived.
             if window.node == host and (window.start, window.end) not in present:
                 present.add((window.start, window.end))
-                size = window_bytes(window)
-                node.windows.append((window, size))
-                read += size
+                node.windows.append(_StoredWindow.of(window))
+                read += node.windows[-1].size
         # A slow query's map outputs are in windows of minutes ago; windows with many are kept for a minute alone.
-        numbers = [sum(len(output.sizes) for output in window.map_outputs) for window, _ in node.windows]
+        numbers = [it.outputs // _SIZE_BYTES for it in node.windows]
         total = sum(numbers)
         while len(node.windows) > _MIN_WINDOWS and total > _MAX_SIZES:
             node.windows.popleft()
@@ -254,7 +270,21 @@ class Collector:
         return read
 
     def _limit_windows(self) -> None:
-        evict_oldest([(node.windows, 1) for node in self._nodes.values()], _MAX_WINDOW_BYTES, _MAX_WINDOW_BYTES)
+        """Drop map outputs, and then windows, beyond the bounds in bytes.
+
+        An agent is not silent because its map outputs are too many.
+        """
+        nodes = [node.windows for node in self._nodes.values()]
+        outputs = [deque((place, it.outputs) for place, it in enumerate(windows) if it.outputs) for windows in nodes]
+        before = [len(entries) for entries in outputs]
+        evict_oldest([(entries, 1) for entries in outputs], _MAX_OUTPUT_BYTES, _MAX_OUTPUT_BYTES)
+        for windows, entries, number in zip(nodes, outputs, before, strict=True):
+            if len(entries) < number:
+                remaining = {place for place, _ in entries}
+                for place, it in enumerate(windows):
+                    if it.outputs and place not in remaining:
+                        windows[place] = _StoredWindow.of(replace(it.window, map_outputs=[]))
+        evict_oldest([(windows, 1) for windows in nodes], _MAX_WINDOW_BYTES, _MAX_WINDOW_BYTES)
 
     def _limit_memory(self) -> None:
         """Drop the oldest batches, windows and parts beyond the bounds in bytes.
@@ -287,13 +317,6 @@ class Collector:
 def batch_bytes(batch: BatchReport) -> int:
     """Return the memory that a batch takes, about."""
     return _MESSAGE_BYTES + sum(_PART_BYTES + columnar_tasks(run).nbytes for run in batch.stages)
-
-
-def window_bytes(window: AgentWindow) -> int:
-    """Return the memory that a window takes, about."""
-    samples = sum(len(usage.steps) + 1 for usage in window.executors)
-    sizes = sum(_PART_BYTES + _SIZE_BYTES * len(output.sizes) for output in window.map_outputs)
-    return _MESSAGE_BYTES + _PART_BYTES * samples + sizes
 
 
 def _compact(envelope: Envelope) -> Envelope:

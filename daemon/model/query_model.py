@@ -57,14 +57,13 @@ class ModelInputs:
     """Observations of one application that all its queries are modeled with.
 
     ``executors``: executor -> index; ``speed``: of each of them, (E,); ``map_outputs``: task -> what it wrote, as its
-    agent reported it; ``silent``: executors whose agents do not report.
+    agent reported it.
     """
 
     now: float
     executors: Mapping[str, int]
     speed: FloatArray
     map_outputs: Mapping[int, MapOutput]
-    silent: frozenset[str]
 
 
 def batch_period(batches: Sequence[BatchReport], now: float) -> float:
@@ -136,8 +135,8 @@ def build_query_model(
             for key, total in totals.items()
         ),
         shuffles=tuple(
-            DenseShuffle(up, down, volume * rate)
-            for (up, down), volume in matrices.means().items()
+            DenseShuffle(up, down, volume)
+            for (up, down), volume in matrices.means(rate).items()
             if position[up] < position[down] and volume.any()
         ),
         placed={f"{query.query}/{stage.stage}": stage for stage in stages},
@@ -276,8 +275,8 @@ def shuffle_coverage(
 class _ShuffleMatrices:
     """Mean bytes per batch between the entries of every two stages that a shuffle joins.
 
-    What a task on an executor with a silent agent sent is unknown. It is taken as the mean of the other tasks of its
-    stage, which favors no placement.
+    Where the output of a task was not reported, the partitions that it went to are unknown. It is taken as the mean of
+    the other tasks of its stage, which favors no placement.
     """
 
     def __init__(self, inputs: ModelInputs, totals: Mapping[str, _StageTotals], max_entries: int) -> None:
@@ -300,10 +299,13 @@ class _ShuffleMatrices:
                     self._add_run(matrix, up, run, sent, targets)
                     self._batches.add((up, down, number))
 
-    def means(self) -> dict[Pair, FloatArray]:
-        """Return the mean of each matrix over the batches in which its shuffle was reported."""
+    def means(self, rate: float) -> Mapping[Pair, FloatArray]:
+        """Return the mean of each matrix over the batches in which its shuffle was reported, times ``rate``."""
         count = Counter((up, down) for up, down, _ in self._batches)
-        return {pair: matrix / count[pair] for pair, matrix in self._sums.items()}
+        for pair, matrix in self._sums.items():
+            matrix *= rate / count[pair]
+            matrix.setflags(write=False)  # so that it is not copied again
+        return self._sums
 
     def _matrix(self, up: str, down: str) -> FloatArray | None:
         if (up, down) not in self._sums:
@@ -332,18 +334,19 @@ class _ShuffleMatrices:
         targets: Mapping[int, int] | None,
     ) -> None:
         """Add what the tasks at some places of a run have sent."""
-        inputs, tasks = self._inputs, columnar_tasks(run)
-        entries = self._totals[up].entries(tasks, inputs.executors)
-        silent = np.array([name in inputs.silent for name in tasks.executors], dtype=np.bool_)[tasks.executor]
-        silent[[place for place, _ in sent]] = False
-        unknown = entries[silent]
+        tasks = columnar_tasks(run)
+        entries = self._totals[up].entries(tasks, self._inputs.executors)
+        is_unknown = tasks.column("bytes_out") > 0
+        is_unknown[[place for place, _ in sent]] = False
+        unknown = entries[is_unknown & (entries >= 0) & (entries < len(matrix))]
         before = matrix.sum(axis=0) if len(unknown) else 0.0
         for place, output in sent:
             if not _add_output(matrix, int(entries[place]), output, targets):
                 self.skipped["map output that fits no stage"] += 1
         if len(unknown):
             mean = (matrix.sum(axis=0) - before) / len(sent)
-            np.add.at(matrix, unknown[(unknown >= 0) & (unknown < len(matrix))], mean)
+            rows, count = np.unique(unknown, return_counts=True)
+            matrix[rows] += count[:, None] * mean
 
 
 def _add_output(matrix: FloatArray, entry: int, output: MapOutput, targets: Mapping[int, int] | None) -> bool:

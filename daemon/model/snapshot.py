@@ -4,9 +4,9 @@ Messages and a time go in, a numpy model comes out. Keys of placeable stages are
 state cannot be moved now (its link reports a problem, or it has too few batches) still loads its executors: its stages
 are floating, with the load that was observed on each executor.
 
-The driver's event stream measures the tasks. Agents add the sizes of streams: those from a silent agent count as
-unknown, which a note says, and decisions go on. An executor's speed is 1 unless it is known to be slower or faster
-than the others (:mod:`rechannel.policies.analysis.service_rate`), and that counts
+The driver's event stream measures the tasks. Agents add the sizes of streams: those that were not reported count as
+unknown, a note says so for silent agents, and decisions go on. An executor's speed is 1 unless it is known to be
+slower or faster than the others (:mod:`rechannel.policies.analysis.service_rate`), and that counts
 (:mod:`rechannel.daemon.model.slowness`). The first tasks of each stage on a new executor do not tell its speed.
 Executors of drained nodes, and those about to be released, are in the model but not available.
 """
@@ -16,7 +16,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections import Counter
-from collections.abc import Collection, Container, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -184,7 +184,7 @@ def build_snapshot(
     slow = slow_executors(messages, infos, recent, rates, now)
     cluster = _build_cluster(messages, infos, rates, slow, drained_nodes)
     fresh = fresh_usage(messages, settings, now)
-    inputs = _model_inputs(messages, executors, rates, fresh, now)
+    inputs = _model_inputs(messages, executors, rates, now)
     models = _model_queries(queries, recent, inputs, settings, include_unmeasured=include_unmeasured)
     stages = tuple(stage for model in models.values() for stage in model.stages)
     if not stages:
@@ -265,7 +265,6 @@ def _model_inputs(
     messages: ApplicationMessages,
     executors: Mapping[str, int],
     rates: ServiceRates,
-    fresh: Container[str],
     now: float,
 ) -> ModelInputs:
     windows = (window for node in messages.windows.values() for window in node)
@@ -275,7 +274,6 @@ def _model_inputs(
         executors=executors,
         speed=rates.speed,
         map_outputs={it.map_task: it for it in outputs if it.application == messages.application},
-        silent=frozenset(name for name in executors if name not in fresh),
     )
 
 

@@ -23,7 +23,7 @@ from rechannel.wire import keys
 from rechannel.wire.envelope import Envelope, EnvelopeFactory, MessageError, body_of
 from rechannel.wire.measurements import AgentEvidence, BatchReport, ClosedStore, StageRun
 from rechannel.wire.messages import DesiredPlacement, LastPlacement, LinkReport, MoveTransition, StandingOrders
-from rechannel.wire.redis.capacity import TASK_BYTES, batch_budget
+from rechannel.wire.redis.capacity import batch_budget
 from rechannel.wire.redis.errors import StoreError, StoreTooLargeError
 from rechannel.wire.redis.store import Store
 from rechannel.wire.signing import Verifier
@@ -38,8 +38,7 @@ _MAX_PARTITIONS = 1_000_000  # partitions in last placements while Redis is away
 _SEND_AT_ONCE = 100
 # Tasks in batches that wait for Redis, tens of megabytes; beyond: the oldest batches are lost, and counted.
 _MAX_TASKS = 100_000
-# Tasks in the newest batches of all queries, as many as Redis keeps; beyond: the oldest batches are lost, and counted.
-_MAX_NEWEST = keys.BATCHES.size // TASK_BYTES
+_MAX_NEWEST = 640_000  # tasks in the newest batches of all queries; beyond: the oldest batches are lost, and counted
 _MAX_BATCH_TASKS = 420_000  # tasks of a batch; beyond: the batch is not reported, and counted
 _PART_TASKS = 4_000  # task rows in one message: half a megabyte
 _PARTS_AT_ONCE = 10  # in one round trip

@@ -17,6 +17,7 @@ from rechannel.wire.envelope import EnvelopeFactory, encode
 from rechannel.wire.messages import ControllerState, Reply, Request
 from rechannel.wire.redis.errors import StoreDeposedError, StoreRefusedError, StoreUnavailableError
 from rechannel.wire.redis.store import Store
+from rechannel.wire.redis.streams import read_new_entries
 from testbed.processes import ProcessGroup
 from testbed.redis_server import RedisServer
 
@@ -162,6 +163,16 @@ def test_a_server_that_dies_is_away_and_comes_back(tmp_path):
         server.close()
 
 
+def test_the_newest_entries_of_a_large_stream_are_read_in_several_answers(store, monkeypatch):
+    for module in ("store", "streams"):
+        monkeypatch.setattr(f"rechannel.wire.redis.{module}.READ_AT_ONCE", 1000)
+    for number in range(20):
+        store.append(keys.REQUESTS, "", request(f"{number:0>300}"))
+    newest, result = read_new_entries(store, keys.REQUESTS, "", "", first=10)
+    assert newest == store.last_id(keys.REQUESTS)
+    assert [int(item.body.request) for item in result] == [*range(10, 20)]
+
+
 # -- the fake that the unit tests trust --
 
 
@@ -186,6 +197,10 @@ def test_the_unit_tests_fake_store_keeps_the_real_ones_promises(kind: str, store
     assert [item.expires for item in first] == [author.clock()]
     assert len(tried.read(keys.REQUESTS, "", after)[1]) == 2
     assert [item.expires for item in tried.last(keys.REQUESTS, "", 1)] == [author.clock() + 2]
+    second, result = tried.read_before(keys.REQUESTS, "", newest, 1)
+    assert [item.expires for item in result] == [author.clock() + 1]
+    assert [item.expires for item in tried.read_before(keys.REQUESTS, "", second, 5)[1]] == [author.clock()]
+    assert tried.read_before(keys.REQUESTS, "", after, 5) == (after, [])
     one = tried.acquire_lease("a", 100, 4)
     assert (one.holder, one.epoch) == ("a", 5)
     assert tried.acquire_lease("b", 100, 9) == one

@@ -206,19 +206,22 @@ class Store:
         return pages
 
     def read_newest(
-        self, rule: KeyRule, after: Mapping[str, str], convert: Convert | None = None
+        self, rule: KeyRule, after: Mapping[str, str], silent: Collection[str] = (), convert: Convert | None = None
     ) -> Iterator[tuple[str, Page]]:
         """Yield the new entries of streams: the newest, as many of each as its rule keeps.
 
-        Streams are read together, up to `READ_AT_ONCE` bytes in one round trip. The last id of an empty stream is "".
+        Streams are read together, up to `READ_AT_ONCE` bytes in one round trip. The last id of an empty stream that is
+        silent is "".
 
         Parameters
         ----------
         rule
             The kind of their keys.
         after
-            Name -> id of the last entry that was read, "" for none. A stream that ends before it was replaced: it is
-            read from its start.
+            Name -> id of the last entry that was read, "" for none.
+        silent
+            Names of streams that had no new entries for long. One that ends before ``after`` was replaced: it is read
+            from its start.
         convert
             As for `read`.
         """
@@ -229,29 +232,32 @@ class Store:
             group, room = dict[str, str](), READ_AT_ONCE
             for name, size in zip(chunk, (int(size or 0) for size in sizes), strict=True):
                 if size > room and group:
-                    yield from self._newest(rule, group, convert)
+                    yield from self._newest(rule, group, silent, convert)
                     group, room = {}, READ_AT_ONCE
                 if size > READ_AT_ONCE:
                     yield name, self._page(self._last(rule, name, rule.bound), "", convert)
                 else:
                     group[name], room = after[name], room - size
-            yield from self._newest(rule, group, convert)
+            yield from self._newest(rule, group, silent, convert)
 
-    def _newest(self, rule: KeyRule, after: Mapping[str, str], convert: Convert | None) -> Iterator[tuple[str, Page]]:
-        # From the last entry that was read, not after it: an empty answer tells of a stream that begins anew.
+    def _newest(
+        self, rule: KeyRule, after: Mapping[str, str], silent: Collection[str], convert: Convert | None
+    ) -> Iterator[tuple[str, Page]]:
+        # A silent one from the last entry that was read, not after it: an empty answer tells that it begins anew.
+        begins = [number if name in silent or not number else f"({number}" for name, number in after.items()]
         commands = [
-            ("XREVRANGE", self.keys(rule, name), "+", number or "-", "COUNT", rule.bound)
-            for name, number in after.items()
+            ("XREVRANGE", self.keys(rule, name), "+", begin or "-", "COUNT", rule.bound)
+            for name, begin in zip(after, begins, strict=True)
         ]
         replaced = {}
         for (name, number), answer in zip(after.items(), self._ask_all(commands), strict=True):
             entries = [entry for entry in reversed(answer or []) if entry[0].decode() != number]
-            if number and answer == []:  # None: a key of another type
+            if number and answer == [] and name in silent:  # None: a key of another type
                 replaced[name] = ""
             else:
                 yield name, self._page(entries, number, convert)
         if replaced:
-            yield from self._newest(rule, replaced, convert)
+            yield from self._newest(rule, replaced, silent, convert)
 
     def id_since(self, seconds: float) -> str:
         """Return an id before all entries of the last so many seconds, by the clock of Redis."""
@@ -283,12 +289,22 @@ class Store:
 
         ``convert``: as for `read`.
         """
-        return self._messages(self._last(rule, name, count), convert)
+        return self.read_before(rule, name, "", count, convert)[1]
 
-    def _last(self, rule: KeyRule, name: str, count: int) -> list[Any]:
+    def read_before(
+        self, rule: KeyRule, name: str, before: str, count: int, convert: Convert | None = None
+    ) -> tuple[str, list[Envelope]]:
+        """Read the last ``count`` entries before an id, "" for the end; fewer large ones.
+
+        Returns the first id that was read, ``before`` for none, and the messages, oldest first.
+        """
+        entries = self._last(rule, name, count, before)
+        return entries[0][0].decode() if entries else before, self._messages(entries, convert)
+
+    def _last(self, rule: KeyRule, name: str, count: int, before: str = "") -> list[Any]:
         key = self.keys(rule, name)
         entries = self._entries(
-            key, lambda end, most: self._redis.xrevrange(key, max=f"({end}" if end else "+", count=most), "", count
+            key, lambda end, most: self._redis.xrevrange(key, max=f"({end}" if end else "+", count=most), before, count
         )
         return entries[::-1]
 

@@ -33,7 +33,7 @@ def read_new_entries(
         newest = store.last_id(rule, name)
         if newest == "0":
             return "", []
-        return newest, store.last(rule, name, first, convert)
+        return newest, _read_last_entries(store, rule, name, first, convert)
     entries: list[Envelope] = []
     for _ in range(2 + 2 * rule.bound // _PAGE):
         newest, envelopes = store.read(rule, name, after, _PAGE, convert)
@@ -47,6 +47,19 @@ def read_new_entries(
     if not entries and entry_number(store.last_id(rule, name)) < entry_number(after):
         return read_new_entries(store, rule, name, "", first=first, convert=convert)
     return after, entries
+
+
+def _read_last_entries(store: Store, rule: KeyRule, name: str, count: int, convert: Convert | None) -> list[Envelope]:
+    """Read the newest entries, backwards: one answer does not hold those of a large stream."""
+    entries: list[Envelope] = []
+    before = ""
+    for _ in range(1 + rule.size // READ_AT_ONCE):
+        first, envelopes = store.read_before(rule, name, before, count - len(entries), convert)
+        entries[:0] = envelopes
+        if first == before or len(entries) >= count:
+            break
+        before = first
+    return entries
 
 
 def read_all_entries(

@@ -73,6 +73,7 @@ class FakeStore:
     """Store without a server. Messages go through the real encoding.
 
     ``away`` makes every call fail, ``unsendable`` every putting and appending of its rule, ``unreadable`` its getting.
+    ``page``: entries in one answer at most, of the end of a stream.
     """
 
     def __init__(self, clock: FakeClock, cluster: str = "default") -> None:
@@ -83,6 +84,7 @@ class FakeStore:
         self.away = False
         self.unsendable: KeyRule | None = None
         self.unreadable: KeyRule | None = None
+        self.page = 100_000
         self.writes: list[str] = []
         self.reads: list[tuple[dict[str, str], set[str]]] = []  # of many streams at once: after what, and the doubtful
         self.empty()
@@ -175,17 +177,22 @@ class FakeStore:
         return result
 
     def read_newest(
-        self, rule: KeyRule, after: Mapping[str, str], convert: Convert | None = None
+        self,
+        rule: KeyRule,
+        after: Mapping[str, str],
+        silent: Collection[str] = (),
+        convert: Convert | None = None,
     ) -> Iterator[tuple[str, Page]]:
         self._there()
         for name, number in after.items():
             entries = self.streams[self.keys(rule, name)]
             new = [entry for entry in entries if not number or entry[0] > _number(number)]
-            if number and entries and entries[-1][0] < _number(number):
+            if number and name in silent and entries and entries[-1][0] < _number(number):
                 new = entries
             new = new[-rule.bound :]
             size = sum(len(data) for _, data in new)
-            yield name, Page(_last_id(new, number if entries else ""), self._messages(new, convert), size)
+            last = number if entries or name not in silent else ""
+            yield name, Page(_last_id(new, last), self._messages(new, convert), size)
 
     def id_since(self, seconds: float) -> str:
         self._there()
@@ -205,8 +212,15 @@ class FakeStore:
         ]
 
     def last(self, rule: KeyRule, name: str, count: int, convert: Convert | None = None) -> list[Envelope]:
+        return self.read_before(rule, name, "", count, convert)[1]
+
+    def read_before(
+        self, rule: KeyRule, name: str, before: str, count: int, convert: Convert | None = None
+    ) -> tuple[str, list[Envelope]]:
         self._there()
-        return self._messages(self.streams[self.keys(rule, name)][-count:], convert)
+        entries = self.streams[self.keys(rule, name)]
+        entries = [entry for entry in entries if not before or entry[0] < _number(before)][-count:][-self.page :]
+        return _last_id(entries[:1], before), self._messages(entries, convert)
 
     def last_id(self, rule: KeyRule, name: str = "") -> str:
         self._there()

@@ -72,7 +72,7 @@ def test_what_is_kept_of_batches_and_windows_is_bounded_in_bytes(monkeypatch: py
 
 def bytes_of(body: BatchReport | AgentWindow) -> int:
     """The memory of what the collector has."""
-    return collect.window_bytes(body) if isinstance(body, AgentWindow) else collect.batch_bytes(body)
+    return collect._StoredWindow.of(body).size if isinstance(body, AgentWindow) else collect.batch_bytes(body)
 
 
 def gathered(store: FakeStore, clock: FakeClock, batches: Sequence[BatchReport], nodes: int) -> ApplicationMessages:
@@ -107,6 +107,17 @@ def test_many_nodes_do_not_displace_the_batches_of_a_decision(monkeypatch: pytes
     assert sum(map(bytes_of, windows)) <= 250_000
 
 
+def test_an_agent_is_not_silent_because_its_map_outputs_are_too_many(monkeypatch: pytest.MonkeyPatch) -> None:
+    store, clock, _ = world()
+    monkeypatch.setattr(collect, "_MAX_OUTPUT_BYTES", 100_000)
+    facts = gathered(store, clock, [fakes.batch(number, PLACEMENT) for number in range(10, 14)], nodes=30)
+    assert all(len(windows) >= 4 for windows in facts.windows.values())
+    newest = [windows[-1] for windows in facts.windows.values()]
+    assert all(window.executors for window in newest)
+    assert 0 < sum(bool(window.map_outputs) for window in newest) < 30, "as many as fit"
+    assert not any(window.map_outputs for windows in facts.windows.values() for window in windows[:-1])
+
+
 def test_windows_are_bounded_while_they_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
     """A first read of many nodes holds at most twice the bound and the windows of one node."""
     store, clock, _ = world()
@@ -116,7 +127,7 @@ def test_windows_are_bounded_while_they_are_read(monkeypatch: pytest.MonkeyPatch
 
     def add(collector: Collector, *arguments: Any) -> int:
         result = add_windows(collector, *arguments)
-        held.append(sum(size for node in collector._nodes.values() for _, size in node.windows))
+        held.append(sum(it.size for node in collector._nodes.values() for it in node.windows))
         return result
 
     monkeypatch.setattr(Collector, "_add_windows", add)
@@ -191,6 +202,16 @@ def test_a_batch_of_a_query_that_began_after_the_report_waits_for_the_next_repor
     collector.refresh()
     collector.gather(APP)
     assert "new" not in collector._applications[APP].batches, "it ended"
+
+
+def test_the_newest_entries_are_read_though_one_answer_does_not_hold_them() -> None:
+    store, clock, _ = world()
+    store.page = 2
+    for number in range(9):
+        clock.sleep(1)
+        store.append(keys.BATCHES, APP, sealed(fakes.batch(number, PLACEMENT)))
+    _, result = read_new_entries(store, keys.BATCHES, APP, "", first=7)  # type: ignore[arg-type]
+    assert [envelope.body.batch for envelope in result] == [2, 3, 4, 5, 6, 7, 8]
 
 
 def test_an_untrimmed_stream_is_not_read_to_its_end(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -38,7 +38,7 @@ def test_the_memory_of_an_application_grows_with_its_tasks():
     one = capacity.Application(executors=50, queries=1, partitions=5_000)
     assert one.size < 64 * 2**20
     assert capacity.batch_budget(10_000) == capacity.LEAST_BATCH_BUDGET
-    assert capacity.batch_budget(400_000) == keys.BATCHES.size >= 400_000 * capacity.TASK_BYTES
+    assert capacity.batch_budget(800_000) == keys.BATCHES.size >= capacity.LEAST_BATCHES * 400_000 * capacity.TASK_BYTES
     assert one.size < capacity.Application(executors=50, queries=1, partitions=200_000).size
     assert capacity.required_memory(10, [one]) > capacity.required_memory(9, [one]) > capacity.required_memory(9, [])
 
