@@ -5,6 +5,7 @@ It follows the orders of :mod:`benchmarks.orders`.
 
 from __future__ import annotations
 
+import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -71,8 +72,13 @@ class Overhead:
         return until
 
     def _driver_cpu(self) -> dict[str, float]:
-        """Return the CPU seconds of this process and of its JVM so far."""
-        return {name: cpu_seconds(process) for name, process in self._processes.items()}
+        """Return the CPU seconds of this process, of its JVM, and of each of our threads so far."""
+        cpu = {name: cpu_seconds(process) for name, process in self._processes.items()}
+        names = {thread.native_id: thread.name for thread in threading.enumerate()}
+        for thread in self._processes["python"].threads():
+            if (name := names.get(thread.id, "")).startswith("rechannel"):
+                cpu[name] = cpu.get(name, 0.0) + thread.user_time + thread.system_time
+        return cpu
 
     def phase(self, *, on: bool, batches: int) -> dict[str, Any]:
         """Return seconds, CPU and period of so many batches, with a link if ``on``."""
@@ -87,7 +93,7 @@ class Overhead:
             link.detach()
             if link.problem:
                 raise RuntimeError(link.problem)
-        cpu = {name: (after[name] - before[name]) / batches for name in before}
+        cpu = {name: (after[name] - before.get(name, 0.0)) / batches for name in after}
         return {"on": on, "seconds": counted, "cpu": cpu, "period": (ended - began) / batches}
 
     def finish(self) -> dict[str, Any]:

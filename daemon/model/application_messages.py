@@ -15,13 +15,18 @@ _LISTED_NODES = 5  # silent nodes named in a sentence
 
 @dataclass(frozen=True)
 class ApplicationMessages:
-    """Messages about one application; ``reported_at``: time of its report, windows by agent."""
+    """Messages about one application.
+
+    ``reported_at``: time of its report; ``windows``: by agent; ``queries_since``: time since which the same runs of
+    queries are active, as far as it was seen.
+    """
 
     application: str
     report: LinkReport
     reported_at: float
     batches: tuple[BatchReport, ...]
     windows: Mapping[str, tuple[AgentWindow, ...]]
+    queries_since: float = 0.0
 
     def windows_of(self, info: ExecutorInfo) -> list[AgentWindow]:
         """Return the windows of the agents that may report an executor."""

@@ -86,6 +86,22 @@ class _Application:
     after: str = ""  # last entry read of its batches
     batches: dict[str, deque[tuple[str, BatchReport, int]]] = field(default_factory=dict)  # query -> run, batch, size
     partial: dict[str, _PartialBatch] = field(default_factory=dict)  # query -> its newest batch, while parts miss
+    runs: dict[str, str] | None = None  # query -> its run, by the last report
+    queries_since: float = 0.0  # time since which these runs are active
+    started: set[str] = field(default_factory=set)  # queries of which no batch is there yet
+
+    def note_runs(self, runs: dict[str, str]) -> None:
+        """Note which runs are active, and when that changed: at the latest with the first batch of a new run."""
+        if self.runs is not None and self.runs != runs:
+            self.queries_since = self.report.time
+            self.started |= {query for query, run in runs.items() if self.runs.get(query) != run}
+        self.runs = runs
+        self.started &= runs.keys()
+        for query in self.started & self.batches.keys():
+            own = [batch.start for run, batch, _ in self.batches[query] if run == runs.get(query)]
+            if own:
+                self.queries_since = max(self.queries_since, own[0])
+                self.started.discard(query)
 
 
 class _StoredWindow(NamedTuple):
@@ -174,6 +190,7 @@ class Collector:
         present = {query for query, end in ends.items() if query in runs or end > reported}
         state.batches = {query: batches for query, batches in state.batches.items() if query in present}
         state.partial = {query: batch for query, batch in state.partial.items() if query in present}
+        state.note_runs(runs)
         self._limit_memory()
         batches = tuple(
             batch
@@ -182,7 +199,7 @@ class Collector:
             if query in runs and run in ("", runs[query])
         )
         windows = {name: tuple(it.window for it in self._nodes[name].windows) for name in agents}
-        return ApplicationMessages(application, report, state.report.time, batches, windows)
+        return ApplicationMessages(application, report, reported, batches, windows, state.queries_since)
 
     def _read_batches(self, application: str, state: _Application, queries: int) -> None:
         min_batches = max(_MIN_BATCHES, self._settings.reschedule.batches * _SPARE)

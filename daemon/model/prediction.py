@@ -44,6 +44,7 @@ class MeasuredQueries:
     first. ``batches``: all known ones, in any order. ``executors``: executor -> index. ``cold_tasks``: first tasks of a
     stage on each executor that do not count, (E,). ``fair``: the application has Spark's FAIR scheduler. ``slowed``:
     executors that are slower than in their older batches, which do not show their present speed, (E,).
+    ``queries_since``: time since which the same queries run.
     """
 
     queries: Mapping[str, QueryState]
@@ -53,14 +54,16 @@ class MeasuredQueries:
     cold_tasks: IntArray
     fair: bool
     slowed: BoolArray
+    queries_since: float
     _samples: dict[str, tuple[list[BatchReport], frozenset[int]]] = field(default_factory=dict, init=False, repr=False)
     _usual_batches: dict[str, UsualBatch] = field(default_factory=dict, init=False, repr=False)
 
     @cached_property
-    def placed_since(self) -> float:
-        """Time from which no partition of any query changed its executor; 0 if none did."""
+    def unchanged_since(self) -> float:
+        """Time from which no query began or ended, and no partition of any changed its executor; 0 for always."""
         samples = [self.samples(query) for query in self.recent]
-        return max((it.end for batches, moved in samples for it in batches if it.batch in moved), default=0.0)
+        moved_until = (it.end for batches, moved in samples for it in batches if it.batch in moved)
+        return max(self.queries_since, *moved_until, 0.0)
 
     def usual_batch(self, query: str) -> UsualBatch:
         """Return the usual batch of a query."""
@@ -158,7 +161,7 @@ def measured_batches(query: str, measured: MeasuredQueries) -> FloatArray:
 
 
 def _compared(query: str, measured: MeasuredQueries) -> Sequence[BatchReport]:
-    """Return the last batches of the present load and placement, or else the recent ones."""
+    """Return the last batches of the present queries, load and placement, or else the recent ones."""
     recent = measured.recent.get(query, ())
     if not recent or measured.slowed.any():  # older batches ran on faster executors
         return recent
@@ -168,10 +171,10 @@ def _compared(query: str, measured: MeasuredQueries) -> Sequence[BatchReport]:
         batch
         for batch in sampled[-_COMPARED_BATCHES:]
         if batch.batch not in moved
-        and batch.start >= measured.placed_since
+        and batch.start >= measured.unchanged_since
         and is_same_load(UsualBatch(batch.input_rows), usual)
     ]
-    return compared or recent
+    return compared if len(compared) > 1 else recent  # one batch alone says little
 
 
 def warm_batches(batches: Sequence[BatchReport], min_batches: int) -> list[BatchReport]:

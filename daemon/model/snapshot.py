@@ -214,7 +214,14 @@ def build_snapshot(
         rates=rates,
         bytes_to_load={key: query_model.load_bytes(stage, name, recent[name]) for key, (name, stage) in placed.items()},
         measured_queries=MeasuredQueries(
-            queries, averaged, messages.batches, executors, cold_tasks, fair, _slowed(infos, rates, slow)
+            queries,
+            averaged,
+            messages.batches,
+            executors,
+            cold_tasks,
+            fair,
+            _slowed(infos, rates, slow),
+            messages.queries_since,
         ),
         shuffle_coverage=_shuffle_coverage(messages, settings, inputs) if coverage.fresh else None,
         notes=_notes(models.values(), infos, coverage, slow, applied),

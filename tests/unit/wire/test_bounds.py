@@ -204,6 +204,29 @@ def test_a_batch_of_a_query_that_began_after_the_report_waits_for_the_next_repor
     assert "new" not in collector._applications[APP].batches, "it ended"
 
 
+def test_a_query_that_begins_or_ends_is_noticed() -> None:
+    store, clock, _ = world()
+    collector = Collector(store, CONFIG, clock)  # type: ignore[arg-type]
+
+    def since(*names: str) -> float:
+        clock.sleep(10)
+        store.put(
+            keys.REPORT, APP, sealed(fakes.report([fakes.query(PLACEMENT, name) for name in names]), time=clock())
+        )
+        collector.refresh()
+        messages = collector.gather(APP)
+        assert messages is not None
+        return messages.queries_since
+
+    assert since("a") == 0.0, "as it was when the controller came"
+    assert since("a", "b") == clock()
+    began = msgspec.structs.replace(fakes.batch(0, PLACEMENT, name="b"), start=clock() + 4, end=clock() + 9)
+    store.append(keys.BATCHES, APP, sealed(began, run="run-1"))
+    assert since("a", "b") == began.start
+    assert since("a", "b") == began.start
+    assert since("b") == clock()
+
+
 def test_the_newest_entries_are_read_though_one_answer_does_not_hold_them() -> None:
     store, clock, _ = world()
     store.page = 2

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import msgspec
 import numpy as np
 import pytest
@@ -60,6 +62,18 @@ def test_a_load_of_state_is_no_work() -> None:
     assert snapshot.prediction.workload.stage(f"{QUERY}/0").busy == pytest.approx(np.array(WORK), rel=0.01)
     assert snapshot.measured[QUERY].max() < 5.0
     assert snapshot.prediction.timing[QUERY].overhead == pytest.approx(OVERHEAD)
+
+
+def test_batches_beside_other_queries_do_not_have_to_be_explained() -> None:
+    alone, beside = usual(10)[:-3], usual(10)[-3:]
+    longer = [with_tasks(it, lambda row: msgspec.structs.replace(row, finish=row.finish + 1.0)) for it in beside]
+    longer = [msgspec.structs.replace(it, duration=it.seconds + 1.0) for it in longer]
+    link = report([query("0123")])
+    for since, expected in ((0.0, 10), (beside[0].start, 3), (beside[-1].start, 3)):
+        inputs = replace(messages(link, [*alone, *longer]), queries_since=since)
+        snapshot = build_snapshot(inputs, Settings(), NOW)
+        assert snapshot is not None
+        assert len(snapshot.measured[QUERY]) == expected
 
 
 def test_messages_without_submission_times_take_the_first_launch() -> None:
