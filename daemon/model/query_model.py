@@ -339,27 +339,31 @@ class _ShuffleMatrices:
         is_unknown = tasks.column("bytes_out") > 0
         is_unknown[[place for place, _ in sent]] = False
         unknown = entries[is_unknown & (entries >= 0) & (entries < len(matrix))]
-        before = matrix.sum(axis=0) if len(unknown) else 0.0
+        reported = np.zeros(matrix.shape[1])
         for place, output in sent:
-            if not _add_output(matrix, int(entries[place]), output, targets):
+            entry, row = int(entries[place]), _row_of(output, matrix.shape[1], targets)
+            if row is None or not 0 <= entry < len(matrix):
                 self.skipped["map output that fits no stage"] += 1
+                continue
+            matrix[entry] += row
+            reported += row
         if len(unknown):
-            mean = (matrix.sum(axis=0) - before) / len(sent)
             rows, count = np.unique(unknown, return_counts=True)
-            matrix[rows] += count[:, None] * mean
+            matrix[rows] += count[:, None] * (reported / len(sent))
 
 
-def _add_output(matrix: FloatArray, entry: int, output: MapOutput, targets: Mapping[int, int] | None) -> bool:
-    """Add what one map task wrote, if it fits; ``targets``: executor of each partition read."""
+def _row_of(output: MapOutput, size: int, targets: Mapping[int, int] | None) -> FloatArray | None:
+    """Return what one map task wrote for each entry downstream, (size,); None if it does not fit.
+
+    ``targets``: executor of each partition read, of a floating stage.
+    """
     sizes = np.asarray(output.sizes, dtype=np.float64)
-    if not 0 <= entry < len(matrix) or (sizes < 0).any():
-        return False
+    if (sizes < 0).any():
+        return None
     if targets is None:
-        if len(sizes) != matrix.shape[1]:
-            return False
-        matrix[entry] += sizes
-        return True
+        return sizes if len(sizes) == size else None
+    row = np.zeros(size)
     for partition, target in targets.items():
         if partition < len(sizes):
-            matrix[entry, target] += sizes[partition]
-    return True
+            row[target] += sizes[partition]
+    return row

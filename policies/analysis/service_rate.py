@@ -240,7 +240,11 @@ def weighted_lines(
 
     None is negative.
     """
-    w, wx, wy, wxx, wxy = (np.bincount(group, weight * factor, count) for factor in (1.0, x, y, x * x, x * y))
+    one = np.ones(len(x))
+    w, wx, wy, wxx, wxy = (
+        np.bincount(group, weight * factor, count) if count > 1 else np.array([weight @ factor])
+        for factor in (one, x, y, x * x, x * y)
+    )
     spread = w * wxx - wx * wx
     sloped = spread > 1e-9 * np.maximum(w * wxx, 1e-300)
     slope = np.maximum(np.where(sloped, (w * wxy - wx * wy) / np.where(sloped, spread, 1.0), 0.0), 0.0)

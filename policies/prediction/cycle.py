@@ -108,8 +108,9 @@ def query_work(
     if placeable:
         # All stages in one call: executor e of stage s is place s x E + e.
         slots, size = np.tile(task_slots(cluster), len(placeable)), cluster.size
-        places = [(placement[stage.key], number * size) for number, stage in enumerate(placeable)]
-        at = np.concatenate([np.where(at >= 0, at + first, UNPLACED) for at, first in places])
+        first = np.repeat(np.arange(len(placeable)) * size, [stage.n for stage in placeable])
+        executors = np.concatenate([placement[stage.key] for stage in placeable])
+        at = np.where(executors >= 0, executors + first, UNPLACED)
         seconds = np.concatenate([busy.get(stage.key, stage.busy) for stage in placeable])
         total = sum_by_index(at, seconds, len(slots))
         finish = finish_times_on(slots, seconds, at) if slots.max() > 1 else total
