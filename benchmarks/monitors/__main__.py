@@ -16,7 +16,7 @@ PARTS = {
     "fleet": "Load of many agents on one Redis",
 }
 # Partitions, phases with link and agents (each between two without), batches in each phase.
-WHOLE = ((10, 4, 25), (100, 3, 12), (400, 2, 6))
+WHOLE = ((10, 4, 25), (100, 3, 12), (400, 2, 6), (2_500, 1, 2))
 QUICK = ((10, 2, 15), (100, 2, 8), (400, 1, 5))
 
 TABLES = {
@@ -27,6 +27,7 @@ TABLES = {
         "ratio: median (all)": "{batch_ratio:.3f} ({ratios})",
         "largest / smallest without, with": "{off_spread:.3f}, {on_spread:.3f}",
         "driver Python CPU a batch": "{driver_python_cpu_off:.4f} → {driver_python_cpu_on:.4f} s",
+        "link's threads": "{link_cores:.4f} cores, {link_us_per_task:.0f} µs a task",
         "driver JVM CPU a batch": "{driver_jvm_cpu_off:.3f} → {driver_jvm_cpu_on:.3f} s",
         "agent, cores": "{agent_cores:.4f}",
         "agent, RSS": "{agent_rss:,.0f} B",

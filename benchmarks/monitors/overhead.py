@@ -13,6 +13,7 @@ from benchmarks.monitors.session import MonitorSession
 from benchmarks.report.results import progress
 from testbed.processes import cpu_seconds
 
+SOURCE_TASKS = 2  # of a batch, one for each core
 STARTING = 4.0  # seconds of an agent's start that are not measured: Python and its imports
 
 
@@ -36,8 +37,17 @@ def measure(directory: Path, partitions: int, rounds: int, batches: int) -> dict
                 agents += [sample.usage() for sample in samples]
                 session.stop_agents()
         orders.send("finish")
+    figures = _summed(phases)
+    # What the link's own threads took; the difference of the two phases has the noise of the query's own work in it.
+    link = statistics.mean(
+        sum(cpu for name, cpu in phase["cpu"].items() if name.startswith("rechannel"))
+        for phase in phases
+        if phase["on"]
+    )
+    tasks = partitions + SOURCE_TASKS
+    figures |= {"tasks": tasks, "link_cores": link / figures["period_on"], "link_us_per_task": link / tasks * 1e6}
     agent = {"agent_cores": max(cores for cores, _ in agents), "agent_rss": max(rss for _, rss in agents)}
-    return {"partitions": partitions, **_summed(phases), **agent}
+    return {"partitions": partitions, **figures, **agent}
 
 
 class _Sample:

@@ -65,8 +65,7 @@ class Application:
     """All state of one application, and its leader's cycle.
 
     The controller's lock has to be held. A plan or a model is made without the lock: the lease is renewed, requests are
-    answered and other applications' migrations go on. A plan counts only if the lead was never lost, and if nothing was
-    ordered that it does not know.
+    answered, other migrations go on. A plan counts only if the lead was never lost and it knows all that was ordered.
     """
 
     def __init__(self, name: str, services: ControllerServices) -> None:
@@ -263,7 +262,7 @@ class Application:
         cooldown = self.migrations.cooldown_left(request.at)
         if request.apply and request.trigger in AWAITING_OUTCOME and not cooldown and self.outcome.is_awaiting:
             raise NoPlan(pipeline.OUTCOME_AWAITED)
-        automatic = request.apply and request.trigger in AUTOMATIC
+        limited = request.apply and request.trigger in AUTOMATIC
         return PlanBasis(
             messages=messages,
             settings=settings,
@@ -271,7 +270,8 @@ class Application:
             cooldown=Cooldown(cooldown, *self.migrations.cooldown_length()),
             rates=services.history.rates(),
             gain_shares=services.history.gain_shares(),
-            moves_left=services.limits.moves_left(request.at) if automatic else None,
+            moves_left=services.limits.moves_left(request.at) if limited else None,
+            may_mend=self._context.acts_automatically and services.limits.blocked_by(request.at) is None,
         )
 
     @contextmanager

@@ -25,7 +25,7 @@ from rechannel.daemon.decide.policy_settings import parameters_for
 from rechannel.daemon.decide.proposed_placement import ProposedPlacement
 from rechannel.daemon.model.application_messages import ApplicationMessages
 from rechannel.daemon.model.cold_start import cold_stages
-from rechannel.daemon.model.readiness import NotReady
+from rechannel.daemon.model.readiness import NotReady, readiness_problem
 from rechannel.daemon.model.snapshot import Snapshot, build_snapshot, take_snapshot
 from rechannel.migration.moves import AWAITING_BATCH
 from rechannel.migration.plan.cost import UNMEASURED, LoadRates
@@ -98,7 +98,7 @@ class PlanBasis:
 
     ``drained_nodes``: are to hold no state. ``cooldown``: after the last migration, None for none. ``rates``: cost of
     loading state. ``moves_left``: in the hourly budget, None where it does not apply. ``gain_shares``: query -> what is
-    expected of a gain promised to it.
+    expected of a gain promised to it. ``may_mend``: a drain may even out what it leaves.
     """
 
     messages: ApplicationMessages
@@ -108,6 +108,7 @@ class PlanBasis:
     rates: LoadRates = UNMEASURED
     moves_left: int | None = None
     gain_shares: Mapping[str, GainShare] = dataclasses.field(default_factory=dict)
+    may_mend: bool = False
 
 
 @dataclass(frozen=True)
@@ -170,6 +171,8 @@ def draft_decision(request: DecisionRequest, basis: PlanBasis) -> Draft:
     _check_explained(request, snapshot, basis.settings)
     proposed = _propose(request, snapshot, basis)
     plan = apply_laws(request, basis, snapshot, proposed)
+    if request.trigger == Trigger.DRAIN and basis.may_mend and plan.moves:
+        proposed, plan = _mend(request, basis, snapshot, proposed, plan)
     return Draft(
         _decision_of(request, basis, snapshot, proposed, plan),
         plan.sentence,
@@ -306,9 +309,12 @@ def _with_fewest_moves(
 
 
 def apply_laws(
-    request: DecisionRequest, basis: PlanBasis, snapshot: Snapshot, proposed: ProposedPlacement
+    request: DecisionRequest, basis: PlanBasis, snapshot: Snapshot, proposed: ProposedPlacement, mending: str = ""
 ) -> ReviewedPlan:
-    """Put a proposed placement under the laws of a migration."""
+    """Put a proposed placement under the laws of a migration.
+
+    ``mending``: what the moves gain that a drain makes beside those that have to be, which were judged before.
+    """
     inputs = PlanInputs(
         cluster=snapshot.cluster,
         workload=snapshot.workload,
@@ -326,9 +332,39 @@ def apply_laws(
         gain_shares=basis.gain_shares,
     )
     options = PlanOptions(
-        request.decision, force=request.force, rollback=bool(proposed.rollback_of), moves_left=basis.moves_left
+        request.decision,
+        force=request.force,
+        rollback=bool(proposed.rollback_of),
+        moves_left=basis.moves_left,
+        mending=mending,
     )
     return review_plan(proposed.placement, inputs, basis.settings, options)
+
+
+def _mend(
+    request: DecisionRequest, basis: PlanBasis, snapshot: Snapshot, proposed: ProposedPlacement, plan: ReviewedPlan
+) -> tuple[ProposedPlacement, ReviewedPlan]:
+    """Return a drain's placement and plan with the moves that even out what it leaves.
+
+    These are judged on their own, from the placement after the drain, as in a decision that nobody ordered. Where there
+    is none, the drain stays as it is.
+    """
+    settings, room = basis.settings, basis.settings.migration.max_moves - len(plan.moves)
+    is_ready = readiness_problem(basis.messages, settings, request.at) is None
+    if room < 1 or plan.refusals or request.policy != ADAPTIVE.name or not is_ready:
+        return proposed, plan
+    usual = dataclasses.replace(request, trigger=Trigger.EXECUTORS, policy=settings.reschedule.policy)
+    drained = dataclasses.replace(snapshot, placement=plan.placement)
+    try:
+        _check_explained(usual, snapshot, settings)
+        mended = _propose(usual, drained, dataclasses.replace(basis, moves_left=room))
+    except NoPlan:
+        return proposed, plan
+    judged = apply_laws(usual, basis, drained, mended)
+    if judged.gate is None or not judged.moves:
+        return proposed, plan
+    mended = dataclasses.replace(proposed, placement=judged.placement)
+    return mended, apply_laws(request, basis, snapshot, mended, mending=judged.gate.sentence)
 
 
 def _decision_of(

@@ -91,7 +91,7 @@ class _Application:
     started: set[str] = field(default_factory=set)  # queries of which no batch is there yet
 
     def note_runs(self, runs: dict[str, str]) -> None:
-        """Note which runs are active, and when that changed: at the latest with the first batch of a new run."""
+        """Note the active runs, and when they changed: for a new run, with its first batch."""
         if self.runs is not None and self.runs != runs:
             self.queries_since = self.report.time
             self.started |= {query for query, run in runs.items() if self.runs.get(query) != run}
@@ -119,7 +119,7 @@ class _StoredWindow(NamedTuple):
 @dataclass
 class _Node:
     after: str = ""
-    heard: float = -math.inf  # time of the last reading that brought something
+    read_at: float = -math.inf  # time of the last reading that brought something
     windows: deque[_StoredWindow] = field(default_factory=deque)
 
 
@@ -259,10 +259,10 @@ class Collector:
         # A host name that can have no key has no agent: it counts as silent.
         after = {host: node.after for host, node in nodes.items() if keys.is_valid_name(host)}
         read, now = 0, self._clock()
-        silent = {host for host in after if not 0 <= now - nodes[host].heard <= max_window_age(self._settings)}
+        silent = {host for host in after if not 0 <= now - nodes[host].read_at <= max_window_age(self._settings)}
         for host, page in self._store.read_newest(keys.WINDOWS, after, silent, _compact):
             if page.messages:
-                nodes[host].heard = self._clock()  # thousands of nodes take seconds
+                nodes[host].read_at = self._clock()  # thousands of nodes take seconds
             nodes[host].after = page.last
             read += self._add_windows(host, nodes[host], page.messages)
             if read > _MAX_WINDOW_BYTES:  # not only once all are read: thousands of nodes may have sent much each

@@ -60,7 +60,7 @@ class MeasuredQueries:
 
     @cached_property
     def unchanged_since(self) -> float:
-        """Time from which no query began or ended, and no partition of any changed its executor; 0 for always."""
+        """Time since which neither the queries nor any placement changed; 0 for always."""
         samples = [self.samples(query) for query in self.recent]
         moved_until = (it.end for batches, moved in samples for it in batches if it.batch in moved)
         return max(self.queries_since, *moved_until, 0.0)
@@ -161,20 +161,32 @@ def measured_batches(query: str, measured: MeasuredQueries) -> FloatArray:
 
 
 def _compared(query: str, measured: MeasuredQueries) -> Sequence[BatchReport]:
-    """Return the last batches of the present queries, load and placement, or else the recent ones."""
+    """Return the last batches of the present queries, load and placement, or the recent."""
     recent = measured.recent.get(query, ())
     if not recent or measured.slowed.any():  # older batches ran on faster executors
         return recent
-    usual = UsualBatch(float(np.mean([batch.input_rows for batch in recent])))
+    usual = [UsualBatch(float(np.mean(rows))) for rows in zip(*map(_rows, recent), strict=True)]
     sampled, moved = measured.samples(query)
     compared = [
         batch
         for batch in sampled[-_COMPARED_BATCHES:]
         if batch.batch not in moved
         and batch.start >= measured.unchanged_since
-        and is_same_load(UsualBatch(batch.input_rows), usual)
+        and all(is_same_load(UsualBatch(rows), one) for rows, one in zip(_rows(batch), usual, strict=True))
     ]
     return compared if len(compared) > 1 else recent  # one batch alone says little
+
+
+def _rows(batch: BatchReport) -> tuple[float, float]:
+    """Return the rows of a batch, and those on the busiest executor of each stage.
+
+    The latter tell of keys that drift.
+    """
+    busiest = 0.0
+    for run in (run for run in batch.stages if run.stateful_stage >= 0):
+        tasks = task_columns(run)
+        busiest += float(np.bincount(tasks.executor, tasks.rows).max(initial=0.0))
+    return batch.input_rows, busiest
 
 
 def warm_batches(batches: Sequence[BatchReport], min_batches: int) -> list[BatchReport]:

@@ -300,7 +300,7 @@ class _ShuffleMatrices:
                     self._batches.add((up, down, number))
 
     def means(self, rate: float) -> Mapping[Pair, FloatArray]:
-        """Return the mean of each matrix over the batches in which its shuffle was reported, times ``rate``."""
+        """Return ``rate`` times the mean of each matrix over the batches that reported it."""
         count = Counter((up, down) for up, down, _ in self._batches)
         for pair, matrix in self._sums.items():
             matrix *= rate / count[pair]
@@ -353,7 +353,7 @@ class _ShuffleMatrices:
 
 
 def _row_of(output: MapOutput, size: int, targets: Mapping[int, int] | None) -> FloatArray | None:
-    """Return what one map task wrote for each entry downstream, (size,); None if it does not fit.
+    """Return the bytes of a map task for each entry downstream, (size,); None if unfit.
 
     ``targets``: executor of each partition read, of a floating stage.
     """

@@ -57,6 +57,7 @@ class PlanOptions:
     force: bool = False  # skips the soft laws
     rollback: bool = False  # the partitions return to where they were
     moves_left: int | None = None  # of the hour's, None for any number
+    mending: str = ""  # gain of the moves beside those off executors that are not available, which were judged before
 
 
 @dataclass(frozen=True)

@@ -11,10 +11,12 @@ for every plan, the others depend on its kind:
     with ``force``                                         refuses       -
     only partitions on no known executor                   refuses       -
     off executors that are not available, as in a drain    is named      -
+    the same, with moves that even out the rest            is named      -
     rollback                                               -             -
 
 A partition on no known executor loads its state wherever it goes next, so that placing it neither costs nor gains
-anything. Partitions on an executor that is not available have to leave whether it pays or not.
+anything. Partitions on an executor that is not available have to leave whether it pays or not; moves that even out the
+rest were put under all laws before, from the placement without them.
 """
 
 from __future__ import annotations
@@ -81,7 +83,7 @@ def review_plan(proposed: Placement, inputs: PlanInputs, settings: Settings, opt
         cost = estimate_cost(inputs.prediction, filled, stepped, inputs.rates, times)
         gate = evaluate_gate(gains, cost.seconds, settings.gate)
         too_full = _utilization_refusal(inputs, placement, settings)
-        sentence = _summary(stepped, inputs, gate, too_full, forced=options.force)
+        sentence = _summary(stepped, inputs, gate, too_full, options)
         if (refusal := _plan_refusal(moves, inputs, gate, too_full, options)) is not None:
             refusals.append(refusal)
             code, sentence = Law(refusal.law), refusal.detail
@@ -209,14 +211,15 @@ def _weights(moves: Sequence[Move], inputs: PlanInputs) -> FloatArray:
 
 
 def _schedule(moves: list[Move], inputs: PlanInputs, settings: Settings) -> SteppedMoves:
-    """Put the moves into steps, those that relieve most first."""
+    """Put the moves into steps: first those that have to leave, then those that relieve most."""
     stages = [inputs.workload.stage(move.stage) for move in moves]
     sizes = [inputs.bytes_to_load.get(stage.key, stage.state_bytes) for stage in stages]
     loads = np.array([size[move.partition] for size, move in zip(sizes, moves, strict=True)], dtype=np.float64)
-    migration = settings.migration
+    migration, weights = settings.migration, _weights(moves, inputs)
+    has_to_leave = np.array([_has_to_leave(move, inputs.cluster) for move in moves], dtype=np.bool_)
     steps = order_steps(
         moves,
-        _weights(moves, inputs),
+        weights + has_to_leave * (1.0 + weights.sum()),
         StepLimits(migration.moves_per_executor, migration.moves_per_batch, BYTES_PER_BATCH),
         sizes=loads,
         queries=[stage.query for stage in stages],
@@ -282,7 +285,7 @@ def _plan_refusal(
     moves: Sequence[Move], inputs: PlanInputs, gate: GateResult, too_full: Refusal | None, options: PlanOptions
 ) -> Refusal | None:
     """Return the law that refuses a plan as a whole, by the table of this module."""
-    if _only_evacuates(moves, inputs.cluster):
+    if options.mending or _only_evacuates(moves, inputs.cluster):
         return None
     if too_full is not None and not options.rollback:
         return too_full
@@ -302,20 +305,28 @@ def _plan_refusal(
     return None
 
 
+def _has_to_leave(move: Move, cluster: Cluster) -> bool:
+    """Whether a partition is placed, on an executor that is not available."""
+    return move.source != UNPLACED and not cluster.available[move.source]
+
+
 def _only_evacuates(moves: Sequence[Move], cluster: Cluster) -> bool:
     """Whether some partitions are placed, all of them on executors that are not available."""
     placed = [move for move in moves if move.source != UNPLACED]
-    return bool(placed) and not any(cluster.available[move.source] for move in placed)
+    return bool(placed) and all(_has_to_leave(move, cluster) for move in placed)
 
 
 def _summary(
-    stepped: SteppedMoves, inputs: PlanInputs, gate: GateResult, too_full: Refusal | None, *, forced: bool
+    stepped: SteppedMoves, inputs: PlanInputs, gate: GateResult, too_full: Refusal | None, options: PlanOptions
 ) -> str:
     """Describe a plan that no law refuses."""
-    moves, steps = stepped.moves, with_noun(stepped.count, "step")
-    if _only_evacuates(moves, inputs.cluster):
-        nodes = sorted({inputs.cluster.nodes[move.source] for move in moves if move.source != UNPLACED})
-        summary = f"{with_noun(len(moves), 'partition')} in {steps} off {', '.join(nodes)}"
+    moves, steps, forced = stepped.moves, with_noun(stepped.count, "step"), options.force
+    if options.mending or _only_evacuates(moves, inputs.cluster):
+        leaving = [move for move in moves if move.source == UNPLACED or _has_to_leave(move, inputs.cluster)]
+        nodes = sorted({inputs.cluster.nodes[move.source] for move in leaving if move.source != UNPLACED})
+        summary = f"{with_noun(len(leaving), 'partition')} in {steps} off {', '.join(nodes)}"
+        if options.mending:
+            summary += f", and {len(moves) - len(leaving)} more to even out what is left: {options.mending}"
         return f"{summary}; {too_full.detail}: add executors" if too_full is not None else summary
     summary = f"{len(moves)} of {with_noun(inputs.workload.partitions, 'partition')} in {steps}"
     unplaced = sum(move.source == UNPLACED for move in moves)

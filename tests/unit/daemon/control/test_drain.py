@@ -78,7 +78,8 @@ def test_a_drain_by_the_name_of_a_node_empties_its_pods(store, world):
     }
 
 
-def test_a_drain_is_said_to_the_links_and_moves_what_has_to_leave_alone(leader, store):
+def test_a_drain_is_said_to_the_links_and_moves_what_has_to_leave_alone(store, world):
+    leader = leading(world, ruled("observe"))
     assert drain(leader) == f"draining {NODE}: 2 partitions move off 1 executor"
     assert [item.node for item in orders(store).drains] == [NODE]
     leader.follow()

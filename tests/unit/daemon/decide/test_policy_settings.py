@@ -206,7 +206,7 @@ def test_a_drain_is_decided_by_its_own_policy(store, world):
 @pytest.mark.parametrize("policy", sorted(POLICIES))
 def test_whatever_policy_drains_only_what_has_to_leave_does(store, world, monkeypatch, policy: str):
     monkeypatch.setattr(policy_settings, "DRAIN_POLICY", policy)
-    leader = leading(world, CONFIG)
+    leader = leading(world, ruled("observe"))
     drained(leader)
     (decision,) = decisions(store)
     assert (decision.policy, decision.result) == (policy, "applied")

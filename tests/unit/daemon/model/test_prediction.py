@@ -21,6 +21,10 @@ def snapshot_of(batches: list[BatchReport], where: str, interval: float = 0.0) -
     return result
 
 
+def with_rows(item: BatchReport, rows: int) -> BatchReport:
+    return with_tasks(item, lambda row: msgspec.structs.replace(row, rows_in=rows))
+
+
 WORK = [0.5, 0.5, 1.0, 1.5]
 
 
@@ -74,6 +78,19 @@ def test_batches_beside_other_queries_do_not_have_to_be_explained() -> None:
         snapshot = build_snapshot(inputs, Settings(), NOW)
         assert snapshot is not None
         assert len(snapshot.measured[QUERY]) == expected
+
+
+def test_batches_of_other_keys_do_not_have_to_be_explained() -> None:
+    def heavy(item: BatchReport, partition: int) -> BatchReport:
+        return with_tasks(
+            item, lambda row: msgspec.structs.replace(row, rows_in=400 if row.partition == partition else 100)
+        )
+
+    recent = Settings().reschedule.batches
+    batches = [heavy(it, 0) for it in usual(8)[:-recent]] + [heavy(it, 1) for it in usual(8)[-recent:]]
+    assert len(snapshot_of(batches, "0123").measured[QUERY]) == 12, "as many rows on the busiest executor"
+    together = [heavy(it, 0) for it in usual(8)[:-recent]] + [with_rows(it, 175) for it in usual(8)[-recent:]]
+    assert len(snapshot_of(together, "0123").measured[QUERY]) == recent
 
 
 def test_messages_without_submission_times_take_the_first_launch() -> None:
