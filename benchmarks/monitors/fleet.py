@@ -156,5 +156,8 @@ def window(
         memory_total=2**36,
         memory_used=2**35,
         executors=usages,
-        map_outputs=[MapOutput(APPLICATION, first, 17, node * 100_000 + index, sizes) for index in range(outputs)],
+        map_outputs=[
+            MapOutput(APPLICATION, first, 17, node * 100_000 + index, sizes).with_packed_sizes()
+            for index in range(outputs)
+        ],
     )

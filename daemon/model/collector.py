@@ -11,7 +11,6 @@ rejected and passed over, as if its link were silent.
 from __future__ import annotations
 
 import math
-from array import array
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -342,17 +341,9 @@ def _compact(envelope: Envelope) -> Envelope:
     if isinstance(body, BatchReport):
         body = replace(body, stages=[replace(run, tasks=ColumnarTasks(run.tasks)) for run in body.stages])
     elif isinstance(body, AgentWindow):
-        outputs = [replace(output, sizes=_as_array(output.sizes)) for output in body.map_outputs]
+        outputs = [replace(output, sizes=output.read_sizes(), packed=b"") for output in body.map_outputs]
         body = replace(body, map_outputs=outputs, skipped={})  # these are not needed for decisions
     return replace(envelope, body=body, raw_bytes=UNSET)
-
-
-def _as_array(sizes: Sequence[int]) -> Sequence[int]:
-    """Return sizes in four bytes each, in eight where one of them does not fit."""
-    try:
-        return array("I", sizes)
-    except OverflowError:
-        return array("q", sizes)
 
 
 def evict_oldest(holders: Sequence[tuple[deque[Any], int]], usual_bytes: int, max_bytes: int) -> None:

@@ -358,7 +358,7 @@ def _row_of(output: MapOutput, size: int, targets: Mapping[int, int] | None) -> 
     ``targets``: executor of each partition read, of a floating stage.
     """
     sizes = np.asarray(output.sizes, dtype=np.float64)
-    if (sizes < 0).any():
+    if not (np.isfinite(sizes).all() and (sizes >= 0).all()):
         return None
     if targets is None:
         return sizes if len(sizes) == size else None

@@ -18,7 +18,7 @@ from rechannel.wire.measurements import AgentWindow
 from rechannel.wire.redis.errors import StoreError, StoreRefusedError, StoreUnavailableError
 from rechannel.wire.redis.store import Store
 
-BUFFERED_SIZES = 400_000  # numbers in the map outputs of all windows that wait for Redis: about 16 MB
+BUFFERED_SIZES = 400_000  # numbers in the map outputs of all windows that wait for Redis: about 1 MB
 BUFFERED_EVIDENCE = 1_000  # messages
 BATCH = 16  # messages pushed in one round trip
 FIRST_DELAY, LONGEST_DELAY, REFUSED_DELAY = 0.25, 5.0, 10.0  # seconds between two attempts
@@ -103,8 +103,12 @@ class Sender:
 
     def offer(self, envelope: Envelope) -> None:
         """Hand over a message, without waiting for Redis. A full buffer drops its oldest."""
+        body = envelope.body
+        if isinstance(body, AgentWindow):
+            outputs = [output.with_packed_sizes() for output in body.map_outputs]
+            envelope = msgspec.structs.replace(envelope, body=msgspec.structs.replace(body, map_outputs=outputs))
         with self._condition:
-            if isinstance(envelope.body, AgentWindow):
+            if isinstance(body, AgentWindow):
                 self._windows.append(envelope)
                 while len(self._windows) > self._bound:
                     self._windows.popleft()
@@ -192,7 +196,7 @@ class Sender:
             body = envelope.body
             if not isinstance(body, AgentWindow) or not body.map_outputs:
                 continue
-            total += sum(len(output.sizes) for output in body.map_outputs)
+            total += sum(output.partitions for output in body.map_outputs)
             if total > BUFFERED_SIZES:
                 skipped = Counter(body.skipped) + Counter({_OUTPUTS_DROPPED: len(body.map_outputs)})
                 stripped = msgspec.structs.replace(body, map_outputs=[], skipped=dict(skipped))

@@ -208,7 +208,7 @@ def watch(node: str, prepare: Callable[[], None], pods: tuple[Pod, Pod], group: 
 def measured(windows: list[AgentWindow]) -> dict[tuple[str, str], tuple[set[tuple[int, ...]], float, float]]:
     """Return by executor and host: sizes of map outputs, CPU seconds of the JVM and of Python."""
     usages = [usage for window in windows for usage in window.executors]
-    sizes = {(out.executor, tuple(out.sizes)) for window in windows for out in window.map_outputs}
+    sizes = {(out.executor, tuple(map(int, out.read_sizes()))) for window in windows for out in window.map_outputs}
     return {
         (executor, host): (
             {it for name, it in sizes if name == executor},

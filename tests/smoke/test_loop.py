@@ -51,11 +51,12 @@ def test_a_new_executor_gets_its_share_while_the_queries_run(loop: Loop):
     assert any("Closed StateStoreProviderId" in text for text in evidence), "by the executor's own word"
 
 
-def test_stream_sizes_are_sparks_own_byte_for_byte(loop: Loop):
-    """The agents' sizes for each reducer equal the bytes that Spark says this reducer fetched."""
+def test_stream_sizes_are_sparks_own(loop: Loop):
+    """The agents' sizes for each reducer are the bytes that Spark says this reducer fetched, rounded down by 1 %."""
 
     def compared() -> tuple[int, dict[tuple[int, int], tuple[int, int]]]:
-        batches, rows = loop.measured(APP)
+        batches, outputs = loop.measured(APP)
+        rows = {task: output.read_sizes() for task, output in outputs.items()}
         count, different = 0, {}
         for batch in batches:
             tasks = {run.spark_stage: run.tasks for run in batch.stages}
@@ -65,9 +66,9 @@ def test_stream_sizes_are_sparks_own_byte_for_byte(loop: Loop):
                     continue  # the agent's window is not closed yet, or older than what is kept
                 for reader in run.tasks:
                     count += 1
-                    read_off = sum(rows[task].sizes[reader.partition] for task in senders)
+                    read_off = int(sum(rows[task][reader.partition] for task in senders))
                     fetched = reader.bytes_local + reader.bytes_remote
-                    if read_off != fetched:
+                    if not 0.99 * fetched <= read_off <= fetched:
                         different[batch.batch, reader.task] = (read_off, fetched)
         return count, different
 

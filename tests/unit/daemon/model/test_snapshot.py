@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from array import array
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -114,6 +115,7 @@ def test_map_outputs_are_joined_by_task_id() -> None:
         pytest.param([MapOutput(APP, "0", 0, 123456, [1, 1, 1, 1])], "", id="a task nobody reported"),
         pytest.param([MapOutput(APP, "0", 0, 9000, [1, 1])], "fits no stage", id="other partitions"),
         pytest.param([MapOutput(APP, "0", 0, 9000, [-1, 1, 1, 1])], "fits no stage", id="negative"),
+        pytest.param([MapOutput(APP, "0", 0, 9000, array("f", [math.nan] * 4))], "fits no stage", id="no numbers"),
     ],
 )
 def test_map_outputs_that_fit_nothing_are_skipped(outputs: list[MapOutput], note: str) -> None:
