@@ -37,7 +37,7 @@ _MIN_BATCHES = 64  # kept of each query
 _MAX_TASKS = 25_600  # tasks of a query's batches, beyond the newest 64; beyond: the oldest batches are dropped
 _MIN_WINDOWS = 12  # kept of each node
 _MAX_SIZES = 500_000  # sizes in a node's windows, beyond the newest 12; beyond: the oldest windows are dropped
-_MESSAGE_BYTES, _PART_BYTES, _SIZE_BYTES = 1000, 400, 4  # memory of a message, of a stage or map output, of a size
+_MESSAGE_BYTES, _PART_BYTES, _SIZE_BYTES = 1000, 400, 2  # memory of a message, of a stage or map output, of a size
 # Bytes of all batches; beyond: the oldest are dropped that no decision needs.
 _MAX_BATCH_BYTES = 64 * 2**20
 # Bytes of the batches that a decision needs, three of 420,000 tasks; beyond: the oldest are dropped; decisions wait.
@@ -110,7 +110,7 @@ class _StoredWindow(NamedTuple):
 
     @classmethod
     def of(cls, window: AgentWindow) -> _StoredWindow:
-        outputs = sum(_PART_BYTES + _SIZE_BYTES * len(output.sizes) for output in window.map_outputs)
+        outputs = sum(_PART_BYTES + _SIZE_BYTES * output.partitions for output in window.map_outputs)
         samples = sum(len(usage.steps) + 1 for usage in window.executors)
         return cls(window, outputs, _MESSAGE_BYTES + _PART_BYTES * samples + outputs)
 
@@ -341,7 +341,7 @@ def _compact(envelope: Envelope) -> Envelope:
     if isinstance(body, BatchReport):
         body = replace(body, stages=[replace(run, tasks=ColumnarTasks(run.tasks)) for run in body.stages])
     elif isinstance(body, AgentWindow):
-        outputs = [replace(output, sizes=output.read_sizes(), packed=b"") for output in body.map_outputs]
+        outputs = [output if output.packed else output.with_packed_sizes() for output in body.map_outputs]
         body = replace(body, map_outputs=outputs, skipped={})  # these are not needed for decisions
     return replace(envelope, body=body, raw_bytes=UNSET)
 

@@ -357,7 +357,7 @@ def _row_of(output: MapOutput, size: int, targets: Mapping[int, int] | None) -> 
 
     ``targets``: executor of each partition read, of a floating stage.
     """
-    sizes = np.asarray(output.sizes, dtype=np.float64)
+    sizes = np.array(output.read_sizes(), dtype=np.float64)
     if not (np.isfinite(sizes).all() and (sizes >= 0).all()):
         return None
     if targets is None:
