@@ -45,7 +45,7 @@ class ExecutorUsage(msgspec.Struct, frozen=True, kw_only=True):
 class MapOutput(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """Bytes that a map task wrote for each downstream partition, from its index file.
 
-    Agents send them ``packed``: two bytes each, in place of ``sizes``.
+    Agents send them ``packed``: two bytes each, in place of ``sizes``, which do not count then.
     """
 
     application: str
@@ -58,18 +58,21 @@ class MapOutput(msgspec.Struct, frozen=True, array_like=True, gc=False):
     @property
     def partitions(self) -> int:
         """Number of downstream partitions."""
-        return len(self.sizes) or len(self.packed) // 2
+        return len(self.packed) // 2 or len(self.sizes)
 
     def with_packed_sizes(self) -> MapOutput:
         """Return it with packed sizes: the upper halves of 32-bit floats, less than 1 % too small."""
-        whole = _little_endian(array("f", self.sizes)).tobytes()
-        halves = bytearray(len(whole) // 2)
-        halves[0::2], halves[1::2] = whole[2::4], whole[3::4]
-        return MapOutput(self.application, self.executor, self.shuffle, self.map_task, (), bytes(halves))
+        packed = self.packed
+        if not packed:
+            whole = _little_endian(array("f", self.sizes)).tobytes()
+            halves = bytearray(len(whole) // 2)
+            halves[0::2], halves[1::2] = whole[2::4], whole[3::4]
+            packed = bytes(halves)
+        return MapOutput(self.application, self.executor, self.shuffle, self.map_task, (), packed)
 
     def read_sizes(self) -> array[float]:
         """Return the sizes, in four bytes each; any number if a stranger packed them."""
-        if not self.packed:
+        if len(self.packed) < 2:
             return array("f", self.sizes)
         whole, number = bytearray(4 * self.partitions), 2 * self.partitions
         whole[2::4], whole[3::4] = self.packed[0:number:2], self.packed[1:number:2]

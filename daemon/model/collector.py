@@ -341,7 +341,7 @@ def _compact(envelope: Envelope) -> Envelope:
     if isinstance(body, BatchReport):
         body = replace(body, stages=[replace(run, tasks=ColumnarTasks(run.tasks)) for run in body.stages])
     elif isinstance(body, AgentWindow):
-        outputs = [output if output.packed else output.with_packed_sizes() for output in body.map_outputs]
+        outputs = [output.with_packed_sizes() for output in body.map_outputs]
         body = replace(body, map_outputs=outputs, skipped={})  # these are not needed for decisions
     return replace(envelope, body=body, raw_bytes=UNSET)
 

@@ -29,7 +29,8 @@ def test_small_sizes_are_exact_packed_or_not(sizes: list[int]) -> None:
     assert list(output.read_sizes()) == list(output.with_packed_sizes().read_sizes()) == sizes
 
 
-@given(st.binary())
-def test_any_bytes_are_numbers(packed: bytes) -> None:
-    output = MapOutput("app", "0", 1, 2, (), packed)
-    assert len(output.read_sizes()) == output.partitions == len(packed) // 2
+@given(st.lists(st.integers(0, 2**53)), st.binary())
+def test_any_bytes_are_numbers(sizes: list[int], packed: bytes) -> None:
+    output = MapOutput("app", "0", 1, 2, sizes, packed)
+    assert len(output.read_sizes()) == output.partitions == (len(packed) // 2 or len(sizes))
+    assert output.with_packed_sizes().sizes == ()
