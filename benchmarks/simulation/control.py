@@ -23,7 +23,7 @@ from rechannel.policies.model.arrays import ModelError, ScaleOutError
 from rechannel.policies.model.cluster import UNPLACED, Cluster
 from rechannel.policies.model.placement import Move, Placement
 from rechannel.policies.model.workload import Workload
-from rechannel.policies.prediction.cycle import query_work
+from rechannel.policies.prediction.cycle import PlacedQueries
 from rechannel.policies.prediction.model import PredictionModel, QueryTiming
 from rechannel.policies.registry import PolicyLawError, propose
 from rechannel.wire.codes import DecisionResult, NotReadyReason
@@ -113,7 +113,7 @@ def _plan_inputs(observation: Observation) -> PlanInputs:
 def _model_with_timing(observation: Observation) -> PredictionModel:
     """Return a model whose timing follows from the batches and the rates of the stages, as nothing else is measured."""
     model = PredictionModel(observation.cluster, observation.workload, {})
-    paths = query_work(model, observation.current).path
+    paths = PlacedQueries(model, observation.current).work().path
     timing = {}
     for query, path in zip(observation.workload.queries, paths.tolist(), strict=True):
         rate = max(stage.batches_per_second for stage in model.stages_of(query))

@@ -31,7 +31,7 @@ from rechannel.policies.model.arrays import FloatArray, IntArray
 from rechannel.policies.model.cluster import UNPLACED, Cluster
 from rechannel.policies.model.placement import Move, Placement
 from rechannel.policies.model.workload import Workload
-from rechannel.policies.prediction.cycle import estimate_batches
+from rechannel.policies.prediction.cycle import PlacedQueries, estimate_batches
 from rechannel.policies.prediction.model import PredictionModel
 
 _PRIOR_MOVES = 1.0  # measured moves that the overhead of `UNMEASURED` counts for
@@ -233,15 +233,15 @@ class _StepModel:
                 own[move.partition] += load * self.model.cluster.speed[move.target]
         for key, seconds in cold.once.items():
             added[key] = added.get(key, 0.0) + seconds
-        without, loading = (self._estimate(after, more) for more in (cold.anyway, added))
+        placed = PlacedQueries(self.model, after)
+        without, loading = (self._estimate(placed, more) for more in (cold.anyway, added))
         for query, longer in cold.floating.items():
             without[query] += longer
             loading[query] += longer
         return without, loading
 
-    def _estimate(self, placement: Placement, added: Mapping[str, FloatArray]) -> dict[str, float]:
-        busy = {key: self.model.workload.stage(key).busy + more for key, more in added.items()}
-        return estimate_batches(self.model, placement, busy)
+    def _estimate(self, placed: PlacedQueries, added: Mapping[str, FloatArray]) -> dict[str, float]:
+        return placed.estimate_batches({key: self.model.workload.stage(key).busy + it for key, it in added.items()})
 
 
 def fit_load_rates(measured: Sequence[MeasuredLoad], prior: LoadRates) -> LoadRates:

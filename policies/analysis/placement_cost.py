@@ -24,7 +24,6 @@ __all__ = [
     "executor_busy",
     "fetch_seconds",
     "finish_times",
-    "finish_times_on",
     "inter_executor_volume",
     "inter_node_volume",
     "placement_cost",
@@ -99,27 +98,42 @@ def finish_times(cluster: Cluster, busy: FloatArray, assignment: IntArray) -> Fl
     At speed 1 and undisturbed. ``busy`` (n,) are the tasks in the order of their partitions, ``assignment`` (n,) their
     executors.
     """
-    return finish_times_on(task_slots(cluster), busy, assignment)
+    return CoreOrder(task_slots(cluster), assignment).finish_times(busy)
 
 
-def finish_times_on(slots: IntArray, busy: FloatArray, assignment: IntArray) -> FloatArray:
-    """Return what `finish_times` does, for places with so many slots each, (E,).
+class CoreOrder:
+    """Order in which tasks take the cores of their executors, for any busy seconds.
 
-    Executors of several stages may stand side by side in one call.
+    Executors of several stages may stand side by side in one order.
+
+    Parameters
+    ----------
+    slots
+        Tasks that each executor runs at a time, (E,).
+    assignment
+        Executor of each task, in the order in which they begin, (n,); negative for none.
     """
-    if slots.max() == 1:
-        return sum_by_index(assignment, busy, len(slots))
-    placed = np.flatnonzero(assignment >= 0)
-    rank = ranks(assignment[placed])
-    if rank.max(initial=0) == 0:
-        return sum_by_index(assignment, busy, len(slots))
-    free = np.where(np.arange(slots.max()) < slots[:, None], 0.0, np.inf)
-    by_rank = placed[np.argsort(rank, kind="stable")]
-    for tasks in np.split(by_rank, np.cumsum(np.bincount(rank))[:-1]):
-        executors = assignment[tasks]
-        core = free[executors].argmin(axis=1)
-        free[executors, core] += busy[tasks]
-    return np.asarray(np.where(np.isfinite(free), free, 0.0).max(axis=1))
+
+    def __init__(self, slots: IntArray, assignment: IntArray) -> None:
+        self._slots, self._assignment = slots, assignment
+        self._rounds: list[tuple[IntArray, IntArray]] = []  # tasks and their executors; an executor's nth in round n
+        if slots.max() > 1:
+            placed = np.flatnonzero(assignment >= 0)
+            rank = ranks(assignment[placed])
+            if rank.max(initial=0) > 0:
+                by_rank = placed[np.argsort(rank, kind="stable")]
+                rounds = np.split(by_rank, np.cumsum(np.bincount(rank))[:-1])
+                self._rounds = [(tasks, assignment[tasks]) for tasks in rounds]
+
+    def finish_times(self, busy: FloatArray) -> FloatArray:
+        """Return what `finish_times` does, for tasks of so many busy seconds, (E,)."""
+        if not self._rounds:
+            return sum_by_index(self._assignment, busy, len(self._slots))
+        free = np.where(np.arange(self._slots.max()) < self._slots[:, None], 0.0, np.inf)
+        for tasks, executors in self._rounds:
+            core = free[executors].argmin(axis=1)
+            free[executors, core] += busy[tasks]
+        return np.asarray(np.where(np.isfinite(free), free, 0.0).max(axis=1))
 
 
 def task_slots(cluster: Cluster) -> IntArray:

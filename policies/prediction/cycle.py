@@ -26,18 +26,18 @@ from types import MappingProxyType
 
 import numpy as np
 
-from rechannel.policies.analysis.placement_cost import finish_times_on, task_slots
+from rechannel.policies.analysis.placement_cost import CoreOrder, task_slots
 from rechannel.policies.model.arrays import BoolArray, FloatArray, sum_by_index, sum_rows_by_index
 from rechannel.policies.model.cluster import UNPLACED
 from rechannel.policies.model.placement import Placement
 from rechannel.policies.prediction.model import PredictionModel
 
 __all__ = [
+    "PlacedQueries",
     "QueryTimings",
     "QueryWork",
     "batch_seconds",
     "estimate_batches",
-    "query_work",
     "unplaced_work",
 ]
 
@@ -93,35 +93,45 @@ class QueryTimings:
         return np.asarray(np.where(apart <= 1000 * _SAME_TICK, share, 0.0))
 
 
-def query_work(
-    model: PredictionModel, placement: Placement, busy: Mapping[str, FloatArray] = MappingProxyType({})
-) -> QueryWork:
-    """Return what every query does under a placement; queries in the order of the workload.
+class PlacedQueries:
+    """Work and batches of all queries under one placement, for any busy seconds.
 
-    ``busy``: key of a placeable stage -> its busy seconds (n,), where they are not the model's. Large applications are
-    estimated many times with other seconds, and a new workload for each would take longer than the estimate.
+    Large applications are estimated many times with other seconds. What depends on the placement alone is prepared
+    once, and no workload is made for each of the seconds. ``busy`` in the methods: key of a placeable stage -> its busy
+    seconds (n,), where they are not the model's. Queries are in the order of the workload.
     """
-    cluster, workload = model.cluster, model.workload
-    index = {query: number for number, query in enumerate(workload.queries)}
-    path, work = np.zeros(len(index)), np.zeros((len(index), cluster.size))
-    placeable = workload.placeable
-    if placeable:
-        # All stages in one call: executor e of stage s is place s x E + e.
-        slots, size = np.tile(task_slots(cluster), len(placeable)), cluster.size
-        first = np.repeat(np.arange(len(placeable)) * size, [stage.n for stage in placeable])
-        executors = np.concatenate([placement[stage.key] for stage in placeable])
-        at = np.where(executors >= 0, executors + first, UNPLACED)
-        seconds = np.concatenate([busy.get(stage.key, stage.busy) for stage in placeable])
-        total = sum_by_index(at, seconds, len(slots))
-        finish = finish_times_on(slots, seconds, at) if slots.max() > 1 else total
-        share = total.reshape(-1, size) / (cluster.cores * cluster.speed)
-        longest = (finish.reshape(-1, size) / cluster.speed).max(axis=1)
-        queries = np.array([index[stage.query] for stage in placeable])
-        work = sum_rows_by_index(queries, share, len(index))
-        path = sum_by_index(queries, longest, len(index))
-    unplaced = unplaced_work(model)
-    pinned = work + unplaced.pinned
-    return QueryWork(path + unplaced.path, pinned + unplaced.anywhere, pinned > 0)
+
+    def __init__(self, model: PredictionModel, placement: Placement) -> None:
+        cluster, self._stages = model.cluster, model.workload.placeable
+        self._names, self._capacity, self._speed = model.workload.queries, cluster.cores * cluster.speed, cluster.speed
+        index = {query: number for number, query in enumerate(self._names)}
+        self._queries = np.array([index[stage.query] for stage in self._stages], dtype=np.int64)
+        self._unplaced, self._timings = unplaced_work(model), QueryTimings.of(model)
+        if self._stages:
+            # All stages in one call: executor e of stage s is place s x E + e.
+            first = np.repeat(np.arange(len(self._stages)) * cluster.size, [stage.n for stage in self._stages])
+            executors = np.concatenate([placement[stage.key] for stage in self._stages])
+            self._at = np.where(executors >= 0, executors + first, UNPLACED)
+            self._order = CoreOrder(np.tile(task_slots(cluster), len(self._stages)), self._at)
+
+    def work(self, busy: Mapping[str, FloatArray] = MappingProxyType({})) -> QueryWork:
+        """Return what every query does."""
+        count, size = len(self._names), len(self._speed)
+        path, work = np.zeros(count), np.zeros((count, size))
+        if self._stages:
+            seconds = np.concatenate([busy.get(stage.key, stage.busy) for stage in self._stages])
+            total = sum_by_index(self._at, seconds, len(self._stages) * size)
+            finish = self._order.finish_times(seconds)
+            work = sum_rows_by_index(self._queries, total.reshape(-1, size) / self._capacity, count)
+            longest = (finish.reshape(-1, size) / self._speed).max(axis=1)
+            path = sum_by_index(self._queries, longest, count)
+        unplaced = self._unplaced
+        pinned = work + unplaced.pinned
+        return QueryWork(path + unplaced.path, pinned + unplaced.anywhere, pinned > 0)
+
+    def estimate_batches(self, busy: Mapping[str, FloatArray] = MappingProxyType({})) -> dict[str, float]:
+        """Return the duration of each query's batches in seconds."""
+        return dict(zip(self._names, batch_seconds(self.work(busy), self._timings).tolist(), strict=True))
 
 
 @dataclass(frozen=True, eq=False)
@@ -150,13 +160,9 @@ def unplaced_work(model: PredictionModel) -> UnplacedWork:
     return UnplacedWork(path, pinned, anywhere)
 
 
-def estimate_batches(
-    model: PredictionModel, placement: Placement, busy: Mapping[str, FloatArray] = MappingProxyType({})
-) -> dict[str, float]:
-    """Return the duration of each query's batches in seconds; parameters as for `query_work`."""
-    work = query_work(model, placement, busy)
-    seconds = batch_seconds(work, QueryTimings.of(model))
-    return dict(zip(model.workload.queries, seconds.tolist(), strict=True))
+def estimate_batches(model: PredictionModel, placement: Placement) -> dict[str, float]:
+    """Return the duration of each query's batches in seconds."""
+    return PlacedQueries(model, placement).estimate_batches()
 
 
 def batch_seconds(queries: QueryWork, timings: QueryTimings) -> FloatArray:

@@ -28,7 +28,7 @@ from rechannel.policies.analysis.placement_cost import task_slots
 from rechannel.policies.model.arrays import FloatArray
 from rechannel.policies.model.cluster import UNPLACED
 from rechannel.policies.model.placement import Placement
-from rechannel.policies.prediction.cycle import estimate_batches
+from rechannel.policies.prediction.cycle import PlacedQueries, estimate_batches
 from rechannel.policies.prediction.model import PredictionModel, draw_factors
 
 __all__ = ["MAX_REPLAYED", "replay"]
@@ -91,10 +91,10 @@ def replay(model: PredictionModel, placement: Placement, *, batches: int = 10, s
 
 def _estimate_noisy(model: PredictionModel, placement: Placement, batches: int, seed: int) -> dict[str, FloatArray]:
     """Return batches by the cycle formula, each with work drawn by its noise."""
-    drawn = []
+    placed, drawn = PlacedQueries(model, placement), []
     for number in range(batches):
         random = np.random.default_rng((seed, number))
-        drawn.append(estimate_batches(model, placement, model.draw_busy(random, attrgetter("noise"))))
+        drawn.append(placed.estimate_batches(model.draw_busy(random, attrgetter("noise"))))
     return {query: np.array([each[query] for each in drawn]) for query in model.workload.queries}
 
 

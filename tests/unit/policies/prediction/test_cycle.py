@@ -8,7 +8,7 @@ import pytest
 from rechannel.policies.model.arrays import FloatArray
 from rechannel.policies.model.placement import Placement
 from rechannel.policies.model.workload import Workload
-from rechannel.policies.prediction.cycle import QueryTimings, QueryWork, batch_seconds, estimate_batches, query_work
+from rechannel.policies.prediction.cycle import PlacedQueries, QueryTimings, QueryWork, batch_seconds, estimate_batches
 from rechannel.policies.prediction.model import FloatingTasks
 from rechannel.policies.prediction.replay import replay
 from unit.policies.prediction.cases import drawn, model_of, stage
@@ -52,7 +52,7 @@ def test_floating_tasks_take_the_seconds_that_were_measured_on_slow_executors_to
     at = Placement({"q/0": np.array([0, 1])})
     expected = 0.1 + 2.0 + 3.0
     assert estimate_batches(model, at)["q"] == pytest.approx(expected)
-    assert query_work(model, at).work.tolist() == [[5.0, 5.0]]
+    assert PlacedQueries(model, at).work().work.tolist() == [[5.0, 5.0]]
     assert float(replay(model, at)["q"].mean()) == pytest.approx(expected, rel=0.01)
 
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from benchmarks.simulation.engine import Costs, Simulation
 from rechannel.policies.model.placement import Placement
 from rechannel.policies.model.workload import Workload
-from rechannel.policies.prediction.cycle import QueryTimings, batch_seconds, query_work
+from rechannel.policies.prediction.cycle import PlacedQueries, QueryTimings, batch_seconds
 from rechannel.policies.prediction.gain import predict_changes
 from rechannel.policies.prediction.growth import fit_growth, replay_grown, settle
 from rechannel.policies.prediction.model import PredictionModel, QueryTiming, StageSpread
@@ -119,7 +119,11 @@ def test_formula_and_replay_agree_back_to_back(growth: float) -> None:
         model, now = drawn(seed, queries=1)
         then = drawn(seed + 50, queries=1)[1]
         model = growing(model, growth, overhead=1.0)
-        timings, at_present, work = QueryTimings.of(model), query_work(model, now), query_work(model, then)
+        timings, at_present, work = (
+            QueryTimings.of(model),
+            PlacedQueries(model, now).work(),
+            PlacedQueries(model, then).work(),
+        )
         present = batch_seconds(at_present, timings)
 
         def periods(factor, work=work, timings=timings, present=present):
