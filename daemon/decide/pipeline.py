@@ -346,10 +346,11 @@ def _mend(
 ) -> tuple[ProposedPlacement, ReviewedPlan]:
     """Return a drain's placement and plan with the moves that even out what it leaves.
 
-    These are judged on their own, from the placement after the drain, as in a decision that nobody ordered. Where there
-    is none, the drain stays as it is.
+    These are judged on their own, from the placement after the drain, as in a decision that nobody ordered, and are at
+    most as many as those of the drain. Where there is none, the drain stays as it is.
     """
-    settings, room = basis.settings, basis.settings.migration.max_moves - len(plan.moves)
+    settings, number = basis.settings, len(plan.moves)
+    room = min(number, settings.migration.max_moves - number)
     is_ready = readiness_problem(basis.messages, settings, request.at) is None
     if room < 1 or plan.refusals or request.policy != ADAPTIVE.name or not is_ready:
         return proposed, plan
