@@ -271,7 +271,7 @@ class Application:
             rates=services.history.rates(),
             gain_shares=services.history.gain_shares(),
             moves_left=services.limits.moves_left(request.at) if limited else None,
-            may_mend=self._context.acts_automatically and services.limits.blocked_by(request.at) is None,
+            mending_moves=self.guard.mending_moves(request.at) if self._context.acts_automatically else 0,
         )
 
     @contextmanager

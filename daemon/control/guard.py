@@ -255,6 +255,16 @@ class AutomaticDecisionGuard:
         else:
             self._recommended = None
 
+    def mending_moves(self, now: float) -> int:
+        """Return the most moves of a drain that also evens out what it leaves.
+
+        0 if it may not, as after a rollback, whose moves might come again.
+        """
+        if self._rolled_back is not None or self._limits.blocked_by(now) is not None:
+            return 0
+        left = self._limits.moves_left(now)
+        return self._limits.settings.migration.max_moves if left is None else left
+
     def should_log(self, trigger: Trigger, refusal: Refusal) -> bool:
         """Return whether a refusal is to be published: once for each cause and period."""
         return self._logged.get((trigger, refusal.law)) != refusal.until

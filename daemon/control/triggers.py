@@ -24,6 +24,7 @@ from rechannel.wire.printable import query_name
 _LONG_BATCH = 2.0  # times the usual length of a query's batches: it is overloaded
 _OVER = 0.85  # share of its limit below which an overload is over
 _FIRST_PAUSE = 10.0  # seconds until the next decision by changed executors, if refused, or by load; doubles each time
+_LONGEST_PAUSE = 300.0  # seconds between two decisions by load
 RETRY_EVERY = 10.0  # seconds between two decisions that were not ready, or on the same order
 _ACCEPTED_WINDOWS = 3  # of which the highest imbalance is accepted
 
@@ -158,7 +159,7 @@ class LoadTrigger(ABC):
             else:
                 self._next_try = max(self._next_try, steady_now + pause)
         if decision.trigger == self.trigger and decision.result != DecisionResult.NOT_READY:
-            self._begin_pause(steady_now, settings.reschedule.timeout)
+            self._begin_pause(steady_now, min(settings.reschedule.timeout, _LONGEST_PAUSE))
 
     def _begin_pause(self, steady_now: float, longest: float) -> None:
         if steady_now - self._last_decision > 2 * longest:

@@ -98,7 +98,8 @@ class PlanBasis:
 
     ``drained_nodes``: are to hold no state. ``cooldown``: after the last migration, None for none. ``rates``: cost of
     loading state. ``moves_left``: in the hourly budget, None where it does not apply. ``gain_shares``: query -> what is
-    expected of a gain promised to it. ``may_mend``: a drain may even out what it leaves.
+    expected of a gain promised to it. ``mending_moves``: moves of a drain that also evens out what it
+    leaves, at most.
     """
 
     messages: ApplicationMessages
@@ -108,7 +109,7 @@ class PlanBasis:
     rates: LoadRates = UNMEASURED
     moves_left: int | None = None
     gain_shares: Mapping[str, GainShare] = dataclasses.field(default_factory=dict)
-    may_mend: bool = False
+    mending_moves: int = 0
 
 
 @dataclass(frozen=True)
@@ -171,7 +172,7 @@ def draft_decision(request: DecisionRequest, basis: PlanBasis) -> Draft:
     _check_explained(request, snapshot, basis.settings)
     proposed = _propose(request, snapshot, basis)
     plan = apply_laws(request, basis, snapshot, proposed)
-    if request.trigger == Trigger.DRAIN and basis.may_mend and plan.moves:
+    if request.trigger == Trigger.DRAIN and basis.mending_moves and plan.moves:
         proposed, plan = _mend(request, basis, snapshot, proposed, plan)
     return Draft(
         _decision_of(request, basis, snapshot, proposed, plan),
@@ -346,11 +347,11 @@ def _mend(
 ) -> tuple[ProposedPlacement, ReviewedPlan]:
     """Return a drain's placement and plan with the moves that even out what it leaves.
 
-    These are judged on their own, from the placement after the drain, as in a decision that nobody ordered, and are at
-    most as many as those of the drain. Where there is none, the drain stays as it is.
+    These are put under the laws of a plan on their own, from the placement after the drain, and are at most as many as
+    those of the drain. Where there is none, the drain stays as it is.
     """
     settings, number = basis.settings, len(plan.moves)
-    room = min(number, settings.migration.max_moves - number)
+    room = min(number, min(settings.migration.max_moves, basis.mending_moves) - number)
     is_ready = readiness_problem(basis.messages, settings, request.at) is None
     if room < 1 or plan.refusals or request.policy != ADAPTIVE.name or not is_ready:
         return proposed, plan
@@ -358,10 +359,11 @@ def _mend(
     drained = dataclasses.replace(snapshot, placement=plan.placement)
     try:
         _check_explained(usual, snapshot, settings)
-        mended = _propose(usual, drained, dataclasses.replace(basis, moves_left=room))
+        capped = dataclasses.replace(basis, moves_left=room)
+        mended = _propose(usual, drained, capped)
     except NoPlan:
         return proposed, plan
-    judged = apply_laws(usual, basis, drained, mended)
+    judged = apply_laws(usual, capped, drained, mended)
     if judged.gate is None or not judged.moves:
         return proposed, plan
     mended = dataclasses.replace(proposed, placement=judged.placement)

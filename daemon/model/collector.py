@@ -99,7 +99,7 @@ class _Application:
         for query in self.started & self.batches.keys():
             own = [batch.start for run, batch, _ in self.batches[query] if run == runs.get(query)]
             if own:
-                self.queries_since = max(self.queries_since, own[0])
+                self.queries_since = max(self.queries_since, min(own[0], self.report.time))
                 self.started.discard(query)
 
 
@@ -278,7 +278,7 @@ class Collector:
                 node.windows.append(_StoredWindow.of(window))
                 read += node.windows[-1].size
         # A slow query's map outputs are in windows of minutes ago; windows with many are kept for a minute alone.
-        numbers = [it.outputs // _SIZE_BYTES for it in node.windows]
+        numbers = [sum(output.partitions for output in it.window.map_outputs) for it in node.windows]
         total = sum(numbers)
         while len(node.windows) > _MIN_WINDOWS and total > _MAX_SIZES:
             node.windows.popleft()

@@ -174,7 +174,9 @@ def _compared(query: str, measured: MeasuredQueries) -> Sequence[BatchReport]:
         and batch.start >= measured.unchanged_since
         and all(is_same_load(UsualBatch(rows), one) for rows, one in zip(_rows(batch), usual, strict=True))
     ]
-    return compared if len(compared) > 1 else recent  # one batch alone says little
+    if len(compared) > 1:  # one batch alone says little
+        return compared
+    return [batch for batch in recent if batch.batch not in moved] or recent
 
 
 def _rows(batch: BatchReport) -> tuple[float, float]:

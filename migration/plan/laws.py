@@ -197,9 +197,10 @@ def _stage(state: QueryState, number: int) -> StatefulStage | None:
 
 
 def _heaviest_moves(moves: list[Move], inputs: PlanInputs, most: int) -> list[Move]:
-    """Return the ``most`` heaviest moves, those of partitions on no known executor first."""
+    """Return the ``most`` heaviest moves, first those to be made in any case."""
     weights = _weights(moves, inputs)
-    heaviest = sorted(range(len(moves)), key=lambda index: (moves[index].source != UNPLACED, -weights[index], index))
+    optional = [move.source != UNPLACED and not _has_to_leave(move, inputs.cluster) for move in moves]
+    heaviest = sorted(range(len(moves)), key=lambda index: (optional[index], -weights[index], index))
     return [moves[index] for index in sorted(heaviest[:most])]
 
 

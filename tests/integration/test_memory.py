@@ -187,6 +187,11 @@ def test_many_streams_are_read_at_once_each_from_where_it_was_left(
     newest = dict(store.read_newest(keys.EVIDENCE, after_all))
     assert not newest["b"].messages and newest["b"].last == after_all["b"], "not silent for long: nothing new"
     assert store.rejected == 2
+    last = f"{2**64 - 1}-{2**64 - 1}"
+    newest = dict(store.read_newest(keys.EVIDENCE, {"a": last, "b": ""}))
+    assert {node: len(page.messages) for node, page in newest.items()} == {"a": 2, "b": 2}, (
+        "Redis reads nothing after it"
+    )
     store.rejected = 0
     result = store.read_each(keys.EVIDENCE, after, 10, doubtful={"large", "a", "foreign"})
     assert {node: len(page.messages) for node, page in result.items()} == {

@@ -210,8 +210,7 @@ class Store:
     ) -> Iterator[tuple[str, Page]]:
         """Yield the new entries of streams: the newest, as many of each as its rule keeps.
 
-        Streams are read together, up to `READ_AT_ONCE` bytes in one round trip. The last id of an empty stream that is
-        silent is "".
+        Streams are read together, up to `READ_AT_ONCE` bytes in one round trip. An empty silent one has the last id "".
 
         Parameters
         ----------
@@ -244,6 +243,7 @@ class Store:
         self, rule: KeyRule, after: Mapping[str, str], silent: Collection[str], convert: Convert | None
     ) -> Iterator[tuple[str, Page]]:
         # A silent one from the last entry that was read, not after it: an empty answer tells that it begins anew.
+        silent = {*silent, *(name for name, number in after.items() if number == _LAST_ID)}
         begins = [number if name in silent or not number else f"({number}" for name, number in after.items()]
         commands = [
             ("XREVRANGE", self.keys(rule, name), "+", begin or "-", "COUNT", rule.bound)

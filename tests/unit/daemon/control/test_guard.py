@@ -278,6 +278,15 @@ def test_what_is_ahead_of_a_clock_that_was_set_back_counts_for_an_hour() -> None
     assert limits.blocked_by(before + HOUR) is None
 
 
+def test_a_drain_evens_out_within_the_budget_and_not_after_a_rollback() -> None:
+    guard, _ = guarded(moves_per_hour=10)
+    guard.record(decision(NOON, "applied", moves=moves(1, 2, 3)))
+    assert guard.mending_moves(NOON + 1) == 7
+    guard.record(decision(NOON, "applied", moves=moves(1, 2, 3), rollback_of="d"))
+    assert guard.mending_moves(NOON + 1) == 0
+    assert guarded()[0].mending_moves(NOON) == SETTINGS.migration.max_moves
+
+
 # -- excluded periods --
 
 

@@ -59,7 +59,7 @@ def test_a_decision_says_what_is_expected_of_its_gain() -> None:
 def test_a_drain_evens_out_what_it_leaves_where_that_pays_and_is_explained(may_mend: bool, waiting: float) -> None:
     batches = [batch(number, SKEWED, WORK, waiting=waiting) for number in range(8, 20)]
     received = messages(report([query(SKEWED)]), batches, {f"127.0.0.{e + 2}": [window(e)] for e in range(4)})
-    basis = PlanBasis(received, Settings(), drained_nodes=frozenset({"127.0.0.5"}), may_mend=may_mend)
+    basis = PlanBasis(received, Settings(), drained_nodes=frozenset({"127.0.0.5"}), mending_moves=200 * may_mend)
     decision = draft_decision(dataclasses.replace(TIMEOUT, trigger=Trigger.DRAIN), basis).decision
     mends = int(may_mend and not waiting)
     assert decision.reason == PlanResult.OK
