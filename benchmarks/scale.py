@@ -91,9 +91,8 @@ def main() -> None:
     results.figures["placements"] = Result.of(
         "Placements of the same model: stage time over the least possible", {"rows": placements}, quick=options.quick
     )
-    for executors, cores, queries in QUICK_COMPARED if options.quick else COMPARED:
-        shape = Shape(executors, queries, STAGES, executors * PARTITIONS // queries // STAGES, cores=cores)
-        placements += _apart(measure_placements, shape)
+    for size in QUICK_COMPARED if options.quick else COMPARED:
+        placements += _apart(measure_placements, _shape(*size))
         results.save()
         progress(json.dumps(placements[-1]))
     by_agents: list[dict[str, Any]] = []
@@ -124,46 +123,60 @@ def _shapes(options: argparse.Namespace) -> Iterator[Shape]:
     for executors in options.executors or (QUICK if options.quick else SIZES):
         for cores in CORES:
             for queries in options.queries:
-                partitions = executors * PARTITIONS // queries // STAGES
-                if partitions <= LARGEST_STAGE:
-                    yield Shape(executors, queries, STAGES, partitions, cores=cores)
+                shape = _shape(executors, cores, queries)
+                if shape.partitions <= LARGEST_STAGE:
+                    yield shape
+
+
+def _shape(executors: int, cores: int, queries: int) -> Shape:
+    return Shape(executors, queries, STAGES, executors * PARTITIONS // queries // STAGES, cores=cores)
+
+
+def _size_of(shape: Shape) -> dict[str, Any]:
+    return {"executors": shape.agents, "cores": shape.cores, "queries": shape.queries, "partitions": shape.total}
+
+
+@contextlib.contextmanager
+def _open_messages(shape: Shape, **redis_options: str) -> Iterator[tuple[Stack, Messages]]:
+    """Run a Redis, and open the messages of all agents and of the link."""
+    sections = {"redis": {"timeout": 10.0}, "controller": {"lease": 60.0}}
+    with (
+        tempfile.TemporaryDirectory(prefix="rechannel-scale-") as root,
+        Stack(Path(root) / "stack", sections, redis_options={"maxmemory": "0", **redis_options}) as stack,
+    ):
+        messages = Messages(stack.settings, shape)
+        with contextlib.closing(messages.store):
+            yield stack, messages
+
+
+def _fill(messages: Messages) -> int:
+    """Send enough for a decision; return the number of the newest batches."""
+    messages.fill()
+    newest = messages.number
+    messages.send_report()  # filling may take longer than the last one holds
+    return newest
 
 
 def measure(shape: Shape) -> dict[str, Any]:
     """Return the seconds of each part of a cold and a warm decision, by the wall and of the processor."""
-    figures: dict[str, Any] = {"executors": shape.agents, "cores": shape.cores, "queries": shape.queries}
-    figures["partitions"] = shape.total
-    with tempfile.TemporaryDirectory(prefix="rechannel-scale-") as root:
-        sections = {"redis": {"timeout": 10.0}, "controller": {"lease": 60.0}}
-        with Stack(Path(root) / "stack", sections, redis_options={"maxmemory": "0"}) as stack:
-            messages = Messages(stack.settings, shape)
-            with contextlib.closing(messages.store):
-                messages.fill()
-                newest = messages.number
-                before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-                collector = Collector(messages.store, stack.settings, time.time)
-                messages.send_report()  # filling may take longer than the last one holds
-                figures["cold"] = _decide(collector, stack, shape, newest)
-                messages.send_batches()
-                messages.send_windows()
-                figures["warm"] = _decide(collector, stack, shape, messages.number)
-                figures["memory_mib"] = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024
+    figures = _size_of(shape)
+    with _open_messages(shape) as (stack, messages):
+        newest = _fill(messages)
+        before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        collector = Collector(messages.store, stack.settings, time.time)
+        figures["cold"] = _decide(collector, stack, shape, newest)
+        messages.send_batches()
+        messages.send_windows()
+        figures["warm"] = _decide(collector, stack, shape, messages.number)
+        figures["memory_mib"] = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024
     return figures
 
 
 def measure_placements(shape: Shape) -> list[dict[str, Any]]:
     """Return stage time over the least possible, traffic and seconds of each policy, for one model."""
-    sections = {"redis": {"timeout": 10.0}, "controller": {"lease": 60.0}}
-    with (
-        tempfile.TemporaryDirectory(prefix="rechannel-scale-") as root,
-        Stack(Path(root) / "stack", sections, redis_options={"maxmemory": "0"}) as stack,
-    ):
-        messages = Messages(stack.settings, shape)
-        with contextlib.closing(messages.store):
-            messages.fill()
-            newest = messages.number
-            messages.send_report()  # filling may take longer than the last one holds
-            read = _read(Collector(messages.store, stack.settings, time.time), shape, newest)
+    with _open_messages(shape) as (stack, messages):
+        newest = _fill(messages)
+        read = _read(Collector(messages.store, stack.settings, time.time), shape, newest)
         snapshot = take_snapshot(read, stack.settings, time.time())
     if isinstance(snapshot, NotReady):
         raise StackError(snapshot.sentence)
@@ -176,9 +189,8 @@ def measure_placements(shape: Shape) -> list[dict[str, Any]]:
         answers[policy] = seconds, proposal.placement
     if importlib.util.find_spec("pymetis") is not None:
         answers["METIS"] = timed(lambda: metis(Scenario("scale", cluster, workload, current)))
-    size = {"executors": shape.agents, "cores": shape.cores, "queries": shape.queries, "partitions": shape.total}
     return [
-        size
+        _size_of(shape)
         | {
             "policy": policy,
             "seconds": seconds,
@@ -193,13 +205,7 @@ def measure_agents(count: int) -> dict[str, Any]:
     """Return what agents cost Redis, and the age of their windows once a controller has read them."""
     _, limit = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(limit, 3 * count + 1024), limit))
-    sections = {"redis": {"timeout": 10.0}, "controller": {"lease": 60.0}}
-    options = {"maxmemory": "0", "maxclients": str(2 * count + 100)}
-    with (
-        tempfile.TemporaryDirectory(prefix="rechannel-scale-") as root,
-        Stack(Path(root) / "stack", sections, redis_options=options) as stack,
-    ):
-        messages = Messages(stack.settings, Shape(count, 1, 1, count))
+    with _open_messages(Shape(count, 1, 1, count), maxclients=str(2 * count + 100)) as (stack, messages):
         collector = Collector(messages.store, stack.settings, time.time)
         pushes = multiprocessing.get_context("spawn").Process(target=push_windows, args=(stack.settings, count))
         pushes.start()
@@ -208,7 +214,6 @@ def measure_agents(count: int) -> dict[str, Any]:
         finally:
             pushes.kill()
             pushes.join()
-            messages.store.close()
 
 
 def push_windows(settings: Settings, count: int) -> None:

@@ -74,9 +74,9 @@ class MapOutput(msgspec.Struct, frozen=True, array_like=True, gc=False):
         """Return the sizes, in four bytes each; any number if a stranger packed them."""
         if len(self.packed) < 2:
             return array("f", self.sizes)
-        whole, number = bytearray(4 * self.partitions), 2 * self.partitions
-        whole[2::4], whole[3::4] = self.packed[0:number:2], self.packed[1:number:2]
-        return _little_endian(array("f", bytes(whole)))
+        halves, whole = self.packed[: 2 * self.partitions], bytearray(4 * self.partitions)
+        whole[2::4], whole[3::4] = halves[0::2], halves[1::2]
+        return _little_endian(array("f", whole))
 
 
 def _little_endian(numbers: array[float]) -> array[float]:

@@ -105,14 +105,16 @@ class _Application:
 
 class _StoredWindow(NamedTuple):
     window: AgentWindow
+    sizes: int  # in its map outputs
     outputs: int  # bytes of its map outputs
     size: int  # bytes
 
     @classmethod
     def of(cls, window: AgentWindow) -> _StoredWindow:
-        outputs = sum(_PART_BYTES + _SIZE_BYTES * output.partitions for output in window.map_outputs)
+        sizes = sum(output.partitions for output in window.map_outputs)
+        outputs = _PART_BYTES * len(window.map_outputs) + _SIZE_BYTES * sizes
         samples = sum(len(usage.steps) + 1 for usage in window.executors)
-        return cls(window, outputs, _MESSAGE_BYTES + _PART_BYTES * samples + outputs)
+        return cls(window, sizes, outputs, _MESSAGE_BYTES + _PART_BYTES * samples + outputs)
 
 
 @dataclass
@@ -278,11 +280,9 @@ class Collector:
                 node.windows.append(_StoredWindow.of(window))
                 read += node.windows[-1].size
         # A slow query's map outputs are in windows of minutes ago; windows with many are kept for a minute alone.
-        numbers = [sum(output.partitions for output in it.window.map_outputs) for it in node.windows]
-        total = sum(numbers)
+        total = sum(it.sizes for it in node.windows)
         while len(node.windows) > _MIN_WINDOWS and total > _MAX_SIZES:
-            node.windows.popleft()
-            total -= numbers.pop(0)
+            total -= node.windows.popleft().sizes
         return read
 
     def _limit_windows(self) -> None:

@@ -199,8 +199,8 @@ def _stage(state: QueryState, number: int) -> StatefulStage | None:
 def _heaviest_moves(moves: list[Move], inputs: PlanInputs, most: int) -> list[Move]:
     """Return the ``most`` heaviest moves, first those to be made in any case."""
     weights = _weights(moves, inputs)
-    optional = [move.source != UNPLACED and not _has_to_leave(move, inputs.cluster) for move in moves]
-    heaviest = sorted(range(len(moves)), key=lambda index: (optional[index], -weights[index], index))
+    stays = [_may_stay(move, inputs.cluster) for move in moves]
+    heaviest = sorted(range(len(moves)), key=lambda index: (stays[index], -weights[index], index))
     return [moves[index] for index in sorted(heaviest[:most])]
 
 
@@ -311,10 +311,15 @@ def _has_to_leave(move: Move, cluster: Cluster) -> bool:
     return move.source != UNPLACED and not cluster.available[move.source]
 
 
+def _may_stay(move: Move, cluster: Cluster) -> bool:
+    """Whether a partition is placed, on an executor that is available."""
+    return move.source != UNPLACED and bool(cluster.available[move.source])
+
+
 def _only_evacuates(moves: Sequence[Move], cluster: Cluster) -> bool:
     """Whether some partitions are placed, all of them on executors that are not available."""
     placed = [move for move in moves if move.source != UNPLACED]
-    return bool(placed) and all(_has_to_leave(move, cluster) for move in placed)
+    return bool(placed) and not any(_may_stay(move, cluster) for move in placed)
 
 
 def _summary(
@@ -323,7 +328,7 @@ def _summary(
     """Describe a plan that no law refuses."""
     moves, steps, forced = stepped.moves, with_noun(stepped.count, "step"), options.force
     if options.mending or _only_evacuates(moves, inputs.cluster):
-        leaving = [move for move in moves if move.source == UNPLACED or _has_to_leave(move, inputs.cluster)]
+        leaving = [move for move in moves if not _may_stay(move, inputs.cluster)]
         nodes = sorted({inputs.cluster.nodes[move.source] for move in leaving if move.source != UNPLACED})
         summary = f"{with_noun(len(leaving), 'partition')} in {steps} off {', '.join(nodes)}"
         if options.mending:

@@ -112,7 +112,8 @@ class PlacedQueries:
             first = np.repeat(np.arange(len(self._stages)) * cluster.size, [stage.n for stage in self._stages])
             executors = np.concatenate([placement[stage.key] for stage in self._stages])
             self._at = np.where(executors >= 0, executors + first, UNPLACED)
-            self._order = CoreOrder(np.tile(task_slots(cluster), len(self._stages)), self._at)
+            slots = np.tile(task_slots(cluster), len(self._stages))
+            self._order = CoreOrder(slots, self._at) if slots.max() > 1 else None
 
     def work(self, busy: Mapping[str, FloatArray] = MappingProxyType({})) -> QueryWork:
         """Return what every query does."""
@@ -121,7 +122,7 @@ class PlacedQueries:
         if self._stages:
             seconds = np.concatenate([busy.get(stage.key, stage.busy) for stage in self._stages])
             total = sum_by_index(self._at, seconds, len(self._stages) * size)
-            finish = self._order.finish_times(seconds)
+            finish = total if self._order is None else self._order.finish_times(seconds)
             work = sum_rows_by_index(self._queries, total.reshape(-1, size) / self._capacity, count)
             longest = (finish.reshape(-1, size) / self._speed).max(axis=1)
             path = sum_by_index(self._queries, longest, count)

@@ -184,6 +184,7 @@ def test_many_streams_are_read_at_once_each_from_where_it_was_left(
         "foreign": 0,
     }
     assert newest["empty"].last == "" and newest["b"].last == after["b"]
+    assert store.rejected == 1
     newest = dict(store.read_newest(keys.EVIDENCE, after_all))
     assert not newest["b"].messages and newest["b"].last == after_all["b"], "not silent for long: nothing new"
     assert store.rejected == 2

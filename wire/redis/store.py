@@ -243,7 +243,7 @@ class Store:
         self, rule: KeyRule, after: Mapping[str, str], silent: Collection[str], convert: Convert | None
     ) -> Iterator[tuple[str, Page]]:
         # A silent one from the last entry that was read, not after it: an empty answer tells that it begins anew.
-        silent = {*silent, *(name for name, number in after.items() if number == _LAST_ID)}
+        silent = {name for name, number in after.items() if name in silent or number == _LAST_ID}
         begins = [number if name in silent or not number else f"({number}" for name, number in after.items()]
         commands = [
             ("XREVRANGE", self.keys(rule, name), "+", begin or "-", "COUNT", rule.bound)
