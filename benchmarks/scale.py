@@ -2,8 +2,9 @@
 
 A decision is measured from the messages in Redis to the plan. Messages are synthetic
 (:mod:`benchmarks.simulation.fleet`), Redis and every step of the decision are real, in this
-process: reading and decoding, the model, the residuals, the policy, and the laws with the predicted gain. *Cold*
-is the first decision of a controller, *warm* the one after another batch of each query and a window of each agent.
+process: reading and decoding, the model, the residuals, the policy, the laws with the predicted gain, and the record of
+the decision. *Cold* is the first decision of a controller, *warm* the one after another batch of each query and another
+window of each agent.
 
 Beside it stand the placements of ``adaptive``, ``even`` and METIS for the same model.
 
@@ -30,6 +31,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from msgspec.structs import replace
 
 from benchmarks.monitors import fleet as agents
 from benchmarks.policies.measure import timed
@@ -38,12 +40,14 @@ from benchmarks.report.results import Result, ResultFile, argument_parser, progr
 from benchmarks.report.templates import render
 from benchmarks.simulation.fleet import APPLICATION, Messages, Shape
 from rechannel.conf.settings import Settings
-from rechannel.daemon.decide.pipeline import DecisionRequest, PlanBasis, apply_laws, ask_policy
+from rechannel.daemon.control.cluster_state import MAX_CLUSTER_SIZES
+from rechannel.daemon.decide.pipeline import DecisionRequest, PlanBasis, apply_laws, ask_policy, record_decision
 from rechannel.daemon.model.application_messages import ApplicationMessages
 from rechannel.daemon.model.collector import MAX_EXECUTORS, Collector
 from rechannel.daemon.model.readiness import NotReady
 from rechannel.daemon.model.snapshot import take_snapshot
 from rechannel.daemon.model.task_columns import MAX_PARTITIONS
+from rechannel.monitors.node.output_share import OutputShare
 from rechannel.policies.adaptive.lower_bounds import certified_bound
 from rechannel.policies.adaptive.policy import ADAPTIVE
 from rechannel.policies.analysis.placement_cost import inter_executor_volume, placement_cost
@@ -53,6 +57,7 @@ from rechannel.policies.scenarios.scenario import Scenario
 from rechannel.wire import keys
 from rechannel.wire.codes import Trigger
 from rechannel.wire.envelope import EnvelopeFactory
+from rechannel.wire.messages import Decision
 from rechannel.wire.redis.store import Store
 from testbed.stack import Stack, StackError
 
@@ -67,7 +72,7 @@ PUSHES = 12  # windows that each agent pushes, of which the first ones are not c
 CORES = (1, 4)
 QUERIES = (1, 25, 125)
 _ROUNDS = 100  # in which all messages are read
-PARTS = ("read", "model", "residuals", "policy", "laws")
+PARTS = ("read", "model", "residuals", "policy", "laws", "record")
 
 
 def main() -> None:
@@ -108,6 +113,7 @@ def main() -> None:
         progress(f"{key}: seconds grow as partitions to the power of {exponent:.2f}")
     if options.document:
         bounds = {"executors": MAX_EXECUTORS, "partitions": MAX_PARTITIONS, "replayed": MAX_REPLAYED}
+        bounds["cluster_sizes"] = MAX_CLUSTER_SIZES
         figures = results.figures["scale"].figures() | {"growth": growth, "bounds": bounds, "agents": by_agents}
         figures["placements"] = placements
         write_page(options.document, render("scale", figures, wrap=False))
@@ -164,10 +170,10 @@ def measure(shape: Shape) -> dict[str, Any]:
         newest = _fill(messages)
         before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         collector = Collector(messages.store, stack.settings, time.time)
-        figures["cold"] = _decide(collector, stack, shape, newest)
+        figures["cold"] = _decide(collector, messages, stack.settings, newest)
         messages.send_batches()
         messages.send_windows()
-        figures["warm"] = _decide(collector, stack, shape, messages.number)
+        figures["warm"] = _decide(collector, messages, stack.settings, messages.number)
         figures["memory_mib"] = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024
     return figures
 
@@ -221,8 +227,11 @@ def push_windows(settings: Settings, count: int) -> None:
     stores = [Store(settings.redis, settings.cluster.name) for _ in range(count)]
     authors = [EnvelopeFactory(settings.cluster.name, f"agent:{number}") for number in range(count)]
 
+    shares = [OutputShare(MAX_CLUSTER_SIZES // count) for _ in range(count)]
+
     def push(number: int) -> None:
         body = agents.window(number, time.time(), 1)
+        body = replace(body, map_outputs=shares[number].choose(body.map_outputs))
         stores[number].append(keys.WINDOWS, body.node, authors[number].envelope(body, ttl=keys.WINDOWS.ttl))
 
     pace = agents.Pace()
@@ -273,10 +282,10 @@ def _read(collector: Collector, shape: Shape, newest: int) -> ApplicationMessage
     raise StackError("the report was rejected, or batches are missing")
 
 
-def _decide(collector: Collector, stack: Stack, shape: Shape, newest: int) -> dict[str, Any]:
+def _decide(collector: Collector, messages: Messages, settings: Settings, newest: int) -> dict[str, Any]:
     """Return the seconds of a decision by its parts; ``newest``: number of the batch of each query that is in Redis."""
     laps: dict[str, tuple[float, float]] = {}
-    now, settings = time.time(), stack.settings
+    now = time.time()
 
     def lap(name: str, work: Callable[[], Any]) -> Any:
         wall, cpu = time.perf_counter(), time.process_time()
@@ -284,14 +293,15 @@ def _decide(collector: Collector, stack: Stack, shape: Shape, newest: int) -> di
         laps[name] = time.perf_counter() - wall, time.process_time() - cpu
         return result
 
-    messages = lap("read", lambda: _read(collector, shape, newest))
-    snapshot = lap("model", lambda: take_snapshot(messages, settings, now))
+    read = lap("read", lambda: _read(collector, messages.shape, newest))
+    snapshot = lap("model", lambda: take_snapshot(read, settings, now))
     if isinstance(snapshot, NotReady):
         raise StackError(snapshot.sentence)
     lap("residuals", lambda: snapshot.residuals)
-    request, basis = DecisionRequest("scale", now, Trigger.OPERATOR, ADAPTIVE.name), PlanBasis(messages, settings)
+    request, basis = DecisionRequest("scale", now, Trigger.OPERATOR, ADAPTIVE.name), PlanBasis(read, settings)
     proposed = lap("policy", lambda: ask_policy(request, snapshot, settings, basis.rates))
     plan = lap("laws", lambda: apply_laws(request, basis, snapshot, proposed))
+    lap("record", lambda: _record(messages.store, record_decision(request, basis, snapshot, proposed, plan)))
     return {
         "wall": {name: wall for name, (wall, _) in laps.items()},
         "cpu": {name: cpu for name, (_, cpu) in laps.items()},
@@ -300,6 +310,11 @@ def _decide(collector: Collector, stack: Stack, shape: Shape, newest: int) -> di
         "moves": len(plan.moves),
         "sentence": plan.sentence,
     }
+
+
+def _record(store: Store, decision: Decision) -> None:
+    author = EnvelopeFactory(store.cluster, "controller")
+    store.append(keys.DECISIONS, "", author.envelope(decision, ttl=keys.DECISIONS.ttl, application=APPLICATION))
 
 
 def _line(row: dict[str, Any]) -> str:

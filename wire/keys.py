@@ -73,6 +73,9 @@ _CONTROLLER = (Role.CONTROLLER,)
 
 WINDOWS = _stream("node:{node}:windows", Role.AGENT, _VIEWED, 64, 3600, "measurements of the node", size=2 * _MIB)
 EVIDENCE = _stream("node:{node}:evidence", Role.AGENT, (Role.LINK,), 4096, 3600, "closed state stores", size=512 * _KIB)
+AGENT_LIMITS = _string(
+    "agents:limits", Role.CONTROLLER, (Role.AGENT,), _DAY, "map outputs that each agent may send", size=_KIB
+)
 APPLICATIONS = KeyRule(
     "applications", "sorted set", Role.LINK, _VIEWED, 10_000, _DAY, "application ids by time last seen", size=4 * _MIB
 )

@@ -58,8 +58,8 @@ class StatefulStage(msgspec.Struct, frozen=True, kw_only=True):
     partitions: Int53
     operators: list[Operator]
     placement: list[str]  # executor of the last successful task of each partition, "" if unknown
-    # Batches that the newest snapshot of each partition lies behind, as of the last check; -1: no snapshot in this run.
-    # Empty if this Spark version does not report snapshots.
+    # Batches that the newest snapshot of each partition lies behind, as of the last check; -1: no snapshot in this run,
+    # or not checked lately. Empty if this Spark version does not report snapshots.
     snapshot_lag: list[Int53] = []
 
 
@@ -368,9 +368,19 @@ class ControllerState(Body, frozen=True, tag="controller-state", kw_only=True):
     applications: dict[str, str] = {}  # application -> its readiness, in one sentence
 
 
+class AgentLimits(Body, frozen=True, tag="agent-limits", kw_only=True):
+    """Limits of every agent, by the number of agents.
+
+    ``window_sizes``: sizes of map outputs that it sends in a window, on average.
+    """
+
+    window_sizes: Int53
+
+
 AnyBody: TypeAlias = (
     AgentWindow
     | AgentEvidence
+    | AgentLimits
     | LinkReport
     | BatchReport
     | DesiredPlacement

@@ -219,7 +219,7 @@ def _show(scenario: Scenario, current: PlacementCost, rows: Sequence[PolicyResul
     console.print(
         f"[bold]{escape(scenario.name)}[/bold]: {with_noun(scenario.cluster.size, 'executor')}, "
         f"{with_noun(len(stages), 'stage')} with {partitions:,} partitions, "
-        f"{sum(len(shuffle.volumes()) for shuffle in scenario.workload.shuffles):,} streams"
+        f"{sum(shuffle.summary()[0] for shuffle in scenario.workload.shuffles):,} streams"
     )
     table = new_table(
         "policy | >s/batch | >s/s | >highest load | >spread | >node MB/s | >executor MB/s | >cohesion | >coupling"

@@ -16,8 +16,11 @@ from rechannel.daemon.control.application import FORGOTTEN_AFTER, Application, C
 from rechannel.daemon.control.decision_log import LoggedDecision, read_decision_log
 from rechannel.wire import keys
 from rechannel.wire.codes import DecisionResult, Trigger
-from rechannel.wire.messages import ControllerState, LinkReport, Refusal, ScheduledPlan
+from rechannel.wire.messages import AgentLimits, ControllerState, LinkReport, Refusal, ScheduledPlan
 from rechannel.wire.redis.errors import StoreError
+
+# Sizes of map outputs that all agents together send in a window, on average; beyond: each chooses some of its outputs.
+MAX_CLUSTER_SIZES = 4_000_000
 
 
 class ClusterState:
@@ -174,6 +177,12 @@ class ClusterState:
         )
         # It expires with the lease: a valid state means that somebody leads.
         context.store.put(keys.STATE, "", context.envelope(state, ttl=context.settings.controller.lease))
+
+    def publish_agent_limits(self) -> None:
+        """Publish the sizes of map outputs that each agent may send, by the number of agents."""
+        context = self._context
+        limits = AgentLimits(window_sizes=MAX_CLUSTER_SIZES // max(1, len(self.services.collector.agents)))
+        context.store.put(keys.AGENT_LIMITS, "", context.envelope(limits, ttl=keys.AGENT_LIMITS.ttl))
 
     def report_order(self, sentence: str) -> str:
         """Publish the sentence about an order as the last event; returns it."""

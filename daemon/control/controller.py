@@ -103,6 +103,7 @@ class Controller:
             with self._lock:
                 if self._context.can_act:
                     self._cluster.publish_state()
+                    self._cluster.publish_agent_limits()
         return sentence
 
     def decide_all(self) -> list[Decision]:

@@ -8,7 +8,7 @@ import numpy as np
 
 from rechannel.daemon.model.snapshot import Snapshot
 from rechannel.migration.plan.inputs import ReviewedPlan
-from rechannel.policies.analysis.classification import StreamClass, classify
+from rechannel.policies.analysis.classification import count_classes
 from rechannel.policies.analysis.hot_streams import largest_streams
 from rechannel.policies.model.placement import Placement
 from rechannel.wire.messages import ExecutorLoad, MigrationCost
@@ -105,11 +105,7 @@ def _finite(value: float) -> float:
 
 def stream_classes(snapshot: Snapshot) -> dict[str, int]:
     """Count the streams of each class, the largest class first; empty if no stream is known."""
-    volumes = [shuffle.volumes() for shuffle in snapshot.workload.shuffles]
-    if not volumes:
-        return {}
-    classes = classify(np.concatenate(volumes)).classes
-    return {kind.name.lower(): int((classes == kind).sum()) for kind in sorted(StreamClass, reverse=True)}
+    return {kind.name.lower(): number for kind, number in count_classes(snapshot.workload).items()}
 
 
 def name_hot_streams(snapshot: Snapshot) -> list[str]:

@@ -175,7 +175,7 @@ def draft_decision(request: DecisionRequest, basis: PlanBasis) -> Draft:
     if request.trigger == Trigger.DRAIN and basis.mending_moves and plan.moves:
         proposed, plan = _mend(request, basis, snapshot, proposed, plan)
     return Draft(
-        _decision_of(request, basis, snapshot, proposed, plan),
+        record_decision(request, basis, snapshot, proposed, plan),
         plan.sentence,
         snapshot.workload.partitions,
     )
@@ -370,9 +370,10 @@ def _mend(
     return mended, apply_laws(request, basis, snapshot, mended, mending=judged.gate.sentence)
 
 
-def _decision_of(
+def record_decision(
     request: DecisionRequest, basis: PlanBasis, snapshot: Snapshot, proposed: ProposedPlacement, plan: ReviewedPlan
 ) -> Decision:
+    """Return the decision with its figures, as it is published."""
     moving = {move.query for move in plan.moves}
     observing = not request.apply and plan.moves and basis.settings.reschedule.mode == Mode.OBSERVE
     notes = [*_request_notes(request), *(f"the link says: {problem}" for problem in basis.messages.report.problems)]

@@ -149,6 +149,11 @@ class Collector:
             if application.report.expires > now and isinstance(application.report.body, LinkReport)
         }
 
+    @property
+    def agents(self) -> set[str]:
+        """Names of the nodes whose agents report on an application."""
+        return {name for report in self.reports.values() for info in report.executors for name in info.agent_names}
+
     def refresh(self) -> dict[str, LinkReport]:
         """Read the report of every application and return the fresh ones."""
         now = self._clock()
@@ -325,8 +330,7 @@ class Collector:
             self.incomplete += 1
 
     def _drop_unused_nodes(self) -> None:
-        used = {name for report in self.reports.values() for info in report.executors for name in info.agent_names}
-        for host in set(self._nodes) - used:
+        for host in set(self._nodes) - self.agents:
             del self._nodes[host]
 
 

@@ -141,7 +141,8 @@ def _scale_shuffle(shuffle: Shuffle, factors: Mapping[str, FloatArray]) -> Shuff
     """Scale what comes to each partition by as much as its load."""
     if not isinstance(shuffle, DenseShuffle) or shuffle.downstream not in factors:
         return shuffle
-    return DenseShuffle(shuffle.upstream, shuffle.downstream, shuffle.volume * factors[shuffle.downstream])
+    factor = factors[shuffle.downstream].astype(shuffle.volume.dtype)
+    return DenseShuffle(shuffle.upstream, shuffle.downstream, shuffle.volume * factor)
 
 
 def _slots(query: str, batches: Sequence[BatchReport], size: int) -> list[list[BatchReport]]:

@@ -16,14 +16,15 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
 from rechannel.daemon.model.task_columns import ColumnarTasks, columnar_tasks, task_columns
 from rechannel.policies.analysis.service_rate import Observations
-from rechannel.policies.model.arrays import FloatArray, IntArray, ranks
+from rechannel.policies.model.arrays import BoolArray, FloatArray, IntArray, is_in, ranks, sum_rows_by_index
 from rechannel.policies.model.shuffles import DenseShuffle
 from rechannel.policies.model.workload import Stage
 from rechannel.wire.measurements import BatchReport, MapOutput, StageRun
@@ -34,7 +35,6 @@ _IDLE_RATE = 1e-3  # batches per second of a query that was not measured: rates 
 _NEVER = math.inf, -math.inf
 # Entries of all dense shuffle matrices, 160 MB; beyond: further shuffles are left out, and the decision says so.
 MAX_MATRIX_ENTRIES = 20_000_000
-
 Pair = tuple[str, str]
 
 
@@ -64,6 +64,11 @@ class ModelInputs:
     executors: Mapping[str, int]
     speed: FloatArray
     map_outputs: Mapping[int, MapOutput]
+
+    @cached_property
+    def reported_tasks(self) -> IntArray:
+        """Tasks whose outputs were reported, in ascending order, (n,)."""
+        return np.sort(np.fromiter(self.map_outputs, dtype=np.int64, count=len(self.map_outputs)))
 
 
 def batch_period(batches: Sequence[BatchReport], now: float) -> float:
@@ -202,7 +207,8 @@ def load_bytes(stage: StatefulStage, query: str, batches: Sequence[BatchReport])
     """Return the bytes that another executor would load of each partition, (partitions,).
 
     These are the state, and the changes since its newest snapshot where its age is known: a batch changes no more rows
-    of the state than it brings, nor more than there are. The bytes are 0 where nothing was measured.
+    of the state than it brings, nor more than there are. An age that is not known is taken as the mean of the others.
+    The bytes are 0 where nothing was measured.
     """
     size, changed, runs_of = np.zeros(stage.partitions), np.zeros(stage.partitions), np.zeros(stage.partitions)
     own = (batch for batch in batches if batch.query == query)
@@ -216,8 +222,9 @@ def load_bytes(stage: StatefulStage, query: str, batches: Sequence[BatchReport])
         changed[partition] += state * np.minimum(1.0, tasks.rows / np.maximum(rows, 1.0))[inside]
         runs_of[partition] += 1
     lags = np.zeros(stage.partitions)
-    reported = [max(0, lag) for lag in stage.snapshot_lag[: stage.partitions]]
-    lags[: len(reported)] = reported
+    reported = np.array(stage.snapshot_lag[: stage.partitions], dtype=np.float64)
+    measured = reported[reported >= 0]
+    lags[: len(reported)] = np.where(reported >= 0, reported, measured.mean() if len(measured) else 0.0)
     return size + lags * changed / np.maximum(runs_of, 1)
 
 
@@ -229,17 +236,17 @@ def task_observations(
     ``first``: query -> number of the oldest of its last batches, those that count as now.
     """
     stages: dict[str, int] = {}
-    tables: list[FloatArray] = [np.empty((7, 0))]
+    no = np.empty(0, dtype=np.int64)
+    runs = [Observations(no, no, no, no > 0, np.empty(0), np.empty(0), no)]
     for batch in batches:
         now = batch.batch >= first.get(batch.query, 0)
         for key, run in stage_keys(batch.query, batch):
             tasks, stage = task_columns(run), stages.setdefault(key, len(stages))
+            stage_, now_, batch_ = (np.full(len(tasks), value) for value in (stage, now, batch.batch))
             partition = tasks.partition if run.stateful_stage >= 0 else np.full(len(tasks), -1)
-            at, one = tasks.executors_in(executors), np.ones(len(tasks))
-            tables.append(np.array([stage * one, partition, at, now * one, tasks.busy, tasks.rows, batch.batch * one]))
-    table = np.concatenate(tables, axis=1)
-    numbers, (now_, busy, rows) = table[[0, 1, 2, 6]].astype(np.int64), table[3:6]
-    return Observations(numbers[0], numbers[1], numbers[2], now_ > 0, busy, rows, numbers[3])
+            at = tasks.executors_in(executors)
+            runs.append(Observations(stage_, partition, at, now_, tasks.busy, tasks.rows, batch_))
+    return Observations(**{name: np.concatenate([getattr(run, name) for run in runs]) for name in vars(runs[0])})
 
 
 def skip_first_tasks(observed: Observations, first: IntArray) -> Observations:
@@ -250,12 +257,12 @@ def skip_first_tasks(observed: Observations, first: IntArray) -> Observations:
 
 
 def shuffle_coverage(
-    batches: Iterable[BatchReport], reported: Container[int], spans: Mapping[str, tuple[float, float]]
+    batches: Iterable[BatchReport], reported: IntArray, spans: Mapping[str, tuple[float, float]]
 ) -> float | None:
     """Return the share of map outputs that agents reported, None if there were none to report.
 
-    ``reported``: tasks whose outputs they reported; ``spans``: executor -> start and end of what its agent's windows
-    cover. A window that is still open is not reported yet, so outputs outside the spans do not count.
+    ``reported``: tasks whose outputs they reported, in ascending order; ``spans``: executor -> start and end of what
+    its agent's windows cover. A window that is still open is not reported yet: outputs outside the spans do not count.
     """
     reported_outputs = outputs = 0
     covers: dict[tuple[str, ...], FloatArray] = {}
@@ -268,7 +275,7 @@ def shuffle_coverage(
             start, end = covers[tasks.executors][tasks.executor].T
             covered = (tasks.amount("bytes_out") > 0) & (start <= tasks.launch) & (tasks.finish <= end)
             outputs += int(covered.sum())
-            reported_outputs += sum(task in reported for task in tasks.task[covered].tolist())
+            reported_outputs += int(is_in(tasks.task[covered], reported).sum())
     return reported_outputs / outputs if outputs else None
 
 
@@ -289,14 +296,14 @@ class _ShuffleMatrices:
 
     def add(self, number: int, batch: Sequence[tuple[str, StageRun]]) -> None:
         """Add the shuffles of one batch."""
-        outputs = self._inputs.map_outputs
         for up, run in batch:
-            numbers = columnar_tasks(run).column("task").tolist()  # of tasks, which a float holds
-            sent = [(place, outputs[number]) for place, number in enumerate(numbers) if number in outputs]
-            for down, reader in batch if sent else ():
+            tasks = columnar_tasks(run).column("task").astype(np.int64)
+            sent = np.flatnonzero(is_in(tasks, self._inputs.reported_tasks))
+            outputs = [self._inputs.map_outputs[task] for task in tasks[sent].tolist()]
+            for down, reader in batch if outputs else ():
                 if run.spark_stage in reader.parents and (matrix := self._matrix(up, down)) is not None:
                     targets = None if self._totals[down].by_partition else self._targets(reader)
-                    self._add_run(matrix, up, run, sent, targets)
+                    self._add_run(matrix, self._entries(up, run), sent, self._rows(outputs, len(matrix.T), targets))
                     self._batches.add((up, down, number))
 
     def means(self, rate: float) -> Mapping[Pair, FloatArray]:
@@ -314,56 +321,56 @@ class _ShuffleMatrices:
                 self.skipped["shuffle too large for a dense block"] += 1
                 return None
             self._room -= shape[0] * shape[1]
-            self._sums[up, down] = np.zeros(shape)
+            self._sums[up, down] = np.zeros(shape, dtype=np.float32)
         return self._sums[up, down]
 
-    def _targets(self, reader: StageRun) -> dict[int, int]:
-        """Return the executor of each partition of a floating stage."""
-        tasks = columnar_tasks(reader)
-        places = zip(
-            tasks.column("partition").tolist(), tasks.executors_in(self._inputs.executors).tolist(), strict=True
-        )
-        return {int(partition): executor for partition, executor in places if executor >= 0}
+    def _targets(self, reader: StageRun) -> tuple[IntArray, IntArray]:
+        """Return the partitions of a floating stage, and the executors that ran them, (n,) each."""
+        tasks = task_columns(reader)
+        executors = tasks.executors_in(self._inputs.executors)
+        return tasks.partition[executors >= 0], executors[executors >= 0]
 
-    def _add_run(
-        self,
-        matrix: FloatArray,
-        up: str,
-        run: StageRun,
-        sent: Sequence[tuple[int, MapOutput]],
-        targets: Mapping[int, int] | None,
-    ) -> None:
-        """Add what the tasks at some places of a run have sent."""
+    def _entries(self, up: str, run: StageRun) -> tuple[IntArray, BoolArray]:
+        """Return the entry of each task, -1 for none, and whether it wrote anything, (n,) each."""
         tasks = columnar_tasks(run)
         entries = self._totals[up].entries(tasks, self._inputs.executors)
-        is_unknown = tasks.column("bytes_out") > 0
-        is_unknown[[place for place, _ in sent]] = False
-        unknown = entries[is_unknown & (entries >= 0) & (entries < len(matrix))]
+        inside = (entries >= 0) & (entries < len(self._totals[up].busy))
+        return np.where(inside, entries, -1), tasks.column("bytes_out") > 0
+
+    def _add_run(
+        self, matrix: FloatArray, tasks: tuple[IntArray, BoolArray], sent: IntArray, rows: Sequence[FloatArray | None]
+    ) -> None:
+        """Add what the tasks of a run have sent; ``rows``: by the tasks at the places ``sent``."""
+        entries, wrote = tasks
         reported = np.zeros(matrix.shape[1])
-        for place, output in sent:
-            entry, row = int(entries[place]), _row_of(output, matrix.shape[1], targets)
-            if row is None or not 0 <= entry < len(matrix):
+        for entry, row in zip(entries[sent].tolist(), rows, strict=True):
+            if row is None or entry < 0:
                 self.skipped["map output that fits no stage"] += 1
                 continue
             matrix[entry] += row
             reported += row
-        if len(unknown):
-            rows, count = np.unique(unknown, return_counts=True)
-            matrix[rows] += count[:, None] * (reported / len(sent))
+        is_unknown = wrote & (entries >= 0)
+        is_unknown[sent] = False
+        mean = (reported / len(sent)).astype(matrix.dtype)
+        for entry in entries[is_unknown].tolist():  # one after the other: all together take the memory of the matrix
+            matrix[entry] += mean
 
+    def _rows(
+        self, outputs: Sequence[MapOutput], size: int, targets: tuple[IntArray, IntArray] | None
+    ) -> list[FloatArray | None]:
+        """Return the bytes of each map output for each entry downstream, (size,); None if unfit.
 
-def _row_of(output: MapOutput, size: int, targets: Mapping[int, int] | None) -> FloatArray | None:
-    """Return the bytes of a map task for each entry downstream, (size,); None if unfit.
-
-    ``targets``: executor of each partition read, of a floating stage.
-    """
-    sizes = np.array(output.read_sizes(), dtype=np.float64)
-    if not (np.isfinite(sizes).all() and (sizes >= 0).all()):
-        return None
-    if targets is None:
-        return sizes if len(sizes) == size else None
-    row = np.zeros(size)
-    for partition, target in targets.items():
-        if partition < len(sizes):
-            row[target] += sizes[partition]
-    return row
+        ``targets``: partitions that the readers read, and their executors, of a floating stage.
+        """
+        partitions = size if targets is None else max(output.partitions for output in outputs)
+        fitting = [place for place, output in enumerate(outputs) if output.partitions == partitions]
+        sizes = np.array([outputs[place].read_sizes() for place in fitting]).reshape(len(fitting), partitions)
+        plausible = np.isfinite(sizes).all(axis=1) & (sizes >= 0).all(axis=1)
+        if targets is not None:
+            partition, executor = targets
+            inside = partition < partitions
+            sizes = sum_rows_by_index(executor[inside], sizes.T[partition[inside]], size).T
+        rows: list[FloatArray | None] = [None] * len(outputs)
+        for place in np.flatnonzero(plausible).tolist():
+            rows[fitting[place]] = sizes[place]
+        return rows

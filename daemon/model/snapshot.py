@@ -13,6 +13,7 @@ Executors of drained nodes, and those about to be released, are in the model but
 
 from __future__ import annotations
 
+import itertools
 import math
 import statistics
 from collections import Counter
@@ -315,7 +316,7 @@ def _model_queries(
 
 def _assignment(stage: StatefulStage, executors: Mapping[str, int]) -> IntArray:
     """Return the index of each partition's executor; UNPLACED if it was not reported."""
-    placement = [executors.get(name, UNPLACED) for name in stage.placement[: stage.partitions]]
+    placement = list(map(executors.get, stage.placement[: stage.partitions], itertools.repeat(UNPLACED)))
     placement += [UNPLACED] * (stage.partitions - len(placement))
     return np.array(placement, dtype=np.int64)
 
@@ -338,7 +339,7 @@ def _forecast(
 
 def _shuffle_coverage(messages: ApplicationMessages, settings: Settings, inputs: ModelInputs) -> float | None:
     spans = reporting_spans(messages, settings)
-    return query_model.shuffle_coverage(messages.batches, inputs.map_outputs, spans)
+    return query_model.shuffle_coverage(messages.batches, inputs.reported_tasks, spans)
 
 
 def _notes(

@@ -2,13 +2,15 @@
 
 Spark's coordinator is told of every snapshot of a state store that reaches the checkpoint (4.1 and newer, both of
 Spark's providers; ``StateStoreCoordinator``). One store is asked for at a time, so that no cycle of the link takes
-longer than a call, and a round over all of them takes a second for each but no longer than `ROUND`. Partitions that are
-about to move come first; those of a query without a batch for some minutes are left out.
+longer than a call, and once a second at most, as a call takes the driver milliseconds: of many partitions, a round has
+a sample, the next round another one. Partitions that are about to move come first, and more often; those of a query
+without a batch for some minutes are left out.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import islice
 
 from rechannel.migration.link.driver_state import NOT_ASKED, UNKNOWN
 from rechannel.migration.link.stages import RunStage, StageStores
@@ -17,8 +19,8 @@ from rechannel.migration.spark.adapter import StoreId
 from rechannel.migration.spark.gateway import UnsupportedSparkError
 from rechannel.wire.messages import Unit
 
-ROUND = 60.0  # seconds in which every store is asked for once
-SHORTEST, LONGEST = 0.1, 1.0  # seconds between two calls
+SAMPLE = 60  # partitions that a round asks for
+_URGENT, _USUAL = 0.1, 1.0  # seconds between two calls: for partitions that are about to move, and for others
 _IDLE = 180.0  # seconds without a commit, after which Spark makes no snapshot any more
 
 
@@ -32,15 +34,16 @@ class SnapshotLag:
         self._committed = committed  # run -> last committed batch; batch b leaves version b + 1
         self._next = 0.0
         self._round: Iterator[tuple[RunStage, int]] = iter(())
-        self._versions: dict[RunStage, dict[int, int]] = {}
+        self._rounds = 0
+        self._versions: dict[RunStage, dict[int, int]] = {}  # of this round
+        self._earlier: dict[RunStage, dict[int, int]] = {}  # of the round before
         self._commits: dict[str, tuple[int, float]] = {}  # run -> its last commit, and when that was noticed
-        self._rest = SHORTEST
         self._index = 0  # among the partitions that are about to move
         self.supported = supported  # whether this Spark tells of snapshots
 
     def stage_lags(self, run: str, stage: int, partitions: int) -> list[int]:
-        """Return the lag of each partition, `UNKNOWN` where not asked yet; [] if all are."""
-        versions = self._versions.get((run, stage))
+        """Return the lag of each partition, `UNKNOWN` where not asked lately; [] if all are."""
+        versions = self._versions_of((run, stage))
         return [self._lag(run, versions.get(number, -1)) for number in range(partitions)] if versions else []
 
     def unit_lags(self, units: Sequence[RunUnit], runs: Mapping[str, str]) -> dict[Unit, int]:
@@ -53,7 +56,7 @@ class SnapshotLag:
         queries = {run: query for query, run in runs.items()}
         lags: dict[Unit, int] = {}
         for run, stage, partition in units:
-            version = self._versions.get((run, stage), {}).get(partition)
+            version = self._versions_of((run, stage)).get(partition)
             if run in queries:
                 lags[Unit(queries[run], stage, partition)] = NOT_ASKED if version is None else self._lag(run, version)
         return lags
@@ -68,20 +71,25 @@ class SnapshotLag:
         urgent = [((run, stage), partition) for run, stage, partition in first if (run, stage) in stages]
         if urgent:
             self._index = (self._index + 1) % len(urgent)
-            self._next = now + SHORTEST
+            self._next = now + _URGENT
             self._ask(stages, *urgent[self._index])
             return
+        self._next = now + _USUAL
         unit = next(self._round, None)
         if unit is None:
-            self._versions = {key: versions for key, versions in self._versions.items() if key in stages}
-            active = self._active_stages(stages, now)
-            self._round = ((key, number) for key, stage in active.items() for number in range(stage.partitions))
-            total = sum(stage.partitions for stage in active.values())
-            self._rest = max(SHORTEST, min(LONGEST, ROUND / max(total, 1)))
-            self._next = now + (SHORTEST if active else LONGEST)
-            return
-        self._next = now + self._rest
-        self._ask(stages, *unit)
+            self._begin_round(stages, now)
+            unit = next(self._round, None)
+        if unit is not None:
+            self._ask(stages, *unit)
+
+    def _begin_round(self, stages: Mapping[RunStage, StageStores], now: float) -> None:
+        self._earlier = {key: versions for key, versions in self._versions.items() if key in stages}
+        self._versions = {}
+        active = self._active_stages(stages, now)
+        units = ((key, number) for key, stage in active.items() for number in range(stage.partitions))
+        step = max(1, -(-sum(stage.partitions for stage in active.values()) // SAMPLE))
+        self._round = islice(units, self._rounds % step, None, step)
+        self._rounds += 1
 
     def _active_stages(self, stages: Mapping[RunStage, StageStores], now: float) -> dict[RunStage, StageStores]:
         """Return the stages of runs that committed something lately."""
@@ -105,6 +113,9 @@ class SnapshotLag:
             self._versions.setdefault(key, {})[partition] = min(self._latest_snapshot(store) for store in stores)
         except UnsupportedSparkError:
             self.supported = False
+
+    def _versions_of(self, key: RunStage) -> dict[int, int]:
+        return self._earlier.get(key, {}) | self._versions.get(key, {})
 
     def _lag(self, run: str, version: int) -> int:
         return max(0, self._committed.get(run, -1) + 1 - version) if version >= 0 else UNKNOWN

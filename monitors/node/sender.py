@@ -12,10 +12,13 @@ import msgspec
 import structlog
 
 from rechannel.conf.settings import Settings
+from rechannel.monitors.node.monitor import MAX_WINDOW_SIZES
+from rechannel.monitors.node.output_share import OutputShare
 from rechannel.wire.envelope import Envelope
-from rechannel.wire.keys import EVIDENCE, WINDOWS
+from rechannel.wire.keys import AGENT_LIMITS, EVIDENCE, WINDOWS
 from rechannel.wire.measurements import AgentWindow
-from rechannel.wire.redis.errors import StoreError, StoreRefusedError, StoreUnavailableError
+from rechannel.wire.messages import AgentLimits
+from rechannel.wire.redis.errors import StoreError, StoreForbiddenError, StoreRefusedError, StoreUnavailableError
 from rechannel.wire.redis.store import Store
 
 BUFFERED_SIZES = 400_000  # numbers in the map outputs of all windows that wait for Redis: about 1 MB
@@ -24,9 +27,11 @@ BATCH = 16  # messages pushed in one round trip
 FIRST_DELAY, LONGEST_DELAY, REFUSED_DELAY = 0.25, 5.0, 10.0  # seconds between two attempts
 REFUSED_EVERY = 60.0  # seconds between two log lines of the same refusal
 IDLE = 30.0  # seconds without a message after which Redis is checked
+LIMITS_EVERY = 30.0  # seconds between two readings of the limits of agents
 
 _WINDOW_DROPPED = "window dropped: buffer full while Redis was away"
 _OUTPUTS_DROPPED = "map outputs dropped: buffer full while Redis was away"
+_OUTPUTS_NOT_CHOSEN = "map outputs over the node's share: too many in the cluster"
 _EVIDENCE_DROPPED = "evidence dropped: buffer full while Redis was away"
 
 _log: Any = structlog.get_logger("rechannel.agent")
@@ -65,6 +70,8 @@ class Sender:
         self._failures: int | None = None  # in a row; None before the first attempt
         self._problem: StoreError | None = None  # the error logged last, until it is over
         self._logged_at = -REFUSED_EVERY
+        self._share = OutputShare(MAX_WINDOW_SIZES)
+        self._limits_due = 0.0
         self._closing = False
         self._thread = threading.Thread(target=self._run, name="rechannel-push", daemon=True)
 
@@ -104,11 +111,13 @@ class Sender:
     def offer(self, envelope: Envelope) -> None:
         """Hand over a message, without waiting for Redis. A full buffer drops its oldest."""
         body = envelope.body
+        chosen = self._share.choose(body.map_outputs) if isinstance(body, AgentWindow) else []
         if isinstance(body, AgentWindow):
-            outputs = [output.with_packed_sizes() for output in body.map_outputs]
+            outputs = [output.with_packed_sizes() for output in chosen]
             envelope = msgspec.structs.replace(envelope, body=msgspec.structs.replace(body, map_outputs=outputs))
         with self._condition:
             if isinstance(body, AgentWindow):
+                self._dropped[_OUTPUTS_NOT_CHOSEN] += len(body.map_outputs) - len(chosen)
                 self._windows.append(envelope)
                 while len(self._windows) > self._bound:
                     self._windows.popleft()
@@ -124,7 +133,7 @@ class Sender:
     def pop_dropped(self) -> dict[str, int]:
         """Return the numbers of dropped messages since the last call, by reason."""
         with self._condition:
-            dropped, self._dropped = self._dropped, Counter()
+            dropped, self._dropped = +self._dropped, Counter()  # without those of which none was dropped
         return dict(dropped)
 
     def push(self) -> float:
@@ -139,6 +148,7 @@ class Sender:
                 while batch := self._oldest(queue):
                     self._store.append(rule, self.node, *batch)
                     self._remove_pushed(queue, batch)
+            self._read_limits(self._store)
         except StoreUnavailableError as error:
             if not isinstance(self._problem, StoreUnavailableError) or (
                 str(error) != str(self._problem) and self._may_log_again()
@@ -162,6 +172,19 @@ class Sender:
     def _may_log_again(self) -> bool:
         """Whether the last log line is old enough for another one."""
         return self._monotonic() - self._logged_at >= REFUSED_EVERY
+
+    def _read_limits(self, store: Store) -> None:
+        now = self._monotonic()
+        if now < self._limits_due:
+            return
+        self._limits_due = now + LIMITS_EVERY
+        try:
+            limits = store.get(AGENT_LIMITS)
+        except StoreForbiddenError as error:  # a user of an older release
+            _log.debug("no right to read the limits of agents", problem=str(error))
+            return
+        if limits is not None and isinstance(limits.body, AgentLimits):
+            self._share.window_sizes = max(1, min(limits.body.window_sizes, MAX_WINDOW_SIZES))
 
     def _run(self) -> None:
         rest = self.push()

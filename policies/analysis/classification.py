@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import IntEnum
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,7 +17,7 @@ from rechannel.policies.model.arrays import FloatArray, float_array
 from rechannel.policies.model.shuffles import Edges
 from rechannel.policies.model.workload import Workload
 
-__all__ = ["Classification", "StreamClass", "classify", "high_cut", "high_edges"]
+__all__ = ["Classification", "StreamClass", "classify", "count_classes", "high_cut", "high_edges"]
 
 _ROUNDING = 1e-9  # relative: closer than this to a cut is a tie, and so mid
 
@@ -56,20 +57,49 @@ def classify(volumes: FloatArray) -> Classification:
     return Classification(classes, mean, deviation)
 
 
-def high_cut(workload: Workload) -> float:
-    """Return the bytes per second above which a stream is HIGH among all shuffles.
+class _Cuts(NamedTuple):
+    """Number of streams, and the bytes per second below and above which they are LOW and HIGH."""
 
-    Infinity where no stream is HIGH. A pair of entries that exchanges nothing is no stream and does not lower the
-    mean.
+    streams: int
+    low: float
+    high: float
+
+
+def _cuts(workload: Workload) -> _Cuts:
+    """Return the cuts of `classify` between the streams of all shuffles.
+
+    A pair of entries that exchanges nothing is no stream and does not lower the mean.
     """
     summaries = [shuffle.summary() for shuffle in workload.shuffles]
     count = sum(pairs for pairs, _ in summaries)
     if not count:
-        return float("inf")
+        return _Cuts(0, 0.0, float("inf"))
     mean = sum(volume for _, volume in summaries) / count
     # The deviations above the mean add up to those below it.
-    deviation = 2 * sum(shuffle.beyond(mean) for shuffle in workload.shuffles) / count
-    return mean + deviation + _ROUNDING * mean
+    far = 2 * sum(shuffle.beyond(mean) for shuffle in workload.shuffles) / count + _ROUNDING * mean
+    return _Cuts(count, mean - far, mean + far)
+
+
+def high_cut(workload: Workload) -> float:
+    """Return the bytes per second above which a stream is HIGH among all shuffles.
+
+    Infinity where no stream is HIGH.
+    """
+    return _cuts(workload).high
+
+
+def count_classes(workload: Workload) -> dict[StreamClass, int]:
+    """Return the number of streams of each class, HIGH first; empty if no stream is known."""
+    cuts = _cuts(workload)
+    if not cuts.streams:
+        return {}
+    levels = float(np.nextafter(cuts.high, np.inf)), max(cuts.low, float(np.finfo(np.float32).tiny))
+    above, not_low = (sum(shuffle.count(level) for shuffle in workload.shuffles) for level in levels)
+    return {
+        StreamClass.HIGH: above,
+        StreamClass.MID: not_low - above,
+        StreamClass.LOW: cuts.streams - not_low,
+    }
 
 
 def high_edges(workload: Workload) -> tuple[Edges, ...]:

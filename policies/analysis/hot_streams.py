@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -16,7 +17,29 @@ from rechannel.policies.model.workload import Stage, Workload
 
 __all__ = ["HotStream", "HotStreamEnds", "largest_streams"]
 
-_Ends = tuple[IntArray, IntArray, str | None, FloatArray, bool]
+
+class _Ends(NamedTuple):
+    """Hot streams of one shuffle, by the unit of one of its stages.
+
+    ``starts`` (n + 1,): where the streams of each unit begin; ``others``: units of the stage at the other end, or
+    executors where ``stage``, its key, is None; ``volumes``: bytes per batch; ``received``: whether the unit receives
+    them.
+    """
+
+    starts: IntArray
+    others: IntArray
+    volumes: FloatArray
+    stage: str | None
+    received: bool
+
+    @classmethod
+    def of(
+        cls, own: Stage, units: IntArray, others: IntArray, volumes: FloatArray, stage: str | None, received: bool
+    ) -> _Ends:
+        """Return the streams of a stage's units; ``volumes`` in bytes per second."""
+        order = np.argsort(units, kind="stable")
+        starts = np.searchsorted(units[order], np.arange(own.n + 1))
+        return cls(starts, others[order], volumes[order] / (own.batches_per_second or 1.0), stage, received)
 
 
 @dataclass(frozen=True)
@@ -46,6 +69,9 @@ def largest_streams(
     placement.validate(cluster, workload)
     ranked: list[tuple[float, int, int, int]] = []
     for block, (ups, downs, volumes) in enumerate(high_edges(workload)):
+        if limit and len(volumes) > limit:  # only the largest are put in order: there may be millions
+            large = np.flatnonzero(volumes >= np.partition(volumes, -limit)[-limit])
+            ups, downs, volumes = ups[large], downs[large], volumes[large]
         best = np.argsort(-volumes, kind="stable")[:limit]
         ranked.extend((-float(volumes[i]), block, int(ups[i]), int(downs[i])) for i in best)
     ranked.sort()
@@ -63,8 +89,9 @@ class HotStreamEnds:
     """Ends of the hot streams of a workload, by placeable stage."""
 
     def __init__(self, workload: Workload) -> None:
-        # Own units, other ends (executors where no stage is named), bytes per second, whether they are received.
-        self._ends: dict[str, list[_Ends]] = {}
+        # Own units, other ends, bytes per second, key of the stage there, whether they are received.
+        self._streams: dict[str, list[tuple[IntArray, IntArray, FloatArray, str | None, bool]]] = {}
+        self._ends: dict[str, list[_Ends]] = {}  # of the stages that were asked for
         placeable = {stage.key for stage in workload.placeable}
         for shuffle, (ups, downs, volumes) in zip(workload.shuffles, high_edges(workload), strict=True):
             if not len(volumes):
@@ -75,7 +102,7 @@ class HotStreamEnds:
             ):
                 if own in placeable:
                     key = other if other in placeable else None
-                    self._ends.setdefault(own, []).append((units, others, key, volumes, own == shuffle.downstream))
+                    self._streams.setdefault(own, []).append((units, others, volumes, key, own == shuffle.downstream))
 
     def local_bytes(
         self, stage: Stage, at: Mapping[str, IntArray], executors: int, *, received: bool = False
@@ -85,24 +112,21 @@ class HotStreamEnds:
         In bytes per batch, shape (E,). ``at``: executors of the units of every placeable stage. ``received``: only
         what the unit receives. None where the stage has no hot stream of the kind.
         """
-        ends = [end for end in self._ends.get(stage.key, ()) if end[4] or not received]
+        if stage.key not in self._ends:
+            self._ends[stage.key] = [_Ends.of(stage, *streams) for streams in self._streams.pop(stage.key, ())]
+        ends = [it for it in self._ends[stage.key] if it.received or not received]
         if not ends:
             return None
-        rate = stage.batches_per_second or 1.0
-        sorted_ends = []
-        for units, others, key, volumes, _ in ends:
-            order = np.argsort(units, kind="stable")
-            where = (others if key is None else at[key][others])[order]
-            starts = np.searchsorted(units[order], np.arange(stage.n + 1))
-            sorted_ends.append((starts, where, volumes[order] / rate))
+        anywhere = np.arange(executors)  # what a floating stage ran on an executor is there
+        places = [anywhere if it.stage is None else at[it.stage] for it in ends]
         rows: dict[int, FloatArray] = {}
 
         def local_to(unit: int) -> FloatArray:
             if unit not in rows:
                 row = np.zeros(executors)
-                for starts, where, volumes in sorted_ends:
-                    mine = slice(int(starts[unit]), int(starts[unit + 1]))
-                    row += sum_by_index(where[mine], volumes[mine], executors)
+                for it, place in zip(ends, places, strict=True):
+                    own = slice(int(it.starts[unit]), int(it.starts[unit + 1]))
+                    row += sum_by_index(place[it.others[own]], it.volumes[own], executors)
                 rows[unit] = row
             return rows[unit]
 

@@ -116,24 +116,41 @@ class CoreOrder:
 
     def __init__(self, slots: IntArray, assignment: IntArray) -> None:
         self._slots, self._assignment = slots, assignment
-        self._rounds: list[tuple[IntArray, IntArray]] = []  # tasks and their executors; an executor's nth in round n
-        if slots.max() > 1:
-            placed = np.flatnonzero(assignment >= 0)
-            rank = ranks(assignment[placed])
-            if rank.max(initial=0) > 0:
-                by_rank = placed[np.argsort(rank, kind="stable")]
-                rounds = np.split(by_rank, np.cumsum(np.bincount(rank))[:-1])
-                self._rounds = [(tasks, assignment[tasks]) for tasks in rounds]
+        self._rounds: list[tuple[IntArray, IntArray]] = []  # tasks and their places; a place's nth in round n
+        if slots.max() <= 1:
+            return
+        placed = np.flatnonzero(assignment >= 0)
+        self._by_executor = placed[np.argsort(assignment[placed], kind="stable")]
+        executors = assignment[self._by_executor]
+        self._begins = np.flatnonzero(np.diff(executors, prepend=-1))
+        self._used = executors[self._begins]
+        # Most executors of a large cluster have a core for each of their tasks: the last one ends with its longest.
+        count = np.diff(self._begins, append=len(executors))
+        self._crowded = self._used[count > slots[self._used]]
+        place = np.full(len(slots), -1)
+        place[self._crowded] = np.arange(len(self._crowded))
+        waiting = placed[place[assignment[placed]] >= 0]
+        rank = ranks(assignment[waiting])
+        if len(waiting):
+            by_rank = waiting[np.argsort(rank, kind="stable")]
+            rounds = np.split(by_rank, np.cumsum(np.bincount(rank))[:-1])
+            self._rounds = [(tasks, place[assignment[tasks]]) for tasks in rounds]
 
     def finish_times(self, busy: FloatArray) -> FloatArray:
         """Return what `finish_times` does, for tasks of so many busy seconds, (E,)."""
-        if not self._rounds:
+        if self._slots.max() <= 1:
             return sum_by_index(self._assignment, busy, len(self._slots))
-        free = np.where(np.arange(self._slots.max()) < self._slots[:, None], 0.0, np.inf)
-        for tasks, executors in self._rounds:
-            core = free[executors].argmin(axis=1)
-            free[executors, core] += busy[tasks]
-        return np.asarray(np.where(np.isfinite(free), free, 0.0).max(axis=1))
+        finish = np.zeros(len(self._slots))
+        if len(self._used):
+            finish[self._used] = np.maximum.reduceat(busy[self._by_executor], self._begins)
+        if self._rounds:
+            slots = self._slots[self._crowded]
+            free = np.where(np.arange(slots.max()) < slots[:, None], 0.0, np.inf)
+            for tasks, places in self._rounds:
+                core = free[places].argmin(axis=1)
+                free[places, core] += busy[tasks]
+            finish[self._crowded] = np.where(np.isfinite(free), free, 0.0).max(axis=1)
+        return finish
 
 
 def task_slots(cluster: Cluster) -> IntArray:

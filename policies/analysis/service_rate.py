@@ -22,7 +22,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from rechannel.policies.model.arrays import BoolArray, FloatArray, IntArray, ModelError, check_lengths
+from rechannel.policies.model.arrays import BoolArray, FloatArray, IntArray, ModelError, check_lengths, numbered
 from rechannel.policies.model.block_matrix import BlockMatrix, Blocks
 
 WEIGHT_SPREAD = 0.5  # prior deviation of log weights between the partitions of a stage
@@ -113,7 +113,7 @@ def service_rates(observed: Observations, executors: int, ratio: float) -> Servi
     if not len(busy):
         one, no = np.ones(executors), np.zeros(executors, dtype=np.bool_)
         return ServiceRates(one, one, one, one, np.full(executors, SPEED_SPREAD), task_counts[executors:], no, no)
-    _, stage = np.unique(stage, return_inverse=True)
+    stage = numbered(stage)
     unit = _units(stage, observed.partition[valid])
     cells = _Cells.of(unit, state, 2 * executors)
     slowness = np.zeros(2 * executors)
@@ -134,13 +134,13 @@ def _number_peers(observed: Observations, valid: BoolArray, executors: int) -> t
     valid without those.
     """
     floating = np.flatnonzero(valid & (observed.partition < 0))
-    batches, batch = np.unique(observed.batch[floating], return_inverse=True)
-    _, group = np.unique(observed.stage[floating] * max(1, len(batches)) + batch, return_inverse=True)
+    _, batch = np.unique(observed.batch[floating], return_inverse=True)  # any number
+    group = numbered(observed.stage[floating] * (batch.max(initial=0) + 1) + batch)
     ran = np.unique(group * executors + observed.executor[floating])  # each executor of each group once
     several = np.bincount(ran // executors, minlength=1)[group] > 1
     compared = valid.copy()
     compared[floating[~several]] = False
-    return np.unique(group[several], return_inverse=True)[1].astype(np.int64), compared
+    return numbered(group[several]), compared
 
 
 def _classify_rates(
@@ -202,7 +202,7 @@ def _units(stage: IntArray, partition: IntArray) -> IntArray:
     placed = partition >= 0
     key = stage * (partition.max(initial=0) + 1) + partition
     unit = np.full(len(stage), -1, dtype=np.int64)
-    unit[placed] = np.unique(key[placed], return_inverse=True)[1]
+    unit[placed] = numbered(key[placed])
     return unit
 
 
@@ -224,12 +224,16 @@ def fit_lines(stage: IntArray, rows: FloatArray, busy: FloatArray) -> tuple[Floa
     -------
     overhead, cost of a row, and the least seconds that the line is trusted for, of each stage, (S,). None is negative.
     """
-    count = int(stage.max()) + 1
-    mean = np.bincount(stage, busy, count) / np.maximum(np.bincount(stage, minlength=count), 1)
-    usual = mean[stage]
+    order = np.argsort(stage, kind="stable")
+    stage, rows, busy = stage[order], rows[order], busy[order]
+    count = int(stage[-1]) + 1
+    tasks = np.bincount(stage, minlength=count)
+    mean = np.bincount(stage, busy, count) / np.maximum(tasks, 1)
+    usual = np.repeat(mean, tasks)
     for _ in range(_ROUNDS):
         overhead, slope = weighted_lines(stage, 1 / usual**2, rows, busy, count)
-        usual = np.maximum(overhead[stage] + slope[stage] * rows, _LEAST_SHARE * mean[stage])
+        usual = np.repeat(slope, tasks) * rows + np.repeat(overhead, tasks)
+        usual = np.maximum(usual, np.repeat(_LEAST_SHARE * mean, tasks))
     return overhead, slope, _LEAST_SHARE * mean
 
 
@@ -238,13 +242,13 @@ def weighted_lines(
 ) -> tuple[FloatArray, FloatArray]:
     """Return the weighted least-squares line of each group: intercepts and slopes, (count,).
 
-    None is negative.
+    None is negative. ``group`` (n,) is in ascending order.
     """
-    one = np.ones(len(x))
-    w, wx, wy, wxx, wxy = (
-        np.bincount(group, weight * factor, count) if count > 1 else np.array([weight @ factor])
-        for factor in (one, x, y, x * x, x * y)
-    )
+    begins = np.flatnonzero(np.diff(group, prepend=-1)) if count > 1 else np.zeros(1, dtype=np.int64)
+    w, wx, wy, wxx, wxy = sums = np.zeros((5, count))
+    x_weight = weight * x
+    for total, terms in zip(sums, (weight, x_weight, weight * y, x_weight * x, x_weight * y), strict=True):
+        total[group[begins]] = np.add.reduceat(terms, begins)
     spread = w * wxx - wx * wx
     sloped = spread > 1e-9 * np.maximum(w * wxx, 1e-300)
     slope = np.maximum(np.where(sloped, (w * wxy - wx * wy) / np.where(sloped, spread, 1.0), 0.0), 0.0)

@@ -15,6 +15,8 @@ __all__ = [
     "ScaleOutError",
     "check_lengths",
     "float_array",
+    "is_in",
+    "numbered",
     "ranks",
     "read_only",
     "sum_by_index",
@@ -23,6 +25,7 @@ __all__ = [
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
 BoolArray = NDArray[np.bool_]
+_DENSE = 4  # times as many numbers as values, up to which they are counted, not sorted
 _Scalar = TypeVar("_Scalar", bound=np.generic)
 
 
@@ -37,13 +40,16 @@ class ScaleOutError(RuntimeError):
     """Valid input whose work the executors cannot take: add executors and ask again."""
 
 
-def float_array(name: str, values: ArrayLike, *, ndim: int = 1, infinite: bool = False) -> FloatArray:
+def float_array(
+    name: str, values: ArrayLike, *, ndim: int = 1, infinite: bool = False, single: bool = False
+) -> FloatArray:
     """Return a read-only, non-negative float64 array of that many dimensions.
 
-    Infinity only where the field allows it.
+    Infinity only where the field allows it. ``single``: an array of 32-bit floats stays one.
     """
+    stays = single and isinstance(values, np.ndarray) and values.dtype == np.float32
     try:
-        array = np.asarray(values, dtype=np.float64)
+        array = np.asarray(values, dtype=None if stays else np.float64)
     except (TypeError, ValueError) as error:
         raise ModelError(f"{name}: expected numbers") from error
     if array.ndim != ndim:
@@ -91,6 +97,24 @@ def sum_rows_by_index(index: IntArray, rows: FloatArray, size: int) -> FloatArra
     if len(index):
         result[index[order][begins]] = np.add.reduceat(rows[order], begins)  # many times faster than np.add.at
     return result
+
+
+def is_in(values: IntArray, ordered: IntArray) -> BoolArray:
+    """Return which values are among others, which are in ascending order, (n,)."""
+    if not len(ordered):
+        return np.zeros(len(values), dtype=np.bool_)
+    place = np.minimum(np.searchsorted(ordered, values), len(ordered) - 1)
+    return np.asarray(ordered[place] == values)
+
+
+def numbered(values: IntArray) -> IntArray:
+    """Return the number of each value among the different ones, in their order, (n,).
+
+    No value is negative.
+    """
+    if values.max(initial=0) > _DENSE * (len(values) + 1):
+        return np.asarray(np.unique(values, return_inverse=True)[1], dtype=np.int64)
+    return np.asarray((np.cumsum(np.bincount(values) > 0) - 1)[values], dtype=np.int64)  # without sorting
 
 
 def ranks(values: IntArray) -> IntArray:

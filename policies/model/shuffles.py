@@ -49,18 +49,18 @@ class _Shuffle(ABC):
         In the order of upstream, then downstream entries; ``level`` is 0 or more.
         """
 
-    def volumes(self) -> FloatArray:
-        """Bytes per second of every pair that exchanges something, shape (n,)."""
-        values = self._values()
-        return np.asarray(values[values > 0])
-
     def summary(self) -> tuple[int, float]:
         """Count the pairs that exchange something, and add up their volume."""
-        return int(np.count_nonzero(self._values())), float(self._values().sum())
+        return int(np.count_nonzero(self._values())), float(self._values().sum(dtype=np.float64))
+
+    def count(self, level: float) -> int:
+        """Count the pairs that exchange ``level`` bytes per second (above 0) or more."""
+        return int(np.count_nonzero(self._values() >= np.float64(level)))
 
     def beyond(self, level: float) -> float:
         """Add up what pairs exchange beyond ``level`` (above 0), over those that do."""
-        return float((self._values() - level).clip(min=0.0).sum())
+        above = self._values() - level
+        return float(above.clip(min=0.0, out=above).sum(dtype=np.float64))
 
     @abstractmethod
     def sent(self) -> FloatArray:
@@ -89,14 +89,15 @@ class _Shuffle(ABC):
 class DenseShuffle(_Shuffle):
     """One shuffle as a block.
 
-    Entry u upstream sends ``volume[u, d]`` bytes per second to entry d downstream.
+    Entry u upstream sends ``volume[u, d]`` bytes per second to entry d downstream. A block of 32-bit floats stays one:
+    large ones take most of the memory of a model. Sums over it are of 64 bits.
     """
 
     volume: FloatArray
 
     def __post_init__(self) -> None:
         name = f"shuffle {self.upstream!r} to {self.downstream!r}: volume"
-        object.__setattr__(self, "volume", float_array(name, self.volume, ndim=2))
+        object.__setattr__(self, "volume", float_array(name, self.volume, ndim=2, single=True))
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -108,25 +109,29 @@ class DenseShuffle(_Shuffle):
 
     def above(self, level: float) -> Edges:
         """As in the base class."""
-        up, down = np.divmod(np.flatnonzero(self.volume > level), max(self.shape[1], 1))
+        up, down = np.divmod(np.flatnonzero(self.volume > np.float64(level)), max(self.shape[1], 1))
         return up, down, self.volume[up, down]
 
     def sent(self) -> FloatArray:
         """As in the base class."""
-        return np.asarray(self.volume.sum(axis=1))
+        return np.asarray(self.volume.sum(axis=1, dtype=np.float64))
 
     def received(self) -> FloatArray:
         """As in the base class."""
-        return np.asarray(self.volume.sum(axis=0))
+        return np.asarray(self.volume.sum(axis=0, dtype=np.float64))
 
     def forward(self, per_byte: FloatArray) -> FloatArray:
         """As in the base class."""
-        return np.asarray(per_byte @ self.volume)
+        return np.asarray(per_byte.astype(self.volume.dtype) @ self.volume, dtype=np.float64)
 
     def local_received(self, upstream: IntArray, downstream: IntArray) -> FloatArray:
         """As in the base class."""
-        same = _same_group(upstream[:, None], downstream[None, :])
-        return np.asarray(np.where(same, self.volume, 0.0).sum(axis=0))
+        received = np.zeros(self.shape[1])
+        for group in np.intersect1d(upstream, downstream).tolist():
+            if group >= 0:
+                senders, receivers = np.flatnonzero(upstream == group), np.flatnonzero(downstream == group)
+                received[receivers] = self.volume[np.ix_(senders, receivers)].sum(axis=0, dtype=np.float64)
+        return received
 
 
 @dataclass(frozen=True, eq=False)

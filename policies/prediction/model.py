@@ -19,7 +19,8 @@ def draw_factors(
     random: np.random.Generator, deviation: FloatArray, shape: tuple[int, ...] | None = None
 ) -> FloatArray:
     """Return factors of mean 1 whose logarithms have a standard deviation, by default (n,)."""
-    return np.asarray(np.exp(random.normal(-(deviation**2) / 2, deviation, shape)))
+    drawn = random.standard_normal(deviation.shape if shape is None else shape)  # faster than `normal` with two arrays
+    return np.asarray(np.exp(drawn * deviation - deviation**2 / 2))
 
 
 @dataclass(frozen=True)

@@ -38,9 +38,8 @@ def read_new_entries(
     for _ in range(2 + 2 * rule.bound // _PAGE):
         newest, envelopes = store.read(rule, name, after, _PAGE, convert)
         entries += envelopes
-        if newest == after or len(envelopes) < _PAGE:
-            after = newest
-            break  # the rest, if large entries or unreadable ones cut the page short, is read next time
+        if newest == after:
+            break
         after = newest
     else:  # more than such a stream may hold, as nobody trims it: only its end is read
         return read_new_entries(store, rule, name, "", first=first, convert=convert)

@@ -10,9 +10,10 @@ from pathlib import Path
 from rechannel.monitors.node.inotify import DirectoryWatch
 from rechannel.monitors.node.processes import Executor, ProcessDeniedError, ProcessGoneError, Usage
 from rechannel.monitors.node.shuffle import ShuffleReader
-from rechannel.wire.envelope import Envelope
-from rechannel.wire.keys import KeyRule
+from rechannel.wire.envelope import Envelope, EnvelopeFactory
+from rechannel.wire.keys import AGENT_LIMITS, KeyRule
 from rechannel.wire.measurements import AgentWindow
+from rechannel.wire.messages import AgentLimits
 
 NODE = "127.0.0.2"
 START = 1_000_000.0  # a multiple of every window length used here
@@ -140,6 +141,14 @@ class FakeStore:
         self.trouble: Exception | None = None
         self.closed = 0
         self.checked = threading.Semaphore(0)
+        self.limits: AgentLimits | Exception | None = None
+
+    def get(self, rule: KeyRule) -> Envelope | None:
+        assert rule is AGENT_LIMITS
+        if isinstance(self.limits, Exception):
+            raise self.limits
+        author = EnvelopeFactory("default", "controller", lambda: 0.0)
+        return None if self.limits is None else author.envelope(self.limits, ttl=60)
 
     def check(self) -> str:
         self.checked.release()

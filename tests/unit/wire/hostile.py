@@ -17,6 +17,7 @@ from rechannel.wire.envelope import Envelope, EnvelopeFactory, encode
 from rechannel.wire.keys import KeyRule
 from rechannel.wire.measurements import AgentEvidence, ClosedStore, MapOutput
 from rechannel.wire.messages import (
+    AgentLimits,
     AnyBody,
     ControllerState,
     Decision,
@@ -102,6 +103,7 @@ SEEDS: list[tuple[KeyRule, str, AnyBody]] = [
     (keys.APPLIED, "", DECISION),
     (keys.OUTCOMES, "", OUTCOME),
     (keys.STATE, "", STATE),
+    (keys.AGENT_LIMITS, "", AgentLimits(window_sizes=100)),
     (keys.ORDERS, "", ORDERS),
     (keys.SCHEDULED_PLANS, "", ScheduledPlans(plans=[PLAN])),
     (keys.PLACEMENT, QUERY, LAST),

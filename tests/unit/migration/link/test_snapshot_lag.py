@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from rechannel.migration.link.driver_state import NOT_ASKED, UNKNOWN
-from rechannel.migration.link.snapshot_lag import SnapshotLag
+from rechannel.migration.link.snapshot_lag import SAMPLE, SnapshotLag
 from rechannel.migration.link.stages import StageStores
 from rechannel.migration.moves import RunUnit
 from rechannel.migration.spark.adapter import PlannedOperator, StoreId
@@ -33,6 +33,23 @@ class _Spark:
 
 STAGES = {("run", 0): _stage(0, 1)}
 DONE = {"run": 9}  # batch 9 leaves version 10
+
+
+def test_of_many_partitions_a_round_reads_a_sample_and_the_next_round_another_one() -> None:
+    spark, committed = _Spark({(0, number): 4 for number in range(1000)}), dict(DONE)
+    snapshots, stages = SnapshotLag(spark, committed), {("run", 0): _stage(0, partitions=1000)}
+    samples: list[set[int]] = []
+    for turn in range(4):
+        committed["run"] += 1
+        spark.requested.clear()
+        for tenth in range(10 * 59):  # every 17th partition
+            snapshots.advance(stages, 59.0 * turn + tenth / 10)
+        samples.append({store.partition for store in spark.requested})
+        assert len(spark.requested) == len(samples[-1]) == 59 <= SAMPLE
+        assert len({partition // 100 for partition in samples[-1]}) == 10, "spread over the stage"
+    assert not samples[2] & samples[3]
+    lags = enumerate(snapshots.stage_lags("run", 0, 1000))
+    assert {number for number, lag in lags if lag != UNKNOWN} == samples[2] | samples[3], "not those of long ago"
 
 
 def test_a_round_reads_each_partition_once_within_its_time() -> None:
@@ -63,9 +80,9 @@ def test_a_failed_call_costs_one_partition_its_figure() -> None:
     with pytest.raises(SparkCallError):
         snapshots.advance(STAGES, 100.0)
     spark.error = None
-    spark.versions = {(0, 1): 1, (1, 1): 1}
+    spark.versions = {(0, 2): 1, (1, 2): 1}
     snapshots.advance(STAGES, 200.0)
-    assert snapshots.stage_lags("run", 0, 3) == [UNKNOWN, 9, UNKNOWN]
+    assert snapshots.stage_lags("run", 0, 3) == [UNKNOWN, UNKNOWN, 9]
 
 
 def test_a_spark_without_the_method_is_called_once() -> None:

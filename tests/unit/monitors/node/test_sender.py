@@ -6,11 +6,19 @@ import pytest
 from structlog.testing import capture_logs
 
 from rechannel.monitors.node import sender
-from rechannel.monitors.node.sender import FIRST_DELAY, LONGEST_DELAY, REFUSED_DELAY, REFUSED_EVERY, Sender
+from rechannel.monitors.node.sender import (
+    FIRST_DELAY,
+    LIMITS_EVERY,
+    LONGEST_DELAY,
+    REFUSED_DELAY,
+    REFUSED_EVERY,
+    Sender,
+)
 from rechannel.wire.envelope import Envelope, EnvelopeFactory
 from rechannel.wire.keys import EVIDENCE, WINDOWS, KeyRule
 from rechannel.wire.measurements import AgentEvidence, AgentWindow, MapOutput
-from rechannel.wire.redis.errors import StoreRefusedError, StoreUnavailableError
+from rechannel.wire.messages import AgentLimits
+from rechannel.wire.redis.errors import StoreForbiddenError, StoreRefusedError, StoreUnavailableError
 from unit.monitors.fakes import NODE, FakeClock, FakeStore
 from unit.wire.samples import sample
 
@@ -152,6 +160,27 @@ def test_buffered_map_outputs_are_bounded_newest_kept(monkeypatch: pytest.Monkey
     windows = bench.store.windows
     assert [len(window.map_outputs) for window in windows] == [0, 0, 2, 2]
     assert list(windows[0].skipped.values()) == [2]
+
+
+def test_map_outputs_are_limited_as_the_controller_says() -> None:
+    bench = _Bench(bound=10)
+
+    def sent(*, seconds: float) -> int:
+        outputs = [MapOutput("app-1", "0", 0, task, [1] * 10) for task in range(20)]
+        bench.offer(sample(AgentWindow, map_outputs=outputs))
+        bench.clock.pass_time(seconds)
+        assert bench.sender.push() == 0.0
+        return len(bench.store.windows[-1].map_outputs)
+
+    bench.store.limits = StoreForbiddenError("a user of an older release")
+    assert sent(seconds=1.0) == 20
+    bench.store.limits = AgentLimits(window_sizes=50)
+    assert [sent(seconds=1.0), sent(seconds=LIMITS_EVERY), sent(seconds=1.0)] == [20, 20, 5]
+    assert list(bench.sender.pop_dropped().values()) == [15]
+    bench.store.limits = None  # as in an emptied Redis
+    assert [sent(seconds=LIMITS_EVERY), sent(seconds=1.0)] == [5, 5]
+    bench.store.limits = AgentLimits(window_sizes=-(2**53))
+    assert [sent(seconds=LIMITS_EVERY), sent(seconds=1.0)] == [5, 1]
 
 
 def test_evidence_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,12 +1,16 @@
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rechannel.policies.analysis.classification import StreamClass, classify
+from rechannel.policies.analysis.classification import StreamClass, classify, count_classes
 from rechannel.policies.model.arrays import ModelError
+from rechannel.policies.model.shuffles import DenseShuffle
+from rechannel.policies.model.workload import Stage, Workload
 
 H, M, N = StreamClass.HIGH, StreamClass.MID, StreamClass.LOW
 VOLUMES = st.lists(st.floats(0, 1e9), min_size=1, max_size=40)
@@ -50,3 +54,23 @@ def test_high_is_above_its_cut_and_low_below(volumes: list[float]) -> None:
     array, result = np.array(volumes), classify(np.array(volumes))
     assert (array[result.classes == H] > result.mean + result.deviation).all()
     assert (array[result.classes == N] < result.mean - result.deviation).all()
+
+
+@pytest.mark.parametrize("kind", [np.float32, np.float64])
+def test_classes_are_counted_over_all_shuffles(kind: type[np.floating[Any]]) -> None:
+    random = np.random.default_rng(7)
+    blocks = [(random.lognormal(sigma=2.0, size=(9, 9)) * (random.random((9, 9)) < 0.7)).astype(kind) for _ in range(2)]
+    stages = [Stage(f"q/{n}", "q", True, 1.0, np.ones(9), np.ones(9), np.ones(9)) for n in range(3)]
+    shuffles = [DenseShuffle(f"q/{n}", f"q/{n + 1}", block) for n, block in enumerate(blocks)]
+    streams = np.concatenate([block[block > 0] for block in blocks])
+    classes = classify(streams).classes
+    assert count_classes(Workload(tuple(stages), tuple(shuffles))) == {
+        kind: int((classes == kind).sum()) for kind in (H, M, N)
+    }
+    assert count_classes(Workload(tuple(stages))) == {}
+
+
+def test_equal_streams_are_mid_in_single_precision() -> None:
+    stages = tuple(Stage(f"q/{n}", "q", True, 1.0, np.ones(4), np.ones(4), np.ones(4)) for n in range(2))
+    shuffle = DenseShuffle("q/0", "q/1", np.full((4, 4), 0.1, dtype=np.float32))
+    assert count_classes(Workload(stages, (shuffle,))) == {H: 0, M: 16, N: 0}

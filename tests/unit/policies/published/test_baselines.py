@@ -309,7 +309,7 @@ def test_units_hold_all_streams_and_loads(situation: Situation) -> None:
     cluster, workload, current = situation
     units = flatten(cluster, workload, current)
     assert units.placement(units.current) == current
-    assert units.volume.sum() == pytest.approx(sum(float(shuffle.volumes().sum()) for shuffle in workload.shuffles))
+    assert units.volume.sum() == pytest.approx(sum(shuffle.summary()[1] for shuffle in workload.shuffles))
     where = np.concatenate((units.current, np.arange(cluster.size)))
     apart = (where[units.source] != where[units.target]) | (where[units.source] < 0)
     assert units.volume[apart].sum() == pytest.approx(inter_executor_volume(cluster, workload, current), abs=1e-6)
