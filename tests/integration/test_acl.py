@@ -54,12 +54,14 @@ def agent(settings: Settings, tmp_path: Path) -> Iterator[Store]:
     store.close()
 
 
-def test_it_can_do_nothing_else(agent: Store) -> None:
+def test_it_can_read_its_limits_and_do_nothing_else(agent: Store) -> None:
     envelope = EnvelopeFactory("default", "thief").envelope(window(0), ttl=60)
     for rule, name in ((keys.WINDOWS, OTHER), (keys.EVIDENCE, OTHER), (keys.REQUESTS, ""), (keys.JOURNAL, "app-1")):
         with pytest.raises(StoreRefusedError):
             agent.append(rule, name, envelope)
+    assert agent.get(keys.AGENT_LIMITS) is None, "none is written yet, but it may be read"
     for attempt in (
+        lambda: agent.put(keys.AGENT_LIMITS, "", envelope),
         lambda: agent.put(keys.DESIRED, "app-1", envelope),
         lambda: agent.put(keys.ORDERS, "", envelope),
         lambda: agent.last(keys.WINDOWS, NODE, 1),

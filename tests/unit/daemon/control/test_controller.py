@@ -7,6 +7,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from rechannel.conf.settings import GateSettings
+from rechannel.daemon.control.cluster_state import MAX_CLUSTER_SIZES
 from rechannel.daemon.decide import pipeline
 from rechannel.wire import keys
 from rechannel.wire.commands import Pause, Resume, Stop
@@ -314,6 +315,10 @@ def test_the_state_says_what_an_operator_wants_to_know(leader, store, world):
     assert state(store).applications[APP].startswith("migration ")
     envelope = store.get(keys.STATE)
     assert envelope.expires == world.clock() + CONFIG.controller.lease
+
+
+def test_agents_are_told_their_share_by_their_number(leader, store):
+    assert store.get(keys.AGENT_LIMITS).body.window_sizes == MAX_CLUSTER_SIZES // 4
 
 
 def test_malformed_messages_are_counted_and_passed_over(leader, store):
