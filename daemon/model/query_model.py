@@ -33,8 +33,9 @@ from rechannel.wire.messages import QueryState, StatefulStage
 _SHORTEST_PERIOD = 1e-3
 _IDLE_RATE = 1e-3  # batches per second of a query that was not measured: rates have to be positive
 _NEVER = math.inf, -math.inf
-# Entries of all dense shuffle matrices, 160 MB; beyond: further shuffles are left out, and the decision says so.
+# Entries of all dense shuffle matrices, 80 MB; beyond: further shuffles are left out, and the decision says so.
 MAX_MATRIX_ENTRIES = 20_000_000
+
 Pair = tuple[str, str]
 
 

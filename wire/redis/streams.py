@@ -35,7 +35,7 @@ def read_new_entries(
             return "", []
         return newest, _read_last_entries(store, rule, name, first, convert)
     entries: list[Envelope] = []
-    for _ in range(2 + 2 * rule.bound // _PAGE):
+    for _ in range(2 + 2 * rule.bound // _PAGE + rule.size // READ_AT_ONCE):
         newest, envelopes = store.read(rule, name, after, _PAGE, convert)
         entries += envelopes
         if newest == after:
