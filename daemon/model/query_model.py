@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -35,6 +35,8 @@ _IDLE_RATE = 1e-3  # batches per second of a query that was not measured: rates 
 _NEVER = math.inf, -math.inf
 # Entries of all dense shuffle matrices, 80 MB; beyond: further shuffles are left out, and the decision says so.
 MAX_MATRIX_ENTRIES = 20_000_000
+_LARGEST = 2.0**53  # bytes of a map output for one partition, as in messages
+_ROWS_AT_ONCE = 256  # map outputs that are read together
 
 Pair = tuple[str, str]
 
@@ -339,7 +341,7 @@ class _ShuffleMatrices:
         return np.where(inside, entries, -1), tasks.column("bytes_out") > 0
 
     def _add_run(
-        self, matrix: FloatArray, tasks: tuple[IntArray, BoolArray], sent: IntArray, rows: Sequence[FloatArray | None]
+        self, matrix: FloatArray, tasks: tuple[IntArray, BoolArray], sent: IntArray, rows: Iterator[FloatArray | None]
     ) -> None:
         """Add what the tasks of a run have sent; ``rows``: by the tasks at the places ``sent``."""
         entries, wrote = tasks
@@ -358,20 +360,23 @@ class _ShuffleMatrices:
 
     def _rows(
         self, outputs: Sequence[MapOutput], size: int, targets: tuple[IntArray, IntArray] | None
-    ) -> list[FloatArray | None]:
-        """Return the bytes of each map output for each entry downstream, (size,); None if unfit.
+    ) -> Iterator[FloatArray | None]:
+        """Yield the bytes of each map output for each entry downstream, (size,); None if unfit.
 
         ``targets``: partitions that the readers read, and their executors, of a floating stage.
         """
-        partitions = size if targets is None else max(output.partitions for output in outputs)
-        fitting = [place for place, output in enumerate(outputs) if output.partitions == partitions]
-        sizes = np.array([outputs[place].read_sizes() for place in fitting]).reshape(len(fitting), partitions)
-        plausible = np.isfinite(sizes).all(axis=1) & (sizes >= 0).all(axis=1)
-        if targets is not None:
-            partition, executor = targets
-            inside = partition < partitions
-            sizes = sum_rows_by_index(executor[inside], sizes.T[partition[inside]], size).T
-        rows: list[FloatArray | None] = [None] * len(outputs)
-        for place in np.flatnonzero(plausible).tolist():
-            rows[fitting[place]] = sizes[place]
-        return rows
+        # All map tasks of a shuffle write for the same number of partitions.
+        usual = Counter(output.partitions for output in outputs).most_common(1)[0][0]
+        partitions = size if targets is None else usual
+        for start in range(0, len(outputs), _ROWS_AT_ONCE):
+            chunk = outputs[start : start + _ROWS_AT_ONCE]
+            fits = np.array([output.partitions == partitions for output in chunk])
+            sizes = np.array([output.read_sizes() for output in chunk if output.partitions == partitions])
+            sizes = sizes.reshape(-1, partitions) if fits.any() else np.empty((0, partitions))
+            plausible = np.asarray(((sizes >= 0) & (sizes <= _LARGEST)).all(axis=1))  # not what is no number
+            if targets is not None:
+                partition, executor = targets
+                inside = partition < partitions
+                sizes = sum_rows_by_index(executor[inside], sizes.T[partition[inside]], size).T
+            for fit, place in zip(fits.tolist(), (np.cumsum(fits) - 1).tolist(), strict=True):
+                yield sizes[place] if fit and plausible[place] else None

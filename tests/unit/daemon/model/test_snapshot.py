@@ -117,6 +117,8 @@ def test_map_outputs_are_joined_by_task_id() -> None:
         pytest.param([MapOutput(APP, "0", 0, 9000, [1, 1])], "fits no stage", id="other partitions"),
         pytest.param([MapOutput(APP, "0", 0, 9000, [-1, 1, 1, 1])], "fits no stage", id="negative"),
         pytest.param([MapOutput(APP, "0", 0, 9000, array("f", [math.nan] * 4))], "fits no stage", id="no numbers"),
+        pytest.param([MapOutput(APP, "0", 0, 9000, array("f", [math.inf] * 4))], "fits no stage", id="infinite"),
+        pytest.param([MapOutput(APP, "0", 0, 9000, array("f", [3e38] * 4))], "fits no stage", id="more than there is"),
     ],
 )
 def test_map_outputs_that_fit_nothing_are_skipped(outputs: list[MapOutput], note: str) -> None:
@@ -142,6 +144,15 @@ def test_a_floating_readers_shuffle_goes_to_where_it_ran() -> None:
     (shuffle,) = result.workload.shuffles
     assert (shuffle.upstream, shuffle.downstream) == (f"{QUERY}/0", f"{QUERY}/f1")
     assert shuffle.volume[0].tolist() == pytest.approx([0, 0, 12, 8])
+
+
+def test_one_unfit_output_does_not_hide_the_others() -> None:
+    unfit = [MapOutput(APP, "0", 0, 7000, [1] * 9), MapOutput(APP, "0", 0, 9000, array("f", [math.nan] * 4))]
+    outputs = [output for output in map_outputs() if output.map_task not in (7000, 9000)]
+    result = ready(windows={**WINDOWS, "127.0.0.2": [window(0, map_outputs=[*outputs, *unfit])]})
+    (shuffle,) = result.workload.shuffles
+    assert any("map output that fits no stage: 2" in note for note in result.notes)
+    np.testing.assert_allclose(shuffle.volume[1], np.array([100, 10, 0, 0]) * 0.2)
 
 
 def outputs_of(number: int, executors: Sequence[int] = range(4)) -> list[MapOutput]:
