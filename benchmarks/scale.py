@@ -47,7 +47,7 @@ from rechannel.daemon.model.collector import MAX_EXECUTORS, Collector
 from rechannel.daemon.model.readiness import NotReady
 from rechannel.daemon.model.snapshot import take_snapshot
 from rechannel.daemon.model.task_columns import MAX_PARTITIONS
-from rechannel.monitors.node.output_share import OutputShare
+from rechannel.monitors.node.output_share import choose_outputs
 from rechannel.policies.adaptive.lower_bounds import certified_bound
 from rechannel.policies.adaptive.policy import ADAPTIVE
 from rechannel.policies.analysis.placement_cost import inter_executor_volume, placement_cost
@@ -227,11 +227,9 @@ def push_windows(settings: Settings, count: int) -> None:
     stores = [Store(settings.redis, settings.cluster.name) for _ in range(count)]
     authors = [EnvelopeFactory(settings.cluster.name, f"agent:{number}") for number in range(count)]
 
-    shares = [OutputShare(MAX_CLUSTER_SIZES // count) for _ in range(count)]
-
     def push(number: int) -> None:
         body = agents.window(number, time.time(), 1)
-        body = replace(body, map_outputs=shares[number].choose(body.map_outputs))
+        body = replace(body, map_outputs=choose_outputs(body.map_outputs, MAX_CLUSTER_SIZES // count))
         stores[number].append(keys.WINDOWS, body.node, authors[number].envelope(body, ttl=keys.WINDOWS.ttl))
 
     pace = agents.Pace()

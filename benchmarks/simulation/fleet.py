@@ -25,7 +25,7 @@ from benchmarks.monitors import fleet as agents
 from benchmarks.report.results import progress
 from rechannel.conf.settings import Settings
 from rechannel.daemon.control.cluster_state import MAX_CLUSTER_SIZES
-from rechannel.monitors.node.output_share import OutputShare
+from rechannel.monitors.node.output_share import choose_outputs
 from rechannel.policies.model.arrays import FloatArray
 from rechannel.wire import keys
 from rechannel.wire.codes import DecisionResult
@@ -208,7 +208,6 @@ class Messages:
         self.link = EnvelopeFactory(_CLUSTER, "link:synthetic")
         self.number = 0  # of the batches
         self._places = _map_tasks(shape)
-        self._shares = [OutputShare(MAX_CLUSTER_SIZES // shape.agents) for _ in range(shape.agents)]
 
     def fill(self) -> None:
         """Send enough of the past for a decision: three batches of each query, a window of each agent."""
@@ -250,7 +249,7 @@ class Messages:
         body = agents.window(number, time.time(), 1, self.shape.partitions, len(places))
         tasks = [self.shape.first_task(query, stage, self.number) + part for query, stage, part in places]
         outputs = [replace(output, map_task=task) for output, task in zip(body.map_outputs, tasks, strict=True)]
-        body = replace(body, map_outputs=self._shares[number].choose(outputs))
+        body = replace(body, map_outputs=choose_outputs(outputs, MAX_CLUSTER_SIZES // self.shape.agents))
         self.store.append(keys.WINDOWS, body.node, self.authors[number].envelope(body, ttl=keys.WINDOWS.ttl))
 
 

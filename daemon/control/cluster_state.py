@@ -17,7 +17,7 @@ from rechannel.daemon.control.decision_log import LoggedDecision, read_decision_
 from rechannel.wire import keys
 from rechannel.wire.codes import DecisionResult, Trigger
 from rechannel.wire.messages import AgentLimits, ControllerState, LinkReport, Refusal, ScheduledPlan
-from rechannel.wire.redis.errors import StoreError
+from rechannel.wire.redis.errors import StoreError, StoreForbiddenError
 
 # Sizes of map outputs that all agents together send in a window, on average; beyond: each chooses some of its outputs.
 MAX_CLUSTER_SIZES = 4_000_000
@@ -37,6 +37,7 @@ class ClusterState:
         self._clock = context.clock
         self._applications: dict[str, Application] = {}
         self._followed_at = self._clock.steady()
+        self._limits_forbidden = False  # the Redis user is of an older release; agents send all they have
         self._log = structlog.get_logger("rechannel.controller")
 
     # -- applications --
@@ -180,9 +181,16 @@ class ClusterState:
 
     def publish_agent_limits(self) -> None:
         """Publish the sizes of map outputs that each agent may send, by the number of agents."""
-        context = self._context
-        limits = AgentLimits(window_sizes=MAX_CLUSTER_SIZES // max(1, len(self.services.collector.agents)))
-        context.store.put(keys.AGENT_LIMITS, "", context.envelope(limits, ttl=keys.AGENT_LIMITS.ttl))
+        context, agents = self._context, self.services.collector.agents
+        if not agents or self._limits_forbidden:
+            return
+        limits = AgentLimits(window_sizes=MAX_CLUSTER_SIZES // agents)
+        try:
+            context.store.put(keys.AGENT_LIMITS, "", context.envelope(limits, ttl=keys.AGENT_LIMITS.ttl))
+        except StoreForbiddenError as error:
+            self._limits_forbidden = True
+            cure = "make the controller's user again: rechannel acl add-role controller"
+            self._log.warning("agent-limits-not-published", problem=str(error), cure=cure)
 
     def report_order(self, sentence: str) -> str:
         """Publish the sentence about an order as the last event; returns it."""

@@ -150,9 +150,9 @@ class Collector:
         }
 
     @property
-    def agents(self) -> set[str]:
-        """Names of the nodes whose agents report on an application."""
-        return {name for report in self.reports.values() for info in report.executors for name in info.agent_names}
+    def agents(self) -> int:
+        """Number of agents that windows were read of."""
+        return sum(bool(node.windows) for node in self._nodes.values())
 
     def refresh(self) -> dict[str, LinkReport]:
         """Read the report of every application and return the fresh ones."""
@@ -330,7 +330,8 @@ class Collector:
             self.incomplete += 1
 
     def _drop_unused_nodes(self) -> None:
-        for host in set(self._nodes) - self.agents:
+        used = {name for report in self.reports.values() for info in report.executors for name in info.agent_names}
+        for host in set(self._nodes) - used:
             del self._nodes[host]
 
 

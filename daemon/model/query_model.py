@@ -345,18 +345,21 @@ class _ShuffleMatrices:
     ) -> None:
         """Add what the tasks of a run have sent; ``rows``: by the tasks at the places ``sent``."""
         entries, wrote = tasks
-        reported = np.zeros(matrix.shape[1])
+        total, count = np.zeros(matrix.shape[1]), 0
         for entry, row in zip(entries[sent].tolist(), rows, strict=True):
             if row is None or entry < 0:
                 self.skipped["map output that fits no stage"] += 1
                 continue
             matrix[entry] += row
-            reported += row
+            total += row
+            count += 1
         is_unknown = wrote & (entries >= 0)
         is_unknown[sent] = False
-        mean = (reported / len(sent)).astype(matrix.dtype)
-        for entry in entries[is_unknown].tolist():  # one after the other: all together take the memory of the matrix
-            matrix[entry] += mean
+        unknown, times = np.unique(entries[is_unknown], return_counts=True)
+        mean = total / max(count, 1)
+        for start in range(0, len(unknown), _ROWS_AT_ONCE):  # all together would take the memory of the matrix
+            part = slice(start, start + _ROWS_AT_ONCE)
+            matrix[unknown[part]] += np.outer(times[part], mean).astype(matrix.dtype)
 
     def _rows(
         self, outputs: Sequence[MapOutput], size: int, targets: tuple[IntArray, IntArray] | None
@@ -372,7 +375,7 @@ class _ShuffleMatrices:
             chunk = outputs[start : start + _ROWS_AT_ONCE]
             fits = np.array([output.partitions == partitions for output in chunk])
             sizes = np.array([output.read_sizes() for output in chunk if output.partitions == partitions])
-            sizes = sizes.reshape(-1, partitions) if fits.any() else np.empty((0, partitions))
+            sizes = sizes.reshape(int(fits.sum()), partitions)
             plausible = np.asarray(((sizes >= 0) & (sizes <= _LARGEST)).all(axis=1))  # not what is no number
             if targets is not None:
                 partition, executor = targets

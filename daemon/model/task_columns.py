@@ -30,7 +30,7 @@ _WHOLE = [field.type is Int53 for field in msgspec.structs.fields(TaskRow) if fi
 _numbers = attrgetter(*_NUMBERS)
 
 
-@lru_cache(maxsize=1024)
+@lru_cache(maxsize=128)
 def _ordered(names: frozenset[str]) -> tuple[str, ...]:
     """Return one tuple for equal names: most stages run on the same executors."""
     return tuple(sorted(map(intern, names)))

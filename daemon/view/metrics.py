@@ -186,7 +186,7 @@ MOVABLE = MetricDefinition(
 )
 SNAPSHOT_LAG = MetricDefinition(
     "rechannel_query_snapshot_lag_batches",
-    "Batches since the newest snapshot of the worst partition; none where Spark does not report it",
+    "Batches since the newest snapshot of the worst partition asked for lately; none where Spark does not report it",
     _QUERY,
 )
 

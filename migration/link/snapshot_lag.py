@@ -83,9 +83,12 @@ class SnapshotLag:
             self._ask(stages, *unit)
 
     def _begin_round(self, stages: Mapping[RunStage, StageStores], now: float) -> None:
-        self._earlier = {key: versions for key, versions in self._versions.items() if key in stages}
-        self._versions = {}
         active = self._active_stages(stages, now)
+        # Of stages that are not asked for, all answers stay.
+        self._earlier = {
+            key: self._versions.get(key, {}) if key in active else self._versions_of(key) for key in stages
+        }
+        self._versions = {}
         units = ((key, number) for key, stage in active.items() for number in range(stage.partitions))
         step = max(1, -(-sum(stage.partitions for stage in active.values()) // SAMPLE))
         self._round = islice(units, self._rounds % step, None, step)

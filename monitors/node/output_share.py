@@ -3,32 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from zlib import crc32
 
 from rechannel.wire.measurements import MapOutput
 
-_SPREAD = 0x9E3779B1  # 2**32 over the golden ratio: neighboring tasks come far apart (Fibonacci hashing)
 
+def choose_outputs(outputs: Sequence[MapOutput], window_sizes: int) -> list[MapOutput]:
+    """Return the outputs of a window to send.
 
-class OutputShare:
-    """Share of one node in the map outputs that its cluster sends in a window.
-
-    Readers take an output that was not sent for the mean of those that were, so the choice must not depend on the
-    order of the tasks, nor on their sizes. An output may exceed the share: what it took too much is saved in the next
-    windows.
+    These are all, or a part with ``window_sizes`` sizes on average. Readers take an output that was not sent for the mean of those that were, so each one has the same chance, whatever
+    its size and its place among the tasks.
     """
-
-    def __init__(self, window_sizes: int) -> None:
-        self.window_sizes = window_sizes  # sizes of map outputs in a window, on average
-        self._owed = 0
-
-    def choose(self, outputs: Sequence[MapOutput]) -> list[MapOutput]:
-        """Return the outputs of a window to send."""
-        room = self.window_sizes - self._owed
-        chosen = []
-        for output in sorted(outputs, key=lambda output: output.map_task * _SPREAD % 2**32):
-            if room <= 0:
-                break
-            chosen.append(output)
-            room -= output.partitions
-        self._owed = max(0, -room)
-        return chosen
+    share = window_sizes / max(1, sum(output.partitions for output in outputs))
+    return [output for output in outputs if share >= 1 or crc32(b"%d" % output.map_task) < share * 2**32]

@@ -13,7 +13,7 @@ import structlog
 
 from rechannel.conf.settings import Settings
 from rechannel.monitors.node.monitor import MAX_WINDOW_SIZES
-from rechannel.monitors.node.output_share import OutputShare
+from rechannel.monitors.node.output_share import choose_outputs
 from rechannel.wire.envelope import Envelope
 from rechannel.wire.keys import AGENT_LIMITS, EVIDENCE, WINDOWS
 from rechannel.wire.measurements import AgentWindow
@@ -27,7 +27,7 @@ BATCH = 16  # messages pushed in one round trip
 FIRST_DELAY, LONGEST_DELAY, REFUSED_DELAY = 0.25, 5.0, 10.0  # seconds between two attempts
 REFUSED_EVERY = 60.0  # seconds between two log lines of the same refusal
 IDLE = 30.0  # seconds without a message after which Redis is checked
-LIMITS_EVERY = 30.0  # seconds between two readings of the limits of agents
+LIMITS_EVERY, LIMITS_FORBIDDEN_EVERY = 30.0, 3600.0  # seconds between two readings of the limits of agents
 
 _WINDOW_DROPPED = "window dropped: buffer full while Redis was away"
 _OUTPUTS_DROPPED = "map outputs dropped: buffer full while Redis was away"
@@ -70,7 +70,7 @@ class Sender:
         self._failures: int | None = None  # in a row; None before the first attempt
         self._problem: StoreError | None = None  # the error logged last, until it is over
         self._logged_at = -REFUSED_EVERY
-        self._share = OutputShare(MAX_WINDOW_SIZES)
+        self._window_sizes = MAX_WINDOW_SIZES  # of map outputs that may be sent, on average
         self._limits_due = 0.0
         self._closing = False
         self._thread = threading.Thread(target=self._run, name="rechannel-push", daemon=True)
@@ -111,7 +111,7 @@ class Sender:
     def offer(self, envelope: Envelope) -> None:
         """Hand over a message, without waiting for Redis. A full buffer drops its oldest."""
         body = envelope.body
-        chosen = self._share.choose(body.map_outputs) if isinstance(body, AgentWindow) else []
+        chosen = choose_outputs(body.map_outputs, self._window_sizes) if isinstance(body, AgentWindow) else []
         if isinstance(body, AgentWindow):
             outputs = [output.with_packed_sizes() for output in chosen]
             envelope = msgspec.structs.replace(envelope, body=msgspec.structs.replace(body, map_outputs=outputs))
@@ -181,10 +181,12 @@ class Sender:
         try:
             limits = store.get(AGENT_LIMITS)
         except StoreForbiddenError as error:  # a user of an older release
+            self._limits_due = now + LIMITS_FORBIDDEN_EVERY
             _log.debug("no right to read the limits of agents", problem=str(error))
             return
-        if limits is not None and isinstance(limits.body, AgentLimits):
-            self._share.window_sizes = max(1, min(limits.body.window_sizes, MAX_WINDOW_SIZES))
+        body = limits.body if limits is not None else None
+        most = body.window_sizes if isinstance(body, AgentLimits) else MAX_WINDOW_SIZES
+        self._window_sizes = max(1, min(most, MAX_WINDOW_SIZES))
 
     def _run(self) -> None:
         rest = self.push()

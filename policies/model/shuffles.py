@@ -27,6 +27,8 @@ from rechannel.policies.model.arrays import (
 
 __all__ = ["DenseShuffle", "Edges", "Shuffle", "SparseShuffle"]
 
+_AT_ONCE = 1_000_000  # entries of a block that are taken together, where a copy of 64 bits is needed
+
 Edges = tuple[IntArray, IntArray, FloatArray]
 """Upstream entry, downstream entry and bytes per second of each of n streams, shape (n,) each."""
 
@@ -55,12 +57,15 @@ class _Shuffle(ABC):
 
     def count(self, level: float) -> int:
         """Count the pairs that exchange ``level`` bytes per second (above 0) or more."""
-        return int(np.count_nonzero(self._values() >= np.float64(level)))
+        return int(np.count_nonzero(self._values() >= np.array([level])))  # an array: compared in 64 bits
 
     def beyond(self, level: float) -> float:
         """Add up what pairs exchange beyond ``level`` (above 0), over those that do."""
-        above = self._values() - level
-        return float(above.clip(min=0.0, out=above).sum(dtype=np.float64))
+        values, total = self._values(), 0.0
+        step = max(1, _AT_ONCE // max(1, values[:1].size))  # in 64 bits, so not all together
+        for start in range(0, len(values), step):
+            total += float((values[start : start + step] - np.array([level])).clip(min=0.0).sum())
+        return total
 
     @abstractmethod
     def sent(self) -> FloatArray:
@@ -109,7 +114,7 @@ class DenseShuffle(_Shuffle):
 
     def above(self, level: float) -> Edges:
         """As in the base class."""
-        up, down = np.divmod(np.flatnonzero(self.volume > np.float64(level)), max(self.shape[1], 1))
+        up, down = np.divmod(np.flatnonzero(self.volume > np.array([level])), max(self.shape[1], 1))
         return up, down, self.volume[up, down]
 
     def sent(self) -> FloatArray:
@@ -122,7 +127,8 @@ class DenseShuffle(_Shuffle):
 
     def forward(self, per_byte: FloatArray) -> FloatArray:
         """As in the base class."""
-        return np.asarray(per_byte.astype(self.volume.dtype) @ self.volume, dtype=np.float64)
+        largest = float(per_byte.max(initial=0.0)) or 1.0  # may be beyond 32 bits
+        return np.asarray((per_byte / largest).astype(self.volume.dtype) @ self.volume, dtype=np.float64) * largest
 
     def local_received(self, upstream: IntArray, downstream: IntArray) -> FloatArray:
         """As in the base class."""

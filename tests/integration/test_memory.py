@@ -16,7 +16,7 @@ from rechannel.wire import keys
 from rechannel.wire.envelope import Envelope, EnvelopeFactory, encode
 from rechannel.wire.keys import KeyRule
 from rechannel.wire.measurements import AgentEvidence, ClosedStore
-from rechannel.wire.messages import Reply
+from rechannel.wire.messages import AgentLimits, Reply
 from rechannel.wire.redis.errors import StoreTooLargeError
 from rechannel.wire.redis.store import Store
 from testbed.redis_server import RedisServer
@@ -114,7 +114,8 @@ def test_what_is_no_message_is_small(store: Store) -> None:
     leader = store.fenced(lambda: held)
     leader.set_paused(True)
     leader.claim("n", 5)
-    small = (keys.LEASE, keys.EPOCH, keys.PAUSED, keys.CLAIM)
+    leader.put(keys.AGENT_LIMITS, "", AUTHOR.envelope(AgentLimits(window_sizes=2**53), ttl=60))
+    small = (keys.LEASE, keys.EPOCH, keys.PAUSED, keys.CLAIM, keys.AGENT_LIMITS)
     for rule in small:
         assert 0 < taken(store, rule) <= rule.size
     assert {keys.APPLICATIONS, *small, *STREAMS, *PUT} == set(keys.TABLE), "every key is looked at here"

@@ -11,7 +11,7 @@ from rechannel.wire.envelope import Envelope, MessageError, decode, encode
 from rechannel.wire.keys import KeyRule, Keys
 from rechannel.wire.redis.answers import Convert, Lease, Page, QueuedRequest
 from rechannel.wire.redis.capacity import StreamTrimmer
-from rechannel.wire.redis.errors import StoreDeposedError, StoreUnavailableError
+from rechannel.wire.redis.errors import StoreDeposedError, StoreForbiddenError, StoreUnavailableError
 from rechannel.wire.redis.lua_scripts import EPOCH_LEAP
 
 NOW = 1_700_000_000.0
@@ -73,6 +73,7 @@ class FakeStore:
     """Store without a server. Messages go through the real encoding.
 
     ``away`` makes every call fail, ``unsendable`` every putting and appending of its rule, ``unreadable`` its getting.
+    ``forbidden``: rule of which the user has no right to put messages.
     ``page``: entries in one answer at most, of the end of a stream.
     """
 
@@ -83,6 +84,7 @@ class FakeStore:
         self.rejected = 0
         self.away = False
         self.unsendable: KeyRule | None = None
+        self.forbidden: KeyRule | None = None
         self.unreadable: KeyRule | None = None
         self.page = 100_000
         self.writes: list[str] = []
@@ -128,6 +130,8 @@ class FakeStore:
     def put(self, rule: KeyRule, name: str, envelope: Envelope, ttl: float | None = None) -> None:
         if rule is self.unsendable:
             raise StoreUnavailableError("gone")
+        if rule is self.forbidden:
+            raise StoreForbiddenError("no right to do this")
         self._there()
         self.writes.append(rule.pattern)
         seconds = rule.ttl if ttl is None else ttl

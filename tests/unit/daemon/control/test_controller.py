@@ -321,6 +321,15 @@ def test_agents_are_told_their_share_by_their_number(leader, store):
     assert store.get(keys.AGENT_LIMITS).body.window_sizes == MAX_CLUSTER_SIZES // 4
 
 
+def test_a_controller_whose_user_is_of_an_older_release_leads_without_limits(leader, store, world):
+    store.forbidden = keys.AGENT_LIMITS
+    with capture_logs() as logs:
+        for _ in range(3):
+            world.clock.sleep(1.0)
+            assert leader.run_leader_cycle() == "leading in epoch 1"
+    assert [entry["event"] for entry in logs if "limits" in entry["event"]] == ["agent-limits-not-published"]
+
+
 def test_malformed_messages_are_counted_and_passed_over(leader, store):
     for data in (b"", b"{", b'{"schema": 99}', b"\xff\xfe"):
         store.append_raw(keys.REQUESTS, "", data)

@@ -116,6 +116,7 @@ def test_map_outputs_are_joined_by_task_id() -> None:
         pytest.param([MapOutput(APP, "0", 0, 123456, [1, 1, 1, 1])], "", id="a task nobody reported"),
         pytest.param([MapOutput(APP, "0", 0, 9000, [1, 1])], "fits no stage", id="other partitions"),
         pytest.param([MapOutput(APP, "0", 0, 9000, [-1, 1, 1, 1])], "fits no stage", id="negative"),
+        pytest.param([MapOutput(APP, "0", 0, 9000, [])], "fits no stage", id="no sizes"),
         pytest.param([MapOutput(APP, "0", 0, 9000, array("f", [math.nan] * 4))], "fits no stage", id="no numbers"),
         pytest.param([MapOutput(APP, "0", 0, 9000, array("f", [math.inf] * 4))], "fits no stage", id="infinite"),
         pytest.param([MapOutput(APP, "0", 0, 9000, array("f", [3e38] * 4))], "fits no stage", id="more than there is"),
@@ -153,6 +154,17 @@ def test_one_unfit_output_does_not_hide_the_others() -> None:
     (shuffle,) = result.workload.shuffles
     assert any("map output that fits no stage: 2" in note for note in result.notes)
     np.testing.assert_allclose(shuffle.volume[1], np.array([100, 10, 0, 0]) * 0.2)
+
+
+def test_an_output_without_sizes_for_a_floating_reader_is_no_error() -> None:
+    tasks = [task(9500 + part, part, str(part), run=0.2) for part in range(2)]
+    sink = StageRun(spark_stage=99, parents=[BATCHES[-1].stages[-1].spark_stage], stateful_stage=-1, tasks=tasks)
+    chained = [*BATCHES[:-1], msgspec.structs.replace(BATCHES[-1], stages=[*BATCHES[-1].stages, sink])]
+    outputs = [MapOutput(APP, "0", 1, 9100 + part, []) for part in range(4)]
+    assert (
+        ready(batches=chained, windows={**WINDOWS, "127.0.0.2": [window(0, map_outputs=outputs)]}).workload.shuffles
+        == ()
+    )
 
 
 def outputs_of(number: int, executors: Sequence[int] = range(4)) -> list[MapOutput]:

@@ -134,5 +134,6 @@ def test_a_query_without_a_batch_is_not_read_until_its_next_one() -> None:
 
     assert requested(0, 180) > 100
     assert requested(190, 400) == 0
+    assert snapshots.stage_lags("run", 0, 3) == [UNKNOWN] * 3, "what is known of it stays: here, that there is none"
     done["run"] += 1
     assert requested(400, 410) > 0

@@ -9,6 +9,7 @@ from rechannel.monitors.node import sender
 from rechannel.monitors.node.sender import (
     FIRST_DELAY,
     LIMITS_EVERY,
+    LIMITS_FORBIDDEN_EVERY,
     LONGEST_DELAY,
     REFUSED_DELAY,
     REFUSED_EVERY,
@@ -175,12 +176,15 @@ def test_map_outputs_are_limited_as_the_controller_says() -> None:
     bench.store.limits = StoreForbiddenError("a user of an older release")
     assert sent(seconds=1.0) == 20
     bench.store.limits = AgentLimits(window_sizes=50)
-    assert [sent(seconds=1.0), sent(seconds=LIMITS_EVERY), sent(seconds=1.0)] == [20, 20, 5]
-    assert list(bench.sender.pop_dropped().values()) == [15]
-    bench.store.limits = None  # as in an emptied Redis
-    assert [sent(seconds=LIMITS_EVERY), sent(seconds=1.0)] == [5, 5]
+    assert [sent(seconds=LIMITS_EVERY), sent(seconds=1.0)] == [20, 20], "asked again later"
+    assert sent(seconds=LIMITS_FORBIDDEN_EVERY) == 20
+    few = sent(seconds=1.0)
+    assert 0 < few < 12
+    assert list(bench.sender.pop_dropped().values()) == [20 - few]
     bench.store.limits = AgentLimits(window_sizes=-(2**53))
-    assert [sent(seconds=LIMITS_EVERY), sent(seconds=1.0)] == [5, 1]
+    assert [sent(seconds=LIMITS_EVERY), sent(seconds=1.0)] == [few, 0]
+    bench.store.limits = None  # as in an emptied Redis
+    assert [sent(seconds=LIMITS_EVERY), sent(seconds=1.0)] == [0, 20]
 
 
 def test_evidence_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:

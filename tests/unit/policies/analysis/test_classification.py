@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rechannel.policies.analysis.classification import StreamClass, classify, count_classes
+from rechannel.policies.analysis.classification import StreamClass, classify, count_classes, high_edges
 from rechannel.policies.model.arrays import ModelError
 from rechannel.policies.model.shuffles import DenseShuffle
 from rechannel.policies.model.workload import Stage, Workload
@@ -70,7 +70,18 @@ def test_classes_are_counted_over_all_shuffles(kind: type[np.floating[Any]]) -> 
     assert count_classes(Workload(tuple(stages))) == {}
 
 
-def test_equal_streams_are_mid_in_single_precision() -> None:
+@given(st.floats(2**-7, 1e6, width=32), st.floats(2**-7, 1e6, width=32))
+def test_ties_are_mid_in_single_precision(one: float, other: float) -> None:
     stages = tuple(Stage(f"q/{n}", "q", True, 1.0, np.ones(4), np.ones(4), np.ones(4)) for n in range(2))
-    shuffle = DenseShuffle("q/0", "q/1", np.full((4, 4), 0.1, dtype=np.float32))
-    assert count_classes(Workload(stages, (shuffle,))) == {H: 0, M: 16, N: 0}
+    block = np.full((4, 4), one, dtype=np.float32)
+    block[:2] = other
+    workload = Workload(stages, (DenseShuffle("q/0", "q/1", block),))
+    assert count_classes(workload) == {H: 0, M: 16, N: 0}
+    assert [len(volumes) for _, _, volumes in high_edges(workload)] == [0]
+
+
+def test_what_reaches_an_entry_is_summed_beyond_single_precision() -> None:
+    block = np.array([[1e-38, 0.0], [2.0, 3.0]], dtype=np.float32)
+    result = DenseShuffle("q/0", "q/1", block).forward(np.array([1e44, 1e6]))
+    np.testing.assert_allclose(result, [1e44 * float(block[0, 0]) + 2e6, 3e6], rtol=1e-5)
+    assert DenseShuffle("q/0", "q/1", block).forward(np.zeros(2)).tolist() == [0.0, 0.0]
