@@ -98,8 +98,7 @@ class PlanBasis:
 
     ``drained_nodes``: are to hold no state. ``cooldown``: after the last migration, None for none. ``rates``: cost of
     loading state. ``moves_left``: in the hourly budget, None where it does not apply. ``gain_shares``: query -> what is
-    expected of a gain promised to it. ``mending_moves``: moves of a drain that also evens out what it
-    leaves, at most.
+    expected of a gain promised to it. ``mending_moves``: moves of a drain that also evens out what it leaves, at most.
     """
 
     messages: ApplicationMessages

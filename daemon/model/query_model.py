@@ -306,7 +306,7 @@ class _ShuffleMatrices:
             for down, reader in batch if outputs else ():
                 if run.spark_stage in reader.parents and (matrix := self._matrix(up, down)) is not None:
                     targets = None if self._totals[down].by_partition else self._targets(reader)
-                    self._add_run(matrix, self._entries(up, run), sent, self._rows(outputs, len(matrix.T), targets))
+                    self._add_run(matrix, self._entries(up, run), sent, _rows_of(outputs, len(matrix.T), targets))
                     self._batches.add((up, down, number))
 
     def means(self, rate: float) -> Mapping[Pair, FloatArray]:
@@ -361,25 +361,26 @@ class _ShuffleMatrices:
             part = slice(start, start + _ROWS_AT_ONCE)
             matrix[unknown[part]] += np.outer(times[part], mean).astype(matrix.dtype)
 
-    def _rows(
-        self, outputs: Sequence[MapOutput], size: int, targets: tuple[IntArray, IntArray] | None
-    ) -> Iterator[FloatArray | None]:
-        """Yield the bytes of each map output for each entry downstream, (size,); None if unfit.
 
-        ``targets``: partitions that the readers read, and their executors, of a floating stage.
-        """
-        # All map tasks of a shuffle write for the same number of partitions.
-        usual = Counter(output.partitions for output in outputs).most_common(1)[0][0]
-        partitions = size if targets is None else usual
-        for start in range(0, len(outputs), _ROWS_AT_ONCE):
-            chunk = outputs[start : start + _ROWS_AT_ONCE]
-            fits = np.array([output.partitions == partitions for output in chunk])
-            sizes = np.array([output.read_sizes() for output in chunk if output.partitions == partitions])
-            sizes = sizes.reshape(int(fits.sum()), partitions)
-            plausible = np.asarray(((sizes >= 0) & (sizes <= _LARGEST)).all(axis=1))  # not what is no number
-            if targets is not None:
-                partition, executor = targets
-                inside = partition < partitions
-                sizes = sum_rows_by_index(executor[inside], sizes.T[partition[inside]], size).T
-            for fit, place in zip(fits.tolist(), (np.cumsum(fits) - 1).tolist(), strict=True):
-                yield sizes[place] if fit and plausible[place] else None
+def _rows_of(
+    outputs: Sequence[MapOutput], size: int, targets: tuple[IntArray, IntArray] | None
+) -> Iterator[FloatArray | None]:
+    """Yield the bytes of each map output for each entry downstream, (size,); None if unfit.
+
+    ``targets``: partitions that the readers read, and their executors, of a floating stage.
+    """
+    partitions = size
+    if targets is not None:  # all map tasks of a shuffle write for the same number of partitions
+        partitions = Counter(output.partitions for output in outputs).most_common(1)[0][0]
+    for start in range(0, len(outputs), _ROWS_AT_ONCE):
+        chunk = outputs[start : start + _ROWS_AT_ONCE]
+        fits = np.array([output.partitions == partitions for output in chunk])
+        sizes = np.array([output.read_sizes() for output in chunk if output.partitions == partitions])
+        sizes = sizes.reshape(int(fits.sum()), partitions)
+        plausible = np.asarray(((sizes >= 0) & (sizes <= _LARGEST)).all(axis=1))  # not what is no number
+        if targets is not None:
+            partition, executor = targets
+            inside = partition < partitions
+            sizes = sum_rows_by_index(executor[inside], sizes.T[partition[inside]], size).T
+        for fit, place in zip(fits.tolist(), (np.cumsum(fits) - 1).tolist(), strict=True):
+            yield sizes[place] if fit and plausible[place] else None

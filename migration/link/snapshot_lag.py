@@ -56,7 +56,8 @@ class SnapshotLag:
         queries = {run: query for query, run in runs.items()}
         lags: dict[Unit, int] = {}
         for run, stage, partition in units:
-            version = self._versions_of((run, stage)).get(partition)
+            rounds = self._versions.get((run, stage), {}), self._earlier.get((run, stage), {})
+            version = next((versions[partition] for versions in rounds if partition in versions), None)
             if run in queries:
                 lags[Unit(queries[run], stage, partition)] = NOT_ASKED if version is None else self._lag(run, version)
         return lags

@@ -111,13 +111,16 @@ class Sender:
     def offer(self, envelope: Envelope) -> None:
         """Hand over a message, without waiting for Redis. A full buffer drops its oldest."""
         body = envelope.body
-        chosen = choose_outputs(body.map_outputs, self._window_sizes) if isinstance(body, AgentWindow) else []
+        not_chosen = 0
         if isinstance(body, AgentWindow):
+            chosen = choose_outputs(body.map_outputs, self._window_sizes)
+            not_chosen = len(body.map_outputs) - len(chosen)
             outputs = [output.with_packed_sizes() for output in chosen]
             envelope = msgspec.structs.replace(envelope, body=msgspec.structs.replace(body, map_outputs=outputs))
         with self._condition:
+            if not_chosen:
+                self._dropped[_OUTPUTS_NOT_CHOSEN] += not_chosen
             if isinstance(body, AgentWindow):
-                self._dropped[_OUTPUTS_NOT_CHOSEN] += len(body.map_outputs) - len(chosen)
                 self._windows.append(envelope)
                 while len(self._windows) > self._bound:
                     self._windows.popleft()
@@ -133,7 +136,7 @@ class Sender:
     def pop_dropped(self) -> dict[str, int]:
         """Return the numbers of dropped messages since the last call, by reason."""
         with self._condition:
-            dropped, self._dropped = +self._dropped, Counter()  # without those of which none was dropped
+            dropped, self._dropped = self._dropped, Counter()
         return dict(dropped)
 
     def push(self) -> float:
