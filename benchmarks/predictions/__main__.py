@@ -36,11 +36,13 @@ from rechannel.policies.registry import propose
 
 NOISES = (0.1, 0.3)
 SEEN = (3, 12)  # batches seen before the decision
-CASES = 36  # of each regime, noise and number of batches: 1,008 in all
+CASES = 36  # of each regime, noise and number of batches
+EVEN_CASES = 84  # of the even ones: that fewer than 1 % move takes 300 to show
 QUICK = 4
 PLOT = "predictions.svg"
 _WORTH = 0.10  # true gain of a query from which a plan is worth finding
 _LOSS = 0.05
+_UNLIKELY = 0.05
 _SETTINGS = GateSettings()
 
 
@@ -53,13 +55,22 @@ def main() -> None:
     options = parser.parse_args()
     results = ResultFile(options.json, dict(read_results(options.json)))
     if not options.no_run:
-        count = QUICK if options.quick else CASES
+        counts = {regime: EVEN_CASES if regime == "even" else CASES for regime in REGIMES}
+        counts = dict.fromkeys(REGIMES, QUICK) if options.quick else counts
         began = time.monotonic()
         with ProcessPoolExecutor() as pool:
             rows = [
-                summarize(pool, regime, noise, seen, count) for regime in REGIMES for noise in NOISES for seen in SEEN
+                summarize(pool, regime, noise, seen, counts[regime])
+                for regime in REGIMES
+                for noise in NOISES
+                for seen in SEEN
             ]
-        figures = {"rows": rows, "cases": count, "regimes": REGIMES, "took": time.monotonic() - began}
+        figures = {
+            "rows": rows,
+            "cases": sum(row["decisions"] for row in rows),
+            "regimes": REGIMES,
+            "took": time.monotonic() - began,
+        }
         results.figures["predictions"] = Result.of(
             "Predicted batches against those of an independent simulation", figures, quick=options.quick
         )
@@ -81,21 +92,35 @@ def page(results: dict[str, Result]) -> str:
     return render("predictions", figures | {"totals": totals(figures["rows"]), "live": live, "plot": plot}, wrap=False)
 
 
-def totals(rows: Sequence[Mapping[str, Any]]) -> dict[str, int]:
+def totals(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Return the sums over all rows; ``found``: cases worth it whose first or second decision was accepted."""
     worth, accepted = (
         {(row["regime"], row["noise"], seed) for row in rows for seed in row[name]}
         for name in ("worth_seeds", "accepted_seeds")
     )
-    even = [row for row in rows if row["regime"] == "even"]
+    even_rows = [row for row in rows if row["regime"] == "even"]
+    accepted_plans, loses = (sum(row[name] for row in rows) for name in ("accepted", "queries_that_lose"))
+    even, moved_even = (sum(row[name] for row in even_rows) for name in ("decisions", "accepted"))
     return {
-        "accepted": sum(row["accepted"] for row in rows),
-        "loses": sum(row["queries_that_lose"] for row in rows),
-        "even": sum(row["decisions"] for row in even),
-        "moved_even": sum(row["accepted"] for row in even),
+        "accepted": accepted_plans,
+        "loses": loses,
+        "loses_at_most": upper_limit(loses, accepted_plans),
+        "even": even,
+        "moved_even": moved_even,
+        "moved_at_most": upper_limit(moved_even, even),
         "worth": len(worth),
         "found": len(worth & accepted),
     }
+
+
+def upper_limit(count: int, total: int) -> float:
+    """Return the largest share that makes so few of a total likelier than 5 % (Clopper and Pearson, one-sided)."""
+    low, high = 0.0, 1.0
+    for _ in range(40):
+        share = (low + high) / 2
+        few = sum(math.comb(total, it) * share**it * (1 - share) ** (total - it) for it in range(count + 1))
+        low, high = (share, high) if few > _UNLIKELY else (low, share)
+    return high
 
 
 def changes(simulated: Result) -> list[tuple[float, float]]:

@@ -1,8 +1,6 @@
 """Cases drawn from a seed: queries that share executors, and the task times that a controller would have seen.
 
-The truth comes from :mod:`benchmarks.simulation.engine`, which was written independently of the replay that is judged
-here: it serves tasks in the order of their stages, not of their jobs, and every task takes some milliseconds of the
-driver besides.
+The truth of a case is that of :mod:`benchmarks.predictions.truth`.
 """
 
 from __future__ import annotations
@@ -12,13 +10,13 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from benchmarks.simulation.engine import Batch, Costs, Simulation
-from rechannel.policies.model.arrays import FloatArray
+from benchmarks.predictions.truth import LAUNCH, Batch, TrueQuery, run_batches
+from rechannel.policies.model.arrays import FloatArray, IntArray
 from rechannel.policies.model.cluster import Cluster
 from rechannel.policies.model.placement import Placement
 from rechannel.policies.model.workload import Stage, Workload
 from rechannel.policies.prediction.growth import fit_growth
-from rechannel.policies.prediction.model import PredictionModel, QueryTiming, StageSpread
+from rechannel.policies.prediction.model import FloatingTasks, PredictionModel, QueryTiming, StageSpread
 from rechannel.policies.prediction.work import TaskSamples, fit_work
 
 __all__ = ["REGIMES", "Case", "draw_case", "observe", "true_seconds"]
@@ -31,58 +29,100 @@ REGIMES = {
     "nearly even": "two queries back to back whose executors are nearly even together",
     "even": "one to three queries of equal partitions, dealt evenly: no move is worth it",
     "by time": "one to three queries back to back on four executors, whose rows come by time",
+    "stages": "one to three queries back to back on four executors, of a source and two or three stages each",
+    "two cores": "two to four queries back to back on four executors of two cores",
+    "pools": "two to four queries back to back on four executors under FAIR, each in a pool of its own",
 }
 OVERHEAD = 0.3  # seconds of a batch in which no task runs
-LAUNCH = 0.003  # seconds of the driver for each task
 _BACK_TO_BACK = 1000.0  # batches per second: the next one begins at once
 
 
 @dataclass(frozen=True, eq=False)
 class Case:
-    """A cluster, its queries, and where Spark put them; ``arrivals`` is that of `Simulation`."""
+    """A cluster, its queries, and where Spark put them.
+
+    ``arrivals``: query -> seconds in which its usual rows arrive, of one whose rows come by time. ``floating``,
+    ``pools``: as those of `PredictionModel`.
+    """
 
     cluster: Cluster
     workload: Workload
     placement: Placement
     timing: Mapping[str, QueryTiming]
     arrivals: Mapping[str, float] = field(default_factory=dict)
+    floating: Mapping[str, FloatingTasks] = field(default_factory=dict)
+    pools: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def true_queries(self) -> list[TrueQuery]:
+        """The queries for the engine of the truth."""
+        return [
+            TrueQuery(
+                name,
+                [stage for stage in self.workload.stages if stage.query == name],
+                timing,
+                self.pools.get(name, ""),
+                self.arrivals.get(name, 0.0),
+                self.floating,
+            )
+            for name, timing in self.timing.items()
+        ]
 
 
 def draw_case(regime: str, seed: int) -> Case:
     """Draw a case of a regime."""
     random = np.random.default_rng((list(REGIMES).index(regime), seed))
-    executors = {"one": random.integers(3, 9), "several": random.integers(4, 9)}.get(regime, 4)
+    executors = int({"one": random.integers(3, 9), "several": random.integers(4, 9)}.get(regime, 4))
     few = random.integers(1, 4)
-    queries = {"one": 1, "two": 2, "nearly even": 2, "even": few, "by time": few}.get(regime, random.integers(2, 5))
-    stages, timing, placed = [], {}, {}
-    for number in range(int(queries)):
-        rows, busy = _work(random, regime, int(executors))
-        at = np.arange(len(busy)) % executors if regime == "even" else random.permutation(len(busy)) % executors
-        interval = 0.0
-        if regime == "triggers":
-            own = OVERHEAD + float(np.bincount(at, busy, executors).max())
-            interval = own * float(queries) / random.uniform(0.6, 1.2)
+    fixed = {"one": 1, "two": 2, "nearly even": 2, "even": few, "by time": few, "stages": few}
+    queries = int(fixed.get(regime, random.integers(2, 5)))
+    cores = 2 if regime == "two cores" else 1
+    stages: list[Stage] = []
+    timing: dict[str, QueryTiming] = {}
+    placed: dict[str, IntArray] = {}
+    floating: dict[str, FloatingTasks] = {}
+    for number in range(queries):
         name = f"q{number}"
-        rate = 1 / interval if interval else _BACK_TO_BACK
-        stages.append(Stage(f"{name}/0", name, True, rate, busy, rows, np.zeros(len(busy))))
+        if regime == "stages":
+            source = FloatingTasks(int(random.integers(2, 9)), random.uniform(0.02, 0.1))
+            busy = np.full(executors, source.count * source.seconds / executors)
+            stages.append(Stage(f"{name}/source", name, False, _BACK_TO_BACK, busy, busy * 0, busy * 0))
+            floating[stages[-1].key] = source
+        ordinals = int(random.integers(2, 4)) if regime == "stages" else 1
+        interval = 0.0
+        for ordinal in range(ordinals):
+            rows, busy = _work(random, regime, executors)
+            busy = busy * cores / ordinals
+            at = np.arange(len(busy)) % executors if regime == "even" else random.permutation(len(busy)) % executors
+            if regime == "triggers":
+                own = OVERHEAD + float(np.bincount(at, busy, executors).max())
+                interval = own * queries / random.uniform(0.6, 1.2)
+            rate = 1 / interval if interval else _BACK_TO_BACK
+            stages.append(Stage(f"{name}/{ordinal}", name, True, rate, busy, rows, np.zeros(len(busy))))
+            placed[f"{name}/{ordinal}"] = at
         timing[name] = QueryTiming(OVERHEAD, interval, interval * (number * 0.618034 % 1.0))
-        placed[f"{name}/0"] = at
     if regime == "nearly even":
-        _level(random, stages, placed, int(executors))
-    names = tuple(str(number) for number in range(int(executors)))
-    cluster = Cluster(
-        names,
-        tuple(f"node-{name}" for name in names),
-        np.ones(len(names)),
-        np.full(len(names), np.inf),
-        np.ones(len(names)),
-        np.ones(len(names), dtype=bool),
-    )
+        _level(random, stages, placed, executors)
     arrivals: dict[str, float] = {}
     if regime == "by time":
         busiest = sum(np.bincount(placed[stage.key], stage.busy, executors) for stage in stages).max()
         arrivals = dict.fromkeys(timing, float(busiest) / random.uniform(0.5, 0.8))
-    return Case(cluster, Workload(tuple(stages)), Placement(placed), timing, arrivals)
+    pools = {name: name for name in timing} if regime == "pools" else {}
+    return Case(
+        _cluster(executors, cores), Workload(tuple(stages)), Placement(placed), timing, arrivals, floating, pools
+    )
+
+
+def _cluster(executors: int, cores: int) -> Cluster:
+    names = tuple(str(number) for number in range(executors))
+    return Cluster(
+        names,
+        tuple(f"node-{name}" for name in names),
+        np.full(executors, float(cores)),
+        np.full(executors, np.inf),
+        np.ones(executors),
+        np.ones(executors, dtype=bool),
+    )
 
 
 def _work(random: np.random.Generator, regime: str, executors: int) -> tuple[FloatArray, FloatArray]:
@@ -98,7 +138,7 @@ def _work(random: np.random.Generator, regime: str, executors: int) -> tuple[Flo
     return rows, (0.01 + each * rows / 1000) * np.exp(random.normal(0, 0.1, count))
 
 
-def _level(random: np.random.Generator, stages: list[Stage], placed: dict[str, np.ndarray], executors: int) -> None:
+def _level(random: np.random.Generator, stages: list[Stage], placed: dict[str, IntArray], executors: int) -> None:
     """Place the partitions of all queries so that the executors are nearly even together, though not by query."""
     loads = np.zeros(executors)
     heaviest = sorted(((float(busy), stage.key, part) for stage in stages for part, busy in enumerate(stage.busy)))
@@ -115,21 +155,11 @@ def true_seconds(case: Case, placement: Placement, noise: float, seed: int, batc
     """
     skipped = 20 if case.arrivals else 2
     taken = _simulate(case, placement, noise, seed, batches + skipped)
-    return {query: float(np.mean([it.seconds for it in taken[query][skipped:]])) for query in case.timing}
+    return {query: float(np.mean([it.seconds for it in each[skipped:]])) for query, each in taken.items()}
 
 
-def _simulate(case: Case, placement: Placement, noise: float, seed: int, need: int) -> dict[str, list[Batch]]:
-    """Return the first batches of each query under a placement."""
-    costs = Costs(planning=OVERHEAD / 2, commit=OVERHEAD / 2, task=LAUNCH, noise=noise)
-    simulation = Simulation(case.cluster, case.workload, placement, costs, seed=seed)
-    simulation.arrivals = dict(case.arrivals)
-    until = 10.0
-    taken: dict[str, list[Batch]] = {}
-    while min((len(taken.get(query, ())) for query in case.timing), default=0) < need:
-        simulation.run(until)
-        until *= 1.5
-        taken = {query: [it for it in simulation.batches if it.query == query] for query in case.timing}
-    return {query: its[:need] for query, its in taken.items()}
+def _simulate(case: Case, placement: Placement, noise: float, seed: int, least: int) -> dict[str, list[Batch]]:
+    return run_batches(case.cluster, case.true_queries, placement, noise, seed, least)
 
 
 def observe(case: Case, noise: float, batches: int, seed: int) -> PredictionModel:
@@ -138,8 +168,14 @@ def observe(case: Case, noise: float, batches: int, seed: int) -> PredictionMode
     stages, spread, timing = [], {}, dict(case.timing)
     # Of queries whose rows come by time: those of the last batches, and the periods before them.
     by_time = _simulate(case, case.placement, noise, seed, 20 + batches) if case.arrivals else {}
+    floating = {}
     for stage in case.workload.stages:
-        last = by_time.get(stage.query, [])[-batches - 1 :]
+        if (tasks := case.floating.get(stage.key)) is not None:
+            drawn = random.lognormal(-(noise**2) / 2, noise, batches * tasks.count)
+            floating[stage.key] = replace(tasks, seconds=tasks.seconds * float(drawn.mean()) + LAUNCH)
+            stages.append(stage)
+            continue
+        last = by_time.get(stage.query, [])[: 20 + batches][-batches - 1 :]
         share = np.array([it.input for it in last[1:]] if last else np.ones(batches))[:, None]
         seconds = share * stage.busy * random.lognormal(-(noise**2) / 2, noise, (batches, stage.n)) + LAUNCH
         samples = TaskSamples(
@@ -153,4 +189,4 @@ def observe(case: Case, noise: float, batches: int, seed: int) -> PredictionMode
             timing[stage.query] = replace(timing[stage.query], growth=growth, row_share=fitted.row_share)
         stages.append(replace(stage, busy=fitted.seconds))
         spread[stage.key] = StageSpread(fitted.log_error, fitted.noise)
-    return PredictionModel(case.cluster, Workload(tuple(stages)), timing, spread)
+    return PredictionModel(case.cluster, Workload(tuple(stages)), timing, spread, floating, case.pools)
