@@ -53,10 +53,15 @@ class ReleaseInputs:
     holders: Collection[str]  # executors that hold state
     batches: Mapping[str, int]  # query -> last batch begun, of active queries
     between_batches: Collection[str]  # those of them that run no batch now
+    overdue: Collection[str] = ()  # drained nodes whose deadline has passed
 
 
 def collect_inputs(
-    table: TaskTable, queries: Collection[str], drains: Mapping[str, DrainedNode], moves: Iterable[TrackedMove]
+    table: TaskTable,
+    queries: Collection[str],
+    drains: Mapping[str, DrainedNode],
+    moves: Iterable[TrackedMove],
+    now: float,
 ) -> ReleaseInputs:
     """Return the input of a release; state steered away from an idle query no longer counts.
 
@@ -70,6 +75,8 @@ def collect_inputs(
         The drained nodes.
     moves
         The moves that the reconciler holds.
+    now
+        Seconds since the epoch, for the deadlines of drains.
     """
     steered_away = {
         move.unit for move in moves if move.state is MoveState.RELEASED_IDLE and move.target in table.executors
@@ -83,7 +90,8 @@ def collect_inputs(
     }
     batches = {query: table.last_batch.get(query, -1) for query in queries}
     between_batches = {query for query in queries if table.is_quiet(query) and not table.in_batch(query)}
-    return ReleaseInputs(table.executors, drains, holders, batches, between_batches)
+    overdue = {node for node, drain in drains.items() if 0 < drain.deadline <= now}
+    return ReleaseInputs(table.executors, drains, holders, batches, between_batches, overdue)
 
 
 @dataclass
@@ -142,7 +150,7 @@ class ExecutorReleaser:
         return bool(self._cordons) or self._base >= 0
 
     def advance(self, inputs: ReleaseInputs, now: float) -> None:
-        """Do everything that is due; ``problem`` keeps an error, and the next call tries again."""
+        """Do everything that is due by a steady clock; ``problem`` keeps an error, and the next call tries again."""
         self._released &= inputs.executors.keys()
         present = {name: info for name, info in inputs.executors.items() if name not in self._released}
         self._cordons = {name: cordon for name, cordon in self._cordons.items() if name in present}
@@ -203,10 +211,11 @@ class ExecutorReleaser:
             # Without another executor nothing could run any more, and there is no way back from a cordon.
             if info.node_name not in self._drained or name in self._cordons or not elsewhere:
                 continue
-            overdue = _is_overdue(inputs.drains[info.node_name], now)
+            overdue = info.node_name in inputs.overdue
             if name in inputs.holders and not overdue:
                 continue
-            if self._cordon_ends_executor or self._control.cordon(name):
+            # Spark refuses to cordon twice: an earlier link did, or this one and had no answer.
+            if self._cordon_ends_executor or self._control.cordon(name) or name in self._control.retiring():
                 waits_for = {
                     query: batch for query, batch in inputs.batches.items() if query not in inputs.between_batches
                 }
@@ -232,7 +241,7 @@ class ExecutorReleaser:
             if cordon.waits_for:
                 continue
             self._next_release = now + _RELEASE_EVERY  # unless this one comes about
-            if not _is_overdue(inputs.drains.get(present[name].node_name), now) and self._would_lose_rdds():
+            if present[name].node_name not in inputs.overdue and self._would_lose_rdds():
                 continue
             if self._base < 0:
                 # A standalone application has no target of its own; elsewhere the target is a number to be met.
@@ -264,10 +273,6 @@ class ExecutorReleaser:
         limit = self._target + len(present) - len(elsewhere)
         if self._control.limit_executors(limit, self._limit_before):
             _LOG.info("executors-limited", most=limit)
-
-
-def _is_overdue(drain: DrainedNode | None, now: float) -> bool:
-    return drain is not None and 0 < drain.deadline <= now
 
 
 def _was_restarted(info: ExecutorInfo, drains: Mapping[str, DrainedNode]) -> bool:

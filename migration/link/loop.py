@@ -49,7 +49,7 @@ _LOG = structlog.get_logger("rechannel.link")
 _CHECK_EVERY, _REPORT_EVERY = 3.0, 1.0  # seconds between two comparisons with Spark's own state, and two reports
 _PAUSE, _SHORT_PAUSE = 0.1, 0.005  # seconds between two reads of the event stream
 _MAX_CATCH_UP = 1.0  # seconds of reading events in one cycle; beyond: the next cycle reads on
-_LONGEST_REST = 30.0  # seconds after a cycle that failed
+_LONGEST_REST = 10.0  # seconds after a cycle that failed: a watchdog in the JVM waits 30 for the next heartbeat
 _MAINTENANCE = "spark.sql.streaming.stateStore.maintenanceInterval"
 
 
@@ -201,8 +201,9 @@ class LinkCycle:
 
     def _watch_starts(self) -> None:
         """Watch starts of queries, anew where the event stream was opened anew."""
-        self._openings = self._feed.openings
-        self._start_watcher.watch()
+        openings = self._feed.openings
+        self._start_watcher.watch()  # if that fails, the next cycle tries again
+        self._openings = openings
 
     def start_threads(self) -> None:
         """Start what works beside the link's own thread."""
@@ -221,27 +222,28 @@ class LinkCycle:
 
     def run(self) -> None:
         """Run one cycle."""
-        now = time.time()
+        now, tick = time.time(), time.monotonic()  # what is due is due by the second, whatever becomes of the first
         caught_up = self._catch_up_with_events()
         if self._openings != self._feed.openings:
             self._watch_starts()
         self._exchange_messages(now)
         if caught_up:
             self._handle_boundaries()
-        if now >= self._next_check:
+        if caught_up and tick >= self._next_check:  # else events that are still to be read would count as lost
+            self._next_check = tick + _CHECK_EVERY
             self._check_against_spark(now)
-        if now >= self._next_tick:
-            self._next_tick = now + 1.0
+        if tick >= self._next_tick:
+            self._next_tick = tick + 1.0
             self._journal(self._reconciler.tick(self._driver_state(), now))
             self._initial_placement.restore_wait(self._table.placement)
         if (self._drains or self._releaser.active) and not self._reconciler.paused:
-            inputs = collect_inputs(self._table, self._check.queries, self._drains, self._reconciler.moves)
-            self._releaser.advance(inputs, now)
-        self._snapshot_lag.advance(self._stages.mapped, now, self._reconciler.units_up_next)
+            inputs = collect_inputs(self._table, self._check.queries, self._drains, self._reconciler.moves, now)
+            self._releaser.advance(inputs, tick)
+        self._snapshot_lag.advance(self._stages.mapped, tick, self._reconciler.units_up_next)
         if self._settings.link.spread and not self._reconciler.paused:
             self.adapter.warm_up.advance(self._table.executors, self._stages.operator_names)
-        if now >= self._next_report:
-            self._next_report = now + _REPORT_EVERY
+        if tick >= self._next_report:
+            self._next_report = tick + _REPORT_EVERY
             self._mailbox.post_report(self._report(), self._evidence_nodes())
             self._steering.remove_final()
         if caught_up and self._table.unconfirmed:
@@ -268,7 +270,7 @@ class LinkCycle:
                 self._fold_line(self._event_lines.popleft(), time.time())
                 if time.monotonic() > until:
                     return False
-            self._event_lines.extend(self._feed.read(time.time()))
+            self._event_lines.extend(self._feed.read(time.monotonic()))
             if not self._event_lines:
                 return True
         return False
@@ -331,7 +333,6 @@ class LinkCycle:
 
     def _check_against_spark(self, now: float) -> None:
         """Compare the task table with Spark's own state, and fold in the events that were lost."""
-        self._next_check = now + _CHECK_EVERY
         for event in self._check.find_lost_events(now, events_lost=self._feed.pop_incomplete()):
             self._fold_event(event, now)
 

@@ -255,7 +255,15 @@ class Mailbox:
     def _exchange(self) -> None:
         if self._store is None:
             self._store = Store(self._settings, self._factory.cluster)
-        store, factory, application = self._store, self._factory, self._application
+        try:
+            self._send(self._store)
+        finally:  # also while Redis is full and takes no writes: pauses and drains have to arrive
+            self._receive_desired(self._store)
+            self._receive_orders(self._store)
+            self._receive_evidence(self._store)
+
+    def _send(self, store: Store) -> None:
+        factory, application = self._factory, self._application
         with self._lock:
             report = self._report
         if report is not None:
@@ -269,9 +277,6 @@ class Mailbox:
         self._send_journal(store)
         self._send_batches(store)
         self._send_placements(store)
-        self._receive_desired(store)
-        self._receive_orders(store)
-        self._receive_evidence(store)
 
     def _write(self, store: Store, rule: keys.KeyRule, name: str, envelope: Envelope) -> None:
         try:

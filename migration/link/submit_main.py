@@ -1,9 +1,9 @@
 """Main file of `rechannel submit`: runs a PySpark script and attaches its sessions.
 
 ``python submit_main.py SCRIPT [ARGUMENTS]`` runs the script as Python itself would: its own ``sys.argv``, ``__main__``,
-``sys.path[0]``, exit code and tracebacks; its threads and exit handlers find all that as the script left it. Every
-session that is created, by a late thread too, is given to `rechannel.attach` before the script has it. All sessions of
-one application share one link; it ends itself when Python does, after the script's threads.
+``sys.path[0]``, exit code and tracebacks; its threads and exit handlers find all that as the script left it. The first
+session of each SparkContext, of a late thread too, is given to `rechannel.attach` before the script has it. All
+sessions of one application share that link; it ends itself when Python does, after the script's threads.
 
 Only the standard library is imported here. Where the driver's Python lacks Rechannel or one of its dependencies, they
 come from the Python that runs `rechannel submit`. Where that is not possible either, one line on standard error says
@@ -19,6 +19,7 @@ import io
 import os
 import sys
 import threading
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType, TracebackType
@@ -32,16 +33,24 @@ _APPLY = "apply"  # as in rechannel.wire.codes.Mode
 
 
 class SessionAttacher:
-    """Attaches sessions, and prints the first error."""
+    """Attaches the first session of each SparkContext, and prints the first error."""
 
     def __init__(self, attach: Callable[[Any], Any] | None = None, *, strict: bool = False) -> None:
         self._attach = attach  # None: rechannel.attach, imported for the first session
         self._strict = strict  # an error ends the script
         self._printed = False
         self._inside = threading.local()
+        self._contexts: weakref.WeakSet[Any] = weakref.WeakSet()  # attached, or tried to; a stopped one may be freed
 
     def join(self, session: Any) -> None:
-        """Attach a session; after an error the script goes on, unless ``strict``."""
+        """Attach a session, once for its SparkContext; after an error the script goes on, unless ``strict``.
+
+        PySpark makes a session for each batch of a ``foreachBatch``: those cost nothing, and never end a query.
+        """
+        context = getattr(session, "sparkContext", self)  # a session of Spark Connect has none, and is tried once
+        if context in self._contexts:
+            return
+        self._contexts.add(context)
         try:
             if self._attach is None:
                 self._attach = _load_attach()
@@ -63,7 +72,7 @@ class SessionAttacher:
             write_to_standard_error(f"rechannel: {sentence}\n")
 
     def watch(self, session_class: Any) -> None:
-        """Attach every session that is made of this class or its builder from now on."""
+        """Attach what is made of this class or its builder from now on."""
         builder = session_class.Builder
         get_or_create, initialize = builder.getOrCreate, session_class.__init__
         inside = self._inside

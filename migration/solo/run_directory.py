@@ -40,6 +40,7 @@ class RunDirectory:
         self.path, self._lock = _make_locked(f"{PREFIX}{driver}-")
         self.config = self.path / CONFIG_NAME
         self.redis_config = self.path / "redis.conf"
+        self._port = _free_port()
         self.log = self.path / "solo.log"
 
     def write(self, mode: Mode) -> None:
@@ -69,9 +70,19 @@ class RunDirectory:
             "signing": {"private_key_file": "signing.key", "public_key_file": "signing.pub"},
             "link": {"directory": "link"},
             "reschedule": {"mode": mode.value, "timeout": _TIMEOUT},
-            "controller": {"listen": f"127.0.0.1:{_free_port()}"},
+            "controller": {"listen": _listen(self._port)},
         }
         self.config.write_text(_toml(settings))
+
+    def renew_port(self) -> None:
+        """Write another port of the controller if something else has its port by now."""
+        with socket.socket() as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # its own connections may linger
+            try:
+                probe.bind(("127.0.0.1", self._port))
+            except OSError:
+                before, self._port = self._port, _free_port()
+                self.config.write_text(self.config.read_text().replace(_listen(before), _listen(self._port)))
 
     def trim_log(self) -> None:
         """Begin a new log if the present one is large; the one before it is kept."""
@@ -122,6 +133,10 @@ def _make_locked(prefix: str) -> tuple[Path, int]:
         if path.exists():
             return path, lock
         os.close(lock)
+
+
+def _listen(port: int) -> str:
+    return f"127.0.0.1:{port}"
 
 
 def _free_port() -> int:

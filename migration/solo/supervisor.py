@@ -54,7 +54,7 @@ class Supervisor:
             began = time.monotonic()
             try:
                 problem = self._run_once()
-            except SoloError as error:
+            except (SoloError, StoreError, OSError) as error:  # such as no memory for a process
                 if not self._announced:
                     raise
                 problem = str(error)
@@ -72,6 +72,7 @@ class Supervisor:
             children.append(self._start([str(self._server.path), str(self._directory.redis_config)]))
             if not self._await_redis(children[0]):
                 return ""
+            self._directory.renew_port()
             arguments = ["-P", "-m", "rechannel", "controller", "--config", str(self._directory.config)]
             children.append(self._start([sys.executable, *arguments]))
             if not self._announced:

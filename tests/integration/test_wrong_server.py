@@ -113,3 +113,18 @@ def test_a_redis_that_takes_no_writes_is_waited_for(settings: RedisSettings, cli
     finally:
         client.execute_command("REPLICAOF", "NO", "ONE")
     written(settings)
+
+
+def test_after_an_answer_of_a_replica_a_store_connects_anew(settings: RedisSettings, client: Any) -> None:
+    """The name in `redis.url` may lead to another server by then."""
+    store = Store(settings, "default")
+    connection = store._redis.client_id()
+    assert store._redis.client_id() == connection
+    client.execute_command("REPLICAOF", "127.0.0.1", "1")
+    try:
+        with pytest.raises(StoreUnavailableError, match="is a replica"):
+            store.set_paused(True)
+    finally:
+        client.execute_command("REPLICAOF", "NO", "ONE")
+    assert store._redis.client_id() != connection
+    store.close()

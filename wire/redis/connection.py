@@ -6,9 +6,12 @@ leader must know within `rechannel.conf.lease_timing.longest_call` whether it st
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import redis
+import redis.exceptions
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 from redis.sentinel import Sentinel
@@ -40,6 +43,18 @@ class Connection:
         self._sentinels = sentinel.sentinels
         # After a fail-over the next call finds the server gone or read-only, and asks the sentinels again.
         self.client = sentinel.master_for(address.service, db=address.database, **self._arguments)
+
+    @contextmanager
+    def reconnecting(self) -> Iterator[None]:
+        """Let the next call connect anew after an answer that this server is no master.
+
+        A name, a service or a proxy may lead to the new master by now; an open connection does not.
+        """
+        try:
+            yield
+        except (redis.exceptions.ReadOnlyError, redis.exceptions.MasterDownError):
+            self.client.connection_pool.disconnect(inuse_connections=False)
+            raise
 
     def replicas(self) -> list[tuple[str, Any]]:
         """Return host:port and a client of every known replica; none without sentinels.

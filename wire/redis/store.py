@@ -418,7 +418,7 @@ class Store:
         """Check the server before the first call, and translate errors."""
         if not self._is_checked:
             self.check()
-        with translated(self._where):
+        with translated(self._where), self._connection.reconnecting():
             yield
 
     def _answer(self, call: Callable[[], Any], otherwise: Any) -> Any:

@@ -36,7 +36,7 @@ class FakeCluster:
         self.kills = 0
         self.reported = True
         self.unseen: dict[str, ExecutorInfo] = {}
-        self.fails = False
+        self.fails = self.answer_is_lost = False
         self.local = 0
         self.counts = 0  # of local checkpoints
         self.most = UNLIMITED  # spark.cores.max
@@ -45,8 +45,15 @@ class FakeCluster:
     def cordon(self, executor):
         if self.fails:
             raise SparkCallError("no")
+        if executor in self.cordoned:
+            return False  # as Spark
         self.cordoned.append(executor)
+        if self.answer_is_lost:
+            raise SparkCallError("no answer within 30 s")
         return True
+
+    def retiring(self):
+        return set(self.cordoned)
 
     def release(self, executor, remaining, without_link):
         self.limit_executors(remaining + 1, without_link)
@@ -103,8 +110,9 @@ def drained(node: str, *, remove: bool = True, deadline: float = 0.0) -> dict[st
     return {node: DrainedNode(node=node, since=10.0, remove=remove, deadline=deadline)}
 
 
-def inputs(cluster: FakeCluster, drains, holders=(), batches=None, between_batches=()) -> ReleaseInputs:
-    return ReleaseInputs(cluster.executors | cluster.unseen, drains, set(holders), batches or {}, set(between_batches))
+def inputs(cluster: FakeCluster, drains, holders=(), batches=None, between_batches=(), overdue=()) -> ReleaseInputs:
+    executors = cluster.executors | cluster.unseen
+    return ReleaseInputs(executors, drains, set(holders), batches or {}, set(between_batches), set(overdue))
 
 
 def steps(cluster: FakeCluster, releaser: ExecutorReleaser, drains, times, order=None, holders=()) -> None:
@@ -188,9 +196,33 @@ def test_a_release_that_spark_refuses_is_tried_again_every_five_seconds():
 
 def test_a_deadline_that_has_passed_does_not_wait_for_state():
     cluster, releaser = releasing("a", "b")
-    releaser.advance(inputs(cluster, drained("b", deadline=30.0), holders=["1"]), 29.0)
+    releaser.advance(inputs(cluster, drained("b"), holders=["1"]), 29.0)
     assert cluster.cordoned == []
-    releaser.advance(inputs(cluster, drained("b", deadline=30.0), holders=["1"]), 30.0)
+    releaser.advance(inputs(cluster, drained("b"), holders=["1"], overdue=["b"]), 30.0)
+    assert cluster.hosts() == ["a"]
+
+
+def test_a_deadline_is_a_time_of_the_clock():
+    drains = drained("b", deadline=30.0)
+    overdue = [collect_inputs(TaskTable(), [], drains, [], now).overdue for now in (29.0, 30.0)]
+    assert overdue == [set(), {"b"}]
+
+
+def test_an_executor_whose_cordon_had_no_answer_is_released_all_the_same():
+    cluster, releaser = releasing("a", "b")
+    cluster.answer_is_lost = True
+    releaser.advance(inputs(cluster, drained("b")), 20.0)
+    assert "could not be released" in releaser.problem
+    cluster.answer_is_lost = False
+    releaser.advance(inputs(cluster, drained("b")), 21.0)
+    assert cluster.hosts() == ["a"]
+    assert releaser.problem == ""
+
+
+def test_an_executor_that_an_earlier_link_cordoned_is_released():
+    cluster, releaser = releasing("a", "b")
+    cluster.cordoned.append("1")
+    releaser.advance(inputs(cluster, drained("b")), 20.0)
     assert cluster.hosts() == ["a"]
 
 
@@ -283,12 +315,11 @@ def test_a_link_that_ends_leaves_the_target_to_spark():
 def test_an_executor_is_kept_while_rdds_live_on_executors_alone_until_the_deadline():
     cluster, releaser = releasing("a", "b")
     cluster.local = 2
-    drains = drained("b", deadline=100.0)
     for now in (10.0, 20.0, 99.0):
-        releaser.advance(inputs(cluster, drains), now)
+        releaser.advance(inputs(cluster, drained("b")), now)
         assert "localCheckpoint" in releaser.problem
     assert cluster.kills == 0
-    releaser.advance(inputs(cluster, drains), 104.0)
+    releaser.advance(inputs(cluster, drained("b"), overdue=["b"]), 104.0)
     assert cluster.kills == 1
     assert cluster.without_link == UNLIMITED, "without the link, nobody would lift the limit"
 
@@ -339,5 +370,5 @@ def test_state_that_was_steered_away_from_an_idle_query_no_longer_counts():
     table.placement = {("q", 0): ["0", "1"], ("other", 0): ["1"]}
     move = accepted_move(1, "1", "0")
     move.state = MoveState.RELEASED_IDLE
-    assert collect_inputs(table, ["q"], {}, []).holders == {"0", "1"}
-    assert collect_inputs(table, ["q"], {}, [move]).holders == {"0"}
+    assert collect_inputs(table, ["q"], {}, [], 0.0).holders == {"0", "1"}
+    assert collect_inputs(table, ["q"], {}, [move], 0.0).holders == {"0"}

@@ -10,7 +10,7 @@ import pytest
 import rechannel
 from rechannel.conf.loader import load
 from rechannel.conf.settings import Settings
-from rechannel.migration.link import attach, initial_placement
+from rechannel.migration.link import attach, initial_placement, loop
 from rechannel.migration.link.initial_placement import StartWatcher
 from rechannel.migration.link.loop import LinkCycle
 from rechannel.migration.spark import hooks
@@ -19,7 +19,7 @@ from rechannel.migration.spark.adapter import (
     _host,
     trigger_problem,
 )
-from rechannel.migration.spark.gateway import UnsupportedSparkError
+from rechannel.migration.spark.gateway import LinkError, UnsupportedSparkError
 from rechannel.migration.spark.hooks import START_WAIT, StartHook
 from rechannel.monitors.spark.event_log import EventStream
 from rechannel.monitors.spark.task_table import PartitionMoved
@@ -91,6 +91,51 @@ def test_doubtful_places_are_read_in_every_cycle_that_has_caught_up(caught_up):
     for _ in range(2):
         cycle.run()
     assert read == [{"a move"}] * 2 * caught_up
+
+
+@pytest.mark.parametrize(("caught_up", "compared"), [(True, 1), (False, 0)])
+def test_what_is_due_is_due_though_the_clock_was_set_back(caught_up, compared, monkeypatch):
+    """Nor is Spark's state compared with events that are still to be read: they would count as lost."""
+    done: list[str] = []
+    cycle = object.__new__(LinkCycle)
+    cycle._catch_up_with_events, cycle._exchange_messages = lambda: caught_up, lambda now: None
+    cycle._handle_boundaries = lambda: None
+    cycle._next_check = cycle._next_tick = cycle._next_report = 100.0
+    cycle._openings, cycle._feed = 1, SimpleNamespace(openings=1)
+    cycle._drains, cycle._releaser = {}, SimpleNamespace(active=False)
+    cycle._reconciler = SimpleNamespace(units_up_next=[], paused=True, tick=lambda *_: done.append("tick"))
+    cycle._driver_state, cycle._journal, cycle._report = lambda: None, lambda _: None, lambda: None
+    cycle._initial_placement = SimpleNamespace(restore_wait=lambda _: None)
+    cycle._settings, cycle._evidence_nodes = Settings(), set
+    cycle._stages, cycle._snapshot_lag = SimpleNamespace(mapped={}), SimpleNamespace(advance=lambda *_: None)
+    cycle._table = SimpleNamespace(unconfirmed=(), placement={})
+    cycle._mailbox = SimpleNamespace(post_report=lambda *_: done.append("report"))
+    cycle._steering = SimpleNamespace(remove_final=lambda: None)
+    cycle._check_against_spark = lambda now: done.append("check")
+    wall, steady = [5000.0], [100.0]
+    monkeypatch.setattr(loop, "time", SimpleNamespace(time=lambda: wall[0], monotonic=lambda: steady[0]))
+    cycle.run()
+    assert sorted(done) == ["check"] * compared + ["report", "tick"]
+    wall[0], steady[0] = 1400.0, 104.0
+    cycle.run()
+    assert sorted(done) == ["check"] * 2 * compared + ["report"] * 2 + ["tick"] * 2
+
+
+def test_starts_that_could_not_be_watched_are_watched_in_the_next_cycle():
+    cycle, tries = object.__new__(LinkCycle), []
+
+    def watch():
+        tries.append(1)
+        if len(tries) == 1:
+            raise LinkError("no answer within 30 s")
+
+    cycle._openings, cycle._feed = 1, SimpleNamespace(openings=2)
+    cycle._start_watcher = SimpleNamespace(watch=watch)
+    with pytest.raises(LinkError):
+        cycle._watch_starts()
+    assert cycle._openings == 1
+    cycle._watch_starts()
+    assert cycle._openings == 2
 
 
 class Flag:

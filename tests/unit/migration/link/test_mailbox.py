@@ -280,6 +280,22 @@ def test_a_batch_that_is_being_sent_is_neither_dropped_nor_counted(
     assert [batch.batch for batch in gathered(collector)] == [3, 4] and link.dropped == 2
 
 
+def test_orders_arrive_though_redis_takes_no_writes(
+    store: FakeStore, link: Mailbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: Any, **__: Any) -> None:
+        raise StoreUnavailableError("Redis is full and takes no writes now")
+
+    received: list[str] = []
+    for name in ("_receive_desired", "_receive_orders", "_receive_evidence"):
+        monkeypatch.setattr(link, name, lambda _store, name=name: received.append(name))
+    monkeypatch.setattr(store, "put", full)
+    link.post_report(fakes.report([fakes.query(["0"])]), ())
+    with pytest.raises(StoreUnavailableError, match="is full"):
+        link._exchange()
+    assert received == ["_receive_desired", "_receive_orders", "_receive_evidence"]
+
+
 def test_nothing_that_waits_grows_while_redis_is_away(store: FakeStore, link: Mailbox) -> None:
     store.away = True
     rows = fakes.batch(1, ["0"] * 40)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import subprocess
 import sys
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -104,10 +106,16 @@ def test_a_sentence_that_standard_error_does_not_take_leaves_the_exit_code(write
     assert (done.returncode, done.stdout) == (0, b"ran\n")
 
 
+class Context:
+    """A SparkContext."""
+
+
 def session_class() -> Any:
+    context = Context()
+
     class Session:
-        def __init__(self, application: str = "app-1") -> None:
-            self.application = application
+        def __init__(self, application: str = "app-1", context: object = context) -> None:
+            self.application, self.sparkContext = application, context
             self.options: dict[str, str] = {}
 
         class Builder:
@@ -119,15 +127,36 @@ def session_class() -> Any:
     return Session
 
 
-def test_every_session_is_attached_once_it_has_its_options():
+def test_a_context_is_attached_once_its_session_has_its_options():
     Session = session_class()  # noqa: N806
     sessions = []
     SessionAttacher(lambda session: sessions.append((session.application, dict(session.options)))).watch(Session)
     Session.Builder().getOrCreate()
     assert sessions == [("app-1", {"set": "later"})], "once, when the builder is through"
     Session()
-    Session("app-2")
-    assert sessions[1:] == [("app-1", {}), ("app-2", {})]
+    Session.Builder().getOrCreate()
+    assert len(sessions) == 1, "as each batch of a foreachBatch makes one"
+    Session("app-2", Context())
+    assert sessions[1:] == [("app-2", {})]
+
+
+def test_a_stopped_context_is_not_kept_alive():
+    Session = session_class()  # noqa: N806
+    SessionAttacher(lambda session: None).watch(Session)
+    context = Context()
+    gone = weakref.ref(context)
+    session = Session("app-1", context)
+    del context, session
+    gc.collect()
+    assert gone() is None
+
+
+def test_a_session_without_a_context_is_tried_once():
+    tries = []
+    attacher = SessionAttacher(tries.append)
+    for _ in range(2):
+        attacher.join("a session of Spark Connect")
+    assert len(tries) == 1
 
 
 def refuse(_: Any) -> None:
@@ -148,6 +177,7 @@ def test_strict_a_link_that_fails_ends_the_script(capsys):
     with pytest.raises(SystemExit, match="1"):
         Session.Builder().getOrCreate()
     assert capsys.readouterr() == ("", "rechannel: not attached, as --strict asks, the script ends: no key\n")
+    Session()  # of a batch of a script that went on all the same: never ends a query
 
 
 def test_errors_of_the_builder_pass_and_a_closed_stderr_does_no_harm(monkeypatch):

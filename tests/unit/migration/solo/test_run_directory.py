@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import json
+import socket
 import stat
 import tempfile
 from collections.abc import Iterator
@@ -48,6 +49,21 @@ def test_the_configuration_is_valid_and_complete(directory: RunDirectory) -> Non
     assert Path(settings.redis.password_file).read_text().strip() in directory.redis_config.read_text()
     assert "port 0\n" in directory.redis_config.read_text()
     assert f"dir {json.dumps(str(directory.path))}\n" in directory.redis_config.read_text()
+
+
+def test_a_port_that_something_else_has_by_now_is_replaced(directory: RunDirectory) -> None:
+    directory.write(Mode.OBSERVE)
+    before = directory.config.read_text()
+    directory.renew_port()
+    assert directory.config.read_text() == before, "it is free"
+    port = int(read_settings(directory.config, {}).settings.controller.listen.rpartition(":")[2])
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", port))
+        other.listen()
+        directory.renew_port()
+    loaded = read_settings(directory.config, {})
+    assert loaded.errors == ()
+    assert loaded.settings.controller.listen != f"127.0.0.1:{port}"
 
 
 def test_the_directory_is_private_and_names_the_driver(directory: RunDirectory) -> None:
