@@ -188,11 +188,12 @@ class HistoryReader:
         """Return entries since the last call; of a stream not read before the newest ``limit``."""
         read: list[Envelope] = []
         selection = self._selection
+        selective = selection.selects_decisions or selection.application or self._query
         journals = [selection.application] if selection.application else self._applications()
         streams = [(keys.DECISIONS, ""), (keys.OUTCOMES, ""), *((keys.JOURNAL, name) for name in journals)]
         for rule, name in streams:
             after = self._after.get((rule.pattern, name), "")
-            first = rule.bound if selection.selects_decisions else limit
+            first = rule.bound if selective else limit
             self._after[rule.pattern, name], envelopes = read_new_entries(self._store, rule, name, after, first=first)
             read += envelopes
         for envelope in read:
@@ -214,10 +215,11 @@ class HistoryReader:
     def _entry(self, envelope: Envelope) -> Entry | None:
         """Return the entry of a message; None if it is of another type or does not match."""
         body = envelope.body
+        if isinstance(body, Decision):
+            self.decisions_read += 1
         if self._selection.application not in ("", envelope.application):
             return None
         if isinstance(body, Decision):
-            self.decisions_read += 1
             self._codes |= {body.trigger, body.result, body.reason}
             self._query_names |= body.names
             if self._selection.accepts(body):

@@ -104,15 +104,26 @@ def follow_drain(settings: Settings, nodes: Sequence[str], stop: threading.Event
     Raises
     ------
     CommandError
-        A drain was canceled.
+        A drain was canceled, or a driver that had executors on the node does not report any more.
     """
     store = Store(settings.redis, settings.cluster.name)
     last: dict[str, DrainStatus] = {}
+    holders: dict[str, set[str]] = {}  # node -> applications with executors there, by their last reports
     while True:
-        drains = {drain.node: drain for drain in read_status(store, settings, time.time()).drains}
+        status = read_status(store, settings, time.time())
+        drains = {drain.node: drain for drain in status.drains}
         for node in nodes:
             if node not in drains:
                 raise CommandError(ExitCode.REFUSED, f"{node} is not drained any more")
+            if silent := holders.get(node, set()) - {item.application for item in status.applications}:
+                raise CommandError(
+                    ExitCode.NOT_READY,
+                    f"{node}: {', '.join(sorted(silent))} had executors there and does not report any more; unless its "
+                    "driver has ended, they may still hold state",
+                )
+            holders[node] = {
+                item.application for item in status.applications if any(row.node == node for row in item.executors)
+            }
             if drains[node] != last.get(node):
                 click.echo(to_json(drains[node]) if as_json else f"{node}: {plain(drains[node].sentence)}")
             last[node] = drains[node]

@@ -95,8 +95,6 @@ class Application:
         self.retry_drain()
         self.invalidate_sentence()
 
-    # -- taking over from an earlier leader --
-
     def restore_rollback(self, log: list[LoggedDecision]) -> None:
         """Await the outcome of an earlier leader's migration, or continue its rollback."""
         self._await_rollback(self.outcome.restore(applied_decisions(log, self.name)))
@@ -112,6 +110,8 @@ class Application:
     def run_cycle(self) -> None:
         """Do the first thing that is due, in order of priority."""
         if self._context.lead.paused:
+            if self.rollback is not None:
+                self.rollback.extend(self._clock.steady(), 0.0)
             return
         self._handle_outcome()
         if self._running_plan is not None:
@@ -218,7 +218,9 @@ class Application:
             if end.reason is pipeline.NOT_LEADING:
                 return decision  # decisions are published by the leader alone
         self._publish(decision)
-        if request.trigger in AUTOMATIC or decision.result == DecisionResult.APPLIED:
+        if (
+            request.trigger in AUTOMATIC and not self._context.lead.paused
+        ) or decision.result == DecisionResult.APPLIED:
             for load_trigger in self.load_triggers.values():
                 load_trigger.record(decision, self._clock.steady(), self._context.settings)
         return decision

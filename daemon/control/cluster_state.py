@@ -13,9 +13,9 @@ import structlog
 
 from rechannel.conf import lease_timing
 from rechannel.daemon.control.application import FORGOTTEN_AFTER, Application, ControllerServices
-from rechannel.daemon.control.decision_log import LoggedDecision, read_decision_log
+from rechannel.daemon.control.decision_log import LoggedDecision, applied_decisions, read_decision_log
 from rechannel.wire import keys
-from rechannel.wire.codes import DecisionResult, Trigger
+from rechannel.wire.codes import Trigger
 from rechannel.wire.messages import AgentLimits, ControllerState, LinkReport, Refusal, ScheduledPlan
 from rechannel.wire.redis.errors import StoreError, StoreForbiddenError
 
@@ -104,10 +104,7 @@ class ClusterState:
         paused = self.services.standing_orders.restore({name: reports[name] for name in names})
         if paused and not self._context.lead.paused:
             self._context.lead.pause(True)
-        for name, decision in log:
-            if decision.result == DecisionResult.APPLIED:
-                self.application(name).migrations.cooldown.note_applied(decision)
-        self.for_each(names, lambda app: app.migrations.restore(reports[app.name]))
+        self.for_each(names, lambda app: app.migrations.restore(reports[app.name], applied_decisions(log, app.name)))
         self.for_each(names, lambda app: app.restore_rollback(log))
         self._context.restored = True
 

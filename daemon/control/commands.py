@@ -193,21 +193,26 @@ class _Execution:
         return _decided(application, decision, f"decision {decision.decision}{suffix}: {decision.sentence}")
 
     def _stop(self, command: Stop) -> _Answer:
-        """End the running migration of an application, or of all, at the next batch."""
+        """End the running migration of an application, or of all, at the next batch; a pending rollback at once."""
         self._cluster.follow_migrations()
-        running = [app for app in self._cluster.migrating() if command.application in ("", app.name)]
-        if not running:
+        named = [app for app in self._cluster.applications() if command.application in ("", app.name)]
+        running = [app for app in named if app.migrations.running is not None]
+        pending = [app for app in named if app.rollback is not None]
+        if not running and not pending:
             if command.application:  # one that no longer reports may still have a migration to be stopped
                 self._check_known(command.application)
             raise CommandError(
                 ExitCode.NOTHING, f"no migration of {command.application or 'any application'} is running"
             )
-        sentence = "; ".join(app.migrations.stop() for app in running)
+        canceled = [
+            f"the rollback of decision {app.rollback.decision.decision} is canceled" for app in pending if app.rollback
+        ]
+        sentence = "; ".join([*(app.migrations.stop() for app in running), *canceled])
         if nodes := self._services.standing_orders.nodes:
             sentence += f"; still drained: {', '.join(sorted(nodes))} (`rechannel undrain` ends that)"
-        for app in running:
+        for app in pending:
             app.rollback = None
-        self._log_order("stop", applications=[app.name for app in running])
+        self._log_order("stop", applications=sorted({app.name for app in running + pending}))
         return self._ordered(sentence)
 
     def _pause(self, paused: bool) -> _Answer:

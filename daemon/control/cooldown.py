@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from rechannel.wire.codes import Trigger
@@ -35,6 +36,21 @@ class CooldownTimer:
         self._drain_decision = decision.decision if decision.trigger == Trigger.DRAIN else ""
         if not self._drain_decision:
             self._after_rollback = bool(decision.rollback_of)
+
+    def restore(self, applied: Sequence[Decision], cooldown: float) -> None:
+        """Learn from the applied decisions of all leaders, the last one first, what the cool-down is.
+
+        A migration that the next one did not roll back counts as confirmed. Its end is not known: if nothing else tells
+        of it, the cool-down after a rollback begins when that was decided.
+        """
+        self._rollbacks_in_a_row = 0 if applied else self._rollbacks_in_a_row
+        for decision in reversed(applied):
+            if not (decision.rollback_of or self._after_rollback or decision.trigger == Trigger.DRAIN):
+                self._rollbacks_in_a_row = 0
+            self.note_applied(decision)
+            self.schedule(decision, cooldown)
+        if self.ended is None and applied and self._after_rollback:
+            self.start(applied[0].decision, applied[0].at)
 
     def schedule(self, decision: Decision, cooldown: float) -> None:
         """Set the length of the cool-down after the migration that a decision begins."""

@@ -18,6 +18,7 @@ What the desired placement in Redis says of a migration:
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import msgspec
@@ -270,13 +271,16 @@ class MigrationTracker:
         self.running, self.examined = None, False
         self.cancel_continuation()
 
-    def restore(self, report: LinkReport) -> None:
+    def restore(self, report: LinkReport, applied: Sequence[Decision] = ()) -> None:
         """Continue the migration of an earlier leader, or learn when its last one was.
+
+        ``applied``: decisions of all leaders that moved something, the last one first.
 
         Cases: nothing stands in Redis, or nothing that was signed; this leader's own migration, or an older one, is
         kept; one that expired or is over only starts the cool-down; another leader's newer one is continued.
         """
         envelope = self._context.store.get(keys.DESIRED, self._application)
+        self.cooldown.restore(applied, self._cooldown)
         if envelope is not None:
             self._take_over(envelope, report)
         self.examined = True  # only now: as long as this fails, nothing is decided

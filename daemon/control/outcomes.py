@@ -15,7 +15,7 @@ import structlog
 
 from rechannel.conf.time_windows import calendar_of
 from rechannel.daemon.control.leadership import LeaderContext
-from rechannel.daemon.decide.verdict import measure_outcome
+from rechannel.daemon.decide.verdict import OUTCOME_PATIENCE, measure_outcome
 from rechannel.daemon.jobs.clock import RateLimit
 from rechannel.daemon.model.application_messages import ApplicationMessages
 from rechannel.migration.plan.cost import UNMEASURED, LoadRates, MeasuredLoad, fit_load_rates
@@ -139,6 +139,7 @@ class OutcomeTracker:
         self._history = history
         self._unlocked = unlocked
         self._awaited: Decision | None = None
+        self._awaited_since: float | None = None  # steady seconds of the first poll
         self._polls = RateLimit(_POLL_EVERY)
         self._log = structlog.get_logger("rechannel.controller")
 
@@ -149,7 +150,7 @@ class OutcomeTracker:
 
     def start_tracking(self, decision: Decision) -> None:
         """Await the outcome of a migration that begins, and no longer that of the one before it."""
-        self._awaited, self._polls = decision, RateLimit(_POLL_EVERY)
+        self._awaited, self._awaited_since, self._polls = decision, None, RateLimit(_POLL_EVERY)
 
     def restore(self, applied: list[Decision]) -> Decision | None:
         """Await the outcome of an earlier leader's migration.
@@ -161,7 +162,7 @@ class OutcomeTracker:
         measured = bodies_of(self._context.store.last(keys.OUTCOMES, "", keys.OUTCOMES.bound), MigrationOutcome)
         outcomes = [outcome for outcome in measured if outcome.decision == applied[0].decision]
         if not outcomes:
-            self._awaited = applied[0]
+            self.start_tracking(applied[0])
             return None
         fresh = self._context.clock.wall() <= self._rollback_until(outcomes[-1].at)
         return applied[0] if fresh and self._must_roll_back(applied[0], outcomes[-1]) else None
@@ -171,14 +172,17 @@ class OutcomeTracker:
 
         Returns it, and the decision if it has to be rolled back.
         """
-        decision = self._awaited
-        if decision is None or not self._polls.allows(self._context.clock.steady()):
+        decision, steady_now = self._awaited, self._context.clock.steady()
+        if decision is None or not self._polls.allows(steady_now):
             return None
+        self._awaited_since = steady_now if self._awaited_since is None else self._awaited_since
+        patient = steady_now - self._awaited_since < OUTCOME_PATIENCE
+        settings, now = self._context.settings, self._context.clock.wall()
         most = min(keys.JOURNAL.bound, 1000 + _LINES_A_MOVE * len(decision.moves))
         journal = bodies_of(self._context.store.last(keys.JOURNAL, self._application, most), MoveTransition)
         epoch = self._context.lead.epoch
         with self._unlocked():  # thousands of partitions are replayed for seconds
-            outcome = measure_outcome(decision, journal, messages, self._context.settings, self._context.clock.wall())
+            outcome = measure_outcome(decision, journal, messages, settings, now, patient=patient)
         if self._awaited is not decision or self._context.lead.epoch != epoch or not self._context.can_act:
             return None  # another migration or another leader began meanwhile
         if outcome is None:

@@ -19,7 +19,7 @@ from rechannel.conf.settings import RescheduleSettings
 from rechannel.conf.time_windows import Calendar, TimeWindow, clock_time
 from rechannel.daemon.control.leadership import LeaderContext
 from rechannel.daemon.decide.pipeline import PlacementSource
-from rechannel.daemon.decide.saved_plan import SavedPlan, placement_of_saved_plan, read_plan
+from rechannel.daemon.decide.saved_plan import PlanFileError, SavedPlan, placement_of_saved_plan, read_plan
 from rechannel.wire import keys
 from rechannel.wire.codes import DecisionResult, Law
 from rechannel.wire.commands import Apply
@@ -149,8 +149,16 @@ class ScheduledPlanStore:
         return sentence, scheduled
 
     def placement_source(self, plan: ScheduledPlan) -> PlacementSource:
-        """Return the function that puts a plan into the place of a policy's."""
-        return functools.partial(placement_of_saved_plan, read_plan(plan.plan, self._context.envelopes.cluster))
+        """Return the function that puts a plan into the place of a policy's.
+
+        It refuses a plan that this release cannot read.
+        """
+        try:
+            saved = read_plan(plan.plan, self._context.envelopes.cluster)
+        except PlanFileError as error:
+            refusal = Refusal(law=Law.PLAN_EXPIRED, detail=f"{plan.scheduled_plan} cannot be read: {error}")
+            return lambda _snapshot: refusal
+        return functools.partial(placement_of_saved_plan, saved)
 
     def cancel(self, name: str, *, user: str, reason: str) -> tuple[ScheduledPlan, Refusal]:
         """Return a plan and the refusal that cancels it; CommandError if none has this id.

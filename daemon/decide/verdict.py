@@ -40,7 +40,7 @@ CONFIRMED, REGRESSED, NOT_JUDGED = OutcomeVerdict.CONFIRMED, OutcomeVerdict.REGR
 
 _LEARNED_LOAD = 0.05  # share by which rows may differ where a prediction is to be learned from
 _REGRESSION = 0.25  # share by which a batch is longer than predicted: predictions are that exact
-_PATIENCE = 600.0  # seconds after the last landing in which enough batches and the journal's lines have to come
+OUTCOME_PATIENCE = 600.0  # seconds after the last landing in which enough batches and the journal's lines have to come
 
 Verdict = tuple[OutcomeVerdict, str]  # with the reason in words
 
@@ -51,6 +51,8 @@ def measure_outcome(
     messages: ApplicationMessages,
     settings: Settings,
     now: float,
+    *,
+    patient: bool = True,
 ) -> MigrationOutcome | None:
     """Return the outcome of a migration, or None while its queries have not settled.
 
@@ -64,6 +66,8 @@ def measure_outcome(
         Messages about the application and settings of now.
     now
         Seconds since the epoch.
+    patient
+        Whether to wait at all, should the landings' times, which are of the driver's clock, lie in the future.
     """
     runs = {query.query: query.run for query in messages.report.queries if query.active}
     lines = [line for line in journal if line.decision == decision.decision]
@@ -74,7 +78,7 @@ def measure_outcome(
     queries = [_Query(name, decision, list(landings.values()), messages.batches, runs, need) for name in names]
     last = max((line.at for line in landings.values()), default=decision.at)
     incomplete = len(landings) + len(abandoned) < len(decision.moves)  # released while idle, or lines are to come
-    if (incomplete or any(query.short for query in queries)) and now - last < _PATIENCE:
+    if (incomplete or any(query.short for query in queries)) and patient and now - last < OUTCOME_PATIENCE:
         return None
     executors = {info.executor for info in messages.report.executors}
     if not landings:

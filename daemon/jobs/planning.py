@@ -84,7 +84,12 @@ class BackgroundRunner:
         if self._patience is None:
             _carry_out(work, future)
         else:
-            threading.Thread(target=_carry_out, args=(work, future), name=job, daemon=True).start()
+            thread = threading.Thread(target=_carry_out, args=(work, future), name=job, daemon=True)
+            try:
+                thread.start()
+            except BaseException:
+                del self._under_way[job]  # else it would never end, and never be begun again
+                raise
             wait([future], self._patience)
         if not future.done():
             if self._monitor is not None:

@@ -191,7 +191,7 @@ class Collector:
         self._read_windows(agents)
         # A query that began after the report has batches already.
         reported = state.report.time
-        ends = {query: entries[-1][1].end for query, entries in state.batches.items()}
+        ends = {query: entries[-1][1].end for query, entries in state.batches.items() if entries}
         ends |= {query: batch.end for query, batch in state.partial.items()}
         present = {query for query, end in ends.items() if query in runs or end > reported}
         state.batches = {query: batches for query, batches in state.batches.items() if query in present}

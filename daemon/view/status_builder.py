@@ -208,7 +208,8 @@ def drain_status(drain: DrainedNode, reports: Sequence[LinkReport], now: float) 
         verb = "runs" if len(executors) == 1 else "run"
         state, sentence = DrainState.EMPTY, f"empty; {running} still {verb} source and stateless tasks"
     else:
-        state, sentence = DrainState.RELEASED, "no executor runs there"
+        state = DrainState.RELEASED
+        sentence = "no executor runs there" if reports else "no driver reports, so no executor is known there"
     return DrainStatus(
         **msgspec.structs.asdict(drain),
         state=state,

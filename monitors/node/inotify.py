@@ -33,7 +33,8 @@ class DirectoryWatch:
             number = self._inotify.add_watch(path, flags.MOVED_TO | flags.ONLYDIR | flags.DONT_FOLLOW)
         except OSError:
             return False
-        self._path[number] = path
+        if self._path.setdefault(number, path) != path:
+            return False  # the same directory by another path, whose events come under the first one
         self._watch[path] = number
         return True
 

@@ -387,8 +387,8 @@ def _options(arguments: Sequence[str]) -> dict[str, str]:
 
 
 def _describe_executor(pid: int, process: Process, options: Mapping[str, str]) -> _Tracked:
-    if not options.get("--executor-id") or not options.get("--app-id"):
-        raise ValueError("no --executor-id or --app-id")
+    if missing := [name for name in ("--executor-id", "--app-id", "--hostname") if not options.get(name)]:
+        raise ValueError(f"no {missing[0]}")
     name, notes, log = options["--executor-id"], list[str](), None
     directories: tuple[Path, ...] = ()
     in_a_pod = any(argument.endswith(_POD_BACKEND) for argument in process.command_line())

@@ -204,6 +204,19 @@ def test_a_batch_of_a_query_that_began_after_the_report_waits_for_the_next_repor
     assert "new" not in collector._applications[APP].batches, "it ended"
 
 
+def test_a_query_whose_batches_were_all_evicted_is_read_on() -> None:
+    store, clock, _ = world()
+    store.append(keys.BATCHES, APP, sealed(fakes.batch(20, PLACEMENT), run="run-1"))
+    collector = Collector(store, CONFIG, clock)  # type: ignore[arg-type]
+    collector.refresh()
+    assert collector.gather(APP) is not None
+    for entries in collector._applications[APP].batches.values():
+        entries.clear()
+    store.append(keys.BATCHES, APP, sealed(fakes.batch(21, PLACEMENT), run="run-1"))
+    messages = collector.gather(APP)
+    assert messages is not None and [batch.batch for batch in messages.batches] == [21]
+
+
 def test_a_query_that_begins_or_ends_is_noticed() -> None:
     store, clock, _ = world()
     collector = Collector(store, CONFIG, clock)  # type: ignore[arg-type]

@@ -151,3 +151,20 @@ def test_follow_ends_when_the_last_drain_is_empty(monkeypatch, capsys):
     status.follow_drain(Settings(), ("n1", "n2"), stop, as_json=False)
     assert len(reads) == 3
     assert capsys.readouterr().out.splitlines() == ["n1: n1 leaves", "n2: n2 leaves", "n2: empty"]
+
+
+def test_follow_does_not_take_a_driver_that_reports_no_more_for_a_released_node(monkeypatch):
+    released = drain_status(DrainedNode(node="n1", since=0), [], 10.0)
+    assert released.sentence == "no driver reports, so no executor is known there"
+    leaving = msgspec.structs.replace(released, state=DrainState.DRAINING)
+    application = SimpleNamespace(application="app-1", executors=[SimpleNamespace(node="n1")])
+    reads = [
+        SimpleNamespace(drains=(leaving,), applications=[application]),
+        SimpleNamespace(drains=(released,), applications=[]),
+    ]
+    monkeypatch.setattr(status, "Store", lambda *_: None)
+    monkeypatch.setattr(status, "read_status", lambda *_: reads.pop(0))
+    stop = SimpleNamespace(wait=lambda _: False)
+    with pytest.raises(CommandError, match="app-1 had executors there and does not report any more") as raised:
+        status.follow_drain(Settings(), ("n1",), stop, as_json=False)
+    assert raised.value.code == ExitCode.NOT_READY

@@ -105,6 +105,16 @@ def test_history_is_filtered_by_trigger_outcome_and_time(leader: Controller, sto
     assert "(operator by ann: a look, adaptive)" in history_line(entry)
 
 
+def test_the_limit_counts_what_is_selected(leader: Controller, store: FakeStore, world: World) -> None:
+    own = decide(leader)
+    world.application = "app-2"
+    for number in range(60):
+        world._send(keys.DECISIONS, "", samples.decision(decision=f"other-{number}"))
+    reader = HistoryReader(store, world.clock, HistoryFilter(application=APP))  # type: ignore[arg-type]
+    assert [entry["decision"] for entry in reader.first(50)] == [own.decision]
+    assert reader.decisions_read == 61
+
+
 @pytest.fixture
 def recorded(store: FakeStore, monkeypatch: pytest.MonkeyPatch) -> None:
     """The fakes' store is the one that `history` and `explain` read."""

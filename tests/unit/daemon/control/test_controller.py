@@ -8,6 +8,7 @@ from structlog.testing import capture_logs
 
 from rechannel.conf.settings import GateSettings
 from rechannel.daemon.control.cluster_state import MAX_CLUSTER_SIZES
+from rechannel.daemon.control.triggers import LoadTrigger
 from rechannel.daemon.decide import pipeline
 from rechannel.wire import keys
 from rechannel.wire.commands import Pause, Resume, Stop
@@ -277,6 +278,17 @@ def test_nothing_is_applied_while_paused(leader, store):
     requested = decide(leader, apply=True, force=True)
     assert (requested.result, requested.reason) == ("refused", "paused")
     assert desired(store) is None
+
+
+def test_a_decision_of_a_pause_does_not_settle_what_is_overloaded(leader, monkeypatch):
+    settled = []
+    monkeypatch.setattr(LoadTrigger, "record", lambda _trigger, decision, *_: settled.append(decision.result))
+    order(leader, Pause())
+    leader.decide_all()
+    assert settled == []
+    order(leader, Resume())
+    leader.decide_all()
+    assert settled == ["applied", "applied"], "for overloads and imbalance"
 
 
 @pytest.mark.parametrize("lost", ["leader", "redis", "both"])

@@ -7,8 +7,9 @@ from types import SimpleNamespace
 import msgspec
 import pytest
 
+from rechannel.daemon.control import scheduled_plans
 from rechannel.daemon.control.controller import Controller
-from rechannel.daemon.decide.saved_plan import saved_plan_of
+from rechannel.daemon.decide.saved_plan import PlanFileError, saved_plan_of
 from rechannel.wire import keys
 from rechannel.wire.commands import Apply, Cancel
 from rechannel.wire.envelope import EnvelopeFactory
@@ -79,6 +80,18 @@ def test_a_plan_that_fits_no_more_ends_with_its_reason(observing, store, world):
     schedule(observing, NOW_AND_NEXT, msgspec.json.encode(plan).decode())
     cycle(observing, world, 1)
     assert (last(store).trigger, last(store).reason) == ("scheduled", "plan-expired")
+    assert observing._services.plans.plans == {}
+
+
+def test_a_plan_of_another_release_ends_with_its_reason(observing, store, world, monkeypatch):
+    def refuse(*_):
+        raise PlanFileError("format: 9; this release reads 1: make the plan anew")
+
+    schedule(observing, NOW_AND_NEXT)
+    monkeypatch.setattr(scheduled_plans, "read_plan", refuse)
+    cycle(observing, world, 1)
+    assert (last(store).trigger, last(store).reason) == ("scheduled", "plan-expired")
+    assert "cannot be read: format: 9" in last(store).sentence
     assert observing._services.plans.plans == {}
 
 

@@ -312,6 +312,18 @@ def test_long_work_goes_on_in_a_thread_and_is_begun_once() -> None:
     assert BackgroundRunner(patience=10).run("follow", work) == "done"
 
 
+def test_work_whose_thread_could_not_start_is_begun_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    runner = BackgroundRunner(patience=10)
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", refuse)
+        with pytest.raises(RuntimeError):
+            runner.run("follow", lambda: "done")
+    assert runner.run("follow", lambda: "done") == "done"
+
+
 class SignalingMonitor(JobMonitor):
     """A monitor that signals the end of late work."""
 

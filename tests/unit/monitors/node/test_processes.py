@@ -323,3 +323,11 @@ def test_an_agent_beside_the_pods_takes_those_whose_environment_names_its_node()
     assert [sample.executor.host for sample in watcher.sample()] == ["10.244.1.7", "10.244.1.8"]
     assert watcher.other_hosts == ["10.244.2.1", "10.244.2.2", "10.244.2.3"]
     assert watcher.skipped == {"executor of another host: rights missing to read its node": 1}
+
+
+def test_a_process_that_only_looks_like_an_executor_is_none() -> None:
+    arguments = [it for it in _POD_JAVA if it not in ("--hostname", "10.244.1.7")]
+    environment = {"SPARK_LOCAL_DIRS": "/var/data/spark-77", "SPARK_EXECUTOR_ATTRIBUTE_RECHANNEL_NODE": "worker-1"}
+    assert (
+        ProcessWatcher("worker-1", FakeTable(FakeProcess(14, arguments=arguments, environ=environment))).sample() == []
+    )

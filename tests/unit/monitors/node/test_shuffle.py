@@ -243,3 +243,19 @@ def test_watches_end_with_their_executor(watching: _Bench) -> None:
     assert watching.watched() == 2
     watching.reader.retain(set())
     assert watching.watched() == 0
+
+
+def test_a_directory_with_two_paths_is_watched_by_one_and_listed_by_the_other(
+    watching: _Bench, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """As those of pods that share one of the host's directories: the kernel has one watch for both."""
+    alias = tmp_path_factory.mktemp("other") / "root"
+    alias.symlink_to(watching.root)
+    first, second = executor(watching.root), executor(alias, name="1", pid=11)
+    assert watching.tasks(first) == watching.tasks(second) == []
+    assert watching.watched() == 1
+    watching.write(1, renamed=True)
+    assert (watching.tasks(first), watching.tasks(second)) == ([1], [1])
+    for living in ({(10, START)}, set()):
+        watching.reader.retain(living)
+    assert watching.watched() == 0
