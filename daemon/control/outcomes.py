@@ -7,9 +7,10 @@ the last applied decision without an outcome.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from itertools import chain
 
 import structlog
 
@@ -18,7 +19,7 @@ from rechannel.daemon.control.leadership import LeaderContext
 from rechannel.daemon.decide.verdict import OUTCOME_PATIENCE, measure_outcome
 from rechannel.daemon.jobs.clock import RateLimit
 from rechannel.daemon.model.application_messages import ApplicationMessages
-from rechannel.migration.plan.cost import UNMEASURED, LoadRates, MeasuredLoad, fit_load_rates
+from rechannel.migration.plan.cost import UNMEASURED, LoadRates, fit_load_rates
 from rechannel.policies.prediction.correction import GainShare, expect_gain_share
 from rechannel.wire import keys
 from rechannel.wire.codes import Mode, MoveState, OutcomeVerdict, Trigger
@@ -64,28 +65,18 @@ class PendingRollback:
         return not idle and self._tries.allows(steady_now)
 
 
-@dataclass(frozen=True)
-class _Measured:
-    """Part of an outcome that later decisions use."""
-
-    at: float
-    loads: Sequence[tuple[float, float]]
-    gain_shares: Mapping[str, float]
-
-
 class OutcomeHistory:
     """Outcomes of earlier migrations, for the cost of loading state and the gains to expect."""
 
     def __init__(self, context: LeaderContext) -> None:
         self._context = context
-        self._outcomes: deque[_Measured] | None = None  # oldest first
+        self._outcomes: deque[MigrationOutcome] | None = None  # oldest first
 
     def rates(self) -> LoadRates:
         """Return what loading costs now, by the moves of the last day."""
         # An expensive load is forgotten after a day: without moves there would be no new measurement.
         recent = self._since(_LOADS_COUNT_FOR)
-        loads = [MeasuredLoad(size, added) for outcome in recent for size, added in outcome.loads]
-        return fit_load_rates(loads, UNMEASURED)
+        return fit_load_rates(chain.from_iterable(outcome.loads for outcome in recent), UNMEASURED)
 
     def gain_shares(self) -> dict[str, GainShare]:
         """Return query -> what is expected of a gain promised to it.
@@ -101,21 +92,16 @@ class OutcomeHistory:
     def add(self, outcome: MigrationOutcome) -> None:
         """Count a measured outcome."""
         if self._outcomes is not None:
-            self._outcomes.append(_Measured(outcome.at, outcome.loads, outcome.gain_shares))
+            self._outcomes.append(outcome)
 
     def reset(self) -> None:
         """Read the outcomes in Redis again before the next use."""
         self._outcomes = None
 
-    def _since(self, seconds: float) -> list[_Measured]:
+    def _since(self, seconds: float) -> list[MigrationOutcome]:
         """Return the outcomes of the last so many seconds, oldest first."""
         if self._outcomes is None:
-            envelopes = self._context.store.last(keys.OUTCOMES, "", keys.OUTCOMES.bound)
-            measured = [
-                _Measured(envelope.time, envelope.body.loads, envelope.body.gain_shares)
-                for envelope in envelopes
-                if isinstance(envelope.body, MigrationOutcome)
-            ]
+            measured = bodies_of(self._context.store.last(keys.OUTCOMES, "", keys.OUTCOMES.bound), MigrationOutcome)
             self._outcomes = deque(measured, keys.OUTCOMES.bound)
         since = self._context.clock.wall() - seconds
         return [outcome for outcome in self._outcomes if outcome.at >= since]

@@ -20,7 +20,7 @@ moves by least squares, in which `UNMEASURED` counts as some moves more.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -56,14 +56,6 @@ class LoadRates:
 # Until loads were measured. On a local disk a load of little state takes 0.02 to 0.1 s; from an object store it takes
 # some ten requests (a listing, a snapshot, the changes since) of 50 ms each.
 UNMEASURED = LoadRates(0.5, 50e6)
-
-
-@dataclass(frozen=True)
-class MeasuredLoad:
-    """Bytes of a past move, and the seconds by which its first task was longer than usual."""
-
-    bytes: float
-    added: float
 
 
 @dataclass(frozen=True, eq=False)
@@ -244,29 +236,26 @@ class _StepModel:
         return placed.estimate_batches({key: self.model.workload.stage(key).busy + it for key, it in added.items()})
 
 
-def fit_load_rates(measured: Sequence[MeasuredLoad], prior: LoadRates) -> LoadRates:
+def fit_load_rates(measured: Iterable[tuple[float, float]], prior: LoadRates) -> LoadRates:
     """Fit overhead and load rate to the last moves by least squares, neither below zero.
 
-    ``prior`` are those of `UNMEASURED`. Their overhead counts as one move more, their rate as moves that differ by some
-    ten megabytes: moves of about one size tell little of the rate. A load that took far longer than the others counts
-    as somewhat longer; figures that cannot be true do not count.
+    ``measured``: the bytes of each past move, and the seconds by which its first task was longer than usual. ``prior``
+    are those of `UNMEASURED`. Their overhead counts as one move more, their rate as moves that differ by some ten
+    megabytes: moves of about one size tell little of the rate. A load that took far longer than the others counts as
+    somewhat longer; figures that cannot be true do not count.
     """
-    last = [load for load in measured if _is_possible(load)][-_FITTED_MOVES:]
-    if not last:
+    possible = [it for it in measured if 0 <= it[0] <= _LARGEST_BYTES and abs(it[1]) <= _LARGEST_SECONDS]
+    if not possible:
         return prior
-    loaded = np.array([load.bytes for load in last])
-    added = np.maximum(np.array([load.added for load in last]), 0.0)
+    loaded, added = np.array(possible[-_FITTED_MOVES:]).T
+    added = np.maximum(added, 0.0)
     median = float(np.median(added))
     added = np.minimum(added, median + _OUTLIER * float(np.median(np.abs(added - median))) + prior.overhead)
     spread = loaded - loaded.mean()
     weight = _PRIOR_SPREAD**2
     slope = (float(spread @ (added - added.mean())) + weight / prior.load_rate) / (float(spread @ spread) + weight)
     slope = max(slope, 1 / _LARGEST_RATE)
-    overhead = (float((added - slope * loaded).sum()) + _PRIOR_MOVES * prior.overhead) / (len(last) + _PRIOR_MOVES)
+    overhead = (float((added - slope * loaded).sum()) + _PRIOR_MOVES * prior.overhead) / (len(loaded) + _PRIOR_MOVES)
     if overhead < 0:
         overhead, slope = 0.0, max(float(loaded @ added) / max(float(loaded @ loaded), 1e-300), 1 / _LARGEST_RATE)
-    return LoadRates(overhead, 1 / slope, len(last))
-
-
-def _is_possible(load: MeasuredLoad) -> bool:
-    return 0 <= load.bytes <= _LARGEST_BYTES and abs(load.added) <= _LARGEST_SECONDS
+    return LoadRates(overhead, 1 / slope, len(loaded))

@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 from rechannel.migration.plan.cost import (
     BatchTimes,
     LoadRates,
-    MeasuredLoad,
     PlanCost,
     SteppedMoves,
     estimate_cost,
@@ -116,22 +115,22 @@ def test_without_a_measured_move_the_settings_hold() -> None:
 def test_many_moves_outweigh_the_settings() -> None:
     truth = LoadRates(0.2, 200e6)
     sizes = np.linspace(1e6, 400e6, 40)
-    cost = fit_load_rates([MeasuredLoad(size, truth.overhead + size / truth.load_rate) for size in sizes], PRIOR)
+    cost = fit_load_rates([(size, truth.overhead + size / truth.load_rate) for size in sizes], PRIOR)
     assert cost.moves == 40
     assert cost.overhead == pytest.approx(truth.overhead, abs=0.25)
     assert cost.load_rate == pytest.approx(truth.load_rate, rel=0.25)
 
 
 def test_a_load_that_took_far_longer_than_the_others_does_not_count_for_what_it_took() -> None:
-    loads = [MeasuredLoad(1e6, 0.5 + 0.01 * number) for number in range(20)]
+    loads = [(1e6, 0.5 + 0.01 * number) for number in range(20)]
     usual = fit_load_rates(loads, PRIOR)
-    odd = fit_load_rates([*loads, MeasuredLoad(1e6, 600.0)], PRIOR)
+    odd = fit_load_rates([*loads, (1e6, 600.0)], PRIOR)
     assert odd.overhead < usual.overhead + 0.2
     impossible = [
-        MeasuredLoad(float("nan"), 1.0),
-        MeasuredLoad(1e300, 1.0),
-        MeasuredLoad(1.0, float("inf")),
-        MeasuredLoad(-1.0, 1.0),
+        (float("nan"), 1.0),
+        (1e300, 1.0),
+        (1.0, float("inf")),
+        (-1.0, 1.0),
     ]
     assert fit_load_rates([*loads, *impossible], PRIOR) == usual
 
@@ -150,14 +149,14 @@ def test_loads_of_two_queries_on_one_executor_are_waited_for_once() -> None:
 
 
 def test_moves_of_one_size_say_nothing_of_the_rate() -> None:
-    cost = fit_load_rates([MeasuredLoad(1000.0, 0.7)] * 20, PRIOR)
+    cost = fit_load_rates([(1000.0, 0.7)] * 20, PRIOR)
     assert cost.load_rate == pytest.approx(PRIOR.load_rate)
     assert cost.overhead == pytest.approx(0.7, abs=0.05)
 
 
 @given(st.lists(st.tuples(st.floats(0, 1e10), st.floats(-5, 100)), max_size=60))
 def test_any_measurements_give_a_sound_cost(measured: list[tuple[float, float]]) -> None:
-    cost = fit_load_rates([MeasuredLoad(size, added) for size, added in measured], PRIOR)
+    cost = fit_load_rates(measured, PRIOR)
     assert cost.overhead >= 0
     assert 0 < cost.load_rate <= 1.1e12
     moves = [Move("q/0", 0, 0, 1), Move("q/0", 1, 0, 1)]
