@@ -155,6 +155,7 @@ class LinkCycle:
         self._table, self._event_lines = task_table.TaskTable(), deque[bytes]()
         self._orders: Envelope | None = None
         self._drains: dict[str, DrainedNode] = {}  # by node
+        self._transitions = deque[MoveTransition]()  # to be logged
         self._drifted = self._garbage = self._rejected = 0
         self._attached, self._next_check, self._next_report, self._next_tick = time.time(), 0.0, 0.0, 0.0
         maintenance = compatibility.seconds(adapter.setting(_MAINTENANCE, "60s")) or 60.0
@@ -197,7 +198,8 @@ class LinkCycle:
         self._table.executors.update({item.executor: item for item in self.adapter.executors()})
         self._mailbox.read_orders()
         self._apply_orders()
-        self._watch_starts()
+        if self._settings.link.spread:  # else nothing is placed at a start
+            self._watch_starts()
 
     def _watch_starts(self) -> None:
         """Watch starts of queries, anew where the event stream was opened anew."""
@@ -224,7 +226,7 @@ class LinkCycle:
         """Run one cycle."""
         now, tick = time.time(), time.monotonic()  # what is due is due by the second, whatever becomes of the first
         caught_up = self._catch_up_with_events()
-        if self._openings != self._feed.openings:
+        if self._settings.link.spread and self._openings != self._feed.openings:
             self._watch_starts()
         self._exchange_messages(now)
         if caught_up:
@@ -246,6 +248,7 @@ class LinkCycle:
             self._next_report = tick + _REPORT_EVERY
             self._mailbox.post_report(self._report(), self._evidence_nodes())
             self._steering.remove_final()
+        self._log_transitions()
         if caught_up and self._table.unconfirmed:
             # Last: where Spark's coordinator does not answer, this fails, and the rest of the cycle is done.
             self._check.confirm_placements(self._reconciler.moving)
@@ -283,7 +286,11 @@ class LinkCycle:
             self._feed.mark_incomplete()
             return
         if event is not None:
-            self._fold_event(event, now)
+            try:
+                self._fold_event(event, now)
+            except Exception:
+                self._feed.mark_incomplete()
+                raise
 
     def _fold_event(self, event: events.Event, now: float) -> None:
         for notice in self._table.add(event):
@@ -387,8 +394,12 @@ class LinkCycle:
     def _journal(self, transitions: Sequence[MoveTransition]) -> None:
         if transitions:
             self._mailbox.post_journal(list(transitions))
-        for transition in transitions:
-            _LOG.info("move", **msgspec.structs.asdict(transition))
+            self._transitions.extend(transitions)
+
+    def _log_transitions(self) -> None:
+        """Log moves once nothing waits for this thread: who reads standard error may be slow."""
+        while self._transitions:
+            _LOG.info("move", **msgspec.structs.asdict(self._transitions.popleft()))
 
     # -- the driver's state --
 
@@ -467,6 +478,7 @@ class LinkCycle:
             self.adapter.stop_watching_starts,
             self._releaser.restore_target,
             self._feed.close,
+            self._log_transitions,
             lambda: self._mailbox.post_report(self._report(), set()),
             lambda: self._mailbox.stop(timeout=3 * self._settings.redis.timeout),
             self._start_watcher.join,

@@ -33,6 +33,8 @@ class StateCheck:
 
     def find_lost_events(self, now: float, *, events_lost: bool) -> list[events.Event]:
         """Return the events that bring the task table into line with Spark, in order."""
+        if events_lost:  # at once: if one of the calls below fails, nobody tells again
+            self._table.unconfirm_placement()
         state = self._adapter.spark_state()
         for run, query in state.runs.items():
             if run not in self.by_run:
@@ -46,7 +48,7 @@ class StateCheck:
         uncommitted = self._table.uncommitted(state.jobs).values()
         idle = frozenset(query for query in uncommitted if self._adapter.is_idle(query))
         gaps = self.gaps.confirmed_differences(replace(state, idle=idle))
-        if gaps or events_lost:
+        if gaps:
             self._table.unconfirm_placement()
         healing = []
         added = any(kind is GapKind.EXECUTOR_ADDED for kind, _ in gaps)

@@ -199,19 +199,25 @@ class SparkAdapter:
 
     def stop_event_stream(self) -> None:
         """Take the listener out again."""
-        listener, self._listener = self._listener, None
-        writer, self._writer = self._writer, None
         with translate_errors():
             try:
-                if listener is not None:
-                    self._context.removeSparkListener(listener)
+                if self._listener is not None:
+                    self._context.removeSparkListener(self._listener)
+                    self._listener = None
             finally:
+                writer, self._writer = self._writer, None
                 if writer is not None:
                     writer.stop()
 
     def stop_watchdog(self) -> None:
-        """End the watchdog, and leave the directory to the link."""
+        """End the watchdog, and leave the directory to the link.
+
+        It goes on if the listener could not be taken out: without heartbeats, it does that.
+        """
         watchdog, self._watchdog = self._watchdog, None
+        if self._listener is not None:
+            self._listener = None
+            return
         if watchdog is not None:
             watchdog.stop()
         with translate_errors():

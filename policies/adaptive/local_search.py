@@ -13,11 +13,11 @@ from collections.abc import Iterator
 import numpy as np
 
 from rechannel.policies.adaptive.context import SearchContext
-from rechannel.policies.adaptive.two_executors import finish
 from rechannel.policies.analysis.placement_cost import (
     SATURATED,
     Cost,
     fetch_seconds,
+    finish_time,
     finish_times,
     state_bytes_held,
     unit_executors,
@@ -162,7 +162,7 @@ class _IncrementalObjective:
         for index, executor in touched:
             stage = self._stages[index]
             units = np.flatnonzero(self._at[stage.key] == executor)
-            self._makespan[index, executor] = finish(stage.busy[units].tolist(), int(self._slots[executor]))
+            self._makespan[index, executor] = finish_time(stage.busy[units].tolist(), int(self._slots[executor]))
         for index in {number for stage, _, _ in changes for number in self._after.get(self._stages[stage].key, ())}:
             self._fetch_seconds[index] = fetch_seconds(self._cluster, self._workload, self._stages[index], self._at)
         return undo

@@ -16,7 +16,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from rechannel.policies.adaptive.stage_problem import Option, Problem
-from rechannel.policies.adaptive.two_executors import divide, finish
+from rechannel.policies.adaptive.two_executors import divide
+from rechannel.policies.analysis.placement_cost import finish_time
 from rechannel.policies.model.arrays import BoolArray, FloatArray, IntArray, ranks, sum_by_index
 
 __all__ = ["prune_moves", "relocate", "solve_stage"]
@@ -154,7 +155,7 @@ class _StageLedger:
         return Option(self.assignment, seconds, int(moved.sum()), float(problem.state_bytes[moved].sum()))
 
     def _finish(self, units: IntArray, executor: int) -> float:
-        return finish(self.problem.busy[units].tolist(), int(self.problem.slots[executor]))
+        return finish_time(self.problem.busy[units].tolist(), int(self.problem.slots[executor]))
 
     def _fetch_of(self, units: IntArray, executors: IntArray) -> FloatArray:
         problem = self.problem

@@ -1,15 +1,12 @@
-"""Division of tasks between two executors, and the time of tasks on one executor."""
+"""Division of tasks between two executors."""
 
 from __future__ import annotations
-
-import heapq
-from collections.abc import Sequence
 
 import numpy as np
 
 from rechannel.policies.model.arrays import BoolArray, FloatArray
 
-__all__ = ["divide", "finish"]
+__all__ = ["divide"]
 
 _DIVIDED = 18  # units of which every division is tried: two halves of 512
 
@@ -47,17 +44,6 @@ def divide(busy: FloatArray, mine: int, speed: float, other_speed: float) -> Boo
     for units, mask in ((left, chosen[0]), (right, chosen[1])):
         result[units] = (mask >> np.arange(len(units))) & 1
     return result
-
-
-def finish(busy: Sequence[float], cores: int) -> float:
-    """Return when tasks that start in this order are done, each on the core free first."""
-    if len(busy) <= cores:
-        return max(busy, default=0.0)
-    free = list(busy[:cores])
-    heapq.heapify(free)
-    for task in busy[cores:]:
-        heapq.heapreplace(free, free[0] + task)
-    return max(free)
 
 
 def _subset_sums(values: FloatArray) -> FloatArray:

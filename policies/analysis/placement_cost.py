@@ -7,7 +7,8 @@ cluster do not fit together.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import heapq
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -23,6 +24,7 @@ __all__ = [
     "Cost",
     "executor_busy",
     "fetch_seconds",
+    "finish_time",
     "finish_times",
     "inter_executor_volume",
     "inter_node_volume",
@@ -90,6 +92,17 @@ def state_bytes_held(cluster: Cluster, workload: Workload, placement: Placement)
     for stage in workload.placeable:
         held += sum_by_index(placement[stage.key], stage.state_bytes, cluster.size)
     return held
+
+
+def finish_time(busy: Sequence[float], cores: int) -> float:
+    """Return when tasks that start in this order are done on one executor, each on the core free first."""
+    if len(busy) <= cores:
+        return max(busy, default=0.0)
+    free = list(busy[:cores])
+    heapq.heapify(free)
+    for task in busy[cores:]:
+        heapq.heapreplace(free, free[0] + task)
+    return max(free)
 
 
 def finish_times(cluster: Cluster, busy: FloatArray, assignment: IntArray) -> FloatArray:

@@ -3,15 +3,18 @@
 Three ways lead from the present placement, each by one move after the other:
 
 1. a steepest descent along the moves of a proposed placement: the move first that shortens the batches most;
-2. a steepest descent along all moves off the executors that hold a query up;
+2. a steepest descent along all moves off the executors that hold a query up; where none helps, along swaps of two
+   partitions, which are two moves;
 3. leveling: a descent takes small steps where several executors are about as busy, so this way goes straight below a
    bound. It takes the smallest partition off the busiest executor that brings it below, or else the largest that fits
    elsewhere.
 
 The first two give points of gain against moves, and so does the third below a few bounds near equally busy executors.
 Among those with at least 90 % of the largest gain, whose busiest executor is within 5 % of the best-balanced one's, the
-one with fewest moves is taken; or leveling to that one, where that needs fewer moves for 90 % of the gain. Moves that
-add nothing are dropped. No move goes to an executor without memory for the partition's state, unless none has it.
+one with fewest moves is taken; or leveling to that one, where that needs fewer moves for 90 % of the gain. Executors
+are as busy as by queries that run back to back together, and by each query with a trigger. Moves that are not needed
+for that gain and balance are dropped. No move goes to an executor without memory for the partition's state, unless none
+has it.
 
 Durations are those of the cycle formula (:mod:`rechannel.policies.prediction.cycle`), each over the present one, so
 that a query with short batches counts as much as one with long ones. Rows are those of the present batches, also of a
@@ -22,8 +25,9 @@ order may differ: the replay that judges the answer has the rows grow.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import islice
 
 import numpy as np
 
@@ -35,35 +39,53 @@ from rechannel.policies.prediction.trial import TrialPlacement
 __all__ = ["fewest_moves"]
 
 _SHARE = 0.9  # of the largest gain
-_BALANCED = 1.05  # times the busiest executor of the best-balanced point
-_EVEN = (1.1, _BALANCED, 1.02)  # times the load of equally busy executors, to which they are leveled at first
-_BOUNDS = (_BALANCED, 1.02, 1.0)  # times that one, to which executors are leveled: the first that brings the gain
+_BALANCED = 1.05  # times the imbalance of the best-balanced point
+_EVEN = (1.1, _BALANCED, 1.02)  # times the least load of the busiest executor, to which all are leveled at first
+_BOUNDS = (_BALANCED, 1.02, 1.0)  # times that point's, to which executors are leveled: the first that brings the gain
 _SAME = 1e-12  # smaller differences of cost are none
 _MIN_STEP_GAIN = 1e-4  # of the batch time: what a step of a descent has to bring
 _MIN_MOVE_GAIN = 0.002  # of the batch time: what a move has to bring
 _TARGETS = 4  # of the least busy executors, for each move
 _SOURCES = 3  # busiest executors that moves come off
 _HEAVIEST = 24  # partitions of each of them that are tried
+_PARTNERS = 4  # partitions, somewhat smaller, that each of them is swapped with
+_SWAPS = 2_000  # tried at most, wherever no single move helps
 
-
-@dataclass(frozen=True)
-class _Step:
-    """A move of a curve, with the cost and the busiest executor's seconds after it."""
-
-    stage: int
-    partition: int
-    target: int
-    cost: float
-    busiest: float
+_Unit = tuple[int, int, int]  # a move: stage, partition, target
 
 
 @dataclass(frozen=True)
 class _Point:
-    """A point of the curve gain against moves."""
+    """A point of a curve of gain against moves: the cost after them, and the busiest executor over its least load."""
 
-    moves: list[_Step]
+    moves: Sequence[_Unit]
     cost: float
-    busiest: float
+    imbalance: float
+
+
+class _Curve:
+    """Moves of a trial placement one after the other, with a point after each."""
+
+    def __init__(self, trial: TrialPlacement, least: FloatArray) -> None:
+        self.trial, self.least = trial, least
+        self.points: list[_Point] = []
+        self._moves: list[_Unit] = []
+
+    def move(self, *moves: _Unit) -> None:
+        """Make moves that belong together."""
+        for move in moves:
+            self.trial.move(*move)
+        self._moves += moves
+        self.points.append(_Point(tuple(self._moves), self.trial.cost(), self.imbalance()))
+
+    def imbalance(self) -> float:
+        """Return the busiest executor over its least load, of the worst group."""
+        return float((self.trial.group_loads().max(axis=1) / self.least).max(initial=0.0))
+
+    @property
+    def count(self) -> int:
+        """Number of moves."""
+        return len(self._moves)
 
 
 def fewest_moves(
@@ -91,74 +113,78 @@ def fewest_moves(
         Whether moves that are not part of the proposal are tried too.
     """
     start = current.evacuated_to(proposed, model.cluster)
-    curves = [
-        _descend(TrialPlacement(model, start), max_moves, proposed=proposed),
-        _descend(TrialPlacement(model, start), max_moves, proposed=None) if beyond_proposal else [],
-    ]
-    at_start = TrialPlacement(model, start)
-    points = [_Point([], 1.0, float(at_start.loads().max()))]
-    points += [
-        _Point(curve[:count], curve[count - 1].cost, curve[count - 1].busiest)
-        for curve in curves
-        for count in range(1, len(curve) + 1)
-    ]
-    for bound in _EVEN if beyond_proposal else ():
-        leveled = _level(TrialPlacement(model, start), bound * at_start.even_load(), max_moves)
-        points += [_Point(leveled, leveled[-1].cost, leveled[-1].busiest)] if leveled else []
-    lowest = min(point.cost for point in points)
-    max_cost = 1.0 - _SHARE * (1.0 - lowest) + _SAME
+    least = TrialPlacement(model, start).least_loads()
+
+    def curve() -> _Curve:
+        return _Curve(TrialPlacement(model, start), least)
+
+    stay, descent = curve(), curve()
+    stay.move()
+    _descend(descent, max_moves, proposed)
+    points = stay.points + descent.points
+    if beyond_proposal:
+        free = curve()
+        _descend(free, max_moves, None)
+        points += free.points
+        points += [point for bound in _EVEN if (point := _level(curve(), bound, max_moves)) is not None]
+    max_cost = 1.0 - _SHARE * (1.0 - min(point.cost for point in points)) + _SAME
     enough = [point for point in points if point.cost <= max_cost]
-    busiest = min(point.busiest for point in enough)
-    balanced = [point for point in enough if point.busiest <= _BALANCED * busiest]
+    imbalance = min(point.imbalance for point in enough)
+    balanced = [point for point in enough if point.imbalance <= _BALANCED * imbalance]
     chosen = min(balanced, key=lambda point: (len(point.moves), point.cost)).moves
     for bound in _BOUNDS if beyond_proposal else ():
-        leveled = _level(TrialPlacement(model, start), bound * busiest, len(chosen) - 1)
-        if leveled and leveled[-1].cost <= max_cost:
-            chosen = leveled
+        leveled = _level(curve(), bound * imbalance, len(chosen) - 1)
+        if leveled is not None and leveled.cost <= max_cost:
+            chosen = leveled.moves
             break
-    return _pruned(model, start, chosen)
+    return _reduced(curve(), chosen, max_cost, _BALANCED * imbalance)
 
 
-def _descend(trial: TrialPlacement, max_moves: int, proposed: Placement | None) -> list[_Step]:
-    """Return the moves of the steepest descent with the cost after each of them."""
+def _descend(curve: _Curve, max_moves: int, proposed: Placement | None) -> None:
+    """Go the way of steepest descent, along the moves of a proposal or along all."""
+    trial = curve.trial
     soft = trial.soft_cost()
-    steps: list[_Step] = []
-    while len(steps) < max_moves:
-        best: tuple[float, int, int, int] | None = None
-        for stage, partition, target in _candidates(trial, proposed):
-            source = trial.move(stage, partition, target)
-            after = trial.soft_cost()
-            trial.move(stage, partition, source)
-            if best is None or after < best[0] - _SAME:
-                best = after, stage, partition, target
+    while curve.count < max_moves:
+        best = _best(trial, ((move,) for move in _candidates(trial, proposed)))
+        if proposed is None and (best is None or best[0] >= soft - _MIN_STEP_GAIN) and curve.count + 2 <= max_moves:
+            best = _best(trial, islice(_swaps(trial), _SWAPS))
         if best is None or best[0] >= soft - _MIN_STEP_GAIN:
-            break
+            return
         soft = best[0]
-        trial.move(*best[1:])
-        steps.append(_Step(*best[1:], trial.cost(), float(trial.loads().max())))
-    return steps
+        curve.move(*best[1])
 
 
-def _level(trial: TrialPlacement, max_load: float, max_moves: int) -> list[_Step]:
-    """Return at most so many moves that bring each executor below a load in seconds, or []."""
-    steps: list[_Step] = []
-    loads = trial.loads()
-    while loads.max() > max_load:
-        move = _leveling_move(trial, loads, max_load) if len(steps) < max_moves else None
+def _best(trial: TrialPlacement, choices: Iterable[tuple[_Unit, ...]]) -> tuple[float, tuple[_Unit, ...]] | None:
+    """Return the choice of moves with the lowest cost, and that cost; None without any."""
+    best: tuple[float, tuple[_Unit, ...]] | None = None
+    for moves in choices:
+        sources = [trial.move(*move) for move in moves]
+        after = trial.soft_cost()
+        for (stage, partition, _), source in zip(moves, sources, strict=True):
+            trial.move(stage, partition, source)
+        if best is None or after < best[0] - _SAME:
+            best = after, moves
+    return best
+
+
+def _level(curve: _Curve, imbalance: float, max_moves: int) -> _Point | None:
+    """Return the point after at most so many moves that bring all executors below an imbalance; None without any."""
+    bound = imbalance * curve.least
+    while ((loads := curve.trial.group_loads()).max(axis=1) > bound).any():
+        group = int((loads.max(axis=1) / bound).argmax())
+        move = _leveling_move(curve.trial, group, loads[group], bound[group]) if curve.count < max_moves else None
         if move is None:
-            return []
-        trial.move(*move)
-        loads = trial.loads()
-        steps.append(_Step(*move, trial.cost(), float(loads.max())))
-    return steps
+            return None
+        curve.move(move)
+    return curve.points[-1] if curve.points else None
 
 
-def _leveling_move(trial: TrialPlacement, loads: FloatArray, max_load: float) -> tuple[int, int, int] | None:
-    """Return the next move off the busiest executor towards that load; None without any."""
+def _leveling_move(trial: TrialPlacement, group: int, loads: FloatArray, max_load: float) -> _Unit | None:
+    """Return the next move off the busiest executor of a group towards that load; None without any."""
     source, capacity = int(loads.argmax()), trial.capacity
-    best: tuple[tuple[bool, float, float], tuple[int, int, int]] | None = None
-    for stage, at in enumerate(trial.at):
-        for partition in np.flatnonzero(at == source).tolist():
+    best: tuple[tuple[bool, float, float], _Unit] | None = None
+    for stage in trial.stages_of(group):
+        for partition in np.flatnonzero(trial.at[stage] == source).tolist():
             busy = float(trial.stages[stage].busy[partition])
             fits = trial.has_room(stage, partition) & (loads + busy / capacity <= max_load)
             if busy > 0 and fits.any():
@@ -170,7 +196,17 @@ def _leveling_move(trial: TrialPlacement, loads: FloatArray, max_load: float) ->
     return best[1] if best is not None else None
 
 
-def _candidates(trial: TrialPlacement, proposed: Placement | None) -> Iterable[tuple[int, int, int]]:
+def _swaps(trial: TrialPlacement) -> Iterable[tuple[_Unit, ...]]:
+    """Yield swaps worth trying: a heavy partition of a busy executor for one somewhat smaller of a less busy one."""
+    for stage, partition, target in _candidates(trial, None):
+        busy, source = trial.stages[stage].busy, int(trial.at[stage][partition])
+        smaller = np.flatnonzero((trial.at[stage] == target) & (busy < busy[partition]))
+        for partner in smaller[np.argsort(-busy[smaller], kind="stable")][:_PARTNERS].tolist():
+            if trial.fits(stage, partner, source):
+                yield (stage, partition, target), (stage, partner, source)
+
+
+def _candidates(trial: TrialPlacement, proposed: Placement | None) -> Iterable[_Unit]:
     """Yield moves worth trying: stage, partition, target, with memory for its state."""
     loads = trial.loads()
     if proposed is not None:
@@ -197,21 +233,24 @@ def _by_weight(partitions: IntArray, busy: FloatArray) -> list[int]:
     return [int(partition) for partition in order[:_HEAVIEST] if busy[partition] > 0]
 
 
-def _pruned(model: PredictionModel, start: Placement, steps: list[_Step]) -> Placement:
-    """Return the placement of the steps without those that add nothing."""
-    trial = TrialPlacement(model, start)
+def _reduced(curve: _Curve, moves: Iterable[_Unit], max_cost: float, max_imbalance: float) -> Placement:
+    """Return the placement after the moves without those that are not needed for a cost and an imbalance."""
+    trial = curve.trial
     origin: dict[tuple[int, int], int] = {}
-    for step in steps:
-        origin.setdefault((step.stage, step.partition), int(trial.at[step.stage][step.partition]))
-        trial.move(step.stage, step.partition, step.target)
-    cost = trial.cost()
-    for (stage, partition), source in origin.items():
-        if not trial.fits(stage, partition, source):
-            continue
-        target = trial.move(stage, partition, source)
-        without = trial.cost()
-        if without <= cost + _MIN_MOVE_GAIN:
-            cost = min(cost, without)
-        else:
+    for stage, partition, target in moves:
+        origin.setdefault((stage, partition), int(trial.at[stage][partition]))
+        trial.move(stage, partition, target)
+    while True:
+        allowed = max(max_cost, trial.cost() + _MIN_MOVE_GAIN)
+        best: tuple[float, tuple[int, int]] | None = None
+        for (stage, partition), source in origin.items():
+            if not trial.fits(stage, partition, source):
+                continue
+            target = trial.move(stage, partition, source)
+            cost = trial.cost()
+            if cost <= allowed and curve.imbalance() <= max_imbalance and (best is None or cost < best[0]):
+                best = cost, (stage, partition)
             trial.move(stage, partition, target)
-    return trial.placement()
+        if best is None:
+            return trial.placement()
+        trial.move(*best[1], origin.pop(best[1]))

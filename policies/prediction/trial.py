@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from rechannel.policies.analysis.placement_cost import task_slots
-from rechannel.policies.model.arrays import BoolArray, FloatArray
+from rechannel.policies.analysis.placement_cost import finish_time, finish_times, task_slots
+from rechannel.policies.model.arrays import BoolArray, FloatArray, sum_rows_by_index
 from rechannel.policies.model.placement import Placement
 from rechannel.policies.prediction.cycle import QueryTimings, QueryWork, batch_seconds, unplaced_work
 from rechannel.policies.prediction.model import PredictionModel
@@ -17,6 +17,9 @@ _EVENNESS = 0.02  # weight of even executors: moves that prepare the next one
 
 class TrialPlacement:
     """A placement with the sums that its batches are computed from; moves change it in place.
+
+    Queries that run back to back are a group: they wait for each other's tasks in every batch, so their load counts
+    together. A query with a trigger is a group of its own, for the executors are idle in between.
 
     ``base``: seconds of each query's batch that the cost is relative to, (Q,); by default those of the placement.
     """
@@ -36,22 +39,21 @@ class TrialPlacement:
                 for stage, at in zip(self.stages, self.at, strict=True)
             ]
         ).reshape(len(self.stages), cluster.size)
-        self._largest = [self._longest_tasks(index) for index in range(len(self.stages))]
+        self._several_cores = bool(self._slots.max() > 1)
+        self._finish = [finish_times(cluster, it.busy, at) for it, at in zip(self.stages, self.at, strict=True)]
         self._free = cluster.memory_bytes.copy()
         for stage, at in zip(self.stages, self.at, strict=True):
             self._free -= np.bincount(at[at >= 0], stage.state_bytes[at >= 0], cluster.size)
         self._unplaced = unplaced_work(model)
         self._unplaced_load = (self._unplaced.pinned + self._unplaced.anywhere).sum(axis=0)
         self._timings = QueryTimings.of(model)
+        together = self._timings.interval <= 0
+        groups = np.where(together, 0, np.cumsum(~together) - (not together.any()))
+        self._groups, self._stage_group = int(groups.max(initial=-1)) + 1, groups[self._stage_query]
+        unplaced = self._unplaced.pinned + self._unplaced.anywhere
+        self._unplaced_by_group = sum_rows_by_index(groups, unplaced, self._groups)
         self._base = np.maximum(self.seconds() if base is None else base, 1e-9)
         self._square = max(float(self.loads() @ self.loads()), 1e-12)
-
-    def _longest_tasks(self, stage: int) -> FloatArray:
-        """Return the longest task of a stage on each executor, (E,): a bound with several cores."""
-        longest = np.zeros(self.model.cluster.size)
-        at = self.at[stage]
-        np.maximum.at(longest, at[at >= 0], self.stages[stage].busy[at >= 0])
-        return longest
 
     def move(self, stage: int, partition: int, target: int) -> int:
         """Move a partition; return where it was."""
@@ -64,8 +66,10 @@ class TrialPlacement:
             self._sums[stage, target] += busy
             self._free[target] -= size
         self.at[stage][partition] = target
-        if self._slots.max() > 1:
-            self._largest[stage] = self._longest_tasks(stage)
+        if self._several_cores:
+            for executor in {source, target} - {-1}:
+                tasks = self.stages[stage].busy[self.at[stage] == executor].tolist()
+                self._finish[stage][executor] = finish_time(tasks, int(self._slots[executor]))
         return source
 
     def has_room(self, stage: int, partition: int) -> BoolArray:
@@ -89,9 +93,7 @@ class TrialPlacement:
         path, pinned = self._unplaced.path.copy(), self._unplaced.pinned.copy()
         shares = self._sums / self.capacity
         for stage, query in enumerate(self._stage_query):
-            slowest = shares[stage]
-            if self._slots.max() > 1:
-                slowest = np.maximum(slowest, self._largest[stage] / self.model.cluster.speed)
+            slowest = self._finish[stage] / self.model.cluster.speed if self._several_cores else shares[stage]
             path[query] += slowest.max()
             pinned[query] += shares[stage]
         return batch_seconds(QueryWork(path, pinned + self._unplaced.anywhere, pinned > 0), self._timings)
@@ -104,10 +106,23 @@ class TrialPlacement:
         """Return the seconds of everybody's work on each executor in one batch of each, (E,)."""
         return np.asarray(self._sums.sum(axis=0) / self.capacity + self._unplaced_load)
 
-    def even_load(self) -> float:
-        """Return the load of each executor if all were equally busy: none can do better."""
+    def group_loads(self) -> FloatArray:
+        """Return the seconds of each group's work on each executor in one batch of each query, (G, E)."""
+        sums = sum_rows_by_index(self._stage_group, self._sums, self._groups)
+        return np.asarray(sums / self.capacity + self._unplaced_by_group)
+
+    def least_loads(self) -> FloatArray:
+        """Return a bound on the busiest executor of each group, (G,): none below even loads and the longest task."""
         available = self.model.cluster.available
-        return float((self.loads() * self.capacity).sum() / self.capacity[available].sum())
+        even = (self.group_loads() * self.capacity).sum(axis=1) / self.capacity[available].sum()
+        longest, fastest = np.zeros(self._groups), float(self.model.cluster.speed[available].max())
+        for stage, group in zip(self.stages, self._stage_group, strict=True):
+            longest[group] = max(longest[group], float(stage.busy.max(initial=0.0)) / fastest)
+        return np.maximum(np.maximum(even, longest), 1e-9)
+
+    def stages_of(self, group: int) -> list[int]:
+        """Return the indexes of a group's stages."""
+        return [stage for stage, of in enumerate(self._stage_group) if of == group]
 
     def placement(self) -> Placement:
         """Return the placement as it is now."""

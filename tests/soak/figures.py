@@ -14,7 +14,7 @@ from tests.soak import queries
 from tests.soak.slopes import Slope, slope
 
 MIB = float(1 << 20)
-MILESTONES = (1, 1_000)  # batches, and those that both drivers have had at the end
+MILESTONES = (1, 1_000, 25_000)  # batches, and those that both drivers have had at the end
 WARM_UP = 0.2  # of the run, left out of slopes: classes are loaded, caches filled
 JUDGED = 5_000  # batches; a shorter run says nothing of slopes
 _AROUND = 400  # batches whose durations make the figures at a milestone

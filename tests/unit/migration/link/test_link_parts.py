@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections import deque
 from types import SimpleNamespace
 
 import pytest
@@ -83,7 +84,7 @@ def test_doubtful_places_are_read_in_every_cycle_that_has_caught_up(caught_up):
     cycle._handle_boundaries = lambda: None
     cycle._next_check = cycle._next_tick = cycle._next_report = float("inf")
     cycle._openings, cycle._feed = 1, SimpleNamespace(openings=1)
-    cycle._drains, cycle._releaser = {}, SimpleNamespace(active=False)
+    cycle._drains, cycle._releaser, cycle._transitions = {}, SimpleNamespace(active=False), deque()
     cycle._reconciler, cycle._settings = SimpleNamespace(moving={"a move"}, units_up_next=[], paused=True), Settings()
     cycle._stages, cycle._snapshot_lag = SimpleNamespace(mapped={}), SimpleNamespace(advance=lambda *_: None)
     cycle._table = SimpleNamespace(unconfirmed={("q", 0, 0)})
@@ -102,7 +103,7 @@ def test_what_is_due_is_due_though_the_clock_was_set_back(caught_up, compared, m
     cycle._handle_boundaries = lambda: None
     cycle._next_check = cycle._next_tick = cycle._next_report = 100.0
     cycle._openings, cycle._feed = 1, SimpleNamespace(openings=1)
-    cycle._drains, cycle._releaser = {}, SimpleNamespace(active=False)
+    cycle._drains, cycle._releaser, cycle._transitions = {}, SimpleNamespace(active=False), deque()
     cycle._reconciler = SimpleNamespace(units_up_next=[], paused=True, tick=lambda *_: done.append("tick"))
     cycle._driver_state, cycle._journal, cycle._report = lambda: None, lambda _: None, lambda: None
     cycle._initial_placement = SimpleNamespace(restore_wait=lambda _: None)

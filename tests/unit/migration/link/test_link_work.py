@@ -144,3 +144,4 @@ def test_the_work_for_idle_queries_and_nodes_is_linear_and_spark_is_asked_no_mor
     assert sum(small.redis.values()) <= 3 * SECONDS
     # A core does some 30 million a second: a hundredth is 300,000.
     assert small.instructions <= 300_000 * SECONDS
+    assert nodes.instructions <= 300_000 * SECONDS

@@ -10,6 +10,7 @@ import pytest
 
 from rechannel.migration.link.state_check import StateCheck
 from rechannel.migration.spark.adapter import ActiveQuery
+from rechannel.migration.spark.gateway import SparkCallError
 from rechannel.monitors.spark import events
 from rechannel.monitors.spark.event_gaps import SparkState
 from rechannel.monitors.spark.task_table import TaskTable
@@ -312,3 +313,17 @@ def test_without_losses_nothing_is_healed():
         link.cycle(counted=True)
     assert link.check.gaps.healed == 0
     assert disagreements(link, placement=True) == []
+
+
+def test_that_events_were_lost_is_not_forgotten_if_spark_does_not_answer():
+    marks = []
+
+    def fail():
+        raise SparkCallError("no answer within 30 s")
+
+    table = TaskTable()
+    table.unconfirm_placement = lambda: marks.append("doubted")
+    check = StateCheck(SimpleNamespace(spark_state=fail), table, SimpleNamespace())
+    with pytest.raises(SparkCallError):
+        check.find_lost_events(0.0, events_lost=True)
+    assert marks == ["doubted"]

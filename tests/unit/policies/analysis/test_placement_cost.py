@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rechannel.policies.adaptive.two_executors import finish
 from rechannel.policies.analysis.placement_cost import (
     executor_busy,
+    finish_time,
     finish_times,
     inter_executor_volume,
     inter_node_volume,
@@ -95,4 +95,4 @@ def test_stage_time_within_the_bound_of_graham(busy: list[float], cores: int) ->
         np.bincount(np.array(slots), weights=busy).max() for slots in itertools.product(range(cores), repeat=len(busy))
     )
     assert best * (1 - 1e-9) <= time <= best * (2 - 1 / cores) * (1 + 1e-9)
-    assert time == pytest.approx(finish(busy, cores))
+    assert time == pytest.approx(finish_time(busy, cores))

@@ -11,6 +11,7 @@ from rechannel.policies.model.placement import Placement
 from rechannel.policies.prediction.cycle import estimate_batches
 from rechannel.policies.prediction.fewest import fewest_moves
 from rechannel.policies.prediction.gain import predict_changes
+from rechannel.policies.prediction.model import QueryTiming
 from rechannel.policies.registry import propose
 from unit.policies.prediction.cases import drawn, model_of, stage
 from unit.policies.random_clusters import cluster_of
@@ -86,7 +87,7 @@ def test_few_moves_bring_most_of_the_gain_of_many(seed: int) -> None:
     chosen = fewest_moves(model, current, proposed)
     now, few, many = (sum(estimate_batches(model, at).values()) for at in (current, chosen, proposed))
     assert few <= now
-    assert now - few >= 0.8 * (now - many)
+    assert now - few >= 0.85 * (now - many)
     assert len(chosen.moves_from(current)) <= max(1, len(proposed.moves_from(current)))
     # The replay, which judges the plan, agrees that no batch becomes longer.
     assert all(change.ratio <= 1.05 for change in predict_changes(model, current, chosen).values())
@@ -106,4 +107,33 @@ def test_moves_are_nearly_the_fewest_for_the_same_load() -> None:
         )
         made += len(chosen.moves_from(current))
         fewest += exact_moves(now, 1.02 * then.busiest(), 1.0).bound
-    assert made <= 1.2 * fewest
+    assert made <= 1.3 * fewest
+
+
+def test_two_partitions_change_places_where_no_single_move_helps() -> None:
+    model = model_of([stage("q", [6.0, 4.0, 5.0, 3.0])], 2)
+    current = Placement({"q/0": np.array([0, 0, 1, 1])})
+    chosen = fewest_moves(model, current, current)
+    assert len(chosen.moves_from(current)) == 2
+    assert np.bincount(chosen["q/0"], [6.0, 4.0, 5.0, 3.0]).tolist() == [9.0, 9.0]
+
+
+def test_several_cores_take_tasks_in_the_order_of_partitions() -> None:
+    """On two cores, tasks of 1, 1 and 2 s last 3 s, though there are but 4 s of work."""
+    model = model_of([stage("q", [1.0, 1.0, 2.0, 0.5])], 2, overhead=0.0, cores=2)
+    current = Placement({"q/0": np.array([0, 0, 0, 1])})
+    assert estimate_batches(model, current)["q"] == pytest.approx(3.0)
+    chosen = fewest_moves(model, current, current)
+    assert estimate_batches(model, chosen)["q"] == pytest.approx(2.0)
+    assert len(chosen.moves_from(current)) == 1
+
+
+def test_each_query_with_a_trigger_is_evened_out_by_itself() -> None:
+    """Together their executors are even; each query is held up by one of its own."""
+    stages = [stage("q", [1.0] * 6), stage("r", [1.0] * 6)]
+    model = model_of(stages, 2, interval=30.0)
+    model = replace(model, timing={"q": QueryTiming(0.2, 30.0), "r": QueryTiming(0.2, 30.0, 15.0)})
+    current = Placement({"q/0": np.array([0] * 5 + [1]), "r/0": np.array([1] * 5 + [0])})
+    chosen = fewest_moves(model, current, current)
+    assert [np.bincount(chosen[key]).tolist() for key in ("q/0", "r/0")] == [[3, 3], [3, 3]]
+    assert len(chosen.moves_from(current)) == 4
