@@ -186,9 +186,9 @@ def _check_redis(store: Store, settings: Settings) -> list[Finding]:
 def probe_permissions(store: Store, settings: Settings) -> RedisPermissions:
     """Find out what the Redis user may do; Redis notes refusals in its ACL log."""
     administrator = store.can_run(*_ADMINISTRATION)
-    allowed = set()
+    allowed, name = set(), node.node_of_user(settings)
     for rule in keys.TABLE:
-        key = store.keys(rule, settings.node if "{node}" in rule.pattern else _PLACEHOLDER)
+        key = store.keys(rule, name if "{node}" in rule.pattern else _PLACEHOLDER)
         for verb, commands in (("read", _READS), ("write", _WRITES)):
             if administrator or store.can_run(*(word.format(key) for word in commands[rule.kind])):
                 allowed.add((rule.pattern, verb))

@@ -258,15 +258,17 @@ def _check_scheduler(mode: str, subject: str) -> Finding:
 
 def _check_locality(report: LinkReport, application: ApplicationFacts) -> Finding:
     """Compare the wait with the stages: it should be longer, but not by far."""
-    name = application.application
-    value = report.environment.get("spark.locality.wait", "3s")
+    name, key = application.application, "spark.locality.wait"
+    if "spark.locality.wait.process" in report.environment:  # the wait that counts for tasks with state
+        key = "spark.locality.wait.process"
+    value = report.environment.get(key, "3s")
     wait = compatibility.seconds(value)
     if wait is None or not application.stages:
-        return ok("spark-locality", f"spark.locality.wait is {value}; no stage was measured yet", name)
+        return ok("spark-locality", f"{key} is {value}; no stage was measured yet", name)
     query, longest = max(application.stages.items(), key=lambda item: item[1])
     if longest > wait and report.drifted_partitions:
         sentence = (
-            f"stages of {query} last {longest:.1f} s, longer than spark.locality.wait={value}, and "
+            f"stages of {query} last {longest:.1f} s, longer than {key}={value}, and "
             f"{report.drifted_partitions} partitions drifted: a task that waits behind others goes to any idle executor"
         )
         if longest > compatibility.LONG_WAIT:
@@ -274,14 +276,14 @@ def _check_locality(report: LinkReport, application: ApplicationFacts) -> Findin
             return ok("spark-locality", f"{sentence}; {cure}", name)
         # Within the limits that `check_settings` accepts.
         better = min(max(2 * longest, _DEFAULT_WAIT), compatibility.LONG_WAIT)
-        return warning("spark-locality", sentence, f"set spark.locality.wait to {math.ceil(better)}s", name)
+        return warning("spark-locality", sentence, f"set {key} to {math.ceil(better)}s", name)
     if wait > _DEFAULT_WAIT and wait > _BUSY_WAIT * longest:
         sentence = (
-            f"spark.locality.wait={value} is {wait / max(longest, 0.001):.0f} times the longest stage ({longest:.1f} s)"
+            f"{key}={value} is {wait / max(longest, 0.001):.0f} times the longest stage ({longest:.1f} s)"
             ": one busy executor delays a whole batch for that long"
         )
-        return warning("spark-locality", sentence, "set spark.locality.wait to 3s, the default", name)
-    sentence = f"spark.locality.wait is {value}, the longest stateful stage takes {longest:.1f} s"
+        return warning("spark-locality", sentence, f"set {key} to 3s, the default", name)
+    sentence = f"{key} is {value}, the longest stateful stage takes {longest:.1f} s"
     return ok("spark-locality", sentence, name)
 
 

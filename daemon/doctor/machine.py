@@ -96,7 +96,7 @@ def _check_executors(machine: Machine) -> Finding:
         sentence = f"executors here have other host names than the agent: {', '.join(hosts)}"
         return failed(check, sentence, f"set agent.node to {hosts[0]}; each host name needs an agent of its own")
     sentence = "; ".join(machine.reasons[:_SHOWN]) + ("; …" if len(machine.reasons) > _SHOWN else "")
-    if "rights missing" in sentence:
+    if any("rights missing" in reason for reason in machine.reasons):
         report = failed if machine.user == machine.agent_user and not machine.is_capable else warning
         return report(check, sentence, "run the agent as Spark's user, in its PID namespace")
     if sentence:

@@ -189,8 +189,22 @@ def _check_keys(settings: Settings) -> Finding:
 
 def role_of_user(settings: Settings) -> Role | None:
     """Return the role in the name of the Redis user, if `rechannel acl` made that name."""
-    match = re.match(rf"rechannel-{re.escape(settings.cluster.name)}-({'|'.join(Role)})(-|$)", settings.redis.username)
+    match = _match_user(settings)
     return Role(match[1]) if match else None
+
+
+def node_of_user(settings: Settings) -> str:
+    """Return the node that the Redis user is for, by its name; else that of the settings.
+
+    An agent without `agent.node` finds its node's name by its executors, so it may be no host name of this machine.
+    """
+    match = _match_user(settings)
+    return match[3] if match and match[1] == Role.AGENT and match[3] else settings.node
+
+
+def _match_user(settings: Settings) -> re.Match[str] | None:
+    name = re.escape(settings.cluster.name)
+    return re.fullmatch(rf"rechannel-{name}-({'|'.join(Role)})(-(.*))?", settings.redis.username)
 
 
 def check_times(settings: Settings) -> list[Finding]:

@@ -118,7 +118,7 @@ class TrialPlacement:
         longest, fastest = np.zeros(self._groups), float(self.model.cluster.speed[available].max())
         for stage, group in zip(self.stages, self._stage_group, strict=True):
             longest[group] = max(longest[group], float(stage.busy.max(initial=0.0)) / fastest)
-        return np.maximum(np.maximum(even, longest), 1e-9)
+        return np.asarray(np.maximum(np.maximum(even, longest), 1e-9))
 
     def stages_of(self, group: int) -> list[int]:
         """Return the indexes of a group's stages."""

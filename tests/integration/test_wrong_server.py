@@ -115,6 +115,14 @@ def test_a_redis_that_takes_no_writes_is_waited_for(settings: RedisSettings, cli
     written(settings)
 
 
+def test_a_command_that_the_server_lacks_is_no_right(settings: RedisSettings) -> None:
+    """As CONFIG, where a provider took it away: it would make everybody an administrator."""
+    store = Store(settings, "default")
+    assert not store.can_run("NOSUCHCOMMAND")
+    assert store.can_run("CONFIG", "GET")
+    store.close()
+
+
 def test_after_an_answer_of_a_replica_a_store_connects_anew(settings: RedisSettings, client: Any) -> None:
     """The name in `redis.url` may lead to another server by then."""
     store = Store(settings, "default")

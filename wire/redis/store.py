@@ -101,8 +101,8 @@ class Store:
                 self._redis.execute_command(*command)
             except redis.exceptions.NoPermissionError:
                 return False
-            except redis.ResponseError:
-                pass  # Redis checks the arguments after the rights
+            except redis.ResponseError as error:  # Redis checks the arguments after the rights
+                return "unknown command" not in str(error)  # which is checked before them
         return True
 
     def close(self) -> None:

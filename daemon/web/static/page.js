@@ -8,6 +8,7 @@
   const silence = document.getElementById("silence");
   let paused = false;
   let lastResponse = performance.now();
+  let waitingSince = lastResponse; // not while the page is hidden or paused, when nothing is asked for
   let problem = "";
 
   const same = (one, other) =>
@@ -56,7 +57,7 @@
     const seconds = Math.round(Number(at.dataset.age) + passed / 1000);
     const text = at.dataset.age ? `, ${seconds.toLocaleString("en")} s ago` : "";
     if (age.textContent !== text) age.textContent = text;
-    const silent = !paused && passed > timeout;
+    const silent = !paused && !document.hidden && performance.now() - waitingSince > timeout;
     const sentence = silent ? `The controller does not answer${problem}. All figures are of the time shown.` : "";
     if (silence.textContent !== sentence) silence.textContent = sentence;
     silence.hidden = !silent;
@@ -73,7 +74,7 @@
         const age = document.getElementById("age").textContent;
         next.querySelector("#age").textContent = age; // only this script writes it
         patch(document.getElementById("all"), next);
-        lastResponse = performance.now();
+        lastResponse = waitingSince = performance.now();
         problem = "";
       } catch (error) {
         problem = error instanceof TypeError ? "" : ` (${error.message})`;
@@ -90,11 +91,15 @@
   };
   button.addEventListener("click", () => {
     paused = !paused;
+    waitingSince = performance.now();
     label();
   });
   label();
   document.getElementById("refresh").append(`Refreshed every ${every / 1000} s. `, button);
 
+  document.addEventListener("visibilitychange", () => {
+    waitingSince = performance.now();
+  });
   setInterval(updateAge, 1000);
   setTimeout(refresh, every);
   updateAge();

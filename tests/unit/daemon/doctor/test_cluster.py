@@ -213,6 +213,13 @@ def test_the_cure_for_drift_passes_the_other_checks(wait: str, stage: float, cur
     assert (normal.verdict, normal.cure, "some drift stays" in normal.sentence) == (OK, "", True)
 
 
+def test_the_wait_for_an_executor_counts_where_it_is_set_by_itself() -> None:
+    reported = {**STOCK, "spark.locality.wait": "3s", "spark.locality.wait.process": "20s"}
+    findings = cluster.check_spark([app({"q": 8.0}, environment=reported, drifted_partitions=4)])
+    (finding,) = [item for item in findings if item.check == "spark-locality"]
+    assert (finding.verdict, "spark.locality.wait.process is 20s" in finding.sentence) == (OK, True)
+
+
 def locality_findings(wait: str, stage: float) -> list[Finding]:
     reported = {**STOCK, "spark.locality.wait": wait}
     findings = cluster.check_spark([app({"q": stage}, environment=reported, drifted_partitions=3)])

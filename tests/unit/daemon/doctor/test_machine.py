@@ -57,6 +57,7 @@ def test_the_user_of_the_agent(facts: Machine, verdict: Severity, phrase: str) -
         (Machine("spark", EXECUTORS, other_hosts=["h2"]), OK, "2 can be read"),
         (Machine("spark", other_hosts=["h2"]), FAILED, "set agent.node to h2"),
         (Machine("eve", EXECUTORS, reasons=DENIED), FAILED, "as Spark's user"),
+        (Machine("eve", EXECUTORS, reasons=("odd",) * 3 + DENIED), FAILED, "as Spark's user"),
         (Machine("eve", EXECUTORS, reasons=DENIED, agent_unit=AS_SPARK), WARNING, "as Spark's user"),
         (Machine("agent", EXECUTORS, reasons=DENIED, agent_unit=BOTH), WARNING, "its environment"),
         (Machine("spark", EXECUTORS, reasons=["local directory unreadable"]), WARNING, "handbook"),

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from rechannel.conf.loader import LoadResult, load, read_settings
+from rechannel.conf.settings import AgentSettings, RedisSettings, Settings
 from rechannel.daemon.cli import config, doctor
 from rechannel.daemon.doctor import cluster, key_files, node, security
 from rechannel.daemon.doctor.cluster import ApplicationFacts
@@ -264,3 +265,18 @@ def test_rights_of_a_role(role: Role) -> None:
 def test_users_without_a_role() -> None:
     assert node.check_permissions(RedisPermissions("default", None, frozenset(), True)).verdict is WARNING
     assert node.check_permissions(RedisPermissions("u", None, frozenset(), False)).verdict is FAILED
+
+
+@pytest.mark.parametrize(
+    ("user", "name"),
+    [
+        ("rechannel-default-agent-10.0.0.5", "10.0.0.5"),
+        ("rechannel-default-agent", "host-name"),
+        ("rechannel-default-controller", "host-name"),
+        ("rechannel-other-agent-10.0.0.5", "host-name"),
+        ("", "host-name"),
+    ],
+)
+def test_the_rights_of_an_agent_are_those_for_the_node_of_its_user(user: str, name: str) -> None:
+    settings = Settings(agent=AgentSettings(node="host-name"), redis=RedisSettings(username=user))
+    assert node.node_of_user(settings) == name
