@@ -17,7 +17,6 @@ slow. Not counted are the cost of the moves to other applications, and what a pl
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -84,7 +83,8 @@ def evaluate_gate(queries: Sequence[QueryGain], cost: float, settings: GateSetti
     """Evaluate a plan that adds ``cost`` seconds to the batches."""
     weights = [item.before * item.batches_per_second * settings.horizon for item in queries]
     gain = sum(weight * item.share for weight, item in zip(weights, queries, strict=True))
-    error = math.sqrt(sum((weight * item.change.error) ** 2 for weight, item in zip(weights, queries, strict=True)))
+    # Queries that share executors are wrong together, so their errors do not cancel.
+    error = sum(weight * item.change.error for weight, item in zip(weights, queries, strict=True))
     least = gain - CONFIDENCE * error
     balance = f"gain {gain:.1f} s over {settings.horizon:g} s against a cost of {cost:.1f} s"
     best = max((item for item in queries if item.before > 0), key=lambda item: (item.share, item.query), default=None)
