@@ -1,7 +1,8 @@
 """A driver whose end is tested: ``python -m tests.smoke.endings_app DIRECTORY``, as ``plan.json`` there says.
 
-``spark`` (settings), ``attach``, ``tick`` (seconds of the watchdog) and ``sessions``: how many sessions are stopped
-one after the other before the last one runs its query until the file ``stop`` exists. ``ready.json``, written once it
+``spark`` (settings), ``attach``, ``tick`` (seconds of the watchdog), ``most`` (bytes of events, 0 for the usual limit)
+and ``sessions``: how many sessions are stopped one after the other before the last one runs its query until the file
+``stop`` exists. ``ready.json``, written once it
 runs, has ``alive``, the number of stopped SparkContexts that the JVM still holds, and the listeners before attaching.
 """
 
@@ -25,6 +26,7 @@ def main() -> None:
     """Run until stopped."""
     directory, plan = read_plan()
     hooks.WATCHDOG_TICK = plan["tick"]
+    hooks.MAX_EVENT_BYTES = plan["most"] or hooks.MAX_EVENT_BYTES
     stopped = [session(directory, plan, number) for number in range(plan["sessions"])]
     spark = open_session(plan["spark"])
     query = start(spark, directory / "checkpoint")

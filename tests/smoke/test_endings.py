@@ -57,11 +57,11 @@ def start(stack: Stack, tmp_path: Path) -> Iterator[Callable[..., Driver]]:
     temporary.mkdir()
     names = []
 
-    def start(*, attach: bool = True, sessions: int = 0, **environment: str) -> Driver:
+    def start(*, attach: bool = True, sessions: int = 0, most: int = 0, **environment: str) -> Driver:
         directory = tmp_path / f"driver-{attach}"
         spark = stack.cluster.conf(executor_cores=1) | QUICK_CHECKPOINTS
         spark |= {"spark.cores.max": "1", "spark.sql.shuffle.partitions": "2"}
-        plan = {"spark": spark, "attach": attach, "sessions": sessions, "tick": TICK}
+        plan = {"spark": spark, "attach": attach, "sessions": sessions, "tick": TICK, "most": most}
         names.append(name := f"{tmp_path.name}-{attach}")
         # Without a directory of its own, the link's files are temporary ones.
         environment |= {"TMPDIR": str(temporary), "RECHANNEL_LINK__DIRECTORY": ""}
@@ -102,6 +102,21 @@ def test_a_script_that_hangs_fills_no_disk_and_is_attached_again(stack: Stack, s
         driver.process.popen.send_signal(signal.SIGCONT)
     wait(driver.process, "the link is back", lambda: bool(driver.ours()))
     assert driver.ours() != [before]
+    (driver.directory / "stop").touch()
+    stack.end_driver(driver.process.name)
+    assert driver.ours() == []
+
+
+def test_more_events_than_the_limit_are_removed_and_the_link_begins_anew(
+    stack: Stack, start: Callable[..., Driver]
+) -> None:
+    driver = start(most=1)
+    driver.ready()
+    (before,) = driver.ours()
+    wait(driver.process, "the watchdog cleans up", lambda: before not in driver.ours())
+    batch = driver.batches()
+    wait(driver.process, "the link is back", lambda: bool(driver.ours()))
+    wait(driver.process, "the query goes on", lambda: driver.batches() > batch + 2)
     (driver.directory / "stop").touch()
     stack.end_driver(driver.process.name)
     assert driver.ours() == []
