@@ -163,8 +163,7 @@ class Application:
     def _continue_plan(self, left: int, steady_now: float) -> None:
         if self._context.settings.reschedule.mode != Mode.APPLY or not self._continuation_timer.allows(steady_now):
             return
-        more = f"at most {left} more moves may follow"
-        reason = f"the previous plan was cut to migration.max_moves, and its outcome was confirmed: {more}"
+        reason = f"the plan before was cut to migration.max_moves and confirmed: at most {left} more moves may follow"
         decision = self.decide_automatically(Trigger.CONTINUATION, reason)
         if decision is None or decision.reason in NO_ANSWER:
             return
@@ -218,9 +217,8 @@ class Application:
             if end.reason is pipeline.NOT_LEADING:
                 return decision  # decisions are published by the leader alone
         self._publish(decision)
-        if (
-            request.trigger in AUTOMATIC and not self._context.lead.paused
-        ) or decision.result == DecisionResult.APPLIED:
+        answers = request.trigger in AUTOMATIC and not self._context.lead.paused
+        if answers or decision.result == DecisionResult.APPLIED:
             for load_trigger in self.load_triggers.values():
                 load_trigger.record(decision, self._clock.steady(), self._context.settings)
         return decision

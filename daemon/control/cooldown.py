@@ -38,7 +38,7 @@ class CooldownTimer:
             self._after_rollback = bool(decision.rollback_of)
 
     def restore(self, applied: Sequence[Decision], cooldown: float) -> None:
-        """Learn from the applied decisions of all leaders, the last one first, what the cool-down is.
+        """Learn from the applied decisions of all leaders, the last one first.
 
         A migration that the next one did not roll back counts as confirmed. Its end is not known: if nothing else tells
         of it, the cool-down after a rollback begins when that was decided.

@@ -56,7 +56,10 @@ class EventFeed:
         self.openings += 1
 
     def read(self, now: float) -> list[bytes]:
-        """Return the lines written since the last call, and send a heartbeat every few seconds of a steady clock."""
+        """Return the lines written since the last call, and send a heartbeat every few seconds.
+
+        ``now``: seconds of a steady clock.
+        """
         if now >= self._next_heartbeat:
             self._next_heartbeat = now + _HEARTBEAT
             self._send_heartbeat()

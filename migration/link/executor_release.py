@@ -150,7 +150,10 @@ class ExecutorReleaser:
         return bool(self._cordons) or self._base >= 0
 
     def advance(self, inputs: ReleaseInputs, now: float) -> None:
-        """Do everything that is due by a steady clock; ``problem`` keeps an error, and the next call tries again."""
+        """Do everything that is due; ``problem`` keeps an error, and the next call tries again.
+
+        ``now``: seconds of a steady clock.
+        """
         self._released &= inputs.executors.keys()
         present = {name: info for name, info in inputs.executors.items() if name not in self._released}
         self._cordons = {name: cordon for name, cordon in self._cordons.items() if name in present}

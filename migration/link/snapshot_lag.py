@@ -63,9 +63,9 @@ class SnapshotLag:
         return lags
 
     def advance(self, stages: Mapping[RunStage, StageStores], now: float, first: Sequence[RunUnit] = ()) -> None:
-        """Ask for the next partition, if it is time by a steady clock; raises the error of the call.
+        """Ask for the next partition, if it is time; raises the error of the call.
 
-        ``first``: partitions that are asked for, by turns, before all others.
+        ``now``: seconds of a steady clock. ``first``: partitions that are asked for, by turns, before all others.
         """
         if not self.supported or now < self._next:
             return

@@ -43,9 +43,10 @@ class SessionAttacher:
         self._contexts: weakref.WeakSet[Any] = weakref.WeakSet()  # attached, or tried to; a stopped one may be freed
 
     def join(self, session: Any) -> None:
-        """Attach a session, once for its SparkContext; after an error the script goes on, unless ``strict``.
+        """Attach a session, once for its SparkContext.
 
-        PySpark makes a session for each batch of a ``foreachBatch``: those cost nothing, and never end a query.
+        After an error the script goes on, unless ``strict``. PySpark makes a session for each batch of a
+        ``foreachBatch``: those cost nothing, and never end a query.
         """
         context = getattr(session, "sparkContext", self)  # a session of Spark Connect has none, and is tried once
         if context in self._contexts:

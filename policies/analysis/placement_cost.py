@@ -95,7 +95,10 @@ def state_bytes_held(cluster: Cluster, workload: Workload, placement: Placement)
 
 
 def finish_time(busy: Sequence[float], cores: int) -> float:
-    """Return when tasks that start in this order are done on one executor, each on the core free first."""
+    """Return when one executor is done with tasks that start in this order.
+
+    Each takes the core that is free first.
+    """
     if len(busy) <= cores:
         return max(busy, default=0.0)
     free = list(busy[:cores])

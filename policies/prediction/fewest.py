@@ -56,7 +56,10 @@ _Unit = tuple[int, int, int]  # a move: stage, partition, target
 
 @dataclass(frozen=True)
 class _Point:
-    """A point of a curve of gain against moves: the cost after them, and the busiest executor over its least load."""
+    """A point of a curve of gain against moves.
+
+    ``imbalance``: the busiest executor over its least load.
+    """
 
     moves: Sequence[_Unit]
     cost: float
@@ -168,7 +171,10 @@ def _best(trial: TrialPlacement, choices: Iterable[tuple[_Unit, ...]]) -> tuple[
 
 
 def _level(curve: _Curve, imbalance: float, max_moves: int) -> _Point | None:
-    """Return the point after at most so many moves that bring all executors below an imbalance; None without any."""
+    """Return the point after moves that bring all executors below an imbalance.
+
+    None if none are needed, or more than ``max_moves``.
+    """
     bound = imbalance * curve.least
     while ((loads := curve.trial.group_loads()).max(axis=1) > bound).any():
         group = int((loads.max(axis=1) / bound).argmax())
@@ -180,7 +186,7 @@ def _level(curve: _Curve, imbalance: float, max_moves: int) -> _Point | None:
 
 
 def _leveling_move(trial: TrialPlacement, group: int, loads: FloatArray, max_load: float) -> _Unit | None:
-    """Return the next move off the busiest executor of a group towards that load; None without any."""
+    """Return the next move off a group's busiest executor towards that load; None without any."""
     source, capacity = int(loads.argmax()), trial.capacity
     best: tuple[tuple[bool, float, float], _Unit] | None = None
     for stage in trial.stages_of(group):
@@ -197,7 +203,7 @@ def _leveling_move(trial: TrialPlacement, group: int, loads: FloatArray, max_loa
 
 
 def _swaps(trial: TrialPlacement) -> Iterable[tuple[_Unit, ...]]:
-    """Yield swaps worth trying: a heavy partition of a busy executor for one somewhat smaller of a less busy one."""
+    """Yield swaps worth trying: heavy partitions of busy executors for somewhat smaller ones."""
     for stage, partition, target in _candidates(trial, None):
         busy, source = trial.stages[stage].busy, int(trial.at[stage][partition])
         smaller = np.flatnonzero((trial.at[stage] == target) & (busy < busy[partition]))
@@ -234,7 +240,7 @@ def _by_weight(partitions: IntArray, busy: FloatArray) -> list[int]:
 
 
 def _reduced(curve: _Curve, moves: Iterable[_Unit], max_cost: float, max_imbalance: float) -> Placement:
-    """Return the placement after the moves without those that are not needed for a cost and an imbalance."""
+    """Return the placement after those moves that a cost and an imbalance need."""
     trial = curve.trial
     origin: dict[tuple[int, int], int] = {}
     for stage, partition, target in moves:

@@ -107,12 +107,18 @@ class TrialPlacement:
         return np.asarray(self._sums.sum(axis=0) / self.capacity + self._unplaced_load)
 
     def group_loads(self) -> FloatArray:
-        """Return the seconds of each group's work on each executor in one batch of each query, (G, E)."""
+        """Return the seconds of each group's work on each executor, (G, E).
+
+        In one batch of each query.
+        """
         sums = sum_rows_by_index(self._stage_group, self._sums, self._groups)
         return np.asarray(sums / self.capacity + self._unplaced_by_group)
 
     def least_loads(self) -> FloatArray:
-        """Return a bound on the busiest executor of each group, (G,): none below even loads and the longest task."""
+        """Return a bound on the busiest executor of each group, (G,).
+
+        It is at least as busy as all are on average, and as the longest task.
+        """
         available = self.model.cluster.available
         even = (self.group_loads() * self.capacity).sum(axis=1) / self.capacity[available].sum()
         longest, fastest = np.zeros(self._groups), float(self.model.cluster.speed[available].max())

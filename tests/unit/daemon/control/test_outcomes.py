@@ -403,8 +403,7 @@ def test_a_plan_that_was_cut_goes_on_without_a_cool_down(store, clock, world):
     assert all(len(decision.moves) == 1 for decision in made)
     assert made[-1].at - made[0].at < 300, "within less than one cool-down"
     assert made[1].operator_reason == (
-        "the previous plan was cut to migration.max_moves, and its outcome was confirmed: at most 11 more moves may "
-        "follow"
+        "the plan before was cut to migration.max_moves and confirmed: at most 11 more moves may follow"
     )
     assert app(leader).migrations.continuation(clock()) == 0
     assert app(leader).migrations.cooldown_left(clock()) == 0, "its last part was confirmed too"
