@@ -193,7 +193,7 @@ class _Execution:
         return _decided(application, decision, f"decision {decision.decision}{suffix}: {decision.sentence}")
 
     def _stop(self, command: Stop) -> _Answer:
-        """End running migrations at the next batch, and pending rollbacks, of one application or of all."""
+        """End migrations, at the next batch, and pending rollbacks of one application or of all."""
         self._cluster.follow_migrations()
         named = [app for app in self._cluster.applications() if command.application in ("", app.name)]
         running = [app for app in named if app.migrations.running is not None]
