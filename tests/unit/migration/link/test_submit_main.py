@@ -196,7 +196,12 @@ def test_errors_of_the_builder_pass_and_a_closed_stderr_does_no_harm(monkeypatch
 
 
 # A PySpark and a Rechannel of three lines: the link says when it ends, as the real one does at exit.
-PYSPARK = "class SparkSession:\n    class Builder:\n        def getOrCreate(self):\n            return SparkSession()\n"
+PYSPARK = (
+    "class SparkContext: pass\n"
+    "class SparkSession:\n"
+    "    def __init__(self):\n        self.sparkContext = SparkContext()\n"
+    "    class Builder:\n        def getOrCreate(self):\n            return SparkSession()\n"
+)
 RECHANNEL = (
     "import atexit\ndef attach(session, strict):\n    print('attached')\n    atexit.register(print, 'link ends')\n"
 )
