@@ -34,10 +34,16 @@ class TlsFiles:
 
 def free_port(host: str = "127.0.0.1") -> int:
     """Return a TCP port that nobody listens on at this moment."""
-    with socket.socket() as probe:
-        probe.bind((host, 0))
-        port: int = probe.getsockname()[1]
-        return port
+    return free_ports(1, host)[0]
+
+
+def free_ports(count: int, host: str = "127.0.0.1") -> list[int]:
+    """Return so many different ports that nobody listens on at this moment."""
+    with contextlib.ExitStack() as open_probes:
+        probes = [open_probes.enter_context(socket.socket()) for _ in range(count)]
+        for probe in probes:
+            probe.bind((host, 0))
+        return [int(probe.getsockname()[1]) for probe in probes]
 
 
 def find_server(*, tls: bool = False) -> ServerBinary:
@@ -170,8 +176,8 @@ class SentinelCluster(Block):
     """Two servers, the first of them the master, and three sentinels that watch it as the service ``rechannel``."""
 
     def __init__(self, group: ProcessGroup) -> None:
-        self.servers = [free_port(), free_port()]
-        self.sentinels = [free_port() for _ in range(_SENTINELS)]
+        ports = free_ports(2 + _SENTINELS)
+        self.servers, self.sentinels = ports[:2], ports[2:]
         self.directory = Path(tempfile.mkdtemp(prefix="rechannel-sentinel-"))
         self.binary = find_server()
         self.processes: dict[int, ManagedProcess] = {}
