@@ -333,6 +333,9 @@ class _Store:
     def append(self, rule: KeyRule, name: str, *envelopes: Envelope) -> None:
         pass
 
+    def get(self, rule: KeyRule) -> None:
+        """No limits of agents."""
+
     def close(self) -> None:
         pass
 
