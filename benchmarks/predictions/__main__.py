@@ -55,8 +55,9 @@ def main() -> None:
     options = parser.parse_args()
     results = ResultFile(options.json, dict(read_results(options.json)))
     if not options.no_run:
-        counts = {regime: EVEN_CASES if regime == "even" else CASES for regime in REGIMES}
-        counts = dict.fromkeys(REGIMES, QUICK) if options.quick else counts
+        counts = dict.fromkeys(REGIMES, QUICK if options.quick else CASES)
+        if not options.quick:
+            counts["even"] = EVEN_CASES
         began = time.monotonic()
         with ProcessPoolExecutor() as pool:
             rows = [

@@ -10,7 +10,8 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from benchmarks.predictions.truth import LAUNCH, Batch, TrueQuery, run_batches
+from benchmarks.predictions.truth import LAUNCH, TrueQuery, run_batches
+from benchmarks.simulation.engine import Batch
 from rechannel.policies.model.arrays import FloatArray, IntArray
 from rechannel.policies.model.cluster import Cluster
 from rechannel.policies.model.placement import Placement
@@ -52,21 +53,6 @@ class Case:
     arrivals: Mapping[str, float] = field(default_factory=dict)
     floating: Mapping[str, FloatingTasks] = field(default_factory=dict)
     pools: Mapping[str, str] = field(default_factory=dict)
-
-    @property
-    def true_queries(self) -> list[TrueQuery]:
-        """The queries for the engine of the truth."""
-        return [
-            TrueQuery(
-                name,
-                [stage for stage in self.workload.stages if stage.query == name],
-                timing,
-                self.pools.get(name, ""),
-                self.arrivals.get(name, 0.0),
-                self.floating,
-            )
-            for name, timing in self.timing.items()
-        ]
 
 
 def draw_case(regime: str, seed: int) -> Case:
@@ -159,7 +145,18 @@ def true_seconds(case: Case, placement: Placement, noise: float, seed: int, batc
 
 
 def _simulate(case: Case, placement: Placement, noise: float, seed: int, least: int) -> dict[str, list[Batch]]:
-    return run_batches(case.cluster, case.true_queries, placement, noise, seed, least)
+    queries = [
+        TrueQuery(
+            name,
+            [stage for stage in case.workload.stages if stage.query == name],
+            timing,
+            case.pools.get(name, ""),
+            case.arrivals.get(name, 0.0),
+            case.floating,
+        )
+        for name, timing in case.timing.items()
+    ]
+    return run_batches(case.cluster, queries, placement, noise, seed, least)
 
 
 def observe(case: Case, noise: float, batches: int, seed: int) -> PredictionModel:

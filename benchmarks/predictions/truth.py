@@ -19,12 +19,13 @@ from itertools import count
 
 import numpy as np
 
+from benchmarks.simulation.engine import Batch
 from rechannel.policies.model.cluster import Cluster
 from rechannel.policies.model.placement import Placement
 from rechannel.policies.model.workload import Stage
 from rechannel.policies.prediction.model import FloatingTasks, QueryTiming
 
-__all__ = ["LAUNCH", "Batch", "TrueQuery", "run_batches"]
+__all__ = ["LAUNCH", "TrueQuery", "run_batches"]
 
 LAUNCH = 0.003  # seconds of its core that a task takes beside its work
 _MAX_INPUT = 8.0  # times the usual rows, of a batch after a long one
@@ -46,26 +47,11 @@ class TrueQuery:
     floating: Mapping[str, FloatingTasks] = field(default_factory=dict)
 
 
-@dataclass(frozen=True)
-class Batch:
-    """A finished batch; ``input``: its rows over the usual ones."""
-
-    start: float
-    end: float
-    input: float
-
-    @property
-    def seconds(self) -> float:
-        """Duration."""
-        return self.end - self.start
-
-
 @dataclass
 class _TaskSet:
     """Tasks of a stage that have not begun, in seconds; ``left`` have not ended."""
 
     job: int
-    stage: int
     pool: str
     pinned: dict[int, deque[float]]
     anywhere: deque[float]
@@ -139,23 +125,19 @@ class _Engine:
         if position == len(query.stages):
             self._at(self._now + query.timing.overhead / 2, lambda: self._commit(query, start, share))
             return
-        following = partial(self._submit, query, start, share, job, position + 1)
-        tasks = self._task_set(query, query.stages[position], share, following)
-        tasks.job, tasks.stage = job, position
-        self._active.append(tasks)
-        self._offer(range(len(self._free)))
-
-    def _task_set(self, query: TrueQuery, stage: Stage, share: float, done: Callable[[], None]) -> _TaskSet:
+        stage, pinned, anywhere = query.stages[position], dict[int, deque[float]](), deque[float]()
         tasks = query.floating.get(stage.key)
         work = np.full(tasks.count, tasks.seconds) if tasks is not None else stage.busy
         work = share * work * self._random.lognormal(-(self._noise**2) / 2, self._noise, len(work)) + LAUNCH
         if tasks is not None:
-            return _TaskSet(0, 0, query.pool, {}, deque(work.tolist()), len(work), done)
-        pinned: dict[int, deque[float]] = {}
-        at = self._placement[stage.key]
-        for executor, seconds in zip(at.tolist(), (work / self._speed[at]).tolist(), strict=True):
-            pinned.setdefault(executor, deque()).append(seconds)
-        return _TaskSet(0, 0, query.pool, pinned, deque(), len(work), done)
+            anywhere.extend(work.tolist())
+        else:
+            at = self._placement[stage.key]
+            for executor, seconds in zip(at.tolist(), (work / self._speed[at]).tolist(), strict=True):
+                pinned.setdefault(executor, deque()).append(seconds)
+        following = partial(self._submit, query, start, share, job, position + 1)
+        self._active.append(_TaskSet(job, query.pool, pinned, anywhere, len(work), following))
+        self._offer(range(len(self._free)))
 
     def _offer(self, executors: Sequence[int]) -> None:
         """Offer the free cores of some executors to all task sets, in an order that is drawn."""
@@ -187,7 +169,7 @@ class _Engine:
             tasks.done()
 
     def _commit(self, query: TrueQuery, start: float, share: float) -> None:
-        self._batches[query.name].append(Batch(start, self._now, share))
+        self._batches[query.name].append(Batch(query.name, start, self._now, share, landed=0))
         timing, following = query.timing, self._now + query.timing.pause
         if timing.interval:
             # Ticks are multiples of the interval after the phase; one that passed meanwhile is made up for at once.

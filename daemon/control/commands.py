@@ -195,24 +195,25 @@ class _Execution:
     def _stop(self, command: Stop) -> _Answer:
         """End migrations, at the next batch, and pending rollbacks of one application or of all."""
         self._cluster.follow_migrations()
-        named = [app for app in self._cluster.applications() if command.application in ("", app.name)]
-        running = [app for app in named if app.migrations.running is not None]
-        pending = [app for app in named if app.rollback is not None]
+        running = [app for app in self._cluster.migrating() if command.application in ("", app.name)]
+        pending = {
+            app: app.rollback.decision.decision
+            for app in self._cluster.applications()
+            if app.rollback is not None and command.application in ("", app.name)
+        }
         if not running and not pending:
             if command.application:  # one that no longer reports may still have a migration to be stopped
                 self._check_known(command.application)
             raise CommandError(
                 ExitCode.NOTHING, f"no migration of {command.application or 'any application'} is running"
             )
-        canceled = [
-            f"the rollback of decision {app.rollback.decision.decision} is canceled" for app in pending if app.rollback
-        ]
+        canceled = [f"the rollback of decision {decision} is canceled" for decision in pending.values()]
         sentence = "; ".join([*(app.migrations.stop() for app in running), *canceled])
         if nodes := self._services.standing_orders.nodes:
             sentence += f"; still drained: {', '.join(sorted(nodes))} (`rechannel undrain` ends that)"
         for app in pending:
             app.rollback = None
-        self._log_order("stop", applications=sorted({app.name for app in running + pending}))
+        self._log_order("stop", applications=sorted({app.name for app in (*running, *pending)}))
         return self._ordered(sentence)
 
     def _pause(self, paused: bool) -> _Answer:

@@ -43,13 +43,15 @@ class CooldownTimer:
         A migration that the next one did not roll back counts as confirmed. Its end is not known: if nothing else tells
         of it, the cool-down after a rollback begins when that was decided.
         """
-        self._rollbacks_in_a_row = 0 if applied else self._rollbacks_in_a_row
+        if not applied:
+            return
+        self._rollbacks_in_a_row = 0
         for decision in reversed(applied):
             if not (decision.rollback_of or self._after_rollback or decision.trigger == Trigger.DRAIN):
                 self._rollbacks_in_a_row = 0
             self.note_applied(decision)
             self.schedule(decision, cooldown)
-        if self.ended is None and applied and self._after_rollback:
+        if self.ended is None and self._after_rollback:
             self.start(applied[0].decision, applied[0].at)
 
     def schedule(self, decision: Decision, cooldown: float) -> None:

@@ -161,7 +161,8 @@ class OutcomeTracker:
         decision, steady_now = self._awaited, self._context.clock.steady()
         if decision is None or not self._polls.allows(steady_now):
             return None
-        self._awaited_since = steady_now if self._awaited_since is None else self._awaited_since
+        if self._awaited_since is None:
+            self._awaited_since = steady_now
         patient = steady_now - self._awaited_since < OUTCOME_PATIENCE
         settings, now = self._context.settings, self._context.clock.wall()
         most = min(keys.JOURNAL.bound, 1000 + _LINES_A_MOVE * len(decision.moves))

@@ -258,10 +258,8 @@ def _check_scheduler(mode: str, subject: str) -> Finding:
 
 def _check_locality(report: LinkReport, application: ApplicationFacts) -> Finding:
     """Compare the wait with the stages: it should be longer, but not by far."""
-    name, key = application.application, "spark.locality.wait"
-    if "spark.locality.wait.process" in report.environment:  # the wait that counts for tasks with state
-        key = "spark.locality.wait.process"
-    value = report.environment.get(key, "3s")
+    name = application.application
+    key, value = compatibility.locality_wait(report.environment.get, "process")  # tasks with state name executors
     wait = compatibility.seconds(value)
     if wait is None or not application.stages:
         return ok("spark-locality", f"{key} is {value}; no stage was measured yet", name)

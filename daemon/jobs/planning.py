@@ -80,16 +80,11 @@ class BackgroundRunner:
         if before is not None and not before.done():
             return None
         future: Future[Result] = Future()
-        self._under_way[job] = future
         if self._patience is None:
             _carry_out(work, future)
         else:
-            thread = threading.Thread(target=_carry_out, args=(work, future), name=job, daemon=True)
-            try:
-                thread.start()
-            except BaseException:
-                del self._under_way[job]  # else it would never end, and never be begun again
-                raise
+            threading.Thread(target=_carry_out, args=(work, future), name=job, daemon=True).start()
+            self._under_way[job] = future  # only now: what could not start would never end
             wait([future], self._patience)
         if not future.done():
             if self._monitor is not None:

@@ -198,13 +198,13 @@ class LinkCycle:
         self._table.executors.update({item.executor: item for item in self.adapter.executors()})
         self._mailbox.read_orders()
         self._apply_orders()
-        if self._settings.link.spread:  # else nothing is placed at a start
-            self._watch_starts()
+        self._watch_starts()
 
     def _watch_starts(self) -> None:
         """Watch starts of queries, anew where the event stream was opened anew."""
         openings = self._feed.openings
-        self._start_watcher.watch()  # if that fails, the next cycle tries again
+        if self._settings.link.spread:  # else nothing is placed at a start
+            self._start_watcher.watch()  # if that fails, the next cycle tries again
         self._openings = openings
 
     def start_threads(self) -> None:
@@ -224,9 +224,9 @@ class LinkCycle:
 
     def run(self) -> None:
         """Run one cycle."""
-        now, tick = time.time(), time.monotonic()  # what is due is due by the second, whatever becomes of the first
+        now, tick = time.time(), time.monotonic()  # what is due goes by the second, for the first may be set back
         caught_up = self._catch_up_with_events()
-        if self._settings.link.spread and self._openings != self._feed.openings:
+        if self._openings != self._feed.openings:
             self._watch_starts()
         self._exchange_messages(now)
         if caught_up:

@@ -175,14 +175,18 @@ def _check_executors(read: SettingReader) -> Iterator[Finding]:
         yield Finding("decommission-storage", storage, "false")
 
 
+def locality_wait(read: SettingReader, level: str) -> tuple[str, str]:
+    """Return the setting, and its value, of a level's wait (``process`` or ``node``)."""
+    base = "spark.locality.wait"
+    own = read(f"{base}.{level}", "")
+    return (f"{base}.{level}", own) if own else (base, read(base, "3s"))
+
+
 def _check_locality_waits(read: SettingReader) -> list[Finding]:
     """Check the wait of a task for its preferred executor, and then for that host."""
-    base = "spark.locality.wait"
-    base_value = read(base, "3s")
     findings: dict[Finding, None] = {}  # without the second one of a value that both levels inherit
     for level in ("process", "node"):
-        own = read(f"{base}.{level}", "")
-        key, value = (f"{base}.{level}", own) if own else (base, base_value)
+        key, value = locality_wait(read, level)
         wait = seconds(value)
         if wait is None:
             continue

@@ -25,7 +25,7 @@ order may differ: the replay that judges the answer has the rows grow.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import islice
 
@@ -61,25 +61,23 @@ class _Point:
     ``imbalance``: the busiest executor over its least load.
     """
 
-    moves: Sequence[_Unit]
+    moves: tuple[_Unit, ...]
     cost: float
     imbalance: float
 
 
 class _Curve:
-    """Moves of a trial placement one after the other, with a point after each."""
+    """Moves of a trial placement one after the other, with a point before them and after each."""
 
     def __init__(self, trial: TrialPlacement, least: FloatArray) -> None:
         self.trial, self.least = trial, least
-        self.points: list[_Point] = []
-        self._moves: list[_Unit] = []
+        self.points = [_Point((), trial.cost(), self.imbalance())]
 
     def move(self, *moves: _Unit) -> None:
         """Make moves that belong together."""
         for move in moves:
             self.trial.move(*move)
-        self._moves += moves
-        self.points.append(_Point(tuple(self._moves), self.trial.cost(), self.imbalance()))
+        self.points.append(_Point((*self.points[-1].moves, *moves), self.trial.cost(), self.imbalance()))
 
     def imbalance(self) -> float:
         """Return the busiest executor over its least load, of the worst group."""
@@ -88,7 +86,7 @@ class _Curve:
     @property
     def count(self) -> int:
         """Number of moves."""
-        return len(self._moves)
+        return len(self.points[-1].moves)
 
 
 def fewest_moves(
@@ -121,14 +119,9 @@ def fewest_moves(
     def curve() -> _Curve:
         return _Curve(TrialPlacement(model, start), least)
 
-    stay, descent = curve(), curve()
-    stay.move()
-    _descend(descent, max_moves, proposed)
-    points = stay.points + descent.points
+    points = _descend(curve(), max_moves, proposed)
     if beyond_proposal:
-        free = curve()
-        _descend(free, max_moves, None)
-        points += free.points
+        points += _descend(curve(), max_moves, None)
         points += [point for bound in _EVEN if (point := _level(curve(), bound, max_moves)) is not None]
     max_cost = 1.0 - _SHARE * (1.0 - min(point.cost for point in points)) + _SAME
     enough = [point for point in points if point.cost <= max_cost]
@@ -143,8 +136,8 @@ def fewest_moves(
     return _reduced(curve(), chosen, max_cost, _BALANCED * imbalance)
 
 
-def _descend(curve: _Curve, max_moves: int, proposed: Placement | None) -> None:
-    """Go the way of steepest descent, along the moves of a proposal or along all."""
+def _descend(curve: _Curve, max_moves: int, proposed: Placement | None) -> list[_Point]:
+    """Return the points of steepest descent, along the moves of a proposal or along all."""
     trial = curve.trial
     soft = trial.soft_cost()
     while curve.count < max_moves:
@@ -152,9 +145,10 @@ def _descend(curve: _Curve, max_moves: int, proposed: Placement | None) -> None:
         if proposed is None and (best is None or best[0] >= soft - _MIN_STEP_GAIN) and curve.count + 2 <= max_moves:
             best = _best(trial, islice(_swaps(trial), _SWAPS))
         if best is None or best[0] >= soft - _MIN_STEP_GAIN:
-            return
+            break
         soft = best[0]
         curve.move(*best[1])
+    return curve.points
 
 
 def _best(trial: TrialPlacement, choices: Iterable[tuple[_Unit, ...]]) -> tuple[float, tuple[_Unit, ...]] | None:
@@ -182,7 +176,7 @@ def _level(curve: _Curve, imbalance: float, max_moves: int) -> _Point | None:
         if move is None:
             return None
         curve.move(move)
-    return curve.points[-1] if curve.points else None
+    return curve.points[-1] if curve.count else None
 
 
 def _leveling_move(trial: TrialPlacement, group: int, loads: FloatArray, max_load: float) -> _Unit | None:

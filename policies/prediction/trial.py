@@ -39,19 +39,20 @@ class TrialPlacement:
                 for stage, at in zip(self.stages, self.at, strict=True)
             ]
         ).reshape(len(self.stages), cluster.size)
-        self._several_cores = bool(self._slots.max() > 1)
-        self._finish = [finish_times(cluster, it.busy, at) for it, at in zip(self.stages, self.at, strict=True)]
+        self._finish: list[FloatArray] = []  # of each stage's executors, where some have several cores
+        if self._slots.max() > 1:
+            self._finish = [finish_times(cluster, it.busy, at) for it, at in zip(self.stages, self.at, strict=True)]
         self._free = cluster.memory_bytes.copy()
         for stage, at in zip(self.stages, self.at, strict=True):
             self._free -= np.bincount(at[at >= 0], stage.state_bytes[at >= 0], cluster.size)
         self._unplaced = unplaced_work(model)
-        self._unplaced_load = (self._unplaced.pinned + self._unplaced.anywhere).sum(axis=0)
         self._timings = QueryTimings.of(model)
         together = self._timings.interval <= 0
         groups = np.where(together, 0, np.cumsum(~together) - (not together.any()))
         self._groups, self._stage_group = int(groups.max(initial=-1)) + 1, groups[self._stage_query]
         unplaced = self._unplaced.pinned + self._unplaced.anywhere
         self._unplaced_by_group = sum_rows_by_index(groups, unplaced, self._groups)
+        self._unplaced_load = unplaced.sum(axis=0)
         self._base = np.maximum(self.seconds() if base is None else base, 1e-9)
         self._square = max(float(self.loads() @ self.loads()), 1e-12)
 
@@ -66,7 +67,7 @@ class TrialPlacement:
             self._sums[stage, target] += busy
             self._free[target] -= size
         self.at[stage][partition] = target
-        if self._several_cores:
+        if self._finish:
             for executor in {source, target} - {-1}:
                 tasks = self.stages[stage].busy[self.at[stage] == executor].tolist()
                 self._finish[stage][executor] = finish_time(tasks, int(self._slots[executor]))
@@ -93,7 +94,7 @@ class TrialPlacement:
         path, pinned = self._unplaced.path.copy(), self._unplaced.pinned.copy()
         shares = self._sums / self.capacity
         for stage, query in enumerate(self._stage_query):
-            slowest = self._finish[stage] / self.model.cluster.speed if self._several_cores else shares[stage]
+            slowest = self._finish[stage] / self.model.cluster.speed if self._finish else shares[stage]
             path[query] += slowest.max()
             pinned[query] += shares[stage]
         return batch_seconds(QueryWork(path, pinned + self._unplaced.anywhere, pinned > 0), self._timings)
@@ -128,7 +129,7 @@ class TrialPlacement:
 
     def stages_of(self, group: int) -> list[int]:
         """Return the indexes of a group's stages."""
-        return [stage for stage, of in enumerate(self._stage_group) if of == group]
+        return list(np.flatnonzero(self._stage_group == group).tolist())
 
     def placement(self) -> Placement:
         """Return the placement as it is now."""

@@ -5,7 +5,8 @@ import pytest
 
 from benchmarks.predictions.__main__ import upper_limit
 from benchmarks.predictions.cases import REGIMES, draw_case, observe, true_seconds
-from benchmarks.predictions.truth import LAUNCH, Batch, TrueQuery, run_batches
+from benchmarks.predictions.truth import LAUNCH, TrueQuery, run_batches
+from benchmarks.simulation.engine import Batch
 from rechannel.policies.model.placement import Placement
 from rechannel.policies.prediction.model import FloatingTasks, QueryTiming
 from rechannel.policies.prediction.replay import replay

@@ -11,10 +11,11 @@ from rechannel.daemon.control.cluster_state import MAX_CLUSTER_SIZES
 from rechannel.daemon.control.triggers import LoadTrigger
 from rechannel.daemon.decide import pipeline
 from rechannel.wire import keys
-from rechannel.wire.commands import Pause, Resume, Stop
+from rechannel.wire.commands import Pause, Resume, Rollback, Stop
 from rechannel.wire.exit_codes import ExitCode
 from rechannel.wire.redis.errors import StoreUnavailableError
 from unit import sample_messages as samples
+from unit.daemon.control.test_outcomes import moved
 from unit.daemon.fake_store import NOW
 from unit.daemon.fakes import (
     APP,
@@ -270,6 +271,18 @@ def test_stop_ends_a_running_migration_and_leaves_nothing_wanted(leader, store, 
     leader.follow()
     assert app(leader).migrations.running is None
     refuses(leader, Stop(), "no migration")
+
+
+def test_stop_cancels_a_rollback_that_waits(leader, store, world):
+    decision = moved(leader, world)
+    order(leader, Pause())
+    order(leader, Rollback(application=APP), user="ann")
+    sentence = order(leader, Stop(application=APP), user="ann").sentence
+    assert sentence == f"the rollback of decision {decision.decision} is canceled"
+    order(leader, Resume())
+    leader.follow()
+    assert decisions(store)[-1].trigger == "timeout"
+    refuses(leader, Stop(application=APP), "no migration")
 
 
 def test_nothing_is_applied_while_paused(leader, store):

@@ -489,18 +489,6 @@ def test_a_rollback_waits_while_all_is_paused(leader, store, world):
     assert decisions(store)[-1].trigger == "rollback"
 
 
-def test_stop_cancels_a_rollback_that_waits(leader, store, world):
-    decision = moved(leader, world)
-    order(leader, Pause())
-    order(leader, Rollback(application=APP), user="ann")
-    sentence = order(leader, Stop(application=APP), user="ann").sentence
-    assert sentence == f"the rollback of decision {decision.decision} is canceled"
-    order(leader, Resume())
-    leader.follow()
-    assert decisions(store)[-1].trigger == "timeout"
-    refuses(leader, Stop(application=APP), "no migration")
-
-
 def test_a_rollback_names_the_decision_that_is_made_and_the_one_that_is_undone(leader, store, world):
     decision = moved(leader, world)
     result = ask(leader, store, "rollback")

@@ -208,17 +208,6 @@ def test_a_deadline_is_a_time_of_the_clock():
     assert overdue == [set(), {"b"}]
 
 
-def test_an_executor_whose_cordon_had_no_answer_is_released_all_the_same():
-    cluster, releaser = releasing("a", "b")
-    cluster.answer_is_lost = True
-    releaser.advance(inputs(cluster, drained("b")), 20.0)
-    assert "could not be released" in releaser.problem
-    cluster.answer_is_lost = False
-    releaser.advance(inputs(cluster, drained("b")), 21.0)
-    assert cluster.hosts() == ["a"]
-    assert releaser.problem == ""
-
-
 def test_an_executor_that_an_earlier_link_cordoned_is_released():
     cluster, releaser = releasing("a", "b")
     cluster.cordoned.append("1")
@@ -344,15 +333,17 @@ def test_an_rdd_that_is_checkpointed_while_the_executor_waits_for_a_boundary_kee
     assert (cluster.cordoned, cluster.kills) == (["1"], 0)
 
 
-def test_an_error_of_spark_is_reported_and_the_call_repeated():
+@pytest.mark.parametrize("error", ["fails", "answer_is_lost"])
+def test_an_error_of_spark_is_reported_and_the_call_repeated(error):
     cluster, releaser = releasing("a", "b")
-    cluster.fails = True
+    setattr(cluster, error, True)
     releaser.advance(inputs(cluster, drained("b")), 20.0)
-    assert "no" in releaser.problem
-    cluster.fails = False
+    assert "could not be released: no" in releaser.problem
+    setattr(cluster, error, False)
     releaser.advance(inputs(cluster, drained("b")), 21.0)
     assert releaser.problem == ""
     assert cluster.cordoned == ["1"]
+    assert cluster.hosts() == ["a"]
 
 
 @pytest.mark.parametrize(

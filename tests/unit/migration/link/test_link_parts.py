@@ -130,7 +130,7 @@ def test_starts_that_could_not_be_watched_are_watched_in_the_next_cycle():
         if len(tries) == 1:
             raise LinkError("no answer within 30 s")
 
-    cycle._openings, cycle._feed = 1, SimpleNamespace(openings=2)
+    cycle._openings, cycle._feed, cycle._settings = 1, SimpleNamespace(openings=2), Settings()
     cycle._start_watcher = SimpleNamespace(watch=watch)
     with pytest.raises(LinkError):
         cycle._watch_starts()
