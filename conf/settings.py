@@ -152,7 +152,10 @@ class AgentSettings:
 class LinkSettings:
     """Link: the part in the Spark driver."""
 
-    directory: str = file("Directory of the event stream, private to the user. Empty means a temporary directory.")
+    directory: str = file(
+        "Local directory of the event stream, private to the user; one that hangs delays the end of the driver. Empty "
+        "means a temporary directory."
+    )
     deadline: float = seconds(
         600.0,
         "A move that has not landed after this time is abandoned; it should be longer than the longest batch.",

@@ -18,7 +18,8 @@ class ApplicationMessages:
     """Messages about one application.
 
     ``reported_at``: time of its report; ``windows``: by agent; ``queries_since``: time since which the same runs of
-    queries are active, as far as it was seen.
+    queries are active, as far as it was seen; ``oversized``: queries whose batches have too many tasks to be stored as
+    often as a decision needs.
     """
 
     application: str
@@ -27,6 +28,7 @@ class ApplicationMessages:
     batches: tuple[BatchReport, ...]
     windows: Mapping[str, tuple[AgentWindow, ...]]
     queries_since: float = 0.0
+    oversized: frozenset[str] = frozenset()
 
     def windows_of(self, info: ExecutorInfo) -> list[AgentWindow]:
         """Return the windows of the agents that may report an executor."""

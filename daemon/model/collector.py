@@ -88,6 +88,7 @@ class _Application:
     runs: dict[str, str] | None = None  # query -> its run, by the last report
     queries_since: float = 0.0  # time since which these runs are active
     started: set[str] = field(default_factory=set)  # queries of which no batch is there yet
+    oversized: set[str] = field(default_factory=set)  # queries that lost batches which a decision needs
 
     def note_runs(self, runs: dict[str, str]) -> None:
         """Note the active runs, and when they changed: for a new run, with its first batch."""
@@ -138,6 +139,10 @@ class Collector:
     def reload(self, settings: Settings) -> None:
         """Use other settings from now on."""
         self._settings = settings
+
+    @property
+    def _need(self) -> int:
+        return self._settings.reschedule.batches
 
     @property
     def reports(self) -> dict[str, LinkReport]:
@@ -198,6 +203,7 @@ class Collector:
         state.partial = {query: batch for query, batch in state.partial.items() if query in present}
         state.note_runs(runs)
         self._limit_memory()
+        state.oversized &= {query for query in present if len(state.batches.get(query, ())) < self._need}
         batches = tuple(
             batch
             for query, entries in state.batches.items()
@@ -205,10 +211,11 @@ class Collector:
             if query in runs and run in ("", runs[query])
         )
         windows = {name: tuple(it.window for it in self._nodes[name].windows) for name in agents}
-        return ApplicationMessages(application, report, reported, batches, windows, state.queries_since)
+        oversized = frozenset(state.oversized)
+        return ApplicationMessages(application, report, reported, batches, windows, state.queries_since, oversized)
 
     def _read_batches(self, application: str, state: _Application, queries: int) -> None:
-        min_batches = max(_MIN_BATCHES, self._settings.reschedule.batches * _SPARE)
+        min_batches = max(_MIN_BATCHES, self._need * _SPARE)
         for envelope in self._new_batches(application, state, min_batches * max(queries, 1)):
             body = envelope.body
             if not isinstance(body, BatchReport) or envelope.application != application:
@@ -314,9 +321,12 @@ class Collector:
         of a huge query.
         """
         applications = self._applications.values()
-        need = self._settings.reschedule.batches
-        batches = [(entries, need) for state in applications for entries in state.batches.values()]
-        evict_oldest(batches, _MAX_BATCH_BYTES, _MAX_NEEDED_BYTES)
+        batches = [(state, query, it) for state in applications for query, it in state.batches.items()]
+        before = [len(entries) for _, _, entries in batches]
+        evict_oldest([(entries, self._need) for _, _, entries in batches], _MAX_BATCH_BYTES, _MAX_NEEDED_BYTES)
+        for (state, query, entries), number in zip(batches, before, strict=True):
+            if len(entries) < min(number, self._need):
+                state.oversized.add(query)
         self._limit_windows()
         partial = [
             (batch.size, state.partial, query) for state in applications for query, batch in state.partial.items()

@@ -56,12 +56,18 @@ def readiness_problem(messages: ApplicationMessages, settings: Settings, now: fl
     if not stateful:
         return NotReady(NotReadyReason.NO_STATE, "no active query has a known stateful stage (yet)")
     need = settings.reschedule.batches
-    measured = {
-        query_name(query.query, query.name): last_batches(messages, query.query, settings, now) for query in stateful
-    }
+    measured = {query.query: last_batches(messages, query.query, settings, now) for query in stateful}
     if any(len(last) >= need for last in measured.values()):
         return None
-    name, last = max(measured.items(), key=lambda item: (len(item[1]), item[0]))
+    names = {query.query: query_name(query.query, query.name) for query in stateful}
+    query, last = max(measured.items(), key=lambda item: (len(item[1]), names[item[0]]))
+    name = names[query]
+    if query in messages.oversized:
+        sentence = (
+            f"query {name}: {with_noun(need, 'batch')} are needed (reschedule.batches), and have more tasks than the "
+            "controller stores"
+        )
+        return NotReady(NotReadyReason.TOO_FEW_BATCHES, sentence, transient=False)
     return NotReady(
         NotReadyReason.TOO_FEW_BATCHES,
         f"query {name} has {with_noun(len(last), 'measured batch')}, {need} are needed (reschedule.batches)",

@@ -463,12 +463,11 @@ class LinkCycle:
             ),
             rejected_messages=self._rejected + self._mailbox.rejected_messages,
             problems=problem_sentences(
-                self._problems,
+                [*self._problems, self._releaser.problem, self._mailbox.problem],
                 garbage=self._garbage,
                 lost_events=self._feed.dropped,
                 healed=self._check.gaps.healed,
                 dropped=self._mailbox.dropped,
-                releasing=self._releaser.problem,
             ),
         )
 

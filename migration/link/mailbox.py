@@ -66,7 +66,7 @@ class Mailbox:
 
     Outbound: reports and last placements (the newest alone), batches, journal lines. Inbound: desired placements,
     standing orders, closed stores. ``rejected``: messages that were not accepted; ``dropped``: messages that could not
-    be sent. Without a ``verifier`` none is accepted.
+    be sent; ``problem``: a batch that is too large. Without a ``verifier`` none is accepted.
     """
 
     def __init__(
@@ -79,6 +79,7 @@ class Mailbox:
     ) -> None:
         self.rejected = 0
         self.dropped = 0
+        self.problem = ""
         self._monotonic = monotonic
         self._settings = settings
         self._unsent_placements: dict[str, LastPlacement] = {}  # by query
@@ -156,6 +157,10 @@ class Mailbox:
         with self._lock:
             if batch.tasks > _MAX_BATCH_TASKS:
                 self.dropped += 1
+                self.problem = (
+                    f"batches of more than {_MAX_BATCH_TASKS:,} tasks are not reported: query {batch.query} is not "
+                    f"decided on (its batch {batch.batch} has {batch.tasks:,})"
+                )
                 return
             self._batch_sizes[batch.query] = batch.tasks
             self._batches.append((run, batch))

@@ -79,20 +79,18 @@ def environment(setting: Callable[[str, str], str]) -> dict[str, str]:
 
 
 def problem_sentences(
-    lasting: Iterable[str], *, garbage: int, lost_events: int, healed: int, dropped: int, releasing: str
+    problems: Iterable[str], *, garbage: int, lost_events: int, healed: int, dropped: int
 ) -> list[str]:
     """Return the problems of the link, a sentence each.
 
     Parameters
     ----------
-    lasting
-        What was noticed at the start.
+    problems
+        What the parts of the link noticed; "" is nothing.
     garbage, lost_events, healed, dropped
         Unreadable lines, events that Spark's bus dropped, events read from Spark's state instead, messages not sent.
-    releasing
-        Why an executor is not released, "" if nothing hinders it.
     """
-    sentences = list(lasting)
+    sentences = [problem for problem in problems if problem]
     if garbage:
         sentences.append(f"{garbage} lines of the event stream could not be read")
     if lost_events:
@@ -104,8 +102,6 @@ def problem_sentences(
         sentences.append(f"{healed} events of the event stream were lost, and were read from Spark's own state instead")
     if dropped:
         sentences.append(f"{dropped} messages were dropped: too many while Redis was away, or too large")
-    if releasing:
-        sentences.append(releasing)
     return sentences
 
 

@@ -12,6 +12,7 @@ from rechannel.conf.time_windows import clock_time
 from rechannel.daemon.model import collector as collect
 from rechannel.daemon.model.application_messages import ApplicationMessages
 from rechannel.daemon.model.collector import Collector, implausibility
+from rechannel.daemon.model.readiness import readiness_problem
 from rechannel.wire import keys
 from rechannel.wire.envelope import MessageError, decode, encode
 from rechannel.wire.measurements import AgentWindow, BatchReport
@@ -147,6 +148,24 @@ def test_huge_batches_do_not_displace_the_windows(monkeypatch: pytest.MonkeyPatc
     assert len(facts.windows) == 10
     assert min(len(stored) for stored in facts.windows.values()) >= 3
     assert len(facts.batches) <= 1
+    problem = readiness_problem(facts, CONFIG, NOW + 20)
+    assert problem is not None and not problem.transient, "waiting does not help"
+    assert "3 batches are needed (reschedule.batches), and have more tasks than the controller" in problem.sentence
+
+
+def test_a_query_whose_batches_fit_again_is_decided_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    store, clock, _ = world()
+    store.put(keys.REPORT, APP, sealed(fakes.report([fakes.query(PLACEMENT)])))
+    collector = Collector(store, CONFIG, clock)  # type: ignore[arg-type]
+    collector.refresh()
+    monkeypatch.setattr(collect, "_MAX_BATCH_BYTES", 30_000)
+    monkeypatch.setattr(collect, "_MAX_NEEDED_BYTES", 30_000)
+    for numbers, size, oversized in (((10, 11, 12), 60, True), ((13, 14, 15), 1, False)):
+        for number in numbers:
+            store.append(keys.BATCHES, APP, sealed(fakes.batch(number, PLACEMENT * size), run="run-1"))
+        facts = collector.gather(APP)
+        assert facts is not None and bool(facts.oversized) == oversized
+        assert (readiness_problem(facts, CONFIG, NOW + 20) is None) == (not oversized)
 
 
 def test_reports_are_bounded_in_bytes(monkeypatch: pytest.MonkeyPatch) -> None:

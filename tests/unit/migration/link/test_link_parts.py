@@ -122,6 +122,51 @@ def test_what_is_due_is_due_though_the_clock_was_set_back(caught_up, compared, m
     assert sorted(done) == ["check"] * 2 * compared + ["report"] * 2 + ["tick"] * 2
 
 
+def catching_up(feed):
+    """A cycle that has no part but its events."""
+    cycle = object.__new__(LinkCycle)
+    cycle._event_lines, cycle._stop, cycle._feed = deque(), threading.Event(), feed
+    return cycle
+
+
+def test_events_beyond_the_time_of_a_cycle_wait_for_the_next_in_their_order(monkeypatch):
+    now, folded, pages = [0.0], [], [[b"1", b"2", b"3"], [b"4"], []]
+    cycle = catching_up(SimpleNamespace(read=lambda _: pages.pop(0)))
+
+    def fold(line, _):
+        now[0] += loop._MAX_CATCH_UP / 2.5
+        folded.append(line)
+
+    cycle._fold_line = fold
+    monkeypatch.setattr(loop, "time", SimpleNamespace(time=lambda: 0.0, monotonic=lambda: now[0]))
+    assert not cycle._catch_up_with_events(), "a query that looks quiet may not be"
+    assert folded == [b"1", b"2", b"3"]
+    assert cycle._catch_up_with_events()
+    assert folded == [b"1", b"2", b"3", b"4"]
+    pages.append([b"5"])
+    cycle._stop.set()
+    assert not cycle._catch_up_with_events() and len(folded) == 4
+
+
+def test_an_event_that_fails_costs_itself_alone_and_counts_as_lost():
+    marks, folded, pages = [], [], [[b"1", b"2", b"3"], []]
+    cycle = catching_up(SimpleNamespace(read=lambda _: pages.pop(0), mark_incomplete=lambda: marks.append(True)))
+    cycle._garbage = 0
+
+    def fold(event, _):
+        folded.append(event)
+        if event == 2:
+            raise KeyError("something of ours")
+
+    cycle._fold_event = fold
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(loop, "events", SimpleNamespace(parse=int, EventError=ValueError))
+        with pytest.raises(KeyError):
+            cycle._catch_up_with_events()
+        assert cycle._catch_up_with_events()
+    assert folded == [1, 2, 3] and marks == [True] and cycle._garbage == 0
+
+
 def test_starts_that_could_not_be_watched_are_watched_in_the_next_cycle():
     cycle, tries = object.__new__(LinkCycle), []
 

@@ -248,6 +248,17 @@ def test_the_newest_batches_have_a_bound_too(link: Mailbox, monkeypatch: pytest.
     assert names(link._batches) == ["b1", "c1", "d1"] and link.dropped == 1
 
 
+def test_a_batch_too_large_to_be_held_is_named(link: Mailbox, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mailbox, "_MAX_BATCH_TASKS", 1199)
+    link.post_batch(of("a", 1, 1000), "run-1")
+    assert not link.problem
+    link.post_batch(of("b", 7, 1200), "run-1")
+    assert names(link._batches) == ["a1"] and link.dropped == 1
+    assert link.problem == (
+        "batches of more than 1,199 tasks are not reported: query b is not decided on (its batch 7 has 1,200)"
+    )
+
+
 def test_a_batch_that_is_being_sent_is_neither_dropped_nor_counted(
     store: FakeStore, link: Mailbox, collector: Collector, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -9,6 +9,7 @@ from types import SimpleNamespace
 from unittest.mock import MagicMock
 
 import pytest
+from py4j.protocol import Py4JError, Py4JNetworkError
 
 from rechannel.migration.spark import adapter as module
 from rechannel.migration.spark.adapter import SparkAdapter, StoreId
@@ -152,3 +153,26 @@ def test_a_place_costs_few_calls(driver, option, executor):
     adapter._coordinator.getLocation.return_value.toString.return_value = option
     adapter._jvm = None  # looking up a class takes a call for each part of its name
     assert adapter.location(STORE) == executor
+
+
+# -- the end of the session --
+
+
+@pytest.mark.parametrize(
+    ("error", "over"),
+    [
+        (Py4JNetworkError("the JVM has closed its port", cause=ConnectionRefusedError()), True),
+        (Py4JNetworkError("a pause of the garbage collector", cause=TimeoutError()), False),
+        (Py4JNetworkError("the connection broke off", cause=ConnectionResetError()), False),
+        (Py4JError("Target Object ID does not exist"), False),
+    ],
+)
+def test_a_session_is_over_once_its_jvm_no_longer_listens(driver, error, over):
+    driver.context.isStopped.side_effect = error
+    assert driver.adapter.is_over is over
+
+
+def test_a_session_is_over_once_it_is_stopped(driver):
+    assert not driver.adapter.is_over
+    driver.context.isStopped.return_value = True
+    assert driver.adapter.is_over

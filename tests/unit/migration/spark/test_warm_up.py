@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import threading
+from collections import deque
 from collections.abc import Iterator
+from types import SimpleNamespace
+from unittest.mock import Mock
 
 import pytest
 
 from rechannel.migration.spark.gateway import LinkError
 from rechannel.migration.spark.warm_up import _LONGEST as LONGEST
-from rechannel.migration.spark.warm_up import ExecutorWarmUp
+from rechannel.migration.spark.warm_up import ExecutorWarmUp, run_warm_up
 from rechannel.wire.messages import ExecutorInfo
 
 
@@ -127,3 +130,24 @@ def test_a_job_that_fails_is_not_tried_again(spark: Spark) -> None:
     spark.let_go()
     spark.advance("0", "1")
     assert spark.jobs == [({"1"}, False)]
+
+
+@pytest.mark.parametrize("pooled", [True, False])
+def test_the_connection_of_a_warming_thread_is_closed_though_the_job_fails(pooled: bool) -> None:
+    """With pinned threads PySpark opens one for each thread and closes none: that of an ended thread would leak."""
+    own, other = Mock(), Mock()
+    connections = deque([other, own] if pooled else [other])
+    client = SimpleNamespace(get_thread_connection=lambda: own, deque=connections)
+    context = Mock(_gateway=SimpleNamespace(_gateway_client=client))
+    context.setJobGroup.side_effect = OSError("the JVM ended")
+    with pytest.raises(LinkError):
+        run_warm_up(SimpleNamespace(sparkContext=context), [], False, "group")
+    own.close.assert_called_once_with()
+    assert list(connections) == [other] and not other.close.called
+
+
+def test_a_script_without_pinned_threads_is_left_alone() -> None:
+    context = Mock(_gateway=SimpleNamespace(_gateway_client=SimpleNamespace()))
+    with pytest.raises(LinkError, match="PYSPARK_PIN_THREAD"):
+        run_warm_up(SimpleNamespace(sparkContext=context), [], False, "group")
+    assert not context.setJobGroup.called
