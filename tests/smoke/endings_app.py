@@ -1,14 +1,16 @@
 """A driver whose end is tested: ``python -m tests.smoke.endings_app DIRECTORY``, as ``plan.json`` there says.
 
-``spark`` (settings), ``attach``, ``tick`` (seconds of the watchdog), ``most`` (bytes of events, 0 for the usual limit)
-and ``sessions``: how many sessions are stopped one after the other before the last one runs its query until the file
-``stop`` exists. ``ready.json``, written once it
-runs, has ``alive``, the number of stopped SparkContexts that the JVM still holds, and the listeners before attaching.
+``spark`` (settings), ``attach``, ``tick`` (seconds of the watchdog), ``most`` (bytes of events, 0 for the usual limit),
+``sessions``: how many sessions are stopped one after the other before the last one runs its query until the file
+``stop`` exists, and ``hangs``: whether placing a starting query takes for ever. ``ready.json``, written once it runs,
+has ``alive``, the number of stopped SparkContexts that the JVM still holds, the listeners before attaching, and
+``starts``: where placing hangs, the seconds that two queries took to start, the second one after the watchdog's tick.
 """
 
 from __future__ import annotations
 
 import gc
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -16,6 +18,7 @@ from typing import Any
 from pyspark.sql import SparkSession
 
 import rechannel
+from rechannel.migration.link.initial_placement import InitialPlacement
 from rechannel.migration.spark import hooks
 from testbed.driver import open_session, read_plan, write_answer
 
@@ -33,7 +36,14 @@ def main() -> None:
     before = listeners(spark._jsparkSession)
     if plan["attach"]:
         rechannel.attach(spark, strict=True)
-    write_answer(directory / "ready.json", {"alive": alive(spark, stopped), "listeners": before})
+    starts = []
+    if plan["hangs"]:
+        InitialPlacement.place_before_first_batch = lambda *_: threading.Event().wait()  # type: ignore[assignment]
+        for pause in (0, plan["tick"] + 2):
+            time.sleep(pause)
+            starts.append(start_seconds(spark, directory / f"checkpoint-{pause}"))
+    answer = {"alive": alive(spark, stopped), "listeners": before, "starts": starts}
+    write_answer(directory / "ready.json", answer)
     while not (directory / "stop").exists():
         time.sleep(0.2)
     query.stop()
@@ -52,14 +62,28 @@ def session(directory: Path, plan: dict[str, Any], number: int) -> Any:
     return held
 
 
+def start_seconds(spark: SparkSession, checkpoint: Path) -> float:
+    """Return how long a query takes to start."""
+    begin = time.monotonic()
+    query = writer(spark, checkpoint).start()
+    took = time.monotonic() - begin
+    query.stop()
+    return took
+
+
 def start(spark: SparkSession, checkpoint: Path) -> Any:
     """Start a stateful query and wait for its first batch."""
-    rows = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 10).load()
-    writer = rows.groupBy((rows.value % 10).alias("k")).count().writeStream.format("noop").outputMode("update")
-    query = writer.option("checkpointLocation", str(checkpoint)).trigger(processingTime="500 milliseconds").start()
+    query = writer(spark, checkpoint).start()
     while not query.lastProgress:
         time.sleep(0.1)
     return query
+
+
+def writer(spark: SparkSession, checkpoint: Path) -> Any:
+    """Return a stateful query that is to be started."""
+    rows = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 10).load()
+    result = rows.groupBy((rows.value % 10).alias("k")).count().writeStream.format("noop").outputMode("update")
+    return result.option("checkpointLocation", str(checkpoint)).trigger(processingTime="500 milliseconds")
 
 
 def listeners(session: Any) -> int:

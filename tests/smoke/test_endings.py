@@ -13,6 +13,8 @@ from typing import Any
 import pytest
 from pyspark.java_gateway import launch_gateway
 
+from rechannel.migration.spark.hooks import START_WAIT
+from rechannel.wire import keys
 from testbed.processes import ManagedProcess, wait_until
 from testbed.spark_cluster import QUICK_CHECKPOINTS, spark_home
 from testbed.stack import PATIENCE, Stack
@@ -57,11 +59,21 @@ def start(stack: Stack, tmp_path: Path) -> Iterator[Callable[..., Driver]]:
     temporary.mkdir()
     names = []
 
-    def start(*, attach: bool = True, sessions: int = 0, most: int = 0, **environment: str) -> Driver:
+    def start(
+        *,
+        attach: bool = True,
+        sessions: int = 0,
+        most: int = 0,
+        hangs: bool = False,
+        capacity: int = 0,
+        **environment: str,
+    ) -> Driver:
         directory = tmp_path / f"driver-{attach}"
         spark = stack.cluster.conf(executor_cores=1) | QUICK_CHECKPOINTS
         spark |= {"spark.cores.max": "1", "spark.sql.shuffle.partitions": "2"}
-        plan = {"spark": spark, "attach": attach, "sessions": sessions, "tick": TICK, "most": most}
+        if capacity:
+            spark |= {"spark.scheduler.listenerbus.eventqueue.rechannel.capacity": str(capacity)}
+        plan = {"spark": spark, "attach": attach, "sessions": sessions, "tick": TICK, "most": most, "hangs": hangs}
         names.append(name := f"{tmp_path.name}-{attach}")
         # Without a directory of its own, the link's files are temporary ones.
         environment |= {"TMPDIR": str(temporary), "RECHANNEL_LINK__DIRECTORY": ""}
@@ -120,6 +132,32 @@ def test_more_events_than_the_limit_are_removed_and_the_link_begins_anew(
     (driver.directory / "stop").touch()
     stack.end_driver(driver.process.name)
     assert driver.ours() == []
+
+
+def test_a_start_waits_for_a_link_that_hangs_five_seconds_and_then_not_at_all(start: Callable[..., Driver]) -> None:
+    first, later = start(hangs=True).ready()["starts"]
+    assert START_WAIT <= first < START_WAIT + 3
+    assert later < START_WAIT
+
+
+def test_events_that_spark_drops_are_counted_and_read_from_its_state(
+    stack: Stack, start: Callable[..., Driver]
+) -> None:
+    """A queue of one event, as many are lost in each batch."""
+    driver = start(capacity=1)
+    driver.ready()
+
+    def is_complete() -> bool:
+        for envelope in (store.get(keys.REPORT, name) for name in store.applications(0)):
+            if envelope is not None and any("listener bus dropped" in problem for problem in envelope.body.problems):
+                stages = [stage.placement for query in envelope.body.queries for stage in query.stages]
+                return stages == [["0", "0"]]
+        return False
+
+    with stack.open_store() as store:
+        wait(driver.process, "drops are reported, and the placement is there", is_complete)
+    batch = driver.batches()
+    wait(driver.process, "the query goes on", lambda: driver.batches() > batch + 2)
 
 
 def test_a_script_that_is_killed_leaves_the_jvm_as_it_was(
