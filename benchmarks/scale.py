@@ -1,10 +1,11 @@
 """``python -m benchmarks.scale [--quick] [--json FILE] [--document FILE]``: decisions and agents, by size.
 
-A decision is measured from the messages in Redis to the plan. Messages are synthetic
-(:mod:`benchmarks.simulation.fleet`), Redis and every step of the decision are real, in this
-process: reading and decoding, the model, the residuals, the policy, the laws with the predicted gain, and the record of
-the decision. *Cold* is the first decision of a controller, *warm* the one after another batch of each query and another
-window of each agent.
+A decision is measured from the messages in Redis to the placement. Messages are synthetic
+(:mod:`benchmarks.simulation.fleet`), Redis and every step of the decision are real, in this process: reading and
+decoding, the model, the residuals, the policy, the laws with the predicted gain, the record of the decision, and the
+signed placement. A batch is mostly overhead in these messages, so that no plan gains enough: the decision is one that
+an operator forces. *Cold* is the first decision of a controller, *warm* the one after another batch of each query and
+another window of each agent.
 
 Beside it stand the placements of ``adaptive``, ``even`` and METIS for the same model.
 
@@ -57,8 +58,9 @@ from rechannel.policies.scenarios.scenario import Scenario
 from rechannel.wire import keys
 from rechannel.wire.codes import Trigger
 from rechannel.wire.envelope import EnvelopeFactory
-from rechannel.wire.messages import Decision
+from rechannel.wire.messages import Decision, DesiredPlacement
 from rechannel.wire.redis.store import Store
+from rechannel.wire.signing import Signer
 from testbed.stack import Stack, StackError
 
 PARTITIONS = 100  # of an executor
@@ -72,7 +74,8 @@ PUSHES = 12  # windows that each agent pushes, of which the first ones are not c
 CORES = (1, 4)
 QUERIES = (1, 25, 125)
 _ROUNDS = 100  # in which all messages are read
-PARTS = ("read", "model", "residuals", "policy", "laws", "record")
+_DESIRED_TTL = 60.0  # seconds
+PARTS = ("read", "model", "residuals", "policy", "laws", "record", "publish")
 
 
 def main() -> None:
@@ -296,10 +299,13 @@ def _decide(collector: Collector, messages: Messages, settings: Settings, newest
     if isinstance(snapshot, NotReady):
         raise StackError(snapshot.sentence)
     lap("residuals", lambda: snapshot.residuals)
-    request, basis = DecisionRequest("scale", now, Trigger.OPERATOR, ADAPTIVE.name), PlanBasis(read, settings)
+    request = DecisionRequest("scale", now, Trigger.OPERATOR, ADAPTIVE.name, apply=True, force=True)
+    basis = PlanBasis(read, settings)
     proposed = lap("policy", lambda: ask_policy(request, snapshot, settings, basis.rates))
     plan = lap("laws", lambda: apply_laws(request, basis, snapshot, proposed))
-    lap("record", lambda: _record(messages.store, record_decision(request, basis, snapshot, proposed, plan)))
+    signer = Signer.from_file(settings.signing.private_key_file)
+    decision = lap("record", lambda: record_decision(request, basis, snapshot, proposed, plan))
+    lap("publish", lambda: _publish(messages.store, signer, decision))
     return {
         "wall": {name: wall for name, (wall, _) in laps.items()},
         "cpu": {name: cpu for name, (_, cpu) in laps.items()},
@@ -310,9 +316,13 @@ def _decide(collector: Collector, messages: Messages, settings: Settings, newest
     }
 
 
-def _record(store: Store, decision: Decision) -> None:
+def _publish(store: Store, signer: Signer, decision: Decision) -> None:
+    """Write a decision and the placement that it orders."""
     author = EnvelopeFactory(store.cluster, "controller")
     store.append(keys.DECISIONS, "", author.envelope(decision, ttl=keys.DECISIONS.ttl, application=APPLICATION))
+    desired = DesiredPlacement(decision=decision.decision, runs=decision.runs, moves=decision.moves)
+    envelope = author.envelope(desired, ttl=_DESIRED_TTL, application=APPLICATION)
+    store.put(keys.DESIRED, APPLICATION, signer.sign(envelope))
 
 
 def _line(row: dict[str, Any]) -> str:
