@@ -28,9 +28,9 @@ from rechannel.conf.settings import GateSettings
 from rechannel.migration.plan.gate import JUDGED_DRAWS, QueryGain, evaluate_gate
 from rechannel.policies.model.placement import Placement
 from rechannel.policies.model.workload import Workload
+from rechannel.policies.prediction.choice import choose_by_replay
 from rechannel.policies.prediction.fewest import fewest_moves
 from rechannel.policies.prediction.gain import predict_changes
-from rechannel.policies.prediction.losses import without_losses
 from rechannel.policies.prediction.model import PredictionModel
 from rechannel.policies.registry import propose
 
@@ -238,7 +238,8 @@ def decide(regime: str, noise: float, seen: int, seed: int) -> dict[str, Any]:
     model = observe(case, noise, seen, seed)
     paced = _paced(model, now)
     proposed = propose("adaptive", case.cluster, paced.workload, case.placement).placement
-    few = without_losses(model, case.placement, fewest_moves(model, case.placement, proposed), _SETTINGS.max_loss)
+    plans = fewest_moves(model, case.placement, proposed)
+    few = choose_by_replay(model, case.placement, plans, _SETTINGS.max_loss)
     changes = predict_changes(model, case.placement, few, seed=JUDGED_DRAWS)
     rates = {stage.query: stage.batches_per_second for stage in paced.workload.stages}
     gains = [QueryGain(query, now[query], change, rates[query]) for query, change in changes.items()]

@@ -7,6 +7,7 @@ without a plan is raised as `NoPlan` and becomes a decision in `decision_without
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
@@ -33,10 +34,10 @@ from rechannel.migration.plan.inputs import Cooldown, PlanInputs, PlanOptions, R
 from rechannel.migration.plan.laws import review_plan
 from rechannel.policies.adaptive.policy import ADAPTIVE
 from rechannel.policies.model.arrays import ModelError, ScaleOutError
+from rechannel.policies.prediction.choice import choose_by_replay
 from rechannel.policies.prediction.correction import GainShare
 from rechannel.policies.prediction.evacuation import place_evacuated
 from rechannel.policies.prediction.fewest import fewest_moves
-from rechannel.policies.prediction.losses import without_losses
 from rechannel.policies.prediction.replay import MAX_REPLAYED
 from rechannel.policies.registry import PolicyLawError, Proposal, propose
 from rechannel.wire.codes import DecisionResult, Law, Mode, NotReadyReason, PlanResult, Trigger
@@ -292,17 +293,13 @@ def ask_policy(request: DecisionRequest, snapshot: Snapshot, settings: Settings,
 def _with_fewest_moves(
     snapshot: Snapshot, proposal: Proposal, settings: Settings, *, beyond_proposal: bool, force: bool
 ) -> ProposedPlacement:
-    """Return the fewest moves worth making of the proposal of ``adaptive``.
-
-    Those by which a query could lose are taken back, unless the decision is forced.
-    """
+    """Return the fewest moves worth making of the proposal of ``adaptive``; queries may lose if it is forced."""
     model, max_moves = snapshot.prediction, settings.migration.max_moves
     # Only the time of tasks counts here, so moves that were proposed for locality alone may be dropped.
-    chosen = fewest_moves(
+    plans = fewest_moves(
         model, snapshot.placement, proposal.placement, max_moves=max_moves, beyond_proposal=beyond_proposal
     )
-    if not force:
-        chosen = without_losses(model, snapshot.placement, chosen, settings.gate.max_loss)
+    chosen = choose_by_replay(model, snapshot.placement, plans, math.inf if force else settings.gate.max_loss)
     moves, all_moves = len(chosen.moves_from(snapshot.placement)), len(proposal.moves)
     note = f"the fewest moves that bring most of the gain: {moves}, of the policy's {all_moves}"
     return ProposedPlacement(chosen, (*proposal.notes, note) if moves != all_moves else proposal.notes, proposal.policy)

@@ -25,15 +25,18 @@ order may differ: the replay that judges the answer has the rows grow.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import islice
+from operator import itemgetter
 
 import numpy as np
 
-from rechannel.policies.model.arrays import FloatArray, IntArray
+from rechannel.policies.model.arrays import FloatArray
 from rechannel.policies.model.placement import Placement
 from rechannel.policies.prediction.model import PredictionModel
+from rechannel.policies.prediction.transfers import Transfers, Unit, moves_to, single_moves, swaps
 from rechannel.policies.prediction.trial import TrialPlacement
 
 __all__ = ["fewest_moves"]
@@ -45,13 +48,8 @@ _BOUNDS = (_BALANCED, 1.02, 1.0)  # times that point's, to which executors are l
 _SAME = 1e-12  # smaller differences of cost are none
 _MIN_STEP_GAIN = 1e-4  # of the batch time: what a step of a descent has to bring
 _MIN_MOVE_GAIN = 0.002  # of the batch time: what a move has to bring
-_TARGETS = 4  # of the least busy executors, for each move
-_SOURCES = 3  # busiest executors that moves come off
-_HEAVIEST = 24  # partitions of each of them that are tried
-_PARTNERS = 4  # partitions, somewhat smaller, that each of them is swapped with
-_SWAPS = 2_000  # tried at most, wherever no single move helps
-
-_Unit = tuple[int, int, int]  # a move: stage, partition, target
+_TRIED = 24  # transfers of each step, the most promising ones
+_GROWTH = 1.5  # times the moves of a point that the next one returned has, at least
 
 
 @dataclass(frozen=True)
@@ -61,7 +59,7 @@ class _Point:
     ``imbalance``: the busiest executor over its least load.
     """
 
-    moves: tuple[_Unit, ...]
+    moves: tuple[Unit, ...]
     cost: float
     imbalance: float
 
@@ -73,7 +71,7 @@ class _Curve:
         self.trial, self.least = trial, least
         self.points = [_Point((), trial.cost(), self.imbalance())]
 
-    def move(self, *moves: _Unit) -> None:
+    def move(self, *moves: Unit) -> None:
         """Make moves that belong together."""
         for move in moves:
             self.trial.move(*move)
@@ -96,11 +94,12 @@ def fewest_moves(
     *,
     max_moves: int = 200,
     beyond_proposal: bool = True,
-) -> Placement:
-    """Return the placement that brings most of the gain by the fewest moves.
+) -> list[Placement]:
+    """Return placements that bring much of the gain by few moves.
 
-    Partitions of ``current`` that cannot stay (on no executor, or on an unavailable one) are where ``proposed`` puts
-    them.
+    The first one brings most of the gain by the cycle formula. The others are points of a descent, for the replay to
+    choose from (:mod:`rechannel.policies.prediction.choice`): those with about as many moves first. Partitions of
+    ``current`` that cannot stay (on no executor, or on an unavailable one) are where ``proposed`` puts them.
 
     Parameters
     ----------
@@ -119,21 +118,35 @@ def fewest_moves(
     def curve() -> _Curve:
         return _Curve(TrialPlacement(model, start), least)
 
-    points = _descend(curve(), max_moves, proposed)
+    points = descent = _descend(curve(), max_moves, proposed)
     if beyond_proposal:
-        points += _descend(curve(), max_moves, None)
-        points += [point for bound in _EVEN if (point := _level(curve(), bound, max_moves)) is not None]
+        descent = _descend(curve(), max_moves, None)
+        leveled = [point for bound in _EVEN if (point := _level(curve(), bound, max_moves)) is not None]
+        points = [*points, *descent, *leveled]
     max_cost = 1.0 - _SHARE * (1.0 - min(point.cost for point in points)) + _SAME
     enough = [point for point in points if point.cost <= max_cost]
     imbalance = min(point.imbalance for point in enough)
     balanced = [point for point in enough if point.imbalance <= _BALANCED * imbalance]
     chosen = min(balanced, key=lambda point: (len(point.moves), point.cost)).moves
     for bound in _BOUNDS if beyond_proposal else ():
-        leveled = _level(curve(), bound * imbalance, len(chosen) - 1)
-        if leveled is not None and leveled.cost <= max_cost:
-            chosen = leveled.moves
+        further = _level(curve(), bound * imbalance, len(chosen) - 1)
+        if further is not None and further.cost <= max_cost:
+            chosen = further.moves
             break
-    return _reduced(curve(), chosen, max_cost, _BALANCED * imbalance)
+    plan, count = _reduced(curve(), chosen, max_cost, _BALANCED * imbalance), 0
+    usual = max(1, len(plan.moves_from(start)))
+    others: list[tuple[float, Placement]] = []
+    for point in descent[1:]:
+        if len(point.moves) >= _GROWTH * count or point is descent[-1]:
+            count = len(point.moves)
+            others.append((abs(math.log(count / usual)), _moved(curve().trial, point.moves)))
+    return [plan, *(other for _, other in sorted(others, key=itemgetter(0)))]
+
+
+def _moved(trial: TrialPlacement, moves: Iterable[Unit]) -> Placement:
+    for move in moves:
+        trial.move(*move)
+    return trial.placement()
 
 
 def _descend(curve: _Curve, max_moves: int, proposed: Placement | None) -> list[_Point]:
@@ -141,9 +154,9 @@ def _descend(curve: _Curve, max_moves: int, proposed: Placement | None) -> list[
     trial = curve.trial
     soft = trial.soft_cost()
     while curve.count < max_moves:
-        best = _best(trial, ((move,) for move in _candidates(trial, proposed)))
+        best = _best(trial, single_moves(trial) if proposed is None else moves_to(trial, proposed))
         if proposed is None and (best is None or best[0] >= soft - _MIN_STEP_GAIN) and curve.count + 2 <= max_moves:
-            best = _best(trial, islice(_swaps(trial), _SWAPS))
+            best = _best(trial, swaps(trial))
         if best is None or best[0] >= soft - _MIN_STEP_GAIN:
             break
         soft = best[0]
@@ -151,10 +164,10 @@ def _descend(curve: _Curve, max_moves: int, proposed: Placement | None) -> list[
     return curve.points
 
 
-def _best(trial: TrialPlacement, choices: Iterable[tuple[_Unit, ...]]) -> tuple[float, tuple[_Unit, ...]] | None:
-    """Return the choice of moves with the lowest cost, and that cost; None without any."""
-    best: tuple[float, tuple[_Unit, ...]] | None = None
-    for moves in choices:
+def _best(trial: TrialPlacement, transfers: Transfers) -> tuple[float, tuple[Unit, ...]] | None:
+    """Return the transfer with the lowest soft cost, and that cost; None without any."""
+    best: tuple[float, tuple[Unit, ...]] | None = None
+    for moves in islice(transfers.promising(trial), _TRIED):
         sources = [trial.move(*move) for move in moves]
         after = trial.soft_cost()
         for (stage, partition, _), source in zip(moves, sources, strict=True):
@@ -179,10 +192,10 @@ def _level(curve: _Curve, imbalance: float, max_moves: int) -> _Point | None:
     return curve.points[-1] if curve.count else None
 
 
-def _leveling_move(trial: TrialPlacement, group: int, loads: FloatArray, max_load: float) -> _Unit | None:
+def _leveling_move(trial: TrialPlacement, group: int, loads: FloatArray, max_load: float) -> Unit | None:
     """Return the next move off a group's busiest executor towards that load; None without any."""
     source, capacity = int(loads.argmax()), trial.capacity
-    best: tuple[tuple[bool, float, float], _Unit] | None = None
+    best: tuple[tuple[bool, float, float], Unit] | None = None
     for stage in trial.stages_of(group):
         for partition in np.flatnonzero(trial.at[stage] == source).tolist():
             busy = float(trial.stages[stage].busy[partition])
@@ -196,61 +209,18 @@ def _leveling_move(trial: TrialPlacement, group: int, loads: FloatArray, max_loa
     return best[1] if best is not None else None
 
 
-def _swaps(trial: TrialPlacement) -> Iterable[tuple[_Unit, ...]]:
-    """Yield swaps worth trying: heavy partitions of busy executors for somewhat smaller ones."""
-    for stage, partition, target in _candidates(trial, None):
-        busy, source = trial.stages[stage].busy, int(trial.at[stage][partition])
-        smaller = np.flatnonzero((trial.at[stage] == target) & (busy < busy[partition]))
-        for partner in smaller[np.argsort(-busy[smaller], kind="stable")][:_PARTNERS].tolist():
-            if trial.fits(stage, partner, source):
-                yield (stage, partition, target), (stage, partner, source)
-
-
-def _candidates(trial: TrialPlacement, proposed: Placement | None) -> Iterable[_Unit]:
-    """Yield moves worth trying: stage, partition, target, with memory for its state."""
-    loads = trial.loads()
-    if proposed is not None:
-        for stage, at in enumerate(trial.at):
-            planned = proposed[trial.stages[stage].key]
-            for partition in np.flatnonzero(at != planned).tolist():
-                if trial.fits(stage, partition, int(planned[partition])):
-                    yield stage, partition, int(planned[partition])
-        return
-    available = np.flatnonzero(trial.model.cluster.available)
-    order = available[np.argsort(loads[available], kind="stable")]
-    targets, sources = order[:_TARGETS].tolist(), order[::-1][:_SOURCES]
-    for stage, at in enumerate(trial.at):
-        busy = trial.stages[stage].busy
-        for source in sources.tolist():
-            for partition in _by_weight(np.flatnonzero(at == source), busy):
-                for target in targets:
-                    if target != source and trial.fits(stage, partition, target):
-                        yield stage, partition, target
-
-
-def _by_weight(partitions: IntArray, busy: FloatArray) -> list[int]:
-    order = partitions[np.argsort(-busy[partitions], kind="stable")]
-    return [int(partition) for partition in order[:_HEAVIEST] if busy[partition] > 0]
-
-
-def _reduced(curve: _Curve, moves: Iterable[_Unit], max_cost: float, max_imbalance: float) -> Placement:
-    """Return the placement after those moves that a cost and an imbalance need."""
+def _reduced(curve: _Curve, moves: Iterable[Unit], max_cost: float, max_imbalance: float) -> Placement:
+    """Return the placement after those moves that a cost and an imbalance need; the lightest ones go first."""
     trial = curve.trial
     origin: dict[tuple[int, int], int] = {}
     for stage, partition, target in moves:
         origin.setdefault((stage, partition), int(trial.at[stage][partition]))
         trial.move(stage, partition, target)
-    while True:
+    for stage, partition in sorted(origin, key=lambda it: float(trial.stages[it[0]].busy[it[1]])):
+        if not trial.fits(stage, partition, origin[stage, partition]):
+            continue
         allowed = max(max_cost, trial.cost() + _MIN_MOVE_GAIN)
-        best: tuple[float, tuple[int, int]] | None = None
-        for (stage, partition), source in origin.items():
-            if not trial.fits(stage, partition, source):
-                continue
-            target = trial.move(stage, partition, source)
-            cost = trial.cost()
-            if cost <= allowed and curve.imbalance() <= max_imbalance and (best is None or cost < best[0]):
-                best = cost, (stage, partition)
+        target = trial.move(stage, partition, origin[stage, partition])
+        if trial.cost() > allowed or curve.imbalance() > max_imbalance:
             trial.move(stage, partition, target)
-        if best is None:
-            return trial.placement()
-        trial.move(*best[1], origin.pop(best[1]))
+    return trial.placement()

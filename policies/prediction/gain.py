@@ -28,6 +28,8 @@ __all__ = ["CONFIDENCE", "ChangePredictor", "PredictedChange", "Residual", "pred
 CONFIDENCE = 1.645
 """Standard errors of a bound at 95 % confidence on one side."""
 _TAIL = 0.95  # share of the batches up to the 95th percentile
+_LEAST_BATCHES, _MOST_BATCHES = 8, 24  # of a replay: queries under FAIR fall into step, for several batches at a time
+_TASKS = 10_000  # of a replay, between these
 _RESIDUAL_ERRORS = 2.0  # standard errors by which a residual has to be certain
 _ROUNDING = 1e-9
 
@@ -89,15 +91,17 @@ class ChangePredictor:
     current
         The present placement.
     draws, batches
-        Replays of each placement, and batches of the slowest query in each.
+        Replays of each placement, and batches of the slowest query in each; by default 24, and down to 8 of large
+        applications.
     seed
         Of draws and noise.
     """
 
     def __init__(
-        self, model: PredictionModel, current: Placement, *, draws: int = 8, batches: int = 8, seed: int = 0
+        self, model: PredictionModel, current: Placement, *, draws: int = 8, batches: int = 0, seed: int = 0
     ) -> None:
-        self._current, self._batches, self._seed = current, batches, seed
+        self.current, self._seed = current, seed
+        batches = self._batches = batches or min(max(_TASKS // max(1, model.tasks), _LEAST_BATCHES), _MOST_BATCHES)
         self._drawn = list(_draw_models(model, draws, seed))
         self._before = [
             replay(drawn, current, batches=batches, seed=seed + number) for number, drawn in enumerate(self._drawn)
@@ -108,7 +112,7 @@ class ChangePredictor:
         taken: dict[str, list[FloatArray]] = {query: [] for query in self._before[0]}
         for number, (drawn, before) in enumerate(zip(self._drawn, self._before, strict=True)):
             after = before
-            if planned != self._current:
+            if planned != self.current:
                 present = {query: float(seconds.mean()) for query, seconds in before.items()}
                 after = replay_grown(drawn, planned, present, batches=self._batches, seed=self._seed + number)
             for query, results in taken.items():
@@ -117,7 +121,7 @@ class ChangePredictor:
 
 
 def predict_changes(
-    model: PredictionModel, current: Placement, planned: Placement, *, draws: int = 8, batches: int = 8, seed: int = 0
+    model: PredictionModel, current: Placement, planned: Placement, *, draws: int = 8, batches: int = 0, seed: int = 0
 ) -> dict[str, PredictedChange]:
     """Predict the change of every query's batches between two placements.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from rechannel.policies.analysis.placement_cost import finish_time, finish_times, task_slots
-from rechannel.policies.model.arrays import BoolArray, FloatArray, sum_rows_by_index
+from rechannel.policies.model.arrays import BoolArray, FloatArray, IntArray, sum_rows_by_index
 from rechannel.policies.model.placement import Placement
 from rechannel.policies.prediction.cycle import QueryTimings, QueryWork, batch_seconds, unplaced_work
 from rechannel.policies.prediction.model import PredictionModel
@@ -13,6 +13,7 @@ from rechannel.policies.prediction.model import PredictionModel
 __all__ = ["TrialPlacement"]
 
 _EVENNESS = 0.02  # weight of even executors: moves that prepare the next one
+_ALONE = 0.25  # weight of the batches if each query ran alone
 
 
 class TrialPlacement:
@@ -29,7 +30,7 @@ class TrialPlacement:
         self.model = model
         self.stages = workload.placeable
         self._query = {query: index for index, query in enumerate(workload.queries)}
-        self._stage_query = [self._query[stage.query] for stage in self.stages]
+        self._stage_query = np.array([self._query[stage.query] for stage in self.stages], dtype=np.int64)
         self.capacity = cluster.cores * cluster.speed
         self._slots = task_slots(cluster)
         self.at = [placement[stage.key].copy() for stage in self.stages]
@@ -54,7 +55,9 @@ class TrialPlacement:
         self._unplaced_by_group = sum_rows_by_index(groups, unplaced, self._groups)
         self._unplaced_load = unplaced.sum(axis=0)
         self._base = np.maximum(self.seconds() if base is None else base, 1e-9)
-        self._square = max(float(self.loads() @ self.loads()), 1e-12)
+        self._base_path = self._path_seconds()
+        self._group_weight = np.bincount(groups, 1.0 / self._base, self._groups) / max(1, len(self._base))
+        self._squares = np.maximum(self._sum_squares(), 1e-12)
 
     def move(self, stage: int, partition: int, target: int) -> int:
         """Move a partition; return where it was."""
@@ -91,13 +94,22 @@ class TrialPlacement:
 
     def seconds(self) -> FloatArray:
         """Return the predicted batch of each query, (Q,)."""
-        path, pinned = self._unplaced.path.copy(), self._unplaced.pinned.copy()
-        shares = self._sums / self.capacity
-        for stage, query in enumerate(self._stage_query):
-            slowest = self._finish[stage] / self.model.cluster.speed if self._finish else shares[stage]
-            path[query] += slowest.max()
-            pinned[query] += shares[stage]
-        return batch_seconds(QueryWork(path, pinned + self._unplaced.anywhere, pinned > 0), self._timings)
+        pinned = self._unplaced.pinned + sum_rows_by_index(self._stage_query, self._shares(), len(self._unplaced.path))
+        work = QueryWork(self._path(), pinned + self._unplaced.anywhere, pinned > 0)
+        return batch_seconds(work, self._timings)
+
+    def _shares(self) -> FloatArray:
+        return np.asarray(self._sums / self.capacity)
+
+    def _path(self) -> FloatArray:
+        """Return the seconds of each query's stages one after the other, (Q,)."""
+        finish = np.array(self._finish) / self.model.cluster.speed if self._finish else self._shares()
+        slowest = finish.max(axis=1, initial=0.0)
+        return np.asarray(self._unplaced.path + np.bincount(self._stage_query, slowest, len(self._unplaced.path)))
+
+    def _path_seconds(self) -> FloatArray:
+        """Return each query's batch if it ran alone, (Q,)."""
+        return np.asarray(np.maximum(self._timings.overhead + self._path(), 1e-9))
 
     def stage_load(self, stage: int) -> FloatArray:
         """Return the seconds of a stage's work on each executor, (E,)."""
@@ -140,6 +152,54 @@ class TrialPlacement:
         return float((self.seconds() / self._base).mean())
 
     def soft_cost(self) -> float:
-        """Return the cost with a small part for uneven executors, relative to the start."""
-        loads = self.loads()
-        return self.cost() + _EVENNESS * float(loads @ loads) / self._square
+        """Return what a search descends along.
+
+        That is the cost, a part for the batches if each query ran alone, since queries whose stages wait for each other
+        take longer than the cycle formula says, and a small part for uneven executors, all relative to the start.
+        """
+        alone = float((self._path_seconds() / self._base_path).mean())
+        uneven = float((self._sum_squares() / self._squares).sum())
+        return (1 - _ALONE) * self.cost() + _ALONE * alone + _EVENNESS * uneven
+
+    def estimate_changes(self, stage: IntArray, source: IntArray, target: IntArray, busy: FloatArray) -> FloatArray:
+        """Estimate by how much the soft cost changes if busy seconds of a stage go to another executor, (N,).
+
+        Each query is taken to last as long as the busiest executor of its group, and of its stages. Parameters are
+        (N,) each.
+        """
+        loads, shares, by_group = self.loads(), self._shares(), self.group_loads()
+        group, query = self._stage_group[stage], self._stage_query[stage]
+        less, more = busy / self.capacity[source], busy / self.capacity[target]
+        ends = source, target, less, more
+        alone = _change_of_busiest(shares, stage, *ends) / len(self._base)
+        together = _change_of_busiest(by_group, group, *ends) * self._group_weight[group]
+        uneven = _change_of_squares(loads, *ends) / self._squares[0]
+        uneven += _change_of_squares(shares[stage], *ends) / self._squares[1]
+        return np.asarray((1 - _ALONE) * together + _ALONE * alone / self._base_path[query] + _EVENNESS * uneven)
+
+    def _sum_squares(self) -> FloatArray:
+        """Return the sums of the squared loads of the executors, in all and by stage, (2,)."""
+        loads, shares = self.loads(), self._shares()
+        return np.array([loads @ loads, (shares * shares).sum()])
+
+
+def _change_of_busiest(
+    loads: FloatArray, row: IntArray, source: IntArray, target: IntArray, less: FloatArray, more: FloatArray
+) -> FloatArray:
+    """Return the change of the largest load in a row, if it gets less at one place and more at another, (N,)."""
+    order = np.argsort(-loads, axis=1)[:, :3]
+    rest = np.zeros(len(row))  # the largest load at any other place
+    for place in order.T[::-1]:
+        elsewhere = place[row]
+        rest = np.where((elsewhere != source) & (elsewhere != target), loads[row, elsewhere], rest)
+    after = np.maximum(rest, np.maximum(loads[row, source] - less, loads[row, target] + more))
+    return np.asarray(after - loads.max(axis=1)[row])
+
+
+def _change_of_squares(
+    loads: FloatArray, source: IntArray, target: IntArray, less: FloatArray, more: FloatArray
+) -> FloatArray:
+    """Return the change of the sum of the squared loads, (N,); ``loads``: (E,), or (N, E)."""
+    number = np.arange(len(source))
+    before = (loads[source], loads[target]) if loads.ndim == 1 else (loads[number, source], loads[number, target])
+    return np.asarray(less * (less - 2 * before[0]) + more * (more + 2 * before[1]))

@@ -17,7 +17,6 @@ from rechannel.migration.plan.laws import review_plan
 from rechannel.policies.model.cluster import Cluster
 from rechannel.policies.model.placement import Placement
 from rechannel.policies.model.workload import Stage, Workload
-from rechannel.policies.prediction.cycle import estimate_batches
 from rechannel.policies.prediction.gain import CONFIDENCE, predict_changes
 from rechannel.policies.prediction.model import PredictionModel, QueryTiming, StageSpread
 from rechannel.wire.codes import PlanResult, Trigger
@@ -27,7 +26,7 @@ from unit.policies.random_clusters import cluster_of
 SETTINGS = Settings()
 OTHER_DRAWS = 50_000  # neither those of the moves that were taken back nor the gate's
 OVERHEAD, OVERHEAD_NOISE = 0.2, 0.15
-NEARLY_EQUAL = 0.06  # of the present batches
+NEARLY_EQUAL = 0.04  # of the present batches
 
 
 @dataclass(frozen=True)
@@ -165,7 +164,7 @@ def reordered(modeled: Modeled, seed: int) -> Modeled:
 @settings(max_examples=15, derandomize=True)
 @given(drawn_models(), st.integers(0, 1000))
 def test_the_order_of_executors_queries_and_partitions_decides_between_equals_only(modeled: Modeled, seed: int) -> None:
-    """The search breaks ties by order, so moves may differ: what they bring by the formula it searches by does not.
+    """The search breaks ties by order, so moves may differ: what they bring differs by about a tenth at most.
 
     Executors of several cores run the tasks of a stage in the order of its partitions, as Spark does, so that this
     order is no mere name there.
@@ -177,6 +176,6 @@ def test_the_order_of_executors_queries_and_partitions_decides_between_equals_on
         proposed = ask_policy(
             DecisionRequest("d", 0.0, Trigger.TIMEOUT, "adaptive", force=True), one, SETTINGS, UNMEASURED
         )
-        now, then = (estimate_batches(model, at) for at in (one.placement, proposed.placement))
-        ratios.append(np.mean([then[query] / now[query] for query in now]))
-    assert abs(ratios[0] - ratios[1]) <= NEARLY_EQUAL
+        changes = predict_changes(model, one.placement, proposed.placement, seed=OTHER_DRAWS)
+        ratios.append(np.mean([change.ratio for change in changes.values()]))
+    assert abs(ratios[0] - ratios[1]) <= NEARLY_EQUAL + 0.1 * (1 - min(ratios))

@@ -1,0 +1,115 @@
+"""Transfers: single moves and swaps of two partitions that a descent may try. Pure.
+
+Thousands of them are compared at once by an estimate, and only the most promising ones are tried.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from rechannel.policies.model.arrays import FloatArray, IntArray
+from rechannel.policies.model.placement import Placement
+from rechannel.policies.prediction.trial import TrialPlacement
+
+__all__ = ["Transfers", "Unit", "moves_to", "single_moves", "swaps"]
+
+Unit = tuple[int, int, int]
+"""A move: stage, partition, target."""
+_TARGETS = 3  # least busy executors, by all their work and by that of the stage
+_SOURCES = 2  # busiest executors that partitions come off, likewise
+_SWAPPED = 12  # heaviest partitions of two executors that may be swapped
+_ALONE = -1
+
+
+@dataclass(frozen=True, eq=False)
+class Transfers:
+    """Moves, and the partitions that go the other way, (N,) each.
+
+    ``partner`` is negative for a single move.
+    """
+
+    stage: IntArray
+    partition: IntArray
+    source: IntArray
+    target: IntArray
+    partner: IntArray
+    busy: FloatArray  # seconds that go from the source to the target
+
+    @classmethod
+    def of(cls, parts: Iterable[tuple[int, IntArray, IntArray, IntArray, IntArray, FloatArray]]) -> Transfers:
+        """Return the transfers of several stages, each with its number."""
+        columns = [(np.full(len(part[0]), stage), *part) for stage, *part in parts]
+        if not columns:
+            none = np.zeros(0, dtype=np.int64)
+            return cls(none, none, none, none, none, np.zeros(0))
+        return cls(*(np.concatenate(column) for column in zip(*columns, strict=True)))
+
+    def promising(self, trial: TrialPlacement) -> Iterator[tuple[Unit, ...]]:
+        """Yield the moves of each transfer, most promising first; targets have memory for the state."""
+        gain = trial.estimate_changes(self.stage, self.source, self.target, self.busy)
+        for number in np.argsort(gain, kind="stable").tolist():
+            stage, partition, target = (int(it[number]) for it in (self.stage, self.partition, self.target))
+            if not trial.fits(stage, partition, target):
+                continue
+            if (partner := int(self.partner[number])) == _ALONE:
+                yield ((stage, partition, target),)
+            elif trial.fits(stage, partner, int(self.source[number])):
+                yield (stage, partition, target), (stage, partner, int(self.source[number]))
+
+
+def moves_to(trial: TrialPlacement, proposed: Placement) -> Transfers:
+    """Return the moves that a proposal has and the placement on trial has not."""
+    parts = []
+    for stage, at in enumerate(trial.at):
+        planned = proposed[trial.stages[stage].key]
+        moved = np.flatnonzero(at != planned)
+        parts.append((stage, moved, at[moved], planned[moved], np.full(len(moved), _ALONE), _busy(trial, stage)[moved]))
+    return Transfers.of(parts)
+
+
+def single_moves(trial: TrialPlacement) -> Transfers:
+    """Return moves of all partitions on busy executors to idle ones."""
+    parts = []
+    for stage, sources, targets in _ends(trial):
+        at, busy = trial.at[stage], _busy(trial, stage)
+        moved = np.flatnonzero(np.isin(at, sources) & (busy > 0))
+        partition, target = np.repeat(moved, len(targets)), np.tile(targets, len(moved))
+        other = at[partition] != target
+        partition, target = partition[other], target[other]
+        parts.append((stage, partition, at[partition], target, np.full(len(partition), _ALONE), busy[partition]))
+    return Transfers.of(parts)
+
+
+def swaps(trial: TrialPlacement) -> Transfers:
+    """Return swaps of heavy partitions on busy executors for lighter ones on idle executors."""
+    parts = []
+    for stage, sources, targets in _ends(trial):
+        at, busy = trial.at[stage], _busy(trial, stage)
+        order = np.argsort(-busy, kind="stable")
+        on = {executor: order[at[order] == executor][:_SWAPPED] for executor in {*sources.tolist(), *targets.tolist()}}
+        for source in sources.tolist():
+            for target in targets.tolist():
+                partition = np.repeat(on[source], len(on[target]))
+                partner = np.tile(on[target], len(on[source]))
+                lighter = busy[partner] < busy[partition]
+                partition, partner = partition[lighter], partner[lighter]
+                ends = np.full(len(partition), source), np.full(len(partition), target)
+                parts.append((stage, partition, *ends, partner, busy[partition] - busy[partner]))
+    return Transfers.of(parts)
+
+
+def _busy(trial: TrialPlacement, stage: int) -> FloatArray:
+    return trial.stages[stage].busy
+
+
+def _ends(trial: TrialPlacement) -> Iterator[tuple[int, IntArray, IntArray]]:
+    """Yield each stage, the executors that its partitions come off, and those that they go to."""
+    available, loads = np.flatnonzero(trial.model.cluster.available), trial.loads()[trial.model.cluster.available]
+    by_all = available[np.argsort(loads, kind="stable")]
+    for stage in range(len(trial.stages)):
+        by_stage = available[np.argsort(trial.stage_load(stage)[available], kind="stable")]
+        sources = np.union1d(by_all[-_SOURCES:], by_stage[-_SOURCES:])
+        yield stage, sources, np.union1d(by_all[:_TARGETS], by_stage[:_TARGETS])
