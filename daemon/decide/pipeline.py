@@ -293,7 +293,7 @@ def ask_policy(request: DecisionRequest, snapshot: Snapshot, settings: Settings,
 def _with_fewest_moves(
     snapshot: Snapshot, proposal: Proposal, settings: Settings, *, beyond_proposal: bool, force: bool
 ) -> ProposedPlacement:
-    """Return the fewest moves worth making of the proposal of ``adaptive``; queries may lose if it is forced."""
+    """Return the fewest moves worth making; queries may lose if the decision is forced."""
     model, max_moves = snapshot.prediction, settings.migration.max_moves
     # Only the time of tasks counts here, so moves that were proposed for locality alone may be dropped.
     plans = fewest_moves(

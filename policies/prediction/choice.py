@@ -18,14 +18,14 @@ from rechannel.policies.prediction.model import PredictionModel
 
 __all__ = ["choose_by_replay"]
 
-_REPLAYED_TASKS = 10_000  # in all predictions together: a second or two
+_REPLAYED_TASKS = 640_000  # in all predictions together: two or three seconds
 _PREDICTIONS = 24  # at most
 _SHARE = 0.9  # of the largest gain
 
 
 @dataclass(frozen=True, eq=False)
 class _Rated:
-    """A plan, the loss of a query beyond the largest one allowed, and the mean ratio of the batches."""
+    """A plan with its largest loss beyond the one allowed, and the mean ratio of batches."""
 
     placement: Placement
     excess: float
@@ -35,7 +35,7 @@ class _Rated:
 def choose_by_replay(
     model: PredictionModel, current: Placement, plans: Sequence[Placement], max_loss: float
 ) -> Placement:
-    """Return the plan with the fewest moves that brings most of the gain, and by which no query could lose.
+    """Return the plan with the fewest moves that brings most of the gain without a loss.
 
     From the first plan, if one could by it, moves are taken back: each time the one after which the queries lose least
     beyond the share allowed, and gain most. Both the mean batch and the 95th percentile count, as for the gate: one may
@@ -53,9 +53,9 @@ def choose_by_replay(
     """
     if all(plan == current for plan in plans):
         return current
-    predictions = min(_PREDICTIONS, _REPLAYED_TASKS // max(1, model.tasks))
     predictor = ChangePredictor(model, current)
-    rated = [_rate(predictor, plan, max_loss) for plan in plans[: max(1, predictions)]]
+    predictions = min(_PREDICTIONS, max(1, _REPLAYED_TASKS // predictor.replayed_tasks))
+    rated = [_rate(predictor, plan, max_loss) for plan in plans[:predictions]]
     if rated[0].excess > 0:
         rated[0] = _without_losses(predictor, rated[0], model, predictions - len(rated), max_loss)
     allowed = [plan for plan in rated if plan.excess <= 0 and plan.ratio < 1.0]

@@ -210,7 +210,10 @@ def _leveling_move(trial: TrialPlacement, group: int, loads: FloatArray, max_loa
 
 
 def _reduced(curve: _Curve, moves: Iterable[Unit], max_cost: float, max_imbalance: float) -> Placement:
-    """Return the placement after those moves that a cost and an imbalance need; the lightest ones go first."""
+    """Return the placement without the moves that a cost and an imbalance do not need.
+
+    The lightest ones are dropped first.
+    """
     trial = curve.trial
     origin: dict[tuple[int, int], int] = {}
     for stage, partition, target in moves:

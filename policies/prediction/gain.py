@@ -95,6 +95,13 @@ class ChangePredictor:
         applications.
     seed
         Of draws and noise.
+
+    Attributes
+    ----------
+    current
+        The present placement.
+    replayed_tasks
+        Number of tasks that one prediction replays.
     """
 
     def __init__(
@@ -102,6 +109,7 @@ class ChangePredictor:
     ) -> None:
         self.current, self._seed = current, seed
         batches = self._batches = batches or min(max(_TASKS // max(1, model.tasks), _LEAST_BATCHES), _MOST_BATCHES)
+        self.replayed_tasks = max(1, draws * batches * model.tasks)  # of one placement
         self._drawn = list(_draw_models(model, draws, seed))
         self._before = [
             replay(drawn, current, batches=batches, seed=seed + number) for number, drawn in enumerate(self._drawn)

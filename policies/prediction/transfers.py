@@ -48,7 +48,10 @@ class Transfers:
         return cls(*(np.concatenate(column) for column in zip(*columns, strict=True)))
 
     def promising(self, trial: TrialPlacement) -> Iterator[tuple[Unit, ...]]:
-        """Yield the moves of each transfer, most promising first; targets have memory for the state."""
+        """Yield the moves of each transfer, most promising first.
+
+        Targets have memory for the state.
+        """
         gain = trial.estimate_changes(self.stage, self.source, self.target, self.busy)
         for number in np.argsort(gain, kind="stable").tolist():
             stage, partition, target = (int(it[number]) for it in (self.stage, self.partition, self.target))
@@ -84,7 +87,7 @@ def single_moves(trial: TrialPlacement) -> Transfers:
 
 
 def swaps(trial: TrialPlacement) -> Transfers:
-    """Return swaps of heavy partitions on busy executors for lighter ones on idle executors."""
+    """Return swaps of heavy partitions on busy executors for lighter ones elsewhere."""
     parts = []
     for stage, sources, targets in _ends(trial):
         at, busy = trial.at[stage], _busy(trial, stage)
@@ -106,7 +109,7 @@ def _busy(trial: TrialPlacement, stage: int) -> FloatArray:
 
 
 def _ends(trial: TrialPlacement) -> Iterator[tuple[int, IntArray, IntArray]]:
-    """Yield each stage, the executors that its partitions come off, and those that they go to."""
+    """Yield each stage with executors that partitions come off, and that they go to."""
     available, loads = np.flatnonzero(trial.model.cluster.available), trial.loads()[trial.model.cluster.available]
     by_all = available[np.argsort(loads, kind="stable")]
     for stage in range(len(trial.stages)):

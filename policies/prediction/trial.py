@@ -162,10 +162,10 @@ class TrialPlacement:
         return (1 - _ALONE) * self.cost() + _ALONE * alone + _EVENNESS * uneven
 
     def estimate_changes(self, stage: IntArray, source: IntArray, target: IntArray, busy: FloatArray) -> FloatArray:
-        """Estimate by how much the soft cost changes if busy seconds of a stage go to another executor, (N,).
+        """Estimate the change of the soft cost by work that goes to another executor, (N,).
 
-        Each query is taken to last as long as the busiest executor of its group, and of its stages. Parameters are
-        (N,) each.
+        Each query is taken to last as long as the busiest executor of its group, and of its stages. Parameters are (N,)
+        each; ``busy`` is in seconds.
         """
         loads, shares, by_group = self.loads(), self._shares(), self.group_loads()
         group, query = self._stage_group[stage], self._stage_query[stage]
@@ -186,7 +186,7 @@ class TrialPlacement:
 def _change_of_busiest(
     loads: FloatArray, row: IntArray, source: IntArray, target: IntArray, less: FloatArray, more: FloatArray
 ) -> FloatArray:
-    """Return the change of the largest load in a row, if it gets less at one place and more at another, (N,)."""
+    """Return the change of the largest load in a row, less here and more there, (N,)."""
     order = np.argsort(-loads, axis=1)[:, :3]
     rest = np.zeros(len(row))  # the largest load at any other place
     for place in order.T[::-1]:
