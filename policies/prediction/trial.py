@@ -173,8 +173,8 @@ class TrialPlacement:
         ends = source, target, less, more
         alone = _change_of_busiest(shares, stage, *ends) / len(self._base)
         together = _change_of_busiest(by_group, group, *ends) * self._group_weight[group]
-        uneven = _change_of_squares(loads, *ends) / self._squares[0]
-        uneven += _change_of_squares(shares[stage], *ends) / self._squares[1]
+        uneven = _change_of_squares(loads[source], loads[target], less, more) / self._squares[0]
+        uneven += _change_of_squares(shares[stage, source], shares[stage, target], less, more) / self._squares[1]
         return np.asarray((1 - _ALONE) * together + _ALONE * alone / self._base_path[query] + _EVENNESS * uneven)
 
     def _sum_squares(self) -> FloatArray:
@@ -196,10 +196,6 @@ def _change_of_busiest(
     return np.asarray(after - loads.max(axis=1)[row])
 
 
-def _change_of_squares(
-    loads: FloatArray, source: IntArray, target: IntArray, less: FloatArray, more: FloatArray
-) -> FloatArray:
-    """Return the change of the sum of the squared loads, (N,); ``loads``: (E,), or (N, E)."""
-    number = np.arange(len(source))
-    before = (loads[source], loads[target]) if loads.ndim == 1 else (loads[number, source], loads[number, target])
-    return np.asarray(less * (less - 2 * before[0]) + more * (more + 2 * before[1]))
+def _change_of_squares(source: FloatArray, target: FloatArray, less: FloatArray, more: FloatArray) -> FloatArray:
+    """Return the change of the sum of the squared loads, by those at both ends, (N,)."""
+    return np.asarray(less * (less - 2 * source) + more * (more + 2 * target))

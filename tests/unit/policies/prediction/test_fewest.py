@@ -14,6 +14,8 @@ from rechannel.policies.prediction.cycle import estimate_batches
 from rechannel.policies.prediction.fewest import fewest_moves
 from rechannel.policies.prediction.gain import predict_changes
 from rechannel.policies.prediction.model import QueryTiming
+from rechannel.policies.prediction.transfers import single_moves
+from rechannel.policies.prediction.trial import TrialPlacement
 from rechannel.policies.registry import propose
 from unit.policies.prediction.cases import drawn, model_of, stage
 from unit.policies.random_clusters import cluster_of
@@ -154,3 +156,19 @@ def test_the_other_plans_have_about_as_many_moves_first() -> None:
     far = [max(it / count, count / it) for it in counts]
     assert len(set(counts)) == len(counts) > 2
     assert far == sorted(far)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_a_change_of_the_cost_is_estimated_as_it_comes_where_executors_hold_queries_up(seed: int) -> None:
+    """With one query on one-core executors the estimate is exact: nothing else holds it up."""
+    model, current = drawn(seed, queries=1)
+    trial = TrialPlacement(model, current)
+    transfers = single_moves(trial)
+    estimated = trial.estimate_changes(transfers.stage, transfers.source, transfers.target, transfers.busy)
+    before = trial.soft_cost()
+    for number, estimate in enumerate(estimated.tolist()):
+        stage, partition, target = (int(it[number]) for it in (transfers.stage, transfers.partition, transfers.target))
+        source = trial.move(stage, partition, target)
+        assert trial.soft_cost() - before == pytest.approx(estimate, abs=1e-9)
+        trial.move(stage, partition, source)
+    assert len(estimated)
