@@ -66,7 +66,7 @@ class Mailbox:
 
     Outbound: reports and last placements (the newest alone), batches, journal lines. Inbound: desired placements,
     standing orders, closed stores. ``rejected``: messages that were not accepted; ``dropped``: messages that could not
-    be sent; ``problem``: a batch that is too large. Without a ``verifier`` none is accepted.
+    be sent. Without a ``verifier`` none is accepted.
     """
 
     def __init__(
@@ -79,7 +79,6 @@ class Mailbox:
     ) -> None:
         self.rejected = 0
         self.dropped = 0
-        self.problem = ""
         self._monotonic = monotonic
         self._settings = settings
         self._unsent_placements: dict[str, LastPlacement] = {}  # by query
@@ -96,6 +95,7 @@ class Mailbox:
         self._report: LinkReport | None = None
         self._batches: list[tuple[str, BatchReport]] = []  # with their runs, oldest first; not those being sent
         self._batch_sizes: dict[str, int] = {}  # query -> task rows of its last batch
+        self._oversized: dict[str, int] = {}  # query -> tasks of its last batch, which was too large
         self._journal: deque[MoveTransition] = deque(maxlen=_MAX_LINES)
         self._desired: Envelope | None = None
         self._desired_version: Version = (-1, 0, "")
@@ -106,6 +106,14 @@ class Mailbox:
         self._outage = ""  # the error that was logged last, "" while Redis answers
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="rechannel-mailbox", daemon=True)
+
+    @property
+    def problem(self) -> str:
+        """Queries whose batches are too large to be reported; "" if there are none."""
+        with self._lock:
+            queries = ", ".join(f"{query} ({tasks:,})" for query, tasks in sorted(self._oversized.items()))
+        limit = f"batches of more than {_MAX_BATCH_TASKS:,} tasks are not reported"
+        return f"{limit}, nor decided on: query {queries}" if queries else ""
 
     @property
     def rejected_messages(self) -> int:
@@ -135,6 +143,7 @@ class Mailbox:
                 query: item for query, item in self._current_placements.items() if query in running
             }
             self._batch_sizes = {query: rows for query, rows in self._batch_sizes.items() if query in running}
+            self._oversized = {query: tasks for query, tasks in self._oversized.items() if query in running}
             self._awaited_nodes = frozenset(node for node in nodes if keys.is_valid_name(node))
             for node in self._awaited_nodes:
                 self._cursors.setdefault(node, _EvidenceCursor(now)).awaited_at = now
@@ -157,11 +166,9 @@ class Mailbox:
         with self._lock:
             if batch.tasks > _MAX_BATCH_TASKS:
                 self.dropped += 1
-                self.problem = (
-                    f"batches of more than {_MAX_BATCH_TASKS:,} tasks are not reported: query {batch.query} is not "
-                    f"decided on (its batch {batch.batch} has {batch.tasks:,})"
-                )
+                self._oversized[batch.query] = batch.tasks
                 return
+            self._oversized.pop(batch.query, None)
             self._batch_sizes[batch.query] = batch.tasks
             self._batches.append((run, batch))
             self._drop_batches()

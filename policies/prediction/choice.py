@@ -18,8 +18,9 @@ from rechannel.policies.prediction.model import PredictionModel
 
 __all__ = ["choose_by_replay"]
 
-_REPLAYED_TASKS = 640_000  # in all predictions together: two or three seconds
+_REPLAYED_TASKS = 640_000  # in all predictions together, about: two or three seconds
 _PREDICTIONS = 24  # at most
+_PLANS = 3  # replayed in any case
 _SHARE = 0.9  # of the largest gain
 
 
@@ -37,10 +38,10 @@ def choose_by_replay(
 ) -> Placement:
     """Return the plan with the fewest moves that brings most of the gain without a loss.
 
-    From the first plan, if one could by it, moves are taken back: each time the one after which the queries lose least
-    beyond the share allowed, and gain most. Both the mean batch and the 95th percentile count, as for the gate: one may
-    not lose more, the other not certainly. Moves off unavailable executors stay. The first plan is returned where none
-    gains without a loss, or none was met in the number of predictions that there is time for.
+    If one could by each of them, moves of the first one are taken back: each time the one after which the queries lose
+    least beyond the share allowed, and gain most. Both the mean batch and the 95th percentile count, as for the gate:
+    one may not lose more, the other not certainly. Moves off unavailable executors stay. The first plan is returned
+    where none gains without a loss, or none was met in the number of predictions that there is time for.
 
     Parameters
     ----------
@@ -53,11 +54,11 @@ def choose_by_replay(
     """
     if all(plan == current for plan in plans):
         return current
-    predictor = ChangePredictor(model, current)
+    predictor = ChangePredictor(model, current.filled_from(plans[0]))  # what runs nowhere now is no gain
     predictions = min(_PREDICTIONS, max(1, _REPLAYED_TASKS // predictor.replayed_tasks))
-    rated = [_rate(predictor, plan, max_loss) for plan in plans[:predictions]]
-    if rated[0].excess > 0:
-        rated[0] = _without_losses(predictor, rated[0], model, predictions - len(rated), max_loss)
+    rated = [_rate(predictor, plan, max_loss) for plan in plans[: max(_PLANS, 2 * predictions // 3)]]
+    if all(plan.excess > 0 for plan in rated):
+        rated = [_without_losses(predictor, rated[0], model, predictions - len(rated), max_loss)]
     allowed = [plan for plan in rated if plan.excess <= 0 and plan.ratio < 1.0]
     if not allowed:
         return plans[0]
@@ -71,9 +72,7 @@ def _without_losses(
 ) -> _Rated:
     """Take moves back until no query could lose, or predictions are used up."""
     available = model.cluster.available
-    moves = [
-        move for move in plan.placement.moves_from(predictor.current) if move.source >= 0 and available[move.source]
-    ]
+    moves = [move for move in plan.placement.moves_from(predictor.current) if available[move.source]]
     moves.sort(key=lambda move: -float(model.workload.stage(move.stage).busy[move.partition]))
     while plan.excess > 0 and len(moves) > 1 and predictions > 0:
         tried = [

@@ -29,8 +29,8 @@ def place_evacuated(model: PredictionModel, current: Placement) -> Placement:
     """
     cluster = model.cluster
     cluster.check_available(model.workload.partitions)
-    base = TrialPlacement(model, current).seconds()  # of the present placement, with the executors that are left
-    trial = TrialPlacement(model, Placement(current.on_available(cluster)), base)
+    # Relative to the present placement, of which the executors that are left hold a part.
+    trial = TrialPlacement(model, Placement(current.on_available(cluster)), TrialPlacement(model, current))
     counts = np.array([np.bincount(at[at >= 0], minlength=cluster.size) for at in trial.at])
     forced = [(stage, int(i)) for stage, at in enumerate(trial.at) for i in np.flatnonzero(at < 0)]
     forced.sort(key=lambda unit: -trial.stages[unit[0]].busy[unit[1]])

@@ -139,7 +139,8 @@ def fewest_moves(
     for point in descent[1:]:
         if len(point.moves) >= _GROWTH * count or point is descent[-1]:
             count = len(point.moves)
-            others.append((abs(math.log(count / usual)), _moved(curve().trial, point.moves)))
+            if (other := _moved(curve().trial, point.moves)) != plan:
+                others.append((abs(math.log(count / usual)), other))
     return [plan, *(other for _, other in sorted(others, key=itemgetter(0)))]
 
 
@@ -197,15 +198,20 @@ def _leveling_move(trial: TrialPlacement, group: int, loads: FloatArray, max_loa
     source, capacity = int(loads.argmax()), trial.capacity
     best: tuple[tuple[bool, float, float], Unit] | None = None
     for stage in trial.stages_of(group):
-        for partition in np.flatnonzero(trial.at[stage] == source).tolist():
-            busy = float(trial.stages[stage].busy[partition])
-            fits = trial.has_room(stage, partition) & (loads + busy / capacity <= max_load)
-            if busy > 0 and fits.any():
+        partitions = np.flatnonzero((trial.at[stage] == source) & (trial.stages[stage].busy > 0))
+        busy = trial.stages[stage].busy[partitions]
+        short = loads[source] - busy / capacity[source] > max_load  # these do not bring it below
+        preference = np.where(short, -busy, busy)
+        for number in np.lexsort((preference, short)).tolist():
+            fits = loads + busy[number] / capacity <= max_load
+            if fits.any():
+                fits &= trial.has_room(stage, int(partitions[number]))
+            if fits.any():
                 target = int(np.where(fits, loads, -1.0).argmax())  # the fullest one: room elsewhere stays in one piece
-                short = loads[source] - busy / capacity[source] > max_load
-                rank = bool(short), -busy if short else busy, -float(loads[target])
+                rank = bool(short[number]), float(preference[number]), -float(loads[target])
                 if best is None or rank < best[0]:
-                    best = rank, (stage, partition, target)
+                    best = rank, (stage, int(partitions[number]), target)
+                break
     return best[1] if best is not None else None
 
 

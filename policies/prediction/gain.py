@@ -30,6 +30,7 @@ CONFIDENCE = 1.645
 _TAIL = 0.95  # share of the batches up to the 95th percentile
 _LEAST_BATCHES, _MOST_BATCHES = 8, 24  # of a replay: queries under FAIR fall into step, for several batches at a time
 _TASKS = 10_000  # of a replay, between these
+_GROWN_ROUNDS = 6  # replays until rows that come by time agree with the batches, about
 _RESIDUAL_ERRORS = 2.0  # standard errors by which a residual has to be certain
 _ROUNDING = 1e-9
 
@@ -101,7 +102,7 @@ class ChangePredictor:
     current
         The present placement.
     replayed_tasks
-        Number of tasks that one prediction replays.
+        Number of tasks that one prediction replays, about.
     """
 
     def __init__(
@@ -109,7 +110,8 @@ class ChangePredictor:
     ) -> None:
         self.current, self._seed = current, seed
         batches = self._batches = batches or min(max(_TASKS // max(1, model.tasks), _LEAST_BATCHES), _MOST_BATCHES)
-        self.replayed_tasks = max(1, draws * batches * model.tasks)  # of one placement
+        rounds = _GROWN_ROUNDS if any(timing.growth for timing in model.timing.values()) else 1
+        self.replayed_tasks = max(1, rounds * draws * batches * model.tasks)
         self._drawn = list(_draw_models(model, draws, seed))
         self._before = [
             replay(drawn, current, batches=batches, seed=seed + number) for number, drawn in enumerate(self._drawn)

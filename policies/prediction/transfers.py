@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from rechannel.policies.model.arrays import FloatArray, IntArray
+from rechannel.policies.model.arrays import BoolArray, FloatArray, IntArray
 from rechannel.policies.model.placement import Placement
 from rechannel.policies.prediction.trial import TrialPlacement
 
@@ -21,7 +21,7 @@ Unit = tuple[int, int, int]
 _TARGETS = 3  # least busy executors, by all their work and by that of the stage
 _SOURCES = 2  # busiest executors that partitions come off, likewise
 _SWAPPED = 12  # heaviest partitions of two executors that may be swapped
-_ALONE = -1
+_NO_PARTNER = -1
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,7 +57,7 @@ class Transfers:
             stage, partition, target = (int(it[number]) for it in (self.stage, self.partition, self.target))
             if not trial.fits(stage, partition, target):
                 continue
-            if (partner := int(self.partner[number])) == _ALONE:
+            if (partner := int(self.partner[number])) == _NO_PARTNER:
                 yield ((stage, partition, target),)
             elif trial.fits(stage, partner, int(self.source[number])):
                 yield (stage, partition, target), (stage, partner, int(self.source[number]))
@@ -67,9 +67,9 @@ def moves_to(trial: TrialPlacement, proposed: Placement) -> Transfers:
     """Return the moves that a proposal has and the placement on trial has not."""
     parts = []
     for stage, at in enumerate(trial.at):
-        planned = proposed[trial.stages[stage].key]
+        planned, busy = proposed[trial.stages[stage].key], trial.stages[stage].busy
         moved = np.flatnonzero(at != planned)
-        parts.append((stage, moved, at[moved], planned[moved], np.full(len(moved), _ALONE), _busy(trial, stage)[moved]))
+        parts.append((stage, moved, at[moved], planned[moved], np.full(len(moved), _NO_PARTNER), busy[moved]))
     return Transfers.of(parts)
 
 
@@ -77,12 +77,12 @@ def single_moves(trial: TrialPlacement) -> Transfers:
     """Return moves of all partitions on busy executors to idle ones."""
     parts = []
     for stage, sources, targets in _ends(trial):
-        at, busy = trial.at[stage], _busy(trial, stage)
+        at, busy = trial.at[stage], trial.stages[stage].busy
         moved = np.flatnonzero(np.isin(at, sources) & (busy > 0))
         partition, target = np.repeat(moved, len(targets)), np.tile(targets, len(moved))
         other = at[partition] != target
         partition, target = partition[other], target[other]
-        parts.append((stage, partition, at[partition], target, np.full(len(partition), _ALONE), busy[partition]))
+        parts.append((stage, partition, at[partition], target, np.full(len(partition), _NO_PARTNER), busy[partition]))
     return Transfers.of(parts)
 
 
@@ -90,7 +90,7 @@ def swaps(trial: TrialPlacement) -> Transfers:
     """Return swaps of heavy partitions on busy executors for lighter ones elsewhere."""
     parts = []
     for stage, sources, targets in _ends(trial):
-        at, busy = trial.at[stage], _busy(trial, stage)
+        at, busy = trial.at[stage], trial.stages[stage].busy
         order = np.argsort(-busy, kind="stable")
         on = {executor: order[at[order] == executor][:_SWAPPED] for executor in {*sources.tolist(), *targets.tolist()}}
         for source in sources.tolist():
@@ -104,15 +104,23 @@ def swaps(trial: TrialPlacement) -> Transfers:
     return Transfers.of(parts)
 
 
-def _busy(trial: TrialPlacement, stage: int) -> FloatArray:
-    return trial.stages[stage].busy
-
-
 def _ends(trial: TrialPlacement) -> Iterator[tuple[int, IntArray, IntArray]]:
-    """Yield each stage with executors that partitions come off, and that they go to."""
-    available, loads = np.flatnonzero(trial.model.cluster.available), trial.loads()[trial.model.cluster.available]
-    by_all = available[np.argsort(loads, kind="stable")]
-    for stage in range(len(trial.stages)):
-        by_stage = available[np.argsort(trial.stage_load(stage)[available], kind="stable")]
-        sources = np.union1d(by_all[-_SOURCES:], by_stage[-_SOURCES:])
-        yield stage, sources, np.union1d(by_all[:_TARGETS], by_stage[:_TARGETS])
+    """Yield each stage with executors that partitions come off, and that they go to.
+
+    The latter have memory for the state of one of its partitions at least.
+    """
+    loads, available = trial.loads(), trial.model.cluster.available
+    for stage, item in enumerate(trial.stages):
+        if not (item.busy > 0).any():
+            continue
+        smallest = int(np.where(item.busy > 0, item.state_bytes, np.inf).argmin())
+        orders = loads, trial.stage_load(stage)
+        room = trial.has_room(stage, smallest)
+        sources = [_ascending(order, available)[-_SOURCES:] for order in orders]
+        targets = [_ascending(order, room)[:_TARGETS] for order in orders]
+        yield stage, np.union1d(*sources), np.union1d(*targets)
+
+
+def _ascending(loads: FloatArray, among: BoolArray) -> IntArray:
+    executors = np.flatnonzero(among)
+    return executors[np.argsort(loads[executors], kind="stable")]

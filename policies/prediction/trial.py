@@ -13,7 +13,7 @@ from rechannel.policies.prediction.model import PredictionModel
 __all__ = ["TrialPlacement"]
 
 _EVENNESS = 0.02  # weight of even executors: moves that prepare the next one
-_ALONE = 0.25  # weight of the batches if each query ran alone
+_ALONE = 0.25  # weight of the batches if each query ran alone, where the cycle formula is not exact
 
 
 class TrialPlacement:
@@ -22,10 +22,10 @@ class TrialPlacement:
     Queries that run back to back are a group: they wait for each other's tasks in every batch, so their load counts
     together. A query with a trigger is a group of its own, for the executors are idle in between.
 
-    ``base``: seconds of each query's batch that the cost is relative to, (Q,); by default those of the placement.
+    ``base``: the placement that the cost is relative to; by default this one.
     """
 
-    def __init__(self, model: PredictionModel, placement: Placement, base: FloatArray | None = None) -> None:
+    def __init__(self, model: PredictionModel, placement: Placement, base: TrialPlacement | None = None) -> None:
         workload, cluster = model.workload, model.cluster
         self.model = model
         self.stages = workload.placeable
@@ -54,10 +54,13 @@ class TrialPlacement:
         unplaced = self._unplaced.pinned + self._unplaced.anywhere
         self._unplaced_by_group = sum_rows_by_index(groups, unplaced, self._groups)
         self._unplaced_load = unplaced.sum(axis=0)
-        self._base = np.maximum(self.seconds() if base is None else base, 1e-9)
-        self._base_path = self._path_seconds()
+        reference = base or self
+        self._base = np.maximum(reference.seconds(), 1e-9)
+        self._base_path = reference._path_seconds()
         self._group_weight = np.bincount(groups, 1.0 / self._base, self._groups) / max(1, len(self._base))
-        self._squares = np.maximum(self._sum_squares(), 1e-12)
+        is_exact = len(self.stages) == len(workload.queries) and together.all() and not model.pools
+        self._alone = 0.0 if is_exact else _ALONE
+        self._squares = np.maximum(reference._sum_squares(), 1e-12)
 
     def move(self, stage: int, partition: int, target: int) -> int:
         """Move a partition; return where it was."""
@@ -154,18 +157,19 @@ class TrialPlacement:
     def soft_cost(self) -> float:
         """Return what a search descends along.
 
-        That is the cost, a part for the batches if each query ran alone, since queries whose stages wait for each other
-        take longer than the cycle formula says, and a small part for uneven executors, all relative to the start.
+        That is the cost, a part for the batches if each query ran alone, and a small part for uneven executors, all
+        relative to the start. Queries with several stages, triggers or pools, which wait for each other in other ways,
+        take longer than the cycle formula says: the less so, the shorter their batches would be alone.
         """
         alone = float((self._path_seconds() / self._base_path).mean())
         uneven = float((self._sum_squares() / self._squares).sum())
-        return (1 - _ALONE) * self.cost() + _ALONE * alone + _EVENNESS * uneven
+        return (1 - self._alone) * self.cost() + self._alone * alone + _EVENNESS * uneven
 
     def estimate_changes(self, stage: IntArray, source: IntArray, target: IntArray, busy: FloatArray) -> FloatArray:
         """Estimate the change of the soft cost by work that goes to another executor, (N,).
 
-        Each query is taken to last as long as the busiest executor of its group, and of its stages. Parameters are (N,)
-        each; ``busy`` is in seconds.
+        Each query is taken to last as long as the busiest executor of its group, and of its stages, though its own path
+        may be longer. Parameters are (N,) each; ``busy`` is in seconds.
         """
         loads, shares, by_group = self.loads(), self._shares(), self.group_loads()
         group, query = self._stage_group[stage], self._stage_query[stage]
@@ -175,7 +179,8 @@ class TrialPlacement:
         together = _change_of_busiest(by_group, group, *ends) * self._group_weight[group]
         uneven = _change_of_squares(loads[source], loads[target], less, more) / self._squares[0]
         uneven += _change_of_squares(shares[stage, source], shares[stage, target], less, more) / self._squares[1]
-        return np.asarray((1 - _ALONE) * together + _ALONE * alone / self._base_path[query] + _EVENNESS * uneven)
+        alone /= self._base_path[query]
+        return np.asarray((1 - self._alone) * together + self._alone * alone + _EVENNESS * uneven)
 
     def _sum_squares(self) -> FloatArray:
         """Return the sums of the squared loads of the executors, in all and by stage, (2,)."""

@@ -137,7 +137,7 @@ def test_more_events_than_the_limit_are_removed_and_the_link_begins_anew(
 def test_a_start_waits_for_a_link_that_hangs_five_seconds_and_then_not_at_all(start: Callable[..., Driver]) -> None:
     first, later = start(hangs=True).ready()["starts"]
     assert START_WAIT <= first < START_WAIT + 3
-    assert later < START_WAIT
+    assert later < START_WAIT / 2
 
 
 def test_events_that_spark_drops_are_counted_and_read_from_its_state(

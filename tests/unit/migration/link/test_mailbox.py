@@ -254,9 +254,14 @@ def test_a_batch_too_large_to_be_held_is_named(link: Mailbox, monkeypatch: pytes
     assert not link.problem
     link.post_batch(of("b", 7, 1200), "run-1")
     assert names(link._batches) == ["a1"] and link.dropped == 1
-    assert link.problem == (
-        "batches of more than 1,199 tasks are not reported: query b is not decided on (its batch 7 has 1,200)"
+    link.post_batch(of("c", 8, 1300), "run-1")
+    assert (
+        link.problem == "batches of more than 1,199 tasks are not reported, nor decided on: query b (1,200), c (1,300)"
     )
+    link.post_batch(of("b", 8, 1000), "run-1")
+    assert link.problem.endswith("query c (1,300)")
+    link.post_report(fakes.report([fakes.query(["0"] * 300, "b")]), ())
+    assert not link.problem, "it has ended"
 
 
 def test_a_batch_that_is_being_sent_is_neither_dropped_nor_counted(

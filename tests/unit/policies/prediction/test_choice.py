@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from rechannel.migration.plan.gate import JUDGED_DRAWS
 from rechannel.policies.model.placement import Placement
 from rechannel.policies.model.workload import Workload
 from rechannel.policies.prediction.choice import choose_by_replay
@@ -47,7 +48,8 @@ def test_what_is_left_is_a_part_of_the_plan_without_losses(seed: int) -> None:
     planned = Placement({key: (at + (np.arange(len(at)) < 4)) % 4 for key, at in current.assignments.items()})
     part = choose_by_replay(model, current, [planned], MAX_LOSS)
     assert set(part.moves_from(current)) <= set(planned.moves_from(current))
-    assert part == planned or largest_loss(model, current, part) <= MAX_LOSS
+    loses = [largest_loss(model, current, it) > MAX_LOSS for it in (planned, part)]
+    assert part == planned or loses == [True, False]
 
 
 def test_a_part_that_gains_nothing_is_no_answer() -> None:
@@ -77,24 +79,30 @@ def test_a_larger_plan_is_chosen_where_the_first_brings_too_little() -> None:
     assert choose_by_replay(model, current, [more, one, even], MAX_LOSS) == even, "with fewer moves"
 
 
-def test_a_plan_by_which_nobody_loses_is_chosen_over_parts_of_one_by_which_a_query_does() -> None:
-    model = model_of([stage("slow", [1.0, 1.0, 1.0, 0.2]), stage("fast", [0.4, 0.4])], 4, overhead=0.1)
-    current = Placement({"slow/0": np.array([0, 0, 0, 0]), "fast/0": np.array([2, 3])})
-    costly = Placement({"slow/0": np.array([0, 1, 2, 3]), "fast/0": np.array([2, 3])})
-    free = Placement({"slow/0": np.array([0, 1, 1, 0]), "fast/0": np.array([2, 3])})
-    part = choose_by_replay(model, current, [costly], MAX_LOSS)
+def test_a_plan_by_which_nobody_loses_is_chosen_over_one_by_which_a_query_does() -> None:
+    model = model_of([stage("slow", [2.0, 1.9, 0.05]), stage("fast", [0.4])], 4, overhead=0.1)
+    current = Placement({"slow/0": np.array([0, 0, 0]), "fast/0": np.array([2])})
+    costly, free = (Placement({"slow/0": np.array(at), "fast/0": np.array([2])}) for at in ([0, 2, 2], [0, 1, 0]))
     assert largest_loss(model, current, costly) > MAX_LOSS >= largest_loss(model, current, free)
-    assert choose_by_replay(model, current, [costly, free], MAX_LOSS) in (free, part)
+    assert choose_by_replay(model, current, [costly, free], MAX_LOSS) == free
+    assert choose_by_replay(model, current, [costly, free], float("inf")) in (costly, free)
+
+
+def test_partitions_that_run_nowhere_now_are_no_loss() -> None:
+    model = model_of([stage("q", [1.0] * 6)], 3, overhead=0.1)
+    current = Placement({"q/0": np.array([0, 0, 0, 0, 1, -1])})
+    first, better = (Placement({"q/0": np.array(at)}) for at in ([0, 0, 0, 0, 1, 1], [0, 0, 2, 2, 1, 1]))
+    assert choose_by_replay(model, current, [first, better], MAX_LOSS) == better
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_what_is_chosen_is_never_worse_by_the_replay(seed: int) -> None:
-    model, current = drawn(seed, queries=1 + seed % 3)
+def test_what_is_chosen_is_hardly_worse_on_other_draws(seed: int) -> None:
+    model, current = drawn(seed, queries=1 + seed % 3, noise=0.1)
     proposed = propose("adaptive", model.cluster, model.workload, current).placement
     chosen = choose_by_replay(model, current, fewest_moves(model, current, proposed), MAX_LOSS)
-    changes = predict_changes(model, current, chosen)
+    changes = predict_changes(model, current, chosen, seed=JUDGED_DRAWS)
     assert np.mean([change.ratio for change in changes.values()]) < 1.0 or chosen == current
-    assert largest_loss(model, current, chosen) <= MAX_LOSS
+    assert max(change.ratio for change in changes.values()) <= 1 + MAX_LOSS
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -102,8 +110,8 @@ def test_names_of_queries_and_executors_change_nothing(seed: int) -> None:
     model, current = drawn(seed, queries=2)
     proposed = propose("adaptive", model.cluster, model.workload, current).placement
     chosen = choose_by_replay(model, current, fewest_moves(model, current, proposed), MAX_LOSS)
-    names = {query: f"renamed-{query}" for query in model.workload.queries}
-    keys = {it.key: f"renamed-{it.key}" for it in model.workload.stages}
+    names = {query: f"x{9 - number}" for number, query in enumerate(model.workload.queries)}  # in another order
+    keys = {it.key: f"{names[it.query]}/{it.key}" for it in model.workload.stages}
     stages = tuple(replace(it, key=keys[it.key], query=names[it.query]) for it in model.workload.stages)
     executors = tuple(f"x{name}" for name in model.cluster.executors)
     renamed = replace(

@@ -172,3 +172,12 @@ def test_a_change_of_the_cost_is_estimated_as_it_comes_where_executors_hold_quer
         assert trial.soft_cost() - before == pytest.approx(estimate, abs=1e-9)
         trial.move(stage, partition, source)
     assert len(estimated)
+
+
+def test_executors_that_are_full_do_not_hide_one_with_room() -> None:
+    """Five are idle, and all but one of them full of the state of idle partitions."""
+    full = replace(stage("q", [1.0] * 8 + [0.0] * 4), state_bytes=np.array([1.0] * 8 + [4.0] * 4))
+    model = replace(model_of([full], 6), cluster=cluster_of(6, memory=[100.0, 4.0, 4.0, 4.0, 4.0, 100.0]))
+    current = Placement({"q/0": np.array([0] * 8 + [1, 2, 3, 4])})
+    planned = fewest(model, current, current)
+    assert np.bincount(planned["q/0"][:8], minlength=6).tolist() == [4, 0, 0, 0, 0, 4]
