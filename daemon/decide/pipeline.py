@@ -301,7 +301,7 @@ def _with_fewest_moves(
     )
     chosen = choose_by_replay(model, snapshot.placement, plans, math.inf if force else settings.gate.max_loss)
     moves, all_moves = len(chosen.moves_from(snapshot.placement)), len(proposal.moves)
-    note = f"the fewest moves that bring most of the gain: {moves}, of the policy's {all_moves}"
+    note = f"the fewest moves that bring most of the gain: {moves}; the policy alone would make {all_moves}"
     return ProposedPlacement(chosen, (*proposal.notes, note) if moves != all_moves else proposal.notes, proposal.policy)
 
 
