@@ -134,7 +134,7 @@ def _level(random: np.random.Generator, stages: list[Stage], placed: dict[str, I
         placed[key][part] = executor
 
 
-def true_seconds(case: Case, placement: Placement, noise: float, seed: int, batches: int = 40) -> dict[str, float]:
+def true_seconds(case: Case, placement: Placement, noise: float, seed: int, batches: int = 200) -> dict[str, float]:
     """Return the mean batch of each query under a placement, after the first two.
 
     Where rows come by time, it is after twenty: until then the first one's input is felt.
