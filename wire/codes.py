@@ -135,7 +135,10 @@ class NotReadyReason(Code):
     TOO_FEW_BATCHES = (
         "too-few-batches",
         "Fewer batches than `reschedule.batches` are measured.",
-        "Wait for the time that the sentence gives.",
+        (
+            "Wait for the time that the sentence gives. Where batches have too many tasks to be stored: fewer partitions, "
+            "or a lower `reschedule.batches`."
+        ),
     )
     DRIVER_SILENT = (
         "driver-silent",
