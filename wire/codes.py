@@ -136,8 +136,8 @@ class NotReadyReason(Code):
         "too-few-batches",
         "Fewer batches than `reschedule.batches` are measured.",
         (
-            "Wait for the time that the sentence gives. Where batches have too many tasks to be stored: fewer partitions, "
-            "or a lower `reschedule.batches`."
+            "Wait for the time that the sentence gives. Where batches have too many tasks to be stored: fewer "
+            "partitions, or a lower `reschedule.batches`."
         ),
     )
     DRIVER_SILENT = (
