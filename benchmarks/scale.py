@@ -74,7 +74,6 @@ PUSHES = 12  # windows that each agent pushes, of which the first ones are not c
 CORES = (1, 4)
 QUERIES = (1, 25, 125)
 _ROUNDS = 100  # in which all messages are read
-_DESIRED_TTL = 60.0  # seconds
 PARTS = ("read", "model", "residuals", "policy", "laws", "record", "publish")
 
 
@@ -321,7 +320,7 @@ def _publish(store: Store, signer: Signer, decision: Decision) -> None:
     author = EnvelopeFactory(store.cluster, "controller")
     store.append(keys.DECISIONS, "", author.envelope(decision, ttl=keys.DECISIONS.ttl, application=APPLICATION))
     desired = DesiredPlacement(decision=decision.decision, runs=decision.runs, moves=decision.moves)
-    envelope = author.envelope(desired, ttl=_DESIRED_TTL, application=APPLICATION)
+    envelope = author.envelope(desired, ttl=keys.DESIRED.ttl, application=APPLICATION)
     store.put(keys.DESIRED, APPLICATION, signer.sign(envelope))
 
 

@@ -56,12 +56,13 @@ def readiness_problem(messages: ApplicationMessages, settings: Settings, now: fl
     if not stateful:
         return NotReady(NotReadyReason.NO_STATE, "no active query has a known stateful stage (yet)")
     need = settings.reschedule.batches
-    measured = {query.query: last_batches(messages, query.query, settings, now) for query in stateful}
-    if any(len(last) >= need for last in measured.values()):
+    measured = [
+        (last_batches(messages, query.query, settings, now), query_name(query.query, query.name), query.query)
+        for query in stateful
+    ]
+    if any(len(last) >= need for last, _, _ in measured):
         return None
-    names = {query.query: query_name(query.query, query.name) for query in stateful}
-    query, last = max(measured.items(), key=lambda item: (len(item[1]), names[item[0]]))
-    name = names[query]
+    last, name, query = max(measured, key=lambda item: (len(item[0]), item[1]))
     if query in messages.oversized:
         sentence = (
             f"query {name}: {with_noun(need, 'batch')} are needed (reschedule.batches), and have more tasks than the "

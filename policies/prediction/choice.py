@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from rechannel.policies.model.placement import Move, Placement
+from rechannel.policies.prediction.fewest import most_of
 from rechannel.policies.prediction.gain import ChangePredictor
 from rechannel.policies.prediction.model import PredictionModel
 
@@ -21,7 +22,6 @@ __all__ = ["choose_by_replay"]
 _REPLAYED_TASKS = 640_000  # in all predictions together, about: two or three seconds
 _PREDICTIONS = 24  # at most
 _PLANS = 3  # replayed in any case
-_SHARE = 0.9  # of the largest gain
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,7 +62,7 @@ def choose_by_replay(
     allowed = [plan for plan in rated if plan.excess <= 0 and plan.ratio < 1.0]
     if not allowed:
         return plans[0]
-    enough = 1.0 - _SHARE * (1.0 - min(plan.ratio for plan in allowed))
+    enough = most_of(min(plan.ratio for plan in allowed))
     sufficient = [plan for plan in allowed if plan.ratio <= enough]
     return min(sufficient, key=lambda plan: (len(plan.placement.moves_from(current)), plan.ratio)).placement
 

@@ -70,7 +70,7 @@ def _best_target(trial: TrialPlacement, unit: tuple[int, int], candidates: IntAr
     """
     stage = unit[0]
     order = np.lexsort((counts.sum(axis=0)[candidates], counts[stage][candidates], trial.loads()[candidates]))
-    least_of_stage = np.argsort(trial.stage_load(stage)[candidates], kind="stable")
+    least_of_stage = np.argsort(trial.stage_loads()[stage, candidates], kind="stable")
     tried = dict.fromkeys([*candidates[order[:_TARGETS]], *candidates[least_of_stage[:_TARGETS]]])
 
     def rank(target: int) -> tuple[float, int, int]:

@@ -34,12 +34,13 @@ from operator import itemgetter
 import numpy as np
 
 from rechannel.policies.model.arrays import FloatArray
-from rechannel.policies.model.placement import Placement
+from rechannel.policies.model.cluster import UNPLACED
+from rechannel.policies.model.placement import Move, Placement
 from rechannel.policies.prediction.model import PredictionModel
 from rechannel.policies.prediction.transfers import Transfers, Unit, moves_to, single_moves, swaps
 from rechannel.policies.prediction.trial import TrialPlacement
 
-__all__ = ["fewest_moves"]
+__all__ = ["fewest_moves", "most_of"]
 
 _SHARE = 0.9  # of the largest gain
 _BALANCED = 1.05  # times the imbalance of the best-balanced point
@@ -123,7 +124,7 @@ def fewest_moves(
         descent = _descend(curve(), max_moves, None)
         leveled = [point for bound in _EVEN if (point := _level(curve(), bound, max_moves)) is not None]
         points = [*points, *descent, *leveled]
-    max_cost = 1.0 - _SHARE * (1.0 - min(point.cost for point in points)) + _SAME
+    max_cost = most_of(min(point.cost for point in points)) + _SAME
     enough = [point for point in points if point.cost <= max_cost]
     imbalance = min(point.imbalance for point in enough)
     balanced = [point for point in enough if point.imbalance <= _BALANCED * imbalance]
@@ -134,20 +135,20 @@ def fewest_moves(
             chosen = further.moves
             break
     plan, count = _reduced(curve(), chosen, max_cost, _BALANCED * imbalance), 0
-    usual = max(1, len(plan.moves_from(start)))
+    usual, stages = max(1, len(plan.moves_from(start))), model.workload.placeable
     others: list[tuple[float, Placement]] = []
     for point in descent[1:]:
         if len(point.moves) >= _GROWTH * count or point is descent[-1]:
             count = len(point.moves)
-            if (other := _moved(curve().trial, point.moves)) != plan:
+            moves = (Move(stages[stage].key, partition, UNPLACED, target) for stage, partition, target in point.moves)
+            if (other := start.with_moves(moves)) != plan:
                 others.append((abs(math.log(count / usual)), other))
     return [plan, *(other for _, other in sorted(others, key=itemgetter(0)))]
 
 
-def _moved(trial: TrialPlacement, moves: Iterable[Unit]) -> Placement:
-    for move in moves:
-        trial.move(*move)
-    return trial.placement()
+def most_of(best: float) -> float:
+    """Return the ratio of the batches that brings most of a gain; ``best``: the one that brings all of it."""
+    return 1.0 - _SHARE * (1.0 - best)
 
 
 def _descend(curve: _Curve, max_moves: int, proposed: Placement | None) -> list[_Point]:

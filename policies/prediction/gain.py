@@ -91,9 +91,8 @@ class ChangePredictor:
         What runs, with its uncertainty.
     current
         The present placement.
-    draws, batches
-        Replays of each placement, and batches of the slowest query in each; by default 24, and down to 8 of large
-        applications.
+    draws
+        Replays of each placement, in each 24 batches of the slowest query, and down to 8 of large applications.
     seed
         Of draws and noise.
 
@@ -105,11 +104,9 @@ class ChangePredictor:
         Number of tasks that one prediction replays, about.
     """
 
-    def __init__(
-        self, model: PredictionModel, current: Placement, *, draws: int = 8, batches: int = 0, seed: int = 0
-    ) -> None:
+    def __init__(self, model: PredictionModel, current: Placement, *, draws: int = 8, seed: int = 0) -> None:
         self.current, self._seed = current, seed
-        batches = self._batches = batches or min(max(_TASKS // max(1, model.tasks), _LEAST_BATCHES), _MOST_BATCHES)
+        batches = self._batches = min(max(_TASKS // max(1, model.tasks), _LEAST_BATCHES), _MOST_BATCHES)
         rounds = _GROWN_ROUNDS if any(timing.growth for timing in model.timing.values()) else 1
         self.replayed_tasks = max(1, rounds * draws * batches * model.tasks)
         self._drawn = list(_draw_models(model, draws, seed))
@@ -131,13 +128,13 @@ class ChangePredictor:
 
 
 def predict_changes(
-    model: PredictionModel, current: Placement, planned: Placement, *, draws: int = 8, batches: int = 0, seed: int = 0
+    model: PredictionModel, current: Placement, planned: Placement, *, draws: int = 8, seed: int = 0
 ) -> dict[str, PredictedChange]:
     """Predict the change of every query's batches between two placements.
 
     Parameters as for `ChangePredictor`.
     """
-    return ChangePredictor(model, current, draws=draws, batches=batches, seed=seed).changes(planned)
+    return ChangePredictor(model, current, draws=draws, seed=seed).changes(planned)
 
 
 def _change(before: Sequence[FloatArray], after: Sequence[FloatArray]) -> PredictedChange:

@@ -18,6 +18,7 @@ __all__ = ["Transfers", "Unit", "moves_to", "single_moves", "swaps"]
 
 Unit = tuple[int, int, int]
 """A move: stage, partition, target."""
+_Part = tuple[int, IntArray, IntArray, IntArray, IntArray, FloatArray]  # of `Transfers`, with the number of the stage
 _TARGETS = 3  # least busy executors, by all their work and by that of the stage
 _SOURCES = 2  # busiest executors that partitions come off, likewise
 _SWAPPED = 12  # heaviest partitions of two executors that may be swapped
@@ -39,7 +40,7 @@ class Transfers:
     busy: FloatArray  # seconds that go from the source to the target
 
     @classmethod
-    def of(cls, parts: Iterable[tuple[int, IntArray, IntArray, IntArray, IntArray, FloatArray]]) -> Transfers:
+    def of(cls, parts: Iterable[_Part]) -> Transfers:
         """Return the transfers of several stages, each with its number."""
         columns = [(np.full(len(part[0]), stage), *part) for stage, *part in parts]
         if not columns:
@@ -67,9 +68,9 @@ def moves_to(trial: TrialPlacement, proposed: Placement) -> Transfers:
     """Return the moves that a proposal has and the placement on trial has not."""
     parts = []
     for stage, at in enumerate(trial.at):
-        planned, busy = proposed[trial.stages[stage].key], trial.stages[stage].busy
+        planned = proposed[trial.stages[stage].key]
         moved = np.flatnonzero(at != planned)
-        parts.append((stage, moved, at[moved], planned[moved], np.full(len(moved), _NO_PARTNER), busy[moved]))
+        parts.append(_single(trial, stage, moved, planned[moved]))
     return Transfers.of(parts)
 
 
@@ -81,9 +82,13 @@ def single_moves(trial: TrialPlacement) -> Transfers:
         moved = np.flatnonzero(np.isin(at, sources) & (busy > 0))
         partition, target = np.repeat(moved, len(targets)), np.tile(targets, len(moved))
         other = at[partition] != target
-        partition, target = partition[other], target[other]
-        parts.append((stage, partition, at[partition], target, np.full(len(partition), _NO_PARTNER), busy[partition]))
+        parts.append(_single(trial, stage, partition[other], target[other]))
     return Transfers.of(parts)
+
+
+def _single(trial: TrialPlacement, stage: int, partition: IntArray, target: IntArray) -> _Part:
+    busy = trial.stages[stage].busy[partition]
+    return stage, partition, trial.at[stage][partition], target, np.full(len(partition), _NO_PARTNER), busy
 
 
 def swaps(trial: TrialPlacement) -> Transfers:
@@ -109,12 +114,12 @@ def _ends(trial: TrialPlacement) -> Iterator[tuple[int, IntArray, IntArray]]:
 
     The latter have memory for the state of one of its partitions at least.
     """
-    loads, available = trial.loads(), trial.model.cluster.available
+    loads, stage_loads, available = trial.loads(), trial.stage_loads(), trial.model.cluster.available
     for stage, item in enumerate(trial.stages):
         if not (item.busy > 0).any():
             continue
         smallest = int(np.where(item.busy > 0, item.state_bytes, np.inf).argmin())
-        orders = loads, trial.stage_load(stage)
+        orders = loads, stage_loads[stage]
         room = trial.has_room(stage, smallest)
         sources = [_ascending(order, available)[-_SOURCES:] for order in orders]
         targets = [_ascending(order, room)[:_TARGETS] for order in orders]

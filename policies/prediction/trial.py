@@ -56,7 +56,7 @@ class TrialPlacement:
         self._unplaced_load = unplaced.sum(axis=0)
         reference = base or self
         self._base = np.maximum(reference.seconds(), 1e-9)
-        self._base_path = reference._path_seconds()
+        self._base_alone = reference._seconds_alone(reference._path())
         self._group_weight = np.bincount(groups, 1.0 / self._base, self._groups) / max(1, len(self._base))
         is_exact = len(self.stages) == len(workload.queries) and together.all() and not model.pools
         self._alone = 0.0 if is_exact else _ALONE
@@ -97,26 +97,25 @@ class TrialPlacement:
 
     def seconds(self) -> FloatArray:
         """Return the predicted batch of each query, (Q,)."""
-        pinned = self._unplaced.pinned + sum_rows_by_index(self._stage_query, self._shares(), len(self._unplaced.path))
-        work = QueryWork(self._path(), pinned + self._unplaced.anywhere, pinned > 0)
-        return batch_seconds(work, self._timings)
+        return self._seconds(self._path())
 
-    def _shares(self) -> FloatArray:
-        return np.asarray(self._sums / self.capacity)
+    def _seconds(self, path: FloatArray) -> FloatArray:
+        pinned = self._unplaced.pinned + sum_rows_by_index(self._stage_query, self.stage_loads(), len(path))
+        return batch_seconds(QueryWork(path, pinned + self._unplaced.anywhere, pinned > 0), self._timings)
 
     def _path(self) -> FloatArray:
         """Return the seconds of each query's stages one after the other, (Q,)."""
-        finish = np.array(self._finish) / self.model.cluster.speed if self._finish else self._shares()
+        finish = np.array(self._finish) / self.model.cluster.speed if self._finish else self.stage_loads()
         slowest = finish.max(axis=1, initial=0.0)
         return np.asarray(self._unplaced.path + np.bincount(self._stage_query, slowest, len(self._unplaced.path)))
 
-    def _path_seconds(self) -> FloatArray:
+    def _seconds_alone(self, path: FloatArray) -> FloatArray:
         """Return each query's batch if it ran alone, (Q,)."""
-        return np.asarray(np.maximum(self._timings.overhead + self._path(), 1e-9))
+        return np.asarray(np.maximum(self._timings.overhead + path, 1e-9))
 
-    def stage_load(self, stage: int) -> FloatArray:
-        """Return the seconds of a stage's work on each executor, (E,)."""
-        return np.asarray(self._sums[stage] / self.capacity)
+    def stage_loads(self) -> FloatArray:
+        """Return the seconds of each stage's work on each executor, (S, E)."""
+        return np.asarray(self._sums / self.capacity)
 
     def loads(self) -> FloatArray:
         """Return the seconds of everybody's work on each executor in one batch of each, (E,)."""
@@ -161,9 +160,11 @@ class TrialPlacement:
         relative to the start. Queries with several stages, triggers or pools, which wait for each other in other ways,
         take longer than the cycle formula says: the less so, the shorter their batches would be alone.
         """
-        alone = float((self._path_seconds() / self._base_path).mean())
+        path = self._path()
+        cost = float((self._seconds(path) / self._base).mean())
+        alone = float((self._seconds_alone(path) / self._base_alone).mean())
         uneven = float((self._sum_squares() / self._squares).sum())
-        return (1 - self._alone) * self.cost() + self._alone * alone + _EVENNESS * uneven
+        return (1 - self._alone) * cost + self._alone * alone + _EVENNESS * uneven
 
     def estimate_changes(self, stage: IntArray, source: IntArray, target: IntArray, busy: FloatArray) -> FloatArray:
         """Estimate the change of the soft cost by work that goes to another executor, (N,).
@@ -171,7 +172,7 @@ class TrialPlacement:
         Each query is taken to last as long as the busiest executor of its group, and of its stages, though its own path
         may be longer. Parameters are (N,) each; ``busy`` is in seconds.
         """
-        loads, shares, by_group = self.loads(), self._shares(), self.group_loads()
+        loads, shares, by_group = self.loads(), self.stage_loads(), self.group_loads()
         group, query = self._stage_group[stage], self._stage_query[stage]
         less, more = busy / self.capacity[source], busy / self.capacity[target]
         ends = source, target, less, more
@@ -179,12 +180,12 @@ class TrialPlacement:
         together = _change_of_busiest(by_group, group, *ends) * self._group_weight[group]
         uneven = _change_of_squares(loads[source], loads[target], less, more) / self._squares[0]
         uneven += _change_of_squares(shares[stage, source], shares[stage, target], less, more) / self._squares[1]
-        alone /= self._base_path[query]
+        alone /= self._base_alone[query]
         return np.asarray((1 - self._alone) * together + self._alone * alone + _EVENNESS * uneven)
 
     def _sum_squares(self) -> FloatArray:
         """Return the sums of the squared loads of the executors, in all and by stage, (2,)."""
-        loads, shares = self.loads(), self._shares()
+        loads, shares = self.loads(), self.stage_loads()
         return np.array([loads @ loads, (shares * shares).sum()])
 
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 import signal
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import pytest
@@ -65,14 +66,12 @@ def start(stack: Stack, tmp_path: Path) -> Iterator[Callable[..., Driver]]:
         sessions: int = 0,
         most: int = 0,
         hangs: bool = False,
-        capacity: int = 0,
+        conf: Mapping[str, str] = MappingProxyType({}),
         **environment: str,
     ) -> Driver:
         directory = tmp_path / f"driver-{attach}"
         spark = stack.cluster.conf(executor_cores=1) | QUICK_CHECKPOINTS
-        spark |= {"spark.cores.max": "1", "spark.sql.shuffle.partitions": "2"}
-        if capacity:
-            spark |= {"spark.scheduler.listenerbus.eventqueue.rechannel.capacity": str(capacity)}
+        spark |= {"spark.cores.max": "1", "spark.sql.shuffle.partitions": "2", **conf}
         plan = {"spark": spark, "attach": attach, "sessions": sessions, "tick": TICK, "most": most, "hangs": hangs}
         names.append(name := f"{tmp_path.name}-{attach}")
         # Without a directory of its own, the link's files are temporary ones.
@@ -144,7 +143,7 @@ def test_events_that_spark_drops_are_counted_and_read_from_its_state(
     stack: Stack, start: Callable[..., Driver]
 ) -> None:
     """A queue of one event, as many are lost in each batch."""
-    driver = start(capacity=1)
+    driver = start(conf={"spark.scheduler.listenerbus.eventqueue.rechannel.capacity": "1"})
     driver.ready()
 
     def is_complete() -> bool:
