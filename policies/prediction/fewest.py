@@ -147,7 +147,7 @@ def fewest_moves(
 
 
 def most_of(best: float) -> float:
-    """Return the ratio of the batches that brings most of a gain; ``best``: the one that brings all of it."""
+    """Return the ratio of batches that brings most of the gain of the ``best`` one."""
     return 1.0 - _SHARE * (1.0 - best)
 
 
