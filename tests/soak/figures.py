@@ -19,6 +19,7 @@ WARM_UP = 0.2  # of the run, left out of slopes: classes are loaded, caches fill
 JUDGED = 5_000  # batches; a shorter run says nothing of slopes
 _AROUND = 400  # batches whose durations make the figures at a milestone
 _STARTS_AROUND = 10
+_WINDOW = 10  # samples, five minutes of a run: some 1,000 batches, of which ten are above the 99th percentile
 
 Run = Mapping[str, Any]
 Series = list[float]
@@ -69,6 +70,18 @@ def _batch(run: Run, side: str) -> Series:
     return _medians(run, [(line["at"], line["seconds"] * 1000) for line in run[side]["batches"]])
 
 
+def _slowest(run: Run, side: str) -> Series:
+    """Return the 99th percentile of the batches of every ten samples, NaN for the samples between."""
+    times = [sample["at"] for sample in run["samples"]]
+    ended = sorted((line["at"], line["seconds"] * 1000) for line in run[side]["batches"])
+    made = [float("nan")] * len(times)
+    for index in range(_WINDOW, len(times), _WINDOW):
+        durations = [seconds for at, seconds in ended if times[index - _WINDOW] < at <= times[index]]
+        if durations:
+            made[index] = float(np.percentile(durations, 99))
+    return made
+
+
 def _start(run: Run, side: str) -> Series:
     return _medians(run, [(line["at"], line["start"] * 1000) for line in run[side]["starts"]])
 
@@ -81,9 +94,15 @@ def _heap(run: Run, side: str) -> Series:
     return [float(value) for value in np.interp([sample["at"] for sample in run["samples"]], at, live)]
 
 
+def _executors_heap(run: Run, side: str) -> Series:
+    sizes = [sample[side].get("executors_heap") for sample in run["samples"]]
+    return [float("nan") if size is None else size / MIB for size in sizes]
+
+
 RESOURCES = (
     Resource("`start()` of a query", "ms", 5.0, _start),
     Resource("batch, median", "ms", 5.0, _batch),
+    Resource("batch, p99", "ms", 50.0, _slowest),
     Resource("driver: CPU of a batch", "ms", 1.0, _cpu),
     Resource("driver, Python: memory", "MiB", 0.25, _of("python", "memory", MIB)),
     Resource("driver, Python: threads", "", 0.1, _of("python", "threads")),
@@ -93,6 +112,7 @@ RESOURCES = (
     Resource("driver, JVM: threads", "", 0.25, _of("jvm", "threads")),
     Resource("driver, JVM: descriptors", "", 0.25, _of("jvm", "descriptors")),
     Resource("executors: memory", "MiB", 4.0, _of("executors", "memory", MIB)),
+    Resource("executors: heap after a collection", "MiB", 2.0, _executors_heap),
     Resource("executors: threads", "", 0.5, _of("executors", "threads")),
     Resource("executors: descriptors", "", 0.5, _of("executors", "descriptors")),
     Resource("temporary files and logs", "MiB", 0.5, _disk),
@@ -189,9 +209,11 @@ def milestones(run: Run) -> list[dict[str, Any]]:
             row["`start()` of a query"] = statistics.median(starts)
             row["batch, median"] = statistics.median(durations)
             row["batch, p99"] = float(np.percentile(durations, 99))
-            for resource in RESOURCES[2:]:
+            for resource in RESOURCES[3:]:
                 values = resource.series(run, side)
-                row[resource.name] = next((value for value in values[index:] if np.isfinite(value)), None)
+                # Not every sample has a value: that of the next one, at the end that of the last one.
+                nearest = (*values[index:], *reversed(values[:index]))
+                row[resource.name] = next((value for value in nearest if np.isfinite(value)), None)
             table_lines.append(row)
     return table_lines
 

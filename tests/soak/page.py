@@ -48,7 +48,7 @@ def milestones(rows: Sequence[Mapping[str, Any]]) -> str:
     reached = sorted({row["batches"] for row in rows})
     by = {(row["batches"], row["side"]): row for row in rows}
     names = [name for name in rows[0] if name not in ("batches", "side")] if rows else []
-    units = {resource.name: resource.unit for resource in figures.RESOURCES} | {"batch, p99": "ms"}
+    units = {resource.name: resource.unit for resource in figures.RESOURCES}
     head = ["with us / without us", *(f"after {count:,} {'batch' if count == 1 else 'batches'}" for count in reached)]
     lines = []
     for name in names:

@@ -23,6 +23,7 @@ from testbed.progress import JsonLines
 from testbed.spark_cluster import QUICK_CHECKPOINTS, QUICK_JAVA, SparkOptions, StandaloneCluster
 from testbed.stack import Stack, StackError, next_executors, saved_plan, standalone
 from tests.soak import queries
+from tests.soak.heap import live_heap
 from tests.soak.processes import disk, usage
 
 SIDES = ("with", "without")
@@ -47,7 +48,7 @@ class SoakError(StackError):
 
 
 class World(Stack):
-    """Everything that runs. ``collect``: seconds between two collections of garbage in the drivers' JVMs."""
+    """Everything that runs. ``collect``: seconds between two collections of garbage in the JVMs."""
 
     def __init__(self, directory: Path, collect: float) -> None:
         super().__init__(directory, _SECTIONS)
@@ -55,6 +56,7 @@ class World(Stack):
         self._batches = {side: self._lines(side, "batches") for side in SIDES}
         self._count = dict.fromkeys(SIDES, 0)
         self._pids: dict[str, dict[str, Any]] = {}
+        self._next_collection = 0.0
 
     def start(self) -> Self:
         super().start()
@@ -135,6 +137,9 @@ class World(Stack):
     def sample(self) -> dict[str, Any]:
         """Return what every process holds now."""
         made: dict[str, Any] = {"at": time.time()}
+        collected = time.monotonic() >= self._next_collection
+        if collected:
+            self._next_collection = time.monotonic() + self._collect
         for side in SIDES:
             executors = [current.pid for current in self.clusters[side].executors()]
             made[side] = {
@@ -142,6 +147,7 @@ class World(Stack):
                 "python": _sum([self.group.processes[side].pid]),
                 "jvm": _sum([int(self._pids[side]["jvm"])]),
                 "executors": _sum([*executors, *_children(executors)]),
+                "executors_heap": _live_heaps(executors) if collected else None,
                 "disk": disk(self.clusters[side].directory)
                 + (disk(self.directory / "link") if side == "with" else 0)
                 + disk(self.directory / f"logs-{side}"),
@@ -205,6 +211,12 @@ class World(Stack):
             made[side] |= {name: self._lines(side, name).read() for name in ("batches", "starts", "heap")}
         left = [path.name for path in (self.directory / "link").glob("rechannel-*")]
         return made | {"left_behind": left}
+
+
+def _live_heaps(pids: list[int]) -> float | None:
+    """Return what the heaps of some JVMs hold together after a collection, None if one of them does not answer."""
+    sizes = [live_heap(pid) for pid in pids]
+    return None if None in sizes else sum(size for size in sizes if size is not None)
 
 
 def _children(pids: list[int]) -> list[int]:

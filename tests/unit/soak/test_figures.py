@@ -42,7 +42,9 @@ def run(samples: int = 200, leak: float = 0.0) -> dict[str, Any]:
         batches = index * BATCHES_A_SAMPLE + 1
         cpu = held() | {"cpu": batches * 0.05}
         ours = cpu | {"threads": 12 + leak * batches / 1000}
-        both = {"batches": batches, "jvm": cpu, "executors": cpu, "disk": 1000}
+        both = {"batches": batches, "jvm": cpu, "executors": cpu, "executors_heap": None, "disk": 1000}
+        if index % 4 == 0:
+            both["executors_heap"] = 80 * figures.MIB
         made["samples"].append(
             {
                 "at": 1767225600.0 + index * 30,
