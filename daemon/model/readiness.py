@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from rechannel.conf.settings import Settings
 from rechannel.daemon.model.application_messages import ApplicationMessages, last_batches
 from rechannel.daemon.model.query_model import batch_period
 from rechannel.wire.codes import NotReadyReason
+from rechannel.wire.measurements import BatchReport
 from rechannel.wire.printable import query_name, with_noun
 
 _LONGEST_SILENCE = 10.0  # seconds, of reports that come every second; shorter pauses are those of a busy driver
@@ -55,22 +57,35 @@ def readiness_problem(messages: ApplicationMessages, settings: Settings, now: fl
     stateful = [query for query in movable if query.stages]
     if not stateful:
         return NotReady(NotReadyReason.NO_STATE, "no active query has a known stateful stage (yet)")
-    need = settings.reschedule.batches
-    measured = [
+    unmeasured = unmeasured_queries(messages, settings, now)
+    return unmeasured[0] if len(unmeasured) == len(stateful) else None
+
+
+def unmeasured_queries(messages: ApplicationMessages, settings: Settings, now: float) -> list[NotReady]:
+    """Return a reason for each query that could be moved, but has too few batches; first the one with the most."""
+    counted = [
         (last_batches(messages, query.query, settings, now), query_name(query.query, query.name), query.query)
-        for query in stateful
+        for query in messages.report.queries
+        if query.active and not query.problem and query.stages
     ]
-    if any(len(last) >= need for last, _, _ in measured):
-        return None
-    last, name, query = max(measured, key=lambda item: (len(item[0]), item[1]))
-    if query in messages.oversized:
+    counted.sort(key=lambda item: (len(item[0]), item[1]), reverse=True)
+    need = settings.reschedule.batches
+    return [
+        _too_few_batches(last, f"query {name}", need, now, oversized=query in messages.oversized)
+        for last, name, query in counted
+        if len(last) < need
+    ]
+
+
+def _too_few_batches(last: Sequence[BatchReport], query: str, need: int, now: float, *, oversized: bool) -> NotReady:
+    if oversized:
         sentence = (
-            f"query {name}: {with_noun(need, 'batch')} are needed (reschedule.batches), and have more tasks than the "
+            f"{query}: {with_noun(need, 'batch')} are needed (reschedule.batches), and have more tasks than the "
             "controller stores"
         )
         return NotReady(NotReadyReason.TOO_FEW_BATCHES, sentence, transient=False)
     return NotReady(
         NotReadyReason.TOO_FEW_BATCHES,
-        f"query {name} has {with_noun(len(last), 'measured batch')}, {need} are needed (reschedule.batches)",
+        f"{query} has {with_noun(len(last), 'measured batch')}, {need} are needed (reschedule.batches)",
         ready_in=(need - len(last)) * batch_period(last, now) if last else None,
     )

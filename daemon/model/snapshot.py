@@ -45,7 +45,7 @@ from rechannel.daemon.model.prediction import (
     warm_batches,
 )
 from rechannel.daemon.model.query_model import ModelInputs, QueryModel
-from rechannel.daemon.model.readiness import NotReady, readiness_problem
+from rechannel.daemon.model.readiness import NotReady, readiness_problem, unmeasured_queries
 from rechannel.daemon.model.slowness import Slowness, slow_executors
 from rechannel.policies.analysis.cold_start import COLD_AGES
 from rechannel.policies.analysis.queueing import executor_utilization
@@ -225,7 +225,10 @@ def build_snapshot(
             messages.queries_since,
         ),
         shuffle_coverage=_shuffle_coverage(messages, settings, inputs) if coverage.fresh else None,
-        notes=_notes(models.values(), infos, coverage, slow, applied),
+        notes=(
+            *(problem.sentence for problem in unmeasured_queries(messages, settings, now)),
+            *_notes(models.values(), infos, coverage, slow, applied),
+        ),
         forecasts=forecasts,
         slow=slow,
     )

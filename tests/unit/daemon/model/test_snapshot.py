@@ -167,7 +167,11 @@ CASES = {
     ),
     "too few batches": Case({"placeable": [], "floating": [f"{QUERY}/f0", KEY]}, batches=BATCHES[2:]),
     "a young query beside another": Case(
-        {"placeable": [KEY], "floating": [f"{QUERY}/f0", "q2/f0", "q2/0"]},
+        {
+            "placeable": [KEY],
+            "floating": [f"{QUERY}/f0", "q2/f0", "q2/0"],
+            "notes": ("query name-of-q2 has 1 measured batch, 3 are needed (reschedule.batches)",),
+        },
         queries=(query(WHERE), query(WHERE, "q2")),
         batches=[*BATCHES, SECOND[2]],
     ),
