@@ -2,7 +2,7 @@
 
 A batch counts in the phase in which it ends, and from the end of the query's batch before: so the time in which a query
 is restarted is its batch's. The best is computed, not run: the optimum for the known loads on the executors of the
-phase, with what tasks and batches took beside their rows in the way in which they took least.
+phase, with what tasks and batches took beside their rows in the way of the same script in which they took least.
 """
 
 from __future__ import annotations
@@ -15,34 +15,40 @@ import msgspec
 import numpy as np
 
 from benchmarks.live.service.cases import Case
-from benchmarks.live.service.results import BatchLine
+from benchmarks.live.service.results import BatchLine, DecisionLine
 from benchmarks.live.service.truth import PATIENCE, Goal, goals, optimum
 from benchmarks.policies.optimum import optimal_seconds
-from benchmarks.unattended.results import MoveLine, Run
-from benchmarks.unattended.script import DRAINED, LOST, STEADY, Phase, Script
-from rechannel.wire.codes import OutcomeVerdict
+from benchmarks.unattended.results import OBSERVED, MoveLine, Run
+from benchmarks.unattended.script import DRAINED, DRIFT, SPIKE, START, STEADY, Phase, Script
+from rechannel.wire.codes import DecisionResult, Law, OutcomeVerdict, Trigger
 
 _SAME = 0.1  # seconds: a batch that ends so soon after an event was not struck by it
 LATE = 2.0  # times the best batch: rows of a longer one are late
+SOON, SOON_BATCHES = 10.0, 3  # seconds, or usual batches where these take longer: a reaction within them is in time
+_UNPROMPTED = frozenset({Trigger.TIMEOUT, Trigger.CONTINUATION, Trigger.ROLLBACK})  # no event leads to these
 
 
 class PhaseFigures(msgspec.Struct, kw_only=True):
     """Figures of one phase; seconds, None where there is nothing to measure.
 
-    ``noticed``: from the event to the first decision with moves, of a lost executor to the first move by anybody;
-    ``settled``: to the last landing of the moves begun in the phase. ``stretch``: mean batch of the second half;
-    ``longest``: the longest batch over the stretch of the phase before. ``worked``: of all batches, shared by the
-    queries, which run at the same time; ``regret``: of these, over the ``best`` ones; ``cost``: of those with moves
-    under way, over the stretch of the phase before. ``late``: share of the rows whose batch takes more than ``LATE``
-    times the best one.
+    ``reacted``: from the event to the first move of the link's own or decision that the event may have led to;
+    ``limit``: what is in time for that; ``first_move``: to the first move begun in the phase; ``settled``: to the last
+    landing of these. ``migrations``: of the controller; ``spreads``: sets of the link's own moves. ``stretch``: mean
+    batch of the second half; ``longest``: the longest batch over the stretch of the phase before. ``worked``: of all
+    batches, shared by the queries, which run at the same time; ``regret``: of these, over the ``best`` ones; ``cost``:
+    of those with moves under way, over the stretch of the phase before. ``late``: share of the rows whose batch takes
+    more than ``LATE`` times the best one.
     """
 
     kind: str
     seconds: float
     batches: int
-    noticed: float | None
+    reacted: float | None
+    limit: float | None
+    first_move: float | None
     settled: float | None
     migrations: int
+    spreads: int
     moves: int
     longest: float
     stretch: float
@@ -51,6 +57,11 @@ class PhaseFigures(msgspec.Struct, kw_only=True):
     regret: float
     cost: float
     late: float
+
+    @property
+    def in_time(self) -> bool:
+        """Whether there was a reaction within the limit."""
+        return self.reacted is not None and self.limit is not None and self.reacted <= self.limit
 
 
 class RunFigures(msgspec.Struct, kw_only=True):
@@ -71,9 +82,14 @@ class RunFigures(msgspec.Struct, kw_only=True):
     regressed: int
     rolled_back: int
 
+    @property
+    def events(self) -> list[PhaseFigures]:
+        """Phases whose event has a limit."""
+        return [phase for phase in self.phases if phase.limit is not None and phase.kind != DRAINED]
+
 
 def best_batches(script: Script, runs: Sequence[Run]) -> list[float]:
-    """Return the seconds of the best possible batch in each phase; ``runs``: all ways of the script."""
+    """Return the seconds of the best possible batch in each phase; ``runs``: of the script, in all ways."""
     overhead, beside = (
         min((getattr(run, name) for run in runs if not run.error), default=0.0) for name in ("task_overhead", "beside")
     )
@@ -164,9 +180,12 @@ def _phase_figures(run: Run, number: int, span: tuple[float, float], before: flo
         kind=kind,
         seconds=end - begin,
         batches=len(batches),
-        noticed=_noticed(run, kind, span),
+        reacted=_reacted(run, kind, span),
+        limit=_limit(run, number),
+        first_move=min((move.begun - begin for move in moves), default=None),
         settled=max(landings) - begin if landings else None,
-        migrations=len({move.decision for move in moves}),
+        migrations=len({move.decision for move in moves if not move.by_link}),
+        spreads=len({move.decision for move in moves if move.by_link}),
         moves=len(moves),
         longest=_ratio(max((line.seconds for line in batches), default=math.nan), before),
         stretch=statistics.fmean(half) if half else math.nan,
@@ -181,13 +200,32 @@ def _phase_figures(run: Run, number: int, span: tuple[float, float], before: flo
     )
 
 
-def _noticed(run: Run, kind: str, span: tuple[float, float]) -> float | None:
-    """Return the seconds until the first decision with moves; a steady phase has nothing to notice."""
-    times = [line.at for line in run.decisions if line.moves and not line.rollback_of]  # that is about earlier moves
-    if kind == LOST:
-        times += [move.begun for move in run.moves]
-    seen = [at - span[0] for at in times if span[0] <= at < span[1]]
-    return min(seen, default=None) if kind != STEADY else None
+def _reacted(run: Run, kind: str, span: tuple[float, float]) -> float | None:
+    """Return the seconds until the first reaction; None in a steady phase, and where Rechannel only observes."""
+    if kind == STEADY or run.way in OBSERVED:
+        return None
+    times = [line.at for line in run.decisions if line.trigger not in _UNPROMPTED and _is_answer(line)]
+    times += [move.begun for move in run.moves if move.by_link]
+    return min((at - span[0] for at in times if span[0] <= at < span[1]), default=None)
+
+
+def _is_answer(line: DecisionLine) -> bool:
+    """Whether a decision got as far as a plan, or as the gate that refused it."""
+    return line.outcome in {DecisionResult.APPLIED, DecisionResult.PLANNED} or line.reason == Law.GATE
+
+
+def _limit(run: Run, number: int) -> float | None:
+    """Return the seconds in which a reaction is in time, by the affected queries' batches of the phase before.
+
+    There is none of the start, which has no phase before it, and none of a steady phase.
+    """
+    phase = run.script.phases[number]
+    if phase.kind in {START, STEADY}:
+        return None
+    begin, end = run.phases[number - 1].at, run.phases[number].at
+    affected = phase.queries[:1] if phase.kind in {DRIFT, SPIKE} else phase.queries
+    usual = [line.seconds for line in run.batches if line.query in affected and begin < line.end <= end]
+    return max(SOON, SOON_BATCHES * statistics.median(usual)) if usual else SOON
 
 
 def _overlaps(line: BatchLine, moves: Sequence[MoveLine]) -> bool:

@@ -1,8 +1,9 @@
-"""The page of all runs, and a timeline for each seed."""
+"""The page of all runs, and a timeline for each script."""
 
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from itertools import groupby
 from pathlib import Path
@@ -12,9 +13,9 @@ from benchmarks.report.numbers import or_dash
 from benchmarks.report.plots import pyplot, save
 from benchmarks.report.results import Result
 from benchmarks.report.templates import render
-from benchmarks.unattended.figures import LATE, PhaseFigures, RunFigures, best_batches, run_figures
+from benchmarks.unattended.figures import LATE, SOON, SOON_BATCHES, PhaseFigures, RunFigures, best_batches, run_figures
 from benchmarks.unattended.oracle import SLACK
-from benchmarks.unattended.results import NONE, ORACLE, RESTART, Run, runs
+from benchmarks.unattended.results import NONE, OBSERVED, ORACLE, RESTART, Run, runs
 from benchmarks.unattended.script import DRAINED, EVENTS, Script
 
 _COLORS = ("#2166ac", "#b2182b", "#e08214")
@@ -22,23 +23,28 @@ _MOVES = "#1b7837"
 
 
 def page(results: Mapping[str, Result], pictures: Path | None = None) -> str:
-    """Return the page of the results, and draw a timeline for each seed into a directory."""
-    seeds = []
-    for (seed, minutes), group in groupby(runs(results), key=lambda run: (run.script.seed, run.script.minutes)):
+    """Return the page of the results, and draw a timeline for each script into a directory."""
+    scripts: list[dict[str, Any]] = []
+    alike: Counter[str] = Counter()  # scripts by the name of their picture
+    for script, group in groupby(runs(results), key=lambda run: run.script):
         ways = list(group)
-        script, usable = ways[0].script, [run for run in ways if not run.error]
+        usable = [run for run in ways if not run.error]
         best = best_batches(script, usable)
-        picture = f"unattended-{seed}-{minutes:g}.svg"
+        name = f"unattended-{script.seed}-{script.minutes:g}"
+        alike[name] += 1
+        picture = f"{name}.svg" if alike[name] == 1 else f"{name}-{alike[name]}.svg"
         if pictures is not None and usable:
             draw_timelines(usable, best, pictures / picture)
         drawn = {run.way: run_figures(run, best) for run in usable}
-        seeds.append(
+        scripts.append(
             {
-                "seed": seed,
+                "seed": script.seed,
                 "case": script.case.summary(),
-                "minutes": minutes,
+                "minutes": script.minutes,
+                "end": script.end,
                 "times": _longer_rows(script),
                 "runs": [[run.way, *_run_cells(run, drawn), results[run.name].revision] for run in usable],
+                "summaries": {way: _summary(figures) for way, figures in drawn.items() if way not in OBSERVED},
                 "events": list(_event_rows(drawn)),
                 "errors": {run.way: run.error.split("\n")[0] for run in ways if run.error},
                 "picture": picture if usable else "",
@@ -46,7 +52,7 @@ def page(results: Mapping[str, Result], pictures: Path | None = None) -> str:
         )
     commands = sorted({result.command for result in results.values()})
     context: dict[str, Any] = {
-        "seeds": seeds,
+        "scripts": scripts,
         "commands": commands,
         "events": EVENTS,
         "spark": NONE,
@@ -54,6 +60,8 @@ def page(results: Mapping[str, Result], pictures: Path | None = None) -> str:
         "oracle": ORACLE,
         "slack": SLACK,
         "late": LATE,
+        "soon": SOON,
+        "soon_batches": SOON_BATCHES,
         "drained": DRAINED,
     }
     return render("unattended", context, join=True)
@@ -66,7 +74,7 @@ def _longer_rows(script: Script) -> float | None:
 
 
 def _run_cells(run: Run, drawn: Mapping[str, RunFigures]) -> list[str]:
-    """Return the figures of a run; ``drawn``: of all ways by name."""
+    """Return the figures of a run; ``drawn``: of the script's ways by name."""
     figures, spark, oracle = drawn[run.way], drawn.get(NONE), drawn.get(ORACLE)
     return [
         f"{figures.worked:.0f}",
@@ -74,7 +82,7 @@ def _run_cells(run: Run, drawn: Mapping[str, RunFigures]) -> list[str]:
         f"{figures.regret:.0f}",
         f"{figures.regret / spark.regret:.0%}" if spark and spark.regret > 0 else "-",
         f"{figures.over_best:.2f}",
-        str(len({move.decision for move in run.moves})),
+        _sets(*(len({move.decision for move in run.moves if move.by_link == link}) for link in (False, True))),
         str(len(run.moves)),
         str(figures.needless),
         f"{figures.cost:.1f}",
@@ -83,6 +91,22 @@ def _run_cells(run: Run, drawn: Mapping[str, RunFigures]) -> list[str]:
         f"{run.asleep:.0%}",
         "yes" if run.exact else "**no**",
     ]
+
+
+def _summary(figures: RunFigures) -> dict[str, Any]:
+    """Return the events of a run, those reacted to in time, and how many took 0, 1, 2 or more migrations."""
+    events = figures.events
+    needed = [min(phase.migrations, 3) for phase in events]
+    return {
+        "events": len(events),
+        "in_time": sum(phase.in_time for phase in events),
+        "migrations": [needed.count(count) for count in range(4)],
+    }
+
+
+def _sets(migrations: int, spreads: int) -> str:
+    """Return the controller's migrations and the link's sets of moves."""
+    return f"{migrations} + {spreads}"
 
 
 def _event_rows(drawn: Mapping[str, RunFigures]) -> list[list[str]]:
@@ -98,9 +122,11 @@ def _event_rows(drawn: Mapping[str, RunFigures]) -> list[list[str]]:
 
 def _phase_cells(phase: PhaseFigures) -> list[str]:
     return [
-        or_dash(phase.noticed, "{:.0f}"),
+        or_dash(phase.reacted, "{:.0f}"),
+        or_dash(phase.limit, "{:.0f}"),
+        or_dash(phase.first_move, "{:.0f}"),
         or_dash(phase.settled, "{:.0f}"),
-        f"{phase.migrations} / {phase.moves}",
+        f"{_sets(phase.migrations, phase.spreads)} / {phase.moves}",
         or_dash(None if math.isnan(phase.longest) else phase.longest, "{:.2f}"),
         f"{phase.stretch:.2f}",
         f"{phase.best:.2f}",

@@ -16,6 +16,7 @@ RESTART = "restart"  # the same, and an operator restarts the queries where exec
 ORACLE = "oracle"  # Rechannel only observes, and an operator who knows every load orders moves
 WAYS = (NONE, RESTART, "even", "adaptive", ORACLE)
 OBSERVED = frozenset({NONE, RESTART})
+_LINK = "link-"  # before the number of moves that the link began
 # Where numbers have no name of their own, they have the unit of the list that they are in.
 _UNITS = {
     "s": "batches moves at beside task_overhead batch_before batch_after peak ended begun",
@@ -43,6 +44,11 @@ class MoveLine(msgspec.Struct, frozen=True, array_like=True):
     begun: float
     ended: float = 0.0
     landed: bool = False
+
+    @property
+    def by_link(self) -> bool:
+        """Whether the link began it, without a decision of the controller."""
+        return self.decision.startswith(_LINK)
 
 
 class PhaseRecord(msgspec.Struct, kw_only=True):
@@ -91,6 +97,11 @@ def stored(run: Run, machine: Mapping[str, Any]) -> Result:
 
 
 def runs(results: Mapping[str, Result]) -> list[Run]:
-    """Return the runs of a result file by seed, length and way."""
+    """Return the runs of a result file by seed, length, script and way."""
     every = [msgspec.convert(result.values["run"], Run) for result in results.values()]
-    return sorted(every, key=lambda run: (run.script.seed, run.script.minutes, WAYS.index(run.way)))
+    return sorted(every, key=_order)
+
+
+def _order(run: Run) -> tuple[int, float, bytes, int]:
+    script = run.script
+    return script.seed, script.minutes, msgspec.json.encode(script), WAYS.index(run.way)

@@ -183,9 +183,9 @@ def run(way: str = "adaptive", **other: Any) -> Run:
     if way != "none":
         fields["decisions"] = [
             decision("d0", 1001.0, outcome="refused", moves=0),
-            decision("d1", 1014.0),
+            decision("d1", 1014.0, trigger="imbalance"),
             decision("d2", 1023.0, verdict="regressed"),
-            decision("d3", 1036.0, rollback_of="d2"),
+            decision("d3", 1036.0, trigger="rollback", rollback_of="d2"),
         ]
         fields["moves"] = [
             MoveLine("d1", "q", 0, "0", "1", 1014.1, 1017.0, True),
@@ -205,15 +205,55 @@ def test_the_best_batch_is_the_optimum_of_the_phase() -> None:
     assert best_batches(script(), [slow, run(), run(error="it broke", beside=0.0)]) == pytest.approx([1.5] * 6)
 
 
-def test_an_event_is_noticed_and_settled() -> None:
-    start, drift, steady, lost, joined, _ = run_figures(run(), [1.5] * 6).phases
-    assert (start.noticed, start.settled, start.moves) == (None, None, 0)
-    assert (drift.noticed, drift.settled) == (4.0, 11.0), "the last move lands in the next phase"
-    assert (drift.migrations, drift.moves) == (1, 2)
-    assert (steady.noticed, steady.settled, steady.moves) == (None, 4.0, 1)
-    assert (lost.noticed, lost.settled) == (3.5, 8.0), "the link moves first, and the move that lands is the other one"
-    assert (joined.noticed, joined.moves) == (None, 0)
-    assert run_figures(run(moves=[]), [1.5] * 6).phases[3].noticed is None, "a rollback notices nothing"
+def test_a_way_reacts_to_an_event_and_settles() -> None:
+    figures = run_figures(run(), [1.5] * 6)
+    start, drift, steady, lost, joined, drained = figures.phases
+    assert (start.reacted, start.limit, start.first_move, start.settled) == (None, None, None, None)
+    assert drift.reacted == 4.0
+    assert drift.first_move == pytest.approx(4.1)
+    assert drift.settled == 11.0, "the last move lands in the next phase"
+    assert (drift.migrations, drift.spreads, drift.moves) == (1, 0, 2)
+    assert (steady.reacted, steady.limit, steady.first_move, steady.settled) == (None, None, 3.0, 4.0)
+    assert (lost.reacted, lost.first_move) == (3.5, 3.5), "the link moves first"
+    assert lost.settled == 8.0, "the move that lands is the other one"
+    assert (lost.migrations, lost.spreads, lost.moves) == (1, 1, 2)
+    assert (joined.reacted, joined.first_move, joined.moves) == (None, None, 0)
+    assert figures.events == [drift, lost, joined], "Spark as it is has no drain"
+    assert [phase.in_time for phase in (drift, lost, joined, drained)] == [True, True, False, False]
+    assert all(phase.reacted is None for phase in run_figures(run("none", decisions=run().decisions), [1.5] * 6).phases)
+
+
+@pytest.mark.parametrize(
+    ("reacted", "line"),
+    [
+        (2.0, {"trigger": "overload", "outcome": "refused", "reason": "gate", "moves": 0}),
+        (2.0, {"trigger": "imbalance", "outcome": "planned", "reason": "nothing-to-do", "moves": 0}),
+        (2.0, {"trigger": "executors"}),
+        (2.0, {"trigger": "operator"}),
+        (None, {"trigger": "operator", "outcome": "refused", "reason": "stores-unknown", "moves": 0}),
+        (None, {"trigger": "imbalance", "outcome": "not-ready", "reason": "unexplained", "moves": 0}),
+        (None, {"trigger": "timeout"}),
+        (None, {"trigger": "continuation"}),
+        (None, {"trigger": "rollback", "rollback_of": "d2"}),
+    ],
+)
+def test_decisions_that_are_reactions(reacted: float | None, line: dict[str, Any]) -> None:
+    alone = run(decisions=[decision("d9", 1012.0, **line)], moves=[])
+    assert run_figures(alone, [1.5] * 6).phases[1].reacted == reacted
+
+
+def test_the_limit_is_ten_seconds_or_three_batches_of_the_affected_queries() -> None:
+    assert [phase.limit for phase in run_figures(run(), [1.5] * 6).phases] == [None, 10.0, None, 10.0, 10.0, 10.0]
+    one = script()
+    queries = [*one.case.queries, QueryCase(name="r", rows=[40])]
+    phases = [msgspec.structs.replace(phase, queries=["q", "r"]) for phase in one.phases]
+    pair = msgspec.structs.replace(one, case=msgspec.structs.replace(one.case, queries=queries), phases=phases)
+    slow = [BatchLine("r", number, 1000.0 + 5.0 * number, 5.0) for number in range(12)]
+    lines = [*(line for line in run().batches if line.batch % 5 == 4), *slow]
+    limits = [phase.limit for phase in run_figures(run(script=pair, batches=lines), [1.5] * 6).phases]
+    assert limits[1] == pytest.approx(3 * 10.0), "the drift is the first query's: one batch of it, back to back"
+    assert limits[3] == pytest.approx(3 * 5.0)
+    assert limits[2] is limits[0] is None
 
 
 def test_regret_is_what_batches_take_over_the_best() -> None:
@@ -370,9 +410,14 @@ def test_the_page_has_every_way_of_every_event(tmp_path: Path) -> None:
     text = page(results, tmp_path)
     assert "* `none`: Spark as it is." in text
     assert "## Seed 3: 1q 3p 2x1 back to back FIFO z0" in text
-    assert "| adaptive | 50 | - | 15 | 100% | 1.45 | 4 | 5 | 1 | -0.5 | 5.0% | 1 / 1 | 90% | yes | 1234567 |" in text
-    assert "| drift | adaptive | 4 | 11 | 1 / 2 | 1.25 | 2.50 | 1.50 | 4 | 0.0% | 10 |" in text
-    assert "| joined | none | - | - | 0 / 0 |" in text
+    assert (
+        "| adaptive | 50 | - | 15 | 100% | 1.45 | 3 + 1 | 5 | 1 | -0.5 | 5.0% | 1 / 1 | 90% | yes | 1234567 |" in text
+    )
+    assert "| drift | adaptive | 4 | 10 | 4 | 11 | 1 + 0 / 2 | 1.25 | 2.50 | 1.50 | 4 | 0.0% | 10 |" in text
+    assert "| joined | none | - | 10 | - | - | 0 + 0 / 0 |" in text
+    assert "* `adaptive` reacted to 2 of 3 events within the limit." in text
+    assert "none after 1 of them, one after 2, two after 0, more" in " ".join(text.split())
+    assert "* `none` reacted" not in text
     assert "| drained | adaptive |" in text
     assert "| drained | none |" not in text
     assert "* `even` was broken off: the cluster broke" in text
@@ -383,6 +428,27 @@ def test_the_page_has_every_way_of_every_event(tmp_path: Path) -> None:
     assert page(results, tmp_path) == text
     assert picture.read_text() == drawn
     assert "Seed" not in page({}, tmp_path)
+
+
+def test_the_page_compares_only_runs_of_the_same_script(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+
+    def scripted(way: str, times: float, **other: Any) -> Run:
+        case = msgspec.structs.replace(script().case, slow=SlowNode(batch=8, executor=0, times=times))
+        return run(way, script=msgspec.structs.replace(script(), case=case, **other))
+
+    every = [scripted("none", 1.5), scripted("even", 1.6, end=23), scripted("adaptive", 1.5), scripted("oracle", 1.6)]
+    text = page({each.name: stored(each, {}) for each in every}, tmp_path)
+    ways = [
+        [line.split(" | ")[0].removeprefix("| ") for line in section.splitlines() if "| yes |" in line]
+        for section in text.split("\n## Seed ")[1:]
+    ]
+    assert ways == [["none", "adaptive"], ["even"], ["oracle"]]
+    assert text.count("rows 1.5 times as long\n\nAbout 1 minutes for each way as planned, 24 batches") == 1
+    assert text.count("rows 1.6 times as long\n\nAbout 1 minutes for each way as planned, 23 batches") == 1
+    assert "| adaptive | 50 | - | 15 | 100% |" in text
+    assert "| oracle | 50 | 1.00 | 15 | - |" in text
+    assert sorted(path.name for path in tmp_path.iterdir()) == [f"unattended-3-1{end}.svg" for end in ("-2", "-3", "")]
 
 
 def test_what_is_in_the_file_is_not_run_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
