@@ -48,8 +48,14 @@ def conflict() -> tuple[str, str]:
     return f"{WHOLE} and {LIGHT} are both installed, and each overwrites files of the other", _CURE
 
 
+def how_to_install(extra: str = "") -> str:
+    """Return how `rechannel` is installed with an extra, since no package index has it."""
+    source = f"'.[{extra}]'" if extra else "."
+    return f"pip install {source} in a checkout, or the wheel of `make release`"
+
+
 def missing_part(module: str) -> str:
     """Return the sentence for a module that only `rechannel` holds; "" for others."""
     if is_complete() or module.partition(".")[0] != "rechannel":
         return ""
-    return f"{LIGHT} does not hold this command; in an environment of its own: pip install {WHOLE}"
+    return f"{LIGHT} does not hold this command; install {WHOLE} in an environment of its own: {how_to_install()}"

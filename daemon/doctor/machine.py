@@ -48,8 +48,10 @@ class Machine:
 
     @property
     def is_capable(self) -> bool:
-        """Whether the unit lets the agent read executors of any user."""
-        return set(self.agent_unit.get("AmbientCapabilities", "").split()) >= _CAPABILITIES
+        """Whether the unit lets the agent read executors of any user. systemd drops what the bounding set lacks."""
+        given = set(self.agent_unit.get("AmbientCapabilities", "").split())
+        bounding_set = self.agent_unit.get("CapabilityBoundingSet")  # None: every capability
+        return (given if bounding_set is None else given & set(bounding_set.split())) >= _CAPABILITIES
 
     @property
     def owners(self) -> list[str]:
@@ -80,7 +82,7 @@ def _check_user(machine: Machine) -> Finding:
         sentence = f"{runs}, but executors run as {', '.join(owners)}, and only their user can read all of them"
         cure = f"run the agent and this as {owners[0]}: `runuser -u {owners[0]} -- rechannel doctor --machine`"
         if len(owners) > 1:
-            cure = f"give the agent both capabilities that a comment in {AGENT_UNIT} names"
+            cure = f"give the agent both capabilities in both settings that a comment in {AGENT_UNIT} names"
         elif machine.agent_unit:
             cure = f"`systemctl edit {AGENT_UNIT}`: [Service] User={owners[0]}"
         return (failed if machine.agent_unit else warning)(check, sentence, cure)

@@ -69,8 +69,17 @@ def collect(node: str, sources: Sources) -> Machine:
         control_groups=throttling.group_version(proc / "self"),
         in_time=None if state < 0 else state != _UNSYNCHRONIZED,
         units={str(path): _is_changed(path, sources) for name in _UNITS for path in _unit_files(sources.root, name)},
-        agent_unit=dict(re.findall(r"^(User|AmbientCapabilities)=(.*?)\s*$", agent_unit, re.MULTILINE)),
+        agent_unit=_unit_settings(agent_unit),
     )
+
+
+def _unit_settings(text: str) -> dict[str, str]:
+    """Return the checked settings of a unit. As in systemd, lines of a list add up and an empty one clears it."""
+    settings: dict[str, str] = {}
+    pattern = r"^(User|AmbientCapabilities|CapabilityBoundingSet)=[ \t]*(.*?)[ \t]*$"
+    for name, value in re.findall(pattern, text, re.MULTILINE):
+        settings[name] = f"{settings.get(name, '')} {value}".strip() if value and name != "User" else value
+    return settings
 
 
 def _sample(node: str, sources: Sources) -> tuple[list[Executor], list[str], list[str], int]:

