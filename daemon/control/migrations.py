@@ -46,7 +46,7 @@ _SETTLED, _NOT_TAKEN_UP, _LOST = "settled", "not-taken-up", "lost"  # why a migr
 class MigrationStatus:
     """Copy of a running migration for display.
 
-    ``moves``: number ordered, of which ``landed`` and ``abandoned`` are over.
+    ``moves``: number ordered, of which ``landed`` and ``abandoned`` are over. ``begun``: seconds since the epoch.
     """
 
     application: str
@@ -55,6 +55,7 @@ class MigrationStatus:
     landed: int
     abandoned: int
     sentence: str
+    begun: float = 0.0
 
 
 @dataclass
@@ -134,6 +135,7 @@ class RunningMigration:
             landed=self.landed,
             abandoned=self.abandoned,
             sentence=self.sentence(),
+            begun=self.begun,
         )
 
     def end_reason(self, now: float) -> str:

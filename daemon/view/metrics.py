@@ -96,6 +96,11 @@ GAIN = MetricDefinition(
 )
 COST = MetricDefinition("rechannel_decision_cost_seconds", "Predicted cost of the last decision", _APPLICATION)
 RUNNING = MetricDefinition("rechannel_migrations_running", "Running migrations; only the leader has any")
+BEGUN = MetricDefinition(
+    "rechannel_migration_start_timestamp_seconds",
+    "Time at which the running migration of an application began, or this leader took it over",
+    _APPLICATION,
+)
 MIGRATIONS = MetricDefinition(
     "rechannel_migrations_total",
     f"Migrations with a known outcome; `verdict` is {OutcomeVerdict.alternatives()}",
@@ -284,6 +289,8 @@ def _add_controller(samples: MetricSamples, view: ControllerView) -> None:
     samples.set(APPLIES, leader.mode == Mode.APPLY)
     samples.set(NEXT_DECISION, leader.next_decision or None)
     samples.set(RUNNING, len(view.migrations))
+    for migration in view.migrations:
+        samples.set(BEGUN, migration.begun or None, migration.application)
     in_flight = [move.state for application in view.applications for move in application.moves]
     for state in sorted(AWAITING_BATCH):
         samples.set(IN_FLIGHT, in_flight.count(state), state)
