@@ -143,6 +143,7 @@ class Recording:
         self._add_batches(notices)
 
     def _job_started(self, event: events.JobStarted) -> None:
+        event = self._table.with_run(event)
         begins = event.run not in self._table.runs
         if begins:
             self._end_period(f"query {self._name(event.query)} began")

@@ -103,6 +103,13 @@ class QueryProgressed(msgspec.Struct, frozen=True):
     operators: tuple[StateOperator, ...] = ()
 
 
+class QueryStarted(msgspec.Struct, frozen=True):
+    """A run of a query begins."""
+
+    query: str = msgspec.field(name="id")
+    run: str = msgspec.field(name="runId")
+
+
 class QueryTerminated(msgspec.Struct, frozen=True):
     """A run of a query is over."""
 
@@ -144,6 +151,7 @@ Event: TypeAlias = (
     | TaskEnded
     | ExecutorAdded
     | ExecutorRemoved
+    | QueryStarted
     | QueryProgressed
     | QueryTerminated
     | ApplicationEnded
@@ -285,6 +293,7 @@ _SHAPES: dict[str, type[msgspec.Struct]] = {
     "SparkListenerTaskEnd": _TaskEnd,
     "SparkListenerExecutorAdded": _ExecutorAdded,
     "SparkListenerExecutorRemoved": ExecutorRemoved,
+    _STREAMING + "QueryStartedEvent": QueryStarted,
     _STREAMING + "QueryProgressEvent": _ProgressEvent,
     _STREAMING + "QueryTerminatedEvent": QueryTerminated,
     "SparkListenerApplicationStart": ApplicationStarted,
@@ -349,7 +358,7 @@ def _event(data: object) -> Event | None:
                 _epoch_seconds(progress.timestamp),
                 progress.operators,
             )
-        case ExecutorRemoved() | QueryTerminated() | ApplicationEnded():
+        case ExecutorRemoved() | QueryStarted() | QueryTerminated() | ApplicationEnded():
             return data
         case ApplicationStarted() | LogStarted() | EnvironmentUpdated():
             return data

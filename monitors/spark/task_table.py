@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass, field
 
+import msgspec
+
 from rechannel.monitors.spark import events
 from rechannel.wire.measurements import BatchReport, StageRun
 from rechannel.wire.messages import ExecutorInfo
@@ -88,6 +90,7 @@ class TaskTable:
         self.pools: dict[str, str] = {}  # query -> scheduler pool of its last job, "" without one of its own
         self.committed: dict[str, int] = {}  # run -> last batch that is known to be committed
         self.runs: dict[str, str] = {}  # run -> query, of runs that began a batch
+        self._current_runs: dict[str, str] = {}  # query -> run, as its start or its progress names it
         self.unconfirmed: set[tuple[str, int, int]] = set()  # (query, stage, partition) that may have run elsewhere
         self.ended = False
         self._jobs: dict[int, _Job] = {}
@@ -179,21 +182,34 @@ class TaskTable:
                 return self._job_ended(event)
             case events.StageEnded():
                 return self._stage_ended(event)
+            case events.QueryStarted():
+                self._current_runs[event.query] = event.run
             case events.QueryProgressed():
                 return self._progressed(event)
             case events.ExecutorAdded():
                 self.executors[event.executor] = ExecutorInfo(
                     executor=event.executor, host=event.host, cores=event.cores, added=event.at, node=event.node
                 )
-            case events.ExecutorRemoved():
-                self.executors.pop(event.executor, None)
-                return [event]
-            case events.QueryTerminated():
-                self._forget_run(event.query, event.run)
-                return [event]
+            case events.ExecutorRemoved() | events.QueryTerminated():
+                return self._remove(event)
             case events.ApplicationEnded():
                 self.ended = True
         return []
+
+    def _remove(self, event: events.ExecutorRemoved | events.QueryTerminated) -> list[Notice]:
+        if isinstance(event, events.ExecutorRemoved):
+            self.executors.pop(event.executor, None)
+        else:
+            self._forget_run(event.query, event.run)
+        return [event]
+
+    def with_run(self, event: events.JobStarted) -> events.JobStarted:
+        """Return a job's start with the run of its query, which Spark writes into the job's group.
+
+        A user's function for foreachBatch may have set another group; then it is the run that the query's events name.
+        """
+        run = self._current_runs.get(event.query, event.run)
+        return event if run == event.run else msgspec.structs.replace(event, run=run)
 
     def _job_started(self, event: events.JobStarted) -> list[Notice]:
         if not event.query:
@@ -201,6 +217,7 @@ class TaskTable:
             opens_state = any(stage.stateful for stage in event.stages)
             (self._unnamed_jobs if opens_state else self._unrelated_jobs).add(event.job)
             return []
+        event = self.with_run(event)
         self.runs[event.run] = event.query
         stateful = sorted(stage.stage for stage in event.stages if stage.stateful)
         self._jobs[event.job] = _Job(event, {stage: ordinal for ordinal, stage in enumerate(stateful)})
@@ -309,6 +326,7 @@ class TaskTable:
     def _progressed(self, event: events.QueryProgressed) -> list[Notice]:
         self._complete.add(event.query)
         self.runs[event.run] = event.query
+        self._current_runs[event.query] = event.run
         self.committed[event.run] = event.batch
         notices: list[Notice] = []
         # A committed batch has no running job: this repairs the loss of a job's end.
@@ -339,6 +357,8 @@ class TaskTable:
     def _forget_run(self, query: str, run: str) -> None:
         self.runs.pop(run, None)
         self.committed.pop(run, None)
+        if self._current_runs.get(query) == run:
+            del self._current_runs[query]
         for number in list(self._running.get(query, ())):
             started = self._jobs[number].started
             if started.run in (run, ""):

@@ -27,6 +27,8 @@ class Written:
         self._runs = runs
 
     def write(self, frame: DataFrame, batch: int) -> None:
+        if self._runs > 1:  # some functions name their jobs, and take the run out of the properties of Spark's jobs
+            frame.sparkSession.sparkContext.setJobGroup("users-own", "name of the user's")
         for _ in range(self._runs - 1):
             frame.isEmpty() if batch % 2 else frame.count()
         self.batches[batch] = [list(row) for row in frame.collect()]

@@ -12,6 +12,7 @@ def job_start(
     batch: int = 0,
     tasks: int = 2,
     pool: str = "",
+    group: str = "run",
 ) -> bytes:
     infos = [
         {
@@ -27,7 +28,7 @@ def job_start(
         }
         for stage, parents, stateful in stages
     ]
-    properties = {"spark.jobGroup.id": "run", "streaming.sql.batchId": str(batch)}
+    properties = {"spark.jobGroup.id": group, "streaming.sql.batchId": str(batch)}
     if query:
         properties["sql.streaming.queryId"] = query
     if pool:
@@ -113,6 +114,11 @@ def progress(batch: int, query: str = "q", rows: int = 10) -> bytes:
         "sources": [{"numInputRows": rows}],
     }
     return _line("org.apache.spark.sql.streaming.StreamingQueryListener$QueryProgressEvent", {"progress": document})
+
+
+def started(run: str = "run") -> bytes:
+    fields: dict[str, object] = {"id": "q", "runId": run}
+    return _line("org.apache.spark.sql.streaming.StreamingQueryListener$QueryStartedEvent", fields)
 
 
 def terminated() -> bytes:

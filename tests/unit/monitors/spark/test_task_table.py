@@ -68,6 +68,17 @@ def test_a_partition_that_runs_elsewhere_than_before_is_reported(running):
     assert not any(isinstance(notice, task_table.PartitionMoved) for notice in notices)
 
 
+@pytest.mark.parametrize("first", [lines.started(), lines.progress(0)])
+def test_a_job_belongs_to_the_run_of_its_query_whatever_its_group(table, first):
+    fold(table, first)
+    (busy,) = fold(table, lines.job_start(9, [(9, [], True)], batch=1, group="users-own"))
+    assert (busy, table.runs) == (task_table.QueryBusy("q", "run"), {"run": "q"})
+    fold(table, lines.terminated())
+    assert (table.runs, table.jobs) == ({}, set())
+    (busy,) = fold(table, lines.started("run-2"), lines.job_start(10, [(10, [], True)], batch=1, group="users-own"))
+    assert busy.run == "run-2"
+
+
 def test_a_query_is_quiet_between_its_jobs_only(table):
     assert table.is_quiet("q") is None
     fold(table, *one_batch(0, "01", 0))
