@@ -241,9 +241,10 @@ class InitialPlacement:
             if partitions:
                 self._lost.setdefault(key, set()).update(partitions)
         if self._lost and self._usable_executors() is not None:
-            self._gone.add(executor)
             self._short_until = self._clock() + _LONGEST_SHORT_WAIT
             _set_wait(self._adapter.locality_wait.shorten)
+            if self._adapter.locality_wait.is_short:
+                self._gone.add(executor)
 
     def restore_wait(self, placement: Mapping[tuple[str, int], list[str]]) -> None:
         """Let stages wait as before if no partition last ran on a lost executor.

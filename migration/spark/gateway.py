@@ -66,13 +66,15 @@ class _BoundedClient(GatewayClient):  # type: ignore[misc]
 
     def send_command(self, command: str, retry: bool = True, binary: bool = False) -> Any:  # noqa: ARG002  py4j's
         """Send the queued releases and a command; return the answer."""
-        connection = self._get_connection()
+        connection, target = self._get_connection(), None
         try:
             while (target := self._next_garbage()) is not None:
                 connection.send_command(f"{_RELEASE}{target}\ne\n")
                 self._references.discard(target)
             response = connection.send_command(command)
         except BaseException:
+            if target is not None:  # its release may not have arrived
+                self._garbage.append(target)
             connection.close(reset=True)
             raise
         self._give_back_connection(connection)

@@ -6,6 +6,7 @@ of it runs, so none of its state stores is open and a steer cannot reach a store
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Collection
 from dataclasses import dataclass, field
 
@@ -309,7 +310,8 @@ class TaskTable:
             before = placement[row.partition]
             if before and before != row.executor:
                 notices.append(PartitionMoved(started.query, ordinal, row.partition, before, row.executor))
-            placement[row.partition], last_ran[row.partition] = row.executor, started.batch
+            # One string for each executor, not one for each task.
+            placement[row.partition], last_ran[row.partition] = sys.intern(row.executor), started.batch
             self.unconfirmed.discard((*key, row.partition))
         if event.failure:
             return notices

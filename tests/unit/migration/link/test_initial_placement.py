@@ -168,6 +168,16 @@ def test_waits_that_cannot_be_set_or_need_not_be_change_nothing_else(begins):
     assert starts.is_pending("q", "run")
 
 
+def test_lost_executors_are_not_remembered_where_waits_are_short_anyway():
+    adapter = FakeAdapter([])
+    adapter.locality_wait.is_short = False  # after `shorten` too
+    starts = InitialPlacement(adapter, lambda: executors(e0="a"), set, lambda query: None)
+    for number in range(10):
+        starts.record_lost_executor(str(number), {("q", 0): [str(number)]})
+        starts.restore_wait({("q", 0): ["0"]})
+    assert not starts._gone
+
+
 @pytest.mark.parametrize(
     ("arrivals", "waited", "used"),
     [

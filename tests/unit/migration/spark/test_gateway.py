@@ -8,6 +8,7 @@ import time
 from types import SimpleNamespace
 
 import pytest
+from py4j.java_gateway import GatewayParameters
 
 from rechannel.migration.spark import gateway
 from rechannel.migration.spark.gateway import Gateway, SparkCallError, translate_errors
@@ -50,3 +51,22 @@ def test_a_jvm_that_has_ended_is_an_error_at_once():
         port = server.getsockname()[1]
     with pytest.raises(SparkCallError, match="cannot be reached"):
         call(port, "secret")
+
+
+def test_a_release_that_failed_is_sent_again(monkeypatch):
+    sent, broken = [], [True]
+
+    def send_command(command: str) -> str:
+        if broken.pop() if broken else False:
+            raise OSError("connection lost")
+        sent.append(command.split("\n")[2] if command.startswith("m") else command)
+        return "!yv"
+
+    client = gateway._BoundedClient(GatewayParameters())
+    connection = SimpleNamespace(send_command=send_command, close=lambda **_: None)
+    monkeypatch.setattr(client, "_get_connection", lambda: connection)
+    client.garbage_collect_object("o1")
+    with pytest.raises(OSError, match="lost"):
+        client.send_command("a command")
+    client.send_command("the next one")
+    assert sent == ["o1", "the next one"]
