@@ -23,8 +23,6 @@ from rechannel.wire.signing import (
     write_private_key,
 )
 
-__all__ = ["KeyFileError", "make", "retire", "rotate"]
-
 _KEY, _NEXT, _PUBLIC = "signing.key", "signing.next.key", "signing.pub"
 
 _Result = tuple[dict[str, object], list[str]]  # JSON document, and lines for people

@@ -148,10 +148,10 @@ def _frontend(
     controller: Controller, store: Store, monitor: JobMonitor, counters: Counters, clock: Clock
 ) -> HttpFrontend:
     # Imported here: a controller that does not listen loads no web server.
-    from rechannel.daemon import web
     from rechannel.daemon.view.http import HttpFrontend
+    from rechannel.daemon.web.page import routes
 
-    return HttpFrontend(controller, store, monitor, counters, clock, web.routes)
+    return HttpFrontend(controller, store, monitor, counters, clock, routes)
 
 
 def signer_of(settings: Settings) -> Signer:

@@ -12,8 +12,6 @@ from typing import Any, get_type_hints
 
 from rechannel.policies.policy import Policy
 
-__all__ = ["GROUP", "InstalledPolicies", "load_installed"]
-
 GROUP = "rechannel.policies"
 """Entry point group in which a distribution names its policies."""
 

@@ -12,8 +12,6 @@ from rechannel.policies.model.cluster import Cluster
 from rechannel.policies.model.placement import Placement, PolicyAnswer
 from rechannel.policies.model.workload import Workload
 
-__all__ = ["FunctionPolicy", "Objective", "Policy", "check_choice", "check_count", "check_number"]
-
 Objective = tuple[float, ...]
 """Numbers that a policy minimizes, compared entry by entry."""
 

@@ -31,20 +31,6 @@ from rechannel.policies.published.round_robin import ROUND_ROBIN
 from rechannel.policies.published.stream_classification import STREAM_CLASSIFICATION
 from rechannel.policies.published.t_storm import T_STORM
 
-__all__ = [
-    "POLICIES",
-    "ParameterError",
-    "PolicyLawError",
-    "Proposal",
-    "UnknownPolicyError",
-    "installed_policies",
-    "is_worse",
-    "known_policies",
-    "make_parameters",
-    "parameter_types",
-    "propose",
-]
-
 _ROUNDING = 1e-9
 
 

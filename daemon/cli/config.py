@@ -213,13 +213,14 @@ def change_keys(directory: str, *, rotate: bool, retire: bool, force: bool, as_j
     if force and not retire:
         raise CommandError(ExitCode.USAGE, "--force needs --retire")
     import rechannel.daemon.key_change as key_change
+    from rechannel.wire.signing import KeyFileError
 
     path = Path(directory)
     try:
         document, lines = (
             key_change.retire(path, force) if retire else key_change.rotate(path) if rotate else key_change.make(path)
         )
-    except key_change.KeyFileError as error:
+    except KeyFileError as error:
         raise CommandError(ExitCode.REFUSED, str(error)) from error
     except OSError as error:
         raise CommandError(ExitCode.REFUSED, f"{directory}: cannot be written ({error.strerror})") from error

@@ -14,8 +14,6 @@ from rechannel.policies.model.cluster import Cluster
 from rechannel.policies.model.placement import Placement
 from rechannel.policies.model.workload import Workload
 
-__all__ = ["SearchContext"]
-
 
 class SearchContext:
     """Inputs of a search, and what is derived from them once.

@@ -25,8 +25,6 @@ from rechannel.policies.analysis.placement_cost import (
 from rechannel.policies.model.arrays import FloatArray, IntArray, sum_by_index
 from rechannel.policies.model.placement import Placement
 
-__all__ = ["local_search"]
-
 _Changes = tuple[tuple[int, int, int], ...]  # stage, unit, executor
 _SAME = 1e-9
 _PERTURBED = 4  # units that change place at random

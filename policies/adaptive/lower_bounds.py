@@ -9,8 +9,6 @@ from rechannel.policies.model.arrays import BoolArray, FloatArray, IntArray
 from rechannel.policies.model.cluster import Cluster
 from rechannel.policies.model.workload import Workload
 
-__all__ = ["certified_bound", "lower_bound"]
-
 _SAME = 1e-9
 
 

@@ -8,8 +8,6 @@ from rechannel.policies.analysis.placement_cost import SATURATED
 from rechannel.policies.model.arrays import ModelError
 from rechannel.policies.policy import check_choice, check_count, check_number
 
-__all__ = ["AdaptiveParameters"]
-
 MODES = ("full", "light")
 
 

@@ -24,8 +24,6 @@ from rechannel.policies.published.even import EVEN
 from rechannel.policies.published.stream_classification import STREAM_CLASSIFICATION
 from rechannel.policies.published.t_storm import T_STORM
 
-__all__ = ["ADAPTIVE", "adaptive"]
-
 _START_HEURISTICS = (EVEN, BOTTLENECK, STREAM_CLASSIFICATION, T_STORM)
 
 

@@ -21,8 +21,6 @@ from rechannel.policies.model.arrays import BoolArray, FloatArray, IntArray, sum
 from rechannel.policies.model.placement import Placement
 from rechannel.policies.model.workload import Stage
 
-__all__ = ["PlacementSearch"]
-
 # Shares of the way from the time with fewest moves to the best time, at which options are tried where moves are costly.
 _LEVELS = (0.5, 0.8, 0.9, 0.95)
 _SAME = 1e-9

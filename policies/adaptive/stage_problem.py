@@ -10,8 +10,6 @@ import numpy as np
 
 from rechannel.policies.model.arrays import BoolArray, FloatArray, IntArray
 
-__all__ = ["UNBOUNDED_MOVES", "Option", "Problem"]
-
 UNBOUNDED_MOVES = 1 << 60
 """Stands for any number of moves."""
 

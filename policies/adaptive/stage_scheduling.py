@@ -20,8 +20,6 @@ from rechannel.policies.adaptive.two_executors import divide
 from rechannel.policies.analysis.placement_cost import finish_time
 from rechannel.policies.model.arrays import BoolArray, FloatArray, IntArray, ranks, sum_by_index
 
-__all__ = ["prune_moves", "relocate", "solve_stage"]
-
 _SAME = 1e-9  # relative: smaller differences are none
 _LOCALITY_TOLERANCE = 0.01  # relative: between finishing times so close to each other locality decides
 _TIGHT = 0.001  # a stage this close to its lower bound needs no refinement

@@ -6,8 +6,6 @@ import numpy as np
 
 from rechannel.policies.model.arrays import BoolArray, FloatArray
 
-__all__ = ["divide"]
-
 _DIVIDED = 18  # units of which every division is tried: two halves of 512
 
 

@@ -17,8 +17,6 @@ from rechannel.policies.model.arrays import FloatArray, float_array
 from rechannel.policies.model.shuffles import Edges
 from rechannel.policies.model.workload import Workload
 
-__all__ = ["Classification", "StreamClass", "classify", "count_classes", "high_cut", "high_edges"]
-
 _ROUNDING = 1e-9  # relative: closer than this to a cut is a tie, and so mid
 
 

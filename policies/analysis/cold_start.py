@@ -27,8 +27,6 @@ import numpy as np
 from rechannel.policies.analysis.service_rate import fit_lines
 from rechannel.policies.model.arrays import FloatArray, IntArray, check_lengths, ranks
 
-__all__ = ["COLD_AGES", "FLOATING", "STATEFUL", "STATEFUL_PYTHON", "AgedTasks", "ColdStage", "fit_cold_starts"]
-
 STATEFUL_PYTHON, STATEFUL, FLOATING = 0, 1, 2
 """Kinds of stages: with state and Python workers, with state in the JVM, without state."""
 _KINDS = 3

@@ -25,17 +25,6 @@ from numpy.typing import NDArray
 
 from rechannel.policies.model.arrays import FloatArray, ModelError
 
-__all__ = [
-    "BETTER",
-    "LARGEST_GROWTH",
-    "MIN_COMPARISONS",
-    "Forecast",
-    "Method",
-    "look_ahead",
-    "period_of",
-    "slots_ahead",
-]
-
 _SINGLE = np.float32  # loads are not known to seven digits, and it takes half the time
 _Floats: TypeAlias = NDArray[np.float32]
 

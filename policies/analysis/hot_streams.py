@@ -15,8 +15,6 @@ from rechannel.policies.model.cluster import Cluster
 from rechannel.policies.model.placement import Placement
 from rechannel.policies.model.workload import Stage, Workload
 
-__all__ = ["HotStream", "HotStreamEnds", "largest_streams"]
-
 
 class _Ends(NamedTuple):
     """Hot streams of one shuffle, by the unit of one of its stages.

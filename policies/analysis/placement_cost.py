@@ -19,24 +19,6 @@ from rechannel.policies.model.placement import Placement
 from rechannel.policies.model.shuffles import Shuffle
 from rechannel.policies.model.workload import Stage, Workload
 
-__all__ = [
-    "SATURATED",
-    "Cost",
-    "executor_busy",
-    "fetch_seconds",
-    "finish_time",
-    "finish_times",
-    "inter_executor_volume",
-    "inter_node_volume",
-    "placement_cost",
-    "remote_received",
-    "spread",
-    "stage_seconds",
-    "state_bytes_held",
-    "task_slots",
-    "unit_executors",
-]
-
 SATURATED = 0.95
 """Utilization above which an executor counts as having no room: a queue there grows for the least reason."""
 

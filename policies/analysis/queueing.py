@@ -18,14 +18,6 @@ from rechannel.policies.model.cluster import Cluster
 from rechannel.policies.model.placement import Placement
 from rechannel.policies.model.workload import Workload
 
-__all__ = [
-    "QueueReport",
-    "ShareOverflowError",
-    "executor_utilization",
-    "fair_shares",
-    "unit_rates",
-]
-
 _ROUNDING = 1e-9
 
 

@@ -7,21 +7,6 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-__all__ = [
-    "BoolArray",
-    "FloatArray",
-    "IntArray",
-    "ModelError",
-    "ScaleOutError",
-    "check_lengths",
-    "float_array",
-    "is_in",
-    "numbered",
-    "ranks",
-    "read_only",
-    "sum_by_index",
-]
-
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
 BoolArray = NDArray[np.bool_]

@@ -12,8 +12,6 @@ import numpy as np
 
 from rechannel.policies.model.arrays import FloatArray, IntArray, ranks
 
-__all__ = ["BlockMatrix", "Blocks"]
-
 
 @dataclass(frozen=True, eq=False)
 class Blocks:

@@ -25,8 +25,6 @@ from rechannel.policies.model.arrays import (
     sum_by_index,
 )
 
-__all__ = ["DenseShuffle", "Edges", "Shuffle", "SparseShuffle"]
-
 _AT_ONCE = 1_000_000  # entries of a block that are taken together, where a copy of 64 bits is needed
 
 Edges = tuple[IntArray, IntArray, FloatArray]

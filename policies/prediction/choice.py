@@ -17,8 +17,6 @@ from rechannel.policies.prediction.fewest import most_of
 from rechannel.policies.prediction.gain import ChangePredictor
 from rechannel.policies.prediction.model import PredictionModel
 
-__all__ = ["choose_by_replay"]
-
 _REPLAYED_TASKS = 640_000  # in all predictions together, about: two or three seconds
 _PREDICTIONS = 24  # at most
 _PLANS = 3  # replayed in any case

@@ -20,8 +20,6 @@ import numpy as np
 from rechannel.policies.prediction.gain import PredictedChange
 from rechannel.policies.prediction.model import PredictionModel
 
-__all__ = ["GainShare", "correct_gain", "expect_gain_share", "realized_gain_share", "shortest_batch"]
-
 _LEAST_SHARE, _LARGEST_SHARE = 0.5, 1.25  # bounds of the gain share that is expected
 _LARGEST_REALIZED = 2.0  # bound of one migration's gain share, as far above 1 as 0 is below
 _LEAST_PROMISE = 0.05  # logarithm of the promised gain: the shares of smaller ones are noise

@@ -32,15 +32,6 @@ from rechannel.policies.model.cluster import UNPLACED
 from rechannel.policies.model.placement import Placement
 from rechannel.policies.prediction.model import PredictionModel
 
-__all__ = [
-    "PlacedQueries",
-    "QueryTimings",
-    "QueryWork",
-    "batch_seconds",
-    "estimate_batches",
-    "unplaced_work",
-]
-
 _ROUNDS = 12  # of the fixed point, at most
 _SAME_TICK = 0.02  # seconds
 _LONG_PAUSE = 0.5  # times its own path, from which a query is met at work by chance

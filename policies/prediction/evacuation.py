@@ -14,8 +14,6 @@ from rechannel.policies.model.placement import Placement
 from rechannel.policies.prediction.model import PredictionModel
 from rechannel.policies.prediction.trial import TrialPlacement
 
-__all__ = ["place_evacuated"]
-
 _TARGETS = 16  # of the least busy executors, and of those least busy with the same stage
 _PASSES = 4  # over the partitions that cannot stay
 

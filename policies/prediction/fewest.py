@@ -40,8 +40,6 @@ from rechannel.policies.prediction.model import PredictionModel
 from rechannel.policies.prediction.transfers import Transfers, Unit, moves_to, single_moves, swaps
 from rechannel.policies.prediction.trial import TrialPlacement
 
-__all__ = ["fewest_moves", "most_of"]
-
 _SHARE = 0.9  # of the largest gain
 _BALANCED = 1.05  # times the imbalance of the best-balanced point
 _EVEN = (1.1, _BALANCED, 1.02)  # times the least load of the busiest executor, to which all are leveled at first

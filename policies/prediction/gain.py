@@ -23,8 +23,6 @@ from rechannel.policies.prediction.growth import replay_grown
 from rechannel.policies.prediction.model import PredictionModel
 from rechannel.policies.prediction.replay import replay
 
-__all__ = ["CONFIDENCE", "ChangePredictor", "PredictedChange", "Residual", "predict_changes", "residuals"]
-
 CONFIDENCE = 1.645
 """Standard errors of a bound at 95 % confidence on one side."""
 _TAIL = 0.95  # share of the batches up to the 95th percentile

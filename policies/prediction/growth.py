@@ -30,8 +30,6 @@ from rechannel.policies.prediction.cycle import QueryTimings
 from rechannel.policies.prediction.model import PredictionModel
 from rechannel.policies.prediction.replay import replay
 
-__all__ = ["Growth", "fit_growth", "replay_grown", "settle"]
-
 _LEAST_CHANGES = 4  # of the period from batch to batch, from which growth is estimated
 _LEAST_NOISE = 0.02  # of the rows of a batch
 _CERTAIN = 2.0  # standard errors that the growth has to be from zero

@@ -12,8 +12,6 @@ from rechannel.policies.model.arrays import FloatArray, check_lengths
 from rechannel.policies.model.cluster import Cluster
 from rechannel.policies.model.workload import Stage, Workload
 
-__all__ = ["FloatingTasks", "PredictionModel", "QueryTiming", "StageSpread", "draw_factors"]
-
 
 def draw_factors(
     random: np.random.Generator, deviation: FloatArray, shape: tuple[int, ...] | None = None

@@ -31,8 +31,6 @@ from rechannel.policies.model.placement import Placement
 from rechannel.policies.prediction.cycle import PlacedQueries, estimate_batches
 from rechannel.policies.prediction.model import PredictionModel, draw_factors
 
-__all__ = ["MAX_REPLAYED", "replay"]
-
 MAX_REPLAYED = 4_000  # tasks of one batch of each query; beyond: the cycle formula predicts in place of the replay
 _FORMULA_BATCHES = 3  # batches by the cycle formula
 _LEAST_TASKS = 2_000  # tasks and batches that one replay may run in any case

@@ -14,8 +14,6 @@ from rechannel.policies.model.arrays import BoolArray, FloatArray, IntArray
 from rechannel.policies.model.placement import Placement
 from rechannel.policies.prediction.trial import TrialPlacement
 
-__all__ = ["Transfers", "Unit", "moves_to", "single_moves", "swaps"]
-
 Unit = tuple[int, int, int]
 """A move: stage, partition, target."""
 _Part = tuple[int, IntArray, IntArray, IntArray, IntArray, FloatArray]  # of `Transfers`, with the number of the stage

@@ -10,8 +10,6 @@ from rechannel.policies.model.placement import Placement
 from rechannel.policies.prediction.cycle import QueryTimings, QueryWork, batch_seconds, unplaced_work
 from rechannel.policies.prediction.model import PredictionModel
 
-__all__ = ["TrialPlacement"]
-
 _EVENNESS = 0.02  # weight of even executors: moves that prepare the next one
 _ALONE = 0.25  # weight of the batches if each query ran alone, where the cycle formula is not exact
 

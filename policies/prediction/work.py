@@ -25,8 +25,6 @@ import numpy as np
 from rechannel.policies.analysis.service_rate import fit_lines, weighted_lines
 from rechannel.policies.model.arrays import FloatArray, IntArray, check_lengths
 
-__all__ = ["FittedWork", "TaskSamples", "fit_work"]
-
 _LEAST_NOISE = 0.02  # standard deviation of the logarithm of a task's seconds, and so of the next two
 _PRIOR_NOISE = 0.3  # standard deviation that counts where a stage has a single task a partition
 _PRIOR_FREEDOM = 10  # degrees of freedom that equal noise of all partitions counts for

@@ -35,7 +35,8 @@ for name in names:
     importlib.import_module(name)
 assert (importlib.resources.files("rechannel.conf") / "rechannel.toml").is_file()
 from rechannel.daemon.view.status import ControllerView
-from rechannel.daemon.web import rendering, routes
+from rechannel.daemon.web import rendering
+from rechannel.daemon.web.page import routes
 from rechannel.daemon.web.view_model import build_document
 assert routes(lambda: None)  # reads the static files
 assert "production" in rendering.page(build_document(ControllerView(cluster="production"), 1e9), 3.0)

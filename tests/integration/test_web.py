@@ -27,7 +27,7 @@ from starlette.applications import Starlette
 from unit.daemon.web import sample
 
 from rechannel.daemon.view.status import ControllerView
-from rechannel.daemon.web import routes
+from rechannel.daemon.web.page import routes
 from testbed.processes import wait_until
 
 BINARY = next(

@@ -324,7 +324,7 @@ def main() -> None:
     import uvicorn
     from starlette.applications import Starlette
 
-    from rechannel.daemon.web import routes
+    from rechannel.daemon.web.page import routes
 
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--port", type=int, default=8418)

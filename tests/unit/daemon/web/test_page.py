@@ -25,7 +25,8 @@ from rechannel.daemon.view.status import (
     PartitionStatus,
     ScheduledPlanStatus,
 )
-from rechannel.daemon.web import limits, rendering, routes
+from rechannel.daemon.web import limits, rendering
+from rechannel.daemon.web.page import routes
 from rechannel.daemon.web.view_model import VERSION, build_document
 from rechannel.wire.messages import Refusal
 from unit.daemon.web import sample
