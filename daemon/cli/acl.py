@@ -42,18 +42,7 @@ def _rules_of(cluster: str, role: Role, name: str, password: str) -> list[str]:
 def add_user(settings: Settings, part: str, name: str, password_file: str, *, only_print: bool, as_json: bool) -> None:
     """Make the Redis user of a role.
 
-    Parameters
-    ----------
-    settings
-        Redis and cluster.
-    part, name
-        The role, and which one of several users of it.
-    password_file
-        File of the password; a new one is written if there is none. "" for a file named like the user.
-    only_print
-        Print the line for an ACL file instead of making the user.
-    as_json
-        Print one JSON document.
+    ``password_file``: written with a new password if there is none; "" for a file named like the user.
     """
     role = Role(part)
     cluster = settings.cluster.name

@@ -195,16 +195,7 @@ def init(file: str, *, all_settings: bool, as_json: bool) -> None:
 def change_keys(directory: str, *, rotate: bool, retire: bool, force: bool, as_json: bool) -> None:
     """Make a signing key pair, or replace one without a time in which no signature is trusted.
 
-    Parameters
-    ----------
-    directory
-        Directory of the pair.
-    rotate, retire
-        Begin a change of keys, or end it. Without both, a new pair is made.
-    force
-        With ``retire``: keep the key in use even if it is the older one.
-    as_json
-        Print one JSON document.
+    ``rotate`` begins the replacement, ``retire`` ends it; with ``force`` even if the key in use is the older one.
     """
     if rotate and retire:
         raise CommandError(

@@ -27,16 +27,7 @@ _MOVES_SHOWN = 100
 def print_explanation(settings: Settings, *, decision: str, application: str, as_json: bool) -> None:
     """Print the explanation of a decision.
 
-    Parameters
-    ----------
-    settings
-        Redis and cluster.
-    decision
-        Its id; "" for the last one that moved or proposed something.
-    application
-        Consider only decisions on this application; "" for all.
-    as_json
-        Print one JSON document.
+    ``decision``: "" for the last one that moved or proposed something; ``application``: "" for all.
     """
     store = Store(settings.redis, settings.cluster.name)
     application, selected = _select(store, decision, application)

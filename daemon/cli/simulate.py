@@ -66,18 +66,8 @@ def show_policies(*, as_json: bool) -> None:
 def compare_policies(*, policy: str, workload: str, settings: Sequence[str], save: str, as_json: bool) -> None:
     """Show what each policy would make of a scenario.
 
-    Parameters
-    ----------
-    policy
-        Names of policies, separated by commas, or ``all``.
-    workload
-        File of a scenario, or a generator with its parameters.
-    settings
-        Parameters of policies, each as POLICY.PARAMETER=VALUE.
-    save
-        File that the scenario is written to; "" for none.
-    as_json
-        Print one JSON document.
+    ``policy``: names separated by commas, or ``all``; ``workload``: file of a scenario, or a generator with its
+    parameters; ``settings``: each as POLICY.PARAMETER=VALUE.
     """
     names = _names(policy)
     parameters = _parameters(names, settings)
@@ -102,16 +92,7 @@ def compare_policies(*, policy: str, workload: str, settings: Sequence[str], sav
 def assess_logs(paths: Sequence[Path], batches: int, html: Path | None, *, as_json: bool) -> ExitCode:
     """Show what event logs say of each query.
 
-    Parameters
-    ----------
-    paths
-        Files and directories of event logs.
-    batches
-        Newest batches of a query to assess, at most.
-    html
-        File that the result is written to as a page; None for none.
-    as_json
-        Print one JSON document.
+    ``batches``: how many of the newest of a query are assessed, at most; ``html``: page that the result is written to.
     """
     try:
         result = assess(paths, batches)

@@ -64,19 +64,7 @@ class StatusFilter:
 
 
 def run(settings: Settings, only: StatusFilter, *, partitions: bool, verbose: bool, as_json: bool) -> None:
-    """Show the status.
-
-    Parameters
-    ----------
-    settings
-        Redis and cluster.
-    only
-        What is shown.
-    partitions, verbose
-        Whether to show each partition, and the forecasts.
-    as_json
-        Print one JSON document.
-    """
+    """Show the status."""
     store = Store(settings.redis, settings.cluster.name)
     status = only.apply(read_status(store, settings, time.time(), partitions=partitions))
     if as_json:

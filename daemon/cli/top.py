@@ -40,18 +40,7 @@ _COLORS = ("cyan", "magenta", "green", "yellow", "blue", "bright_red", "bright_c
 def run(settings: Settings, stop: threading.Event, *, application: str, every: float, once: bool) -> None:
     """Draw the screen until it is stopped.
 
-    Parameters
-    ----------
-    settings
-        Redis and cluster.
-    stop
-        Ends the command when it is set.
-    application
-        The application to show; "" for all.
-    every
-        Seconds between two drawings.
-    once
-        Draw once, as without a terminal.
+    ``every``: seconds between two drawings; ``application``: "" for all.
     """
     console = new_console()
     screen = Screen(settings, application)

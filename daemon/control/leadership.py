@@ -219,17 +219,7 @@ class LeaderContext:
         return envelope if envelope is not None and self.signer.is_trusted(envelope) else None
 
     def put_signed(self, rule: KeyRule, body: AnyBody, *, ttl: float, application: str = "") -> Envelope:
-        """Put a signed message into Redis.
-
-        Parameters
-        ----------
-        rule, body
-            Kind of its key, and the message.
-        ttl
-            Seconds until it expires.
-        application
-            Application that it is about, "" for the whole cluster.
-        """
+        """Put a signed message into Redis for ``ttl`` seconds."""
         envelope = self.envelope(body, ttl=ttl, application=application)
         self.store.put(rule, application, self.signer.sign(envelope))
         return envelope

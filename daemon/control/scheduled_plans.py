@@ -113,15 +113,6 @@ class ScheduledPlanStore:
         """Schedule a saved plan for its window.
 
         Returns a sentence and the plan, or raises CommandError.
-
-        Parameters
-        ----------
-        command
-            The order, with the text of the plan and either ``at`` or ``when``.
-        plan
-            The plan of that text.
-        user, reason
-            The operator who gave the order, and why.
         """
         rules, now = self._context.settings.reschedule, self._context.clock.wall()
         span = _window(command, rules, now)

@@ -83,17 +83,7 @@ class ExecutorSetTrigger:
         return steady_now - self.since >= settle_time(settings)
 
     def record(self, decision: Decision, report: LinkReport, steady_now: float, settings: Settings) -> None:
-        """Record the decision on a change.
-
-        Parameters
-        ----------
-        decision, report
-            The decision, and the link's report that shows which executors hold nothing.
-        steady_now
-            Steady seconds.
-        settings
-            The settings it was decided by.
-        """
+        """Record the decision on a change."""
         if (pause := pause_of(decision, settings)) is not None:
             self._next_try = steady_now + pause
         elif decision.result == DecisionResult.REFUSED and self.executors - executors_in_use(report):

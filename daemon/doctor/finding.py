@@ -34,15 +34,7 @@ def ok(check: str, sentence: str, subject: str = "") -> Finding:
 
 
 def warning(check: str, sentence: str, cure: str, subject: str = "") -> Finding:
-    """Return a finding of a problem with which Rechannel still works.
-
-    Parameters
-    ----------
-    check, subject
-        Name of the check, and what it checked; "" if there is only one.
-    sentence, cure
-        The problem, and what to do about it.
-    """
+    """Return a finding of a problem with which Rechannel still works."""
     return Finding(check, Severity.WARNING, sentence, cure, subject)
 
 

@@ -59,15 +59,6 @@ def last_batches(messages: ApplicationMessages, query: str, settings: Settings, 
 
     These are the batches that ended within the averaged windows, and at least ``reschedule.batches`` where there are
     as many: a slow query has few batches in fifteen seconds, a fast one enough to even out the noise.
-
-    Parameters
-    ----------
-    messages, query
-        Messages about the application, and the id of the query.
-    settings
-        Length of a window in seconds, and least number of batches.
-    now
-        Seconds since the epoch.
     """
     ordered = batches_of(messages.batches, query)
     since = now - averaging_time(settings)

@@ -125,19 +125,6 @@ def application_status(
     """Build the status of one application.
 
     The figures of a silent driver are those of its last report, and no other cause is named for its silence.
-
-    Parameters
-    ----------
-    item
-        Messages of the application.
-    messages
-        Messages of the whole cluster.
-    settings
-        The settings in force.
-    now
-        Time of the status, in seconds since the epoch.
-    partitions
-        Whether to add the status of each partition.
     """
     report = item.report
     silent = driver_silence(item.reported_at, now)

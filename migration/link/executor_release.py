@@ -63,21 +63,7 @@ def collect_inputs(
     moves: Iterable[TrackedMove],
     now: float,
 ) -> ReleaseInputs:
-    """Return the input of a release; state steered away from an idle query no longer counts.
-
-    Parameters
-    ----------
-    table
-        Executors, placement and batches by the event stream.
-    queries
-        The active queries.
-    drains
-        The drained nodes.
-    moves
-        The moves that the reconciler holds.
-    now
-        Seconds since the epoch, for the deadlines of drains.
-    """
+    """Return the input of a release; state steered away from an idle query no longer counts."""
     steered_away = {
         move.unit for move in moves if move.state is MoveState.RELEASED_IDLE and move.target in table.executors
     }

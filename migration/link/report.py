@@ -15,19 +15,7 @@ from rechannel.wire.version import __version__
 
 
 def query_state(query: ActiveQuery, table: TaskTable, stages: Stages, lag: SnapshotLag) -> QueryState:
-    """Return what a report shows of a query.
-
-    Parameters
-    ----------
-    query
-        The query, as Spark describes it.
-    table
-        Placement and batches by the event stream.
-    stages
-        Operators and stores of its stages, and stages that cannot be moved.
-    lag
-        Lag of the newest snapshots, in batches.
-    """
+    """Return what a report shows of a query."""
     numbers = sorted(table.stages.get(query.query, ()))
     mismatches = (stages.mismatches.get((query.run, number), "") for number in numbers)
     return QueryState(

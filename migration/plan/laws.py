@@ -51,19 +51,7 @@ _EXPLAINED_MOVES = 100  # of a decision
 
 
 def review_plan(proposed: Placement, inputs: PlanInputs, settings: Settings, options: PlanOptions) -> ReviewedPlan:
-    """Return the moves towards ``proposed`` that may be made now.
-
-    Parameters
-    ----------
-    proposed
-        Where a policy wants each partition.
-    inputs
-        The application's state.
-    settings
-        Bounds of ``migration``, ``gate`` and ``reschedule``.
-    options
-        Terms of this plan.
-    """
+    """Return the moves towards ``proposed`` that may be made now."""
     changes = proposed.moves_from(inputs.current)
     moves, refusals = _permitted_moves(changes, inputs, settings, options)
     stepped = _schedule(moves, inputs, settings)
