@@ -138,20 +138,8 @@ class TrackedMove:
     ) -> MoveTransition:
         """Change the state and return the transition, for the journal.
 
-        Raises IllegalTransitionError for one that the table does not have.
-
-        Parameters
-        ----------
-        state
-            The state to go to.
-        reason
-            Why it changes.
-        at
-            Now, in seconds since the epoch.
-        batch
-            The batch that it belongs to, -1 for none.
-        evidence
-            What shows that it is right, for people.
+        Raises IllegalTransitionError for one that the table does not have. ``batch``: -1 for none; ``evidence``: what
+        shows people that it is right.
         """
         if state not in TRANSITIONS[self.state]:
             raise IllegalTransitionError(f"move {self.name}: {self.state} -> {state} ({reason})")

@@ -20,18 +20,9 @@ def spread_evenly(
     """Return an executor for each partition of one stage.
 
     Partitions that are not movable stay. No movable partition stays above its executor's share while another executor
-    is below its own. Without an executor the placement is returned as it is.
-
-    Parameters
-    ----------
-    placement
-        Executor of each partition; one that is not in ``cores`` has to be left.
-    cores
-        Cores of each executor that may hold partitions.
-    movable
-        Partitions that may change place; all of them by default.
-    held
-        Partitions of other stages that each executor holds.
+    is below its own. Without an executor the placement is returned as it is. ``cores``: of each executor that may hold
+    partitions, others have to be left; ``movable``: all by default; ``held``: partitions of other stages on each
+    executor.
     """
     if not cores:
         return list(placement)

@@ -21,14 +21,8 @@ _HOT = 1.5  # times the mean partition
 def assess_stage(cluster: Cluster, stage: Stage, number: int, now: IntArray, best: IntArray) -> StageAssessment:
     """Return the figures of one stage.
 
-    Parameters
-    ----------
-    cluster, stage
-        Executors, and the stage with the seconds of each partition on a reference executor, (n,).
-    number
-        Of the stage in its query.
-    now, best
-        Executors of its partitions now, and under the best placement, (n,).
+    The stage has the seconds of each partition on a reference executor, (n,); ``now`` and ``best``: executors of its
+    partitions now, and under the best placement, (n,).
     """
     work = _work(cluster, stage, now)
     even_share = float(stage.busy.sum() / (cluster.cores * cluster.speed).sum())

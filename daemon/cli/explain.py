@@ -82,14 +82,7 @@ def lines(
 ) -> list[str]:
     """Return the explanation of a decision.
 
-    Parameters
-    ----------
-    application, decision
-        The decision and its application.
-    outcome
-        Outcome of its migration, None if it is not known.
-    states
-        Move -> its last state in the journal.
+    ``states``: move -> its last state in the journal.
     """
     cause = code_meaning(Trigger, decision.trigger)
     user = f", asked by {decision.user}" if decision.user else ""

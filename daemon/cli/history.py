@@ -77,18 +77,7 @@ def show_history(
 ) -> None:
     """Print decisions, moves and outcomes.
 
-    Parameters
-    ----------
-    settings
-        Redis and cluster.
-    selection
-        Which entries are printed.
-    limit
-        Number of the newest entries that are printed.
-    as_json
-        Print one JSON document; one a line if ``follow_until`` is set.
-    follow_until
-        Print new entries too until this event is set; None for no new entries.
+    ``limit``: how many of the newest entries; ``follow_until``: print new entries too until it is set.
     """
     reader = HistoryReader(Store(settings.redis, settings.cluster.name), time.time, selection)
     entries = reader.first(limit)

@@ -78,21 +78,7 @@ def run(settings: Settings, only: StatusFilter, *, partitions: bool, verbose: bo
 def follow_drain(settings: Settings, nodes: Sequence[str], stop: threading.Event, *, as_json: bool) -> None:
     """Show the progress of node drains until all are done.
 
-    Parameters
-    ----------
-    settings
-        Redis and cluster.
-    nodes
-        Drained nodes.
-    stop
-        Ends the command when it is set.
-    as_json
-        Print JSON documents, one a line.
-
-    Raises
-    ------
-    CommandError
-        A drain was canceled, or a driver that had executors on the node does not report any more.
+    Raises CommandError if a drain was canceled, or a driver with executors there reports no more.
     """
     store = Store(settings.redis, settings.cluster.name)
     last: dict[str, DrainStatus] = {}

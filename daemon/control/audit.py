@@ -59,16 +59,8 @@ class Line(msgspec.Struct, frozen=True, kw_only=True):
 def line(event: str, request: Request, *, sender: str, at: float, leader: Lease, reply: Reply | None = None) -> Line:
     """Return the line of an event.
 
-    Parameters
-    ----------
-    event, request, sender
-        `ASKED`, `ANSWERED` or `REFUSED`, the request that it is about, and the sender in its envelope.
-    at
-        Time of the event, seconds since the epoch.
-    leader
-        Lease of the controller that writes the line.
-    reply
-        The reply, None if there is none yet.
+    ``event``: `ASKED`, `ANSWERED` or `REFUSED`; ``sender``: as in the envelope; ``leader``: lease of the controller
+    that writes the line.
     """
     data = reply.data if reply is not None else {}
     decision = data.get("decision")

@@ -142,12 +142,7 @@ class ClusterState:
     def close_scheduled_plan(self, plan: ScheduledPlan, refusal: Refusal, user: str, reason: str) -> None:
         """Publish the last word on a plan, once, and only then remove it.
 
-        Parameters
-        ----------
-        plan, refusal
-            The plan, and why it is not carried out.
-        user, reason
-            Who ended it and why; of a plan whose window has passed, who scheduled it.
+        ``user`` and ``reason``: who ended it and why; of a plan whose window has passed, who scheduled it.
         """
         plans, name = self.services.plans, plan.scheduled_plan
         if name not in plans.settled:

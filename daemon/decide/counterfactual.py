@@ -34,18 +34,8 @@ def ratios_without_moves(
     """Return each query's batch without a migration over its batch now.
 
     Queries whose present batches the replay does not explain are left out; all, if partitions are elsewhere by now, or
-    nothing tells by itself how the work has changed.
-
-    Parameters
-    ----------
-    decision
-        The decision that began the migration.
-    messages, settings
-        Messages about the application, with the batches of before and after, and the settings.
-    moving
-        Batches in which partitions landed; nothing is known without them.
-    now
-        Seconds since the epoch.
+    nothing tells by itself how the work has changed. ``moving`` are the batches in which partitions landed; without
+    them nothing is known.
     """
     if not moving:
         return {}

@@ -48,15 +48,7 @@ def propose_moves(
     """Return the present placement with moves that still fit it, or why one of them cannot be.
 
     A partition that was moved elsewhere since stays there. A rollback leaves out what is not known any more.
-
-    Parameters
-    ----------
-    moves, snapshot
-        The moves, and the present.
-    notes, title
-        Notes on the moves, and what they are.
-    rollback_of
-        The decision that they roll back, if any.
+    ``rollback_of``: the decision that the moves roll back, if any.
     """
     keys = {stage: key for key, stage in snapshot.stage_ids.items()}
     placement = {key: array.copy() for key, array in snapshot.placement.assignments.items()}

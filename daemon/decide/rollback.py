@@ -33,16 +33,8 @@ def choose_rollback_target(applied: Sequence[Decision], decision: str, applicati
 
     Also CommandError if one was rolled back a moment ago and none is named, so that nobody rolls back two by accident.
 
-    Parameters
-    ----------
-    applied
-        Decisions that moved something in the application, the last one first.
-    decision
-        Id of the decision to roll back, "" for the last one that was not rolled back.
-    application
-        Name of the application, for the refusal.
-    now
-        Seconds since the epoch.
+    ``applied``: decisions that moved something in the application, the last one first; ``decision``: "" for the last
+    one that was not rolled back.
     """
     target = find_rollback_target(applied, decision)
     last = applied[0] if applied and applied[0].rollback_of and not decision else None

@@ -56,18 +56,8 @@ def measure_outcome(
 ) -> MigrationOutcome | None:
     """Return the outcome of a migration, or None while its queries have not settled.
 
-    Parameters
-    ----------
-    decision
-        The decision that began it.
-    journal
-        Lines of the link's journal, of other decisions too.
-    messages, settings
-        Messages about the application and settings of now.
-    now
-        Seconds since the epoch.
-    patient
-        Whether to wait at all, should the landings' times, which are of the driver's clock, lie in the future.
+    ``journal`` may have moves of other decisions too. Without ``patient`` it does not wait at all, should the landings
+    lie in the future: their times are of the driver's clock.
     """
     runs = {query.query: query.run for query in messages.report.queries if query.active}
     lines = [line for line in journal if line.decision == decision.decision]

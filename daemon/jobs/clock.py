@@ -52,14 +52,7 @@ class ClockJumpDetector:
 def due_after_jump(due: float, jump: float, now: float, every: float) -> float:
     """Return when a job is due after the clock was set, within one interval from now.
 
-    Parameters
-    ----------
-    due, now
-        When it was due, and the time; both in seconds since the epoch.
-    jump
-        Seconds by which the clock was set forward.
-    every
-        Interval of the job in seconds.
+    ``due`` and ``now``: seconds since the epoch; ``jump``: seconds by which the clock was set forward.
     """
     return min(max(due + jump, now), now + every)
 

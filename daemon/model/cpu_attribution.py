@@ -96,14 +96,7 @@ def attribute_cpu(
 ) -> Attribution:
     """Share out the CPU of an application's executors.
 
-    Parameters
-    ----------
-    application, batches
-        Id of the application, and the batches whose tasks used the CPU.
-    windows
-        Node -> windows of its agent.
-    span
-        First and last second since the epoch; windows that are not wholly within are left out.
+    ``windows``: node -> windows of its agent; those not wholly within ``span`` are left out.
     """
     since, until = span
     usages: dict[str, list[tuple[AgentWindow, ExecutorUsage]]] = defaultdict(list)

@@ -88,18 +88,8 @@ def forecast_stages(
 ) -> dict[str, StageForecast]:
     """Forecast the load of every placeable stage.
 
-    Parameters
-    ----------
-    stages
-        Stages of the model; floating ones are left out.
-    names
-        Stage key -> (query, number in the link's report, name for people), for placeable stages.
-    averaged
-        Query -> number of batches that the model averages, which is the length of a slot.
-    batches
-        Batches of all queries.
-    horizon
-        Seconds to look ahead.
+    Floating ones are left out. ``names``: stage key -> (query, number in the link's report, name for people);
+    ``averaged``: query -> number of batches that the model averages, the length of a slot; ``horizon``: seconds.
     """
     forecasts: dict[str, StageForecast] = {}
     slots_of: dict[str, list[list[BatchReport]]] = {}

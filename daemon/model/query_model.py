@@ -105,16 +105,8 @@ def build_query_model(
 ) -> QueryModel:
     """Model one query from its last batches, oldest first and at least one.
 
-    Parameters
-    ----------
-    query, batches
-        The query as its link reports it, and its batches.
-    inputs
-        What is known of its application's executors and map outputs.
-    placeable
-        Model stateful stages by partition, rather than by executor.
-    max_entries
-        Entries that the shuffle matrices may have together; a shuffle beyond that is left out.
+    ``placeable``: model stateful stages by partition, rather than by executor. Shuffles that would bring the matrices
+    beyond ``max_entries`` together are left out.
     """
     stages = [stage for stage in query.stages if placeable and stage.partitions > 0]
     partitions = {f"{query.query}/{stage.stage}": stage.partitions for stage in stages}

@@ -69,16 +69,8 @@ def slow_executors(
 ) -> dict[str, Slowness]:
     """Return the slowness of each executor that is slow.
 
-    Parameters
-    ----------
-    messages
-        Messages with the windows of the application's agents.
-    infos, rates
-        Executors, and their rates in the same order.
-    recent
-        Query -> its batches that the decision averages; the windows of their time are read.
-    now
-        Seconds since the epoch.
+    ``rates`` are in the order of ``infos``; ``recent``: query -> its batches that the decision averages, in whose time
+    the windows are read.
     """
     spans = [(batch.start, batch.end) for batches in recent.values() for batch in batches]
     warming_up = _warming_up(infos, rates, now)

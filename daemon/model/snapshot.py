@@ -159,20 +159,10 @@ def build_snapshot(
 ) -> Snapshot | None:
     """Return the model, ready for decisions or not; None without executors or stages.
 
-    Parameters
-    ----------
-    messages
-        The link's report, its last batches and the windows of its agents.
-    settings, now
-        The settings to model by, and the time of the model in seconds since the epoch.
-    drained_nodes
-        Nodes that are to hold no state; their executors are not available.
-    include_unmeasured
-        Add queries without enough batches (idle for long, or new) as placeable stages that cost nothing. For
-        partitions that have to leave their executor, measured or not.
-    forecast
-        Model the expected load where it was more accurate than the last value: for decisions. Otherwise what was
-        measured.
+    ``drained_nodes`` are to hold no state: their executors are not available. ``include_unmeasured``: add queries
+    without enough batches (idle for long, or new) as placeable stages that cost nothing, for partitions that have to
+    leave their executor. ``forecast``: model the expected load where it was more accurate than the last value, for
+    decisions; otherwise what was measured.
     """
     infos = sorted({info.executor: info for info in messages.report.executors}.values(), key=_executor_order)
     if not infos:

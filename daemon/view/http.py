@@ -124,19 +124,8 @@ def build_app(
 ) -> Starlette:
     """Build the ASGI application.
 
-    Parameters
-    ----------
-    latest
-        Returns the newest view.
-    monitor, metrics
-        Records of the controller's jobs, and its metrics.
-    silence
-        Seconds without an answer of Redis after which the controller is not ready.
-    local
-        The server listens on loopback alone. A request for another host is then refused, as it comes from a page that
-        tricked a browser.
-    routes
-        Routes of further pages.
+    ``silence``: seconds without an answer of Redis after which the controller is not ready. With ``local`` the server
+    listens on loopback alone, and a request for another host is refused: it comes from a page that tricked a browser.
     """
 
     def scrape(request: Request) -> Response:

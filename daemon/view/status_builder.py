@@ -85,16 +85,7 @@ def read_status(
 ) -> ClusterStatus:
     """Read all messages and build the status.
 
-    Parameters
-    ----------
-    store, settings
-        Redis, and the settings in force.
-    now
-        Time of the status, in seconds since the epoch.
-    partitions
-        Whether to add the status of each partition.
-    collector
-        Collector of earlier calls, which reads only new messages; None for a new one.
+    ``collector``: that of earlier calls, which reads only new messages.
     """
     collector = collector or Collector(store, settings, lambda: now)
     gathered = [collector.gather(name) for name in collector.refresh()]

@@ -91,16 +91,8 @@ def executor_target(
 ) -> int:
     """Return the number of executors to have, without those that wait for their release.
 
-    Parameters
-    ----------
-    hosts
-        The host of each executor that stays.
-    base
-        Executors elsewhere at the first release.
-    workers
-        Hosts of live workers, None where they cannot be known.
-    drained
-        Hosts that are drained.
+    ``hosts``: that of each executor that stays; ``base``: executors elsewhere at the first release; ``workers``: hosts
+    of live workers, None where they cannot be known.
     """
     spare = 0 if workers is None else len(set(workers) - set(hosts) - set(drained))
     return max(base, len(hosts)) + spare

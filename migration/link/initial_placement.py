@@ -211,16 +211,7 @@ class InitialPlacement:
     ) -> LastPlacement | None:
         """Save the placement of a batch; return it if it changed.
 
-        Parameters
-        ----------
-        query, name
-            The query's id and its name.
-        batch
-            The batch that ran so.
-        operators
-            The executor of each partition of each operator, "" where unknown: then nothing is saved.
-        executors
-            The live executors.
+        ``operators``: the executor of each partition, "" where unknown: then nothing is saved.
         """
         used = {name for placement in operators.values() for name in placement}
         if not operators or "" in used or not used <= executors.keys():
@@ -282,18 +273,8 @@ class InitialPlacement:
         """Return the moves that a query needs at a quiet moment, None if it needs none.
 
         Called when all stages of a finished batch are known. What may not be begun now is not made up for later: the
-        next decision sees it.
-
-        Parameters
-        ----------
-        query, run
-            Its id, and the id of its current run.
-        stages
-            The operators of each stage.
-        placement
-            The executor that each partition last ran on, of all queries.
-        moving
-            What is moved already.
+        next decision sees it. ``stages``: the operators of each; ``placement``: where each partition of any query ran
+        last; ``moving``: what is moved already.
         """
         lost = {stage: self._lost[query, stage] for stage in stages if (query, stage) in self._lost}
         with self._lock:

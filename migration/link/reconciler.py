@@ -285,16 +285,7 @@ class Reconciler:
     ) -> Transitions:
         """Take in a committed batch: moves whose partition ran on its target are drained.
 
-        Parameters
-        ----------
-        query, batch
-            The query and the number of its batch.
-        driver
-            The driver's state after that batch.
-        now
-            Seconds since the epoch.
-        seconds
-            Length of the batch, 0 if unknown.
+        ``driver``: its state after that batch; ``seconds``: length of the batch, 0 if unknown.
         """
         transitions = []
         landed = self.landed
@@ -329,20 +320,8 @@ class Reconciler:
     ) -> Transitions:
         """Take in that an executor closed a store.
 
-        With the last store of a partition its move is killed.
-
-        Parameters
-        ----------
-        store
-            What was closed, by which executor, and the evidence.
-        stores
-            Operator and name of every store that the stage's partitions have.
-        stage
-            Number of the stage.
-        query
-            The query of the store's run.
-        now
-            Seconds since the epoch.
+        With the last store of a partition its move is killed. ``stores``: operator and name of every store that the
+        stage's partitions have; ``query``: that of the store's run.
         """
         transitions = []
         for move in self._moves:

@@ -71,12 +71,8 @@ def problem_sentences(
 ) -> list[str]:
     """Return the problems of the link, a sentence each.
 
-    Parameters
-    ----------
-    problems
-        What the parts of the link noticed; "" is nothing.
-    garbage, lost_events, healed, dropped
-        Unreadable lines, events that Spark's bus dropped, events read from Spark's state instead, messages not sent.
+    ``problems``: what the parts of the link noticed, "" for nothing; ``garbage``: unreadable lines; ``lost_events``:
+    events that Spark's bus dropped; ``healed``: events read from Spark's state instead; ``dropped``: messages not sent.
     """
     sentences = [problem for problem in problems if problem]
     if garbage:

@@ -105,19 +105,8 @@ def estimate_cost(
 ) -> PlanCost:
     """Estimate the cost of a plan.
 
-    Parameters
-    ----------
-    model
-        What runs, and how long it takes.
-    current
-        The present placement, in which partitions on no known executor already are on their targets: these load their
-        state anyway, so that load is not a cost of the plan.
-    plan
-        The moves in their steps.
-    rates
-        Cost of loading.
-    times
-        Batches as they are now, and what first tasks take.
+    In ``current``, partitions whose executor is not known are on their targets already: these load their state anyway,
+    so that load is not a cost of the plan.
     """
     cold = _cold_batches(model.cluster, model.workload, current, plan, times.cold)
     steps = _StepModel(model, current, plan, rates, cold)

@@ -52,18 +52,9 @@ def order_steps(
 
     Raises ValueError if a move has no target or the lengths differ.
 
-    Parameters
-    ----------
-    moves
-        A move whose source is unknown loads nobody but its target.
-    weights
-        What each move relieves, (M,): the heaviest gets an early step, ties go by the moves' order.
-    limits
-        Bounds of one step.
-    sizes
-        What each move costs, in bytes of state, (M,); the weights if not given.
-    queries
-        Query of each move; all of one query if not given.
+    A move whose source is unknown loads nobody but its target. ``weights``: what each move relieves, (M,): the heaviest
+    gets an early step, ties go by the moves' order. ``sizes``: bytes of state that each move costs, (M,), by default
+    the weights; ``queries``: that of each move, by default one.
     """
     if not moves:
         return np.zeros(0, dtype=np.int64)

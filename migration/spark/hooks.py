@@ -302,16 +302,8 @@ class Watchdog:
     ) -> None:
         """Add the clean-up ``target.name(arguments)``.
 
-        Parameters
-        ----------
-        target
-            What it is called on.
-        owner, name
-            The class that declares the method, and the method.
-        *arguments
-            Class and value of each argument.
-        result
-            The method's Java type.
+        ``owner``: the class that declares the method; ``arguments``: class and value of each; ``result``: the method's
+        Java type.
         """
         h = self._handles
         with translate_errors():

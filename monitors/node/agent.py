@@ -98,16 +98,8 @@ def run_agent(
 
     Raises KeyNameError when the cluster's or the node's name cannot be part of a Redis key.
 
-    Parameters
-    ----------
-    settings
-        Without ``agent.node`` the agent waits for the first executor of this machine and uses its host name.
-    stop
-        Ends the agent.
-    store_factory
-        Opens the connection to Redis, again after it was refused.
-    host
-        By default the machine of this process.
+    Without ``agent.node`` it waits for the first executor of this machine and uses its host name. ``store_factory``
+    opens the connection to Redis, again after it was refused.
     """
     host = host or AgentHost()
     clock, notifier = host.clock, host.notifier

@@ -159,12 +159,7 @@ class TaskTable:
     def confirm_placement(self, query: str, stage: int, partition: int, executor: str) -> None:
         """Set the executor of an unconfirmed partition.
 
-        Parameters
-        ----------
-        query, stage, partition
-            The partition, by the number of its stateful stage.
-        executor
-            Its location by Spark, "" if Spark has none.
+        ``stage`` is the number of a stateful stage; ``executor`` is "" if Spark has no location.
         """
         self.unconfirmed.discard((query, stage, partition))
         placement = self.placement.get((query, stage), [])
