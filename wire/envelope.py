@@ -65,16 +65,8 @@ class EnvelopeFactory:
     def envelope(self, body: AnyBody, *, ttl: float, application: str = "", run: str = "", epoch: int = 0) -> Envelope:
         """Wrap a body.
 
-        Parameters
-        ----------
-        body
-            The content.
-        ttl
-            Seconds from now until the message expires.
-        application, run
-            Ids that it is about, "" for none.
-        epoch
-            Epoch of the leader that writes it, 0 for other senders.
+        ``ttl``: seconds until it expires; ``application`` and ``run``: "" for none; ``epoch``: of the leader that
+        writes it, 0 for other senders.
         """
         self._sequence += 1
         now = self.clock()

@@ -113,14 +113,8 @@ class Store:
     def put(self, rule: KeyRule, name: str, envelope: Envelope, ttl: float | None = None) -> None:
         """Set a string key.
 
-        Parameters
-        ----------
-        rule, name
-            The key.
-        envelope
-            Its message; StoreTooLargeError if it exceeds the size of the rule.
-        ttl
-            Seconds until the key expires, by default those of the rule; 0: never.
+        ``ttl``: seconds until the key expires, by default those of the rule; 0: never. Raises StoreTooLargeError if the
+        message exceeds the size of the rule.
         """
         data = encode(envelope)
         if len(data) > rule.size:
@@ -157,16 +151,8 @@ class Store:
     ) -> tuple[str, list[Envelope]]:
         """Read a stream; return the last id that was read and the valid messages.
 
-        Parameters
-        ----------
-        rule, name
-            The key.
-        after
-            Id of the entry to begin after, "0" for all.
-        count
-            Maximum number of entries; fewer of large ones.
-        convert
-            Is given each message before the next one is decoded, and returns what stays of it.
+        ``after``: id of the entry to begin after, "0" for all; ``count``: most entries, fewer of large ones;
+        ``convert``: is called with each message before the next one is decoded, and returns what stays of it.
         """
         page = self._page(self._after(rule, name, after, count), after, convert)
         return page.last, page.messages
@@ -176,16 +162,8 @@ class Store:
     ) -> dict[str, Page]:
         """Read streams of several names, a hundred in one round trip.
 
-        Parameters
-        ----------
-        rule
-            The kind of their keys.
-        after
-            Name -> id of the entry to begin after.
-        count
-            Maximum number of entries of each.
-        doubtful
-            Names of streams whose size is checked first; large ones are read entry by entry.
+        ``after``: name -> id of the entry to begin after; ``count``: most entries of each; ``doubtful``: streams whose
+        size is checked first: large ones are read entry by entry.
         """
         names = [name for name, number in after.items() if number != _LAST_ID]
         pages: dict[str, Page] = {}
@@ -212,17 +190,9 @@ class Store:
 
         Streams are read together, up to `READ_AT_ONCE` bytes in one round trip. An empty silent one has the last id "".
 
-        Parameters
-        ----------
-        rule
-            The kind of their keys.
-        after
-            Name -> id of the last entry that was read, "" for none.
-        silent
-            Names of streams that had no new entries for long. One that ends before ``after`` was replaced: it is read
-            from its start.
-        convert
-            As for `read`.
+        ``after``: name -> id of the last entry that was read, "" for none; ``convert``: as for `read`. ``silent``:
+        streams that had no new entries for long; one that ends before ``after`` was replaced: it is read from its
+        start.
         """
         names = list(after)
         for start in range(0, len(names), _STREAMS_AT_ONCE):

@@ -18,16 +18,8 @@ def read_new_entries(
     Returns the id to go on from, and the entries. A stream that ends before ``after`` was emptied or replaced: it is
     read from its start.
 
-    Parameters
-    ----------
-    store, rule, name
-        Redis, and the key of the stream.
-    after
-        Id of the last entry that was read, "" for none.
-    first
-        Number of the newest entries to read if none was read yet.
-    convert
-        As for `Store.read`.
+    ``after``: id of the last entry that was read, "" for none: then the ``first`` newest ones are read; ``convert``: as
+    for `Store.read`.
     """
     if not after:
         newest = store.last_id(rule, name)
