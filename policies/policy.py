@@ -99,16 +99,7 @@ def check_number(
 ) -> None:
     """Raise ``ModelError`` unless a parameter is a number from ``minimum`` to ``maximum``.
 
-    Parameters
-    ----------
-    name, value
-        The parameter.
-    minimum, maximum
-        Bounds, which are allowed themselves.
-    above
-        Refuse ``minimum`` itself.
-    finite
-        Refuse infinity.
+    ``above`` refuses ``minimum`` itself, ``finite`` infinity.
     """
     number = isinstance(value, int | float) and not isinstance(value, bool) and not (finite and value == math.inf)
     if not number or not minimum <= float(value) <= maximum or (above and value == minimum):  # type: ignore[arg-type]

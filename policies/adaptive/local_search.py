@@ -35,16 +35,9 @@ _SWAPS = 8  # partners of a unit on one executor that are tried, those of about 
 def local_search(context: SearchContext, placement: Placement, min_gain: float, budget: int) -> Placement:
     """Change the placement as long as that lowers its cost and that of its moves.
 
-    Parameters
-    ----------
-    context
-        Inputs of the search; the cost is :func:`placement_cost` under the limit of its parameters.
-    placement
-        Start, with every partition on an available executor.
-    min_gain
-        Least share of the stage time that a change must gain.
-    budget
-        Most changes that are evaluated.
+    The cost is :func:`placement_cost` under the limit of the context's parameters. ``placement`` has every partition on
+    an available executor. ``min_gain``: least share of the stage time that a change must gain; ``budget``: most changes
+    that are evaluated.
     """
     objective = _IncrementalObjective(context, placement)
     best, budget = _descend(objective, min_gain, budget)

@@ -20,14 +20,8 @@ def lower_bound(
     The largest of: all work spread evenly over ``capacity``, the largest unit on the fastest core, and, with m cores,
     the k + 1 smallest of the k m + 1 largest units on one core (they cannot all be on different ones; k up to 4).
 
-    Parameters
-    ----------
-    busy
-        Seconds of each unit on a reference core, (n,).
-    speed, slots, available
-        Speed, number of cores and availability of each executor, (E,).
-    capacity
-        Reference cores; slots times speed of the available executors by default.
+    ``busy``: seconds of each unit on a reference core, (n,); ``speed``, ``slots`` and ``available``: of each executor,
+    (E,); ``capacity``: reference cores, by default slots times speed of the available executors.
     """
     if not available.any() or not len(busy):
         return 0.0

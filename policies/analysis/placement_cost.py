@@ -102,14 +102,8 @@ def finish_times(cluster: Cluster, busy: FloatArray, assignment: IntArray) -> Fl
 class CoreOrder:
     """Order in which tasks take the cores of their executors, for any busy seconds.
 
-    Executors of several stages may stand side by side in one order.
-
-    Parameters
-    ----------
-    slots
-        Tasks that each executor runs at a time, (E,).
-    assignment
-        Executor of each task, in the order in which they begin, (n,); negative for none.
+    Executors of several stages may stand side by side in one order. ``slots``: tasks that each executor runs at a time,
+    (E,); ``assignment``: executor of each task in the order in which they begin, (n,), negative for none.
     """
 
     def __init__(self, slots: IntArray, assignment: IntArray) -> None:

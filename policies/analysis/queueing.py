@@ -110,18 +110,9 @@ def fair_shares(
     Raises :class:`ShareOverflowError` where the free capacities or caps add up to less than ``count``, and
     ``ScaleOutError`` where every node is saturated.
 
-    Parameters
-    ----------
-    count
-        Number of tasks.
-    utilization
-        Busy share of each node, (M,).
-    weights
-        Factors of the free capacities before they are scaled, above 0, (M,); inverse distances, for example.
-    caps
-        Most tasks of each node, (M,).
-    distances
-        Distance of each node, in any unit, (M,); it decides ties only.
+    ``utilization``: busy share of each node, (M,); ``weights``: factors of the free capacities before they are scaled,
+    above 0, (M,), such as inverse distances; ``caps``: most tasks of each, (M,); ``distances``: of each, in any unit,
+    (M,), to decide ties only.
     """
     rho = float_array("utilization", utilization)
     size = len(rho)

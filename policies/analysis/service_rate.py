@@ -333,14 +333,8 @@ def _drift_variance(mean: FloatArray, chance: FloatArray, cells: _Cells) -> floa
 
     It is estimated from partitions that were observed on one executor before and now, by how much their changes differ
     from the median there: what they have in common is the executor's. One that changed far more than others is an
-    outlier and counts up to a bound. `DRIFT` counts as a few more of them.
-
-    Parameters
-    ----------
-    mean, chance
-        Mean logarithm of the excess of each cell, and its variance by chance.
-    cells
-        The cells.
+    outlier and counts up to a bound. `DRIFT` counts as a few more of them. ``mean`` and ``chance``: mean logarithm of
+    the excess of each cell, and its variance by chance.
     """
     executors = cells.states // 2
     before, now = cells.placed[cells.pairs]

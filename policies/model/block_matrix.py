@@ -43,12 +43,8 @@ class Blocks:
     def matrix(self, diagonal: FloatArray, first: IntArray, second: IntArray, entries: FloatArray) -> BlockMatrix:
         """Return the matrix with a diagonal, (n,), and entries off it.
 
-        Parameters
-        ----------
-        diagonal
-            Entries of the diagonal, (n,).
-        first, second, entries
-            Row, column and value of each entry off the diagonal, each on one side of it. Equal places add up.
+        ``first``, ``second`` and ``entries``: row, column and value of each entry, on one side of the diagonal. Equal
+        places add up.
         """
         all_values = []
         for index, rows in enumerate(self.rows):

@@ -41,14 +41,7 @@ def choose_by_replay(
     one may not lose more, the other not certainly. Moves off unavailable executors stay. The first plan is returned
     where none gains without a loss, or none was met in the number of predictions that there is time for.
 
-    Parameters
-    ----------
-    model
-        What runs, with its uncertainty.
-    current, plans
-        The present placement, and the plans, the most important ones first.
-    max_loss
-        Largest share that a query may lose.
+    ``plans``: the most important ones first; ``max_loss``: largest share that a query may lose.
     """
     if all(plan == current for plan in plans):
         return current

@@ -39,10 +39,7 @@ def realized_gain_share(promised: tuple[float, float], realized: tuple[float, fl
 
     None where too little was promised for a comparison, or a duration is no positive number.
 
-    Parameters
-    ----------
-    promised, realized
-        Seconds of a batch before and after the migration, by the uncorrected prediction and as measured.
+    Both are seconds of a batch before and after the migration, by the uncorrected prediction and as measured.
     """
     if not all(0 < seconds < math.inf for seconds in (*promised, *realized)):
         return None
@@ -54,12 +51,8 @@ def expect_gain_share(shares: Iterable[float]) -> GainShare:
     """Return the share of the next promised gain that is expected, from 0.5 to 1.25.
 
     It is the mean of the shares of one query's migrations and of a 1 that is as old as the oldest of them, so that one
-    migration counts by half and many count in full. The weight halves every four migrations back.
-
-    Parameters
-    ----------
-    shares
-        Realized shares, newest first; those out of range are ignored.
+    migration counts by half and many count in full. The weight halves every four migrations back. ``shares`` are
+    realized ones, newest first; those out of range are ignored.
     """
     usable = [share for share in shares if 0 <= share <= _LARGEST_REALIZED]
     if not usable:
@@ -72,14 +65,8 @@ def expect_gain_share(shares: Iterable[float]) -> GainShare:
 def correct_gain(change: PredictedChange, share: float, shortest: float = 0.0) -> PredictedChange:
     """Return a predicted change of which only a share, or more than all, is expected.
 
-    Parameters
-    ----------
-    change
-        The prediction of one query; it is returned as it is unless it promises a gain, and so is its 95th percentile.
-    share
-        What is expected of the gain.
-    shortest
-        Seconds that no correction promises less than.
+    A prediction that promises no gain is returned as it is; its 95th percentile is corrected by the same rule. No
+    correction promises less than ``shortest`` seconds.
     """
     ratio = change.ratio
     if share == 1.0 or not 0 < ratio < 1:

@@ -100,16 +100,7 @@ def fewest_moves(
     choose from (:mod:`rechannel.policies.prediction.choice`): those with about as many moves first. Partitions of
     ``current`` that cannot stay (on no executor, or on an unavailable one) are where ``proposed`` puts them.
 
-    Parameters
-    ----------
-    model
-        What runs, and how long it takes.
-    current, proposed
-        The present placement, and the one that a policy proposes.
-    max_moves
-        Moves of one curve, at most.
-    beyond_proposal
-        Whether moves that are not part of the proposal are tried too.
+    ``max_moves``: of one curve; ``beyond_proposal``: whether to try moves that are not part of the proposal.
     """
     start = current.evacuated_to(proposed, model.cluster)
     least = TrialPlacement(model, start).least_loads()

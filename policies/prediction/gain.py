@@ -83,23 +83,8 @@ def _draw_models(model: PredictionModel, draws: int, seed: int) -> Iterator[Pred
 class ChangePredictor:
     """Predictions beside one present placement, which is replayed once for all of them.
 
-    Parameters
-    ----------
-    model
-        What runs, with its uncertainty.
-    current
-        The present placement.
-    draws
-        Replays of each placement, in each 24 batches of the slowest query, and down to 8 of large applications.
-    seed
-        Of draws and noise.
-
-    Attributes
-    ----------
-    current
-        The present placement.
-    replayed_tasks
-        Number of tasks that one prediction replays, about.
+    Each of the ``draws`` of a placement replays 24 batches of the slowest query, and down to 8 of large applications;
+    ``seed`` is that of draws and noise. ``replayed_tasks`` is the number of tasks that one prediction replays, about.
     """
 
     def __init__(self, model: PredictionModel, current: Placement, *, draws: int = 8, seed: int = 0) -> None:
@@ -182,16 +167,9 @@ def residuals(
 ) -> dict[str, Residual]:
     """Return how far the replay is from what was measured.
 
-    Parameters
-    ----------
-    model, placement
-        What ran, and where.
-    measured
-        Query -> seconds of its batches, (B,); queries without batches are left out.
-    batches
-        Batches of the slowest query that are replayed.
-    present
-        Seconds of the replayed batches under the placement that rows were measured under, where that is another one.
+    ``measured``: query -> seconds of its batches, (B,); queries without batches are left out. ``batches``: replayed
+    ones of the slowest query. ``present``: seconds of the replayed batches under the placement that rows were measured
+    under, where that is another one.
     """
     replayed = replay_grown(model, placement, present or {}, batches=batches)
     return {

@@ -103,13 +103,8 @@ def replay_grown(
 ) -> dict[str, FloatArray]:
     """Return what `replay` does, with the rows that the queries would have under a placement.
 
-    Parameters
-    ----------
-    model, placement, batches, seed
-        As for `replay`.
-    present
-        Query -> seconds of its batches by the replay of the present placement, under which its rows are as measured.
-        Those of a query without do not grow.
+    ``present``: query -> seconds of its batches by the replay of the present placement, under which its rows are as
+    measured. Rows of queries without an entry do not grow.
     """
     queries = model.workload.queries
     timings = [model.timing_of(query) for query in queries]

@@ -62,15 +62,9 @@ class _Query:
 def replay(model: PredictionModel, placement: Placement, *, batches: int = 10, seed: int = 0) -> dict[str, FloatArray]:
     """Return the durations of some batches of each query in seconds, at least one each.
 
-    Parameters
-    ----------
-    model, placement
-        What runs, and where. Partitions on no executor run nowhere.
-    batches
-        Batches of the slowest query; the others run as many as fit beside them, up to four times as many. Where others
-        are so much faster that this would take too long, it has fewer, or the one of the cycle formula.
-    seed
-        Of the noise.
+    ``batches`` are those of the slowest query; the others run as many as fit beside them, up to four times as many.
+    Where others are so much faster that this would take too long, the slowest has fewer, or the one of the cycle
+    formula. Partitions on no executor run nowhere; ``seed`` is that of the noise.
     """
     if model.tasks > MAX_REPLAYED:
         return _estimate_noisy(model, placement, min(batches, _FORMULA_BATCHES), seed)

@@ -67,14 +67,8 @@ class FittedWork:
 def fit_work(samples: TaskSamples, rows: FloatArray, mean: FloatArray) -> FittedWork:
     """Estimate the work of each partition of a stage in its next batches.
 
-    Parameters
-    ----------
-    samples
-        Tasks of the last batches.
-    rows
-        Rows of each partition in the batches to predict, (n,).
-    mean
-        Mean seconds of each partition in the newest batches, (n,): the answer where nothing was sampled.
+    ``rows``: of each partition in the batches to predict, (n,); ``mean``: seconds of each partition in the newest
+    batches, (n,): the answer where nothing was sampled.
     """
     size = len(rows)
     valid = (samples.partition >= 0) & (samples.partition < size) & (samples.seconds > _SHORTEST)
@@ -115,12 +109,8 @@ def _row_share(overhead: float, slope: float, rows: FloatArray, residual: FloatA
 def _noise_variance(residual: FloatArray, partition: IntArray, count: IntArray, work: FloatArray) -> FloatArray:
     """Return the variance of the logarithm of a task's seconds, of each partition, (n,).
 
-    Parameters
-    ----------
-    residual, partition
-        Difference of each task from its partition's mean, and its partition.
-    count, work
-        Tasks and expected seconds of each partition, (n,).
+    ``residual``: difference of each task from the mean of its ``partition``; ``count`` and ``work``: tasks and expected
+    seconds of each partition, (n,).
     """
     total = np.bincount(partition, residual**2, len(count))
     freedom = np.maximum(count - 1, 0)

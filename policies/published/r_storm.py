@@ -82,16 +82,9 @@ def resource_distance(
 
     The length of the vector of (demand - unused) / (unused + 1) for processor and memory, and of the network distance.
 
-    Parameters
-    ----------
-    demand
-        Processor in percent of a core and memory in megabytes, as Storm counts them.
-    cpu, memory
-        What each executor has unused, in the same units, (M,); infinite memory is not known.
-    network
-        Distance of each executor from the reference, (M,).
-    weights
-        Of processor, memory and network.
+    ``demand``: percent of a core and megabytes, as Storm counts them; ``cpu`` and ``memory``: what each executor has
+    unused, in the same units, (M,) (infinite memory: not known); ``network``: distance of each from the reference,
+    (M,); ``weights``: of processor, memory and network.
     """
     cpu_term = weights[0] * (demand[0] - cpu) / (cpu + 1)
     valid = np.isfinite(memory)
