@@ -6,18 +6,15 @@ import hashlib
 from collections import Counter
 from collections.abc import Sequence
 from itertools import islice
-from typing import Any
 
 from rechannel.daemon.control.migrations import MigrationStatus
 from rechannel.daemon.view.status import BUSY, ApplicationStatus, ControllerView, DecisionView, DrainStatus
 from rechannel.daemon.view.wording import batch_times, cost_sentence
 from rechannel.daemon.web import limits
 from rechannel.daemon.web.limits import clip_name, clip_sentence, cut
-from rechannel.daemon.web.placement import unit_name
+from rechannel.daemon.web.placement import Row, unit_name
 from rechannel.wire.messages import ExecutorLoad
 from rechannel.wire.printable import with_noun
-
-Row = dict[str, Any]
 
 
 def decision_rows(views: Sequence[DecisionView]) -> list[Row]:
@@ -91,7 +88,7 @@ def _migration(
         "sentence": "; ".join(sentences),
         "moves": [
             {
-                "partition": unit_name(application.queries, move.unit),
+                "partition": unit_name(move.query, move.stage, move.partition, move.name),
                 "source": clip_name(move.source),
                 "target": clip_name(move.target),
                 "step": move.step,

@@ -43,25 +43,14 @@ def clip_sentence(value: str) -> str:
     return _clip(value, SENTENCE)
 
 
-def left_out(shown: int, total: int, noun: str, order: str = "") -> str:
-    """Return the sentence on a list that was cut, "" if all items are shown.
-
-    Parameters
-    ----------
-    shown, total
-        Number of the items that are shown, and of all.
-    noun
-        Plural of what the items are.
-    order
-        Which of them are shown, such as "the busiest"; "" for the first ones.
-    """
-    return f"Shown are {shown:,} of {total:,} {noun}{f': {order}' if order else ''}." if shown < total else ""
-
-
 def cut(items: Sequence[Item], most: int, noun: str, order: str = "") -> tuple[list[Item], str]:
-    """Return the first ``most`` items and the sentence of `left_out` on the rest."""
-    first = list(items[:most])
-    return first, left_out(len(first), len(items), noun, order)
+    """Return the first ``most`` items, and a sentence on the rest or "" if there is none.
+
+    ``noun``: plural of what the items are; ``order``: which are shown, such as "the busiest", "" for the first ones.
+    """
+    if len(items) <= most:
+        return list(items), ""
+    return list(items[:most]), f"Shown are {most:,} of {len(items):,} {noun}{f': {order}' if order else ''}."
 
 
 def _clip(value: str, most: int) -> str:

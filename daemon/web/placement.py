@@ -10,7 +10,7 @@ from typing import Any
 
 from rechannel.daemon.view.status import BUSY, ApplicationStatus, ExecutorStatus, PartitionStatus, QueryStatus
 from rechannel.daemon.web import limits
-from rechannel.daemon.web.limits import clip_name, clip_sentence, left_out, natural_key
+from rechannel.daemon.web.limits import clip_name, clip_sentence, cut, natural_key
 from rechannel.wire.printable import partition_name, query_name
 
 SHADES = 5
@@ -68,7 +68,7 @@ def busiest_partitions(statuses: Sequence[ApplicationStatus]) -> list[Row]:
     loads.sort(key=lambda item: -item[0])
     return [
         {
-            "partition": _unit(part.query, part.stage, part.partition, part.name),
+            "partition": unit_name(part.query, part.stage, part.partition, part.name),
             "executor": clip_name(part.executor),
             "load": load,
             "state_bytes": part.state_bytes,
@@ -77,13 +77,8 @@ def busiest_partitions(statuses: Sequence[ApplicationStatus]) -> list[Row]:
     ]
 
 
-def unit_name(queries: Sequence[QueryStatus], unit: Unit) -> str:
-    """Return the name of a partition."""
-    query, stage, partition = unit
-    return _unit(query, stage, partition, next((item.name for item in queries if item.query == query), ""))
-
-
-def _unit(query: str, stage: int, partition: int, name: str) -> str:
+def unit_name(query: str, stage: int, partition: int, name: str) -> str:
+    """Return the name of a partition; ``name``: that of its query."""
     return partition_name(query, stage, partition, clip_name(query_name(query, name)))
 
 
@@ -141,7 +136,8 @@ def _application(layout: _Layout, index: int, per_group: int, most_groups: int) 
         _node(node, sorted(held, key=lambda item: natural_key(item.executor)), groups, f"a{index}n{number}")
         for number, (node, held) in enumerate(sorted(by_node.items(), key=lambda item: natural_key(item[0])))
     ]
-    queries = sorted(status.queries, key=lambda item: (not item.active, query_name(item.query, item.name)))
+    by_name = sorted(status.queries, key=lambda item: (not item.active, query_name(item.query, item.name)))
+    queries, queries_left_out = cut(by_name, limits.QUERIES, "queries")
     return {
         "id": f"a{index}",
         "application": clip_name(status.application),
@@ -152,8 +148,8 @@ def _application(layout: _Layout, index: int, per_group: int, most_groups: int) 
         "silent": status.silent,
         "last_heard": status.last_heard,
         "problems": [clip_sentence(problem) for problem in status.problems[: limits.PROBLEMS]],
-        "queries": [_query(query, layout) for query in queries[: limits.QUERIES]],
-        "queries_left_out": left_out(min(len(queries), limits.QUERIES), len(queries), "queries"),
+        "queries": [_query(query, layout) for query in queries],
+        "queries_left_out": queries_left_out,
         "nodes": nodes,
         "partitions_shown": sum(len(group["cells"]) for held in groups.values() for group in held),
     }

@@ -6,16 +6,14 @@ All values are escaped; all markup is in the templates of this package.
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from rechannel.daemon.view.status import DrainState
 from rechannel.daemon.view.wording import format_bytes
+from rechannel.daemon.web.placement import Row
 from rechannel.daemon.web.view_model import format_time
 from rechannel.wire.codes import DecisionResult, MoveState, OutcomeVerdict
-
-Row = dict[str, Any]
 
 
 def page(document: Row, every: float) -> str:

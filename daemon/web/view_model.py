@@ -6,14 +6,13 @@
 from __future__ import annotations
 
 import time
-from typing import Any
 
 from rechannel.daemon.control.leadership import Role
 from rechannel.daemon.view.status import BUSY, ControllerView
 from rechannel.daemon.web import limits
 from rechannel.daemon.web.decisions import decision_rows, drain_rows, migration_rows
 from rechannel.daemon.web.limits import clip_name, clip_sentence
-from rechannel.daemon.web.placement import application_rows, busiest_partitions
+from rechannel.daemon.web.placement import Row, application_rows, busiest_partitions
 from rechannel.wire.codes import Mode
 
 VERSION = 1
@@ -22,8 +21,6 @@ _MODES: dict[str, str] = {
     Mode.APPLY: "apply mode",
 }
 _STALE = 10.0  # seconds; a view is made every two
-
-Row = dict[str, Any]
 
 
 def build_document(view: ControllerView, now: float) -> Row:

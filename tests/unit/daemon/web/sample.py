@@ -160,6 +160,7 @@ def _application(held: dict[tuple[str, int], int], landed: int, step: int) -> Ap
             move=f"20260301-101500-4f2a.{number}",
             state=states[number - landed],
             missed_batches=1 if number == landed == 2 else 0,
+            name=_moves()[number][0],
             **_move_fields(number),
         )
         for number in range(landed, _MOVED)

@@ -92,7 +92,15 @@ def large(executors: int, partitions: int, name: str = "clicks") -> ControllerVi
         ),
         moves=tuple(
             MoveStatus(
-                move=str(n), query=query.query, stage=0, partition=n, source=name, target=name, step=n, state=name
+                move=str(n),
+                query=query.query,
+                name=name,
+                stage=0,
+                partition=n,
+                source=name,
+                target=name,
+                step=n,
+                state=name,
             )
             for n in range(partitions)
         ),
