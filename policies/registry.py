@@ -34,14 +34,6 @@ from rechannel.policies.published.t_storm import T_STORM
 _ROUNDING = 1e-9
 
 
-class UnknownPolicyError(ModelError):
-    """Unknown policy; the message lists the known ones."""
-
-
-class ParameterError(ModelError):
-    """Unknown parameter, or a value of another type; the message names it."""
-
-
 class PolicyLawError(RuntimeError):
     """Failure of a policy, or a broken law: a defect of the policy, nothing to apply."""
 
@@ -105,13 +97,12 @@ def parameter_types(policy: Policy) -> dict[str, Any]:
 def make_parameters(policy: Policy, values: Mapping[str, object]) -> Any:
     """Construct the parameters of a policy; those left out have their default.
 
-    Raises :class:`ParameterError` for unknown names and for values of another type, and what the policy itself raises
-    for impossible values (``ModelError``).
+    Raises ``ModelError`` for unknown names, values of another type and, from the policy itself, impossible values.
     """
     types = parameter_types(policy)
     for name in values:
         if name not in types:
-            raise ParameterError(f"policy {policy.name!r} has no parameter {name!r}, it has: {', '.join(types)}")
+            raise ModelError(f"policy {policy.name!r} has no parameter {name!r}, it has: {', '.join(types)}")
     try:
         parameters, problem = policy.parameters(**values), None
     except ModelError:
@@ -122,9 +113,9 @@ def make_parameters(policy: Policy, values: Mapping[str, object]) -> Any:
         try:
             msgspec.convert(value.item() if isinstance(value, np.generic) else value, types[name])
         except msgspec.ValidationError as error:
-            raise ParameterError(f"{name}: {error}, got {value!r}") from error
+            raise ModelError(f"{name}: {error}, got {value!r}") from error
     if problem is not None:
-        raise ParameterError(str(problem)) from problem
+        raise ModelError(str(problem)) from problem
     return parameters
 
 
@@ -141,12 +132,12 @@ def propose(
     better by the policy's own objective; else it is ``current`` itself, and a note says so. A note names executors
     whose memory does not hold their state.
 
-    Raises :class:`UnknownPolicyError`, :class:`ParameterError`, ``ModelError`` for arguments that do not fit
-    together, ``ScaleOutError`` where no placement exists, and :class:`PolicyLawError` for a defect of the policy.
+    Raises ``ModelError`` for an unknown name or parameter and for arguments that do not fit together, ``ScaleOutError``
+    where no placement exists, and :class:`PolicyLawError` for a defect of the policy.
     """
     policy = known_policies().get(name)
     if policy is None:
-        raise UnknownPolicyError(f"unknown policy {name!r}, valid names: {', '.join(sorted(known_policies()))}")
+        raise ModelError(f"unknown policy {name!r}, valid names: {', '.join(sorted(known_policies()))}")
     settings = make_parameters(policy, parameters or {})
     current.validate(cluster, workload)
     with _own_defects(policy):

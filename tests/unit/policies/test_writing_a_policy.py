@@ -19,15 +19,8 @@ from rechannel.conf.settings import Settings
 from rechannel.daemon.cli.main import main
 from rechannel.daemon.decide.policy_settings import policy_errors
 from rechannel.policies.entry_points import GROUP
-from rechannel.policies.registry import (
-    POLICIES,
-    ParameterError,
-    PolicyLawError,
-    UnknownPolicyError,
-    installed_policies,
-    known_policies,
-    propose,
-)
+from rechannel.policies.model.arrays import ModelError
+from rechannel.policies.registry import POLICIES, PolicyLawError, installed_policies, known_policies, propose
 from unit.daemon.fake_store import FakeClock, FakeStore
 from unit.daemon.fakes import World, controller, decide
 from unit.daemon.fakes import settings as controller_settings
@@ -187,7 +180,7 @@ def test_broken_entry_point(install: Install, page: None, source: str, problem: 
     assert set(known_policies()) == {*POLICIES, "longest-first"}
     result = CliRunner().invoke(main, ["policies"])
     assert (result.exit_code, result.stderr) == (0, f"warning: {error}\n")
-    with pytest.raises(UnknownPolicyError, match="'mine', valid names: adaptive, "):
+    with pytest.raises(ModelError, match="'mine', valid names: adaptive, "):
         propose("mine", *SITUATION)
     (mistake,) = policy_errors(replace(Settings(), policies={"mine": {}}))
     assert mistake.startswith(f"[policies.mine]: no policy is called 'mine'; {error}; ")
@@ -220,5 +213,5 @@ def test_policy_that_fails(install: Install, body: str, problem: str) -> None:
 def test_parameter_of_another_type(install: Install) -> None:
     install("my-policies", "mine", POLICY, mine="mine:Policy")
     assert propose("mine", *SITUATION, {"size": np.int64(2)}).moves == ()
-    with pytest.raises(ParameterError, match="size: Expected `int`, got `str`, got 'x'"):
+    with pytest.raises(ModelError, match="size: Expected `int`, got `str`, got 'x'"):
         propose("mine", *SITUATION, {"size": "x"})
