@@ -31,7 +31,7 @@ from rechannel.policies.model.arrays import FloatArray, IntArray
 from rechannel.policies.model.cluster import UNPLACED, Cluster
 from rechannel.policies.model.placement import Move, Placement
 from rechannel.policies.model.workload import Workload
-from rechannel.policies.prediction.cycle import PlacedQueries, estimate_batches
+from rechannel.policies.prediction.cycle import PlacedQueries
 from rechannel.policies.prediction.model import PredictionModel
 
 _PRIOR_MOVES = 1.0  # measured moves that the overhead of `UNMEASURED` counts for
@@ -120,7 +120,7 @@ def estimate_cost(
     for step in [step for step, batch in enumerate(cold) if batch.landing_seconds][:_EVALUATED_STEPS]:
         nearest[step] = step  # no other step stands for one that is cold
     durations = {step: steps.batch_seconds(step) for step in sorted(set(nearest))}
-    now = estimate_batches(model, current)
+    now = PlacedQueries(model, current).estimate_batches()
     scale = {query: times.seconds.get(query, seconds) / max(seconds, _SHORTEST) for query, seconds in now.items()}
     added, lasts = np.zeros(plan.count), np.zeros(plan.count)
     peak: dict[str, float] = {}

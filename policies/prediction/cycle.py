@@ -152,11 +152,6 @@ def unplaced_work(model: PredictionModel) -> UnplacedWork:
     return UnplacedWork(path, pinned, anywhere)
 
 
-def estimate_batches(model: PredictionModel, placement: Placement) -> dict[str, float]:
-    """Return the duration of each query's batches in seconds."""
-    return PlacedQueries(model, placement).estimate_batches()
-
-
 def batch_seconds(queries: QueryWork, timings: QueryTimings) -> FloatArray:
     """Return the duration of each query's batches by the cycle formula, (Q,)."""
     own, work, uses = timings.overhead + queries.path, queries.work, queries.waits_for

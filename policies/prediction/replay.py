@@ -28,7 +28,7 @@ from rechannel.policies.analysis.placement_cost import task_slots
 from rechannel.policies.model.arrays import FloatArray
 from rechannel.policies.model.cluster import UNPLACED
 from rechannel.policies.model.placement import Placement
-from rechannel.policies.prediction.cycle import PlacedQueries, estimate_batches
+from rechannel.policies.prediction.cycle import PlacedQueries
 from rechannel.policies.prediction.model import PredictionModel, draw_factors
 
 MAX_REPLAYED = 4_000  # tasks of one batch of each query; beyond: the cycle formula predicts in place of the replay
@@ -72,7 +72,7 @@ def replay(model: PredictionModel, placement: Placement, *, batches: int = 10, s
     _Run(queries, task_slots(model.cluster).tolist(), batches + _WARM_UP, seed).run()
     names = model.workload.queries
     if not all(query.durations for query in queries):
-        estimate = estimate_batches(model, placement)
+        estimate = PlacedQueries(model, placement).estimate_batches()
         for query, seconds in zip(queries, estimate.values(), strict=True):
             query.durations = query.durations or [seconds]
     return {

@@ -19,7 +19,7 @@ from rechannel.policies.analysis.cold_start import FLOATING, STATEFUL, ColdStage
 from rechannel.policies.model.cluster import UNPLACED
 from rechannel.policies.model.placement import Move, Placement
 from rechannel.policies.model.workload import Stage, Workload
-from rechannel.policies.prediction.cycle import estimate_batches
+from rechannel.policies.prediction.cycle import PlacedQueries
 from rechannel.policies.prediction.model import PredictionModel, QueryTiming
 from unit.policies.random_clusters import cluster_of
 
@@ -39,7 +39,9 @@ def estimate(
 
 def model_of(workload: Workload, current: Placement, batch: Seconds) -> PredictionModel:
     """A model whose overhead is what is left of a measured batch."""
-    work = estimate_batches(PredictionModel(CLUSTER, workload, {query: QueryTiming(0.0) for query in batch}), current)
+    work = PlacedQueries(
+        PredictionModel(CLUSTER, workload, {query: QueryTiming(0.0) for query in batch}), current
+    ).estimate_batches()
     timing = {query: QueryTiming(max(0.0, seconds - work[query])) for query, seconds in batch.items()}
     return PredictionModel(CLUSTER, workload, timing)
 

@@ -8,7 +8,7 @@ import pytest
 from rechannel.policies.model.arrays import FloatArray
 from rechannel.policies.model.placement import Placement
 from rechannel.policies.model.workload import Workload
-from rechannel.policies.prediction.cycle import PlacedQueries, QueryTimings, QueryWork, batch_seconds, estimate_batches
+from rechannel.policies.prediction.cycle import PlacedQueries, QueryTimings, QueryWork, batch_seconds
 from rechannel.policies.prediction.model import FloatingTasks
 from rechannel.policies.prediction.replay import replay
 from unit.policies.prediction.cases import drawn, model_of, stage
@@ -21,15 +21,15 @@ def _one_stage(work: FloatArray) -> QueryWork:
 
 def test_one_query_lasts_its_overhead_and_its_slowest_executor() -> None:
     model = model_of([stage("q", [1.0, 2.0, 4.0])], 2, overhead=0.5)
-    assert estimate_batches(model, Placement({"q/0": np.array([0, 0, 1])})) == {"q": pytest.approx(4.5)}
+    assert PlacedQueries(model, Placement({"q/0": np.array([0, 0, 1])})).estimate_batches() == {"q": pytest.approx(4.5)}
 
 
 def test_queries_back_to_back_share_the_cycle_of_the_busiest_executor() -> None:
     model = model_of([stage("q", [2.0, 1.0]), stage("r", [2.0, 1.0])], 2, overhead=0.1)
     both = Placement({"q/0": np.array([0, 1]), "r/0": np.array([0, 1])})
     apart = Placement({"q/0": np.array([0, 1]), "r/0": np.array([1, 0])})
-    assert list(estimate_batches(model, both).values()) == pytest.approx([4.0, 4.0])
-    assert list(estimate_batches(model, apart).values()) == pytest.approx([3.0, 3.0])
+    assert list(PlacedQueries(model, both).estimate_batches().values()) == pytest.approx([4.0, 4.0])
+    assert list(PlacedQueries(model, apart).estimate_batches().values()) == pytest.approx([3.0, 3.0])
 
 
 def test_a_query_does_not_wait_for_executors_that_only_its_floating_tasks_would_use() -> None:
@@ -38,7 +38,7 @@ def test_a_query_does_not_wait_for_executors_that_only_its_floating_tasks_would_
     stages = tuple(replace(it, placeable=False) if it is source else it for it in model.workload.stages)
     model = replace(model, workload=Workload(stages), floating={"q/1": FloatingTasks(2, 0.1)})
     at = Placement({"q/0": np.array([0]), "r/0": np.array([0, 1])})
-    seconds = estimate_batches(model, at)
+    seconds = PlacedQueries(model, at).estimate_batches()
     assert seconds["r"] == pytest.approx(11.2, abs=0.1)
     assert seconds["q"] < 6.5, "it meets r on executor 0 alone"
     assert float(replay(model, at)["q"].mean()) == pytest.approx(seconds["q"], rel=0.1)
@@ -51,7 +51,7 @@ def test_floating_tasks_take_the_seconds_that_were_measured_on_slow_executors_to
     model = replace(model, cluster=cluster, workload=Workload(stages), floating={"q/1": FloatingTasks(2, 3.0)})
     at = Placement({"q/0": np.array([0, 1])})
     expected = 0.1 + 2.0 + 3.0
-    assert estimate_batches(model, at)["q"] == pytest.approx(expected)
+    assert PlacedQueries(model, at).estimate_batches()["q"] == pytest.approx(expected)
     assert PlacedQueries(model, at).work().work.tolist() == [[5.0, 5.0]]
     assert float(replay(model, at)["q"].mean()) == pytest.approx(expected, rel=0.01)
 
@@ -87,10 +87,10 @@ def test_no_query_is_faster_than_its_own_path() -> None:
     for seed in range(20):
         model, at = drawn(seed, queries=3)
         alone = {
-            query: estimate_batches(
+            query: PlacedQueries(
                 model_of(list(model.stages_of(query)), 4), Placement({f"{query}/0": at[f"{query}/0"]})
-            )
+            ).estimate_batches()
             for query in model.workload.queries
         }
-        together = estimate_batches(model, at)
+        together = PlacedQueries(model, at).estimate_batches()
         assert all(together[query] >= alone[query][query] - 1e-9 for query in together)

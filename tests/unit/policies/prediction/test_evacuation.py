@@ -8,7 +8,7 @@ import pytest
 
 from rechannel.policies.model.arrays import ScaleOutError
 from rechannel.policies.model.placement import Placement
-from rechannel.policies.prediction.cycle import estimate_batches
+from rechannel.policies.prediction.cycle import PlacedQueries
 from rechannel.policies.prediction.evacuation import place_evacuated
 from rechannel.policies.prediction.model import PredictionModel
 from rechannel.policies.registry import propose
@@ -22,7 +22,7 @@ def without(model: PredictionModel, executor: int) -> PredictionModel:
 
 
 def mean_change(model: PredictionModel, current: Placement, chosen: Placement) -> float:
-    before, after = estimate_batches(model, current), estimate_batches(model, chosen)
+    before, after = PlacedQueries(model, current).estimate_batches(), PlacedQueries(model, chosen).estimate_batches()
     return float(np.mean([after[query] / before[query] for query in before]))
 
 

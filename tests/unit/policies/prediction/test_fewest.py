@@ -10,7 +10,7 @@ from benchmarks.live.service.truth import fewest_moves as exact_moves
 from benchmarks.live.service.truth import goals
 from rechannel.policies.model.placement import Placement
 from rechannel.policies.prediction.choice import choose_by_replay
-from rechannel.policies.prediction.cycle import estimate_batches
+from rechannel.policies.prediction.cycle import PlacedQueries
 from rechannel.policies.prediction.fewest import fewest_moves
 from rechannel.policies.prediction.gain import predict_changes
 from rechannel.policies.prediction.model import QueryTiming
@@ -45,7 +45,7 @@ def test_a_query_that_ran_beside_the_load_of_the_others_does_not_lose() -> None:
     model = model_of(stages, 3, overhead=0.1)
     at = Placement({f"{query}/0": np.array(executors) for query, executors in placed.items()})
     planned = fewest(model, at, at)
-    before, after = estimate_batches(model, at), estimate_batches(model, planned)
+    before, after = PlacedQueries(model, at).estimate_batches(), PlacedQueries(model, planned).estimate_batches()
     assert all(after[query] < 0.85 * before[query] for query in "qrp")
     assert after["s"] <= 1.03 * before["s"]
     assert len(planned.moves_from(at)) <= 4
@@ -94,7 +94,7 @@ def test_few_moves_bring_most_of_the_gain_of_many(seed: int) -> None:
     model, current = drawn(seed)
     proposed = propose("adaptive", model.cluster, model.workload, current).placement
     chosen = fewest(model, current, proposed)
-    now, few, many = (sum(estimate_batches(model, at).values()) for at in (current, chosen, proposed))
+    now, few, many = (sum(PlacedQueries(model, at).estimate_batches().values()) for at in (current, chosen, proposed))
     assert few <= now
     assert now - few >= 0.85 * (now - many)
     assert len(chosen.moves_from(current)) <= max(1, len(proposed.moves_from(current)))
@@ -131,9 +131,9 @@ def test_several_cores_take_tasks_in_the_order_of_partitions() -> None:
     """On two cores, tasks of 1, 1 and 2 s last 3 s, though there are but 4 s of work."""
     model = model_of([stage("q", [1.0, 1.0, 2.0, 0.5])], 2, overhead=0.0, cores=2)
     current = Placement({"q/0": np.array([0, 0, 0, 1])})
-    assert estimate_batches(model, current)["q"] == pytest.approx(3.0)
+    assert PlacedQueries(model, current).estimate_batches()["q"] == pytest.approx(3.0)
     chosen = fewest(model, current, current)
-    assert estimate_batches(model, chosen)["q"] == pytest.approx(2.0)
+    assert PlacedQueries(model, chosen).estimate_batches()["q"] == pytest.approx(2.0)
     assert len(chosen.moves_from(current)) == 1
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from rechannel.policies.model.placement import Placement
 from rechannel.policies.model.workload import Stage, Workload
-from rechannel.policies.prediction.cycle import estimate_batches
+from rechannel.policies.prediction.cycle import PlacedQueries
 from rechannel.policies.prediction.model import FloatingTasks, PredictionModel, QueryTiming, StageSpread
 from rechannel.policies.prediction.replay import replay
 from unit.policies.prediction.cases import drawn, model_of, stage
@@ -96,7 +96,7 @@ def test_equal_seeds_give_equal_batches_and_noise_makes_them_longer() -> None:
 def test_it_agrees_with_the_cycle_formula_back_to_back() -> None:
     for seed in range(12):
         model, at = drawn(seed)
-        formula = estimate_batches(model, at)
+        formula = PlacedQueries(model, at).estimate_batches()
         assert {query: taken.mean() for query, taken in replay(model, at, batches=20).items()} == pytest.approx(
             formula, rel=0.12
         )
