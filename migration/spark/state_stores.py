@@ -13,20 +13,16 @@ JOIN_STORES = ("left-keyToNumValues", "left-keyWithIndexToValue", "right-keyToNu
 _VERSION_FILE = re.compile(r"\d+\.(delta|snapshot|zip|changelog)")
 
 
-class LayoutError(ValueError):
-    """A file in the checkpoint that Spark does not write so."""
-
-
 def stores_of_metadata(text: str) -> list[str]:
-    """Return the store names in operator metadata: a version line, then one JSON document."""
-    start = text.find("{")
-    if start < 0:
-        raise LayoutError("operator metadata in the checkpoint is not what Spark writes")
+    """Return the store names in operator metadata: a version line, then one JSON document.
+
+    Raises ValueError for what Spark does not write so.
+    """
     try:
-        stores = json.loads(text[start:])["stateStoreInfo"]
+        stores = json.loads(text[text.index("{") :])["stateStoreInfo"]
         return sorted({str(store["storeName"]) for store in stores})
     except (ValueError, KeyError, TypeError) as error:
-        raise LayoutError(f"operator metadata in the checkpoint cannot be read: {error}") from error
+        raise ValueError(f"operator metadata in the checkpoint cannot be read: {error}") from error
 
 
 def stores_of_partition(names: Iterable[str]) -> list[str]:

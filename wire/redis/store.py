@@ -254,12 +254,9 @@ class Store:
             key, lambda start, most: self._redis.xrange(key, min=f"({start}", count=most), after, count
         )
 
-    def last(self, rule: KeyRule, name: str, count: int, convert: Convert | None = None) -> list[Envelope]:
-        """Read the newest ``count`` entries of a stream, oldest first; fewer large ones.
-
-        ``convert``: as for `read`.
-        """
-        return self.read_before(rule, name, "", count, convert)[1]
+    def last(self, rule: KeyRule, name: str, count: int) -> list[Envelope]:
+        """Read the newest ``count`` entries of a stream, oldest first; fewer large ones."""
+        return self.read_before(rule, name, "", count)[1]
 
     def read_before(
         self, rule: KeyRule, name: str, before: str, count: int, convert: Convert | None = None

@@ -215,8 +215,8 @@ class FakeStore:
             if (envelope := self._decoded(data)) is not None
         ]
 
-    def last(self, rule: KeyRule, name: str, count: int, convert: Convert | None = None) -> list[Envelope]:
-        return self.read_before(rule, name, "", count, convert)[1]
+    def last(self, rule: KeyRule, name: str, count: int) -> list[Envelope]:
+        return self.read_before(rule, name, "", count)[1]
 
     def read_before(
         self, rule: KeyRule, name: str, before: str, count: int, convert: Convert | None = None

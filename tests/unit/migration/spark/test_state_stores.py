@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from rechannel.migration.spark.state_stores import JOIN_STORES, LayoutError, stores_of_metadata, stores_of_partition
+from rechannel.migration.spark.state_stores import JOIN_STORES, stores_of_metadata, stores_of_partition
 
 
 def test_store_names_are_read_off_the_metadata():
@@ -15,7 +15,7 @@ def test_store_names_are_read_off_the_metadata():
 
 @pytest.mark.parametrize("bad", ["", "v1\n{", "v1\n{}", 'v1\n{"stateStoreInfo":[{}]}'])
 def test_metadata_that_spark_does_not_write_is_an_error(bad):
-    with pytest.raises(LayoutError):
+    with pytest.raises(ValueError, match="operator metadata in the checkpoint cannot be read"):
         stores_of_metadata(bad)
 
 
