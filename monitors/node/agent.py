@@ -15,8 +15,8 @@ from typing import Any
 import msgspec
 import structlog
 
-from rechannel.conf.settings import Settings
-from rechannel.monitors.node.metrics import AgentMetrics, EndpointError, serve
+from rechannel.conf.settings import Settings, SettingsError
+from rechannel.monitors.node.metrics import AgentMetrics, serve
 from rechannel.monitors.node.monitor import NodeMonitor
 from rechannel.monitors.node.processes import ProcessTable, find_host, own_names
 from rechannel.monitors.node.sender import Sender, open_store
@@ -57,7 +57,7 @@ def _open_endpoint(metrics: AgentMetrics, address: str) -> Callable[[], None]:
         return lambda: None
     try:
         close = serve(metrics, address)
-    except EndpointError as error:
+    except SettingsError as error:
         _log.error("no metrics endpoint", problem=str(error))
         return lambda: None
     _log.info("metrics endpoint", address=address)

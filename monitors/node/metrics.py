@@ -10,6 +10,7 @@ from prometheus_client import CollectorRegistry, start_http_server
 from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
+from rechannel.conf.settings import SettingsError
 from rechannel.wire.measurements import AgentWindow
 from rechannel.wire.metric_samples import MetricDefinition, MetricSamples
 from rechannel.wire.version import __version__
@@ -43,10 +44,6 @@ OUTPUTS = MetricDefinition("rechannel_agent_map_outputs_total", "Map outputs of 
 SKIPPED = MetricDefinition("rechannel_agent_skipped_total", "What was not measured, by reason", ("reason",))
 
 TABLE = tuple(item for item in vars().values() if isinstance(item, MetricDefinition))
-
-
-class EndpointError(RuntimeError):
-    """The endpoint cannot be opened at the configured address."""
 
 
 class AgentMetrics(Collector):
@@ -120,15 +117,15 @@ class AgentMetrics(Collector):
 
 
 def serve(metrics: AgentMetrics, address: str) -> Callable[[], None]:
-    """Serve metrics at host:port; return a function that ends it. Raises EndpointError."""
+    """Serve metrics at host:port; return a function that ends it. Raises SettingsError."""
     registry = CollectorRegistry()
     registry.register(metrics)
     host, _, port = address.rpartition(":")
     try:
         server, thread = start_http_server(int(port), addr=host.strip("[]"), registry=registry)
     except (OSError, ValueError, OverflowError) as error:
-        raise EndpointError(
-            f"agent.metrics: {address} cannot be opened ({error}); use a free host:port, or none"
+        raise SettingsError(
+            [f"agent.metrics: {address} cannot be opened ({error}); use a free host:port, or none"]
         ) from error
 
     def end() -> None:

@@ -8,7 +8,8 @@ import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
-from rechannel.monitors.node.metrics import AgentMetrics, EndpointError, serve
+from rechannel.conf.settings import SettingsError
+from rechannel.monitors.node.metrics import AgentMetrics, serve
 from rechannel.wire.measurements import MapOutput
 from unit.daemon.fakes import APP, window
 
@@ -79,5 +80,5 @@ def test_the_endpoint_answers_and_ends(metrics: AgentMetrics) -> None:
 def test_an_address_that_cannot_be_opened_is_named(metrics: AgentMetrics) -> None:
     with socket.create_server(("127.0.0.1", 0)) as occupied:
         for address in (f"127.0.0.1:{occupied.getsockname()[1]}", "127.0.0.1:99999", "no.such.host.invalid:9417"):
-            with pytest.raises(EndpointError, match=r"agent\.metrics"):
+            with pytest.raises(SettingsError, match=r"agent\.metrics"):
                 serve(metrics, address)
