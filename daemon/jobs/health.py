@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from concurrent.futures import Future
 from typing import Any
 
 from rechannel.daemon.jobs.clock import Clock
@@ -31,14 +30,6 @@ class JobMonitor:
         """Return a new job, to be run every so many seconds; ``options`` are those of `Job`."""
         job = self.jobs[name] = Job(name, every, work, self._clock, **options)
         return job
-
-    def note_under_way(self, job: str) -> None:
-        """Note that a job's work goes on after its run has returned."""
-        self.jobs[job].note_under_way()
-
-    def report_late(self, job: str, outcome: Future[Any]) -> None:
-        """Record the end of a job's work that went on after its run had returned."""
-        self.jobs[job].report_late(outcome)
 
     def read(self) -> tuple[JobStatus, ...]:
         """Return the records of all jobs, in the order of their creation."""

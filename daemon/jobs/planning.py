@@ -11,7 +11,6 @@ import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, wait
 from contextlib import contextmanager
-from functools import partial
 from typing import Any, TypeVar
 
 from rechannel.daemon.jobs.health import JobMonitor
@@ -88,8 +87,8 @@ class BackgroundRunner:
             wait([future], self._patience)
         if not future.done():
             if self._monitor is not None:
-                self._monitor.note_under_way(job)
-                future.add_done_callback(partial(self._monitor.report_late, job))
+                self._monitor.jobs[job].note_under_way()
+                future.add_done_callback(self._monitor.jobs[job].report_late)
             return None
         return future.result()
 

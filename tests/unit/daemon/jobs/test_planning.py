@@ -18,7 +18,6 @@ from rechannel.daemon.decide import pipeline
 from rechannel.daemon.decide.pipeline import DecisionRequest, Draft, PlanBasis
 from rechannel.daemon.decide.rollback import find_rollback_target
 from rechannel.daemon.decide.saved_plan import saved_plan_of
-from rechannel.daemon.jobs.clock import Clock
 from rechannel.daemon.jobs.health import JobMonitor
 from rechannel.daemon.jobs.planning import BackgroundRunner, Mutex
 from rechannel.wire import keys
@@ -324,28 +323,22 @@ def test_work_whose_thread_could_not_start_is_begun_again(monkeypatch: pytest.Mo
     assert runner.run("follow", lambda: "done") == "done"
 
 
-class SignalingMonitor(JobMonitor):
-    """A monitor that signals the end of late work."""
-
-    def __init__(self, clock: Clock, ended: threading.Event) -> None:
-        super().__init__(clock)
-        self.ended = ended
-
-    def report_late(self, job: str, outcome: Future[Any]) -> None:
-        super().report_late(job, outcome)
-        self.ended.set()
-
-
 class Late:
     """A job whose work goes on after its runs, and ends when it is told to."""
 
     def __init__(self) -> None:
         self.clock = FakeClock()
         self.go_on, self.ended = threading.Event(), threading.Event()
-        self.monitor = SignalingMonitor(clocks(self.clock), self.ended)
+        self.monitor = JobMonitor(clocks(self.clock))
         self.runner = BackgroundRunner(0.01, self.monitor)
         self.errors: list[Exception] = []
         self.job = self.monitor.add("decide", 300.0, lambda: self.runner.run("decide", self.work))
+        self.record = self.job.report_late
+        self.job.report_late = self.report_late  # type: ignore[method-assign]
+
+    def report_late(self, outcome: Future[Any]) -> None:
+        self.record(outcome)
+        self.ended.set()
 
     def work(self) -> str:
         assert self.go_on.wait(10)
