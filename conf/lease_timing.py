@@ -14,15 +14,21 @@ reserve. docs/high-availability.md explains the inequality for operators.
 from __future__ import annotations
 
 import math
+from typing import TYPE_CHECKING
+
+from rechannel.conf.redis_url import SENTINEL_SCHEME
+
+if TYPE_CHECKING:
+    from rechannel.conf.settings import RedisSettings
 
 OBSERVE = 1.0  # seconds between two cycles of a controller that read reports and requests and renew the lease
 DRIFT = 0.01  # largest difference in rate of two machines' clocks, as a share; NTP allows a twentieth of it
 _CALL, _CALL_WITH_SENTINELS = 2, 3  # in timeouts
 
 
-def longest_call(timeout: float, *, sentinels: bool) -> float:
+def longest_call(redis: RedisSettings) -> float:
     """Return the seconds after which a call to Redis has been answered or has failed."""
-    return timeout * (_CALL_WITH_SENTINELS if sentinels else _CALL)
+    return redis.timeout * (_CALL_WITH_SENTINELS if redis.url.startswith(SENTINEL_SCHEME) else _CALL)
 
 
 def acting_time(lease: float, call: float) -> float:
@@ -35,18 +41,18 @@ def least_lease(call: float) -> float:
     return (OBSERVE + 2 * call) / (1 - DRIFT)
 
 
-def errors(lease: float, timeout: float, *, sentinels: bool) -> list[str]:
+def errors(lease: float, redis: RedisSettings) -> list[str]:
     """Return a sentence with the cure if these seconds do not meet the inequality."""
-    call = longest_call(timeout, sentinels=sentinels)
+    call = longest_call(redis)
     least = least_lease(call)
     if lease >= least or math.isclose(lease, least):
         return []
-    longest_timeout = (lease * (1 - DRIFT) - OBSERVE) / 2 / (call / timeout)
+    longest_timeout = (lease * (1 - DRIFT) - OBSERVE) / 2 / (call / redis.timeout)
     cure = f"raise controller.lease to {math.ceil(least * 10) / 10:g}"
     if longest_timeout >= 0.01:
         cure += f", or lower redis.timeout to {int(longest_timeout * 100) / 100:g}"
     sentence = (
-        f"controller.lease: {lease:g} s is too short for redis.timeout = {timeout:g} s: a leader must renew it, and "
-        f"stop acting before another can lead, though a call to Redis takes up to {call:g} s; {cure}"
+        f"controller.lease: {lease:g} s is too short for redis.timeout = {redis.timeout:g} s: a leader must renew it, "
+        f"and stop acting before another can lead, though a call to Redis takes up to {call:g} s; {cure}"
     )
     return [sentence]

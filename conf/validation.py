@@ -27,9 +27,7 @@ def errors(settings: Settings) -> _Errors:
         port = place.rpartition(":")[2]
         if port and int(port) > _LARGEST_PORT:  # the system would use the lowest 16 bits, which is another port
             broken.append(((name,), f"{name}: {port} is no port; it must be between 0 and {_LARGEST_PORT}"))
-    timing_errors = lease_timing.errors(
-        settings.controller.lease, settings.redis.timeout, sentinels=settings.redis.url.startswith(SENTINEL_SCHEME)
-    )
+    timing_errors = lease_timing.errors(settings.controller.lease, settings.redis)
     fields = ("controller.lease", "redis.timeout", "redis.url")
     broken += [(fields, sentence) for sentence in timing_errors]
     try:

@@ -16,7 +16,6 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from rechannel.conf import lease_timing
-from rechannel.conf.redis_url import SENTINEL_SCHEME
 from rechannel.conf.settings import Settings
 from rechannel.daemon.jobs.clock import Clock
 from rechannel.wire import keys
@@ -65,9 +64,7 @@ class LeaderElection:
         self.store = store.fenced(self.lease)
         self._settings = settings
         self._clock = clock
-        call = lease_timing.longest_call(
-            settings.redis.timeout, sentinels=settings.redis.url.startswith(SENTINEL_SCHEME)
-        )
+        call = lease_timing.longest_call(settings.redis)
         self._acting = lease_timing.acting_time(settings.controller.lease, call)
         self._leading = False
         self._until = 0.0

@@ -13,7 +13,6 @@ from typing import Any
 
 from rechannel.conf import lease_timing
 from rechannel.conf.loader import LoadResult
-from rechannel.conf.redis_url import SENTINEL_SCHEME
 from rechannel.conf.settings import CONFIG_VARIABLE, Settings
 from rechannel.daemon.doctor.finding import Finding, failed, ok, warning
 from rechannel.daemon.model.application_messages import averaging_time
@@ -215,7 +214,7 @@ def check_times(settings: Settings) -> list[Finding]:
     if rules.timeout < measured:
         sentence = f"reschedule.timeout ({rules.timeout:g} s) is shorter than what a decision averages ({measured:g} s)"
         findings.append(warning("times", sentence, f"raise reschedule.timeout to {measured:g} or more"))
-    call = lease_timing.longest_call(settings.redis.timeout, sentinels=settings.redis.url.startswith(SENTINEL_SCHEME))
+    call = lease_timing.longest_call(settings.redis)
     spare = controller.lease - lease_timing.least_lease(call)
     return findings or [
         ok(

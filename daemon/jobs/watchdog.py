@@ -11,7 +11,6 @@ from __future__ import annotations
 import structlog
 
 from rechannel.conf import lease_timing
-from rechannel.conf.redis_url import SENTINEL_SCHEME
 from rechannel.conf.settings import Settings
 from rechannel.daemon.jobs.clock import Clock
 from rechannel.daemon.jobs.health import JobMonitor
@@ -27,7 +26,7 @@ _SHOWN = ("observe", "follow", "decide")
 
 def patience(settings: Settings) -> float:
     """Return twice the seconds that all jobs may take in turn while Redis is away."""
-    call = lease_timing.longest_call(settings.redis.timeout, sentinels=settings.redis.url.startswith(SENTINEL_SCHEME))
+    call = lease_timing.longest_call(settings.redis)
     turns = _TURNS + 1 if settings.controller.listen else _TURNS
     return 2 * turns * call + 3 * lease_timing.OBSERVE
 

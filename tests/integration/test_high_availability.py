@@ -289,7 +289,7 @@ def test_everything_goes_on_after_a_fail_over_that_lost_the_newest_epoch(
 def test_a_policy_that_plans_for_several_leases_acts_and_keeps_nobody_waiting(
     settings: Settings, store: Store, world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    lease = lease_timing.least_lease(lease_timing.longest_call(settings.redis.timeout, sentinels=False)) + 1.0
+    lease = lease_timing.least_lease(lease_timing.longest_call(settings.redis)) + 1.0
     settings = dataclasses.replace(settings, controller=dataclasses.replace(settings.controller, lease=lease))
     begun, go_on = threading.Event(), threading.Event()
     real = pipeline.draft_decision

@@ -79,7 +79,7 @@ class Trial:
         self.time = VirtualTime(self._look)
         self.jumped = 0.0
         self.lease = self.config.controller.lease
-        self.call = lease_timing.longest_call(self.config.redis.timeout, sentinels=False)
+        self.call = lease_timing.longest_call(self.config.redis)
         self.store = SlowStore(lambda: self.time.now + self.jumped)  # type: ignore[arg-type]
         self.store.trial = self
         self.leads = [self._controller(name) for name in "ab"]
@@ -148,7 +148,7 @@ class Trial:
 
 
 def config(timeout: float, more: float) -> Settings:
-    lease = lease_timing.least_lease(lease_timing.longest_call(timeout, sentinels=False)) + more
+    lease = lease_timing.least_lease(lease_timing.longest_call(RedisSettings(timeout=timeout))) + more
     return replace(
         Settings(),
         controller=ControllerSettings(lease=lease),
@@ -204,7 +204,7 @@ def test_a_leader_whose_renewals_are_all_answered_at_the_last_moment_goes_on() -
     store = FakeStore(clock)
     lead = LeaderElection(made, store, Clock(wall=clock, steady=clock), "a")  # type: ignore[arg-type]
     lead.renew(0)
-    slow_down(store, clock, lease_timing.longest_call(made.redis.timeout, sentinels=False))
+    slow_down(store, clock, lease_timing.longest_call(made.redis))
     for _ in range(10):
         clock.sleep(lease_timing.OBSERVE)
         assert lead.renew(0) is LeaseResult.RENEWED
