@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-import math
 import statistics
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -301,7 +300,8 @@ def trigger_interval(starts: Sequence[float]) -> float:
     interval = round(statistics.median(gaps), 1) if len(gaps) >= MIN_BATCHES else 0.0
     if interval < _SHORTEST_INTERVAL:
         return 0.0
-    punctual = sum(math.fmod(start, interval) <= _TICK for start in starts)
+    # In milliseconds, as whole numbers: a start on its tick is not a little before it.
+    punctual = sum(round(start * 1000) % round(interval * 1000) <= _TICK * 1000 for start in starts)
     return interval if punctual >= _PUNCTUAL * len(starts) else 0.0
 
 

@@ -361,6 +361,7 @@ def test_a_named_file_that_is_no_log_is_an_error(tmp_path: Path):
         ([1000.0, 1001.4, 1002.7, 1004.2, 1005.5], 0.0),
         ([1000.0, 1010.0], 0.0),
         ([1000.0, 1000.01, 1000.02, 1000.03], 0.0),
+        ([number * 1100 / 1000 for number in range(1_545_454_545, 1_545_454_550)], 1.1),
     ],
 )
 def test_the_interval_of_a_trigger(starts: list[float], interval: float):
