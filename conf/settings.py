@@ -180,7 +180,7 @@ class RescheduleSettings:
     )
     timeout: float = live_seconds(300.0, "Time between two periodic decisions.", bounds=(1, 86_400))
     settle: float = live_seconds(
-        10.0,
+        5.0,
         "Time for which the set of executors must be stable before joined or lost executors trigger a decision; at "
         "least one agent window.",
         bounds=(0, 3600),

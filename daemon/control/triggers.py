@@ -17,7 +17,7 @@ from rechannel.conf.settings import RescheduleSettings, Settings
 from rechannel.daemon.control.guard import NO_ANSWER
 from rechannel.daemon.model.application_messages import averaging_time
 from rechannel.daemon.model.snapshot import Snapshot
-from rechannel.wire.codes import DecisionResult, Law, Mode, Trigger
+from rechannel.wire.codes import DecisionResult, Law, Mode, NotReadyReason, Trigger
 from rechannel.wire.messages import Decision, LinkReport
 from rechannel.wire.printable import query_name
 
@@ -26,6 +26,8 @@ _OVER = 0.85  # share of its limit below which an overload is over
 _FIRST_PAUSE = 10.0  # seconds until the next decision by changed executors, if refused, or by load; doubles each time
 _LONGEST_PAUSE = 300.0  # seconds between two decisions by load
 RETRY_EVERY = 10.0  # seconds between two decisions that were not ready, or on the same order
+_RETRY_BATCHES = 2.0  # the same where only batches are missing, which is seen without a model
+_REOPENED = 60.0  # seconds after which a change of the queries makes the pause between decisions short again
 _ACCEPTED_WINDOWS = 3  # of which the highest imbalance is accepted
 
 
@@ -41,6 +43,8 @@ def pause_of(decision: Decision, settings: Settings) -> float | None:
     """
     if decision.reason == Law.AGREEMENTS:
         return averaging_time(settings)
+    if decision.reason == NotReadyReason.TOO_FEW_BATCHES:
+        return _RETRY_BATCHES
     return RETRY_EVERY if decision.result == DecisionResult.NOT_READY else None
 
 
@@ -169,7 +173,8 @@ class ImbalanceTrigger(LoadTrigger):
 
     The imbalance is the utilization of the busiest executor over the mean of all. It is compared with the accepted one:
     the highest of the last windows at the last decision that moved nothing, or after the last migration that was
-    confirmed. What was accepted while nothing could move is open again once the mode is ``apply``.
+    confirmed. It is 1 again when a query ends or has enough batches, and once the mode is ``apply``: what was accepted
+    while nothing could move is open again.
     """
 
     trigger = Trigger.IMBALANCE
@@ -182,14 +187,20 @@ class ImbalanceTrigger(LoadTrigger):
         self._streak = 0
         self._window: float | None = None  # begin of the last window observed
         self._batches: dict[str, int] = {}  # query -> last batch observed
+        self._queries: set[str] = set()  # with enough batches for a decision, at the last window observed
+        self._reopened = -math.inf
         self._mode = Mode.APPLY
 
     def observe_window(self, snapshot: Snapshot, window: float, settings: Settings) -> None:
         """Record the imbalance in a snapshot; a window without a new batch does not count."""
-        batches = {query: recent[-1].batch for query, recent in snapshot.measured_queries.recent.items()}
+        recent = snapshot.measured_queries.recent
+        batches = {query: last[-1].batch for query, last in recent.items()}
         if window == self._window or batches == self._batches:
             return
-        self._window, self._batches = window, batches
+        queries = {query for query, last in recent.items() if len(last) >= settings.reschedule.batches}
+        if queries != self._queries:
+            self._reopen(window)
+        self._window, self._batches, self._queries = window, batches, queries
         self.observe(_imbalance(snapshot), settings)
 
     def observe(self, imbalance: float, settings: Settings) -> None:
@@ -207,6 +218,17 @@ class ImbalanceTrigger(LoadTrigger):
                 f"the busiest executor has {imbalance:.2f} times the mean load, {self._streak} windows in a row; "
                 f"{self._accepted:.2f} times is accepted"
             )
+
+    def _reopen(self, steady_now: float) -> None:
+        """Compare with an even load, as other queries run.
+
+        The pause between decisions is short again too, except where queries come and go all the time.
+        """
+        if steady_now - self._reopened >= _REOPENED:
+            self._next_try, self._pause = 0.0, _FIRST_PAUSE
+        self._reopened = steady_now
+        self._accepted, self._recent = 1.0, deque([1.0], _ACCEPTED_WINDOWS)
+        self.interrupt()
 
     def accept(self) -> None:
         """Compare with the present imbalance from now on."""

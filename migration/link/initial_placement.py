@@ -258,6 +258,11 @@ class InitialPlacement:
         for key in [key for key in self._lost if key[0] == query]:
             del self._lost[key]
 
+    @property
+    def has_pending(self) -> bool:
+        """Whether something of any query is to be moved at its next quiet moment."""
+        return bool(self._restored or self._new_runs or self._lost)
+
     def is_pending(self, query: str, run: str) -> bool:
         """Whether something of a query is to be moved at its next quiet moment."""
         return run in self._restored or run in self._new_runs or any(key[0] == query for key in self._lost)

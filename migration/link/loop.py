@@ -220,7 +220,16 @@ class LinkCycle:
     def pause(self) -> float:
         """Return the seconds until the next cycle."""
         # A plan has to be read before the next batch replaces it, and Spark steered before the next batch begins.
-        return _SHORT_PAUSE if self._reconciler.waiting or self._stages.pending else _PAUSE
+        is_short = self._reconciler.waiting or self._stages.pending or self._has_own_moves_due()
+        return _SHORT_PAUSE if is_short else _PAUSE
+
+    def _has_own_moves_due(self) -> bool:
+        """Whether the end of a running batch is awaited, to spread or restore its query's partitions."""
+        placement = self._initial_placement
+        return placement.has_pending and any(
+            placement.is_pending(query, active.run) and self._table.in_batch(query)
+            for query, active in self._check.queries.items()
+        )
 
     def run(self) -> None:
         """Run one cycle."""

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+from types import SimpleNamespace
+from typing import Any
 
 import msgspec
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -193,6 +196,44 @@ def test_an_imbalance_accepted_while_nothing_could_move_is_open_once_decisions_a
     for _ in range(3):
         imbalance.observe(1.5, SETTINGS)
     assert not imbalance.due_reason(100.0), "back to observe: what is accepted stays so"
+
+
+def observed(imbalance: ImbalanceTrigger, window: float, batches: dict[str, int]) -> str:
+    """Record a window in which the busier of two executors has 1.3 times the mean; ``batches``: of each query."""
+    recent = {query: [SimpleNamespace(batch=number) for number in range(count)] for query, count in batches.items()}
+    cluster = SimpleNamespace(available=np.array([True, True]))
+    measured = SimpleNamespace(recent=recent)
+    snapshot: Any = SimpleNamespace(measured_queries=measured, cluster=cluster, utilization=np.array([0.65, 0.35]))
+    imbalance.observe_window(snapshot, window, SETTINGS)
+    return imbalance.due_reason(window)
+
+
+def test_an_imbalance_is_open_again_when_a_query_ends_or_has_enough_batches() -> None:
+    imbalance, least = ImbalanceTrigger(), SETTINGS.reschedule.batches
+    for number in range(12):
+        window, counts = number * 5.0, {"q": 20 + number, "other": 20}
+        if observed(imbalance, window, counts):
+            imbalance.record(decision(NOON, "refused", "gate", trigger="imbalance"), window, SETTINGS)
+            assert number == 2, "accepted from now on"
+    due = [number for number in range(12, 20) if observed(imbalance, number * 5.0, {"q": 20 + number})]
+    assert due[0] == 14, "the other query has ended, and no pause is left"
+    imbalance.record(decision(NOON, "refused", "gate", trigger="imbalance"), 100.0, SETTINGS)
+    due = []
+    for number in range(20, 40):
+        began = max(0, number - 30)
+        counts = {"q": 20 + number} | ({"new": began} if began else {})
+        due += [number] if observed(imbalance, number * 5.0, counts) else []
+    assert due[0] == 30 + least + 2, "at its first batches the new query is not counted"
+
+
+def test_queries_that_come_and_go_do_not_shorten_the_pause() -> None:
+    imbalance, due = ImbalanceTrigger(), []
+    for number in range(600):
+        window, loop = number * 5.0, {"loop": number} if number // 4 % 2 else {}
+        if observed(imbalance, window, {"q": 20 + number, **loop}):
+            due.append(number)
+            imbalance.record(decision(NOON, "refused", "gate", trigger="imbalance"), window, SETTINGS)
+    assert len(due) < 20
 
 
 def test_an_overload_that_was_refused_does_not_make_the_next_one_wait_for_long() -> None:
