@@ -48,10 +48,13 @@ class Machine:
 
     @property
     def is_capable(self) -> bool:
-        """Whether the unit lets the agent read executors of any user. systemd drops what the bounding set lacks."""
-        given = set(self.agent_unit.get("AmbientCapabilities", "").split())
+        """Whether the unit lets the agent read executors of any user.
+
+        systemd drops what the bounding set lacks.
+        """
+        ambient = set(self.agent_unit.get("AmbientCapabilities", "").split())
         bounding_set = self.agent_unit.get("CapabilityBoundingSet")  # None: every capability
-        return (given if bounding_set is None else given & set(bounding_set.split())) >= _CAPABILITIES
+        return (ambient if bounding_set is None else ambient & set(bounding_set.split())) >= _CAPABILITIES
 
     @property
     def owners(self) -> list[str]:

@@ -74,7 +74,10 @@ def collect(node: str, sources: Sources) -> Machine:
 
 
 def _unit_settings(text: str) -> dict[str, str]:
-    """Return the checked settings of a unit. As in systemd, lines of a list add up and an empty one clears it."""
+    """Return the checked settings of a unit.
+
+    As in systemd, lines of a list add up and an empty one clears it.
+    """
     settings: dict[str, str] = {}
     pattern = r"^(User|AmbientCapabilities|CapabilityBoundingSet)=[ \t]*(.*?)[ \t]*$"
     for name, value in re.findall(pattern, text, re.MULTILINE):

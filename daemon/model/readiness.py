@@ -62,7 +62,7 @@ def readiness_problem(messages: ApplicationMessages, settings: Settings, now: fl
 
 
 def unmeasured_queries(messages: ApplicationMessages, settings: Settings, now: float) -> list[NotReady]:
-    """Return a reason for each query that could be moved, but has too few batches; first the one with the most."""
+    """Return a reason for each movable query with too few batches, that with the most first."""
     counted = [
         (last_batches(messages, query.query, settings, now), query_name(query.query, query.name), query.query)
         for query in messages.report.queries
@@ -71,21 +71,21 @@ def unmeasured_queries(messages: ApplicationMessages, settings: Settings, now: f
     counted.sort(key=lambda item: (len(item[0]), item[1]), reverse=True)
     need = settings.reschedule.batches
     return [
-        _too_few_batches(last, f"query {name}", need, now, oversized=query in messages.oversized)
+        _too_few_batches(last, name, need, now, oversized=query in messages.oversized)
         for last, name, query in counted
         if len(last) < need
     ]
 
 
-def _too_few_batches(last: Sequence[BatchReport], query: str, need: int, now: float, *, oversized: bool) -> NotReady:
+def _too_few_batches(last: Sequence[BatchReport], name: str, need: int, now: float, *, oversized: bool) -> NotReady:
     if oversized:
         sentence = (
-            f"{query}: {with_noun(need, 'batch')} are needed (reschedule.batches), and have more tasks than the "
+            f"query {name}: {with_noun(need, 'batch')} are needed (reschedule.batches), and have more tasks than the "
             "controller stores"
         )
         return NotReady(NotReadyReason.TOO_FEW_BATCHES, sentence, transient=False)
     return NotReady(
         NotReadyReason.TOO_FEW_BATCHES,
-        f"{query} has {with_noun(len(last), 'measured batch')}, {need} are needed (reschedule.batches)",
+        f"query {name} has {with_noun(len(last), 'measured batch')}, {need} are needed (reschedule.batches)",
         ready_in=(need - len(last)) * batch_period(last, now) if last else None,
     )

@@ -224,7 +224,7 @@ class LinkCycle:
         return _SHORT_PAUSE if is_short else _PAUSE
 
     def _has_own_moves_due(self) -> bool:
-        """Whether the end of a running batch is awaited, to spread or restore its query's partitions."""
+        """Whether a running batch ends at whose end the link moves partitions on its own."""
         placement = self._initial_placement
         return placement.has_pending and any(
             placement.is_pending(query, active.run) and self._table.in_batch(query)
