@@ -187,10 +187,10 @@ class RescheduleSettings:
     )
     trigger_windows: int = live_setting(
         2,
-        "How long an overload or an imbalance lasts before it triggers a decision, in agent windows or, for overloads "
-        "of a query, in its batches. An executor is overloaded above gate.max_utilization, a query if its batches last "
-        "twice as long as usual or longer than the interval of its trigger. An imbalance is one that grew by "
-        "gate.min_gain. 0 turns both triggers off.",
+        "How long an overload or an imbalance lasts before it triggers a decision: in agent windows for overloads of "
+        "an executor, otherwise in batches. An executor is overloaded above gate.max_utilization, a query if its "
+        "batches last twice as long as usual or longer than the interval of its trigger. An imbalance is one that "
+        "grew by gate.min_gain. 0 turns both triggers off.",
         unit="windows",
         bounds=(0, 1000),
     )

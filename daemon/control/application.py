@@ -24,7 +24,7 @@ from rechannel.daemon.control.migrations import MigrationTracker
 from rechannel.daemon.control.outcomes import REGRESSED_REASON, OutcomeHistory, OutcomeTracker, PendingRollback
 from rechannel.daemon.control.scheduled_plans import ScheduledPlanStore
 from rechannel.daemon.control.standing_orders import StandingOrderStore, partitions_on
-from rechannel.daemon.control.triggers import RETRY_EVERY, ExecutorSetTrigger, new_load_triggers, usable_executors
+from rechannel.daemon.control.triggers import RETRY_EVERY, ExecutorSetTrigger, LoadTriggers, usable_executors
 from rechannel.daemon.decide import pipeline
 from rechannel.daemon.decide.pipeline import DecisionRequest, Draft, NoPlan, PlanBasis, moves_in_flight
 from rechannel.daemon.decide.policy_settings import policy_for
@@ -41,7 +41,6 @@ from rechannel.wire.codes import DecisionResult, Mode, NotReadyReason, OutcomeVe
 from rechannel.wire.messages import Decision, LinkReport, Refusal, ScheduledPlan
 from rechannel.wire.printable import with_noun
 
-FORGOTTEN_AFTER = 3600.0  # seconds without a report: a driver or Redis that is back sooner finds its state
 _MODEL_SHARE = 0.2  # of a core, for the models of one application
 _LONGEST_REST = 30.0  # seconds between two models: an overload has to be seen several times in a row
 
@@ -73,7 +72,7 @@ class Application:
         self.last_heard = services.context.clock.steady()
         self.guard, self.complaints = AutomaticDecisionGuard(services.limits), RateLimit(COMPLAIN_EVERY)
         self.migrations = MigrationTracker(name, services.context)
-        self.executors, self.load_triggers = ExecutorSetTrigger(), new_load_triggers()
+        self.executors, self.load_triggers = ExecutorSetTrigger(), LoadTriggers()
         self.rollback: PendingRollback | None = None
         self._services, self._context, self._clock = services, services.context, services.context.clock
         self.outcome = self._new_outcome()
@@ -89,7 +88,7 @@ class Application:
 
     def reset(self) -> None:
         """Drop what only a leader may rely on, but not the guard and the cool-down."""
-        self.executors, self.load_triggers = ExecutorSetTrigger(), new_load_triggers()
+        self.executors, self.load_triggers = ExecutorSetTrigger(), LoadTriggers()
         self.outcome, self.rollback, self._published = self._new_outcome(), None, DecisionDeduplicator()
         self.migrations.reset()
         self.retry_drain()
@@ -139,9 +138,7 @@ class Application:
         elif left := self.migrations.continuation(now):
             self._continue_plan(left, steady_now)
         elif not self._decide_on_executors(report, steady_now):
-            for trigger in self.load_triggers:
-                if self._decide_on_load(trigger):
-                    break
+            self._decide_on_load()
 
     def _leave_drained_nodes(self, report: LinkReport, steady_now: float) -> bool:
         placed = any(partitions_on(report, self._services.standing_orders.nodes).values())
@@ -180,12 +177,12 @@ class Application:
         trigger.record(decision, report, self._clock.steady(), settings)
         return True
 
-    def _decide_on_load(self, trigger: Trigger) -> bool:
-        steady_now = self._clock.steady()
-        may_decide = trigger != Trigger.IMBALANCE or self.executors.is_stable(steady_now, self._context.settings)
-        reason = self.load_triggers[trigger].due_reason(steady_now) if may_decide else ""
-        decision = self.decide_automatically(trigger, reason) if reason else None
-        return decision is not None and decision.reason not in NO_ANSWER
+    def _decide_on_load(self) -> None:
+        is_stable = self.executors.is_stable(steady_now := self._clock.steady(), self._context.settings)
+        for load, reason in self.load_triggers.due(steady_now, is_stable=is_stable):
+            decision = self.decide_automatically(load.trigger, reason, load.load_since)
+            if decision is not None and decision.reason not in NO_ANSWER:
+                break
 
     # -- decisions --
 
@@ -196,12 +193,13 @@ class Application:
         policy = policy_for(trigger, self._context.settings)
         return DecisionRequest(name, now, trigger, policy, reason=reason, apply=apply)
 
-    def decide_automatically(self, trigger: Trigger, reason: str = "") -> Decision | None:
+    def decide_automatically(self, trigger: Trigger, reason: str = "", load_since: float = 0.0) -> Decision | None:
         """Decide because of a trigger; a guard's refusal is returned once, then None."""
         apply, now = self._context.acts_automatically, self._clock.wall()
         refusal = self._services.limits.blocked_by(now) if apply else None
         if refusal is None:
-            return self.decide(self.new_request(trigger, reason, apply=apply))
+            request = self.new_request(trigger, reason, apply=apply)
+            return self.decide(dataclasses.replace(request, load_since=load_since))
         if not self.guard.should_log(trigger, refusal):
             return None
         return self.refuse(self.new_request(trigger, reason), refusal)
@@ -219,8 +217,7 @@ class Application:
         self._publish(decision)
         answers = request.trigger in AUTOMATIC and not self._context.lead.paused
         if answers or decision.result == DecisionResult.APPLIED:
-            for load_trigger in self.load_triggers.values():
-                load_trigger.record(decision, self._clock.steady(), self._context.settings)
+            self.load_triggers.record(decision, self._clock.steady(), self._context.settings)
         return decision
 
     def refuse(self, request: DecisionRequest, refusal: Refusal) -> Decision:
@@ -264,7 +261,7 @@ class Application:
             raise NoPlan(pipeline.OUTCOME_AWAITED)
         limited = request.apply and request.trigger in AUTOMATIC
         return PlanBasis(
-            messages=messages,
+            messages=dataclasses.replace(messages, load_since=request.load_since),
             settings=settings,
             drained_nodes=services.standing_orders.nodes | request.drained_nodes,
             cooldown=Cooldown(cooldown, *self.migrations.cooldown_length()),
@@ -380,8 +377,7 @@ class Application:
         outcome, target = measured
         if outcome.verdict == OutcomeVerdict.CONFIRMED:
             self.migrations.confirm(outcome.decision)
-            for load_trigger in self.load_triggers.values():
-                load_trigger.accept()
+            self.load_triggers.accept()
         else:
             self.migrations.cancel_continuation()
         self._await_rollback(target)
@@ -440,11 +436,12 @@ class Application:
         self.sentence, self._window, self._next_model = "", None, 0.0
 
     def describe(self, window: float) -> None:
-        """Describe the application and detect overloads, once in each agent window.
+        """Describe the application and detect overloads once in each window, imbalances always.
 
         A model of tens of thousands of partitions takes seconds. Models take at most a fifth of a core, but one is made
         at least every half minute. An application that is not ready is noticed without a model.
         """
+        self._observe_batches()
         if self._window == window:
             return
         try:
@@ -452,6 +449,12 @@ class Application:
         except Exception:
             self.sentence = ""  # it may no longer be true
             raise
+
+    def _observe_batches(self) -> None:
+        report, load = self._report, None
+        if report is not None and self.migrations.running is None and not moves_in_flight(report):
+            load = self._services.collector.newest_load(self.name, self.executors.executors)
+        self.load_triggers.observe_batches(load, self._clock.steady(), self._context.settings)
 
     def _refresh_model(self, window: float) -> None:
         messages = self._services.collector.gather(self.name)  # in any case: entries that are trimmed unread are lost
@@ -480,20 +483,19 @@ class Application:
             self._note_ready(snapshot, messages, window)
 
     def _note_not_ready(self, reason: NotReady) -> None:
-        for load_trigger in self.load_triggers.values():
-            load_trigger.interrupt()  # an overload may be over unseen
+        self.load_triggers.interrupt()  # an overload may be over unseen
         self.sentence = f"not ready: {reason.sentence}"
 
     def _note_ready(self, snapshot: Snapshot, messages: ApplicationMessages, window: float) -> None:
         self.executors.mark_ready(usable_executors(messages.report, self._services.standing_orders.nodes))
-        for load_trigger in self.load_triggers.values():
-            load_trigger.observe_window(snapshot, window, self._context.settings)
+        self.load_triggers.observe_window(snapshot, window, self._context.settings)
         now = self._clock.wall()
         waiting = f", cool-down for {left:.0f} s" if (left := self.migrations.cooldown_left(now)) else ""
-        placed = with_noun(snapshot.workload.partitions, "partition")
+        size = (
+            f"{with_noun(snapshot.workload.partitions, 'partition')} on {with_noun(snapshot.cluster.size, 'executor')}"
+        )
         missing = f"; {text}" if (text := describe_silent_agents(snapshot.coverage)) else ""
-        executors = with_noun(snapshot.cluster.size, "executor")
-        self.sentence = f"ready: {placed} on {executors}{waiting}{self.guard.describe(now)}{missing}"
+        self.sentence = f"ready: {size}{waiting}{self.guard.describe(now)}{missing}"
 
     @property
     def _report(self) -> LinkReport | None:

@@ -12,13 +12,14 @@ from collections.abc import Callable, Iterable
 import structlog
 
 from rechannel.conf import lease_timing
-from rechannel.daemon.control.application import FORGOTTEN_AFTER, Application, ControllerServices
+from rechannel.daemon.control.application import Application, ControllerServices
 from rechannel.daemon.control.decision_log import LoggedDecision, applied_decisions, read_decision_log
 from rechannel.wire import keys
 from rechannel.wire.codes import Trigger
 from rechannel.wire.messages import AgentLimits, ControllerState, LinkReport, Refusal, ScheduledPlan
 from rechannel.wire.redis.errors import StoreError, StoreForbiddenError
 
+FORGOTTEN_AFTER = 3600.0  # seconds without a report: a driver or Redis that is back sooner finds its state
 # Sizes of map outputs that all agents together send in a window, on average; beyond: each chooses some of its outputs.
 MAX_CLUSTER_SIZES = 4_000_000
 

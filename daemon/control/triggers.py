@@ -9,13 +9,14 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from typing import ClassVar
 
 from rechannel.conf.settings import RescheduleSettings, Settings
 from rechannel.daemon.control.guard import NO_ANSWER
 from rechannel.daemon.model.application_messages import averaging_time
+from rechannel.daemon.model.newest_load import NewestLoad
 from rechannel.daemon.model.snapshot import Snapshot
 from rechannel.wire.codes import DecisionResult, Law, Mode, NotReadyReason, Trigger
 from rechannel.wire.messages import Decision, LinkReport
@@ -28,7 +29,7 @@ _LONGEST_PAUSE = 300.0  # seconds between two decisions by load
 RETRY_EVERY = 10.0  # seconds between two decisions that were not ready, or on the same order
 _RETRY_BATCHES = 2.0  # the same where only batches are missing, which is seen without a model
 _REOPENED = 60.0  # seconds after which a change of the queries makes the pause between decisions short again
-_ACCEPTED_WINDOWS = 3  # of which the highest imbalance is accepted
+_ACCEPTED = 3  # observations, of which the highest imbalance is accepted
 
 
 def settle_time(settings: Settings) -> float:
@@ -122,13 +123,16 @@ class LoadTrigger(ABC):
     def __init__(self) -> None:
         self._next_try = 0.0
         self._last_decision, self._pause = -math.inf, _FIRST_PAUSE
+        self.load_since = 0.0  # seconds since the epoch since which the load is the present one, 0 if it did not change
 
-    @abstractmethod
-    def observe_window(self, snapshot: Snapshot, window: float, settings: Settings) -> None:
+    def observe_window(self, snapshot: Snapshot, window: float, settings: Settings) -> None:  # noqa: B027
         """Record the loads in a snapshot of measurements, which is one without a forecast.
 
         ``window``: steady seconds of the begin of the agent window; each counts once.
         """
+
+    def observe_batches(self, load: NewestLoad | None, steady_now: float, settings: Settings) -> None:  # noqa: B027
+        """Record the load of the newest batches; None while moves are under way, as they show."""
 
     def accept(self) -> None:  # noqa: B027 a migration does not make an overload acceptable
         """Take the present load for the result of the last migration, whose outcome is confirmed."""
@@ -172,9 +176,9 @@ class ImbalanceTrigger(LoadTrigger):
     """Trigger of one application whose executors are loaded more unevenly than before.
 
     The imbalance is the utilization of the busiest executor over the mean of all. It is compared with the accepted one:
-    the highest of the last windows at the last decision that moved nothing, or after the last migration that was
-    confirmed. It is 1 again when a query ends or has enough batches, and once the mode is ``apply``: what was accepted
-    while nothing could move is open again.
+    the highest of the last three observations at the last decision that moved nothing, or after the last migration
+    that was confirmed. It is 1 again when a query ends or has enough batches, and once the mode is ``apply``: what was
+    accepted while nothing could move is open again.
     """
 
     trigger = Trigger.IMBALANCE
@@ -182,40 +186,47 @@ class ImbalanceTrigger(LoadTrigger):
     def __init__(self) -> None:
         super().__init__()
         self._accepted = 1.0
-        self._recent: deque[float] = deque([1.0], _ACCEPTED_WINDOWS)
+        self._recent: deque[float] = deque([1.0], _ACCEPTED)
         self._due = ""
         self._streak = 0
-        self._window: float | None = None  # begin of the last window observed
-        self._batches: dict[str, int] = {}  # query -> last batch observed
-        self._queries: set[str] = set()  # with enough batches for a decision, at the last window observed
+        self._newest: dict[str, int] = {}  # query -> last batch observed
+        self._queries: set[str] = set()  # with enough batches for a decision, at the last observation
         self._reopened = -math.inf
         self._mode = Mode.APPLY
 
-    def observe_window(self, snapshot: Snapshot, window: float, settings: Settings) -> None:
-        """Record the imbalance in a snapshot; a window without a new batch does not count."""
-        recent = snapshot.measured_queries.recent
-        batches = {query: last[-1].batch for query, last in recent.items()}
-        if window == self._window or batches == self._batches:
+    def observe_batches(self, load: NewestLoad | None, steady_now: float, settings: Settings) -> None:
+        """Record the imbalance of the newest batches; each batch counts once."""
+        if load is None:
+            self.interrupt()
             return
-        queries = {query for query, last in recent.items() if len(last) >= settings.reschedule.batches}
+        if (newest := load.newest) == self._newest:
+            return
+        queries = {query for query, batches in load.batches.items() if len(batches) >= settings.reschedule.batches}
         if queries != self._queries:
-            self._reopen(window)
-        self._window, self._batches, self._queries = window, batches, queries
-        self.observe(_imbalance(snapshot), settings)
+            self._reopen(steady_now)
+        start, self._newest, self._queries = load.start_after(self._newest), newest, queries
+        self._observe(load, start, settings)
 
-    def observe(self, imbalance: float, settings: Settings) -> None:
-        """Record the imbalance of one window."""
+    def _observe(self, load: NewestLoad, start: float, settings: Settings) -> None:
+        imbalance = load.imbalance
         if self._mode != (mode := Mode(settings.reschedule.mode)):
             self._mode = mode
             if mode == Mode.APPLY:
                 self._accepted, self._next_try, self._pause = 1.0, 0.0, _FIRST_PAUSE
         self._recent.append(imbalance)
         is_over = imbalance > self._accepted * (1 + settings.gate.min_gain)
-        self._streak = self._streak + 1 if is_over else 0
+        if not is_over:
+            self.interrupt()
+            return
+        if not self._streak:
+            self.load_since = start
+        self._streak += 1
         self._due = ""
-        if 0 < settings.reschedule.trigger_windows <= self._streak:
+        # Those of before tell of another load.
+        enough = load.count_since(self.load_since) >= settings.reschedule.batches
+        if enough and 0 < settings.reschedule.trigger_windows <= self._streak:
             self._due = (
-                f"the busiest executor has {imbalance:.2f} times the mean load, {self._streak} windows in a row; "
+                f"the busiest executor has {imbalance:.2f} times the mean load, {self._streak} times in a row; "
                 f"{self._accepted:.2f} times is accepted"
             )
 
@@ -227,7 +238,7 @@ class ImbalanceTrigger(LoadTrigger):
         if steady_now - self._reopened >= _REOPENED:
             self._next_try, self._pause = 0.0, _FIRST_PAUSE
         self._reopened = steady_now
-        self._accepted, self._recent = 1.0, deque([1.0], _ACCEPTED_WINDOWS)
+        self._accepted, self._recent = 1.0, deque([1.0], _ACCEPTED)
         self.interrupt()
 
     def accept(self) -> None:
@@ -236,23 +247,16 @@ class ImbalanceTrigger(LoadTrigger):
         self.interrupt()
 
     def interrupt(self) -> None:
-        """Count the windows anew."""
-        self._streak, self._due = 0, ""
+        """Count the batches anew."""
+        self._streak, self._due, self.load_since = 0, "", 0.0
 
     def _reason(self) -> str:
         return self._due
 
     def _settle(self, decision: Decision) -> None:
         if decision.result == DecisionResult.APPLIED:
-            self._recent = deque([1.0], _ACCEPTED_WINDOWS)
+            self._recent = deque([1.0], _ACCEPTED)
         self.accept()
-
-
-def _imbalance(snapshot: Snapshot) -> float:
-    """Return the utilization of the busiest executor over the mean; 1 without load."""
-    shares = snapshot.utilization[snapshot.cluster.available]
-    mean = float(shares.mean()) if len(shares) else 0.0
-    return float(shares.max()) / mean if mean > 0 else 1.0
 
 
 @dataclass(frozen=True)
@@ -357,6 +361,39 @@ def _advance(level: _Level, reading: LoadReading, rules: RescheduleSettings) -> 
         level.over, level.due = False, ""
 
 
-def new_load_triggers() -> dict[Trigger, LoadTrigger]:
-    """Return the load triggers of an application, in the order of their priority."""
-    return {Trigger.OVERLOAD: OverloadTrigger(), Trigger.IMBALANCE: ImbalanceTrigger()}
+class LoadTriggers:
+    """The load triggers of one application, by priority; the methods are those of one."""
+
+    def __init__(self) -> None:
+        self._triggers: tuple[LoadTrigger, ...] = (OverloadTrigger(), ImbalanceTrigger())
+
+    def due(self, steady_now: float, *, is_stable: bool) -> Iterator[tuple[LoadTrigger, str]]:
+        """Yield those that are due and why; ``is_stable``: the set of executors is the same."""
+        for one in self._triggers:
+            if (is_stable or one.trigger != Trigger.IMBALANCE) and (reason := one.due_reason(steady_now)):
+                yield one, reason
+
+    def observe_window(self, snapshot: Snapshot, window: float, settings: Settings) -> None:
+        """Show a snapshot to all."""
+        for one in self._triggers:
+            one.observe_window(snapshot, window, settings)
+
+    def observe_batches(self, load: NewestLoad | None, steady_now: float, settings: Settings) -> None:
+        """Show the newest batches to all."""
+        for one in self._triggers:
+            one.observe_batches(load, steady_now, settings)
+
+    def record(self, decision: Decision, steady_now: float, settings: Settings) -> None:
+        """Record a decision with all."""
+        for one in self._triggers:
+            one.record(decision, steady_now, settings)
+
+    def accept(self) -> None:
+        """Have all take the present load for the result of the last migration."""
+        for one in self._triggers:
+            one.accept()
+
+    def interrupt(self) -> None:
+        """Have all forget what is under way."""
+        for one in self._triggers:
+            one.interrupt()

@@ -77,7 +77,8 @@ class DecisionRequest:
 
     ``decision``, ``at``: id of the decision, and the time it was asked for. ``apply``: the moves may begin. ``force``:
     gate and cool-down are skipped. ``scheduled_plan``: id of the one that the decision is about. ``drained_nodes``: are
-    planned as if they were drained. ``placement_source``: returns the placement that takes the place of a policy's.
+    planned as if they were drained. ``load_since``: batches that began since then tell the load, 0 for any.
+    ``placement_source``: returns the placement that takes the place of a policy's.
     """
 
     decision: str
@@ -90,6 +91,7 @@ class DecisionRequest:
     force: bool = False
     scheduled_plan: str = ""
     drained_nodes: frozenset[str] = frozenset()
+    load_since: float = 0.0
     placement_source: PlacementSource | None = None
 
 

@@ -18,7 +18,8 @@ class ApplicationMessages:
     """Messages about one application.
 
     ``reported_at``: time of its report; ``windows``: by agent; ``queries_since``: time since which the same runs of
-    queries are active, as far as it was seen; ``oversized``: queries whose batches have too many tasks to be stored as
+    queries are active, as far as it was seen; ``load_since``: time since which the load is the present one, 0 if it is
+    not known to have changed; ``oversized``: queries whose batches have too many tasks to be stored as
     often as a decision needs.
     """
 
@@ -29,6 +30,7 @@ class ApplicationMessages:
     windows: Mapping[str, tuple[AgentWindow, ...]]
     queries_since: float = 0.0
     oversized: frozenset[str] = frozenset()
+    load_since: float = 0.0
 
     def windows_of(self, info: ExecutorInfo) -> list[AgentWindow]:
         """Return the windows of the agents that may report an executor."""
@@ -58,11 +60,12 @@ def last_batches(messages: ApplicationMessages, query: str, settings: Settings, 
     """Return the batches of a query that a decision averages, oldest first.
 
     These are the batches that ended within the averaged windows, and at least ``reschedule.batches`` where there are
-    as many: a slow query has few batches in fifteen seconds, a fast one enough to even out the noise.
+    as many: a slow query has few batches in fifteen seconds, a fast one enough to even out the noise. Batches before a
+    change of the load only fill that number up.
     """
     ordered = batches_of(messages.batches, query)
     since = now - averaging_time(settings)
-    recent = sum(batch.end >= since for batch in ordered)
+    recent = sum(batch.end >= since and batch.start >= messages.load_since for batch in ordered)
     return ordered[-max(recent, settings.reschedule.batches) :]
 
 

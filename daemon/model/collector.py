@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 from dataclasses import dataclass, field
 from heapq import heapify, heapreplace
 from itertools import accumulate, islice
@@ -22,7 +22,8 @@ from msgspec import UNSET
 from msgspec.structs import replace
 
 from rechannel.conf.settings import Settings
-from rechannel.daemon.model.application_messages import ApplicationMessages, max_window_age
+from rechannel.daemon.model.application_messages import ApplicationMessages, batches_of, max_window_age
+from rechannel.daemon.model.newest_load import NewestLoad, newest_load
 from rechannel.daemon.model.task_columns import MAX_PARTITIONS, ColumnarTasks, columnar_tasks
 from rechannel.wire import keys
 from rechannel.wire.envelope import Envelope, bodies_of, encode
@@ -213,6 +214,24 @@ class Collector:
         windows = {name: tuple(it.window for it in self._nodes[name].windows) for name in agents}
         oversized = frozenset(state.oversized)
         return ApplicationMessages(application, report, reported, batches, windows, state.queries_since, oversized)
+
+    def newest_load(self, application: str, usable: Container[str]) -> NewestLoad | None:
+        """Read the new batches of an application; return the load of the newest.
+
+        None without a fresh report. ``usable``: executors that may hold partitions.
+        """
+        report = self.reports.get(application)
+        if report is None:
+            return None
+        state, runs = self._applications[application], {query.query: query.run for query in report.queries}
+        self._read_batches(application, state, len(runs))
+        batches = {
+            query: batches_of((it for run, it, _ in entries if run in ("", runs[query])), query)
+            for query, entries in state.batches.items()
+            if query in runs
+        }
+        cores = {info.executor: max(1, info.cores) for info in report.executors if info.executor in usable}
+        return newest_load(report.queries, batches, cores, self._clock())
 
     def _read_batches(self, application: str, state: _Application, queries: int) -> None:
         min_batches = max(_MIN_BATCHES, self._need * _SPARE)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rechannel.daemon.control.application import FORGOTTEN_AFTER
+from rechannel.daemon.control.cluster_state import FORGOTTEN_AFTER
 from rechannel.daemon.control.controller import Controller
 from rechannel.wire.codes import Trigger
 from rechannel.wire.commands import Drain, Pause, Resume

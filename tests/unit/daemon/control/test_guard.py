@@ -8,7 +8,6 @@ from types import SimpleNamespace
 from typing import Any
 
 import msgspec
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -25,6 +24,7 @@ from rechannel.daemon.control.guard import (
     overlap,
 )
 from rechannel.daemon.control.triggers import ImbalanceTrigger, LoadReading, OverloadTrigger
+from rechannel.daemon.model.newest_load import NewestLoad
 from rechannel.wire.codes import Law, Trigger
 from rechannel.wire.messages import Decision, DesiredMove, Refusal
 from unit import sample_messages as samples
@@ -123,11 +123,18 @@ def test_an_overload_is_told_with_its_numbers_until_it_is_decided_on() -> None:
 # -- imbalance --
 
 
+def observe(imbalance: ImbalanceTrigger, value: float, settings: Settings = SETTINGS) -> None:
+    """Observe a new batch with an imbalance, of one query that has many."""
+    number = 20 + imbalance._newest.get("q", 0)
+    batches: Any = {"q": [SimpleNamespace(batch=it, start=it) for it in range(number - 20, number + 1)]}
+    imbalance.observe_batches(NewestLoad(batches, value), 0.0, settings)
+
+
 def windows_decided_on(values: list[float], result: str = "refused", reason: str = "gate") -> list[int]:
-    """The windows of five seconds in which an imbalance is decided on, if every decision ends like this."""
+    """The batches of five seconds in which an imbalance is decided on, if every decision ends like this."""
     imbalance, due = ImbalanceTrigger(), []
     for number, value in enumerate(values):
-        imbalance.observe(value, SETTINGS)
+        observe(imbalance, value)
         if imbalance.due_reason(number * 5.0):
             due.append(number)
             imbalance.record(decision(NOON, result, reason, trigger="imbalance"), number * 5.0, SETTINGS)
@@ -164,7 +171,7 @@ def test_an_imbalance_that_was_not_ready_or_not_agreed_on_is_decided_on_again() 
 def test_what_is_refused_whatever_the_load_is_answers_neither_an_imbalance_nor_an_overload(reason: str) -> None:
     imbalance, overload = ImbalanceTrigger(), OverloadTrigger()
     for _ in range(3):
-        imbalance.observe(1.5, SETTINGS)
+        observe(imbalance, 1.5)
         overload.observe([LoadReading("executor 1", 2.0, 1.0, "busy")], RULES)
     for trigger in (imbalance, overload):
         trigger.record(decision(NOON, "refused", reason, trigger="timeout"), 0.0, SETTINGS)
@@ -176,37 +183,36 @@ def test_what_is_refused_whatever_the_load_is_answers_neither_an_imbalance_nor_a
 def test_calm_decisions_do_not_make_an_imbalance_wait() -> None:
     imbalance = ImbalanceTrigger()
     for number in range(20):
-        imbalance.observe(1.0, SETTINGS)
+        observe(imbalance, 1.0)
         imbalance.record(decision(NOON, "planned", "nothing-to-do", trigger="timeout"), number * 300.0, SETTINGS)
     for _ in range(3):
-        imbalance.observe(1.5, SETTINGS)
+        observe(imbalance, 1.5)
     assert imbalance.due_reason(19 * 300.0)
 
 
 def test_an_imbalance_accepted_while_nothing_could_move_is_open_once_decisions_are_carried_out() -> None:
     imbalance = ImbalanceTrigger()
     for _ in range(3):
-        imbalance.observe(1.5, SETTINGS)
+        observe(imbalance, 1.5)
     imbalance.record(decision(NOON, "planned", trigger="imbalance"), 10.0, SETTINGS)
     applied = dataclasses.replace(SETTINGS, reschedule=dataclasses.replace(RULES, mode="apply"))
     for settings, due in ((SETTINGS, False), (applied, True)):
         for _ in range(3):
-            imbalance.observe(1.5, settings)
+            observe(imbalance, 1.5, settings)
         assert bool(imbalance.due_reason(11.0)) is due, "at once: the pause is over with the mode"
     imbalance.record(decision(NOON, trigger="timeout"), 12.0, SETTINGS)
     for _ in range(3):
-        imbalance.observe(1.5, SETTINGS)
+        observe(imbalance, 1.5)
     assert not imbalance.due_reason(100.0), "back to observe: what is accepted stays so"
 
 
-def observed(imbalance: ImbalanceTrigger, window: float, batches: dict[str, int]) -> str:
-    """Record a window in which the busier of two executors has 1.3 times the mean; ``batches``: of each query."""
-    recent = {query: [SimpleNamespace(batch=number) for number in range(count)] for query, count in batches.items()}
-    cluster = SimpleNamespace(available=np.array([True, True]))
-    measured = SimpleNamespace(recent=recent)
-    snapshot: Any = SimpleNamespace(measured_queries=measured, cluster=cluster, utilization=np.array([0.65, 0.35]))
-    imbalance.observe_window(snapshot, window, SETTINGS)
-    return imbalance.due_reason(window)
+def observed(imbalance: ImbalanceTrigger, at: float, counts: dict[str, int]) -> str:
+    """Observe an imbalance of 1.3; ``counts``: batches of each query."""
+    batches: Any = {
+        query: [SimpleNamespace(batch=it, start=5.0 * it) for it in range(it)] for query, it in counts.items()
+    }
+    imbalance.observe_batches(NewestLoad(batches, 1.3), at, SETTINGS)
+    return imbalance.due_reason(at)
 
 
 def test_an_imbalance_is_open_again_when_a_query_ends_or_has_enough_batches() -> None:
@@ -225,6 +231,20 @@ def test_an_imbalance_is_open_again_when_a_query_ends_or_has_enough_batches() ->
         counts = {"q": 20 + number} | ({"new": began} if began else {})
         due += [number] if observed(imbalance, number * 5.0, counts) else []
     assert due[0] == 30 + least + 2, "at its first batches the new query is not counted"
+
+
+def test_an_imbalance_is_decided_on_by_the_batches_that_show_it() -> None:
+    imbalance, least = ImbalanceTrigger(), SETTINGS.reschedule.batches
+    for number in range(20, 40):
+        many: Any = [SimpleNamespace(batch=it, start=5.0 * it) for it in range(number)]
+        idle: Any = [SimpleNamespace(batch=it, start=0.0) for it in range(5)]
+        load = NewestLoad({"q": many, "idle": idle}, 1.0 if number < 30 else 1.5)
+        imbalance.observe_batches(load, 0.0, SETTINGS)
+        if imbalance.due_reason(0.0):
+            break
+    assert (number, imbalance.load_since) == (30 + least - 1, 5.0 * 29), "a query without new batches is not awaited"
+    imbalance.observe_batches(None, 0.0, SETTINGS)
+    assert (imbalance.due_reason(0.0), imbalance.load_since) == ("", 0.0), "moves are under way"
 
 
 def test_queries_that_come_and_go_do_not_shorten_the_pause() -> None:
@@ -259,10 +279,11 @@ def test_the_pause_between_two_decisions_on_an_imbalance_grows_to_the_timeout_an
     assert pauses == sorted(pauses)
     assert max(pauses) == SETTINGS.reschedule.timeout
     imbalance = ImbalanceTrigger()
+    observe(imbalance, 1.0)
     for at in (*range(0, 3000, 5), 2995.0 + 601.0):
         imbalance.record(decision(NOON, result, "ok", trigger="imbalance"), float(at), SETTINGS)
     for _ in range(3):
-        imbalance.observe(99.0, SETTINGS)
+        observe(imbalance, 99.0)
     assert not imbalance.due_reason(3596.0 + 9.0)
     assert imbalance.due_reason(3596.0 + 10.0), "a short pause, after twice the timeout without"
 

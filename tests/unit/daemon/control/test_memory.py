@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from rechannel.daemon.control.application import FORGOTTEN_AFTER
+from rechannel.daemon.control.cluster_state import FORGOTTEN_AFTER
 from rechannel.daemon.control.controller import Controller
 from rechannel.wire.commands import Drain, Resume, Undrain
 from unit.daemon.control.test_outcomes import land, outcomes
