@@ -208,7 +208,7 @@ class ImbalanceTrigger(LoadTrigger):
         self._observe(load, start, settings)
 
     def _observe(self, load: NewestLoad, start: float, settings: Settings) -> None:
-        imbalance = load.imbalance
+        imbalance = load.imbalance()
         if self._mode != (mode := Mode(settings.reschedule.mode)):
             self._mode = mode
             if mode == Mode.APPLY:

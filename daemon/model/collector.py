@@ -225,8 +225,9 @@ class Collector:
             return None
         state, runs = self._applications[application], {query.query: query.run for query in report.queries}
         self._read_batches(application, state, len(runs))
+        last = max(_MIN_BATCHES, self._need * _SPARE)
         batches = {
-            query: batches_of((it for run, it, _ in entries if run in ("", runs[query])), query)
+            query: batches_of((it for run, it, _ in islice(reversed(entries), last) if run in ("", runs[query])), query)
             for query, entries in state.batches.items()
             if query in runs
         }

@@ -18,11 +18,14 @@ _SHORTEST_PERIOD = 0.001  # seconds
 class NewestLoad:
     """Last batches of each query that can be moved, and the imbalance in the newest of each.
 
-    ``batches``: oldest first; ``imbalance``: utilization of the busiest executor over the mean of all.
+    ``batches``: oldest first; ``intervals``: query -> seconds from one trigger to the next, 0 for none; ``cores``: of
+    each executor that may hold partitions; ``now``: seconds since the epoch.
     """
 
     batches: Mapping[str, Sequence[BatchReport]]
-    imbalance: float
+    intervals: Mapping[str, float]
+    cores: Mapping[str, int]
+    now: float
 
     @property
     def newest(self) -> dict[str, int]:
@@ -39,31 +42,37 @@ class NewestLoad:
         counts = [sum(batch.start >= start for batch in batches) for batches in self.batches.values()]
         return min(filter(None, counts), default=0)
 
+    def imbalance(self) -> float:
+        """Return the utilization of the busiest executor over the mean of all, 1 without load.
+
+        Tasks without state run wherever a core is free: they count as spread evenly.
+        """
+        index = {name: number for number, name in enumerate(self.cores)}
+        busy, anywhere = np.zeros(len(index)), 0.0
+        for query, batches in self.batches.items():
+            newest = batches[-1]
+            period = max(newest.seconds, self.intervals[query], self.now - newest.end, _SHORTEST_PERIOD)
+            for run in newest.stages:
+                tasks = task_columns(run)
+                if run.stateful_stage < 0:
+                    anywhere += float(tasks.slot.sum()) / period
+                    continue
+                at = tasks.executors_in(index)
+                busy += np.bincount(at[at >= 0], tasks.slot[at >= 0], len(index)) / period
+        each = np.array([*self.cores.values()], dtype=float)
+        shares = busy / each + anywhere / max(1.0, float(each.sum()))
+        mean = float(shares.mean()) if len(shares) else 0.0
+        return float(shares.max()) / mean if mean > 0 else 1.0
+
 
 def newest_load(
     queries: Sequence[QueryState], batches: Mapping[str, Sequence[BatchReport]], cores: Mapping[str, int], now: float
 ) -> NewestLoad:
-    """Return the load of the newest batches.
-
-    Tasks without state run wherever a core is free: they count as spread evenly. ``cores``: of each executor that may
-    hold partitions; ``now``: seconds since the epoch.
-    """
-    index = {name: number for number, name in enumerate(cores)}
-    busy, anywhere = np.zeros(len(cores)), 0.0
+    """Return the load of the newest batches of queries that can be moved; arguments as of `NewestLoad`."""
     movable = [query for query in queries if query.active and not query.problem and batches.get(query.query)]
-    for query in movable:
-        batch = batches[query.query][-1]
-        period = max(batch.seconds, query.interval, now - batch.end, _SHORTEST_PERIOD)
-        for run in batch.stages:
-            tasks = task_columns(run)
-            if run.stateful_stage < 0:
-                anywhere += float(tasks.slot.sum()) / period
-                continue
-            at = tasks.executors_in(index)
-            busy += np.bincount(at[at >= 0], tasks.slot[at >= 0], len(cores)) / period
-    each = np.array([*cores.values()], dtype=float)
-    shares = busy / each + anywhere / max(1.0, float(each.sum()))
-    mean = float(shares.mean()) if len(shares) else 0.0
     return NewestLoad(
-        {query.query: batches[query.query] for query in movable}, float(shares.max()) / mean if mean > 0 else 1.0
+        {query.query: batches[query.query] for query in movable},
+        {query.query: query.interval for query in movable},
+        cores,
+        now,
     )

@@ -123,11 +123,25 @@ def test_an_overload_is_told_with_its_numbers_until_it_is_decided_on() -> None:
 # -- imbalance --
 
 
+@dataclasses.dataclass(frozen=True)
+class Load(NewestLoad):
+    """A load of which the imbalance is given."""
+
+    value: float
+
+    def imbalance(self) -> float:
+        return self.value
+
+
+def load_of(batches: Any, value: float) -> Load:
+    return Load(batches, {}, {}, 0.0, value)
+
+
 def observe(imbalance: ImbalanceTrigger, value: float, settings: Settings = SETTINGS) -> None:
     """Observe a new batch with an imbalance, of one query that has many."""
     number = 20 + imbalance._newest.get("q", 0)
     batches: Any = {"q": [SimpleNamespace(batch=it, start=it) for it in range(number - 20, number + 1)]}
-    imbalance.observe_batches(NewestLoad(batches, value), 0.0, settings)
+    imbalance.observe_batches(load_of(batches, value), 0.0, settings)
 
 
 def windows_decided_on(values: list[float], result: str = "refused", reason: str = "gate") -> list[int]:
@@ -211,7 +225,7 @@ def observed(imbalance: ImbalanceTrigger, at: float, counts: dict[str, int]) -> 
     batches: Any = {
         query: [SimpleNamespace(batch=it, start=5.0 * it) for it in range(it)] for query, it in counts.items()
     }
-    imbalance.observe_batches(NewestLoad(batches, 1.3), at, SETTINGS)
+    imbalance.observe_batches(load_of(batches, 1.3), at, SETTINGS)
     return imbalance.due_reason(at)
 
 
@@ -238,7 +252,7 @@ def test_an_imbalance_is_decided_on_by_the_batches_that_show_it() -> None:
     for number in range(20, 40):
         many: Any = [SimpleNamespace(batch=it, start=5.0 * it) for it in range(number)]
         idle: Any = [SimpleNamespace(batch=it, start=0.0) for it in range(5)]
-        load = NewestLoad({"q": many, "idle": idle}, 1.0 if number < 30 else 1.5)
+        load = load_of({"q": many, "idle": idle}, 1.0 if number < 30 else 1.5)
         imbalance.observe_batches(load, 0.0, SETTINGS)
         if imbalance.due_reason(0.0):
             break
