@@ -198,8 +198,9 @@ class Application:
         apply, now = self._context.acts_automatically, self._clock.wall()
         refusal = self._services.limits.blocked_by(now) if apply else None
         if refusal is None:
-            request = self.new_request(trigger, reason, apply=apply)
-            return self.decide(dataclasses.replace(request, load_since=load_since))
+            return self.decide(
+                dataclasses.replace(self.new_request(trigger, reason, apply=apply), load_since=load_since)
+            )
         if not self.guard.should_log(trigger, refusal):
             return None
         return self.refuse(self.new_request(trigger, reason), refusal)
@@ -491,11 +492,10 @@ class Application:
         self.load_triggers.observe_window(snapshot, window, self._context.settings)
         now = self._clock.wall()
         waiting = f", cool-down for {left:.0f} s" if (left := self.migrations.cooldown_left(now)) else ""
-        size = (
-            f"{with_noun(snapshot.workload.partitions, 'partition')} on {with_noun(snapshot.cluster.size, 'executor')}"
-        )
+        placed = with_noun(snapshot.workload.partitions, "partition")
+        executors = with_noun(snapshot.cluster.size, "executor")
         missing = f"; {text}" if (text := describe_silent_agents(snapshot.coverage)) else ""
-        self.sentence = f"ready: {size}{waiting}{self.guard.describe(now)}{missing}"
+        self.sentence = f"ready: {placed} on {executors}{waiting}{self.guard.describe(now)}{missing}"
 
     @property
     def _report(self) -> LinkReport | None:

@@ -27,8 +27,8 @@ _OVER = 0.85  # share of its limit below which an overload is over
 _FIRST_PAUSE = 10.0  # seconds until the next decision by changed executors, if refused, or by load; doubles each time
 _LONGEST_PAUSE = 300.0  # seconds between two decisions by load
 RETRY_EVERY = 10.0  # seconds between two decisions that were not ready, or on the same order
-_RETRY_BATCHES = 2.0  # the same where only batches are missing, which is seen without a model
-_REOPENED = 60.0  # seconds after which a change of the queries makes the pause between decisions short again
+_RETRY_BATCHES = 5.0  # the same where only batches are missing, which is seen without a model
+_REOPENED = 60.0  # seconds without a change of the queries, after which one makes the pause short and counts anew
 _ACCEPTED = 3  # observations, of which the highest imbalance is accepted
 
 
@@ -199,13 +199,13 @@ class ImbalanceTrigger(LoadTrigger):
         if load is None:
             self.interrupt()
             return
-        if (newest := load.newest) == self._newest:
-            return
+        start = load.start_after(self._newest)
         queries = {query for query, batches in load.batches.items() if len(batches) >= settings.reschedule.batches}
         if queries != self._queries:
             self._reopen(steady_now)
-        start, self._newest, self._queries = load.start_after(self._newest), newest, queries
-        self._observe(load, start, settings)
+        self._newest, self._queries = load.newest, queries
+        if start < math.inf:
+            self._observe(load, start, settings)
 
     def _observe(self, load: NewestLoad, start: float, settings: Settings) -> None:
         imbalance = load.imbalance()
@@ -222,8 +222,8 @@ class ImbalanceTrigger(LoadTrigger):
             self.load_since = start
         self._streak += 1
         self._due = ""
-        # Those of before tell of another load.
-        enough = load.count_since(self.load_since) >= settings.reschedule.batches
+        # Batches of before tell of another load.
+        enough = load.tells(self.load_since, settings.reschedule.batches, averaging_time(settings))
         if enough and 0 < settings.reschedule.trigger_windows <= self._streak:
             self._due = (
                 f"the busiest executor has {imbalance:.2f} times the mean load, {self._streak} times in a row; "
@@ -233,13 +233,14 @@ class ImbalanceTrigger(LoadTrigger):
     def _reopen(self, steady_now: float) -> None:
         """Compare with an even load, as other queries run.
 
-        The pause between decisions is short again too, except where queries come and go all the time.
+        The pause between decisions is short again too, and what is under way is forgotten, except where queries come
+        and go all the time: nothing would ever be decided.
         """
         if steady_now - self._reopened >= _REOPENED:
             self._next_try, self._pause = 0.0, _FIRST_PAUSE
+            self.interrupt()
         self._reopened = steady_now
         self._accepted, self._recent = 1.0, deque([1.0], _ACCEPTED)
-        self.interrupt()
 
     def accept(self) -> None:
         """Compare with the present imbalance from now on."""

@@ -53,8 +53,8 @@ class Machine:
         systemd drops what the bounding set lacks.
         """
         ambient = set(self.agent_unit.get("AmbientCapabilities", "").split())
-        bounding_set = self.agent_unit.get("CapabilityBoundingSet")  # None: every capability
-        return (ambient if bounding_set is None else ambient & set(bounding_set.split())) >= _CAPABILITIES
+        bounding_set = self.agent_unit.get("CapabilityBoundingSet", "~")  # ~: all capabilities but these
+        return (ambient if "~" in bounding_set else ambient & set(bounding_set.split())) >= _CAPABILITIES
 
     @property
     def owners(self) -> list[str]:

@@ -225,11 +225,12 @@ class Collector:
             return None
         state, runs = self._applications[application], {query.query: query.run for query in report.queries}
         self._read_batches(application, state, len(runs))
+        self._limit_batches()
         last = max(_MIN_BATCHES, self._need * _SPARE)
         batches = {
-            query: batches_of((it for run, it, _ in islice(reversed(entries), last) if run in ("", runs[query])), query)
+            query: batches_of([it for run, it, _ in newest if run in ("", runs[query])], query)
             for query, entries in state.batches.items()
-            if query in runs
+            if query in runs and (newest := [*islice(reversed(entries), last)][::-1])
         }
         cores = {info.executor: max(1, info.cores) for info in report.executors if info.executor in usable}
         return newest_load(report.queries, batches, cores, self._clock())
@@ -334,12 +335,8 @@ class Collector:
                         windows[place] = _StoredWindow.of(replace(it.window, map_outputs=[]))
         evict_oldest([(windows, 1) for windows in nodes], _MAX_WINDOW_BYTES, _MAX_WINDOW_BYTES)
 
-    def _limit_memory(self) -> None:
-        """Drop the oldest batches, windows and parts beyond the bounds in bytes.
-
-        Batches and windows have separate bounds: otherwise the windows of a thousand nodes would crowd out the batches
-        of a huge query.
-        """
+    def _limit_batches(self) -> None:
+        """Drop the oldest batches beyond their bound in bytes."""
         applications = self._applications.values()
         batches = [(state, query, it) for state in applications for query, it in state.batches.items()]
         before = [len(entries) for _, _, entries in batches]
@@ -347,7 +344,16 @@ class Collector:
         for (state, query, entries), number in zip(batches, before, strict=True):
             if len(entries) < min(number, self._need):
                 state.oversized.add(query)
+
+    def _limit_memory(self) -> None:
+        """Drop the oldest batches, windows and parts beyond the bounds in bytes.
+
+        Batches and windows have separate bounds: otherwise the windows of a thousand nodes would crowd out the batches
+        of a huge query.
+        """
+        self._limit_batches()
         self._limit_windows()
+        applications = self._applications.values()
         partial = [
             (batch.size, state.partial, query) for state in applications for query, batch in state.partial.items()
         ]

@@ -2,28 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
+from rechannel.daemon.model.query_model import batch_period
 from rechannel.daemon.model.task_columns import task_columns
 from rechannel.wire.measurements import BatchReport
 from rechannel.wire.messages import QueryState
 
-_SHORTEST_PERIOD = 0.001  # seconds
+_PERIODS = 4  # batches, of which the time from one to the next is taken
 
 
 @dataclass(frozen=True)
 class NewestLoad:
-    """Last batches of each query that can be moved, and the imbalance in the newest of each.
+    """Last batches of each active query, and the imbalance in the newest of each.
 
-    ``batches``: oldest first; ``intervals``: query -> seconds from one trigger to the next, 0 for none; ``cores``: of
-    each executor that may hold partitions; ``now``: seconds since the epoch.
+    ``batches``: oldest first; ``intervals``: query -> seconds from one trigger to the next, 0 for none; ``fixed``:
+    queries that cannot be moved; ``cores``: of each executor that may hold partitions; ``now``: seconds since the
+    epoch.
     """
 
     batches: Mapping[str, Sequence[BatchReport]]
     intervals: Mapping[str, float]
+    fixed: Collection[str]
     cores: Mapping[str, int]
     now: float
 
@@ -33,46 +37,50 @@ class NewestLoad:
         return {query: batches[-1].batch for query, batches in self.batches.items()}
 
     def start_after(self, newest: Mapping[str, int]) -> float:
-        """Return when the first other newest batch than these began, in seconds since the epoch."""
+        """Return when the first other newest batch than these began; infinity without one."""
         new = [last[-1].start for query, last in self.batches.items() if newest.get(query) != last[-1].batch]
-        return min(new, default=0.0)
+        return min(new, default=math.inf)
 
-    def count_since(self, start: float) -> int:
-        """Return the least number of batches since then, of queries that began any."""
-        counts = [sum(batch.start >= start for batch in batches) for batches in self.batches.values()]
-        return min(filter(None, counts), default=0)
+    def tells(self, since: float, need: int, patience: float) -> bool:
+        """Whether queries had enough batches since then, in seconds since the epoch.
+
+        Those are all that can be moved and began one, or after some patience in seconds any one of them.
+        """
+        movable = [batches for query, batches in self.batches.items() if query not in self.fixed]
+        counts = [count for batches in movable if (count := sum(batch.start >= since for batch in batches))]
+        enough = [count >= need for count in counts]
+        return any(enough) and (all(enough) or self.now - since >= patience)
 
     def imbalance(self) -> float:
         """Return the utilization of the busiest executor over the mean of all, 1 without load.
 
         Tasks without state run wherever a core is free: they count as spread evenly.
         """
-        index = {name: number for number, name in enumerate(self.cores)}
-        busy, anywhere = np.zeros(len(index)), 0.0
+        busy, anywhere = dict.fromkeys(self.cores, 0.0), 0.0
         for query, batches in self.batches.items():
-            newest = batches[-1]
-            period = max(newest.seconds, self.intervals[query], self.now - newest.end, _SHORTEST_PERIOD)
-            for run in newest.stages:
-                tasks = task_columns(run)
+            period = max(batch_period(batches[-_PERIODS:], self.now), self.intervals[query])
+            for run in batches[-1].stages:
+                seconds = task_columns(run).slot_by_executor()
                 if run.stateful_stage < 0:
-                    anywhere += float(tasks.slot.sum()) / period
+                    anywhere += sum(seconds.values()) / period
                     continue
-                at = tasks.executors_in(index)
-                busy += np.bincount(at[at >= 0], tasks.slot[at >= 0], len(index)) / period
-        each = np.array([*self.cores.values()], dtype=float)
-        shares = busy / each + anywhere / max(1.0, float(each.sum()))
+                for name in busy.keys() & seconds.keys():
+                    busy[name] += seconds[name] / period
+        cores = np.array([*self.cores.values()], dtype=float)
+        shares = np.array([*busy.values()]) / cores + anywhere / max(1.0, float(cores.sum()))
         mean = float(shares.mean()) if len(shares) else 0.0
         return float(shares.max()) / mean if mean > 0 else 1.0
 
 
 def newest_load(
-    queries: Sequence[QueryState], batches: Mapping[str, Sequence[BatchReport]], cores: Mapping[str, int], now: float
+    queries: Iterable[QueryState], batches: Mapping[str, Sequence[BatchReport]], cores: Mapping[str, int], now: float
 ) -> NewestLoad:
-    """Return the load of the newest batches of queries that can be moved; arguments as of `NewestLoad`."""
-    movable = [query for query in queries if query.active and not query.problem and batches.get(query.query)]
+    """Return the load of the newest batches of active queries; arguments: see `NewestLoad`."""
+    active = [query for query in queries if query.active and batches.get(query.query)]
     return NewestLoad(
-        {query.query: batches[query.query] for query in movable},
-        {query.query: query.interval for query in movable},
+        {query.query: batches[query.query] for query in active},
+        {query.query: query.interval for query in active},
+        frozenset(query.query for query in active if query.problem),
         cores,
         now,
     )

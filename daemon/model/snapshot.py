@@ -216,8 +216,8 @@ def build_snapshot(
         ),
         shuffle_coverage=_shuffle_coverage(messages, settings, inputs) if coverage.fresh else None,
         notes=(
-            *(problem.sentence for problem in unmeasured_queries(messages, settings, now)),
             *_notes(models.values(), infos, coverage, slow, applied),
+            *([] if include_unmeasured else _unmeasured_note(messages, settings, now)),
         ),
         forecasts=forecasts,
         slow=slow,
@@ -352,6 +352,13 @@ def _notes(
         *(f"executor {info.executor} on {info.node_name} is {slow[info.executor].sentence}" for info in slow_infos),
         *(f"forecast: {forecast.sentence()}" for forecast in applied.values() if forecast.used),
     )
+
+
+def _unmeasured_note(messages: ApplicationMessages, settings: Settings, now: float) -> list[str]:
+    """Return a sentence on the queries that have too few batches, on the first with numbers."""
+    problems = unmeasured_queries(messages, settings, now)
+    more = f"; so are {len(problems) - 1} others" if len(problems) > 1 else ""
+    return [f"not moved: {problems[0].sentence}{more}"] if problems else []
 
 
 def _median_batch(batches: Sequence[BatchReport]) -> tuple[float, float]:

@@ -191,6 +191,12 @@ class TaskColumns:
         """Return the index of each task's executor by its name; -1 for a name that has none."""
         return np.asarray(self.tasks.executors_in(index)[self.order])
 
+    def slot_by_executor(self) -> dict[str, float]:
+        """Return the seconds for which tasks took a core, by executor."""
+        names = self.tasks.executors
+        seconds = np.bincount(self.tasks.executor[self.order], self.slot, len(names))
+        return dict(zip(names, seconds.tolist(), strict=True))
+
     def _number(self, name: str) -> FloatArray:
         return np.asarray(self.tasks.column(name)[self.order])
 

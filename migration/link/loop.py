@@ -225,10 +225,11 @@ class LinkCycle:
 
     def _has_own_moves_due(self) -> bool:
         """Whether a running batch ends at whose end the link moves partitions on its own."""
-        placement = self._initial_placement
+        placement, stages = self._initial_placement, self._table.stages
         return placement.has_pending and any(
-            placement.is_pending(query, active.run) and self._table.in_batch(query)
+            stages.get(query) and self._table.in_batch(query) and placement.is_pending(query, active.run)
             for query, active in self._check.queries.items()
+            if not active.problem
         )
 
     def run(self) -> None:

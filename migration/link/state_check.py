@@ -39,6 +39,7 @@ class StateCheck:
         for run, query in state.runs.items():
             if run not in self.by_run:
                 self.by_run[run] = self._adapter.query(query)
+        self._table.correct_runs(state.runs)
         self.by_run = {run: active for run, active in self.by_run.items() if run in state.runs}
         self.queries = {active.query: active for active in self.by_run.values() if active is not None}
         for query in self.queries:

@@ -7,7 +7,7 @@ of it runs, so none of its state stores is open and a steer cannot reach a store
 from __future__ import annotations
 
 import sys
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
 import msgspec
@@ -198,6 +198,12 @@ class TaskTable:
         else:
             self._forget_run(event.query, event.run)
         return [event]
+
+    def correct_runs(self, active: Mapping[str, str]) -> None:
+        """Take active runs (run -> query) for those of queries whose last known run is over."""
+        for run, query in active.items():
+            if self._current_runs.get(query) not in active:
+                self._current_runs[query] = run
 
     def with_run(self, event: events.JobStarted) -> events.JobStarted:
         """Return a job's start with the run of its query, which Spark writes into the job's group.

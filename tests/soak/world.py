@@ -216,7 +216,7 @@ class World(Stack):
 def _live_heaps(pids: list[int]) -> float | None:
     """Return what the heaps of some JVMs hold together after a collection, None if one of them does not answer."""
     sizes = [live_heap(pid) for pid in pids]
-    return None if None in sizes else sum(size for size in sizes if size is not None)
+    return None if None in sizes or not sizes else sum(size for size in sizes if size is not None)
 
 
 def _children(pids: list[int]) -> list[int]:

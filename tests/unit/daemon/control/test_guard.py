@@ -134,7 +134,7 @@ class Load(NewestLoad):
 
 
 def load_of(batches: Any, value: float) -> Load:
-    return Load(batches, {}, {}, 0.0, value)
+    return Load(batches, {}, (), {}, 0.0, value)
 
 
 def observe(imbalance: ImbalanceTrigger, value: float, settings: Settings = SETTINGS) -> None:
@@ -245,6 +245,23 @@ def test_an_imbalance_is_open_again_when_a_query_ends_or_has_enough_batches() ->
         counts = {"q": 20 + number} | ({"new": began} if began else {})
         due += [number] if observed(imbalance, number * 5.0, counts) else []
     assert due[0] == 30 + least + 2, "at its first batches the new query is not counted"
+
+
+def test_the_end_of_a_query_alone_is_no_new_batch() -> None:
+    imbalance = ImbalanceTrigger()
+    observed(imbalance, 0.0, {"q": 20, "other": 20})
+    for at in range(100, 109):
+        assert not observed(imbalance, float(at), {"q": 20})
+    assert (imbalance._streak, imbalance.load_since) == (0, 0.0)
+    observed(imbalance, 109.0, {"q": 21})
+    assert (imbalance._streak, imbalance.load_since) == (1, 5.0 * 20)
+
+
+def test_queries_that_come_and_go_do_not_hide_an_imbalance() -> None:
+    imbalance = ImbalanceTrigger()
+    due = [n for n in range(40) if observed(imbalance, n, {"q": 20 + n} | ({"other": 20 + n} if n // 2 % 2 else {}))]
+    assert due
+    assert due[0] < 10
 
 
 def test_an_imbalance_is_decided_on_by_the_batches_that_show_it() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 
 import msgspec
 import pytest
@@ -30,9 +31,18 @@ def test_the_imbalance_is_that_of_the_newest_batches_of_all_queries() -> None:
     assert load(query(WHERE)).imbalance() == pytest.approx(3.1 / 0.9, rel=0.05)
     both = load(query(WHERE), query(WHERE, "q2"))
     assert both.imbalance() == pytest.approx((0.1 + 4.1) / 2.0, rel=0.05), "executor 2 has the heaviest partition of q2"
-    assert (both.newest, both.count_since(0.0)) == ({QUERY: 9, "q2": 9}, 2)
-    assert both.count_since(BATCHES[-1].start) == 1
+    assert both.newest == {QUERY: 9, "q2": 9}
     assert both.start_after({QUERY: 8, "q2": 9}) == BATCHES[-1].start
+    assert both.start_after(both.newest) == math.inf
+
+
+def test_queries_are_awaited_for_some_time() -> None:
+    both = load(query(WHERE), query(WHERE, "q2"))
+    assert both.tells(0.0, 2, math.inf)
+    assert [both.tells(BATCHES[0].start, 3, patience) for patience in (10.0, 20.0)] == [True, False]
+    assert not both.tells(BATCHES[1].start, 3, 0.0)
+    stuck = query(WHERE, "q2", problem="real-time mode")
+    assert load(query(WHERE), stuck).tells(0.0, 3, math.inf), "a query that cannot be moved is not awaited"
 
 
 def test_cores_intervals_and_silence_lower_a_query_s_load() -> None:
@@ -42,9 +52,10 @@ def test_cores_intervals_and_silence_lower_a_query_s_load() -> None:
     assert load(query(WHERE), query(WHERE, "q2"), now=AT + 500).imbalance() == pytest.approx(2.1, rel=0.1)
 
 
-def test_only_queries_that_can_be_moved_and_executors_that_may_hold_partitions_count() -> None:
+def test_only_active_queries_and_executors_that_may_hold_partitions_count() -> None:
     stuck = query(WHERE, "q2", problem="real-time mode")
-    assert load(query(WHERE), stuck, query(WHERE, "idle"), query(WHERE, "q2", active=False)).newest == {QUERY: 9}
+    assert load(query(WHERE), stuck).imbalance() == load(query(WHERE), query(WHERE, "q2")).imbalance()
+    assert load(query(WHERE), query(WHERE, "idle"), query(WHERE, "q2", active=False)).newest == {QUERY: 9}
     assert load(query(WHERE), cores={"0": 1}).imbalance() == 1.0
     assert load(query(WHERE), cores={}).imbalance() == 1.0
     assert load().imbalance() == 1.0

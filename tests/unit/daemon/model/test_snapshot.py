@@ -137,6 +137,7 @@ def only_state(item: BatchReport, tasks: list[TaskRow]) -> BatchReport:
 
 KEY = f"{QUERY}/0"
 USUAL = [2.0, 1.0, 0.1, 0.1]
+NEEDED = "3 are needed (reschedule.batches)"
 UNKNOWN = "the sizes of streams from there are taken as unknown"
 OLD = [batch(number, WHERE, {0: 50.0}) for number in (3, 4, 5)]
 # Batches of a second: of twenty, those of the last three windows of five seconds count, not only the least three.
@@ -170,10 +171,17 @@ CASES = {
         {
             "placeable": [KEY],
             "floating": [f"{QUERY}/f0", "q2/f0", "q2/0"],
-            "notes": ("query name-of-q2 has 1 measured batch, 3 are needed (reschedule.batches)",),
+            "notes": (f"not moved: query name-of-q2 has 1 measured batch, {NEEDED}",),
         },
         queries=(query(WHERE), query(WHERE, "q2")),
         batches=[*BATCHES, SECOND[2]],
+    ),
+    "idle queries": Case(
+        {
+            "placeable": [KEY],
+            "notes": (f"not moved: query name-of-q4 has 0 measured batches, {NEEDED}; so are 2 others",),
+        },
+        queries=(query(WHERE), *(query(WHERE, f"q{number}") for number in (2, 3, 4))),
     ),
     "a query that cannot be moved": Case(
         {"placeable": [KEY], "busy": {"q2/0": [4.1, 0.1, 0.1, 0]}}, (query(WHERE), STUCK), [*BATCHES, *SECOND]

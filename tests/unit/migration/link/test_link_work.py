@@ -145,3 +145,29 @@ def test_the_work_for_idle_queries_and_nodes_is_linear_and_spark_is_asked_no_mor
     # A core does some 30 million a second: a hundredth is 300,000.
     assert small.instructions <= 300_000 * SECONDS
     assert nodes.instructions <= 300_000 * SECONDS
+
+
+def test_only_a_query_with_state_is_watched_closely_until_it_is_spread(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = FakeClock()
+    monkeypatch.setattr(mailbox, "Store", lambda *_: FakeStore(clock))
+    monkeypatch.setattr(loop, "time", SimpleNamespace(time=clock, monotonic=clock))
+    spark: Any = IdleSpark(2, 1)
+    cycle = LinkCycle(spark, Settings(link=LinkSettings(directory=str(tmp_path))), threading.Event())
+    cycle.run()
+    stateless, stateful = spark.names
+    pauses = []
+    for number, (query, state) in enumerate(((stateless, False), (stateful, True))):
+        cycle._initial_placement._new_runs.add(f"run-{query}")
+        job = events.JobStarted(number, query, f"run-{query}", 0, NOW, (events.StageInfo(number, (), 1, state),))
+        row = fakes.task(number, 0, "0")
+        for event in (
+            job,
+            events.TaskEnded(number, 0, "", row, state),
+            events.StageEnded(number, 0, "", frozenset(), 1),
+        ):
+            cycle._fold_event(event, clock())
+        pauses.append(cycle._has_own_moves_due())
+    cycle._feed.close()
+    assert pauses == [False, True]

@@ -79,6 +79,15 @@ def test_a_job_belongs_to_the_run_of_its_query_whatever_its_group(table, first):
     assert busy.run == "run-2"
 
 
+def test_a_run_whose_start_was_lost_is_that_of_spark_itself(table):
+    fold(table, lines.started("run-1"), lines.job_start(1, [(1, [], True)], group="users-own"))
+    table.correct_runs({"run-1": "q"})
+    assert table.runs == {"run-1": "q"}
+    table.correct_runs({"run-2": "q"})
+    (busy,) = fold(table, lines.job_start(2, [(2, [], True)], batch=1, group="run-2"))
+    assert busy.run == "run-2"
+
+
 def test_a_query_is_quiet_between_its_jobs_only(table):
     assert table.is_quiet("q") is None
     fold(table, *one_batch(0, "01", 0))
