@@ -162,9 +162,8 @@ class Application:
             return
         reason = f"the plan before was cut to migration.max_moves and confirmed: at most {left} more moves may follow"
         decision = self.decide_automatically(Trigger.CONTINUATION, reason)
-        if decision is None or decision.reason in NO_ANSWER:
-            return
-        if decision.result not in (DecisionResult.APPLIED, DecisionResult.NOT_READY):
+        settled = DecisionResult.APPLIED, DecisionResult.NOT_READY
+        if decision is not None and decision.reason not in NO_ANSWER and decision.result not in settled:
             self.migrations.cancel_continuation()  # there is nothing more to gain
 
     def _decide_on_executors(self, report: LinkReport, steady_now: float) -> bool:
@@ -198,9 +197,8 @@ class Application:
         apply, now = self._context.acts_automatically, self._clock.wall()
         refusal = self._services.limits.blocked_by(now) if apply else None
         if refusal is None:
-            return self.decide(
-                dataclasses.replace(self.new_request(trigger, reason, apply=apply), load_since=load_since)
-            )
+            request = self.new_request(trigger, reason, apply=apply)
+            return self.decide(dataclasses.replace(request, load_since=load_since))
         if not self.guard.should_log(trigger, refusal):
             return None
         return self.refuse(self.new_request(trigger, reason), refusal)
@@ -439,8 +437,8 @@ class Application:
     def describe(self, window: float) -> None:
         """Describe the application and detect overloads once in each window, imbalances always.
 
-        A model of tens of thousands of partitions takes seconds. Models take at most a fifth of a core, but one is made
-        at least every half minute. An application that is not ready is noticed without a model.
+        Models take at most a fifth of a core, but one is made each half minute: one of tens of thousands of partitions
+        takes seconds.
         """
         self._observe_batches()
         if self._window == window:
