@@ -162,8 +162,8 @@ class Application:
             return
         reason = f"the plan before was cut to migration.max_moves and confirmed: at most {left} more moves may follow"
         decision = self.decide_automatically(Trigger.CONTINUATION, reason)
-        settled = DecisionResult.APPLIED, DecisionResult.NOT_READY
-        if decision is not None and decision.reason not in NO_ANSWER and decision.result not in settled:
+        going_on = DecisionResult.APPLIED, DecisionResult.NOT_READY
+        if decision is not None and decision.reason not in NO_ANSWER and decision.result not in going_on:
             self.migrations.cancel_continuation()  # there is nothing more to gain
 
     def _decide_on_executors(self, report: LinkReport, steady_now: float) -> bool:
