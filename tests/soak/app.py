@@ -1,8 +1,7 @@
 """A driver of the soak: ``python -m tests.soak.app DIRECTORY``, with us or without us as ``plan.json`` there says.
 
-``spark`` (settings), ``attach`` and ``collect`` (seconds between two collections of the JVM's garbage). It writes
-``batches.jsonl`` (each batch of each query, with its digest), ``starts.jsonl`` and ``heap.jsonl``, runs until the file
-``stop`` exists, then writes ``result.json``.
+``spark`` (settings) and ``attach``. It writes ``batches.jsonl`` (each batch of each query, with its digest) and
+``starts.jsonl``, runs until the file ``stop`` exists, then writes ``result.json``.
 """
 
 from __future__ import annotations
@@ -32,8 +31,6 @@ class Application:
         self._directory = directory
         self._batches = (directory / "batches.jsonl").open("w")
         self._starts = (directory / "starts.jsonl").open("w")
-        self._heap = (directory / "heap.jsonl").open("w")
-        self._collect = float(requested["collect"])
         self._seen = dict.fromkeys(queries.NAMES, -1)
         self._counts: dict[str, int] = {}
         self._foreach_batches = 0
@@ -83,13 +80,9 @@ class Application:
         self._problem = ""
         loop = threading.Thread(target=self._loop)
         loop.start()
-        collect = time.monotonic()
         while not self._stopping() and not self._problem and all(query.isActive for query in running.values()):
             for name, query in running.items():
                 self._note(name, query)
-            if time.monotonic() >= collect:
-                collect += self._collect
-                self._write(self._heap, {"at": time.time(), "bytes": self._live()})
             time.sleep(_POLL)
         # A query that is stopped in the middle of a batch may say that it was interrupted: that is no failure.
         exceptions = exceptions_of(running)
@@ -104,12 +97,6 @@ class Application:
             "failures": self.link.failures if self.link else 0,
             "foreach": {"batches": self._foreach_batches, "counts": self._counts},
         }
-
-    def _live(self) -> int:
-        """Return the bytes that the JVM's heap holds after a collection."""
-        runtime = self._jvm().java.lang.Runtime.getRuntime()
-        self._jvm().System.gc()
-        return int(runtime.totalMemory() - runtime.freeMemory())
 
     def _note(self, name: str, query: Any) -> None:
         for item in query.recentProgress:

@@ -86,17 +86,12 @@ def _start(run: Run, side: str) -> Series:
     return _medians(run, [(line["at"], line["start"] * 1000) for line in run[side]["starts"]])
 
 
-def _heap(run: Run, side: str) -> Series:
-    heap = run[side]["heap"]
-    if not heap:
-        return [float("nan")] * len(run["samples"])
-    at, live = [line["at"] for line in heap], [line["bytes"] / MIB for line in heap]
-    return [float(value) for value in np.interp([sample["at"] for sample in run["samples"]], at, live)]
+def _live_objects(name: str) -> Callable[[Run, str], Series]:
+    def series(run: Run, side: str) -> Series:
+        sizes = [sample[side][name] for sample in run["samples"]]
+        return [float("nan") if size is None else size / MIB for size in sizes]
 
-
-def _executors_heap(run: Run, side: str) -> Series:
-    sizes = [sample[side].get("executors_heap") for sample in run["samples"]]
-    return [float("nan") if size is None else size / MIB for size in sizes]
+    return series
 
 
 RESOURCES = (
@@ -108,11 +103,11 @@ RESOURCES = (
     Resource("driver, Python: threads", "", 0.1, _of("python", "threads")),
     Resource("driver, Python: descriptors", "", 0.1, _of("python", "descriptors")),
     Resource("driver, JVM: memory", "MiB", 2.0, _of("jvm", "memory", MIB)),
-    Resource("driver, JVM: heap after a collection", "MiB", 0.5, _heap),
+    Resource("driver, JVM: live objects", "MiB", 0.5, _live_objects("jvm_heap")),
     Resource("driver, JVM: threads", "", 0.25, _of("jvm", "threads")),
     Resource("driver, JVM: descriptors", "", 0.25, _of("jvm", "descriptors")),
     Resource("executors: memory", "MiB", 4.0, _of("executors", "memory", MIB)),
-    Resource("executors: heap after a collection", "MiB", 2.0, _executors_heap),
+    Resource("executors: live objects", "MiB", 2.0, _live_objects("executors_heap")),
     Resource("executors: threads", "", 0.5, _of("executors", "threads")),
     Resource("executors: descriptors", "", 0.5, _of("executors", "descriptors")),
     Resource("temporary files and logs", "MiB", 0.5, _disk),

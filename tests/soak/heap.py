@@ -1,4 +1,4 @@
-"""Heap of a JVM after a collection, asked over HotSpot's attach protocol: what ``jcmd`` does, without a JDK.
+"""Live objects of a JVM, asked over HotSpot's attach protocol: what ``jcmd`` does, without a JDK.
 
 Source: ``sun.tools.attach.VirtualMachineImpl`` and ``attachListener_linux.cpp`` of OpenJDK.
 """
@@ -13,24 +13,27 @@ import socket
 import time
 from pathlib import Path
 
-_USED = re.compile(r"total \d+K, used (\d+)K")  # each generation; of G1 the whole heap; not the metaspace
+_TOTAL = re.compile(r"^Total +\d+ +(\d+)$", re.MULTILINE)  # objects, bytes
 _PATIENCE = 10.0  # seconds for a JVM to open its socket, and for an answer
 _PAUSE = 0.05
 
 
 def live_heap(pid: int) -> float | None:
-    """Return the bytes that a JVM's heap holds after a full collection, None if the JVM does not answer."""
+    """Return the bytes of a JVM's live objects, None if the JVM does not answer.
+
+    A histogram of classes collects the garbage and counts what is left before anything else runs: the heap's size a
+    moment later has hundreds of MiB of new garbage in it.
+    """
     try:
-        _ask(pid, "GC.run")
-        return used(_ask(pid, "GC.heap_info"))
+        return live_bytes(_ask(pid, "GC.class_histogram"))
     except OSError:
         return None
 
 
-def used(text: str) -> float | None:
-    """Return the bytes that ``GC.heap_info`` says are in use, None where its text is another one."""
-    sizes = [int(size) for size in _USED.findall(text)]
-    return sum(sizes) * 1024.0 if sizes else None
+def live_bytes(histogram: str) -> float | None:
+    """Return the bytes in the last line of a histogram of classes, None where there is none."""
+    total = _TOTAL.search(histogram)
+    return float(total[1]) if total else None
 
 
 def _ask(pid: int, command: str) -> str:

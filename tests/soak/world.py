@@ -65,7 +65,7 @@ class World(Stack):
         for node in NODES["with"]:
             self.start_agent(node)
         for side in SIDES:
-            plan = {"spark": self._spark(side), "attach": side == "with", "collect": self._collect}
+            plan = {"spark": self._spark(side), "attach": side == "with"}
             self.cluster = self.clusters[side]
             self.start_module("tests.soak.app", self.directory / side, plan)
         self._await_batches()
@@ -147,6 +147,7 @@ class World(Stack):
                 "python": _sum([self.group.processes[side].pid]),
                 "jvm": _sum([int(self._pids[side]["jvm"])]),
                 "executors": _sum([*executors, *_children(executors)]),
+                "jvm_heap": _live_heaps([int(self._pids[side]["jvm"])]) if collected else None,
                 "executors_heap": _live_heaps(executors) if collected else None,
                 "disk": disk(self.clusters[side].directory)
                 + (disk(self.directory / "link") if side == "with" else 0)
@@ -208,13 +209,13 @@ class World(Stack):
             if not path.exists():
                 raise SoakError(f"{side}: ended without a result\n{drivers[side].log_tail(30)}")
             made[side] = json.loads(path.read_text())
-            made[side] |= {name: self._lines(side, name).read() for name in ("batches", "starts", "heap")}
+            made[side] |= {name: self._lines(side, name).read() for name in ("batches", "starts")}
         left = [path.name for path in (self.directory / "link").glob("rechannel-*")]
         return made | {"left_behind": left}
 
 
 def _live_heaps(pids: list[int]) -> float | None:
-    """Return what the heaps of some JVMs hold together after a collection, None if one of them does not answer."""
+    """Return the bytes of live objects of some JVMs together, None if one of them does not answer."""
     sizes = [live_heap(pid) for pid in pids]
     return None if None in sizes or not sizes else sum(size for size in sizes if size is not None)
 

@@ -27,7 +27,6 @@ def side(samples: int) -> dict[str, Any]:
             batch(name, number, number * samples * 30 / each) for number in range(each) for name in queries.NAMES
         ],
         "starts": [{"query": "loop", "start": 0.05, "at": float(at)} for at in range(0, samples * 30, 7)],
-        "heap": [{"at": float(at), "bytes": 50 * figures.MIB} for at in range(0, samples * 30, 60)],
         "foreach": {"batches": each, "counts": queries.counted(each)},
         "exceptions": {},
         "problem": "",
@@ -42,9 +41,16 @@ def run(samples: int = 200, leak: float = 0.0) -> dict[str, Any]:
         batches = index * BATCHES_A_SAMPLE + 1
         cpu = held() | {"cpu": batches * 0.05}
         ours = cpu | {"threads": 12 + leak * batches / 1000}
-        both = {"batches": batches, "jvm": cpu, "executors": cpu, "executors_heap": None, "disk": 1000}
+        both = {
+            "batches": batches,
+            "jvm": cpu,
+            "executors": cpu,
+            "disk": 1000,
+            "jvm_heap": None,
+            "executors_heap": None,
+        }
         if index % 4 == 0:
-            both["executors_heap"] = 80 * figures.MIB
+            both["jvm_heap"] = both["executors_heap"] = 80 * figures.MIB
         made["samples"].append(
             {
                 "at": 1767225600.0 + index * 30,
@@ -54,9 +60,8 @@ def run(samples: int = 200, leak: float = 0.0) -> dict[str, Any]:
             }
         )
     for name in ("with", "without"):
-        for kind in ("starts", "heap"):
-            for line in made[name][kind]:
-                line["at"] += 1767225600.0
+        for line in made[name]["starts"]:
+            line["at"] += 1767225600.0
     return made | {"hours": 2.0, "counters": {"landed": 7}, "refused": [], "orders": 3, "left_behind": []}
 
 
