@@ -200,7 +200,8 @@ class ImbalanceTrigger(LoadTrigger):
             self.interrupt()
             return
         start = load.start_after(self._newest)
-        queries = {query for query, batches in load.batches.items() if len(batches) >= settings.reschedule.batches}
+        counts = {query.query: len(load.batches[query.query]) for query in load.queries}
+        queries = {query for query, count in counts.items() if count >= settings.reschedule.batches}
         if queries != self._queries:
             self._reopen(steady_now)
         self._newest, self._queries = load.newest, queries

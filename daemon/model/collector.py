@@ -224,8 +224,8 @@ class Collector:
         if report is None:
             return None
         state, runs = self._applications[application], {query.query: query.run for query in report.queries}
-        self._read_batches(application, state, len(runs))
-        self._limit_batches()
+        if self._read_batches(application, state, len(runs)):
+            self._limit_batches()
         last = max(_MIN_BATCHES, self._need * _SPARE)
         batches = {
             query: batches_of([it for run, it, _ in newest if run in ("", runs[query])], query)
@@ -235,9 +235,11 @@ class Collector:
         cores = {info.executor: max(1, info.cores) for info in report.executors if info.executor in usable}
         return newest_load(report.queries, batches, cores, self._clock())
 
-    def _read_batches(self, application: str, state: _Application, queries: int) -> None:
+    def _read_batches(self, application: str, state: _Application, queries: int) -> bool:
+        """Read the new batches of an application; return whether there were any messages."""
         min_batches = max(_MIN_BATCHES, self._need * _SPARE)
-        for envelope in self._new_batches(application, state, min_batches * max(queries, 1)):
+        envelopes = self._new_batches(application, state, min_batches * max(queries, 1))
+        for envelope in envelopes:
             body = envelope.body
             if not isinstance(body, BatchReport) or envelope.application != application:
                 continue
@@ -252,6 +254,7 @@ class Collector:
             tasks = sum(entry.tasks for _, entry, _ in entries)
             while len(entries) > min_batches and tasks > _MAX_TASKS:
                 tasks -= entries.popleft()[1].tasks
+        return bool(envelopes)
 
     def _new_batches(self, application: str, state: _Application, first: int) -> list[Envelope]:
         """Read the new entries of a stream of batches, at first the newest ``first`` of them."""

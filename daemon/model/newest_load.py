@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -20,33 +20,31 @@ _PERIODS = 4  # batches, of which the time from one to the next is taken
 class NewestLoad:
     """Last batches of each active query, and the imbalance in the newest of each.
 
-    ``batches``: oldest first; ``intervals``: query -> seconds from one trigger to the next, 0 for none; ``fixed``:
-    queries that cannot be moved; ``cores``: of each executor that may hold partitions; ``now``: seconds since the
-    epoch.
+    ``queries``: active ones that have batches; ``batches``: query -> oldest first; ``cores``: of each executor that may
+    hold partitions; ``now``: seconds since the epoch.
     """
 
+    queries: Sequence[QueryState]
     batches: Mapping[str, Sequence[BatchReport]]
-    intervals: Mapping[str, float]
-    fixed: Collection[str]
     cores: Mapping[str, int]
     now: float
 
     @property
     def newest(self) -> dict[str, int]:
         """Number of the newest batch of each query."""
-        return {query: batches[-1].batch for query, batches in self.batches.items()}
+        return {query.query: self.batches[query.query][-1].batch for query in self.queries}
 
     def start_after(self, newest: Mapping[str, int]) -> float:
         """Return when the first other newest batch than these began; infinity without one."""
-        new = [last[-1].start for query, last in self.batches.items() if newest.get(query) != last[-1].batch]
-        return min(new, default=math.inf)
+        last = [self.batches[query.query][-1] for query in self.queries]
+        return min((batch.start for batch in last if newest.get(batch.query) != batch.batch), default=math.inf)
 
     def tells(self, since: float, need: int, patience: float) -> bool:
         """Whether queries had enough batches since then, in seconds since the epoch.
 
         Those are all that can be moved and began one, or after some patience in seconds any one of them.
         """
-        movable = [batches for query, batches in self.batches.items() if query not in self.fixed]
+        movable = [self.batches[query.query] for query in self.queries if not query.problem]
         counts = [count for batches in movable if (count := sum(batch.start >= since for batch in batches))]
         enough = [count >= need for count in counts]
         return any(enough) and (all(enough) or self.now - since >= patience)
@@ -57,8 +55,9 @@ class NewestLoad:
         Tasks without state run wherever a core is free: they count as spread evenly.
         """
         busy, anywhere = dict.fromkeys(self.cores, 0.0), 0.0
-        for query, batches in self.batches.items():
-            period = max(batch_period(batches[-_PERIODS:], self.now), self.intervals[query])
+        for query in self.queries:
+            batches = self.batches[query.query]
+            period = max(batch_period(batches[-_PERIODS:], self.now), query.interval)
             for run in batches[-1].stages:
                 seconds = task_columns(run).slot_by_executor()
                 if run.stateful_stage < 0:
@@ -76,11 +75,4 @@ def newest_load(
     queries: Iterable[QueryState], batches: Mapping[str, Sequence[BatchReport]], cores: Mapping[str, int], now: float
 ) -> NewestLoad:
     """Return the load of the newest batches of active queries; arguments: see `NewestLoad`."""
-    active = [query for query in queries if query.active and batches.get(query.query)]
-    return NewestLoad(
-        {query.query: batches[query.query] for query in active},
-        {query.query: query.interval for query in active},
-        frozenset(query.query for query in active if query.problem),
-        cores,
-        now,
-    )
+    return NewestLoad([query for query in queries if query.active and batches.get(query.query)], batches, cores, now)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from rechannel.conf.settings import Settings
@@ -57,14 +57,20 @@ def readiness_problem(messages: ApplicationMessages, settings: Settings, now: fl
     stateful = [query for query in movable if query.stages]
     if not stateful:
         return NotReady(NotReadyReason.NO_STATE, "no active query has a known stateful stage (yet)")
-    unmeasured = unmeasured_queries(messages, settings, now)
+    recent = {query.query: last_batches(messages, query.query, settings, now) for query in stateful}
+    unmeasured = unmeasured_queries(messages, recent, settings, now)
     return unmeasured[0] if len(unmeasured) == len(stateful) else None
 
 
-def unmeasured_queries(messages: ApplicationMessages, settings: Settings, now: float) -> list[NotReady]:
-    """Return a reason for each movable query with too few batches, that with the most first."""
+def unmeasured_queries(
+    messages: ApplicationMessages, recent: Mapping[str, Sequence[BatchReport]], settings: Settings, now: float
+) -> list[NotReady]:
+    """Return a reason for each movable query with too few batches, that with the most first.
+
+    ``recent``: query -> its batches that a decision averages.
+    """
     counted = [
-        (last_batches(messages, query.query, settings, now), query_name(query.query, query.name), query.query)
+        (recent[query.query], query_name(query.query, query.name), query.query)
         for query in messages.report.queries
         if query.active and not query.problem and query.stages
     ]

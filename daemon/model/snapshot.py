@@ -217,7 +217,7 @@ def build_snapshot(
         shuffle_coverage=_shuffle_coverage(messages, settings, inputs) if coverage.fresh else None,
         notes=(
             *_notes(models.values(), infos, coverage, slow, applied),
-            *([] if include_unmeasured else _unmeasured_note(messages, settings, now)),
+            *([] if include_unmeasured else _unmeasured_note(messages, recent, settings, now)),
         ),
         forecasts=forecasts,
         slow=slow,
@@ -354,9 +354,11 @@ def _notes(
     )
 
 
-def _unmeasured_note(messages: ApplicationMessages, settings: Settings, now: float) -> list[str]:
+def _unmeasured_note(
+    messages: ApplicationMessages, recent: Mapping[str, Sequence[BatchReport]], settings: Settings, now: float
+) -> list[str]:
     """Return a sentence on the queries that have too few batches, on the first with numbers."""
-    problems = unmeasured_queries(messages, settings, now)
+    problems = unmeasured_queries(messages, recent, settings, now)
     more = f"; so are {len(problems) - 1} others" if len(problems) > 1 else ""
     return [f"not moved: {problems[0].sentence}{more}"] if problems else []
 
