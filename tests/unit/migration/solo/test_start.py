@@ -29,8 +29,14 @@ def stub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Stub:
     monkeypatch.setattr(start, "_SUPERVISOR", "stub_of_supervisor")
 
     def write(body: str) -> None:
-        text = f"import sys, os, pathlib\nsys.argv.append({str(config)!r})\npathlib.Path({str(tmp_path)!r}, 'pid')"
-        (tmp_path / "stub_of_supervisor.py").write_text(f"{text}.write_text(str(os.getpid()))\n{body}")
+        lines = (
+            "import os, pathlib, sys",
+            f"sys.argv.append({str(config)!r})",
+            f"new = pathlib.Path({str(tmp_path)!r}, 'new')",
+            "new.write_text(str(os.getpid()))",
+            "new.rename(new.with_name('pid'))",
+        )
+        (tmp_path / "stub_of_supervisor.py").write_text("\n".join((*lines, body)))
 
     return write
 
