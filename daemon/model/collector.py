@@ -41,6 +41,7 @@ _MAX_SIZES = 500_000  # sizes in a node's windows, beyond the newest 12; beyond:
 _MESSAGE_BYTES, _PART_BYTES, _SIZE_BYTES = 1000, 400, 2  # memory of a message, of a stage or map output, of a size
 # Bytes of all batches; beyond: the oldest are dropped that no decision needs.
 _MAX_BATCH_BYTES = 64 * 2**20
+_UNCHECKED_BYTES = 4 * 2**20  # bytes of new batches between two checks: each looks at all queries
 # Bytes of the batches that a decision needs, three of 420,000 tasks; beyond: the oldest are dropped; decisions wait.
 _MAX_NEEDED_BYTES = 176 * 2**20
 _MAX_WINDOW_BYTES = 72 * 2**20  # bytes of all windows; beyond: the oldest are dropped
@@ -136,6 +137,7 @@ class Collector:
         self.incomplete = 0
         self._applications: dict[str, _Application] = {}
         self._nodes: dict[str, _Node] = {}
+        self._new_bytes = 0  # of batches, since their bound was last checked
 
     def reload(self, settings: Settings) -> None:
         """Use other settings from now on."""
@@ -224,7 +226,8 @@ class Collector:
         if report is None:
             return None
         state, runs = self._applications[application], {query.query: query.run for query in report.queries}
-        if self._read_batches(application, state, len(runs)):
+        self._read_batches(application, state, len(runs))
+        if self._new_bytes > _UNCHECKED_BYTES:
             self._limit_batches()
         last = max(_MIN_BATCHES, self._need * _SPARE)
         batches = {
@@ -235,15 +238,17 @@ class Collector:
         cores = {info.executor: max(1, info.cores) for info in report.executors if info.executor in usable}
         return newest_load(report.queries, batches, cores, self._clock())
 
-    def _read_batches(self, application: str, state: _Application, queries: int) -> bool:
-        """Read the new batches of an application; return whether there were any messages."""
+    def _read_batches(self, application: str, state: _Application, queries: int) -> None:
+        """Read the new batches of an application."""
         min_batches = max(_MIN_BATCHES, self._need * _SPARE)
         envelopes = self._new_batches(application, state, min_batches * max(queries, 1))
         for envelope in envelopes:
             body = envelope.body
             if not isinstance(body, BatchReport) or envelope.application != application:
                 continue
-            batch, size = self._join_parts(state, envelope.run, body, batch_bytes(body))
+            size = batch_bytes(body)
+            self._new_bytes += size
+            batch, size = self._join_parts(state, envelope.run, body, size)
             if batch is None:
                 continue
             entries = state.batches.setdefault(body.query, deque(maxlen=keys.BATCHES.bound))
@@ -254,7 +259,6 @@ class Collector:
             tasks = sum(entry.tasks for _, entry, _ in entries)
             while len(entries) > min_batches and tasks > _MAX_TASKS:
                 tasks -= entries.popleft()[1].tasks
-        return bool(envelopes)
 
     def _new_batches(self, application: str, state: _Application, first: int) -> list[Envelope]:
         """Read the new entries of a stream of batches, at first the newest ``first`` of them."""
@@ -340,6 +344,7 @@ class Collector:
 
     def _limit_batches(self) -> None:
         """Drop the oldest batches beyond their bound in bytes."""
+        self._new_bytes = 0
         applications = self._applications.values()
         batches = [(state, query, it) for state in applications for query, it in state.batches.items()]
         before = [len(entries) for _, _, entries in batches]

@@ -71,6 +71,22 @@ def test_what_is_kept_of_batches_and_windows_is_bounded_in_bytes(monkeypatch: py
     assert facts.batches[-1].batch == 399
 
 
+def test_batches_that_no_decision_asks_for_are_bounded_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    store, clock, _ = world()
+    size = bytes_of(fakes.batch(10, PLACEMENT))
+    monkeypatch.setattr(collect, "_MAX_BATCH_BYTES", 10 * size)
+    monkeypatch.setattr(collect, "_UNCHECKED_BYTES", 4 * size)
+    collector = Collector(store, CONFIG, clock)  # type: ignore[arg-type]
+    collector.refresh()
+    counts = []
+    for number in range(10, 60):
+        store.append(keys.BATCHES, APP, sealed(fakes.batch(number, PLACEMENT), run="run-1"))
+        load = collector.newest_load(APP, ())
+        assert load is not None and load.batches["q1"][-1].batch == number
+        counts.append(len(load.batches["q1"]))
+    assert max(counts[20:]) <= 15 and min(counts[20:]) == 10
+
+
 def bytes_of(body: BatchReport | AgentWindow) -> int:
     """The memory of what the collector has."""
     return collect._StoredWindow.of(body).size if isinstance(body, AgentWindow) else collect.batch_bytes(body)
