@@ -191,7 +191,7 @@ class RescheduleSettings:
         "an executor, otherwise in batches. An executor is overloaded above gate.max_utilization, a query if its "
         "batches last twice as long as usual or longer than the interval of its trigger. An imbalance is one that "
         "grew by gate.min_gain. 0 turns both triggers off.",
-        unit="windows",
+        unit="windows or batches",
         bounds=(0, 1000),
     )
     excluded: tuple[str, ...] = live_periods(
