@@ -23,7 +23,7 @@ class LocalityWait:
 
     def __init__(self, context: Any) -> None:
         self._context = context
-        self._before: dict[str, str] = {}  # key -> its value without us, "" if it is not set
+        self._before: dict[str, str] = {}  # key -> its value before, "" if it is not set
 
     @property
     def is_short(self) -> bool:

@@ -84,7 +84,7 @@ def soak(hours: float, keep: Path | None = None) -> dict[str, Any]:
                 world.check()
                 samples.append(world.sample())
                 if len(samples) % 20 == 0:
-                    to_stderr(f"{time.monotonic() - began:.0f} s, {samples[-1]['with']['batches']} batches with us")
+                    to_stderr(f"{time.monotonic() - began:.0f} s, {samples[-1]['with']['batches']} batches with Rechannel")
             end = world.stop()
     finally:
         if keep is None:
@@ -138,7 +138,7 @@ def tell(run: dict[str, Any]) -> int:
         to_stderr(f"{count} batches are too few for slopes, {figures.JUDGED} are needed; not held to bounds")
     for sentence in wrong:
         to_stderr(f"DOES NOT HOLD: {sentence}")
-    to_stderr(f"{count} batches with us, {run['compared']} compared, {run['counters']}")
+    to_stderr(f"{count} batches with Rechannel, {run['compared']} compared, {run['counters']}")
     return 1 if wrong else 0
 
 

@@ -1,4 +1,4 @@
-"""A driver of the soak: ``python -m tests.soak.app DIRECTORY``, with us or without us as ``plan.json`` there says.
+"""A driver of the soak: ``python -m tests.soak.app DIRECTORY``, with Rechannel or without it, as ``plan.json`` there says.
 
 ``spark`` (settings) and ``attach``. It writes ``batches.jsonl`` (each batch of each query, with its digest) and
 ``starts.jsonl``, runs until the file ``stop`` exists, then writes ``result.json``.

@@ -138,7 +138,7 @@ class Judged:
 
 
 def judge(run: Run) -> list[Judged]:
-    """Return the slope of each resource's difference, with us less without us, per 1,000 batches."""
+    """Return the slope of each resource's difference, with Rechannel less without it, per 1,000 batches."""
     table_lines = []
     for resource in (*RESOURCES, *OURS):
         ours = resource in OURS

@@ -14,7 +14,7 @@ _NAME = "soak"
 _HEADING = "## What attaching costs\n"
 _PAGE = Path(__file__).parents[2] / "docs" / "reliability.md"
 _STARTS = """\
-Starts of a small query with `availableNow` in one driver, with us / without us; Python is held to 64
+Starts of a small query with `availableNow` in one driver, with Rechannel / without it; Python is limited to 64
 descriptors, the JVM to 1,024."""
 _PROCESSES = ("python threads", "python descriptors", "jvm threads", "jvm descriptors")
 
@@ -34,7 +34,7 @@ def write(path: Path, runs: Sequence[Mapping[str, Any]], starts: Mapping[str, Ma
 def _run(number: int, run: Mapping[str, Any]) -> list[str]:
     counters = run["counters"]
     summary = (
-        f"Run {number}: {run['hours']:g} hours on {run['cores']} cores, {run['batches']['with']:,} batches with us and "
+        f"Run {number}: {run['hours']:g} hours on {run['cores']} cores, {run['batches']['with']:,} batches with Rechannel and "
         f"{run['batches']['without']:,} without, {run['compared']:,} of them compared; "
         f"{counters.get('landed', 0):,} moves landed, {counters.get('abandoned', 0)} given up, "
         f"{counters.get('failed_tasks', 0)} failed tasks; "
@@ -44,12 +44,12 @@ def _run(number: int, run: Mapping[str, Any]) -> list[str]:
 
 
 def milestones(rows: Sequence[Mapping[str, Any]]) -> str:
-    """Return the table of what the drivers cost after so many batches, with us / without us."""
+    """Return the table of what the drivers cost after so many batches, with Rechannel / without it."""
     reached = sorted({row["batches"] for row in rows})
     by = {(row["batches"], row["side"]): row for row in rows}
     names = [name for name in rows[0] if name not in ("batches", "side")] if rows else []
     units = {resource.name: resource.unit for resource in figures.RESOURCES}
-    head = ["with us / without us", *(f"after {count:,} {'batch' if count == 1 else 'batches'}" for count in reached)]
+    head = ["with Rechannel / without it", *(f"after {count:,} {'batch' if count == 1 else 'batches'}" for count in reached)]
     lines = []
     for name in names:
         cells = [
@@ -69,8 +69,8 @@ def slopes(rows: Sequence[Mapping[str, Any]]) -> str:
             slope = [f"{row['slope']:.3f}", f"{row['lower']:.3f} to {row['upper']:.3f}"]
         held = "yes" if row["held"] else "no"
         lines.append([_with_unit(row["name"], row["unit"]), *slope, f"{row['bound']:g}", held])
-    text = table("growth per 1,000 batches, with us less without us | slope | 95 % limits | bound | held", lines)
-    return f"{text}\n\nOf the controller, the agents and Redis it is their own slope, for without us there are none."
+    text = table("growth per 1,000 batches, with Rechannel less without it | slope | 95 % limits | bound | held", lines)
+    return f"{text}\n\nSlopes of the controller, the agents and Redis are their own: without Rechannel there are none."
 
 
 def _starts(actual: Mapping[str, Mapping[str, Any]]) -> str:

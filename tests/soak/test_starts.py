@@ -1,4 +1,4 @@
-"""Queries that are started again and again in one driver, with us and without us beside it, short of descriptors."""
+"""Queries that are started again and again in one driver, with Rechannel and without it, short of descriptors."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def assert_free(result: dict[str, Any]) -> None:
 
 
 def lateness(times: dict[str, list[float]]) -> tuple[float, float]:
-    """Return the median of the paired differences, and half the distance between the quartiles without us.
+    """Return the median of the paired differences, and half the distance between the quartiles without Rechannel.
 
     Both drivers start the same query at nearly the same time; the first starts load classes, which is not a start's
     usual cost.
@@ -125,7 +125,7 @@ def test_fifty_starts_leave_nothing_open(pinned: bool, stack: Stack, tmp_path: P
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not OUT, reason="takes hours: make soak-starts")
+@pytest.mark.skipif(not OUT, reason="takes long: make soak-starts")
 @pytest.mark.timeout(6 * 3600)
 @pytest.mark.parametrize("pinned", [True, False], ids=["pinned", "not-pinned"])
 def test_two_thousand_starts_leave_nothing_open(pinned: bool, stack: Stack, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""The soak's processes: two drivers with the same queries, each on its own cluster, one of them with us.
+"""The soak's processes: two drivers with the same queries, each on its own cluster, one of them with Rechannel.
 
 Nothing of it outlives the block, and the run ends by itself: at its time, or when a process of it ends too soon.
 """

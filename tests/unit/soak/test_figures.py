@@ -34,7 +34,7 @@ def side(samples: int) -> dict[str, Any]:
 
 
 def run(samples: int = 200, leak: float = 0.0) -> dict[str, Any]:
-    """A run whose driver with us opens ``leak`` threads every 1,000 batches."""
+    """A run whose driver with Rechannel opens ``leak`` threads every 1,000 batches."""
     made: dict[str, Any] = {name: side(samples) for name in ("with", "without")}
     made["samples"] = []
     for index in range(samples):
@@ -107,5 +107,5 @@ def test_the_page_has_a_row_for_every_resource_and_keeps_what_else_it_has(tmp_pa
     assert "<!-- faults -->\nold\n<!-- end of faults -->" in text
     for resource in (*figures.RESOURCES, *figures.OURS):
         assert f"| {resource.name}" in text
-    assert "| with us / without us | after 1 batch | after 1,000 batches | after 7,961 batches |" in text
+    assert "| with Rechannel / without it | after 1 batch | after 1,000 batches | after 7,961 batches |" in text
     assert "| pinned | 50 | 5 / 5 | 9 / 9 | 260 / 260 | 324 / 324 | 20 ms / 20 ms |" in text
