@@ -13,7 +13,7 @@ import structlog
 
 from rechannel.conf import lease_timing, reload
 from rechannel.conf.settings import Settings, SettingsError
-from rechannel.daemon.control.audit import AuditError, AuditFile
+from rechannel.daemon.audit import AuditError, AuditFile
 from rechannel.daemon.control.controller import Collaborators, Controller
 from rechannel.daemon.control.leadership import Role
 from rechannel.daemon.decide import policy_settings

@@ -285,7 +285,7 @@ class Law(Code):
         "A scheduled plan could not begin within its window; the sentence gives the cause.",
         "Save a new plan, or choose a longer period.",
     )
-    CANCELED = "canceled", "An operator canceled a scheduled plan.", "Nothing."
+    CANCELED = "canceled", "An operator canceled a scheduled plan or a rollback.", "Nothing."
     ROLLBACK = (
         "rollback",
         "No partition of that decision can be moved back.",

@@ -84,7 +84,7 @@ def _examine_controller(settings: Settings) -> tuple[list[str], list[str]]:
 
         mistakes, notes = check_keys(settings)
     if distribution.is_complete():
-        from rechannel.daemon.control.audit import AuditError, AuditFile
+        from rechannel.daemon.audit import AuditError, AuditFile
         from rechannel.daemon.decide import policy_settings
         from rechannel.policies.registry import installed_policies
 

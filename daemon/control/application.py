@@ -5,8 +5,6 @@ from __future__ import annotations
 import dataclasses
 import secrets
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 
 import structlog
@@ -16,30 +14,33 @@ from rechannel.daemon.control.decision_log import (
     LoggedDecision,
     append_decision,
     applied_decisions,
+    is_rollback_canceled,
     log_decision,
 )
 from rechannel.daemon.control.guard import AUTOMATIC, AWAITING_OUTCOME, NO_ANSWER, AutomaticDecisionGuard, ClusterLimits
 from rechannel.daemon.control.leadership import LeaderContext
 from rechannel.daemon.control.migrations import MigrationTracker
 from rechannel.daemon.control.outcomes import REGRESSED_REASON, OutcomeHistory, OutcomeTracker, PendingRollback
-from rechannel.daemon.control.scheduled_plans import ScheduledPlanStore
+from rechannel.daemon.control.scheduled_plans import ScheduledPlanStore, is_final
 from rechannel.daemon.control.standing_orders import StandingOrderStore, partitions_on
 from rechannel.daemon.control.triggers import RETRY_EVERY, ExecutorSetTrigger, LoadTriggers, usable_executors
+from rechannel.daemon.control.unlocked_plan import UnlockedPlan
 from rechannel.daemon.decide import pipeline
 from rechannel.daemon.decide.pipeline import DecisionRequest, Draft, NoPlan, PlanBasis, moves_in_flight
 from rechannel.daemon.decide.policy_settings import policy_for
 from rechannel.daemon.decide.rollback import rollback_placement
 from rechannel.daemon.jobs.clock import COMPLAIN_EVERY, DutyCycle, RateLimit
 from rechannel.daemon.jobs.planning import Mutex
-from rechannel.daemon.jobs.running_plans import RunningPlan, RunningPlans
+from rechannel.daemon.jobs.running_plans import RunningPlans
 from rechannel.daemon.model.application_messages import ApplicationMessages, describe_silent_agents
 from rechannel.daemon.model.collector import Collector
 from rechannel.daemon.model.readiness import NotReady, driver_silence, readiness_problem
 from rechannel.daemon.model.snapshot import Snapshot, take_snapshot
 from rechannel.migration.plan.inputs import Cooldown
-from rechannel.wire.codes import DecisionResult, Mode, NotReadyReason, OutcomeVerdict, Trigger
+from rechannel.wire.codes import DecisionResult, Law, Mode, NotReadyReason, OutcomeVerdict, Trigger
 from rechannel.wire.messages import Decision, LinkReport, Refusal, ScheduledPlan
 from rechannel.wire.printable import with_noun
+from rechannel.wire.redis.errors import StoreUnavailableError
 
 _MODEL_SHARE = 0.2  # of a core, for the models of one application
 _LONGEST_REST = 30.0  # seconds between two models: an overload has to be seen several times in a row
@@ -63,8 +64,7 @@ class ControllerServices:
 class Application:
     """All state of one application, and its leader's cycle.
 
-    The controller's lock has to be held. A plan or a model is made without the lock: the lease is renewed, requests are
-    answered, other migrations go on. A plan counts only if the lead was never lost and it knows all that was ordered.
+    The controller's lock has to be held. A plan or a model is made without the lock.
     """
 
     def __init__(self, name: str, services: ControllerServices) -> None:
@@ -76,10 +76,13 @@ class Application:
         self.rollback: PendingRollback | None = None
         self._services, self._context, self._clock = services, services.context, services.context.clock
         self.outcome = self._new_outcome()
-        self._running_plan: RunningPlan | None = None
+        self._unlocked_plan = UnlockedPlan(
+            name, services.context, services.collector, services.running_plans, services.lock
+        )
         self._continuation_timer, self._drain_timer = RateLimit(RETRY_EVERY), RateLimit(RETRY_EVERY)
         self._log = structlog.get_logger("rechannel.controller")
         self._published = DecisionDeduplicator()
+        self._unstored: Decision | None = None  # applied, but whether Redis has it is unknown
         self._window: float | None = None  # agent window in which it was described last
         self._next_model = 0.0
 
@@ -89,19 +92,25 @@ class Application:
     def reset(self) -> None:
         """Drop what only a leader may rely on, but not the guard and the cool-down."""
         self.executors, self.load_triggers = ExecutorSetTrigger(), LoadTriggers()
-        self.outcome, self.rollback, self._published = self._new_outcome(), None, DecisionDeduplicator()
+        self.outcome, self.rollback, self._unstored = self._new_outcome(), None, None
+        self._published = DecisionDeduplicator()
         self.migrations.reset()
         self.retry_drain()
         self.invalidate_sentence()
 
     def restore_rollback(self, log: list[LoggedDecision]) -> None:
         """Await the outcome of an earlier leader's migration, or continue its rollback."""
-        self._await_rollback(self.outcome.restore(applied_decisions(log, self.name)))
+        target = self.outcome.restore(applied_decisions(log, self.name))
+        if target is not None and not is_rollback_canceled(log, self.name, target):
+            self._await_rollback(target)
 
     # -- one cycle --
 
     def follow(self) -> None:
         """Renew the running migration, and note how it ended."""
+        if self._unstored is not None:
+            append_decision(self._context, self.name, self._unstored)
+            self._unstored = None
         if ended := self.migrations.follow(self._report):
             self._services.last_sentence = ended
             self.invalidate_sentence()
@@ -113,7 +122,7 @@ class Application:
                 self.rollback.extend(self._clock.steady(), 0.0)
             return
         self._handle_outcome()
-        if self._running_plan is not None:
+        if self._unlocked_plan.is_running:
             return
         self._try_rollback()
         report = self._report
@@ -133,7 +142,7 @@ class Application:
         plan = self._services.plans.due_plan(self.name, now)
         if plan is not None and (plan.force or not cooldown):
             self._run_scheduled_plan(plan)
-        elif cooldown:
+        elif cooldown or self._is_rollback_ordered:
             return
         elif left := self.migrations.continuation(now):
             self._continue_plan(left, steady_now)
@@ -205,7 +214,7 @@ class Application:
 
     def decide(self, request: DecisionRequest) -> Decision:
         """Make a decision, publish it, and begin its migration if it is to be applied."""
-        if self._await_running_plan():
+        if self._unlocked_plan.await_end():
             request = dataclasses.replace(request, at=self._clock.wall())
         try:
             decision = self._ask_guard(request, self._plan(request))
@@ -225,20 +234,11 @@ class Application:
         self._publish(decision)
         return decision
 
-    def _await_running_plan(self) -> bool:
-        """Wait until no plan is under way; returns whether there was one."""
-        had_to_wait = False
-        while (plan := self._running_plan) is not None:
-            had_to_wait = True
-            with self._services.lock.released():
-                plan.ended.wait()
-        return had_to_wait
-
     def _plan(self, request: DecisionRequest) -> Draft:
         if not self._context.can_act:
             raise NoPlan(pipeline.NOT_LEADING)
         basis = self._plan_basis(request)
-        with self._unlocked(request):
+        with self._unlocked_plan.make(request, self._orders):
             return pipeline.draft_decision(request, basis)
 
     def _plan_basis(self, request: DecisionRequest) -> PlanBasis:
@@ -269,35 +269,6 @@ class Application:
             moves_left=services.limits.moves_left(request.at) if limited else None,
             mending_moves=self.guard.mending_moves(request.at) if self._context.acts_automatically else 0,
         )
-
-    @contextmanager
-    def _unlocked(self, request: DecisionRequest) -> Iterator[None]:
-        """Release the lock during a plan; raises NoPlan if it is out of date afterwards."""
-        epoch, orders = self._context.lead.epoch, self._orders()
-        try:
-            with self._services.running_plans.record(self.name) as self._running_plan, self._services.lock.released():
-                yield
-        except NoPlan:
-            self._running_plan = None
-            self._revalidate(request, epoch, orders)
-            raise
-        finally:
-            self._running_plan = None
-        self._revalidate(request, epoch, orders)
-
-    def _revalidate(self, request: DecisionRequest, epoch: int, orders: tuple[object, ...]) -> None:
-        context = self._context
-        if not context.lead.revalidate():
-            context.restored = False  # under a lead that was won again, orders of others may be unknown
-            raise NoPlan(pipeline.NOT_LEADING)
-        if not context.can_act or context.lead.epoch != epoch:
-            raise NoPlan(pipeline.NOT_LEADING)
-        if request.apply and context.lead.paused:
-            raise NoPlan(pipeline.PAUSED)
-        if self._report is None:
-            raise NoPlan(pipeline.no_report(self.name))
-        if self._orders() != orders:
-            raise NoPlan(pipeline.OVERTAKEN)
 
     def _orders(self) -> tuple[object, ...]:
         """Return the orders that a plan has to know; if they change, it is out of date."""
@@ -333,12 +304,19 @@ class Application:
         log_decision(self.name, decision)
         if self._published.repeats(decision):
             return
-        append_decision(self._context, self.name, decision)
+        try:
+            append_decision(self._context, self.name, decision)
+        except StoreUnavailableError as error:
+            if decision.result != DecisionResult.APPLIED:
+                raise
+            # It may be in the log all the same, so it begins; `follow` stores it again.
+            self._unstored = decision
+            self._log.warning("decision-not-stored", application=self.name, sentence=str(error))
         self._published.record(decision)  # only now: a decision that was not stored was not published
         self.guard.record(decision)
         if decision.result == DecisionResult.APPLIED:
             self.invalidate_sentence()
-            if not decision.rollback_of:
+            if not (decision.rollback_of or (self._is_rollback_ordered and decision.trigger in AUTOMATIC)):
                 self.rollback = None  # the newer order stands
             self.migrations.begin(decision)
             self.outcome.start_tracking(decision)
@@ -350,17 +328,33 @@ class Application:
 
         Returns a sentence, and the rollback's decision if there is one already.
         """
-        self.rollback = PendingRollback(target, user, reason, self._clock.steady())
+        pending = self.rollback = PendingRollback(target, user, reason, self._clock.steady())
         paused = self._context.lead.paused
         stopped = f"{self.migrations.stop()}; then " if self.migrations.running is not None else ""
         self._log.info("rollback", application=self.name, decision=target.decision, user=user, reason=reason)
         begun = None if stopped or paused else self._try_rollback()
-        if begun is not None:
+        if begun is not None and self.rollback is not pending:
             return "", begun
         later = "" if stopped or paused else ", once the moves that wait for a batch have landed"
+        if begun is not None:
+            later = f" as soon as possible ({begun.sentence})"
         held = "; paused: `rechannel resume` first" if paused else ""
         warning = self._services.limits.order_warning(self._clock.wall())
         return f"{stopped}decision {target.decision} is rolled back{later}{held}{warning}", None
+
+    def cancel_rollback(self, *, user: str, reason: str) -> str:
+        """Cancel the pending rollback, for later leaders too; returns a sentence."""
+        if self.rollback is None:
+            return ""
+        sentence = f"the rollback of decision {self.rollback.decision.decision} is canceled"
+        self.rollback = None
+        request = dataclasses.replace(self.new_request(Trigger.ROLLBACK, reason), user=user)
+        self.refuse(request, Refusal(law=Law.CANCELED, detail=sentence))
+        return sentence
+
+    @property
+    def _is_rollback_ordered(self) -> bool:
+        return self.rollback is not None and bool(self.rollback.user)
 
     def _handle_outcome(self) -> None:
         """Ask what a migration brought, once it is over; one that regressed is rolled back."""
@@ -379,27 +373,31 @@ class Application:
             self.load_triggers.accept()
         else:
             self.migrations.cancel_continuation()
-        self._await_rollback(target)
-
-    def _await_rollback(self, target: Decision | None) -> None:
         if target is not None:
+            self._await_rollback(target)
+
+    def _await_rollback(self, target: Decision) -> None:
+        if not self._is_rollback_ordered:
             self.rollback = PendingRollback(target, "", REGRESSED_REASON, self._clock.steady())
 
     def _try_rollback(self) -> Decision | None:
         """Move a decision's partitions back, once nothing else is under way.
 
-        Returns the decision once it is made. An operator's rollback does not wait for the end of an excluded period.
+        Returns the decision once it is made. An operator's rollback does not wait for the end of an excluded period;
+        an automatic one is given up when the mode or `migration.rollback` changes.
         """
         pending, report, steady_now = self.rollback, self._report, self._clock.steady()
         if pending is None:
             return None
-        period = None if pending.user else self._services.limits.excluded_period(self._clock.wall())
+        allowed = pending.user or self._context.rolls_back
+        waits = allowed and not pending.user
+        period = self._services.limits.excluded_period(self._clock.wall()) if waits else None
         if period is not None:
             pending.extend(steady_now, period.until - self._clock.wall())
             if self.guard.should_log(Trigger.ROLLBACK, period):
                 self.refuse(self.new_request(Trigger.ROLLBACK, pending.reason), period)
             return None
-        if steady_now >= pending.until:
+        if steady_now >= pending.until or not allowed:
             self._log.warning("rollback-given-up", application=self.name, decision=pending.decision.decision)
             self.rollback = None
             return None
@@ -413,7 +411,7 @@ class Application:
             placement_source=lambda snapshot: rollback_placement(pending.decision, snapshot),
         )
         decision = self.decide(request)
-        if decision.result != DecisionResult.NOT_READY and self.rollback is pending:
+        if is_final(decision) and self.rollback is pending:
             self.rollback = None
         return decision
 

@@ -105,7 +105,10 @@ class ClusterState:
         paused = self.services.standing_orders.restore({name: reports[name] for name in names})
         if paused and not self._context.lead.paused:
             self._context.lead.pause(True)
-        self.for_each(names, lambda app: app.migrations.restore(reports[app.name], applied_decisions(log, app.name)))
+        confirmed = self.services.history.confirmed()
+        self.for_each(
+            names, lambda app: app.migrations.restore(reports[app.name], applied_decisions(log, app.name), confirmed)
+        )
         self.for_each(names, lambda app: app.restore_rollback(log))
         self._context.restored = True
 

@@ -196,24 +196,24 @@ class _Execution:
         """End migrations, at the next batch, and pending rollbacks of one application or of all."""
         self._cluster.follow_migrations()
         running = [app for app in self._cluster.migrating() if command.application in ("", app.name)]
-        pending = {
-            app: app.rollback.decision.decision
-            for app in self._cluster.applications()
-            if app.rollback is not None and command.application in ("", app.name)
-        }
-        if not running and not pending:
+        selected = [app for app in self._cluster.applications() if command.application in ("", app.name)]
+        pending, now = [app for app in selected if app.rollback is not None], self._services.context.clock.wall()
+        series = [app for app in selected if app not in running and app.migrations.rest(now)]
+        if not (running or pending or series):
             if command.application:  # one that no longer reports may still have a migration to be stopped
                 self._check_known(command.application)
             raise CommandError(
                 ExitCode.NOTHING, f"no migration of {command.application or 'any application'} is running"
             )
-        canceled = [f"the rollback of decision {decision} is canceled" for decision in pending.values()]
-        sentence = "; ".join([*(app.migrations.stop() for app in running), *canceled])
+        parts = [app.migrations.stop() for app in running]
+        parts += [app.cancel_rollback(user=self._user, reason=self._reason) for app in pending]
+        for app in series:
+            app.migrations.cancel_continuation()
+            parts.append(f"the rest of the last plan of {app.name} is canceled")
+        sentence = "; ".join(parts)
         if nodes := self._services.standing_orders.nodes:
             sentence += f"; still drained: {', '.join(sorted(nodes))} (`rechannel undrain` ends that)"
-        for app in pending:
-            app.rollback = None
-        self._log_order("stop", applications=sorted({app.name for app in (*running, *pending)}))
+        self._log_order("stop", applications=sorted({app.name for app in (*running, *pending, *series)}))
         return self._ordered(sentence)
 
     def _pause(self, paused: bool) -> _Answer:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from rechannel.wire.codes import Trigger
@@ -27,9 +27,8 @@ class CooldownTimer:
     _executors: frozenset[str] | None = None  # since then; None: not observed yet
     _drain_decision: str = ""  # last applied decision, if it was a drain's
     _after_rollback: bool = False  # whether the last applied decision, drains apart, was a rollback
-    _seconds: float | None = None  # after the last migration; None: as the settings have it
-    _reason: str = ""
     _rollbacks_in_a_row: int = 0
+    _is_longer: bool = False  # whether the last migration was an automatic rollback
 
     def note_applied(self, decision: Decision) -> None:
         """Note the last applied decision, of any leader: there is no cool-down after a drain."""
@@ -37,11 +36,12 @@ class CooldownTimer:
         if not self._drain_decision:
             self._after_rollback = bool(decision.rollback_of)
 
-    def restore(self, applied: Sequence[Decision], cooldown: float) -> None:
+    def restore(self, applied: Sequence[Decision], confirmed: Collection[str] = ()) -> None:
         """Learn from the applied decisions of all leaders, the last one first.
 
-        A migration that the next one did not roll back counts as confirmed. Its end is not known: if nothing else tells
-        of it, the cool-down after a rollback begins when that was decided.
+        A migration that the next one did not roll back counts as confirmed, so does the last one if it is among those
+        with a ``confirmed`` outcome. Its end is not known: if nothing else tells of it, the cool-down after a rollback
+        begins when that was decided.
         """
         if not applied:
             return
@@ -50,21 +50,23 @@ class CooldownTimer:
             if not (decision.rollback_of or self._after_rollback or decision.trigger == Trigger.DRAIN):
                 self._rollbacks_in_a_row = 0
             self.note_applied(decision)
-            self.schedule(decision, cooldown)
+            self.schedule(decision)
         if self.ended is None and self._after_rollback:
             self.start(applied[0].decision, applied[0].at)
+        last = next((it.decision for it in applied if it.trigger != Trigger.DRAIN), "")
+        if last in confirmed:
+            if last != self._last_decision:
+                self._last_decision, self._confirmed, self._undone = last, False, False
+            if not (self._confirmed or self._undone):
+                self.confirm(last)
 
-    def schedule(self, decision: Decision, cooldown: float) -> None:
+    def schedule(self, decision: Decision) -> None:
         """Set the length of the cool-down after the migration that a decision begins."""
         if decision.trigger == Trigger.DRAIN:
             return
-        self._seconds, self._reason = cooldown, ""
-        if not decision.rollback_of or decision.user:
-            return  # an operator's rollback is not about what the controller did automatically
-        self._rollbacks_in_a_row += 1
-        self._seconds = max(cooldown, min(_LONGEST_COOLDOWN, cooldown * _AFTER_ROLLBACK**self._rollbacks_in_a_row))
-        row = f", {self._rollbacks_in_a_row} in a row" if self._rollbacks_in_a_row > 1 else ""
-        self._reason = f"{self._seconds / max(cooldown, 1e-9):g} times gate.cooldown, as it was rolled back{row}"
+        # An operator's rollback is not about what the controller did automatically.
+        self._is_longer = bool(decision.rollback_of) and not decision.user
+        self._rollbacks_in_a_row += self._is_longer
 
     def start(self, decision: str, at: float) -> None:
         """Begin the cool-down at the end of a decision's migration; there is none after a drain."""
@@ -79,7 +81,7 @@ class CooldownTimer:
 
     def use_default(self) -> None:
         """Go back to the usual length: an operator ended the migration and watches it."""
-        self._seconds, self._reason = None, ""
+        self._is_longer = False
 
     def confirm(self, decision: str) -> None:
         """Note that the outcome of a decision's migration is `confirmed`.
@@ -101,7 +103,11 @@ class CooldownTimer:
 
     def length(self, cooldown: float) -> tuple[float, str]:
         """Return the seconds of the cool-down, and the reason where they are more than usual."""
-        return (cooldown if self._seconds is None else self._seconds), self._reason
+        if not self._is_longer:
+            return cooldown, ""
+        seconds = max(cooldown, min(_LONGEST_COOLDOWN, cooldown * _AFTER_ROLLBACK**self._rollbacks_in_a_row))
+        row = f", {self._rollbacks_in_a_row} in a row" if self._rollbacks_in_a_row > 1 else ""
+        return seconds, f"{seconds / max(cooldown, 1e-9):g} times gate.cooldown, as it was rolled back{row}"
 
     def left(self, now: float, cooldown: float) -> float:
         """Return the seconds that are left; none after a migration that was confirmed."""

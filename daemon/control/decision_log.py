@@ -11,7 +11,7 @@ import structlog
 from rechannel.daemon.control.guard import BLOCKING
 from rechannel.daemon.control.leadership import LeaderContext
 from rechannel.wire import keys
-from rechannel.wire.codes import DecisionResult, Trigger
+from rechannel.wire.codes import DecisionResult, Law, Trigger
 from rechannel.wire.keys import KeyRule
 from rechannel.wire.messages import Decision
 from rechannel.wire.redis.store import Store
@@ -24,15 +24,25 @@ _RETRIED = _PUBLISHED_ONCE | {Trigger.CONTINUATION, Trigger.EXECUTORS, Trigger.O
 
 def read_decision_log(store: Store) -> list[LoggedDecision]:
     """Return each decision with its application, oldest first."""
-    last, applied = (_read(store, rule) for rule in (keys.DECISIONS, keys.APPLIED))
-    recent = {decision.decision for _, decision in last}
-    # In the order of the streams: the clock may have been set back in between.
-    return [entry for entry in applied if entry[1].decision not in recent] + last
+    # In the order of the streams: the clock may have been set back in between. A decision is stored again where the
+    # answer was lost.
+    last, applied = ({it[1].decision: it for it in _read(store, rule)} for rule in (keys.DECISIONS, keys.APPLIED))
+    return [entry for name, entry in applied.items() if name not in last] + [*last.values()]
 
 
 def applied_decisions(log: list[LoggedDecision], application: str) -> list[Decision]:
     """Return the decisions that moved something in an application, the last one first."""
     return [entry for name, entry in reversed(log) if name == application and entry.result == DecisionResult.APPLIED]
+
+
+def is_rollback_canceled(log: list[LoggedDecision], application: str, target: Decision) -> bool:
+    """Return whether the rollback of an application's decision was canceled after it."""
+    for name, decision in reversed(log):
+        if decision.decision == target.decision:
+            return False
+        if name == application and decision.trigger == Trigger.ROLLBACK and decision.reason == Law.CANCELED:
+            return True
+    return False
 
 
 def append_decision(context: LeaderContext, application: str, decision: Decision) -> None:

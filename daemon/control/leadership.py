@@ -202,6 +202,11 @@ class LeaderContext:
         return self.settings.reschedule.mode == Mode.APPLY and not self.lead.paused
 
     @property
+    def rolls_back(self) -> bool:
+        """Whether migrations that regressed are rolled back."""
+        return self.settings.reschedule.mode == Mode.APPLY and self.settings.migration.rollback
+
+    @property
     def can_act(self) -> bool:
         """Whether this controller leads and knows what was ordered before."""
         return self.restored and self.lead.holds()

@@ -18,7 +18,7 @@ What the desired placement in Redis says of a migration:
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
 import msgspec
@@ -191,7 +191,7 @@ class MigrationTracker:
         settings = self._context.settings
         desired = DesiredPlacement(decision=decision.decision, runs=decision.runs, moves=decision.moves)
         self.cooldown.note_applied(decision)
-        self.cooldown.schedule(decision, settings.gate.cooldown)
+        self.cooldown.schedule(decision)
         self._plan_continuation(decision)
         self.running = RunningMigration(
             self._application, desired, self._context.clock.wall(), settings.controller.placement_ttl
@@ -252,8 +252,12 @@ class MigrationTracker:
 
         None once the time of the cool-down has passed: then the usual triggers decide, with new measurements.
         """
-        due = self._continues and self.running is None and self.cooldown.time_left(now, self._cooldown)
-        return self._moves_to_follow if due else 0
+        return self.rest(now) if self._continues and self.running is None else 0
+
+    def rest(self, now: float) -> int:
+        """Return how many moves may still follow on a plan that was cut, confirmed by now or not."""
+        is_over = self._continues and not self.cooldown.time_left(now, self._cooldown)
+        return 0 if is_over else self._moves_to_follow
 
     def cooldown_left(self, now: float) -> float:
         """Return the seconds of the cool-down that are left."""
@@ -273,16 +277,17 @@ class MigrationTracker:
         self.running, self.examined = None, False
         self.cancel_continuation()
 
-    def restore(self, report: LinkReport, applied: Sequence[Decision] = ()) -> None:
+    def restore(self, report: LinkReport, applied: Sequence[Decision] = (), confirmed: Collection[str] = ()) -> None:
         """Continue the migration of an earlier leader, or learn when its last one was.
 
-        ``applied``: decisions of all leaders that moved something, the last one first.
+        ``applied``: decisions of all leaders that moved something, the last one first; ``confirmed``: ids of those
+        whose outcome is confirmed.
 
         Cases: nothing stands in Redis, or nothing that was signed; this leader's own migration, or an older one, is
         kept; one that expired or is over only starts the cool-down; another leader's newer one is continued.
         """
         envelope = self._context.store.get(keys.DESIRED, self._application)
-        self.cooldown.restore(applied, self._cooldown)
+        self.cooldown.restore(applied, confirmed)
         if envelope is not None:
             self._take_over(envelope, report)
         self.examined = True  # only now: as long as this fails, nothing is decided
@@ -324,7 +329,8 @@ class MigrationTracker:
 
     def _plan_continuation(self, decision: Decision) -> None:
         total = sum(load.partitions_before for load in decision.executors)
-        remaining = (self._moves_to_follow if self._continues else total) - len(decision.moves)
+        left = self._moves_to_follow if decision.trigger == Trigger.CONTINUATION else total
+        remaining = left - len(decision.moves)
         self.cancel_continuation()
         by_policy = decision.trigger != Trigger.DRAIN and not decision.rollback_of and decision.policy != SAVED_PLAN
         if by_policy and len(decision.moves) >= self._context.settings.migration.max_moves and remaining > 0:

@@ -22,7 +22,7 @@ from rechannel.daemon.model.application_messages import ApplicationMessages
 from rechannel.migration.plan.cost import UNMEASURED, LoadRates, fit_load_rates
 from rechannel.policies.prediction.correction import GainShare, expect_gain_share
 from rechannel.wire import keys
-from rechannel.wire.codes import Mode, MoveState, OutcomeVerdict, Trigger
+from rechannel.wire.codes import MoveState, OutcomeVerdict, Trigger
 from rechannel.wire.envelope import bodies_of
 from rechannel.wire.messages import Decision, LinkReport, MigrationOutcome, MoveTransition
 
@@ -88,6 +88,11 @@ class OutcomeHistory:
             for query, share in outcome.gain_shares.items():
                 shares.setdefault(query, []).append(share)
         return {query: expect_gain_share(newest_first) for query, newest_first in shares.items()}
+
+    def confirmed(self) -> set[str]:
+        """Return the ids of the decisions whose outcome is confirmed."""
+        since = self._since(keys.OUTCOMES.ttl)
+        return {outcome.decision for outcome in since if outcome.verdict == OutcomeVerdict.CONFIRMED}
 
     def add(self, outcome: MigrationOutcome) -> None:
         """Count a measured outcome."""
@@ -201,7 +206,5 @@ class OutcomeTracker:
 
     def _must_roll_back(self, decision: Decision, outcome: MigrationOutcome) -> bool:
         """Return whether a migration is rolled back: not a forced one, a drain, or a rollback."""
-        settings = self._context.settings
-        acts = settings.reschedule.mode == Mode.APPLY and settings.migration.rollback
         ordered = decision.forced or decision.trigger == Trigger.DRAIN or decision.rollback_of
-        return outcome.verdict == OutcomeVerdict.REGRESSED and acts and not ordered
+        return outcome.verdict == OutcomeVerdict.REGRESSED and self._context.rolls_back and not ordered

@@ -21,8 +21,8 @@ from typing import TypeVar
 
 import structlog
 
-from rechannel.daemon.control import audit
-from rechannel.daemon.control.audit import AuditError, AuditFile
+from rechannel.daemon import audit
+from rechannel.daemon.audit import AuditError, AuditFile
 from rechannel.daemon.control.leadership import LeaderContext
 from rechannel.wire import keys
 from rechannel.wire.commands import COMMANDS, READ_ONLY_VERBS

@@ -281,7 +281,8 @@ def test_stop_cancels_a_rollback_that_waits(leader, store, world):
     assert sentence == f"the rollback of decision {decision.decision} is canceled"
     order(leader, Resume())
     leader.follow()
-    assert decisions(store)[-1].trigger == "timeout"
+    last = decisions(store)[-1]
+    assert (last.trigger, last.result, last.reason, last.user) == ("rollback", "refused", "canceled", "ann")
     refuses(leader, Stop(application=APP), "no migration")
 
 

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 
 from rechannel.daemon.control.cooldown import CooldownTimer
 from rechannel.wire.codes import DecisionResult, Trigger
 from rechannel.wire.messages import Decision
+from unit.daemon.control.test_outcomes import land, moved, outcomes
 from unit.daemon.fake_store import NOW
+from unit.daemon.fakes import CONFIG, app, cycle, decide, go_on, leading
 
 
 def test_a_cooldown_is_never_longer_than_planned_though_the_clock_was_set_back() -> None:
@@ -54,19 +58,49 @@ def test_a_new_leader_learns_how_long_the_cooldown_after_rollbacks_is(
     same, new = CooldownTimer(), CooldownTimer()
     for decision in oldest_first:
         same.note_applied(decision)
-        same.schedule(decision, 300.0)
+        same.schedule(decision)
         same.start(decision.decision, NOW)
         if decision is B and C in oldest_first:
             same.confirm(decision.decision)
     for _ in range(2):  # a lead that is won again learns nothing new
-        new.restore(oldest_first[::-1], 300.0)
+        new.restore(oldest_first[::-1])
     assert new.length(300.0) == same.length(300.0)
     assert new.length(300.0)[0] == seconds
 
 
 def test_after_a_rollback_the_cooldown_begins_with_its_decision_where_nothing_else_is_known() -> None:
     cooldown = CooldownTimer()
-    cooldown.restore([BACK_A, A], 300.0)
+    cooldown.restore([BACK_A, A])
     assert cooldown.left(NOW + 200.0, 300.0) == 1000.0
-    cooldown.restore([], 300.0)
+    cooldown.restore([])
     assert cooldown.left(NOW + 200.0, 300.0) == 1000.0
+
+
+def test_a_new_leader_learns_that_a_migration_was_confirmed(leader, world, clock):
+    moved(leader, world)
+    assert app(leader).migrations.cooldown_left(clock()) == 0
+    leader.close()
+    assert app(leading(world, CONFIG, "b")).migrations.cooldown_left(clock()) == 0
+
+
+def test_under_a_new_leader_changed_executors_end_the_cooldown_after_a_confirmed_rollback(leader, store, world, clock):
+    moved(leader, world, settled=8.0)
+    leader.follow()
+    land(world, 5.0, number=40)
+    cycle(leader)
+    assert outcomes(store)[-1].verdict == "confirmed"
+    leader.close()
+    other = leading(world, CONFIG, "b")
+    other.follow()
+    cooldown = app(other).migrations.cooldown
+    assert cooldown.left(clock(), 300.0) > 300.0
+    cooldown.observe(cooldown._executors | {"9"})
+    assert cooldown.left(clock(), 300.0) == 0
+
+
+def test_a_reloaded_cooldown_holds_at_once(leader, world):
+    moved(leader, world, settled=8.0, rows=600)  # not judged
+    go_on(world, 20, leader)
+    assert "gate.cooldown is 300 s" in decide(leader, apply=True).sentence
+    leader.reload(dataclasses.replace(CONFIG, gate=dataclasses.replace(CONFIG.gate, cooldown=10.0)))
+    assert "gate.cooldown is 300 s" not in decide(leader, apply=True).sentence

@@ -126,7 +126,7 @@ def test_the_cool_down_ends_once_the_outcome_is_confirmed(leader, store, world, 
 def test_the_cool_down_after_an_automatic_rollback_stays_until_the_executors_change(clock):
     cooldown, rollback = CooldownTimer(), sample_messages.decision(decision="d2", rollback_of="d1")
     cooldown.note_applied(rollback)
-    cooldown.schedule(rollback, 300.0)
+    cooldown.schedule(rollback)
     cooldown.start("d2", clock())
     cooldown.observe(frozenset("01"))
     cooldown.observe(frozenset("012"))
@@ -138,7 +138,7 @@ def test_the_cool_down_after_an_automatic_rollback_stays_until_the_executors_cha
     assert cooldown.left(clock(), 300.0) == 0.0
     another = sample_messages.decision(decision="d3", rollback_of="d1")
     cooldown.note_applied(another)
-    cooldown.schedule(another, 300.0)
+    cooldown.schedule(another)
     cooldown.start("d3", clock())
     cooldown.observe(frozenset("01"))
     assert cooldown.left(clock(), 300.0) == 4800.0, "the next rollback has one of its own"
@@ -149,7 +149,7 @@ def test_a_confirmed_drain_does_not_end_the_cool_down_of_the_migration_before_it
     for name, trigger in (("d1", "timeout"), ("d2", "drain")):
         made = sample_messages.decision(decision=name, trigger=trigger)
         cooldown.note_applied(made)
-        cooldown.schedule(made, 300.0)
+        cooldown.schedule(made)
         cooldown.start(name, clock())
     cooldown.confirm("d2")
     assert cooldown.left(clock(), 300.0) == 300.0

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from rechannel.daemon.control import audit
-from rechannel.daemon.control.audit import AuditError, AuditFile
+from rechannel.daemon import audit
+from rechannel.daemon.audit import AuditError, AuditFile
 from rechannel.daemon.control.controller import Controller
 from rechannel.wire import keys
 from rechannel.wire.commands import COMMANDS, Apply, Drain, Rebalance, encode
@@ -158,7 +158,7 @@ def test_a_full_disk_is_an_error(path, monkeypatch):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         return write(descriptor, data[:10])
 
-    monkeypatch.setattr("rechannel.daemon.control.audit.os.write", full)
+    monkeypatch.setattr("rechannel.daemon.audit.os.write", full)
     with pytest.raises(AuditError, match="No space left"):
         AuditFile(str(path)).append(entry())
 
@@ -199,7 +199,7 @@ def test_who_may_read_it_may_lock_it_so_few_may(path, mode, well):
 def test_looking_makes_no_file(path, monkeypatch):
     AuditFile(str(path)).check()
     assert not path.exists()
-    monkeypatch.setattr("rechannel.daemon.control.audit.os.access", lambda _path, _mode: False)
+    monkeypatch.setattr("rechannel.daemon.audit.os.access", lambda _path, _mode: False)
     with pytest.raises(AuditError, match=f"{path.parent} cannot be written to"):
         AuditFile(str(path)).check()
 
