@@ -84,7 +84,9 @@ def soak(hours: float, keep: Path | None = None) -> dict[str, Any]:
                 world.check()
                 samples.append(world.sample())
                 if len(samples) % 20 == 0:
-                    to_stderr(f"{time.monotonic() - began:.0f} s, {samples[-1]['with']['batches']} batches with Rechannel")
+                    to_stderr(
+                        f"{time.monotonic() - began:.0f} s, {samples[-1]['with']['batches']} batches with Rechannel"
+                    )
             end = world.stop()
     finally:
         if keep is None:

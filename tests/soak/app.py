@@ -1,7 +1,7 @@
-"""A driver of the soak: ``python -m tests.soak.app DIRECTORY``, with Rechannel or without it, as ``plan.json`` there says.
+"""A driver of the soak: ``python -m tests.soak.app DIRECTORY``, with or without Rechannel.
 
-``spark`` (settings) and ``attach``. It writes ``batches.jsonl`` (each batch of each query, with its digest) and
-``starts.jsonl``, runs until the file ``stop`` exists, then writes ``result.json``.
+``plan.json`` there has ``spark`` (settings) and ``attach``. It writes ``batches.jsonl`` (each batch of each query, with
+its digest) and ``starts.jsonl``, runs until the file ``stop`` exists, then writes ``result.json``.
 """
 
 from __future__ import annotations

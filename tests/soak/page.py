@@ -34,8 +34,8 @@ def write(path: Path, runs: Sequence[Mapping[str, Any]], starts: Mapping[str, Ma
 def _run(number: int, run: Mapping[str, Any]) -> list[str]:
     counters = run["counters"]
     summary = (
-        f"Run {number}: {run['hours']:g} hours on {run['cores']} cores, {run['batches']['with']:,} batches with Rechannel and "
-        f"{run['batches']['without']:,} without, {run['compared']:,} of them compared; "
+        f"Run {number}: {run['hours']:g} hours on {run['cores']} cores, {run['batches']['with']:,} batches with "
+        f"Rechannel and {run['batches']['without']:,} without, {run['compared']:,} of them compared; "
         f"{counters.get('landed', 0):,} moves landed, {counters.get('abandoned', 0)} given up, "
         f"{counters.get('failed_tasks', 0)} failed tasks; "
         f"{'output exact' if not run['wrong'] else 'output NOT exact: ' + '; '.join(run['wrong'])}."
@@ -49,7 +49,10 @@ def milestones(rows: Sequence[Mapping[str, Any]]) -> str:
     by = {(row["batches"], row["side"]): row for row in rows}
     names = [name for name in rows[0] if name not in ("batches", "side")] if rows else []
     units = {resource.name: resource.unit for resource in figures.RESOURCES}
-    head = ["with Rechannel / without it", *(f"after {count:,} {'batch' if count == 1 else 'batches'}" for count in reached)]
+    head = [
+        "with Rechannel / without it",
+        *(f"after {count:,} {'batch' if count == 1 else 'batches'}" for count in reached),
+    ]
     lines = []
     for name in names:
         cells = [
