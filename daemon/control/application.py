@@ -139,8 +139,8 @@ class Application:
         if self._leave_drained_nodes(report, steady_now):
             return
         cooldown = self.migrations.cooldown_left(now)
-        plan = self._services.plans.due_plan(self.name, now)
-        if plan is not None and (plan.force or not cooldown):
+        plan = self._services.plans.due_plan(self.name, now, in_cooldown=cooldown > 0)
+        if plan is not None:
             self._run_scheduled_plan(plan)
         elif cooldown or self._is_rollback_ordered:
             return

@@ -14,6 +14,7 @@ import structlog
 from rechannel.conf import lease_timing
 from rechannel.daemon.control.application import Application, ControllerServices
 from rechannel.daemon.control.decision_log import LoggedDecision, applied_decisions, read_decision_log
+from rechannel.daemon.decide import pipeline
 from rechannel.wire import keys
 from rechannel.wire.codes import Trigger
 from rechannel.wire.messages import AgentLimits, ControllerState, LinkReport, Refusal, ScheduledPlan
@@ -136,12 +137,31 @@ class ClusterState:
             for app in self.migrating():
                 app.migrations.extend_deadline(silence)
         self.for_each([app.name for app in self.migrating()], Application.follow)
+        self._follow_scheduled_plans(self._clock.wall())
+        return True
+
+    def _follow_scheduled_plans(self, now: float) -> None:
         plans = self.services.plans
         plans.remove_settled()
-        for plan, refusal in plans.expired(self._clock.wall()):
+        for plan in plans.in_window(now):
+            if obstacle := self._obstacle(plan, now):
+                plans.note_obstacle(plan, obstacle)
+        for plan, refusal in plans.expired(now):
             self.close_scheduled_plan(plan, refusal, plan.user, plan.reason)
         plans.publish()
-        return True
+
+    def _obstacle(self, plan: ScheduledPlan, now: float) -> str:
+        """Return why a scheduled plan is not even tried now, "" if it is."""
+        if self._context.lead.paused:
+            return pipeline.PAUSED.detail
+        report = self.services.collector.reports.get(plan.application)
+        if report is None:
+            return pipeline.no_report(plan.application).sentence
+        migrations = self.application(plan.application).migrations
+        if busy := migrations.busy_sentence(report):
+            return busy
+        left = 0.0 if plan.force else migrations.cooldown_left(now)
+        return f"the cool-down after the last migration had {left:.0f} s to go" if left else ""
 
     def close_scheduled_plan(self, plan: ScheduledPlan, refusal: Refusal, user: str, reason: str) -> None:
         """Publish the last word on a plan, once, and only then remove it.

@@ -89,7 +89,7 @@ class ScheduledPlanStore:
         self._version = (0, 0)  # epoch and sequence of the newest list read or written
         self._published: float | None = None
         self._next_try: dict[str, float] = {}
-        self._obstacles: dict[str, str] = {}  # plan -> sentence of the last decision
+        self._obstacles: dict[str, str] = {}  # plan -> what held it back last
         self._log = structlog.get_logger("rechannel.controller")
 
     @property
@@ -174,13 +174,22 @@ class ScheduledPlanStore:
         for name in sorted(self.settled):
             self.remove(name)
 
-    def due_plan(self, application: str, now: float) -> ScheduledPlan | None:
-        """Return the plan of an application whose window it is, the oldest one."""
+    def in_window(self, now: float) -> list[ScheduledPlan]:
+        """Return the plans whose window it is, oldest first."""
+        plans = (plan for plan in self._open_plans() if plan.begin <= now < plan.end)
+        return sorted(plans, key=lambda plan: (plan.at, plan.scheduled_plan))
+
+    def due_plan(self, application: str, now: float, *, in_cooldown: bool) -> ScheduledPlan | None:
+        """Return the oldest plan of an application whose window it is; in a cool-down, the oldest forced one."""
         steady_now = self._context.clock.steady()
-        for plan in sorted(self._open_plans(), key=lambda plan: (plan.at, plan.scheduled_plan)):
-            if plan.application == application and plan.begin <= now < plan.end:
+        for plan in self.in_window(now):
+            if plan.application == application and (plan.force or not in_cooldown):
                 return plan if steady_now >= self._next_try.get(plan.scheduled_plan, steady_now) else None
         return None
+
+    def note_obstacle(self, plan: ScheduledPlan, sentence: str) -> None:
+        """Note what holds a plan back, for the sentence about its end."""
+        self._obstacles[plan.scheduled_plan] = sentence
 
     def expired(self, now: float) -> list[tuple[ScheduledPlan, Refusal]]:
         """Return the plans whose window has passed, and the refusal of each."""
@@ -198,7 +207,7 @@ class ScheduledPlanStore:
             self.remove(plan.scheduled_plan)
         elif plan.scheduled_plan in self.plans:  # else it was canceled while the decision was made
             self._next_try[plan.scheduled_plan] = self._context.clock.steady() + _RETRY_AFTER
-            self._obstacles[plan.scheduled_plan] = decision.sentence
+            self.note_obstacle(plan, decision.sentence)
 
     def publish(self) -> None:
         """Make sure, from time to time, that the plans stand in Redis."""

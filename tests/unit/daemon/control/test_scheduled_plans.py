@@ -11,7 +11,7 @@ from rechannel.daemon.control import scheduled_plans
 from rechannel.daemon.control.controller import Controller
 from rechannel.daemon.decide.saved_plan import PlanFileError, saved_plan_of
 from rechannel.wire import keys
-from rechannel.wire.commands import Apply, Cancel
+from rechannel.wire.commands import Apply, Cancel, Pause
 from rechannel.wire.envelope import EnvelopeFactory
 from rechannel.wire.exit_codes import ExitCode
 from rechannel.wire.messages import ScheduledPlans
@@ -109,6 +109,44 @@ def test_what_is_not_ready_is_tried_until_the_window_is_over(observing, store, c
     assert [made.reason for made in result] == ["no-active-query", "window-passed"], "each is told once"
     assert "last: not ready" in result[-1].sentence
     assert (result[-1].user, result[-1].operator_reason) == ("ann", "tonight")
+
+
+def begin_cooldown(leader: Controller, seconds: float) -> None:
+    cooldown = app(leader).migrations.cooldown
+    cooldown.ended, cooldown._seconds = leader._clock.wall(), seconds
+
+
+@pytest.mark.parametrize(
+    ("why", "cause"),
+    [
+        ("paused", "Rechannel is paused: `rechannel resume` first"),
+        ("cool-down", "the cool-down after the last migration had "),
+        ("no driver", "no link reports for application app-1"),
+    ],
+)
+def test_a_plan_that_was_never_tried_in_its_window_ends_with_the_cause(observing, store, clock, world, why, cause):
+    schedule(observing, NOW_AND_NEXT)
+    if why == "paused":
+        order(observing, Pause())
+    elif why == "cool-down":
+        begin_cooldown(observing, 90_000.0)
+    while observing._services.plans.plans:
+        clock.sleep(600)
+        if why != "no driver":
+            world.ready()
+        cycle(observing)
+    assert last(store).reason == "window-passed"
+    assert f"; last: {cause}" in last(store).sentence
+
+
+def test_a_forced_plan_does_not_wait_in_a_cool_down_behind_one_that_is_not(observing, store, clock, world):
+    plan = saved(observing)
+    schedule(observing, NOW_AND_NEXT, plan)
+    clock.sleep(1)
+    order(observing, Apply(plan=plan, at=NOW_AND_NEXT, force=True), user="bob")
+    begin_cooldown(observing, 90_000.0)
+    cycle(observing, world, 10)
+    assert (last(store).result, last(store).user) == ("applied", "bob")
 
 
 def test_a_plan_outlives_its_controller_and_can_be_canceled(store, world):
