@@ -348,13 +348,11 @@ def _add_application(samples: MetricSamples, status: ApplicationStatus) -> None:
 def _add_decision(samples: MetricSamples, view: ControllerView, status: ApplicationStatus) -> None:
     """Add the last decision on an application and the last known outcome."""
     name = status.application
-    last = view.last_decision(name)
-    if last is not None:
-        samples.set(DECIDED_AT, last.decision.at, name)
-        samples.set(GAIN, last.decision.gain, name)
-        samples.set(COST, last.decision.cost, name)
-    outcomes = (decided.outcome for decided in view.decisions if decided.application == name)
-    outcome = next((outcome for outcome in outcomes if outcome is not None), None)
+    decision, outcome = view.last_decisions.get(name), view.last_outcomes.get(name)
+    if decision is not None:
+        samples.set(DECIDED_AT, decision.at, name)
+        samples.set(GAIN, decision.gain, name)
+        samples.set(COST, decision.cost, name)
     if outcome is None:
         return
     cost = outcome.predicted

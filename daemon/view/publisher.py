@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import dataclasses
 from collections import defaultdict, deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from typing import TypeVar
 
 import structlog
 
@@ -37,6 +38,7 @@ from rechannel.wire.redis.store import Store
 from rechannel.wire.redis.streams import read_new_entries
 from rechannel.wire.version import __version__
 
+ValueT = TypeVar("ValueT")
 VIEW_EVERY = 2.0  # seconds from one view to the next, unless making one takes long
 _SHARE = 0.1  # of a core for making views: with many partitions they are made less often
 _LONGEST_REST = 20.0  # seconds from one view to the next, at most
@@ -44,6 +46,7 @@ _DECISIONS = 50  # shown
 _OUTCOMES = 100  # kept for their decisions
 _LINES = 1000  # of a journal, at the first read
 _SILENT_JOURNALS = 1000  # journals of silent applications whose position is kept
+_SILENT_APPLICATIONS = 50  # whose last decision and outcome are kept: a driver or Redis may come back
 
 
 class EventReader:
@@ -59,6 +62,8 @@ class EventReader:
         self._after: dict[tuple[KeyRule, str], str] = {}
         self._decisions: deque[tuple[str, Decision]] = deque(maxlen=_DECISIONS)
         self._outcomes: deque[MigrationOutcome] = deque(maxlen=_OUTCOMES)
+        self.last_decisions: dict[str, Decision] = {}  # by application, the newest last
+        self.last_outcomes: dict[str, MigrationOutcome] = {}  # as above
 
     def read(self, snapshot: ControllerSnapshot) -> None:
         """Read new entries of all streams; may raise StoreError."""
@@ -66,20 +71,21 @@ class EventReader:
             if isinstance(envelope.body, Decision):
                 body = envelope.body
                 self._decisions.append((envelope.application, body))
+                self.last_decisions.pop(envelope.application, None)
+                self.last_decisions[envelope.application] = body
                 if envelope.sender == snapshot.name:
                     self._counters.add(DECISIONS, body.result, body.reason, body.trigger)
         for envelope in self._new(keys.OUTCOMES, "", _OUTCOMES):
             if isinstance(envelope.body, MigrationOutcome):
                 self._outcomes.append(envelope.body)
+                self.last_outcomes.pop(envelope.application, None)
+                self.last_outcomes[envelope.application] = envelope.body
                 if envelope.sender == snapshot.name:
                     self._counters.add(MIGRATIONS, envelope.body.verdict)
         applications = {item.application for item in snapshot.applications}
         for name in applications:
             self._read_journal(name, leading=snapshot.role is Role.LEADING)
-        # An application that is silent for a while returns with the same journal, so its position is kept.
-        silent = [key for key in self._after if key[0] is keys.JOURNAL and key[1] not in applications]
-        for key in silent[:-_SILENT_JOURNALS]:
-            del self._after[key]
+        self._forget_silent(applications)
 
     def decisions(self) -> tuple[DecisionView, ...]:
         """Return the last decisions with their outcomes, newest first."""
@@ -88,6 +94,16 @@ class EventReader:
             DecisionView(application, decision, outcomes.get(decision.decision))
             for application, decision in reversed(self._decisions)
         )
+
+    def _forget_silent(self, reporting: Collection[str]) -> None:
+        """Bound what is kept of silent applications: some return, with the same journal."""
+        journals = [key for key in self._after if key[0] is keys.JOURNAL and key[1] not in reporting]
+        for key in journals[:-_SILENT_JOURNALS]:
+            del self._after[key]
+        for table in (self.last_decisions, self.last_outcomes):
+            silent = [name for name in table if name not in reporting]
+            for name in silent[:-_SILENT_APPLICATIONS]:
+                del table[name]
 
     def _read_journal(self, application: str, *, leading: bool) -> None:
         for envelope in self._new(keys.JOURNAL, application, _LINES):
@@ -198,6 +214,8 @@ class Publisher:
             nodes=_nodes(snapshot.applications, status.applications, now),
             migrations=snapshot.migrations,
             decisions=self._events.decisions(),
+            last_decisions=_of_these(names, self._events.last_decisions),
+            last_outcomes=_of_these(names, self._events.last_outcomes),
             version=__version__,
         )
 
@@ -243,6 +261,10 @@ class CurrentView:
             controller = dataclasses.replace(view.leader, leader=holder)
             deposed = self._deposed = view, dataclasses.replace(view, role=role, controller=controller)
         return deposed[1]
+
+
+def _of_these(names: Iterable[str], table: Mapping[str, ValueT]) -> dict[str, ValueT]:
+    return {name: table[name] for name in names if name in table}
 
 
 def _nodes(

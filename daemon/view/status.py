@@ -315,7 +315,8 @@ class ControllerView(ClusterStatus):
     It may be some seconds old. ``name``, ``role``: this controller. ``redis_up``: the view was read from Redis;
     otherwise ``redis_problem`` is the reason why not, and the status is that of ``read_at``. ``redis_round_trip``:
     duration of one call. ``migrations``: known to the leader alone. ``decisions``: newest first, at most fifty.
-    ``jobs``: the jobs of this controller.
+    ``last_decisions``, ``last_outcomes``: application -> the last one, however many others followed. ``jobs``: the jobs
+    of this controller.
     """
 
     cluster: str = ""
@@ -328,6 +329,8 @@ class ControllerView(ClusterStatus):
     nodes: tuple[NodeView, ...] = ()
     migrations: tuple[MigrationStatus, ...] = ()
     decisions: tuple[DecisionView, ...] = ()
+    last_decisions: Mapping[str, Decision] = field(default_factory=dict)
+    last_outcomes: Mapping[str, MigrationOutcome] = field(default_factory=dict)
     jobs: tuple[JobStatus, ...] = ()
     version: str = ""
 
@@ -335,7 +338,3 @@ class ControllerView(ClusterStatus):
     def leader(self) -> LeaderStatus:
         """The leader as far as it is known; all fields are empty where it is not."""
         return self.controller or LeaderStatus()
-
-    def last_decision(self, application: str) -> DecisionView | None:
-        """Return the newest decision on an application."""
-        return next((view for view in self.decisions if view.application == application), None)

@@ -109,8 +109,7 @@ def test_a_migration_is_shown_and_its_moves_are_counted_once(
     assert (migration.decision, migration.moves, migration.landed) == (decision.decision, len(decision.moves), 0)
     assert {move.state for move in view.applications[0].moves} == {"steered"}
     assert view.decisions[0].decision == decision
-    assert view.last_decision(APP) == view.decisions[0]
-    assert view.last_decision("other") is None
+    assert view.last_decisions == {APP: decision}
     assert shown.counters.read(DECISIONS) == {("applied", decision.reason, "operator"): 1}
 
     expected = decision.moves[0]
@@ -139,6 +138,34 @@ def test_events_before_the_start_are_shown_but_not_counted(
     other = Shown(controller(store, clock, name="b"), store, clock)
     assert len(other.view().decisions) == 1
     assert other.counters.read(DECISIONS) == {}
+
+
+def test_each_application_keeps_its_last_decision_and_outcome(
+    shown: Shown, store: FakeStore, world: World, clock: FakeClock
+) -> None:
+    decision = decide(shown.controller)
+    outcome = samples.outcome(decision=decision.decision)
+    store.append(keys.OUTCOMES, "", world.author.envelope(outcome, ttl=600, application=APP))
+    shown.view()
+    World(store, clock, "app-2").ready()
+    for number in range(60):
+        other = samples.decision(decision=f"d{number}")
+        store.append(keys.DECISIONS, "", world.author.envelope(other, ttl=600, application="app-2"))
+        view = shown.view()
+    assert {name: last.decision for name, last in view.last_decisions.items()} == {
+        APP: decision.decision,
+        "app-2": "d59",
+    }
+    assert view.last_outcomes == {APP: outcome}
+    assert APP not in {row.application for row in view.decisions}
+
+
+def test_applications_that_ended_leave_no_decisions_behind(shown: Shown, store: FakeStore, world: World) -> None:
+    for number in range(200):
+        ended = samples.decision(decision=f"d{number}")
+        store.append(keys.DECISIONS, "", world.author.envelope(ended, ttl=600, application=f"ended-{number}"))
+        assert shown.view().last_decisions == {}
+    assert len(shown.publisher._events.last_decisions) == 50
 
 
 def test_figures_stay_for_a_minute_without_redis(shown: Shown, store: FakeStore, clock: FakeClock) -> None:
