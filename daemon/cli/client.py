@@ -63,14 +63,14 @@ class ControllerClient:
         if "decision" not in reply.data:
             raise CommandError(ExitCode(reply.code), reply.sentence)
         application, decision = str(reply.data["application"]), msgspec.convert(reply.data["decision"], Decision)
-        if self.as_json:
-            click.echo(json.dumps(_document(reply)))
-        else:
+        if not self.as_json:
             from rechannel.daemon.cli import tables
 
             tables.print_decision(application, decision, verbose=self._verbose)
         if save is not None:
             self._save(application, decision, Path(save))
+        if self.as_json:  # only now: a plan that cannot be saved is a document too
+            click.echo(json.dumps(_document(reply)))
         if reply.code and (self.as_json or not sys.stdout.isatty()):  # on a terminal the table ends with the sentence
             click.echo(f"rechannel: {plain(reply.sentence)}", err=True)
         return reply.code

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 
@@ -10,7 +11,8 @@ import click
 import msgspec
 
 from rechannel.conf.settings import Settings
-from rechannel.daemon.cli.options import format_time
+from rechannel.daemon.cli.history import application_names
+from rechannel.daemon.cli.options import format_time, unknown_name
 from rechannel.daemon.cli.tables import code_meaning, cost_lines, refusal_line
 from rechannel.daemon.view.wording import batch_times, format_bytes
 from rechannel.wire import keys
@@ -54,6 +56,9 @@ def _select(store: Store, decision: str, application: str) -> tuple[str, Decisio
         if isinstance(envelope.body, Decision) and application in ("", envelope.application)
     ]
     if not decisions:
+        names = application_names(store, time.time())
+        if application and application not in names:
+            raise unknown_name("application", application, names)
         raise CommandError(ExitCode.NOTHING, "nothing has been decided yet")
     if decision:
         matches = [item for item in decisions if item[1].decision == decision]

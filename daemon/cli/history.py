@@ -95,6 +95,13 @@ def show_history(
         click.echo(unmatched if count else "nothing has been decided yet")
 
 
+def application_names(store: Store, now: float) -> list[str]:
+    """Return the applications that reported lately or were decided on."""
+    reporting = set(store.applications(now - keys.APPLICATIONS.ttl))
+    decided = {envelope.application for envelope in store.last(keys.DECISIONS, "", keys.DECISIONS.bound)}
+    return sorted(name for name in reporting | decided if keys.is_valid_name(name))
+
+
 def _print(entries: list[Entry], *, as_json: bool) -> None:
     from rechannel.daemon.cli.tables import history_line
 
@@ -163,9 +170,7 @@ class HistoryReader:
             raise CommandError(ExitCode.REFUSED, f"unknown {option} {code}; {names}")
 
     def _applications(self) -> list[str]:
-        reporting = set(self._store.applications(self._clock() - keys.APPLICATIONS.ttl))
-        decided = {envelope.application for envelope in self._store.last(keys.DECISIONS, "", keys.DECISIONS.bound)}
-        return sorted(name for name in reporting | decided if keys.is_valid_name(name))
+        return application_names(self._store, self._clock())
 
     def _read_all(self, limit: int) -> list[Entry]:
         self._after.clear()

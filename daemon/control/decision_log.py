@@ -18,8 +18,14 @@ from rechannel.wire.redis.store import Store
 
 LoggedDecision = tuple[str, Decision]  # application, decision
 # Orders that are tried again: the same result is published once. Of other triggers that holds for "not ready" alone.
-_PUBLISHED_ONCE = frozenset({Trigger.DRAIN, Trigger.ROLLBACK, Trigger.SCHEDULED})
-_RETRIED = _PUBLISHED_ONCE | {Trigger.CONTINUATION, Trigger.EXECUTORS, Trigger.OVERLOAD, Trigger.IMBALANCE}
+_PUBLISHED_ONCE = frozenset({Trigger.DRAIN, Trigger.SCHEDULED})
+_RETRIED = _PUBLISHED_ONCE | {
+    Trigger.ROLLBACK,
+    Trigger.CONTINUATION,
+    Trigger.EXECUTORS,
+    Trigger.OVERLOAD,
+    Trigger.IMBALANCE,
+}
 
 
 def read_decision_log(store: Store) -> list[LoggedDecision]:
@@ -68,7 +74,7 @@ def log_decision(application: str, decision: Decision) -> None:
 class DecisionDeduplicator:
     """Suppress repeated decisions: a retry that ends the same way is published once.
 
-    Without it one idle query fills the history within minutes.
+    Without it one idle query fills the history within minutes. What a reply names is always published.
     """
 
     def __init__(self) -> None:
@@ -80,14 +86,19 @@ class DecisionDeduplicator:
         The numbers of "not ready" may differ.
         """
         once = decision.trigger in _PUBLISHED_ONCE or decision.result == DecisionResult.NOT_READY
-        if not once or decision.result == DecisionResult.APPLIED or decision.reason in BLOCKING:
+        if not once or decision.result == DecisionResult.APPLIED or not _is_retry(decision):
             return False
         return self._published.get(decision.trigger) == _fingerprint(decision)
 
     def record(self, decision: Decision) -> None:
         """Record a published decision."""
-        if decision.trigger in _RETRIED and decision.reason not in BLOCKING:
+        if decision.trigger in _RETRIED and _is_retry(decision):
             self._published[decision.trigger] = _fingerprint(decision)
+
+
+def _is_retry(decision: Decision) -> bool:
+    """Return whether a decision may be a retry: no guard's refusal, and no dry run of a drain, which a user asks for."""
+    return decision.reason not in BLOCKING and not (decision.trigger == Trigger.DRAIN and decision.user)
 
 
 def _fingerprint(decision: Decision) -> str:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import sys
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -17,6 +19,7 @@ from rechannel.wire.exit_codes import CommandError, ExitCode
 from rechannel.wire.messages import Reply
 from rechannel.wire.redis.errors import StoreUnavailableError
 from unit import sample_messages as samples
+from unit.daemon.cli.command import run, write_config
 from unit.daemon.fake_store import FakeClock, FakeStore
 from unit.daemon.fakes import CONFIG
 
@@ -101,6 +104,17 @@ def test_on_a_terminal_the_sentence_is_printed_once(
     captured = capsys.readouterr()
     assert "not yet" in captured.out
     assert captured.err == ("" if terminal else "rechannel: not yet\n")
+
+
+def test_a_plan_that_cannot_be_saved_is_one_document(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    decision = msgspec.to_builtins(samples.decision(moves=[samples.desired_move()]))
+    reply = Reply(request="r", code=0, sentence="ok", data={"application": "app-1", "decision": decision})
+    monkeypatch.setattr(ControllerClient, "send", lambda *_: reply)
+    config = write_config(tmp_path, "")
+    done = run("plan", "--config", config, "--json", "--save", tmp_path / "none" / "plan.json", code=1)
+    assert "the plan cannot be written" in json.loads(done.stdout)["error"]
+    assert "the plan cannot be written" in done.stderr
+    run("plan", "--config", config, "--json", "--save", tmp_path / "plan.json")
 
 
 @pytest.mark.parametrize(

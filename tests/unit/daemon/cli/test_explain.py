@@ -147,6 +147,15 @@ def test_history_refuses_unknown_triggers_results_and_verdicts(leader: Controlle
     assert decision.decision in run("history", "--trigger", "operator").stdout
 
 
+def test_unknown_applications_are_refused(leader: Controller, world: World, recorded: None) -> None:
+    now = time.time()
+    world.store.register_application(APP, now)
+    assert "nothing has been decided yet" in run("explain", "--application", APP, code=3).stderr
+    for command in ("history", "explain"):
+        done = run(command, "--application", "ap-1", code=1)
+        assert f"unknown application ap-1; known are {APP}" in done.stderr
+
+
 def test_history_accepts_codes_of_later_releases(leader: Controller, recorded: None) -> None:
     later = dataclasses.replace(app(leader).new_request(Trigger.OPERATOR), trigger="moon")
     app(leader).refuse(later, Refusal(law="tide", scope="plan", detail="too high"))

@@ -285,6 +285,15 @@ def test_a_dry_run_says_what_a_drain_would_move_and_drains_nothing(leader, store
     assert not any("bserve" in note for note in plan["decision"]["notes"]), "a drain is carried out in both modes"
 
 
+def test_each_dry_run_is_in_the_history_under_its_id(store, clock):
+    world = World(store, clock)
+    world.queries = [query(list("0123"), problem="real-time mode")]
+    leader = leading(world)
+    for name in ("r1", "r2"):
+        (plan,) = ask(leader, store, "plan", name=name, drain=[NODE]).data["plans"]
+        assert plan["decision"]["decision"] == decisions(store)[-1].decision
+
+
 def test_a_dry_run_warns_of_an_overload(store, clock, world):
     world.ready()
     for number in range(7, 10):  # each executor is three quarters busy

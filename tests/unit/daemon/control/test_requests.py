@@ -15,6 +15,7 @@ from rechannel.wire.envelope import EnvelopeFactory
 from rechannel.wire.exit_codes import ExitCode
 from rechannel.wire.messages import Decision, Request
 from rechannel.wire.redis.errors import StoreDeposedError, StoreTooLargeError, StoreUnavailableError
+from unit.daemon.control.test_outcomes import moved
 from unit.daemon.fake_store import FakeClock
 from unit.daemon.fakes import (
     APP,
@@ -28,6 +29,7 @@ from unit.daemon.fakes import (
     controller,
     decisions,
     desired,
+    go_on,
     leading,
     order,
     read_reply,
@@ -102,6 +104,18 @@ def test_several_applications_need_a_name(leader, store, clock):
 def test_no_application_is_not_ready(store, clock):
     late_leader = controller(store, clock, lead=True)
     assert ask(late_leader, store, "plan").code == ExitCode.NOT_READY
+
+
+def test_a_rollback_that_is_refused_again_is_in_the_history_under_its_id(leader, store, world):
+    decision = moved(leader, world)
+    for move in decision.moves:
+        world.placement[move.partition] = next(name for name in "3120" if name not in (move.source, move.target))
+    world.ready()
+    for name in ("r1", "r2"):
+        go_on(world, 400, leader)
+        result = ask(leader, store, "rollback", name=name)
+        assert result.code == ExitCode.REFUSED
+        assert result.data["decision"]["decision"] == decisions(store)[-1].decision
 
 
 def test_stale_requests_are_passed_over(leader, store, clock):
