@@ -23,6 +23,7 @@ from rechannel.wire.redis.errors import StoreError, StoreForbiddenError
 FORGOTTEN_AFTER = 3600.0  # seconds without a report: a driver or Redis that is back sooner finds its state
 # Sizes of map outputs that all agents together send in a window, on average; beyond: each chooses some of its outputs.
 MAX_CLUSTER_SIZES = 4_000_000
+_LIMITS_RETRY = 300.0  # seconds after Redis refused the limits of the agents
 
 
 class ClusterState:
@@ -39,7 +40,7 @@ class ClusterState:
         self._clock = context.clock
         self._applications: dict[str, Application] = {}
         self._followed_at = self._clock.steady()
-        self._limits_forbidden = False  # the Redis user is of an older release; agents send all they have
+        self._limits_refused: float | None = None  # steady seconds; the Redis user is of an older release
         self._log = structlog.get_logger("rechannel.controller")
 
     # -- applications --
@@ -198,13 +199,15 @@ class ClusterState:
     def publish_agent_limits(self) -> None:
         """Publish the sizes of map outputs that each agent may send, by the number of agents."""
         context, agents = self._context, self.services.collector.agents
-        if not agents or self._limits_forbidden:
-            return
+        now, refused = self._clock.steady(), self._limits_refused
+        if not agents or (refused is not None and now - refused < _LIMITS_RETRY):
+            return  # agents without limits send all they have
         limits = AgentLimits(window_sizes=MAX_CLUSTER_SIZES // agents)
         try:
             context.store.put(keys.AGENT_LIMITS, "", context.envelope(limits, ttl=keys.AGENT_LIMITS.ttl))
+            self._limits_refused = None
         except StoreForbiddenError as error:
-            self._limits_forbidden = True
+            self._limits_refused = now
             cure = "make the controller's user again: rechannel acl add-role controller"
             self._log.warning("agent-limits-not-published", problem=str(error), cure=cure)
 

@@ -35,7 +35,8 @@ from rechannel.wire.redis.streams import entry_number
 
 ValueT = TypeVar("ValueT")
 _REMEMBERED = 1000
-_QUESTIONS_AT_ONCE = 5  # answered in one cycle, so that viewers cannot keep the leader busy
+# Questions that wait for their plans, so that viewers cannot keep the leader busy, and others answered in one cycle.
+_QUESTIONS_AT_ONCE = 5
 _QUESTIONS_READ = 50  # read in one cycle; those beyond `_QUESTIONS_AT_ONCE` are told to ask again
 _REFUSALS_AUDITED = 5  # of misplaced orders, per minute: more lines would let a viewer fill the disk
 
@@ -59,7 +60,6 @@ class RequestHandler:
         self._execute = execute
         self._count_answer = count_answer
         self.refused = 0  # orders on the viewers' stream since the start
-        self._questions = 0  # of this cycle
         self._refusal_times: deque[float] = deque(maxlen=_REFUSALS_AUDITED)
         self._unaudited = 0  # refusals since the last line about one
         self._audit_file = AuditFile(context.settings.controller.audit_file)
@@ -88,7 +88,7 @@ class RequestHandler:
 
     def answer_plans(self) -> int:
         """Answer the queued requests that need a plan; returns how many were answered."""
-        self._questions = answered = 0
+        answered = 0
         while self._plan_requests:
             envelope, stream, until = self._plan_requests[0]
             answered += self._handle(envelope, until - self._clock(), stream)
@@ -102,26 +102,27 @@ class RequestHandler:
         answered = 0
         for queued in waiting:
             seconds_left = _lifetime(queued.envelope) - queued.age
-            body = queued.envelope.body
-            if isinstance(body, Request) and body.verb in COMMANDS and COMMANDS[body.verb].plans:
-                self._queue_plan(queued.envelope, stream, seconds_left)
-            else:
+            planned = [line[0].body for line in self._plan_requests if line[1] is stream]
+            if queued.envelope.body in planned:
+                continue  # it is read again after a StoreError
+            needs_plan = _needs_plan(queued.envelope)
+            before = len(planned) if needs_plan else answered
+            if stream is keys.QUESTIONS and before >= _QUESTIONS_AT_ONCE:
+                answered += self._handle(queued.envelope, seconds_left, stream, too_many=True)
+            elif not needs_plan:
                 answered += self._handle(queued.envelope, seconds_left, stream)
+            elif seconds_left > 0:
+                self._plan_requests.append((queued.envelope, stream, self._clock() + seconds_left))
         if newest == after and newest != "0":
             last = self._store.last_id(stream)
             newest = "0" if entry_number(last) < entry_number(newest) else newest  # Redis was emptied
         self._after[stream] = newest  # only now: after a StoreError the same entries are read again
         return answered
 
-    def _queue_plan(self, envelope: Envelope, stream: KeyRule, seconds_left: float) -> None:
-        questions = sum(line[1] is keys.QUESTIONS for line in self._plan_requests)
-        if seconds_left > 0 and (stream is keys.REQUESTS or questions < _QUESTIONS_READ):
-            self._plan_requests.append((envelope, stream, self._clock() + seconds_left))
-
-    def _handle(self, envelope: Envelope, seconds_left: float, stream: KeyRule) -> bool:
+    def _handle(self, envelope: Envelope, seconds_left: float, stream: KeyRule, *, too_many: bool = False) -> bool:
         """Answer a request that has ``seconds_left``; returns whether a reply was written.
 
-        The reply is made once and kept, so that a StoreError while it is written does not carry out the order twice.
+        ``too_many``: the answer is that too many came at once. The reply is made once and kept, so that a StoreError while it is written does not carry out the order twice.
         """
         request = envelope.body
         if not isinstance(request, Request) or seconds_left <= 0:
@@ -134,7 +135,10 @@ class RequestHandler:
         ttl = max(keys.REPLY.ttl, seconds_left)  # without a reply the next leader would take the request for unanswered
         message = self._replies.get(request.request)
         if message is None:
-            reply = self._dispatch(request, envelope, stream)
+            if too_many:
+                reply = _reply(request, ExitCode.NOT_READY, "too many questions came at once; ask again")
+            else:
+                reply = self._dispatch(request, envelope, stream)
             # Anybody can send any verb: only existing ones become labels of the metrics.
             self._count_answer(request.verb if request.verb in COMMANDS else "unknown", reply.code)
             message = self._context.envelope(reply, ttl=ttl)
@@ -149,10 +153,6 @@ class RequestHandler:
 
     def _dispatch(self, request: Request, envelope: Envelope, stream: KeyRule) -> Reply:
         """Reply to a question or an unknown command directly, to an order after claim and audit."""
-        if stream is keys.QUESTIONS:
-            self._questions += 1
-            if self._questions > _QUESTIONS_AT_ONCE:
-                return _reply(request, ExitCode.NOT_READY, "too many questions came at once; ask again")
         is_order = request.verb in COMMANDS and request.verb not in READ_ONLY_VERBS
         if is_order and stream is not keys.REQUESTS:
             return self._reject_misplaced(request, envelope)
@@ -228,6 +228,11 @@ def _remember(table: OrderedDict[str, ValueT], name: str, value: ValueT) -> None
     table[name] = value
     while len(table) > _REMEMBERED:
         table.popitem(last=False)
+
+
+def _needs_plan(envelope: Envelope) -> bool:
+    body = envelope.body
+    return isinstance(body, Request) and body.verb in COMMANDS and COMMANDS[body.verb].plans
 
 
 def _lifetime(envelope: Envelope) -> float:

@@ -354,6 +354,9 @@ def test_a_controller_whose_user_is_of_an_older_release_leads_without_limits(lea
             world.clock.sleep(1.0)
             assert leader.run_leader_cycle() == "leading in epoch 1"
     assert [entry["event"] for entry in logs if "limits" in entry["event"]] == ["agent-limits-not-published"]
+    store.forbidden = None  # the user was made again
+    go_on(world, 300, leader)
+    assert store.get(keys.AGENT_LIMITS).time == world.clock()
 
 
 def test_malformed_messages_are_counted_and_passed_over(leader, store):

@@ -13,7 +13,7 @@ from rechannel.wire import keys
 from rechannel.wire.commands import Drain, Pause, Resume
 from rechannel.wire.envelope import EnvelopeFactory
 from rechannel.wire.exit_codes import ExitCode
-from rechannel.wire.messages import Decision, Request
+from rechannel.wire.messages import Decision, Reply, Request
 from rechannel.wire.redis.errors import StoreDeposedError, StoreTooLargeError, StoreUnavailableError
 from unit.daemon.control.test_outcomes import moved
 from unit.daemon.fake_store import FakeClock
@@ -241,6 +241,37 @@ def test_a_flood_of_questions_is_answered_in_parts_and_told_of_in_a_few_lines(st
     request(store, "pause", name="last", stream=keys.QUESTIONS)
     leader.answer_requests()
     assert "more refusals like it were not recorded" in file.read_text().splitlines()[-1]
+
+
+def test_questions_that_come_one_after_the_other_are_all_answered(leader, store, world, clock, monkeypatch):
+    """A plan takes 12 s, and whenever one is ready somebody asks for the next."""
+    handler, number = leader._requests, iter(range(1, 100))
+
+    def slow(question):
+        clock.sleep(12)
+        world.ready()
+        leader.run_leader_cycle()
+        if (following := next(number)) < 8:
+            request(store, "plan", name=f"q{following}", stream=keys.QUESTIONS, ttl=60)
+        handler.handle_requests()
+        return Reply(request=question.request, code=0, sentence="planned")
+
+    monkeypatch.setattr(handler, "_execute", slow)
+    request(store, "plan", name="q0", stream=keys.QUESTIONS, ttl=60)
+    leader.answer_requests()
+    assert [read_reply(store, f"q{at}").code for at in range(8)] == [ExitCode.DONE] * 8
+
+
+def test_questions_that_are_read_again_after_an_outage_are_not_too_many(leader, store):
+    for number in range(5):
+        request(store, "plan", name=f"q{number}", stream=keys.QUESTIONS)
+    request(store, "pause", name="q5", stream=keys.QUESTIONS)
+    store.unsendable = keys.REPLY
+    with pytest.raises(StoreUnavailableError):
+        leader.answer_requests()
+    store.unsendable = None
+    leader.answer_requests()
+    assert [read_reply(store, f"q{number}").code for number in range(5)] == [ExitCode.DONE] * 5
 
 
 def test_nothing_is_answered_before_it_is_known_what_was_ordered(store, clock, world):
