@@ -83,32 +83,42 @@ class ControllerClient:
         click.echo(json.dumps(_document(reply) | more) if self.as_json else plain(reply.sentence))
         return reply.code
 
-    def plan_drain(self, nodes: list[str], *, dry_run: bool) -> dict[str, Any]:
+    def plan_drain(self, nodes: list[str]) -> dict[str, Any]:
         """Print what a drain of these nodes would move; returns the plans for its document.
 
-        The drain does not depend on it: unless this is a dry run, only a refusal raises CommandError.
+        The drain does not depend on it: only a refusal raises CommandError.
         """
-        wait = self._wait if dry_run else min(self._wait or _PLANNING, _PLANNING)
+        wait = min(self._wait or _PLANNING, _PLANNING)
         try:
             reply = ControllerClient(self.settings, wait=wait).send(Plan(drain=nodes))
         except CommandError:
-            if dry_run:
-                raise
             return {}
-        if reply.code == ExitCode.REFUSED or (reply.code and dry_run):
-            raise CommandError(ExitCode(reply.code), reply.sentence)
+        if reply.code == ExitCode.REFUSED:
+            raise CommandError(ExitCode.REFUSED, reply.sentence)
         plans = reply.data.get("plans", [])
         if self.as_json:
-            if dry_run:
-                click.echo(json.dumps(_document(reply)))
             return {"plans": plans}
-        for plan in plans:
-            click.echo(plain(f"{plan['application']}: {plan['decision']['sentence']}"))
-            for note in plan["decision"]["notes"]:
-                click.echo(plain(f"  note: {note}"))
-        if dry_run:
-            click.echo(plain(f"{reply.sentence}; a dry run: nothing is drained"))
+        _print_plans(plans)
         return {}
+
+    def try_drain(self, nodes: list[str]) -> int:
+        """Print what a drain of these nodes would move.
+
+        Returns the exit code of the first plan that could not begin.
+        """
+        reply = ControllerClient(self.settings, wait=self._wait).send(Plan(drain=nodes))
+        if reply.code:
+            raise CommandError(ExitCode(reply.code), reply.sentence)
+        plans = reply.data.get("plans", [])
+        code, sentence = _first_problem(plans)
+        if self.as_json:
+            click.echo(json.dumps(_document(reply) | ({"code": code, "sentence": sentence} if code else {})))
+        else:
+            _print_plans(plans)
+            click.echo(plain(f"{'' if code else f'{reply.sentence}; '}a dry run: nothing is drained"))
+        if code and (self.as_json or not sys.stdout.isatty()):
+            click.echo(f"rechannel: {plain(sentence)}", err=True)
+        return code
 
     def read_plan(self, path: Path) -> str:
         """Return the text of a saved plan; CommandError if the file holds none."""
@@ -200,6 +210,24 @@ class ControllerClient:
             )
         state = f"{leader} leads and was heard {max(0.0, age):.0f} s ago"
         return f", though {state}; its requests may be stuck, or the clocks differ"
+
+
+def _print_plans(plans: list[dict[str, Any]]) -> None:
+    for plan in plans:
+        click.echo(plain(f"{plan['application']}: {plan['decision']['sentence']}"))
+        for note in plan["decision"]["notes"]:
+            click.echo(plain(f"  note: {note}"))
+
+
+def _first_problem(plans: list[dict[str, Any]]) -> tuple[ExitCode, str]:
+    """Return exit code and sentence of the first plan that could not begin."""
+    from rechannel.daemon.decide.pipeline import exit_of
+
+    for plan in plans:
+        decision = msgspec.convert(plan["decision"], Decision)
+        if code := exit_of(decision):
+            return code, f"{plan['application']}: {decision.sentence}"
+    return ExitCode.DONE, ""
 
 
 def _document(reply: Reply) -> dict[str, Any]:

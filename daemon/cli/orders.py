@@ -204,7 +204,8 @@ def drain(
 ) -> int:
     """Move all state off each NODE, and place no new state there.
 
-    Prints first what will move, and warns if the remaining executors would be overloaded.
+    Prints first what will move, and warns if the remaining executors would be overloaded. The exit code of --dry-run
+    is that of the first plan that could not begin.
     """
     from rechannel.wire.commands import Drain
 
@@ -218,10 +219,9 @@ def drain(
         command = Drain(nodes=_split(nodes), remove=remove, deadline=deadline or 0.0)
     except ValueError as error:
         raise CommandError(ExitCode.REFUSED, f"--{error}") from error
-    plans = client.plan_drain(command.nodes, dry_run=dry_run)
     if dry_run:
-        return 0
-    code = client.order(command, **plans)
+        return client.try_drain(command.nodes)
+    code = client.order(command, **client.plan_drain(command.nodes))
     if follow:
         from rechannel.daemon.cli.status import follow_drain
 

@@ -55,6 +55,8 @@ class StatusFilter:
             queries=queries,
             executors=executors,
             hot_streams=tuple(item for item in row.hot_streams if item.query in query_ids),
+            moves=tuple(item for item in row.moves if item.query in query_ids),
+            forecasts=tuple(item for item in row.forecasts if item.stage.rpartition("/")[0] in query_ids),
             partitions=tuple(
                 item
                 for item in row.partitions

@@ -97,7 +97,10 @@ class DecisionDeduplicator:
 
 
 def _is_retry(decision: Decision) -> bool:
-    """Return whether a decision may be a retry: no guard's refusal, and no dry run of a drain, which a user asks for."""
+    """Return whether a decision may be a retry.
+
+    A guard's refusal is none, nor is the dry run of a drain, which has a user.
+    """
     return decision.reason not in BLOCKING and not (decision.trigger == Trigger.DRAIN and decision.user)
 
 

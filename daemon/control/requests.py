@@ -122,7 +122,8 @@ class RequestHandler:
     def _handle(self, envelope: Envelope, seconds_left: float, stream: KeyRule, *, too_many: bool = False) -> bool:
         """Answer a request that has ``seconds_left``; returns whether a reply was written.
 
-        ``too_many``: the answer is that too many came at once. The reply is made once and kept, so that a StoreError while it is written does not carry out the order twice.
+        ``too_many``: the answer is that too many came at once. The reply is made once and kept, so that a StoreError
+        while it is written does not carry out the order twice.
         """
         request = envelope.body
         if not isinstance(request, Request) or seconds_left <= 0:

@@ -180,7 +180,10 @@ class ScheduledPlanStore:
         return sorted(plans, key=lambda plan: (plan.at, plan.scheduled_plan))
 
     def due_plan(self, application: str, now: float, *, in_cooldown: bool) -> ScheduledPlan | None:
-        """Return the oldest plan of an application whose window it is; in a cool-down, the oldest forced one."""
+        """Return the oldest plan of an application whose window it is.
+
+        In a cool-down it is the oldest forced one.
+        """
         steady_now = self._context.clock.steady()
         for plan in self.in_window(now):
             if plan.application == application and (plan.force or not in_cooldown):

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 
 import numpy as np
 
 from rechannel.daemon.model.snapshot import Snapshot
 from rechannel.migration.plan.inputs import ReviewedPlan
 from rechannel.policies.analysis.classification import count_classes
-from rechannel.policies.analysis.hot_streams import largest_streams
+from rechannel.policies.analysis.hot_streams import HotStream, largest_streams
 from rechannel.policies.model.placement import Placement
 from rechannel.wire.messages import ExecutorLoad, MigrationCost
 from rechannel.wire.printable import query_name, with_noun
 
-_HOT_STREAMS = 10
+_HOT_STREAMS = 10  # shown
 _COLD_NAMED = 3  # executors, in a note
 _LISTED_QUERIES = 5  # of a note
 
@@ -111,14 +112,19 @@ def stream_classes(snapshot: Snapshot) -> dict[str, int]:
 def name_hot_streams(snapshot: Snapshot) -> list[str]:
     """Return a line for each of the largest streams."""
     return [
-        f"{end_name(snapshot, stream.upstream, stream.upstream_index)} → "
-        f"{end_name(snapshot, stream.downstream, stream.downstream_partition)}: "
-        f"{stream.volume / 1e3:,.1f} kB/s, {'local' if stream.local else 'remote'}"
-        for stream in largest_streams(snapshot.workload, snapshot.placement, snapshot.cluster, _HOT_STREAMS)
+        f"{upstream} → {downstream}: {stream.volume / 1e3:,.1f} kB/s, {'local' if stream.local else 'remote'}"
+        for stream, upstream, downstream in named_streams(snapshot)
     ]
 
 
-def end_name(snapshot: Snapshot, stage: str, entry: int) -> str:
+def named_streams(snapshot: Snapshot) -> Iterator[tuple[HotStream, str, str]]:
+    """Yield the largest streams of class high, largest first, with the names of their ends."""
+    for stream in largest_streams(snapshot.workload, snapshot.placement, snapshot.cluster, _HOT_STREAMS):
+        upstream = _end_name(snapshot, stream.upstream, stream.upstream_index)
+        yield stream, upstream, _end_name(snapshot, stream.downstream, stream.downstream_partition)
+
+
+def _end_name(snapshot: Snapshot, stage: str, entry: int) -> str:
     """Return the name of one end of a stream: stage, and partition or executor."""
     query, _, number = stage.rpartition("/")
     state = snapshot.queries.get(query)

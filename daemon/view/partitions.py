@@ -10,16 +10,14 @@ from collections import defaultdict
 
 import numpy as np
 
-from rechannel.daemon.decide.decision_figures import end_name
+from rechannel.daemon.decide.decision_figures import named_streams
 from rechannel.daemon.model.application_messages import ApplicationMessages
 from rechannel.daemon.model.cpu_attribution import Attribution, attribute_cpu, complete_span
 from rechannel.daemon.model.snapshot import Snapshot
 from rechannel.daemon.model.task_columns import columnar_tasks
 from rechannel.daemon.view.status import HotStream, PartitionStatus
-from rechannel.policies.analysis.hot_streams import largest_streams
 from rechannel.policies.model.arrays import FloatArray
 
-_HOT_STREAMS = 10
 _UNKNOWN = None, None
 _LAST = "state_rows", "state_bytes", "commit"  # fields of `TaskRow`
 
@@ -28,16 +26,15 @@ Key = tuple[str, int, int]  # query, stage, partition
 
 def hot_streams(snapshot: Snapshot) -> tuple[HotStream, ...]:
     """Return the largest streams of class high, largest first."""
-    workload = snapshot.workload
     return tuple(
         HotStream(
-            query=workload.stage(stream.upstream).query,
-            upstream=end_name(snapshot, stream.upstream, stream.upstream_index),
-            downstream=end_name(snapshot, stream.downstream, stream.downstream_partition),
+            query=snapshot.workload.stage(stream.upstream).query,
+            upstream=upstream,
+            downstream=downstream,
             bytes_per_second=stream.volume,
             local=stream.local,
         )
-        for stream in largest_streams(workload, snapshot.placement, snapshot.cluster, _HOT_STREAMS)
+        for stream, upstream, downstream in named_streams(snapshot)
     )
 
 

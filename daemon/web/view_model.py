@@ -36,7 +36,7 @@ def build_document(view: ControllerView, now: float) -> Row:
     return {
         "version": VERSION,
         "at": view.at,
-        "age": max(0.0, now - view.at) if view.at else None,
+        "age": max(0.0, now - view.at),
         "cluster": clip_name(view.cluster),
         "stale": any(banner["stale"] for banner in banners),
         "banners": banners,
@@ -85,8 +85,6 @@ def _banners(view: ControllerView, now: float) -> list[Row]:
 
     In order: the view itself is old, Redis cannot be reached, this controller does not lead, everything is paused.
     """
-    if not view.at:
-        return [{"text": "The controller has just started: there are no figures yet.", "stale": True}]
     banners: list[tuple[str, bool]] = []
     leader = view.leader
     interval = next((job.every for job in view.jobs if job.job == "view"), 0.0)
@@ -112,8 +110,6 @@ def _banners(view: ControllerView, now: float) -> list[Row]:
 
 def _pills(view: ControllerView, now: float) -> list[Row]:
     """Return the labels of the controller; ``kind`` is good, warn, bad or plain."""
-    if not view.at:
-        return [{"text": "starting", "kind": "warn"}]
     leader = view.leader
     roles = {
         Role.LEADING: (f"leading in epoch {leader.epoch}", "good"),

@@ -106,7 +106,10 @@ def test_states_of_a_drain(drain, where, moves, state, phrase):
     assert (row.state, phrase in row.sentence) == (state, True)
 
 
-PLAN = {"application": "app-1", "decision": {"sentence": "executor 1 would be 156% busy: add executors", "notes": []}}
+PLAN = {
+    "application": "app-1",
+    "decision": msgspec.to_builtins(samples.decision(sentence="executor 1 would be 156% busy: add executors")),
+}
 
 
 @pytest.mark.parametrize("more", [[], ["--dry-run"]])
@@ -117,6 +120,23 @@ def test_a_drain_warns_of_an_overload_first(answered, more):
     assert [command.verb for command, _ in answered["sent"]] == (["plan"] if more else ["plan", "drain"])
     assert ("a dry run: nothing is drained" in done.output) == bool(more)
     assert json.loads(run("drain", "n1", "--json", *more).stdout)["plans"] == [PLAN]
+
+
+@pytest.mark.parametrize(
+    ("result", "reason", "code"),
+    [("refused", "max-moves", 1), ("planned", "nothing-to-do", 3), ("not-ready", "too-few-batches", 4)],
+)
+def test_a_dry_run_ends_with_the_code_of_the_first_plan_that_could_not_begin(answered, result, reason, code):
+    decision = samples.decision(result=result, reason=reason, sentence="no")
+    refused = {"application": "app-2", "decision": msgspec.to_builtins(decision)}
+    answered["data"] = {"nodes": ["n1"], "plans": [PLAN, refused]}
+    done = run("drain", "n1", "--dry-run", code=code)
+    assert "app-2: no" in done.stdout
+    assert "would leave" not in done.stdout
+    done = run("drain", "n1", "--dry-run", "--json", code=code)
+    assert json.loads(done.stdout)["code"] == code
+    assert done.stderr == "rechannel: app-2: no\n"
+    run("drain", "n1")  # is ordered all the same: it is tried again
 
 
 def test_a_drain_whose_plan_is_refused_is_not_ordered(answered):

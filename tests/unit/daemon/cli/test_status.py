@@ -12,7 +12,7 @@ import pytest
 from rechannel.daemon.cli import tables
 from rechannel.daemon.cli.status import StatusFilter, to_json
 from rechannel.daemon.model.readiness import driver_silence
-from rechannel.daemon.view.status import ClusterStatus, LinkCounters
+from rechannel.daemon.view.status import ClusterStatus, ForecastStatus, LinkCounters, MoveStatus
 from rechannel.daemon.view.status_builder import read_status
 from rechannel.daemon.web import rendering
 from rechannel.daemon.web.view_model import build_document
@@ -203,6 +203,12 @@ def test_a_filter_selects_and_refuses_unknown_names(world: World) -> None:
     assert [item.query for item in row.queries] == ["q2"]
     assert [item.executor for item in row.executors] == ["1"]
     assert {(item.query, item.executor) for item in row.partitions} == {("q2", "1")}
+    forecast = ForecastStatus("q1/0", "name-of-q1", 9, 300.0, 3, 0.1, 2, True, "s")
+    move = MoveStatus(**msgspec.structs.asdict(samples.move_view(query="q1")))
+    busy = dataclasses.replace(status.applications[0], moves=(move,), forecasts=(forecast,))
+    for name, number in (("q1", 1), ("q2", 0)):
+        (row,) = StatusFilter(query=name).apply(dataclasses.replace(status, applications=(busy,))).applications
+        assert (len(row.moves), len(row.forecasts)) == (number, number)
     for only, sentence in (
         (StatusFilter("x"), f"unknown application x; known are {APP}"),
         (StatusFilter(query="x"), "unknown query x; known are name-of-q1, name-of-q2"),
