@@ -27,6 +27,7 @@ from rechannel.migration.moves import AWAITING_BATCH
 from rechannel.monitors.node.metrics import TABLE as AGENT_TABLE
 from rechannel.wire import metric_samples
 from rechannel.wire.codes import MoveReason, MoveState
+from unit import sample_messages as samples
 from unit.daemon.fake_store import NOW, FakeClock
 from unit.daemon.fakes import APP, clocks, query, report, settings
 from unit.daemon.model.builders import messages
@@ -105,6 +106,16 @@ def test_unknown_figures_have_no_sample() -> None:
     assert result["rechannel_link_landed_moves_total", "app"] == 4
     assert result["rechannel_moves_in_flight", "planned"] == 0
     assert result["rechannel_query_batch_seconds", "app", "named", "q"] == 9.0, "one series, though it is there twice"
+
+
+def test_the_last_decision_and_outcome_have_series_by_application() -> None:
+    decided = samples.decision(at=5.0, gain=7.0)
+    outcome = samples.outcome(batch_after={"q": 2.0})
+    view = dataclasses.replace(VIEW, last_decisions={"app": decided}, last_outcomes={"app": outcome})
+    result = scraped(view)
+    assert result["rechannel_decision_timestamp_seconds", "app"] == 5.0
+    assert result["rechannel_decision_gain_seconds", "app"] == 7.0
+    assert result["rechannel_migration_batch_seconds", "app", "settled", "named", "q", "measured"] == 2.0
 
 
 def test_series_of_removed_applications_disappear() -> None:
