@@ -111,9 +111,10 @@ def test_what_is_not_ready_is_tried_until_the_window_is_over(observing, store, c
     assert (result[-1].user, result[-1].operator_reason) == ("ann", "tonight")
 
 
-def begin_cooldown(leader: Controller, seconds: float) -> None:
+def begin_cooldown(leader: Controller) -> None:
+    """A cool-down of a day begins: that after nine rollbacks in a row."""
     cooldown = app(leader).migrations.cooldown
-    cooldown.ended, cooldown._seconds = leader._clock.wall(), seconds
+    cooldown.ended, cooldown._is_longer, cooldown._rollbacks_in_a_row = leader._clock.wall(), True, 9
 
 
 @pytest.mark.parametrize(
@@ -129,7 +130,7 @@ def test_a_plan_that_was_never_tried_in_its_window_ends_with_the_cause(observing
     if why == "paused":
         order(observing, Pause())
     elif why == "cool-down":
-        begin_cooldown(observing, 90_000.0)
+        begin_cooldown(observing)
     while observing._services.plans.plans:
         clock.sleep(600)
         if why != "no driver":
@@ -144,7 +145,7 @@ def test_a_forced_plan_does_not_wait_in_a_cool_down_behind_one_that_is_not(obser
     schedule(observing, NOW_AND_NEXT, plan)
     clock.sleep(1)
     order(observing, Apply(plan=plan, at=NOW_AND_NEXT, force=True), user="bob")
-    begin_cooldown(observing, 90_000.0)
+    begin_cooldown(observing)
     cycle(observing, world, 10)
     assert (last(store).result, last(store).user) == ("applied", "bob")
 
