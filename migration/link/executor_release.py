@@ -5,7 +5,9 @@ No task fails, and no executor is missing afterwards::
     holds state ──> empty ──> cordoned ──> idle ──> released ──> gone
          └── the deadline has passed ──^
 
-* *empty*: no partition ran on it last, or is on its way from it; the controller's moves bring that about.
+* *empty*: no partition ran on it last, or is on its way from it; the controller's moves bring that about. Queries of
+  all sessions count. One that started before the attach may have state on any executor, until a whole batch of it
+  was seen, or it has run no batch for a minute: its next one then loads its state elsewhere.
 * *cordoned*: Spark offers it no task any more, sources included. There is no way back, so it comes after *empty*.
 * *idle*: every query that ran a batch when it was cordoned has passed a boundary, so no reducer wants its map output;
   and, before the deadline, no RDD of the application lives on executors alone (``localCheckpoint``).
@@ -41,6 +43,7 @@ _TARGET_EVERY = 5.0  # seconds between two readings of the master's workers
 _RELEASE_EVERY = 5.0  # seconds to the next try after one that Spark refused, or that would lose RDDs
 _GRACE = 60.0  # seconds for which an executor that came back holds its place, so that others come up elsewhere
 _LONGEST_GRACE = 3600.0
+_LONG_IDLE = 60.0  # seconds without a batch after which a query that was never seen in one is not waited for
 UNLIMITED = 2**31 - 1
 
 
@@ -54,6 +57,8 @@ class ReleaseInputs:
     batches: Mapping[str, int]  # query -> last batch begun, of active queries
     between_batches: Collection[str]  # those of them that run no batch now
     overdue: Collection[str] = ()  # drained nodes whose deadline has passed
+    unseen: Collection[str] = ()  # active queries that may have state on any executor
+    unmovable: Collection[str] = ()  # executors with state of another session, which nobody moves
 
 
 def collect_inputs(
@@ -62,22 +67,31 @@ def collect_inputs(
     drains: Mapping[str, DrainedNode],
     moves: Iterable[TrackedMove],
     now: float,
+    others: Collection[str] = (),
 ) -> ReleaseInputs:
-    """Return the input of a release; state steered away from an idle query no longer counts."""
+    """Return the input of a release; state steered away from an idle query no longer counts.
+
+    ``queries``: the running ones of the attached session by Spark; ``others``: those of other sessions.
+    """
     steered_away = {
         move.unit for move in moves if move.state is MoveState.RELEASED_IDLE and move.target in table.executors
     }
     holders = {
         executor
         for (query, stage), executors in table.placement.items()
-        if query in queries
         for partition, executor in enumerate(executors)
         if (query, stage, partition) not in steered_away
     }
-    batches = {query: table.last_batch.get(query, -1) for query in queries}
-    between_batches = {query for query in queries if table.is_quiet(query) and not table.in_batch(query)}
+    unmovable = {
+        executor for (query, _), executors in table.placement.items() if query not in queries for executor in executors
+    }
+    active = {*queries, *others, *table.runs.values()}
+    # A batch of before the attach may have any number: until its end, none that is later has begun.
+    batches = {query: -1 if table.is_quiet(query) is None else table.last_batch.get(query, -1) for query in active}
+    between_batches = {query for query in active if table.is_quiet(query) and not table.in_batch(query)}
     overdue = {node for node, drain in drains.items() if 0 < drain.deadline <= now}
-    return ReleaseInputs(table.executors, drains, holders, batches, between_batches, overdue)
+    unseen = active - table.surveyed
+    return ReleaseInputs(table.executors, drains, holders, batches, between_batches, overdue, unseen, unmovable)
 
 
 @dataclass
@@ -113,6 +127,7 @@ class ExecutorReleaser:
         self._base = -1  # executors elsewhere at the first release; -1 while the target is Spark's own
         self._target = 1  # executors that there are to be elsewhere now
         self._grace = _GRACE
+        self._idle_since: dict[str, float] = {}  # unseen query -> since when it has run no batch
         self._local_checkpoints = 0  # RDDs that live on executors alone and keep those that are cordoned
         self._next_release = 0.0
         self._next_target = 0.0
@@ -154,17 +169,23 @@ class ExecutorReleaser:
                 self._next_target = now + _TARGET_EVERY
                 self._adjust_target(present, elsewhere)
             self._release_idle(present, elsewhere, inputs, now)
+            staying = {name for name in inputs.unmovable if name in present and name not in elsewhere}
             restarted = {info.node_name for info in present.values() if _was_restarted(info, inputs.drains)}
             self.problem = (
                 f"executors were started on drained {', '.join(sorted(restarted))} again: stop Spark's worker there"
                 if restarted and self._base >= 0
-                else self._waiting_problem(now)
+                else self._waiting_problem(staying.difference(self._cordons), now)
             )
         except LinkError as error:
             self.problem = f"an executor could not be released: {error}"
             _LOG.warning("an executor could not be released", error=str(error))
 
-    def _waiting_problem(self, now: float) -> str:
+    def _waiting_problem(self, unmovable: Collection[str], now: float) -> str:
+        if unmovable:
+            return (
+                f"executors {', '.join(sorted(unmovable))} are kept: they hold state of queries of another Spark "
+                "session, which are not moved; stop these queries, or drain with a deadline"
+            )
         if self._cordons and self._local_checkpoints:
             return (
                 f"executors {', '.join(sorted(self._cordons))} are kept: {self._local_checkpoints} RDDs of the "
@@ -188,12 +209,13 @@ class ExecutorReleaser:
     def _cordon_empty(
         self, present: Mapping[str, ExecutorInfo], elsewhere: Collection[str], inputs: ReleaseInputs, now: float
     ) -> None:
+        is_state_unseen = self._is_state_unseen(inputs, now)
         for name, info in sorted(present.items()):
             # Without another executor nothing could run any more, and there is no way back from a cordon.
             if info.node_name not in self._drained or name in self._cordons or not elsewhere:
                 continue
             overdue = info.node_name in inputs.overdue
-            if name in inputs.holders and not overdue:
+            if (is_state_unseen or name in inputs.holders) and not overdue:
                 continue
             # Spark refuses to cordon twice: an earlier link did, or this one and had no answer.
             if self._cordon_ends_executor or self._control.cordon(name) or name in self._control.retiring():
@@ -202,6 +224,12 @@ class ExecutorReleaser:
                 }
                 self._cordons[name] = _Cordon(now, waits_for)
                 _LOG.info("executor-cordoned", executor=name, node=info.node_name, overdue=overdue)
+
+    def _is_state_unseen(self, inputs: ReleaseInputs, now: float) -> bool:
+        """Whether some query may have state on any executor, and its next batch is worth the wait."""
+        idle = set(inputs.unseen).intersection(inputs.between_batches)
+        self._idle_since = {query: self._idle_since.get(query, now) for query in idle}
+        return any(now < self._idle_since.get(query, now) + _LONG_IDLE for query in inputs.unseen)
 
     def _release_idle(
         self, present: Mapping[str, ExecutorInfo], elsewhere: Collection[str], inputs: ReleaseInputs, now: float

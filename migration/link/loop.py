@@ -248,8 +248,10 @@ class LinkCycle:
             self._next_tick = tick + 1.0
             self._journal(self._reconciler.tick(self._driver_state(), now))
             self._initial_placement.restore_wait(self._table.placement)
-        if (self._drains or self._releaser.active) and not self._reconciler.paused:
-            inputs = collect_inputs(self._table, self._check.queries, self._drains, self._reconciler.moves, now)
+        due = (self._drains or self._releaser.active) and not self._reconciler.paused
+        if due and caught_up and self._check.compared:  # else batches run, and state is, where the table shows none
+            own, others = self._check.queries, self._check.others.values()
+            inputs = collect_inputs(self._table, own, self._drains, self._reconciler.moves, now, others)
             self._releaser.advance(inputs, tick)
         self._snapshot_lag.advance(self._stages.mapped, tick, self._reconciler.units_up_next)
         if self._settings.link.spread and not self._reconciler.paused:

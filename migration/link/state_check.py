@@ -27,6 +27,8 @@ class StateCheck:
     ) -> None:
         self.queries: dict[str, ActiveQuery] = {}  # the running queries of this session
         self.by_run: dict[str, ActiveQuery | None] = {}  # the same by run, None for those of another session
+        self.others: dict[str, str] = {}  # run -> query, of the running queries of other sessions
+        self.compared = False  # whether Spark has answered yet: before, no running query is in here
         self.retiring: set[str] = set()  # executors that Spark offers no task any more
         self.gaps = EventGaps(table)  # lost events that were reconstructed
         self._adapter, self._table, self._stages, self._clock = adapter, table, stages, clock
@@ -42,7 +44,9 @@ class StateCheck:
         self._table.correct_runs(state.runs)
         self.by_run = {run: active for run, active in self.by_run.items() if run in state.runs}
         self.queries = {active.query: active for active in self.by_run.values() if active is not None}
-        for query in self.queries:
+        self.others = {run: query for run, query in state.runs.items() if self.by_run[run] is None}
+        self.compared = True
+        for query in set(state.runs.values()):
             if self._table.is_quiet(query) is None and self._adapter.is_idle(query):
                 self._table.assume_quiet(query)
         self.retiring = self._adapter.executor_control.retiring()
@@ -87,5 +91,6 @@ class StateCheck:
     def remove_run(self, run: str) -> None:
         """Drop a run that is over."""
         active = self.by_run.pop(run, None)
+        self.others.pop(run, None)
         if active is not None and self.queries.get(active.query) is active:
             del self.queries[active.query]

@@ -308,9 +308,12 @@ class SparkAdapter:
             return ActiveQuery(query, run, str(execution.name() or ""), trigger_problem(kind, name), interval)
 
     def is_idle(self, query: str) -> bool:
-        """Whether a query's trigger is not active: it waits for the next batch, or for data."""
+        """Whether a query's trigger is not active: it waits for the next batch, or for data.
+
+        Of any session: ``SharedState.activeStreamingQueries`` has the ``StreamExecution`` of each, by the query's id.
+        """
         with translate_errors():
-            execution = self._execution(query)
+            execution = self._session.sharedState().activeStreamingQueries().get(self._parse_uuid(query))
             return execution is not None and not execution.status().isTriggerActive()
 
     def _execution(self, query: str) -> Any:

@@ -22,6 +22,7 @@ _MAX_UNFINISHED = 4  # unfinished batches of a query, one is usual; beyond: the 
 @dataclass
 class _Batch:
     start: float
+    whole: bool = False  # no job of it ran before the attach
     end: float = 0.0
     stages: dict[int, StageRun] = field(default_factory=dict)
 
@@ -86,6 +87,7 @@ class TaskTable:
         self.placement: dict[tuple[str, int], list[str]] = {}  # (query, stateful stage) -> executor per partition
         self.last_ran: dict[tuple[str, int], list[int]] = {}  # the same -> batch in which the partition last ran there
         self.stages: dict[str, set[int]] = {}  # query -> its stateful stages that have a placement
+        self.surveyed: set[str] = set()  # queries seen from their start, or in a whole batch: their state is placed
         self.failed_tasks = 0
         self.last_batch: dict[str, int] = {}
         self.pools: dict[str, str] = {}  # query -> scheduler pool of its last job, "" without one of its own
@@ -180,6 +182,7 @@ class TaskTable:
                 return self._stage_ended(event)
             case events.QueryStarted():
                 self._current_runs[event.query] = event.run
+                self.surveyed.add(event.query)
             case events.QueryProgressed():
                 return self._progressed(event)
             case events.ExecutorAdded():
@@ -231,7 +234,7 @@ class TaskTable:
         batches = self._batches.setdefault(event.query, {})
         for number in sorted(batches)[: -_MAX_UNFINISHED + 1]:
             del batches[number]
-        batches.setdefault(event.batch, _Batch(start=event.at))
+        batches.setdefault(event.batch, _Batch(start=event.at, whole=event.query in self._complete))
         return [QueryBusy(event.query, event.run)]
 
     def _job_ended(self, event: events.JobEnded) -> list[Notice]:
@@ -344,6 +347,8 @@ class TaskTable:
             del batches[older]
         if batch is None:
             return notices
+        if batch.whole:
+            self.surveyed.add(event.query)
         start = batch.start or event.triggered  # a healed start has no time
         report = BatchReport(
             query=event.query,
@@ -373,6 +378,7 @@ class TaskTable:
             return  # restarted already, and the end of the run before comes late
         self._running.pop(query, None)
         self._complete.discard(query)
+        self.surveyed.discard(query)
         self.last_batch.pop(query, None)
         self.pools.pop(query, None)
         self.unconfirmed = {item for item in self.unconfirmed if item[0] != query}

@@ -13,9 +13,11 @@ from rechannel.migration.link.executor_release import (
     executor_target,
 )
 from rechannel.migration.spark.gateway import SparkCallError
+from rechannel.monitors.spark import events
 from rechannel.monitors.spark.task_table import TaskTable
 from rechannel.wire.codes import MoveState
 from rechannel.wire.messages import DrainedNode, ExecutorInfo
+from unit.daemon import fakes
 from unit.migration.samples import accepted_move
 
 
@@ -358,8 +360,129 @@ def test_target_of_an_application(hosts, workers, drained_hosts, target):
 def test_state_that_was_steered_away_from_an_idle_query_no_longer_counts():
     table = TaskTable()
     table.executors = {"0": info("0", "a"), "1": info("1", "b")}
-    table.placement = {("q", 0): ["0", "1"], ("other", 0): ["1"]}
+    table.placement = {("q", 0): ["0", "1"], ("other", 0): ["0"]}
     move = accepted_move(1, "1", "0")
     move.state = MoveState.RELEASED_IDLE
     assert collect_inputs(table, ["q"], {}, [], 0.0).holders == {"0", "1"}
     assert collect_inputs(table, ["q"], {}, [move], 0.0).holders == {"0"}
+
+
+class Application:
+    """An application on hosts a and b, by the events since the attach; executor 1, on b, is to be released."""
+
+    def __init__(self, *queries: str, others: tuple[str, ...] = ()) -> None:
+        self.cluster, self.releaser = releasing("a", "b")
+        self.table = TaskTable()
+        self.table.executors.update(self.cluster.executors)
+        self.queries, self.others = queries, others
+        self._jobs = 0
+
+    def begin(self, query: str, batch: int, *, state: bool = True) -> events.JobStarted:
+        """Begin a job of two tasks."""
+        self._jobs += 1
+        job = events.JobStarted(
+            self._jobs, query, f"run-{query}", batch, 1.0, (events.StageInfo(self._jobs, (), 2, state),)
+        )
+        self.table.add(job)
+        return job
+
+    def end(self, job: events.JobStarted, executors: str) -> None:
+        (stage,) = job.stages
+        for partition, executor in enumerate(executors):
+            row = fakes.task(job.job, partition, executor)
+            self.table.add(events.TaskEnded(stage.stage, 0, "", row, stage.stateful))
+        self.table.add(events.StageEnded(stage.stage, 0, "", frozenset(), 2))
+        self.table.add(events.JobEnded(job.job, 2.0))
+
+    def commit(self, job: events.JobStarted) -> None:
+        self.table.add(events.QueryProgressed(job.query, job.run, job.batch, 10, 1.0))
+
+    def release(self, now: float, *, deadline: float = 0.0) -> tuple[list[str], int]:
+        """Let the link take a step; return the executors that are cordoned, and the number of those that are killed."""
+        drains = drained("b", deadline=deadline)
+        self.releaser.advance(collect_inputs(self.table, self.queries, drains, [], now, self.others), now)
+        return self.cluster.cordoned, self.cluster.kills
+
+
+def test_a_link_that_attached_in_a_batch_releases_nothing_until_it_has_seen_a_whole_one():
+    application = Application("q")
+    assert application.release(20.0) == ([], 0), "q runs, and may hold state anywhere"
+    second = application.begin("q", 7)  # it wants the map output of the first one, which was not seen, on executor 1
+    assert application.release(21.0) == ([], 0)
+    application.end(second, "00")
+    application.commit(second)
+    assert application.release(81.9) == ([], 0), "the first one may have opened the state of another stage"
+    job = application.begin("q", 8)
+    application.end(job, "00")
+    assert application.release(82.0) == ([], 0)
+    application.commit(job)
+    assert application.release(83.0) == (["1"], 1)
+
+
+def test_after_the_deadline_a_release_waits_for_the_batch_in_which_the_link_attached():
+    application = Application("q")
+    assert application.release(20.0, deadline=15.0) == (["1"], 0)
+    second = application.begin("q", 7)
+    assert application.release(21.0, deadline=15.0) == (["1"], 0)
+    application.end(second, "00")
+    application.commit(second)
+    assert application.release(22.0, deadline=15.0) == (["1"], 1)
+
+
+@pytest.mark.parametrize("session", ["attached", "another"])
+def test_a_query_that_runs_no_batch_holds_a_release_up_for_a_minute(session):
+    application = Application("q") if session == "attached" else Application(others=("q",))
+    application.release(20.0)
+    application.table.assume_quiet("q")
+    assert application.release(30.0) == ([], 0)
+    assert application.release(89.0) == ([], 0)
+    assert application.release(90.0) == (["1"], 1)
+
+
+def test_a_query_without_state_holds_a_release_up_for_a_batch():
+    application = Application("q")
+    application.table.assume_quiet("q")
+    job = application.begin("q", 3, state=False)
+    application.end(job, "01")
+    assert application.release(20.0) == ([], 0)
+    application.commit(job)
+    assert application.release(21.0) == (["1"], 1)
+
+
+def test_state_and_batches_of_another_session_count_and_its_state_waits_for_the_deadline():
+    application = Application()
+    application.table.assume_quiet("q")
+    job = application.begin("q", 3)
+    application.end(job, "01")
+    application.commit(job)
+    running = application.begin("q", 4)
+    assert application.release(20.0) == ([], 0)
+    assert application.releaser.problem.startswith("executors 1 are kept: they hold state of queries of another Spark")
+    assert application.release(100.0, deadline=99.0) == (["1"], 0), "batch 4 may want its map output"
+    assert application.releaser.problem == ""
+    application.end(running, "00")
+    application.commit(running)
+    assert application.release(101.0, deadline=99.0) == (["1"], 1)
+
+
+def test_a_query_of_another_session_that_has_ended_holds_nothing_up():
+    application = Application()
+    application.table.assume_quiet("q")
+    job = application.begin("q", 3)
+    application.end(job, "01")
+    application.commit(job)
+    assert application.release(20.0) == ([], 0)
+    application.table.add(events.QueryTerminated("q", job.run))
+    assert application.release(21.0) == (["1"], 1)
+
+
+def test_queries_that_start_one_after_the_other_do_not_hold_a_release_up_for_ever():
+    application = Application()
+    application.table.add(events.QueryStarted("q", "run-q"))
+    running = application.begin("q", 0)
+    assert application.release(20.0) == (["1"], 0), "its first batch may want the map output"
+    application.table.add(events.QueryStarted("r", "run-r"))
+    application.begin("r", 0)
+    application.end(running, "00")
+    application.commit(running)
+    assert application.release(21.0) == (["1"], 1)

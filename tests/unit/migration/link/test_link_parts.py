@@ -10,7 +10,7 @@ import pytest
 
 import rechannel
 from rechannel.conf.loader import load
-from rechannel.conf.settings import Settings
+from rechannel.conf.settings import LinkSettings, Settings
 from rechannel.migration.link import attach, initial_placement, loop
 from rechannel.migration.link.initial_placement import StartWatcher
 from rechannel.migration.link.loop import LinkCycle
@@ -23,8 +23,8 @@ from rechannel.migration.spark.adapter import (
 from rechannel.migration.spark.gateway import LinkError, UnsupportedSparkError
 from rechannel.migration.spark.hooks import START_WAIT, StartHook
 from rechannel.monitors.spark.event_log import EventStream
-from rechannel.monitors.spark.task_table import PartitionMoved
-from rechannel.wire.messages import ExecutorInfo
+from rechannel.monitors.spark.task_table import PartitionMoved, TaskTable
+from rechannel.wire.messages import DrainedNode, ExecutorInfo
 
 
 @pytest.fixture(autouse=True)
@@ -92,6 +92,27 @@ def test_doubtful_places_are_read_in_every_cycle_that_has_caught_up(caught_up):
     for _ in range(2):
         cycle.run()
     assert read == [{"a move"}] * 2 * caught_up
+
+
+@pytest.mark.parametrize(
+    ("caught_up", "compared", "paused", "released"),
+    [(True, True, False, 1), (False, True, False, 0), (True, False, False, 0), (True, True, True, 0)],
+    ids=["all is seen", "events are to be read", "Spark's queries were never read", "paused"],
+)
+def test_executors_are_released_by_a_link_that_has_seen_what_runs(caught_up, compared, paused, released):
+    cycle, advanced = object.__new__(LinkCycle), []
+    cycle._catch_up_with_events, cycle._exchange_messages = lambda: caught_up, lambda now: None
+    cycle._handle_boundaries = lambda: None
+    cycle._next_check = cycle._next_tick = cycle._next_report = float("inf")
+    cycle._openings, cycle._feed = 1, SimpleNamespace(openings=1)
+    cycle._reconciler = SimpleNamespace(moves=[], units_up_next=[], paused=paused)
+    cycle._settings, cycle._table, cycle._transitions = Settings(link=LinkSettings(spread=False)), TaskTable(), deque()
+    cycle._stages, cycle._snapshot_lag = SimpleNamespace(mapped={}), SimpleNamespace(advance=lambda *_: None)
+    cycle._check = SimpleNamespace(compared=compared, queries={"q": None}, others={"run": "of another session"})
+    cycle._drains = {"b": DrainedNode(node="b", since=10.0, remove=True)}
+    cycle._releaser = SimpleNamespace(active=False, advance=lambda inputs, _: advanced.append(inputs))
+    cycle.run()
+    assert [set(inputs.unseen) for inputs in advanced] == [{"q", "of another session"}] * released
 
 
 @pytest.mark.parametrize(("caught_up", "compared"), [(True, 1), (False, 0)])

@@ -327,3 +327,16 @@ def test_that_events_were_lost_is_not_forgotten_if_spark_does_not_answer():
     with pytest.raises(SparkCallError):
         check.find_lost_events(0.0, events_lost=True)
     assert marks == ["doubted"]
+
+
+def test_queries_of_other_sessions_are_known_and_their_idle_triggers_too():
+    spark = Spark(random.Random(7), queries={"p": Query("p1"), "q": Query("q1")})
+    link = Link(spark)
+    own, spark.query = spark.query, lambda name: own(name) if name == "p" else None
+    assert not link.check.compared
+    link.spark.now = CHECK_EVERY
+    link.cycle(counted=True)
+    assert (link.check.compared, set(link.check.queries), link.check.others) == (True, {"p"}, {"q1": "q"})
+    assert link.table.is_quiet("p") is link.table.is_quiet("q") is True
+    link.check.remove_run("q1")
+    assert link.check.others == {}

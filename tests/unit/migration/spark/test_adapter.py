@@ -155,6 +155,18 @@ def test_a_place_costs_few_calls(driver, option, executor):
     assert adapter.location(STORE) == executor
 
 
+@pytest.mark.parametrize(("active", "idle"), [(True, False), (False, True), (None, False)])
+def test_a_query_of_any_session_is_idle_while_its_trigger_is_not_active(driver, active, idle):
+    session = driver.adapter._session
+    running = session.sharedState.return_value.activeStreamingQueries.return_value.get
+    if active is None:
+        running.return_value = None  # it has ended
+    else:
+        running.return_value.status.return_value.isTriggerActive.return_value = active
+    assert driver.adapter.is_idle(STORE.run) is idle
+    session.streams.return_value.get.assert_not_called()  # that has the queries of one session
+
+
 # -- the end of the session --
 
 

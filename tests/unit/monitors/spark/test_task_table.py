@@ -206,6 +206,19 @@ def test_events_of_a_batch_from_before_the_attach_are_ignored(table):
     assert table.is_quiet("q") is True
 
 
+def test_a_query_is_surveyed_once_all_jobs_of_a_batch_were_seen(table):
+    fold(table, *one_batch(7, "01", 0), lines.progress(7))
+    assert table.surveyed == set(), "jobs of batch 7 may have run before the attach"
+    fold(table, *one_batch(8, "01", 2))
+    assert table.surveyed == set(), "its next job may open the state of another stage"
+    fold(table, lines.progress(8))
+    assert table.surveyed == {"q"}
+    fold(table, lines.terminated())
+    assert table.surveyed == set()
+    fold(table, lines.started("run-2"))
+    assert table.surveyed == {"q"}, "it has no state before its first batch"
+
+
 def test_uncommitted_batches_are_bounded(table):
     for number in range(100):
         fold(table, *one_batch(number, "01", number * 2))
