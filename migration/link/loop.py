@@ -267,9 +267,10 @@ class LinkCycle:
 
     def _handle_boundaries(self) -> None:
         """Handle every query that is at a quiet moment and has something to be done."""
-        waiting, placement = self._reconciler.waiting_queries, self._initial_placement
+        waiting, placement, stages = self._reconciler.waiting_queries, self._initial_placement, self._table.stages
         for query, active in list(self._check.queries.items()):
-            if (query in waiting or placement.is_pending(query, active.run)) and self._table.is_quiet(query):
+            is_pending = stages.get(query) and placement.is_pending(query, active.run)  # without stages it has no state
+            if (query in waiting or is_pending) and self._table.is_quiet(query):
                 self._add_own_moves(active)
                 self._steering.handle_boundary(query, partial(self._driver_state, [active]))
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from types import FrameType, SimpleNamespace
 from typing import Any
 
+import msgspec
 import pytest
 
 from rechannel.conf.settings import LinkSettings, Settings
@@ -171,3 +172,29 @@ def test_only_a_query_with_state_is_watched_closely_until_it_is_spread(
         pauses.append(cycle._has_own_moves_due())
     cycle._feed.close()
     assert pauses == [False, True]
+
+
+def test_queries_without_state_are_not_handled_as_long_as_they_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = FakeClock()
+    monkeypatch.setattr(mailbox, "Store", lambda *_: FakeStore(clock))
+    monkeypatch.setattr(loop, "time", SimpleNamespace(time=clock, monotonic=clock))
+    spark: Any = IdleSpark(3, 1)
+    cycle = LinkCycle(spark, Settings(link=LinkSettings(directory=str(tmp_path))), threading.Event())
+    for number, query in enumerate(spark.names):
+        cycle._initial_placement._new_runs.add(f"run-{query}")
+        for event in one_batch(number, query, 1):
+            if query != "q0" and isinstance(event, events.JobStarted):
+                stateless = events.StageInfo(number, (), PARTITIONS, False)
+                event = msgspec.structs.replace(event, stages=(stateless,))
+            elif query != "q0" and isinstance(event, events.TaskEnded):
+                event = events.TaskEnded(number, 0, "", event.row, False)
+            cycle._fold_event(event, clock())
+    handled: list[str] = []
+    monkeypatch.setattr(cycle._steering, "handle_boundary", lambda query, _: handled.append(query))
+    for _ in range(20):
+        cycle.run()
+        clock.sleep(cycle.pause())
+    cycle._feed.close()
+    assert handled == ["q0"], "it has state, and is spread once"
