@@ -367,7 +367,8 @@ class Reconciler:
         """Let time pass: each move by its state.
 
         * planned, prepared: abandoned at its expiry or its deadline;
-        * steered: abandoned at its deadline if it missed, else released when its query is idle;
+        * steered: abandoned if it missed and its placement expired, or at its deadline if it missed, else released when
+          its query is idle;
         * drained: presumed killed after two maintenance intervals.
         """
         self._restart_deadlines(now, self._is_held)
@@ -400,8 +401,7 @@ class Reconciler:
     def _tick_unsteered(self, move: TrackedMove, driver: DriverState, now: float) -> Transitions:
         age = now - move.current_since if move.current_since >= 0 else 0.0
         if self._is_expired(move, now):
-            evidence = "" if move.expires_at else "no controller renews it"
-            return [self._abandon(move, MoveReason.EXPIRED, now, evidence=evidence)]
+            return [self._abandon_expired(move, now)]
         if not self._is_held(move) and age >= self.limits.deadline_seconds:
             stores_known = (move.query, move.desired.stage) in driver.known_stages
             return [self._abandon(move, MoveReason.DEADLINE if stores_known else MoveReason.STORES_UNKNOWN, now)]
@@ -412,6 +412,9 @@ class Reconciler:
         still = now - self._busy_at.setdefault(move.query, now) >= _IDLE
         idle = still and driver.batches.get(move.query, -1) <= move.steered_batch
         late = now - move.steered_at >= self.limits.deadline_seconds
+        missed = driver.last_batch_of(move.unit) > move.steered_batch and driver.executor_of(move.unit) != move.target
+        if missed and self._is_expired(move, now):  # no boundary steers it again
+            return [self._abandon_expired(move, now)]
         if late and move.misses:
             return [self._abandon(move, MoveReason.DEADLINE, now)]
         if late or idle:
@@ -462,6 +465,10 @@ class Reconciler:
         self._moves.set_final(move)
         self.abandoned += 1
         return transition
+
+    def _abandon_expired(self, move: TrackedMove, now: float) -> MoveTransition:
+        evidence = "" if move.expires_at else "no controller renews it"
+        return self._abandon(move, MoveReason.EXPIRED, now, evidence=evidence)
 
     def _kill_if_old_copy_gone(self, move: TrackedMove, driver: DriverState, now: float) -> Transitions:
         # Executors often close the old copy while the batch still runs, before its commit makes the move drained.

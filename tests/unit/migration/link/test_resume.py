@@ -17,7 +17,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from rechannel.wire.codes import MoveState
 from rechannel.wire.messages import DesiredMove, Unit
-from unit.migration.driver_model import World, limits
+from unit.migration.driver_model import TTL, World, limits
 from unit.migration.interruptions import (
     INTERRUPTIONS,
     PLANS,
@@ -206,6 +206,18 @@ def test_no_steer_is_repeated_after_a_stop() -> None:
     stopped(world)
     batch(world)
     world.run_once()
+
+
+def test_a_miss_ends_the_move_once_the_placement_has_expired() -> None:
+    world = one_move()
+    world.controller = None
+    stray_back(world)
+    batch(world)
+    world.tick(1.0)
+    assert world.link.busy, "until it has expired, the next boundary steers it again"
+    world.tick(TTL)
+    assert not world.link.busy
+    assert (world.link.sent[-1].after, world.link.sent[-1].reason) == ("abandoned", "expired")
 
 
 def test_a_query_whose_last_batch_is_not_committed_yet_is_not_idle() -> None:
