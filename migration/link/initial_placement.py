@@ -18,7 +18,7 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -123,6 +123,7 @@ class InitialPlacement:
         self._last: dict[str, LastPlacement] = {}
         self._restored: dict[str, ExecutorsByOperator] = {}  # by run, until its first batch
         self._new_runs: set[str] = set()  # to be spread after their first batch
+        self._ended_runs = deque[str](maxlen=_MAX_QUERIES)  # the last ones: a run may end while it is placed
         self._lost: dict[tuple[str, int], set[int]] = {}  # (query, stage) -> partitions
         self._gone: set[str] = set()  # lost executors for which the locality wait is short
         self._short_until = 0.0
@@ -144,7 +145,7 @@ class InitialPlacement:
         until = self._clock() + _BUDGET - max(0.0, waited)
         operators = self._adapter.checkpoints.operators(checkpoint)
         with self._lock:
-            if not operators:
+            if not operators and run not in self._ended_runs:
                 self._new_runs.add(run)
             last = self._last.get(query)
         if not operators or self._usable_executors() is None:
@@ -155,6 +156,8 @@ class InitialPlacement:
             return
         placement = restore_placement(last, operators, executors)
         with self._lock:
+            if run in self._ended_runs:
+                return
             self._restored[run] = placement  # before anything is steered: what is late is moved later
         partitions = (
             ([StoreId(checkpoint, run, operator.operator, number, store) for store in operator.stores], executor)
@@ -255,6 +258,7 @@ class InitialPlacement:
         with self._lock:
             self._restored.pop(run, None)
             self._new_runs.discard(run)
+            self._ended_runs.append(run)
         for key in [key for key in self._lost if key[0] == query]:
             del self._lost[key]
 

@@ -117,6 +117,21 @@ def test_a_new_query_is_spread_after_its_first_batch():
     assert starts.request_moves("q", "run", {0: [0]}, placement, []) is None
 
 
+@pytest.mark.parametrize("operators", [[OPERATOR], []], ids=["restarted", "new"])
+def test_nothing_is_remembered_of_a_run_that_ends_while_it_is_placed(operators):
+    adapter = FakeAdapter()
+
+    def read(_checkpoint):
+        starts.remove_run("q", "run")  # by the link's thread: the query is stopped meanwhile
+        return operators
+
+    adapter.checkpoints.operators = read
+    starts = InitialPlacement(adapter, lambda: THREE, set, lambda query: None)
+    starts.place_before_first_batch("q", "run", "file:/c/state")
+    assert not starts.has_pending
+    assert adapter.steered == []
+
+
 def test_partitions_that_move_already_are_left_out():
     starts = InitialPlacement(FakeAdapter([]), lambda: THREE, set, lambda query: None)
     starts.place_before_first_batch("q", "run", "file:/c/state")
