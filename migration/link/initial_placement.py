@@ -16,6 +16,7 @@ whose answer the query waits a bounded time.
 from __future__ import annotations
 
 import contextlib
+import secrets
 import threading
 import time
 from collections import Counter, deque
@@ -127,7 +128,7 @@ class InitialPlacement:
         self._lost: dict[tuple[str, int], set[int]] = {}  # (query, stage) -> partitions
         self._gone: set[str] = set()  # lost executors for which the locality wait is short
         self._short_until = 0.0
-        self._number = 0
+        self._number, self._token = 0, secrets.token_hex(3)  # of moves; the next link of an application has another
 
     def start_reports(self, queries: Collection[str]) -> dict[str, str]:
         """Return what was done at the start of each of these queries."""
@@ -309,7 +310,7 @@ class InitialPlacement:
             self._number += 1
             moves += [
                 move
-                for move in _moves_of(f"link-{run[:8]}-{self._number}", query, stage, current, goal)
+                for move in _moves_of(f"link-{run[:8]}-{self._token}-{self._number}", query, stage, current, goal)
                 if move.target in executors and (query, stage, move.partition) not in busy
             ]
         why = self._close_occasion(query, run, occasion, len(moves))

@@ -132,6 +132,18 @@ def test_nothing_is_remembered_of_a_run_that_ends_while_it_is_placed(operators):
     assert adapter.steered == []
 
 
+def test_moves_of_the_next_link_of_an_application_have_other_names():
+    names = []
+    for _ in range(2):
+        starts = InitialPlacement(FakeAdapter([]), lambda: THREE, set, lambda query: None)
+        starts.record_lost_executor("9", {("q", 0): ["9", "1", "2", "0"]})
+        own = starts.request_moves("q", "0123456789", {0: [0]}, {("q", 0): ["1"] * 4}, [])
+        assert own.decision.startswith("link-01234567-")
+        assert {move.move.rpartition(".")[0] for move in own.moves} == {own.decision}
+        names += [move.move for move in own.moves]
+    assert len(set(names)) == len(names) == 2
+
+
 def test_partitions_that_move_already_are_left_out():
     starts = InitialPlacement(FakeAdapter([]), lambda: THREE, set, lambda query: None)
     starts.place_before_first_batch("q", "run", "file:/c/state")
