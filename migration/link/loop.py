@@ -161,7 +161,7 @@ class LinkCycle:
         maintenance = compatibility.seconds(adapter.setting(_MAINTENANCE, "60s")) or 60.0
         self._reconciler = Reconciler(ReconcilerLimits.of(settings, maintenance))
         self._stages = Stages(adapter.operators, adapter.checkpoints.store_names)
-        self._check = StateCheck(adapter, self._table, self._stages)
+        self._check = StateCheck(adapter, self._table, self._stages, time.monotonic)
         self._steering = Steering(
             adapter,
             self._table,
@@ -315,8 +315,7 @@ class LinkCycle:
                 case task_table.BatchDone():
                     self._handle_batch(notice, now)
                 case task_table.QueryBusy():
-                    active = self._check.queries.get(notice.query)
-                    if active is None or active.run != notice.run:
+                    if notice.run not in self._check.by_run:
                         self._next_check = 0.0
                 case events.ExecutorRemoved():
                     self._initial_placement.record_lost_executor(notice.executor, self._table.placement)

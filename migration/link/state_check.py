@@ -52,7 +52,7 @@ class StateCheck:
         self.retiring = self._adapter.executor_control.retiring()
         uncommitted = self._table.uncommitted(state.jobs).values()
         idle = frozenset(query for query in uncommitted if self._adapter.is_idle(query))
-        gaps = self.gaps.confirmed_differences(replace(state, idle=idle))
+        gaps = self.gaps.confirmed_differences(replace(state, idle=idle), self._clock())
         if gaps:
             self._table.unconfirm_placement()
         healing = []

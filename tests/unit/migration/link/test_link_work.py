@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import threading
 from collections import Counter
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import FrameType, SimpleNamespace
@@ -89,6 +90,15 @@ def one_batch(number: int, query: str, nodes: int) -> list[events.Event]:
     ]
 
 
+def a_cycle(spark: Any, directory: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[LinkCycle, FakeClock]:
+    """Return a link's cycle on an adapter, and the clock of all its parts."""
+    clock = FakeClock()
+    store = FakeStore(clock)
+    monkeypatch.setattr(mailbox, "Store", lambda *_: store)
+    monkeypatch.setattr(loop, "time", SimpleNamespace(time=clock, monotonic=clock))
+    return LinkCycle(spark, Settings(link=LinkSettings(directory=str(directory))), threading.Event()), clock
+
+
 class Work:
     """What a link does in some seconds in which nothing happens."""
 
@@ -151,11 +161,8 @@ def test_the_work_for_idle_queries_and_nodes_is_linear_and_spark_is_asked_no_mor
 def test_only_a_query_with_state_is_watched_closely_until_it_is_spread(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    clock = FakeClock()
-    monkeypatch.setattr(mailbox, "Store", lambda *_: FakeStore(clock))
-    monkeypatch.setattr(loop, "time", SimpleNamespace(time=clock, monotonic=clock))
     spark: Any = IdleSpark(2, 1)
-    cycle = LinkCycle(spark, Settings(link=LinkSettings(directory=str(tmp_path))), threading.Event())
+    cycle, clock = a_cycle(spark, tmp_path, monkeypatch)
     cycle.run()
     stateless, stateful = spark.names
     pauses = []
@@ -198,3 +205,64 @@ def test_queries_without_state_are_not_handled_as_long_as_they_run(
         clock.sleep(cycle.pause())
     cycle._feed.close()
     assert handled == ["q0"], "it has state, and is spread once"
+
+
+class OtherSession(IdleSpark):
+    """Query q0 is of the link's session, every other one of another."""
+
+    jobs: frozenset[int] = frozenset()
+
+    def _query(self, name: str) -> Any:
+        return super()._query(name) if name == "q0" else None
+
+    def _spark_state(self) -> SparkState:
+        return replace(super()._spark_state(), jobs=self.jobs)
+
+    def _is_idle(self, _: str) -> bool:
+        return False
+
+
+def other_job(number: int, at: float) -> events.JobStarted:
+    return events.JobStarted(number, "q1", "run-q1", number, at, (events.StageInfo(number, (), 1, True),))
+
+
+def test_jobs_of_another_session_cost_no_comparison_with_spark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    spark: Any = OtherSession(2, 1)
+    cycle, clock = a_cycle(spark, tmp_path, monkeypatch)
+    cycle.run()
+    spark.calls.clear()
+    for number in range(30):  # three seconds
+        clock.sleep(0.1)
+        cycle._fold_event(other_job(number, clock()), clock())
+        cycle._fold_event(events.JobEnded(number, clock()), clock())
+        cycle.run()
+    compared = spark.calls["spark_state"]
+    assert compared <= 1
+    cycle._fold_event(events.QueryStarted("q0", "new"), clock())
+    cycle._fold_event(events.JobStarted(30, "q0", "new", 0, clock(), ()), clock())
+    cycle.run()
+    cycle._feed.close()
+    assert spark.calls["spark_state"] == compared + 1, "a run that is not known is looked up at once"
+
+
+def test_events_that_are_late_are_not_lost_however_often_spark_is_compared(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spark: Any = OtherSession(2, 1)
+    cycle, clock = a_cycle(spark, tmp_path, monkeypatch)
+    cycle.run()
+    cycle._fold_event(events.JobStarted(100, "q0", "run-q0", 0, clock(), (events.StageInfo(9, (), 1, True),)), clock())
+    for number in range(3):  # job 100 has ended; its last events are still in Spark's queue, behind these
+        clock.sleep(0.1)
+        cycle._fold_event(other_job(number, clock()), clock())
+        spark.jobs = frozenset(range(number + 1))
+        cycle._next_check = 0.0
+        cycle.run()
+    for event in (
+        events.TaskEnded(9, 0, "", fakes.task(9, 0, "0"), True),
+        events.StageEnded(9, 0, "", frozenset({1}), 1),
+        events.JobEnded(100, clock()),
+    ):
+        cycle._fold_event(event, clock())
+    cycle._feed.close()
+    assert (cycle._check.gaps.healed, cycle._table.placement.get(("q0", 0))) == (0, ["0"])

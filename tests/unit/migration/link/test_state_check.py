@@ -12,7 +12,7 @@ from rechannel.migration.link.state_check import StateCheck
 from rechannel.migration.spark.adapter import ActiveQuery
 from rechannel.migration.spark.gateway import SparkCallError
 from rechannel.monitors.spark import events
-from rechannel.monitors.spark.event_gaps import SparkState
+from rechannel.monitors.spark.event_gaps import EventGaps, GapKind, SparkState, healing_event
 from rechannel.monitors.spark.task_table import TaskTable
 from rechannel.wire.messages import ExecutorInfo
 from unit.daemon import fakes
@@ -340,3 +340,25 @@ def test_queries_of_other_sessions_are_known_and_their_idle_triggers_too():
     assert link.table.is_quiet("p") is link.table.is_quiet("q") is True
     link.check.remove_run("q1")
     assert link.check.others == {}
+
+
+def test_a_difference_counts_only_once_it_has_lasted():
+    gaps = EventGaps(TaskTable())
+    state = SparkState(frozenset({"1"}), frozenset(), {})
+    confirmed = {now: gaps.confirmed_differences(state, now) for now in (0.0, 0.1, 1.9, 2.0, 2.1)}
+    assert confirmed.pop(2.0) == [(GapKind.EXECUTOR_ADDED, "1")]
+    assert not any(confirmed.values()) and gaps.healed == 1
+
+
+def test_late_commits_of_two_batches_are_not_taken_for_one_that_was_lost():
+    table = TaskTable()
+    gaps = EventGaps(table)
+    state = SparkState(frozenset(), frozenset(), {"run": "q"}, frozenset({"q"}))
+    for batch in range(2):
+        table.add(events.JobStarted(batch, "q", "run", batch, 0.0, (events.StageInfo(batch, (), 1, True),)))
+        table.add(events.JobEnded(batch, 0.0))
+        assert gaps.confirmed_differences(state, 3.0 * batch) == []
+        if not batch:
+            table.add(events.QueryProgressed("q", "run", batch, 1, 1.0))
+    (gap,) = gaps.confirmed_differences(state, 6.0)
+    assert healing_event(gap, table, 6.0) == events.QueryProgressed("q", "run", 1, -1, 0.0)
