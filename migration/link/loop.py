@@ -395,13 +395,15 @@ class LinkCycle:
             except MessageError as error:
                 self._rejected += 1
                 _LOG.warning("desired placement refused", error=str(error))
-        for store in self._mailbox.pop_closed_stores():
+        for closing in self._mailbox.pop_closings():
+            store = closing.store
             active = self._check.by_run.get(store.run)
             query = active.query if active is not None else ""
             for (run, number), stage in self._stages.mapped.items():
                 if run != store.run or all(item.operator != store.operator for item, _ in stage.operators):
                     continue
-                self._journal(self._reconciler.handle_closed_store(store, stage.store_names, number, query, now))
+                closed = self._reconciler.handle_closed_store(store, stage.store_names, number, query, now, closing.at)
+                self._journal(closed)
 
     def _journal(self, transitions: Sequence[MoveTransition]) -> None:
         if transitions:

@@ -52,6 +52,14 @@ _LARGE_ANSWER = 256 * 2**10  # bytes: the next one may be too large to be read b
 Version = tuple[int, int, str]  # epoch, sequence, signature
 
 
+@dataclass(frozen=True)
+class Closing:
+    """A store that an executor closed, and when its agent read that, by the agent's clock."""
+
+    store: ClosedStore
+    at: float
+
+
 @dataclass
 class _EvidenceCursor:
     """Position up to which a node's evidence was read."""
@@ -99,7 +107,7 @@ class Mailbox:
         self._journal: deque[MoveTransition] = deque(maxlen=_MAX_LINES)
         self._desired: Envelope | None = None
         self._desired_version: Version = (-1, 0, "")
-        self._closed_stores: deque[ClosedStore] = deque(maxlen=_MAX_EVIDENCE)
+        self._closings: deque[Closing] = deque(maxlen=_MAX_EVIDENCE)
         self._cursors: dict[str, _EvidenceCursor] = {}  # of nodes awaited now or a little while ago
         self._awaited_nodes: frozenset[str] = frozenset()
         self._too_large: set[keys.KeyRule] = set()  # kinds of message that were logged as too large
@@ -229,12 +237,12 @@ class Mailbox:
         timeout = min(_SHORT_TIMEOUT, self._settings.timeout)
         return closing(Store(replace(self._settings, timeout=timeout), self._factory.cluster))
 
-    def pop_closed_stores(self) -> list[ClosedStore]:
-        """Return the state stores that executors have closed, since the last call."""
+    def pop_closings(self) -> list[Closing]:
+        """Return what was reported of closed state stores since the last call."""
         with self._lock:
-            closed = list(self._closed_stores)
-            self._closed_stores.clear()
-            return closed
+            closings = list(self._closings)
+            self._closings.clear()
+            return closings
 
     def _run(self) -> None:
         pause = _PERIOD
@@ -416,7 +424,8 @@ class Mailbox:
                 for envelope in page.messages:
                     body = envelope.body
                     if isinstance(body, AgentEvidence) and body.node == node:
-                        self._closed_stores += [item for item in body.closed if item.application == self._application]
+                        closed = [item for item in body.closed if item.application == self._application]
+                        self._closings += [Closing(item, envelope.time) for item in closed]
 
 
 def parts_of(batch: BatchReport) -> list[BatchReport]:

@@ -17,6 +17,7 @@ from rechannel.wire.measurements import ClosedStore
 from rechannel.wire.messages import DesiredPlacement, MoveTransition, Unit
 
 _IDLE = 10.0  # seconds without a batch after which a steered move counts as released: nothing waits for it any longer
+_CLOCK_DIFFERENCE = 5.0  # seconds between the clocks of driver and agent; more is a failure to `rechannel doctor`
 _LONG_IDLE = 60.0  # seconds without a batch after which one may load any number of partitions
 
 Transitions = list[MoveTransition]
@@ -316,18 +317,27 @@ class Reconciler:
         return transitions
 
     def handle_closed_store(
-        self, store: ClosedStore, stores: Collection[tuple[int, str]], stage: int, query: str, now: float
+        self,
+        store: ClosedStore,
+        stores: Collection[tuple[int, str]],
+        stage: int,
+        query: str,
+        now: float,
+        closed_at: float,
     ) -> Transitions:
         """Take in that an executor closed a store.
 
         With the last store of a partition its move is killed. ``stores``: operator and name of every store that the
-        stage's partitions have; ``query``: that of the store's run.
+        stage's partitions have; ``query``: that of the store's run; ``closed_at``: time by the agent's clock. What was
+        closed before a move was steered tells nothing of it: the partition came back to the executor since.
         """
         transitions = []
         for move in self._moves:
             if move.unit != (query, stage, store.partition) or (move.holder, move.run) != (store.executor, store.run):
                 continue
             if not (move.awaits_landing or move.state is MoveState.DRAINED):
+                continue
+            if closed_at < move.steered_at - _CLOCK_DIFFERENCE:
                 continue
             move.closed_stores.add((store.operator, store.store))
             if not move.closed_stores >= set(stores):

@@ -277,7 +277,7 @@ def test_memory_stays_bounded_while_hostile_content_is_written(
         time.sleep(0.15)  # the controller reads on every few seconds
     grown = max(seen) - seen[0]
     assert max(seen) < 1000 * MIB, f"{[rss // MIB for rss in seen]}"
-    assert len(link._closed_stores) <= 10_000 and here.memory_info().rss < 2000 * MIB
+    assert len(link._closings) <= 10_000 and here.memory_info().rss < 2000 * MIB
     assert link.rejected_messages > 0
     print(f"controller grew by {grown / MIB:.0f} MiB to {max(seen) / MIB:.0f} MiB in {len(seen)} rounds")
     status = json.loads(until(lambda: (result := ask("status"))[0] == ExitCode.DONE and result[1], "a status"))

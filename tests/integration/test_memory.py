@@ -154,12 +154,12 @@ def test_nodes_are_asked_only_while_their_evidence_is_awaited(store: Store, sett
     assert requested(store, link) == {"xrange": 0, "xrevrange": 0, "memory|usage": 0, "info": 1}, "when it connects"
     link.post_report(fakes.report([]), nodes)
     link._exchange()
-    assert len(link.pop_closed_stores()) == 1000
+    assert len(link.pop_closings()) == 1000
     assert requested(store, link) == {"xrange": 10_000, "xrevrange": 0, "memory|usage": 0, "info": 0}
     link.post_report(fakes.report([]), nodes[:3])
     store.append(keys.EVIDENCE, nodes[0], evidence(nodes[0]), evidence(nodes[0]))
     assert requested(store, link) == {"xrange": 30, "xrevrange": 0, "memory|usage": 0, "info": 0}
-    assert len(link.pop_closed_stores()) == 2
+    assert len(link.pop_closings()) == 2
     link.post_report(fakes.report([]), ())
     assert not any(requested(store, link).values())
     link._store.close()

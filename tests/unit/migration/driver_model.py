@@ -150,7 +150,8 @@ class Link:
             if query is None:
                 continue
             stores = [(store.operator, str(number)) for number in range(query.stores.get(store.operator, 1))]
-            self.write(self.reconciler.handle_closed_store(store, stores, store.operator, query.name, self.world.now))
+            now = self.world.now
+            self.write(self.reconciler.handle_closed_store(store, stores, store.operator, query.name, now, now))
 
     def accept(self, envelope: Envelope) -> None:
         """Obey a desired placement, or refuse it."""

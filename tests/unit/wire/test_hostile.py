@@ -356,10 +356,10 @@ def test_hostile_evidence_and_placements_change_nothing_in_a_link(writes: Any) -
     for spoils in writes:
         put(store, keys.EVIDENCE, HOST, spoiled(sealed(AgentEvidence(node=HOST, closed=[CLOSED])), spoils))
     carrier._exchange()
-    for store_closed in carrier.pop_closed_stores():
-        assert store_closed.application == APP
+    for closing in carrier.pop_closings():
+        assert closing.store.application == APP
         assert not reconciler.handle_closed_store(
-            store_closed, {(0, "default")}, 0, QUERY, NOW
+            closing.store, {(0, "default")}, 0, QUERY, NOW, closing.at
         )  # nothing was steered yet
     existing = fakes.executors()
     for spoils in writes:

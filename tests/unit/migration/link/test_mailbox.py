@@ -15,7 +15,7 @@ from rechannel.daemon.model import collector as collect
 from rechannel.daemon.model.collector import Collector
 from rechannel.daemon.model.snapshot import Snapshot, take_snapshot
 from rechannel.migration.link import mailbox
-from rechannel.migration.link.mailbox import Mailbox
+from rechannel.migration.link.mailbox import Closing, Mailbox
 from rechannel.wire import keys
 from rechannel.wire.envelope import EnvelopeFactory
 from rechannel.wire.measurements import AgentEvidence, BatchReport, ClosedStore, StageRun
@@ -385,11 +385,11 @@ def test_a_message_too_large_for_redis_holds_up_no_other(
 # -- evidence --
 
 
-def closed(store: FakeStore, node: str, partition: int) -> ClosedStore:
+def closed(store: FakeStore, node: str, partition: int) -> Closing:
     """Have a node's agent report that a store was closed."""
     item = closed_store(run="run-1", partition=partition)
     post_evidence(store, node, item)
-    return item
+    return Closing(item, store.clock())
 
 
 def test_no_node_is_read_while_no_evidence_is_awaited(store: FakeStore, link: Mailbox) -> None:
@@ -398,7 +398,7 @@ def test_no_node_is_read_while_no_evidence_is_awaited(store: FakeStore, link: Ma
         link.post_report(fakes.report([fakes.query(["0"])]), ())
         link._exchange()
     assert store.reads == []
-    assert link.pop_closed_stores() == []
+    assert link.pop_closings() == []
 
 
 def test_evidence_from_before_it_was_awaited_is_delivered_once(store: FakeStore, link: Mailbox) -> None:
@@ -408,24 +408,35 @@ def test_evidence_from_before_it_was_awaited_is_delivered_once(store: FakeStore,
     store.clock.sleep(200)
     link.post_report(fakes.report([]), {"node-1"})
     link._exchange()
-    assert link.pop_closed_stores() == [recent], "not what is older than can matter"
+    assert link.pop_closings() == [recent], "not what is older than can matter"
     link._exchange()
-    assert link.pop_closed_stores() == []
+    assert link.pop_closings() == []
+
+
+def test_evidence_that_waited_for_redis_has_the_time_at_which_it_was_seen(store: FakeStore, link: Mailbox) -> None:
+    item = closed_store()
+    evidence = AgentEvidence(node="node-1", closed=[item])
+    seen = EnvelopeFactory("default", "agent", store.clock).envelope(evidence, ttl=3600)
+    store.clock.sleep(200)
+    store.append(keys.EVIDENCE, "node-1", seen)
+    link.post_report(fakes.report([]), {"node-1"})
+    link._exchange()
+    assert link.pop_closings() == [Closing(item, NOW)]
 
 
 def test_a_node_awaited_again_is_read_on_from_where_it_was_left(store: FakeStore, link: Mailbox) -> None:
     closed(store, "node-1", 1)
     link.post_report(fakes.report([]), {"node-1"})
     link._exchange()
-    assert len(link.pop_closed_stores()) == 1
+    assert len(link.pop_closings()) == 1
     link.post_report(fakes.report([]), ())
     store.clock.sleep(60)
     meanwhile = closed(store, "node-1", 2)
     link._exchange()
-    assert link.pop_closed_stores() == []
+    assert link.pop_closings() == []
     link.post_report(fakes.report([]), {"node-1"})
     link._exchange()
-    assert link.pop_closed_stores() == [meanwhile]
+    assert link.pop_closings() == [meanwhile]
 
 
 def test_all_nodes_are_read_at_once_and_a_size_only_where_it_is_in_doubt(store: FakeStore, link: Mailbox) -> None:

@@ -96,7 +96,7 @@ def test_a_move_goes_through_its_whole_life():
     driver, reconciler = Driver(["0", "0", "1"]), Reconciler(LIMITS)
     lines = reconciler.accept_desired(desired(a_move(0, "0", "1")), driver.observed(), 1.0)
     lines += driver.step(reconciler, 2.0)
-    lines += reconciler.handle_closed_store(closed_store(), STORES, 0, "q", 3.0)
+    lines += reconciler.handle_closed_store(closed_store(), STORES, 0, "q", 3.0, 3.0)
     assert steps(lines, "m0") == ["planned", "prepared", "steered", "drained", "killed"]
     assert (reconciler.landed, reconciler.missed) == (1, 0)
 
@@ -104,7 +104,7 @@ def test_a_move_goes_through_its_whole_life():
 def test_evidence_that_comes_before_the_commit_kills_once_drained():
     driver, reconciler = accepted(["0"], a_move(0, "0", "1"))
     assert steps(driver.boundary(reconciler, 2.0), "m0") == ["prepared", "steered"]
-    assert reconciler.handle_closed_store(closed_store(), STORES, 0, "q", 2.5) == []
+    assert reconciler.handle_closed_store(closed_store(), STORES, 0, "q", 2.5, 2.5) == []
     driver.run_batch()
     lines = reconciler.handle_batch("q", driver.batch, driver.observed(), 3.0)
     assert steps(lines, "m0") == ["drained", "killed"]
@@ -113,11 +113,23 @@ def test_evidence_that_comes_before_the_commit_kills_once_drained():
 def test_evidence_that_comes_before_a_move_is_released_kills_once_drained():
     driver, reconciler = accepted(["0"], a_move(0, "0", "1"), ttl=10_000)
     driver.boundary(reconciler, 2.0)
-    assert reconciler.handle_closed_store(closed_store(), STORES, 0, "q", 2.5) == []
+    assert reconciler.handle_closed_store(closed_store(), STORES, 0, "q", 2.5, 2.5) == []
     assert steps(reconciler.tick(driver.observed(), 200.0), "m0") == ["released_idle"]
     driver.run_batch()
     lines = reconciler.handle_batch("q", driver.batch, driver.observed(), 300.0)
     assert [(line.after, line.reason) for line in lines] == [("drained", "landed"), ("killed", "closed")]
+
+
+@pytest.mark.parametrize(
+    ("closed_at", "after"), [(2010.0, "killed"), (1996.0, "killed"), (1990.0, "drained"), (1700.0, "drained")]
+)
+def test_a_closing_from_before_a_move_is_no_evidence_for_it(closed_at, after):
+    """The partition had been elsewhere for a batch, and came back: the copy on its holder is another one."""
+    driver, reconciler = accepted(["0"], a_move(0, "0", "1"), ttl=10_000)
+    driver.step(reconciler, 2000.0)
+    (move,) = reconciler.moves
+    reconciler.handle_closed_store(closed_store(), STORES, 0, "q", 2020.0, closed_at)
+    assert move.state == after, "clocks may differ by five seconds"
 
 
 def test_a_move_is_killed_only_when_all_its_stores_are_closed():
@@ -125,7 +137,8 @@ def test_a_move_is_killed_only_when_all_its_stores_are_closed():
     stores = {(0, "left"), (0, "right")}
     driver.step(reconciler, 2.0)
     for name, expected in (("left", []), ("right", ["killed"])):
-        assert steps(reconciler.handle_closed_store(closed_store(store=name), stores, 0, "q", 3.0), "m0") == expected
+        lines = reconciler.handle_closed_store(closed_store(store=name), stores, 0, "q", 3.0, 3.0)
+        assert steps(lines, "m0") == expected
 
 
 def test_a_later_step_waits_for_the_earlier_one():
@@ -145,7 +158,7 @@ def test_without_overlap_a_step_waits_until_the_old_copies_are_closed():
     lines = driver.step(reconciler, 2.0)
     assert steps(lines, "m0") == ["prepared", "steered", "drained"]
     assert driver.step(reconciler, 3.0) == [], "its old copy may still be there"
-    assert steps(reconciler.handle_closed_store(closed_store(), STORES, 0, "q", 4.0), "m0") == ["killed"]
+    assert steps(reconciler.handle_closed_store(closed_store(), STORES, 0, "q", 4.0, 4.0), "m0") == ["killed"]
     assert steps(driver.step(reconciler, 5.0), "m1") == ["prepared", "steered", "drained"]
 
 
