@@ -55,14 +55,18 @@ class EventFeed:
         self._stream = EventStream(self._directory)
         self.openings += 1
 
-    def read(self, now: float) -> list[bytes]:
-        """Return the lines written since the last call, and send a heartbeat every few seconds.
+    def beat(self, now: float) -> None:
+        """Send a heartbeat if the last one is some seconds old.
 
         ``now``: seconds of a steady clock.
         """
         if now >= self._next_heartbeat:
             self._next_heartbeat = now + _HEARTBEAT
             self._send_heartbeat()
+
+    def read(self, now: float) -> list[bytes]:
+        """Return the lines written since the last call; it is a `beat`, too."""
+        self.beat(now)
         if self._stream is None:
             self._reopen("it could not be opened")
         try:

@@ -83,7 +83,7 @@ def test_doubtful_places_are_read_in_every_cycle_that_has_caught_up(caught_up):
     cycle._catch_up_with_events, cycle._exchange_messages = lambda: caught_up, lambda now: None
     cycle._handle_boundaries = lambda: None
     cycle._next_check = cycle._next_tick = cycle._next_report = float("inf")
-    cycle._openings, cycle._feed = 1, SimpleNamespace(openings=1)
+    cycle._openings, cycle._feed = 1, SimpleNamespace(openings=1, beat=lambda _: None)
     cycle._drains, cycle._releaser, cycle._transitions = {}, SimpleNamespace(active=False), deque()
     cycle._reconciler, cycle._settings = SimpleNamespace(moving={"a move"}, units_up_next=[], paused=True), Settings()
     cycle._stages, cycle._snapshot_lag = SimpleNamespace(mapped={}), SimpleNamespace(advance=lambda *_: None)
@@ -104,7 +104,7 @@ def test_executors_are_released_by_a_link_that_has_seen_what_runs(caught_up, com
     cycle._catch_up_with_events, cycle._exchange_messages = lambda: caught_up, lambda now: None
     cycle._handle_boundaries = lambda: None
     cycle._next_check = cycle._next_tick = cycle._next_report = float("inf")
-    cycle._openings, cycle._feed = 1, SimpleNamespace(openings=1)
+    cycle._openings, cycle._feed = 1, SimpleNamespace(openings=1, beat=lambda _: None)
     cycle._reconciler = SimpleNamespace(moves=[], units_up_next=[], paused=paused)
     cycle._settings, cycle._table, cycle._transitions = Settings(link=LinkSettings(spread=False)), TaskTable(), deque()
     cycle._stages, cycle._snapshot_lag = SimpleNamespace(mapped={}), SimpleNamespace(advance=lambda *_: None)
@@ -123,7 +123,7 @@ def test_what_is_due_is_due_though_the_clock_was_set_back(caught_up, compared, m
     cycle._catch_up_with_events, cycle._exchange_messages = lambda: caught_up, lambda now: None
     cycle._handle_boundaries = lambda: None
     cycle._next_check = cycle._next_tick = cycle._next_report = 100.0
-    cycle._openings, cycle._feed = 1, SimpleNamespace(openings=1)
+    cycle._openings, cycle._feed = 1, SimpleNamespace(openings=1, beat=lambda _: None)
     cycle._drains, cycle._releaser, cycle._transitions = {}, SimpleNamespace(active=False), deque()
     cycle._reconciler = SimpleNamespace(units_up_next=[], paused=True, tick=lambda *_: done.append("tick"))
     cycle._driver_state, cycle._journal, cycle._report = lambda: None, lambda _: None, lambda: None

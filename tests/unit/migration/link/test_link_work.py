@@ -7,6 +7,7 @@ import threading
 from collections import Counter
 from dataclasses import replace
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from types import FrameType, SimpleNamespace
 from typing import Any
@@ -18,12 +19,14 @@ from rechannel.conf.settings import LinkSettings, Settings
 from rechannel.migration.link import loop, mailbox
 from rechannel.migration.link.loop import LinkCycle
 from rechannel.migration.spark.adapter import ActiveQuery, PlannedOperator
+from rechannel.migration.spark.hooks import WATCHDOG_TICK
 from rechannel.migration.spark.warm_up import ExecutorWarmUp
 from rechannel.monitors.spark import events
 from rechannel.monitors.spark.event_gaps import SparkState
 from rechannel.wire.messages import ExecutorInfo
 from unit.daemon import fakes
 from unit.daemon.fake_store import NOW, FakeClock, FakeStore
+from unit.monitors import spark_lines
 
 PARTITIONS = 4
 SECONDS = 6
@@ -266,3 +269,33 @@ def test_events_that_are_late_are_not_lost_however_often_spark_is_compared(
         cycle._fold_event(event, clock())
     cycle._feed.close()
     assert (cycle._check.gaps.healed, cycle._table.placement.get(("q0", 0))) == (0, ["0"])
+
+
+def test_a_link_that_is_busy_with_the_plans_of_many_queries_sends_its_heartbeats(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spark: Any = IdleSpark(60, 2)
+    cycle, clock = a_cycle(spark, tmp_path, monkeypatch)
+
+    def read_slowly(*_: Any) -> list[PlannedOperator]:
+        clock.sleep(1.5)  # a plan, and a checkpoint in an object store
+        return []
+
+    monkeypatch.setattr(cycle._stages, "_operators", read_slowly)
+    cycle.watch_spark()
+    for number, query in enumerate(spark.names):  # the last stages of all their batches end at about the same time
+        cycle._event_lines += [
+            spark_lines.job_start(number, [(number, [], True)], query, group=f"run-{query}", tasks=1),
+            spark_lines.task_end(number, 0, "0", number),
+            spark_lines.stage_end(number, tasks=1),
+        ]
+    beats, until = [clock()], clock() + 100
+    while clock() < until:
+        before = spark.calls["send_heartbeat"]
+        cycle.run()
+        if spark.calls["send_heartbeat"] > before:
+            beats.append(clock())
+        clock.sleep(0.1)
+    cycle._feed.close()
+    assert len(cycle._stages._attempts) == 60 and beats[-1] - NOW >= 90
+    assert max(later - earlier for earlier, later in pairwise(beats)) <= WATCHDOG_TICK / 2
