@@ -254,7 +254,6 @@ class LinkCycle:
             own, others = self._check.queries, self._check.others.values()
             inputs = collect_inputs(self._table, own, self._drains, self._reconciler.moves, now, others)
             self._releaser.advance(inputs, tick)
-        self._snapshot_lag.advance(self._stages.mapped, tick, self._reconciler.units_up_next)
         if self._settings.link.spread and not self._reconciler.paused:
             self.adapter.warm_up.advance(self._table.executors, self._stages.operator_names)
         if tick >= self._next_report:
@@ -262,8 +261,9 @@ class LinkCycle:
             self._mailbox.post_report(self._report(), self._evidence_nodes())
             self._steering.remove_final()
         self._log_transitions()
+        # Last: where Spark's coordinator does not answer, these fail, and the rest of the cycle is done.
+        self._snapshot_lag.advance(self._stages.mapped, tick, self._reconciler.units_up_next)
         if caught_up and self._table.unconfirmed:
-            # Last: where Spark's coordinator does not answer, this fails, and the rest of the cycle is done.
             self._check.confirm_placements(self._reconciler.moving)
 
     def _handle_boundaries(self) -> None:

@@ -16,11 +16,12 @@ from rechannel.migration.link.driver_state import NOT_ASKED, UNKNOWN
 from rechannel.migration.link.stages import RunStage, StageStores
 from rechannel.migration.moves import RunUnit
 from rechannel.migration.spark.adapter import StoreId
-from rechannel.migration.spark.gateway import UnsupportedSparkError
+from rechannel.migration.spark.gateway import LinkError, UnsupportedSparkError
 from rechannel.wire.messages import Unit
 
 SAMPLE = 60  # partitions that a round asks for
 _URGENT, _USUAL = 0.1, 1.0  # seconds between two calls: for partitions that are about to move, and for others
+_AFTER_ERROR = 60.0  # seconds to the next call after one that failed, which may have taken half of them
 _IDLE = 180.0  # seconds without a commit, after which Spark makes no snapshot any more
 
 
@@ -73,7 +74,7 @@ class SnapshotLag:
         if urgent:
             self._index = (self._index + 1) % len(urgent)
             self._next = now + _URGENT
-            self._ask(stages, *urgent[self._index])
+            self._ask(stages, *urgent[self._index], now)
             return
         self._next = now + _USUAL
         unit = next(self._round, None)
@@ -81,7 +82,7 @@ class SnapshotLag:
             self._begin_round(stages, now)
             unit = next(self._round, None)
         if unit is not None:
-            self._ask(stages, *unit)
+            self._ask(stages, *unit, now)
 
     def _begin_round(self, stages: Mapping[RunStage, StageStores], now: float) -> None:
         active = self._active_stages(stages, now)
@@ -105,7 +106,7 @@ class SnapshotLag:
         }
         return {key: stage for key, stage in stages.items() if now - self._commits[key[0]][1] < _IDLE}
 
-    def _ask(self, stages: Mapping[RunStage, StageStores], key: RunStage, partition: int) -> None:
+    def _ask(self, stages: Mapping[RunStage, StageStores], key: RunStage, partition: int, now: float) -> None:
         """Ask for one store of each operator: snapshots of its stores are made together."""
         stage = stages.get(key)
         if stage is None:
@@ -117,6 +118,9 @@ class SnapshotLag:
             self._versions.setdefault(key, {})[partition] = min(self._latest_snapshot(store) for store in stores)
         except UnsupportedSparkError:
             self.supported = False
+        except LinkError:
+            self._next = now + _AFTER_ERROR
+            raise
 
     def _versions_of(self, key: RunStage) -> dict[int, int]:
         return self._earlier.get(key, {}) | self._versions.get(key, {})

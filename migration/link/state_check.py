@@ -10,6 +10,7 @@ import structlog
 
 from rechannel.migration.link.stages import Stages
 from rechannel.migration.spark.adapter import ActiveQuery, SparkAdapter
+from rechannel.migration.spark.gateway import LinkError
 from rechannel.monitors.spark import events
 from rechannel.monitors.spark.event_gaps import Difference, EventGaps, GapKind, healing_event
 from rechannel.monitors.spark.task_table import TaskTable
@@ -32,6 +33,7 @@ class StateCheck:
         self.retiring: set[str] = set()  # executors that Spark offers no task any more
         self.gaps = EventGaps(table)  # lost events that were reconstructed
         self._adapter, self._table, self._stages, self._clock = adapter, table, stages, clock
+        self._next_confirmation = 0.0
 
     def find_lost_events(self, now: float, *, events_lost: bool) -> list[events.Event]:
         """Return the events that bring the task table into line with Spark, in order."""
@@ -74,9 +76,13 @@ class StateCheck:
     def confirm_placements(self, moving: Collection[Unit]) -> None:
         """Ask Spark where unconfirmed partitions are, of as many as a cycle has time for.
 
-        Those that are ``moving`` are left out: Spark prefers them elsewhere than they ran.
+        Those that are ``moving`` are left out: Spark prefers them elsewhere than they ran. After a call that fails
+        comes a rest as long as it took.
         """
-        until = self._clock() + _CONFIRMATION_TIME
+        start = self._clock()
+        if start < self._next_confirmation:
+            return
+        until = start + _CONFIRMATION_TIME
         queries = {query for query, _, _ in self._table.unconfirmed}
         quiet = {query for query in queries if self._table.is_quiet(query)}
         for query, stage, partition in [
@@ -86,7 +92,13 @@ class StateCheck:
                 return
             active = self.queries.get(query)
             stores = self._stages.stores_of_partition(active.run, stage, partition) if active is not None else []
-            self._table.confirm_placement(query, stage, partition, self._adapter.location(stores[0]) if stores else "")
+            try:
+                executor = self._adapter.location(stores[0]) if stores else ""
+            except LinkError:
+                now = self._clock()
+                self._next_confirmation = now + (now - start)
+                raise
+            self._table.confirm_placement(query, stage, partition, executor)
 
     def remove_run(self, run: str) -> None:
         """Drop a run that is over."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import threading
 from collections import Counter
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from itertools import pairwise
@@ -19,6 +20,7 @@ from rechannel.conf.settings import LinkSettings, Settings
 from rechannel.migration.link import loop, mailbox
 from rechannel.migration.link.loop import LinkCycle
 from rechannel.migration.spark.adapter import ActiveQuery, PlannedOperator
+from rechannel.migration.spark.gateway import SparkCallError
 from rechannel.migration.spark.hooks import WATCHDOG_TICK
 from rechannel.migration.spark.warm_up import ExecutorWarmUp
 from rechannel.monitors.spark import events
@@ -299,3 +301,30 @@ def test_a_link_that_is_busy_with_the_plans_of_many_queries_sends_its_heartbeats
     cycle._feed.close()
     assert len(cycle._stages._attempts) == 60 and beats[-1] - NOW >= 90
     assert max(later - earlier for earlier, later in pairwise(beats)) <= WATCHDOG_TICK / 2
+
+
+def test_a_link_reports_though_the_coordinator_does_not_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    spark: Any = IdleSpark(1, 1)
+    monkeypatch.setattr(IdleSpark, "reports_snapshots", True)
+    cycle, clock = a_cycle(spark, tmp_path, monkeypatch)
+
+    def fail(_: Any) -> Any:
+        clock.sleep(30)
+        raise SparkCallError("a call into the driver's JVM took longer than 30 s")
+
+    cycle._snapshot_lag._latest_snapshot = fail
+    cycle.watch_spark()
+    posted: list[float] = []
+    monkeypatch.setattr(cycle._mailbox, "post_report", lambda *_: posted.append(clock()))
+    for number in range(10):  # a batch a minute
+        for event in one_batch(number, "q0", 1):
+            cycle._fold_event(event, clock())
+        cycle._table.committed["run-q0"] = number
+        until = clock() + 60
+        while clock() < until:
+            with suppress(SparkCallError):
+                cycle.run()
+            clock.sleep(cycle.pause())
+    cycle._feed.close()
+    assert len(posted) > 200, "some in each minute"
+    assert max(later - earlier for earlier, later in pairwise(posted)) < 35

@@ -137,3 +137,15 @@ def test_a_query_without_a_batch_is_not_read_until_its_next_one() -> None:
     assert snapshots.stage_lags("run", 0, 3) == [UNKNOWN] * 3, "what is known of it stays: here, that there is none"
     done["run"] += 1
     assert requested(400, 410) > 0
+
+
+def test_a_call_that_failed_is_followed_by_a_long_rest_even_before_a_move() -> None:
+    spark = _Spark(error=SparkCallError("no answer within 30 s"))
+    snapshots = SnapshotLag(spark, DONE)
+    for first in ((), [RunUnit("run", 0, 0)]):
+        spark.requested.clear()
+        start = 1000.0 * len(first)
+        with pytest.raises(SparkCallError):
+            snapshots.advance(STAGES, start, first)
+        snapshots.advance(STAGES, start + 59.0, first)
+        assert len(spark.requested) == 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import random
 from dataclasses import dataclass, field
 from types import SimpleNamespace
@@ -362,3 +363,26 @@ def test_late_commits_of_two_batches_are_not_taken_for_one_that_was_lost():
             table.add(events.QueryProgressed("q", "run", batch, 1, 1.0))
     (gap,) = gaps.confirmed_differences(state, 6.0)
     assert healing_event(gap, table, 6.0) == events.QueryProgressed("q", "run", 1, -1, 0.0)
+
+
+def test_a_place_that_spark_does_not_tell_is_read_again_after_as_long_a_rest():
+    spark = Spark(random.Random(7), partitions=1)
+    link, calls = Link(spark), []
+    for happens in (spark.start, spark.begin, spark.finish, spark.commit):
+        happens()
+    link.fold(lambda event: False)
+    spark.now = CHECK_EVERY
+    link.cycle(counted=True)
+    link.table.unconfirm_placement()
+
+    def fail(_):
+        calls.append(spark.now)
+        spark.now += 30.0
+        raise SparkCallError("no answer within 30 s")
+
+    spark.location, start = fail, spark.now
+    for second in (0.0, 31.0, 59.0, 61.0):
+        spark.now = start + second
+        with contextlib.suppress(SparkCallError):
+            link.check.confirm_placements(())
+    assert calls == [start, start + 61.0]
