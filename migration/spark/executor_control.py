@@ -2,19 +2,29 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from typing import Any
 
 from rechannel.migration.spark.gateway import Gateway, LinkError, UnsupportedSparkError, split_names, translate_errors
 from rechannel.migration.spark.hooks import Watchdog
 
-_MASTER_TIMEOUT = 5  # seconds
+_MASTER_TIMEOUT = 5  # seconds to find a master, and as many for its answer
+_MASTER_REST = 60.0  # seconds for which a master that did not answer is left out
 
 
 class ExecutorControl:
     """Calls into Spark's scheduler backend and a standalone master."""
 
-    def __init__(self, gateway: Gateway, context: Any, watchdog: Callable[[], Watchdog | None]) -> None:
+    def __init__(
+        self,
+        gateway: Gateway,
+        context: Any,
+        watchdog: Callable[[], Watchdog | None],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._clock = clock
+        self._silent_until: dict[str, float] = {}  # address of a master that is left out -> until when
         self._gateway, self._jvm, self._context, self._watchdog = gateway, gateway.jvm, context, watchdog
         self._limit: tuple[int, int] | None = None  # executors now, and without the link; None without a limit
         self._clean_up: tuple[Watchdog, int] | None = None  # watchdog that lifts the limit, and to which number
@@ -101,7 +111,10 @@ class ExecutorControl:
             return str(self._context.master()).startswith("spark://")
 
     def worker_hosts(self) -> list[str] | None:
-        """Ask a standalone master for the hosts of its live workers; None without a master."""
+        """Ask a standalone master for the hosts of its live workers; None without a master.
+
+        Source: ``RpcEnv.asyncSetupEndpointRefByURI``; ``setupEndpointRef`` would wait for ``spark.rpc.lookupTimeout``.
+        """
         with translate_errors():
             if not self.standalone:
                 return None
@@ -117,13 +130,15 @@ class ExecutorControl:
             )
             rpc = self._context.schedulerBackend().rpcEnv()
             for address in master.removeprefix("spark://").split(","):
-                host, _, port = address.rpartition(":")
+                if self._clock() < self._silent_until.get(address, 0.0):
+                    continue
                 try:
                     with translate_errors():
-                        reference = rpc.setupEndpointRef(spark.rpc.RpcAddress(host, int(port)), "Master")
+                        reference = timeout.awaitResult(rpc.asyncSetupEndpointRefByURI(f"spark://Master@{address}"))
                         state = reference.askSync(request, timeout, any_class)
-                except LinkError:
-                    continue  # of several masters one may be down
+                except LinkError:  # of several masters one may be down
+                    self._silent_until[address] = self._clock() + _MASTER_REST
+                    continue
                 if str(state.status().toString()) == "ALIVE":
                     return sorted({str(worker.host()) for worker in state.workers() if worker.isAlive()})
         return None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from unittest.mock import MagicMock, create_autospec
 
 import pytest
@@ -86,3 +87,45 @@ def test_each_opening_of_the_event_stream_renews_the_limit_under_its_watchdog(mo
     for _ in range(2):
         SparkAdapter.start_event_stream(adapter, tmp_path, 1000)
     assert opened == [opened[0], ("renewed", opened[0]), opened[2], ("renewed", opened[2])]
+
+
+# -- standalone masters --
+
+
+class Masters:
+    """The RPC environment of a driver with several masters, and a clock; some masters do not answer."""
+
+    def __init__(self, silent):
+        self.now, self.looked_up, self.silent = 1000.0, [], silent
+
+    def find(self, address):
+        self.looked_up.append(address)
+        if address.rpartition("@")[2] in self.silent:
+            self.now += 5.0
+            raise RuntimeError("Future timed out after [5 seconds]")
+        workers = [SimpleNamespace(host=lambda: "a", isAlive=lambda: True)]
+        alive = SimpleNamespace(status=lambda: Text("ALIVE"), workers=lambda: workers)
+        return SimpleNamespace(askSync=lambda *_: alive)
+
+
+class Text(str):
+    """A Java object that is shown as this text."""
+
+    toString = str.__str__  # noqa: N815
+
+
+def test_a_master_that_does_not_answer_costs_seconds_once_a_minute():
+    masters, gateway, context = Masters({"b:7077"}), MagicMock(), MagicMock()
+    gateway.jvm.org.apache.spark.rpc.RpcTimeout.return_value.awaitResult.side_effect = masters.find
+    rpc = context.schedulerBackend.return_value.rpcEnv.return_value
+    rpc.asyncSetupEndpointRefByURI.side_effect = lambda address: address
+    context.master.return_value = "spark://b:7077,[::1]:7078"
+    control = ExecutorControl(gateway, context, lambda: None, lambda: masters.now)
+    for _ in range(12):  # a minute
+        assert control.worker_hosts() == ["a"]
+        masters.now += 4.5
+    assert masters.looked_up.count("spark://Master@b:7077") == 1
+    masters.now += 10.0
+    assert control.worker_hosts() == ["a"]
+    assert masters.looked_up[-2:] == ["spark://Master@b:7077", "spark://Master@[::1]:7078"]
+    rpc.setupEndpointRef.assert_not_called()  # it waits for two minutes
