@@ -212,10 +212,11 @@ class SparkAdapter:
     def stop_watchdog(self) -> None:
         """End the watchdog, and leave the directory to the link.
 
-        It goes on if the listener could not be taken out: without heartbeats, it does that.
+        It goes on if the listener could not be taken out, or the limit of executors not be lifted: without heartbeats,
+        it does that.
         """
         watchdog, self._watchdog = self._watchdog, None
-        if self._listener is not None:
+        if self._listener is not None or self.executor_control.lift_failed:
             self._listener = None
             return
         if watchdog is not None:

@@ -7,10 +7,12 @@ from collections.abc import Callable
 from typing import Any
 
 from rechannel.migration.spark.gateway import Gateway, LinkError, UnsupportedSparkError, split_names, translate_errors
-from rechannel.migration.spark.hooks import Watchdog
+from rechannel.migration.spark.hooks import WATCHDOG_TICK, Watchdog
 
 _MASTER_TIMEOUT = 5  # seconds to find a master, and as many for its answer
 _MASTER_REST = 60.0  # seconds for which a master that did not answer is left out
+# Seconds after a change of the watchdog in which the one before may still lift the limit, where it could not be ended.
+_DOUBTFUL = 2 * WATCHDOG_TICK + 10.0
 
 
 class ExecutorControl:
@@ -26,6 +28,8 @@ class ExecutorControl:
         self._clock = clock
         self._silent_until: dict[str, float] = {}  # address of a master that is left out -> until when
         self._gateway, self._jvm, self._context, self._watchdog = gateway, gateway.jvm, context, watchdog
+        self.lift_failed = False  # the limit is still to be lifted
+        self._doubtful_until = 0.0  # until when the limit is set again and again
         self._limit: tuple[int, int] | None = None  # executors now, and without the link; None without a limit
         self._clean_up: tuple[Watchdog, int] | None = None  # watchdog that lifts the limit, and to which number
 
@@ -68,21 +72,26 @@ class ExecutorControl:
 
         The watchdog sets the limit to ``without_link`` if the link is gone.
         """
-        if self._limit == (most, without_link):
-            return False
-        self._set_limit(most, without_link)
-        return True
+        changed = self._limit != (most, without_link)
+        if changed or self._clock() < self._doubtful_until:
+            self._set_limit(most, without_link)
+        return changed
 
     def renew_limit(self) -> None:
-        """Set the limit again after a change of the watchdog; the one before may have lifted it."""
+        """Set the limit again after a change of the watchdog.
+
+        The one before may have lifted it; where that one could not be ended, it is about to.
+        """
         if self._limit is not None:
+            self._doubtful_until = self._clock() + _DOUBTFUL
             self._set_limit(*self._limit)
 
     def lift_limit(self, most: int) -> None:
         """Let the application have this many executors, and leave their number to Spark again."""
+        self.lift_failed = True
         with translate_errors():
             self._context.requestTotalExecutors(most, 0, self._empty_map())
-        self._limit = None
+        self._limit, self.lift_failed = None, False
 
     def _set_limit(self, most: int, without_link: int) -> None:
         watchdog = self._watchdog()
@@ -93,7 +102,7 @@ class ExecutorControl:
                 watchdog.add(self._context, owner, "requestTotalExecutors", *arguments, result="boolean")
                 self._clean_up = watchdog, without_link
             self._context.requestTotalExecutors(most, 0, self._empty_map())
-        self._limit = most, without_link
+        self._limit, self.lift_failed = (most, without_link), False
 
     def _empty_map(self) -> Any:
         return self._gateway.scala_object(self._jvm.scala.collection.immutable, "Map").empty()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from types import SimpleNamespace
 from unittest.mock import MagicMock, create_autospec
 
@@ -11,7 +12,7 @@ from rechannel.migration.spark import adapter as adapter_module
 from rechannel.migration.spark.adapter import SparkAdapter
 from rechannel.migration.spark.executor_control import ExecutorControl
 from rechannel.migration.spark.gateway import SparkCallError
-from rechannel.migration.spark.hooks import Watchdog
+from rechannel.migration.spark.hooks import WATCHDOG_TICK, Watchdog
 
 WITHOUT_LINK = 100
 
@@ -26,7 +27,8 @@ class Driver:
     def __init__(self):
         self.context = MagicMock()
         self.watchdog = new_watchdog()
-        self.control = ExecutorControl(MagicMock(), self.context, lambda: self.watchdog)
+        self.now = 1000.0
+        self.control = ExecutorControl(MagicMock(), self.context, lambda: self.watchdog, lambda: self.now)
 
     def pop_targets(self):
         """Return the targets asked for since the last call."""
@@ -76,6 +78,32 @@ def test_a_new_watchdog_gets_the_limit_and_its_clean_up_until_the_limit_is_lifte
     driver.watchdog = new_watchdog()
     driver.control.renew_limit()
     assert (driver.pop_targets(), driver.lifted_to()) == ([WITHOUT_LINK], [])
+
+
+def test_a_limit_is_set_again_while_an_earlier_watchdog_may_lift_it(driver):
+    driver.control.limit_executors(2, WITHOUT_LINK)
+    driver.watchdog = new_watchdog()
+    driver.control.renew_limit()
+    driver.pop_targets()
+    for _ in range(20):
+        driver.now += 5.0
+        assert not driver.control.limit_executors(2, WITHOUT_LINK), "no change, and no line in the log"
+    targets = driver.pop_targets()
+    assert set(targets) == {2} and 2 * WATCHDOG_TICK < 5 * (len(targets) + 1) <= 3 * WATCHDOG_TICK
+
+
+@pytest.mark.parametrize("lifted", [True, False])
+def test_the_watchdog_goes_on_if_the_limit_could_not_be_lifted(driver, lifted):
+    driver.control.limit_executors(2, WITHOUT_LINK)
+    driver.context.requestTotalExecutors.side_effect = None if lifted else RuntimeError("no answer within 30 s")
+    with contextlib.nullcontext() if lifted else pytest.raises(SparkCallError):
+        driver.control.lift_limit(WITHOUT_LINK)
+    adapter = MagicMock(_watchdog=driver.watchdog, _listener=None, executor_control=driver.control)
+    SparkAdapter.stop_watchdog(adapter)
+    assert driver.watchdog.stop.called is lifted
+    driver.context.requestTotalExecutors.side_effect = None
+    driver.control.limit_executors(3, WITHOUT_LINK)
+    assert not driver.control.lift_failed, "a new drain"
 
 
 def test_each_opening_of_the_event_stream_renews_the_limit_under_its_watchdog(monkeypatch, tmp_path):
