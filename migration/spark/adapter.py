@@ -335,16 +335,11 @@ class SparkAdapter:
             return [] if last is None else list(self._walk(last.executedPlan()))
 
     def _walk(self, root: Any) -> Iterator[PlannedOperator]:
+        # A plan that adaptive execution changes at run time would hide its nodes; with state, Spark leaves it alone.
         stack = [root]
         while stack:
             node = stack.pop()
             kind = str(node.getClass().getSimpleName())
-            if kind == "AdaptiveSparkPlanExec":
-                stack.append(node.executedPlan())
-                continue
-            if kind.endswith("QueryStageExec"):
-                stack.append(node.plan())
-                continue
             # StateStoreRestore only reads the store of the StateStoreSave above it.
             if self._is_stateful(node) and node.stateInfo().isDefined() and "Restore" not in kind:
                 info = node.stateInfo().get()
