@@ -245,8 +245,11 @@ def task_observations(
 
 
 def skip_first_tasks(observed: Observations, first: IntArray) -> Observations:
-    """Leave out each executor's first tasks of each stage, of which ``first`` has the number."""
-    before = ranks(observed.stage * len(first) + observed.executor)
+    """Leave out each executor's first tasks of each stage, of which ``first`` has the number.
+
+    The tasks of executors that are gone, with number -1, all stay.
+    """
+    before = ranks(observed.stage * (len(first) + 1) + observed.executor + 1)
     counts = (observed.executor < 0) | (before >= first[observed.executor])
     return Observations(**{name: column[counts] for name, column in vars(observed).items()})
 

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from rechannel.daemon.model import query_model
+from rechannel.policies.analysis.service_rate import Observations
 from rechannel.wire.measurements import MapOutput, StageRun
 from unit.daemon.fakes import APP, QUERY, batch, query, task, window
 from unit.daemon.model.builders import with_tasks
@@ -110,3 +111,12 @@ def test_an_output_that_was_not_reported_speaks_neither_for_nor_against_its_exec
     (shuffle,) = ready(batches=batches, windows=windows).workload.shuffles
     assert shuffle.volume[0].sum() > 0
     assert shuffle.volume[3].tolist() == pytest.approx((shuffle.volume[0] if wrote else shuffle.volume[3] * 0).tolist())
+
+
+def test_tasks_of_executors_that_are_gone_are_no_first_tasks_of_the_newest() -> None:
+    stage, executor = np.array([1] * 5 + [0] * 6), np.array([-1] * 5 + [1] * 3 + [0] * 3)
+    count = len(stage)
+    every, one = np.ones(count, dtype=np.bool_), np.ones(count)
+    observed = Observations(stage, np.full(count, -1), executor, every, one, one, np.zeros(count, dtype=np.int64))
+    left = query_model.skip_first_tasks(observed, np.array([0, 3]))
+    assert left.executor.tolist() == [-1] * 5 + [0] * 3
