@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from rechannel.policies.analysis.placement_cost import state_bytes_held
 from rechannel.policies.model.placement import Move, Placement
 from rechannel.policies.prediction.fewest import most_of
 from rechannel.policies.prediction.gain import ChangePredictor
@@ -20,6 +21,7 @@ from rechannel.policies.prediction.model import PredictionModel
 _REPLAYED_TASKS = 640_000  # in all predictions together, about: two or three seconds
 _PREDICTIONS = 24  # at most
 _PLANS = 3  # replayed in any case
+_ROUNDING = 1e-9
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,8 +40,9 @@ def choose_by_replay(
 
     If one could by each of them, moves of the first one are taken back: each time the one after which the queries lose
     least beyond the share allowed, and gain most. Both the mean batch and the 95th percentile count, as for the gate:
-    one may not lose more, the other not certainly. Moves off unavailable executors stay. The first plan is returned
-    where none gains without a loss, or none was met in the number of predictions that there is time for.
+    one may not lose more, the other not certainly. Moves off unavailable executors stay, and those after which an
+    executor has no memory for the partition that left it. The first plan is returned where none gains without a loss,
+    or none was met in the number of predictions that there is time for.
 
     ``plans``: the most important ones first; ``max_loss``: largest share that a query may lose.
     """
@@ -61,20 +64,32 @@ def choose_by_replay(
 def _without_losses(
     predictor: ChangePredictor, plan: _Rated, model: PredictionModel, predictions: int, max_loss: float
 ) -> _Rated:
-    """Take moves back until no query could lose, or predictions are used up."""
-    available = model.cluster.available
-    moves = [move for move in plan.placement.moves_from(predictor.current) if available[move.source]]
-    moves.sort(key=lambda move: -float(model.workload.stage(move.stage).busy[move.partition]))
+    """Take moves back until no query could lose, or predictions are used up.
+
+    A partition goes back only where its state fits: on an executor that then holds no more than its memory, or than
+    now, where that is more.
+    """
+    cluster, workload = model.cluster, model.workload
+    most = np.maximum(cluster.memory_bytes, state_bytes_held(cluster, workload, predictor.current))
+    moves = [move for move in plan.placement.moves_from(predictor.current) if cluster.available[move.source]]
+    moves.sort(key=lambda move: -float(workload.stage(move.stage).busy[move.partition]))
     while plan.excess > 0 and len(moves) > 1 and predictions > 0:
+        free = most * (1 + _ROUNDING) - state_bytes_held(cluster, workload, plan.placement)
+        fitting = [it for it in moves if workload.stage(it.stage).state_bytes[it.partition] <= free[it.source]]
         tried = [
-            _rate(predictor, plan.placement.with_moves([Move(it.stage, it.partition, it.target, it.source)]), max_loss)
-            for it in moves[:predictions]
+            (move, _rate(predictor, plan.placement.with_moves([_reversed(move)]), max_loss))
+            for move in fitting[:predictions]
         ]
+        if not tried:
+            break
         predictions -= len(tried)
-        number = min(range(len(tried)), key=lambda number: (tried[number].excess, tried[number].ratio))
-        plan = tried[number]
-        del moves[number]
+        taken_back, plan = min(tried, key=lambda it: (it[1].excess, it[1].ratio))
+        moves.remove(taken_back)
     return plan
+
+
+def _reversed(move: Move) -> Move:
+    return Move(move.stage, move.partition, move.target, move.source)
 
 
 def _rate(predictor: ChangePredictor, placement: Placement, max_loss: float) -> _Rated:

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from rechannel.migration.plan.gate import JUDGED_DRAWS
+from rechannel.policies.analysis.placement_cost import state_bytes_held
 from rechannel.policies.model.placement import Placement
 from rechannel.policies.model.workload import Workload
 from rechannel.policies.prediction.choice import choose_by_replay
@@ -68,6 +69,24 @@ def test_moves_off_unavailable_executors_stay() -> None:
     current = Placement({"slow/0": np.array([0, 0]), "fast/0": np.array([1])})
     planned = Placement({"slow/0": np.array([1, 2]), "fast/0": np.array([1])})
     assert choose_by_replay(model, current, [planned], MAX_LOSS) == planned
+
+
+@pytest.mark.parametrize("memory", [10.0, 2.0], ids=["enough memory", "more state than memory"])
+def test_moves_are_taken_back_only_where_the_state_fits(memory: float) -> None:
+    """Partition 4 took the place of partition 3, whose move slows the other query: both go back.
+
+    Where executors hold more than their memory, they take as much again as they hold now.
+    """
+    states = np.array([0.0, 0.0, 0.0, 5.0, 8.0])
+    slow = replace(stage("slow", [1.0, 1.0, 1.0, 0.2, 0.01]), state_bytes=states)
+    model = model_of([slow, stage("fast", [0.4, 0.4])], 4, overhead=0.1)
+    model = replace(model, cluster=cluster_of(4, memory=memory))
+    current = Placement({"slow/0": np.array([0, 0, 0, 0, 1]), "fast/0": np.array([2, 3])})
+    planned = Placement({"slow/0": np.array([0, 1, 2, 3, 0]), "fast/0": np.array([2, 3])})
+    chosen = choose_by_replay(model, current, [planned], MAX_LOSS)
+    most = np.maximum(memory, state_bytes_held(model.cluster, model.workload, current))
+    assert (state_bytes_held(model.cluster, model.workload, chosen) <= most).all()
+    assert chosen["slow/0"][3:].tolist() == [0, 1]
 
 
 def test_a_larger_plan_is_chosen_where_the_first_brings_too_little() -> None:
