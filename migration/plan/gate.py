@@ -11,8 +11,9 @@ a standard error from the noise of the tasks that were seen. A plan passes if
   it, and what is within the noise of the replay is no reason,
 * at 95 % confidence the gain of all queries together exceeds the cost.
 
-The share is asked of the query that gains most, not of every query: one that hardly changes must not keep another one
-slow. Not counted are the cost of the moves to other applications, and what a placement saves in network traffic.
+The share is asked of one query, not of every query: one that hardly changes must not keep another one slow. Of several
+that gain as much, it is the one whose gain is most certain. Not counted are the cost of the moves to other
+applications, and what a placement saves in network traffic.
 """
 
 from __future__ import annotations
@@ -87,12 +88,13 @@ def evaluate_gate(queries: Sequence[QueryGain], cost: float, settings: GateSetti
     error = sum(weight * item.change.error for weight, item in zip(weights, queries, strict=True))
     least = gain - CONFIDENCE * error
     balance = f"gain {gain:.1f} s over {settings.horizon:g} s against a cost of {cost:.1f} s"
-    best = max((item for item in queries if item.before > 0), key=lambda item: (item.share, item.query), default=None)
-    if best is None or best.share < settings.min_gain or best.share <= 0:
-        share = best.share if best is not None else 0.0
+    share = max((item.share for item in queries if item.before > 0), default=0.0)
+    shorter = [item for item in queries if item.before > 0 and item.share >= settings.min_gain and item.share > 0]
+    if not shorter:
         change = f"a batch would shorten by {share:.1%} at most" if share > 0 else "no query's batch would shorten"
         sentence = f"{change}, gate.min_gain asks for {settings.min_gain:.1%}: {balance}"
         return GateResult(False, gain, cost, sentence, share, settings.min_gain, "share")
+    best = max(shorter, key=lambda item: (item.change.least_gain, item.query))
     certain = CERTAIN_SHARE * settings.min_gain
     if best.change.least_gain < certain:
         change = f"{best.describe()}, at least {certain:.1%} must be certain"

@@ -71,3 +71,15 @@ def test_the_slowest_batches_lose_only_where_that_is_certain(error: float, passe
 def test_the_sentence_has_the_name_of_the_query_and_the_uncertainty() -> None:
     result = evaluate_gate([gain("q", 4.0, 3.0, 0.02, "flights")], 1.0, SETTINGS)
     assert result.sentence.startswith("batch of flights 4.00 → 3.00 s (-25% ± 3%), gain")
+
+
+def test_a_query_that_may_gain_more_does_not_refuse_what_another_one_gains_for_certain() -> None:
+    certain, unsure = gain("b", 10.0, 8.8, 0.005), gain("a", 10.0, 8.7, 0.08)
+    assert not evaluate_gate([unsure], 0.0, SETTINGS).passes
+    result = evaluate_gate([gain("c", 10.0, 9.9), unsure, certain], 0.0, SETTINGS)
+    assert result.passes
+    assert result.sentence.startswith("batch of b")
+
+
+def test_a_certain_gain_that_is_too_small_does_not_count() -> None:
+    assert not evaluate_gate([gain("a", 10.0, 8.7, 0.08), gain("b", 10.0, 9.2)], 0.0, SETTINGS).passes
