@@ -163,10 +163,13 @@ def measured_batches(query: str, measured: MeasuredQueries) -> FloatArray:
 def _compared(query: str, measured: MeasuredQueries) -> Sequence[BatchReport]:
     """Return the last batches of the present queries, load and placement, or the recent."""
     recent = measured.recent.get(query, ())
-    if not recent or measured.slowed.any():  # older batches ran on faster executors
+    if not recent:
         return recent
-    usual = [UsualBatch(float(np.mean(rows))) for rows in zip(*map(_rows, recent), strict=True)]
     sampled, moved = measured.samples(query)
+    stayed = [batch for batch in recent if batch.batch not in moved] or recent
+    if measured.slowed.any():  # older batches ran on faster executors
+        return stayed
+    usual = [UsualBatch(float(np.mean(rows))) for rows in zip(*map(_rows, recent), strict=True)]
     compared = [
         batch
         for batch in sampled[-_COMPARED_BATCHES:]
@@ -176,7 +179,7 @@ def _compared(query: str, measured: MeasuredQueries) -> Sequence[BatchReport]:
     ]
     if len(compared) > 1:  # one batch alone says little
         return compared
-    return [batch for batch in recent if batch.batch not in moved] or recent
+    return stayed
 
 
 def _rows(batch: BatchReport) -> tuple[float, float]:
