@@ -1,7 +1,8 @@
 """Evacuation: new executors for the partitions that cannot stay, where batches grow least.
 
 Durations are those of the cycle formula (:mod:`rechannel.policies.prediction.cycle`), each over the present one, so
-that a query with short batches counts as much as one with long ones.
+that a query with short batches counts as much as one with long ones. They are computed for a few targets of each
+partition, those that an estimate of all of them puts first.
 """
 
 from __future__ import annotations
@@ -14,7 +15,9 @@ from rechannel.policies.model.placement import Placement
 from rechannel.policies.prediction.model import PredictionModel
 from rechannel.policies.prediction.trial import TrialPlacement
 
-_TARGETS = 16  # of the least busy executors, and of those least busy with the same stage
+_TARGETS = 16  # of those with the best estimates, and of those least busy with the same stage
+_LEAST_TARGETS = 3  # of many partitions
+_TRIED = 2_400  # targets of all partitions together, about
 _PASSES = 4  # over the partitions that cannot stay
 
 
@@ -22,8 +25,9 @@ def place_evacuated(model: PredictionModel, current: Placement) -> Placement:
     """Return ``current`` with a new executor for each partition that cannot stay.
 
     The heaviest comes first, each goes where batches grow least; then each is taken up again, a few times, while one
-    finds a better place. Partitions without a measured load come last, and are dealt evenly. Executors without memory
-    for a partition's state are not considered, unless none has it. Raises ScaleOutError where no executor is available.
+    finds a better place; of many partitions, those on the busiest executors only. Partitions without a measured load
+    come last, and are dealt evenly. Executors without memory for a partition's state are not considered, unless none
+    has it. Raises ScaleOutError where no executor is available.
     """
     cluster = model.cluster
     cluster.check_available(model.workload.partitions)
@@ -45,11 +49,14 @@ def place_evacuated(model: PredictionModel, current: Placement) -> Placement:
         trial.move(stage, partition, target)
         counts[stage, target] += 1
 
-    for _ in range(_PASSES):
+    count = min(max(_TRIED // max(1, len(loaded)), _LEAST_TARGETS), _TARGETS)
+    for number in range(_PASSES):
         changed = False
         for unit in loaded:
+            if number and count < _TARGETS and not trial.is_binding(unit[0], int(trial.at[unit[0]][unit[1]])):
+                continue
             before, candidates = take(*unit)
-            target = _best_target(trial, unit, candidates, counts)
+            target = _best_target(trial, unit, candidates, counts, count)
             put(*unit, target)
             changed |= target != before
         if not changed:
@@ -61,15 +68,18 @@ def place_evacuated(model: PredictionModel, current: Placement) -> Placement:
     return trial.placement()
 
 
-def _best_target(trial: TrialPlacement, unit: tuple[int, int], candidates: IntArray, counts: IntArray) -> int:
+def _best_target(
+    trial: TrialPlacement, unit: tuple[int, int], candidates: IntArray, counts: IntArray, count: int
+) -> int:
     """Return the candidate on which a partition costs least, or the emptier of equals.
 
-    ``counts``: partitions of each stage on each executor, (S, E).
+    ``counts``: partitions of each stage on each executor, (S, E); ``count``: of the candidates that are tried.
     """
-    stage = unit[0]
-    order = np.lexsort((counts.sum(axis=0)[candidates], counts[stage][candidates], trial.loads()[candidates]))
+    stage, partition = unit
+    estimate = trial.estimate_additions(stage, float(trial.stages[stage].busy[partition]))[candidates]
+    order = np.lexsort((counts.sum(axis=0)[candidates], counts[stage][candidates], estimate.round(9)))
     least_of_stage = np.argsort(trial.stage_loads()[stage, candidates], kind="stable")
-    tried = dict.fromkeys([*candidates[order[:_TARGETS]], *candidates[least_of_stage[:_TARGETS]]])
+    tried = dict.fromkeys([*candidates[order[:count]], *candidates[least_of_stage[: count // _LEAST_TARGETS]]])
 
     def rank(target: int) -> tuple[float, int, int]:
         trial.move(*unit, target)

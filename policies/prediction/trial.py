@@ -12,6 +12,7 @@ from rechannel.policies.prediction.model import PredictionModel
 
 _ROUNDING = 1e-9
 _EVENNESS = 0.02  # weight of even executors: moves that prepare the next one
+_BINDING = 0.9  # share of the largest load from which an executor is about as busy as the busiest one
 _ALONE = 0.25  # weight of the batches if each query ran alone, where the cycle formula is not exact
 
 
@@ -51,6 +52,7 @@ class TrialPlacement:
         together = self._timings.interval <= 0
         groups = np.where(together, 0, np.cumsum(~together) - (not together.any()))
         self._groups, self._stage_group = int(groups.max(initial=-1)) + 1, groups[self._stage_query]
+        self._query_group = groups
         unplaced = self._unplaced.pinned + self._unplaced.anywhere
         self._unplaced_by_group = sum_rows_by_index(groups, unplaced, self._groups)
         self._unplaced_load = unplaced.sum(axis=0)
@@ -145,6 +147,13 @@ class TrialPlacement:
             longest[group] = max(longest[group], float(stage.busy.max(initial=0.0)) / fastest)
         return np.asarray(np.maximum(np.maximum(even, longest), 1e-9))
 
+    def is_binding(self, stage: int, executor: int) -> bool:
+        """Return whether an executor is about as busy as the busiest one of a stage, or of its group."""
+        group = self._sums[self._stage_group == self._stage_group[stage]].sum(axis=0) / self.capacity
+        group += self._unplaced_by_group[self._stage_group[stage]]
+        own = self._sums[stage] / self.capacity
+        return bool(group[executor] >= _BINDING * group.max() or own[executor] >= _BINDING * own.max())
+
     def stages_of(self, group: int) -> list[int]:
         """Return the indexes of a group's stages."""
         return list(np.flatnonzero(self._stage_group == group).tolist())
@@ -187,6 +196,29 @@ class TrialPlacement:
         alone /= self._base_alone[query]
         return np.asarray((1 - self._alone) * together + self._alone * alone + _EVENNESS * uneven)
 
+    def estimate_additions(self, stage: int, busy: float) -> FloatArray:
+        """Estimate the change of the soft cost by work of a stage that is nowhere yet, on each executor, (E,).
+
+        Each query is taken to last as long as the busiest executor that it uses in its group, or its own path.
+        """
+        query, group = int(self._stage_query[stage]), self._stage_group[stage]
+        shares, more = self.stage_loads(), busy / self.capacity
+        pinned = self._unplaced.pinned + sum_rows_by_index(self._stage_query, shares, len(self._base))
+        together = self._query_group == group
+        load = (pinned + self._unplaced.anywhere)[together].sum(axis=0)
+        path = self._timings.overhead + self._path()
+        longer = np.maximum(0.0, shares[stage] + more - shares[stage].max())
+        before = np.maximum(np.where(pinned > 0, load, 0.0).max(axis=1), path)[:, None]
+        uses = (pinned > 0) & together[:, None]
+        uses[query] = True
+        after = np.where(uses, np.maximum(before, load + more), before)
+        after[query] = np.maximum(after[query], path[query] + longer)
+        cost = ((after - before) / self._base[:, None]).mean(axis=0)
+        alone = longer / self._base_alone[query] / len(self._base)
+        uneven = _change_of_squares(0.0, self.loads(), 0.0, more) / self._squares[0]
+        uneven += _change_of_squares(0.0, shares[stage], 0.0, more) / self._squares[1]
+        return np.asarray((1 - self._alone) * cost + self._alone * alone + _EVENNESS * uneven)
+
     def _sum_squares(self) -> FloatArray:
         """Return the sums of the squared loads of the executors, in all and by stage, (2,)."""
         loads, shares = self.loads(), self.stage_loads()
@@ -206,6 +238,8 @@ def _change_of_busiest(
     return np.asarray(after - loads.max(axis=1)[row])
 
 
-def _change_of_squares(source: FloatArray, target: FloatArray, less: FloatArray, more: FloatArray) -> FloatArray:
+def _change_of_squares(
+    source: FloatArray | float, target: FloatArray, less: FloatArray | float, more: FloatArray
+) -> FloatArray:
     """Return the change of the sum of the squared loads, by those at both ends, (N,)."""
     return np.asarray(less * (less - 2 * source) + more * (more + 2 * target))

@@ -8,9 +8,11 @@ import pytest
 
 from rechannel.policies.model.arrays import ScaleOutError
 from rechannel.policies.model.placement import Placement
+from rechannel.policies.prediction import evacuation
 from rechannel.policies.prediction.cycle import PlacedQueries
 from rechannel.policies.prediction.evacuation import place_evacuated
 from rechannel.policies.prediction.model import PredictionModel
+from rechannel.policies.prediction.trial import TrialPlacement
 from rechannel.policies.registry import propose
 from unit.policies.prediction.cases import drawn, model_of, stage
 
@@ -71,6 +73,41 @@ def test_a_query_that_is_wholly_on_the_drained_executor_weighs_no_more_than_othe
         ours.append(mean_change(left, current, place_evacuated(left, current)))
         fair.append(mean_change(left, current, current.evacuated_to(proposed, left.cluster)))
     assert np.mean(ours) < np.mean(fair)
+
+
+def test_few_targets_of_many_partitions_are_as_good_as_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    costs: list[float] = []
+    soft_cost = TrialPlacement.soft_cost
+    monkeypatch.setattr(TrialPlacement, "soft_cost", lambda trial: costs.append(soft_cost(trial)) or costs[-1])
+    ratios, trials = [], []
+    for seed in range(8):
+        model, current = drawn(seed, queries=3, executors=16)
+        left = replace(model, cluster=replace(model.cluster, available=np.arange(16) >= 4))
+        results = []
+        for tried in (2_400, 0):
+            monkeypatch.setattr(evacuation, "_TRIED", tried)
+            costs.clear()
+            results.append(mean_change(left, current, place_evacuated(left, current)))
+            trials.append(len(costs))
+        ratios.append(results[1] / results[0])
+    assert np.mean(ratios) <= 1.005
+    assert max(ratios) <= 1.02
+    assert 5 * sum(trials[1::2]) <= sum(trials[::2])
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_the_estimate_of_a_target_is_exact_for_one_query(seed: int) -> None:
+    model, current = drawn(seed, queries=1)
+    trial = TrialPlacement(model, current)
+    for partition in range(4):
+        trial.move(0, partition, -1)
+        before, actual = trial.soft_cost(), []
+        for target in range(4):
+            trial.move(0, partition, target)
+            actual.append(trial.soft_cost() - before)
+            trial.move(0, partition, -1)
+        estimate = trial.estimate_additions(0, float(trial.stages[0].busy[partition]))
+        assert estimate == pytest.approx(np.array(actual), abs=1e-9)
 
 
 def test_drained_partitions_without_a_load_are_dealt_evenly() -> None:
