@@ -8,7 +8,8 @@ stage first, and a partition deviates from that line only as far as its own task
 
 The estimated deviation is its posterior mean (empirical Bayes; Efron and Morris 1975): the mean of the partition's own
 residuals, shrunk by ``between / (between + within / tasks)``. What is optimized on such estimates is not a selection of
-the luckiest tasks. ``between`` is estimated by the method of moments (DerSimonian and Laird 1986).
+the luckiest tasks. ``between`` is estimated by the method of moments (DerSimonian and Laird 1986), with its own
+uncertainty. What is left of a partition's deviation after the shrinkage is as uncertain as the mean of all.
 
 The noise of a task has a part in proportion to its work, and one of some milliseconds that every task has, long or
 short (its way to the executor and back, a commit): ``within = share + (seconds / work)^2``. Both are fitted to the
@@ -18,6 +19,7 @@ decide how long a batch lasts, would seem far less certain than they are.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -28,7 +30,9 @@ from rechannel.policies.model.arrays import FloatArray, IntArray, check_lengths
 _LEAST_NOISE = 0.02  # standard deviation of the logarithm of a task's seconds, and so of the next two
 _PRIOR_NOISE = 0.3  # standard deviation that counts where a stage has a single task a partition
 _PRIOR_FREEDOM = 10  # degrees of freedom that equal noise of all partitions counts for
+_PRIOR_BETWEEN = 0.3  # standard deviation between partitions, where one of them was sampled
 _LARGEST_NOISE = 1.0
+_FAR_BELOW = -8.0  # standard deviations
 _ROUNDS = 4  # of the fit of the noise
 _PRIOR_SHARE = 0.3  # standard deviation of the row share before anything was measured
 _SHORTEST = 1e-4  # seconds; shorter tasks are clock ticks
@@ -83,10 +87,10 @@ def fit_work(samples: TaskSamples, rows: FloatArray, mean: FloatArray) -> Fitted
     usual = np.maximum(overhead + slope * rows, least)
     within = _noise_variance(residual - own[partition], partition, count, usual * np.exp(own))
     error = within / np.maximum(count, 1)
-    level, between = _between(own[count > 0], error[count > 0])
-    shrink = between / np.maximum(between + error, 1e-12)
-    deviation = level + np.where(count > 0, shrink * (own - level), 0.0)
-    log_error = np.sqrt(np.where(count > 0, shrink * error, between))
+    level, between, of_level = _between(own[count > 0], error[count > 0])
+    shrink = np.where(count > 0, between / (between + error), 0.0)
+    deviation = level + shrink * (own - level)
+    log_error = np.sqrt(np.where(count > 0, shrink * error, between) + (1 - shrink) ** 2 * of_level)
     expected = usual * np.exp(deviation + within / 2)
     idle = (rows <= 0) & (count == 0)
     share = _row_share(overhead, slope, sampled_rows, residual)
@@ -129,17 +133,29 @@ def _noise_variance(residual: FloatArray, partition: IntArray, count: IntArray, 
     return np.asarray(np.clip(certain * fitted + (1 - certain) * pooled, _LEAST_NOISE**2, _LARGEST_NOISE**2))
 
 
-def _between(own: FloatArray, error: FloatArray) -> tuple[float, float]:
-    """Return the mean of the partitions' deviations, and their variance beyond their errors.
+def _between(own: FloatArray, error: FloatArray) -> tuple[float, float, float]:
+    """Return the mean of the partitions' deviations, their variance beyond their errors, and the mean's own error.
 
-    ``error``: variance of each deviation's error, (n,).
+    ``error``: variance of each deviation's error, (n,). The estimate of the variance by moments is uncertain itself,
+    and negative as often as not where the deviations are small. It counts as what is expected of it: the mean of a
+    normal distribution around it that is cut off at zero. As 0 it would make every partition alike for certain.
     """
-    weight = 1.0 / error
-    total = float(weight.sum())
-    level = float(weight @ own) / total
-    if len(own) < 2:
-        return level, 0.0
-    excess = float(weight @ (own - level) ** 2) - (len(own) - 1)
-    between = max(0.0, excess / (total - float(weight @ weight) / total))
+    between = _PRIOR_BETWEEN**2
+    if len(own) > 1:
+        weight = 1.0 / error
+        total = float(weight.sum())
+        excess = float(weight @ (own - float(weight @ own) / total) ** 2) - (len(own) - 1)
+        scale = total - float(weight @ weight) / total
+        between = _mean_above_zero(excess / scale, math.sqrt(2 * (len(own) - 1)) / scale)
     weight = 1.0 / (error + between)
-    return float(weight @ own / weight.sum()), between
+    total = float(weight.sum())
+    return float(weight @ own) / total, between, 1.0 / total
+
+
+def _mean_above_zero(mean: float, deviation: float) -> float:
+    """Return the mean of that part of a normal distribution which is above zero."""
+    least = mean / deviation
+    if least < _FAR_BELOW:  # where the quotient of both has no digits left: its asymptote
+        return -deviation / least
+    density = math.exp(-least * least / 2) / math.sqrt(2 * math.pi)
+    return mean + deviation * density / (math.erfc(-least / math.sqrt(2)) / 2)

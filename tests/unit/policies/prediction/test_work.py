@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from rechannel.policies.prediction.work import TaskSamples, fit_work
+from rechannel.policies.prediction.work import TaskSamples, _mean_above_zero, fit_work
 
 
 def samples(work: np.ndarray, rows: np.ndarray, batches: int, noise: float, seed: int = 0) -> TaskSamples:
@@ -61,6 +61,32 @@ def test_doubt_shrinks_with_the_number_of_batches() -> None:
     work = np.random.default_rng(1).lognormal(0, 0.4, 12)
     few, many = (fit_work(samples(work, rows, count, 0.2), rows, work).log_error.mean() for count in (3, 27))
     assert many < few / 2
+
+
+def test_standard_errors_are_those_of_the_estimates() -> None:
+    """Few of the partitions differ by more than 1.645 of them, by which one in ten does."""
+    random, beyond = np.random.default_rng(1), []
+    rows = 1000.0 / np.arange(1, 17)
+    for seed in range(100):
+        work = random.lognormal(0, 0.1, 16) * (0.05 + rows / 1000)
+        fitted = fit_work(samples(work, rows, 3, 0.3, seed), rows, work)
+        beyond.append(np.abs(np.log(fitted.seconds / work)) > 1.645 * fitted.log_error)
+    assert 0.05 < np.mean(beyond) < 0.18
+
+
+def test_the_work_of_a_single_partition_is_as_uncertain_as_its_tasks() -> None:
+    one = np.ones(1)
+    fitted = fit_work(samples(one, one, 4, 0.3), one, one)
+    assert fitted.log_error[0] == pytest.approx(fitted.noise[0] / 2)
+    # Nobody knows how much another one differs that did not run yet.
+    both = fit_work(samples(one, one, 4, 0.3), np.ones(2), np.ones(2))
+    assert both.log_error[1] > 0.4
+
+
+@pytest.mark.parametrize("spread", [-300.0, -9.0, -8.0, -7.9, 0.0, 9.0])
+def test_a_variance_that_cannot_be_negative_is_expected_above_zero(spread: float) -> None:
+    assert max(0.0, spread) < _mean_above_zero(2 * spread, 2.0) / 2 + 1e-12
+    assert _mean_above_zero(2 * spread, 2.0) == pytest.approx(2 * _mean_above_zero(spread, 1.0))
 
 
 @pytest.mark.parametrize("partition", [[], [-1], [12]], ids=["none", "unknown", "out of range"])
