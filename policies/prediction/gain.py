@@ -23,8 +23,8 @@ from rechannel.policies.prediction.growth import replay_grown
 from rechannel.policies.prediction.model import PredictionModel
 from rechannel.policies.prediction.replay import replay
 
-CONFIDENCE = 1.645
-"""Standard errors of a bound at 95 % confidence on one side."""
+CONFIDENCE = 1.895
+"""Standard errors of a bound at 95 % confidence on one side, where the error is that of eight draws (Student 1908)."""
 _TAIL = 0.95  # share of the batches up to the 95th percentile
 _LEAST_BATCHES, _MOST_BATCHES = 8, 24  # of a replay: queries under FAIR fall into step, for several batches at a time
 _TASKS = 10_000  # of a replay, between these

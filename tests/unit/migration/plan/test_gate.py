@@ -4,7 +4,7 @@ import pytest
 
 from rechannel.conf.settings import GateSettings
 from rechannel.migration.plan.gate import GateResult, QueryGain, evaluate_gate
-from rechannel.policies.prediction.gain import PredictedChange
+from rechannel.policies.prediction.gain import CONFIDENCE, PredictedChange
 
 SETTINGS = GateSettings(min_gain=0.1, max_loss=0.05, horizon=600)
 
@@ -61,16 +61,16 @@ def test_the_slowest_batches_lose_only_where_that_is_certain(error: float, passe
     result = evaluate_gate([gain("q", 4.0, 3.0), worse], 1.0, SETTINGS)
     assert result.passes == passes
     if not passes:
-        assert (result.measured, result.limit, result.unit) == (pytest.approx(0.1 - 1.645 * error), 0.05, "share")
+        assert (result.measured, result.limit, result.unit) == (pytest.approx(0.1 - CONFIDENCE * error), 0.05, "share")
         assert result.sentence == (
             "the slowest batches would lose more than gate.max_loss 5%: "
-            "95th percentile of the batches of flights 10.00 → 11.00 s (+10% ± 3%)"
+            "95th percentile of the batches of flights 10.00 → 11.00 s (+10% ± 4%)"
         )
 
 
 def test_the_sentence_has_the_name_of_the_query_and_the_uncertainty() -> None:
     result = evaluate_gate([gain("q", 4.0, 3.0, 0.02, "flights")], 1.0, SETTINGS)
-    assert result.sentence.startswith("batch of flights 4.00 → 3.00 s (-25% ± 3%), gain")
+    assert result.sentence.startswith("batch of flights 4.00 → 3.00 s (-25% ± 4%), gain")
 
 
 def test_a_query_that_may_gain_more_does_not_refuse_what_another_one_gains_for_certain() -> None:
