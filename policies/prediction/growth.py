@@ -95,7 +95,12 @@ def fit_growth(period: FloatArray, rows: FloatArray) -> Growth:
     passed = np.cumsum(np.abs(longer)[order])
     slope = float(slopes[order][np.searchsorted(passed, passed[-1] / 2)])
     deviation = 1.48 * float(np.median(np.abs(more - slope * longer))) * len(changed) / (len(changed) - 1)
-    return Growth(slope, max(deviation, 2**0.5 * _LEAST_NOISE) / float(longer @ longer) ** 0.5)
+    # That line's error is sqrt(pi / 2) times the one of least squares. And two changes that follow each other share a
+    # batch: half of its noise is in both, with opposite signs, so that the sides of the line on which they are have a
+    # correlation of -1/3.
+    squares = float(longer @ longer)
+    variance = math.pi / 2 * (1.0 - 2 / 3 * float(longer[1:] @ longer[:-1]) / squares) / squares
+    return Growth(slope, max(deviation, 2**0.5 * _LEAST_NOISE) * variance**0.5)
 
 
 def replay_grown(

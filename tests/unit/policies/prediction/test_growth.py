@@ -75,6 +75,18 @@ def test_without_evidence_nothing_grows() -> None:
     assert fit_growth(np.full(32, 10.0), np.full(32, 1e4)).share == 0.0
 
 
+@pytest.mark.parametrize("by_time", [False, True])
+def test_the_standard_error_of_growth_is_that_of_its_slope(by_time: bool) -> None:
+    random, fits = np.random.default_rng(1), []
+    for _ in range(400):
+        period, noise = random.lognormal(0, 0.2, (2, 20))
+        fits.append(fit_growth(10 * period, 1000 * noise * (period if by_time else 1.0)))
+    slopes, errors = [fit.slope for fit in fits], [fit.error for fit in fits]
+    assert np.std(slopes) == pytest.approx(np.mean(errors), rel=0.15)
+    if not by_time:
+        assert np.mean([fit.share > 0 for fit in fits]) < 0.06
+
+
 @pytest.mark.parametrize("growth", [0.0, 0.8, 1.0])
 def test_rows_are_fixed_only_on_evidence(growth: float) -> None:
     assert fit_growth(*observed(growth, 32)).fixed_rows == (growth == 0.0)
