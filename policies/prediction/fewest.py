@@ -12,10 +12,9 @@ Three ways lead from the present placement, each by one move after the other:
 The first two give points of gain against moves, and so does the third below a few bounds near equally busy executors.
 Among those with at least 90 % of the largest gain, whose busiest executor is within 5 % of the best-balanced one's, the
 one with fewest moves is taken; or leveling to that one, where that needs fewer moves for 90 % of the gain. The gain of
-the whole proposal counts too if it is larger by 1 % of the batches; it is taken where none of them brings 90 % of it.
-Executors are as busy as by queries that run back to back together, and by each query with a trigger. Moves that are not
-needed for that gain and balance are dropped. No move goes to an executor without memory for the partition's state,
-unless none has it.
+the whole proposal counts too, which is taken where none of them brings 90 % of it. Executors are as busy as by queries
+that run back to back together, and by each query with a trigger. Moves that are not needed for that gain and balance
+are dropped. No move goes to an executor without memory for the partition's state, unless none has it.
 
 Durations are those of the cycle formula (:mod:`rechannel.policies.prediction.cycle`), each over the present one, so
 that a query with short batches counts as much as one with long ones. Rows are those of the present batches, also of a
@@ -48,7 +47,6 @@ _BOUNDS = (_BALANCED, 1.02, 1.0)  # times that point's, to which executors are l
 _SAME = 1e-12  # smaller differences of cost are none
 _MIN_STEP_GAIN = 1e-4  # of the batch time: what a step of a descent has to bring
 _MIN_MOVE_GAIN = 0.002  # of the batch time: what a move has to bring
-_MIN_WHOLE_GAIN = 0.01  # of the batch time: what the whole proposal has to bring beyond all other points
 _TRIED = 24  # transfers of each step, the most promising ones
 _GROWTH = 1.5  # times the moves of a point that the next one returned has, at least
 
@@ -115,9 +113,8 @@ def fewest_moves(
         descent = _descend(curve(), max_moves, None)
         leveled = [point for bound in _EVEN if (point := _level(curve(), bound, max_moves)) is not None]
         points = [*points, *descent, *leveled]
-    best = min(point.cost for point in points)
-    whole = [it for it in _whole_proposal(curve(), max_moves, proposed) if it.cost < best - _MIN_WHOLE_GAIN]
-    max_cost = most_of(min([best, *(point.cost for point in whole)])) + _SAME
+    whole = _whole_proposal(curve(), max_moves, proposed)
+    max_cost = most_of(min(point.cost for point in [*points, *whole])) + _SAME
     enough = [point for point in points if point.cost <= max_cost] or whole
     imbalance = min(point.imbalance for point in enough)
     balanced = [point for point in enough if point.imbalance <= _BALANCED * imbalance]

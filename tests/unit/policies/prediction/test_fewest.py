@@ -114,12 +114,6 @@ def test_the_gain_of_the_proposal_itself_counts(seed: int, queries: int, executo
     assert gains[0] >= 0.9 * gains[1] - 1e-9
 
 
-def test_a_proposal_that_gains_next_to_nothing_is_none() -> None:
-    model = model_of([stage("q", [1.0001, 1.0, 1.0001, 1.0])], 2)
-    current = Placement({"q/0": np.array([0, 1, 0, 1])})
-    assert fewest(model, current, Placement({"q/0": np.array([0, 1, 1, 0])})) == current
-
-
 def test_a_proposal_beyond_the_memory_is_no_point() -> None:
     full = replace(stage("q", [1.0] * 4), state_bytes=np.ones(4))
     model = replace(model_of([full], 2), cluster=cluster_of(2, memory=[4.0, 1.0]))
