@@ -11,10 +11,10 @@ Three ways lead from the present placement, each by one move after the other:
 
 The first two give points of gain against moves, and so does the third below a few bounds near equally busy executors.
 Among those with at least 90 % of the largest gain, whose busiest executor is within 5 % of the best-balanced one's, the
-one with fewest moves is taken; or leveling to that one, where that needs fewer moves for 90 % of the gain. The gain of
-the whole proposal counts too, which is taken where none of them brings 90 % of it. Executors are as busy as by queries
-that run back to back together, and by each query with a trigger. Moves that are not needed for that gain and balance
-are dropped. No move goes to an executor without memory for the partition's state, unless none has it.
+one with fewest moves is taken; or leveling to that one, where that needs fewer moves for 90 % of the gain. Executors
+are as busy as by queries that run back to back together, and by each query with a trigger. Moves that are not needed
+for that gain and balance are dropped. No move goes to an executor without memory for the partition's state, unless none
+has it.
 
 Durations are those of the cycle formula (:mod:`rechannel.policies.prediction.cycle`), each over the present one, so
 that a query with short batches counts as much as one with long ones. Rows are those of the present batches, also of a
@@ -113,9 +113,8 @@ def fewest_moves(
         descent = _descend(curve(), max_moves, None)
         leveled = [point for bound in _EVEN if (point := _level(curve(), bound, max_moves)) is not None]
         points = [*points, *descent, *leveled]
-    whole = _whole_proposal(curve(), max_moves, proposed)
-    max_cost = most_of(min(point.cost for point in [*points, *whole])) + _SAME
-    enough = [point for point in points if point.cost <= max_cost] or whole
+    max_cost = most_of(min(point.cost for point in points)) + _SAME
+    enough = [point for point in points if point.cost <= max_cost]
     imbalance = min(point.imbalance for point in enough)
     balanced = [point for point in enough if point.imbalance <= _BALANCED * imbalance]
     chosen = min(balanced, key=lambda point: (len(point.moves), point.cost)).moves
@@ -154,17 +153,6 @@ def _descend(curve: _Curve, max_moves: int, proposed: Placement | None) -> list[
         soft = best[0]
         curve.move(*best[1])
     return curve.points
-
-
-def _whole_proposal(curve: _Curve, max_moves: int, proposed: Placement) -> list[_Point]:
-    """Return the point of the proposal itself, where it has not too many moves, and memory for each."""
-    trial = curve.trial
-    moves = moves_to(trial, proposed)
-    ends = zip(*(column.tolist() for column in (moves.stage, moves.partition, moves.target)), strict=True)
-    if not 0 < len(moves.stage) <= max_moves:
-        return []
-    curve.move(*ends)
-    return [curve.points[-1]] if trial.is_within_memory() else []
 
 
 def _best(trial: TrialPlacement, transfers: Transfers) -> tuple[float, tuple[Unit, ...]] | None:

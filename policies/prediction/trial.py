@@ -10,7 +10,6 @@ from rechannel.policies.model.placement import Placement
 from rechannel.policies.prediction.cycle import QueryTimings, QueryWork, batch_seconds, unplaced_work
 from rechannel.policies.prediction.model import PredictionModel
 
-_ROUNDING = 1e-9
 _EVENNESS = 0.02  # weight of even executors: moves that prepare the next one
 _BINDING = 0.9  # share of the largest load from which an executor is about as busy as the busiest one
 _ALONE = 0.25  # weight of the batches if each query ran alone, where the cycle formula is not exact
@@ -46,7 +45,6 @@ class TrialPlacement:
         self._free = cluster.memory_bytes.copy()
         for stage, at in zip(self.stages, self.at, strict=True):
             self._free -= np.bincount(at[at >= 0], stage.state_bytes[at >= 0], cluster.size)
-        self._least_free = np.minimum(self._free, 0.0) - _ROUNDING * np.maximum(1.0, np.abs(self._free))
         self._unplaced = unplaced_work(model)
         self._timings = QueryTimings.of(model)
         together = self._timings.interval <= 0
@@ -96,10 +94,6 @@ class TrialPlacement:
         if is_available and self._free[target] >= self.stages[stage].state_bytes[partition]:
             return True
         return is_available and bool(self.has_room(stage, partition)[target])
-
-    def is_within_memory(self) -> bool:
-        """Return whether no executor holds more state than its memory, or than at the start."""
-        return bool((self._free >= self._least_free).all())
 
     def seconds(self) -> FloatArray:
         """Return the predicted batch of each query, (Q,)."""

@@ -102,26 +102,6 @@ def test_few_moves_bring_most_of_the_gain_of_many(seed: int) -> None:
     assert all(change.ratio <= 1.05 for change in predict_changes(model, current, chosen).values())
 
 
-@pytest.mark.parametrize(("seed", "queries", "executors"), [(0, 2, 6), (10, 2, 6), (20, 1, 5)])
-def test_the_gain_of_the_proposal_itself_counts(seed: int, queries: int, executors: int) -> None:
-    """A descent ends before it, where single moves bring too little."""
-    model, current = drawn(seed, queries=queries, executors=executors)
-    proposed = propose("adaptive", model.cluster, model.workload, current).placement
-    before, few, all_moves = (
-        PlacedQueries(model, at).estimate_batches() for at in (current, fewest(model, current, proposed), proposed)
-    )
-    gains = [1 - np.mean([after[query] / before[query] for query in before]) for after in (few, all_moves)]
-    assert gains[0] >= 0.9 * gains[1] - 1e-9
-
-
-def test_a_proposal_beyond_the_memory_is_no_point() -> None:
-    full = replace(stage("q", [1.0] * 4), state_bytes=np.ones(4))
-    model = replace(model_of([full], 2), cluster=cluster_of(2, memory=[4.0, 1.0]))
-    current = Placement({"q/0": np.zeros(4, dtype=np.int64)})
-    proposed = Placement({"q/0": np.array([0, 0, 1, 1])})
-    assert len(fewest(model, current, proposed).moves_from(current)) == 1
-
-
 def test_moves_are_nearly_the_fewest_for_the_same_load() -> None:
     made = least = 0
     for seed in range(24):
@@ -136,7 +116,7 @@ def test_moves_are_nearly_the_fewest_for_the_same_load() -> None:
         )
         made += len(chosen.moves_from(current))
         least += exact_moves(now, 1.02 * then.busiest(), 1.0).bound
-    assert made <= 1.35 * least
+    assert made <= 1.3 * least
 
 
 def test_two_partitions_change_places_where_no_single_move_helps() -> None:
