@@ -142,7 +142,7 @@ class TrialPlacement:
         return np.asarray(np.maximum(np.maximum(even, longest), 1e-9))
 
     def is_binding(self, stage: int, executor: int) -> bool:
-        """Return whether an executor is about as busy as the busiest one of a stage, or of its group."""
+        """Return whether an executor is about as busy as the busiest of a stage or group."""
         group = self._sums[self._stage_group == self._stage_group[stage]].sum(axis=0) / self.capacity
         group += self._unplaced_by_group[self._stage_group[stage]]
         own = self._sums[stage] / self.capacity
@@ -191,7 +191,7 @@ class TrialPlacement:
         return np.asarray((1 - self._alone) * together + self._alone * alone + _EVENNESS * uneven)
 
     def estimate_additions(self, stage: int, busy: float) -> FloatArray:
-        """Estimate the change of the soft cost by work of a stage that is nowhere yet, on each executor, (E,).
+        """Estimate the change of the soft cost by unplaced work of a stage on each executor, (E,).
 
         Each query is taken to last as long as the busiest executor that it uses in its group, or its own path.
         """
