@@ -136,10 +136,10 @@ def _noise_variance(residual: FloatArray, partition: IntArray, count: IntArray, 
 def _between(own: FloatArray, error: FloatArray) -> tuple[float, float, float]:
     """Return mean and variance of the partitions' deviations, and the variance of that mean.
 
-    The variance is that beyond the deviations' errors, of which ``error`` is the variance, (n,). Its estimate by moments
-    is uncertain itself, and negative as often as not where the deviations are small. It counts as what is expected of
-    it: the mean of a normal distribution around it that is cut off at zero. As 0 it would make every partition alike
-    for certain.
+    The variance is that beyond the deviations' errors, of which ``error`` is the variance, (n,). Its estimate by
+    moments is uncertain itself, and negative as often as not where the deviations are small. It counts as what is
+    expected of it: the mean of a normal distribution around it that is cut off at zero. As 0 it would make every
+    partition alike for certain.
     """
     between = _PRIOR_BETWEEN**2
     if len(own) > 1:
