@@ -15,8 +15,8 @@ from rechannel.policies.model.placement import Placement
 from rechannel.policies.prediction.model import PredictionModel
 from rechannel.policies.prediction.trial import TrialPlacement
 
-_TARGETS = 16  # of those with the best estimates, and of those least busy with the same stage
-_LEAST_TARGETS = 3  # of many partitions
+_MOST_TARGETS, _LEAST_TARGETS = 16, 3  # that are tried for a partition: those with the best estimates
+_OF_STAGE = 3  # for so many of them, one of those least busy with the same stage
 _TRIED = 2_400  # targets of all partitions together, about
 _PASSES = 4  # over the partitions that cannot stay
 
@@ -49,11 +49,11 @@ def place_evacuated(model: PredictionModel, current: Placement) -> Placement:
         trial.move(stage, partition, target)
         counts[stage, target] += 1
 
-    count = min(max(_TRIED // max(1, len(loaded)), _LEAST_TARGETS), _TARGETS)
+    count = min(max(_TRIED // max(1, len(loaded)), _LEAST_TARGETS), _MOST_TARGETS)
     for number in range(_PASSES):
         changed = False
         for unit in loaded:
-            if number and count < _TARGETS and not trial.is_binding(unit[0], int(trial.at[unit[0]][unit[1]])):
+            if number and count < _MOST_TARGETS and not trial.is_binding(unit[0], int(trial.at[unit[0]][unit[1]])):
                 continue
             before, candidates = take(*unit)
             target = _best_target(trial, unit, candidates, counts, count)
@@ -73,13 +73,13 @@ def _best_target(
 ) -> int:
     """Return the candidate on which a partition costs least, or the emptier of equals.
 
-    ``counts``: partitions of each stage on each executor, (S, E); ``count``: of the candidates that are tried.
+    ``counts``: partitions of each stage on each executor, (S, E); ``count``: candidates to try.
     """
     stage, partition = unit
     estimate = trial.estimate_additions(stage, float(trial.stages[stage].busy[partition]))[candidates]
     order = np.lexsort((counts.sum(axis=0)[candidates], counts[stage][candidates], estimate.round(9)))
     least_of_stage = np.argsort(trial.stage_loads()[stage, candidates], kind="stable")
-    tried = dict.fromkeys([*candidates[order[:count]], *candidates[least_of_stage[: count // _LEAST_TARGETS]]])
+    tried = dict.fromkeys([*candidates[order[:count]], *candidates[least_of_stage[: count // _OF_STAGE]]])
 
     def rank(target: int) -> tuple[float, int, int]:
         trial.move(*unit, target)

@@ -100,8 +100,13 @@ class TrialPlacement:
         return self._seconds(self._path())
 
     def _seconds(self, path: FloatArray) -> FloatArray:
-        pinned = self._unplaced.pinned + sum_rows_by_index(self._stage_query, self.stage_loads(), len(path))
+        pinned = self._pinned()
         return batch_seconds(QueryWork(path, pinned + self._unplaced.anywhere, pinned > 0), self._timings)
+
+    def _pinned(self) -> FloatArray:
+        """Return the seconds of each query's work that runs where its state is, (Q, E)."""
+        placed = sum_rows_by_index(self._stage_query, self.stage_loads(), len(self._unplaced.path))
+        return np.asarray(self._unplaced.pinned + placed)
 
     def _path(self) -> FloatArray:
         """Return the seconds of each query's stages one after the other, (Q,)."""
@@ -143,10 +148,8 @@ class TrialPlacement:
 
     def is_binding(self, stage: int, executor: int) -> bool:
         """Return whether an executor is about as busy as the busiest of a stage or group."""
-        group = self._sums[self._stage_group == self._stage_group[stage]].sum(axis=0) / self.capacity
-        group += self._unplaced_by_group[self._stage_group[stage]]
-        own = self._sums[stage] / self.capacity
-        return bool(group[executor] >= _BINDING * group.max() or own[executor] >= _BINDING * own.max())
+        loads = self.group_loads()[self._stage_group[stage]], self.stage_loads()[stage]
+        return any(bool(load[executor] >= _BINDING * load.max()) for load in loads)
 
     def stages_of(self, group: int) -> list[int]:
         """Return the indexes of a group's stages."""
@@ -196,21 +199,18 @@ class TrialPlacement:
         Each query is taken to last as long as the busiest executor that it uses in its group, or its own path.
         """
         query, group = int(self._stage_query[stage]), self._stage_group[stage]
-        shares, more = self.stage_loads(), busy / self.capacity
-        pinned = self._unplaced.pinned + sum_rows_by_index(self._stage_query, shares, len(self._base))
-        together = self._query_group == group
-        load = (pinned + self._unplaced.anywhere)[together].sum(axis=0)
-        path = self._timings.overhead + self._path()
-        longer = np.maximum(0.0, shares[stage] + more - shares[stage].max())
+        share, more = self.stage_loads()[stage], busy / self.capacity
+        pinned, load, path = self._pinned(), self.group_loads()[group], self._seconds_alone(self._path())
+        longer = np.maximum(0.0, share + more - share.max())
         before = np.maximum(np.where(pinned > 0, load, 0.0).max(axis=1), path)[:, None]
-        uses = (pinned > 0) & together[:, None]
+        uses = (pinned > 0) & (self._query_group == group)[:, None]
         uses[query] = True
         after = np.where(uses, np.maximum(before, load + more), before)
         after[query] = np.maximum(after[query], path[query] + longer)
         cost = ((after - before) / self._base[:, None]).mean(axis=0)
         alone = longer / self._base_alone[query] / len(self._base)
-        uneven = _change_of_squares(0.0, self.loads(), 0.0, more) / self._squares[0]
-        uneven += _change_of_squares(0.0, shares[stage], 0.0, more) / self._squares[1]
+        uneven = _growth_of_squares(self.loads(), more) / self._squares[0]
+        uneven += _growth_of_squares(share, more) / self._squares[1]
         return np.asarray((1 - self._alone) * cost + self._alone * alone + _EVENNESS * uneven)
 
     def _sum_squares(self) -> FloatArray:
@@ -232,8 +232,11 @@ def _change_of_busiest(
     return np.asarray(after - loads.max(axis=1)[row])
 
 
-def _change_of_squares(
-    source: FloatArray | float, target: FloatArray, less: FloatArray | float, more: FloatArray
-) -> FloatArray:
+def _change_of_squares(source: FloatArray, target: FloatArray, less: FloatArray, more: FloatArray) -> FloatArray:
     """Return the change of the sum of the squared loads, by those at both ends, (N,)."""
-    return np.asarray(less * (less - 2 * source) + more * (more + 2 * target))
+    return _growth_of_squares(source, -less) + _growth_of_squares(target, more)
+
+
+def _growth_of_squares(loads: FloatArray, more: FloatArray) -> FloatArray:
+    """Return the change of each squared load with so much more, (N,)."""
+    return np.asarray(more * (more + 2 * loads))
