@@ -64,9 +64,8 @@ class EventFeed:
             self._next_heartbeat = now + _HEARTBEAT
             self._send_heartbeat()
 
-    def read(self, now: float) -> list[bytes]:
-        """Return the lines written since the last call; it is a `beat`, too."""
-        self.beat(now)
+    def read(self) -> list[bytes]:
+        """Return the lines written since the last call."""
         if self._stream is None:
             self._reopen("it could not be opened")
         try:

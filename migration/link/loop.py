@@ -225,12 +225,12 @@ class LinkCycle:
 
     def _has_own_moves_due(self) -> bool:
         """Whether a running batch ends at whose end the link moves partitions on its own."""
-        placement, stages = self._initial_placement, self._table.stages
-        return placement.has_pending and any(
-            stages.get(query) and self._table.in_batch(query) and placement.is_pending(query, active.run)
-            for query, active in self._check.queries.items()
-            if not active.problem
-        )
+        in_batch = (it for it in self._check.queries.values() if not it.problem and self._table.in_batch(it.query))
+        return self._initial_placement.has_pending and any(map(self._is_placement_pending, in_batch))
+
+    def _is_placement_pending(self, active: ActiveQuery) -> bool:
+        has_state = bool(self._table.stages.get(active.query))  # a query without any stays pending until it ends
+        return has_state and self._initial_placement.is_pending(active.query, active.run)
 
     def run(self) -> None:
         """Run one cycle."""
@@ -268,10 +268,9 @@ class LinkCycle:
 
     def _handle_boundaries(self) -> None:
         """Handle every query that is at a quiet moment and has something to be done."""
-        waiting, placement, stages = self._reconciler.waiting_queries, self._initial_placement, self._table.stages
+        waiting = self._reconciler.waiting_queries
         for query, active in list(self._check.queries.items()):
-            is_pending = stages.get(query) and placement.is_pending(query, active.run)  # without stages it has no state
-            if (query in waiting or is_pending) and self._table.is_quiet(query):
+            if (query in waiting or self._is_placement_pending(active)) and self._table.is_quiet(query):
                 self._add_own_moves(active)
                 self._steering.handle_boundary(query, partial(self._driver_state, [active]))
 
@@ -287,7 +286,7 @@ class LinkCycle:
                 self._fold_line(self._event_lines.popleft(), time.time())
                 if time.monotonic() > until:
                     return False
-            self._event_lines.extend(self._feed.read(time.monotonic()))
+            self._event_lines.extend(self._feed.read())
             if not self._event_lines:
                 return True
         return False

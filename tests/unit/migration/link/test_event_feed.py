@@ -40,9 +40,9 @@ def feed(adapter, tmp_path):
 
 
 def test_it_reads_what_spark_writes_and_leaves_nothing(feed, tmp_path):
-    assert feed.read(0.0) == [b"one"]
+    assert feed.read() == [b"one"]
     write(tmp_path, b"two\n")
-    assert feed.read(1.0) == [b"two"]
+    assert feed.read() == [b"two"]
     assert not feed.pop_incomplete()
     feed.close()
     assert list(tmp_path.iterdir()) == []
@@ -56,28 +56,28 @@ def test_files_are_removed_though_spark_fails(feed, adapter, tmp_path):
 
 
 def test_a_directory_that_somebody_removed_is_made_anew(feed, tmp_path):
-    feed.read(0.0)
+    feed.read()
     for directory in tmp_path.iterdir():
         shutil.rmtree(directory)
-    feed.read(1.0)
+    feed.read()
     assert feed.openings == 2
-    assert feed.read(2.0) == [b"one"]
+    assert feed.read() == [b"one"]
     assert feed.pop_incomplete()
 
 
 def test_a_stream_that_the_watchdog_ended_is_opened_anew(feed, adapter):
     adapter.send_heartbeat.return_value = False
-    feed.read(10.0)
+    feed.beat(10.0)
     assert feed.openings == 2
     assert feed.pop_incomplete()
 
 
 def test_events_that_spark_dropped_are_reported_once(feed, adapter):
     adapter.dropped_events.return_value = 3
-    feed.read(10.0)
+    feed.beat(10.0)
     assert feed.dropped == 3
     assert feed.pop_incomplete()
-    feed.read(20.0)
+    feed.beat(20.0)
     assert not feed.pop_incomplete()
 
 
@@ -85,10 +85,10 @@ def test_events_that_spark_dropped_for_an_earlier_link_are_not_reported_again(ad
     adapter.dropped_events.return_value = 5
     feed = EventFeed(adapter, str(tmp_path))
     feed.open()
-    feed.read(10.0)
+    feed.beat(10.0)
     assert (feed.dropped, feed.pop_incomplete()) == (0, False)
     adapter.dropped_events.return_value = 6
-    feed.read(20.0)
+    feed.beat(20.0)
     assert (feed.dropped, feed.pop_incomplete()) == (1, True)
     feed.close()
 
@@ -131,7 +131,7 @@ def test_a_directory_stays_though_another_link_looks_at_it_before_it_is_locked(a
     monkeypatch.setattr(fcntl, "flock", look_and_lock)
     feed = EventFeed(adapter, str(tmp_path))
     feed.open()
-    assert feed.read(0.0) == [b"one"]
+    assert feed.read() == [b"one"]
     feed.close()
 
 
@@ -140,5 +140,5 @@ def test_where_directories_cannot_be_locked_links_open_and_remove_none(adapter, 
     feed = EventFeed(adapter, str(tmp_path))
     feed.open()
     remove_leftovers(tmp_path)
-    assert feed.read(0.0) == [b"one"]
+    assert feed.read() == [b"one"]
     feed.close()

@@ -152,7 +152,7 @@ def catching_up(feed):
 
 def test_events_beyond_the_time_of_a_cycle_wait_for_the_next_in_their_order(monkeypatch):
     now, folded, pages = [0.0], [], [[b"1", b"2", b"3"], [b"4"], []]
-    cycle = catching_up(SimpleNamespace(read=lambda _: pages.pop(0)))
+    cycle = catching_up(SimpleNamespace(read=lambda: pages.pop(0)))
 
     def fold(line, _):
         now[0] += loop._MAX_CATCH_UP / 2.5
@@ -171,7 +171,7 @@ def test_events_beyond_the_time_of_a_cycle_wait_for_the_next_in_their_order(monk
 
 def test_an_event_that_fails_costs_itself_alone_and_counts_as_lost():
     marks, folded, pages = [], [], [[b"1", b"2", b"3"], []]
-    cycle = catching_up(SimpleNamespace(read=lambda _: pages.pop(0), mark_incomplete=lambda: marks.append(True)))
+    cycle = catching_up(SimpleNamespace(read=lambda: pages.pop(0), mark_incomplete=lambda: marks.append(True)))
     cycle._garbage = 0
 
     def fold(event, _):
