@@ -71,8 +71,7 @@ class ControllerClient:
             self._save(application, decision, Path(save))
         if self.as_json:  # only now: a plan that cannot be saved is a document too
             click.echo(json.dumps(_document(reply)))
-        if reply.code and (self.as_json or not sys.stdout.isatty()):  # on a terminal the table ends with the sentence
-            click.echo(f"rechannel: {plain(reply.sentence)}", err=True)
+        self._print_problem(reply.code, reply.sentence)
         return reply.code
 
     def order(self, command: Command, **more: Any) -> int:
@@ -116,9 +115,12 @@ class ControllerClient:
         else:
             _print_plans(plans)
             click.echo(plain(f"{'' if code else f'{reply.sentence}; '}a dry run: nothing is drained"))
-        if code and (self.as_json or not sys.stdout.isatty()):
-            click.echo(f"rechannel: {plain(sentence)}", err=True)
+        self._print_problem(code, sentence)
         return code
+
+    def _print_problem(self, code: int, sentence: str) -> None:
+        if code and (self.as_json or not sys.stdout.isatty()):  # on a terminal the plan ends with the sentence
+            click.echo(f"rechannel: {plain(sentence)}", err=True)
 
     def read_plan(self, path: Path) -> str:
         """Return the text of a saved plan; CommandError if the file holds none."""

@@ -354,7 +354,7 @@ class Application:
 
     @property
     def _is_rollback_ordered(self) -> bool:
-        return self.rollback is not None and bool(self.rollback.user)
+        return self.rollback is not None and self.rollback.is_ordered
 
     def _handle_outcome(self) -> None:
         """Ask what a migration brought, once it is over; one that regressed is rolled back."""
@@ -389,10 +389,9 @@ class Application:
         pending, report, steady_now = self.rollback, self._report, self._clock.steady()
         if pending is None:
             return None
-        allowed = pending.user or self._context.rolls_back
-        waits = allowed and not pending.user
-        period = self._services.limits.excluded_period(self._clock.wall()) if waits else None
-        if period is not None:
+        allowed = pending.is_ordered or self._context.rolls_back
+        period = None if pending.is_ordered else self._services.limits.excluded_period(self._clock.wall())
+        if period is not None and allowed:
             pending.extend(steady_now, period.until - self._clock.wall())
             if self.guard.should_log(Trigger.ROLLBACK, period):
                 self.refuse(self.new_request(Trigger.ROLLBACK, pending.reason), period)

@@ -95,6 +95,7 @@ class ClusterState:
         """Take over the applications not examined yet, all of them at the begin of a lead."""
         first = not self._context.restored
         if first:
+            self.services.history.reset()  # others may have led meanwhile
             for app in self._applications.values():
                 app.migrations.examined = False
         names = sorted(name for name in reports if not self.application(name).migrations.examined)

@@ -51,6 +51,11 @@ class PendingRollback:
         self.until = self.since + _PATIENCE
         self._tries = RateLimit(_RETRY_EVERY)
 
+    @property
+    def is_ordered(self) -> bool:
+        """Whether an operator ordered it."""
+        return bool(self.user)
+
     def extend(self, steady_now: float, excluded_for: float) -> None:
         """Wait for the end of an excluded period of so many seconds, and the usual time after it."""
         self.until = max(self.until, steady_now + excluded_for + _PATIENCE)
@@ -91,8 +96,11 @@ class OutcomeHistory:
 
     def confirmed(self) -> set[str]:
         """Return the ids of the decisions whose outcome is confirmed."""
-        since = self._since(keys.OUTCOMES.ttl)
-        return {outcome.decision for outcome in since if outcome.verdict == OutcomeVerdict.CONFIRMED}
+        return {outcome.decision for outcome in self._all() if outcome.verdict == OutcomeVerdict.CONFIRMED}
+
+    def last_of(self, decision: str) -> MigrationOutcome | None:
+        """Return the last outcome of a decision, None where it is still to come."""
+        return next((outcome for outcome in reversed(self._all()) if outcome.decision == decision), None)
 
     def add(self, outcome: MigrationOutcome) -> None:
         """Count a measured outcome."""
@@ -105,11 +113,14 @@ class OutcomeHistory:
 
     def _since(self, seconds: float) -> list[MigrationOutcome]:
         """Return the outcomes of the last so many seconds, oldest first."""
+        since = self._context.clock.wall() - seconds
+        return [outcome for outcome in self._all() if outcome.at >= since]
+
+    def _all(self) -> deque[MigrationOutcome]:
         if self._outcomes is None:
             measured = bodies_of(self._context.store.last(keys.OUTCOMES, "", keys.OUTCOMES.bound), MigrationOutcome)
             self._outcomes = deque(measured, keys.OUTCOMES.bound)
-        since = self._context.clock.wall() - seconds
-        return [outcome for outcome in self._outcomes if outcome.at >= since]
+        return self._outcomes
 
 
 class OutcomeTracker:
@@ -150,13 +161,12 @@ class OutcomeTracker:
         """
         if not applied or self._awaited is not None:
             return None
-        measured = bodies_of(self._context.store.last(keys.OUTCOMES, "", keys.OUTCOMES.bound), MigrationOutcome)
-        outcomes = [outcome for outcome in measured if outcome.decision == applied[0].decision]
-        if not outcomes:
+        outcome = self._history.last_of(applied[0].decision)
+        if outcome is None:
             self.start_tracking(applied[0])
             return None
-        fresh = self._context.clock.wall() <= self._rollback_until(outcomes[-1].at)
-        return applied[0] if fresh and self._must_roll_back(applied[0], outcomes[-1]) else None
+        fresh = self._context.clock.wall() <= self._rollback_until(outcome.at)
+        return applied[0] if fresh and self._must_roll_back(applied[0], outcome) else None
 
     def poll(self, messages: ApplicationMessages) -> tuple[MigrationOutcome, Decision | None] | None:
         """Measure and publish the awaited outcome, if it is known by now.

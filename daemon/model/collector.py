@@ -241,8 +241,7 @@ class Collector:
     def _read_batches(self, application: str, state: _Application, queries: int) -> None:
         """Read the new batches of an application."""
         min_batches = max(_MIN_BATCHES, self._need * _SPARE)
-        envelopes = self._new_batches(application, state, min_batches * max(queries, 1))
-        for envelope in envelopes:
+        for envelope in self._new_batches(application, state, min_batches * max(queries, 1)):
             body = envelope.body
             if not isinstance(body, BatchReport) or envelope.application != application:
                 continue
