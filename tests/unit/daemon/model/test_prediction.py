@@ -154,38 +154,35 @@ def test_rows_that_come_by_time_are_timing_of_the_query() -> None:
     assert snapshot_of(fixed, "0123").prediction.timing[QUERY].growth == 0.0
 
 
+PLACES, SECONDS = "0123" * 4, [0.2 + 0.05 * partition for partition in range(16)]
+SLOWED = [seconds * 1.6 if executor == "0" else seconds for executor, seconds in zip(PLACES, SECONDS, strict=True)]
+
+
+def rows_of_work(row: TaskRow) -> TaskRow:
+    """A task with as many rows as its partition has at the speed of before executor 0 became slow."""
+    return msgspec.structs.replace(row, rows_in=round(1000 * SECONDS[row.partition]))
+
+
 def test_older_batches_do_not_show_the_work_on_an_executor_that_became_slow() -> None:
     """Executor 0 takes 1.6 times as long in the recent batches; its partitions have the same rows as before."""
-    where, work = "0123" * 4, [0.2 + 0.05 * partition for partition in range(16)]
     recent = Settings().reschedule.batches
-    longer = [seconds * 1.6 if executor == "0" else seconds for executor, seconds in zip(where, work, strict=True)]
-
-    def as_many_rows(row: TaskRow) -> TaskRow:
-        return msgspec.structs.replace(row, rows_in=round(1000 * work[row.partition]))
-
-    before = [batch(number, where, work) for number in range(20 - recent)]
-    since = [with_tasks(batch(number, where, longer), as_many_rows) for number in range(20 - recent, 20)]
-    snapshot = snapshot_of([*before, *since], where)
+    before = [batch(number, PLACES, SECONDS) for number in range(20 - recent)]
+    since = [with_tasks(batch(number, PLACES, SLOWED), rows_of_work) for number in range(20 - recent, 20)]
+    snapshot = snapshot_of([*before, *since], PLACES)
     assert list(snapshot.slow) == ["0"]
     assert snapshot.cluster.speed[0] == pytest.approx(1 / 1.6, rel=0.1)
-    assert snapshot.prediction.workload.stage(f"{QUERY}/0").busy == pytest.approx(np.array(work), rel=0.1)
+    assert snapshot.prediction.workload.stage(f"{QUERY}/0").busy == pytest.approx(np.array(SECONDS), rel=0.1)
     assert snapshot.measured[QUERY] == pytest.approx(np.full(recent, since[-1].seconds))
     assert snapshot.residuals[QUERY].share == pytest.approx(0.0, abs=0.05)
 
 
 def test_batches_that_loaded_state_are_not_compared_where_an_executor_became_slow_either() -> None:
     """Partition 15 moved to executor 3 with the first of the recent batches, and took 8 s there."""
-    where, work = "0123" * 4, [0.2 + 0.05 * partition for partition in range(16)]
     recent = Settings().reschedule.batches
-    longer = [seconds * 1.6 if executor == "0" else seconds for executor, seconds in zip(where, work, strict=True)]
-
-    def as_many_rows(row: TaskRow) -> TaskRow:
-        return msgspec.structs.replace(row, rows_in=round(1000 * work[row.partition]))
-
     first = 20 - recent
-    before = [batch(number, "0123" * 3 + "0122", work) for number in range(first)]
-    loads = batch(first, where, longer, loading=8.0, moved=15)
-    since = [with_tasks(it, as_many_rows) for it in (loads, *(batch(n, where, longer) for n in range(first + 1, 20)))]
-    snapshot = snapshot_of([*before, *since], where)
+    before = [batch(number, "0123" * 3 + "0122", SECONDS) for number in range(first)]
+    loads = batch(first, PLACES, SLOWED, loading=8.0, moved=15)
+    since = [with_tasks(it, rows_of_work) for it in (loads, *(batch(n, PLACES, SLOWED) for n in range(first + 1, 20)))]
+    snapshot = snapshot_of([*before, *since], PLACES)
     assert snapshot.measured_queries.slowed.any()
     assert snapshot.measured[QUERY] == pytest.approx(np.full(recent - 1, since[-1].seconds))

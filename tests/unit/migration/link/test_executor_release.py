@@ -397,6 +397,13 @@ class Application:
     def commit(self, job: events.JobStarted) -> None:
         self.table.add(events.QueryProgressed(job.query, job.run, job.batch, 10, 1.0))
 
+    def run(self, query: str, batch: int, executors: str) -> events.JobStarted:
+        """Run a whole batch of one job."""
+        job = self.begin(query, batch)
+        self.end(job, executors)
+        self.commit(job)
+        return job
+
     def release(self, now: float, *, deadline: float = 0.0) -> tuple[list[str], int]:
         """Let the link take a step; return the executors that are cordoned, and the number of those that are killed."""
         drains = drained("b", deadline=deadline)
@@ -452,9 +459,7 @@ def test_a_query_without_state_holds_a_release_up_for_a_batch():
 def test_state_and_batches_of_another_session_count_and_its_state_waits_for_the_deadline():
     application = Application()
     application.table.assume_quiet("q")
-    job = application.begin("q", 3)
-    application.end(job, "01")
-    application.commit(job)
+    application.run("q", 3, "01")
     running = application.begin("q", 4)
     assert application.release(20.0) == ([], 0)
     assert application.releaser.problem.startswith("executors 1 are kept: they hold state of queries of another Spark")
@@ -468,9 +473,7 @@ def test_state_and_batches_of_another_session_count_and_its_state_waits_for_the_
 def test_a_query_of_another_session_that_has_ended_holds_nothing_up():
     application = Application()
     application.table.assume_quiet("q")
-    job = application.begin("q", 3)
-    application.end(job, "01")
-    application.commit(job)
+    job = application.run("q", 3, "01")
     assert application.release(20.0) == ([], 0)
     application.table.add(events.QueryTerminated("q", job.run))
     assert application.release(21.0) == (["1"], 1)

@@ -286,8 +286,9 @@ def test_executors_are_listed_once_however_many_events_were_lost():
     assert spark.listings - before == 1
 
 
-def test_a_cycle_reads_as_many_places_as_it_has_time_for():
-    spark = Spark(random.Random(7), partitions=1000)
+def unconfirmed(partitions: int) -> tuple[Spark, Link]:
+    """A link that has to ask Spark where these partitions are, as of one batch."""
+    spark = Spark(random.Random(7), partitions=partitions)
     link = Link(spark)
     for happens in (spark.start, spark.begin, spark.finish, spark.commit):
         happens()
@@ -295,6 +296,11 @@ def test_a_cycle_reads_as_many_places_as_it_has_time_for():
     spark.now = CHECK_EVERY
     link.cycle(counted=True)
     link.table.unconfirm_placement()
+    return spark, link
+
+
+def test_a_cycle_reads_as_many_places_as_it_has_time_for():
+    spark, link = unconfirmed(1000)
     left = [1000]
     while link.table.unconfirmed and len(left) < 10:
         start = spark.now
@@ -366,14 +372,8 @@ def test_late_commits_of_two_batches_are_not_taken_for_one_that_was_lost():
 
 
 def test_a_place_that_spark_does_not_tell_is_read_again_after_as_long_a_rest():
-    spark = Spark(random.Random(7), partitions=1)
-    link, calls = Link(spark), []
-    for happens in (spark.start, spark.begin, spark.finish, spark.commit):
-        happens()
-    link.fold(lambda event: False)
-    spark.now = CHECK_EVERY
-    link.cycle(counted=True)
-    link.table.unconfirm_placement()
+    spark, link = unconfirmed(1)
+    calls = []
 
     def fail(_):
         calls.append(spark.now)
