@@ -15,12 +15,16 @@ addition to the own path: the mean residual work, sum over p of work[p, e]^2 / (
 where both begin at the same tick, as Spark's triggers do whose intervals have a common multiple. With queries back to
 back the second line is the throughput bound of a closed system (Lazowska and others, Quantitative System Performance,
 1984, chapter 5).
+
+T is on both sides. Iterating converges slowly where queries share an executor that is always at work: their batches
+become equal there, in ever smaller steps. These batches are the max-min fair ones, so the longest are settled first,
+executor by executor (progressive filling: Bertsekas and Gallager, Data Networks, 2nd edition, section 6.5.2).
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from types import MappingProxyType
 
@@ -32,7 +36,9 @@ from rechannel.policies.model.cluster import UNPLACED
 from rechannel.policies.model.placement import Placement
 from rechannel.policies.prediction.model import PredictionModel
 
-_ROUNDS = 12  # of the fixed point, at most
+_ROUNDS = 2  # of progressive filling: pauses and waits depend on the batches
+_CYCLE_ROUNDS = 3  # of each query's own equation, from above
+_ALMOST_ALL = 1e-6  # share of an executor that is always left, and by which batches may differ that are equal
 _SAME_TICK = 0.02  # seconds
 _LONG_PAUSE = 0.5  # times its own path, from which a query is met at work by chance
 _BINDING = 0.8  # share of a query's largest work from which an executor binds it
@@ -158,23 +164,59 @@ def batch_seconds(queries: QueryWork, timings: QueryTimings) -> FloatArray:
     seconds = own.copy()
     if len(own) < 2:
         return seconds
-    uses = np.where(uses.any(axis=1, keepdims=True), uses, work > 0)
-    waiting = _Waiting.of(work, uses, timings, own)
+    queries = replace(queries, waits_for=np.where(uses.any(axis=1, keepdims=True), uses, work > 0))
+    waiting = _Waiting.of(queries, timings, own)
     for _ in range(_ROUNDS):
-        period = timings.period(seconds)
-        before = seconds
-        alone = own if waiting is None else own + waiting.seconds(period)
-        seconds = np.maximum(alone, _cycle(work, uses, seconds, period))
-        if np.allclose(seconds, before, rtol=1e-4):
-            break
+        alone = own if waiting is None else own + waiting.seconds(timings.period(seconds))
+        seconds = _fair_batches(alone, seconds, queries, timings)
+    period = timings.period(seconds)
+    return _cycles(own if waiting is None else own + waiting.seconds(period), queries, period)
+
+
+def _fair_batches(alone: FloatArray, before: FloatArray, queries: QueryWork, timings: QueryTimings) -> FloatArray:
+    """Return the max-min fair batches, (Q,); those of queries that keep to their interval are ``alone``.
+
+    The next level is the longest batch that a query alone or an executor asks for. Queries whose interval is longer
+    keep to it; else those settle that this level binds. ``before``: estimate of the batches, for the pauses.
+    """
+    work = queries.work
+    at_work = np.maximum(before, 1e-9) / np.maximum(before + timings.pause, 1e-9)  # share of the time of each query
+    # A query sees the others only for that share, but its own batch as a whole.
+    missing = np.where(queries.waits_for, (1.0 - at_work)[:, None] * work, -np.inf)
+    seconds, unsettled = alone.copy(), np.ones(len(alone), dtype=np.bool_)
+    load, left = np.zeros(work.shape[1]), at_work @ work  # of the settled queries, as a share; of the others, seconds
+    while unsettled.any():
+        rest = missing[unsettled]
+        levels = (left + rest.max(axis=0)) / np.maximum(1.0 - load, _ALMOST_ALL)
+        busiest, longest = int(levels.argmax()), alone[unsettled].max()
+        level = levels[busiest]
+        settled = timings.interval[unsettled] > max(level, longest)
+        if not settled.any() and level <= longest:
+            settled = alone[unsettled] >= level
+        elif not settled.any():
+            settled = rest[:, busiest] >= rest[:, busiest].max() - _ALMOST_ALL * level
+            seconds[np.flatnonzero(unsettled)[settled]] = level
+        now = np.flatnonzero(unsettled)[settled]
+        load += (1.0 / timings.period(seconds)[now]) @ work[now]
+        left = left - at_work[now] @ work[now]
+        unsettled[now] = False
     return seconds
 
 
-def _cycle(work: FloatArray, uses: BoolArray, seconds: FloatArray, period: FloatArray) -> FloatArray:
-    """Return the work of all queries on each query's busiest executor during its batch, (Q,)."""
-    share = np.minimum(1.0, seconds[:, None] / period[None, :])  # of p's batch, within one of q's
-    np.fill_diagonal(share, 1.0)
-    return np.asarray(np.where(uses, share @ work, 0.0).max(axis=1))
+def _cycles(alone: FloatArray, queries: QueryWork, period: FloatArray) -> FloatArray:
+    """Return the batch of each query that the periods of the others leave it, (Q,).
+
+    The work met during a batch is concave in its duration, so Newton's method from above ends at the solution.
+    """
+    work, uses = queries.work, queries.waits_for
+    others = ~np.eye(len(alone), dtype=np.bool_)
+    seconds = np.maximum(alone, np.where(uses, work.sum(axis=0), 0.0).max(axis=1))
+    for _ in range(_CYCLE_ROUNDS):
+        in_part = (period[None, :] > seconds[:, None]) & others  # met only now and then during one batch
+        whole, rate = np.where(in_part, 0.0, 1.0) @ work, np.where(in_part, 1.0 / period[None, :], 0.0) @ work
+        bound = np.where(uses, whole / np.maximum(1.0 - rate, _ALMOST_ALL), 0.0).max(axis=1)
+        seconds = np.minimum(seconds, np.maximum(alone, bound))
+    return np.asarray(seconds)
 
 
 @dataclass(frozen=True, eq=False)
@@ -192,11 +234,12 @@ class _Waiting:
     binding: BoolArray
 
     @classmethod
-    def of(cls, work: FloatArray, uses: BoolArray, timings: QueryTimings, own: FloatArray) -> _Waiting | None:
+    def of(cls, queries: QueryWork, timings: QueryTimings, own: FloatArray) -> _Waiting | None:
         """Return what is alike in every round, None where all queries run back to back."""
         waits = (timings.interval > 0) | (timings.pause > _LONG_PAUSE * own)
         if not waits.any():
             return None
+        work, uses = queries.work, queries.waits_for
         pairs = (waits[:, None] | waits[None, :]) & ~np.eye(len(work), dtype=np.bool_)
         coincidence = timings.coincidence
         at_ticks = np.where(pairs, coincidence, 0.0) @ (work / 2)

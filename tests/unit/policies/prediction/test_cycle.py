@@ -32,6 +32,34 @@ def test_queries_back_to_back_share_the_cycle_of_the_busiest_executor() -> None:
     assert list(PlacedQueries(model, apart).estimate_batches().values()) == pytest.approx([3.0, 3.0])
 
 
+def test_a_light_query_waits_for_a_heavy_one_in_each_of_its_batches() -> None:
+    model = model_of([stage("heavy", [9.0]), stage("light", [0.1]), stage("other", [0.5])], 2, overhead=0.0)
+    at = Placement({"heavy/0": np.array([0]), "light/0": np.array([0]), "other/0": np.array([1])})
+    assert list(PlacedQueries(model, at).estimate_batches().values()) == pytest.approx([9.1, 9.1, 0.5])
+    assert float(replay(model, at)["light"].mean()) == pytest.approx(9.1, rel=0.01)
+
+
+@pytest.mark.parametrize(("pause", "usual", "most"), [(0.0, 1e-3, 0.03), (0.1, 0.03, 0.1)])
+def test_batches_are_those_that_many_iterations_end_at(pause: float, usual: float, most: float) -> None:
+    off = []
+    for seed in range(24):
+        random = np.random.default_rng(seed)
+        count = 2 + seed % 12
+        busy = random.lognormal(-3, 0.6, (count, 40)) * np.exp(random.normal(0, 0.6, (count, 1)))
+        at = np.array([random.permutation(np.arange(40) % 10) for _ in range(count)])
+        work = np.array([np.bincount(at[query], busy[query], 10) for query in range(count)])
+        overhead, zero = random.uniform(0.2, 0.5, count), np.zeros(count)
+        timings = QueryTimings(overhead, zero, random.uniform(0, pause, count), zero)
+        expected = overhead + work.max(axis=1)
+        for _ in range(3000):
+            share = np.minimum(1.0, expected[:, None] / timings.period(expected)[None, :])
+            np.fill_diagonal(share, 1.0)
+            expected = np.maximum(overhead + work.max(axis=1), (share @ work).max(axis=1))
+        off += np.abs(batch_seconds(QueryWork(work.max(axis=1), work, work > 0), timings) / expected - 1).tolist()
+    assert np.quantile(off, 0.9) < usual
+    assert max(off) < most
+
+
 def test_a_query_does_not_wait_for_executors_that_only_its_floating_tasks_would_use() -> None:
     model = model_of([stage("q", [5.0]), stage("r", [1.0, 11.0]), stage("q", [0.1, 0.1], 1)], 2, overhead=0.1)
     source = model.workload.stage("q/1")
