@@ -9,7 +9,8 @@ No task fails, and no executor is missing afterwards::
   all sessions count. One that started before the attach may have state on any executor, until a whole batch of it
   was seen, or it has run no batch for a minute: its next one then loads its state elsewhere.
 * *cordoned*: Spark offers it no task any more, sources included. There is no way back, so it comes after *empty*.
-* *idle*: every query that ran a batch when it was cordoned has passed a boundary, so no reducer wants its map output;
+* *idle*: every query that ran a batch when it was cordoned has passed a boundary, so no reducer wants its map output
+  (for two seconds, a batch that has begun may be unread yet);
   and, before the deadline, no RDD of the application lives on executors alone (``localCheckpoint``).
 * *released*: killed, after the application's target was set: an unset target counts as 0, and Spark would replace none.
 
@@ -43,6 +44,7 @@ _TARGET_EVERY = 5.0  # seconds between two readings of the master's workers
 _RELEASE_EVERY = 5.0  # seconds to the next try after one that Spark refused, or that would lose RDDs
 _GRACE = 60.0  # seconds for which an executor that came back holds its place, so that others come up elsewhere
 _LONGEST_GRACE = 3600.0
+_EVENT_DELAY = 2.0  # seconds after which the begin of a batch was read, whose tasks may have run before the cordon
 _LONG_IDLE = 60.0  # seconds without a batch after which a query that was never seen in one is not waited for
 UNLIMITED = 2**31 - 1
 
@@ -98,6 +100,7 @@ def collect_inputs(
 class _Cordon:
     since: float
     waits_for: dict[str, int]  # query -> the batch it was in
+    idle: Collection[str]  # queries that were in none, as far as events were read
 
 
 def executor_target(
@@ -219,10 +222,7 @@ class ExecutorReleaser:
                 continue
             # Spark refuses to cordon twice: an earlier link did, or this one and had no answer.
             if self._cordon_ends_executor or self._control.cordon(name) or name in self._control.retiring():
-                waits_for = {
-                    query: batch for query, batch in inputs.batches.items() if query not in inputs.between_batches
-                }
-                self._cordons[name] = _Cordon(now, waits_for)
+                self._cordons[name] = _Cordon(now, _running(inputs), inputs.between_batches)
                 _LOG.info("executor-cordoned", executor=name, node=info.node_name, overdue=overdue)
 
     def _is_state_unseen(self, inputs: ReleaseInputs, now: float) -> bool:
@@ -240,14 +240,16 @@ class ExecutorReleaser:
         for name, cordon in sorted(self._cordons.items()):
             if not complete and now < cordon.since + self._grace:
                 continue
+            running = _running(inputs)
             cordon.waits_for = {
-                query: batch
-                for query, batch in cordon.waits_for.items()
-                if query not in inputs.between_batches and inputs.batches.get(query, batch + 1) <= batch
+                query: batch for query, batch in cordon.waits_for.items() if running.get(query, batch + 1) <= batch
             }
-            if self._cordon_ends_executor and inputs.batches.keys() - set(inputs.between_batches):
+            if cordon.idle and now >= cordon.since + _EVENT_DELAY:
+                cordon.waits_for |= {query: running[query] for query in cordon.idle if query in running}
+                cordon.idle = ()
+            if self._cordon_ends_executor and running:
                 continue
-            if cordon.waits_for:
+            if cordon.waits_for or cordon.idle:
                 continue
             self._next_release = now + _RELEASE_EVERY  # unless this one comes about
             if present[name].node_name not in inputs.overdue and self._would_lose_rdds():
@@ -282,6 +284,11 @@ class ExecutorReleaser:
         limit = self._target + len(present) - len(elsewhere)
         if self._control.limit_executors(limit, self._limit_before):
             _LOG.info("executors-limited", most=limit)
+
+
+def _running(inputs: ReleaseInputs) -> dict[str, int]:
+    """Return the batches that run: query -> batch."""
+    return {query: batch for query, batch in inputs.batches.items() if query not in inputs.between_batches}
 
 
 def _was_restarted(info: ExecutorInfo, drains: Mapping[str, DrainedNode]) -> bool:

@@ -12,100 +12,18 @@ from rechannel.migration.link.executor_release import (
     collect_inputs,
     executor_target,
 )
-from rechannel.migration.spark.gateway import SparkCallError
 from rechannel.monitors.spark import events
 from rechannel.monitors.spark.task_table import TaskTable
 from rechannel.wire.codes import MoveState
-from rechannel.wire.messages import DrainedNode, ExecutorInfo
+from rechannel.wire.messages import DrainedNode
 from unit.daemon import fakes
+from unit.migration.fake_cluster import FakeCluster, info
 from unit.migration.samples import accepted_move
-
-
-class FakeCluster:
-    """An adapter and its standalone master: one executor for each worker, up to the limit.
-
-    ``reported`` is False while Spark has not reported yet that a released executor is gone.
-    """
-
-    standalone = True
-
-    def __init__(self, *hosts: str) -> None:
-        self.workers = list(hosts)
-        self.executors = {str(n): info(str(n), host) for n, host in enumerate(hosts)}
-        self.limit = UNLIMITED
-        self.cordoned: list[str] = []
-        self.busy: set[str] = set()
-        self.kills = 0
-        self.reported = True
-        self.unseen: dict[str, ExecutorInfo] = {}
-        self.fails = self.answer_is_lost = False
-        self.local = 0
-        self.counts = 0  # of local checkpoints
-        self.most = UNLIMITED  # spark.cores.max
-        self._next = len(hosts)
-
-    def cordon(self, executor):
-        if self.fails:
-            raise SparkCallError("no")
-        if executor in self.cordoned:
-            return False  # as Spark
-        self.cordoned.append(executor)
-        if self.answer_is_lost:
-            raise SparkCallError("no answer within 30 s")
-        return True
-
-    def retiring(self):
-        return set(self.cordoned)
-
-    def release(self, executor, remaining, without_link):
-        self.limit_executors(remaining + 1, without_link)
-        if executor in self.busy:
-            return False
-        self.kills += 1
-        self.limit = remaining + (executor in self.unseen)  # a second kill lowers nothing
-        if executor in self.executors:
-            executor_info = self.executors.pop(executor)
-            if not self.reported:
-                self.unseen[executor] = executor_info
-        return True
-
-    def limit_executors(self, most, without_link):
-        changed, self.limit, self.without_link = self.limit != most, most, without_link
-        return changed
-
-    def lift_limit(self, most):
-        if self.fails:
-            raise SparkCallError("no")
-        self.limit = most
-
-    def local_checkpoints(self):
-        self.counts += 1
-        return self.local
-
-    def worker_hosts(self):
-        return list(self.workers)
-
-    def schedule(self, now: float, order: list[str] | None = None):
-        """The master starts executors on workers that have none, as far as the limit goes."""
-        used = {item.host for item in self.executors.values()}
-        for host in order or self.workers:
-            if host in self.workers and host not in used and len(self.executors) < min(self.limit, self.most):
-                name = str(self._next)
-                self._next += 1
-                self.executors[name] = info(name, host, now)
-                used.add(host)
-
-    def hosts(self):
-        return sorted(item.host for item in self.executors.values())
 
 
 def releasing(*hosts: str, dynamic: bool = False, **options: bool) -> tuple[FakeCluster, ExecutorReleaser]:
     cluster = FakeCluster(*hosts)
     return cluster, ExecutorReleaser(cluster, dynamic=dynamic, **options)
-
-
-def info(name: str, host: str, added: float = 0.0) -> ExecutorInfo:
-    return ExecutorInfo(executor=name, host=host, cores=1, added=added)
 
 
 def drained(node: str, *, remove: bool = True, deadline: float = 0.0) -> dict[str, DrainedNode]:
@@ -423,7 +341,20 @@ def test_a_link_that_attached_in_a_batch_releases_nothing_until_it_has_seen_a_wh
     application.end(job, "00")
     assert application.release(82.0) == ([], 0)
     application.commit(job)
-    assert application.release(83.0) == (["1"], 1)
+    assert application.release(83.0) == (["1"], 0)
+    assert application.release(85.0) == (["1"], 1)
+
+
+def test_a_batch_that_began_before_the_cordon_is_waited_for_though_it_was_read_later():
+    application = Application("q")
+    application.run("q", 6, "00")
+    application.run("q", 7, "00")
+    assert application.release(20.0) == (["1"], 0)
+    unread = application.begin("q", 8)  # it may have tasks on executor 1
+    assert application.release(22.0) == (["1"], 0)
+    application.end(unread, "00")
+    application.commit(unread)
+    assert application.release(23.0) == (["1"], 1)
 
 
 def test_after_the_deadline_a_release_waits_for_the_batch_in_which_the_link_attached():
@@ -443,7 +374,8 @@ def test_a_query_that_runs_no_batch_holds_a_release_up_for_a_minute(session):
     application.table.assume_quiet("q")
     assert application.release(30.0) == ([], 0)
     assert application.release(89.0) == ([], 0)
-    assert application.release(90.0) == (["1"], 1)
+    assert application.release(90.0) == (["1"], 0)
+    assert application.release(92.0) == (["1"], 1)
 
 
 def test_a_query_without_state_holds_a_release_up_for_a_batch():
@@ -453,7 +385,8 @@ def test_a_query_without_state_holds_a_release_up_for_a_batch():
     application.end(job, "01")
     assert application.release(20.0) == ([], 0)
     application.commit(job)
-    assert application.release(21.0) == (["1"], 1)
+    assert application.release(21.0) == (["1"], 0)
+    assert application.release(23.0) == (["1"], 1)
 
 
 def test_state_and_batches_of_another_session_count_and_its_state_waits_for_the_deadline():
