@@ -296,7 +296,7 @@ class ShuffleReader:
 
 def _next_check(directory: str, now: float) -> float:
     """Return the time of a directory's next check; checks are spread over time."""
-    return now + VERIFY_EVERY * (0.5 + 0.5 * (crc32(directory.encode()) / 2**32))
+    return now + VERIFY_EVERY * (0.5 + 0.5 * (crc32(os.fsencode(directory)) / 2**32))
 
 
 def _split(directory: str) -> tuple[str, str, str]:

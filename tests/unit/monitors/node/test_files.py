@@ -14,8 +14,9 @@ import pytest
 
 from rechannel.monitors.node import files, shuffle
 from rechannel.monitors.node.executor_log import ClosedStoreReader
-from rechannel.monitors.node.shuffle import IndexFileError, read_index
-from unit.monitors.fakes import executor, listing_reader, reasons
+from rechannel.monitors.node.inotify import DirectoryWatch
+from rechannel.monitors.node.shuffle import IndexFileError, ShuffleReader, read_index
+from unit.monitors.fakes import START, executor, listing_reader, reasons
 
 pytestmark = pytest.mark.timeout(20)  # a plain open of a pipe waits for ever
 INDEX = struct.pack(">3q", 0, 5, 9)
@@ -103,6 +104,17 @@ def test_no_link_of_a_pod_is_followed_into_the_host(tmp_path: Path) -> None:
     for link in ((f"{root}/link",), (root, "link")):
         with pytest.raises(OSError, match=r"\[Errno"), files.open_directory(*link):
             pass
+
+
+def test_a_directory_whose_name_is_no_text_is_read_like_any_other(root: Path) -> None:
+    odd = root / os.fsdecode(b"blockmgr-1/\xff")
+    odd.mkdir()
+    (odd / "shuffle_1_1_0.index").write_bytes(INDEX)
+    reader = ShuffleReader(DirectoryWatch(), lambda: START)
+    try:
+        assert [row.map_task for row in reader.read(executor(root))] == [1]
+    finally:
+        reader.close()
 
 
 def test_a_huge_sparse_file_is_not_read(leaf: Path, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
