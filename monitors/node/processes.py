@@ -32,6 +32,9 @@ _BACKENDS = ("CoarseGrainedExecutorBackend", "KubernetesExecutorBackend")  # the
 _POD_BACKEND = "KubernetesExecutorBackend"
 _NODE_VARIABLE = f"SPARK_EXECUTOR_ATTRIBUTE_{NODE_ATTRIBUTE}"
 _INTERNET = (socket.AF_INET, socket.AF_INET6)
+_NAMING = ("--executor-id", "--app-id", "--hostname")
+_MAX_NAME = 256  # characters of the name of an executor; beyond: it is not measured, and counted
+_MAX_CORES = 100_000  # cores of an executor that an agent measures; beyond: it is not measured, and counted
 _PYTHON = frozenset({"pyspark.daemon", "pyspark.worker"})
 
 
@@ -387,8 +390,10 @@ def _options(arguments: Sequence[str]) -> dict[str, str]:
 
 
 def _describe_executor(pid: int, process: Process, options: Mapping[str, str]) -> _Tracked:
-    if missing := [name for name in ("--executor-id", "--app-id", "--hostname") if not options.get(name)]:
-        raise ValueError(f"no {missing[0]}")
+    # Any user of this machine can start such a process: an argument may be of any length, and need not be text.
+    names, cores = [options.get(option, "") for option in _NAMING], int(options.get("--cores", "1"))
+    if not all(0 < len(name) <= _MAX_NAME and name.isprintable() for name in names) or not 0 < cores <= _MAX_CORES:
+        raise ValueError("not the arguments of an executor")
     name, notes, log = options["--executor-id"], list[str](), None
     directories: tuple[Path, ...] = ()
     in_a_pod = any(argument.endswith(_POD_BACKEND) for argument in process.command_line())
@@ -415,7 +420,7 @@ def _describe_executor(pid: int, process: Process, options: Mapping[str, str]) -
         host=options["--hostname"],
         pid=pid,
         started=process.created,
-        cores=int(options.get("--cores", "1")),
+        cores=cores,
         directories=directories,
         log=log,
     )

@@ -172,10 +172,21 @@ def test_missing_rights_to_the_usage_of_an_executor_are_counted() -> None:
     assert watcher.skipped["executor 3: rights missing to read its usage"] == 1
 
 
-@pytest.mark.parametrize("arguments", [backend()[:6], [*backend()[:-5], "many", *backend()[-4:]]])
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        backend()[:6],
+        [*backend()[:-5], "many", *backend()[-4:]],
+        [*backend()[:-5], "9" * 40, *backend()[-4:]],  # no reader takes such a number
+        backend(executor=os.fsdecode(b"\xff")),  # cannot be sent
+        backend(executor="9" * 100_000),
+    ],
+    ids=["cut", "word", "number", "bytes", "length"],
+)
 def test_an_unparseable_command_line_is_no_executor(arguments: list[str]) -> None:
-    watcher = _watcher(FakeTable(FakeProcess(10, arguments=arguments)))
-    assert watcher.sample() == []
+    watcher = _watcher(FakeTable(FakeProcess(10, arguments=arguments), FakeProcess(11, arguments=backend())))
+    assert [sample.executor.pid for sample in watcher.sample()] == [11]
+    assert watcher.sample()
 
 
 @pytest.mark.parametrize(
