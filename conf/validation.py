@@ -43,9 +43,6 @@ def errors(settings: Settings) -> _Errors:
 
 def _tls_errors(redis: RedisSettings) -> list[str]:
     errors = []
-    address = _split(redis.url)
-    if address and any(name.startswith("ssl_") for name in parse_qs(address.query, keep_blank_values=True)):
-        errors.append("redis.url: TLS is set by redis.tls_ca_file and its neighbors, not by the URL")
     if bool(redis.tls_certificate_file) != bool(redis.tls_key_file):
         errors.append("redis.tls_certificate_file and redis.tls_key_file: set both, or neither")
     if redis.url.startswith(SENTINEL_SCHEME):
@@ -80,6 +77,10 @@ def _url_errors(url: str) -> list[str]:
         errors.append("redis.url: its port is not a number from 0 to 65535")
     if address.scheme != "unix" and not re.fullmatch(r"(/\d*)?/?", address.path):  # redis-py would use database 0
         errors.append("redis.url: what follows the port is no number of a database; write it as redis://host:port/0")
-    if address.password or "password" in parse_qs(address.query):
+    options = parse_qs(address.query, keep_blank_values=True).keys() - {"db"}
+    if address.password or "password" in options:
         errors.append("redis.url: holds a password; put it alone in a file and name that in redis.password_file")
+    elif options:  # redis-py would prefer them, to redis.timeout above all
+        names = ", ".join(sorted(options))
+        errors.append(f"redis.url: holds options of a client ({names}); use redis.timeout, redis.tls_ca_file and such")
     return errors

@@ -24,8 +24,10 @@ from unit.conf.sources import errors_of, load_text
         ({"REDIS__TLS_CA_FILE": "/ca"}, "redis.tls_ca_file: is set, but redis.url is no rediss://"),
         ({"REDIS__URL": "rediss://h", "REDIS__TLS_KEY_FILE": "/k"}, "set both, or neither"),
         ({"REDIS__URL": "rediss://h", "REDIS__TLS_CERTIFICATE_FILE": "/c"}, "set both, or neither"),
-        ({"REDIS__URL": "rediss://h?ssl_cert_reqs=none"}, "TLS is set by redis.tls_ca_file"),
-        ({"REDIS__URL": "rediss://h?ssl_check_hostname="}, "TLS is set by redis.tls_ca_file"),
+        ({"REDIS__URL": "rediss://h?ssl_cert_reqs=none"}, "holds options of a client (ssl_cert_reqs)"),
+        ({"REDIS__URL": "rediss://h?ssl_check_hostname="}, "holds options of a client (ssl_check_hostname)"),
+        ({"REDIS__URL": "redis://h/0?socket_timeout=50&db=1"}, "(socket_timeout); use redis.timeout"),
+        ({"REDIS__URL": "unix:///redis.sock?decode_responses=True"}, "holds options of a client (decode_responses)"),
         ({"REDIS__URL": "rediss://joe:hunter2@h"}, "holds a password"),
         ({"REDIS__URL": "rediss:/joe:hunter2@h"}, "'…@h' does not fit; write redis://"),
     ],
@@ -36,7 +38,8 @@ def test_a_broken_rule_has_a_sentence(variables: dict[str, str], phrase: str) ->
 
 
 @pytest.mark.parametrize(
-    "url", ["redis://h:1", "redis://h:1/", "redis://h:1/15", "rediss://h/3", "unix:///run/redis.sock"]
+    "url",
+    ["redis://h:1", "redis://h:1/", "redis://h:1/15", "rediss://h/3", "unix:///run/redis.sock", "unix:///r.sock?db=3"],
 )
 def test_a_database_is_a_number_or_left_out(url: str) -> None:
     assert load_text(REDIS__URL=url).redis.url == url
