@@ -14,7 +14,7 @@ from pathlib import Path
 
 import msgspec
 import structlog
-from cryptography.exceptions import InvalidSignature
+from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
@@ -23,6 +23,7 @@ from rechannel.wire.redis.tls import CredentialFileError, check_private
 
 _PRIVATE, _PUBLIC = "signing.private_key_file", "signing.public_key_file"
 _KEY = re.compile(rb"-----BEGIN PUBLIC KEY-----.*?-----END PUBLIC KEY-----", re.DOTALL)
+_OTHER_KIND = "{field}: {path} is not an Ed25519 key; make one with `rechannel config keys`"
 _SUFFIXES = (".pub", ".pem")  # of the files of a directory of keys
 _MAX_KEYS = 16  # public keys that a process trusts; beyond: it does not start
 _Stamp = tuple[tuple[str, int, int, int], ...]
@@ -54,8 +55,10 @@ class Signer:
             key = serialization.load_pem_private_key(data, password=None)
         except (ValueError, TypeError):
             raise KeyFileError(f"{_PRIVATE}: {path} holds no private key in PEM without a pass phrase") from None
+        except UnsupportedAlgorithm:
+            raise KeyFileError(_OTHER_KIND.format(field=_PRIVATE, path=path)) from None
         if not isinstance(key, Ed25519PrivateKey):
-            raise KeyFileError(f"{_PRIVATE}: {path} is not an Ed25519 key; make one with `rechannel config keys`")
+            raise KeyFileError(_OTHER_KIND.format(field=_PRIVATE, path=path))
         try:
             check_private(path, _PRIVATE)
         except CredentialFileError as error:
@@ -201,8 +204,10 @@ def _public_key(block: bytes, path: Path) -> Ed25519PublicKey:
         key = serialization.load_pem_public_key(block)
     except ValueError:
         raise KeyFileError(f"{_PUBLIC}: {path} holds no public key in PEM") from None
+    except UnsupportedAlgorithm:  # a curve that the library does not have, say
+        raise KeyFileError(_OTHER_KIND.format(field=_PUBLIC, path=path)) from None
     if not isinstance(key, Ed25519PublicKey):
-        raise KeyFileError(f"{_PUBLIC}: {path} is not an Ed25519 key; make one with `rechannel config keys`")
+        raise KeyFileError(_OTHER_KIND.format(field=_PUBLIC, path=path))
     return key
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from cryptography.exceptions import UnsupportedAlgorithm
 from structlog.testing import capture_logs
 
 from rechannel.wire.envelope import decode, encode
@@ -166,6 +167,31 @@ def test_a_file_without_a_public_key_is_refused_and_not_shown(tmp_path, content,
     with pytest.raises(KeyFileError, match=phrase) as caught:
         public_keys(path)
     assert "MARK" not in str(caught.value)
+
+
+# of a curve that the library does not have (secp112r1)
+OTHER_KIND = b"""-----BEGIN PUBLIC KEY-----
+MDIwEAYHKoZIzj0CAQYFK4EEAAYDHgAEnXc92YSeTTO+Hy6adxyA/+PRsul3Lnry
+0eM2WQ==
+-----END PUBLIC KEY-----
+"""
+
+
+def test_a_key_of_an_unknown_kind_is_refused_and_ends_no_verifier(pairs, tmp_path, monkeypatch):
+    (one, first), *_ = pairs
+    path = bundle(tmp_path / "bundle", first)
+    verifier = Verifier.from_file(path)
+    path.write_bytes(OTHER_KIND)
+    with pytest.raises(KeyFileError, match="is not an Ed25519 key; make one"):
+        public_keys(path)
+    verifier.check(one.sign(envelope()))
+
+    def refuse_kind(*_: object, **__: object) -> None:
+        raise UnsupportedAlgorithm("curve")
+
+    monkeypatch.setattr("rechannel.wire.signing.serialization.load_pem_private_key", refuse_kind)
+    with pytest.raises(KeyFileError, match=r"signing\.private_key_file: .* is not an Ed25519 key"):
+        Signer.from_file(first)
 
 
 def test_many_keys_are_refused(tmp_path):
