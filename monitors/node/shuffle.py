@@ -17,6 +17,7 @@ Offsets are read with `struct`: for some hundred partitions it is as fast as Num
 
 from __future__ import annotations
 
+import math
 import os
 import re
 import struct
@@ -112,12 +113,19 @@ class ShuffleReader:
         self._since = wall()
         self._executors: dict[tuple[int, float], _ExecutorFiles] = {}
         self._owners: dict[str, tuple[int, float]] = {}
+        self._orphans: dict[str, _Listing] = {}  # by directory, of executors that ended since the last pass
 
     def retain(self, alive: set[tuple[int, float]]) -> None:
-        """Keep the files of the executors of these identities; drop all others."""
+        """Keep the files of the executors of these identities; drop all others.
+
+        What was read of those is remembered for one pass, in which an executor of the same local directories takes
+        them over.
+        """
+        self._orphans = {}
         for identity in [identity for identity in self._executors if identity not in alive]:
-            for directory in self._executors.pop(identity).directories:
-                self._watch.unwatch(directory)
+            self._orphans |= self._executors.pop(identity).directories
+        for directory in self._orphans:
+            self._watch.unwatch(directory)
         self._owners = {manager: owner for manager, owner in self._owners.items() if owner in alive}
 
     def close(self) -> None:
@@ -171,10 +179,11 @@ class ShuffleReader:
                     if directory in tracked.directories:
                         continue
                     # Watched before it is listed, so that no file in between is missed.
-                    listing = tracked.directories[directory] = _Listing(watched=self._watch.watch(directory))
+                    listing = tracked.directories[directory] = self._orphans.pop(directory, _Listing())
+                    listing.watched, listing.verify_at = self._watch.watch(directory), 0.0
                     if not listing.watched:
                         self.skipped[UNWATCHED] += 1
-                    if tracked.old and first:
+                    if first and (tracked.old or _last_change(directory) < executor.started):
                         self._list(executor, directory, listing)
 
     @contextmanager
@@ -297,6 +306,14 @@ class ShuffleReader:
 def _next_check(directory: str, now: float) -> float:
     """Return the time of a directory's next check; checks are spread over time."""
     return now + VERIFY_EVERY * (0.5 + 0.5 * (crc32(os.fsencode(directory)) / 2**32))
+
+
+def _last_change(directory: str) -> float:
+    """Return when the names in a directory last changed, in seconds since the epoch."""
+    try:
+        return os.stat(directory, follow_symlinks=False).st_mtime  # noqa: PTH116
+    except OSError:
+        return math.inf
 
 
 def _split(directory: str) -> tuple[str, str, str]:

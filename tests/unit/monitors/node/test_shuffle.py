@@ -84,6 +84,7 @@ def test_new_files_are_read_in_existing_and_new_directories(listing: _Bench) -> 
 
 
 def test_a_directory_that_did_not_change_is_not_listed(listing: _Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert listing.tasks() == []
     listing.write(1)
     listing.settle(START - 100)
     assert listing.tasks() == [1]
@@ -161,8 +162,21 @@ def test_executors_that_share_a_local_directory_report_no_map_output_twice(listi
     listing.write(1)
     first, second = executor(listing.root), executor(listing.root, name="1", pid=11)
     assert len([*listing.tasks(first), *listing.tasks(second)]) == 1
+    listing.write(2)
     listing.reader.retain({(11, START)})
-    assert listing.tasks(second) == [1]
+    assert listing.tasks(second) == [2]
+    listing.reader.retain({(11, START)})
+    assert listing.tasks(second) == []
+
+
+def test_what_an_ended_executor_left_is_not_new_to_one_that_starts_later(listing: _Bench) -> None:
+    """As where YARN's shuffle service keeps it in the directories of the application."""
+    listing.write(1)
+    listing.settle(START)
+    later = executor(listing.root, name="1", pid=11, started=START + 60)
+    assert listing.tasks(later) == []
+    listing.write(2)
+    assert listing.tasks(later) == [2]
 
 
 def test_missing_rights_are_counted_with_the_executor(listing: _Bench, monkeypatch: pytest.MonkeyPatch) -> None:
