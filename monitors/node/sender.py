@@ -14,15 +14,15 @@ import structlog
 from rechannel.conf.settings import Settings
 from rechannel.monitors.node.monitor import MAX_WINDOW_SIZES
 from rechannel.monitors.node.output_share import choose_outputs
-from rechannel.wire.envelope import Envelope
+from rechannel.wire.envelope import Envelope, bodies_of
 from rechannel.wire.keys import AGENT_LIMITS, EVIDENCE, WINDOWS
-from rechannel.wire.measurements import AgentWindow
+from rechannel.wire.measurements import AgentEvidence, AgentWindow
 from rechannel.wire.messages import AgentLimits
 from rechannel.wire.redis.errors import StoreError, StoreForbiddenError, StoreRefusedError, StoreUnavailableError
 from rechannel.wire.redis.store import Store
 
 BUFFERED_SIZES = 400_000  # numbers in the map outputs of all windows that wait for Redis: about 1 MB
-BUFFERED_EVIDENCE = 1_000  # messages
+BUFFERED_EVIDENCE = 10_000  # closed stores in the evidence that waits for Redis: some MB
 BATCH = 16  # messages pushed in one round trip
 FIRST_DELAY, LONGEST_DELAY, REFUSED_DELAY = 0.25, 5.0, 10.0  # seconds between two attempts
 REFUSED_EVERY = 60.0  # seconds between two log lines of the same refusal
@@ -128,9 +128,7 @@ class Sender:
                 self._drop_oldest_outputs()
             else:
                 self._evidence.append(envelope)
-                if len(self._evidence) > BUFFERED_EVIDENCE:
-                    self._evidence.popleft()
-                    self._dropped[_EVIDENCE_DROPPED] += 1
+                self._drop_oldest_evidence()
             self._condition.notify()
 
     def pop_dropped(self) -> dict[str, int]:
@@ -229,6 +227,17 @@ class Sender:
                 skipped = Counter(body.skipped) + Counter({_OUTPUTS_DROPPED: len(body.map_outputs)})
                 stripped = msgspec.structs.replace(body, map_outputs=[], skipped=dict(skipped))
                 self._windows[index] = msgspec.structs.replace(envelope, body=stripped)
+
+    def _drop_oldest_evidence(self) -> None:
+        """Drop the oldest evidence beyond the bound: executors choose how much they log."""
+        bodies = bodies_of(self._evidence, AgentEvidence)
+        excess = sum(len(body.closed) for body in bodies) - BUFFERED_EVIDENCE
+        for body in bodies:
+            if excess <= 0:
+                return
+            excess -= len(body.closed)
+            self._evidence.popleft()
+            self._dropped[_EVIDENCE_DROPPED] += 1
 
     def _close_store(self) -> None:
         if self._store is not None:

@@ -17,7 +17,7 @@ from rechannel.monitors.node.sender import (
 )
 from rechannel.wire.envelope import Envelope, EnvelopeFactory
 from rechannel.wire.keys import EVIDENCE, WINDOWS, KeyRule
-from rechannel.wire.measurements import AgentEvidence, AgentWindow, MapOutput
+from rechannel.wire.measurements import AgentEvidence, AgentWindow, ClosedStore, MapOutput
 from rechannel.wire.messages import AgentLimits
 from rechannel.wire.redis.errors import StoreForbiddenError, StoreRefusedError, StoreUnavailableError
 from unit.monitors.fakes import NODE, FakeClock, FakeStore
@@ -188,10 +188,12 @@ def test_map_outputs_are_limited_as_the_controller_says() -> None:
 
 
 def test_evidence_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sender, "BUFFERED_EVIDENCE", 2)
+    """By the stores that it names, as a message may name as many as an executor logs in a second."""
+    monkeypatch.setattr(sender, "BUFFERED_EVIDENCE", 7)
     bench = _Bench()
     for _ in range(5):
-        bench.offer(AgentEvidence(node=NODE, closed=[]))
+        bench.offer(AgentEvidence(node=NODE, closed=[sample(ClosedStore)] * 3))
     bench.sender.push()
     assert [rule for rule, _, _ in bench.store.pushed] == [EVIDENCE] * 2
-    assert list(bench.sender.pop_dropped().values()) == [3]
+    bench.offer(AgentEvidence(node=NODE, closed=[sample(ClosedStore)] * 8))
+    assert (bench.sender.waiting, list(bench.sender.pop_dropped().values())) == (0, [4])
