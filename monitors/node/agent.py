@@ -72,8 +72,7 @@ def _notify_manager(notifier: Notifier, node: str, window: AgentWindow | None, s
         notifier.ready(f"{node}: {executors} executors, {outputs} map outputs in the last window{away}")
     elif not notifier.is_ready:
         notifier.extend_timeout(STARTS)
-    if sender.alive:  # otherwise no window would ever arrive, without a sign of it
-        notifier.beat()
+    notifier.beat()
 
 
 @dataclass(frozen=True)
@@ -96,7 +95,8 @@ def run_agent(
 
     Redis may come and go; a last, shorter window is pushed at the end.
 
-    Raises KeyNameError when the cluster's or the node's name cannot be part of a Redis key.
+    Raises KeyNameError when the cluster's or the node's name cannot be part of a Redis key, and RuntimeError when the
+    thread that pushes has failed.
 
     Without ``agent.node`` it waits for the first executor of this machine and uses its host name. ``store_factory``
     opens the connection to Redis, again after it was refused.
@@ -130,6 +130,8 @@ def run_agent(
     _log.info("agent started", node=settings.node, sample=settings.agent.sample, window=settings.agent.window)
     close_endpoint = _open_endpoint(metrics, settings.agent.metrics)
     while True:
+        if not sender.alive:  # no window would ever arrive, without a sign of it
+            raise RuntimeError("the thread that pushes to Redis has failed")
         window, evidence = monitor.sample()
         send(evidence)
         send(window)

@@ -18,7 +18,6 @@ from rechannel.daemon.jobs.health import JobMonitor
 from rechannel.daemon.jobs.running_plans import LONGEST
 from rechannel.daemon.jobs.watchdog import Watchdog, patience
 from rechannel.monitors.node.agent import AgentHost, run_agent
-from rechannel.monitors.node.sender import Sender
 from rechannel.wire.envelope import Envelope
 from rechannel.wire.keys import KeyRule
 from rechannel.wire.redis.errors import StoreRefusedError, StoreUnavailableError
@@ -373,12 +372,6 @@ def test_an_agent_is_ready_with_its_first_window_and_beats_with_its_samples(mana
     assert messages[ready]["STATUS"] == f"{NODE}: 1 executors, 0 map outputs in the last window"
     assert messages.count({"WATCHDOG": "1"}) == 5  # at once, and every ten seconds of 41
     assert "STOPPING" in messages[-1]
-
-
-def test_an_agent_whose_pushing_thread_died_stops_beating(manager: Manager, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Sender, "alive", property(lambda _: False))
-    _agent(manager, 100.0)
-    assert "WATCHDOG" not in manager.names()
 
 
 def test_an_agent_without_executors_is_ready(manager: Manager, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,6 +11,7 @@ from structlog.testing import capture_logs
 from rechannel.conf.settings import AgentSettings, Settings
 from rechannel.monitors.node import agent
 from rechannel.monitors.node.agent import AgentHost, run_agent
+from rechannel.monitors.node.sender import Sender
 from rechannel.wire.envelope import Envelope
 from rechannel.wire.keys import KeyNameError, KeyRule
 from rechannel.wire.redis.errors import StoreUnavailableError
@@ -84,6 +85,18 @@ def test_a_store_that_hangs_does_not_stop_the_sampling() -> None:
     finally:
         never.set()
     assert clock.steady >= 100
+
+
+def test_an_agent_whose_pushing_thread_failed_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its service manager starts it again; no probe would notice."""
+    monkeypatch.setattr(Sender, "alive", property(lambda _: False))
+    with pytest.raises(RuntimeError, match="the thread that pushes to Redis has failed"):
+        run_agent(
+            SETTINGS,
+            stop=threading.Event(),
+            store_factory=lambda _: FakeStore(),
+            host=AgentHost(_StoppingClock(100), FakeTable()),
+        )
 
 
 def test_a_node_name_that_cannot_be_a_key_is_refused_at_once() -> None:
