@@ -80,6 +80,8 @@ def _url_errors(url: str) -> list[str]:
     options = parse_qs(address.query, keep_blank_values=True).keys() - {"db"}
     if address.password or "password" in options:
         errors.append("redis.url: holds a password; put it alone in a file and name that in redis.password_file")
+    elif address.username:  # redis-py would prefer it to redis.username, and to none where anonymous access is checked
+        errors.append("redis.url: names a user; use redis.username")
     elif options:  # redis-py would prefer them, to redis.timeout above all
         names = ", ".join(sorted(options))
         errors.append(f"redis.url: holds options of a client ({names}); use redis.timeout, redis.tls_ca_file and such")

@@ -29,6 +29,7 @@ from unit.conf.sources import errors_of, load_text
         ({"REDIS__URL": "redis://h/0?socket_timeout=50&db=1"}, "(socket_timeout); use redis.timeout"),
         ({"REDIS__URL": "unix:///redis.sock?decode_responses=True"}, "holds options of a client (decode_responses)"),
         ({"REDIS__URL": "rediss://joe:hunter2@h"}, "holds a password"),
+        ({"REDIS__URL": "rediss://joe@h"}, "redis.url: names a user; use redis.username"),
         ({"REDIS__URL": "rediss:/joe:hunter2@h"}, "'…@h' does not fit; write redis://"),
     ],
 )
