@@ -30,6 +30,8 @@ VERIFY = 10  # a process's identity is checked every so many readings of its usa
 YOUNG = 3.0  # seconds in which a new process may still turn into another program (exec)
 _BACKENDS = ("CoarseGrainedExecutorBackend", "KubernetesExecutorBackend")  # the first also ends YARN's class name
 _POD_BACKEND = "KubernetesExecutorBackend"
+_YARN_BACKEND = "YarnCoarseGrainedExecutorBackend"
+_YARN_LOGS = "-Dspark.yarn.app.container.log.dir="  # set by Spark's ExecutorRunnable
 _NODE_VARIABLE = f"SPARK_EXECUTOR_ATTRIBUTE_{NODE_ATTRIBUTE}"
 _INTERNET = (socket.AF_INET, socket.AF_INET6)
 _NAMING = ("--executor-id", "--app-id", "--hostname")
@@ -394,24 +396,23 @@ def _describe_executor(pid: int, process: Process, options: Mapping[str, str]) -
     names, cores = [options.get(option, "") for option in _NAMING], int(options.get("--cores", "1"))
     if not all(0 < len(name) <= _MAX_NAME and name.isprintable() for name in names) or not 0 < cores <= _MAX_CORES:
         raise ValueError("not the arguments of an executor")
-    name, notes, log = options["--executor-id"], list[str](), None
+    name, notes = options["--executor-id"], list[str]()
+    log: Path | None = None
     directories: tuple[Path, ...] = ()
-    in_a_pod = any(argument.endswith(_POD_BACKEND) for argument in process.command_line())
+    arguments = process.command_line()
     try:
         environment = process.environment()
         directories = local_directories(environment)
         if not directories:
             notes.append(f"executor {name}: no local directories in its environment")
-        if environment.get("CONTAINER_ID") and environment.get("LOG_DIRS"):
-            log = Path(environment["LOG_DIRS"].split(",")[0]) / "stderr"  # YARN
     except ProcessDeniedError:
         notes.append(f"executor {name}: rights missing to read its environment")
-    if in_a_pod:
+    if any(argument.endswith(_POD_BACKEND) for argument in arguments):
         # Its paths are of its own mount namespace; its standard error goes to the container's log.
         directories = tuple(Path(f"/proc/{pid}/root{path}") for path in directories)
     else:
         try:
-            log = log or Path(process.directory()) / "stderr"
+            log = Path(_yarn_logs(arguments) or process.directory()) / "stderr"
         except ProcessDeniedError:
             notes.append(f"executor {name}: rights missing to read its working directory")
     executor = Executor(
@@ -425,6 +426,12 @@ def _describe_executor(pid: int, process: Process, options: Mapping[str, str]) -
         log=log,
     )
     return _Tracked(executor, process, notes=notes)
+
+
+def _yarn_logs(arguments: Sequence[str]) -> str:
+    """Return the directory of the logs of a container of YARN; "" elsewhere."""
+    directories = [argument.removeprefix(_YARN_LOGS) for argument in arguments if argument.startswith(_YARN_LOGS)]
+    return directories[-1] if directories and any(argument.endswith(_YARN_BACKEND) for argument in arguments) else ""
 
 
 def local_directories(environment: Mapping[str, str]) -> tuple[Path, ...]:

@@ -276,7 +276,7 @@ _YARN_JAVA = [
 _YARN_ENVIRONMENT = {
     "CONTAINER_ID": "container_1700000000000_0007_01_000004",
     "LOCAL_DIRS": "/disk1/appcache/application_1700000000000_0007,/disk2/appcache/application_1700000000000_0007",
-    "LOG_DIRS": "/var/log/yarn/c7,/disk2/log/c7",
+    "LOG_DIRS": "/disk2/log/c7,/var/log/yarn/c7",  # any of them may have the container's files
 }
 _POD_JAVA = [
     *("/opt/java/openjdk/bin/java", "-Dspark.driver.port=7078", "-Xmx1g", "-cp", "/opt/spark/conf::/opt/spark/jars/*"),
