@@ -92,7 +92,7 @@ class RedisSettings:
     url: str = setting(
         "redis://127.0.0.1:6379/0",
         "Redis 7.0 or newer, or Valkey. sentinel://host:port,host:port/0?service=NAME asks sentinels for the master.",
-        unit="redis://, rediss://, unix:// or sentinel:// URL without a password",
+        unit="redis://, rediss://, unix:// or sentinel:// URL without user or password",
         allowed=r"(redis|rediss|unix|sentinel)://\S+",
     )
     username: str = setting("", "ACL user; empty means Redis' default user.")
