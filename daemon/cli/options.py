@@ -103,8 +103,8 @@ def exit_code_on_error(command: Callable[..., Any]) -> Callable[..., Any]:
             code = command(*args, **kwargs)
         except CommandError as error:
             _fail(error.code, [error.sentence], as_json)
-        except click.exceptions.ClickException:
-            raise
+        except (click.exceptions.ClickException, BrokenPipeError):
+            raise  # click ends quietly if a reader such as `head` has enough
         except KeyboardInterrupt:
             sys.exit(130)
         except Exception as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import re
@@ -236,3 +237,11 @@ def test_a_pipe_in_place_of_a_password_file_is_refused(tmp_path: Path) -> None:
     done = run("config", "check", "--config", write_config(tmp_path, '[redis]\npassword_file = "password"\n'), code=7)
     assert "redis.password_file: " in done.stderr
     assert "is not a regular file; name one" in done.stderr
+
+
+def test_a_reader_that_has_enough_is_no_defect(monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_reader(*_: object, **__: object) -> None:
+        raise BrokenPipeError(errno.EPIPE, "Broken pipe")
+
+    monkeypatch.setattr("rechannel.daemon.cli.config.show", no_reader)
+    assert run("config", "show", code=1).output == ""
