@@ -53,9 +53,9 @@ class RunDirectory:
         password_file.write_text(f"{password}\n")
         server = {
             "port": "0",
-            "unixsocket": json.dumps(str(redis_socket)),
+            "unixsocket": _quoted(redis_socket),
             "unixsocketperm": "700",
-            "dir": json.dumps(str(self.path)),
+            "dir": _quoted(self.path),
             "save": '""',
             "appendonly": "no",
             "maxmemory": _MEMORY,
@@ -63,7 +63,7 @@ class RunDirectory:
             "requirepass": password,
             "loglevel": "warning",
         }
-        self.redis_config.write_text("".join(f"{name} {value}\n" for name, value in server.items()))
+        self.redis_config.write_text("".join(f"{name} {value}\n" for name, value in server.items()), encoding="utf-8")
         settings: dict[str, dict[str, str | float]] = {
             "cluster": {"name": "solo"},
             "redis": {"url": f"unix://{quote(str(redis_socket))}", "password_file": password_file.name},
@@ -133,6 +133,11 @@ def _make_locked(prefix: str) -> tuple[Path, int]:
         if path.exists():
             return path, lock
         os.close(lock)
+
+
+def _quoted(path: Path) -> str:
+    """Return a path as redis.conf has it, which knows no escapes of letters."""
+    return json.dumps(str(path), ensure_ascii=False)
 
 
 def _listen(port: int) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import fcntl
-import json
 import socket
 import stat
 import tempfile
@@ -23,7 +22,7 @@ from rechannel.wire.signing import Signer
 @pytest.fixture
 def temporary(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A directory for temporary files: short, and with letters that TOML, URLs and Redis quote."""
-    with tempfile.TemporaryDirectory(prefix='a "b%20 c') as path:
+    with tempfile.TemporaryDirectory(prefix='a "b%20 é') as path:
         monkeypatch.setattr(tempfile, "tempdir", path)
         yield Path(path)
 
@@ -48,7 +47,8 @@ def test_the_configuration_is_valid_and_complete(directory: RunDirectory) -> Non
     assert Signer.from_file(signing.private_key_file, signing.public_key_file)
     assert Path(settings.redis.password_file).read_text().strip() in directory.redis_config.read_text()
     assert "port 0\n" in directory.redis_config.read_text()
-    assert f"dir {json.dumps(str(directory.path))}\n" in directory.redis_config.read_text()
+    quoted = str(directory.path).replace('"', '\\"')
+    assert f'dir "{quoted}"\n' in directory.redis_config.read_text()
 
 
 def test_a_port_that_something_else_has_by_now_is_replaced(directory: RunDirectory) -> None:
