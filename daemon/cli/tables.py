@@ -47,7 +47,9 @@ _QUIET = 5.0  # seconds; a leader reports every second
 
 def new_console() -> Console:
     """Return the console on standard output; wide where that is no terminal."""
-    return Console(file=sys.stdout, width=None if sys.stdout.isatty() else _WIDE, highlight=False, soft_wrap=False)
+    width = None if sys.stdout.isatty() else _WIDE
+    # A part of a name or an address between colons, such as `:key:`, is no emoji.
+    return Console(file=sys.stdout, width=width, highlight=False, emoji=False, soft_wrap=False)
 
 
 def new_table(header: str, whole: Collection[str] = ()) -> Table:

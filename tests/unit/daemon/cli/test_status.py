@@ -146,6 +146,12 @@ def test_a_query_shows_how_well_its_batches_are_explained(world: World, capsys: 
     assert "-23%" in capsys.readouterr().out
 
 
+def test_names_with_colons_are_shown_as_they_are(world: World, capsys: pytest.CaptureFixture[str]) -> None:
+    world.queries = [msgspec.structs.replace(query(world.placement), name="orders:key:v1")]
+    world.ready()
+    assert "orders:key:v1/0" in text(world, capsys)
+
+
 def test_forecasts_are_shown_with_verbose_only(world: World, capsys: pytest.CaptureFixture[str]) -> None:
     world.ready()
     assert as_json(world)["applications"][0]["forecasts"]
