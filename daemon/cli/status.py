@@ -80,7 +80,8 @@ def run(settings: Settings, only: StatusFilter, *, partitions: bool, verbose: bo
 def follow_drain(settings: Settings, nodes: Sequence[str], stop: threading.Event, *, as_json: bool) -> None:
     """Show the progress of node drains until all are done.
 
-    Raises CommandError if a drain was canceled, or a driver with executors there reports no more.
+    Raises CommandError if a drain was canceled, or a driver with executors there reports no more, and
+    KeyboardInterrupt if it is stopped before: what a script does next must not take the nodes for empty.
     """
     store = Store(settings.redis, settings.cluster.name)
     last: dict[str, DrainStatus] = {}
@@ -103,8 +104,10 @@ def follow_drain(settings: Settings, nodes: Sequence[str], stop: threading.Event
             if drains[node] != last.get(node):
                 click.echo(to_json(drains[node]) if as_json else f"{node}: {plain(drains[node].sentence)}")
             last[node] = drains[node]
-        if all(last[node].state in _DRAINED for node in nodes) or stop.wait(_FOLLOW_EVERY):
+        if all(last[node].state in _DRAINED for node in nodes):
             return
+        if stop.wait(_FOLLOW_EVERY):
+            raise KeyboardInterrupt
 
 
 def to_json(status: ClusterStatus | DrainStatus) -> str:

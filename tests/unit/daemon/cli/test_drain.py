@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from rechannel.conf.settings import Settings
-from rechannel.daemon.cli import status
+from rechannel.daemon.cli import orders, status
 from rechannel.daemon.cli.client import ControllerClient
 from rechannel.daemon.view.status import ClusterStatus, DrainState
 from rechannel.daemon.view.status_builder import drain_status
@@ -171,6 +171,15 @@ def test_follow_ends_when_the_last_drain_is_empty(monkeypatch, capsys):
     status.follow_drain(Settings(), ("n1", "n2"), stop, as_json=False)
     assert len(reads) == 3
     assert capsys.readouterr().out.splitlines() == ["n1: n1 leaves", "n2: n2 leaves", "n2: empty"]
+
+
+def test_a_drain_that_is_followed_and_interrupted_does_not_end_like_one_that_is_done(answered, monkeypatch):
+    leaving = drain_status(DrainedNode(node="127.0.0.5", since=0), [report([query("0123")])], 10.0)
+    stop = SimpleNamespace(wait=lambda _: True)
+    monkeypatch.setattr(orders, "stop_on_signals", lambda: stop)
+    monkeypatch.setattr(status, "Store", lambda *_: None)
+    monkeypatch.setattr(status, "read_status", lambda *_: ClusterStatus(drains=(leaving,)))
+    assert "1 partition is left" in run("drain", "127.0.0.5", "--follow", code=130).stdout
 
 
 def test_follow_does_not_take_a_driver_that_reports_no_more_for_a_released_node(monkeypatch):
