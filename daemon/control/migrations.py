@@ -47,6 +47,7 @@ class MigrationStatus:
     """Copy of a running migration for display.
 
     ``moves``: number ordered, of which ``landed`` and ``abandoned`` are over. ``begun``: seconds since the epoch.
+    ``steps``: of all moves ordered.
     """
 
     application: str
@@ -56,6 +57,7 @@ class MigrationStatus:
     abandoned: int
     sentence: str
     begun: float = 0.0
+    steps: int = 0
 
 
 @dataclass
@@ -136,6 +138,7 @@ class RunningMigration:
             abandoned=self.abandoned,
             sentence=self.sentence(),
             begun=self.begun,
+            steps=max((move.step + 1 for move in self.desired.moves), default=0),
         )
 
     def end_reason(self, now: float) -> str:

@@ -24,13 +24,12 @@ def decision_rows(views: Sequence[DecisionView]) -> list[Row]:
 
 def migration_rows(view: ControllerView) -> list[Row]:
     """Return one row for each application with moves in flight or a running migration."""
-    rows = []
+    running = {item.application: item for item in view.migrations}
+    moving = [item for item in enumerate(view.applications) if item[1].application in running or item[1].moves]
+    rows: list[Row] = []
     room = limits.MOVES
-    for number, application in enumerate(view.applications[: limits.APPLICATIONS]):
-        running = next((item for item in view.migrations if item.application == application.application), None)
-        if running is None and not application.moves:
-            continue
-        rows.append(_migration(application, running, view.decisions, room, f"m{number}"))
+    for number, application in moving[: limits.APPLICATIONS]:
+        rows.append(_migration(application, running.get(application.application), room, f"m{number}"))
         room -= len(rows[-1]["moves"])
     return rows
 
@@ -54,19 +53,10 @@ def drain_rows(drains: Sequence[DrainStatus]) -> tuple[list[Row], str]:
     ], rest
 
 
-def _migration(
-    application: ApplicationStatus,
-    running: MigrationStatus | None,
-    decisions: Sequence[DecisionView],
-    room: int,
-    key: str,
-) -> Row:
+def _migration(application: ApplicationStatus, running: MigrationStatus | None, room: int, key: str) -> Row:
     moves = sorted(application.moves, key=lambda move: (move.step, move.query, move.stage, move.partition))
     shown, rest = cut(moves, max(0, room), "moves", "the next steps")
-    decision = next(
-        (item.decision for item in decisions if running and item.decision.decision == running.decision), None
-    )
-    steps = max((move.step + 1 for move in decision.moves), default=0) if decision is not None else 0
+    steps = running.steps if running is not None else 0
     current = min((move.step + 1 for move in moves), default=0)
     sentences = []
     if running is not None:

@@ -107,6 +107,7 @@ def test_a_migration_is_shown_and_its_moves_are_counted_once(
     view = shown.view()
     (migration,) = view.migrations
     assert (migration.decision, migration.moves, migration.landed) == (decision.decision, len(decision.moves), 0)
+    assert migration.steps == 1 + max(move.step for move in decision.moves)
     assert {move.state for move in view.applications[0].moves} == {"steered"}
     assert view.decisions[0].decision == decision
     assert view.last_decisions == {APP: decision}

@@ -237,7 +237,7 @@ def _migrations(landed: int) -> tuple[MigrationStatus, ...]:
     if landed == _MOVED:
         return ()
     sentence = f"{landed} of {_MOVED} moves have landed"
-    return (MigrationStatus(_APPLICATION, "20260301-101500-4f2a", _MOVED, landed, 0, sentence),)
+    return (MigrationStatus(_APPLICATION, "20260301-101500-4f2a", _MOVED, landed, 0, sentence, steps=3),)
 
 
 def _decisions(now: float) -> tuple[DecisionView, ...]:

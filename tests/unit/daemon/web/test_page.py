@@ -153,6 +153,24 @@ def test_moves_decisions_refusals_and_drains_have_their_numbers():
         assert sentence in text
 
 
+def test_the_number_of_steps_stays_when_decisions_on_other_applications_follow():
+    view = dataclasses.replace(sample.sample(NOW, 2), decisions=())
+    assert "step 2 of 3" in shown(view).text
+
+
+def test_a_migration_is_shown_however_many_applications_there_are():
+    view = sample.sample(NOW, 2)
+    (moving,) = view.applications
+    others = tuple(
+        dataclasses.replace(moving, application=f"app-{number}", partitions=(), moves=()) for number in range(40)
+    )
+    text = shown(dataclasses.replace(view, applications=(*others, moving))).text
+    assert "10 of 41 applications" in text
+    assert "2 of 6 moves have landed" in text
+    document = build_document(dataclasses.replace(view, applications=(moving,) * 40), NOW)
+    assert len(document["migrations"]) == limits.APPLICATIONS
+
+
 def test_waiting_plans_are_shown_as_text():
     plan = ScheduledPlanStatus("plan-1", NOW, "app", NOW, NOW, "", 1, "", "", False, "of <b>ada</b> at 02:00")
     view = dataclasses.replace(sample.sample(NOW), drains=(), scheduled_plans=(plan,) * 30)
