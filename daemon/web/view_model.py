@@ -92,7 +92,7 @@ def _banners(view: ControllerView, now: float) -> list[Row]:
         text = f"Stale: these figures are of {format_time(view.at)}; the controller has not renewed them since."
         banners.append((text, True))
     problem = clip_sentence(view.redis_problem)
-    if not view.redis_up and view.role is not Role.STARTING:
+    if not view.redis_up and view.read_at:
         reason = f" ({problem})" if problem else ""
         text = f"Stale: Redis is away{reason}. Figures from Redis are of {format_time(view.read_at)}."
         banners.append((text, True))
@@ -114,7 +114,7 @@ def _pills(view: ControllerView, now: float) -> list[Row]:
     roles = {
         Role.LEADING: (f"leading in epoch {leader.epoch}", "good"),
         Role.STANDING_BY: ("standing by", "warn"),
-        Role.STARTING: ("starting", "warn"),
+        Role.STARTING: ("no leader is known" if view.read_at else "starting", "warn"),
     }
     pills = [roles[view.role]]
     if leader.leader:

@@ -259,6 +259,9 @@ def test_current_figures_have_no_banner():
     [
         pytest.param(sample.away(NOW), NOW, "Stale: Redis is away (redis.internal:6379", id="Redis is away"),
         pytest.param(sample.away(NOW), NOW, "no leader is known", id="no leader"),
+        pytest.param(
+            dataclasses.replace(sample.away(NOW), role=Role.STARTING), NOW, "Figures from Redis are of", id="lease over"
+        ),
         pytest.param(sample.sample(NOW), NOW + 30, "Stale: these figures are of", id="the view is not renewed"),
         pytest.param(
             ControllerView(at=NOW, redis_problem="refused"), NOW, "has not heard from Redis yet", id="starting"
