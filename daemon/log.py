@@ -56,7 +56,7 @@ def set_up(stream: TextIO | None = None, environ: Mapping[str, str] | None = Non
         processors=[
             structlog.contextvars.merge_contextvars,
             structlog.processors.add_log_level,
-            *_last(form, journal),
+            *_last(form, journal, colors=target.isatty() and not environ.get("NO_COLOR")),
         ],
         wrapper_class=structlog.make_filtering_bound_logger(logging.INFO),
         logger_factory=structlog.PrintLoggerFactory(target),
@@ -94,14 +94,14 @@ def is_journal(target: TextIO, environ: Mapping[str, str]) -> bool:
     return named == f"{status.st_dev}:{status.st_ino}"
 
 
-def _last(form: str, journal: bool) -> list[Processor]:
+def _last(form: str, journal: bool, *, colors: bool) -> list[Processor]:
     """Return the processors that render an event."""
     stamp = structlog.processors.TimeStamper(fmt="iso", utc=True)
     traceback = structlog.processors.ExceptionRenderer(_TRACEBACKS)
     if form == JOURNAL:
         return [traceback, _line]  # the journal has its own time stamps
     if form == TERMINAL:
-        console = structlog.dev.ConsoleRenderer(colors=not journal, exception_formatter=structlog.dev.plain_traceback)
+        console = structlog.dev.ConsoleRenderer(colors=colors, exception_formatter=structlog.dev.plain_traceback)
         return [stamp, console]
     return [stamp, traceback, _prefixed_json if journal else _JSON]
 

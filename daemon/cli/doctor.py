@@ -122,7 +122,8 @@ def print_findings(findings: Sequence[Finding], *, as_json: bool) -> None:
     for item in findings:
         subject = f" {item.subject}:" if item.subject else ""
         verdict = click.style(f"{item.verdict:<8}", fg=_COLORS[item.verdict], bold=item.verdict is Severity.FAILED)
-        click.echo(verdict + plain(f"{item.check}:{subject} {item.sentence}"))
+        line = verdict + plain(f"{item.check}:{subject} {item.sentence}")
+        click.echo(line, color=False if os.environ.get("NO_COLOR") else None)
         if item.cure:
             click.echo(f"        → {plain(item.cure)}")
     click.echo(f"{counts[Severity.FAILED]} failed, {counts[Severity.WARNING]} warnings, {counts[Severity.OK]} ok")

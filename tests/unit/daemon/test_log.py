@@ -39,6 +39,20 @@ def test_lines_are_for_people_on_a_terminal() -> None:
         json.loads(target.getvalue())
 
 
+@pytest.mark.parametrize(
+    ("target", "environ", "colored"),
+    [
+        (Terminal(), {}, True),
+        (Terminal(), {"NO_COLOR": "1"}, False),
+        (io.StringIO(), {"RECHANNEL_LOG": "terminal"}, False),
+    ],
+)
+def test_only_terminals_get_colors(target: io.StringIO, environ: dict[str, str], colored: bool) -> None:
+    log.set_up(target, environ=environ)
+    structlog.get_logger("x").info("decision", moves=3)
+    assert ("\x1b[" in target.getvalue()) == colored
+
+
 def test_a_traceback_is_part_of_its_line() -> None:
     target = io.StringIO()
     log.set_up(target)

@@ -5,7 +5,11 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
+from click.testing import CliRunner
+
 from rechannel.daemon.cli import doctor
+from rechannel.daemon.cli.main import main
 from rechannel.daemon.doctor.finding import Finding, Severity, exit_code_of
 from rechannel.wire.exit_codes import ExitCode
 from rechannel.wire.signing import make_keys
@@ -39,6 +43,14 @@ def test_a_file_of_spark_settings_before_a_start(tmp_path: Path) -> None:
     document = json.loads(run("doctor", "--conf", path, "--json").stdout)
     assert (document["ok"], document["counts"]) == (True, {"ok": 1, "warning": 3, "failed": 0})
     assert "cannot be read" in run("doctor", "--conf", tmp_path / "none", code=1).stderr
+
+
+@pytest.mark.parametrize(("variable", "colored"), [("", True), ("1", False)])
+def test_no_color_is_obeyed(tmp_path: Path, variable: str, colored: bool) -> None:
+    path = tmp_path / "spark-defaults.conf"
+    path.write_text("")
+    done = CliRunner().invoke(main, ["doctor", "--conf", str(path)], color=True, env={"NO_COLOR": variable})
+    assert ("\x1b[" in done.output) == colored
 
 
 def test_a_wrong_configuration_is_reported_without_redis(tmp_path: Path) -> None:
