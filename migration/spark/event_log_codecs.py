@@ -1,4 +1,7 @@
-"""Event logs in codecs that Spark alone reads: by a JVM of PySpark, without a session."""
+"""Event logs in codecs that Spark alone reads: by a JVM of PySpark, without a session.
+
+py4j is imported where it is used: the machines of operators may have no PySpark, and need none for other codecs.
+"""
 
 from __future__ import annotations
 
@@ -7,8 +10,6 @@ import subprocess
 from functools import cache
 from pathlib import Path
 from typing import Any, cast
-
-from py4j.protocol import Py4JError
 
 SPARK_CODECS = frozenset({"lz4", "lzf", "snappy"})
 """Codecs of event logs by the ending of their files, in frames of Spark's or its libraries' own."""
@@ -30,6 +31,8 @@ class _JavaStream(io.RawIOBase):
         return True
 
     def readinto(self, buffer: Any) -> int:
+        from py4j.protocol import Py4JError
+
         try:
             if not self._rest:
                 self._rest = memoryview(bytes(self._stream.readNBytes(_CHUNK)))
@@ -51,8 +54,10 @@ def open_with_spark(path: Path) -> io.RawIOBase:
 
     Raises EventLogCodecError if PySpark cannot start a JVM (Java 11 or newer), or Spark cannot open the file.
     """
+    jvm = _start_jvm().jvm
+    from py4j.protocol import Py4JError
+
     try:
-        jvm = _start_jvm().jvm
         log = jvm.org.apache.hadoop.fs.Path(path.absolute().as_uri())
         system = log.getFileSystem(jvm.org.apache.hadoop.conf.Configuration())
         return _JavaStream(jvm.org.apache.spark.deploy.history.EventLogFileReader.openEventLog(log, system))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import os
 import re
+import subprocess
 import sys
 import tomllib
 from collections.abc import Iterator
@@ -128,6 +129,14 @@ def test_what_cannot_be_checked_is_named():
     done = run("config", "check")
     assert "not checked (needs the distribution rechannel): policies, controller.audit_file, signing" in done.stderr
     assert "no controller can start" not in done.stderr
+
+
+def test_controllers_and_operators_need_no_pyspark():
+    code = (
+        "import importlib, pkgutil, sys; sys.modules |= {'py4j': None, 'pyspark': None}; import rechannel.daemon as it; "
+        "[importlib.import_module(one.name) for one in pkgutil.walk_packages(it.__path__, 'rechannel.daemon.')]"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
 
 
 def test_two_distributions_in_one_environment_are_refused(monkeypatch: pytest.MonkeyPatch):
