@@ -82,7 +82,7 @@ class Screen:
             f"[yellow]drain {escape(drain.node)}: {escape(drain.sentence)}[/yellow]" for drain in plain(status.drains)
         ]
         if not shown:
-            parts.append(NOBODY_REPORTS)
+            parts.append(escape(f"{self._application} does not report any more") if names else NOBODY_REPORTS)
         for row in shown:
             parts += application(row)
         return Group(*parts)

@@ -14,8 +14,9 @@ from rechannel.daemon.view.status import ApplicationStatus, ClusterStatus
 from rechannel.daemon.view.status_builder import read_status
 from rechannel.wire import keys
 from rechannel.wire.measurements import MapOutput
+from rechannel.wire.printable import NOBODY_REPORTS
 from unit import sample_messages as samples
-from unit.daemon.fake_store import NOW
+from unit.daemon.fake_store import NOW, FakeClock
 from unit.daemon.fakes import APP, QUERY, World, query, settings, window
 
 
@@ -77,6 +78,23 @@ def test_a_slow_executor_is_named(world: World) -> None:
 def test_an_application_without_measurements_is_drawn(world: World) -> None:
     world.report()
     assert "?" in _drawn(_application(world))
+
+
+def test_an_application_that_leaves_is_named_where_others_report(
+    world: World, monkeypatch: pytest.MonkeyPatch, clock: FakeClock
+) -> None:
+    monkeypatch.setattr(top, "Store", lambda *_: world.store)
+    monkeypatch.setattr(top.time, "time", clock)
+    world.ready()
+    screen = top.Screen(settings(), APP)
+    screen.draw()
+    clock.sleep(100)
+    console = Console(file=io.StringIO(), width=200)
+    console.print(screen.draw())
+    assert NOBODY_REPORTS in console.file.getvalue()  # type: ignore[attr-defined]
+    World(world.store, clock, "app-2").ready()
+    console.print(screen.draw())
+    assert f"{APP} does not report any more" in console.file.getvalue()  # type: ignore[attr-defined]
 
 
 def test_the_share_of_seen_shuffles_is_shown(world: World) -> None:
