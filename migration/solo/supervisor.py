@@ -15,7 +15,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from types import FrameType
 from typing import Any
 
@@ -69,7 +69,9 @@ class Supervisor:
         """Run both until one of them ends, and return that; "" if the driver ended."""
         children: list[subprocess.Popen[bytes]] = []
         try:
-            children.append(self._start([str(self._server.path), str(self._directory.redis_config)]))
+            # Some releases of Redis end if the locale of the environment is not installed, as over ssh.
+            server = [str(self._server.path), str(self._directory.redis_config)]
+            children.append(self._start(server, {"LC_ALL": "C"}))
             if not self._await_redis(children[0]):
                 return ""
             self._directory.renew_port()
@@ -89,10 +91,15 @@ class Supervisor:
                 child.kill()
                 child.wait()
 
-    def _start(self, command: Sequence[str]) -> subprocess.Popen[bytes]:
+    def _start(self, command: Sequence[str], variables: Mapping[str, str] | None = None) -> subprocess.Popen[bytes]:
         with self._directory.log.open("ab") as log:
             return subprocess.Popen(  # noqa: S603  our own interpreter and module, or the server that was found
-                list(command), stdin=subprocess.DEVNULL, stdout=log, stderr=log, preexec_fn=_end_with_supervisor
+                list(command),
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                env={**os.environ, **(variables or {})},
+                preexec_fn=_end_with_supervisor,
             )
 
     def _await_redis(self, server: subprocess.Popen[bytes]) -> bool:

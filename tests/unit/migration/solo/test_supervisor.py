@@ -47,7 +47,8 @@ class Run:
     """A supervisor with stubs as children, whose pids and lines are recorded; ``react`` gets each line."""
 
     def __init__(self, directory: RunDirectory, monkeypatch: pytest.MonkeyPatch) -> None:
-        stub = script(directory.path / "stub", f"echo $$ >> {directory.path}/pids; exec sleep 600")
+        body = f"echo $LC_ALL >> {directory.path}/locales; echo $$ >> {directory.path}/pids; exec sleep 600"
+        stub = script(directory.path / "stub", body)
         monkeypatch.setattr(sys, "executable", str(stub))
         monkeypatch.setattr(supervisor, "_print", self._print)
         monkeypatch.setattr(Supervisor, "_await_redis", lambda *_: True)
@@ -95,6 +96,20 @@ def test_the_end_of_the_pipe_ends_both_children(run: Run, directory: RunDirector
     assert run.lines == [f"ready {directory.config}"]
     assert alive == [True, True]
     assert not any(psutil.pid_exists(pid) for pid in run.pids(2))
+
+
+def test_redis_has_a_locale_that_is_always_installed(
+    run: Run, directory: RunDirectory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LC_ALL", "xx_YY.UTF-8")
+
+    def end(_line: str) -> None:
+        run.pids(2)
+        run.end_driver()
+
+    run.react = end
+    run.supervisor.serve()
+    assert sorted((directory.path / "locales").read_text().split()) == ["C", "xx_YY.UTF-8"]
 
 
 @pytest.mark.parametrize(("child", "name"), [(0, "Redis"), (1, "the controller")])
