@@ -133,7 +133,8 @@ def test_what_cannot_be_checked_is_named():
 
 def test_controllers_and_operators_need_no_pyspark():
     code = (
-        "import importlib, pkgutil, sys; sys.modules |= {'py4j': None, 'pyspark': None}; import rechannel.daemon as it; "
+        "import importlib, pkgutil, sys; sys.modules |= {'py4j': None, 'pyspark': None}\n"
+        "import rechannel.daemon as it\n"
         "[importlib.import_module(one.name) for one in pkgutil.walk_packages(it.__path__, 'rechannel.daemon.')]"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
