@@ -117,7 +117,7 @@ class HistoryReader:
         self._clock = clock
         self._selection = selection or HistoryFilter()
         self.decisions_read = 0
-        self._query = ""  # id of the query that is selected
+        self._query_ids: set[str] = set()  # of the queries that are selected; applications may use one name
         self._codes: set[str] = set()  # codes in Redis: a later release may have others
         self._query_names: dict[str, str] = {}
         self._matching: set[str] = set()  # ids of matching decisions, whose moves are shown too
@@ -133,7 +133,7 @@ class HistoryReader:
             raise unknown_name("application", application, names)
         self._query_names |= {state.query: state.name for state in self._reported_queries() if state.name}
         if self._selection.query:
-            self._query = self._resolve_query(self._selection.query)
+            self._query_ids = self._resolve_query(self._selection.query)
         entries = self._read_all(limit)
         self._check_code("trigger", self._selection.trigger, (*Trigger,))
         self._check_code("result", self._selection.result, (*DecisionResult, *PlanResult, *Law, *NotReadyReason))
@@ -147,18 +147,17 @@ class HistoryReader:
             if entries:
                 yield entries
 
-    def _resolve_query(self, query: str) -> str:
-        """Return the id of a query given by id or name; CommandError if it is unknown."""
-        ids = {query_name(state.query, state.name): state.query for state in self._reported_queries()}
-        if query in ids:
-            return ids[query]
-        if query not in ids.values():
+    def _resolve_query(self, query: str) -> set[str]:
+        """Return the ids of the queries of an id or name; CommandError if it is unknown."""
+        names = {state.query: query_name(state.query, state.name) for state in self._reported_queries()}
+        ids = {one for one, name in names.items() if query in (one, name)}
+        if not ids:
             # A query that has ended is in no report any more, but its moves are in the journal.
             entries = self._read_all(keys.JOURNAL.bound)
             past = {entry["query"] for entry in entries if entry["type"] == _TYPES[MoveTransition]}
             if query not in past:
-                raise unknown_name("query", query, ids.keys() | past)
-        return query
+                raise unknown_name("query", query, {*names.values(), *past})
+        return ids or {query}
 
     def _reported_queries(self) -> list[QueryState]:
         reports = [self._store.get(keys.REPORT, application) for application in self._applications()]
@@ -182,7 +181,7 @@ class HistoryReader:
         """Return entries since the last call; of a stream not read before the newest ``limit``."""
         read: list[Envelope] = []
         selection = self._selection
-        selective = selection.selects_decisions or selection.application or self._query
+        selective = selection.selects_decisions or selection.application or self._query_ids
         journals = [selection.application] if selection.application else self._applications()
         streams = [(keys.DECISIONS, ""), (keys.OUTCOMES, ""), *((keys.JOURNAL, name) for name in journals)]
         for rule, name in streams:
@@ -224,7 +223,7 @@ class HistoryReader:
             return None
         if self._selection.verdict and body.decision not in self._judged:
             return None
-        if self._query and self._query not in _queries(body):
+        if self._query_ids and self._query_ids.isdisjoint(_queries(body)):
             return None
         entry = {"application": envelope.application, **msgspec.to_builtins(body), "type": _TYPES[type(body)]}
         if isinstance(body, MoveTransition):

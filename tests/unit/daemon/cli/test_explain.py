@@ -25,7 +25,7 @@ from rechannel.wire.messages import Refusal
 from unit import sample_messages as samples
 from unit.daemon.cli.command import run
 from unit.daemon.fake_store import NOW, FakeClock, FakeStore
-from unit.daemon.fakes import APP, QUERY, World, app, decide, go_on
+from unit.daemon.fakes import APP, QUERY, World, app, decide, go_on, query
 
 
 def test_a_decision_is_explained_with_all_its_numbers(leader: Controller) -> None:
@@ -113,6 +113,19 @@ def test_the_limit_counts_what_is_selected(leader: Controller, store: FakeStore,
     reader = HistoryReader(store, world.clock, HistoryFilter(application=APP))  # type: ignore[arg-type]
     assert [entry["decision"] for entry in reader.first(50)] == [own.decision]
     assert reader.decisions_read == 61
+
+
+def test_queries_of_one_name_in_several_applications_are_all_selected(
+    store: FakeStore, world: World, clock: FakeClock
+) -> None:
+    other = World(store, clock, "app-2")
+    other.queries = [msgspec.structs.replace(query(world.placement, "q9"), name="name-of-q1")]
+    for one, own in ((world, "q1"), (other, "q9")):
+        one.ready()
+        one._send(keys.JOURNAL, one.application, samples.transition(move=f"m-{own}", query=own))
+    for selected, shown in (("name-of-q1", {"q1", "q9"}), ("q9", {"q9"})):
+        reader = HistoryReader(store, clock, HistoryFilter(query=selected))  # type: ignore[arg-type]
+        assert {entry["query"] for entry in reader.first(50)} == shown
 
 
 @pytest.fixture
@@ -249,8 +262,8 @@ def test_explain_shows_the_newest_decision_if_none_has_moves(
 
 def test_moves_in_the_history_show_query_names(leader: Controller, store: FakeStore, world: World) -> None:
     unknown = "895c1599-0c4d-4e3f-9d0e-1f2a3b4c5d6e"
-    for query in ("q1", unknown):
-        line = samples.transition(move=f"m-{query}", decision="link", query=query, stage=1, partition=2)
+    for name in ("q1", unknown):
+        line = samples.transition(move=f"m-{name}", decision="link", query=name, stage=1, partition=2)
         world._send(keys.JOURNAL, APP, line)
     entries = [entry for entry in HistoryReader(store, lambda: NOW).first(10) if entry["type"] == "move"]  # type: ignore[arg-type]
     assert [entry["name"] for entry in entries] == ["name-of-q1", ""]
