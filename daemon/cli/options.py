@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import io
 import json
 import os
 import signal
@@ -96,6 +97,8 @@ def exit_code_on_error(command: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(command)
     def run(*args: Any, **kwargs: Any) -> None:
         as_json = bool(kwargs.get("as_json"))
+        if isinstance(sys.stdout, io.TextIOWrapper):
+            sys.stdout.reconfigure(errors="replace")  # a locale such as Latin-1 has no arrows and no Greek letters
         _log_to_standard_error()
         try:
             if "config" in kwargs and kwargs["config"] is None:

@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 import structlog
+from click.testing import CliRunner
 
 from rechannel.conf import render
 from rechannel.conf.loader import load
@@ -245,3 +246,10 @@ def test_a_reader_that_has_enough_is_no_defect(monkeypatch: pytest.MonkeyPatch) 
 
     monkeypatch.setattr("rechannel.daemon.cli.config.show", no_reader)
     assert run("config", "show", code=1).output == ""
+
+
+def test_letters_that_the_locale_lacks_are_replaced(tmp_path: Path) -> None:
+    path = tmp_path / "spark-defaults.conf"
+    path.write_text("spark.task.cpus 2\n")
+    done = CliRunner(charset="latin-1").invoke(main, ["doctor", "--conf", str(path)])
+    assert (done.exit_code, "        ? set spark.task.cpus to 1" in done.output) == (0, True), done.output
