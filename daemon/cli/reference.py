@@ -27,7 +27,8 @@ _HEAD = """\
 `RECHANNEL_CONFIG` names, else `./rechannel.toml`, else `/etc/rechannel/rechannel.toml`, else that of the only live
 [solo run](solo.md) of this user. With `--json` exactly one JSON document is on standard output (for
 `history --follow` and `drain --follow`, one a line); on an error it is `{"error": sentence, "code": number}`,
-for a configuration with an array of its `mistakes` too. The sentence always goes to standard error as well.
+for a configuration with an array of its `mistakes` too. The sentence always goes to standard error as well; wrong usage
+(exit code 2) may have no document.
 `RECHANNEL_DEBUG=1` shows the traceback of an unexpected error.
 """
 #: a table of a page: between these markers, one row for each code of the enum of that name
