@@ -101,7 +101,8 @@ def exit_code_on_error(command: Callable[..., Any]) -> Callable[..., Any]:
             sys.stdout.reconfigure(errors="replace")  # a locale such as Latin-1 has no arrows and no Greek letters
         _log_to_standard_error()
         try:
-            if "config" in kwargs and kwargs["config"] is None:
+            reads_config = "config" in kwargs and not kwargs.get("spark_conf")  # as `doctor --conf` does not
+            if reads_config and kwargs["config"] is None:
                 kwargs["config"] = _solo_config()
             code = command(*args, **kwargs)
         except CommandError as error:

@@ -87,6 +87,13 @@ def test_a_file_that_is_there_wins_and_the_run_is_mentioned(
     assert shown_cluster() == "installed"
 
 
+def test_a_check_that_reads_no_configuration_needs_no_choice(live: Callable[[int], list[Path]], tmp_path: Path) -> None:
+    live(2)
+    path = tmp_path / "spark-defaults.conf"
+    path.write_text("")
+    assert run("doctor", "--conf", path).stderr == ""
+
+
 def test_without_a_run_nothing_is_said(live: Callable[[int], list[Path]]) -> None:
     live(0)
     assert run(*SHOW).stderr == ""
