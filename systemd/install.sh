@@ -10,6 +10,7 @@
 # spark), PYTHON (python3), ROLE (all; agent: only the light distribution and the agent's unit), PURGE=1 and NO_VENV=1
 # like the options.
 set -eu
+umask 022 # the services' users have to enter every directory that is made here, also where root's own umask is 077
 
 root=$(CDPATH='' cd -- "$(dirname -- "$0")/.." && pwd)
 destdir=${DESTDIR:-}

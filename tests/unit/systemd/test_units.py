@@ -97,6 +97,17 @@ def test_an_upgrade_keeps_the_user_of_the_agent(tmp_path: Path) -> None:
         assert unit(root / "usr/lib/systemd/system/rechannel-agent.service")["Service"]["User"] == user
 
 
+def test_others_may_enter_the_directories_whatever_roots_umask_is(tmp_path: Path) -> None:
+    before = os.umask(0o077)
+    try:
+        root = installed(tmp_path, PREFIX="/srv/apps/rechannel", BINDIR="/srv/bin")
+    finally:
+        os.umask(before)
+    modes = {str(path.relative_to(root)): path.stat().st_mode for path in root.rglob("*") if path.is_dir()}
+    closed = [path for path, mode in modes.items() if mode & 0o055 != 0o055]
+    assert closed == [], "the services' users have to reach program and configuration"
+
+
 def test_install_and_uninstall_leave_nothing(tmp_path: Path) -> None:
     root = installed(tmp_path)
     assert {f"usr/lib/systemd/system/{name}" for name in UNITS} < files(root)
