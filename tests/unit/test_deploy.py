@@ -137,6 +137,19 @@ def test_kustomize_puts_the_names_that_it_makes_into_the_volumes(tmp_path: Path)
         kubernetes_validate.validate(document, VERSIONS[-1], strict=True)
 
 
+@pytest.mark.parametrize("path", sorted((DEPLOY / "spark").glob("*.yaml")), ids=lambda path: path.stem)
+def test_spark_reads_a_pod_template_as_kubernetes_does(path: Path) -> None:
+    # Spark 3.5's client reads YAML 1.2, where 0400 is four hundred (fabric8io/kubernetes-client#6110).
+    assert re.findall(r": *(0\d+)\b", path.read_text()) == []
+
+
+def test_the_page_names_every_file_with_an_image_to_fill_in() -> None:
+    step = PAGE[PAGE.index("1. **Images.**") : PAGE.index("2. **Keys")]
+    files = [path for path in DEPLOY.rglob("*.yaml") if "registry.example" in path.read_text()]
+    assert len(files) == 2
+    assert [str(path.relative_to(DEPLOY)) for path in files if f"`{path.relative_to(DEPLOY)}`" not in step] == []
+
+
 @pytest.mark.parametrize("name", PODS)
 def test_every_volume_is_there_and_mounted(name: str) -> None:
     volumes = {volume["name"] for volume in PODS[name]["spec"].get("volumes", [])}
