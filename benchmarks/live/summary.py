@@ -19,6 +19,7 @@ from typing import Any
 
 from benchmarks.live.situations import Shape
 from benchmarks.live.variants import SPARK
+from benchmarks.report.numbers import student
 
 METRICS: dict[str, str] = {
     "mean": "mean batch",
@@ -36,8 +37,6 @@ METRICS: dict[str, str] = {
 BETTER = {"throughput": 1}
 """Where more is better; elsewhere less is."""
 
-# Student's t, two-sided 95 %, by degrees of freedom from 1 on.
-_STUDENT = (12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26, 2.23, 2.20, 2.18, 2.16, 2.14, 2.13, 2.12, 2.11, 2.10)
 # Of middle turns that follow each other and so share turns: v - (u + w) / 2 of equal independent ones.
 _NEXT, _NEXT_BUT_ONE = -2 / 3, 1 / 6
 _SENTENCES = {
@@ -69,11 +68,9 @@ class Noise:
 
     def reach(self, sessions: int) -> float:
         """Return by what factor chance alone (95 %) moves a mean ratio of so many sessions; infinite if not known."""
-        whole = int(self.freedom)
-        if not whole:
+        if self.freedom < 1:
             return math.inf
-        student = _STUDENT[whole - 1] if whole <= len(_STUDENT) else 1.96 + 2.4 / whole
-        return math.exp(min(50.0, student * self.error / math.sqrt(sessions)))
+        return math.exp(min(50.0, student(int(self.freedom)) * self.error / math.sqrt(sessions)))
 
 
 @dataclass(frozen=True)

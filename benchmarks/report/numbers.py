@@ -7,6 +7,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from statistics import median
 from typing import Any
 
+# Student's t, two-sided 95 %, by degrees of freedom from 1 on.
+_STUDENT = (12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26, 2.23, 2.20, 2.18, 2.16, 2.14, 2.13, 2.12, 2.11, 2.10)
+
 
 def seconds(value: float) -> str:
     """Format a duration with three digits in a suitable unit."""
@@ -45,6 +48,13 @@ def percentile(values: Sequence[float], share: float) -> float:
     """Return the smallest value that so large a share of all are not above; NaN of none."""
     ordered = sorted(values)
     return ordered[max(0, math.ceil(share * len(ordered)) - 1)] if ordered else math.nan
+
+
+def student(freedom: int) -> float:
+    """Return Student's t, two-sided 95 %; infinite without a degree of freedom."""
+    if freedom < 1:
+        return math.inf
+    return _STUDENT[freedom - 1] if freedom <= len(_STUDENT) else 1.96 + 2.4 / freedom
 
 
 def group_by(rows: Iterable[Mapping[str, Any]], key: str) -> dict[str, list[Mapping[str, Any]]]:

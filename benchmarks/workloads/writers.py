@@ -7,13 +7,14 @@ by SIGTERM (SPARK-37473). On one cluster, applications with and without that set
 from __future__ import annotations
 
 import json
+import math
+import statistics
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
+from benchmarks.report.numbers import student
 from benchmarks.report.results import Result, argument_parser, progress, write_json
 from benchmarks.workloads.base import Feed, Input
 from benchmarks.workloads.measure import run
@@ -27,25 +28,19 @@ NODES = ("127.0.0.71", "127.0.0.72")
 PARTITIONS = 12
 ROWS = {"word-count": 200_000, "python-totals": 60_000}
 WARM_UP = 12  # batches of each application that are not counted
-RESAMPLES = 10_000
 
 Pair = tuple[Sequence[float], Sequence[float]]
 
 
-def ratio(pairs: Sequence[Pair], seed: int = 0) -> tuple[float, float, float]:
-    """Return the ratio of the medians of all batches, (with, without) the setting by pair, and its 95 % interval.
+def ratio(pairs: Sequence[Pair]) -> tuple[float, float, float]:
+    """Return the geometric mean of the pairs' ratios of medians, (with, without) the setting, and its 95 % interval.
 
-    The interval is a bootstrap's over pairs: batches of one application are not independent.
+    The interval is Student's, of pairs: batches of one application are not independent.
     """
-
-    def of(chosen: Sequence[int]) -> float:
-        with_cure, without = (np.concatenate([pairs[index][side] for index in chosen]) for side in (0, 1))
-        return float(np.median(with_cure) / np.median(without))
-
-    random = np.random.default_rng(seed)
-    again = [of(random.integers(len(pairs), size=len(pairs)).tolist()) for _ in range(RESAMPLES)]
-    low, high = np.quantile(again, [0.025, 0.975]).tolist()
-    return of(range(len(pairs))), low, high
+    logs = [math.log(statistics.median(cured) / statistics.median(usual)) for cured, usual in pairs]
+    middle = statistics.fmean(logs)
+    reach = student(len(logs) - 1) * statistics.stdev(logs) / math.sqrt(len(logs)) if len(logs) > 1 else math.inf
+    return math.exp(middle), math.exp(middle - reach), math.exp(middle + reach)
 
 
 def application() -> None:

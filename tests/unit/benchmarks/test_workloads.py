@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from types import SimpleNamespace
 
 import pytest
@@ -11,6 +12,7 @@ from benchmarks.workloads.base import SLICES, Input
 from benchmarks.workloads.measure import committed
 from benchmarks.workloads.registry import WORKLOADS
 from benchmarks.workloads.run import OBSERVED, Committed, Digest
+from benchmarks.workloads.writers import ratio
 
 MODULES = (words, page_views, configurations, in_python, flights)
 
@@ -75,3 +77,12 @@ def test_the_output_of_batches_is_added_up():
         for at, row in enumerate(observed)
     ]
     assert committed(progresses) == Committed(3, Digest(3, -2), "2")
+
+
+def test_the_interval_of_a_ratio_is_that_of_so_few_pairs():
+    pairs = [([value, 1.0, value], [1.0, 9.0, 0.0]) for value in (0.8, 0.9, 1.0, 1.1)]
+    middle, low, high = ratio(pairs)
+    assert middle == pytest.approx(math.prod((0.8, 0.9, 1.0, 1.1)) ** (1 / 4))
+    # Student's t of three degrees of freedom; a bootstrap over four pairs ends within them, and covers 80 %.
+    assert (low, high) == pytest.approx((0.75, 1.17), abs=0.01)
+    assert ratio(pairs[:1])[1:] == (0, math.inf)
