@@ -183,7 +183,8 @@ def truths(case: Case, overhead: float, before: Sequence[Sequence[int]], after: 
     result = []
     for goal, end in zip(first, last, strict=True):
         best = optimum(goal)
-        same, near = fewest_moves(goal, SAME * end.busiest()), fewest_moves(goal, BEST * best.seconds)
+        limits = SAME * end.busiest(), BEST * best.seconds
+        same, near = (fewest_moves(goal, limit, plan=end.home) for limit in limits)
         result.append(
             Truth(
                 queries=list(goal.names),

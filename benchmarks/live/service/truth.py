@@ -90,10 +90,9 @@ def optimum(goal: Goal) -> Optimum:
     """Return the optimum of a goal; its bound is equal where it is proved."""
     ones = np.ones(goal.executors)
     largest = float(goal.seconds.max())
-    slots = np.ones(goal.executors * goal.cores)
     # On several cores an executor takes the mean of its slots: the bound is that of one core of so much speed.
     bound = lower_bound(goal.seconds, ones * goal.cores, np.ones(goal.executors, dtype=np.int64), ones > 0)
-    bound = max(bound, largest, float(goal.seconds.sum() / len(slots)))
+    bound = max(bound, largest)
     best = goal.busiest(_spread(goal))
     if best > bound * _CLOSE:
         seconds, proved = optimal_seconds(goal.seconds, ones * goal.cores, PATIENCE)
@@ -102,19 +101,21 @@ def optimum(goal: Goal) -> Optimum:
     return Optimum(best, min(bound, best))
 
 
-def fewest_moves(goal: Goal, limit: float, patience: float = PATIENCE) -> Fewest:
+def fewest_moves(goal: Goal, limit: float, patience: float = PATIENCE, plan: IntArray | None = None) -> Fewest:
     """Return the fewest moves from home after which no executor has more than ``limit`` seconds on a task slot.
 
-    A mixed integer program. Where it is not solved in time, the moves are those of the best answer, or of moving the
-    largest partition that helps again and again.
+    A mixed integer program. Where it is not solved in time, the moves are those of the best answer, of moving the
+    largest partition that helps again and again, or of a ``plan``, which counts if it reaches the load.
     """
     if goal.busiest() <= limit + _SAME:
         return Fewest(0, 0)
     if float(goal.seconds.max()) > limit + _SAME:
         return Fewest(None, 0)
     solved, bound = assign_staying(goal.seconds, goal.home, np.full(goal.executors, limit * goal.cores), patience)
-    moves = None if solved is None else int((solved != goal.home).sum())
-    reached = [count for count in (moves, _descent(goal, limit)) if count is not None]
+    known_plan = plan if plan is not None and goal.busiest(plan) <= limit + _SAME else None
+    reached = [int((home != goal.home).sum()) for home in (solved, known_plan) if home is not None]
+    if (descent := _descent(goal, limit)) is not None:
+        reached.append(descent)
     return Fewest(min(reached, default=None), max(1, bound))
 
 

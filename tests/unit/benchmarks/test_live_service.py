@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from benchmarks.live.service import truth
 from benchmarks.live.service.__main__ import main
 from benchmarks.live.service.cases import Case, Draw, QueryCase, draw
 from benchmarks.live.service.report import report, summary
@@ -165,12 +166,22 @@ def run(first: str = "d1", **other: object) -> RunResult:
 
 
 def test_the_truth_of_a_run() -> None:
-    (truth,) = run().truth
-    assert (truth.loads_before, truth.loads_after) == ([4.0, 0.0], [2.0, 2.0])
-    assert (truth.busiest_before, truth.busiest_after, truth.optimum) == (4.0, 2.0, 2.0)
+    (goal,) = run().truth
+    assert (goal.loads_before, goal.loads_after) == ([4.0, 0.0], [2.0, 2.0])
+    assert (goal.busiest_before, goal.busiest_after, goal.optimum) == (4.0, 2.0, 2.0)
     # One query's partition of a second and the other two half seconds would do: two of them for the same load.
-    assert (truth.moves, truth.fewest_same, truth.fewest_best) == (4, 2, 2)
+    assert (goal.moves, goal.fewest_same, goal.fewest_best) == (4, 2, 2)
     assert len(truths(case(4.0), 0.0, [[0, 0, 0]] * 2, [[0, 1, 1]] * 2)) == 2
+
+
+def test_a_plan_that_was_carried_out_is_known_where_no_program_is_solved_in_time() -> None:
+    goal = Goal(("query",), np.array([1.0, 0.5, 0.5]), np.array([0, 0, 0]), 2, 1)
+    plan = np.array([1, 0, 0])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(truth, "assign_staying", lambda *_: (None, 0))
+        patch.setattr(truth, "_descent", lambda *_: None)
+        assert fewest_moves(goal, 1.0, plan=plan).moves == 1
+        assert fewest_moves(goal, 1.0, plan=goal.home).moves is None, "that plan does not reach the load"
 
 
 def test_the_figures_of_a_query() -> None:
