@@ -25,7 +25,7 @@ import os
 import resource
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -74,57 +74,56 @@ PUSHES = 12  # windows that each agent pushes, of which the first ones are not c
 CORES = (1, 4)
 QUERIES = (1, 25, 125)
 _ROUNDS = 100  # in which all messages are read
-PARTS = ("read", "model", "residuals", "policy", "laws", "record", "publish")
 
 
 def main() -> None:
-    """Measure every size in a process of its own, and print a line for each."""
+    """Measure every size in a process of its own, and write the page."""
     parser = argument_parser("benchmarks.scale", __doc__, f"{QUICK[0]} executors alone")
     parser.add_argument("--executors", type=int, nargs="+", metavar="N", help=f"sizes [default: {SIZES}]")
     parser.add_argument("--queries", type=int, nargs="+", metavar="N", default=QUERIES, help=f"[default: {QUERIES}]")
+    parser.add_argument("--no-run", action="store_true", help="measure nothing, write the page from the figures")
     parser.add_argument("--document", type=Path, metavar="FILE", help="page to write, as docs/scale.md")
     options = parser.parse_args()
-    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # as in a controller
     results = ResultFile(options.json, dict(read_results(options.json)))
-    rows: list[dict[str, Any]] = []
-    results.figures["scale"] = Result.of(
-        "A decision from the messages in Redis to the plan, by size", {"rows": rows}, quick=options.quick
-    )
-    for shape in _shapes(options):
-        rows.append(_apart(measure, shape))
-        results.save()
-        progress(_line(rows[-1]))
-    placements: list[dict[str, Any]] = []
-    results.figures["placements"] = Result.of(
-        "Placements of the same model: stage time over the least possible", {"rows": placements}, quick=options.quick
-    )
-    for size in QUICK_COMPARED if options.quick else COMPARED:
-        placements += _apart(measure_placements, _shape(*size))
-        results.save()
-        progress(json.dumps(placements[-1]))
-    by_agents: list[dict[str, Any]] = []
-    results.figures["agents"] = Result.of(
-        "Agents on one Redis, and the age of their windows in the controller", {"rows": by_agents}, quick=options.quick
-    )
-    for count in QUICK_AGENTS if options.quick else AGENTS:
-        by_agents.append(_apart(measure_agents, count))
-        results.save()
-        progress(json.dumps(by_agents[-1]))
-    growth = _growth(rows)
-    for key, exponent in growth.items():
-        progress(f"{key}: seconds grow as partitions to the power of {exponent:.2f}")
+    if not options.no_run:
+        _measure(options, results)
     if options.document:
-        bounds = {"executors": MAX_EXECUTORS, "partitions": MAX_PARTITIONS, "replayed": MAX_REPLAYED}
-        bounds["cluster_sizes"] = MAX_CLUSTER_SIZES
-        figures = results.figures["scale"].figures() | {"growth": growth, "bounds": bounds, "agents": by_agents}
-        figures["placements"] = placements
-        write_page(options.document, render("scale", figures, wrap=False))
+        write_page(options.document, page(results.figures))
 
 
-def _apart(work: Callable[[Any], Any], size: object) -> Any:
-    """Return the figures of one size, from a process of its own: its memory is that of this size."""
-    with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
-        return pool.submit(work, size).result()
+def _measure(options: argparse.Namespace, results: ResultFile) -> None:
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # as in a controller
+    compared = QUICK_COMPARED if options.quick else COMPARED
+    parts: dict[str, tuple[str, Callable[[Any], list[dict[str, Any]]], Iterable[Any]]] = {
+        "scale": ("A decision from the messages in Redis to the plan, by size", measure, _shapes(options)),
+        "placements": (
+            "Placements of the same model: stage time over the least possible",
+            measure_placements,
+            [_shape(*size) for size in compared],
+        ),
+        "agents": (
+            "Agents on one Redis, and the age of their windows in the controller",
+            measure_agents,
+            QUICK_AGENTS if options.quick else AGENTS,
+        ),
+    }
+    for name, (measures, work, sizes) in parts.items():
+        rows: list[dict[str, Any]] = []
+        results.figures[name] = Result.of(measures, {"rows": rows}, quick=options.quick)
+        for size in sizes:  # each in a process of its own: its memory is that of this size
+            with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
+                rows += pool.submit(work, size).result()
+            results.save()
+            progress(json.dumps(rows[-1]))
+
+
+def page(results: Mapping[str, Result]) -> str:
+    """Return the page of the results."""
+    scale = results["scale"].figures()
+    bounds = {"executors": MAX_EXECUTORS, "partitions": MAX_PARTITIONS, "replayed": MAX_REPLAYED}
+    bounds["cluster_sizes"] = MAX_CLUSTER_SIZES
+    others = {name: results[name].rows for name in ("placements", "agents")}
+    return render("scale", scale | others | {"growth": _growth(scale["rows"]), "bounds": bounds}, wrap=False)
 
 
 def _shapes(options: argparse.Namespace) -> Iterator[Shape]:
@@ -165,8 +164,8 @@ def _fill(messages: Messages) -> int:
     return newest
 
 
-def measure(shape: Shape) -> dict[str, Any]:
-    """Return the seconds of each part of a cold and a warm decision, by the wall and of the processor."""
+def measure(shape: Shape) -> list[dict[str, Any]]:
+    """Return the seconds of each part of a cold and a warm decision, by the wall and of the processor, as a row."""
     figures = _size_of(shape)
     with _open_messages(shape) as (stack, messages):
         newest = _fill(messages)
@@ -177,7 +176,7 @@ def measure(shape: Shape) -> dict[str, Any]:
         messages.send_windows()
         figures["warm"] = _decide(collector, messages, stack.settings, messages.number)
         figures["memory_mib"] = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024
-    return figures
+    return [figures]
 
 
 def measure_placements(shape: Shape) -> list[dict[str, Any]]:
@@ -209,8 +208,8 @@ def measure_placements(shape: Shape) -> list[dict[str, Any]]:
     ]
 
 
-def measure_agents(count: int) -> dict[str, Any]:
-    """Return what agents cost Redis, and the age of their windows once a controller has read them."""
+def measure_agents(count: int) -> list[dict[str, Any]]:
+    """Return what agents cost Redis, and the age of their windows once a controller has read them, as a row."""
     _, limit = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(limit, 3 * count + 1024), limit))
     with _open_messages(Shape(count, 1, 1, count), maxclients=str(2 * count + 100)) as (stack, messages):
@@ -218,7 +217,7 @@ def measure_agents(count: int) -> dict[str, Any]:
         pushes = multiprocessing.get_context("spawn").Process(target=push_windows, args=(stack.settings, count))
         pushes.start()
         try:
-            return {"agents": count} | _follow(messages, collector, pushes)
+            return [{"agents": count} | _follow(messages, collector, pushes)]
         finally:
             pushes.kill()
             pushes.join()
@@ -322,15 +321,6 @@ def _publish(store: Store, signer: Signer, decision: Decision) -> None:
     desired = DesiredPlacement(decision=decision.decision, runs=decision.runs, moves=decision.moves)
     envelope = author.envelope(desired, ttl=keys.DESIRED.ttl, application=APPLICATION)
     store.put(keys.DESIRED, APPLICATION, signer.sign(envelope))
-
-
-def _line(row: dict[str, Any]) -> str:
-    parts = " ".join(f"{name} {row['warm']['wall'][name]:.2f}" for name in PARTS)
-    return (
-        f"{row['executors']:,} executors of {row['cores']}, {row['queries']} queries, {row['partitions']:,} partitions"
-        f": cold {row['cold']['wall_seconds']:.2f} s, warm {row['warm']['wall_seconds']:.2f} s ({parts}), "
-        f"{row['memory_mib']:.0f} MiB"
-    )
 
 
 def _growth(rows: list[dict[str, Any]]) -> dict[str, float]:

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 
+from benchmarks import scale
+from benchmarks.predictions import __main__ as predictions
 from benchmarks.report import __main__ as report
-from benchmarks.report.page import nexmark_section
+from benchmarks.report.page import figures_of, nexmark_section, render
 from benchmarks.report.results import Result, ResultFile, read_results, rounded
 
 MACHINE = {"cores": 2, "load_average": 0.5}
@@ -39,6 +42,18 @@ def test_every_figure_of_the_archive_has_a_unit(name: str) -> None:
     for result in results.values():
         assert [names for names in result.names() if not result.units.keys() & names] == []
     assert rounded(results) == results
+
+
+@pytest.mark.parametrize(("name", "page"), [("scale", scale.page), ("predictions", predictions.page)])
+def test_a_page_is_that_of_its_figures(name: str, page: Callable[[Mapping[str, Result]], str]) -> None:
+    assert page(read_results(ROOT / "docs" / "figures" / f"{name}.json")) == (ROOT / f"docs/{name}.md").read_text()
+
+
+def test_the_page_of_all_benchmarks_is_that_of_its_figures() -> None:
+    directory = ROOT / "docs" / "figures"
+    results = {name: read_results(directory / f"{name}.json") for name in ("live", "simulation", "nexmark")}
+    notes = (directory / "notes.txt").read_text()
+    assert render({"notes": notes, **figures_of(results)}) == (ROOT / "docs/benchmarks.md").read_text()
 
 
 def figures(**other: Any) -> dict[str, Any]:
