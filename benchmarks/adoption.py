@@ -14,12 +14,13 @@ import statistics
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from benchmarks.report.results import Result, ResultFile, argument_parser, progress, read_results
+from benchmarks.report.templates import table
 from testbed.installation import copy_tree, install, outside_environment
 from testbed.processes import ROOT, ProcessGroup, wait_until
 from testbed.redis_server import RedisServer
@@ -171,18 +172,11 @@ def adopt(way: str) -> Trial:
     return trial
 
 
-def table(trials: Sequence[Trial]) -> str:
-    """Return the figures as a table in Markdown."""
-    lines = [
-        "| way | installed | first decision | measured gain | batch | MB |",
-        "| --- | ---: | ---: | ---: | ---: | ---: |",
-    ]
-    for trial in trials:
-        steps = [f"{trial.seconds[step]:.0f} s" for step in ("installed", "decision", "measured gain")]
-        sizes = ", ".join(f"{name} {size}" for name, size in trial.megabytes.items())
-        change = f"{trial.batch_before:.1f} → {trial.batch_after:.1f} s"
-        lines.append(f"| {' | '.join([trial.way, *steps, change, sizes])} |")
-    return "\n".join(lines)
+def cells(trial: Trial) -> list[str]:
+    """Return the figures as a row of the table."""
+    steps = [f"{trial.seconds[step]:.0f} s" for step in ("installed", "decision", "measured gain")]
+    sizes = ", ".join(f"{name} {size}" for name, size in trial.megabytes.items())
+    return [trial.way, *steps, f"{trial.batch_before:.1f} → {trial.batch_after:.1f} s", sizes]
 
 
 def main() -> None:
@@ -192,7 +186,7 @@ def main() -> None:
     options = parser.parse_args()
     ways = options.way or (["solo"] if options.quick else [*WAYS])
     trials = [adopt(way) for way in ways]
-    print(table(trials))
+    print(table("way | installed | first decision | measured gain | batch | MB", map(cells, trials)))
     results = ResultFile(options.json, dict(read_results(options.json)))
     rows = [vars(trial) for trial in trials]
     results.figures["adoption"] = Result.of("Seconds from the first command to the benefit", {"rows": rows})

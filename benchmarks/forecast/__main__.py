@@ -8,14 +8,12 @@ that came: by how much the most loaded executor has more than the mean.
 
 from __future__ import annotations
 
-import argparse
-import time
 from collections.abc import Callable
-from pathlib import Path
 
 import numpy as np
 
-from benchmarks.report.results import Result, write_json
+from benchmarks.policies.measure import timed
+from benchmarks.report.results import Result, ResultFile, argument_parser, read_results
 from benchmarks.report.templates import table
 from rechannel.policies.analysis.forecast import look_ahead, slots_ahead
 from rechannel.policies.model.arrays import FloatArray
@@ -23,10 +21,6 @@ from rechannel.policies.model.arrays import FloatArray
 _PARTITIONS, _EXECUTORS, _SLOTS, _WANTED = 32, 4, 21, 40
 HEAD = "load | partitions told by a forecast | error over the last value's | uneven by last values | by forecast"
 _Kind = Callable[[np.random.Generator, FloatArray], FloatArray]
-
-
-def _noise(random: np.random.Generator, moment: FloatArray, share: float) -> FloatArray:
-    return random.normal(1, share, (len(moment), _PARTITIONS))
 
 
 def _drift(random: np.random.Generator, moment: FloatArray) -> FloatArray:
@@ -68,7 +62,7 @@ def _load(kind: str, random: np.random.Generator, moment: FloatArray) -> FloatAr
     factors, share = KINDS[kind]
     base = 10 * random.lognormal(0, 0.7, _PARTITIONS)
     load = base * (factors(random, moment) if factors else np.ones((len(moment), 1)))
-    return np.clip(load * _noise(random, moment, share) if share else load, 0, None)
+    return np.clip(load * random.normal(1, share, load.shape) if share else load, 0, None)
 
 
 def _uneven(forecast: FloatArray, actual: FloatArray) -> float:
@@ -102,11 +96,9 @@ def measure(kind: str, trials: int, seed: int) -> tuple[float, float, float, flo
 
 def main() -> None:
     """Print the table."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.forecast", description="What a forecast is worth.")
-    parser.add_argument("--quick", action="store_true", help="a tenth of the trials")
+    parser = argument_parser("benchmarks.forecast", "What a forecast is worth.", "a tenth of the trials")
     parser.add_argument("--trials", type=int, metavar="N", default=300, help="of each kind of load (%(default)s)")
     parser.add_argument("--seed", type=int, metavar="N", default=1)
-    parser.add_argument("--json", type=Path, metavar="FILE", help="where the figures go")
     options = parser.parse_args()
     trials = max(1, options.trials // 10) if options.quick else options.trials
     rows = {kind: measure(kind, trials, options.seed) for kind in KINDS}
@@ -116,18 +108,14 @@ def main() -> None:
     )
     print(table(HEAD, cells))
     past = np.abs(np.random.default_rng(options.seed).normal(10, 2, (24, 100_000)))
-    durations = []
-    for _ in range(5):
-        began = time.process_time()
-        look_ahead(past, slots_ahead(24, _WANTED))
-        durations.append(time.process_time() - began)
-    print(f"\n100,000 partitions, 24 slots: {1e3 * min(durations):.0f} ms of CPU time (best of five)")
-    if options.json:
-        names = ("told", "error_over_last", "uneven_by_last", "uneven_by_forecast")
-        kinds = [{"load": kind, **dict(zip(names, row, strict=True))} for kind, row in rows.items()]
-        figures = {"rows": kinds, "seed": options.seed, "trials": trials, "seconds": min(durations)}
-        result = Result.of("Errors of the forecast on generated loads", figures, quick=options.quick)
-        write_json(options.json, {"forecast": result})
+    seconds = min(timed(lambda: look_ahead(past, slots_ahead(24, _WANTED)))[0] for _ in range(5))
+    print(f"\n100,000 partitions, 24 slots: {1e3 * seconds:.0f} ms of CPU time (best of five)")
+    names = ("told", "error_over_last", "uneven_by_last", "uneven_by_forecast")
+    kinds = [{"load": kind, **dict(zip(names, row, strict=True))} for kind, row in rows.items()]
+    figures = {"rows": kinds, "seed": options.seed, "trials": trials, "seconds": seconds}
+    results = ResultFile(options.json, dict(read_results(options.json)))
+    results.figures["forecast"] = Result.of("Errors of the forecast on generated loads", figures, quick=options.quick)
+    results.save()
 
 
 if __name__ == "__main__":

@@ -17,15 +17,11 @@ _OTHERS = "#92c5de"
 _COLUMNS = 4  # situations beside each other
 
 
-def draw(figures: dict[str, Any], directory: Path) -> list[str]:
-    """Draw what there are figures for; returns the names of the files."""
-    groups = group(figures["rows"])
-    if not groups:
-        return []
-    noises = noise(groups)
-    _ratios(groups, noises["mean"], directory / "live-latency.svg")
-    _timeline(groups, directory / "live-timeline.svg")
-    return ["live-latency.svg", "live-timeline.svg"]
+def draw(figures: dict[str, Any], directory: Path) -> None:
+    """Draw what there are figures for."""
+    if groups := group(figures["rows"]):
+        _ratios(groups, noise(groups)["mean"], directory / "live-latency.svg")
+        _timeline(groups, directory / "live-timeline.svg")
 
 
 def _ratios(groups: dict[str, list[dict[str, Any]]], chance: Noise, path: Path) -> None:

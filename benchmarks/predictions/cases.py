@@ -20,8 +20,6 @@ from rechannel.policies.prediction.growth import fit_growth
 from rechannel.policies.prediction.model import FloatingTasks, PredictionModel, QueryTiming, StageSpread
 from rechannel.policies.prediction.work import TaskSamples, fit_work
 
-__all__ = ["REGIMES", "Case", "draw_case", "observe", "true_seconds"]
-
 REGIMES = {
     "one": "one query back to back on three to eight executors",
     "two": "two queries back to back on four executors",

@@ -25,8 +25,6 @@ from rechannel.policies.model.placement import Placement
 from rechannel.policies.model.workload import Stage
 from rechannel.policies.prediction.model import FloatingTasks, QueryTiming
 
-__all__ = ["LAUNCH", "TrueQuery", "run_batches"]
-
 LAUNCH = 0.003  # seconds of its core that a task takes beside its work
 _MAX_INPUT = 8.0  # times the usual rows, of a batch after a long one
 

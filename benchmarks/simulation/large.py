@@ -72,11 +72,10 @@ def hour(tasks: int, seconds: float, policies: Sequence[tuple[str, int | None]])
         row |= _durations(simulation.batches, seconds)
         row["made"] = [asdict(decision) for decision in controller.decisions]
         rows.append(row)
-    first = {row["query"]: row["mean"] for row in rows[0]["queries"]}
+    first = rows[0]["queries"]
     for row in rows:
-        ratios = [one["mean"] / first[one["query"]] for one in row["queries"] if first.get(one["query"])]
+        ratios = [mean / first[query] for query, mean in row.pop("queries").items() if first.get(query)]
         row["over_as_is"] = {"median": median(ratios), "best": min(ratios), "worst": max(ratios)}
-        del row["queries"]
     executors, count = scenario.cluster.size, sum(stage.n for stage in scenario.workload.placeable)
     counts = {"executors": executors, "partitions": count, "queries": len(scenario.workload.queries)}
     return {**counts, "seconds": seconds, "every": EVERY, "costs": asdict(COSTS), "load": LOAD, "rows": rows}
@@ -93,14 +92,13 @@ def _durations(batches: Sequence[Batch], seconds: float) -> dict[str, Any]:
     for minute in range(int(seconds // 60)):
         inside = [batch.seconds for batch in batches if minute * 60 <= batch.end < (minute + 1) * 60]
         minutes.append(float(np.mean(inside)) if inside else None)
-    landed = np.array([batch.landed for batch in batches])
     return {
         "batches": len(later),
         "mean": float(took.mean()),
         "median": float(np.median(took)),
         "p95": float(np.quantile(took, 0.95)),
-        "landed": int(landed.sum()),
-        "queries": [{"query": query, "mean": float(np.mean(durations))} for query, durations in by_query.items()],
+        "landed": sum(batch.landed for batch in batches),
+        "queries": {query: float(np.mean(durations)) for query, durations in by_query.items()},
         "minutes": minutes,
     }
 

@@ -21,7 +21,7 @@ from benchmarks.policies.block_cyclic import edge_schedule
 from benchmarks.simulation.flow_shop import finish_times
 from benchmarks.simulation.fluid_engine import COMPONENTS, LINK, Fluid, Jobs, nodes, view
 from rechannel.migration.plan.schedule import order_steps
-from rechannel.policies.model.arrays import FloatArray, IntArray, ModelError, ScaleOutError
+from rechannel.policies.model.arrays import IntArray, ModelError, ScaleOutError
 from rechannel.policies.model.cluster import Cluster
 from rechannel.policies.model.placement import Move
 from rechannel.policies.registry import propose
@@ -115,9 +115,11 @@ def _in_steps(fluid: Fluid, goal: IntArray, moved: IntArray, *, by_class: bool) 
         weights = (fluid.jobs.arrivals * fluid.jobs.service)[moved]
         moves = [Move("t", int(task), int(a), int(b)) for task, a, b in zip(moved, source, aim, strict=True)]
         steps = order_steps(moves, weights, sizes=state[moved])
-    count = int(steps.max()) + 1
-    times = _transfers(fluid, moved, source, aim, steps, count)
-    finish = finish_times(times, PROCESSING, PACKING)
+    group = nodes(fluid.size).subcluster
+    seconds = state[moved] / (SHARE * LINK) * np.where(group[source] == group[aim], 1.0, RELAY)
+    longest = np.zeros(int(steps.max()) + 1)  # transfer of each step
+    np.maximum.at(longest, steps, seconds)
+    finish = finish_times(longest, PROCESSING, PACKING)
     begun = np.concatenate([[0.0], finish.transferred[:-1]])
     events = sorted(
         [(float(at), 1, step) for step, at in enumerate(begun)]
@@ -137,15 +139,3 @@ def _in_steps(fluid: Fluid, goal: IntArray, moved: IntArray, *, by_class: bool) 
             fluid.node[tasks] = goal[tasks]
     fluid.frozen[:] = 0.0
     yield finish.makespan - now
-
-
-def _transfers(
-    fluid: Fluid, moved: IntArray, source: IntArray, aim: IntArray, steps: IntArray, count: int
-) -> FloatArray:
-    """Seconds of each step's longest transfer, (count,)."""
-    group = nodes(fluid.size).subcluster
-    seconds = fluid.jobs.state[moved] / (SHARE * LINK)
-    seconds = seconds * np.where(group[source] == group[aim], 1.0, RELAY)
-    longest = np.zeros(count)
-    np.maximum.at(longest, steps, seconds)
-    return longest

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.report.numbers import student
-from benchmarks.report.results import Result, argument_parser, progress, write_json
+from benchmarks.report.results import Result, ResultFile, argument_parser, progress, read_results
 from benchmarks.workloads.base import Feed, Input
 from benchmarks.workloads.measure import run
 from benchmarks.workloads.registry import WORKLOADS
@@ -99,10 +99,10 @@ def main() -> None:
         print(
             f"{row['workload']}: {row['ratio']:.2f} ({low:.2f} to {high:.2f}) of {pairs * options.batches} batches each"
         )
-    if options.json:
-        figures = {"rows": rows, "pairs": pairs}
-        result = Result.of(f"Batches with {SETTING}={CURE} over those without", figures, quick=options.quick)
-        write_json(options.json, {"writers": result})
+    results, figures = ResultFile(options.json, dict(read_results(options.json))), {"rows": rows, "pairs": pairs}
+    measures = f"Batches with {SETTING}={CURE} over those without"
+    results.figures["writers"] = Result.of(measures, figures, quick=options.quick)
+    results.save()
 
 
 if __name__ == "__main__":
