@@ -50,8 +50,8 @@ class DecisionLine(msgspec.Struct, frozen=True, kw_only=True):
 class Truth(msgspec.Struct, frozen=True, kw_only=True):
     """One goal: exact loads by executor before and after, the optimum, and the fewest moves to a load; seconds.
 
-    ``fewest_same`` brings the busiest executor within 2 % of where it ended, ``fewest_best`` within 5 % of the optimum;
-    ``None`` where no plan is known. The bounds are below every plan and placement.
+    ``fewest_same`` brings the busiest executor within 2 % of where it ended; ``optimum_bound`` is below every
+    placement.
     """
 
     queries: list[str]
@@ -63,9 +63,6 @@ class Truth(msgspec.Struct, frozen=True, kw_only=True):
     optimum_bound: float
     moves: int
     fewest_same: int | None
-    fewest_same_bound: int
-    fewest_best: int | None
-    fewest_best_bound: int
 
 
 class RunResult(msgspec.Struct, kw_only=True):

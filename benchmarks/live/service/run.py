@@ -23,7 +23,7 @@ from rechannel.wire.measurements import TaskRow
 from rechannel.wire.messages import Decision
 from testbed.stack import StackError
 
-SAME, BEST = 1.02, 1.05  # of the load where it ended, of the optimum: within which moves are counted
+SAME = 1.02  # times the load where it ended: fewer moves may lead there
 _ANSWERS = (ExitCode.DONE, ExitCode.REFUSED, ExitCode.NOTHING, ExitCode.NOT_READY)  # of a request for a decision
 _ATTEMPTS = 4  # to see a placement that stays while it is measured
 _WARM = 75.0  # seconds from the first placement until executors have compiled most of their code
@@ -183,8 +183,6 @@ def truths(case: Case, overhead: float, before: Sequence[Sequence[int]], after: 
     result = []
     for goal, end in zip(first, last, strict=True):
         best = optimum(goal)
-        limits = SAME * end.busiest(), BEST * best.seconds
-        same, near = (fewest_moves(goal, limit, plan=end.home) for limit in limits)
         result.append(
             Truth(
                 queries=list(goal.names),
@@ -195,10 +193,7 @@ def truths(case: Case, overhead: float, before: Sequence[Sequence[int]], after: 
                 optimum=best.seconds,
                 optimum_bound=best.bound,
                 moves=int((goal.home != end.home).sum()),
-                fewest_same=same.moves,
-                fewest_same_bound=same.bound,
-                fewest_best=near.moves,
-                fewest_best_bound=near.bound,
+                fewest_same=fewest_moves(goal, SAME * end.busiest(), plan=end.home).moves,
             )
         )
     return result

@@ -170,7 +170,7 @@ def test_the_truth_of_a_run() -> None:
     assert (goal.loads_before, goal.loads_after) == ([4.0, 0.0], [2.0, 2.0])
     assert (goal.busiest_before, goal.busiest_after, goal.optimum) == (4.0, 2.0, 2.0)
     # One query's partition of a second and the other two half seconds would do: two of them for the same load.
-    assert (goal.moves, goal.fewest_same, goal.fewest_best) == (4, 2, 2)
+    assert (goal.moves, goal.fewest_same) == (4, 2)
     assert len(truths(case(4.0), 0.0, [[0, 0, 0]] * 2, [[0, 1, 1]] * 2)) == 2
 
 
