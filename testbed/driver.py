@@ -26,10 +26,10 @@ if TYPE_CHECKING:
     from rechannel.migration.link.loop import Link
 
 
-def read_plan(name: str = "plan.json") -> tuple[Path, dict[str, Any]]:
+def read_plan() -> tuple[Path, dict[str, Any]]:
     """Return the directory that the command line names, and the plan in it."""
     directory = Path(sys.argv[1])
-    plan: dict[str, Any] = json.loads((directory / name).read_text())
+    plan: dict[str, Any] = json.loads((directory / "plan.json").read_text())
     return directory, plan
 
 

@@ -68,19 +68,12 @@ class Namespaces:
     @contextlib.contextmanager
     def inside(self, name: str) -> Iterator[None]:
         """Have the calling thread, and the processes it starts meanwhile, live in a namespace."""
-        home = os.open(_OWN, os.O_RDONLY)
-        try:
-            there = os.open(f"/proc/{self._pids[name]}/ns/net", os.O_RDONLY)
-            try:
-                self._enter(there)
-            finally:
-                os.close(there)
+        with _OWN.open("rb", 0) as home, self._file(name).open("rb", 0) as there:
+            self._enter(there.fileno())
             try:
                 yield
             finally:
-                self._enter(home)
-        finally:
-            os.close(home)
+                self._enter(home.fileno())
 
     def run(self, name: str, *command: str) -> str:
         """Run a command in a namespace; return what it printed. Raises :class:`NetworkError` with its complaint."""
@@ -94,10 +87,13 @@ class Namespaces:
         if self._libc.setns(descriptor, _CLONE_NEWNET) != 0:
             raise NetworkError(f"setns: {os.strerror(ctypes.get_errno())}")
 
+    def _file(self, name: str) -> Path:
+        return Path(f"/proc/{self._pids[name]}/ns/net")
+
     def _await(self, name: str) -> None:
         def apart() -> bool:
             with contextlib.suppress(OSError):
-                return Path(f"/proc/{self._pids[name]}/ns/net").readlink() != _OWN.readlink()
+                return self._file(name).readlink() != _OWN.readlink()
             return False
 
         try:

@@ -65,23 +65,23 @@ def cover(factors: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
 
     Of all cases the one that covers most pairs not met yet comes next, the first of them where several do.
     """
-    names = list(factors)
-    cases = [dict(zip(names, values, strict=True)) for values in itertools.product(*factors.values())]
+    cases = _cases(factors)
     left = set().union(*map(_pairs, cases))
     chosen: list[dict[str, Any]] = []
     while left:
         best = max(cases, key=lambda case: len(_pairs(case) & left))
         chosen.append(best)
         left -= _pairs(best)
-    order = {name: list(values) for name, values in factors.items()}
-    return sorted(chosen, key=lambda case: [order[name].index(case[name]) for name in names])
+    return sorted(chosen, key=cases.index)
 
 
 def uncovered(cases: Sequence[Mapping[str, Any]], factors: Mapping[str, Sequence[Any]]) -> set[Any]:
     """Return the pairs of values that no case has together."""
-    every = [dict(zip(factors, values, strict=True)) for values in itertools.product(*factors.values())]
-    pairs = set().union(*map(_pairs, every))
-    return pairs.difference(*map(_pairs, cases))
+    return set().union(*map(_pairs, _cases(factors))).difference(*map(_pairs, cases))
+
+
+def _cases(factors: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
+    return [dict(zip(factors, values, strict=True)) for values in itertools.product(*factors.values())]
 
 
 def _pairs(case: Mapping[str, Any]) -> set[Any]:
