@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from benchmarks.report.results import Result, ResultFile, argument_parser, progress, read_results
+from benchmarks.report.results import Result, ResultFile, argument_parser, progress
 from benchmarks.report.templates import table
 from testbed.installation import copy_tree, install, outside_environment
 from testbed.processes import ROOT, ProcessGroup, wait_until
@@ -185,12 +185,15 @@ def main() -> None:
     parser.add_argument("--way", choices=[*WAYS], action="append", help="only this way; may be given again")
     options = parser.parse_args()
     ways = options.way or (["solo"] if options.quick else [*WAYS])
-    trials = [adopt(way) for way in ways]
+    trials: list[Trial] = []
+    rows: list[dict[str, Any]] = []
+    result = Result.of("Seconds from the first command to the benefit", {"rows": rows}, quick=options.quick)
+    results = ResultFile(options.json, {"adoption": result})
+    for way in ways:
+        trials.append(adopt(way))
+        rows.append(vars(trials[-1]))
+        results.save()
     print(table("way | installed | first decision | measured gain | batch | MB", map(cells, trials)))
-    results = ResultFile(options.json, dict(read_results(options.json)))
-    rows = [vars(trial) for trial in trials]
-    results.figures["adoption"] = Result.of("Seconds from the first command to the benefit", {"rows": rows})
-    results.save()
 
 
 if __name__ == "__main__":

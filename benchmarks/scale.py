@@ -37,7 +37,7 @@ from msgspec.structs import replace
 from benchmarks.monitors import fleet as agents
 from benchmarks.policies.measure import timed
 from benchmarks.policies.optimum import metis
-from benchmarks.report.results import Result, ResultFile, argument_parser, progress, read_results, write_page
+from benchmarks.report.results import Result, ResultFile, argument_parser, progress, write_page
 from benchmarks.report.templates import render
 from benchmarks.simulation.fleet import APPLICATION, Messages, Shape
 from rechannel.conf.settings import Settings
@@ -84,7 +84,7 @@ def main() -> None:
     parser.add_argument("--no-run", action="store_true", help="measure nothing, write the page from the figures")
     parser.add_argument("--document", type=Path, metavar="FILE", help="page to write, as docs/scale.md")
     options = parser.parse_args()
-    results = ResultFile(options.json, dict(read_results(options.json)))
+    results = ResultFile(options.json)
     if not options.no_run:
         _measure(options, results)
     if options.document:

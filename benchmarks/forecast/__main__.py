@@ -13,7 +13,7 @@ from collections.abc import Callable
 import numpy as np
 
 from benchmarks.policies.measure import timed
-from benchmarks.report.results import Result, ResultFile, argument_parser, read_results
+from benchmarks.report.results import Result, ResultFile, argument_parser
 from benchmarks.report.templates import table
 from rechannel.policies.analysis.forecast import look_ahead, slots_ahead
 from rechannel.policies.model.arrays import FloatArray
@@ -113,7 +113,7 @@ def main() -> None:
     names = ("told", "error_over_last", "uneven_by_last", "uneven_by_forecast")
     kinds = [{"load": kind, **dict(zip(names, row, strict=True))} for kind, row in rows.items()]
     figures = {"rows": kinds, "seed": options.seed, "trials": trials, "seconds": seconds}
-    results = ResultFile(options.json, dict(read_results(options.json)))
+    results = ResultFile(options.json)
     results.figures["forecast"] = Result.of("Errors of the forecast on generated loads", figures, quick=options.quick)
     results.save()
 

@@ -62,9 +62,9 @@ def main() -> None:
     plans = list(_plans(options, chosen, shape))
     sessions: list[dict[str, Any]] = []
     quick = options.quick
-    if options.resume and (stored := read_results(options.json)):
-        quick |= stored[PART].quick
-        sessions += [session for session in stored[PART].rows if session.get("figures") and "error" not in session]
+    if options.resume and (stored := read_results(options.json).get(PART)):
+        quick |= stored.quick
+        sessions += [session for session in stored.rows if session.get("figures") and "error" not in session]
     measures = "batches under Spark as it is and under every policy, by turns"
     result = Result.of(measures, {"rows": sessions}, quick=quick, units=_UNITS)
     measured = {Plan.identity(session) for session in sessions}

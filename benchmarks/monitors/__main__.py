@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.monitors import accuracy, fleet, overhead
-from benchmarks.report.results import Result, ResultFile, argument_parser, read_results
+from benchmarks.report.results import Result, ResultFile, argument_parser
 from benchmarks.report.templates import columns
 
 PARTS = {
@@ -60,7 +60,7 @@ def main() -> None:
     )
     options = parser.parse_args()
     quick = options.quick
-    results = ResultFile(options.json, dict(read_results(options.json)))
+    results = ResultFile(options.json)
     with tempfile.TemporaryDirectory(prefix="rechannel-bench-", ignore_cleanup_errors=True) as directory:
         root = Path(directory)
         for part in options.only or PARTS:

@@ -8,7 +8,7 @@ from typing import Any
 
 from benchmarks.policies import comparison, optimum, plots, scale
 from benchmarks.policies.report import render
-from benchmarks.report.results import Result, ResultFile, argument_parser, read_results, write_page
+from benchmarks.report.results import Result, ResultFile, argument_parser, write_page
 
 PARTS = {
     "compare": "Placements of every policy on generated workloads",
@@ -35,7 +35,7 @@ def main() -> None:
     parser.add_argument("--limit", type=float, metavar="SECONDS", help=f"for one run of one policy ({LIMIT:g})")
     parser.add_argument("--document", type=Path, metavar="PAGE", help="write the page, and its plots into images/")
     options = parser.parse_args()
-    results = ResultFile(options.json, dict(read_results(options.json)))
+    results = ResultFile(options.json)
     for part in () if options.no_run else options.only or PARTS:
         figures = _measure(part, options.quick, options.limit)
         results.figures[part] = Result.of(PARTS[part], figures, quick=options.quick, units=UNITS)

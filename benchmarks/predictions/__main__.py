@@ -22,7 +22,7 @@ from benchmarks.live.service.report import summary
 from benchmarks.live.service.results import RunResult, read
 from benchmarks.predictions.cases import REGIMES, Case, draw_case, observe, true_seconds
 from benchmarks.report.plots import pyplot, save
-from benchmarks.report.results import Result, ResultFile, argument_parser, progress, read_results, write_page
+from benchmarks.report.results import Result, ResultFile, argument_parser, progress, write_page
 from benchmarks.report.templates import render
 from rechannel.conf.settings import GateSettings
 from rechannel.migration.plan.gate import JUDGED_DRAWS, QueryGain, evaluate_gate
@@ -53,7 +53,7 @@ def main() -> None:
     parser.add_argument("--live", type=Path, nargs="+", metavar="FILE", help="runs on a real cluster, for the page")
     parser.add_argument("--no-run", action="store_true", help="only write the page of the figures in the file")
     options = parser.parse_args()
-    results = ResultFile(options.json, dict(read_results(options.json)))
+    results = ResultFile(options.json)
     if not options.no_run:
         counts = dict.fromkeys(REGIMES, QUICK if options.quick else CASES)
         if not options.quick:

@@ -16,7 +16,7 @@ import shlex
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -199,12 +199,15 @@ def rounded(value: Any) -> Any:
 class ResultFile:
     """Results of one benchmark in a JSON file that is saved after every part, so that a failure loses no other part.
 
-    Without a ``path`` they stay in memory.
+    ``figures`` are new ones beside those in the file. Without a ``path`` they stay in memory.
     """
 
     path: Path | None
-    figures: dict[str, Any]
+    figures: dict[str, Any] = field(default_factory=dict)
     after_save: Callable[[], None] | None = None
+
+    def __post_init__(self) -> None:
+        self.figures = {**read_results(self.path), **self.figures}
 
     def save(self) -> None:
         """Write the results."""

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.monitors import fleet as agents
-from benchmarks.report.results import Result, ResultFile, argument_parser, machine, progress, read_results
+from benchmarks.report.results import Result, ResultFile, argument_parser, machine, progress
 from benchmarks.simulation import fleet, large, migration_paper, plots
 from benchmarks.simulation.calibration import read_runs, validate
 from benchmarks.simulation.report import section
@@ -52,7 +52,7 @@ def main() -> None:
     options = parser.parse_args()
     if missing := [str(file) for file in options.live or () if not file.is_file()]:
         parser.error(f"--live: no such file: {', '.join(missing)}; python -m benchmarks.live --runs writes one")
-    results = ResultFile(options.json, dict(read_results(options.json)))
+    results = ResultFile(options.json)
     for name, part in () if options.no_run else _parts(options.quick, options.live).items():
         if options.only and name not in options.only:
             continue

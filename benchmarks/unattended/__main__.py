@@ -15,7 +15,7 @@ from pathlib import Path
 
 import msgspec
 
-from benchmarks.report.results import Result, ResultFile, machine, progress, read_results, write_page
+from benchmarks.report.results import Result, ResultFile, machine, progress, write_page
 from benchmarks.unattended.page import page
 from benchmarks.unattended.results import WAYS, Run, stored
 from benchmarks.unattended.run import measure
@@ -25,7 +25,7 @@ from benchmarks.unattended.script import MINUTES, draw_script
 def main() -> int:
     """Run each script in every way, and write the page; 1 where a run failed or is not exact."""
     options = _parser().parse_args()
-    results = ResultFile(options.json, dict(read_results(options.json)))
+    results = ResultFile(options.json)
     ended = []
     for seed, way in product(options.seed, options.ways):
         script = draw_script(seed, options.minutes)

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.report.numbers import student
-from benchmarks.report.results import Result, ResultFile, argument_parser, progress, read_results
+from benchmarks.report.results import Result, ResultFile, argument_parser, progress
 from benchmarks.workloads.base import Feed, Input
 from benchmarks.workloads.measure import run
 from benchmarks.workloads.registry import WORKLOADS
@@ -92,17 +92,18 @@ def main() -> None:
     parser.add_argument("--batches", type=int, default=10, help="counted in each application (%(default)s)")
     options = parser.parse_args()
     pairs = 2 if options.quick else options.pairs
+    rows: list[dict[str, Any]] = []
+    measures, figures = f"Batches with {SETTING}={CURE} over those without", {"rows": rows, "pairs": pairs}
+    results = ResultFile(options.json, {"writers": Result.of(measures, figures, quick=options.quick)})
     with tempfile.TemporaryDirectory(prefix="rechannel-writers-", ignore_cleanup_errors=True) as root:
-        rows = [measure(Path(root) / name, name, pairs, options.batches) for name in options.only or ROWS]
+        for name in options.only or ROWS:
+            rows.append(measure(Path(root) / name, name, pairs, options.batches))
+            results.save()
     for row in rows:
         low, high = row["interval"]
         print(
             f"{row['workload']}: {row['ratio']:.2f} ({low:.2f} to {high:.2f}) of {pairs * options.batches} batches each"
         )
-    results, figures = ResultFile(options.json, dict(read_results(options.json))), {"rows": rows, "pairs": pairs}
-    measures = f"Batches with {SETTING}={CURE} over those without"
-    results.figures["writers"] = Result.of(measures, figures, quick=options.quick)
-    results.save()
 
 
 if __name__ == "__main__":

@@ -31,6 +31,8 @@ def test_a_result_file_is_read_as_it_was_written(tmp_path: Path) -> None:
     assert result.command.startswith("python -m ")
     assert result.figures().items() >= {**figures, "quick": True}.items()
     assert read_results(tmp_path / "none.json") == {}
+    ResultFile(tmp_path / "out" / "file.json", {"other": result}).save()
+    assert list(read_results(tmp_path / "out" / "file.json")) == ["part", "other"], "other commands' parts stay"
     (tmp_path / "old.json").write_text('{"part": {"machine": {}, "rows": []}}')
     with pytest.raises(msgspec.ValidationError, match="measures"):
         read_results(tmp_path / "old.json")
