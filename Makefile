@@ -29,12 +29,13 @@ $(TOOLS): $(STAMP)
 demo: $(STAMP) ## Rebalance running queries onto nodes that join; JSON=FILE writes the figures, ARGS=... adds options
 	$(BIN)/python -m examples.demo $(if $(JSON),--json "$(JSON)") $(ARGS)
 
-bench: $(STAMP) ## Every benchmark (two days; ARGS=--quick: a day); writes docs/benchmarks.md, policies.md, migration.md, predictions.md, unattended.md
+bench: $(STAMP) ## Every benchmark (two days; ARGS=--quick: a day); writes docs/benchmarks.md, policies.md, migration.md, predictions.md, scale.md, unattended.md
 	$(BIN)/python -m pip install --disable-pip-version-check -q $(if $(wildcard constraints.txt),-c constraints.txt) -e '.[bench]'
 	$(BIN)/python -m benchmarks.policies --json out/policies.json --document docs/policies.md $(ARGS)
 	$(BIN)/python -m benchmarks.migration --json out/migration.json --document docs/migration.md $(ARGS)
 	$(BIN)/python -m benchmarks.forecast --json out/forecast.json $(ARGS)
 	$(BIN)/python -m benchmarks.predictions --json docs/figures/predictions.json --document docs/predictions.md $(ARGS)
+	-$(BIN)/python -m benchmarks.scale --json docs/figures/scale.json --document docs/scale.md $(ARGS)
 	-$(BIN)/python -m benchmarks.unattended --seed 1 2 3 4 5 6 --json out/unattended.json --document docs/unattended.md # 12 hours and more
 	-$(BIN)/python -m benchmarks.monitors --json out/monitors.json $(ARGS)
 	-$(BIN)/python -m benchmarks.workloads --json out/workloads.json $(ARGS)

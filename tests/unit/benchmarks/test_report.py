@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -44,6 +45,12 @@ def test_every_figure_of_the_archive_has_a_unit(name: str) -> None:
     for result in results.values():
         assert [names for names in result.names() if not result.units.keys() & names] == []
     assert rounded(results) == results
+
+
+def test_make_bench_runs_every_benchmark() -> None:
+    programs = {path.parent.name for path in (ROOT / "benchmarks").glob("*/__main__.py")}
+    programs |= {path.stem for path in (ROOT / "benchmarks").glob("*.py") if "__main__" in path.read_text()}
+    assert set(re.findall(r"-m benchmarks\.(\w+) --", (ROOT / "Makefile").read_text())) == programs
 
 
 @pytest.mark.parametrize(("name", "page"), [("scale", scale.page), ("predictions", predictions.page)])
