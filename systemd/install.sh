@@ -135,6 +135,11 @@ install_all() {
         [ ! -e "$destdir$libdir/systemd/system/rechannel-controller.service" ] ||
             fail "a controller is installed here" "make uninstall first, or leave ROLE=agent out"
     fi
+    # Before the program is replaced: otherwise it would be new, and its units old.
+    for path in "$libdir" "$bindir"; do
+        { mkdir -p "$destdir$path" 2>/dev/null && [ -w "$destdir$path" ]; } ||
+            fail "$destdir$path: cannot be written" "where /usr is read-only: LIBDIR=/etc BINDIR=/opt/bin"
+    done
     mkdir -p "$(dirname "$home")"
     work=$home.new # on the same file system, for an atomic rename
     rm -rf "$work"
@@ -178,7 +183,6 @@ install_all() {
         put "$root/systemd/rechannel.sysusers" "$libdir/sysusers.d/rechannel.conf" 644
         put "$root/systemd/rechannel-controller.tmpfiles" "$libdir/tmpfiles.d/rechannel-controller.conf" 644
     fi
-    mkdir -p "$destdir$bindir"
     ln -sf "$prefix/bin/rechannel" "$link"
     [ -z "$fresh" ] || put "$root/conf/rechannel.toml" "$confdir/rechannel.toml" 644
 

@@ -108,6 +108,22 @@ def test_others_may_enter_the_directories_whatever_roots_umask_is(tmp_path: Path
     assert closed == [], "the services' users have to reach program and configuration"
 
 
+def test_a_read_only_usr_is_named_before_anything_is_installed(tmp_path: Path) -> None:
+    root = tmp_path / "root"
+    root.mkdir()
+    (root / "usr").touch()  # root may write everywhere else
+    done = install(tmp_path, "install", "--no-venv")
+    assert done.returncode == 1
+    assert "cannot be written" in done.stderr
+    assert "LIBDIR=/etc BINDIR=/opt/bin" in done.stderr
+    assert {path.name for path in root.iterdir()} == {"usr"}
+    assert "`LIBDIR=/etc BINDIR=/opt/bin`" in (ROOT / "docs" / "services.md").read_text()
+    installed(tmp_path, LIBDIR="/etc", BINDIR="/opt/bin")
+    assert {f"etc/systemd/system/{name}" for name in UNITS} < files(root)
+    assert install(tmp_path, "uninstall", LIBDIR="/etc", BINDIR="/opt/bin").returncode == 0
+    assert {path.name for path in root.iterdir()} == {"usr"}
+
+
 def test_install_and_uninstall_leave_nothing(tmp_path: Path) -> None:
     root = installed(tmp_path)
     assert {f"usr/lib/systemd/system/{name}" for name in UNITS} < files(root)
