@@ -42,7 +42,8 @@ def headline(figures: Mapping[str, Any]) -> str:
         cells = {name: cells["mean"] for name, cells in table(sessions, chance).items() if "mean" in cells}
         if (own := cells.get(ADAPTIVE.name)) is None:
             continue
-        rows.append([label, _bold(own), _bold(cells.get(_RIVAL)), str(own.sessions)])
+        pair = (_cell(cell, " to ", beyond="**") for cell in (own, cells.get(_RIVAL)))
+        rows.append([label, *pair, str(own.sessions)])
         reaches[own.sessions] = own.reach
         compared += _RIVAL in cells
         if difference := _difference(_RIVAL, sessions, chance):
@@ -177,7 +178,7 @@ def _commands(sessions: Sequence[Session]) -> list[str]:
 def _row(name: str, sessions: Sequence[Session], cells: Mapping[str, Cell] | None, metrics: Sequence[str]) -> list[str]:
     own = [session for session in sessions if any(turn["way"] == name for turn in session["figures"])]
     turns = [turn for session in own for turn in session["figures"] if turn["way"] == name]
-    ratios = ["1" if cells is None else _italic(cells.get(metric)) for metric in metrics]
+    ratios = ["1" if cells is None else _cell(cells.get(metric), "-", within="*") for metric in metrics]
     seconds = statistics.median(turn["mean"] for turn in turns)
     placed = "/".join(str(count) for count in turns[0]["placed"].values())
     return [f"`{name}`", str(len(own)), f"{seconds:.2f}", *ratios, _moves(own, name), placed]
@@ -223,18 +224,13 @@ def _last_decision(session: Session, turn: Mapping[str, Any]) -> str:
     return f" (no move: {last['sentence'].partition(': gain')[0].removeprefix('nothing to move: ')})"
 
 
-def _italic(cell: Cell | None) -> str:
+def _cell(cell: Cell | None, to: str, *, within: str = "", beyond: str = "") -> str:
+    """Return a ratio and its spread over sessions; marks around what is ``within`` chance, and ``beyond`` it."""
     if cell is None:
         return "-"
-    spread = f" ({cell.least:.2f}-{cell.most:.2f})" if cell.sessions > 1 else ""
-    return f"*{cell.middle:.2f}*{spread}" if cell.in_noise else f"{cell.middle:.2f}{spread}"
-
-
-def _bold(cell: Cell | None) -> str:
-    if cell is None:
-        return "-"
-    spread = f" ({cell.least:.2f} to {cell.most:.2f})" if cell.sessions > 1 else ""
-    return f"{cell.middle:.2f}{spread}" if cell.in_noise else f"**{cell.middle:.2f}**{spread}"
+    spread = f" ({cell.least:.2f}{to}{cell.most:.2f})" if cell.sessions > 1 else ""
+    mark = within if cell.in_noise else beyond
+    return f"{mark}{cell.middle:.2f}{mark}{spread}"
 
 
 def _difference(name: str, sessions: Sequence[Session], chance: Mapping[str, Noise]) -> str:
