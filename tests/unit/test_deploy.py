@@ -321,6 +321,7 @@ def test_two_controllers_are_on_two_nodes_and_one_stays() -> None:
     assert [selector["matchLabels"] for selector in selectors] == [labels] * 3
     assert service["spec"]["selector"] == labels
     assert (deployment["spec"]["replicas"], budget["spec"]["minAvailable"]) == (2, 1)
+    assert budget["spec"].get("unhealthyPodEvictionPolicy") == "AlwaysAllow", "without Redis none is ready"
     assert deployment["spec"]["strategy"]["rollingUpdate"] == {"maxSurge": 0, "maxUnavailable": 1}
 
 
