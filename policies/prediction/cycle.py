@@ -174,10 +174,11 @@ def batch_seconds(queries: QueryWork, timings: QueryTimings) -> FloatArray:
 
 
 def _fair_batches(alone: FloatArray, before: FloatArray, queries: QueryWork, timings: QueryTimings) -> FloatArray:
-    """Return the max-min fair batches, (Q,); those of queries that keep to their interval are ``alone``.
+    """Return the max-min fair batches, (Q,).
 
     The next level is the longest batch that a query alone or an executor asks for. Queries whose interval is longer
-    keep to it; else those settle that this level binds. ``before``: estimate of the batches, for the pauses.
+    keep to it, and have the batch ``alone``; if there are none, those settle that this level binds. ``before``:
+    estimate of the batches, for the pauses.
     """
     work = queries.work
     at_work = np.maximum(before, 1e-9) / np.maximum(before + timings.pause, 1e-9)  # share of the time of each query
