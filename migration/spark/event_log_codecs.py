@@ -23,25 +23,34 @@ class EventLogCodecError(Exception):
 class _JavaStream(io.RawIOBase):
     """Java's ``InputStream`` as a stream of Python's."""
 
-    def __init__(self, stream: Any) -> None:
-        self._stream = stream
+    def __init__(self, jvm: Any, stream: Any) -> None:
+        self._jvm, self._stream = jvm, stream
         self._rest = memoryview(b"")
+        self._error = ""  # at the end of the rest
 
     def readable(self) -> bool:
         return True
 
     def readinto(self, buffer: Any) -> int:
-        from py4j.protocol import Py4JError
-
-        try:
-            if not self._rest:
-                self._rest = memoryview(bytes(self._stream.readNBytes(_CHUNK)))
-        except Py4JError as error:
-            raise OSError(f"Spark cannot decompress it: {error}") from error
+        if not self._rest:
+            self._read_chunk()
         size = min(len(buffer), len(self._rest))
         buffer[:size] = self._rest[:size]
         self._rest = self._rest[size:]
         return size
+
+    def _read_chunk(self) -> None:
+        from py4j.protocol import Py4JError
+
+        if not self._error:
+            chunk = self._jvm.java.io.ByteArrayOutputStream()  # also holds what comes before a torn block
+            try:
+                self._jvm.org.apache.commons.io.IOUtils.copyLarge(self._stream, chunk, 0, _CHUNK)
+            except Py4JError as error:
+                self._error = " ".join(str(error).splitlines()[:2])  # without Java's stack
+            self._rest = memoryview(bytes(chunk.toByteArray()))
+        if self._error and not self._rest:
+            raise OSError(f"Spark cannot decompress it: {self._error}")
 
     def close(self) -> None:
         if not self.closed:
@@ -60,7 +69,7 @@ def open_with_spark(path: Path) -> io.RawIOBase:
     try:
         log = jvm.org.apache.hadoop.fs.Path(path.absolute().as_uri())
         system = log.getFileSystem(jvm.org.apache.hadoop.conf.Configuration())
-        return _JavaStream(jvm.org.apache.spark.deploy.history.EventLogFileReader.openEventLog(log, system))
+        return _JavaStream(jvm, jvm.org.apache.spark.deploy.history.EventLogFileReader.openEventLog(log, system))
     except Py4JError as error:
         raise EventLogCodecError(f"Spark cannot open the file: {error}") from error
 

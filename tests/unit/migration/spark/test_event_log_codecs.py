@@ -22,14 +22,21 @@ class JavaInput:
         self._data, self._fails = io.BytesIO(data), fails
         self.closed = False
 
-    def readNBytes(self, size: int) -> bytes:  # noqa: N802
+    def copy(self, chunk: JavaOutput, begin: int, size: int) -> None:
+        assert begin == 0
         data = self._data.read(min(size, 5))
-        if not data and self._fails:
-            raise Py4JError("java.io.IOException: Stream is corrupted")
-        return data
+        chunk.write(data)
+        if len(data) < 5 and self._fails:
+            raise Py4JError("An error occurred.\n: java.io.IOException: Stream is corrupted\n\tat java.base")
 
     def close(self) -> None:
         self.closed = True
+
+
+class JavaOutput(io.BytesIO):
+    """Java's ``ByteArrayOutputStream``."""
+
+    toByteArray = io.BytesIO.getvalue  # noqa: N815
 
 
 @pytest.fixture(autouse=True)
@@ -53,8 +60,12 @@ def gateway(opened: Any) -> Any:
 
     history = SimpleNamespace(EventLogFileReader=SimpleNamespace(openEventLog=open_event_log))
     hadoop = SimpleNamespace(fs=SimpleNamespace(Path=hadoop_path), conf=SimpleNamespace(Configuration=object))
-    apache = SimpleNamespace(hadoop=hadoop, spark=SimpleNamespace(deploy=SimpleNamespace(history=history)))
-    return SimpleNamespace(jvm=SimpleNamespace(org=SimpleNamespace(apache=apache)))
+    commons = SimpleNamespace(io=SimpleNamespace(IOUtils=SimpleNamespace(copyLarge=JavaInput.copy)))
+    java = SimpleNamespace(io=SimpleNamespace(ByteArrayOutputStream=JavaOutput))
+    apache = SimpleNamespace(
+        commons=commons, hadoop=hadoop, spark=SimpleNamespace(deploy=SimpleNamespace(history=history))
+    )
+    return SimpleNamespace(jvm=SimpleNamespace(java=java, org=SimpleNamespace(apache=apache)))
 
 
 def launch(monkeypatch: pytest.MonkeyPatch, answer: Any) -> list[dict[str, Any]]:
@@ -80,10 +91,12 @@ def test_bytes_come_in_order_and_one_jvm_serves_all(monkeypatch: pytest.MonkeyPa
     assert len(calls) == 1
 
 
-def test_damaged_data_is_an_error_of_the_file(monkeypatch: pytest.MonkeyPatch):
-    launch(monkeypatch, gateway(JavaInput(b"one\n", fails=True)))
-    with pytest.raises(OSError, match="Stream is corrupted"):
-        open_with_spark(Path("/logs/app-1.lz4")).readall()
+def test_damaged_data_is_an_error_of_the_file_after_what_comes_before_it(monkeypatch: pytest.MonkeyPatch):
+    launch(monkeypatch, gateway(JavaInput(b"one\ntwo\nth", fails=True)))
+    with io.BufferedReader(open_with_spark(Path("/logs/app-1.lz4")), 4) as stream:
+        assert [stream.readline(), stream.readline()] == [b"one\n", b"two\n"]
+        with pytest.raises(OSError, match=r"Stream is corrupted$"):
+            stream.readline()
 
 
 def test_no_java_is_a_sentence(monkeypatch: pytest.MonkeyPatch):
