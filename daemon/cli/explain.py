@@ -176,7 +176,7 @@ def _moves(decision: Decision, states: Mapping[str, str]) -> Iterator[str]:
         state = f", {states[move.move]}" if move.move in states else ""
         reason = f": {decision.move_reasons[move.move]}" if decision.move_reasons.get(move.move) else ""
         yield (
-            f"  step {move.step}: {partition}, executor {move.source or '?'} -> {move.target}, "
+            f"  step {move.step + 1}: {partition}, executor {move.source or '?'} -> {move.target}, "
             f"{format_bytes(move.bytes)}{state}{reason}"
         )
     if len(decision.moves) > _MOVES_SHOWN:

@@ -226,7 +226,7 @@ def moves_table(moves: Sequence[MoveStatus]) -> Table:
             escape(move.move),
             escape(partition_name(move.query, move.stage, move.partition, move.name)),
             escape(f"{move.source or '?'} → {move.target}"),
-            str(move.step),
+            str(move.step + 1),
             escape(f"{move.state}{missed}"),
         )
     if len(moves) > _MOVES_SHOWN:
@@ -287,7 +287,7 @@ def _desired_moves_table(decision: Decision) -> Table:
     table = new_table(">step | partition | from → to")
     for move in decision.moves[:_MOVES_SHOWN]:
         unit = partition_name(move.query, move.stage, move.partition, decision.names.get(move.query, ""))
-        table.add_row(str(move.step), escape(unit), escape(f"{move.source or '?'} → {move.target}"))
+        table.add_row(str(move.step + 1), escape(unit), escape(f"{move.source or '?'} → {move.target}"))
     if len(decision.moves) > _MOVES_SHOWN:
         table.add_row("", f"… and {len(decision.moves) - _MOVES_SHOWN} more")
     return table

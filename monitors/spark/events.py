@@ -327,7 +327,7 @@ def parse(line: bytes) -> Event | None:
         name = kind.decode() or msgspec.json.decode(line, type=_Kind).kind
         decoder = _DECODERS.get(name)
         return None if decoder is None else _event(decoder.decode(line))
-    except (msgspec.MsgspecError, UnicodeDecodeError, ValueError) as error:
+    except (msgspec.MsgspecError, TypeError, ValueError, OverflowError) as error:
         raise EventError(f"not a Spark event: {error}") from error
 
 

@@ -42,7 +42,7 @@ def test_a_decision_is_explained_with_all_its_numbers(leader: Controller) -> Non
         f"differs from the measured batch of name-of-q1 by {decision.residuals[QUERY]:+.0%}",
         f"gain {decision.gain:.1f} s",
         "expected cost: ",
-        f"step {first.step}: name-of-q1/0 #{first.partition}, executor 0 -> {first.target}",
+        f"step {first.step + 1}: name-of-q1/0 #{first.partition}, executor 0 -> {first.target}",
         "by the journal 1 drained",
         "frees executor 0, the critical one of name-of-q1: ",
     ):

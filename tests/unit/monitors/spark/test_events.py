@@ -26,6 +26,13 @@ def test_another_line_is_an_event_error(text):
         events.parse(text)
 
 
+@pytest.mark.parametrize("update", [b"[]", b"1e400", b'"many"'])
+def test_a_metric_that_is_no_number_is_an_event_error(update):
+    line = lines.task_end(1, 3, "2", task=9)
+    with pytest.raises(events.EventError):
+        events.parse(line.replace(b'"Update":"30"', b'"Update":' + update))
+
+
 @given(st.binary(max_size=200))
 def test_no_bytes_raise_another_error(text):
     try:
