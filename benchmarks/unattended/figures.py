@@ -22,6 +22,7 @@ from benchmarks.unattended.results import OBSERVED, MoveLine, Run
 from benchmarks.unattended.script import DRAINED, DRIFT, SPIKE, START, STEADY, Phase, Script
 from rechannel.wire.codes import DecisionResult, Law, OutcomeVerdict, Trigger
 
+_GAP = 0.005  # of the best placement, as a share: a smaller one costs minutes of solving
 _SAME = 0.1  # seconds: a batch that ends so soon after an event was not struck by it
 LATE = 2.0  # times the best batch: rows of a longer one are late
 SOON, SOON_BATCHES = 10.0, 3  # seconds, or usual batches where these take longer: a reaction within them is in time
@@ -106,8 +107,8 @@ def best_load(script: Script, phase: Phase, overhead: float) -> float:
     case, speeds = script.case_at(phase), np.array(phase.speeds)
     goal = goal_of(case, overhead, [[0] * query.partitions for query in case.queries], len(speeds))
     if len(set(phase.speeds)) == 1:
-        return optimum(goal).seconds
-    return optimal_seconds(goal.seconds, speeds, PATIENCE)[0]  # a slow node's overhead is taken for slow too
+        return optimum(goal, _GAP).seconds
+    return optimal_seconds(goal.seconds, speeds, PATIENCE, _GAP)[0]  # a slow node's overhead is taken for slow too
 
 
 def goal_of(case: Case, overhead: float, homes: Sequence[Sequence[int]], executors: int) -> Goal:

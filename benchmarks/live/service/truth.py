@@ -86,8 +86,8 @@ def goals(
     return [Goal(tuple(names), work, home, *cluster)]
 
 
-def optimum(goal: Goal) -> Optimum:
-    """Return the optimum of a goal; its bound is equal where it is proved."""
+def optimum(goal: Goal, gap: float = 1e-7) -> Optimum:
+    """Return the optimum of a goal within ``gap``, as a share; its bound is equal where it is proved."""
     ones = np.ones(goal.executors)
     largest = float(goal.seconds.max())
     # On several cores an executor takes the mean of its slots: the bound is that of one core of so much speed.
@@ -95,7 +95,7 @@ def optimum(goal: Goal) -> Optimum:
     bound = max(bound, largest)
     best = goal.busiest(_spread(goal))
     if best > bound * _CLOSE:
-        seconds, proved = optimal_seconds(goal.seconds, ones * goal.cores, PATIENCE)
+        seconds, proved = optimal_seconds(goal.seconds, ones * goal.cores, PATIENCE, gap)
         best = min(best, max(seconds, largest))
         bound = best if proved else bound
     return Optimum(best, min(bound, best))

@@ -17,6 +17,7 @@ from benchmarks.predictions import __main__ as predictions
 from benchmarks.report import __main__ as report
 from benchmarks.report.page import figures_of, nexmark_section, render
 from benchmarks.report.results import Result, ResultFile, read_results, rounded
+from benchmarks.unattended import page as unattended
 
 MACHINE = {"cores": 2, "load_average": 0.5}
 ROOT = Path(__file__).parents[3]
@@ -53,7 +54,9 @@ def test_make_bench_runs_every_benchmark() -> None:
     assert set(re.findall(r"-m benchmarks\.(\w+) --", (ROOT / "Makefile").read_text())) == programs
 
 
-@pytest.mark.parametrize(("name", "page"), [("scale", scale.page), ("predictions", predictions.page)])
+@pytest.mark.parametrize(
+    ("name", "page"), [("scale", scale.page), ("predictions", predictions.page), ("unattended", unattended.page)]
+)
 def test_a_page_is_that_of_its_figures(name: str, page: Callable[[Mapping[str, Result]], str]) -> None:
     assert page(read_results(ROOT / "docs" / "figures" / f"{name}.json")) == (ROOT / f"docs/{name}.md").read_text()
 
