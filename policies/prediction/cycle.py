@@ -129,7 +129,24 @@ class PlacedQueries:
 
     def estimate_batches(self, busy: Mapping[str, FloatArray] = MappingProxyType({})) -> dict[str, float]:
         """Return the duration of each query's batches in seconds."""
-        return dict(zip(self._names, batch_seconds(self.work(busy), self._timings).tolist(), strict=True))
+        return self._batches(self.work(busy))
+
+    def estimate_one_batch(self, busy: Mapping[str, FloatArray]) -> dict[str, float]:
+        """Return the duration of one batch of each query in seconds, whose tasks take these seconds.
+
+        A query waits for its own slowest executor in each batch. What the queries do on an executor together evens out
+        over several batches, the more so, the more queries there are: then only its mean counts.
+        """
+        drawn, mean = self.work(busy), self._mean_work
+        share = 1.0 / max(1, len(self._names) - 1)
+        return self._batches(replace(drawn, work=mean.work + share * (drawn.work - mean.work)))
+
+    @cached_property
+    def _mean_work(self) -> QueryWork:
+        return self.work()
+
+    def _batches(self, work: QueryWork) -> dict[str, float]:
+        return dict(zip(self._names, batch_seconds(work, self._timings).tolist(), strict=True))
 
 
 @dataclass(frozen=True, eq=False)

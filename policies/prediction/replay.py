@@ -86,7 +86,7 @@ def _estimate_noisy(model: PredictionModel, placement: Placement, batches: int, 
     placed, drawn = PlacedQueries(model, placement), []
     for number in range(batches):
         random = np.random.default_rng((seed, number))
-        drawn.append(placed.estimate_batches(model.draw_busy(random, attrgetter("noise"))))
+        drawn.append(placed.estimate_one_batch(model.draw_busy(random, attrgetter("noise"))))
     return {query: np.array([each[query] for each in drawn]) for query in model.workload.queries}
 
 

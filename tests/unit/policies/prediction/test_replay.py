@@ -102,6 +102,20 @@ def test_it_agrees_with_the_cycle_formula_back_to_back() -> None:
         )
 
 
+@pytest.mark.parametrize("queries", [1, 4])
+def test_large_applications_have_about_the_batches_of_the_replay(queries: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    random = np.random.default_rng(3)
+    model = model_of([stage(f"q{number}", random.lognormal(-3, 0.6, 200)) for number in range(queries)], 40)
+    model = replace(
+        model, spread={it.key: StageSpread(np.zeros(200), np.full(200, 0.3)) for it in model.workload.stages}
+    )
+    at = Placement({it.key: random.permutation(np.arange(200) % 40) for it in model.workload.stages})
+    expected = [taken.mean() for taken in replay(model, at, batches=20).values()]
+    monkeypatch.setattr("rechannel.policies.prediction.replay.MAX_REPLAYED", 1)
+    estimates = [[taken.mean() for taken in replay(model, at, seed=seed).values()] for seed in range(6)]
+    assert np.median(np.mean(estimates, axis=0) / expected) == pytest.approx(1.0, abs=0.04)
+
+
 def test_a_query_too_slow_beside_others_has_the_batch_of_the_cycle_formula() -> None:
     model = model_of([stage("fast", [1e-3]), stage("slow", [500.0])], 2, overhead=0.0)
     at = Placement({"fast/0": np.array([0]), "slow/0": np.array([1])})
