@@ -15,9 +15,9 @@ import time
 from pathlib import Path
 from typing import Any
 
+from benchmarks.report.results import Result, read_results, revision, rounded, write_json
 from testbed.processes import ProcessDiedError
 from testbed.stack import StackError
-from tests.drills import results
 from tests.drills.session import to_stderr
 from tests.soak import figures, page
 from tests.soak.world import SIDES, World
@@ -26,24 +26,28 @@ _MOVES = 180.0  # seconds between two times at which all partitions change place
 _SAMPLE = 30.0  # seconds
 _COLLECT = 120.0  # seconds between two collections of garbage
 _FEWEST = 20  # of each of these in a short run
+_RUNS, _STARTS = "runs", "starts"
+_MEASURES = {_RUNS: "Two drivers, one with Rechannel, by run", _STARTS: "Starts of a query in one driver"}
 
 
 def arguments() -> argparse.Namespace:
     """Read the command line."""
     parser = argparse.ArgumentParser(prog="python -m tests.soak", description=__doc__)
     parser.add_argument("--hours", type=float, default=2.0, metavar="H", help="fractions too [default: 2]")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="what was found; a run is added to those it holds")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="figures; a run is added to those it holds")
     parser.add_argument("--document", type=Path, metavar="FILE", help="write the tables between its marks")
     parser.add_argument("--starts", type=Path, metavar="PREFIX", help="figures of `make soak-starts` for the document")
     parser.add_argument("--render", action="store_true", help="run nothing, only write the document")
-    parser.add_argument("--keep", type=Path, metavar="DIRECTORY", help="where logs and samples stay")
+    parser.add_argument("--keep", type=Path, metavar="DIRECTORY", help="where logs and everything measured stay")
     return parser.parse_args()
 
 
 def main() -> int:
     """Run what was asked for."""
     options = arguments()
-    runs = results.load(options.json)["runs"] if options.json is not None else []
+    results = read_results(options.json)
+    runs, starts = (results[part].rows if part in results else [] for part in (_RUNS, _STARTS))
+    starts = starts_of(options.starts) or starts
     code = 0
     if not options.render:
         try:
@@ -51,13 +55,14 @@ def main() -> int:
         except (StackError, ProcessDiedError) as error:
             to_stderr(f"the soak was broken off: {error}")
             return 1
-        runs.append(run)
-        if options.json is not None:
-            results.save(options.json, {"runs": runs})
-        sys.stdout.write(f"{page.milestones(run['milestones'])}\n\n{page.slopes(run['slopes'])}\n")
+        runs = [*runs, run]
+        sys.stdout.write(f"{page.milestones(run['milestones'])}\n\n{page.slopes(run)}\n")
         code = tell(run)
+    if options.json is not None:
+        parts = {_RUNS: {"rows": runs}, _STARTS: {"rows": starts}}
+        write_json(options.json, {name: Result.of(_MEASURES[name], part) for name, part in parts.items()}, indent=None)
     if options.document is not None and runs:
-        page.write(options.document, runs, starts_of(options.starts))
+        page.write(options.document, runs, starts)
         to_stderr(f"{options.document} is written")
     return code
 
@@ -88,51 +93,41 @@ def soak(hours: float, keep: Path | None = None) -> dict[str, Any]:
                         f"{time.monotonic() - began:.0f} s, {samples[-1]['with']['batches']} batches with Rechannel"
                     )
             end = world.stop()
+        measured = {"samples": samples, "hours": hours, "orders": moves, "refused": refused, **end}
+        write_json(directory / "measured.json", measured, indent=None)
     finally:
         if keep is None:
             shutil.rmtree(directory, ignore_errors=True)
-    return summary({"samples": samples, "hours": hours, "orders": moves, "refused": refused, **end})
+    return summary(measured)
 
 
 def summary(run: dict[str, Any]) -> dict[str, Any]:
-    """Return a run with what is worked out of it, without what is not looked at again."""
+    """Return the figures of a run, from which the page is made."""
     for side in SIDES:
         for line in run[side]["batches"]:
             line["at"] = figures.epoch(line["at"])
-    run |= {
+    copied = ("hours", "orders", "counters", "left_behind")
+    return {name: run[name] for name in copied} | {
+        "revision": revision(),
+        "refused": len(run["refused"]),
         "cores": os.cpu_count(),
         "batches": {side: run["samples"][-1][side]["batches"] for side in SIDES},
         "compared": figures.compared(run),
         "wrong": figures.audit(run),
-        "milestones": figures.milestones(run),
-        "slopes": [
-            {
-                "name": judged.resource.name,
-                "unit": judged.resource.unit,
-                "bound": judged.resource.bound,
-                "held": judged.held,
-                "slope": judged.slope.value if judged.slope else None,
-                "lower": judged.slope.lower if judged.slope else None,
-                "upper": judged.slope.upper if judged.slope else None,
-            }
-            for judged in figures.judge(run)
-        ],
+        "milestones": rounded(figures.milestones(run)),
+        "done": [sample["with"]["batches"] for sample in run["samples"]],
+        "series": figures.series(run),
     }
-    for side in SIDES:
-        run[side]["batches"] = [
-            [line["query"], line["batch"], line["at"], line["seconds"]] for line in run[side]["batches"]
-        ]
-    return run
 
 
 def tell(run: dict[str, Any]) -> int:
     """Say what does not hold; returns the exit code."""
     wrong = list(run["wrong"])
-    if run["refused"] and len(run["refused"]) == run["orders"]:
+    if run["refused"] and run["refused"] == run["orders"]:
         wrong.append("no move was ever accepted")
     if run["left_behind"]:
         wrong.append(f"the link left files behind: {', '.join(run['left_behind'])}")
-    above = [row["name"] for row in run["slopes"] if not row["held"]]
+    above = [judged.name for judged in figures.judge(run["done"], run["series"]) if not judged.held]
     count = run["batches"]["with"]
     if count >= figures.JUDGED:
         wrong += [f"not below its bound: {name}" for name in above]
@@ -144,12 +139,12 @@ def tell(run: dict[str, Any]) -> int:
     return 1 if wrong else 0
 
 
-def starts_of(prefix: Path | None) -> dict[str, Any]:
-    """Return the figures of the starts, by how threads were pinned."""
+def starts_of(prefix: Path | None) -> list[dict[str, Any]]:
+    """Return the figures of the starts, a row for each way of pinning threads."""
     if prefix is None:
-        return {}
+        return []
     paths = {name: Path(f"{prefix}-{name}.json") for name in ("pinned", "not-pinned")}
-    return {name: json.loads(path.read_text()) for name, path in paths.items() if path.exists()}
+    return [{"name": name, **rounded(json.loads(path.read_text()))} for name, path in paths.items() if path.exists()]
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import math
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -10,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.report.results import rounded
 from tests.soak import queries
 from tests.soak.slopes import Slope, slope
 
@@ -17,6 +19,14 @@ MIB = float(1 << 20)
 MILESTONES = (1, 1_000, 25_000)  # batches, and those that both drivers have had at the end
 WARM_UP = 0.2  # of the run, left out of slopes: classes are loaded, caches filled
 JUDGED = 5_000  # batches; a shorter run says nothing of slopes
+STARTS_BOUNDS = {  # of the slope's difference, per 1,000 starts: unit and bound
+    "python threads": ("", 0.5),
+    "python descriptors": ("", 0.5),
+    "python memory": ("MiB", 0.25),
+    "jvm threads": ("", 1.0),
+    "jvm descriptors": ("", 1.0),
+    "jvm heap": ("MiB", 2.0),
+}
 _AROUND = 400  # batches whose durations make the figures at a milestone
 _STARTS_AROUND = 10
 _WINDOW = 10  # samples, five minutes of a run: some 1,000 batches, of which ten are above the 99th percentile
@@ -27,12 +37,16 @@ Series = list[float]
 
 @dataclass(frozen=True)
 class Resource:
-    """Something that is measured of both drivers. ``bound``: of the slope's difference, per 1,000 batches."""
+    """Something that is measured of both drivers.
+
+    ``bound``: of the slope's difference, per 1,000 batches. ``window``: samples in the mean at a milestone.
+    """
 
     name: str
     unit: str
     bound: float
     series: Callable[[Run, str], Series]  # (run, side) -> a value for each sample, NaN where there is none
+    window: int = 1
 
 
 def _of(process: str, what: str, scale: float = 1.0) -> Callable[[Run, str], Series]:
@@ -98,7 +112,7 @@ RESOURCES = (
     Resource("`start()` of a query", "ms", 5.0, _start),
     Resource("batch, median", "ms", 5.0, _batch),
     Resource("batch, p99", "ms", 50.0, _slowest),
-    Resource("driver: CPU of a batch", "ms", 1.0, _cpu),
+    Resource("driver: CPU of a batch", "ms", 1.0, _cpu, window=_WINDOW),
     Resource("driver, Python: memory", "MiB", 0.25, _of("python", "memory", MIB)),
     Resource("driver, Python: threads", "", 0.1, _of("python", "threads")),
     Resource("driver, Python: descriptors", "", 0.1, _of("python", "descriptors")),
@@ -128,27 +142,54 @@ OURS = tuple(
 class Judged:
     """A resource's slope beside its bound; no slope where there are too few samples."""
 
-    resource: Resource
+    name: str
+    unit: str
+    bound: float
     slope: Slope | None
 
     @property
     def held(self) -> bool:
         """Whether the upper limit is below the bound."""
-        return self.slope is not None and self.slope.upper < self.resource.bound
+        return self.slope is not None and self.slope.upper < self.bound
 
 
-def judge(run: Run) -> list[Judged]:
-    """Return the slope of each resource's difference, with Rechannel less without it, per 1,000 batches."""
+def series(run: Run) -> list[dict[str, Any]]:
+    """Return the values of every resource, one for each sample, None where there is none."""
     table_lines = []
     for resource in (*RESOURCES, *OURS):
-        ours = resource in OURS
-        values = np.asarray(resource.series(run, "ours" if ours else "with"))
-        if not ours:
-            values = values - np.asarray(resource.series(run, "without"))
-        batches = np.asarray([sample["with"]["batches"] for sample in run["samples"]], float) / 1000
+        sides = ("ours",) if resource in OURS else ("with", "without")
+        line = {"name": resource.name, "unit": resource.unit, "bound": resource.bound}
+        table_lines.append(line | {side: rounded(list(map(float, resource.series(run, side)))) for side in sides})
+    return table_lines
+
+
+def judge_starts(samples: Mapping[str, Sequence[Mapping[str, float]]]) -> list[Judged]:
+    """Return the slope of each resource's difference per 1,000 starts; ``samples``: by side."""
+    table_lines = []
+    first = int(len(samples["with"]) * WARM_UP)
+    for name, (unit, bound) in STARTS_BOUNDS.items():
+        scale = MIB if unit == "MiB" else 1.0
+        pairs = list(zip(samples["with"], samples["without"], strict=True))[first:]
+        differences = [(ours[name] - theirs[name]) / scale for ours, theirs in pairs]
+        table_lines.append(Judged(name, unit, bound, slope([ours["starts"] / 1000 for ours, _ in pairs], differences)))
+    return table_lines
+
+
+def judge(done: Sequence[int], rows: Sequence[Mapping[str, Any]]) -> list[Judged]:
+    """Return the slope of each resource's difference, with Rechannel less without it, per 1,000 batches.
+
+    ``done``: batches with Rechannel at each sample; ``rows``: those of `series`.
+    """
+    table_lines = []
+    batches = np.asarray(done, float) / 1000
+    for row in rows:
+        values = np.asarray(row.get("ours") or row["with"], float)
+        if "without" in row:
+            values = values - np.asarray(row["without"], float)
         used = np.isfinite(values)
         used[: int(len(values) * WARM_UP)] = False
-        table_lines.append(Judged(resource, slope(batches[used].tolist(), values[used].tolist())))
+        result = slope(batches[used].tolist(), values[used].tolist())
+        table_lines.append(Judged(row["name"], row["unit"], row["bound"], result))
     return table_lines
 
 
@@ -206,9 +247,13 @@ def milestones(run: Run) -> list[dict[str, Any]]:
             row["batch, p99"] = float(np.percentile(durations, 99))
             for resource in RESOURCES[3:]:
                 values = resource.series(run, side)
+                recent = values[max(0, index + 1 - resource.window) : index + 1]
                 # Not every sample has a value: that of the next one, at the end that of the last one.
                 nearest = (*values[index:], *reversed(values[:index]))
-                row[resource.name] = next((value for value in nearest if np.isfinite(value)), None)
+                usable = [value for value in recent if np.isfinite(value)] or [
+                    next((value for value in nearest if np.isfinite(value)), math.nan)
+                ]
+                row[resource.name] = statistics.fmean(usable)
             table_lines.append(row)
     return table_lines
 

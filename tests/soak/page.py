@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import statistics
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -14,12 +15,11 @@ _NAME = "soak"
 _HEADING = "## What attaching costs\n"
 _PAGE = Path(__file__).parents[2] / "docs" / "reliability.md"
 _STARTS = """\
-Starts of a small query with `availableNow` in one driver, with Rechannel / without it; Python is limited to 64
-descriptors, the JVM to 1,024."""
-_PROCESSES = ("python threads", "python descriptors", "jvm threads", "jvm descriptors")
+Starts of a small query of two partitions with `availableNow` in one driver, with Rechannel / without it, with threads
+of Python and JVM pinned to each other and not. Python is limited to 64 descriptors, the JVM to 1,024."""
 
 
-def write(path: Path, runs: Sequence[Mapping[str, Any]], starts: Mapping[str, Mapping[str, Any]]) -> None:
+def write(path: Path, runs: Sequence[Mapping[str, Any]], starts: Sequence[Mapping[str, Any]]) -> None:
     """Put the tables between their marks; a page without the section gets that of the documentation."""
     page = path.read_text()
     if BEGIN.format(name=_NAME) not in page:
@@ -37,10 +37,12 @@ def _run(number: int, run: Mapping[str, Any]) -> list[str]:
         f"Run {number}: {run['hours']:g} hours on {run['cores']} cores, {run['batches']['with']:,} batches with "
         f"Rechannel and {run['batches']['without']:,} without, {run['compared']:,} of them compared; "
         f"{counters.get('landed', 0):,} moves landed, {counters.get('abandoned', 0)} given up, "
+        f"{run['refused']} of {run['orders']} orders without an answer, "
         f"{counters.get('failed_tasks', 0)} failed tasks; "
-        f"{'output exact' if not run['wrong'] else 'output NOT exact: ' + '; '.join(run['wrong'])}."
+        f"{'output exact' if not run['wrong'] else 'output NOT exact: ' + '; '.join(run['wrong'])}. "
+        f"Revision {run['revision']}."
     )
-    return [summary, milestones(run["milestones"]), slopes(run["slopes"])]
+    return [summary, milestones(run["milestones"]), slopes(run)]
 
 
 def milestones(rows: Sequence[Mapping[str, Any]]) -> str:
@@ -63,30 +65,37 @@ def milestones(rows: Sequence[Mapping[str, Any]]) -> str:
     return table(head, lines)
 
 
-def slopes(rows: Sequence[Mapping[str, Any]]) -> str:
+def slopes(run: Mapping[str, Any]) -> str:
     """Return the table of slopes with their limits and bounds."""
-    lines = []
-    for row in rows:
-        slope = ["too few samples", ""]
-        if row["slope"] is not None:
-            slope = [f"{row['slope']:.3f}", f"{row['lower']:.3f} to {row['upper']:.3f}"]
-        held = "yes" if row["held"] else "no"
-        lines.append([_with_unit(row["name"], row["unit"]), *slope, f"{row['bound']:g}", held])
+    lines = [_judged_cells(line) for line in figures.judge(run["done"], run["series"])]
     text = table("growth per 1,000 batches, with Rechannel less without it | slope | 95 % limits | bound | held", lines)
     return f"{text}\n\nSlopes of the controller, the agents and Redis are their own: without Rechannel there are none."
 
 
-def _starts(actual: Mapping[str, Mapping[str, Any]]) -> str:
-    lines = []
-    for name, run in actual.items():
+def _judged_cells(judged: figures.Judged) -> list[str]:
+    slope = ["too few samples", ""]
+    if judged.slope is not None:
+        value, lower, upper = (f"{round(each, 3) + 0.0:.3f}" for each in dataclasses.astuple(judged.slope))
+        slope = [value, f"{lower} to {upper}"]
+    return [_with_unit(judged.name, judged.unit), *slope, f"{judged.bound:g}", "yes" if judged.held else "no"]
+
+
+def _starts(runs: Sequence[Mapping[str, Any]]) -> str:
+    lines, judged = [], []
+    for run in runs:
         ours, theirs = run["samples"]["with"], run["samples"]["without"]
         for one, other in ((ours[0], theirs[0]), (ours[-1], theirs[-1])):
             count = one["starts"]
             times = [statistics.median(run["times"][side][max(0, count - 50) : count]) for side in ("with", "without")]
-            cells = [f"{one[what]:.0f} / {other[what]:.0f}" for what in _PROCESSES]
-            lines.append([name, f"{count:,}", *cells, " / ".join(f"{value * 1000:.0f} ms" for value in times)])
-    head = ["threads of Python and JVM", "starts", *_PROCESSES, "`start()`, median"]
-    return f"{_STARTS}\n\n{table(head, lines)}"
+            cells = []
+            for name, (unit, _) in figures.STARTS_BOUNDS.items():
+                cells.append(" / ".join(_number(row[name] / (figures.MIB if unit else 1)) for row in (one, other)))
+            lines.append([run["name"], f"{count:,}", *cells, " / ".join(f"{value * 1000:.0f} ms" for value in times)])
+        judged += [(run["name"], line) for line in figures.judge_starts(run["samples"])]
+    names = [_with_unit(name, unit) for name, (unit, _) in figures.STARTS_BOUNDS.items()]
+    first = table(["threads", "starts", *names, "`start()`, median"], lines)
+    growth = "threads | growth per 1,000 starts, with Rechannel less without it | slope | 95 % limits | bound | held"
+    return f"{_STARTS}\n\n{first}\n\n{table(growth, [[name, *_judged_cells(line)] for name, line in judged])}"
 
 
 def _with_unit(name: str, unit: str) -> str:

@@ -9,9 +9,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-_RESAMPLES = 2000
-_LEVELS = (2.5, 97.5)  # percent
+from benchmarks.report.numbers import student
+
 _LEAST = 10  # points
+_ROUNDS = 4  # of memory and line, which depend on each other
 
 
 @dataclass(frozen=True)
@@ -23,44 +24,39 @@ class Slope:
     upper: float
 
 
-def slope(x: Sequence[float], y: Sequence[float], seed: int = 1) -> Slope | None:
-    """Return the least squares slope of y over x, None for fewer than ten points.
+def slope(x: Sequence[float], y: Sequence[float]) -> Slope | None:
+    """Return the slope of y over x, None for fewer than ten points.
 
-    The limits are those of a moving block bootstrap of the residuals, since samples of a process that follow each
-    other are alike. A block is as long as it takes the residuals to forget (autocorrelation below 2/√n), the cube root
-    of n at least, a quarter of the series at most. Source: Künsch 1989, The jackknife and the bootstrap for general
-    stationary observations.
+    Samples of a process that follow each other are alike: the errors are taken for an autoregression of first order
+    (Prais and Winsten 1954, Trend estimators and serial correlation), whose memory is estimated without the bias of a
+    fit with a trend. The limits are Student's, with as many degrees of freedom as there are independent samples.
     """
     count = len(x)
     if count < _LEAST or max(x) == min(x):
         return None
-    at, values = np.asarray(x, float), np.asarray(y, float)
-    design = np.column_stack([np.ones(count), at])
-    fit = np.linalg.pinv(design)
-    coefficients = fit @ values
-    line = design @ coefficients
-    residuals = values - line
-    # Residuals of a fit are smaller than the errors are.
-    residuals *= math.sqrt(count / (count - 2))
-    length = block_length(residuals)
-    generator = np.random.default_rng(seed)
-    blocks = math.ceil(count / length)
-    starts = generator.integers(0, count - length + 1, (_RESAMPLES, blocks))
-    picked = (starts[:, :, None] + np.arange(length)).reshape(_RESAMPLES, -1)[:, :count]
-    slopes = (line + residuals[picked]) @ fit[1]
-    lower, upper = np.percentile(slopes, _LEVELS)
-    return Slope(float(coefficients[1]), float(lower), float(upper))
+    values, design = np.asarray(y, float), np.column_stack([np.ones(count), np.asarray(x, float)])
+    line, memory = np.linalg.lstsq(design, values)[0], 0.0
+    for _ in range(_ROUNDS):
+        memory = _memory(values - design @ line)
+        free, seen = _without_memory(values, memory), _without_memory(design, memory)
+        line = np.linalg.lstsq(seen, free)[0]
+    variance = float(((free - seen @ line) ** 2).sum()) / (count - 2)
+    error = math.sqrt(variance * float(np.linalg.pinv(seen.T @ seen)[1, 1]))
+    independent = count * (1.0 - memory) / (1.0 + memory)
+    half = student(max(2, round(independent) - 2)) * error
+    value = float(line[1])
+    return Slope(value, value - half, value + half)
 
 
-def block_length(residuals: NDArray[np.float64]) -> int:
-    """Return how many samples in a row belong together."""
-    count = len(residuals)
-    least, most = math.ceil(count ** (1 / 3)), max(1, count // 4)
-    centred = residuals - residuals.mean()
-    power = float(centred @ centred)
+def _memory(residuals: NDArray[np.float64]) -> float:
+    """Return the correlation of errors that follow each other, from 0 to nearly 1."""
+    count, power = len(residuals), float(residuals @ residuals)
     if power <= 0.0:
-        return min(least, most)
-    lag = 1
-    while lag < most and abs(float(centred[lag:] @ centred[:-lag])) / power > 2 / math.sqrt(count):
-        lag += 1
-    return min(max(least, lag), most)
+        return 0.0
+    measured = float(residuals[1:] @ residuals[:-1]) / power
+    return min(max(measured + (2.0 + 4.0 * measured) / count, 0.0), 1.0 - 1.0 / count)
+
+
+def _without_memory(values: NDArray[np.float64], memory: float) -> NDArray[np.float64]:
+    """Return values less the share that the one before each explains, (n, ...)."""
+    return np.concatenate([values[:1] * math.sqrt(1.0 - memory**2), values[1:] - memory * values[:-1]])

@@ -5,10 +5,12 @@ from typing import Any
 
 import pytest
 
+from benchmarks.report.results import read_results
 from tests.soak import figures, page, queries
 from tests.soak.__main__ import summary, tell
 
 BATCHES_A_SAMPLE = 40
+ROOT = Path(__file__).parents[3]
 
 
 def held(threads: float = 10.0) -> dict[str, float]:
@@ -95,17 +97,38 @@ def test_the_page_has_a_row_for_every_resource_and_keeps_what_else_it_has(tmp_pa
         "starts": 50,
         "python threads": 5,
         "python descriptors": 9,
+        "python memory": 80 * figures.MIB,
         "jvm threads": 260,
         "jvm descriptors": 324,
+        "jvm heap": 90 * figures.MIB,
     }
-    starts = {"samples": {name: [sample, sample] for name in ("with", "without")}}
+    starts = {"name": "pinned", "samples": {name: [sample, sample] for name in ("with", "without")}}
     starts |= {"times": {name: [0.02] * 50 for name in ("with", "without")}}
     for _ in range(2):
-        page.write(document, [summary(run())], {"pinned": starts})
+        page.write(document, [summary(run())], [starts])
     text = document.read_text()
     assert text.count("## What attaching costs") == 1
     assert "<!-- faults -->\nold\n<!-- end of faults -->" in text
     for resource in (*figures.RESOURCES, *figures.OURS):
         assert f"| {resource.name}" in text
     assert "| with Rechannel / without it | after 1 batch | after 1,000 batches | after 7,961 batches |" in text
-    assert "| pinned | 50 | 5 / 5 | 9 / 9 | 260 / 260 | 324 / 324 | 20 ms / 20 ms |" in text
+    assert "| pinned | 50 | 5 / 5 | 9 / 9 | 80 / 80 | 260 / 260 | 324 / 324 | 90 / 90 | 20 ms / 20 ms |" in text
+    assert "| pinned | python threads | too few samples |  | 0.5 | no |" in text
+
+
+def test_the_page_is_that_of_its_figures(tmp_path: Path) -> None:
+    runs, starts = (read_results(ROOT / "docs/figures/soak.json")[part].rows for part in ("runs", "starts"))
+    written = tmp_path / "reliability.md"
+    written.write_text((ROOT / "docs/reliability.md").read_text())
+    page.write(written, runs, starts)
+    assert written.read_text() == (ROOT / "docs/reliability.md").read_text()
+
+
+def test_the_cpu_at_a_milestone_is_that_of_five_minutes() -> None:
+    spiky = run()
+    for name in ("with", "without"):
+        for index, sample in enumerate(spiky["samples"]):
+            sample[name]["jvm"] = held() | {"cpu": index * 2.0 + 20.0 * (index // 10)}
+            sample[name]["python"] = held()
+    rows = [row for row in summary(spiky)["milestones"] if row["batches"] > 1]
+    assert [row["driver: CPU of a batch"] for row in rows] == [pytest.approx(100.0)] * len(rows)
