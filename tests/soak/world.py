@@ -33,10 +33,8 @@ PATIENCE = 600.0  # seconds for the drivers to begin and to end; a busy machine 
 # The quick compiler alone: the other one is at work for the first hour, and that is no cost of a batch.
 # Hadoop starts a process for each file that it makes: as cheaply as can be.
 _JAVA = f"{QUICK_JAVA} -Djdk.lang.Process.launchMechanism=VFORK"
-# Queries begin as Spark places them, on both sides: what is compared is attaching and moving, not two placements.
 _SECTIONS: dict[str, dict[str, Any]] = {
     "cluster": {"name": "soak"},
-    "link": {"spread": False},
     "reschedule": {"mode": "observe"},
     "gate": {"max_utilization": 10},
     "migration": {"settle_batches": 2, "rollback": False},
