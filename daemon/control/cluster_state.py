@@ -8,17 +8,21 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterable
+from typing import TypeVar
 
 import structlog
 
 from rechannel.conf import lease_timing
 from rechannel.daemon.control.application import Application, ControllerServices
 from rechannel.daemon.control.decision_log import LoggedDecision, applied_decisions, read_decision_log
+from rechannel.daemon.control.migrations import RunningMigration
 from rechannel.daemon.decide import pipeline
 from rechannel.wire import keys
 from rechannel.wire.codes import Trigger
 from rechannel.wire.messages import AgentLimits, ControllerState, LinkReport, Refusal, ScheduledPlan
 from rechannel.wire.redis.errors import StoreError, StoreForbiddenError
+
+Result = TypeVar("Result")
 
 FORGOTTEN_AFTER = 3600.0  # seconds without a report: a driver or Redis that is back sooner finds its state
 # Sizes of map outputs that all agents together send in a window, on average; beyond: each chooses some of its outputs.
@@ -60,6 +64,10 @@ class ClusterState:
         """Return the applications whose migration is running, by name."""
         return [app for app in self.applications() if app.migrations.running is not None]
 
+    def running_migrations(self) -> list[RunningMigration]:
+        """Return the running migrations, by name of their application."""
+        return [app.migrations.running for app in self.applications() if app.migrations.running is not None]
+
     def mark_heard(self, names: Iterable[str]) -> None:
         """Note which applications report, and forget those that were silent for long."""
         now = self._clock.steady()
@@ -68,16 +76,18 @@ class ClusterState:
         for name in [name for name, app in self._applications.items() if now - app.last_heard >= FORGOTTEN_AFTER]:
             del self._applications[name]
 
-    def for_each(self, names: Iterable[str], act: Callable[[Application], object]) -> None:
-        """Act on applications; what fails for one is logged and never stops the others."""
+    def for_each(self, names: Iterable[str], act: Callable[[Application], Result]) -> list[Result]:
+        """Act on applications and return the results; one that fails is logged and left out."""
+        results = []
         for app in [self.application(name) for name in names]:
             try:
-                act(app)
+                results.append(act(app))
             except StoreError:
                 raise
             except Exception:  # noqa: BLE001 one application's odd figures must not leave the others without a leader
                 if app.complaints.allows(self._clock.steady()):
                     self._log.exception("application-failed", application=app.name)
+        return results
 
     # -- begin and end of a lead --
 

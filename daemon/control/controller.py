@@ -123,8 +123,8 @@ class Controller:
                 return "not leading"
         self._background.run("follow", self._run_cycles)
         with self._lock:
-            running = [app.migrations.running.sentence() for app in self._cluster.migrating() if app.migrations.running]
-            return "; ".join(running) or "no migration runs"
+            sentences = [migration.sentence() for migration in self._cluster.running_migrations()]
+            return "; ".join(sentences) or "no migration runs"
 
     def answer_requests(self) -> int:
         """Answer operators' requests; returns how many were answered."""
@@ -171,11 +171,8 @@ class Controller:
         with self._lock:
             if not self._context.can_act:
                 return []
-            decisions: list[Decision | None] = []
-            self._cluster.for_each(
-                self._services.collector.refresh(),
-                lambda app: decisions.append(app.decide_automatically(Trigger.TIMEOUT)),
-            )
+            reports = self._services.collector.refresh()
+            decisions = self._cluster.for_each(reports, lambda app: app.decide_automatically(Trigger.TIMEOUT))
             return [decision for decision in decisions if decision is not None]
 
     def _run_cycles(self) -> None:
@@ -206,10 +203,9 @@ class Controller:
         with self._lock:
             collector = self._services.collector
             messages = [collector.gather(name) for name in collector.refresh()]
-            running = [app.migrations.running for app in self._cluster.migrating() if app.migrations.running]
             return ControllerSnapshot(
                 applications=tuple(item for item in messages if item is not None),
-                migrations=tuple(migration.status() for migration in running),
+                migrations=tuple(migration.status() for migration in self._cluster.running_migrations()),
                 role=self.lead.role,
                 name=self.lead.name,
                 holder=self.lead.holder,
