@@ -206,7 +206,7 @@ class MigrationTracker:
 
     def stop(self) -> str:
         """End the running migration; returns its progress."""
-        migration = self._running()
+        migration = self._require_running()
         sentence = migration.sentence()
         self.cooldown.use_default()
         self.cancel_continuation()
@@ -234,7 +234,7 @@ class MigrationTracker:
 
     def follow(self, report: LinkReport | None) -> str:
         """Renew the running migration; returns how it ended, "" if it goes on."""
-        migration, now = self._running(), self._context.clock.wall()
+        migration, now = self._require_running(), self._context.clock.wall()
         migration.update(report, now)
         if migration.end_reason(now):
             return self._finish(migration, now)
@@ -321,7 +321,7 @@ class MigrationTracker:
             epoch=self._context.lead.epoch,
         )
 
-    def _running(self) -> RunningMigration:
+    def _require_running(self) -> RunningMigration:
         if self.running is None:
             raise ValueError(f"no migration of {self._application} is running")
         return self.running
