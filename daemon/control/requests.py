@@ -139,7 +139,7 @@ class RequestHandler:
             if too_many:
                 reply = _reply(request, ExitCode.NOT_READY, "too many questions came at once; ask again")
             else:
-                reply = self._dispatch(request, envelope, stream)
+                reply = self._dispatch(request, envelope.sender, stream)
             # Anybody can send any verb: only existing ones become labels of the metrics.
             self._count_answer(request.verb if request.verb in COMMANDS else "unknown", reply.code)
             message = self._context.envelope(reply, ttl=ttl)
@@ -152,25 +152,25 @@ class RequestHandler:
             self._store.put(keys.REPLY, request.request, message, ttl)
         return True
 
-    def _dispatch(self, request: Request, envelope: Envelope, stream: KeyRule) -> Reply:
+    def _dispatch(self, request: Request, sender: str, stream: KeyRule) -> Reply:
         """Reply to a question or an unknown command directly, to an order after claim and audit."""
         is_order = request.verb in COMMANDS and request.verb not in READ_ONLY_VERBS
         if is_order and stream is not keys.REQUESTS:
-            return self._reject_misplaced(request, envelope)
-        reply = self._run_order(request, envelope) if is_order else self._execute(request)
+            return self._reject_misplaced(request, sender)
+        reply = self._run_order(request, sender) if is_order else self._execute(request)
         self._log.info("request", verb=request.verb, user=request.user, code=reply.code, sentence=reply.sentence)
         return reply
 
-    def _run_order(self, request: Request, envelope: Envelope) -> Reply:
+    def _run_order(self, request: Request, sender: str) -> Reply:
         """Carry out an order between its two audit lines, unless another leader claimed it."""
         if self._context.settings.controller.require_reason and not request.reason.strip():
             sentence = f"{request.verb} needs a reason here (controller.require_reason): say why with --reason"
             reply = _refusal_reply(request, sentence)
-            self._audit(audit.REFUSED, request, envelope, reply)
+            self._audit(audit.REFUSED, request, sender, reply)
             return reply
         try:
             if request.request not in self._audited:
-                self._append_line(audit.ASKED, request, envelope)
+                self._append_line(audit.ASKED, request, sender)
                 _remember(self._audited, request.request, None)
         except AuditError as error:
             self._log.error("audit-failed", sentence=str(error))
@@ -180,7 +180,7 @@ class RequestHandler:
             return _refusal_reply(request, sentence)
         reply = self._execute(request) if self._claim(request) else _claimed_elsewhere(request)
         self._claiming.discard(request.request)
-        self._audit(audit.ANSWERED, request, envelope, reply)
+        self._audit(audit.ANSWERED, request, sender, reply)
         return reply
 
     def _claim(self, request: Request) -> bool:
@@ -191,7 +191,7 @@ class RequestHandler:
         own = self._context.lead.lease()
         return claim == own or (again and claim.holder == own.holder)
 
-    def _reject_misplaced(self, request: Request, envelope: Envelope) -> Reply:
+    def _reject_misplaced(self, request: Request, sender: str) -> Reply:
         """Refuse an order on the viewers' stream; beyond a few per minute they are only counted."""
         self.refused += 1
         sentence = (
@@ -208,21 +208,19 @@ class RequestHandler:
             self._unaudited = 0
         reply = _refusal_reply(request, sentence)
         self._log.warning("order-refused", verb=request.verb, user=request.user, refused=self.refused)
-        self._audit(audit.REFUSED, request, envelope, reply)
+        self._audit(audit.REFUSED, request, sender, reply)
         return reply
 
-    def _audit(self, event: str, request: Request, envelope: Envelope, reply: Reply) -> None:
+    def _audit(self, event: str, request: Request, sender: str, reply: Reply) -> None:
         """Append the line about the end of a request; a failure is only logged."""
         try:
-            self._append_line(event, request, envelope, reply)
+            self._append_line(event, request, sender, reply)
         except AuditError as error:
             self._log.error("audit-failed", sentence=str(error))
 
-    def _append_line(self, event: str, request: Request, envelope: Envelope, reply: Reply | None = None) -> None:
+    def _append_line(self, event: str, request: Request, sender: str, reply: Reply | None = None) -> None:
         leader = self._context.lead.lease()
-        self._audit_file.append(
-            audit.line(event, request, sender=envelope.sender, at=self._clock(), leader=leader, reply=reply)
-        )
+        self._audit_file.append(audit.line(event, request, sender=sender, at=self._clock(), leader=leader, reply=reply))
 
 
 def _remember(table: OrderedDict[str, ValueT], name: str, value: ValueT) -> None:
