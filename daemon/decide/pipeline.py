@@ -76,14 +76,14 @@ class DecisionRequest:
     """Request for a decision: user, reason, policy, and permissions.
 
     ``decision``, ``at``: id of the decision, and the time it was asked for. ``apply``: the moves may begin. ``force``:
-    gate and cool-down are skipped. ``scheduled_plan``: id of the one that the decision is about. ``drained_nodes``: are
-    planned as if they were drained. ``load_since``: batches that began since then tell the load, 0 for any.
-    ``placement_source``: returns the placement that takes the place of a policy's.
+    gate and cool-down are skipped. ``scheduled_plan``: id of the scheduled plan that the decision is about.
+    ``drained_nodes``: further nodes that the plan takes for drained. ``load_since``: batches that began since then tell
+    the load, 0 for any. ``placement_source``: returns the placement that takes the place of a policy's.
     """
 
     decision: str
     at: float
-    trigger: str
+    trigger: Trigger
     policy: str
     user: str = ""
     reason: str = ""
@@ -99,9 +99,10 @@ class DecisionRequest:
 class PlanBasis:
     """Everything a plan is made from, as it was when the plan was asked for.
 
-    ``drained_nodes``: are to hold no state. ``cooldown``: after the last migration, None for none. ``rates``: cost of
-    loading state. ``moves_left``: in the hourly budget, None where it does not apply. ``gain_shares``: query -> what is
-    expected of a gain promised to it. ``mending_moves``: moves of a drain that also evens out what it leaves, at most.
+    ``drained_nodes``: nodes that are to hold no state. ``cooldown``: after the last migration, None for none.
+    ``rates``: cost of loading state. ``moves_left``: in the hourly budget, None where it does not apply.
+    ``gain_shares``: query -> what is expected of a gain promised to it. ``mending_moves``: the most moves of a drain
+    that also evens out what it leaves.
     """
 
     messages: ApplicationMessages
@@ -118,7 +119,7 @@ class PlanBasis:
 class Draft:
     """A decision before the guard's verdict.
 
-    ``summary``: of its moves; ``partitions``: of the application.
+    ``summary``: its moves in words; ``partitions``: number of partitions of the application.
     """
 
     decision: Decision
