@@ -26,8 +26,7 @@ from rechannel.policies.prediction.gain import CONFIDENCE, PredictedChange
 from rechannel.wire.messages import GainCorrection
 
 CERTAIN_SHARE = 0.5  # of gate.min_gain, at 95 % confidence
-JUDGED_DRAWS = 1_000
-"""Seed of the draws that plans are judged on: not those that they were chosen on."""
+JUDGED_DRAWS = 1_000  # seed of the draws that plans are judged on, which are not those that they were chosen on
 
 
 @dataclass(frozen=True)

@@ -306,8 +306,7 @@ def _may_stay(move: Move, cluster: Cluster) -> bool:
 
 def _only_evacuates(moves: Sequence[Move], cluster: Cluster) -> bool:
     """Whether some partitions are placed, all of them on executors that are not available."""
-    placed = [move for move in moves if move.source != UNPLACED]
-    return bool(placed) and not any(_may_stay(move, cluster) for move in placed)
+    return any(_has_to_leave(move, cluster) for move in moves) and not any(_may_stay(move, cluster) for move in moves)
 
 
 def _summary(
