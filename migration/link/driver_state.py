@@ -34,13 +34,13 @@ class ReconcilerLimits:
         """Return the limits of the settings, for a maintenance interval of so many seconds."""
         link, migration = settings.link, settings.migration
         return cls(
-            _DEADLINE_BATCHES,
-            link.deadline,
-            2 * maintenance,
-            migration.moves_per_batch,
-            BYTES_PER_BATCH,
-            _MAX_LAG,
-            migration.overlap,
+            deadline_batches=_DEADLINE_BATCHES,
+            deadline_seconds=link.deadline,
+            presume=2 * maintenance,
+            moves_per_batch=migration.moves_per_batch,
+            bytes_per_batch=BYTES_PER_BATCH,
+            max_lag=_MAX_LAG,
+            overlap=migration.overlap,
         )
 
     @property

@@ -234,7 +234,7 @@ class LinkCycle:
 
     def run(self) -> None:
         """Run one cycle."""
-        now, tick = time.time(), time.monotonic()  # what is due goes by the second, for the first may be set back
+        now, tick = time.time(), time.monotonic()  # `tick` tells what is due: the wall clock may be set back
         self._feed.beat(tick)  # events that wait for long, each with a plan to be read, must not silence it
         caught_up = self._catch_up_with_events()
         if self._openings != self._feed.openings:

@@ -73,8 +73,8 @@ class Mailbox:
     """Sends and receives the messages of one application.
 
     Outbound: reports and last placements (the newest alone), batches, journal lines. Inbound: desired placements,
-    standing orders, closed stores. ``rejected``: messages that were not accepted; ``dropped``: messages that could not
-    be sent. Without a ``verifier`` none is accepted.
+    standing orders, closed stores. ``dropped``: messages that could not be sent. Without a ``verifier`` no order is
+    accepted.
     """
 
     def __init__(
@@ -85,8 +85,8 @@ class Mailbox:
         verifier: Verifier | None,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.rejected = 0
         self.dropped = 0
+        self._rejected = 0
         self._monotonic = monotonic
         self._settings = settings
         self._unsent_placements: dict[str, LastPlacement] = {}  # by query
@@ -126,7 +126,7 @@ class Mailbox:
     @property
     def rejected_messages(self) -> int:
         """Messages that could not be read or were not accepted."""
-        return self.rejected + (self._store.rejected if self._store is not None else 0)
+        return self._rejected + (self._store.rejected if self._store is not None else 0)
 
     def start(self) -> None:
         """Begin to exchange messages."""
@@ -261,7 +261,7 @@ class Mailbox:
                 with self._lock:
                     self._drop_batches()  # a huge one does not wait
             except Exception as error:  # noqa: BLE001  one odd message must not silence the link for good
-                self.rejected += 1
+                self._rejected += 1
                 pause = _SLOWEST
                 _LOG.warning("an exchange with redis failed", error=str(error), **traceback_fields())
             if stopping:
@@ -360,7 +360,7 @@ class Mailbox:
             if envelope.application != self._application:
                 raise MessageError(f"message is for application {envelope.application!r}")
         except MessageError as error:
-            self.rejected += 1
+            self._rejected += 1
             _LOG.warning("desired placement refused", error=str(error))
             return
         with self._lock:
@@ -380,7 +380,7 @@ class Mailbox:
         except MessageError as error:
             if envelope.signature != self._refused_signature:
                 self._refused_signature = envelope.signature
-                self.rejected += 1
+                self._rejected += 1
                 _LOG.warning("standing orders refused", error=str(error))
             return
         # Only now: orders are not renewed, so refused ones are checked again, as the trusted keys may change.
