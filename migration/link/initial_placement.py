@@ -87,8 +87,8 @@ def _replacements(nodes: Mapping[str, str], executors: Executors) -> dict[str, s
 
 
 @dataclass(frozen=True)
-class _Occasion:
-    """Reasons to move a query's partitions."""
+class _MoveReasons:
+    """Reasons to move a query's partitions at its next quiet moment."""
 
     restored: ExecutorsByOperator | None  # the placement that was restored before the first batch
     new: bool  # the query has no checkpoint
@@ -288,12 +288,12 @@ class InitialPlacement:
         """
         lost = {stage: self._lost[query, stage] for stage in stages if (query, stage) in self._lost}
         with self._lock:
-            occasion = _Occasion(self._restored.get(run), run in self._new_runs, lost)
+            reasons = _MoveReasons(self._restored.get(run), run in self._new_runs, lost)
         executors = self._usable_executors()
-        if not (occasion.restored is not None or occasion.new or lost) or not stages:
+        if not (reasons.restored is not None or reasons.new or lost) or not stages:
             return None
         if not executors:
-            self._close_occasion(query, run, _Occasion(None, False, lost), 0)
+            self._remove_pending(query, run, lost)
             return None
         moves: list[DesiredMove] = []
         busy = set(moving)
@@ -301,11 +301,11 @@ class InitialPlacement:
         held = Counter(name for (other, _), names in placement.items() if other != query for name in names)
         for stage in sorted(stages):
             current = placement.get((query, stage), [])
-            if occasion.restored is not None:
-                goal = occasion.restored_stage(stages[stage], current)
+            if reasons.restored is not None:
+                goal = reasons.restored_stage(stages[stage], current)
             else:
                 fallen = [number for number in lost.get(stage, ()) if (query, stage, number) not in busy]
-                goal = spread_evenly(current, cores, movable=None if occasion.new else fallen, held=held)
+                goal = spread_evenly(current, cores, movable=None if reasons.new else fallen, held=held)
             held.update(goal)
             self._number += 1
             moves += [
@@ -313,21 +313,27 @@ class InitialPlacement:
                 for move in _moves_of(f"link-{run[:8]}-{self._token}-{self._number}", query, stage, current, goal)
                 if move.target in executors and (query, stage, move.partition) not in busy
             ]
-        why = self._close_occasion(query, run, occasion, len(moves))
+        self._remove_pending(query, run, lost)
+        why = self._report_moves(query, reasons, len(moves))
         return OwnMoves(moves[0].move.rpartition(".")[0], run, why, moves) if moves else None
 
-    def _close_occasion(self, query: str, run: str, occasion: _Occasion, moves: int) -> str:
+    def _remove_pending(self, query: str, run: str, lost: Iterable[int]) -> None:
+        """Drop what was to be moved; ``lost``: stages with partitions of a lost executor."""
         with self._lock:
             self._restored.pop(run, None)
             self._new_runs.discard(run)
-            for stage in occasion.lost:
-                del self._lost[query, stage]
-            report = self._start_reports.get(query, "")
-        if occasion.restored is not None:
+        for stage in lost:
+            del self._lost[query, stage]
+
+    def _report_moves(self, query: str, reasons: _MoveReasons, moves: int) -> str:
+        """Report what came of a query's start; returns why its partitions are moved."""
+        if reasons.restored is not None:
+            with self._lock:
+                report = self._start_reports.get(query, "")
             result = f"; {moves} missed and are moved now" if moves else "; all landed"
             self._set_start_report(query, report + result)
             return "a restarted query's partitions that did not land where they ran last"
-        if occasion.new:
+        if reasons.new:
             self._set_start_report(query, f"{moves} partitions spread after its first batch")
             return "a new query is spread evenly"
         return "their executor was lost"
