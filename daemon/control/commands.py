@@ -195,8 +195,8 @@ class _Execution:
     def _stop(self, command: Stop) -> _Answer:
         """End migrations, at the next batch, and pending rollbacks of one application or of all."""
         self._cluster.follow_migrations()
-        running = [app for app in self._cluster.migrating() if command.application in ("", app.name)]
         selected = [app for app in self._cluster.applications() if command.application in ("", app.name)]
+        running = [app for app in selected if app.migrations.running is not None]
         pending, now = [app for app in selected if app.rollback is not None], self._services.context.clock.wall()
         series = [app for app in selected if app not in running and app.migrations.rest(now)]
         if not (running or pending or series):

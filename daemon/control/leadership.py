@@ -121,8 +121,8 @@ class LeaderElection:
             self._take_lead(lease.epoch)
             self._until, self.since = until, now
             return LeaseResult.TAKEN
-        # A lead whose epoch stays goes on even if Redis goes away before the pause flag is persisted; under a raised
-        # epoch it goes on only after that: a Redis that goes away in between leaves this to the next renewal.
+        # With the same epoch the lead goes on even if Redis goes away before the pause flag is persisted. With a higher
+        # one it goes on only once the flag is persisted; if Redis goes away before, the next renewal does it.
         self._until = until if lease.epoch == mine else 0.0
         if lease.epoch != mine:
             self._raised_from = sent if self._raised_from is None else self._raised_from
