@@ -119,8 +119,8 @@ def collect_evidence(cluster: Cluster, workload: Workload, measured: MeasuredQue
         for stage in [stage for stage in workload.stages if stage.query == query]:
             own = [by_key[stage.key] for by_key in runs if stage.key in by_key]
             if stage.placeable:
-                counts = [now for by_key, now in zip(runs, is_recent, strict=True) if stage.key in by_key]
-                samples[stage.key] = _samples(own, counts, cluster, measured)
+                own_recent = [it for by_key, it in zip(runs, is_recent, strict=True) if stage.key in by_key]
+                samples[stage.key] = _samples(own, own_recent, cluster, measured)
             elif "/f" in stage.key and own:
                 floating[stage.key] = _floating_tasks(own[-len(recent) :])
     pools = (
