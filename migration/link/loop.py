@@ -399,9 +399,7 @@ class LinkCycle:
             store = closing.store
             active = self._check.by_run.get(store.run)
             query = active.query if active is not None else ""
-            for (run, number), stage in self._stages.mapped.items():
-                if run != store.run or all(item.operator != store.operator for item, _ in stage.operators):
-                    continue
+            for number, stage in self._stages.stages_with(store.run, store.operator):
                 closed = self._reconciler.handle_closed_store(store, stage.store_names, number, query, now, closing.at)
                 self._journal(closed)
 

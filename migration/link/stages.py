@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import structlog
@@ -96,6 +96,12 @@ class Stages:
             for number in numbers
             if (stage := self.mapped.get((run, number))) is not None
         }
+
+    def stages_with(self, run: str, operator: int) -> Iterator[tuple[int, StageStores]]:
+        """Yield each mapped stage of a run that has an operator, with its number."""
+        for (other, number), stage in self.mapped.items():
+            if other == run and any(item.operator == operator for item, _ in stage.operators):
+                yield number, stage
 
     def stores_of_partition(self, run: str, stage: int, partition: int) -> list[StoreId]:
         """Return the state stores of a partition; none while the stage is not mapped."""
