@@ -126,9 +126,8 @@ class Reconciler:
             self._moves.add(move)
             transitions.append(move.first_transition(now))
             if driver.runs.get(item.query) != move.run:
-                transitions += [
-                    self._abandon(move, MoveReason.RUN_ENDED, now, evidence="the query has another run now")
-                ]
+                evidence = "the query has another run now"
+                transitions.append(self._abandon(move, MoveReason.RUN_ENDED, now, evidence=evidence))
         self._moves.forget_final(self.decision)
         return transitions
 
@@ -222,11 +221,12 @@ class Reconciler:
         stores_known = (move.query, move.desired.stage) in driver.known_stages
         if not current or not stores_known or not (ready := self._readiness(move, driver, now)):
             return [], False
-        transitions = []
-        if move.state is MoveState.PLANNED:
-            evidence = f"committed on executor {current}, {ready[1]}"
-            transitions += [move.transition(MoveState.PREPARED, ready[0], at=now, batch=last_batch, evidence=evidence)]
-        return transitions, not ahead
+        if move.state is not MoveState.PLANNED:
+            return [], not ahead
+        reason, age = ready
+        evidence = f"committed on executor {current}, {age}"
+        prepared = move.transition(MoveState.PREPARED, reason, at=now, batch=last_batch, evidence=evidence)
+        return [prepared], not ahead
 
     def _readiness(self, move: TrackedMove, driver: DriverState, now: float) -> tuple[MoveReason, str] | None:
         """Return why a move's state may be loaded now, None to wait."""
@@ -343,7 +343,8 @@ class Reconciler:
             if not move.closed_stores >= set(stores):
                 continue
             if move.state is MoveState.DRAINED:
-                transitions += [self._kill(move, MoveReason.CLOSED, now, f"executor {move.holder}: {store.evidence}")]
+                evidence = f"executor {move.holder}: {store.evidence}"
+                transitions.append(self._kill(move, MoveReason.CLOSED, now, evidence))
             else:
                 move.early_evidence = store.evidence
         return transitions
