@@ -9,9 +9,9 @@ No task fails, and no executor is missing afterwards::
   all sessions count. One that started before the attach may have state on any executor, until a whole batch of it
   was seen, or it has run no batch for a minute: its next one then loads its state elsewhere.
 * *cordoned*: Spark offers it no task any more, sources included. There is no way back, so it comes after *empty*.
-* *idle*: every query that ran a batch when it was cordoned has passed a boundary, so no reducer wants its map output
-  (for two seconds, a batch that has begun may be unread yet);
-  and, before the deadline, no RDD of the application lives on executors alone (``localCheckpoint``).
+* *idle*: every query that ran a batch when it was cordoned has passed a boundary, so no reducer wants its map output;
+  and, before the deadline, no RDD of the application lives on executors alone (``localCheckpoint``). A query that
+  seemed to run no batch is looked at again two seconds later, since the begin of a batch is read some moments late.
 * *released*: killed, after the application's target was set: an unset target counts as 0, and Spark would replace none.
 
 Then the target is kept such that the cluster manager replaces executors that are lost, uses nodes that are added, and
