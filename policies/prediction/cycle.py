@@ -132,7 +132,7 @@ class PlacedQueries:
         return self._batches(self.work(busy))
 
     def estimate_one_batch(self, busy: Mapping[str, FloatArray]) -> dict[str, float]:
-        """Return the duration of one batch of each query in seconds, whose tasks take these seconds.
+        """Return the duration of one batch of each query, whose tasks take these seconds.
 
         A query waits for its own slowest executor in each batch. What the queries do on an executor together evens out
         over several batches, the more so, the more queries there are: then only its mean counts.
