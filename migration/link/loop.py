@@ -488,6 +488,7 @@ class LinkCycle:
         return [
             self.adapter.stop_watching_starts,
             self._releaser.restore_target,
+            self.adapter.locality_wait.restore,
             self._feed.close,
             self._log_transitions,
             lambda: self._mailbox.post_report(self._report(), set()),

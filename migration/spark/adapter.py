@@ -128,7 +128,7 @@ class SparkAdapter:
                     .counter(f"queue.{_LISTENER_QUEUE}.numDroppedEvents")
                 )
                 self.executor_control = ExecutorControl(self.gateway, self._context, lambda: self._watchdog)
-                self.locality_wait = LocalityWait(self._context)
+                self.locality_wait = LocalityWait(self._context, lambda: self._watchdog)
                 self.checkpoints = Checkpoints(self.gateway, self._context.hadoopConfiguration())
                 self.warm_up = ExecutorWarmUp(partial(run_warm_up, spark), partial(cancel_warm_up, self._context))
         except BaseException:
@@ -155,9 +155,8 @@ class SparkAdapter:
     def close(self) -> None:
         """Release every Java object and connection: nothing keeps a stopped SparkContext alive."""
         gateway = self.gateway
-        with contextlib.suppress(AttributeError, LinkError):  # an attach may have failed before there were any
+        with contextlib.suppress(AttributeError, LinkError):  # an attach may have failed before there was any
             self.warm_up.end()
-            self.locality_wait.restore()
         for name in vars(self).keys() - {"version", "application", "name"}:
             setattr(self, name, None)
         with translate_errors():
@@ -195,6 +194,7 @@ class SparkAdapter:
             self._watchdog.add(self._context, "org.apache.spark.SparkContext", "removeSparkListener", remove)
             self._watchdog.add(self._writer, "org.apache.spark.scheduler.EventLoggingListener", "stop")
             self.executor_control.renew_limit()
+            self.locality_wait.renew()
             self._context.listenerBus().addToQueue(self._listener, _LISTENER_QUEUE)
 
     def stop_event_stream(self) -> None:
@@ -212,11 +212,11 @@ class SparkAdapter:
     def stop_watchdog(self) -> None:
         """End the watchdog, and leave the directory to the link.
 
-        It goes on if the listener could not be taken out, or the limit of executors not be lifted: without heartbeats,
-        it does that.
+        It goes on if the listener could not be taken out, the limit of executors not be lifted, or the locality wait
+        not be restored: without heartbeats, it does that.
         """
         watchdog, self._watchdog = self._watchdog, None
-        if self._listener is not None or self.executor_control.lift_failed:
+        if self._listener is not None or self.executor_control.lift_failed or self.locality_wait.restore_failed:
             self._listener = None
             return
         if watchdog is not None:

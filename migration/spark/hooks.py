@@ -13,7 +13,7 @@ They are composed from ``java.lang.invoke.MethodHandles``; the docstrings show t
 from __future__ import annotations
 
 import time
-from typing import Any, Literal
+from typing import Any
 
 from rechannel.migration.spark.gateway import Gateway, translate_errors
 
@@ -48,8 +48,9 @@ class _Handles:
         self.nothing = self.cast(self._lib.constant(self.boolean, True), self.void)
 
     def class_named(self, name: str) -> Any:
-        """Return a class."""
-        return self._jvm.java.lang.Class.forName(name)
+        """Return a class, or a primitive type."""
+        primitives = {"void": self.void, "boolean": self.boolean, "int": self.int}
+        return primitives[name] if name in primitives else self._jvm.java.lang.Class.forName(name)
 
     def _classes(self, *items: Any) -> Any:
         return self._gateway.array(self._jvm.java.lang.Class, *items)
@@ -298,18 +299,25 @@ class Watchdog:
         owner: str,
         name: str,
         *arguments: tuple[str, Any],
-        result: Literal["void", "boolean"] = "void",
-    ) -> None:
-        """Add the clean-up ``target.name(arguments)``.
+        result: str = "void",
+    ) -> Any:
+        """Add the clean-up ``target.name(arguments)``; return what `withdraw` takes.
 
         ``owner``: the class that declares the method; ``arguments``: class and value of each; ``result``: the method's
         Java type.
         """
         h = self._handles
         with translate_errors():
-            typed = [(h.int if kind == "int" else h.class_named(kind), value) for kind, value in arguments]
-            handle = h.call(target, h.class_named(owner), name, h.void if result == "void" else h.boolean, *typed)
-            self._clean_ups.add(h.implement("java.lang.Runnable", h.cast(handle, h.void)))
+            typed = [(h.class_named(kind), value) for kind, value in arguments]
+            handle = h.call(target, h.class_named(owner), name, h.class_named(result), *typed)
+            clean_up = h.implement("java.lang.Runnable", h.cast(handle, h.void))
+            self._clean_ups.add(clean_up)
+        return clean_up
+
+    def withdraw(self, clean_up: Any) -> None:
+        """Take a clean-up back."""
+        with translate_errors():
+            self._clean_ups.remove(clean_up)
 
     def send_heartbeat(self) -> bool:
         """Tell the watchdog that the link is alive; False if the watchdog has cleaned up already."""

@@ -2,9 +2,10 @@
 
 ``spark`` (settings), ``attach``, ``tick`` (seconds of the watchdog), ``most`` (bytes of events, 0 for the usual limit),
 ``sessions``: how many sessions are stopped one after the other before the last one runs its query until the file
-``stop`` exists, and ``hangs``: whether placing a starting query takes for ever. ``ready.json``, written once it runs,
-has ``alive``, the number of stopped SparkContexts that the JVM still holds, the listeners before attaching, and
-``starts``: where placing hangs, the seconds that two queries took to start, the second one after the watchdog's tick.
+``stop`` exists, ``hangs``: whether placing a starting query takes for ever, and ``short``: whether the locality wait is
+kept short, as after the loss of an executor. ``ready.json``, written once it runs, has ``alive``, the number of stopped
+SparkContexts that the JVM still holds, the listeners before attaching, and ``starts``: where placing hangs, the seconds
+that two queries took to start, the second one after the watchdog's tick.
 """
 
 from __future__ import annotations
@@ -34,6 +35,8 @@ def main() -> None:
     spark = open_session(plan["spark"])
     query = start(spark, directory / "checkpoint")
     before = listeners(spark._jsparkSession)
+    if plan["short"]:  # called every second
+        InitialPlacement.restore_wait = lambda own, _: own._adapter.locality_wait.shorten()  # type: ignore[assignment]
     if plan["attach"]:
         rechannel.attach(spark, strict=True)
     starts = []

@@ -22,6 +22,7 @@ from testbed.stack import PATIENCE, Stack
 from tests.smoke.endings_app import listeners
 
 pytestmark = [pytest.mark.spark, pytest.mark.redis]
+WAIT = "spark.locality.wait"
 TICK = 8  # seconds of the watchdog; the link beats every five
 
 
@@ -66,6 +67,7 @@ def start(stack: Stack, tmp_path: Path) -> Iterator[Callable[..., Driver]]:
         sessions: int = 0,
         most: int = 0,
         hangs: bool = False,
+        short: bool = False,
         conf: Mapping[str, str] = MappingProxyType({}),
         **environment: str,
     ) -> Driver:
@@ -73,6 +75,7 @@ def start(stack: Stack, tmp_path: Path) -> Iterator[Callable[..., Driver]]:
         spark = stack.cluster.conf(executor_cores=1) | QUICK_CHECKPOINTS
         spark |= {"spark.cores.max": "1", "spark.sql.shuffle.partitions": "2", **conf}
         plan = {"spark": spark, "attach": attach, "sessions": sessions, "tick": TICK, "most": most, "hangs": hangs}
+        plan["short"] = short
         names.append(name := f"{tmp_path.name}-{attach}")
         # Without a directory of its own, the link's files are temporary ones.
         environment |= {"TMPDIR": str(temporary), "RECHANNEL_LINK__DIRECTORY": ""}
@@ -171,6 +174,8 @@ def test_a_script_that_is_killed_leaves_the_jvm_as_it_was(
     try:
         parameters = gateway.java_parameters
         driver = start(
+            short=True,
+            conf={WAIT: "30s"},
             PYSPARK_GATEWAY_PORT=str(parameters.port),
             PYSPARK_GATEWAY_SECRET=parameters.auth_token,
             PYSPARK_PIN_THREAD="true",
@@ -178,11 +183,13 @@ def test_a_script_that_is_killed_leaves_the_jvm_as_it_was(
         before = driver.ready()["listeners"]
         session = jvm.org.apache.spark.sql.classic.SparkSession.getDefaultSession().get()
         assert listeners(session) > before
+        conf = session.sparkContext().conf()
+        wait(driver.process, "the locality wait is short", lambda: conf.get(WAIT) == "1000ms")
         end(stack, driver, signal.SIGKILL)
         wait_until(lambda: not driver.ours() and listeners(session) <= before, "the link is gone", PATIENCE, 0.2)
         batch = driver.batches()
         wait_until(lambda: driver.batches() > batch, "the query goes on", PATIENCE, 0.2)
-        assert (driver.ours(), listeners(session)) == ([], before)
+        assert (driver.ours(), listeners(session), conf.get(WAIT)) == ([], before, "30s")
     finally:
         gateway.shutdown()
         gateway.proc.stdin.close()

@@ -148,6 +148,7 @@ def test_a_failing_cycle_does_not_end_the_link():
 STEPS = [
     "stop_watching_starts",
     "restore_target",
+    "restore_wait",
     "close_feed",
     "post_report",
     "stop_mailbox",
@@ -175,6 +176,7 @@ def test_each_step_of_detaching_runs_whatever_the_others_raise(monkeypatch, fail
     cycle = object.__new__(LinkCycle)  # its parts need a session
     cycle._settings = Settings()
     cycle.adapter = SimpleNamespace(stop_watching_starts=step("stop_watching_starts"), close=step("close_adapter"))
+    cycle.adapter.locality_wait = SimpleNamespace(restore=step("restore_wait"))
     cycle._releaser = SimpleNamespace(restore_target=step("restore_target"))
     cycle._feed = SimpleNamespace(close=step("close_feed"))
     cycle._mailbox = SimpleNamespace(post_report=step("post_report"), stop=step("stop_mailbox"))
@@ -190,7 +192,7 @@ def adapter(monkeypatch, _loggers_stay):
     adapter = create_autospec(SparkAdapter, instance=True)
     adapter.application, adapter.version, adapter.name = "app-1", "4.3.0", "name"
     adapter.reports_snapshots, adapter.is_over = True, False
-    adapter.checkpoints, adapter.executor_control = Mock(), Mock()
+    adapter.checkpoints, adapter.executor_control, adapter.locality_wait = Mock(), Mock(), Mock(is_short=False)
     adapter.setting.side_effect = lambda _key, default: default
     adapter.executors.return_value, adapter.dropped_events.return_value = [], 0
     adapter.watch_starts.return_value.poll.return_value = None

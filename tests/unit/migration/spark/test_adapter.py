@@ -13,6 +13,7 @@ from py4j.protocol import Py4JError, Py4JNetworkError
 
 from rechannel.migration.spark import adapter as module
 from rechannel.migration.spark.adapter import SparkAdapter, StoreId
+from rechannel.migration.spark.gateway import LinkError
 
 STORE = StoreId("file:/state", "6f4f5d0e-1c35-4c43-9f0a-0f5c3b2f6a11", 0, 3, "default")
 
@@ -188,3 +189,10 @@ def test_a_session_is_over_once_it_is_stopped(driver):
     assert not driver.adapter.is_over
     driver.context.isStopped.return_value = True
     assert driver.adapter.is_over
+
+
+def test_an_adapter_whose_job_cannot_be_canceled_closes_its_gateway(driver, monkeypatch):
+    gateway = driver.adapter.gateway
+    monkeypatch.setattr(driver.adapter.warm_up, "end", MagicMock(side_effect=LinkError("the JVM is busy")))
+    driver.adapter.close()
+    gateway.close.assert_called_once_with()

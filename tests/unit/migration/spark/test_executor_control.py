@@ -99,6 +99,7 @@ def test_the_watchdog_goes_on_if_the_limit_could_not_be_lifted(driver, lifted):
     with contextlib.nullcontext() if lifted else pytest.raises(SparkCallError):
         driver.control.lift_limit(WITHOUT_LINK)
     adapter = MagicMock(_watchdog=driver.watchdog, _listener=None, executor_control=driver.control)
+    adapter.locality_wait.restore_failed = False
     SparkAdapter.stop_watchdog(adapter)
     assert driver.watchdog.stop.called is lifted
     driver.context.requestTotalExecutors.side_effect = None
