@@ -23,6 +23,7 @@ from tests.smoke.endings_app import listeners
 
 pytestmark = [pytest.mark.spark, pytest.mark.redis]
 WAIT = "spark.locality.wait"
+SESSIONS = 3
 TICK = 8  # seconds of the watchdog; the link beats every five
 
 
@@ -198,5 +199,7 @@ def test_a_script_that_is_killed_leaves_the_jvm_as_it_was(
 
 @pytest.mark.slow
 def test_no_stopped_session_is_kept_alive(start: Callable[..., Driver]) -> None:
-    alive = {attach: start(attach=attach, sessions=3).ready()["alive"] for attach in (False, True)}
+    alive = {attach: start(attach=attach, sessions=SESSIONS).ready()["alive"] for attach in (False, True)}
+    if alive[False] == SESSIONS:
+        pytest.skip("PySpark itself keeps every stopped session: nothing can be said about the link")
     assert alive[True] <= alive[False]

@@ -19,6 +19,7 @@ import pytest
 from rechannel.conf.settings import LinkSettings, Settings
 from rechannel.migration.link import loop, mailbox
 from rechannel.migration.link.loop import LinkCycle
+from rechannel.migration.moves import OwnMoves
 from rechannel.migration.spark.adapter import ActiveQuery, PlannedOperator
 from rechannel.migration.spark.gateway import SparkCallError
 from rechannel.migration.spark.hooks import WATCHDOG_TICK
@@ -28,10 +29,13 @@ from rechannel.monitors.spark.event_gaps import SparkState
 from rechannel.wire.messages import ExecutorInfo
 from unit.daemon import fakes
 from unit.daemon.fake_store import NOW, FakeClock, FakeStore
+from unit.migration.samples import a_move
 from unit.monitors import spark_lines
 
 PARTITIONS = 4
-SECONDS = 6
+SECONDS, SECONDS_OF_WAITING = 6, 2
+HUNDREDTH = 300_000  # instructions a second: a core does some 30 million
+LONG_JOB = 10_000  # of a batch that goes on
 
 
 class IdleSpark:
@@ -84,6 +88,13 @@ class IdleSpark:
         return True
 
 
+class WaitingSpark(IdleSpark):
+    """Query q0 runs a batch that goes on."""
+
+    def _spark_state(self) -> SparkState:
+        return replace(super()._spark_state(), jobs=frozenset({LONG_JOB}))
+
+
 def one_batch(number: int, query: str, nodes: int) -> list[events.Event]:
     rows = [fakes.task(number, part, str((number + part) % nodes)) for part in range(PARTITIONS)]
     return [
@@ -105,38 +116,49 @@ def a_cycle(spark: Any, directory: Path, monkeypatch: pytest.MonkeyPatch) -> tup
 
 
 class Work:
-    """What a link does in some seconds in which nothing happens."""
+    """What a link does in some seconds in which nothing happens; a move may wait for the end of a batch."""
 
-    def __init__(self, directory: Path, monkeypatch: pytest.MonkeyPatch, queries: int, nodes: int) -> None:
-        self.instructions = 0
+    def __init__(
+        self, directory: Path, monkeypatch: pytest.MonkeyPatch, queries: int, nodes: int, *, waits: bool = False
+    ) -> None:
+        self.instructions = self.cycles = 0
         self.clock = FakeClock()
         store = FakeStore(self.clock)
         monkeypatch.setattr(mailbox, "Store", lambda *_: store)
         monkeypatch.setattr(loop, "time", SimpleNamespace(time=self.clock, monotonic=self.clock))
-        spark: Any = IdleSpark(queries, nodes)
+        spark: Any = (WaitingSpark if waits else IdleSpark)(queries, nodes)
         cycle = LinkCycle(spark, Settings(link=LinkSettings(directory=str(directory))), threading.Event())
         for number, query in enumerate(spark.names):
             for event in one_batch(number, query, nodes):
                 cycle._fold_event(event, self.clock())
         self._pass(cycle, 10)  # the batches are sent, and the queries are known
+        if waits:
+            stage = events.StageInfo(LONG_JOB, (), PARTITIONS, True)
+            cycle._fold_event(events.JobStarted(LONG_JOB, "q0", "run-q0", 1, self.clock(), (stage,)), self.clock())
+            moves = [a_move(("q0", 0, 0), "0", "1")]
+            cycle._reconciler.add_own_moves(OwnMoves("d", "run-q0", "test", moves), self.clock())
+        self.cycles = 0
         spark.calls.clear()
         store.writes.clear()
         before = sys.gettrace()
         sys.settrace(self._trace)
         try:
-            self._pass(cycle, SECONDS)
+            self._pass(cycle, SECONDS_OF_WAITING if waits else SECONDS)
         finally:
             sys.settrace(before)
         self.spark, self.redis = Counter(spark.calls), Counter(store.writes)
         cycle._feed.close()
         report = cycle._report()
         assert len(report.queries) == queries and len(report.executors) == nodes
-        assert all(len(query.stages) == 1 and query.batch == 0 for query in report.queries)
+        begun = [int(waits and query.query == "q0") for query in report.queries]
+        assert [query.batch for query in report.queries] == begun
+        assert all(len(query.stages) == 1 for query in report.queries)
 
     def _pass(self, cycle: LinkCycle, seconds: int) -> None:
         until, next_exchange = self.clock() + seconds, 0.0
         while self.clock() < until:
             cycle.run()
+            self.cycles += 1
             if self.clock() >= next_exchange:
                 next_exchange = self.clock() + mailbox._PERIOD
                 cycle._mailbox._exchange()
@@ -158,9 +180,19 @@ def test_the_work_for_idle_queries_and_nodes_is_linear_and_spark_is_asked_no_mor
         assert larger.redis == small.redis
     assert sum(small.spark.values()) <= 3 * SECONDS
     assert sum(small.redis.values()) <= 3 * SECONDS
-    # A core does some 30 million a second: a hundredth is 300,000.
-    assert small.instructions <= 300_000 * SECONDS
-    assert nodes.instructions <= 300_000 * SECONDS
+    assert small.instructions <= HUNDREDTH * SECONDS
+    assert nodes.instructions <= HUNDREDTH * SECONDS
+
+
+def test_the_work_while_a_move_waits_for_the_end_of_a_batch_is_bounded_and_spark_is_asked_no_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    work = Work(tmp_path, monkeypatch, 200, 500, waits=True)
+    seconds = SECONDS_OF_WAITING
+    assert work.cycles == pytest.approx(seconds / loop._SHORT_PAUSE, rel=0.01), "the move waits all the time"
+    assert work.instructions <= 12 * HUNDREDTH * seconds
+    assert sum(work.spark.values()) <= 3 * seconds
+    assert sum(work.redis.values()) <= 3 * seconds
 
 
 def test_only_a_query_with_state_is_watched_closely_until_it_is_spread(

@@ -9,6 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from rechannel.migration.link import loop
 from rechannel.migration.link.state_check import StateCheck
 from rechannel.migration.spark.adapter import ActiveQuery
 from rechannel.migration.spark.gateway import SparkCallError
@@ -18,9 +19,9 @@ from rechannel.monitors.spark.task_table import TaskTable
 from rechannel.wire.messages import ExecutorInfo
 from unit.daemon import fakes
 
-CHECK_EVERY = 3.0  # seconds between two comparisons, as in the link
+CHECK_EVERY = loop._CHECK_EVERY
 PROMISE = 10.0  # seconds in which a lost event is healed
-POLL = 0.1  # seconds between two cycles of the link
+POLL = loop._PAUSE
 ANSWER = 0.001  # seconds that the place of one partition costs, by py4j
 PARTITIONS = 4
 CASES = 3000
@@ -174,7 +175,7 @@ class Spark:
 
 
 class Link:
-    """The link's part: folds in what arrives, and compares with Spark every three seconds."""
+    """The link's part: folds in what arrives, and compares with Spark as often as it does."""
 
     def __init__(self, spark: Spark) -> None:
         self.spark = spark
