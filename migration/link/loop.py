@@ -268,9 +268,10 @@ class LinkCycle:
 
     def _handle_boundaries(self) -> None:
         """Handle every query that is at a quiet moment and has something to be done."""
-        waiting = self._reconciler.waiting_queries
+        waiting, any_pending = self._reconciler.waiting_queries, self._initial_placement.has_pending
         for query, active in list(self._check.queries.items()):
-            if (query in waiting or self._is_placement_pending(active)) and self._table.is_quiet(query):
+            is_due = query in waiting or (any_pending and self._is_placement_pending(active))
+            if is_due and self._table.is_quiet(query):
                 self._add_own_moves(active)
                 self._steering.handle_boundary(query, partial(self._driver_state, [active]))
 

@@ -190,7 +190,7 @@ def test_the_work_while_a_move_waits_for_the_end_of_a_batch_is_bounded_and_spark
     work = Work(tmp_path, monkeypatch, 200, 500, waits=True)
     seconds = SECONDS_OF_WAITING
     assert work.cycles == pytest.approx(seconds / loop._SHORT_PAUSE, rel=0.01), "the move waits all the time"
-    assert work.instructions <= 12 * HUNDREDTH * seconds
+    assert work.instructions <= 4 * HUNDREDTH * seconds
     assert sum(work.spark.values()) <= 3 * seconds
     assert sum(work.redis.values()) <= 3 * seconds
 
