@@ -38,7 +38,7 @@ from rechannel.policies.prediction.model import PredictionModel
 
 _ROUNDS = 2  # of progressive filling: pauses and waits depend on the batches
 _CYCLE_ROUNDS = 3  # of each query's own equation, from above
-_ALMOST_ALL = 1e-6  # share of an executor that is always left, and by which batches may differ that are equal
+_LEAST = 1e-6  # share of an executor that counts as free at least; batches that differ by less are equal
 _SAME_TICK = 0.02  # seconds
 _LONG_PAUSE = 0.5  # times its own path, from which a query is met at work by chance
 _BINDING = 0.8  # share of a query's largest work from which an executor binds it
@@ -205,14 +205,14 @@ def _fair_batches(alone: FloatArray, before: FloatArray, queries: QueryWork, tim
     load, left = np.zeros(work.shape[1]), at_work @ work  # of the settled queries, as a share; of the others, seconds
     while unsettled.any():
         rest = missing[unsettled]
-        levels = (left + rest.max(axis=0)) / np.maximum(1.0 - load, _ALMOST_ALL)
+        levels = (left + rest.max(axis=0)) / np.maximum(1.0 - load, _LEAST)
         busiest, longest = int(levels.argmax()), alone[unsettled].max()
         level = levels[busiest]
         settled = timings.interval[unsettled] > max(level, longest)
         if not settled.any() and level <= longest:
             settled = alone[unsettled] >= level
         elif not settled.any():
-            settled = rest[:, busiest] >= rest[:, busiest].max() - _ALMOST_ALL * level
+            settled = rest[:, busiest] >= rest[:, busiest].max() - _LEAST * level
             seconds[np.flatnonzero(unsettled)[settled]] = level
         now = np.flatnonzero(unsettled)[settled]
         load += (1.0 / timings.period(seconds)[now]) @ work[now]
@@ -232,7 +232,7 @@ def _cycles(alone: FloatArray, queries: QueryWork, period: FloatArray) -> FloatA
     for _ in range(_CYCLE_ROUNDS):
         in_part = (period[None, :] > seconds[:, None]) & others  # met only now and then during one batch
         whole, rate = np.where(in_part, 0.0, 1.0) @ work, np.where(in_part, 1.0 / period[None, :], 0.0) @ work
-        bound = np.where(uses, whole / np.maximum(1.0 - rate, _ALMOST_ALL), 0.0).max(axis=1)
+        bound = np.where(uses, whole / np.maximum(1.0 - rate, _LEAST), 0.0).max(axis=1)
         seconds = np.minimum(seconds, np.maximum(alone, bound))
     return np.asarray(seconds)
 
