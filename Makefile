@@ -76,8 +76,8 @@ drills: $(STAMP) ## Every fault drill, load test and chaos (hours); writes docs/
 chaos: $(STAMP) ## Random faults on a real cluster for MINUTES=10, audited; SEED=n has the same ones come again
 	$(BIN)/python -m tests.drills.chaos --minutes $(or $(MINUTES),10) $(if $(SEED),--seed "$(SEED)") $(if $(JSON),--json "$(JSON)") $(ARGS)
 
-soak: $(STAMP) ## Two drivers, one with Rechannel, for HOURS=2, held to bounds; added to out/soak.json and docs/reliability.md
-	$(BIN)/python -m tests.soak --hours $(or $(HOURS),2) --json "$(or $(JSON),out/soak.json)" --starts out/starts --document docs/reliability.md $(ARGS)
+soak: $(STAMP) ## Two drivers, one with Rechannel, for HOURS=2, held to bounds; added to docs/figures/soak.json and docs/reliability.md
+	$(BIN)/python -m tests.soak --hours $(or $(HOURS),2) --json "$(or $(JSON),docs/figures/soak.json)" --starts out/starts --document docs/reliability.md $(ARGS)
 
 soak-starts: $(STAMP) ## 2,000 starts of a query in one driver short of descriptors, with and without Rechannel (40 minutes); out/starts-*.json
 	mkdir -p out

@@ -47,7 +47,9 @@ def main() -> int:
     options = arguments()
     results = read_results(options.json)
     runs, starts = (results[part].rows if part in results else [] for part in (_RUNS, _STARTS))
-    starts = starts_of(options.starts) or starts
+    new: dict[str, list[dict[str, Any]]] = {}
+    if latest := starts_of(options.starts):
+        starts = new[_STARTS] = latest
     code = 0
     if not options.render:
         try:
@@ -55,12 +57,12 @@ def main() -> int:
         except (StackError, ProcessDiedError) as error:
             to_stderr(f"the soak was broken off: {error}")
             return 1
-        runs = [*runs, run]
+        runs = new[_RUNS] = [*runs, run]
         sys.stdout.write(f"{page.milestones(run['milestones'])}\n\n{page.slopes(run)}\n")
         code = tell(run)
-    if options.json is not None:
-        parts = {_RUNS: {"rows": runs}, _STARTS: {"rows": starts}}
-        write_json(options.json, {name: Result.of(_MEASURES[name], part) for name, part in parts.items()}, indent=None)
+    if options.json is not None and new:
+        results |= {part: Result.of(_MEASURES[part], {"rows": rows}) for part, rows in new.items()}
+        write_json(options.json, results, indent=None)
     if options.document is not None and runs:
         page.write(options.document, runs, starts)
         to_stderr(f"{options.document} is written")
