@@ -201,23 +201,24 @@ def _fair_batches(alone: FloatArray, before: FloatArray, queries: QueryWork, tim
     at_work = np.maximum(before, 1e-9) / np.maximum(before + timings.pause, 1e-9)  # share of the time of each query
     # A query sees the others only for that share, but its own batch as a whole.
     missing = np.where(queries.waits_for, (1.0 - at_work)[:, None] * work, -np.inf)
-    seconds, unsettled = alone.copy(), np.ones(len(alone), dtype=np.bool_)
+    seconds, unsettled = alone.copy(), np.arange(len(alone))
     load, left = np.zeros(work.shape[1]), at_work @ work  # of the settled queries, as a share; of the others, seconds
-    while unsettled.any():
+    while len(unsettled):
         rest = missing[unsettled]
         levels = (left + rest.max(axis=0)) / np.maximum(1.0 - load, _LEAST)
         busiest, longest = int(levels.argmax()), alone[unsettled].max()
         level = levels[busiest]
-        settled = timings.interval[unsettled] > max(level, longest)
-        if not settled.any() and level <= longest:
+        on_time = timings.interval[unsettled] > max(level, longest)
+        if on_time.any():
+            settled = on_time
+        elif level <= longest:
             settled = alone[unsettled] >= level
-        elif not settled.any():
+        else:
             settled = rest[:, busiest] >= rest[:, busiest].max() - _LEAST * level
-            seconds[np.flatnonzero(unsettled)[settled]] = level
-        now = np.flatnonzero(unsettled)[settled]
+            seconds[unsettled[settled]] = level
+        now, unsettled = unsettled[settled], unsettled[~settled]
         load += (1.0 / timings.period(seconds)[now]) @ work[now]
         left = left - at_work[now] @ work[now]
-        unsettled[now] = False
     return seconds
 
 
