@@ -236,11 +236,10 @@ class ExecutorReleaser:
     ) -> None:
         if self._dynamic or not elsewhere or now < self._next_release:
             return
-        complete = len(elsewhere) >= self._target
+        complete, running = len(elsewhere) >= self._target, _running(inputs)
         for name, cordon in sorted(self._cordons.items()):
             if not complete and now < cordon.since + self._grace:
                 continue
-            running = _running(inputs)
             cordon.waits_for = {
                 query: batch for query, batch in cordon.waits_for.items() if running.get(query, batch + 1) <= batch
             }

@@ -87,7 +87,7 @@ def goals(
 
 
 def optimum(goal: Goal, gap: float = 1e-7) -> Optimum:
-    """Return the optimum of a goal within ``gap``, as a share; its bound is equal where it is proved."""
+    """Return the optimum of a goal; its bound is equal where it is proved, both within ``gap``, as a share."""
     ones = np.ones(goal.executors)
     largest = float(goal.seconds.max())
     # On several cores an executor takes the mean of its slots: the bound is that of one core of so much speed.
