@@ -414,7 +414,7 @@ def test_each_binding_alone_keeps_a_placement_from_being_obeyed(what: str) -> No
         with pytest.raises(MessageError):
             reconciler.accept_desired(taken, observed(), NOW)
     else:
-        assert carrier.rejected_messages + store.rejected >= 1
+        assert carrier.rejected_messages == 1
     assert {move.name: move.state for move in reconciler.moves} == before
     assert (reconciler.epoch, reconciler.decision) == (5, "d2")
 
