@@ -40,6 +40,7 @@ _ROUNDS = 6  # of the fixed point, at most
 _SETTLED = 5e-3  # share of the factor, up to which it is settled
 _LONGEST_STEP = 9.0  # times the step of plain iteration, added to it
 _SHORTEST = 1e-9  # seconds
+_SHORTEST_PERIOD = 1e-3  # seconds; no batch of Spark is shorter, and shares of nearly nothing overflow
 
 
 @dataclass(frozen=True)
@@ -82,7 +83,7 @@ def fit_growth(period: FloatArray, rows: FloatArray) -> Growth:
         Rows of each batch, (B,).
     """
     usual_period, usual_rows = (float(np.median(it)) if len(it) else 0.0 for it in (period, rows))
-    if len(period) <= _LEAST_CHANGES or usual_period <= 0 or usual_rows <= 0:
+    if len(period) <= _LEAST_CHANGES or usual_period < _SHORTEST_PERIOD or usual_rows < 1:
         return Growth()
     longer, more = np.diff(period / usual_period), np.diff(rows / usual_rows)
     changed = np.flatnonzero(np.abs(longer) > _SHORTEST)
