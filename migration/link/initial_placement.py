@@ -27,14 +27,16 @@ from typing import Any, TypeVar
 import structlog
 
 from rechannel.migration.moves import OwnMoves
-from rechannel.migration.spark.adapter import SparkAdapter, StoreId
+from rechannel.migration.spark.adapter import SparkAdapter
 from rechannel.migration.spark.checkpoint import CheckpointOperator
+from rechannel.migration.spark.coordinator import StoreId
 from rechannel.migration.spark.gateway import LinkError
 from rechannel.migration.spark.hooks import START_WAIT, StartHook
 from rechannel.migration.spread import spread_evenly
 from rechannel.wire.messages import DesiredMove, ExecutorInfo, LastPlacement, Unit
 
 _LOG = structlog.get_logger("rechannel.link")
+_AT_ONCE = 100  # partitions that are steered by one call, which takes some ten milliseconds
 _BUDGET = 0.8 * START_WAIT  # seconds from a query's start in which it is placed; the rest is moved afterwards
 _ARRIVAL_WAIT = 15.0  # seconds after the attach in which a restarted driver's executors are waited for
 _ARRIVAL_POLL = 0.1
@@ -122,6 +124,7 @@ class InitialPlacement:
         self._arrivals_until = clock() + _ARRIVAL_WAIT
         self._lock = threading.Lock()
         self._last: dict[str, LastPlacement] = {}
+        self._operators: dict[str, list[CheckpointOperator]] = {}  # of queries that ran in this driver before
         self._restored: dict[str, ExecutorsByOperator] = {}  # by run, until its first batch
         self._new_runs: set[str] = set()  # to be spread after their first batch
         self._ended_runs = deque[str](maxlen=_MAX_QUERIES)  # the last ones: a run may end while it is placed
@@ -144,11 +147,14 @@ class InitialPlacement:
         moved after that batch.
         """
         until = self._clock() + _BUDGET - max(0.0, waited)
-        operators = self._adapter.checkpoints.operators(checkpoint)
+        with self._lock:
+            last, operators = self._last.get(query), self._operators.get(query, [])
+        operators = operators or self._adapter.checkpoints.operators(checkpoint)
         with self._lock:
             if not operators and run not in self._ended_runs:
                 self._new_runs.add(run)
-            last = self._last.get(query)
+            if last is not None and operators:  # after a whole batch, all stores are there, and remain the same
+                _set_latest(self._operators, query, operators)
         if not operators or self._usable_executors() is None:
             return
         last = last or self._read_last_placement(query)
@@ -160,12 +166,10 @@ class InitialPlacement:
             if run in self._ended_runs:
                 return
             self._restored[run] = placement  # before anything is steered: what is late is moved later
-        partitions = (
-            ([StoreId(checkpoint, run, operator.operator, number, store) for store in operator.stores], executor)
-            for operator in operators
-            for number, executor in enumerate(placement[operator.operator])
-        )
-        steered = self._steer(partitions, executors, until)
+        steered = 0
+        for operator in operators:
+            targets = [executors[name] for name in placement[operator.operator]]
+            steered += self._steer(checkpoint, run, operator, targets, until)
         total = sum(operator.partitions for operator in operators)
         remembered = last is not None and any(info.node_name in last.hosts.values() for info in executors.values())
         manner = "as they ran last" if remembered else "evenly, as no earlier placement is known"
@@ -173,15 +177,17 @@ class InitialPlacement:
         self._set_start_report(query, sentence)
         _LOG.info("query-started", query=query, run=run, sentence=sentence)
 
-    def _steer(self, partitions: Iterable[tuple[list[StoreId], str]], executors: Executors, until: float) -> int:
-        """Steer partitions in Spark as far as time allows; return how many."""
+    def _steer(
+        self, checkpoint: str, run: str, operator: CheckpointOperator, targets: Sequence[ExecutorInfo], until: float
+    ) -> int:
+        """Steer the partitions of an operator in Spark as far as time allows; return how many."""
         steered = 0
-        for stores, executor in partitions:
-            if self._clock() > until:
-                break
-            for store in stores:
-                self._adapter.steer(store, executors[executor].host, executor)
-            steered += 1
+        while steered < len(targets) and self._clock() <= until:
+            part = targets[steered : steered + _AT_ONCE]
+            for store in operator.stores:
+                first = StoreId(checkpoint, run, operator.operator, steered, store)
+                self._adapter.coordinator.steer_partitions(first, part)
+            steered += len(part)
         return steered
 
     def _set_start_report(self, query: str, sentence: str) -> None:

@@ -15,7 +15,7 @@ from itertools import islice
 from rechannel.migration.link.driver_state import NOT_ASKED, UNKNOWN
 from rechannel.migration.link.stages import RunStage, StageStores
 from rechannel.migration.moves import RunUnit
-from rechannel.migration.spark.adapter import StoreId
+from rechannel.migration.spark.coordinator import StoreId
 from rechannel.migration.spark.gateway import LinkError, UnsupportedSparkError
 from rechannel.wire.messages import Unit
 

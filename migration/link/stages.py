@@ -9,7 +9,8 @@ from dataclasses import dataclass
 import structlog
 
 from rechannel.migration.moves import TrackedMove
-from rechannel.migration.spark.adapter import PlannedOperator, StoreId
+from rechannel.migration.spark.adapter import PlannedOperator
+from rechannel.migration.spark.coordinator import StoreId
 from rechannel.migration.spark.gateway import LinkError
 from rechannel.monitors.spark.task_table import StatefulStageFinished
 

@@ -93,7 +93,7 @@ class StateCheck:
             active = self.queries.get(query)
             stores = self._stages.stores_of_partition(active.run, stage, partition) if active is not None else []
             try:
-                executor = self._adapter.location(stores[0]) if stores else ""
+                executor = self._adapter.coordinator.location(stores[0]) if stores else ""
             except LinkError:
                 now = self._clock()
                 self._next_confirmation = now + (now - start)

@@ -95,14 +95,16 @@ class Steering:
             return  # gone since; the event will tell the reconciler
         try:
             for store in self._stages.stores_of_move(move):
-                self._adapter.steer(store, target.host, target.executor)
+                self._adapter.coordinator.steer(store, target.host, target.executor)
             if not self._is_in_effect(move):
                 _LOG.warning("Spark does not return the steered location", move=move.name, target=target.executor)
         except LinkError as error:
             _LOG.warning("a steer failed; it is tried again at the next boundary", move=move.name, error=str(error))
 
     def _is_in_effect(self, move: TrackedMove) -> bool:
-        return all(self._adapter.location(store) == move.target for store in self._stages.stores_of_move(move))
+        return all(
+            self._adapter.coordinator.location(store) == move.target for store in self._stages.stores_of_move(move)
+        )
 
     def remove_final(self) -> None:
         """Drop what belongs to moves that the reconciler no longer holds."""

@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import json
 import re
-import uuid
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
@@ -20,6 +19,7 @@ from typing import Any
 
 from rechannel.migration.spark import versions
 from rechannel.migration.spark.checkpoint import Checkpoints
+from rechannel.migration.spark.coordinator import Coordinator
 from rechannel.migration.spark.executor_control import ExecutorControl
 from rechannel.migration.spark.gateway import Gateway, LinkError, UnsupportedSparkError, split_names, translate_errors
 from rechannel.migration.spark.hooks import EventFilter, StartHook, Watchdog
@@ -29,7 +29,6 @@ from rechannel.monitors.spark import events
 from rechannel.monitors.spark.event_gaps import SparkState
 from rechannel.wire.messages import NODE_ATTRIBUTE, ExecutorInfo
 
-_STATE = "org.apache.spark.sql.execution.streaming.state"
 _LISTENER_QUEUE = "rechannel"
 # Where the trait of all stateful operators lives, by version.
 _STATEFUL_OPERATOR = (
@@ -58,17 +57,6 @@ class PlannedOperator:
     checkpoint: str  # Spark's own qualified form of <checkpoint>/state
     run: str
     metrics: frozenset[int]  # ids of its SQL metrics
-
-
-@dataclass(frozen=True)
-class StoreId:
-    """A state store of one partition, as Spark's ``StateStoreProviderId`` names it."""
-
-    checkpoint: str
-    run: str
-    operator: int
-    partition: int
-    store: str
 
 
 @dataclass(frozen=True)
@@ -114,13 +102,9 @@ class SparkAdapter:
                 if self._context.isStopped():
                     raise LinkError("this Spark session is stopped: create a new one, and attach that")
                 self.application = str(self._context.applicationId())
-                self._coordinator = self._session.streams().stateStoreCoordinator()
-                # py4j asks the JVM for every part of a class's name: these are looked up once.
-                state = getattr(self._jvm, _STATE)
-                self._store_id, self._provider_id = state.StateStoreId, state.StateStoreProviderId
-                self._parse_uuid = self._jvm.java.util.UUID.fromString
+                self.coordinator = Coordinator(self.gateway, self._session)
+                self._parse_uuid = self._jvm.java.util.UUID.fromString  # looked up once: py4j asks for every part
                 self._none: Any = self.gateway.scala_object(self._jvm.scala, "None")
-                self._nil: Any = self.gateway.scala_object(self._jvm.scala.collection.immutable, "Nil")
                 self._drops = (
                     self._context.listenerBus()
                     .metrics()
@@ -401,34 +385,6 @@ class SparkAdapter:
             started = datetime.fromisoformat(str(event.timestamp())).timestamp()
             return query, run, f"{execution.resolvedCheckpointRoot()}/state", started
 
-    # -- steering --
-
-    def location(self, store: StoreId) -> str:
-        """Return the executor that the coordinator prefers for a store, "" if it knows none."""
-        with translate_errors():
-            return _located_executor(str(self._coordinator.getLocation(self._provider(store)).toString()))
-
-    def steer(self, store: StoreId, host: str, executor: str) -> None:
-        """Tell the coordinator that a store is on an executor, which the next task then prefers.
-
-        Source: ``StateStoreCoordinatorRef.reportActiveInstance``, ``StateStoreRDD.getPreferredLocations``.
-        """
-        with translate_errors():
-            self._coordinator.reportActiveInstance(self._provider(store), host, executor, self._nil)
-
-    def latest_snapshot(self, store: StoreId) -> int:
-        """Return the version of a store's newest snapshot by the coordinator, -1 for none.
-
-        Source: ``StateStoreCoordinatorRef`` (4.1 and newer); UnsupportedSparkError on older ones.
-        """
-        with translate_errors():
-            version = self._coordinator.getLatestSnapshotVersionForTesting(self._provider(store))
-            return int(version.get()) if version.isDefined() else -1
-
-    def _provider(self, store: StoreId) -> Any:
-        name = self._store_id(store.checkpoint, store.operator, store.partition, store.store)
-        return self._provider_id(name, self._parse_uuid(str(uuid.UUID(store.run))))
-
 
 def _host(text: str) -> str:
     """Return the host of host:port; without a block manager there is no port yet."""
@@ -457,11 +413,6 @@ def _executor_info(row: Mapping[str, Any]) -> ExecutorInfo:
         memory=int(row["maxMemory"]),
         node=str(row.get("attributes", {}).get(NODE_ATTRIBUTE, "")),
     )
-
-
-def _located_executor(option: str) -> str:
-    """Return the executor of ``Some(executor_<host>_<executor>)``, "" of ``None``."""
-    return option.removesuffix(")").rpartition("_")[2] if option != "None" else ""
 
 
 def _is_connection_refused(error: BaseException | None) -> bool:

@@ -8,6 +8,8 @@ from typing import Any
 from rechannel.migration.spark.gateway import Gateway, translate_errors
 from rechannel.migration.spark.state_stores import stores_of_metadata, stores_of_partition
 
+_SEPARATOR = "\0"  # in no path
+
 
 @dataclass(frozen=True)
 class CheckpointOperator:
@@ -26,7 +28,12 @@ class Checkpoints:
     """
 
     def __init__(self, gateway: Gateway, hadoop_conf: Any) -> None:
-        self._jvm, self._hadoop_conf = gateway.jvm, hadoop_conf
+        self._hadoop_conf = hadoop_conf
+        with translate_errors():  # py4j asks the JVM for every part of a class's name: these are looked up once
+            hadoop = gateway.jvm.org.apache.hadoop.fs
+            self._path_class, self._paths_of = hadoop.Path, hadoop.FileUtil.stat2Paths
+            self._sequence = gateway.jvm.scala.Predef.genericWrapArray
+            self._read = gateway.jvm.org.apache.commons.io.IOUtils.toString
 
     def operators(self, checkpoint: str) -> list[CheckpointOperator]:
         """Read all stateful operators; none before a first batch."""
@@ -46,7 +53,7 @@ class Checkpoints:
         return self._path(checkpoint).getFileSystem(self._hadoop_conf)
 
     def _path(self, *parts: str) -> Any:
-        return self._jvm.org.apache.hadoop.fs.Path("/".join(parts))
+        return self._path_class("/".join(parts))
 
     def _operator(self, files: Any, checkpoint: str, operator: int) -> CheckpointOperator | None:
         root = (checkpoint, str(operator))
@@ -67,11 +74,15 @@ class Checkpoints:
             path = self._path(*root, "_metadata", "v2", max(batches, key=int))
         stream = files.open(path)
         try:
-            return stores_of_metadata(str(self._jvm.org.apache.commons.io.IOUtils.toString(stream, "UTF-8")))
+            return stores_of_metadata(str(self._read(stream, "UTF-8")))
         finally:
             stream.close()
 
     def _names(self, files: Any, *parts: str) -> list[str]:
+        """Return the names in a directory; none if it does not exist."""
         path = self._path(*parts)
-        statuses = files.listStatus(path) if files.exists(path) else []
-        return [str(status.getPath().getName()) for status in statuses]
+        if not files.exists(path):
+            return []
+        # One text for all: py4j would ask the JVM for each name.
+        paths = str(self._sequence(self._paths_of(files.listStatus(path))).mkString(_SEPARATOR))
+        return [item.rpartition("/")[2] for item in paths.split(_SEPARATOR) if item]

@@ -124,9 +124,13 @@ class Gateway:
         """Return the same Java object, referenced through this client."""
         return self.jvm.java.util.Optional.of(java_object).get()
 
+    def new_array(self, kind: Any, length: int) -> Any:
+        """Return a Java array of nulls or zeros."""
+        return self._gateway.new_array(kind, length)
+
     def array(self, kind: Any, *items: Any) -> Any:
         """Return a Java array."""
-        array = self._gateway.new_array(kind, len(items))
+        array = self.new_array(kind, len(items))
         for index, item in enumerate(items):
             array[index] = item
         return array

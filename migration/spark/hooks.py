@@ -7,7 +7,7 @@ No jar is needed, and no hook calls Python.
 * `Watchdog` takes everything of the link out of the JVM when the link sends no heartbeat: a Python process that was
   killed or hangs leaves no listener behind that fills a disk.
 
-They are composed from ``java.lang.invoke.MethodHandles``; the docstrings show the Java that they stand for.
+They are composed by `Handles`; the docstrings show the Java that they stand for.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ import time
 from typing import Any
 
 from rechannel.migration.spark.gateway import Gateway, translate_errors
+from rechannel.migration.spark.handles import METHOD, Handles
 
 START_WAIT = 5  # seconds that a query's start may wait for its placement, at most
 _QUEUED_STARTS = 1000
-_METHOD = "java.lang.reflect.Method"
 WATCHDOG_TICK = 30  # seconds: a link without a heartbeat between two ticks is gone
 MAX_EVENT_BYTES = 2**30  # bytes of the event stream that wait on disk; beyond: the watchdog takes the listener out
 _WRITER = "org.apache.spark.scheduler.EventLoggingListener"
@@ -28,114 +28,6 @@ _EVENTS = ("JobStart", "JobEnd", "StageCompleted", "TaskEnd", "ExecutorAdded", "
 _STREAMING = "org.apache.spark.sql.streaming.StreamingQueryListener$Event"
 _LISTENER = "org.apache.spark.sql.streaming.PythonStreamingQueryListener"
 _STARTED = "org.apache.spark.sql.streaming.StreamingQueryListener$QueryStartedEvent"
-
-Argument = tuple[Any, Any]  # a class, and the value of an argument of that class
-
-
-class _Handles:
-    """Combinators of ``java.lang.invoke.MethodHandles``, spelled for py4j."""
-
-    def __init__(self, gateway: Gateway) -> None:
-        self._gateway = gateway
-        self._jvm = gateway.jvm
-        self._lib = gateway.jvm.java.lang.invoke.MethodHandles
-        self._lookup = self._lib.publicLookup()
-        self.void, self.boolean, self.long, self.int = (
-            getattr(gateway.jvm.java.lang, name).TYPE for name in ("Void", "Boolean", "Long", "Integer")
-        )
-        self.object, self.objects = self.class_named("java.lang.Object"), self.class_named("[Ljava.lang.Object;")
-        #: () -> void that does nothing
-        self.nothing = self.cast(self._lib.constant(self.boolean, True), self.void)
-
-    def class_named(self, name: str) -> Any:
-        """Return a class, or a primitive type."""
-        primitives = {"void": self.void, "boolean": self.boolean, "int": self.int}
-        return primitives[name] if name in primitives else self._jvm.java.lang.Class.forName(name)
-
-    def _classes(self, *items: Any) -> Any:
-        return self._gateway.array(self._jvm.java.lang.Class, *items)
-
-    def _type(self, result: Any, arguments: tuple[Any, ...]) -> Any:
-        return self._jvm.java.lang.invoke.MethodType.methodType(result, self._classes(*arguments))
-
-    def method(self, owner: Any, name: str, result: Any, *arguments: Any) -> Any:
-        """(owner, arguments) -> result."""
-        return self._lookup.findVirtual(owner, name, self._type(result, arguments))
-
-    def static(self, owner: Any, name: str, result: Any, *arguments: Any) -> Any:
-        """(arguments) -> result."""
-        return self._lookup.findStatic(owner, name, self._type(result, arguments))
-
-    def constructor(self, owner: Any, *arguments: Any) -> Any:
-        """(arguments) -> owner."""
-        return self._lookup.findConstructor(owner, self._type(self.void, arguments))
-
-    def bind(self, handle: Any, position: int, *values: Any) -> Any:
-        """Fix the arguments from a position on."""
-        return self._lib.insertArguments(handle, position, self._gateway.array(self._jvm.java.lang.Object, *values))
-
-    def call(self, target: Any, owner: Any, name: str, result: Any, *arguments: Argument) -> Any:
-        """() -> target.name(arguments)."""
-        handle = self.method(owner, name, result, *(kind for kind, _ in arguments))
-        return self.bind(handle, 0, target, *(value for _, value in arguments))
-
-    def drop(self, handle: Any, position: int, *kinds: Any) -> Any:
-        """Take more arguments of these classes before a position, and drop them."""
-        return self._lib.dropArguments(handle, position, self._classes(*kinds))
-
-    def constant(self, value: bool) -> Any:
-        """() -> value."""
-        return self._lib.constant(self.boolean, value)
-
-    def pipe(self, first: Any, second: Any) -> Any:
-        """second(first(arguments)); where first returns nothing, second takes nothing."""
-        return self._lib.filterReturnValue(first, second)
-
-    def fold(self, combiner: Any, target: Any) -> Any:
-        """target(combiner(arguments), arguments)."""
-        return self._lib.foldArguments(target, combiner)
-
-    def branch(self, test: Any, yes: Any, no: Any) -> Any:
-        """test(arguments) ? yes(arguments) : no(arguments)."""
-        return self._lib.guardWithTest(test, yes, no)
-
-    def catch(self, body: Any, exception: str, handler: Any) -> Any:
-        """try { body(arguments) } catch (exception) { handler(arguments) }."""
-        kind = self.class_named(exception)
-        return self._lib.catchException(body, kind, self.drop(handler, 0, kind))
-
-    def cast(self, handle: Any, result: Any, *arguments: Any) -> Any:
-        """Cast arguments and result."""
-        return handle.asType(self._type(result, arguments))
-
-    def first_element(self) -> Any:
-        """(Object[] array) -> array[0]."""
-        return self.bind(self._lib.arrayElementGetter(self.objects), 1, 0)
-
-    def proxy(self, interface: Any, handle: Any) -> Any:
-        """Return an object of any interface; handle: (Method, Object[] arguments) -> void."""
-        handle = self.drop(handle, 0, self.object)
-        handle = self.cast(handle, self.object, self.object, self.class_named(_METHOD), self.objects)
-        handler = self.implement("java.lang.reflect.InvocationHandler", handle)
-        interfaces = self._classes(interface)
-        return self._jvm.java.lang.reflect.Proxy.newProxyInstance(interface.getClassLoader(), interfaces, handler)
-
-    def instance_of(self, kind: Any) -> Any:
-        """(Object) -> boolean."""
-        return self.bind(
-            self.method(self.class_named("java.lang.Class"), "isInstance", self.boolean, self.object), 0, kind
-        )
-
-    def is_method(self, name: str) -> Any:
-        """(Method) -> boolean: whether it has this name."""
-        string = self.class_named("java.lang.String")
-        same = self.bind(self.method(string, "equals", self.boolean, self.object), 0, name)
-        read = self.method(self.class_named(_METHOD), "getName", string)
-        return self.pipe(read, self.cast(same, self.boolean, string))
-
-    def implement(self, interface: str, handle: Any) -> Any:
-        """Return an object of an interface with one method, which the handle implements."""
-        return self._jvm.java.lang.invoke.MethodHandleProxies.asInterfaceInstance(self.class_named(interface), handle)
 
 
 class EventFilter:
@@ -151,8 +43,8 @@ class EventFilter:
 
     def __init__(self, gateway: Gateway, writer: Any) -> None:
         with translate_errors():
-            h = _Handles(gateway)
-            kind, method = gateway.loaded_class(_WRITER), h.class_named(_METHOD)
+            h = Handles(gateway)
+            kind, method = gateway.loaded_class(_WRITER), h.class_named(METHOD)
             body = h.drop(h.nothing, 0, method, h.objects)
             for event in (*_EVENTS, ""):
                 name = f"on{event or 'OtherEvent'}"
@@ -188,11 +80,11 @@ class StartHook:
             self._seconds = jvm.java.util.concurrent.TimeUnit.SECONDS
             self._starts = jvm.java.util.concurrent.LinkedBlockingQueue(_QUEUED_STARTS)
             self._alive = jvm.java.util.concurrent.atomic.AtomicBoolean(True)
-            handles = _Handles(gateway)
+            handles = Handles(gateway)
             proxy = handles.proxy(gateway.loaded_class(_LISTENER), self._invoke(handles, event_class))
             self.listener = jvm.org.apache.spark.sql.streaming.PythonStreamingQueryListenerWrapper(proxy)
 
-    def _invoke(self, h: _Handles, event_class: Any) -> Any:
+    def _invoke(self, h: Handles, event_class: Any) -> Any:
         """Return (Method method, Object[] arguments) -> void."""
         latch = h.class_named("java.util.concurrent.CountDownLatch")
         queue = h.class_named("java.util.concurrent.LinkedBlockingQueue")
@@ -204,9 +96,9 @@ class StartHook:
         )
         handle_start = h.fold(h.bind(h.constructor(latch, h.int), 0, 1), offer_and_wait)  # (event) -> void
         event = h.branch(h.instance_of(event_class), handle_start, h.drop(h.nothing, 0, h.object))
-        return h.drop(h.pipe(h.first_element(), event), 0, h.class_named(_METHOD))
+        return h.drop(h.pipe(h.first_element(), event), 0, h.class_named(METHOD))
 
-    def _wait(self, h: _Handles, latch: Any) -> Any:
+    def _wait(self, h: Handles, latch: Any) -> Any:
         """Return (latch) -> void: wait for the link, if it is alive."""
         flag, unit = (
             h.class_named("java.util.concurrent.atomic.AtomicBoolean"),
@@ -260,7 +152,7 @@ class Watchdog:
     def __init__(self, gateway: Gateway, directory: str) -> None:
         with translate_errors():
             jvm = gateway.jvm
-            self._handles = _Handles(gateway)
+            self._handles = Handles(gateway)
             self._alive = jvm.java.util.concurrent.atomic.AtomicBoolean(True)
             self._clean_ups = jvm.java.util.concurrent.CopyOnWriteArrayList()
             self._scheduler = jvm.org.apache.spark.util.ThreadUtils.newDaemonSingleThreadScheduledExecutor(
@@ -272,7 +164,7 @@ class Watchdog:
             seconds = jvm.java.util.concurrent.TimeUnit.SECONDS
             self._scheduler.scheduleWithFixedDelay(runnable, WATCHDOG_TICK, WATCHDOG_TICK, seconds)
 
-    def _tick(self, h: _Handles, directory: Any, limits: Any) -> Any:
+    def _tick(self, h: Handles, directory: Any, limits: Any) -> Any:
         """Return () -> void."""
         throwable, consumer = "java.lang.Throwable", "java.util.function.Consumer"
         run = h.cast(h.method(h.class_named("java.lang.Runnable"), "run", h.void), h.void, h.object)

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import rechannel
+from rechannel.migration.link import initial_placement
 from testbed.driver import end_application, open_session, read_plan
 from testbed.processes import wait_until
 
@@ -22,6 +23,7 @@ _PATIENCE = 600.0  # seconds for the batches of a run; a busy machine is slow
 def main() -> None:
     """Run the query, and run it again as often as it is asked for."""
     directory, plan = read_plan()
+    initial_placement._AT_ONCE = 5  # so that the partitions are steered in several parts
     spark = open_session(plan["spark"])
     link = rechannel.attach(spark, strict=True)
     source = directory / "source"

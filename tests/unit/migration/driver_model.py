@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Self
 
 import msgspec
 
@@ -63,6 +63,11 @@ class Steered:
     def stores_of_move(self, move: TrackedMove) -> list[TrackedMove]:
         """Return the store of a move's partition."""
         return [move]
+
+    @property
+    def coordinator(self) -> Self:
+        """Itself: the model answers for it too."""
+        return self
 
     def location(self, move: TrackedMove) -> str:
         """Return where Spark would run its task."""

@@ -192,6 +192,7 @@ def adapter(monkeypatch, _loggers_stay):
     adapter = create_autospec(SparkAdapter, instance=True)
     adapter.application, adapter.version, adapter.name = "app-1", "4.3.0", "name"
     adapter.reports_snapshots, adapter.is_over = True, False
+    adapter.coordinator = Mock()
     adapter.checkpoints, adapter.executor_control, adapter.locality_wait = Mock(), Mock(), Mock(is_short=False)
     adapter.setting.side_effect = lambda _key, default: default
     adapter.executors.return_value, adapter.dropped_events.return_value = [], 0

@@ -8,6 +8,7 @@ from unittest.mock import Mock
 
 import pytest
 
+from rechannel.migration.link import initial_placement
 from rechannel.migration.link.initial_placement import InitialPlacement, restore_placement
 from rechannel.migration.spark.checkpoint import CheckpointOperator
 from rechannel.migration.spark.gateway import LinkError
@@ -40,9 +41,11 @@ class FakeAdapter:
         self.checkpoints = SimpleNamespace(operators=lambda checkpoint: list(operators))
         self.steered = []
         self.locality_wait = Mock(spec=LocalityWait, is_short=True)
+        self.coordinator = SimpleNamespace(steer_partitions=self.steer_partitions)
 
-    def steer(self, store, host, executor):
-        self.steered.append((store.operator, store.partition, store.store, host, executor))
+    def steer_partitions(self, first, targets):
+        for partition, target in enumerate(targets, start=first.partition):
+            self.steered.append((first.operator, partition, first.store, target.host, target.executor))
 
 
 @pytest.mark.parametrize(
@@ -82,8 +85,8 @@ def test_a_restarted_query_is_steered_before_its_first_batch_all_stores():
     starts.place_before_first_batch("q", "run", "file:/c/state")
     assert adapter.steered == [
         (0, 0, "left", "c", "2"),
-        (0, 0, "right", "c", "2"),
         (0, 1, "left", "b", "1"),
+        (0, 0, "right", "c", "2"),
         (0, 1, "right", "b", "1"),
     ]
     assert starts.start_reports(["q"])["q"] == "2 of 2 partitions placed before its first batch, as they ran last"
@@ -93,7 +96,21 @@ def test_a_restarted_query_is_steered_before_its_first_batch_all_stores():
     assert starts.request_moves("q", "run", {0: [0]}, placement, []) is None, "once"
 
 
-def test_a_query_that_ran_under_this_driver_needs_no_redis():
+def test_many_partitions_are_steered_in_parts_one_call_for_each_store():
+    join, parts = CheckpointOperator(0, 250, ("left", "right")), []
+    adapter = FakeAdapter([join])
+    adapter.coordinator.steer_partitions = lambda first, targets: parts.append(
+        (first.store, first.partition, [target.executor for target in targets])
+    )
+    before = [str(partition % 3) for partition in range(250)]
+    starts = InitialPlacement(adapter, lambda: THREE, set, lambda query: last(before, e0="a", e1="b", e2="c"))
+    starts.place_before_first_batch("q", "run", "file:/c/state")
+    assert [part[:2] for part in parts] == [(s, p) for p in (0, 100, 200) for s in ("left", "right")]
+    assert [name for _, _, names in parts[::2] for name in names] == before
+    assert starts.start_reports(["q"])["q"].startswith("250 of 250 partitions")
+
+
+def test_a_query_that_ran_under_this_driver_needs_no_redis_and_its_checkpoint_is_read_once():
     starts = InitialPlacement(FakeAdapter(), lambda: THREE, set, lambda query: pytest.fail("asked Redis"))
     saved = starts.save_last_placement("q", "name", 3, {0: ["0", "1", "2", "0"]}, THREE)
     assert saved is not None
@@ -104,6 +121,10 @@ def test_a_query_that_ran_under_this_driver_needs_no_redis():
     starts.remove_run("q", "run1")
     starts.place_before_first_batch("q", "run2", "file:/c/state")
     assert [item[4] for item in starts._adapter.steered] == ["0", "1", "2", "0"]
+    starts._adapter.checkpoints.operators = pytest.fail
+    starts.remove_run("q", "run2")
+    starts.place_before_first_batch("q", "run3", "file:/c/state")
+    assert len(starts._adapter.steered) == 8
 
 
 def test_a_new_query_is_spread_after_its_first_batch():
@@ -250,17 +271,23 @@ def test_a_start_does_not_wait_for_hosts_of_which_none_is_back():
     assert starts.start_reports(["q"])["q"].endswith("evenly, as no earlier placement is known")
 
 
+@pytest.fixture
+def one_at_once(monkeypatch):
+    monkeypatch.setattr(initial_placement, "_AT_ONCE", 1)
+
+
 def steer_slowly(adapter, now):
-    """Each steer takes 1.5 s."""
-    steer = adapter.steer
+    """Each call takes 1.5 s."""
+    steer = adapter.coordinator.steer_partitions
 
-    def slow(store, host, executor):
+    def slow(first, targets):
         now[0] += 1.5
-        steer(store, host, executor)
+        steer(first, targets)
 
-    adapter.steer = slow
+    adapter.coordinator.steer_partitions = slow
 
 
+@pytest.mark.usefixtures("one_at_once")
 def test_a_start_that_takes_long_is_left_to_the_moves_after_the_first_batch():
     now, adapter = [0.0], FakeAdapter()
     steer_slowly(adapter, now)
@@ -270,6 +297,7 @@ def test_a_start_that_takes_long_is_left_to_the_moves_after_the_first_batch():
     assert starts.is_pending("q", "run")
 
 
+@pytest.mark.usefixtures("one_at_once")
 @pytest.mark.parametrize(("waited", "steered"), [(-1.0, 3), (1.5, 2), (3.9, 1), (4.1, 0), (60.0, 0)])
 def test_the_time_in_which_a_start_is_steered_counts_from_the_querys_start(waited, steered):
     now, adapter = [100.0], FakeAdapter()

@@ -52,6 +52,7 @@ class IdleSpark:
         self.executor_control = SimpleNamespace(retiring=partial(self._count, "retiring"))
         self.checkpoints = SimpleNamespace(store_names=lambda *_: ["default"])
         self.locality_wait = SimpleNamespace(is_short=False)
+        self.coordinator = self
         self.warm_up = ExecutorWarmUp(lambda *_: set(), lambda _: None, lambda: NOW)
 
     def __getattr__(self, name: str) -> Any:

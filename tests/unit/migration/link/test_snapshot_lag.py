@@ -8,7 +8,8 @@ from rechannel.migration.link.driver_state import NOT_ASKED, UNKNOWN
 from rechannel.migration.link.snapshot_lag import SAMPLE, SnapshotLag
 from rechannel.migration.link.stages import StageStores
 from rechannel.migration.moves import RunUnit
-from rechannel.migration.spark.adapter import PlannedOperator, StoreId
+from rechannel.migration.spark.adapter import PlannedOperator
+from rechannel.migration.spark.coordinator import StoreId
 from rechannel.migration.spark.gateway import SparkCallError, UnsupportedSparkError
 from rechannel.wire.messages import Unit
 

@@ -173,6 +173,10 @@ class Spark:
 
     executor_control = SimpleNamespace(retiring=set)
 
+    @property
+    def coordinator(self) -> Spark:
+        return self
+
 
 class Link:
     """The link's part: folds in what arrives, and compares with Spark as often as it does."""

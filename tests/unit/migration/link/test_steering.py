@@ -37,7 +37,8 @@ class Boundary:
         moves = [a_move(partition, "0", "1") for partition in range(3)]
         self.reconciler.add_own_moves(OwnMoves("link", "run", "spread", moves), 9.0)
         adapter = SimpleNamespace(
-            active_jobs=lambda: frozenset(self.spark_jobs), steer=self.steer, location=self.locations.get
+            active_jobs=lambda: frozenset(self.spark_jobs),
+            coordinator=SimpleNamespace(steer=self.steer, location=self.locations.get),
         )
         table = SimpleNamespace(executors=EXECUTORS, is_quiet=lambda query: self.quiet, jobs=self.jobs)
         self.steering = Steering(
@@ -133,7 +134,7 @@ def test_a_failed_steer_is_no_error_and_what_is_settled_is_dropped() -> None:
     def fails(*_: Any) -> None:
         raise SparkCallError("no")
 
-    boundary.steering._adapter.steer = fails  # type: ignore[method-assign]
+    boundary.steering._adapter.coordinator.steer = fails  # type: ignore[method-assign]
     boundary.look()
     assert boundary.locations == {}
     assert len(boundary.steering._read_backs) == 3

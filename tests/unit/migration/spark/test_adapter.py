@@ -12,7 +12,8 @@ import pytest
 from py4j.protocol import Py4JError, Py4JNetworkError
 
 from rechannel.migration.spark import adapter as module
-from rechannel.migration.spark.adapter import SparkAdapter, StoreId
+from rechannel.migration.spark.adapter import SparkAdapter
+from rechannel.migration.spark.coordinator import StoreId
 from rechannel.migration.spark.gateway import LinkError
 
 STORE = StoreId("file:/state", "6f4f5d0e-1c35-4c43-9f0a-0f5c3b2f6a11", 0, 3, "default")
@@ -150,10 +151,10 @@ def test_a_thousand_executors_are_listed_in_as_many_calls_as_one(driver):
     [("Some(executor_10.0.0.1_12)", "12"), ("Some(executor_my_host_7)", "7"), ("None", "")],
 )
 def test_a_place_costs_few_calls(driver, option, executor):
-    adapter = driver.adapter
-    adapter._coordinator.getLocation.return_value.toString.return_value = option
-    adapter._jvm = None  # looking up a class takes a call for each part of its name
-    assert adapter.location(STORE) == executor
+    coordinator = driver.adapter.coordinator
+    coordinator._ref.getLocation.return_value.toString.return_value = option
+    coordinator._gateway = None  # looking up a class takes a call for each part of its name
+    assert coordinator.location(STORE) == executor
 
 
 @pytest.mark.parametrize(("active", "idle"), [(True, False), (False, True), (None, False)])
