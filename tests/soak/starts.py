@@ -1,7 +1,8 @@
 """One driver that starts and stops a small stateful query again and again: ``python -m tests.soak.starts DIRECTORY``.
 
-``plan.json`` there says how: ``spark`` (settings), ``attach``, ``starts``, ``every`` (starts between two samples) and
-``descriptors`` (the limit of this process once its JVM runs; the JVM has 1,024). Each start is a line of
+``plan.json`` there says how: ``spark`` (settings), ``attach``, ``join`` (a join of two streams in place of a count),
+``starts``, ``every`` (starts between two samples) and ``descriptors`` (the limit of this process once its JVM runs; the
+JVM has 1,024). Each start is a line of
 ``starts.jsonl`` with the seconds that ``start()`` and the whole run took, each sample a line of ``samples.jsonl``.
 """
 
@@ -17,6 +18,7 @@ from pyspark.sql import SparkSession
 
 import rechannel
 from testbed.driver import end_application, open_session, read_plan
+from tests.soak import queries
 from tests.soak.processes import usage
 
 JVM_DESCRIPTORS = 1024
@@ -31,8 +33,11 @@ def main() -> None:
     spark = open_session(plan["spark"])
     resource.setrlimit(resource.RLIMIT_NOFILE, (plan["descriptors"],) * 2)
     link = rechannel.attach(spark, strict=True) if plan["attach"] else None
-    rows = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 10).load()
-    writer = rows.groupBy((rows.value % 10).alias("k")).count().writeStream.format("noop").outputMode("update")
+    if plan["join"]:
+        writer = queries.frame(spark, "join").writeStream.format("noop").outputMode("append")
+    else:
+        rows = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 10).load()
+        writer = rows.groupBy((rows.value % 10).alias("k")).count().writeStream.format("noop").outputMode("update")
     writer = writer.queryName("starts").option("checkpointLocation", str(directory / "checkpoint"))
     starts, samples = (directory / "starts.jsonl").open("w"), (directory / "samples.jsonl").open("w")
     with starts, samples:

@@ -22,15 +22,16 @@ PYTHON_DESCRIPTORS = int(os.environ.get("STARTS_DESCRIPTORS", "64"))
 OUT = os.environ.get("STARTS_JSON", "")  # where the long test writes its figures; without it, it is not run
 PATIENCE = 240.0  # seconds for one start; a busy machine is slow
 ALLOWANCE = 8  # threads or descriptors: pools of Spark and its libraries fill as they like
-LATER = 5  # times what `start()` takes by itself (some 15 ms): what putting two partitions back may take
+LATER = 2  # times what `start()` takes by itself (some 15 ms): what putting two partitions back may take
+WIDE, WIDE_LATER = 200, 0.5  # partitions of a join with four stores each, and seconds that putting them back may take
 COUNTED = ("python threads", "python descriptors", "jvm threads", "jvm descriptors")
 MEMORY = {"python memory": 10 << 20, "jvm heap": 16 << 20}  # growth that is no leak, in bytes
 
 
-def settings(cluster: StandaloneCluster) -> dict[str, str]:
+def settings(cluster: StandaloneCluster, partitions: int = 2) -> dict[str, str]:
     return cluster.conf(executor_cores=1) | {
         "spark.cores.max": "1",
-        "spark.sql.shuffle.partitions": "2",
+        "spark.sql.shuffle.partitions": str(partitions),
         "spark.sql.streaming.minBatchesToRetain": "2",
         "spark.driver.memory": "600m",
         **QUICK_CHECKPOINTS,
@@ -64,8 +65,10 @@ def growth(samples: list[dict[str, Any]], what: str) -> float:
     return statistics.median(last) - statistics.median(first)
 
 
-def check(count: int, every: int, pinned: bool, stack: Stack, tmp_path: Path) -> dict[str, Any]:
-    plan = {"spark": settings(stack.cluster), "starts": count, "every": every, "descriptors": PYTHON_DESCRIPTORS}
+def check(count: int, every: int, pinned: bool, stack: Stack, tmp_path: Path, *, join: int = 0) -> dict[str, Any]:
+    """Run both drivers; ``join``: partitions of a join that is started in place of a count."""
+    plan = {"spark": settings(stack.cluster, join or 2), "starts": count, "every": every, "join": bool(join)}
+    plan["descriptors"] = PYTHON_DESCRIPTORS
     processes = {
         tmp_path / name: stack.start_module(
             "tests.soak.starts",
@@ -122,6 +125,15 @@ def lateness(times: dict[str, list[float]]) -> tuple[float, float]:
 def test_fifty_starts_leave_nothing_open(pinned: bool, stack: Stack, tmp_path: Path) -> None:
     assert starts.JVM_DESCRIPTORS == 1024
     assert_free(check(50, 10, pinned, stack, tmp_path))
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+def test_a_start_of_a_wide_join_waits_little_longer(stack: Stack, tmp_path: Path) -> None:
+    result = check(15, 15, True, stack, tmp_path, join=WIDE)
+    later, noise = lateness(result["times"])
+    print(json.dumps({"later": later, "noise": noise, "times": result["times"]}))
+    assert later <= max(noise, WIDE_LATER)
 
 
 @pytest.mark.slow
