@@ -25,7 +25,6 @@ from testbed.stack import Stack, standalone
 
 SETTING, CURE = "spark.shuffle.sort.bypassMergeThreshold", "0"
 NODES = ("127.0.0.71", "127.0.0.72")
-PARTITIONS = 12
 ROWS = {"word-count": 200_000, "python-totals": 60_000}
 WARM_UP = 12  # batches of each application that are not counted
 
@@ -48,14 +47,14 @@ def application() -> None:
     directory, plan = read_plan()
     spark = open_session(plan["conf"], "OFF")
     workload = WORKLOADS[plan["workload"]]
-    feed = Feed(spark, Input(ROWS[workload.name], workload.keys, workload.skew), PARTITIONS)
+    feed = Feed(spark, Input(ROWS[workload.name], workload.keys, workload.skew), plan["partitions"])
     (batches,) = run(workload, feed, directory / "checkpoint", WARM_UP + plan["batches"]).values()
     seconds = [batch.durationMs["triggerExecution"] / 1000 for batch in batches]
     write_answer(directory / "result.json", seconds[WARM_UP : WARM_UP + plan["batches"]])
     spark.stop()
 
 
-def measure(root: Path, workload: str, turns: int, batches: int) -> dict[str, Any]:
+def measure(root: Path, workload: str, turns: int, batches: int, partitions: int) -> dict[str, Any]:
     """Return the seconds of the batches of each pair of applications, and the ratio."""
     cluster = standalone(NODES, 2, 2048, SparkOptions(900, FULL_JAVA, "warn"))
 
@@ -63,9 +62,10 @@ def measure(root: Path, workload: str, turns: int, batches: int) -> dict[str, An
         name = f"turn-{turn}-{'with' if cured else 'without'}"
         directory = stack.directory / name
         directory.mkdir()
-        conf = {"spark.sql.shuffle.partitions": str(PARTITIONS), "spark.sql.session.timeZone": "UTC"}
+        conf = {"spark.sql.shuffle.partitions": str(partitions), "spark.sql.session.timeZone": "UTC"}
         conf |= {"spark.sql.streaming.numRecentProgressUpdates": "1000"} | ({SETTING: CURE} if cured else {})
-        plan = {"workload": workload, "batches": batches, "conf": stack.spark_conf(name, 1, len(NODES), **conf)}
+        plan = {"workload": workload, "batches": batches, "partitions": partitions}
+        plan["conf"] = stack.spark_conf(name, 1, len(NODES), **conf)
         (directory / "plan.json").write_text(json.dumps(plan))
         stack.start_driver(name, ["-c", f"from {__spec__.name} import application; application()", str(directory)])
         stack.end_driver(name)
@@ -82,7 +82,8 @@ def measure(root: Path, workload: str, turns: int, batches: int) -> dict[str, An
             pairs.append((by_setting[True], by_setting[False]))
             progress(f"{workload}, {turn + 1} of {turns}: ratio so far {ratio(pairs)[0]:.3f}")
     middle, *interval = ratio(pairs)
-    return {"workload": workload, "rows": ROWS[workload], "seconds": pairs, "ratio": middle, "interval": interval}
+    shape = {"workload": workload, "rows": ROWS[workload], "partitions": partitions}
+    return shape | {"seconds": pairs, "ratio": middle, "interval": interval}
 
 
 def main() -> None:
@@ -90,6 +91,7 @@ def main() -> None:
     parser = argument_parser("benchmarks.workloads.writers", __doc__, "two pairs of applications", sorted(ROWS))
     parser.add_argument("--pairs", type=int, default=6, help="of applications (%(default)s)")
     parser.add_argument("--batches", type=int, default=10, help="counted in each application (%(default)s)")
+    parser.add_argument("--partitions", type=int, default=12, help="of the shuffle; Spark's default: 200 (%(default)s)")
     options = parser.parse_args()
     pairs = 2 if options.quick else options.pairs
     rows: list[dict[str, Any]] = []
@@ -97,7 +99,7 @@ def main() -> None:
     results = ResultFile(options.json, {"writers": Result.of(measures, figures, quick=options.quick)})
     with tempfile.TemporaryDirectory(prefix="rechannel-writers-", ignore_cleanup_errors=True) as root:
         for name in options.only or ROWS:
-            rows.append(measure(Path(root) / name, name, pairs, options.batches))
+            rows.append(measure(Path(root) / name, name, pairs, options.batches, options.partitions))
             results.save()
     for row in rows:
         low, high = row["interval"]
