@@ -17,6 +17,7 @@ from typing import Any
 from pyspark.sql import SparkSession
 
 import rechannel
+from rechannel.migration.spark.gateway import _BoundedClient
 from testbed.driver import end_application, open_session, read_plan
 from tests.soak import queries
 from tests.soak.processes import usage
@@ -71,6 +72,8 @@ def sample(spark: SparkSession) -> dict[str, float]:
         "jvm descriptors": java.descriptors,
         "jvm memory": java.memory,
         "jvm heap": runtime.totalMemory() - runtime.freeMemory(),
+        # Java objects that the JVM holds for the link, and for nobody else.
+        "jvm references": sum(len(client._references) for client in gc.get_objects() if type(client) is _BoundedClient),
     }
 
 
