@@ -222,7 +222,9 @@ class _Execution:
         self._services.standing_orders.publish()
         self._cluster.follow_migrations()
         running = len(self._cluster.migrating())
-        held = f"; {running} running migration{'s' if running != 1 else ''} {'held' if paused else 'go on'}"
+        one = running == 1
+        going_on = "goes on" if one else "go on"
+        held = f"; {running} running migration{'' if one else 's'} {'held' if paused else going_on}"
         self._log_order("paused" if paused else "resumed", migrations=running)
         return self._ordered(f"{'paused' if paused else 'resumed'}{held if running else ''}", {"paused": paused})
 

@@ -69,7 +69,9 @@ def _notify_manager(notifier: Notifier, node: str, window: AgentWindow | None, s
     if window is not None:
         away = f"; Redis is away, {sender.waiting} messages wait" if sender.away else ""
         executors, outputs = len(window.executors), len(window.map_outputs)
-        notifier.ready(f"{node}: {executors} executors, {outputs} map outputs in the last window{away}")
+        plural = ("" if executors == 1 else "s", "" if outputs == 1 else "s")
+        counts = f"{executors} executor{plural[0]}, {outputs} map output{plural[1]}"
+        notifier.ready(f"{node}: {counts} in the last window{away}")
     elif not notifier.is_ready:
         notifier.extend_timeout(STARTS)
     notifier.beat()

@@ -143,7 +143,7 @@ class _Redistribution(PartialPlacement):
             gone = sum(int(self.where[unit]) != source for unit in leaving)
             relieved += gone
             left = None if left is None else left - gone
-        yield f"{relieved} partitions leave {int(over.sum())} executors above {limit:.0%} of their capacity"
+        yield f"partitions that leave executors above {limit:.0%} of their capacity: {relieved}, of {int(over.sum())}"
 
     def _surplus(self, source: int, below: BoolArray, movable: BoolArray) -> list[int]:
         units, limit = self.units, self.parameters.limit

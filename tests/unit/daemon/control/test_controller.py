@@ -249,7 +249,7 @@ def test_pause_holds_a_running_migration_and_resume_lets_it_go_on(leader, store,
     assert leader.run_leader_cycle() == "leading in epoch 1, paused"
     cycle(leader, world, 90)
     assert published_placement(store).hold, "renewed, still on hold"
-    assert order(leader, Resume()).sentence == "resumed; 1 running migration go on"
+    assert order(leader, Resume()).sentence == "resumed; 1 running migration goes on"
     assert not published_placement(store).hold
 
 

@@ -369,7 +369,7 @@ def test_an_agent_is_ready_with_its_first_window_and_beats_with_its_samples(mana
     messages = manager.received()
     ready = next(index for index, message in enumerate(messages) if "READY" in message)
     assert {name for message in messages[:ready] for name in message} == {"EXTEND_TIMEOUT_USEC", "WATCHDOG"}
-    assert messages[ready]["STATUS"] == f"{NODE}: 1 executors, 0 map outputs in the last window"
+    assert messages[ready]["STATUS"] == f"{NODE}: 1 executor, 0 map outputs in the last window"
     assert messages.count({"WATCHDOG": "1"}) == 5  # at once, and every ten seconds of 41
     assert "STOPPING" in messages[-1]
 

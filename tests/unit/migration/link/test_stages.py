@@ -47,3 +47,16 @@ def test_a_run_that_is_over_is_not_looked_for(bench):
     bench.stages.map_finished(STAGE)
     bench.stages.remove_run("run")
     assert not bench.stages.pending
+
+
+def test_a_run_that_is_over_leaves_nothing(bench):
+    def entries() -> int:
+        return sum(len(value) for value in vars(bench.stages).values() if isinstance(value, dict))
+
+    before = entries()
+    bench.stages.map_finished(STAGE)
+    assert entries() > before
+    bench.plan = [OPERATOR]
+    bench.stages.map_finished(STAGE)
+    bench.stages.remove_run("run")
+    assert entries() == before

@@ -210,7 +210,7 @@ def test_only_the_surplus_leaves() -> None:
     cluster, workload, current = _situation([0.0, 0.3, 0.5], [0.3, 0.6, 0.2, 0.1, 0.05], [0, 0, 0, 0, 1])
     outcome = _place((cluster, workload, current))
     assert outcome.placement["a"].tolist() == [1, 0, 0, 0, 1]
-    assert outcome.notes == ("1 partitions leave 1 executors above 95% of their capacity",)
+    assert outcome.notes == ("partitions that leave executors above 95% of their capacity: 1, of 1",)
     before, after = (FAIR_REDISTRIBUTION.objective(cluster, workload, each) for each in (current, outcome.placement))
     assert before[0] == pytest.approx(0.25)
     assert after[0] == 0.0
