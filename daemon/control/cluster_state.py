@@ -1,7 +1,7 @@
 """State of a cluster under one leader: its applications, and what is done for all of them.
 
-The controller's lock has to be held. Everything is written through the leader's fenced store, so nothing is written
-once another controller leads.
+The controller's lock has to be held; the cycles of all applications take it themselves. Everything is written through
+the leader's fenced store, so nothing is written once another controller leads.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from rechannel.daemon.control.migrations import RunningMigration
 from rechannel.daemon.decide import pipeline
 from rechannel.wire import keys
 from rechannel.wire.codes import Trigger
-from rechannel.wire.messages import AgentLimits, ControllerState, LinkReport, Refusal, ScheduledPlan
+from rechannel.wire.messages import AgentLimits, ControllerState, Decision, LinkReport, Refusal, ScheduledPlan
 from rechannel.wire.redis.errors import StoreError, StoreForbiddenError
 
 Result = TypeVar("Result")
@@ -44,6 +44,7 @@ class ClusterState:
         self._clock = context.clock
         self._applications: dict[str, Application] = {}
         self._followed_at = self._clock.steady()
+        self._window = 0.0  # begin of the present agent window
         self._limits_refused: float | None = None  # steady seconds; the Redis user is of an older release
         self._log = structlog.get_logger("rechannel.controller")
 
@@ -89,6 +90,34 @@ class ClusterState:
                     self._log.exception("application-failed", application=app.name)
         return results
 
+    # -- cycles of all applications --
+
+    def refresh_models(self) -> None:
+        """Describe every application that reports, from a new model once in each window."""
+        with self.services.lock:
+            now = self._clock.steady()
+            if now >= self._window + self._context.settings.agent.window:
+                self._window = now
+            self.for_each(sorted(self.services.collector.reports), lambda app: app.describe(self._window))
+
+    def decide_all(self) -> list[Decision]:
+        """Decide on every application that reports."""
+        with self.services.lock:
+            if not self._context.can_act:
+                return []
+            reports = self.services.collector.refresh()
+            decisions = self.for_each(reports, lambda app: app.decide_automatically(Trigger.TIMEOUT))
+            return [decision for decision in decisions if decision is not None]
+
+    def run_cycles(self) -> None:
+        """Run the cycle of every application.
+
+        Of those without a report too: their rollbacks are given up in time.
+        """
+        with self.services.lock:
+            names = [app.name for app in self.applications()]
+            self.for_each(names, lambda app: app.run_cycle() if self._context.can_act else None)
+
     # -- begin and end of a lead --
 
     def stand_by(self) -> None:
@@ -96,6 +125,7 @@ class ClusterState:
         if any(app.migrations.examined or app.migrations.running for app in self._applications.values()):
             self._log.warning("lead-lost", leader=self._context.lead.holder, epoch=self._context.lead.epoch)
         self._context.restored = False
+        self._window = 0.0
         for app in self._applications.values():
             app.reset()
         self.services.plans.reset()

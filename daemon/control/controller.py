@@ -27,7 +27,6 @@ from rechannel.daemon.jobs.clock import Clock
 from rechannel.daemon.jobs.planning import BackgroundRunner, Mutex
 from rechannel.daemon.model.application_messages import ApplicationMessages
 from rechannel.daemon.model.collector import Collector
-from rechannel.wire.codes import Trigger
 from rechannel.wire.envelope import EnvelopeFactory
 from rechannel.wire.messages import Decision, LinkReport
 from rechannel.wire.redis.store import Store
@@ -90,7 +89,6 @@ class Controller:
         )
         self._cluster = ClusterState(self._services)
         self._requests = RequestHandler(context, functools.partial(execute, self._cluster), parts.count_answer)
-        self._window = 0.0  # begin of the present agent window
         self._log = structlog.get_logger("rechannel.controller")
 
     # -- cycles --
@@ -99,7 +97,7 @@ class Controller:
         """Renew the lease, read the links' reports, and publish what the controller is doing."""
         sentence = self._renew()
         if self._context.can_act:
-            self._background.run("observe", self._refresh_models)
+            self._background.run("observe", self._cluster.refresh_models)
             with self._lock:
                 if self._context.can_act:
                     self._cluster.publish_state()
@@ -109,7 +107,7 @@ class Controller:
     def decide_all(self) -> list[Decision]:
         """Decide on every application that reports; acts in mode ``apply`` only."""
         self.schedule_decision()
-        return self._background.run("decide", self._decide_all) or []
+        return self._background.run("decide", self._cluster.decide_all) or []
 
     def schedule_decision(self) -> None:
         """Note that the next periodic decision is due a whole period from now."""
@@ -121,7 +119,7 @@ class Controller:
         with self._lock:
             if not self._cluster.follow_migrations():
                 return "not leading"
-        self._background.run("follow", self._run_cycles)
+        self._background.run("follow", self._cluster.run_cycles)
         with self._lock:
             sentences = [migration.sentence() for migration in self._cluster.running_migrations()]
             return "; ".join(sentences) or "no migration runs"
@@ -141,7 +139,6 @@ class Controller:
             if result is LeaseResult.WAITING:
                 self._cluster.stand_by()
                 self._requests.forget()
-                self._window = 0.0
                 return f"standing by: {self.lead.holder} leads in epoch {self.lead.epoch}"
             if result is not LeaseResult.RENEWED:
                 self._context.restored = False
@@ -159,27 +156,6 @@ class Controller:
         lead, epoch = self.lead, report.accepted_epoch
         others = {*report.accepted_leaders} - {lead.name}
         return epoch + 1 if others and lead.role is Role.LEADING and epoch == lead.epoch else epoch
-
-    def _refresh_models(self) -> None:
-        with self._lock:
-            now = self._clock.steady()
-            if now >= self._window + self.settings.agent.window:
-                self._window = now
-            self._cluster.for_each(sorted(self._services.collector.reports), lambda app: app.describe(self._window))
-
-    def _decide_all(self) -> list[Decision]:
-        with self._lock:
-            if not self._context.can_act:
-                return []
-            reports = self._services.collector.refresh()
-            decisions = self._cluster.for_each(reports, lambda app: app.decide_automatically(Trigger.TIMEOUT))
-            return [decision for decision in decisions if decision is not None]
-
-    def _run_cycles(self) -> None:
-        with self._lock:
-            # Applications without a report too: their rollbacks are given up in time.
-            names = [app.name for app in self._cluster.applications()]
-            self._cluster.for_each(names, lambda app: app.run_cycle() if self._context.can_act else None)
 
     def _answer_plans(self) -> int:
         with self._lock:
