@@ -449,7 +449,7 @@ class Application:
     def _observe_batches(self) -> None:
         report, load = self._report, None
         if report is not None and self.migrations.running is None and not moves_in_flight(report):
-            load = self._services.collector.newest_load(self.name, self.executors.executors)
+            load = self._services.collector.read_newest_load(self.name, self.executors.executors)
         self.load_triggers.observe_batches(load, self._clock.steady(), self._context.settings)
 
     def _refresh_model(self, window: float) -> None:

@@ -109,11 +109,11 @@ class CooldownTimer:
         row = f", {self._rollbacks_in_a_row} in a row" if self._rollbacks_in_a_row > 1 else ""
         return seconds, f"{seconds / max(cooldown, 1e-9):g} times gate.cooldown, as it was rolled back{row}"
 
-    def left(self, now: float, cooldown: float) -> float:
-        """Return the seconds that are left; none after a migration that was confirmed."""
-        return 0.0 if self._confirmed else self.time_left(now, cooldown)
-
     def time_left(self, now: float, cooldown: float) -> float:
+        """Return the seconds that are left; none after a migration that was confirmed."""
+        return 0.0 if self._confirmed else self.time_left_unconfirmed(now, cooldown)
+
+    def time_left_unconfirmed(self, now: float, cooldown: float) -> float:
         """Return the seconds that are left, whether the last migration was confirmed or not."""
         if self.ended is None:
             return 0.0

@@ -259,12 +259,12 @@ class MigrationTracker:
 
     def rest(self, now: float) -> int:
         """Return how many moves may still follow on a plan that was cut, confirmed by now or not."""
-        is_over = self._continues and not self.cooldown.time_left(now, self._cooldown)
+        is_over = self._continues and not self.cooldown.time_left_unconfirmed(now, self._cooldown)
         return 0 if is_over else self._moves_to_follow
 
     def cooldown_left(self, now: float) -> float:
         """Return the seconds of the cool-down that are left."""
-        return self.cooldown.left(now, self._cooldown)
+        return self.cooldown.time_left(now, self._cooldown)
 
     def cooldown_length(self) -> tuple[float, str]:
         """Return the seconds of the cool-down, and the reason where they are more than usual."""

@@ -23,7 +23,7 @@ from msgspec.structs import replace
 
 from rechannel.conf.settings import Settings
 from rechannel.daemon.model.application_messages import ApplicationMessages, batches_of, max_window_age
-from rechannel.daemon.model.newest_load import NewestLoad, newest_load
+from rechannel.daemon.model.newest_load import NewestLoad, measure_newest_load
 from rechannel.daemon.model.task_columns import MAX_PARTITIONS, ColumnarTasks, columnar_tasks
 from rechannel.wire import keys
 from rechannel.wire.envelope import Envelope, bodies_of, encode
@@ -217,7 +217,7 @@ class Collector:
         oversized = frozenset(state.oversized)
         return ApplicationMessages(application, report, reported, batches, windows, state.queries_since, oversized)
 
-    def newest_load(self, application: str, usable: Container[str]) -> NewestLoad | None:
+    def read_newest_load(self, application: str, usable: Container[str]) -> NewestLoad | None:
         """Read the new batches of an application; return the load of the newest.
 
         None without a fresh report. ``usable``: executors that may hold partitions.
@@ -236,7 +236,7 @@ class Collector:
             if query in runs and (newest := [*islice(reversed(entries), last)][::-1])
         }
         cores = {info.executor: max(1, info.cores) for info in report.executors if info.executor in usable}
-        return newest_load(report.queries, batches, cores, self._clock())
+        return measure_newest_load(report.queries, batches, cores, self._clock())
 
     def _read_batches(self, application: str, state: _Application, queries: int) -> None:
         """Read the new batches of an application."""

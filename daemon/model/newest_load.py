@@ -71,7 +71,7 @@ class NewestLoad:
         return float(shares.max()) / mean if mean > 0 else 1.0
 
 
-def newest_load(
+def measure_newest_load(
     queries: Iterable[QueryState], batches: Mapping[str, Sequence[BatchReport]], cores: Mapping[str, int], now: float
 ) -> NewestLoad:
     """Return the load of the newest batches of active queries; arguments: see `NewestLoad`."""

@@ -81,7 +81,7 @@ def test_batches_that_no_decision_asks_for_are_bounded_too(monkeypatch: pytest.M
     counts = []
     for number in range(10, 60):
         store.append(keys.BATCHES, APP, sealed(fakes.batch(number, PLACEMENT), run="run-1"))
-        load = collector.newest_load(APP, ())
+        load = collector.read_newest_load(APP, ())
         assert load is not None and load.batches["q1"][-1].batch == number
         counts.append(len(load.batches["q1"]))
     assert max(counts[20:]) <= 15 and min(counts[20:]) == 10

@@ -16,8 +16,8 @@ from unit.daemon.fakes import CONFIG, app, cycle, decide, go_on, leading
 
 def test_a_cooldown_is_never_longer_than_planned_though_the_clock_was_set_back() -> None:
     cooldown = CooldownTimer(ended=NOW + 3600)
-    assert cooldown.left(NOW, 300.0) == 300.0
-    assert cooldown.left(NOW + 3600 + 150.0, 300.0) == 150.0
+    assert cooldown.time_left(NOW, 300.0) == 300.0
+    assert cooldown.time_left(NOW + 3600 + 150.0, 300.0) == 150.0
 
 
 def applied(name: str, trigger: str = Trigger.TIMEOUT, rollback_of: str = "", user: str = "") -> Decision:
@@ -71,9 +71,9 @@ def test_a_new_leader_learns_how_long_the_cooldown_after_rollbacks_is(
 def test_after_a_rollback_the_cooldown_begins_with_its_decision_where_nothing_else_is_known() -> None:
     cooldown = CooldownTimer()
     cooldown.restore([BACK_A, A])
-    assert cooldown.left(NOW + 200.0, 300.0) == 1000.0
+    assert cooldown.time_left(NOW + 200.0, 300.0) == 1000.0
     cooldown.restore([])
-    assert cooldown.left(NOW + 200.0, 300.0) == 1000.0
+    assert cooldown.time_left(NOW + 200.0, 300.0) == 1000.0
 
 
 def test_a_new_leader_learns_that_a_migration_was_confirmed(leader, world, clock):
@@ -93,9 +93,9 @@ def test_under_a_new_leader_changed_executors_end_the_cooldown_after_a_confirmed
     other = leading(world, CONFIG, "b")
     other.follow()
     cooldown = app(other).migrations.cooldown
-    assert cooldown.left(clock(), 300.0) > 300.0
+    assert cooldown.time_left(clock(), 300.0) > 300.0
     cooldown.observe(cooldown._executors | {"9"})
-    assert cooldown.left(clock(), 300.0) == 0
+    assert cooldown.time_left(clock(), 300.0) == 0
 
 
 def test_a_reloaded_cooldown_holds_at_once(leader, world):

@@ -12,6 +12,7 @@ from rechannel.conf.settings import MigrationSettings
 from rechannel.daemon.control import outcomes as outcomes_module
 from rechannel.daemon.control.controller import Controller
 from rechannel.daemon.control.cooldown import CooldownTimer
+from rechannel.daemon.decide.policy_settings import SAVED_PLAN
 from rechannel.daemon.decide.proposed_placement import ProposedPlacement
 from rechannel.daemon.model.snapshot import Snapshot
 from rechannel.policies.model.placement import Placement
@@ -130,18 +131,18 @@ def test_the_cool_down_after_an_automatic_rollback_stays_until_the_executors_cha
     cooldown.start("d2", clock())
     cooldown.observe(frozenset("01"))
     cooldown.observe(frozenset("012"))
-    assert cooldown.left(clock(), 300.0) == 1200.0, "its effect is not known yet"
+    assert cooldown.time_left(clock(), 300.0) == 1200.0, "its effect is not known yet"
     cooldown.confirm("d2")
     cooldown.observe(frozenset("012"))
-    assert cooldown.left(clock(), 300.0) == 1200.0, "the same figures would lead to the same plan"
+    assert cooldown.time_left(clock(), 300.0) == 1200.0, "the same figures would lead to the same plan"
     cooldown.observe(frozenset("0123"))
-    assert cooldown.left(clock(), 300.0) == 0.0
+    assert cooldown.time_left(clock(), 300.0) == 0.0
     another = sample_messages.decision(decision="d3", rollback_of="d1")
     cooldown.note_applied(another)
     cooldown.schedule(another)
     cooldown.start("d3", clock())
     cooldown.observe(frozenset("01"))
-    assert cooldown.left(clock(), 300.0) == 4800.0, "the next rollback has one of its own"
+    assert cooldown.time_left(clock(), 300.0) == 4800.0, "the next rollback has one of its own"
 
 
 def test_a_confirmed_drain_does_not_end_the_cool_down_of_the_migration_before_it(clock):
@@ -152,11 +153,11 @@ def test_a_confirmed_drain_does_not_end_the_cool_down_of_the_migration_before_it
         cooldown.schedule(made)
         cooldown.start(name, clock())
     cooldown.confirm("d2")
-    assert cooldown.left(clock(), 300.0) == 300.0
+    assert cooldown.time_left(clock(), 300.0) == 300.0
     cooldown.confirm("d1")
-    assert cooldown.left(clock(), 300.0) == 0.0
+    assert cooldown.time_left(clock(), 300.0) == 0.0
     cooldown.start("d1", clock())
-    assert cooldown.left(clock(), 300.0) == 0.0, "an own earlier lead's, taken over again"
+    assert cooldown.time_left(clock(), 300.0) == 0.0, "an own earlier lead's, taken over again"
 
 
 def test_the_next_cost_has_learned(leader, store, world, clock):
@@ -289,7 +290,9 @@ def test_what_is_ordered_since_then_stands(leader, world):
     leader.lead.pause(False)
     go_on(world, 1, leader)
     turned = {key: (where + 1) % 4 for key, where in {"q1/0": np.array([int(at) for at in world.placement])}.items()}
-    made = decide(leader, apply=True, force=True, placement_source=lambda _: ProposedPlacement(Placement(turned)))
+    made = decide(
+        leader, apply=True, force=True, placement_source=lambda _: ProposedPlacement(Placement(turned), (), SAVED_PLAN)
+    )
     assert made.result == "applied"
     assert app(leader).rollback is None
 
@@ -369,7 +372,7 @@ def swapped(snapshot: Snapshot) -> ProposedPlacement:
     """Two partitions change places."""
     placement = {key: array.copy() for key, array in snapshot.placement.assignments.items()}
     placement["q1/0"][[10, 11]] = [2, 2]
-    return ProposedPlacement(Placement(placement))
+    return ProposedPlacement(Placement(placement), (), SAVED_PLAN)
 
 
 # -- plans that were cut to the moves of one migration --

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from rechannel.daemon.model.application_messages import last_batches
-from rechannel.daemon.model.newest_load import NewestLoad, newest_load
+from rechannel.daemon.model.newest_load import NewestLoad, measure_newest_load
 from rechannel.wire.messages import QueryState
 from unit.daemon.fake_store import NOW
 from unit.daemon.fakes import QUERY, batch, query, report, settings
@@ -23,7 +23,7 @@ AT = BATCHES[-1].end
 
 def load(*queries: QueryState, cores: dict[str, int] = CORES, now: float = AT) -> NewestLoad:
     other = [batch(number, WHERE, {3: 4.0}, name="q2") for number in (8, 9)]
-    return newest_load(queries, {QUERY: BATCHES, "q2": other}, cores, now)
+    return measure_newest_load(queries, {QUERY: BATCHES, "q2": other}, cores, now)
 
 
 def test_the_imbalance_is_that_of_the_newest_batches_of_all_queries() -> None:
