@@ -260,37 +260,38 @@ def ask_policy(request: DecisionRequest, snapshot: Snapshot, settings: Settings,
 
     A drain falls back on the usual policy if its own finds no room.
     """
-    drain = request.trigger == Trigger.DRAIN
-    tasks = snapshot.prediction.tasks
-
-    def ask(policy: str) -> ProposedPlacement:
-        is_adaptive, can_replay = policy == ADAPTIVE.name, tasks <= MAX_REPLAYED
-        if drain and is_adaptive and can_replay:
-            # The policy's own proposal would count on moves that a drain does not make.
-            return ProposedPlacement(place_evacuated(snapshot.prediction, snapshot.placement), (), policy)
-        parameters = parameters_for(policy, settings, rates, drain=drain)
-        proposal = propose(policy, snapshot.cluster, snapshot.prediction.workload, snapshot.placement, parameters)
-        if is_adaptive and can_replay:
-            full = parameters.get("mode", "full") == "full"
-            return _with_fewest_moves(snapshot, proposal, settings, beyond_proposal=full, force=request.force)
-        notes = proposal.notes
-        if is_adaptive:
-            limit = f"more than {MAX_REPLAYED} are neither replayed nor searched for the fewest moves"
-            notes = (f"{tasks} tasks in one batch of each query: {limit}", *notes)
-        if drain:  # moves nothing but what has to leave
-            evacuated = snapshot.placement.evacuated_to(proposal.placement, snapshot.cluster)
-            return ProposedPlacement(evacuated, notes, policy)
-        return ProposedPlacement(proposal.placement, notes, policy)
-
     try:
-        return ask(request.policy)
+        return _ask(request.policy, request, snapshot, settings, rates)
     except ScaleOutError as error:
         other = settings.reschedule.policy
-        if not drain or other == request.policy:
+        if request.trigger != Trigger.DRAIN or other == request.policy:
             raise
-        proposed = ask(other)
+        proposed = _ask(other, request, snapshot, settings, rates)
         note = f"{other} decides instead of {request.policy}, which finds no room: {error}"
         return dataclasses.replace(proposed, notes=(note, *proposed.notes))
+
+
+def _ask(
+    policy: str, request: DecisionRequest, snapshot: Snapshot, settings: Settings, rates: LoadRates
+) -> ProposedPlacement:
+    drain, tasks = request.trigger == Trigger.DRAIN, snapshot.prediction.tasks
+    is_adaptive, can_replay = policy == ADAPTIVE.name, tasks <= MAX_REPLAYED
+    if drain and is_adaptive and can_replay:
+        # The policy's own proposal would count on moves that a drain does not make.
+        return ProposedPlacement(place_evacuated(snapshot.prediction, snapshot.placement), (), policy)
+    parameters = parameters_for(policy, settings, rates, drain=drain)
+    proposal = propose(policy, snapshot.cluster, snapshot.prediction.workload, snapshot.placement, parameters)
+    if is_adaptive and can_replay:
+        full = parameters.get("mode", "full") == "full"
+        return _with_fewest_moves(snapshot, proposal, settings, beyond_proposal=full, force=request.force)
+    notes = proposal.notes
+    if is_adaptive:
+        limit = f"more than {MAX_REPLAYED} are neither replayed nor searched for the fewest moves"
+        notes = (f"{tasks} tasks in one batch of each query: {limit}", *notes)
+    if drain:  # moves nothing but what has to leave
+        evacuated = snapshot.placement.evacuated_to(proposal.placement, snapshot.cluster)
+        return ProposedPlacement(evacuated, notes, policy)
+    return ProposedPlacement(proposal.placement, notes, policy)
 
 
 def _with_fewest_moves(

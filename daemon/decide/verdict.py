@@ -36,8 +36,6 @@ from rechannel.wire.measurements import BatchReport, TaskRow
 from rechannel.wire.messages import Decision, MigrationOutcome, MoveTransition
 from rechannel.wire.printable import query_name, with_noun
 
-CONFIRMED, REGRESSED, NOT_JUDGED = OutcomeVerdict.CONFIRMED, OutcomeVerdict.REGRESSED, OutcomeVerdict.NOT_JUDGED
-
 _LEARNED_LOAD = 0.05  # share by which rows may differ where a prediction is to be learned from
 _REGRESSION = 0.25  # share by which a batch is longer than predicted: predictions are that exact
 OUTCOME_PATIENCE = 600.0  # seconds after the last landing in which enough batches and the journal's lines have to come
@@ -72,19 +70,20 @@ def measure_outcome(
         return None
     executors = {info.executor for info in messages.report.executors}
     if not landings:
-        verdict, why = NOT_JUDGED, "no partition landed"
+        verdict, why = OutcomeVerdict.NOT_JUDGED, "no partition landed"
     elif any(line.reason == MoveReason.SUPERSEDED for line in abandoned.values()):
-        verdict, why = NOT_JUDGED, "it was ended before all had landed"
+        verdict, why = OutcomeVerdict.NOT_JUDGED, "it was ended before all had landed"
     elif {load.executor for load in decision.executors} != executors:
-        verdict, why = NOT_JUDGED, "the executors changed meanwhile"
+        verdict, why = OutcomeVerdict.NOT_JUDGED, "the executors changed meanwhile"
     else:
         longer, why = _longer_queries(decision, queries, settings, whole=not abandoned)
-        verdict = NOT_JUDGED if why else CONFIRMED
+        verdict = OutcomeVerdict.NOT_JUDGED if why else OutcomeVerdict.CONFIRMED
         if longer:
             moving = [batch for query in queries for batch in query.moving if batch.start > 0]
             without = ratios_without_moves(decision, messages, settings, moving, now)
             verdict, why = _judge(longer, without, settings)
-    moved_alone = verdict == REGRESSED or (verdict == CONFIRMED and not why)  # nothing else made batches longer
+    # Nothing else made batches longer:
+    moved_alone = verdict == OutcomeVerdict.REGRESSED or (verdict == OutcomeVerdict.CONFIRMED and not why)
     whole = len(landings) == len(decision.moves)
     # Both by the driver's clock: the controller's may differ.
     total = last - min(line.at for line in lines) if landings else 0.0
@@ -237,10 +236,12 @@ def _judge(longer: Mapping[_Query, float], without: Mapping[str, float], setting
     """
     for query, expected in longer.items():
         if without.get(query.name, 0.0) <= 1 - settings.gate.min_gain:
-            return REGRESSED, f"batches of {query.shown} last {query.after / expected - 1:.0%} longer than predicted"
+            why = f"batches of {query.shown} last {query.after / expected - 1:.0%} longer than predicted"
+            return OutcomeVerdict.REGRESSED, why
     query = next(iter(longer))
     seconds = query.after * without[query.name]
-    return CONFIRMED, f"batches of {query.shown} are longer for another reason: without the moves {seconds:.2f} s"
+    why = f"batches of {query.shown} are longer for another reason: without the moves {seconds:.2f} s"
+    return OutcomeVerdict.CONFIRMED, why
 
 
 def _sentence(decision: Decision, verdict: Verdict, landed: int, total: float, queries: Sequence[_Query]) -> str:
@@ -257,5 +258,5 @@ def _sentence(decision: Decision, verdict: Verdict, landed: int, total: float, q
             text += f", at most {query.peak:.2f} s meanwhile"
             text += f" (predicted {cost.peak[name]:.2f})" if cost and name in cost.peak else ""
     code, why = verdict
-    prefix = {CONFIRMED: "", REGRESSED: "regressed: ", NOT_JUDGED: "not judged: "}[code]
+    prefix = "" if code == OutcomeVerdict.CONFIRMED else f"{code.replace('-', ' ')}: "
     return f"{prefix}{why + '; ' if why else ''}{text}"

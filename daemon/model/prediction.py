@@ -121,7 +121,7 @@ def collect_evidence(cluster: Cluster, workload: Workload, measured: MeasuredQue
             if stage.placeable:
                 own_recent = [it for by_key, it in zip(runs, is_recent, strict=True) if stage.key in by_key]
                 samples[stage.key] = _samples(own, own_recent, cluster, measured)
-            elif "/f" in stage.key and own:
+            elif own and own[0].stateful_stage < 0:
                 floating[stage.key] = _floating_tasks(own[-len(recent) :])
     pools = (
         {query: measured.queries[query].pool or _DEFAULT_POOL for query in workload.queries} if measured.fair else {}
