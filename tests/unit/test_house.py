@@ -1,4 +1,4 @@
-"""The house rules: rooms, names and first lines that a newcomer can rely on; test_layout holds the sizes."""
+"""The house rules: rooms, names, first lines, state and types that a newcomer can rely on; test_layout: the sizes."""
 
 from __future__ import annotations
 
@@ -170,3 +170,269 @@ def test_no_code_is_compared_as_a_string(part: str) -> None:
 )
 def test_the_search_for_compared_codes_sees_every_form(line: str) -> None:
     assert "applied" in [value for _, value in compared(ast.parse(line))]
+
+
+# -- state, owners and types --
+
+# Mappings and sets that the controller's parts hold, with what they are keyed by. What belongs to one application is an
+# attribute of `Application`: there is one registry of them, and forgetting an application is deleting it there.
+KEYED_BY = {
+    "AutomaticDecisionGuard._logged": "trigger and law",
+    "ClusterLimits._moves": "decision",
+    "ClusterState._applications": "application",
+    "DecisionDeduplicator._published": "trigger",
+    "ImbalanceTrigger._newest": "query",
+    "ImbalanceTrigger._queries": "query",
+    "OverloadTrigger._batches": "query",
+    "OverloadTrigger._levels": "executor",
+    "RequestHandler._after": "stream",
+    "RequestHandler._audited": "request",
+    "RequestHandler._claiming": "request",
+    "RequestHandler._replies": "request",
+    "RunningMigration.states": "move",
+    "ScheduledPlanStore._next_try": "scheduled plan",
+    "ScheduledPlanStore._obstacles": "scheduled plan",
+    "ScheduledPlanStore.plans": "scheduled plan",
+    "ScheduledPlanStore.settled": "scheduled plan",
+    "StandingOrderStore.drains": "node",
+}
+MAPPING = re.compile(r"\b(dict|defaultdict|Counter|OrderedDict|Mapping|MutableMapping|set)\b")
+
+
+def is_mutable(kind: ast.ClassDef) -> bool:
+    return not any("frozen=True" in ast.unparse(decorator) for decorator in kind.decorator_list)
+
+
+def holds_mapping(node: ast.Assign | ast.AnnAssign) -> bool:
+    """Return whether an assignment makes a mapping or a set, by its annotation or its value."""
+    value = node.value.func if isinstance(node.value, ast.Call) else node.value
+    if isinstance(node, ast.AnnAssign):
+        return bool(MAPPING.search(ast.unparse(node.annotation)))
+    if isinstance(value, ast.Dict | ast.DictComp | ast.Set | ast.SetComp):
+        return True
+    return isinstance(node.value, ast.Call) and value is not None and bool(MAPPING.match(ast.unparse(value)))
+
+
+def mappings(tree: ast.AST) -> Iterator[str]:
+    """Yield each attribute of a mutable class that is a mapping or a set."""
+    for kind in (node for node in ast.walk(tree) if isinstance(node, ast.ClassDef) and is_mutable(node)):
+        for node in ast.walk(kind):
+            if isinstance(node, ast.Assign | ast.AnnAssign) and holds_mapping(node):
+                targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+                names = [ast.unparse(target) for target in targets]
+                fields = node in kind.body
+                yield from (f"{kind.name}.{name.removeprefix('self.')}" for name in names if fields or "self." in name)
+
+
+def test_no_part_of_the_controller_keeps_books_on_applications() -> None:
+    held = {name for path, tree in modules("daemon") if path.parent.name == "control" for name in mappings(tree)}
+    assert held == KEYED_BY.keys(), "each is listed with its key"
+    assert [name for name, key in KEYED_BY.items() if key == "application"] == ["ClusterState._applications"]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "self.a: dict[str, float] = {}",
+        "self.a = {}",
+        "self.a = dict.fromkeys(names, 0.0)",
+        "self.a = defaultdict(list)",
+        "self.a: Counter[str] = Counter()",
+        "self.a = {name for name in names}",
+    ],
+)
+def test_a_part_with_books_of_its_own_is_seen(line: str) -> None:
+    assert list(mappings(ast.parse(f"class Part:\n def __init__(self):\n  {line}"))) == ["Part.a"]
+
+
+def test_a_field_of_a_mutable_class_is_seen_and_a_value_is_not() -> None:
+    field = "class {}:\n a: dict[str, int] = field(default_factory=dict)"
+    assert list(mappings(ast.parse("@dataclass\n" + field.format("Part")))) == ["Part.a"]
+    assert list(mappings(ast.parse("@dataclass(frozen=True)\n" + field.format("Value")))) == []
+
+
+# Objects that get the object that makes them, with the reason.
+OWNERS_HANDED = {
+    "policies/model/block_matrix.py Blocks: BlockMatrix": "a value in these blocks, which do not hold it",
+}
+
+
+def passes_self(call: ast.Call) -> bool:
+    arguments = [*call.args, *(keyword.value for keyword in call.keywords)]
+    return any(isinstance(it, ast.Name) and it.id == "self" for argument in arguments for it in flat(argument))
+
+
+def flat(argument: ast.expr) -> list[ast.expr]:
+    """Return the items of a literal, or the argument itself."""
+    if isinstance(argument, ast.Starred):
+        return flat(argument.value)
+    return argument.elts if isinstance(argument, ast.Tuple | ast.List | ast.Set) else [argument]
+
+
+def makes_object(call: ast.Call) -> bool:
+    """Return whether a call is of a class, directly or bound by ``partial``."""
+    name = ast.unparse(call.func).split(".")[-1]
+    if name == "partial" and call.args:
+        name = ast.unparse(call.args[0]).split(".")[-1]
+    return name.lstrip("_")[:1].isupper()
+
+
+def handed_owners(tree: ast.AST) -> Iterator[str]:
+    """Yield each place where an object gives itself to one that it makes or holds."""
+    for kind in (node for node in ast.walk(tree) if isinstance(node, ast.ClassDef)):
+        for node in ast.walk(kind):
+            if isinstance(node, ast.Call) and passes_self(node) and makes_object(node):
+                yield f"{kind.name}: {ast.unparse(node.func)}"
+            elif isinstance(node, ast.Assign | ast.AnnAssign):
+                targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+                attributes = [ast.unparse(target) for target in targets if isinstance(target, ast.Attribute)]
+                made = node.value  # a call of a class is seen above
+                given_away = isinstance(made, ast.Name) and made.id == "self"
+                if given_away or (isinstance(made, ast.Call) and passes_self(made) and not makes_object(made)):
+                    yield from (f"{kind.name}: {attribute}" for attribute in attributes)
+
+
+def test_no_object_gets_the_object_that_owns_it() -> None:
+    handed = {
+        f"{shown(path)} {place}" for part in PRODUCT for path, tree in modules(part) for place in handed_owners(tree)
+    }
+    assert handed == OWNERS_HANDED.keys()
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "self.part = Part(self)",
+        "self.part = Part(1, owner=self)",
+        "self.parts = [Part((self, 1))]",
+        "part = rooms.Part(self)",
+        "self.make = partial(Part, self)",
+        "self.part = make_part(self)",
+        "self.part.owner = self",
+    ],
+)
+def test_an_owner_that_is_handed_to_its_part_is_seen(line: str) -> None:
+    assert list(handed_owners(ast.parse(f"class Owner:\n def start(self):\n  {line}")))
+
+
+def test_a_method_may_be_handed_to_a_part() -> None:
+    assert list(handed_owners(ast.parse("class A:\n def start(self):\n  self.part = Part(self.tell, self.name)"))) == []
+
+
+# Public functions and fields with a ``dict[str, Any]``, by the reason.
+UNTYPED = {
+    "a JSON document that is written": {
+        "conf/render.py to_document",
+        "daemon/cli/client.py ControllerClient.plan_drain",
+        "daemon/key_change.py make",
+        "daemon/key_change.py retire",
+        "daemon/key_change.py rotate",
+        "policies/scenarios/scenario.py to_document",
+    },
+    "a line of the history as --json has it, of messages of any release": {
+        "daemon/cli/history.py HistoryReader.first",
+        "daemon/cli/history.py HistoryReader.follow",
+        "daemon/cli/tables.py history_line",
+    },
+    "what templates are filled with, and the page's JSON": {
+        "daemon/web/decisions.py decision_rows",
+        "daemon/web/decisions.py drain_rows",
+        "daemon/web/decisions.py migration_rows",
+        "daemon/web/placement.py application_rows",
+        "daemon/web/placement.py busiest_partitions",
+        "daemon/web/rendering.py fragment",
+        "daemon/web/rendering.py page",
+        "daemon/web/view_model.py build_document",
+    },
+    "parts of a message whose types are of another module or another release": {
+        "wire/commands.py decode",
+        "wire/commands.py encode",
+        "wire/messages.py Reply.data",
+        "wire/messages.py Request.command",
+    },
+    "the fields of INFO, which differ from server to server": {
+        "daemon/doctor/cluster.py check_memory",
+        "daemon/doctor/node.py RedisFacts.info",
+        "wire/redis/store.py Store.info",
+    },
+    "parameters of a policy, which may be a user's; the registry checks them against its class": {
+        "conf/settings.py Settings.policies",
+        "daemon/decide/policy_settings.py parameters_for",
+        "policies/registry.py make_parameters",
+        "policies/registry.py parameter_types",
+        "policies/registry.py propose",
+        "policies/scenarios/compare.py compare",
+    },
+    "keyword arguments of a constructor, ours or redis-py's": {
+        "wire/messages.py PartitionMove.shared_fields",
+        "wire/redis/tls.py connection_options",
+        "wire/redis/tls.py tls_options",
+    },
+}
+ANY_DICT = re.compile(r"\b(dict|Mapping)\[str, (Any|object)\]")
+
+
+def dotted(path: Path) -> str:
+    return ".".join(("rechannel", *path.relative_to(ROOT).with_suffix("").parts))
+
+
+def any_dict_names(tree: ast.Module) -> set[str]:
+    """Return the names that a module gives to types with a ``dict[str, Any]``."""
+    assigned = (node for node in tree.body if isinstance(node, ast.Assign) and ANY_DICT.search(ast.unparse(node.value)))
+    return {ast.unparse(node.targets[0]) for node in assigned if isinstance(node.value, ast.Subscript | ast.BinOp)}
+
+
+@cache
+def any_dict_aliases() -> frozenset[tuple[str, str]]:
+    """Return modules and the names in them for types with a ``dict[str, Any]``."""
+    all_modules = (item for part in PRODUCT for item in modules(part))
+    return frozenset((dotted(path), name) for path, tree in all_modules for name in any_dict_names(tree))
+
+
+def public_annotations(body: Iterable[ast.stmt], owner: str = "") -> Iterator[tuple[str, ast.expr]]:
+    """Yield each annotation of the public functions, methods and fields, with their name."""
+    for node in body:
+        if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+            yield from public_annotations(node.body, f"{owner}{node.name}.")
+        elif isinstance(node, ast.AnnAssign) and owner and not ast.unparse(node.target).startswith("_"):
+            yield owner + ast.unparse(node.target), node.annotation
+        elif isinstance(node, ast.FunctionDef) and (node.name == "__init__" or not node.name.startswith("_")):
+            arguments = [arg.annotation for arg in ast.walk(node.args) if isinstance(arg, ast.arg)]
+            yield from ((owner + node.name, it) for it in [node.returns, *arguments] if it is not None)
+
+
+def untyped(tree: ast.Module, module: str = "") -> set[str]:
+    """Return the public functions and fields of a module that have a ``dict[str, Any]``."""
+    aliases = any_dict_names(tree)
+    for node in tree.body:
+        if isinstance(node, ast.ImportFrom):
+            aliases |= {it.asname or it.name for it in node.names if (node.module, it.name) in any_dict_aliases()}
+    return {
+        name
+        for name, annotation in public_annotations(tree.body)
+        if ANY_DICT.search(ast.unparse(annotation)) or aliases.intersection(re.findall(r"\w+", ast.unparse(annotation)))
+    }
+
+
+def test_modules_exchange_types_and_not_dictionaries_of_anything() -> None:
+    seen = {f"{shown(path)} {name}" for part in PRODUCT for path, tree in modules(part) for name in untyped(tree)}
+    assert seen == {name for names in UNTYPED.values() for name in names}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "def f(a: dict[str, Any]) -> None: ...",
+        "def f() -> list[dict[str, object]]: ...",
+        "class f:\n a: Mapping[str, Any] = {}",
+        "class f:\n def g(self, *, a: dict[str, Any] | None = None) -> None: ...",
+        "Row = dict[str, Any]\ndef f() -> list[Row]: ...",
+        "from rechannel.daemon.cli.history import Entry\ndef f(entry: Entry) -> None: ...",
+    ],
+)
+def test_a_dictionary_of_anything_is_seen(text: str) -> None:
+    assert {name.split(".")[0] for name in untyped(ast.parse(text))} == {"f"}
+
+
+def test_a_private_function_may_take_a_dictionary_of_anything() -> None:
+    assert untyped(ast.parse("def _f(a: dict[str, Any]) -> None: ...\ndef g(a: dict[str, int]) -> None: ...")) == set()
