@@ -23,8 +23,8 @@ class ProposedPlacement:
     """
 
     placement: Placement
-    notes: tuple[str, ...] = ()
-    policy: str = SAVED_PLAN
+    notes: tuple[str, ...]
+    policy: str
     rollback_of: str = ""
 
 

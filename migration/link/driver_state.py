@@ -24,10 +24,10 @@ class ReconcilerLimits:
     deadline_batches: int  # missed batches after which a move is abandoned
     deadline_seconds: float  # seconds after which a move that waits or was steered is abandoned
     presume: float  # two maintenance intervals of Spark in seconds: an old copy is then presumed closed
-    moves_per_batch: int = 32
-    bytes_per_batch: float = float("inf")
-    max_lag: int = 1_000_000  # batches that the newest snapshot of a move's partition may lie behind
-    overlap: bool = True  # a step may begin before the old copies of the step before are closed
+    moves_per_batch: int
+    bytes_per_batch: float
+    max_lag: int  # batches that the newest snapshot of a move's partition may lie behind
+    overlap: bool  # a step may begin before the old copies of the step before are closed
 
     @classmethod
     def of(cls, settings: Settings, maintenance: float) -> ReconcilerLimits:

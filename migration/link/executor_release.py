@@ -58,9 +58,9 @@ class ReleaseInputs:
     holders: Collection[str]  # executors that hold state
     batches: Mapping[str, int]  # query -> last batch begun, of active queries
     between_batches: Collection[str]  # those of them that run no batch now
-    overdue: Collection[str] = ()  # drained nodes whose deadline has passed
-    unseen: Collection[str] = ()  # active queries that may have state on any executor
-    unmovable: Collection[str] = ()  # executors with state of another session, which nobody moves
+    overdue: Collection[str]  # drained nodes whose deadline has passed
+    unseen: Collection[str]  # active queries that may have state on any executor
+    unmovable: Collection[str]  # executors with state of another session, which nobody moves
 
 
 def collect_inputs(

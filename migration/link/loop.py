@@ -273,7 +273,7 @@ class LinkCycle:
             is_due = query in waiting or (any_pending and self._is_placement_pending(active))
             if is_due and self._table.is_quiet(query):
                 self._add_own_moves(active)
-                self._steering.handle_boundary(query, partial(self._driver_state, [active]))
+                self._steering.handle_boundary(query, partial(self._driver_state, [active]), time.time)
 
     def _catch_up_with_events(self) -> bool:
         """Fold in all events by now: only then is a query that looks quiet known to be quiet.

@@ -8,7 +8,6 @@ event has reported yet.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Sequence
 
 import structlog
@@ -45,9 +44,7 @@ class Steering:
         self._journal = journal
         self._read_backs: dict[str, tuple[int, float]] = {}  # move -> times read back, and when last
 
-    def handle_boundary(
-        self, query: str, driver_state: Callable[[], DriverState], clock: Callable[[], float] = time.time
-    ) -> None:
+    def handle_boundary(self, query: str, driver_state: Callable[[], DriverState], clock: Callable[[], float]) -> None:
         """Advance the moves of a query at a quiet moment, and steer those that are due."""
         transitions, due = self._reconciler.advance_at_boundary(query, driver_state(), clock())
         self._journal(transitions)

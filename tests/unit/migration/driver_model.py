@@ -24,6 +24,7 @@ from rechannel.wire.envelope import Envelope, EnvelopeFactory, MessageError
 from rechannel.wire.messages import DesiredPlacement, ExecutorInfo, LinkReport, MoveTransition, Unit
 from unit.daemon.fakes import report
 from unit.migration.laws import Laws
+from unit.migration.one_stage import LIMITS
 from unit.migration.samples import a_move
 from unit.migration.spark_model import Driver, Phase, Query
 
@@ -391,4 +392,4 @@ class World:
 
 def limits(**changes: float) -> ReconcilerLimits:
     """Return tight limits, with those given."""
-    return dataclasses.replace(ReconcilerLimits(deadline_batches=3, deadline_seconds=100.0, presume=120.0), **changes)  # type: ignore[arg-type]
+    return dataclasses.replace(LIMITS, **changes)  # type: ignore[arg-type]

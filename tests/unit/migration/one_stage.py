@@ -11,7 +11,15 @@ from rechannel.migration.link.reconciler import Reconciler
 from rechannel.wire.envelope import EnvelopeFactory
 from rechannel.wire.messages import DesiredMove, DesiredPlacement, MoveTransition, Unit
 
-LIMITS = ReconcilerLimits(deadline_batches=3, deadline_seconds=100.0, presume=120.0)
+LIMITS = ReconcilerLimits(
+    deadline_batches=3,
+    deadline_seconds=100.0,
+    presume=120.0,
+    moves_per_batch=32,
+    bytes_per_batch=float("inf"),
+    max_lag=1_000_000,
+    overlap=True,
+)
 STORES = {(0, "default")}
 
 

@@ -30,7 +30,7 @@ from rechannel.daemon.model.application_messages import ApplicationMessages
 from rechannel.daemon.model.collector import Collector
 from rechannel.daemon.model.snapshot import build_snapshot, take_snapshot
 from rechannel.daemon.view.status_builder import read_status
-from rechannel.migration.link.driver_state import DriverState, ReconcilerLimits
+from rechannel.migration.link.driver_state import DriverState
 from rechannel.migration.link.initial_placement import restore_placement
 from rechannel.migration.link.mailbox import Mailbox
 from rechannel.migration.link.reconciler import Reconciler
@@ -50,6 +50,7 @@ from rechannel.wire.signing import Signer
 from unit.daemon import fakes
 from unit.daemon.fake_store import NOW, FakeStore
 from unit.daemon.fakes import APP, CONFIG, QUERY, SIGNER, VERIFIER, clocks, controller
+from unit.migration.one_stage import LIMITS
 from unit.wire.hostile import (
     CLOSED,
     CRASHES,
@@ -298,9 +299,6 @@ def courier(store: FakeStore, application: str = APP) -> Mailbox:
 def observed(run: str = "run-1") -> DriverState:
     key = (QUERY, 0)
     return DriverState({"0", "1", "2", "3"}, {key: PLACEMENT}, {key: [9] * 12}, {QUERY: run}, {key}, {QUERY: 9})
-
-
-LIMITS = ReconcilerLimits(deadline_batches=3, deadline_seconds=100.0, presume=120.0)
 
 
 @FUZZ

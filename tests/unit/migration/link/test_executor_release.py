@@ -32,7 +32,7 @@ def drained(node: str, *, remove: bool = True, deadline: float = 0.0) -> dict[st
 
 def inputs(cluster: FakeCluster, drains, holders=(), batches=None, between_batches=(), overdue=()) -> ReleaseInputs:
     executors = cluster.executors | cluster.unseen
-    return ReleaseInputs(executors, drains, set(holders), batches or {}, set(between_batches), set(overdue))
+    return ReleaseInputs(executors, drains, set(holders), batches or {}, set(between_batches), set(overdue), (), ())
 
 
 def steps(cluster: FakeCluster, releaser: ExecutorReleaser, drains, times, order=None, holders=()) -> None:

@@ -237,7 +237,7 @@ def test_queries_without_state_are_not_handled_as_long_as_they_run(
                 event = events.TaskEnded(number, 0, "", event.row, False)
             cycle._fold_event(event, clock())
     handled: list[str] = []
-    monkeypatch.setattr(cycle._steering, "handle_boundary", lambda query, _: handled.append(query))
+    monkeypatch.setattr(cycle._steering, "handle_boundary", lambda query, *_: handled.append(query))
     for _ in range(20):
         cycle.run()
         clock.sleep(cycle.pause())

@@ -8,11 +8,12 @@ from typing import Any
 
 import pytest
 
-from rechannel.migration.link.driver_state import DriverState, ReconcilerLimits
+from rechannel.migration.link.driver_state import DriverState
 from rechannel.migration.link.reconciler import Reconciler
 from rechannel.migration.link.steering import Steering
 from rechannel.migration.moves import OwnMoves
 from rechannel.migration.spark.gateway import SparkCallError
+from unit.migration.one_stage import LIMITS
 from unit.migration.samples import a_move
 
 EXECUTORS = {name: SimpleNamespace(executor=name, host="host") for name in "012"}
@@ -33,7 +34,7 @@ class Boundary:
         self.now = 10.0
         self.driver = STATE
         self.written: list[Any] = []
-        self.reconciler = Reconciler(ReconcilerLimits(3, 100.0, 120.0))
+        self.reconciler = Reconciler(LIMITS)
         moves = [a_move(partition, "0", "1") for partition in range(3)]
         self.reconciler.add_own_moves(OwnMoves("link", "run", "spread", moves), 9.0)
         adapter = SimpleNamespace(
