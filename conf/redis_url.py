@@ -16,7 +16,7 @@ class SentinelAddress:
 
     sentinels: tuple[tuple[str, int], ...]
     service: str
-    database: int = 0
+    database: int
 
 
 def sentinel_address(url: str) -> SentinelAddress | None:

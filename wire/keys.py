@@ -157,7 +157,7 @@ EXTRA = ("+client|setinfo",)
 _MORE = {Role.CONTROLLER: ("evalsha", "script|load", "get", "pttl", "pexpire", "del", "exists")}
 
 
-def patterns(role: Role, cluster: str, name: str = "") -> list[str]:
+def patterns(role: Role, cluster: str, name: str) -> list[str]:
     """Return the keys that a role may read and write, as ACL rules.
 
     An agent is limited to the keys of the node ``name``; without one it may write those of all nodes, for pods, whose

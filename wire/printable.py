@@ -21,12 +21,12 @@ def query_name(query: str, name: str = "") -> str:
     return name or (f"query-{query[:8]}" if _UUID.fullmatch(query) else query)
 
 
-def stage_name(query: str, stage: int, name: str = "") -> str:
+def stage_name(query: str, stage: int, name: str) -> str:
     """Return the name of a stateful stage: ``join/1``."""
     return f"{query_name(query, name)}/{stage}"
 
 
-def partition_name(query: str, stage: int, partition: int, name: str = "") -> str:
+def partition_name(query: str, stage: int, partition: int, name: str) -> str:
     """Return the name of a partition of a stateful stage: ``join/1 #7``."""
     return f"{stage_name(query, stage, name)} #{partition}"
 

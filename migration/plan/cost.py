@@ -92,7 +92,7 @@ class PlanCost:
     peak: dict[str, float]  # query -> longest batch during the migration, which begins in one of the present placement
     total: float  # from the order until the last partition has landed
     # Executor -> seconds by which a partition's first task there lasts longer, at most; cold targets alone.
-    cold: dict[str, float] = field(default_factory=dict)
+    cold: dict[str, float]
 
     @property
     def pause(self) -> float:

@@ -64,7 +64,7 @@ class MachineUsage:
     cores: int
     memory_total: int
     memory_used: int
-    stolen: float = 0.0  # the hypervisor gave them to other machines
+    stolen: float  # the hypervisor gave them to other machines
 
 
 def machine_usage() -> MachineUsage:

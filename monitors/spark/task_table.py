@@ -22,7 +22,7 @@ _MAX_UNFINISHED = 4  # unfinished batches of a query, one is usual; beyond: the 
 @dataclass
 class _Batch:
     start: float
-    whole: bool = False  # no job of it ran before the attach
+    whole: bool  # no job of it ran before the attach
     end: float = 0.0
     stages: dict[int, StageRun] = field(default_factory=dict)
 

@@ -32,7 +32,7 @@ _RELAXED = 0.8  # share of a limit below which the mean time of the executors le
 _RELABELED = 200  # executors up to which like ones are swapped: every two of them are looked at
 
 
-def solve_stage(problem: Problem, bound: float, *, levels: Sequence[float] = (), thorough: bool = True) -> list[Option]:
+def solve_stage(problem: Problem, bound: float, *, levels: Sequence[float], thorough: bool) -> list[Option]:
     """Return options for a stage: few moves first, then options that take less time.
 
     The first option moves only what has to move. ``bound``: seconds that no placement beats. ``levels``: shares of the

@@ -158,7 +158,7 @@ class Store:
         return page.last, page.messages
 
     def read_each(
-        self, rule: KeyRule, after: Mapping[str, str], count: int, doubtful: Collection[str] = ()
+        self, rule: KeyRule, after: Mapping[str, str], count: int, doubtful: Collection[str]
     ) -> dict[str, Page]:
         """Read streams of several names, a hundred in one round trip.
 

@@ -53,9 +53,7 @@ def _read_last_entries(store: Store, rule: KeyRule, name: str, count: int, conve
     return entries
 
 
-def read_all_entries(
-    store: Store, rule: KeyRule, name: str, convert: Convert | None = None
-) -> tuple[str, list[Envelope]]:
+def read_all_entries(store: Store, rule: KeyRule, name: str, convert: Convert) -> tuple[str, list[Envelope]]:
     """Read a stream from its start, as far as its bound; returns as `read_new_entries`."""
     after, entries = "0", []
     for _ in range(1 + rule.bound // _PAGE + rule.size // READ_AT_ONCE):
