@@ -65,7 +65,8 @@ class RunningMigration:
     """One desired placement of one application, as the leader follows it.
 
     Pure: times are arguments, and the link owns the moves' states. ``patience``: seconds without a sign of the link;
-    ``epoch``: under which it was last published.
+    ``epoch``: under which it was last published; ``under_way``: since when, its end included, for display; by default
+    since ``begun``, from which its link has that patience to take it up.
     """
 
     application: str
@@ -75,10 +76,12 @@ class RunningMigration:
     epoch: int = 0
     taken_up: bool = False
     last_sign: float = 0.0
+    under_way: float = 0.0
     states: dict[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.last_sign = max(self.last_sign, self.begun)
+        self.under_way = self.under_way or self.begun
 
     def stopped(self, now: float) -> RunningMigration:
         """Return the empty migration that replaces this one, so that no further move begins.
@@ -86,7 +89,7 @@ class RunningMigration:
         The link gives up the moves that Spark was not told of yet; the others land with the next batch.
         """
         desired = DesiredPlacement(decision=f"{self.decision}{_STOP}", runs=self.desired.runs, moves=[])
-        return RunningMigration(self.application, desired, now, self.patience)
+        return RunningMigration(self.application, desired, now, self.patience, under_way=self.under_way)
 
     def update(self, report: LinkReport | None, now: float) -> None:
         """Record the moves' states in a report.
@@ -137,7 +140,7 @@ class RunningMigration:
             landed=self.landed,
             abandoned=self.abandoned,
             sentence=self.sentence(),
-            begun=self.begun,
+            begun=self.under_way,
             steps=max((move.step + 1 for move in self.desired.moves), default=0),
         )
 

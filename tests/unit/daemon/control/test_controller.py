@@ -273,6 +273,16 @@ def test_stop_ends_a_running_migration_and_leaves_nothing_wanted(leader, store, 
     refuses(leader, Stop(), "no migration")
 
 
+def test_a_migration_that_is_ended_is_under_way_since_its_begin(leader, world):
+    leader.decide_all()
+    world.obey("steered", only=1)
+    go_on(world, 60, leader)
+    order(leader, Stop())
+    (migration,) = leader.snapshot().migrations
+    assert migration.begun == NOW, "else the alert about a long migration begins its hour anew"
+    assert app(leader).migrations.running.begun == NOW + 60, "the link has its time to take that up"
+
+
 def test_stop_cancels_a_rollback_that_waits(leader, store, world):
     decision = moved(leader, world)
     order(leader, Pause())
