@@ -52,7 +52,8 @@ _SILENT_APPLICATIONS = 50  # whose last decision and outcome are kept: a driver 
 class EventReader:
     """Reads decisions, outcomes and journals, and counts those of this controller.
 
-    Events before ``start`` are shown but not counted.
+    Events before ``start`` are shown but not counted. A decision that was stored again, as the answer was lost, is the
+    same one; so is what is read again of a stream that Redis lost the end of.
     """
 
     def __init__(self, store: Store, counters: Counters, start: float) -> None:
@@ -68,20 +69,22 @@ class EventReader:
     def read(self, snapshot: ControllerSnapshot) -> None:
         """Read new entries of all streams; may raise StoreError."""
         for envelope in self._new(keys.DECISIONS, "", _DECISIONS):
-            if isinstance(envelope.body, Decision):
-                body = envelope.body
+            body = envelope.body
+            if isinstance(body, Decision) and self._is_new(envelope.application, body):
                 self._decisions.append((envelope.application, body))
                 self.last_decisions.pop(envelope.application, None)
                 self.last_decisions[envelope.application] = body
                 if envelope.sender == snapshot.name:
                     self._counters.add(DECISIONS, body.result, body.reason, body.trigger)
         for envelope in self._new(keys.OUTCOMES, "", _OUTCOMES):
-            if isinstance(envelope.body, MigrationOutcome):
-                self._outcomes.append(envelope.body)
+            measured = envelope.body
+            if isinstance(measured, MigrationOutcome):
+                is_new = all(measured.decision != shown.decision for shown in self._outcomes)
+                self._outcomes.append(measured)
                 self.last_outcomes.pop(envelope.application, None)
-                self.last_outcomes[envelope.application] = envelope.body
-                if envelope.sender == snapshot.name:
-                    self._counters.add(MIGRATIONS, envelope.body.verdict)
+                self.last_outcomes[envelope.application] = measured
+                if is_new and envelope.sender == snapshot.name:
+                    self._counters.add(MIGRATIONS, measured.verdict)
         applications = {item.application for item in snapshot.applications}
         for name in applications:
             self._read_journal(name, leading=snapshot.role is Role.LEADING)
@@ -94,6 +97,9 @@ class EventReader:
             DecisionView(application, decision, outcomes.get(decision.decision))
             for application, decision in reversed(self._decisions)
         )
+
+    def _is_new(self, application: str, decision: Decision) -> bool:
+        return all((application, decision.decision) != (name, shown.decision) for name, shown in self._decisions)
 
     def _forget_silent(self, reporting: Collection[str]) -> None:
         """Bound what is kept of silent applications: some return, with the same journal."""

@@ -10,11 +10,12 @@ import msgspec
 import pytest
 
 from rechannel.daemon.control.controller import Controller, ControllerSnapshot
+from rechannel.daemon.control.decision_log import append_decision
 from rechannel.daemon.control.leadership import Role
 from rechannel.daemon.jobs.clock import Clock
 from rechannel.daemon.jobs.health import JobMonitor
 from rechannel.daemon.view import status_builder
-from rechannel.daemon.view.metrics import DECISIONS, MOVES, REQUESTS, Counters
+from rechannel.daemon.view.metrics import DECISIONS, MIGRATIONS, MOVES, REQUESTS, Counters
 from rechannel.daemon.view.publisher import VIEW_EVERY, CurrentView, Publisher
 from rechannel.daemon.view.status import ControllerView, LeaderStatus
 from rechannel.wire import keys
@@ -129,6 +130,26 @@ def test_a_migration_is_shown_and_its_moves_are_counted_once(
     store.strings[key] = report
     assert len(shown.view().applications) == 1
     assert shown.counters.read(MOVES) == counted, "its journal is the one that was counted"
+
+
+def test_what_was_stored_twice_is_shown_and_counted_once(shown: Shown, world: World) -> None:
+    """As after a lost answer of Redis and a second try, within one view or over two."""
+    shown.view()
+    context = shown.controller._context
+    decision = decide(shown.controller, apply=True)
+    append_decision(context, APP, decision)
+    later = decide(shown.controller)
+    expected = [later.decision, decision.decision]
+    assert [row.decision.decision for row in shown.view().decisions] == expected
+    outcome = samples.outcome(decision=decision.decision, verdict="regressed")
+    for _ in range(2):
+        append_decision(context, APP, decision)
+        context.store.append(keys.OUTCOMES, "", context.envelope(outcome, ttl=60, application=APP))
+        view = shown.view()
+    assert [row.decision.decision for row in view.decisions] == expected
+    assert view.last_decisions == {APP: later}
+    assert shown.counters.read(DECISIONS)["applied", decision.reason, "operator"] == 1
+    assert shown.counters.read(MIGRATIONS) == {("regressed",): 1}
 
 
 def test_events_before_the_start_are_shown_but_not_counted(
