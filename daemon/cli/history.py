@@ -7,7 +7,8 @@ import datetime
 import json
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,7 +18,7 @@ import msgspec
 from rechannel.conf.duration import parse_duration
 from rechannel.conf.loader import suggest_names
 from rechannel.conf.settings import Settings
-from rechannel.daemon.cli.options import unknown_name
+from rechannel.daemon.cli.options import RedisPatience, unknown_name
 from rechannel.wire import keys
 from rechannel.wire.codes import DecisionResult, Law, NotReadyReason, OutcomeVerdict, PlanResult, Trigger
 from rechannel.wire.envelope import Envelope, bodies_of
@@ -25,9 +26,10 @@ from rechannel.wire.exit_codes import CommandError, ExitCode
 from rechannel.wire.messages import Decision, LinkReport, MigrationOutcome, MoveTransition, QueryState
 from rechannel.wire.printable import query_name
 from rechannel.wire.redis.store import Store
-from rechannel.wire.redis.streams import read_new_entries
+from rechannel.wire.redis.streams import entry_number, read_new_entries
 
 _POLL = 0.5
+_REMEMBERED = 2 * keys.JOURNAL.bound  # entries that are not shown a second time
 _TYPES = {Decision: "decision", MigrationOutcome: "outcome", MoveTransition: "move"}
 
 Entry = dict[str, Any]  # one line of the history, as --json has it
@@ -109,6 +111,33 @@ def _print(entries: list[Entry], *, as_json: bool) -> None:
         click.echo(json.dumps(entry) if as_json else history_line(entry))
 
 
+class _Recent:
+    """Set of bounded size: what was added last stays."""
+
+    def __init__(self, bound: int = _REMEMBERED) -> None:
+        self._bound = bound
+        self._keys: OrderedDict[Hashable, None] = OrderedDict()
+
+    def __contains__(self, key: Hashable) -> bool:
+        return key in self._keys
+
+    def __len__(self) -> int:
+        return len(self._keys)
+
+    def add(self, key: Hashable) -> bool:
+        """Add a key; return whether it is new."""
+        is_new = key not in self._keys
+        self._keys[key] = None
+        self._keys.move_to_end(key)
+        if len(self._keys) > self._bound:
+            self._keys.popitem(last=False)
+        return is_new
+
+    def clear(self) -> None:
+        """Remove everything."""
+        self._keys.clear()
+
+
 class HistoryReader:
     """Reader of decisions, outcomes and journals; ``decisions_read`` counts all decisions."""
 
@@ -120,10 +149,11 @@ class HistoryReader:
         self._query_ids: set[str] = set()  # of the queries that are selected; applications may use one name
         self._codes: set[str] = set()  # codes in Redis: a later release may have others
         self._query_names: dict[str, str] = {}
-        self._matching: set[str] = set()  # ids of matching decisions, whose moves are shown too
-        self._judged: set[str] = set()  # ids of decisions with an outcome of the verdict that is selected
+        self._matching = _Recent()  # ids of matching decisions, whose moves are shown too
+        self._judged = _Recent()  # ids of decisions with an outcome of the verdict that is selected
         self._after: dict[tuple[str, str], str] = {}  # stream's pattern and application -> last id
-        self._shown: set[tuple[str, ...]] = set()
+        self._oldest: dict[tuple[str, str], float] = {}  # as above -> time of the oldest entry at the first read
+        self._shown = _Recent()
 
     def first(self, limit: int) -> list[Entry]:
         """Return the newest entries, oldest first; CommandError if the filter has an unknown name."""
@@ -141,10 +171,10 @@ class HistoryReader:
         return entries
 
     def follow(self, stop: threading.Event) -> Iterator[list[Entry]]:
-        """Yield new entries until ``stop`` is set."""
+        """Yield new entries until ``stop`` is set. An outage of Redis is waited for."""
+        patience = RedisPatience()
         while not stop.wait(_POLL):
-            entries = self._read_new(keys.DECISIONS.bound)
-            if entries:
+            if entries := patience.read(lambda: self._read_new(keys.DECISIONS.bound)):
                 yield entries
 
     def _resolve_query(self, query: str) -> set[str]:
@@ -173,6 +203,7 @@ class HistoryReader:
 
     def _read_all(self, limit: int) -> list[Entry]:
         self._after.clear()
+        self._oldest.clear()
         self._shown.clear()
         self.decisions_read = 0
         return self._read_new(limit)[-limit:]
@@ -184,11 +215,13 @@ class HistoryReader:
         selective = selection.selects_decisions or selection.application or self._query_ids
         journals = [selection.application] if selection.application else self._applications()
         streams = [(keys.DECISIONS, ""), (keys.OUTCOMES, ""), *((keys.JOURNAL, name) for name in journals)]
+        after = dict(self._after)
         for rule, name in streams:
-            after = self._after.get((rule.pattern, name), "")
+            stream, before = (rule.pattern, name), self._after.get((rule.pattern, name), "")
             first = rule.bound if selective else limit
-            self._after[rule.pattern, name], envelopes = read_new_entries(self._store, rule, name, after, first=first)
-            read += envelopes
+            after[stream], envelopes = read_new_entries(self._store, rule, name, before, first=first)
+            read += self._after_first(stream, before, after[stream], envelopes)
+        self._after = after  # only now: where Redis was lost in between, all of them are read again
         for envelope in read:
             if isinstance(envelope.body, MigrationOutcome):
                 self._codes.add(envelope.body.verdict)
@@ -198,12 +231,26 @@ class HistoryReader:
         entries = [entry for entry in entries if entry["at"] >= selection.since and self._is_new(entry)]
         return sorted(entries, key=lambda entry: float(entry["at"]))
 
+    def _after_first(
+        self, stream: tuple[str, str], before: str, after: str, envelopes: list[Envelope]
+    ) -> list[Envelope]:
+        """Return the entries without those from before the first read.
+
+        A stream is read from its start where its end was lost, as at a fail-over.
+        """
+        if stream not in self._oldest:
+            if envelopes:
+                self._oldest[stream] = min(envelope.time for envelope in envelopes)
+            return envelopes
+        if before and entry_number(after or "0") >= entry_number(before):
+            return envelopes
+        return [envelope for envelope in envelopes if envelope.time >= self._oldest[stream]]
+
     def _is_new(self, entry: Entry) -> bool:
-        # What arrives while a stream is read for the first time is read a second time.
-        key = (entry["type"], entry["decision"], entry.get("move", ""), entry.get("after", ""), str(entry["at"]))
-        new = key not in self._shown
-        self._shown.add(key)
-        return new
+        # What arrives while a stream is read for the first time is read a second time. What was stored again, as the
+        # answer was lost, is the same; an outcome is measured anew for that, at another time.
+        at = "" if entry["type"] == _TYPES[MigrationOutcome] else str(entry["at"])
+        return self._shown.add((entry["type"], entry["decision"], entry.get("move", ""), entry.get("after", ""), at))
 
     def _entry(self, envelope: Envelope) -> Entry | None:
         """Return the entry of a message; None if it is of another type or does not match."""

@@ -196,7 +196,7 @@ def top(config: str | None, application: str, every: float, once: bool) -> None:
     "--since", metavar="TIME", default="", help="Only newer entries: 90m, 1h30m, 3d, 2026-03-01 or 2026-03-01T10:00."
 )
 @click.option("--limit", type=click.IntRange(1, 20_000), default=50, show_default=True, help="Number of entries.")
-@click.option("--follow", is_flag=True, help="Show new entries until interrupted.")
+@click.option("--follow", is_flag=True, help="Show new entries until interrupted; Redis may be away for five minutes.")
 @json_lines_option
 @exit_code_on_error
 def history(config: str | None, since: str, limit: int, follow: bool, as_json: bool, **filters: str) -> None:

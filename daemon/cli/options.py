@@ -5,13 +5,14 @@ from __future__ import annotations
 import functools
 import io
 import json
+import math
 import os
 import signal
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 import click
 
@@ -24,6 +25,9 @@ if TYPE_CHECKING:
     from rechannel.conf.reload import ReloadSignal
     from rechannel.conf.settings import Settings
 
+_PATIENCE = 300.0  # seconds for which a command with --follow goes on without Redis
+_REPORTED_AGAIN = 30.0  # seconds in which controllers and links have reported again after an outage
+Answer = TypeVar("Answer")
 _DEBUG = "RECHANNEL_DEBUG"
 _REDIS_VARIABLE = "RECHANNEL_REDIS__URL"
 
@@ -86,6 +90,45 @@ def unknown_name(noun: str, name: str, existing: Iterable[str]) -> CommandError:
     """Return the error for a name that does not exist."""
     listed = ", ".join(sorted(set(existing))) or "none"
     return CommandError(ExitCode.REFUSED, f"unknown {noun} {name}; known are {listed}")
+
+
+class RedisPatience:
+    """Patience of a command with ``--follow`` while Redis is away, as at a fail-over.
+
+    The begin of an outage is said on standard error, in one line.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._away_since: float | None = None
+        self._back_since = -math.inf
+
+    @property
+    def is_back_lately(self) -> bool:
+        """Whether Redis was away until now, so that not everybody has reported again."""
+        return self._clock() - self._back_since < _REPORTED_AGAIN
+
+    def read(self, call: Callable[[], Answer]) -> Answer | None:
+        """Return the answer of a call, None while Redis is away.
+
+        After five minutes the error is raised.
+        """
+        from rechannel.wire.redis.errors import StoreUnavailableError
+
+        try:
+            answer = call()
+        except StoreUnavailableError as error:
+            now = self._clock()
+            if self._away_since is None:
+                self._away_since = now
+                sentence = f"rechannel: {error}; trying again for {_PATIENCE / 60:g} minutes"
+                click.echo(plain(sentence), err=True)
+            if now - self._away_since >= _PATIENCE:
+                raise
+            return None
+        if self._away_since is not None:
+            self._away_since, self._back_since = None, self._clock()
+        return answer
 
 
 def exit_code_on_error(command: Callable[..., Any]) -> Callable[..., Any]:

@@ -195,7 +195,8 @@ def resume(client: ControllerClient) -> int:
     click.option(
         "--follow",
         is_flag=True,
-        help="Show the progress until no state is left; with --remove, until no executor is left.",
+        help="Show the progress until no state is left; with --remove, until no executor is left. Redis may be away "
+        "for five minutes.",
     ),
     json=json_lines_option,
 )

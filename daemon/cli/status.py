@@ -13,7 +13,7 @@ import click
 import msgspec
 
 from rechannel.conf.settings import Settings
-from rechannel.daemon.cli.options import unknown_name
+from rechannel.daemon.cli.options import RedisPatience, unknown_name
 from rechannel.daemon.view.status import ApplicationStatus, ClusterStatus, DrainState, DrainStatus
 from rechannel.daemon.view.status_builder import read_status
 from rechannel.wire.exit_codes import CommandError, ExitCode
@@ -81,33 +81,57 @@ def follow_drain(settings: Settings, nodes: Sequence[str], stop: threading.Event
     """Show the progress of node drains until all are done.
 
     Raises CommandError if a drain was canceled, or a driver with executors there reports no more, and
-    KeyboardInterrupt if it is stopped before: what a script does next must not take the nodes for empty.
+    KeyboardInterrupt if it is stopped before: what a script does next must not take the nodes for empty. An outage of
+    Redis is waited for, and then that drivers report again.
     """
     store = Store(settings.redis, settings.cluster.name)
-    last: dict[str, DrainStatus] = {}
-    holders: dict[str, set[str]] = {}  # node -> applications with executors there, by their last reports
+    patience, progress = RedisPatience(), _DrainProgress(nodes, as_json=as_json)
     while True:
-        status = read_status(store, settings, time.time())
-        drains = {drain.node: drain for drain in status.drains}
-        for node in nodes:
-            if node not in drains:
-                raise CommandError(ExitCode.REFUSED, f"{node} is not drained any more")
-            if silent := holders.get(node, set()) - {item.application for item in status.applications}:
-                raise CommandError(
+        status = patience.read(lambda: read_status(store, settings, time.time()))
+        problem = progress.problem(status) if status is not None else None
+        if problem is not None and not patience.is_back_lately:
+            raise problem
+        if status is not None and problem is None and progress.show(status):
+            return
+        if stop.wait(_FOLLOW_EVERY):
+            raise KeyboardInterrupt
+
+
+class _DrainProgress:
+    """Progress of node drains, printed as it changes."""
+
+    def __init__(self, nodes: Sequence[str], *, as_json: bool) -> None:
+        self._nodes = nodes
+        self._as_json = as_json
+        self._last: dict[str, DrainStatus] = {}
+        self._holders: dict[str, set[str]] = {}  # node -> applications with executors there, by their last reports
+
+    def problem(self, status: ClusterStatus) -> CommandError | None:
+        """Return the error for a drain or a driver that is there no more, None if there is none."""
+        drained = {drain.node for drain in status.drains}
+        reporting = {item.application for item in status.applications}
+        for node in self._nodes:
+            if node not in drained:
+                return CommandError(ExitCode.REFUSED, f"{node} is not drained any more")
+            if silent := self._holders.get(node, set()) - reporting:
+                return CommandError(
                     ExitCode.NOT_READY,
                     f"{node}: {', '.join(sorted(silent))} had executors there and does not report any more; unless its "
                     "driver has ended, they may still hold state",
                 )
-            holders[node] = {
+        return None
+
+    def show(self, status: ClusterStatus) -> bool:
+        """Print what changed; return whether all nodes are drained."""
+        drains = {drain.node: drain for drain in status.drains}
+        for node in self._nodes:
+            self._holders[node] = {
                 item.application for item in status.applications if any(row.node == node for row in item.executors)
             }
-            if drains[node] != last.get(node):
-                click.echo(to_json(drains[node]) if as_json else f"{node}: {plain(drains[node].sentence)}")
-            last[node] = drains[node]
-        if all(last[node].state in _DRAINED for node in nodes):
-            return
-        if stop.wait(_FOLLOW_EVERY):
-            raise KeyboardInterrupt
+            if drains[node] != self._last.get(node):
+                click.echo(to_json(drains[node]) if self._as_json else f"{node}: {plain(drains[node].sentence)}")
+            self._last[node] = drains[node]
+        return all(self._last[node].state in _DRAINED for node in self._nodes)
 
 
 def to_json(status: ClusterStatus | DrainStatus) -> str:

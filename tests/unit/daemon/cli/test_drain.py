@@ -11,14 +11,17 @@ import pytest
 from rechannel.conf.settings import Settings
 from rechannel.daemon.cli import orders, status
 from rechannel.daemon.cli.client import ControllerClient
+from rechannel.daemon.cli.options import RedisPatience
 from rechannel.daemon.view.status import ClusterStatus, DrainState
 from rechannel.daemon.view.status_builder import drain_status
 from rechannel.wire import commands
 from rechannel.wire.commands import Plan, Undrain
 from rechannel.wire.exit_codes import CommandError, ExitCode
 from rechannel.wire.messages import DrainedNode, Reply
+from rechannel.wire.redis.errors import StoreUnavailableError
 from unit import sample_messages as samples
 from unit.daemon.cli.command import run
+from unit.daemon.fake_store import FakeClock
 from unit.daemon.fakes import query, report
 
 
@@ -197,3 +200,52 @@ def test_follow_does_not_take_a_driver_that_reports_no_more_for_a_released_node(
     with pytest.raises(CommandError, match="app-1 had executors there and does not report any more") as raised:
         status.follow_drain(Settings(), ("n1",), stop, as_json=False)
     assert raised.value.code == ExitCode.NOT_READY
+
+
+class Outage:
+    """Statuses to be read one after another, with outages of Redis between them, under a clock to turn."""
+
+    def __init__(self, monkeypatch, *reads):
+        self.clock, self.reads = FakeClock(), list(reads)
+        monkeypatch.setattr(status, "Store", lambda *_: None)
+        monkeypatch.setattr(status, "read_status", lambda *_: self.read())
+        monkeypatch.setattr(status, "RedisPatience", lambda: RedisPatience(self.clock))
+
+    def read(self):
+        result = self.reads.pop(0)
+        if isinstance(result, float):
+            self.clock.sleep(result)
+            raise StoreUnavailableError("Redis is away")
+        return result
+
+    def follow(self):
+        status.follow_drain(Settings(), ("n1",), SimpleNamespace(wait=lambda _: self.clock.sleep(1)), as_json=False)
+
+
+def drained(state, *applications):
+    row = msgspec.structs.replace(drain_status(DrainedNode(node="n1", since=0), [], 10.0), state=state, sentence=state)
+    executors = [SimpleNamespace(node="n1")]
+    return SimpleNamespace(
+        drains=(row,), applications=[SimpleNamespace(application=name, executors=executors) for name in applications]
+    )
+
+
+LEAVING, EMPTY = drained(DrainState.DRAINING, "app-1"), drained(DrainState.EMPTY, "app-1")
+
+
+def test_follow_goes_on_after_an_outage_of_redis_and_says_so_once(monkeypatch, capsys):
+    nobody, no_orders = drained(DrainState.RELEASED), SimpleNamespace(drains=(), applications=[])
+    Outage(monkeypatch, LEAVING, 5.0, 100.0, no_orders, nobody, EMPTY).follow()
+    shown = capsys.readouterr()
+    assert shown.out.splitlines() == ["n1: draining", "n1: empty"], "not released: the driver had to report again"
+    assert shown.err == "rechannel: Redis is away; trying again for 5 minutes\n"
+    Outage(monkeypatch, LEAVING, 5.0, LEAVING, 5.0, EMPTY).follow()
+    assert capsys.readouterr().err.count("Redis is away") == 2, "once for each outage"
+
+
+def test_follow_is_not_patient_for_ever(monkeypatch):
+    with pytest.raises(StoreUnavailableError, match="Redis is away"):
+        Outage(monkeypatch, LEAVING, 1.0, 298.0, 1.0, EMPTY).follow()
+    late = [drained(DrainState.RELEASED)] * 31
+    with pytest.raises(CommandError, match="does not report any more"):
+        Outage(monkeypatch, LEAVING, 5.0, *late, EMPTY).follow()

@@ -5,7 +5,11 @@ from __future__ import annotations
 import dataclasses
 import json
 import time
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import msgspec
 import pytest
@@ -22,6 +26,7 @@ from rechannel.wire import keys
 from rechannel.wire.codes import Law, Trigger
 from rechannel.wire.commands import Apply, Cancel, Command
 from rechannel.wire.messages import Refusal
+from rechannel.wire.redis.errors import StoreUnavailableError
 from unit import sample_messages as samples
 from unit.daemon.cli.command import run
 from unit.daemon.fake_store import NOW, FakeClock, FakeStore
@@ -126,6 +131,88 @@ def test_queries_of_one_name_in_several_applications_are_all_selected(
     for selected, shown in (("name-of-q1", {"q1", "q9"}), ("q9", {"q9"})):
         reader = HistoryReader(store, clock, HistoryFilter(query=selected))  # type: ignore[arg-type]
         assert {entry["query"] for entry in reader.first(50)} == shown
+
+
+def followed(reader: HistoryReader, *between: Callable[[], None]) -> list[str]:
+    """The decisions of entries that are read while an outage, or something else, happens between two reads."""
+    steps = iter(between)
+
+    def wait(_: float) -> bool:
+        step = next(steps, None)
+        if step is not None:
+            step()
+        return step is None
+
+    stop = SimpleNamespace(wait=wait)
+    return [f"{entry['type']} {entry['decision']}" for more in reader.follow(stop) for entry in more]  # type: ignore[arg-type]
+
+
+def test_a_followed_history_goes_on_after_an_outage_and_a_fail_over(
+    store: FakeStore, world: World, capsys: pytest.CaptureFixture[str]
+) -> None:
+    store.register_application(APP, NOW)
+
+    def decided(name: str) -> None:
+        world.clock.sleep(1)
+        world._send(keys.DECISIONS, "", samples.decision(decision=name, at=world.clock()))
+        world._send(keys.JOURNAL, APP, samples.transition(decision=name, at=world.clock()))
+
+    def redis_away() -> None:
+        store.away = True
+
+    def fail_over() -> None:
+        store.away = False
+        for stream in store.streams.values():
+            del stream[-1:]
+
+    for name in ("old", "d1", "d2"):
+        decided(name)
+    reader = HistoryReader(store, world.clock)  # type: ignore[arg-type]
+    reader.first(2)
+    shown = followed(reader, lambda: decided("d3"), redis_away, redis_away, fail_over, lambda: decided("d4"))
+    assert shown == ["decision d3", "move d3", "decision d4", "move d4"], "nothing twice, and nothing of before"
+    assert capsys.readouterr().err.count("trying again for 5 minutes") == 1
+
+
+def test_what_is_lost_between_two_streams_is_read_again(
+    store: FakeStore, world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store.register_application(APP, NOW)
+    world._send(keys.DECISIONS, "", samples.decision(decision="d1"))
+    world._send(keys.JOURNAL, APP, samples.transition(decision="d1"))
+    reader = HistoryReader(store, world.clock)  # type: ignore[arg-type]
+    reader.first(10)
+    read = store.read
+
+    def interrupted(rule: keys.KeyRule, *more: Any) -> Any:
+        if rule is keys.JOURNAL:
+            raise StoreUnavailableError("gone in between")
+        return read(rule, *more)
+
+    def lose() -> None:
+        world.clock.sleep(1)
+        world._send(keys.DECISIONS, "", samples.decision(decision="d2", at=world.clock()))
+        monkeypatch.setattr(store, "read", interrupted)
+
+    assert followed(reader, lose, lambda: monkeypatch.setattr(store, "read", read)) == ["decision d2"]
+
+
+def test_a_followed_history_shows_what_was_stored_twice_once_and_remembers_a_bounded_number(
+    store: FakeStore, world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("rechannel.daemon.cli.history._Recent.__init__.__defaults__", (20,))
+    reader = HistoryReader(store, world.clock, HistoryFilter(result="applied"))  # type: ignore[arg-type]
+    reader.first(10)
+
+    def decide_and_judge(name: str) -> None:
+        for _ in range(2):
+            world._send(keys.DECISIONS, "", samples.decision(decision=name, result="applied"))
+            world._send(keys.OUTCOMES, "", samples.outcome(decision=name, at=world.clock()))
+            world.clock.sleep(1)
+
+    shown = followed(reader, *(partial(decide_and_judge, f"d{number}") for number in range(100)))
+    assert shown == [f"{kind} d{number}" for number in range(100) for kind in ("decision", "outcome")]
+    assert len(reader._shown) == len(reader._matching) == 20
 
 
 @pytest.fixture
