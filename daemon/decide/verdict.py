@@ -258,5 +258,5 @@ def _sentence(decision: Decision, verdict: Verdict, landed: int, total: float, q
             text += f", at most {query.peak:.2f} s meanwhile"
             text += f" (predicted {cost.peak[name]:.2f})" if cost and name in cost.peak else ""
     code, why = verdict
-    prefix = "" if code == OutcomeVerdict.CONFIRMED else f"{code.replace('-', ' ')}: "
+    prefix = {OutcomeVerdict.REGRESSED: "regressed: ", OutcomeVerdict.NOT_JUDGED: "not judged: "}.get(code, "")
     return f"{prefix}{why + '; ' if why else ''}{text}"

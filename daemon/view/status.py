@@ -271,7 +271,7 @@ class ScheduledPlanStatus:
     user: str
     reason: str
     force: bool
-    sentence: str
+    sentence: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
