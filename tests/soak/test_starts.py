@@ -135,7 +135,7 @@ def test_fifty_starts_leave_nothing_open(pinned: bool, stack: Stack, tmp_path: P
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
 def test_a_start_of_a_wide_join_waits_little_longer(stack: Stack, tmp_path: Path) -> None:
-    result = check(15, 15, True, stack, tmp_path, join=WIDE)
+    result = check(10, 10, True, stack, tmp_path, join=WIDE)
     later, noise = lateness(result["times"])
     print(json.dumps({"later": later, "noise": noise, "times": result["times"]}))
     assert later <= max(noise, WIDE_LATER)
