@@ -222,9 +222,8 @@ class _Execution:
         self._services.standing_orders.publish()
         self._cluster.follow_migrations()
         running = len(self._cluster.migrating())
-        one = running == 1
-        going_on = "goes on" if one else "go on"
-        held = f"; {running} running migration{'' if one else 's'} {'held' if paused else going_on}"
+        going_on = "goes on" if running == 1 else "go on"
+        held = f"; {with_noun(running, 'running migration')} {'held' if paused else going_on}"
         self._log_order("paused" if paused else "resumed", migrations=running)
         return self._ordered(f"{'paused' if paused else 'resumed'}{held if running else ''}", {"paused": paused})
 

@@ -24,6 +24,7 @@ from rechannel.monitors.node.windows import Clock
 from rechannel.wire.envelope import EnvelopeFactory
 from rechannel.wire.keys import EVIDENCE, WINDOWS, Keys
 from rechannel.wire.measurements import AgentEvidence, AgentWindow
+from rechannel.wire.printable import with_noun
 from rechannel.wire.redis.store import Store
 from rechannel.wire.systemd import Notifier
 
@@ -68,9 +69,7 @@ def _notify_manager(notifier: Notifier, node: str, window: AgentWindow | None, s
     """Tell the service manager that a sample was taken, and the contents of a closed window."""
     if window is not None:
         away = f"; Redis is away, {sender.waiting} messages wait" if sender.away else ""
-        executors, outputs = len(window.executors), len(window.map_outputs)
-        plural = ("" if executors == 1 else "s", "" if outputs == 1 else "s")
-        counts = f"{executors} executor{plural[0]}, {outputs} map output{plural[1]}"
+        counts = f"{with_noun(len(window.executors), 'executor')}, {with_noun(len(window.map_outputs), 'map output')}"
         notifier.ready(f"{node}: {counts} in the last window{away}")
     elif not notifier.is_ready:
         notifier.extend_timeout(STARTS)

@@ -2,8 +2,8 @@
 
 ``plan.json`` there says how: ``spark`` (settings), ``attach``, ``join`` (a join of two streams in place of a count),
 ``starts``, ``every`` (starts between two samples) and ``descriptors`` (the limit of this process once its JVM runs; the
-JVM has 1,024). Each start is a line of
-``starts.jsonl`` with the seconds that ``start()`` and the whole run took, each sample a line of ``samples.jsonl``.
+JVM has 1,024). Each start is a line of ``starts.jsonl`` with the seconds that ``start()`` and the whole run took, each
+sample a line of ``samples.jsonl``.
 """
 
 from __future__ import annotations
