@@ -72,9 +72,15 @@ def sample(spark: SparkSession) -> dict[str, float]:
         "jvm descriptors": java.descriptors,
         "jvm memory": java.memory,
         "jvm heap": runtime.totalMemory() - runtime.freeMemory(),
-        # Java objects that the JVM holds for the link, and for nobody else.
-        "jvm references": sum(len(client._references) for client in gc.get_objects() if type(client) is _BoundedClient),
+        "jvm references": held_for_the_link(),
     }
+
+
+def held_for_the_link() -> int:
+    """Return how many Java objects the JVM holds for the link, without those that its next call releases."""
+    gc.collect()  # the link goes on, and its objects in Python refer to each other
+    clients = [client for client in gc.get_objects() if type(client) is _BoundedClient]
+    return sum(len(client._references.difference(client._garbage)) for client in clients)
 
 
 def _write(file: Any, line: dict[str, Any]) -> None:

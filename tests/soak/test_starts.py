@@ -21,11 +21,10 @@ pytestmark = [pytest.mark.spark, pytest.mark.redis]
 PYTHON_DESCRIPTORS = int(os.environ.get("STARTS_DESCRIPTORS", "64"))
 OUT = os.environ.get("STARTS_JSON", "")  # where the long test writes its figures; without it, it is not run
 PATIENCE = 240.0  # seconds for one start; a busy machine is slow
-ALLOWANCE = 8  # threads or descriptors: pools of Spark and its libraries fill as they like
+ALLOWANCE = 8  # of each: pools of Spark and its libraries fill as they like, and the link goes on while it is counted
 LATER = 2  # times what `start()` takes by itself (some 15 ms): what putting two partitions back may take
 WIDE, WIDE_LATER = 200, 0.5  # partitions of a join with four stores each, and seconds that putting them back may take
-COUNTED = ("python threads", "python descriptors", "jvm threads", "jvm descriptors")
-REFERENCES = 25  # Java objects: some of a turn of the link are not released yet when they are counted
+COUNTED = ("python threads", "python descriptors", "jvm threads", "jvm descriptors", "jvm references")
 MEMORY = {"python memory": 10 << 20, "jvm heap": 16 << 20}  # growth that is no leak, in bytes
 
 
@@ -93,10 +92,7 @@ def check(count: int, every: int, pinned: bool, stack: Stack, tmp_path: Path, *,
 
 def excess(result: dict[str, Any]) -> dict[str, float]:
     samples = result["samples"]
-    return {
-        what: growth(samples["with"], what) - growth(samples["without"], what)
-        for what in (*COUNTED, *MEMORY, "jvm references")
-    }
+    return {what: growth(samples["with"], what) - growth(samples["without"], what) for what in (*COUNTED, *MEMORY)}
 
 
 def assert_free(result: dict[str, Any]) -> None:
@@ -104,7 +100,6 @@ def assert_free(result: dict[str, Any]) -> None:
     more = excess(result)
     print(json.dumps({"excess": more, "first": result["samples"]["with"][0], "last": result["samples"]["with"][-1]}))
     assert {what: more[what] for what in COUNTED if more[what] > ALLOWANCE} == {}
-    assert more["jvm references"] <= REFERENCES
     assert {what: more[what] for what in MEMORY if more[what] > MEMORY[what]} == {}
     later, noise = lateness(result["times"])
     print(json.dumps({"later": later, "noise": noise}))
