@@ -4,8 +4,9 @@
 ``sessions``: how many sessions are stopped one after the other before the last one runs its query until the file
 ``stop`` exists, ``hangs``: whether placing a starting query takes for ever, and ``short``: whether the locality wait is
 kept short, as after the loss of an executor. ``ready.json``, written once it runs, has ``alive``, the number of stopped
-SparkContexts that the JVM still holds, the listeners before attaching, and ``starts``: where placing hangs, the seconds
-that two queries took to start, the second one after the watchdog's tick.
+SparkContexts that the JVM still holds, the listeners before attaching, ``callbacks``: whether the JVM can call this
+process, and ``starts``: where placing hangs, the seconds that two queries took to start, the second one after the
+watchdog's tick.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from py4j.java_gateway import CallbackServer
 from pyspark.sql import SparkSession
 
 import rechannel
@@ -45,7 +47,8 @@ def main() -> None:
         for pause in (0, plan["tick"] + 2):
             time.sleep(pause)
             starts.append(start_seconds(spark, directory / f"checkpoint-{pause}"))
-    answer = {"alive": alive(spark, stopped), "listeners": before, "starts": starts}
+    callbacks = any(isinstance(instance, CallbackServer) for instance in gc.get_objects())
+    answer = {"alive": alive(spark, stopped), "listeners": before, "callbacks": callbacks, "starts": starts}
     write_answer(directory / "ready.json", answer)
     while not (directory / "stop").exists():
         time.sleep(0.2)
