@@ -7,8 +7,7 @@ import datetime
 import json
 import threading
 import time
-from collections import OrderedDict
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,6 +19,7 @@ from rechannel.conf.loader import suggest_names
 from rechannel.conf.settings import Settings
 from rechannel.daemon.cli.options import RedisPatience, unknown_name
 from rechannel.wire import keys
+from rechannel.wire.bounded_dict import BoundedDict
 from rechannel.wire.codes import DecisionResult, Law, NotReadyReason, OutcomeVerdict, PlanResult, Trigger
 from rechannel.wire.envelope import Envelope, bodies_of
 from rechannel.wire.exit_codes import CommandError, ExitCode
@@ -111,33 +111,6 @@ def _print(entries: list[Entry], *, as_json: bool) -> None:
         click.echo(json.dumps(entry) if as_json else history_line(entry))
 
 
-class _Recent:
-    """Set of bounded size: what was added last stays."""
-
-    def __init__(self, bound: int = _REMEMBERED) -> None:
-        self._bound = bound
-        self._keys: OrderedDict[Hashable, None] = OrderedDict()
-
-    def __contains__(self, key: Hashable) -> bool:
-        return key in self._keys
-
-    def __len__(self) -> int:
-        return len(self._keys)
-
-    def add(self, key: Hashable) -> bool:
-        """Add a key; return whether it is new."""
-        is_new = key not in self._keys
-        self._keys[key] = None
-        self._keys.move_to_end(key)
-        if len(self._keys) > self._bound:
-            self._keys.popitem(last=False)
-        return is_new
-
-    def clear(self) -> None:
-        """Remove everything."""
-        self._keys.clear()
-
-
 class HistoryReader:
     """Reader of decisions, outcomes and journals; ``decisions_read`` counts all decisions."""
 
@@ -149,11 +122,11 @@ class HistoryReader:
         self._query_ids: set[str] = set()  # of the queries that are selected; applications may use one name
         self._codes: set[str] = set()  # codes in Redis: a later release may have others
         self._query_names: dict[str, str] = {}
-        self._matching = _Recent()  # ids of matching decisions, whose moves are shown too
-        self._judged = _Recent()  # ids of decisions with an outcome of the verdict that is selected
+        self._matching = BoundedDict[str, None](_REMEMBERED)  # ids of decisions; their moves are shown too
+        self._judged = BoundedDict[str, None](_REMEMBERED)  # those with an outcome of the selected verdict
         self._after: dict[tuple[str, str], str] = {}  # stream's pattern and application -> last id
         self._oldest: dict[tuple[str, str], float] = {}  # as above -> time of the oldest entry at the first read
-        self._shown = _Recent()
+        self._shown = BoundedDict[tuple[str, ...], None](_REMEMBERED)
 
     def first(self, limit: int) -> list[Entry]:
         """Return the newest entries, oldest first; CommandError if the filter has an unknown name."""
@@ -226,7 +199,7 @@ class HistoryReader:
             if isinstance(envelope.body, MigrationOutcome):
                 self._codes.add(envelope.body.verdict)
                 if envelope.body.verdict == selection.verdict:
-                    self._judged.add(envelope.body.decision)
+                    self._judged[envelope.body.decision] = None
         entries = [entry for envelope in read if (entry := self._entry(envelope)) is not None]
         entries = [entry for entry in entries if entry["at"] >= selection.since and self._is_new(entry)]
         return sorted(entries, key=lambda entry: float(entry["at"]))
@@ -250,7 +223,10 @@ class HistoryReader:
         # What arrives while a stream is read for the first time is read a second time. What was stored again, as the
         # answer was lost, is the same; an outcome is measured anew for that, at another time.
         at = "" if entry["type"] == _TYPES[MigrationOutcome] else str(entry["at"])
-        return self._shown.add((entry["type"], entry["decision"], entry.get("move", ""), entry.get("after", ""), at))
+        key = (entry["type"], entry["decision"], entry.get("move", ""), entry.get("after", ""), at)
+        is_new = key not in self._shown
+        self._shown[key] = None
+        return is_new
 
     def _entry(self, envelope: Envelope) -> Entry | None:
         """Return the entry of a message; None if it is of another type or does not match."""
@@ -263,7 +239,7 @@ class HistoryReader:
             self._codes |= {body.trigger, body.result, body.reason}
             self._query_names |= body.names
             if self._selection.accepts(body):
-                self._matching.add(body.decision)
+                self._matching[body.decision] = None
         if not isinstance(body, Decision | MigrationOutcome | MoveTransition):
             return None
         if self._selection.selects_decisions and body.decision not in self._matching:

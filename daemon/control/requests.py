@@ -15,9 +15,8 @@ Three kinds of requests are not carried out:
 
 from __future__ import annotations
 
-from collections import OrderedDict, deque
+from collections import deque
 from collections.abc import Callable
-from typing import TypeVar
 
 import structlog
 
@@ -25,6 +24,7 @@ from rechannel.daemon import audit
 from rechannel.daemon.audit import AuditError, AuditFile
 from rechannel.daemon.control.leadership import LeaderContext
 from rechannel.wire import keys
+from rechannel.wire.bounded_dict import BoundedDict
 from rechannel.wire.commands import COMMANDS, READ_ONLY_VERBS
 from rechannel.wire.envelope import Envelope, body_of
 from rechannel.wire.exit_codes import ExitCode
@@ -33,8 +33,7 @@ from rechannel.wire.messages import Reply, Request
 from rechannel.wire.redis.errors import StoreTooLargeError
 from rechannel.wire.redis.streams import entry_number
 
-ValueT = TypeVar("ValueT")
-_REMEMBERED = 1000
+_REMEMBERED = 1000  # requests
 # Questions that wait for their plans, so that viewers cannot keep the leader busy, and others answered in one cycle.
 _QUESTIONS_AT_ONCE = 5
 _QUESTIONS_READ = 50  # read in one cycle; those beyond `_QUESTIONS_AT_ONCE` are told to ask again
@@ -66,8 +65,8 @@ class RequestHandler:
         self._after = dict.fromkeys((keys.REQUESTS, keys.QUESTIONS), "0")
         # Requests that need a plan, which can take minutes and holds nothing else up: with stream and expiry.
         self._plan_requests: deque[tuple[Envelope, KeyRule, float]] = deque()
-        self._audited: OrderedDict[str, None] = OrderedDict()  # orders whose first line is in the audit file
-        self._replies: OrderedDict[str, Envelope] = OrderedDict()  # of this leader, by request id
+        self._audited: BoundedDict[str, None] = BoundedDict(_REMEMBERED)  # orders whose first line is in the audit file
+        self._replies: BoundedDict[str, Envelope] = BoundedDict(_REMEMBERED)  # of this leader, by request id
         self._claiming: set[str] = set()  # ids of orders that this leader claimed, or tried to, and has not answered
         self._log = structlog.get_logger("rechannel.controller")
 
@@ -143,12 +142,12 @@ class RequestHandler:
             # Anybody can send any verb: only existing ones become labels of the metrics.
             self._count_answer(request.verb if request.verb in COMMANDS else "unknown", reply.code)
             message = self._context.envelope(reply, ttl=ttl)
-            _remember(self._replies, request.request, message)
+            self._replies[request.request] = message
         try:
             self._store.put(keys.REPLY, request.request, message, ttl)
         except StoreTooLargeError as error:
             message = self._context.envelope(_shortened(request, message, error), ttl=ttl)
-            _remember(self._replies, request.request, message)
+            self._replies[request.request] = message
             self._store.put(keys.REPLY, request.request, message, ttl)
         return True
 
@@ -171,7 +170,7 @@ class RequestHandler:
         try:
             if request.request not in self._audited:
                 self._append_line(audit.ASKED, request, sender)
-                _remember(self._audited, request.request, None)
+                self._audited[request.request] = None
         except AuditError as error:
             self._log.error("audit-failed", sentence=str(error))
             sentence = (
@@ -221,12 +220,6 @@ class RequestHandler:
     def _append_line(self, event: str, request: Request, sender: str, reply: Reply | None = None) -> None:
         leader = self._context.lead.lease()
         self._audit_file.append(audit.line(event, request, sender=sender, at=self._clock(), leader=leader, reply=reply))
-
-
-def _remember(table: OrderedDict[str, ValueT], name: str, value: ValueT) -> None:
-    table[name] = value
-    while len(table) > _REMEMBERED:
-        table.popitem(last=False)
 
 
 def _needs_plan(envelope: Envelope) -> bool:

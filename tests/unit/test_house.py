@@ -196,7 +196,7 @@ KEYED_BY = {
     "ScheduledPlanStore.settled": "scheduled plan",
     "StandingOrderStore.drains": "node",
 }
-MAPPING = re.compile(r"\b(dict|defaultdict|Counter|OrderedDict|Mapping|MutableMapping|set)\b")
+MAPPING = re.compile(r"\b(dict|defaultdict|Counter|OrderedDict|BoundedDict|Mapping|MutableMapping|set)\b")
 
 
 def is_mutable(kind: ast.ClassDef) -> bool:

@@ -200,7 +200,7 @@ def test_what_is_lost_between_two_streams_is_read_again(
 def test_a_followed_history_shows_what_was_stored_twice_once_and_remembers_a_bounded_number(
     store: FakeStore, world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("rechannel.daemon.cli.history._Recent.__init__.__defaults__", (20,))
+    monkeypatch.setattr("rechannel.daemon.cli.history._REMEMBERED", 20)
     reader = HistoryReader(store, world.clock, HistoryFilter(result="applied"))  # type: ignore[arg-type]
     reader.first(10)
 
