@@ -6,7 +6,6 @@ the last applied decision without an outcome.
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -22,6 +21,7 @@ from rechannel.daemon.model.application_messages import ApplicationMessages
 from rechannel.migration.plan.cost import UNMEASURED, LoadRates, fit_load_rates
 from rechannel.policies.prediction.correction import GainShare, expect_gain_share
 from rechannel.wire import keys
+from rechannel.wire.bounded_dict import BoundedDict
 from rechannel.wire.codes import MoveState, OutcomeVerdict, Trigger
 from rechannel.wire.envelope import bodies_of
 from rechannel.wire.messages import Decision, LinkReport, MigrationOutcome, MoveTransition
@@ -75,7 +75,7 @@ class OutcomeHistory:
 
     def __init__(self, context: LeaderContext) -> None:
         self._context = context
-        self._outcomes: deque[MigrationOutcome] | None = None  # oldest first
+        self._outcomes: BoundedDict[str, MigrationOutcome] | None = None  # by decision, oldest first
 
     def rates(self) -> LoadRates:
         """Return what loading costs now, by the moves of the last day."""
@@ -96,16 +96,17 @@ class OutcomeHistory:
 
     def confirmed(self) -> set[str]:
         """Return the ids of the decisions whose outcome is confirmed."""
-        return {outcome.decision for outcome in self._all() if outcome.verdict == OutcomeVerdict.CONFIRMED}
+        outcomes = self._by_decision()
+        return {name for name, outcome in outcomes.items() if outcome.verdict == OutcomeVerdict.CONFIRMED}
 
     def last_of(self, decision: str) -> MigrationOutcome | None:
         """Return the last outcome of a decision, None where it is still to come."""
-        return next((outcome for outcome in reversed(self._all()) if outcome.decision == decision), None)
+        return self._by_decision().get(decision)
 
     def add(self, outcome: MigrationOutcome) -> None:
         """Count a measured outcome."""
         if self._outcomes is not None:
-            self._outcomes.append(outcome)
+            self._outcomes[outcome.decision] = outcome
 
     def reset(self) -> None:
         """Read the outcomes in Redis again before the next use."""
@@ -114,12 +115,15 @@ class OutcomeHistory:
     def _since(self, seconds: float) -> list[MigrationOutcome]:
         """Return the outcomes of the last so many seconds, oldest first."""
         since = self._context.clock.wall() - seconds
-        return [outcome for outcome in self._all() if outcome.at >= since]
+        return [outcome for outcome in self._by_decision().values() if outcome.at >= since]
 
-    def _all(self) -> deque[MigrationOutcome]:
+    def _by_decision(self) -> BoundedDict[str, MigrationOutcome]:
+        """Return the outcomes; of one that was stored again, the last counts."""
         if self._outcomes is None:
             measured = bodies_of(self._context.store.last(keys.OUTCOMES, "", keys.OUTCOMES.bound), MigrationOutcome)
-            self._outcomes = deque(measured, keys.OUTCOMES.bound)
+            self._outcomes = BoundedDict(keys.OUTCOMES.bound)
+            for outcome in measured:
+                self._outcomes[outcome.decision] = outcome
         return self._outcomes
 
 

@@ -6,7 +6,7 @@ The controller's lock is held only while its snapshot is copied; figures are com
 from __future__ import annotations
 
 import dataclasses
-from collections import defaultdict, deque
+from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import TypeVar
 
@@ -30,6 +30,7 @@ from rechannel.daemon.view.status import (
 from rechannel.daemon.view.status_builder import ClusterMessages, application_status, build_status, read_messages
 from rechannel.migration.moves import AWAITING_BATCH
 from rechannel.wire import keys
+from rechannel.wire.bounded_dict import BoundedDict
 from rechannel.wire.envelope import Envelope
 from rechannel.wire.keys import KeyRule
 from rechannel.wire.messages import Decision, MigrationOutcome, MoveTransition
@@ -61,8 +62,8 @@ class EventReader:
         self._counters = counters
         self._start = start
         self._after: dict[tuple[KeyRule, str], str] = {}
-        self._decisions: deque[tuple[str, Decision]] = deque(maxlen=_DECISIONS)
-        self._outcomes: deque[MigrationOutcome] = deque(maxlen=_OUTCOMES)
+        self._decisions = BoundedDict[tuple[str, str], Decision](_DECISIONS)  # by application and decision
+        self._outcomes = BoundedDict[str, MigrationOutcome](_OUTCOMES)  # by decision
         self.last_decisions: dict[str, Decision] = {}  # by application, the newest last
         self.last_outcomes: dict[str, MigrationOutcome] = {}  # as above
 
@@ -70,8 +71,8 @@ class EventReader:
         """Read new entries of all streams; may raise StoreError."""
         for envelope in self._new(keys.DECISIONS, "", _DECISIONS):
             body = envelope.body
-            if isinstance(body, Decision) and self._is_new(envelope.application, body):
-                self._decisions.append((envelope.application, body))
+            if isinstance(body, Decision) and (envelope.application, body.decision) not in self._decisions:
+                self._decisions[envelope.application, body.decision] = body
                 self.last_decisions.pop(envelope.application, None)
                 self.last_decisions[envelope.application] = body
                 if envelope.sender == snapshot.name:
@@ -79,8 +80,8 @@ class EventReader:
         for envelope in self._new(keys.OUTCOMES, "", _OUTCOMES):
             measured = envelope.body
             if isinstance(measured, MigrationOutcome):
-                is_new = all(measured.decision != shown.decision for shown in self._outcomes)
-                self._outcomes.append(measured)
+                is_new = measured.decision not in self._outcomes
+                self._outcomes[measured.decision] = measured
                 self.last_outcomes.pop(envelope.application, None)
                 self.last_outcomes[envelope.application] = measured
                 if is_new and envelope.sender == snapshot.name:
@@ -92,14 +93,10 @@ class EventReader:
 
     def decisions(self) -> tuple[DecisionView, ...]:
         """Return the last decisions with their outcomes, newest first."""
-        outcomes = {outcome.decision: outcome for outcome in self._outcomes}
         return tuple(
-            DecisionView(application, decision, outcomes.get(decision.decision))
-            for application, decision in reversed(self._decisions)
+            DecisionView(application, decision, self._outcomes.get(decision.decision))
+            for (application, _), decision in reversed(self._decisions.items())
         )
-
-    def _is_new(self, application: str, decision: Decision) -> bool:
-        return all((application, decision.decision) != (name, shown.decision) for name, shown in self._decisions)
 
     def _forget_silent(self, reporting: Collection[str]) -> None:
         """Bound what is kept of silent applications: some return, with the same journal."""

@@ -183,6 +183,7 @@ KEYED_BY = {
     "DecisionDeduplicator._published": "trigger",
     "ImbalanceTrigger._newest": "query",
     "ImbalanceTrigger._queries": "query",
+    "OutcomeHistory._outcomes": "decision",
     "OverloadTrigger._batches": "query",
     "OverloadTrigger._levels": "executor",
     "RequestHandler._after": "stream",

@@ -12,6 +12,7 @@ from rechannel.conf.settings import MigrationSettings
 from rechannel.daemon.control import outcomes as outcomes_module
 from rechannel.daemon.control.controller import Controller
 from rechannel.daemon.control.cooldown import CooldownTimer
+from rechannel.daemon.control.outcomes import OutcomeHistory
 from rechannel.daemon.decide.policy_settings import SAVED_PLAN
 from rechannel.daemon.decide.proposed_placement import ProposedPlacement
 from rechannel.daemon.model.snapshot import Snapshot
@@ -171,6 +172,20 @@ def test_the_next_cost_has_learned(leader, store, world, clock):
     leader.close()
     other.run_leader_cycle()
     assert other._services.history.rates() == rates, "a new leader reads it in Redis"
+
+
+def test_an_outcome_that_was_stored_twice_counts_once(leader, store, world, clock):
+    """As after a lost answer of Redis: it is measured anew, and the last one counts."""
+    decision = moved(leader, world)
+    (first,) = outcomes(store)
+    again = msgspec.structs.replace(first, at=clock(), gain_shares={"q1": 0.0})
+    store.append(keys.OUTCOMES, "", world.author.envelope(again, ttl=600, application=APP))
+    own, read = leader._services.history, OutcomeHistory(leader._context)
+    own.add(again)
+    for history in (own, read):
+        assert history.rates().moves == len(decision.moves)
+        assert history.gain_shares() == {"q1": GainShare(pytest.approx(0.5), 1)}
+        assert history.last_of(decision.decision) == again
 
 
 def test_gains_that_did_not_come_true_are_expected_of_every_leader(leader, store, world, clock):

@@ -150,6 +150,7 @@ def test_what_was_stored_twice_is_shown_and_counted_once(shown: Shown, world: Wo
     assert view.last_decisions == {APP: later}
     assert shown.counters.read(DECISIONS)["applied", decision.reason, "operator"] == 1
     assert shown.counters.read(MIGRATIONS) == {("regressed",): 1}
+    assert list(shown.publisher._events._outcomes.values()) == [outcome]
 
 
 def test_events_before_the_start_are_shown_but_not_counted(
