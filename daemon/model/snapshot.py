@@ -90,7 +90,6 @@ class Snapshot:
     batch_period: Mapping[str, float]
     median_batch: Mapping[str, tuple[float, float]]
     coverage: AgentCoverage
-    rates: ServiceRates
     bytes_to_load: Mapping[str, FloatArray]
     measured_queries: MeasuredQueries
     shuffle_coverage: float | None
@@ -202,7 +201,6 @@ def build_snapshot(
         batch_period={name: query_model.batch_period(last, now) for name, last in averaged.items()},
         median_batch={name: _median_batch(batches_of(messages.batches, name)) for name in averaged},
         coverage=coverage,
-        rates=rates,
         bytes_to_load={key: query_model.load_bytes(stage, name, recent[name]) for key, (name, stage) in placed.items()},
         measured_queries=MeasuredQueries(
             queries,
