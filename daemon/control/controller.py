@@ -88,7 +88,8 @@ class Controller:
             lock=self._lock,
         )
         self._cluster = ClusterState(self._services)
-        self._requests = RequestHandler(context, functools.partial(execute, self._cluster), parts.count_answer)
+        carry_out = functools.partial(execute, self._cluster)
+        self._requests = RequestHandler(context, self._lock, carry_out, parts.count_answer)
         self._log = structlog.get_logger("rechannel.controller")
 
     # -- cycles --
@@ -126,9 +127,8 @@ class Controller:
 
     def answer_requests(self) -> int:
         """Answer operators' requests; returns how many were answered."""
-        with self._lock:
-            answered = self._requests.handle_requests() if self._context.can_act else 0
-        return answered + (self._background.run("requests", self._answer_plans) or 0)
+        answered = self._requests.handle_requests()
+        return answered + (self._background.run("requests", self._requests.answer_plans) or 0)
 
     def _renew(self) -> str:
         """Renew the lease; a new leader takes over what it finds in Redis and the reports."""
@@ -156,10 +156,6 @@ class Controller:
         lead, epoch = self.lead, report.accepted_epoch
         others = {*report.accepted_leaders} - {lead.name}
         return epoch + 1 if others and lead.role is Role.LEADING and epoch == lead.epoch else epoch
-
-    def _answer_plans(self) -> int:
-        with self._lock:
-            return self._requests.answer_plans() if self._context.can_act else 0
 
     # -- state --
 

@@ -23,6 +23,7 @@ import structlog
 from rechannel.daemon import audit
 from rechannel.daemon.audit import AuditError, AuditFile
 from rechannel.daemon.control.leadership import LeaderContext
+from rechannel.daemon.jobs.planning import Mutex
 from rechannel.wire import keys
 from rechannel.wire.bounded_dict import BoundedDict
 from rechannel.wire.commands import COMMANDS, READ_ONLY_VERBS
@@ -43,17 +44,20 @@ _REFUSALS_AUDITED = 5  # of misplaced orders, per minute: more lines would let a
 class RequestHandler:
     """Reads requests, claims and audits orders, and writes replies.
 
-    ``execute`` carries out the command of a request, and may raise StoreError. ``count_answer`` is called once for each
-    answered request, with its verb and the code of the reply. The setting ``controller.audit_file`` is read once.
+    Both public cycles take the controller's ``lock``. ``execute`` carries out the command of a request, and may raise
+    StoreError. ``count_answer`` is called once for each answered request, with its verb and the code of the reply. The
+    setting ``controller.audit_file`` is read once.
     """
 
     def __init__(
         self,
         context: LeaderContext,
+        lock: Mutex,
         execute: Callable[[Request], Reply],
         count_answer: Callable[[str, int], None],
     ) -> None:
         self._context = context
+        self._lock = lock
         self._store = context.store
         self._clock = context.clock.wall
         self._execute = execute
@@ -80,20 +84,26 @@ class RequestHandler:
 
     def handle_requests(self) -> int:
         """Carry out waiting requests that need no plan and queue the others; returns the number."""
-        now = self._clock()
-        for name in [name for name, reply in self._replies.items() if reply.expires <= now]:
-            del self._replies[name]
-        return self._read(keys.REQUESTS, keys.REQUESTS.bound) + self._read(keys.QUESTIONS, _QUESTIONS_READ)
+        with self._lock:
+            if not self._context.can_act:
+                return 0
+            now = self._clock()
+            for name in [name for name, reply in self._replies.items() if reply.expires <= now]:
+                del self._replies[name]
+            return self._read(keys.REQUESTS, keys.REQUESTS.bound) + self._read(keys.QUESTIONS, _QUESTIONS_READ)
 
     def answer_plans(self) -> int:
         """Answer the queued requests that need a plan; returns how many were answered."""
-        answered = 0
-        while self._plan_requests:
-            envelope, stream, until = self._plan_requests[0]
-            answered += self._handle(envelope, until - self._clock(), stream)
-            if self._plan_requests and self._plan_requests[0][0] is envelope:  # else the lead was lost meanwhile
-                self._plan_requests.popleft()
-        return answered
+        with self._lock:
+            if not self._context.can_act:
+                return 0
+            answered = 0
+            while self._plan_requests:
+                envelope, stream, until = self._plan_requests[0]
+                answered += self._handle(envelope, until - self._clock(), stream)
+                if self._plan_requests and self._plan_requests[0][0] is envelope:  # else the lead was lost meanwhile
+                    self._plan_requests.popleft()
+            return answered
 
     def _read(self, stream: KeyRule, count: int) -> int:
         after = self._after[stream]

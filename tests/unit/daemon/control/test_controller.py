@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import dataclasses
+import sys
 
 import msgspec
 import pytest
@@ -53,6 +54,24 @@ def test_a_skewed_application_is_rebalanced(leader, store):
     result = desired(store)
     assert (result.application, result.epoch, result.expires) == (APP, 1, NOW + 120)
     assert decisions(store) == [decision]
+
+
+@pytest.mark.parametrize("way", ["decide_all", "answer_requests"])
+def test_a_decision_and_an_order_enter_the_controller_once(leader, store, way):
+    entered = []
+
+    def record(frame, event, _):
+        name, caller = frame.f_code.co_qualname, frame.f_back
+        if event == "call" and name.startswith("Controller.") and "Controller." not in caller.f_code.co_qualname:
+            entered.append(name)
+
+    request(store, "rebalance")
+    sys.setprofile(record)
+    try:
+        result = getattr(leader, way)()
+    finally:
+        sys.setprofile(None)
+    assert (bool(result), entered) == (True, [f"Controller.{way}"])
 
 
 UNMEASURED = "not ready: query name-of-q1 has 2 measured batches, 3 are needed (reschedule.batches); ready in about 5 s"
