@@ -166,7 +166,7 @@ def status(config: str | None, partitions: bool, verbose: bool, as_json: bool, *
     show_default=True,
     help="Time between refreshes (seconds, or 10s).",
 )
-@click.option("--once", is_flag=True, help="Show it once.")
+@click.option("--once", is_flag=True, help="Print the figures once and exit.")
 @exit_code_on_error
 def top(config: str | None, application: str, every: float, once: bool) -> None:
     """Show executors, partitions, hot streams and moves, refreshed until interrupted."""
@@ -196,7 +196,11 @@ def top(config: str | None, application: str, every: float, once: bool) -> None:
     "--since", metavar="TIME", default="", help="Only newer entries: 90m, 1h30m, 3d, 2026-03-01 or 2026-03-01T10:00."
 )
 @click.option("--limit", type=click.IntRange(1, 20_000), default=50, show_default=True, help="Number of entries.")
-@click.option("--follow", is_flag=True, help="Show new entries until interrupted; Redis may be away for five minutes.")
+@click.option(
+    "--follow",
+    is_flag=True,
+    help="Show new entries until interrupted. It goes on after an outage of Redis of up to five minutes.",
+)
 @json_lines_option
 @exit_code_on_error
 def history(config: str | None, since: str, limit: int, follow: bool, as_json: bool, **filters: str) -> None:
@@ -294,7 +298,7 @@ def assess(eventlogs: tuple[Path, ...], batches: int, html: Path | None, as_json
     help="Check this file of Spark settings (spark-defaults.conf) alone, before a start.",
 )
 @click.option(
-    "--machine", is_flag=True, help="Check this machine alone, for its agent; no Redis and no Spark is needed."
+    "--machine", is_flag=True, help="Check this machine alone, for its agent. Neither Redis nor Spark is needed."
 )
 @json_option
 @exit_code_on_error

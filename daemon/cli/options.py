@@ -62,10 +62,10 @@ daemon_config_option = click.option(
 )
 json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 json_lines_option = click.option(
-    "--json", "as_json", is_flag=True, help="Print one JSON document; with --follow one a line."
+    "--json", "as_json", is_flag=True, help="Print one JSON document; with --follow, one per line."
 )
 application_option = click.option(
-    "--application", metavar="ID", default="", help="Id of an application, if there are several."
+    "--application", metavar="ID", default="", help="Id of the application, if there are several."
 )
 policy_option = click.option(
     "--policy",
@@ -95,7 +95,7 @@ def unknown_name(noun: str, name: str, existing: Iterable[str]) -> CommandError:
 class RedisPatience:
     """Patience of a command with ``--follow`` while Redis is away, as at a fail-over.
 
-    The begin of an outage is said on standard error, in one line.
+    The start of an outage is printed on standard error, in one line.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:

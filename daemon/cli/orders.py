@@ -195,8 +195,8 @@ def resume(client: ControllerClient) -> int:
     click.option(
         "--follow",
         is_flag=True,
-        help="Show the progress until no state is left; with --remove, until no executor is left. Redis may be away "
-        "for five minutes.",
+        help="Show the progress until no state is left; with --remove, until no executor is left. It goes on after an "
+        "outage of Redis of up to five minutes.",
     ),
     json=json_lines_option,
 )

@@ -19,17 +19,17 @@ from rechannel.wire.codes import Code
 from rechannel.wire.exit_codes import ExitCode
 
 _HEAD = """\
-# Commands and exit codes
+# Commands
 
 <!-- written by `python -m rechannel.daemon.cli.reference docs/cli.md`; change the commands instead -->
 
 `rechannel COMMAND --help` prints the same. Every command reads the file that `--config` names, else the one that
 `RECHANNEL_CONFIG` names, else `./rechannel.toml`, else `/etc/rechannel/rechannel.toml`, else that of the only live
 [solo run](solo.md) of this user. With `--json` exactly one JSON document is on standard output (for
-`history --follow` and `drain --follow`, one a line); on an error it is `{"error": sentence, "code": number}`,
+`history --follow` and `drain --follow`, one per line); on an error it is `{"error": sentence, "code": number}`,
 for a configuration with an array of its `mistakes` too. The sentence always goes to standard error as well; wrong usage
-(exit code 2) may have no document.
-`RECHANNEL_DEBUG=1` shows the traceback of an unexpected error.
+(exit code 2) may have no document. `RECHANNEL_DEBUG=1` shows the traceback of an unexpected error. The handbook lists
+the [exit codes](handbook.md#exit-codes); an interrupted command ends with 130.
 """
 #: a table of a page: between these markers, one row for each code of the enum of that name
 _TABLE = re.compile(r"(<!-- codes: (\w+), from wire/\w+\.py -->\n).*?(<!-- end of codes -->)", re.DOTALL)
@@ -53,10 +53,8 @@ def commands(group: click.Group, path: tuple[str, ...] = ()) -> Iterator[tuple[t
 
 
 def markdown() -> str:
-    """Return the reference: exit codes, then each command with usage, description and options."""
-    lines = [_HEAD, "## Exit codes", "", "Also the codes of the controller's replies.", "", "| code | meaning |"]
-    lines += ["| --- | --- |", *(f"| {int(code)} | {code.meaning} |" for code in ExitCode)]
-    lines += ["| 130 | Interrupted. |", ""]
+    """Return the reference: each command with usage, description and options."""
+    lines = [_HEAD]
     for path, command in commands(cli):
         lines += _command(path, command)
     return "\n".join(lines).rstrip() + "\n"
