@@ -184,9 +184,13 @@ class InitialPlacement:
         steered = 0
         while steered < len(targets) and self._clock() <= until:
             part = targets[steered : steered + _AT_ONCE]
-            for store in operator.stores:
-                first = StoreId(checkpoint, run, operator.operator, steered, store)
-                self._adapter.coordinator.steer_partitions(first, part)
+            self._adapter.coordinator.steer(
+                [
+                    (StoreId(checkpoint, run, operator.operator, partition, store), target)
+                    for partition, target in enumerate(part, steered)
+                    for store in operator.stores
+                ]
+            )
             steered += len(part)
         return steered
 

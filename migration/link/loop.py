@@ -188,7 +188,7 @@ class LinkCycle:
             cordon_ends_executor=compatibility.is_enabled(adapter.setting, compatibility.DECOMMISSION),
         )
         self._snapshot_lag = SnapshotLag(
-            adapter.coordinator.latest_snapshot, self._table.committed, supported=adapter.reports_snapshots
+            adapter.coordinator.latest_snapshots, self._table.committed, supported=adapter.reports_snapshots
         )
 
     def watch_spark(self) -> None:

@@ -1,7 +1,7 @@
 """Lag of each partition's newest snapshot: the batches that a move's target has to replay.
 
 Spark's coordinator is told of every snapshot of a state store that reaches the checkpoint (4.1 and newer, both of
-Spark's providers; ``StateStoreCoordinator``). One store is asked for at a time, so that no cycle of the link takes
+Spark's providers; ``StateStoreCoordinator``). One partition is asked for at a time, so that no cycle of the link takes
 longer than a call, and once a second at most, as a call takes the driver milliseconds: of many partitions, a round has
 a sample, the next round another one. Partitions that are about to move come first, and more often; those of a query
 without a batch for some minutes are left out.
@@ -29,9 +29,13 @@ class SnapshotLag:
     """The lag of each partition's newest snapshot in batches; the oldest of its stores counts."""
 
     def __init__(
-        self, latest_snapshot: Callable[[StoreId], int], committed: Mapping[str, int], *, supported: bool = True
+        self,
+        latest_snapshots: Callable[[Sequence[StoreId]], list[int]],
+        committed: Mapping[str, int],
+        *,
+        supported: bool = True,
     ) -> None:
-        self._latest_snapshot = latest_snapshot  # version of a store's newest snapshot, -1 if none is known
+        self._latest_snapshots = latest_snapshots  # version of each store's newest snapshot, -1 if none is known
         self._committed = committed  # run -> last committed batch; batch b leaves version b + 1
         self._next = 0.0
         self._round: Iterator[tuple[RunStage, int]] = iter(())
@@ -115,7 +119,7 @@ class SnapshotLag:
             StoreId(item.checkpoint, item.run, item.operator, partition, names[0]) for item, names in stage.operators
         ]
         try:
-            self._versions.setdefault(key, {})[partition] = min(self._latest_snapshot(store) for store in stores)
+            self._versions.setdefault(key, {})[partition] = min(self._latest_snapshots(stores))
         except UnsupportedSparkError:
             self.supported = False
         except LinkError:

@@ -10,6 +10,7 @@ import structlog
 
 from rechannel.migration.link.stages import Stages
 from rechannel.migration.spark.adapter import ActiveQuery, SparkAdapter
+from rechannel.migration.spark.coordinator import StoreId
 from rechannel.migration.spark.gateway import LinkError
 from rechannel.monitors.spark import events
 from rechannel.monitors.spark.event_gaps import Difference, EventGaps, GapKind, healing_event
@@ -17,7 +18,8 @@ from rechannel.monitors.spark.task_table import TaskTable
 from rechannel.wire.messages import ExecutorInfo, Unit
 
 _LOG = structlog.get_logger("rechannel.link")
-_CONFIRMATION_TIME = 0.2  # seconds of a cycle in which Spark is asked for partitions, about ten calls for each
+_CONFIRMATION_TIME = 0.2  # seconds of a cycle in which Spark is asked for partitions
+_AT_ONCE = 100  # partitions by one call, which takes some ten milliseconds
 
 
 class StateCheck:
@@ -85,20 +87,23 @@ class StateCheck:
         until = start + _CONFIRMATION_TIME
         queries = {query for query, _, _ in self._table.unconfirmed}
         quiet = {query for query in queries if self._table.is_quiet(query)}
-        for query, stage, partition in [
-            item for item in self._table.unconfirmed if item[0] in quiet and item not in moving
-        ]:
-            if self._clock() >= until:
-                return
-            active = self.queries.get(query)
-            stores = self._stages.stores_of_partition(active.run, stage, partition) if active is not None else []
+        units = [unit for unit in self._table.unconfirmed if unit[0] in quiet and unit not in moving]
+        while units and self._clock() < until:
+            part, units = units[:_AT_ONCE], units[_AT_ONCE:]
+            stores = {unit: own[0] for unit in part if (own := self._stores(*unit))}
             try:
-                executor = self._adapter.coordinator.location(stores[0]) if stores else ""
+                locations = self._adapter.coordinator.locations(list(stores.values()))
             except LinkError:
                 now = self._clock()
                 self._next_confirmation = now + (now - start)
                 raise
-            self._table.confirm_placement(query, stage, partition, executor)
+            executors = dict(zip(stores, locations, strict=True))
+            for unit in part:
+                self._table.confirm_placement(*unit, executors.get(unit, ""))
+
+    def _stores(self, query: str, stage: int, partition: int) -> list[StoreId]:
+        active = self.queries.get(query)
+        return self._stages.stores_of_partition(active.run, stage, partition) if active is not None else []
 
     def remove_run(self, run: str) -> None:
         """Drop a run that is over."""

@@ -2,13 +2,13 @@
 
 A steer may reach a partition only while no job of its query runs: Spark reads the preferred locations of its tasks when
 their stage begins (``StateStoreRDD.getPreferredLocations``). The task table knows running jobs from events, which
-arrive some moments late. So the link asks Spark for its active jobs before each steer, and waits while one runs that no
-event has reported yet.
+arrive some moments late. So the link asks Spark for its active jobs before each call that steers, and waits while one
+runs that no event has reported yet. One call steers many moves, since a quiet moment may last a few milliseconds only.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import structlog
 
@@ -17,11 +17,13 @@ from rechannel.migration.link.reconciler import Reconciler
 from rechannel.migration.link.stages import Stages
 from rechannel.migration.moves import TrackedMove
 from rechannel.migration.spark.adapter import SparkAdapter
+from rechannel.migration.spark.coordinator import StoreId
 from rechannel.migration.spark.gateway import LinkError
 from rechannel.monitors.spark.task_table import TaskTable
 from rechannel.wire.messages import MoveTransition
 
 _LOG = structlog.get_logger("rechannel.link")
+_STORES_AT_ONCE = 32  # stores steered by one call, which takes some milliseconds
 _READ_BACKS = 3  # times a steer is read back while its query stays quiet
 _READ_BACK_EVERY = 0.02  # seconds
 
@@ -48,17 +50,41 @@ class Steering:
         """Advance the moves of a query at a quiet moment, and steer those that are due."""
         transitions, due = self._reconciler.advance_at_boundary(query, driver_state(), clock())
         self._journal(transitions)
-        for move in due:
-            # Each move takes some milliseconds, and the next batch may have begun meanwhile: then the rest waits.
+        for moves, driver in self._due_parts(query, due, driver_state):
+            now = clock()
+            self._journal([line for move in moves for line in self._reconciler.record_steer(move, driver, now)])
+            self._read_backs |= {move.name: (0, now) for move in moves}
+            self._steer_in_spark(moves)
+        if self._table.is_quiet(query):
+            self._repair_overwritten(query, driver_state, clock)
+
+    def _due_parts(
+        self, query: str, moves: Sequence[TrackedMove], driver_state: Callable[[], DriverState]
+    ) -> Iterator[tuple[list[TrackedMove], DriverState]]:
+        """Yield moves that can be steered by one call, until a batch may run; and the state then.
+
+        A call takes some milliseconds, and the next batch may have begun meanwhile: then the rest waits.
+        """
+        for part in self._parts(moves):
             if not self._catch_up_with_events() or not self._is_quiet(query):
                 return
-            driver, now = driver_state(), clock()
-            if not self._reconciler.is_still_due(move, driver):
-                continue  # an event ended it, or its batch landed
-            self._journal(self._reconciler.record_steer(move, driver, now))
-            self._read_backs[move.name] = (0, now)
-            self._steer_in_spark(move)
-        self._repair_overwritten(query, driver_state, clock)
+            driver = driver_state()  # an event may have ended a move, or its batch have landed it
+            if still_due := [move for move in part if self._reconciler.is_still_due(move, driver)]:
+                yield still_due, driver
+
+    def _parts(self, moves: Sequence[TrackedMove]) -> Iterator[list[TrackedMove]]:
+        """Divide moves into parts of as many stores as one call may steer, or of one move."""
+        part: list[TrackedMove] = []
+        size = 0
+        for move in moves:
+            stores = len(self._stages.stores_of_move(move))
+            if part and size + stores > _STORES_AT_ONCE:
+                yield part
+                part, size = [], 0
+            part.append(move)
+            size += stores
+        if part:
+            yield part
 
     def _is_quiet(self, query: str) -> bool:
         return bool(self._table.is_quiet(query)) and self._adapter.active_jobs() <= self._table.jobs
@@ -66,42 +92,50 @@ class Steering:
     def _repair_overwritten(
         self, query: str, driver_state: Callable[[], DriverState], clock: Callable[[], float]
     ) -> None:
-        """Read steers back, and repeat one that was overwritten.
+        """Read steers back, and repeat those that were overwritten.
 
         A task that outlives its stage (a speculative copy, say) reports its own executor when it opens the store
         (``StateStore.reportActiveStoreInstance``). So a steer must come after the last one of them, or be repeated.
         """
-        for move in self._reconciler.steered_not_run(query, driver_state(), clock()):
-            now = clock()
-            count, at = self._read_backs.get(move.name, (_READ_BACKS, 0.0))
-            if count >= _READ_BACKS or now - at < _READ_BACK_EVERY:
-                continue
-            if not self._catch_up_with_events() or not self._is_quiet(query):
-                return
-            if not self._reconciler.is_still_due(move, driver_state()):
-                continue
-            self._read_backs[move.name] = (count + 1, now)
+        now = clock()
+        steered = self._reconciler.steered_not_run(query, driver_state(), now)
+        for part in self._parts([move for move in steered if self._count_read_back(move, now)]):
             try:
-                if not self._is_in_effect(move):
-                    self._steer_in_spark(move)
+                overwritten = self._not_in_effect(part)
             except LinkError as error:
-                _LOG.warning("a steered location could not be read from Spark", move=move.name, error=str(error))
+                names = [move.name for move in part]
+                _LOG.warning("a steered location could not be read from Spark", moves=names, error=str(error))
+                continue
+            for moves, _ in self._due_parts(query, overwritten, driver_state):
+                self._steer_in_spark(moves)
 
-    def _steer_in_spark(self, move: TrackedMove) -> None:
-        if (target := self._table.executors.get(move.target)) is None:
-            return  # gone since; the event will tell the reconciler
+    def _count_read_back(self, move: TrackedMove, now: float) -> bool:
+        """Count that a move is read back now; False if it is not to be."""
+        count, at = self._read_backs.get(move.name, (_READ_BACKS, 0.0))
+        is_due = count < _READ_BACKS and now - at >= _READ_BACK_EVERY
+        if is_due:
+            self._read_backs[move.name] = (count + 1, now)
+        return is_due
+
+    def _steer_in_spark(self, moves: Sequence[TrackedMove]) -> None:
+        executors = self._table.executors
         try:
-            for store in self._stages.stores_of_move(move):
-                self._adapter.coordinator.steer(store, target.host, target.executor)
-            if not self._is_in_effect(move):
-                _LOG.warning("Spark does not return the steered location", move=move.name, target=target.executor)
+            self._adapter.coordinator.steer([(store, executors[move.target]) for move, store in self._stores(moves)])
+            for move in self._not_in_effect(moves):
+                _LOG.warning("Spark does not return the steered location", move=move.name, target=move.target)
         except LinkError as error:
-            _LOG.warning("a steer failed; it is tried again at the next boundary", move=move.name, error=str(error))
+            names = [move.name for move in moves]
+            _LOG.warning("a steer failed; it is tried again at the next boundary", moves=names, error=str(error))
 
-    def _is_in_effect(self, move: TrackedMove) -> bool:
-        return all(
-            self._adapter.coordinator.location(store) == move.target for store in self._stages.stores_of_move(move)
-        )
+    def _not_in_effect(self, moves: Sequence[TrackedMove]) -> list[TrackedMove]:
+        """Return the moves of which Spark prefers some store on another executor."""
+        pairs = self._stores(moves)
+        locations = self._adapter.coordinator.locations([store for _, store in pairs])
+        wrong = {move.name for (move, _), location in zip(pairs, locations, strict=True) if location != move.target}
+        return [move for move in moves if move.name in wrong]
+
+    def _stores(self, moves: Sequence[TrackedMove]) -> list[tuple[TrackedMove, StoreId]]:
+        return [(move, store) for move in moves for store in self._stages.stores_of_move(move)]
 
     def remove_final(self) -> None:
         """Drop what belongs to moves that the reconciler no longer holds."""

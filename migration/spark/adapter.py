@@ -22,6 +22,7 @@ from rechannel.migration.spark.checkpoint import Checkpoints
 from rechannel.migration.spark.coordinator import Coordinator
 from rechannel.migration.spark.executor_control import ExecutorControl
 from rechannel.migration.spark.gateway import Gateway, LinkError, UnsupportedSparkError, split_names, translate_errors
+from rechannel.migration.spark.handles import Handles
 from rechannel.migration.spark.hooks import EventFilter, StartHook, Watchdog
 from rechannel.migration.spark.locality_wait import LocalityWait
 from rechannel.migration.spark.warm_up import ExecutorWarmUp, cancel_warm_up, run_warm_up
@@ -102,7 +103,8 @@ class SparkAdapter:
                 if self._context.isStopped():
                     raise LinkError("this Spark session is stopped: create a new one, and attach that")
                 self.application = str(self._context.applicationId())
-                self.coordinator = Coordinator(self.gateway, self._session)
+                self._handles = Handles(self.gateway)
+                self.coordinator = Coordinator(self._handles, self._session)
                 self._parse_uuid = self._jvm.java.util.UUID.fromString  # looked up once: py4j asks for every part
                 self._none: Any = self.gateway.scala_object(self._jvm.scala, "None")
                 self._drops = (
@@ -158,7 +160,7 @@ class SparkAdapter:
         with translate_errors():
             self._directory = self._jvm.java.io.File(str(directory))
             self._jvm.org.apache.spark.util.ShutdownHookManager.registerShutdownDeleteDir(self._directory)
-            self._watchdog = Watchdog(self.gateway, str(directory))
+            self._watchdog = Watchdog(self._handles, str(directory))
             conf = self._context.conf().clone()
             # The settings of the application's own event log (events left out of it, say) are not meant for this one.
             for pair in conf.getAllWithPrefix("spark.eventLog."):
@@ -173,7 +175,7 @@ class SparkAdapter:
                 self._context.hadoopConfiguration(),
             )
             self._writer.start()
-            self._listener = EventFilter(self.gateway, self._writer).listener
+            self._listener = EventFilter(self._handles, self._writer).listener
             remove = ("org.apache.spark.scheduler.SparkListenerInterface", self._listener)
             self._watchdog.add(self._context, "org.apache.spark.SparkContext", "removeSparkListener", remove)
             self._watchdog.add(self._writer, "org.apache.spark.scheduler.EventLoggingListener", "stop")
@@ -353,7 +355,7 @@ class SparkAdapter:
         Source: ``StreamExecution.runStream`` posts ``QueryStartedEvent`` and waits for its listeners; all other events
         are asynchronous.
         """
-        hook = StartHook(self.gateway)
+        hook = StartHook(self._handles)
         with translate_errors():
             streams = self._session.streams()
             self._start_listener = hook.listener

@@ -5,17 +5,17 @@ Tasks take their preferred locations from it (``StateStoreCoordinatorRef``, ``St
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from rechannel.migration.spark.gateway import Gateway, translate_errors
+from rechannel.migration.spark.gateway import translate_errors
 from rechannel.migration.spark.handles import Handles
 from rechannel.wire.messages import ExecutorInfo
 
 _STATE = "org.apache.spark.sql.execution.streaming.state"
-_STRINGS = "[Ljava.lang.String;"
+_OPERATOR = "java.util.function.UnaryOperator"
+_FIELD, _ROW = "\0", "\0\0"  # separators of the fields of a row, none of which is empty, and of rows
 
 
 @dataclass(frozen=True)
@@ -28,99 +28,92 @@ class StoreId:
     partition: int
     store: str
 
+    @property
+    def row(self) -> tuple[str, ...]:
+        """Its fields in the order in which Spark takes them."""
+        return self.checkpoint, str(self.operator), str(self.partition), self.store, self.run
+
 
 class Coordinator:
-    """Spark's coordinator of state stores, of one session."""
+    """Spark's coordinator of state stores; each method makes two calls for all its stores."""
 
-    def __init__(self, gateway: Gateway, session: Any) -> None:
-        self._gateway = gateway
-        self._ref = session.streams().stateStoreCoordinator()
-        # py4j asks the JVM for every part of a class's name: these are looked up once.
-        state = getattr(gateway.jvm, _STATE)
-        self._store_id, self._provider_id = state.StateStoreId, state.StateStoreProviderId
-        self._parse_uuid = gateway.jvm.java.util.UUID.fromString
-        self._nil: Any = gateway.scala_object(gateway.jvm.scala.collection.immutable, "Nil")
-        self._reports: _Reports | None = None
+    def __init__(self, handles: Handles, session: Any) -> None:
+        ref = session.streams().stateStoreCoordinator()
+        self._functions = functions = _Functions(handles, ref)
+        # Composed at the attach, as it takes more calls than there is time for at a boundary.
+        nil: Any = handles.gateway.scala_object(handles.gateway.jvm.scala.collection.immutable, "Nil")
+        self._report = functions.compose("reportActiveInstance", 2, nil)
+        self._locate = functions.compose("getLocation")
+        self._find_snapshot: Any = None
+        self._no_arguments = handles.gateway.jvm.java.util.Collections.emptyList()
 
-    def location(self, store: StoreId) -> str:
-        """Return the executor that the coordinator prefers for a store, "" if it knows none."""
-        with translate_errors():
-            return _located_executor(str(self._ref.getLocation(self._provider(store)).toString()))
+    def steer(self, targets: Sequence[tuple[StoreId, ExecutorInfo]]) -> None:
+        """Tell the coordinator which executor each store is on; the next task prefers it."""
+        self._call(self._report, [(*store.row, target.host, target.executor) for store, target in targets])
 
-    def steer(self, store: StoreId, host: str, executor: str) -> None:
-        """Tell the coordinator that a store is on an executor, which the next task then prefers."""
-        with translate_errors():
-            self._ref.reportActiveInstance(self._provider(store), host, executor, self._nil)
+    def locations(self, stores: Sequence[StoreId]) -> list[str]:
+        """Return the executor that the coordinator prefers for each store, "" if it has none."""
+        # Of the form None or Some(executor_<host>_<executor>).
+        options = self._call(self._locate, [store.row for store in stores])
+        return [option.removesuffix(")").rpartition("_")[2] if option != "None" else "" for option in options]
 
-    def steer_partitions(self, first: StoreId, targets: Sequence[ExecutorInfo]) -> None:
-        """Steer one store of so many partitions, from that of ``first`` on, each to its target."""
-        with translate_errors():
-            if self._reports is None:
-                self._reports = _Reports(self._gateway, self._ref, self._nil)
-            self._reports.send(first, self._run(first), targets)
-
-    def latest_snapshot(self, store: StoreId) -> int:
-        """Return the version of a store's newest snapshot by the coordinator, -1 for none.
+    def latest_snapshots(self, stores: Sequence[StoreId]) -> list[int]:
+        """Return the version of each store's newest snapshot by the coordinator, -1 for none.
 
         4.1 and newer; UnsupportedSparkError on older ones.
         """
         with translate_errors():
-            version = self._ref.getLatestSnapshotVersionForTesting(self._provider(store))
-            return int(version.get()) if version.isDefined() else -1
+            if self._find_snapshot is None:
+                self._find_snapshot = self._functions.compose("getLatestSnapshotVersionForTesting")
+        options = self._call(self._find_snapshot, [store.row for store in stores])
+        return [int(option[len("Some(") : -1]) if option != "None" else -1 for option in options]
 
-    def _provider(self, store: StoreId) -> Any:
-        name = self._store_id(store.checkpoint, store.operator, store.partition, store.store)
-        return self._provider_id(name, self._run(store))
+    def _call(self, function: Any, rows: Sequence[Sequence[str]]) -> list[str]:
+        """Call a function of `_Functions`; return its answers."""
+        if not rows:
+            return []
+        text = _ROW.join(_FIELD.join(row) for row in rows)
+        with translate_errors():
+            return str(function.bindTo(text).invokeWithArguments(self._no_arguments)).split(_FIELD)
 
-    def _run(self, store: StoreId) -> Any:
-        return self._parse_uuid(str(uuid.UUID(store.run)))
 
+class _Functions:
+    """Functions in the JVM that call a method of the coordinator for each row of a text.
 
-class _Reports:
-    """Reports of many stores to the coordinator in few calls.
+    A call from Python takes longer than its work in the JVM. So they do this with each row, and join the answers::
 
-    A call from Python takes longer than its work in the JVM. So ``Arrays.setAll`` does this for each index of arrays
-    ``hosts`` and ``executors``::
-
-        i -> coordinator.reportActiveInstance(
-            new StateStoreProviderId(new StateStoreId(root, operator, first + i, store), run),
-            hosts[i], executors[i], Nil)
+        id = new StateStoreId(row[0], Long.parseLong(row[1]), Integer.parseInt(row[2]), row[3]);
+        coordinator.<method>(new StateStoreProviderId(id, UUID.fromString(row[4])), row[5], ...)
     """
 
-    def __init__(self, gateway: Gateway, coordinator: Any, nil: Any) -> None:
-        self._gateway = gateway
-        self._handles = h = Handles(gateway)
-        self._object = gateway.jvm.java.lang.Object
-        self._set_all = gateway.jvm.java.util.Arrays.setAll
-        self._split = gateway.jvm.org.apache.commons.lang3.StringUtils.split
-        text, texts, run = (h.class_named(name) for name in ("java.lang.String", _STRINGS, "java.util.UUID"))
-        store_id, provider_id = (
-            gateway.loaded_class(f"{_STATE}.{name}") for name in ("StateStoreId", "StateStoreProviderId")
-        )
-        report = h.matching_method(
-            coordinator.getClass(), "reportActiveInstance", provider_id, text, text, nil.getClass()
-        )
-        report = h.bind(h.bind(report, 4, nil), 0, coordinator)
-        add = h.static(h.class_named("java.lang.Math"), "addExact", h.int, h.int, h.int)
-        store = h.collect(h.constructor(store_id, text, h.long, h.int, text), 2, add)
-        provider = h.collect(h.constructor(provider_id, store_id, run), 0, store)
-        # (root, operator, first, i, store, run, host, executor) -> Object
-        report = h.collect(h.cast(report, h.object, provider_id, text, text), 0, provider)
-        report = h.collect(h.collect(report, 7, h.element(texts)), 6, h.element(texts))
-        #: (root, operator, first, store, run, hosts, executors, i) -> Object
-        self._report = h.permute(
-            report, h.object, (text, h.long, h.int, text, run, texts, texts, h.int), (0, 1, 2, 7, 3, 4, 5, 7, 6, 7)
-        )
+    def __init__(self, handles: Handles, coordinator: Any) -> None:
+        self._handles, self._coordinator = handles, coordinator
+        h, named, loaded, text = handles, handles.class_named, handles.gateway.loaded_class, handles.string
+        store_class, self._provider_class = loaded(f"{_STATE}.StateStoreId"), loaded(f"{_STATE}.StateStoreProviderId")
+        store = h.constructor(store_class, text, h.long, h.int, text)
+        store = h.collect(store, 2, h.static(named("java.lang.Integer"), "parseInt", h.int, text))
+        store = h.collect(store, 1, h.static(named("java.lang.Long"), "parseLong", h.long, text))
+        uuid = named("java.util.UUID")
+        provider = h.constructor(self._provider_class, store_class, uuid)
+        provider = h.collect(provider, 1, h.static(uuid, "fromString", uuid, text))
+        self._provider = h.collect(provider, 0, store)  # (five fields) -> StateStoreProviderId
+        self._to_text = h.static(text, "valueOf", text, h.object)
+        split = h.static(named("org.apache.commons.lang3.StringUtils"), "splitByWholeSeparator", h.strings, text, text)
+        self._fields = h.bind(split, 1, _FIELD)  # (row) -> String[]
+        rows = named("java.util.List")
+        as_list = h.static(named("java.util.Arrays"), "asList", rows, h.objects)
+        self._rows = h.pipe(h.bind(split, 1, _ROW), h.cast(as_list, rows, h.strings))  # (text) -> List
+        self._replace = h.method(rows, "replaceAll", h.void, named(_OPERATOR))
+        join = h.static(text, "join", text, named("java.lang.CharSequence"), named("java.lang.Iterable"))
+        self._join = h.cast(h.bind(join, 0, _FIELD), text, rows)  # (List) -> text
 
-    def send(self, first: StoreId, run: Any, targets: Sequence[ExecutorInfo]) -> None:
-        """Report one store of so many partitions, from the first on."""
-        hosts = self._split(",".join(target.host for target in targets), ",")
-        executors = self._split(",".join(target.executor for target in targets), ",")
-        named = (first.checkpoint, first.operator, first.partition, first.store, run, hosts, executors)
-        report = self._handles.implement("java.util.function.IntFunction", self._handles.bind(self._report, 0, *named))
-        self._set_all(self._gateway.new_array(self._object, len(targets)), report)
-
-
-def _located_executor(option: str) -> str:
-    """Return the executor of ``Some(executor_<host>_<executor>)``, "" of ``None``."""
-    return option.removesuffix(")").rpartition("_")[2] if option != "None" else ""
+    def compose(self, name: str, texts: int = 0, *last: Any) -> Any:
+        """(String) -> String, for a method of a store's id, so many strings and these values."""
+        h, count = self._handles, 5 + texts
+        kinds = [self._provider_class, *[h.string] * texts, *(value.getClass() for value in last)]
+        method = h.matching_method(self._coordinator.getClass(), name, *kinds)
+        method = h.bind(h.bind(method, 2 + texts, *last), 0, self._coordinator)
+        answer = h.cast(h.collect(method, 0, self._provider), h.object, *[h.string] * count)
+        answer = h.pipe(self._fields, h.spread(h.pipe(answer, self._to_text), h.strings, count))
+        each = h.implement(_OPERATOR, h.cast(answer, h.object, h.object))
+        return h.pipe(self._rows, h.fold(h.bind(self._replace, 1, each), self._join))

@@ -21,6 +21,7 @@ CALL_LIMIT = 30.0  # seconds: beyond it a call has failed, though the JVM may st
 
 
 _RELEASE = protocol.MEMORY_COMMAND_NAME + protocol.MEMORY_DEL_SUBCOMMAND_NAME
+_WRAPPER = "java.lang.reflect.UndeclaredThrowableException"  # of what a function composed in the JVM throws
 _REFERENCE = re.compile(r"[xy][a-z](o\d+)")  # an answer that is a Java object or exception
 
 
@@ -168,7 +169,10 @@ def translate_errors() -> Iterator[None]:
             raise SparkCallError(f"a call into the driver's JVM took longer than {CALL_LIMIT:g} s") from error
         raise SparkCallError(f"the driver's JVM cannot be reached: {error}") from error
     except Py4JJavaError as error:
-        raise SparkCallError(str(error.java_exception).splitlines()[0]) from error
+        exception = error.java_exception
+        if str(exception).startswith(_WRAPPER):
+            exception = exception.getCause()
+        raise SparkCallError(str(exception).splitlines()[0]) from error
     except Py4JError as error:
         if "does not exist" in str(error):
             raise UnsupportedSparkError(f"this Spark lacks a method we need: {str(error).splitlines()[0]}") from error

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from rechannel.migration.spark.gateway import Gateway
+from rechannel.migration.spark.gateway import Gateway, UnsupportedSparkError
 
 METHOD = "java.lang.reflect.Method"
 
@@ -15,8 +15,7 @@ class Handles:
     """Combinators of ``java.lang.invoke.MethodHandles``, spelled for py4j."""
 
     def __init__(self, gateway: Gateway) -> None:
-        self._gateway = gateway
-        self._jvm = gateway.jvm
+        self.gateway, self._jvm = gateway, gateway.jvm
         # py4j asks the JVM for every part of a class's name: these are looked up once.
         lang = gateway.jvm.java.lang
         self._lib, self._insert = lang.invoke.MethodHandles, lang.invoke.MethodHandles.insertArguments
@@ -28,6 +27,7 @@ class Handles:
             getattr(lang, name).TYPE for name in ("Void", "Boolean", "Long", "Integer")
         )
         self.object, self.objects = self.class_named("java.lang.Object"), self.class_named("[Ljava.lang.Object;")
+        self.string, self.strings = self.class_named("java.lang.String"), self.class_named("[Ljava.lang.String;")
         #: () -> void that does nothing
         self.nothing = self.cast(self._lib.constant(self.boolean, True), self.void)
 
@@ -37,7 +37,7 @@ class Handles:
         return primitives[name] if name in primitives else self._class_for_name(name)
 
     def _classes(self, *items: Any) -> Any:
-        return self._gateway.array(self._class, *items)
+        return self.gateway.array(self._class, *items)
 
     def _type(self, result: Any, arguments: tuple[Any, ...]) -> Any:
         return self._method_type(result, self._classes(*arguments))
@@ -49,7 +49,9 @@ class Handles:
     def matching_method(self, owner: Any, name: str, *arguments: Any) -> Any:
         """(owner, arguments) -> result, for a method whose exact types differ between versions."""
         match = self._jvm.org.apache.commons.lang3.reflect.MethodUtils.getMatchingAccessibleMethod
-        return self._lookup.unreflect(match(owner, name, self._classes(*arguments)))
+        if (method := match(owner, name, self._classes(*arguments))) is None:
+            raise UnsupportedSparkError(f"this Spark lacks a method we need: {name}")
+        return self._lookup.unreflect(method)
 
     def static(self, owner: Any, name: str, result: Any, *arguments: Any) -> Any:
         """(arguments) -> result."""
@@ -61,7 +63,7 @@ class Handles:
 
     def bind(self, handle: Any, position: int, *values: Any) -> Any:
         """Fix the arguments from a position on."""
-        return self._insert(handle, position, self._gateway.array(self._object, *values))
+        return self._insert(handle, position, self.gateway.array(self._object, *values))
 
     def call(self, target: Any, owner: Any, name: str, result: Any, *arguments: Argument) -> Any:
         """() -> target.name(arguments)."""
@@ -80,10 +82,9 @@ class Handles:
         """handle(..., part(arguments), ...): the part's arguments are taken in place of one."""
         return self._lib.collectArguments(handle, position, part)
 
-    def permute(self, handle: Any, result: Any, kinds: tuple[Any, ...], order: tuple[int, ...]) -> Any:
-        """Take arguments of these classes, and pass each on at every position that has its number."""
-        positions = self._gateway.array(self._jvm.int, *order)
-        return self._lib.permuteArguments(handle, self._type(result, kinds), positions)
+    def spread(self, handle: Any, array: Any, count: int) -> Any:
+        """(array) -> result: all elements of an array of this class, so many, are arguments."""
+        return handle.asSpreader(array, count)
 
     def pipe(self, first: Any, second: Any) -> Any:
         """second(first(arguments)); where first returns nothing, second takes nothing."""
@@ -106,13 +107,9 @@ class Handles:
         """Cast arguments and result."""
         return handle.asType(self._type(result, arguments))
 
-    def element(self, array: Any) -> Any:
-        """(array, int i) -> array[i], for a class of arrays."""
-        return self._lib.arrayElementGetter(array)
-
     def first_element(self) -> Any:
         """(Object[] array) -> array[0]."""
-        return self.bind(self.element(self.objects), 1, 0)
+        return self.bind(self._lib.arrayElementGetter(self.objects), 1, 0)
 
     def proxy(self, interface: Any, handle: Any) -> Any:
         """Return an object of any interface; handle: (Method, Object[] arguments) -> void."""
@@ -130,10 +127,9 @@ class Handles:
 
     def is_method(self, name: str) -> Any:
         """(Method) -> boolean: whether it has this name."""
-        string = self.class_named("java.lang.String")
-        same = self.bind(self.method(string, "equals", self.boolean, self.object), 0, name)
-        read = self.method(self.class_named(METHOD), "getName", string)
-        return self.pipe(read, self.cast(same, self.boolean, string))
+        same = self.bind(self.method(self.string, "equals", self.boolean, self.object), 0, name)
+        read = self.method(self.class_named(METHOD), "getName", self.string)
+        return self.pipe(read, self.cast(same, self.boolean, self.string))
 
     def implement(self, interface: str, handle: Any) -> Any:
         """Return an object of an interface with one method, which the handle implements."""

@@ -15,7 +15,7 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from rechannel.migration.spark.gateway import Gateway, translate_errors
+from rechannel.migration.spark.gateway import translate_errors
 from rechannel.migration.spark.handles import METHOD, Handles
 
 START_WAIT = 5  # seconds that a query's start may wait for its placement, at most
@@ -41,22 +41,22 @@ class EventFilter:
         }
     """
 
-    def __init__(self, gateway: Gateway, writer: Any) -> None:
+    def __init__(self, h: Handles, writer: Any) -> None:
         with translate_errors():
-            h = Handles(gateway)
-            kind, method = gateway.loaded_class(_WRITER), h.class_named(METHOD)
+            load = h.gateway.loaded_class
+            kind, method = load(_WRITER), h.class_named(METHOD)
             body = h.drop(h.nothing, 0, method, h.objects)
             for event in (*_EVENTS, ""):
                 name = f"on{event or 'OtherEvent'}"
                 event_class = f"org.apache.spark.scheduler.SparkListener{event or 'Event'}"
-                write = h.method(kind, name, h.void, gateway.loaded_class(event_class))
+                write = h.method(kind, name, h.void, load(event_class))
                 write = h.cast(h.bind(write, 0, writer), h.void, h.object)
                 if not event:
-                    streaming = h.instance_of(gateway.loaded_class(_STREAMING))
+                    streaming = h.instance_of(load(_STREAMING))
                     write = h.branch(streaming, write, h.drop(h.nothing, 0, h.object))
                 write = h.drop(h.pipe(h.first_element(), write), 0, method)
                 body = h.branch(h.drop(h.is_method(name), 1, h.objects), write, body)
-            self.listener = h.proxy(gateway.loaded_class(_INTERFACE), body)
+            self.listener = h.proxy(load(_INTERFACE), body)
 
 
 class StartHook:
@@ -72,16 +72,14 @@ class StartHook:
     ``waits_since``: seconds since the epoch; a query that started earlier waits no more, or never did.
     """
 
-    def __init__(self, gateway: Gateway) -> None:
+    def __init__(self, h: Handles) -> None:
         self.waits_since = 0.0
         with translate_errors():
-            jvm = gateway.jvm
-            event_class = gateway.loaded_class(_STARTED)
+            jvm = h.gateway.jvm
             self._seconds = jvm.java.util.concurrent.TimeUnit.SECONDS
             self._starts = jvm.java.util.concurrent.LinkedBlockingQueue(_QUEUED_STARTS)
             self._alive = jvm.java.util.concurrent.atomic.AtomicBoolean(True)
-            handles = Handles(gateway)
-            proxy = handles.proxy(gateway.loaded_class(_LISTENER), self._invoke(handles, event_class))
+            proxy = h.proxy(h.gateway.loaded_class(_LISTENER), self._invoke(h, h.gateway.loaded_class(_STARTED)))
             self.listener = jvm.org.apache.spark.sql.streaming.PythonStreamingQueryListenerWrapper(proxy)
 
     def _invoke(self, h: Handles, event_class: Any) -> Any:
@@ -149,18 +147,17 @@ class Watchdog:
         }
     """
 
-    def __init__(self, gateway: Gateway, directory: str) -> None:
+    def __init__(self, handles: Handles, directory: str) -> None:
+        self._handles = handles
         with translate_errors():
-            jvm = gateway.jvm
-            self._handles = Handles(gateway)
+            jvm = handles.gateway.jvm
             self._alive = jvm.java.util.concurrent.atomic.AtomicBoolean(True)
             self._clean_ups = jvm.java.util.concurrent.CopyOnWriteArrayList()
             self._scheduler = jvm.org.apache.spark.util.ThreadUtils.newDaemonSingleThreadScheduledExecutor(
                 "rechannel-watchdog"
             )
             limits = jvm.java.time.temporal.ValueRange.of(0, MAX_EVENT_BYTES)
-            body = self._tick(self._handles, jvm.java.io.File(directory), limits)
-            runnable = self._handles.implement("java.lang.Runnable", body)
+            runnable = handles.implement("java.lang.Runnable", self._tick(handles, jvm.java.io.File(directory), limits))
             seconds = jvm.java.util.concurrent.TimeUnit.SECONDS
             self._scheduler.scheduleWithFixedDelay(runnable, WATCHDOG_TICK, WATCHDOG_TICK, seconds)
 

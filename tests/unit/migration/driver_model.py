@@ -70,18 +70,23 @@ class Steered:
         """Itself: the model answers for it too."""
         return self
 
-    def location(self, move: TrackedMove) -> str:
-        """Return where Spark would run its task."""
-        return self._link.world.driver.queries[move.query].preferred[move.desired.stage][move.desired.partition]
+    def locations(self, moves: Sequence[TrackedMove]) -> list[str]:
+        """Return where Spark would run their tasks."""
+        return [self._preferred(move)[move.desired.partition] for move in moves]
 
-    def steer(self, move: TrackedMove, _host: str, executor: str) -> None:
-        """Tell Spark where to run its task."""
+    def steer(self, targets: Sequence[tuple[TrackedMove, ExecutorInfo]]) -> None:
+        """Tell Spark where to run the tasks; a call that fails has done so for those before the one that failed."""
         link = self._link
-        link.laws.steered(link, move)
-        if link.failing_steers:
-            link.failing_steers -= 1
-            raise SparkCallError("no")
-        link.world.driver.queries[move.query].preferred[move.desired.stage][move.desired.partition] = executor
+        for move, _ in targets:
+            link.laws.steered(link, move)
+        for move, target in targets:
+            if link.failing_steers:
+                link.failing_steers -= 1
+                raise SparkCallError("no")
+            self._preferred(move)[move.desired.partition] = target.executor
+
+    def _preferred(self, move: TrackedMove) -> list[str]:
+        return self._link.world.driver.queries[move.query].preferred[move.desired.stage]
 
 
 class Link:

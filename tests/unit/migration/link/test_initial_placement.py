@@ -41,11 +41,11 @@ class FakeAdapter:
         self.checkpoints = SimpleNamespace(operators=lambda checkpoint: list(operators))
         self.steered = []
         self.locality_wait = Mock(spec=LocalityWait, is_short=True)
-        self.coordinator = SimpleNamespace(steer_partitions=self.steer_partitions)
+        self.coordinator = SimpleNamespace(steer=self.steer)
 
-    def steer_partitions(self, first, targets):
-        for partition, target in enumerate(targets, start=first.partition):
-            self.steered.append((first.operator, partition, first.store, target.host, target.executor))
+    def steer(self, targets):
+        for store, target in targets:
+            self.steered.append((store.operator, store.partition, store.store, target.host, target.executor))
 
 
 @pytest.mark.parametrize(
@@ -85,8 +85,8 @@ def test_a_restarted_query_is_steered_before_its_first_batch_all_stores():
     starts.place_before_first_batch("q", "run", "file:/c/state")
     assert adapter.steered == [
         (0, 0, "left", "c", "2"),
-        (0, 1, "left", "b", "1"),
         (0, 0, "right", "c", "2"),
+        (0, 1, "left", "b", "1"),
         (0, 1, "right", "b", "1"),
     ]
     assert starts.start_reports(["q"])["q"] == "2 of 2 partitions placed before its first batch, as they ran last"
@@ -96,17 +96,16 @@ def test_a_restarted_query_is_steered_before_its_first_batch_all_stores():
     assert starts.request_moves("q", "run", {0: [0]}, placement, []) is None, "once"
 
 
-def test_many_partitions_are_steered_in_parts_one_call_for_each_store():
+def test_many_partitions_are_steered_in_parts_all_their_stores_by_one_call():
     join, parts = CheckpointOperator(0, 250, ("left", "right")), []
     adapter = FakeAdapter([join])
-    adapter.coordinator.steer_partitions = lambda first, targets: parts.append(
-        (first.store, first.partition, [target.executor for target in targets])
-    )
+    adapter.coordinator.steer = parts.append
     before = [str(partition % 3) for partition in range(250)]
     starts = InitialPlacement(adapter, lambda: THREE, set, lambda query: last(before, e0="a", e1="b", e2="c"))
     starts.place_before_first_batch("q", "run", "file:/c/state")
-    assert [part[:2] for part in parts] == [(s, p) for p in (0, 100, 200) for s in ("left", "right")]
-    assert [name for _, _, names in parts[::2] for name in names] == before
+    assert [len(part) for part in parts] == [200, 200, 100]
+    stores = [(store.partition, store.store, target.executor) for part in parts for store, target in part]
+    assert stores == [(p, s, before[p]) for p in range(250) for s in ("left", "right")]
     assert starts.start_reports(["q"])["q"].startswith("250 of 250 partitions")
 
 
@@ -278,13 +277,13 @@ def one_at_once(monkeypatch):
 
 def steer_slowly(adapter, now):
     """Each call takes 1.5 s."""
-    steer = adapter.coordinator.steer_partitions
+    steer = adapter.coordinator.steer
 
-    def slow(first, targets):
+    def slow(targets):
         now[0] += 1.5
-        steer(first, targets)
+        steer(targets)
 
-    adapter.coordinator.steer_partitions = slow
+    adapter.coordinator.steer = slow
 
 
 @pytest.mark.usefixtures("one_at_once")

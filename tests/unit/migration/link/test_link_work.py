@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import threading
 from collections import Counter
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -21,6 +22,7 @@ from rechannel.migration.link import loop, mailbox
 from rechannel.migration.link.loop import LinkCycle
 from rechannel.migration.moves import OwnMoves
 from rechannel.migration.spark.adapter import ActiveQuery, PlannedOperator
+from rechannel.migration.spark.coordinator import StoreId
 from rechannel.migration.spark.gateway import SparkCallError
 from rechannel.migration.spark.hooks import WATCHDOG_TICK
 from rechannel.migration.spark.warm_up import ExecutorWarmUp
@@ -84,6 +86,9 @@ class IdleSpark:
 
     def _dropped_events(self) -> int:
         return 0
+
+    def _locations(self, stores: Sequence[StoreId]) -> list[str]:
+        return [""] * len(stores)
 
     def _send_heartbeat(self) -> bool:
         return True
@@ -345,7 +350,7 @@ def test_a_link_reports_though_the_coordinator_does_not_answer(tmp_path: Path, m
         clock.sleep(30)
         raise SparkCallError("a call into the driver's JVM took longer than 30 s")
 
-    cycle._snapshot_lag._latest_snapshot = fail
+    cycle._snapshot_lag._latest_snapshots = fail
     cycle.watch_spark()
     posted: list[float] = []
     monkeypatch.setattr(cycle._mailbox, "post_report", lambda *_: posted.append(clock()))

@@ -167,9 +167,9 @@ class Spark:
                 return events.JobStarted(number, name, query.run, query.batch, 0.0, ())
         return self.other_started(number) if number in self.unnamed_jobs else None
 
-    def location(self, store: tuple[str, int]) -> str:
-        self.now += ANSWER
-        return self.places.get((store[0][:1], store[1]), "")
+    def locations(self, stores: list[tuple[str, int]]) -> list[str]:
+        self.now += ANSWER * len(stores)
+        return [self.places.get((run[:1], partition), "") for run, partition in stores]
 
     executor_control = SimpleNamespace(retiring=set)
 
@@ -385,7 +385,7 @@ def test_a_place_that_spark_does_not_tell_is_read_again_after_as_long_a_rest():
         spark.now += 30.0
         raise SparkCallError("no answer within 30 s")
 
-    spark.location, start = fail, spark.now
+    spark.locations, start = fail, spark.now
     for second in (0.0, 31.0, 59.0, 61.0):
         spark.now = start + second
         with contextlib.suppress(SparkCallError):

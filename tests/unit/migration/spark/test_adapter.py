@@ -150,11 +150,19 @@ def test_a_thousand_executors_are_listed_in_as_many_calls_as_one(driver):
     ("option", "executor"),
     [("Some(executor_10.0.0.1_12)", "12"), ("Some(executor_my_host_7)", "7"), ("None", "")],
 )
-def test_a_place_costs_few_calls(driver, option, executor):
+def test_a_place_is_read_off_sparks_answer(driver, option, executor):
     coordinator = driver.adapter.coordinator
-    coordinator._ref.getLocation.return_value.toString.return_value = option
-    coordinator._gateway = None  # looking up a class takes a call for each part of its name
-    assert coordinator.location(STORE) == executor
+    coordinator._locate = function = MagicMock()
+    function.bindTo.return_value.invokeWithArguments.return_value = option + "\0None"
+    assert coordinator.locations([STORE, STORE]) == [executor, ""]
+    assert len(function.mock_calls) == 2, "for any number of stores"
+
+
+def test_nothing_to_steer_or_to_read_costs_no_call(driver):
+    coordinator = driver.adapter.coordinator
+    coordinator._locate = coordinator._report = None
+    assert coordinator.locations([]) == []
+    coordinator.steer([])
 
 
 @pytest.mark.parametrize(("active", "idle"), [(True, False), (False, True), (None, False)])

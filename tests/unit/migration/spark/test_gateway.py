@@ -9,6 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 from py4j.java_gateway import GatewayParameters
+from py4j.protocol import Py4JJavaError
 
 from rechannel.migration.spark import gateway
 from rechannel.migration.spark.gateway import Gateway, SparkCallError, translate_errors
@@ -51,6 +52,33 @@ def test_a_jvm_that_has_ended_is_an_error_at_once():
         port = server.getsockname()[1]
     with pytest.raises(SparkCallError, match="cannot be reached"):
         call(port, "secret")
+
+
+class Thrown:
+    """A Java exception."""
+
+    def __init__(self, text: str, cause: Thrown | None = None) -> None:
+        self._target_id, self._gateway_client = "o1", None
+        self._text, self._cause = text, cause
+
+    def __str__(self) -> str:
+        return self._text
+
+    def getCause(self) -> Thrown | None:  # noqa: N802  Java's name
+        return self._cause
+
+
+@pytest.mark.parametrize(
+    ("exception", "sentence"),
+    [
+        (Thrown("a.B: one\ntwo", Thrown("a.C: three")), "a.B: one"),
+        (Thrown("java.lang.reflect.UndeclaredThrowableException", Thrown("a.C: three\nfour")), "a.C: three"),
+    ],
+)
+def test_an_error_is_sparks_own_first_line_also_from_a_composed_function(exception, sentence):
+    with pytest.raises(SparkCallError) as caught, translate_errors():
+        raise Py4JJavaError("An error occurred", exception)
+    assert str(caught.value) == sentence
 
 
 def test_a_release_that_failed_is_sent_again(monkeypatch):
