@@ -8,7 +8,10 @@ which a task took longer is the weight of its partition times the slowness of it
 Tasks of a floating stage (sources) run anywhere and have no weight of their own, so those of one batch compare
 executors directly: *peers*. Tasks of different batches are not compared: while the JVMs compile, or the input changes,
 those of one batch take several times as long as those of another. A partition that was observed on several executors,
-or on one executor before and now, links those: *history*.
+or on one executor before and now, links those: *history*. There, source tasks count for little: what slows tasks with
+state, such as their disk, may spare tasks that only read, and partitions on an executor that all take longer for as
+many rows are the better evidence. With source tasks counted in full, an executor whose tasks with state took 1.5 times
+as long was not slow after three batches where source tasks took a tenth of theirs, and never where a fifth (simulated).
 Weights and slownesses are random effects (normal, mean 0). So one heavy partition alone on an executor counts mostly as
 heavy, while an executor all of whose tasks take longer counts as slow. The weights are eliminated (Henderson's mixed
 model equations, Schur complement), which leaves a small system with an exact covariance: a block for each group of
@@ -19,6 +22,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import numpy as np
 
@@ -30,6 +34,7 @@ SPEED_SPREAD = 0.5  # prior deviation of log slowness between executors
 DRIFT = 0.2  # prior deviation of the log weight of a partition between two times, as its state and keys change
 DRIFT_EVIDENCE = 4.0  # changes of partitions that this is worth
 PEER_NOISE = 0.05  # noise that does not average out over the source tasks of one executor
+PEER_DRIFT = 0.3  # the same where an executor is compared with itself: what slows tasks with state may spare others
 FIXED_NOISE = 0.003  # seconds by which the tasks of executors differ whatever their work: compiled code, caches
 OUTLIER = 1.5  # deviations beyond which the change of a partition loses weight: Huber's constant
 LEAST_NOISE = 0.05  # of a single task
@@ -37,6 +42,8 @@ SURE = 3.0  # standard errors an executor must differ by to be called slow or fa
 _ROUNDS = 3  # of each iterated fit
 _SHORTEST = 1e-4  # seconds; shorter tasks are clock ticks
 _LEAST_SHARE = 0.02  # of the mean seconds of a stage's tasks: its line is not trusted below
+
+Effects: TypeAlias = tuple[FloatArray, BlockMatrix]  # slowness of each state, and its covariance
 
 
 @dataclass(frozen=True, eq=False)
@@ -123,8 +130,10 @@ def service_rates(observed: Observations, executors: int, ratio: float) -> Servi
         if len(peers):
             left = np.bincount(peers, (excess - slowness[state])[unit < 0]) / np.bincount(peers)
             excess[unit < 0] -= left[peers]
-        slowness, precision = _solve_effects(excess, usual, cells)
-    return _classify_rates(slowness, precision.inverse(), task_counts, float(np.log(ratio)))
+        slowness, precision = _solve_effects(excess, usual, cells, PEER_NOISE)
+    history, history_precision = _solve_effects(excess, usual, cells, PEER_DRIFT)
+    effects = (slowness, precision.inverse()), (history, history_precision.inverse())
+    return _classify_rates(*effects, task_counts, float(np.log(ratio)))
 
 
 def _number_peers(observed: Observations, valid: BoolArray, executors: int) -> tuple[IntArray, BoolArray]:
@@ -143,20 +152,21 @@ def _number_peers(observed: Observations, valid: BoolArray, executors: int) -> t
     return numbered(group[several]), compared
 
 
-def _classify_rates(
-    slowness: FloatArray, covariance: BlockMatrix, task_counts: IntArray, margin: float
-) -> ServiceRates:
+def _classify_rates(peers: Effects, history: Effects, task_counts: IntArray, margin: float) -> ServiceRates:
     """Find slow and fast executors: log times beyond ``margin`` and the standard error."""
-    executors = len(slowness) // 2
+    executors = len(task_counts) // 2
     then, now = np.arange(executors), np.arange(executors, 2 * executors)
     tasks = task_counts[now].astype(np.int64)
-    times, error = _compare_with_usual(slowness, covariance, [(now, 1.0)], tasks > 0)
+    times, error = _compare_with_usual(*peers, [(now, 1.0)], tasks > 0)
     certain = (tasks > 0) & (np.abs(times) > SURE * error) & (np.abs(times) >= margin)
     both = (tasks > 0) & (task_counts[then] > 0)
-    grown, doubt = _compare_with_usual(slowness, covariance, [(now, 1.0), (then, -1.0)], both)
+    grown, doubt = _compare_with_usual(*history, [(now, 1.0), (then, -1.0)], both)
     by_history = both & (grown > SURE * doubt) & (grown >= margin)
-    # An executor that became slow counts as usual before, since the weights of its partitions are unknown.
-    slow = np.where(certain, times, np.where(by_history, grown, 0.0))
+    # An executor that became slow counts as usual before, since the weights of its partitions are unknown, unless its
+    # peers show that it was slow or fast.
+    earlier, _ = _compare_with_usual(*peers, [(then, 1.0)], both)
+    from_usual = by_history & (~certain | (np.abs(earlier) < margin))
+    slow = np.where(from_usual, grown, np.where(certain, times, 0.0))
     before = slow - np.where(by_history, grown, 0.0)
     lasting = np.where(by_history & (before < margin), np.minimum(slow, 0.0), before)
     speed, lasting_speed = np.exp(-slow), np.exp(-lasting)
@@ -303,10 +313,13 @@ class _Cells:
         return cls(of_task, np.bincount(of_task), unit, state, states, placed, joined, blocks)
 
 
-def _solve_effects(excess: FloatArray, usual: FloatArray, cells: _Cells) -> tuple[FloatArray, BlockMatrix]:
+def _solve_effects(
+    excess: FloatArray, usual: FloatArray, cells: _Cells, peer_noise: float
+) -> tuple[FloatArray, BlockMatrix]:
     """Solve for the slowness of each state; return it with its precision.
 
-    ``excess``: logarithm of each task's time over its usual one; ``usual``: seconds of that.
+    ``excess``: logarithm of each task's time over its usual one; ``usual``: seconds of that; ``peer_noise``: deviation
+    of the floating tasks of one state that does not average out.
 
     The precision is the inverse of the covariance. A partition that changed by itself, unlike the others on its
     executor, is an outlier and counts for little.
@@ -316,7 +329,7 @@ def _solve_effects(excess: FloatArray, usual: FloatArray, cells: _Cells) -> tupl
     free = len(excess) - len(size)
     noise = float(((excess - mean[cell]) ** 2).sum()) / free if free > 0 else LEAST_NOISE**2
     chance = max(noise, LEAST_NOISE**2) / size + (FIXED_NOISE * size / np.bincount(cell, usual)) ** 2
-    deviation = np.sqrt(chance + np.where(unit >= 0, _drift_variance(mean, chance, cells), PEER_NOISE**2))
+    deviation = np.sqrt(chance + np.where(unit >= 0, _drift_variance(mean, chance, cells), peer_noise**2))
     weight = deviation**-2
     slowness, precision = _solve_mixed_model(mean, weight, cells)
     for _ in range(_ROUNDS):

@@ -112,6 +112,34 @@ def test_how_sure_a_slowness_is_follows_from_how_much_partitions_change(drift: f
     assert rates.speed[1] == pytest.approx(1 / 1.4 if slow else 1.0, rel=0.1)
 
 
+def _with_sources(source: float, times: float, noise: float, seed: int) -> ServiceRates:
+    """Four executors, of which number 1 takes ``times`` as long for tasks with state in the last two batches."""
+    draw = np.random.default_rng(seed)
+    rows = draw.permutation(1 / np.arange(1, 17) ** 0.8) * 100
+    tasks = []
+    for number in range(32):
+        now = number >= 30
+        for p in range(16):
+            longer = times if now and p % 4 == 1 else 1.0
+            tasks.append((STATEFUL, p, p % 4, now, longer * rows[p] / 50 * draw.lognormal(0, noise), rows[p], number))
+            tasks.append((SOURCE, -1, p % 4, now, source * draw.lognormal(0, noise), 50.0, number))
+    return rates_of(tasks, 4)
+
+
+@pytest.mark.parametrize("source", [0.02, 0.05, 0.2])
+@pytest.mark.parametrize("noise", [0.05, 0.1])
+def test_what_slows_tasks_with_state_may_spare_source_tasks(source: float, noise: float) -> None:
+    for seed in range(10):
+        rates = _with_sources(source, 1.6, noise, seed)
+        assert list(rates.by_history) == [False, True, False, False]
+        assert rates.speed[1] == pytest.approx(1 / 1.6, rel=0.2)
+
+
+@pytest.mark.parametrize("noise", [0.1, 0.3])
+def test_noise_makes_no_executor_slow(noise: float) -> None:
+    assert not any(_with_sources(0.05, 1.0, noise, seed).slow.any() for seed in range(100))
+
+
 def test_the_lasting_speed_is_that_of_the_older_batches() -> None:
     rates = _run(EVEN, {1: 4.0, 2: 2.0}, before={1: 2.0, 2: 2.0})
     assert rates.speed[1:3] == pytest.approx([0.25, 0.5], rel=0.2)
