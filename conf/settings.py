@@ -180,9 +180,9 @@ class RescheduleSettings:
     )
     timeout: float = live_seconds(300.0, "Time between two periodic decisions.", bounds=(1, 86_400))
     settle: float = live_seconds(
-        5.0,
-        "Time for which the set of executors must be stable before joined or lost executors trigger a decision; at "
-        "least one agent window.",
+        2.0,
+        "Time for which the set of executors must be stable before joined or lost executors trigger a decision: those "
+        "that start together come within a second or two.",
         bounds=(0, 3600),
     )
     trigger_windows: int = live_setting(

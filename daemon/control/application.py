@@ -130,8 +130,15 @@ class Application:
             return
         self.executors.observe(usable_executors(report, self._services.standing_orders.nodes), self._clock.steady())
         self.migrations.cooldown.observe(self.executors.executors)
-        if self.migrations.running is None and not moves_in_flight(report):
+        is_moving = self.migrations.running is not None or bool(moves_in_flight(report))
+        self._observe_batches(is_moving=is_moving)
+        if not is_moving:
             self._run_due_triggers(report)
+
+    def _observe_batches(self, *, is_moving: bool) -> None:
+        """Detect imbalances in the newest batches, in the cycle that decides on them."""
+        load = None if is_moving else self._services.collector.read_newest_load(self.name, self.executors.executors)
+        self.load_triggers.observe_batches(load, self._clock.steady(), self._context.settings)
 
     def _run_due_triggers(self, report: LinkReport) -> None:
         """Decide on the first trigger that is due: orders, the cool-down, automatic triggers."""
@@ -432,12 +439,11 @@ class Application:
         self.sentence, self._window, self._next_model = "", None, 0.0
 
     def describe(self, window: float) -> None:
-        """Describe the application and detect overloads once in each window, imbalances always.
+        """Describe the application and detect overloads, once in each window.
 
         Models take at most a fifth of a core, but one is made each half minute: one of tens of thousands of partitions
         takes seconds.
         """
-        self._observe_batches()
         if self._window == window:
             return
         try:
@@ -445,12 +451,6 @@ class Application:
         except Exception:
             self.sentence = ""  # it may no longer be true
             raise
-
-    def _observe_batches(self) -> None:
-        report, load = self._report, None
-        if report is not None and self.migrations.running is None and not moves_in_flight(report):
-            load = self._services.collector.read_newest_load(self.name, self.executors.executors)
-        self.load_triggers.observe_batches(load, self._clock.steady(), self._context.settings)
 
     def _refresh_model(self, window: float) -> None:
         messages = self._services.collector.gather(self.name)  # in any case: entries that are trimmed unread are lost

@@ -17,7 +17,6 @@ import structlog
 from rechannel.daemon.control.cluster_state import ClusterState
 from rechannel.daemon.control.decision_log import applied_decisions, read_decision_log
 from rechannel.daemon.control.standing_orders import partitions_on
-from rechannel.daemon.control.triggers import settle_time
 from rechannel.daemon.decide import pipeline
 from rechannel.daemon.decide.pipeline import PlacementSource
 from rechannel.daemon.decide.policy_settings import unknown_policy
@@ -272,7 +271,8 @@ class _Execution:
         if self._lead.paused:
             parts.append(_PAUSED)
         elif settings.reschedule.mode == Mode.APPLY:
-            parts.append(f"in about {settle_time(settings):.0f} s it is decided whether moving partitions there pays")
+            settle = settings.reschedule.settle
+            parts.append(f"in about {settle:.0f} s it is decided whether moving partitions there pays")
         else:
             parts.append("in observe mode nothing moves there automatically: `rechannel rebalance --apply` does it")
         return "; ".join(parts)

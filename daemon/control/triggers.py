@@ -32,11 +32,6 @@ _REOPENED = 60.0  # seconds without a change of the queries, after which one mak
 _ACCEPTED = 3  # observations, of which the highest imbalance is accepted
 
 
-def settle_time(settings: Settings) -> float:
-    """Return the time in s for which an executor set must not change, at least a window."""
-    return max(settings.reschedule.settle, settings.agent.window)
-
-
 def pause_of(decision: Decision, settings: Settings) -> float | None:
     """Return the seconds after which a decision is taken again; None if it is final.
 
@@ -85,7 +80,7 @@ class ExecutorSetTrigger:
 
     def is_stable(self, steady_now: float, settings: Settings) -> bool:
         """Return whether the set of executors has been the same for long enough."""
-        return steady_now - self.since >= settle_time(settings)
+        return steady_now - self.since >= settings.reschedule.settle
 
     def record(self, decision: Decision, report: LinkReport, steady_now: float, settings: Settings) -> None:
         """Record the decision on a change."""
@@ -223,9 +218,10 @@ class ImbalanceTrigger(LoadTrigger):
             self.load_since = start
         self._streak += 1
         self._due = ""
+        need = settings.reschedule.trigger_windows
         # Batches of before tell of another load.
-        enough = load.tells(self.load_since, settings.reschedule.batches, averaging_time(settings))
-        if enough and 0 < settings.reschedule.trigger_windows <= self._streak:
+        enough = bool(self._queries) and load.tells(self.load_since, need, averaging_time(settings))
+        if enough and 0 < need <= self._streak:
             self._due = (
                 f"the busiest executor has {imbalance:.2f} times the mean load, {self._streak} times in a row; "
                 f"{self._accepted:.2f} times is accepted"

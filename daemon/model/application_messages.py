@@ -69,6 +69,15 @@ def last_batches(messages: ApplicationMessages, query: str, settings: Settings, 
     return ordered[-max(recent, settings.reschedule.batches) :]
 
 
+def of_present_load(batches: Sequence[BatchReport], load_since: float, least: int) -> Sequence[BatchReport]:
+    """Return the batches that began since the load changed, or all where these are too few.
+
+    They alone tell the rows of each partition: one batch of before among three would be a third of the old load.
+    """
+    present = [batch for batch in batches if batch.start >= load_since]
+    return present if len(present) >= least else batches
+
+
 def averaging_time(settings: Settings) -> float:
     """Return the seconds of the windows that a decision averages."""
     return settings.agent.window * _WINDOWS

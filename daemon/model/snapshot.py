@@ -17,7 +17,7 @@ import itertools
 import math
 import statistics
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -33,6 +33,7 @@ from rechannel.daemon.model.application_messages import (
     fresh_usage,
     last_batches,
     measure_coverage,
+    of_present_load,
     reporting_spans,
 )
 from rechannel.daemon.model.forecast import StageForecast, apply_forecasts, forecast_stages
@@ -168,14 +169,17 @@ def build_snapshot(
         return None
     executors = {info.executor: index for index, info in enumerate(infos)}
     queries = {query.query: query for query in messages.report.queries if query.active}
-    recent = {name: last_batches(messages, name, settings, now) for name in queries}
+    last = {name: last_batches(messages, name, settings, now) for name in queries}
+    least = settings.reschedule.trigger_windows
+    recent = {name: of_present_load(last[name], messages.load_since, least) for name in queries}
     cold_tasks = _cold_tasks_of(messages, infos, now)
     rates = _measure_rates(messages, recent, executors, cold_tasks)
     slow = slow_executors(messages, infos, recent, rates, now)
     cluster = _build_cluster(messages, infos, rates, slow, drained_nodes)
     fresh = fresh_usage(messages, settings, now)
     inputs = _model_inputs(messages, executors, rates, now)
-    models = _model_queries(queries, recent, inputs, settings, include_unmeasured=include_unmeasured)
+    enough = {name for name in queries if len(last[name]) >= settings.reschedule.batches}
+    models = _model_queries(queries, recent, inputs, enough, include_unmeasured=include_unmeasured)
     stages = tuple(stage for model in models.values() for stage in model.stages)
     if not stages:
         return None
@@ -215,7 +219,7 @@ def build_snapshot(
         shuffle_coverage=_shuffle_coverage(messages, settings, inputs) if coverage.fresh else None,
         notes=(
             *_notes(models.values(), infos, coverage, slow, applied),
-            *([] if include_unmeasured else _unmeasured_note(messages, recent, settings, now)),
+            *([] if include_unmeasured else _unmeasured_note(messages, last, settings, now)),
         ),
         forecasts=forecasts,
         slow=slow,
@@ -280,11 +284,11 @@ def _model_queries(
     queries: Mapping[str, QueryState],
     recent: Mapping[str, Sequence[BatchReport]],
     inputs: ModelInputs,
-    settings: Settings,
+    measured: Container[str],
     *,
     include_unmeasured: bool,
 ) -> dict[str, QueryModel]:
-    """Model each query by what is known of it.
+    """Model each query by what is known of it; ``measured``: those with enough batches.
 
     * movable, too few batches, and unmeasured queries are included: placeable stages that cost nothing
     * movable, enough batches: placeable stages with their measured load
@@ -295,7 +299,7 @@ def _model_queries(
     room = query_model.MAX_MATRIX_ENTRIES
     for name, query in queries.items():
         batches = recent[name]
-        enough = len(batches) >= settings.reschedule.batches
+        enough = name in measured
         if include_unmeasured and not query.problem and not enough:
             models[name] = query_model.placeholder_model(query)
         elif batches:

@@ -228,7 +228,7 @@ def test_undrain_and_its_mistakes(leader, store):
     ("mode", "paused", "phrase"),
     [
         ("observe", False, "in observe mode nothing moves there automatically: `rechannel rebalance --apply` does it"),
-        ("apply", False, "in about 5 s it is decided whether moving partitions there pays"),
+        ("apply", False, "in about 2 s it is decided whether moving partitions there pays"),
         ("apply", True, "paused: `rechannel resume` first"),
     ],
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from rechannel.conf.settings import RescheduleSettings, Settings
-from rechannel.daemon.control.triggers import ExecutorSetTrigger, executors_in_use, settle_time
+from rechannel.daemon.control.triggers import ExecutorSetTrigger, executors_in_use
 from rechannel.wire.codes import Law
 from rechannel.wire.messages import Decision, LinkReport
 from unit import sample_messages as samples
@@ -112,7 +112,7 @@ def test_what_is_not_ready_is_asked_again_at_the_same_interval(clock, changed):
 def test_what_is_to_be_agreed_on_waits_for_other_figures(clock, joining):
     joining.settings = Settings()
     joining.see(FOUR)
-    clock.sleep(settle_time(joining.settings))
+    clock.sleep(joining.settings.reschedule.settle)
     joining.decided(answer("refused", Law.AGREEMENTS), report([query("0012")]))
     clock.sleep(14)
     assert not joining.is_due_now()

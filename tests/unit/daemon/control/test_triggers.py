@@ -164,6 +164,17 @@ def test_an_imbalance_is_decided_on_without_waiting_for_the_timeout(store, world
     assert len(decisions(store)) == 1
 
 
+def test_an_imbalance_is_decided_on_in_the_cycle_that_sees_its_second_batch(store, world):
+    leader = leading(world, ruled())
+    for number in range(10, 20):
+        go_on(world, 5, leader)
+        world.measure(newest=number)
+        leader.follow()
+        if decisions(store):
+            break
+    assert (number, decisions(store)[0].trigger) == (11, "imbalance")
+
+
 @pytest.mark.parametrize("why", ["settle", "outcome"])
 def test_an_imbalance_waits_for_stable_executors_and_the_last_outcome(store, world, why):
     leader = leading(world, ruled(settle=60.0 if why == "settle" else 0.0))

@@ -8,7 +8,7 @@ import math
 import msgspec
 import pytest
 
-from rechannel.daemon.model.application_messages import last_batches
+from rechannel.daemon.model.application_messages import last_batches, of_present_load
 from rechannel.daemon.model.newest_load import NewestLoad, measure_newest_load
 from rechannel.wire.messages import QueryState
 from unit.daemon.fake_store import NOW
@@ -68,3 +68,6 @@ def test_a_decision_averages_the_batches_of_the_present_load() -> None:
     since = dataclasses.replace(seen, load_since=many[-4].start)
     assert last_batches(since, QUERY, settings(), NOW) == many[-4:]
     assert len(last_batches(dataclasses.replace(seen, load_since=NOW), QUERY, settings(), NOW)) == 3
+    assert of_present_load(many[-3:], many[-2].start, 2) == many[-2:], "one of before would be a third of the load"
+    assert of_present_load(many[-3:], many[-1].start, 2) == many[-3:], "too few"
+    assert of_present_load(many[-3:], 0.0, 2) == many[-3:], "the load did not change"
