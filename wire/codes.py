@@ -134,7 +134,7 @@ class NotReadyReason(Code):
     )
     TOO_FEW_BATCHES = (
         "too-few-batches",
-        "Fewer batches than `reschedule.batches` are measured.",
+        "Fewer batches than `reschedule.batches` are measured, or none since queries began or ended, or moved.",
         (
             "Wait for the time that the sentence gives. Where batches have too many tasks to be stored: fewer "
             "partitions, or a lower `reschedule.batches`."

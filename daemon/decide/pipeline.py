@@ -221,11 +221,14 @@ def _check_explained(request: DecisionRequest, snapshot: Snapshot, settings: Set
         if residual.within(settings.gate.max_residual):
             continue
         state = snapshot.queries.get(query)
-        measured = float(snapshot.measured[query].mean())
+        name, measured = query_name(query, state.name if state else ""), float(snapshot.measured[query].mean())
+        if not snapshot.measured_queries.has_settled(query):
+            sentence = f"query {name} has had no batch since queries began or ended, or partitions moved"
+            raise NoPlan(NotReady(NotReadyReason.TOO_FEW_BATCHES, sentence))
         raise NoPlan(
             NotReady(
                 NotReadyReason.UNEXPLAINED,
-                f"the model does not explain the batches of {query_name(query, state.name if state else '')}: measured "
+                f"the model does not explain the batches of {name}: measured "
                 f"{measured:.2f} s, replayed {measured * (1 + residual.share):.2f} s ({residual.share:+.0%}), "
                 f"gate.max_residual is {settings.gate.max_residual:.0%}",
             )

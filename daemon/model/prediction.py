@@ -22,13 +22,14 @@ from rechannel.policies.model.arrays import BoolArray, FloatArray, IntArray, ran
 from rechannel.policies.model.cluster import Cluster
 from rechannel.policies.model.workload import Stage, Workload
 from rechannel.policies.prediction.model import FloatingTasks, PredictionModel, QueryTiming, StageSpread
-from rechannel.policies.prediction.work import TaskSamples, fit_work
+from rechannel.policies.prediction.work import TaskSamples, fit_work, of_present_cost
 from rechannel.wire.measurements import BatchReport, StageRun
 from rechannel.wire.messages import QueryState
 
 _SAMPLED_BATCHES = 32  # of a query, at most
 _SAMPLED_TASKS = 25_600  # of a query, beyond the batches that a decision averages
 _COMPARED_BATCHES = 12
+_COMPARED_PARTITIONS = 256  # of a query: their median is as exact as that of all
 _COLD = 1.05  # times the usual seconds per row, above which the first batches of a query are cold
 _SHORTEST_OVERHEAD = 1e-3  # seconds
 _LEAST_NOISE = 0.15  # of the overhead: batches that begin together compete for the driver
@@ -57,6 +58,7 @@ class MeasuredQueries:
     queries_since: float
     _samples: dict[str, tuple[list[BatchReport], frozenset[int]]] = field(default_factory=dict, init=False, repr=False)
     _usual_batches: dict[str, UsualBatch] = field(default_factory=dict, init=False, repr=False)
+    _present: dict[str, frozenset[int]] = field(default_factory=dict, init=False, repr=False)
 
     @cached_property
     def unchanged_since(self) -> float:
@@ -72,7 +74,7 @@ class MeasuredQueries:
         return self._usual_batches[query]
 
     def samples(self, query: str) -> tuple[list[BatchReport], frozenset[int]]:
-        """Return the batches that a query is modeled from, and which of them loaded state.
+        """Return the newest batches of a query, of any cost, and which of them loaded state.
 
         The batches are in order, oldest first; those that loaded state are given by number.
         """
@@ -80,6 +82,19 @@ class MeasuredQueries:
             sampled = _sampled(batches_of(self.batches, query), len(self.recent.get(query, ())))
             self._samples[query] = sampled, batches_with_moves(sampled)
         return self._samples[query]
+
+    def has_settled(self, query: str) -> bool:
+        """Whether a batch of a query began since the queries or a placement changed."""
+        return self.recent[query][-1].start >= self.unchanged_since
+
+    def of_present_cost(self, query: str) -> frozenset[int]:
+        """Return the numbers of a query's samples in which rows took about as long as lately."""
+        if query not in self._present:
+            sampled, recent = self.samples(query)[0], self.recent[query]
+            seconds, rows = _by_partition(sampled)
+            same = of_present_cost(seconds, rows, len(recent))
+            self._present[query] = frozenset(batch.batch for batch, it in zip(sampled, same, strict=True) if it)
+        return self._present[query]
 
 
 @dataclass(frozen=True, eq=False)
@@ -114,8 +129,10 @@ def collect_evidence(cluster: Cluster, workload: Workload, measured: MeasuredQue
             growth=usual.growth,
             fixed_rows=usual.fixed_rows,
         )
-        runs = [dict(stage_keys(query, batch)) for batch in sampled]
-        is_recent = [batch.batch >= recent[0].batch for batch in sampled]
+        present = measured.of_present_cost(query)
+        modeled = [batch for batch in sampled if batch.batch in present]
+        runs = [dict(stage_keys(query, batch)) for batch in modeled]
+        is_recent = [batch.batch >= recent[0].batch for batch in modeled]
         for stage in [stage for stage in workload.stages if stage.query == query]:
             own = [by_key[stage.key] for by_key in runs if stage.key in by_key]
             if stage.placeable:
@@ -167,19 +184,21 @@ def _compared(query: str, measured: MeasuredQueries) -> Sequence[BatchReport]:
         return recent
     sampled, moved = measured.samples(query)
     stayed = [batch for batch in recent if batch.batch not in moved] or recent
+    since = [batch for batch in stayed if batch.start >= measured.unchanged_since] or stayed
     if measured.slowed.any():  # older batches ran on faster executors
-        return stayed
+        return since
+    present = measured.of_present_cost(query)
     usual = [UsualBatch(float(np.mean(rows))) for rows in zip(*map(_rows, recent), strict=True)]
     compared = [
         batch
         for batch in sampled[-_COMPARED_BATCHES:]
-        if batch.batch not in moved
+        if batch.batch in present - moved
         and batch.start >= measured.unchanged_since
         and all(is_same_load(UsualBatch(rows), one) for rows, one in zip(_rows(batch), usual, strict=True))
     ]
     if len(compared) > 1:  # one batch alone says little
         return compared
-    return stayed
+    return since
 
 
 def _rows(batch: BatchReport) -> tuple[float, float]:
@@ -206,6 +225,30 @@ def warm_batches(batches: Sequence[BatchReport], min_batches: int) -> list[Batch
     warm = np.flatnonzero(costs <= _COLD * usual)
     first = min(int(warm[0]) if len(warm) else 0, max(0, len(batches) - min_batches))
     return list(batches[first:])
+
+
+def _by_partition(batches: Sequence[BatchReport]) -> FloatArray:
+    """Return seconds and rows of the tasks with state, (2, B, P).
+
+    Where there are many partitions, they are those of some.
+    """
+    runs = [
+        (number, run.stateful_stage, task_columns(run))
+        for number, batch in enumerate(batches)
+        for run in batch.stages
+        if run.stateful_stage >= 0
+    ]
+    sizes: dict[int, int] = {}
+    for _, stage, tasks in runs:
+        sizes[stage] = max(sizes.get(stage, 0), int(tasks.partition.max(initial=-1)) + 1)
+    begins = dict(zip(sizes, itertools.accumulate(sizes.values(), initial=0), strict=False))
+    step = 1 + sum(sizes.values()) // _COMPARED_PARTITIONS
+    table = np.full((2, len(batches), -(-sum(sizes.values()) // step)), np.nan)
+    for number, stage, tasks in runs:
+        place = begins[stage] + tasks.partition
+        chosen = place % step == 0
+        table[:, number, place[chosen] // step] = tasks.slot[chosen], tasks.rows[chosen]
+    return table
 
 
 def _seconds_per_row(batch: BatchReport) -> float:

@@ -25,7 +25,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from rechannel.policies.analysis.service_rate import fit_lines, weighted_lines
-from rechannel.policies.model.arrays import FloatArray, IntArray, check_lengths
+from rechannel.policies.model.arrays import BoolArray, FloatArray, IntArray, check_lengths
 
 _LEAST_NOISE = 0.02  # standard deviation of the logarithm of a task's seconds, and so of the next two
 _PRIOR_NOISE = 0.3  # standard deviation that counts where a stage has a single task a partition
@@ -36,6 +36,8 @@ _FAR_BELOW = -8.0  # standard deviations
 _ROUNDS = 4  # of the fit of the noise
 _PRIOR_SHARE = 0.3  # standard deviation of the row share before anything was measured
 _SHORTEST = 1e-4  # seconds; shorter tasks are clock ticks
+_OTHER_COST = 0.1  # logarithm of the least change of the work that tells of another kind of batch
+_SURE = 3.0  # standard deviations by which a batch has to differ
 
 
 @dataclass(frozen=True, eq=False)
@@ -95,6 +97,35 @@ def fit_work(samples: TaskSamples, rows: FloatArray, mean: FloatArray) -> Fitted
     idle = (rows <= 0) & (count == 0)
     share = _row_share(overhead, slope, sampled_rows, residual)
     return FittedWork(np.where(idle, mean, expected), log_error, np.sqrt(within), share)
+
+
+def of_present_cost(seconds: FloatArray, rows: FloatArray, newest: int) -> BoolArray:
+    """Mark the batches whose rows took about as long as those of the newest ones, (B,).
+
+    The others tell of other work: rows that took longer for a while, or a crowded cluster. Averaged with the newest
+    they explain neither, and it takes as many batches again until most are of one kind. Each partition is compared with
+    itself: the work of other rows is between as much and in proportion, and what lies outside, in logarithms, is a
+    change. The change of a batch is the median over its partitions, so that one slow or cold executor of several makes
+    none. It counts beyond a tenth and three standard deviations of such a difference. The deviation is that of batches
+    that follow each other (von Neumann 1941), by the median of their differences: a change is one of these. It is the
+    lower one of the work and of the work a row, since other rows add to it. With normal noise one batch in four hundred
+    is left out that should count.
+
+    ``seconds`` of work and ``rows`` of each partition in each batch, oldest first, (B, P), NaN without a task;
+    ``newest``: number of the last batches, which all count.
+    """
+    compared = ~np.isnan(seconds[-newest:]).all(axis=0)
+    if not compared.any():
+        return np.ones(len(seconds), dtype=np.bool_)
+    work, read = np.log(np.maximum(seconds[:, compared], _SHORTEST)), np.log(np.maximum(rows[:, compared], 1.0))
+    same: BoolArray = np.asarray(~np.isnan(work).all(axis=1))
+    more, larger = (it[same] - np.nanmedian(it[-newest:], axis=0) for it in (work, read))
+    change = np.nanmedian(more - np.clip(more, np.minimum(larger, 0.0), np.maximum(larger, 0.0)), axis=1)
+    steps = [np.abs(np.diff(np.nanmedian(it, axis=1))) for it in (more, more - larger)]
+    deviation = 1.48 * min(float(np.median(it)) if len(it) else 0.0 for it in steps) / math.sqrt(2)
+    same[same] = np.abs(change) <= max(_OTHER_COST, _SURE * deviation * math.sqrt(1 + 1 / newest))
+    same[-newest:] = True
+    return same
 
 
 def _row_share(overhead: float, slope: float, rows: FloatArray, residual: FloatArray) -> float:

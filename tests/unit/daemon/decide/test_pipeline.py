@@ -86,6 +86,16 @@ def test_batches_that_the_replay_does_not_explain_are_no_basis(trigger: Trigger)
     assert "measured 6.60 s, replayed 3.60 s (-45%)" in reason.sentence
 
 
+def test_a_query_without_a_batch_since_the_queries_changed_is_awaited() -> None:
+    batches = [batch(number, SKEWED, WORK, waiting=3.0) for number in range(8, 20)]
+    received = messages(report([query(SKEWED)]), batches, {f"127.0.0.{e + 2}": [window(e)] for e in range(4)})
+    for since, code in ((batches[-1].start, NotReadyReason.UNEXPLAINED), (NOW, NotReadyReason.TOO_FEW_BATCHES)):
+        with pytest.raises(NoPlan) as ended:
+            draft_decision(TIMEOUT, PlanBasis(dataclasses.replace(received, queries_since=since), Settings()))
+        assert isinstance(ended.value.reason, NotReady)
+        assert ended.value.reason.code == code
+
+
 def test_forced_decisions_need_no_explanation() -> None:
     assert draft(dataclasses.replace(TIMEOUT, force=True), waiting=3.0).decision.residuals[QUERY] < -0.4
 

@@ -69,12 +69,10 @@ def test_a_load_of_state_is_no_work() -> None:
 
 
 def test_batches_beside_other_queries_do_not_have_to_be_explained() -> None:
-    alone, beside = usual(10)[:-3], usual(10)[-3:]
-    longer = [with_tasks(it, lambda row: msgspec.structs.replace(row, finish=row.finish + 1.0)) for it in beside]
-    longer = [msgspec.structs.replace(it, duration=it.seconds + 1.0) for it in longer]
+    alone, beside = usual(10)[:-3], [batch(number, "0123", WORK, waiting=1.0) for number in (17, 18, 19)]
     link = report([query("0123")])
-    for since, expected in ((0.0, 10), (beside[0].start, 3), (beside[-1].start, 3)):
-        inputs = replace(messages(link, [*alone, *longer]), queries_since=since)
+    for since, expected in ((0.0, 10), (beside[0].start, 3), (beside[-1].start, 1)):
+        inputs = replace(messages(link, [*alone, *beside]), queries_since=since)
         snapshot = build_snapshot(inputs, Settings(), NOW)
         assert snapshot is not None
         assert len(snapshot.measured[QUERY]) == expected
@@ -91,6 +89,19 @@ def test_batches_of_other_keys_do_not_have_to_be_explained() -> None:
     assert len(snapshot_of(batches, "0123").measured[QUERY]) == 12, "as many rows on the busiest executor"
     together = [heavy(it, 0) for it in usual(8)[:-recent]] + [with_rows(it, 175) for it in usual(8)[-recent:]]
     assert len(snapshot_of(together, "0123").measured[QUERY]) == recent
+
+
+@pytest.mark.parametrize("times", [0.625, 1.6])
+def test_rows_that_take_longer_from_now_on_are_modeled_by_the_batches_that_show_it(times: float) -> None:
+    def same_rows(row: TaskRow) -> TaskRow:
+        return msgspec.structs.replace(row, rows_in=round(1000 * WORK[row.partition]))
+
+    changed = [with_tasks(batch(it, "0123", [times * work for work in WORK]), same_rows) for it in (17, 18, 19)]
+    before = [with_tasks(it, same_rows) for it in usual(0)[:-3]]
+    snapshot = snapshot_of([*before, *changed], "0123")
+    assert snapshot.prediction.workload.stage(f"{QUERY}/0").busy == pytest.approx(times * np.array(WORK), rel=0.02)
+    assert len(snapshot.measured[QUERY]) == 3
+    assert abs(snapshot.residuals[QUERY].share) < 0.05
 
 
 def test_messages_without_submission_times_take_the_first_launch() -> None:
@@ -177,11 +188,11 @@ def test_older_batches_do_not_show_the_work_on_an_executor_that_became_slow() ->
 
 
 def test_batches_that_loaded_state_are_not_compared_where_an_executor_became_slow_either() -> None:
-    """Partition 15 moved to executor 3 with the first of the recent batches, and took 8 s there."""
+    """Partition 15 moved to executor 3 with the first of the recent batches, and took 5 s there."""
     recent = Settings().reschedule.batches
     first = 20 - recent
     before = [batch(number, "0123" * 3 + "0122", SECONDS) for number in range(first)]
-    loads = batch(first, PLACES, SLOWED, loading=8.0, moved=15)
+    loads = batch(first, PLACES, SLOWED, loading=5.0, moved=15)
     since = [with_tasks(it, rows_of_work) for it in (loads, *(batch(n, PLACES, SLOWED) for n in range(first + 1, 20)))]
     snapshot = snapshot_of([*before, *since], PLACES)
     assert snapshot.measured_queries.slowed.any()

@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from rechannel.policies.prediction.work import TaskSamples, _mean_above_zero, fit_work
+from rechannel.policies.prediction.work import TaskSamples, _mean_above_zero, fit_work, of_present_cost
 
 
 def samples(work: np.ndarray, rows: np.ndarray, batches: int, noise: float, seed: int = 0) -> TaskSamples:
@@ -95,3 +95,46 @@ def test_without_usable_samples_the_measured_mean_stands(partition: list[int]) -
     one = np.ones(len(partition))
     fitted = fit_work(TaskSamples(np.array(partition, dtype=np.int64), one, one), mean, mean)
     assert fitted.seconds.tolist() == mean.tolist()
+
+
+def changing(times: np.ndarray, rows: np.ndarray, noise: float, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return seconds and rows of sixteen tasks in each batch.
+
+    ``times``: as long as a row takes in each batch, or of each task in each batch; ``rows``: of each task in a batch.
+    """
+    shares = np.random.default_rng(9).dirichlet(np.ones(16)) * 16
+    own = rows[:, None] * shares
+    work = 0.1 + times.reshape(len(rows), -1) * own / 1000
+    return work * np.random.default_rng(seed).lognormal(-(noise**2) / 2, noise, work.shape), own
+
+
+@pytest.mark.parametrize("noise", [0.02, 0.1])
+def test_a_change_of_the_cost_of_rows_is_seen_in_two_batches(noise: float) -> None:
+    times, rows = np.where(np.arange(32) < 30, 1.0, 1.6), np.full(32, 500.0)
+    marked = np.array([of_present_cost(*changing(times, rows, noise, seed), 2) for seed in range(100)])
+    assert marked[:, -2:].all()
+    assert marked[:, :30].mean() < 0.01, "of the batches before"
+
+
+@pytest.mark.parametrize("noise", [0.02, 0.1, 0.3])
+@pytest.mark.parametrize("vary", [False, True])
+def test_batches_of_one_cost_all_count_whatever_their_rows(noise: float, vary: bool) -> None:
+    rows = np.random.default_rng(1).uniform(100, 900, 32) if vary else np.full(32, 500.0)
+    marked = np.array([of_present_cost(*changing(np.ones(32), rows, noise, seed), 3) for seed in range(100)])
+    assert marked.mean() > 0.98
+
+
+def test_one_executor_of_several_and_a_long_batch_change_no_cost() -> None:
+    rows, times = np.full(32, 500.0), np.ones((32, 16))
+    times[-2:, :6] = 2.0
+    assert of_present_cost(*changing(times, rows, 0.05, 0), 2).all()
+    times[20] = 3.0
+    assert np.flatnonzero(~of_present_cost(*changing(times, rows, 0.05, 0), 2)).tolist() == [20]
+
+
+def test_partitions_without_tasks_are_not_compared() -> None:
+    seconds, rows = changing(np.ones(32), np.full(32, 500.0), 0.05, 0)
+    seconds[:10, 3], seconds[-2:, 4], seconds[5] = np.nan, np.nan, np.nan
+    assert np.flatnonzero(~of_present_cost(seconds, rows, 2)).tolist() == [5]
+    assert of_present_cost(np.ones((1, 1)), np.ones((1, 1)), 1).all()
+    assert of_present_cost(np.ones((4, 0)), np.ones((4, 0)), 2).all(), "a query without state"
