@@ -1,6 +1,6 @@
 """Time windows of weekly periods such as ``Mon-Fri 09:00-18:00``.
 
-Pure. A period belongs to the day on which it begins; one whose end is not later than its begin ends on the next day.
+Pure. A period belongs to the day on which it begins; one whose end is not later than its start ends on the next day.
 Its times are local times of a zone. A time in the gap of a clock that is put forward is taken as the end of the gap; an
 hour that comes twice is in the period both times.
 """

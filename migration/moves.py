@@ -115,12 +115,12 @@ class TrackedMove:
 
     @property
     def unsteered(self) -> bool:
-        """Whether Spark was not told of it yet."""
+        """Whether it is not steered yet."""
         return self.state in (MoveState.PLANNED, MoveState.PREPARED)
 
     @property
     def awaits_landing(self) -> bool:
-        """Whether Spark was told of it and no batch has brought it to its target yet."""
+        """Whether it is steered and no batch has brought it to its target yet."""
         return self.state in (MoveState.STEERED, MoveState.RELEASED_IDLE)
 
     @property

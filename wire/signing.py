@@ -110,14 +110,14 @@ class Verifier:
         try:
             signature, content = base64.b64decode(envelope.signature, validate=True), signed_bytes(envelope)
         except ValueError as error:
-            raise SignatureError(f"signature of message from {envelope.sender!r} does not hold") from error
+            raise SignatureError(f"signature of message from {envelope.sender!r} is not valid") from error
         for key in self.keys:
             try:
                 key.verify(signature, content)
             except InvalidSignature:
                 continue
             return
-        raise SignatureError(f"signature of message from {envelope.sender!r} does not hold")
+        raise SignatureError(f"signature of message from {envelope.sender!r} is not valid")
 
     def is_valid(self, envelope: Envelope) -> bool:
         """Whether the message has a valid signature of a trusted key."""

@@ -19,7 +19,7 @@ from rechannel.policies.analysis.forecast import look_ahead, slots_ahead
 from rechannel.policies.model.arrays import FloatArray
 
 _PARTITIONS, _EXECUTORS, _SLOTS, _WANTED = 32, 4, 21, 40
-HEAD = "load | partitions told by a forecast | error over the last value's | uneven by last values | by forecast"
+HEAD = "load | partitions with a forecast | error over the last value's | uneven by last values | by forecast"
 _Kind = Callable[[np.random.Generator, FloatArray], FloatArray]
 
 
@@ -76,7 +76,7 @@ def _uneven(forecast: FloatArray, actual: FloatArray) -> float:
 
 
 def measure(kind: str, trials: int, seed: int) -> tuple[float, float, float, float]:
-    """Return the share of partitions told by a forecast, the error over the last value's, and both unevennesses."""
+    """Return the share of partitions with a forecast, the error over the last value's, and both unevennesses."""
     random = np.random.default_rng(seed)
     ahead = slots_ahead(_SLOTS, _WANTED)
     moment = np.arange(_SLOTS + ahead, dtype=np.float64)[:, None]

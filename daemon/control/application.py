@@ -69,7 +69,7 @@ class Application:
 
     def __init__(self, name: str, services: ControllerServices) -> None:
         self.name, self.sentence = name, ""
-        self.last_heard = services.context.clock.steady()
+        self.last_reported = services.context.clock.steady()
         self.guard, self.complaints = AutomaticDecisionGuard(services.limits), RateLimit(COMPLAIN_EVERY)
         self.migrations = MigrationTracker(name, services.context)
         self.executors, self.load_triggers = ExecutorSetTrigger(), LoadTriggers()

@@ -69,12 +69,12 @@ class ClusterState:
         """Return the running migrations, by name of their application."""
         return [app.migrations.running for app in self.applications() if app.migrations.running is not None]
 
-    def mark_heard(self, names: Iterable[str]) -> None:
+    def mark_reporting(self, names: Iterable[str]) -> None:
         """Note which applications report, and forget those that were silent for long."""
         now = self._clock.steady()
         for name in names:
-            self.application(name).last_heard = now
-        for name in [name for name, app in self._applications.items() if now - app.last_heard >= FORGOTTEN_AFTER]:
+            self.application(name).last_reported = now
+        for name in [name for name, app in self._applications.items() if now - app.last_reported >= FORGOTTEN_AFTER]:
             del self._applications[name]
 
     def for_each(self, names: Iterable[str], act: Callable[[Application], Result]) -> list[Result]:
@@ -132,7 +132,7 @@ class ClusterState:
         self.services.history.reset()
 
     def restore(self, reports: dict[str, LinkReport]) -> None:
-        """Take over the applications not examined yet, all of them at the begin of a lead."""
+        """Take over the applications not examined yet, all of them at the start of a lead."""
         first = not self._context.restored
         if first:
             self.services.history.reset()  # others may have led meanwhile
@@ -143,7 +143,7 @@ class ClusterState:
             return
         log = read_decision_log(self._context.store)
         if first:
-            self.mark_heard(name for name, _ in log)  # they may report again
+            self.mark_reporting(name for name, _ in log)  # they may report again
             self._restore_log(log)
         paused = self.services.standing_orders.restore({name: reports[name] for name in names})
         if paused and not self._context.lead.paused:
@@ -175,7 +175,7 @@ class ClusterState:
             self.services.collector.refresh()
         now = self._clock.steady()
         silence, self._followed_at = now - self._followed_at, now
-        if silence > 3 * lease_timing.OBSERVE:  # Redis was away, and no link could be heard
+        if silence > 3 * lease_timing.OBSERVE:  # Redis was away, and no report could arrive
             for app in self.migrating():
                 app.migrations.extend_deadline(silence)
         self.for_each([app.name for app in self.migrating()], Application.follow)

@@ -134,7 +134,7 @@ class Controller:
         """Renew the lease; a new leader takes over what it finds in Redis and the reports."""
         with self._lock:
             reports = self._services.collector.refresh()
-            self._cluster.mark_heard(reports)
+            self._cluster.mark_reporting(reports)
             result = self.lead.renew(max((self._least_epoch(report) for report in reports.values()), default=0))
             if result is LeaseResult.WAITING:
                 self._cluster.stand_by()
@@ -151,7 +151,7 @@ class Controller:
         """Return the least epoch in which a link takes orders of this leader.
 
         A leader of an emptied Redis may have begun with the epoch of a leader before it: links take orders of one
-        epoch in the order of their sequence numbers, which tells nothing between two leaders.
+        epoch in the order of their sequence numbers, which do not order the orders of two leaders.
         """
         lead, epoch = self.lead, report.accepted_epoch
         others = {*report.accepted_leaders} - {lead.name}

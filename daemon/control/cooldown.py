@@ -40,8 +40,8 @@ class CooldownTimer:
         """Learn from the applied decisions of all leaders, the last one first.
 
         A migration that the next one did not roll back counts as confirmed, so does the last one if it is among those
-        with a ``confirmed`` outcome. Its end is not known: if nothing else tells of it, the cool-down after a rollback
-        begins when that was decided.
+        with a ``confirmed`` outcome. Its end is not known: unless it is learned later, the cool-down after a rollback
+        begins at the time of the decision.
         """
         if not applied:
             return

@@ -50,7 +50,7 @@ class LeaderElection:
     """One controller's part in the election of a leader.
 
     The length of the lease and the time-out of Redis follow no reload. The clock's steady time counts the lease, its
-    wall time is that of the begin of the lead. ``name``: first part of the name as holder of the lease.
+    wall time is that of the start of the lead. ``name``: first part of the name as holder of the lease.
     """
 
     def __init__(self, settings: Settings, store: Store, clock: Clock, name: str) -> None:

@@ -86,7 +86,7 @@ class RunningMigration:
     def stopped(self, now: float) -> RunningMigration:
         """Return the empty migration that replaces this one, so that no further move begins.
 
-        The link gives up the moves that Spark was not told of yet; the others land with the next batch.
+        The link gives up the moves that are not steered yet; the others land with the next batch.
         """
         desired = DesiredPlacement(decision=f"{self.decision}{_STOP}", runs=self.desired.runs, moves=[])
         return RunningMigration(self.application, desired, now, self.patience, under_way=self.under_way)

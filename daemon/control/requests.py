@@ -37,7 +37,7 @@ from rechannel.wire.redis.streams import entry_number
 _REMEMBERED = 1000  # requests
 # Questions that wait for their plans, so that viewers cannot keep the leader busy, and others answered in one cycle.
 _QUESTIONS_AT_ONCE = 5
-_QUESTIONS_READ = 50  # read in one cycle; those beyond `_QUESTIONS_AT_ONCE` are told to ask again
+_QUESTIONS_READ = 50  # read in one cycle; those beyond `_QUESTIONS_AT_ONCE` are answered "ask again"
 _REFUSALS_AUDITED = 5  # of misplaced orders, per minute: more lines would let a viewer fill the disk
 
 

@@ -39,11 +39,11 @@ def _window(command: Apply, rules: RescheduleSettings, now: float) -> TimeWindow
     if command.at:
         periods: tuple[str, ...] = (command.at,)
     elif command.when != "off-peak":
-        raise _refusal_error(f"when: {command.when!r} is not known; say off-peak, or a period with --at")
+        raise _refusal_error(f"when: {command.when!r} is not known; write off-peak, or give a period with --at")
     elif rules.off_peak:
         periods = rules.off_peak
     else:
-        raise _refusal_error("no off-peak period is set: set reschedule.off_peak, or say a period with --at")
+        raise _refusal_error("no off-peak period is set: set reschedule.off_peak, or give a period with --at")
     try:
         calendar = Calendar(periods, rules.time_zone)
     except ValueError as error:
@@ -61,8 +61,8 @@ def _refusal_error(sentence: str) -> CommandError:
 def describe(plan: ScheduledPlan, now: float, zone: str) -> str:
     """Return in one sentence what is scheduled, for when, and who asked for it.
 
-    Within the window its end is named, before it its begin, by the time zone ``zone``. ``now``: seconds since the
-    epoch.
+    Within the window its end is named, before the window its start, in the time zone ``zone``. ``now``: seconds since
+    the epoch.
     """
     since = "until" if plan.begin <= now else "from"
     moment = plan.end if plan.begin <= now else plan.begin

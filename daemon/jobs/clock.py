@@ -75,8 +75,8 @@ class RateLimit:
 class DutyCycle:
     """Limiter that keeps repeated work below a share of one core.
 
-    A context manager around one piece of work. Afterwards ``rest`` holds the seconds from the begin of the work to the
-    next time it may begin. Waiting is not counted as work.
+    A context manager around one piece of work. Afterwards ``rest`` holds the seconds from the start of the work to the
+    next time it may start. Waiting is not counted as work.
     """
 
     def __init__(self, share: float, longest: float, cpu: Callable[[], float]) -> None:

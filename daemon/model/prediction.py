@@ -216,9 +216,9 @@ def _rows(batch: BatchReport) -> tuple[float, float]:
 def warm_batches(batches: Sequence[BatchReport], min_batches: int) -> list[BatchReport]:
     """Return a query's batches without its first ones in which every row took longer.
 
-    The executors' code is compiled, and caches are filled, in the first batches of a query. What tasks took then tells
-    neither the work of a partition nor the speed of an executor. ``batches``: oldest first; ``min_batches``: of the
-    newest that are returned in any case.
+    The executors' code is compiled, and caches are filled, in the first batches of a query. What tasks took then
+    measures neither the work of a partition nor the speed of an executor. ``batches``: oldest first; ``min_batches``:
+    number of the newest that are returned in any case.
     """
     costs = np.array([_seconds_per_row(batch) for batch in batches])
     usual = float(np.median(costs[len(costs) // 2 :])) if len(costs) else 0.0

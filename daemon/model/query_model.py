@@ -6,7 +6,7 @@ stage or partition did not run counts as zero, because `batches_per_second` coun
 exception: they are means over the batches in which the shuffle was reported.
 
 Map outputs are joined by task id, which is unique within an application: what a map task left on its executor's disk
-tells how much went to each downstream partition, and the batch report which stage and partition that task was. Volumes
+gives the bytes for each downstream partition, and the batch report the stage and partition of that task. Volumes
 are bytes per second at the rate of the batches, not of the agents' windows: a batch may last longer than a window.
 
 Busy seconds are those of a reference executor: a task's seconds times the speed of its executor, where it is known.

@@ -9,9 +9,9 @@ No task fails, and no executor is missing afterwards::
   all sessions count. One that started before the attach may have state on any executor, until a whole batch of it
   was seen, or it has run no batch for a minute: its next one then loads its state elsewhere.
 * *cordoned*: Spark offers it no task any more, sources included. There is no way back, so it comes after *empty*.
-* *idle*: every query that ran a batch when it was cordoned has passed a boundary, so no reducer wants its map output;
+* *idle*: every query that ran a batch when it was cordoned has passed a boundary, so no reducer needs its map output;
   and, before the deadline, no RDD of the application lives on executors alone (``localCheckpoint``). A query that
-  seemed to run no batch is looked at again two seconds later, since the begin of a batch is read some moments late.
+  seemed to run no batch is looked at again two seconds later, since the start of a batch is read some moments late.
 * *released*: killed, after the application's target was set: an unset target counts as 0, and Spark would replace none.
 
 Then the target is kept such that the cluster manager replaces executors that are lost, uses nodes that are added, and
@@ -44,7 +44,7 @@ _TARGET_EVERY = 5.0  # seconds between two readings of the master's workers
 _RELEASE_EVERY = 5.0  # seconds to the next try after one that Spark refused, or that would lose RDDs
 _GRACE = 60.0  # seconds for which an executor that came back holds its place, so that others come up elsewhere
 _LONGEST_GRACE = 3600.0
-_EVENT_DELAY = 2.0  # seconds after which the begin of a batch was read, whose tasks may have run before the cordon
+_EVENT_DELAY = 2.0  # seconds after which the start of a batch was read, whose tasks may have run before the cordon
 _LONG_IDLE = 60.0  # seconds without a batch after which a query that was never seen in one is not waited for
 UNLIMITED = 2**31 - 1
 
@@ -124,7 +124,7 @@ class ExecutorReleaser:
         self._cordon_ends_executor = cordon_ends_executor  # in the middle of a batch (spark.decommission.enabled)
         self._dynamic = dynamic  # Spark removes idle executors and sets the target (spark.dynamicAllocation.enabled)
         self._cordons: dict[str, _Cordon] = {}
-        self._released: set[str] = set()  # released, and Spark has not told yet that they are gone
+        self._released: set[str] = set()  # released; Spark has not yet reported that they are gone
         self._drained: frozenset[str] = frozenset()  # nodes whose executors are to leave
         self._limit_before = UNLIMITED  # the application's limit of executors before the first release
         self._base = -1  # executors elsewhere at the first release; -1 while the target is Spark's own

@@ -329,7 +329,7 @@ class Reconciler:
 
         With the last store of a partition its move is killed. ``stores``: operator and name of every store that the
         stage's partitions have; ``query``: that of the store's run; ``closed_at``: time by the agent's clock. What was
-        closed before a move was steered tells nothing of it: the partition came back to the executor since.
+        closed before a move was steered is no evidence for it: the partition came back to the executor since.
         """
         transitions = []
         for move in self._moves:

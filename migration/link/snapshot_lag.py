@@ -1,6 +1,6 @@
 """Lag of each partition's newest snapshot: the batches that a move's target has to replay.
 
-Spark's coordinator is told of every snapshot of a state store that reaches the checkpoint (4.1 and newer, both of
+Spark's coordinator learns of every snapshot of a state store that reaches the checkpoint (4.1 and newer, both of
 Spark's providers; ``StateStoreCoordinator``). One partition is asked for at a time, so that no cycle of the link takes
 longer than a call, and once a second at most, as a call takes the driver milliseconds: of many partitions, a round has
 a sample, the next round another one. Partitions that are about to move come first, and more often; those of a query
@@ -44,7 +44,7 @@ class SnapshotLag:
         self._earlier: dict[RunStage, dict[int, int]] = {}  # of the round before
         self._commits: dict[str, tuple[int, float]] = {}  # run -> its last commit, and when that was noticed
         self._index = 0  # among the partitions that are about to move
-        self.supported = supported  # whether this Spark tells of snapshots
+        self.supported = supported  # whether this Spark reports snapshots
 
     def stage_lags(self, run: str, stage: int, partitions: int) -> list[int]:
         """Return the lag of each partition, `UNKNOWN` where not asked lately; [] if all are."""

@@ -39,7 +39,7 @@ class StateCheck:
 
     def find_lost_events(self, now: float, *, events_lost: bool) -> list[events.Event]:
         """Return the events that bring the task table into line with Spark, in order."""
-        if events_lost:  # at once: if one of the calls below fails, nobody tells again
+        if events_lost:  # at once: if one of the calls below fails, the loss is not reported again
             self._table.unconfirm_placement()
         state = self._adapter.spark_state()
         for run, query in state.runs.items():

@@ -175,7 +175,8 @@ def translate_errors() -> Iterator[None]:
         raise SparkCallError(str(exception).splitlines()[0]) from error
     except Py4JError as error:
         if "does not exist" in str(error):
-            raise UnsupportedSparkError(f"this Spark lacks a method we need: {str(error).splitlines()[0]}") from error
+            method = str(error).splitlines()[0]
+            raise UnsupportedSparkError(f"this Spark lacks a method that Rechannel needs: {method}") from error
         raise SparkCallError(str(error)) from error
     except Exception as error:
         # py4j's sockets, PySpark's own exceptions, a session that was stopped meanwhile, an answer of another shape

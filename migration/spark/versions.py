@@ -31,7 +31,7 @@ SNAPSHOTS = Feature(
     "report of each snapshot",
     (4, 1),
     "lets a move begin without knowing how old the snapshot is",
-    "does not tell how old a partition's newest snapshot is: no move waits for a recent one",
+    "does not report the age of a partition's newest snapshot: no move waits for a recent one",
 )
 CLOSES = Feature(
     "log line of a closed store",

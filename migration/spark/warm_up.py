@@ -161,7 +161,7 @@ def _own_thread(context: Any) -> Iterator[None]:
     """
     client = context._gateway._gateway_client
     if not hasattr(client, "get_thread_connection"):
-        raise LinkError("PYSPARK_PIN_THREAD is off: a job of ours could not be told from the script's own")
+        raise LinkError("PYSPARK_PIN_THREAD is off: the link's jobs could not be distinguished from the script's")
     try:
         yield
     finally:

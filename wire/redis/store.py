@@ -212,7 +212,7 @@ class Store:
     def _newest(
         self, rule: KeyRule, after: Mapping[str, str], silent: Collection[str], convert: Convert | None
     ) -> Iterator[tuple[str, Page]]:
-        # A silent one from the last entry that was read, not after it: an empty answer tells that it begins anew.
+        # A silent one from the last entry that was read, not after it: an empty answer shows that it begins anew.
         silent = {name for name, number in after.items() if name in silent or number == _LAST_ID}
         begins = [number if name in silent or not number else f"({number}" for name, number in after.items()]
         commands = [

@@ -21,11 +21,11 @@ _CURES = {
     ),
     "BAD_CERTIFICATE": "it refuses this client's certificate: see redis.tls_certificate_file",
     "CERTIFICATE_EXPIRED": "this client's certificate has expired: renew redis.tls_certificate_file",
-    "WRONG_VERSION_NUMBER": "it speaks no TLS at this port: name its TLS port, or use redis:// in redis.url",
-    "RECORD_LAYER_FAILURE": "it speaks no TLS at this port: name its TLS port, or use redis:// in redis.url",
-    "PACKET_LENGTH_TOO_LONG": "it speaks no TLS at this port: name its TLS port, or use redis:// in redis.url",
-    "PROTOCOL_VERSION": "it speaks no TLS of version 1.2 or newer",
-    "UNSUPPORTED_PROTOCOL": "it speaks no TLS of version 1.2 or newer",
+    "WRONG_VERSION_NUMBER": "it does not use TLS at this port: name its TLS port, or use redis:// in redis.url",
+    "RECORD_LAYER_FAILURE": "it does not use TLS at this port: name its TLS port, or use redis:// in redis.url",
+    "PACKET_LENGTH_TOO_LONG": "it does not use TLS at this port: name its TLS port, or use redis:// in redis.url",
+    "PROTOCOL_VERSION": "it supports no TLS of version 1.2 or newer",
+    "UNSUPPORTED_PROTOCOL": "it supports no TLS of version 1.2 or newer",
 }
 _NOT_YET_VALID, _EXPIRED, _NAME, _ADDRESS = 9, 10, 62, 64  # X509_V_ERR_*
 

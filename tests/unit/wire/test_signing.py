@@ -39,7 +39,7 @@ def bundle(path: Path, *files: Path) -> Path:
     return path
 
 
-def refuse(verifier: Verifier, *messages, match: str = "does not hold") -> None:
+def refuse(verifier: Verifier, *messages, match: str = "is not valid") -> None:
     for message in messages:
         with pytest.raises(SignatureError, match=match):
             verifier.check(message)

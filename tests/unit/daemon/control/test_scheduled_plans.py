@@ -285,7 +285,7 @@ def test_an_order_to_wait_that_redis_did_not_take_is_no_order(store, observing):
     ("arguments", "phrase"),
     [
         ({"at": "tonight"}, "--at: 'tonight' is no period; write it as in"),
-        ({"when": "off-peak"}, "set reschedule.off_peak, or say a period with --at"),
+        ({"when": "off-peak"}, "set reschedule.off_peak, or give a period with --at"),
         ({"when": "never"}, "when: 'never' is not known"),
     ],
 )

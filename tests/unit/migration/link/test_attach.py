@@ -224,9 +224,9 @@ def test_a_key_that_cannot_be_read_leaves_no_gateway(adapter, mailbox, tmp_path)
 
 @pytest.mark.parametrize("place", ["start_event_stream", "executors", "watch_starts"])
 def test_an_error_of_spark_at_attach_leaves_nothing(adapter, mailbox, tmp_path, place):
-    getattr(adapter, place).side_effect = UnsupportedSparkError("this Spark lacks a method we need")
+    getattr(adapter, place).side_effect = UnsupportedSparkError("this Spark lacks a method that Rechannel needs")
     link = attach(object(), settings(tmp_path))
-    assert (link.active, link.problem) == (False, "this Spark lacks a method we need")
+    assert (link.active, link.problem) == (False, "this Spark lacks a method that Rechannel needs")
     adapter.close.assert_called_once_with()
     adapter.stop_event_stream.assert_called_once_with()
     assert list(tmp_path.iterdir()) == []
@@ -358,9 +358,9 @@ def test_a_solo_run_that_does_not_start_leaves_the_script_as_it_is(adapter, mail
 
 
 def test_a_link_that_does_not_start_ends_its_solo_run(adapter, mailbox, solo):
-    adapter.executors.side_effect = UnsupportedSparkError("this Spark lacks a method we need")
+    adapter.executors.side_effect = UnsupportedSparkError("this Spark lacks a method that Rechannel needs")
     link = attach(object(), solo=True)
-    assert (link.active, link.problem) == (False, "this Spark lacks a method we need")
+    assert (link.active, link.problem) == (False, "this Spark lacks a method that Rechannel needs")
     assert [run.closed > 0 for run in solo.runs] == [True]
 
 

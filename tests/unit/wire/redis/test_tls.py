@@ -41,7 +41,7 @@ def error(kind: type[ssl.SSLError] = ssl.SSLError, **existing: object) -> Except
         (error(ssl.SSLCertVerificationError, verify_code=9, verify_message="x"), "not valid yet"),
         (error(ssl.SSLCertVerificationError, verify_code=62, verify_message="x"), "another name"),
         (error(ssl.SSLCertVerificationError, verify_code=19, verify_message="self-signed"), "(self-signed)"),
-        (error(reason="WRONG_VERSION_NUMBER"), "speaks no TLS"),
+        (error(reason="WRONG_VERSION_NUMBER"), "does not use TLS"),
         (error(reason="TLSV13_ALERT_CERTIFICATE_REQUIRED"), "redis.tls_certificate_file and redis.tls_key_file"),
         (error(reason="TLSV1_ALERT_UNKNOWN_CA"), "the issuer of this client's certificate"),
     ],
