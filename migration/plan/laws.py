@@ -34,7 +34,7 @@ from rechannel.migration.plan.gate import JUDGED_DRAWS, GateResult, QueryGain, e
 from rechannel.migration.plan.inputs import PlanInputs, PlanOptions, ReviewedPlan
 from rechannel.migration.plan.schedule import StepLimits, order_steps
 from rechannel.policies.analysis.placement_cost import executor_busy
-from rechannel.policies.analysis.queueing import executor_utilization
+from rechannel.policies.analysis.queueing import executor_utilization, unit_rates
 from rechannel.policies.model.arrays import FloatArray
 from rechannel.policies.model.cluster import UNPLACED, Cluster
 from rechannel.policies.model.placement import Move, Placement
@@ -57,7 +57,8 @@ def review_plan(proposed: Placement, inputs: PlanInputs, settings: Settings, opt
     stepped = _schedule(moves, inputs, settings)
     placement = inputs.current.with_moves(moves)
     filled = inputs.current.filled_from(placement)
-    before, after = (executor_utilization(inputs.cluster, inputs.workload, at) for at in (inputs.current, placement))
+    rates, both = unit_rates(inputs.workload), (inputs.current, placement)
+    before, after = (executor_utilization(inputs.cluster, inputs.workload, at, rates) for at in both)
     gains = _predict_gains(inputs, filled, placement)
     gate: GateResult | None = None
     cost: PlanCost | None = None

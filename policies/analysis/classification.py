@@ -64,17 +64,11 @@ class _Cuts(NamedTuple):
 
 
 def _cuts(workload: Workload) -> _Cuts:
-    """Return the cuts of `classify` between the streams of all shuffles.
-
-    A pair of entries that exchanges nothing is no stream and does not lower the mean.
-    """
-    summaries = [shuffle.summary() for shuffle in workload.shuffles]
-    count = sum(pairs for pairs, _ in summaries)
+    """Return the cuts of `classify` between the streams of all shuffles."""
+    count, mean, deviation = workload.streams
     if not count:
         return _Cuts(0, 0.0, float("inf"))
-    mean = sum(volume for _, volume in summaries) / count
-    # The deviations above the mean add up to those below it.
-    far = 2 * sum(shuffle.beyond(mean) for shuffle in workload.shuffles) / count + _ROUNDING * mean
+    far = deviation + _ROUNDING * mean
     return _Cuts(count, mean - far, mean + far)
 
 

@@ -8,6 +8,7 @@ reproduce its only worked example, 50 tasks over three nodes as 18, 9 and 23.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,6 +17,7 @@ from rechannel.policies.analysis.placement_cost import executor_busy, unit_execu
 from rechannel.policies.model.arrays import FloatArray, IntArray, ModelError, ScaleOutError, float_array, sum_by_index
 from rechannel.policies.model.cluster import Cluster
 from rechannel.policies.model.placement import Placement
+from rechannel.policies.model.shuffles import Shuffle
 from rechannel.policies.model.workload import Workload
 
 _ROUNDING = 1e-9
@@ -61,29 +63,33 @@ def unit_rates(workload: Workload) -> dict[str, FloatArray]:
         stage.key: np.zeros(stage.n) if stage.key in fed else stage.rows * stage.batches_per_second
         for stage in workload.stages
     }
-    sent = {stage.key: np.zeros(stage.n) for stage in workload.stages}
+    leaving: dict[str, list[Shuffle]] = {}  # by the stage upstream
     for shuffle in workload.shuffles:
-        sent[shuffle.upstream] += shuffle.sent()
-    for stage in workload.stages:
-        total = sent[stage.key]
+        leaving.setdefault(shuffle.upstream, []).append(shuffle)
+    for stage in [stage for stage in workload.stages if stage.key in leaving]:
+        total = np.zeros(stage.n)
+        for shuffle in leaving[stage.key]:
+            total += shuffle.sent()
         per_byte = np.divide(rates[stage.key], total, out=np.zeros(stage.n), where=total > 0)
-        for shuffle in workload.shuffles:
-            if shuffle.upstream == stage.key:
-                rates[shuffle.downstream] += shuffle.forward(per_byte)
+        for shuffle in leaving[stage.key]:
+            rates[shuffle.downstream] += shuffle.forward(per_byte)
     return rates
 
 
-def executor_utilization(cluster: Cluster, workload: Workload, placement: Placement) -> QueueReport:
+def executor_utilization(
+    cluster: Cluster, workload: Workload, placement: Placement, rates: Mapping[str, FloatArray] | None = None
+) -> QueueReport:
     """Apply the queue model to Spark's tasks: rates and utilization of each executor.
 
     The nodes of the network are the tasks of every stage. A task's service time is its busy seconds per second over
     its arrival rate, so the utilization of an executor, the sum of rate times service time over its cores and
     speed, is its busy time over its cores. Where a task is busy but no row is routed to it, its busy time counts as
-    it is: it has no service time, but it does occupy a core.
+    it is: it has no service time, but it does occupy a core. ``rates``: those of `unit_rates`, which no placement
+    changes.
     """
     busy = executor_busy(cluster, workload, placement)
     arrivals = np.zeros(cluster.size)
-    rates = unit_rates(workload)
+    rates = unit_rates(workload) if rates is None else rates
     for stage in workload.stages:
         arrivals += sum_by_index(unit_executors(cluster, stage, placement), rates[stage.key], cluster.size)
     seconds = np.divide(busy, arrivals, out=np.full(cluster.size, np.nan), where=arrivals > 0)

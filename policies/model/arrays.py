@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TypeVar
 
 import numpy as np
@@ -39,9 +40,10 @@ def float_array(
         raise ModelError(f"{name}: expected numbers") from error
     if array.ndim != ndim:
         raise ModelError(f"{name}: expected {ndim} dimension(s), got {array.ndim}")
-    if np.isnan(array).any() or not (infinite or np.isfinite(array).all()):
+    lowest, highest = float(array.min(initial=0.0)), float(array.max(initial=0.0))  # nan where any number is nan
+    if math.isnan(highest) or not (infinite or (math.isfinite(lowest) and math.isfinite(highest))):
         raise ModelError(f"{name}: must be finite")
-    if (array < 0).any():
+    if lowest < 0:
         raise ModelError(f"{name}: must not be negative")
     return read_only(array)
 
@@ -69,18 +71,21 @@ def sum_by_index(index: IntArray, values: FloatArray, size: int) -> FloatArray:
 
     Entries of a negative index count nowhere.
     """
-    if index.min(initial=0) < 0:
-        index, values = index[index >= 0], values[index >= 0]
-    return np.asarray(np.bincount(index, values, size), dtype=np.float64)
+    try:
+        return np.asarray(np.bincount(index, values, size), dtype=np.float64)
+    except ValueError:  # an index is negative: looking for one first takes as long as the sum
+        return np.asarray(np.bincount(index[index >= 0], values[index >= 0], size), dtype=np.float64)
 
 
 def sum_rows_by_index(index: IntArray, rows: FloatArray, size: int) -> FloatArray:
     """Return the sum of the rows of each index, (size, columns); no index is negative."""
-    order = np.argsort(index, kind="stable")
-    begins = np.flatnonzero(np.diff(index[order], prepend=-1))
+    if (np.diff(index) < 0).any():
+        order = np.argsort(index, kind="stable")
+        index, rows = index[order], rows[order]
+    begins = np.flatnonzero(np.diff(index, prepend=-1))
     result = np.zeros((size, rows.shape[1]))
     if len(index):
-        result[index[order][begins]] = np.add.reduceat(rows[order], begins)  # many times faster than np.add.at
+        result[index[begins]] = np.add.reduceat(rows, begins)  # many times faster than np.add.at
     return result
 
 
@@ -105,7 +110,9 @@ def numbered(values: IntArray) -> IntArray:
 def ranks(values: IntArray) -> IntArray:
     """Return how many equal values stand before each one, (n,)."""
     order = np.argsort(values, kind="stable")
-    begins = np.flatnonzero(np.r_[True, np.diff(values[order]) != 0])
+    ordered, differs = values[order], np.ones(len(values), dtype=np.bool_)
+    differs[1:] = ordered[1:] != ordered[:-1]
+    begins = np.flatnonzero(differs)
     result = np.empty(len(values), dtype=np.int64)
-    result[order] = np.arange(len(values)) - np.repeat(begins, np.diff(np.r_[begins, len(values)]))
+    result[order] = np.arange(len(values)) - np.repeat(begins, np.diff(begins, append=len(values)))
     return result

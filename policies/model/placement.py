@@ -39,9 +39,9 @@ class Placement:
         checked: dict[str, IntArray] = {}
         for key, values in self.assignments.items():
             array = np.asarray(values)
-            if array.ndim != 1 or not (np.issubdtype(array.dtype, np.integer) or array.size == 0):
+            if array.ndim != 1 or not (array.dtype.kind in "iu" or array.size == 0):
                 raise ModelError(f"assignments[{key!r}]: expected a flat array of executor indices")
-            checked[key] = read_only(array.astype(np.int64))
+            checked[key] = read_only(array.astype(np.int64, copy=False))
         object.__setattr__(self, "assignments", MappingProxyType(checked))
 
     def __getitem__(self, key: str) -> IntArray:
@@ -73,10 +73,12 @@ class Placement:
 
     def with_moves(self, moves: Iterable[Move]) -> Placement:
         """Return this placement with the partitions of some moves on their targets."""
-        changed = {key: array.copy() for key, array in self.assignments.items()}
+        changed: dict[str, IntArray] = {}
         for move in moves:
+            if move.stage not in changed:
+                changed[move.stage] = self[move.stage].copy()
             changed[move.stage][move.partition] = move.target
-        return Placement(changed)
+        return Placement({**self.assignments, **changed})
 
     def moves_from(self, old: Placement) -> tuple[Move, ...]:
         """Return the moves that turn ``old`` into this placement, by stage and partition.

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -29,6 +29,19 @@ _AT_ONCE = 1_000_000  # entries of a block that are taken together, where a copy
 
 Edges = tuple[IntArray, IntArray, FloatArray]
 """Upstream entry, downstream entry and bytes per second of each of n streams, shape (n,) each."""
+
+
+def _below(level: float, dtype: np.dtype[Any], *, included: bool = True) -> Any:
+    """Return the largest number of a type that is not above a level.
+
+    Without the level itself unless it is ``included``. Numbers of the type are above it where they are above the level
+    in 64 bits, and are compared many times faster.
+    """
+    with np.errstate(over="ignore"):
+        number = dtype.type(level)
+    if float(number) > level or (float(number) == level and not included):
+        number = np.nextafter(number, dtype.type(-np.inf))
+    return number
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,14 +68,16 @@ class _Shuffle(ABC):
 
     def count(self, level: float) -> int:
         """Count the pairs that exchange ``level`` bytes per second (above 0) or more."""
-        return int(np.count_nonzero(self._values() >= np.array([level])))  # an array: compared in 64 bits
+        values = self._values()
+        return int(np.count_nonzero(values > _below(level, values.dtype, included=False)))
 
     def beyond(self, level: float) -> float:
         """Add up what pairs exchange beyond ``level`` (above 0), over those that do."""
         values, total = self._values(), 0.0
         step = max(1, _AT_ONCE // max(1, values[:1].size))  # in 64 bits, so not all together
         for start in range(0, len(values), step):
-            total += float((values[start : start + step] - np.array([level])).clip(min=0.0).sum())
+            more = values[start : start + step] - np.array([level])
+            total += float(np.maximum(more, 0.0, out=more).sum())
         return total
 
     @abstractmethod
@@ -112,7 +127,7 @@ class DenseShuffle(_Shuffle):
 
     def above(self, level: float) -> Edges:
         """As in the base class."""
-        up, down = np.divmod(np.flatnonzero(self.volume > np.array([level])), max(self.shape[1], 1))
+        up, down = np.divmod(np.flatnonzero(self.volume > _below(level, self.volume.dtype)), max(self.shape[1], 1))
         return up, down, self.volume[up, down]
 
     def sent(self) -> FloatArray:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from copy import copy
+from dataclasses import dataclass, field
+from functools import cached_property
 
 import numpy as np
 
@@ -48,6 +50,13 @@ class Stage:
         """Number of entries: partitions of a placeable stage, executors of a floating one."""
         return len(self.busy)
 
+    def with_busy(self, busy: FloatArray) -> Stage:
+        """Return the stage with other busy seconds, (n,), which alone are checked."""
+        owner, stage = f"stage {self.key!r}: ", copy(self)
+        object.__setattr__(stage, "busy", float_array(f"{owner}busy", busy))
+        check_lengths(owner, self.n, busy=stage.busy)
+        return stage
+
 
 @dataclass(frozen=True, eq=False)
 class Workload:
@@ -88,14 +97,14 @@ class Workload:
 
     def with_busy(self, busy: Mapping[str, FloatArray]) -> Workload:
         """Return the workload with other busy seconds of some stages, by key."""
-        stages = (replace(stage, busy=busy[stage.key]) if stage.key in busy else stage for stage in self.stages)
+        stages = (stage.with_busy(busy[stage.key]) if stage.key in busy else stage for stage in self.stages)
         return Workload(tuple(stages), self.shuffles)
 
     def stage(self, key: str) -> Stage:
         """Return the stage of that key; KeyError if there is none."""
         return self.stages[self._order[key]]
 
-    @property
+    @cached_property
     def placeable(self) -> tuple[Stage, ...]:
         """Stages whose partitions a policy places, in order."""
         return tuple(stage for stage in self.stages if stage.placeable)
@@ -103,9 +112,23 @@ class Workload:
     @property
     def partitions(self) -> int:
         """Number of partitions that a policy places."""
-        return sum(stage.n for stage in self.stages if stage.placeable)
+        return sum(stage.n for stage in self.placeable)
 
-    @property
+    @cached_property
+    def streams(self) -> tuple[int, float, float]:
+        """Number of streams, and mean and mean absolute deviation of their volume.
+
+        The volume is in bytes per second. A pair of entries that exchanges nothing is no stream and does not lower the mean.
+        """
+        summaries = [shuffle.summary() for shuffle in self.shuffles]
+        count = sum(pairs for pairs, _ in summaries)
+        if not count:
+            return 0, 0.0, 0.0
+        mean = sum(volume for _, volume in summaries) / count
+        # The deviations above the mean add up to those below it.
+        return count, mean, 2 * sum(shuffle.beyond(mean) for shuffle in self.shuffles) / count
+
+    @cached_property
     def queries(self) -> tuple[str, ...]:
         """Queries by first appearance."""
         return tuple(dict.fromkeys(stage.query for stage in self.stages))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
@@ -120,8 +121,10 @@ class PredictionModel:
         if not stages:
             return {}
         factors = draw_factors(random, np.concatenate([deviation(self.spread[stage.key]) for stage in stages]))
-        drawn = np.split(factors, np.cumsum([stage.n for stage in stages])[:-1])
-        return {stage.key: stage.busy * part for stage, part in zip(stages, drawn, strict=True)}
+        busy = np.concatenate([stage.busy for stage in stages]) * factors
+        ends = [0, *itertools.accumulate(stage.n for stage in stages)]
+        parts = itertools.pairwise(ends)
+        return {stage.key: busy[start:end] for stage, (start, end) in zip(stages, parts, strict=True)}
 
     @property
     def tasks(self) -> int:
