@@ -109,7 +109,8 @@ def estimate_cost(
     so that load is not a cost of the plan.
     """
     cold = _cold_batches(model.cluster, model.workload, current, plan, times.cold)
-    steps = _StepModel(model, current, plan, rates, cold)
+    present = PlacedQueries(model, current)
+    steps = _StepModel(model, current, plan, rates, cold, present)
     query_of = {move.stage: model.workload.stage(move.stage).query for move in plan.moves}
     queries = [
         {query_of[plan.moves[index].stage] for index in np.flatnonzero(plan.steps == step).tolist()}
@@ -120,7 +121,7 @@ def estimate_cost(
     for step in [step for step, batch in enumerate(cold) if batch.landing_seconds][:_EVALUATED_STEPS]:
         nearest[step] = step  # no other step stands for one that is cold
     durations = {step: steps.batch_seconds(step) for step in sorted(set(nearest))}
-    now = PlacedQueries(model, current).estimate_batches()
+    now = present.estimate_batches()
     scale = {query: times.seconds.get(query, seconds) / max(seconds, _SHORTEST) for query, seconds in now.items()}
     added, lasts = np.zeros(plan.count), np.zeros(plan.count)
     peak: dict[str, float] = {}
@@ -200,6 +201,7 @@ class _StepModel:
     plan: SteppedMoves
     rates: LoadRates
     cold: Sequence[_ColdBatch]
+    present: PlacedQueries
 
     def batch_seconds(self, step: int) -> tuple[dict[str, float], dict[str, float]]:
         """Return each query's batch after a step, without and with its loads and cold starts."""
@@ -214,7 +216,7 @@ class _StepModel:
                 own[move.partition] += load * self.model.cluster.speed[move.target]
         for key, seconds in cold.once.items():
             added[key] = added.get(key, 0.0) + seconds
-        placed = PlacedQueries(self.model, after)
+        placed = PlacedQueries(self.model, after, self.present)
         without, loading = (self._estimate(placed, more) for more in (cold.anyway, added))
         for query, longer in cold.floating.items():
             without[query] += longer

@@ -95,15 +95,17 @@ class PlacedQueries:
 
     Large applications are estimated many times with other seconds. What depends on the placement alone is prepared
     once, and no workload is made for each of the seconds. ``busy`` in the methods: key of a placeable stage -> its busy
-    seconds (n,), where they are not the model's. Queries are in the order of the workload.
+    seconds (n,), where they are not the model's. Queries are in the order of the workload. ``like``: those of the same
+    model under another placement, with which they share what depends on the model alone.
     """
 
-    def __init__(self, model: PredictionModel, placement: Placement) -> None:
+    def __init__(self, model: PredictionModel, placement: Placement, like: PlacedQueries | None = None) -> None:
         cluster, self._stages = model.cluster, model.workload.placeable
         self._names, self._capacity, self._speed = model.workload.queries, cluster.cores * cluster.speed, cluster.speed
         index = {query: number for number, query in enumerate(self._names)}
         self._queries = np.array([index[stage.query] for stage in self._stages], dtype=np.int64)
-        self._unplaced, self._timings = unplaced_work(model), QueryTimings.of(model)
+        self._unplaced: UnplacedWork = unplaced_work(model) if like is None else like._unplaced
+        self._timings: QueryTimings = QueryTimings.of(model) if like is None else like._timings
         if self._stages:
             # All stages in one call: executor e of stage s is place s x E + e.
             first = np.repeat(np.arange(len(self._stages)) * cluster.size, [stage.n for stage in self._stages])
@@ -232,9 +234,13 @@ def _cycles(alone: FloatArray, queries: QueryWork, period: FloatArray) -> FloatA
     seconds = np.maximum(alone, np.where(uses, work.sum(axis=0), 0.0).max(axis=1))
     for _ in range(_CYCLE_ROUNDS):
         in_part = (period[None, :] > seconds[:, None]) & others  # met only now and then during one batch
-        whole, rate = np.where(in_part, 0.0, 1.0) @ work, np.where(in_part, 1.0 / period[None, :], 0.0) @ work
+        met = np.where(in_part, 0.0, 1.0)  # as a whole; often nobody but the query itself
+        whole = met @ work if np.count_nonzero(met) > len(met) else work
+        rate = np.where(in_part, 1.0 / period[None, :], 0.0) @ work
         bound = np.where(uses, whole / np.maximum(1.0 - rate, _LEAST), 0.0).max(axis=1)
-        seconds = np.minimum(seconds, np.maximum(alone, bound))
+        before, seconds = seconds, np.minimum(seconds, np.maximum(alone, bound))
+        if np.array_equal(seconds, before):  # as would be all further rounds
+            break
     return np.asarray(seconds)
 
 
@@ -261,7 +267,8 @@ class _Waiting:
         work, uses = queries.work, queries.waits_for
         pairs = (waits[:, None] | waits[None, :]) & ~np.eye(len(work), dtype=np.bool_)
         coincidence = timings.coincidence
-        at_ticks = np.where(pairs, coincidence, 0.0) @ (work / 2)
+        together = np.where(pairs, coincidence, 0.0)
+        at_ticks = together @ (work / 2) if together.any() else np.zeros_like(work)
         binding = uses & (work >= _BINDING * work.max(axis=1, keepdims=True))
         return cls(np.where(pairs, 1.0 - coincidence, 0.0), work**2 / 2, at_ticks, binding)
 
