@@ -18,7 +18,7 @@ from rechannel.policies.model.placement import Placement
 from rechannel.policies.model.workload import Stage, Workload
 from rechannel.policies.prediction.growth import fit_growth
 from rechannel.policies.prediction.model import FloatingTasks, PredictionModel, QueryTiming, StageSpread
-from rechannel.policies.prediction.work import TaskSamples, fit_work
+from rechannel.policies.prediction.work import TaskSamples, fit_stages
 
 REGIMES = {
     "one": "one query back to back on three to eight executors",
@@ -178,7 +178,7 @@ def observe(case: Case, noise: float, batches: int, seed: int) -> PredictionMode
             seconds.ravel(),
             (share * stage.rows).ravel(),
         )
-        fitted = fit_work(samples, share.mean() * stage.rows, seconds.mean(axis=0))
+        (fitted,) = fit_stages([samples], [share.mean() * stage.rows], [seconds.mean(axis=0)])
         if last:
             growth = fit_growth(np.diff([it.start for it in last]), share.ravel()).share
             timing[stage.query] = replace(timing[stage.query], growth=growth, row_share=fitted.row_share)

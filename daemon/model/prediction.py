@@ -8,7 +8,7 @@ of that batch counts. Nor do the first tasks on a new executor.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
@@ -22,7 +22,7 @@ from rechannel.policies.model.arrays import BoolArray, FloatArray, IntArray, ran
 from rechannel.policies.model.cluster import Cluster
 from rechannel.policies.model.workload import Stage, Workload
 from rechannel.policies.prediction.model import FloatingTasks, PredictionModel, QueryTiming, StageSpread
-from rechannel.policies.prediction.work import TaskSamples, fit_work, of_present_cost
+from rechannel.policies.prediction.work import TaskSamples, fit_stages, of_present_cost
 from rechannel.wire.measurements import BatchReport, StageRun
 from rechannel.wire.messages import QueryState
 
@@ -59,6 +59,7 @@ class MeasuredQueries:
     _samples: dict[str, tuple[list[BatchReport], frozenset[int]]] = field(default_factory=dict, init=False, repr=False)
     _usual_batches: dict[str, UsualBatch] = field(default_factory=dict, init=False, repr=False)
     _present: dict[str, frozenset[int]] = field(default_factory=dict, init=False, repr=False)
+    _compared: dict[str, Sequence[BatchReport]] = field(default_factory=dict, init=False, repr=False)
 
     @cached_property
     def unchanged_since(self) -> float:
@@ -72,6 +73,12 @@ class MeasuredQueries:
         if query not in self._usual_batches:
             self._usual_batches[query] = measure_usual_batch(query, self.batches)
         return self._usual_batches[query]
+
+    def compared(self, query: str) -> Sequence[BatchReport]:
+        """Return the last batches of the present queries, load and placement, or the recent."""
+        if query not in self._compared:
+            self._compared[query] = _compared(query, self)
+        return self._compared[query]
 
     def samples(self, query: str) -> tuple[list[BatchReport], frozenset[int]]:
         """Return the newest batches of a query, of any cost, and which of them loaded state.
@@ -118,6 +125,7 @@ def collect_evidence(cluster: Cluster, workload: Workload, measured: MeasuredQue
     timing: dict[str, QueryTiming] = {}
     ends = [last[-1].end for last in measured.recent.values() if last]
     now = max(ends, default=0.0)
+    of_query = _by_query(workload.stages)
     for query in workload.queries:
         recent = measured.recent.get(query, ())
         if not recent:
@@ -125,7 +133,7 @@ def collect_evidence(cluster: Cluster, workload: Workload, measured: MeasuredQue
         sampled, _ = measured.samples(query)
         usual = measured.usual_batch(query)
         timing[query] = replace(
-            _timing(measured.queries[query], _compared(query, measured), sampled, now),
+            _timing(measured.queries[query], measured.compared(query), sampled, now),
             growth=usual.growth,
             fixed_rows=usual.fixed_rows,
         )
@@ -133,7 +141,7 @@ def collect_evidence(cluster: Cluster, workload: Workload, measured: MeasuredQue
         modeled = [batch for batch in sampled if batch.batch in present]
         runs = [dict(stage_keys(query, batch)) for batch in modeled]
         is_recent = [batch.batch >= recent[0].batch for batch in modeled]
-        for stage in [stage for stage in workload.stages if stage.query == query]:
+        for stage in of_query[query]:
             own = [by_key[stage.key] for by_key in runs if stage.key in by_key]
             if stage.placeable:
                 own_recent = [it for by_key, it in zip(runs, is_recent, strict=True) if stage.key in by_key]
@@ -151,21 +159,34 @@ def build_prediction(cluster: Cluster, workload: Workload, evidence: TaskEvidenc
     stages: list[Stage] = []
     spread: dict[str, StageSpread] = {}
     by_rows: dict[str, float] = {}  # key of a stage -> share of its work that is proportional to rows
+    own = [stage for stage in workload.stages if stage.key in evidence.samples]
+    works = fit_stages(
+        [evidence.samples[stage.key] for stage in own], [stage.rows for stage in own], [stage.busy for stage in own]
+    )
+    by_key = {stage.key: work for stage, work in zip(own, works, strict=True)}
     for stage in workload.stages:
-        if (samples := evidence.samples.get(stage.key)) is None:
+        if (fitted := by_key.get(stage.key)) is None:
             stages.append(stage)
             continue
-        fitted = fit_work(samples, stage.rows, stage.busy)
-        stages.append(replace(stage, busy=fitted.seconds))
+        stages.append(stage.with_busy(fitted.seconds))
         spread[stage.key] = StageSpread(fitted.log_error, fitted.noise)
         by_rows[stage.key] = fitted.row_share
+    of_query = _by_query(stages)
     timing = {
-        query: replace(timing, row_share=_row_share([stage for stage in stages if stage.query == query], by_rows))
+        query: replace(timing, row_share=_row_share(of_query.get(query, ()), by_rows))
         for query, timing in evidence.timing.items()
     }
     return PredictionModel(
         cluster, Workload(tuple(stages), workload.shuffles), timing, spread, evidence.floating, evidence.pools
     )
+
+
+def _by_query(stages: Iterable[Stage]) -> dict[str, list[Stage]]:
+    """Return the stages of each query, in order."""
+    of_query: dict[str, list[Stage]] = {}
+    for stage in stages:
+        of_query.setdefault(stage.query, []).append(stage)
+    return of_query
 
 
 def measured_batches(query: str, measured: MeasuredQueries) -> FloatArray:
@@ -174,7 +195,7 @@ def measured_batches(query: str, measured: MeasuredQueries) -> FloatArray:
     Those that loaded state are left out, and those of other rows, even if more rows came because a batch was late: the
     model has the rows of the recent batches.
     """
-    return np.array([batch.seconds for batch in _compared(query, measured)])
+    return np.array([batch.seconds for batch in measured.compared(query)])
 
 
 def _compared(query: str, measured: MeasuredQueries) -> Sequence[BatchReport]:
@@ -187,14 +208,16 @@ def _compared(query: str, measured: MeasuredQueries) -> Sequence[BatchReport]:
     since = [batch for batch in stayed if batch.start >= measured.unchanged_since] or stayed
     if measured.slowed.any():  # older batches ran on faster executors
         return since
+    last = sampled[-_COMPARED_BATCHES:]
+    rows_of = {number: _rows(batch) for number, batch in {it.batch: it for it in [*recent, *last]}.items()}
+    usual = [UsualBatch(float(np.mean(rows))) for rows in zip(*(rows_of[it.batch] for it in recent), strict=True)]
     present = measured.of_present_cost(query)
-    usual = [UsualBatch(float(np.mean(rows))) for rows in zip(*map(_rows, recent), strict=True)]
     compared = [
         batch
-        for batch in sampled[-_COMPARED_BATCHES:]
+        for batch in last
         if batch.batch in present - moved
         and batch.start >= measured.unchanged_since
-        and all(is_same_load(UsualBatch(rows), one) for rows, one in zip(_rows(batch), usual, strict=True))
+        and all(is_same_load(UsualBatch(rows), one) for rows, one in zip(rows_of[batch.batch], usual, strict=True))
     ]
     if len(compared) > 1:  # one batch alone says little
         return compared
@@ -330,10 +353,13 @@ def _timing(
     query: QueryState, batches: Sequence[BatchReport], sampled: Sequence[BatchReport], now: float
 ) -> QueryTiming:
     """Return a query's overhead, in which no stage ran, and when its batches begin."""
-    overhead = float(np.mean([max(0.0, batch.seconds - _stage_seconds(batch)) for batch in batches]))
     last = sampled[-_COMPARED_BATCHES:]
+    outside = {
+        number: it.seconds - _stage_seconds(it) for number, it in {it.batch: it for it in [*batches, *last]}.items()
+    }
+    overhead = float(np.mean([max(0.0, outside[batch.batch]) for batch in batches]))
     pairs = list(itertools.pairwise(last))
-    noise = _overhead_noise(last)
+    noise = _overhead_noise(np.array([outside[batch.batch] for batch in last]))
     if query.interval <= 0:
         pauses = [following.start - batch.start - batch.seconds for batch, following in pairs]
         return QueryTiming(overhead, pause=max(0.0, float(np.median(pauses))) if pairs else 0.0, noise=noise)
@@ -358,9 +384,8 @@ def _row_share(stages: Sequence[Stage], by_rows: Mapping[str, float]) -> float:
     return by_row / total if total > 0 else 1.0
 
 
-def _overhead_noise(batches: Sequence[BatchReport]) -> float:
-    """Return the deviation of the logarithm of a batch's overhead."""
-    overheads = np.array([batch.seconds - _stage_seconds(batch) for batch in batches])
+def _overhead_noise(overheads: FloatArray) -> float:
+    """Return the deviation of the logarithm of a batch's overhead, of some batches, (B,)."""
     overheads = overheads[overheads > _SHORTEST_OVERHEAD]
     if len(overheads) < 2:
         return _LEAST_NOISE

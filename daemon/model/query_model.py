@@ -232,16 +232,19 @@ def task_observations(
     """
     stages: dict[str, int] = {}
     no = np.empty(0, dtype=np.int64)
-    runs = [Observations(no, no, no, no > 0, np.empty(0), np.empty(0), no)]
+    runs: list[tuple[int, bool, int, int]] = [(0, False, 0, 0)]  # stage, whether it is now, batch, tasks
+    columns: list[tuple[IntArray, IntArray, FloatArray, FloatArray]] = [(no, no, np.empty(0), np.empty(0))]
     for batch in batches:
         now = batch.batch >= first.get(batch.query, 0)
         for key, run in stage_keys(batch.query, batch):
-            tasks, stage = task_columns(run), stages.setdefault(key, len(stages))
-            stage_, now_, batch_ = (np.full(len(tasks), value) for value in (stage, now, batch.batch))
+            tasks = task_columns(run)
+            runs.append((stages.setdefault(key, len(stages)), now, batch.batch, len(tasks)))
             partition = tasks.partition if run.stateful_stage >= 0 else np.full(len(tasks), -1)
-            at = tasks.executors_in(executors)
-            runs.append(Observations(stage_, partition, at, now_, tasks.busy, tasks.rows, batch_))
-    return Observations(**{name: np.concatenate([getattr(run, name) for run in runs]) for name in vars(runs[0])})
+            columns.append((partition, tasks.executors_in(executors), tasks.busy, tasks.rows))
+    partition, executor, busy, rows = (np.concatenate(column) for column in zip(*columns, strict=True))
+    *of_runs, sizes = np.array(runs, dtype=np.int64).T
+    stage, is_now, number = (np.repeat(column, sizes) for column in of_runs)
+    return Observations(stage, partition, executor, is_now > 0, busy, rows, number)
 
 
 def skip_first_tasks(observed: Observations, first: IntArray) -> Observations:

@@ -118,7 +118,8 @@ class Workload:
     def streams(self) -> tuple[int, float, float]:
         """Number of streams, and mean and mean absolute deviation of their volume.
 
-        The volume is in bytes per second. A pair of entries that exchanges nothing is no stream and does not lower the mean.
+        The volume is in bytes per second. A pair of entries that exchanges nothing is no stream and does not lower the
+        mean.
         """
         summaries = [shuffle.summary() for shuffle in self.shuffles]
         count = sum(pairs for pairs, _ in summaries)

@@ -19,13 +19,15 @@ decide how long a batch lasts, would seem far less certain than they are.
 
 from __future__ import annotations
 
+import itertools
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from rechannel.policies.analysis.service_rate import fit_lines, weighted_lines
-from rechannel.policies.model.arrays import BoolArray, FloatArray, IntArray, check_lengths
+from rechannel.policies.model.arrays import BoolArray, FloatArray, IntArray, check_lengths, numbered
 
 _LEAST_NOISE = 0.02  # standard deviation of the logarithm of a task's seconds, and so of the next two
 _PRIOR_NOISE = 0.3  # standard deviation that counts where a stage has a single task a partition
@@ -70,33 +72,95 @@ class FittedWork:
     row_share: float = 1.0
 
 
-def fit_work(samples: TaskSamples, rows: FloatArray, mean: FloatArray) -> FittedWork:
-    """Estimate the work of each partition of a stage in its next batches.
+def fit_stages(
+    samples: Sequence[TaskSamples], rows: Sequence[FloatArray], mean: Sequence[FloatArray]
+) -> list[FittedWork]:
+    """Estimate the work of each partition of several stages in their next batches, each stage on its own.
 
-    ``rows``: of each partition in the batches to predict, (n,); ``mean``: seconds of each partition in the newest
-    batches, (n,): the answer where nothing was sampled.
+    For each stage, ``rows``: of each partition in the batches to predict, (n,); ``mean``: seconds of each partition in
+    the newest batches, (n,): the answer where nothing was sampled.
     """
-    size = len(rows)
+    valid = [_valid(it, len(own)) for it, own in zip(samples, rows, strict=True)]
+    fitted = [FittedWork(own, *np.full((2, len(own)), _PRIOR_NOISE)) for own in mean]
+    sampled = [number for number, it in enumerate(valid) if len(it.seconds)]
+    if sampled:
+        stages = _Stages.of([valid[it] for it in sampled], [rows[it] for it in sampled], [mean[it] for it in sampled])
+        for number, work in zip(sampled, _fit(stages), strict=True):
+            fitted[number] = work
+    return fitted
+
+
+def _valid(samples: TaskSamples, size: int) -> TaskSamples:
+    """Return the samples of partitions below ``size`` that last longer than a clock tick."""
     valid = (samples.partition >= 0) & (samples.partition < size) & (samples.seconds > _SHORTEST)
-    partition, seconds = samples.partition[valid], samples.seconds[valid]
-    if not len(seconds):
-        return FittedWork(mean, np.full(size, _PRIOR_NOISE), np.full(size, _PRIOR_NOISE))
-    sampled_rows = np.maximum(samples.rows[valid], 0.0)
-    overhead, slope, least = (float(it[0]) for it in fit_lines(np.zeros_like(partition), sampled_rows, seconds))
-    residual = np.log(seconds / np.maximum(overhead + slope * sampled_rows, least))
-    count = np.bincount(partition, minlength=size)
-    own = np.bincount(partition, residual, size) / np.maximum(count, 1)
-    usual = np.maximum(overhead + slope * rows, least)
-    within = _noise_variance(residual - own[partition], partition, count, usual * np.exp(own))
+    return TaskSamples(samples.partition[valid], samples.seconds[valid], np.maximum(samples.rows[valid], 0.0))
+
+
+@dataclass(frozen=True, eq=False)
+class _Stages:
+    """Sampled tasks (t,) and partitions (n,) of S stages, one stage after the other.
+
+    ``stage`` and ``partition`` (t,): number of each task's stage, and of its partition among them all. ``stage_of``
+    (n,): stage of each partition. ``tasks_of`` and ``partitions_of``: where each stage's are.
+    """
+
+    stage: IntArray
+    partition: IntArray
+    seconds: FloatArray
+    sampled_rows: FloatArray
+    stage_of: IntArray
+    rows: FloatArray
+    mean: FloatArray
+    tasks_of: list[slice]
+    partitions_of: list[slice]
+
+    @classmethod
+    def of(cls, samples: Sequence[TaskSamples], rows: Sequence[FloatArray], mean: Sequence[FloatArray]) -> _Stages:
+        """Lay out the stages; each has a sampled task."""
+        tasks, sizes = [len(it.seconds) for it in samples], [len(it) for it in rows]
+        partitions_of = _slices(sizes)
+        return cls(
+            stage=np.repeat(np.arange(len(tasks)), tasks),
+            partition=np.concatenate([it.partition + at.start for it, at in zip(samples, partitions_of, strict=True)]),
+            seconds=np.concatenate([it.seconds for it in samples]),
+            sampled_rows=np.concatenate([it.rows for it in samples]),
+            stage_of=np.repeat(np.arange(len(sizes)), sizes),
+            rows=np.concatenate(rows),
+            mean=np.concatenate(mean),
+            tasks_of=_slices(tasks),
+            partitions_of=partitions_of,
+        )
+
+
+def _slices(sizes: Sequence[int]) -> list[slice]:
+    return [slice(end - size, end) for end, size in zip(itertools.accumulate(sizes), sizes, strict=True)]
+
+
+def _fit(stages: _Stages) -> list[FittedWork]:
+    """Return the work of each stage."""
+    stage, partition, of = stages.stage, stages.partition, stages.stage_of
+    overhead, slope, least = fit_lines(stage, stages.sampled_rows, stages.seconds)
+    line = overhead[stage] + slope[stage] * stages.sampled_rows
+    residual = np.log(stages.seconds / np.maximum(line, least[stage]))
+    count = np.bincount(partition, minlength=len(of))
+    own = np.bincount(partition, residual, len(of)) / np.maximum(count, 1)
+    usual = np.maximum(overhead[of] + slope[of] * stages.rows, least[of])
+    within = _noise_variance(residual - own[partition], count, usual * np.exp(own), stages)
     error = within / np.maximum(count, 1)
-    level, between, of_level = _between(own[count > 0], error[count > 0])
-    shrink = np.where(count > 0, between / (between + error), 0.0)
+    sampled = count > 0
+    spreads = [_between(own[at][sampled[at]], error[at][sampled[at]]) for at in stages.partitions_of]
+    level, between, of_level = np.array(spreads).T[:, of]
+    shrink = np.where(sampled, between / (between + error), 0.0)
     deviation = level + shrink * (own - level)
-    log_error = np.sqrt(np.where(count > 0, shrink * error, between) + (1 - shrink) ** 2 * of_level)
+    log_error = np.sqrt(np.where(sampled, shrink * error, between) + (1 - shrink) ** 2 * of_level)
     expected = usual * np.exp(deviation + within / 2)
-    idle = (rows <= 0) & (count == 0)
-    share = _row_share(overhead, slope, sampled_rows, residual)
-    return FittedWork(np.where(idle, mean, expected), log_error, np.sqrt(within), share)
+    seconds, noise = np.where((stages.rows <= 0) & ~sampled, stages.mean, expected), np.sqrt(within)
+    lines = zip(overhead.tolist(), slope.tolist(), stages.tasks_of, strict=True)
+    shares = [_row_share(fixed, cost, stages.sampled_rows[at], residual[at]) for fixed, cost, at in lines]
+    return [
+        FittedWork(seconds[at], log_error[at], noise[at], share)
+        for at, share in zip(stages.partitions_of, shares, strict=True)
+    ]
 
 
 def of_present_cost(seconds: FloatArray, rows: FloatArray, newest: int) -> BoolArray:
@@ -141,27 +205,32 @@ def _row_share(overhead: float, slope: float, rows: FloatArray, residual: FloatA
     return 1.0 - certain * overhead / (overhead + slope * usual)
 
 
-def _noise_variance(residual: FloatArray, partition: IntArray, count: IntArray, work: FloatArray) -> FloatArray:
+def _noise_variance(residual: FloatArray, count: IntArray, work: FloatArray, stages: _Stages) -> FloatArray:
     """Return the variance of the logarithm of a task's seconds, of each partition, (n,).
 
-    ``residual``: difference of each task from the mean of its ``partition``; ``count`` and ``work``: tasks and expected
-    seconds of each partition, (n,).
+    ``residual``: difference of each task from the mean of its partition, (t,); ``count`` and ``work``: tasks and
+    expected seconds of each partition, (n,).
     """
-    total = np.bincount(partition, residual**2, len(count))
+    total = np.bincount(stages.partition, residual**2, len(count))
     freedom = np.maximum(count - 1, 0)
-    if not freedom.any():
+    free = np.array([freedom[at].sum() for at in stages.partitions_of])  # of each stage, (S,)
+    repeated = (free > 0)[stages.stage_of]
+    if not repeated.any():
         return np.full(len(count), _PRIOR_NOISE**2)
-    pooled = float(total.sum() / freedom.sum())
-    short = np.maximum(work, _SHORTEST) ** -2.0
-    fitted = np.full(len(count), pooled)
-    variance = total / np.maximum(freedom, 1)
+    sums = np.array([total[at].sum() for at in stages.partitions_of])
+    pooled = (sums / np.maximum(free, 1))[stages.stage_of][repeated]
+    stage, freedom, free = numbered(stages.stage_of[repeated]), freedom[repeated], free[free > 0]
+    short = np.maximum(work[repeated], _SHORTEST) ** -2.0
+    fitted, variance = pooled, total[repeated] / np.maximum(freedom, 1)
     for _ in range(_ROUNDS):
         # A variance is known the better, the smaller it is: weights are those of its own estimate's variance.
         weight = freedom / np.maximum(fitted, _LEAST_NOISE**2) ** 2
-        share, seconds = weighted_lines(np.zeros_like(count), weight, short, variance, 1)
-        fitted = share + seconds * short
-    certain = freedom.sum() / (freedom.sum() + _PRIOR_FREEDOM)
-    return np.asarray(np.clip(certain * fitted + (1 - certain) * pooled, _LEAST_NOISE**2, _LARGEST_NOISE**2))
+        share, seconds = weighted_lines(stage, weight, short, variance, len(free))
+        fitted = share[stage] + seconds[stage] * short
+    certain = (free / (free + _PRIOR_FREEDOM))[stage]
+    result = np.full(len(count), _PRIOR_NOISE**2)
+    result[repeated] = np.clip(certain * fitted + (1 - certain) * pooled, _LEAST_NOISE**2, _LARGEST_NOISE**2)
+    return result
 
 
 def _between(own: FloatArray, error: FloatArray) -> tuple[float, float, float]:

@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from rechannel.policies.prediction.work import TaskSamples, _mean_above_zero, fit_work, of_present_cost
+from rechannel.policies.prediction.work import FittedWork, TaskSamples, _mean_above_zero, fit_stages, of_present_cost
 
 
 def samples(work: np.ndarray, rows: np.ndarray, batches: int, noise: float, seed: int = 0) -> TaskSamples:
@@ -11,6 +11,10 @@ def samples(work: np.ndarray, rows: np.ndarray, batches: int, noise: float, seed
     seconds = work * random.lognormal(-(noise**2) / 2, noise, (batches, len(work)))
     size = len(work)
     return TaskSamples(np.tile(np.arange(size), batches), seconds.ravel(), np.tile(rows, batches))
+
+
+def fit_work(samples: TaskSamples, rows: np.ndarray, mean: np.ndarray) -> FittedWork:
+    return fit_stages([samples], [rows], [mean])[0]
 
 
 def test_equal_partitions_stay_equal_whatever_their_noise() -> None:
