@@ -75,10 +75,10 @@ class FittedWork:
 def fit_stages(
     samples: Sequence[TaskSamples], rows: Sequence[FloatArray], mean: Sequence[FloatArray]
 ) -> list[FittedWork]:
-    """Estimate the work of each partition of several stages in their next batches, each stage on its own.
+    """Estimate the work of each partition of several stages in their next batches.
 
-    For each stage, ``rows``: of each partition in the batches to predict, (n,); ``mean``: seconds of each partition in
-    the newest batches, (n,): the answer where nothing was sampled.
+    Each stage is estimated on its own. ``rows``: of its partitions in the batches to predict, (n,); ``mean``: seconds
+    of its partitions in the newest batches, (n,), the answer where nothing was sampled.
     """
     valid = [_valid(it, len(own)) for it, own in zip(samples, rows, strict=True)]
     fitted = [FittedWork(own, *np.full((2, len(own)), _PRIOR_NOISE)) for own in mean]

@@ -17,6 +17,20 @@ def fit_work(samples: TaskSamples, rows: np.ndarray, mean: np.ndarray) -> Fitted
     return fit_stages([samples], [rows], [mean])[0]
 
 
+def test_stages_at_once_are_estimated_each_on_its_own() -> None:
+    work, rows = np.linspace(0.2, 0.9, 8), np.linspace(10.0, 80.0, 8)
+    nothing = TaskSamples(np.zeros(0, dtype=np.intp), np.zeros(0), np.zeros(0))
+    stages = [
+        (samples(work, rows, 3, 0.3), rows, work),
+        (nothing, rows, work),
+        (samples(work[:3], rows[:3], 9, 0.1, 1), rows[:3], work[:3]),
+    ]
+    for together, alone in zip(fit_stages(*map(list, zip(*stages, strict=True))), stages, strict=True):
+        expected = fit_work(*alone)
+        for name in ("seconds", "log_error", "noise", "row_share"):
+            np.testing.assert_array_equal(getattr(together, name), getattr(expected, name))
+
+
 def test_equal_partitions_stay_equal_whatever_their_noise() -> None:
     work, rows = np.full(16, 0.5), np.full(16, 100.0)
     fitted = fit_work(samples(work, rows, 3, 0.3), rows, work)
