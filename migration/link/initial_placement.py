@@ -22,7 +22,7 @@ import time
 from collections import Counter, deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any
 
 import structlog
 
@@ -33,6 +33,7 @@ from rechannel.migration.spark.coordinator import StoreId
 from rechannel.migration.spark.gateway import LinkError
 from rechannel.migration.spark.hooks import START_WAIT, StartHook
 from rechannel.migration.spread import spread_evenly
+from rechannel.wire.bounded_dict import BoundedDict
 from rechannel.wire.messages import DesiredMove, ExecutorInfo, LastPlacement, Unit
 
 _LOG = structlog.get_logger("rechannel.link")
@@ -47,8 +48,6 @@ _MAX_QUERIES = 1000  # queries whose placement a link remembers; beyond: the old
 
 Executors = Mapping[str, ExecutorInfo]
 ExecutorsByOperator = dict[int, list[str]]  # operator -> executor of each partition
-
-_T = TypeVar("_T")
 
 
 def restore_placement(
@@ -114,7 +113,7 @@ class InitialPlacement:
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
-        self._start_reports: dict[str, str] = {}  # query -> what was done at its start
+        self._start_reports = BoundedDict[str, str](_MAX_QUERIES)  # query -> what was done at its start
         self._adapter = adapter
         self._usable_executors = usable_executors  # that may hold partitions now, None while nothing may be begun
         self._drained_nodes = drained_nodes
@@ -123,8 +122,9 @@ class InitialPlacement:
         self._sleep = sleep
         self._arrivals_until = clock() + _ARRIVAL_WAIT
         self._lock = threading.Lock()
-        self._last: dict[str, LastPlacement] = {}
-        self._operators: dict[str, list[CheckpointOperator]] = {}  # of queries that ran in this driver before
+        self._last = BoundedDict[str, LastPlacement](_MAX_QUERIES)
+        # Of queries that ran in this driver before.
+        self._operators = BoundedDict[str, list[CheckpointOperator]](_MAX_QUERIES)
         self._restored: dict[str, ExecutorsByOperator] = {}  # by run, until its first batch
         self._new_runs: set[str] = set()  # to be spread after their first batch
         self._ended_runs = deque[str](maxlen=_MAX_QUERIES)  # the last ones: a run may end while it is placed
@@ -154,7 +154,7 @@ class InitialPlacement:
             if not operators and run not in self._ended_runs:
                 self._new_runs.add(run)
             if last is not None and operators:  # after a whole batch, all stores are there, and remain the same
-                _set_latest(self._operators, query, operators)
+                self._operators[query] = operators
         if not operators or self._usable_executors() is None:
             return
         last = last or self._read_last_placement(query)
@@ -196,7 +196,7 @@ class InitialPlacement:
 
     def _set_start_report(self, query: str, sentence: str) -> None:
         with self._lock:
-            _set_latest(self._start_reports, query, sentence)
+            self._start_reports[query] = sentence
 
     def _wait_for_executors(self, nodes: set[str], until: float) -> Executors:
         """Wait for executors on these nodes, while those of a starting application still arrive.
@@ -236,7 +236,7 @@ class InitialPlacement:
             if last is not None and (last.operators, last.hosts) == (operators, nodes):
                 return None
             placement = LastPlacement(query=query, name=name, batch=batch, operators=dict(operators), hosts=nodes)
-            _set_latest(self._last, query, placement)
+            self._last[query] = placement
         return placement
 
     def record_lost_executor(self, executor: str, placement: Mapping[tuple[str, int], list[str]]) -> None:
@@ -417,11 +417,3 @@ def _set_wait(change: Callable[[], None]) -> None:
         change()
     except LinkError as error:
         _LOG.warning("spark.locality.wait could not be set", error=str(error))
-
-
-def _set_latest(entries: dict[str, _T], query: str, value: _T) -> None:
-    """Set a query's entry as the latest; the oldest ones go."""
-    entries.pop(query, None)
-    entries[query] = value
-    while len(entries) > _MAX_QUERIES:
-        del entries[next(iter(entries))]

@@ -9,6 +9,7 @@ import pytest
 from rechannel.daemon.control.cooldown import CooldownTimer
 from rechannel.wire.codes import DecisionResult, Trigger
 from rechannel.wire.messages import Decision
+from unit import sample_messages
 from unit.daemon.control.test_outcomes import land, moved, outcomes
 from unit.daemon.fake_store import NOW
 from unit.daemon.fakes import CONFIG, app, cycle, decide, go_on, leading
@@ -18,6 +19,42 @@ def test_a_cooldown_is_never_longer_than_planned_though_the_clock_was_set_back()
     cooldown = CooldownTimer(ended=NOW + 3600)
     assert cooldown.time_left(NOW, 300.0) == 300.0
     assert cooldown.time_left(NOW + 3600 + 150.0, 300.0) == 150.0
+
+
+def test_the_cool_down_after_an_automatic_rollback_stays_until_the_executors_change(clock):
+    cooldown, rollback = CooldownTimer(), sample_messages.decision(decision="d2", rollback_of="d1")
+    cooldown.note_applied(rollback)
+    cooldown.schedule(rollback)
+    cooldown.start("d2", clock())
+    cooldown.observe(frozenset("01"))
+    cooldown.observe(frozenset("012"))
+    assert cooldown.time_left(clock(), 300.0) == 1200.0, "its effect is not known yet"
+    cooldown.confirm("d2")
+    cooldown.observe(frozenset("012"))
+    assert cooldown.time_left(clock(), 300.0) == 1200.0, "the same figures would lead to the same plan"
+    cooldown.observe(frozenset("0123"))
+    assert cooldown.time_left(clock(), 300.0) == 0.0
+    another = sample_messages.decision(decision="d3", rollback_of="d1")
+    cooldown.note_applied(another)
+    cooldown.schedule(another)
+    cooldown.start("d3", clock())
+    cooldown.observe(frozenset("01"))
+    assert cooldown.time_left(clock(), 300.0) == 4800.0, "the next rollback has one of its own"
+
+
+def test_a_confirmed_drain_does_not_end_the_cool_down_of_the_migration_before_it(clock):
+    cooldown = CooldownTimer()
+    for name, trigger in (("d1", "timeout"), ("d2", "drain")):
+        made = sample_messages.decision(decision=name, trigger=trigger)
+        cooldown.note_applied(made)
+        cooldown.schedule(made)
+        cooldown.start(name, clock())
+    cooldown.confirm("d2")
+    assert cooldown.time_left(clock(), 300.0) == 300.0
+    cooldown.confirm("d1")
+    assert cooldown.time_left(clock(), 300.0) == 0.0
+    cooldown.start("d1", clock())
+    assert cooldown.time_left(clock(), 300.0) == 0.0, "an own earlier lead's, taken over again"
 
 
 def applied(name: str, trigger: str = Trigger.TIMEOUT, rollback_of: str = "", user: str = "") -> Decision:

@@ -11,7 +11,6 @@ import pytest
 from rechannel.conf.settings import MigrationSettings
 from rechannel.daemon.control import outcomes as outcomes_module
 from rechannel.daemon.control.controller import Controller
-from rechannel.daemon.control.cooldown import CooldownTimer
 from rechannel.daemon.control.outcomes import OutcomeHistory
 from rechannel.daemon.decide.policy_settings import SAVED_PLAN
 from rechannel.daemon.decide.proposed_placement import ProposedPlacement
@@ -21,7 +20,6 @@ from rechannel.policies.prediction.correction import GainShare
 from rechannel.wire import keys
 from rechannel.wire.commands import Pause, Resume, Rollback, Stop
 from rechannel.wire.messages import Decision, DesiredMove, MigrationOutcome
-from unit import sample_messages
 from unit.daemon.fake_store import NOW, FakeStore
 from unit.daemon.fakes import (
     APP,
@@ -123,42 +121,6 @@ def test_the_cool_down_ends_once_the_outcome_is_confirmed(leader, store, world, 
     assert result.verdict == verdict
     cooldown = app(leader).migrations.cooldown_left(clock())
     assert (cooldown == 0.0) == (verdict == "confirmed")
-
-
-def test_the_cool_down_after_an_automatic_rollback_stays_until_the_executors_change(clock):
-    cooldown, rollback = CooldownTimer(), sample_messages.decision(decision="d2", rollback_of="d1")
-    cooldown.note_applied(rollback)
-    cooldown.schedule(rollback)
-    cooldown.start("d2", clock())
-    cooldown.observe(frozenset("01"))
-    cooldown.observe(frozenset("012"))
-    assert cooldown.time_left(clock(), 300.0) == 1200.0, "its effect is not known yet"
-    cooldown.confirm("d2")
-    cooldown.observe(frozenset("012"))
-    assert cooldown.time_left(clock(), 300.0) == 1200.0, "the same figures would lead to the same plan"
-    cooldown.observe(frozenset("0123"))
-    assert cooldown.time_left(clock(), 300.0) == 0.0
-    another = sample_messages.decision(decision="d3", rollback_of="d1")
-    cooldown.note_applied(another)
-    cooldown.schedule(another)
-    cooldown.start("d3", clock())
-    cooldown.observe(frozenset("01"))
-    assert cooldown.time_left(clock(), 300.0) == 4800.0, "the next rollback has one of its own"
-
-
-def test_a_confirmed_drain_does_not_end_the_cool_down_of_the_migration_before_it(clock):
-    cooldown = CooldownTimer()
-    for name, trigger in (("d1", "timeout"), ("d2", "drain")):
-        made = sample_messages.decision(decision=name, trigger=trigger)
-        cooldown.note_applied(made)
-        cooldown.schedule(made)
-        cooldown.start(name, clock())
-    cooldown.confirm("d2")
-    assert cooldown.time_left(clock(), 300.0) == 300.0
-    cooldown.confirm("d1")
-    assert cooldown.time_left(clock(), 300.0) == 0.0
-    cooldown.start("d1", clock())
-    assert cooldown.time_left(clock(), 300.0) == 0.0, "an own earlier lead's, taken over again"
 
 
 def test_the_next_cost_has_learned(leader, store, world, clock):
