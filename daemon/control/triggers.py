@@ -321,7 +321,7 @@ class OverloadTrigger(LoadTrigger):
         readings = []
         self._batches = {name: batch for name, batch in self._batches.items() if name in snapshot.median_batch}
         for name, (usual, _) in snapshot.median_batch.items():
-            last, state = snapshot.measured_queries.recent[name][-1], snapshot.queries[name]
+            last, state = snapshot.measured_queries.queries[name].recent[-1], snapshot.queries[name]
             limit = min(_LONG_BATCH * usual, state.interval) if state.interval else _LONG_BATCH * usual
             rule = (
                 f"its trigger's interval is {state.interval:g} s"

@@ -26,7 +26,7 @@ def migration_cost(plan: ReviewedPlan, snapshot: Snapshot) -> MigrationCost | No
     if cost is None:
         return None
     before = {query: plan.batch_time_before[query] for query in cost.peak}
-    usual = {query: snapshot.measured_queries.usual_batch(query) for query in before}
+    usual = {name: query.usual_batch for name, query in snapshot.measured_queries.queries.items() if name in before}
     return MigrationCost(
         steps=len(cost.added),
         bytes=cost.bytes,

@@ -41,15 +41,15 @@ def cold_stages(snapshot: Snapshot, executors: Sequence[ExecutorInfo], rates: Lo
     added_at = {info.executor: info.added for info in executors}
     runs: list[_Run] = []
     unknown: dict[str, FloatArray] = {}  # query -> infinite where executors may have run its tasks before, (E,)
-    for query in measured.recent:
-        history = sorted((batch for batch in measured.batches if batch.query == query), key=lambda it: it.batch)
+    for name, query in measured.queries.items():
+        history = sorted((batch for batch in query.batches if batch.query == name), key=lambda it: it.batch)
         oldest = history[0]
-        unknown[query] = np.array(
-            [0.0 if oldest.batch == 0 or added_at[name] >= oldest.start else np.inf for name in cluster.executors]
+        unknown[name] = np.array(
+            [0.0 if oldest.batch == 0 or added_at[it] >= oldest.start else np.inf for it in cluster.executors]
         )
-        warm = {batch.batch for batch in measured.samples(query)[0]}
+        warm = {batch.batch for batch in query.samples}
         runs += [
-            _Run(key, batch, run, batch.batch in warm) for batch in history for key, run in stage_keys(query, batch)
+            _Run(key, batch, run, batch.batch in warm) for batch in history for key, run in stage_keys(name, batch)
         ]
     kinds = _kinds(runs)
     ran = {kind: np.zeros(cluster.size) for kind in set(kinds.values())}

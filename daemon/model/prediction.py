@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -38,70 +38,94 @@ _DEFAULT_POOL = "default"  # of Spark's FAIR scheduler
 
 
 @dataclass(frozen=True, eq=False)
+class MeasuredQuery:
+    """Measured side of one query.
+
+    ``recent``: the batches that a decision averages, oldest first, of ``batches``: all known ones of any query.
+    """
+
+    state: QueryState
+    recent: Sequence[BatchReport]
+    batches: Sequence[BatchReport]
+
+    @cached_property
+    def usual_batch(self) -> UsualBatch:
+        """Rows and period of its usual batch."""
+        return measure_usual_batch(self.state.query, self.batches)
+
+    @cached_property
+    def samples(self) -> list[BatchReport]:
+        """Its newest batches, of any cost, oldest first."""
+        return _sampled(batches_of(self.batches, self.state.query), len(self.recent))
+
+    @cached_property
+    def moved(self) -> frozenset[int]:
+        """Numbers of the samples that loaded state."""
+        return batches_with_moves(self.samples)
+
+    @cached_property
+    def of_present_cost(self) -> frozenset[int]:
+        """Numbers of the samples in which rows took about as long as lately."""
+        seconds, rows = _by_partition(self.samples)
+        same = of_present_cost(seconds, rows, len(self.recent))
+        return frozenset(batch.batch for batch, it in zip(self.samples, same, strict=True) if it)
+
+
+@dataclass(frozen=True, eq=False)
 class MeasuredQueries:
     """Measured side of a model.
 
-    ``queries``: those of the report that are active. ``recent``: query -> the batches that a decision averages, oldest
-    first. ``batches``: all known ones, in any order. ``executors``: executor -> index. ``cold_tasks``: first tasks of a
-    stage on each executor that do not count, (E,). ``fair``: the application has Spark's FAIR scheduler. ``slowed``:
-    executors that are slower than in their older batches, which do not show their present speed, (E,).
-    ``queries_since``: time since which the same queries run.
+    ``queries``: those of the report that are active and have batches. ``executors``: executor -> index. ``cold_tasks``:
+    first tasks of a stage on each executor that do not count, (E,). ``fair``: the application has Spark's FAIR
+    scheduler. ``slowed``: executors that are slower than in their older batches, which do not show their present speed,
+    (E,). ``queries_since``: time since which the same queries run.
     """
 
-    queries: Mapping[str, QueryState]
-    recent: Mapping[str, Sequence[BatchReport]]
-    batches: Sequence[BatchReport]
+    queries: Mapping[str, MeasuredQuery]
     executors: Mapping[str, int]
     cold_tasks: IntArray
     fair: bool
     slowed: BoolArray
     queries_since: float
-    _samples: dict[str, tuple[list[BatchReport], frozenset[int]]] = field(default_factory=dict, init=False, repr=False)
-    _usual_batches: dict[str, UsualBatch] = field(default_factory=dict, init=False, repr=False)
-    _present: dict[str, frozenset[int]] = field(default_factory=dict, init=False, repr=False)
-    _compared: dict[str, Sequence[BatchReport]] = field(default_factory=dict, init=False, repr=False)
 
     @cached_property
     def unchanged_since(self) -> float:
         """Time since which neither the queries nor any placement changed; 0 for always."""
-        samples = [self.samples(query) for query in self.recent]
-        moved_until = (it.end for batches, moved in samples for it in batches if it.batch in moved)
+        moved_until = (it.end for query in self.queries.values() for it in query.samples if it.batch in query.moved)
         return max(self.queries_since, *moved_until, 0.0)
 
-    def usual_batch(self, query: str) -> UsualBatch:
-        """Return the usual batch of a query."""
-        if query not in self._usual_batches:
-            self._usual_batches[query] = measure_usual_batch(query, self.batches)
-        return self._usual_batches[query]
+    @cached_property
+    def compared(self) -> Mapping[str, Sequence[BatchReport]]:
+        """Query -> its last batches of the present queries, load and placement.
 
-    def compared(self, query: str) -> Sequence[BatchReport]:
-        """Return the last batches of the present queries, load and placement, or the recent."""
-        if query not in self._compared:
-            self._compared[query] = _compared(query, self)
-        return self._compared[query]
-
-    def samples(self, query: str) -> tuple[list[BatchReport], frozenset[int]]:
-        """Return the newest batches of a query, of any cost, and which of them loaded state.
-
-        The batches are in order, oldest first; those that loaded state are given by number.
+        Those that loaded state are left out, and those of other rows, even if more rows came because a batch was late:
+        the model has the rows of the recent batches. Without two such batches they are the recent ones.
         """
-        if query not in self._samples:
-            sampled = _sampled(batches_of(self.batches, query), len(self.recent.get(query, ())))
-            self._samples[query] = sampled, batches_with_moves(sampled)
-        return self._samples[query]
+        return {name: self._compared(query) for name, query in self.queries.items()}
 
     def has_settled(self, query: str) -> bool:
         """Whether a batch of a query began since the queries or a placement changed."""
-        return self.recent[query][-1].start >= self.unchanged_since
+        return self.queries[query].recent[-1].start >= self.unchanged_since
 
-    def of_present_cost(self, query: str) -> frozenset[int]:
-        """Return the numbers of a query's samples in which rows took about as long as lately."""
-        if query not in self._present:
-            sampled, recent = self.samples(query)[0], self.recent[query]
-            seconds, rows = _by_partition(sampled)
-            same = of_present_cost(seconds, rows, len(recent))
-            self._present[query] = frozenset(batch.batch for batch, it in zip(sampled, same, strict=True) if it)
-        return self._present[query]
+    def _compared(self, query: MeasuredQuery) -> Sequence[BatchReport]:
+        stayed = [batch for batch in query.recent if batch.batch not in query.moved] or query.recent
+        since = [batch for batch in stayed if batch.start >= self.unchanged_since] or stayed
+        if self.slowed.any():  # older batches ran on faster executors
+            return since
+        last = query.samples[-_COMPARED_BATCHES:]
+        rows_of = {number: _rows(batch) for number, batch in {it.batch: it for it in [*query.recent, *last]}.items()}
+        mean_rows = np.mean([rows_of[batch.batch] for batch in query.recent], axis=0)
+        usual = [UsualBatch(float(rows)) for rows in mean_rows]
+        compared = [
+            batch
+            for batch in last
+            if batch.batch in query.of_present_cost - query.moved
+            and batch.start >= self.unchanged_since
+            and all(is_same_load(UsualBatch(rows), one) for rows, one in zip(rows_of[batch.batch], usual, strict=True))
+        ]
+        if len(compared) > 1:  # one batch alone says little
+            return compared
+        return since
 
 
 @dataclass(frozen=True, eq=False)
@@ -123,22 +147,18 @@ def collect_evidence(cluster: Cluster, workload: Workload, measured: MeasuredQue
     samples: dict[str, TaskSamples] = {}
     floating: dict[str, FloatingTasks] = {}
     timing: dict[str, QueryTiming] = {}
-    ends = [last[-1].end for last in measured.recent.values() if last]
-    now = max(ends, default=0.0)
+    now = max((query.recent[-1].end for query in measured.queries.values()), default=0.0)
     of_query = _by_query(workload.stages)
     for query in workload.queries:
-        recent = measured.recent.get(query, ())
-        if not recent:
+        if (own_query := measured.queries.get(query)) is None:
             continue
-        sampled, _ = measured.samples(query)
-        usual = measured.usual_batch(query)
+        recent, sampled, usual = own_query.recent, own_query.samples, own_query.usual_batch
         timing[query] = replace(
-            _timing(measured.queries[query], measured.compared(query), sampled, now),
+            _timing(own_query.state, measured.compared[query], sampled, now),
             growth=usual.growth,
             fixed_rows=usual.fixed_rows,
         )
-        present = measured.of_present_cost(query)
-        modeled = [batch for batch in sampled if batch.batch in present]
+        modeled = [batch for batch in sampled if batch.batch in own_query.of_present_cost]
         runs = [dict(stage_keys(query, batch)) for batch in modeled]
         is_recent = [batch.batch >= recent[0].batch for batch in modeled]
         for stage in of_query[query]:
@@ -149,7 +169,7 @@ def collect_evidence(cluster: Cluster, workload: Workload, measured: MeasuredQue
             elif own and own[0].stateful_stage < 0:
                 floating[stage.key] = _floating_tasks(own[-len(recent) :])
     pools = (
-        {query: measured.queries[query].pool or _DEFAULT_POOL for query in workload.queries} if measured.fair else {}
+        {name: query.state.pool or _DEFAULT_POOL for name, query in measured.queries.items()} if measured.fair else {}
     )
     return TaskEvidence(samples, timing, floating, pools)
 
@@ -187,41 +207,6 @@ def _by_query(stages: Iterable[Stage]) -> dict[str, list[Stage]]:
     for stage in stages:
         of_query.setdefault(stage.query, []).append(stage)
     return of_query
-
-
-def measured_batches(query: str, measured: MeasuredQueries) -> FloatArray:
-    """Return the seconds of the last batches of the present load and placement, (B,).
-
-    Those that loaded state are left out, and those of other rows, even if more rows came because a batch was late: the
-    model has the rows of the recent batches.
-    """
-    return np.array([batch.seconds for batch in measured.compared(query)])
-
-
-def _compared(query: str, measured: MeasuredQueries) -> Sequence[BatchReport]:
-    """Return the last batches of the present queries, load and placement, or the recent."""
-    recent = measured.recent.get(query, ())
-    if not recent:
-        return recent
-    sampled, moved = measured.samples(query)
-    stayed = [batch for batch in recent if batch.batch not in moved] or recent
-    since = [batch for batch in stayed if batch.start >= measured.unchanged_since] or stayed
-    if measured.slowed.any():  # older batches ran on faster executors
-        return since
-    last = sampled[-_COMPARED_BATCHES:]
-    rows_of = {number: _rows(batch) for number, batch in {it.batch: it for it in [*recent, *last]}.items()}
-    usual = [UsualBatch(float(np.mean(rows))) for rows in zip(*(rows_of[it.batch] for it in recent), strict=True)]
-    present = measured.of_present_cost(query)
-    compared = [
-        batch
-        for batch in last
-        if batch.batch in present - moved
-        and batch.start >= measured.unchanged_since
-        and all(is_same_load(UsualBatch(rows), one) for rows, one in zip(rows_of[batch.batch], usual, strict=True))
-    ]
-    if len(compared) > 1:  # one batch alone says little
-        return compared
-    return since
 
 
 def _rows(batch: BatchReport) -> tuple[float, float]:

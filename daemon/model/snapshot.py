@@ -39,10 +39,10 @@ from rechannel.daemon.model.application_messages import (
 from rechannel.daemon.model.forecast import StageForecast, apply_forecasts, forecast_stages
 from rechannel.daemon.model.prediction import (
     MeasuredQueries,
+    MeasuredQuery,
     TaskEvidence,
     build_prediction,
     collect_evidence,
-    measured_batches,
     warm_batches,
 )
 from rechannel.daemon.model.query_model import ModelInputs, QueryModel
@@ -115,7 +115,8 @@ class Snapshot:
     @cached_property
     def measured(self) -> Mapping[str, FloatArray]:
         """Query -> seconds of the measured batches that the prediction has to explain, (B,)."""
-        return {name: measured_batches(name, self.measured_queries) for name in self.measured_queries.recent}
+        compared = self.measured_queries.compared
+        return {name: np.array([batch.seconds for batch in last]) for name, last in compared.items()}
 
     @cached_property
     def residuals(self) -> Mapping[str, Residual]:
@@ -207,9 +208,7 @@ def build_snapshot(
         coverage=coverage,
         bytes_to_load={key: query_model.load_bytes(stage, name, recent[name]) for key, (name, stage) in placed.items()},
         measured_queries=MeasuredQueries(
-            queries,
-            averaged,
-            messages.batches,
+            {name: MeasuredQuery(queries[name], last, messages.batches) for name, last in averaged.items()},
             executors,
             cold_tasks,
             fair,
