@@ -1,7 +1,8 @@
 """The audit file: append-only JSON lines of orders, results, and refused attempts.
 
-An order leaves two lines: `asked` is on the disk before anything is done, `answered` has the result. An order that
-`RequestHandler` itself refuses leaves one line, `refused`. Every line is complete by itself.
+Written by `rechannel.daemon.control.requests`. An order leaves two lines: `asked` is on the disk before anything is
+done, `answered` has the result. An order that `RequestHandler` itself refuses leaves one line, `refused`. Every line is
+complete by itself.
 """
 
 from __future__ import annotations

@@ -71,7 +71,7 @@ class MapOutput(msgspec.Struct, frozen=True, array_like=True, gc=False):
         return MapOutput(self.application, self.executor, self.shuffle, self.map_task, (), packed)
 
     def read_sizes(self) -> array[float]:
-        """Return the sizes, in four bytes each; any number if a stranger packed them."""
+        """Return the sizes, in four bytes each; a faulty sender may have packed any numbers."""
         if len(self.packed) < 2:
             return array("f", self.sizes)
         halves, whole = self.packed[: 2 * self.partitions], bytearray(4 * self.partitions)
@@ -135,7 +135,7 @@ class TaskRow(msgspec.Struct, frozen=True, array_like=True, gc=False):
     fetch_wait: BoundedFloat
     rows_in: Int53
     rows_out: Int53
-    bytes_local: Int53  # this one and the next only check the agents in tests: an array keeps its positions
+    bytes_local: Int53  # only tests of agents read this and the next; positions in an array stay
     bytes_remote: Int53
     bytes_out: Int53
     state_rows: Int53

@@ -23,11 +23,11 @@ import click
 from rechannel.conf.loader import read_settings
 from rechannel.conf.settings import Settings
 from rechannel.daemon.cli import config
-from rechannel.daemon.doctor import cluster, finding, machine, machine_facts, node, spark_properties
+from rechannel.daemon.doctor import cluster, finding, host, machine, machine_facts, spark_properties
 from rechannel.daemon.doctor.cluster import ApplicationFacts, NodeFacts
 from rechannel.daemon.doctor.finding import Finding, Severity
+from rechannel.daemon.doctor.host import HostFacts, RedisFacts, RedisPermissions
 from rechannel.daemon.doctor.machine_facts import Sources
-from rechannel.daemon.doctor.node import HostFacts, RedisFacts, RedisPermissions
 from rechannel.daemon.model.application_messages import max_window_age
 from rechannel.daemon.view.last_leader import leading
 from rechannel.wire import distribution, keys
@@ -85,12 +85,12 @@ def run_checks(path: str | None) -> list[Finding]:
     loaded = read_settings(path)
     mistakes, notes = config.examine(loaded)
     keys_unchecked = "" if distribution.has_signatures() else f"{_NO_KEYS}, and cryptography is not installed"
-    findings = node.check_host(collect_host_facts())
-    findings += node.check_configuration(loaded, mistakes, notes, keys_unchecked=keys_unchecked)
+    findings = host.check_host(collect_host_facts())
+    findings += host.check_configuration(loaded, mistakes, notes, keys_unchecked=keys_unchecked)
     if loaded.errors:
         return findings
     settings = loaded.settings
-    findings += node.check_times(settings)
+    findings += host.check_times(settings)
     try:
         store = Store(settings.redis, settings.cluster.name)
         try:
@@ -107,8 +107,8 @@ def run_checks(path: str | None) -> list[Finding]:
 def run_machine_checks(path: str | None, sources: Sources) -> list[Finding]:
     """Check what an agent needs of this machine, without Redis."""
     loaded = read_settings(path)
-    findings = node.check_host(collect_host_facts(java=False))
-    findings += node.check_configuration(loaded, *config.examine(loaded, of_node=True), keys_unchecked=_NO_KEYS)
+    findings = host.check_host(collect_host_facts(java=False))
+    findings += host.check_configuration(loaded, *config.examine(loaded, of_node=True), keys_unchecked=_NO_KEYS)
     return findings + machine.check_machine(machine_facts.collect(loaded.settings.agent.node, sources))
 
 
@@ -135,7 +135,7 @@ def collect_host_facts(*, java: bool = True) -> HostFacts:
     requirements = importlib.metadata.requires(names[0]) or [] if names else []
     requirements = [text for text in requirements if "extra ==" not in text]
     packages = {}
-    for name in {node.parse_requirement(text)[0] for text in requirements}:
+    for name in {host.parse_requirement(text)[0] for text in requirements}:
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
             packages[name] = importlib.metadata.version(name)
     version = find_java_version(os.environ) if java else None
@@ -169,12 +169,12 @@ def _check_redis(store: Store, settings: Settings) -> list[Finding]:
     info = store.info()
     seconds = time.monotonic() - start
     ahead = float(info.get("server_time_usec", clock * 1e6)) / 1e6 - (clock + seconds / 2)
-    findings = node.check_redis(RedisFacts(info, seconds, ahead), settings.redis.timeout)
+    findings = host.check_redis(RedisFacts(info, seconds, ahead), settings.redis.timeout)
     if any(item.check == "redis-version" and item.verdict is Severity.FAILED for item in findings):
         return findings
     permissions = probe_permissions(store, settings)
-    findings.append(node.check_permissions(permissions))
-    if not permissions.administrator and not node.permissions_of(Role.VIEWER) <= permissions.allowed:
+    findings.append(host.check_permissions(permissions))
+    if not permissions.administrator and not host.permissions_of(Role.VIEWER) <= permissions.allowed:
         sentence = "the running cluster is not checked, which requires the rights of a viewer"
         return [*findings, finding.warning("links", sentence, "use the configuration of a viewer or an operator")]
     try:
@@ -187,14 +187,14 @@ def _check_redis(store: Store, settings: Settings) -> list[Finding]:
 def probe_permissions(store: Store, settings: Settings) -> RedisPermissions:
     """Find out what the Redis user may do; Redis notes refusals in its ACL log."""
     administrator = store.can_run(*_ADMINISTRATION)
-    allowed, name = set(), node.node_of_user(settings)
+    allowed, name = set(), host.node_of_user(settings)
     for rule in keys.TABLE:
         key = store.keys(rule, name if "{node}" in rule.pattern else _PLACEHOLDER)
         for verb, commands in (("read", _READS), ("write", _WRITES)):
             if administrator or store.can_run(*(word.format(key) for word in commands[rule.kind])):
                 allowed.add((rule.pattern, verb))
     user = settings.redis.username or "default"
-    return RedisPermissions(user, node.role_of_user(settings), frozenset(allowed), administrator)
+    return RedisPermissions(user, host.role_of_user(settings), frozenset(allowed), administrator)
 
 
 def _check_cluster(store: Store, settings: Settings, ahead: float, info: Mapping[str, Any]) -> list[Finding]:
@@ -208,21 +208,21 @@ def _check_cluster(store: Store, settings: Settings, ahead: float, info: Mapping
             executors[_reporting_name(store, executor)].add((application.application, executor.executor))
     agents = list_agents(store)
     nodes = {}
-    for number, host in enumerate([*sorted(executors), *sorted(set(agents or ()) - executors.keys())][:_NODES]):
-        arrival, last = _newest_message(store, keys.WINDOWS, host)
+    for number, name in enumerate([*sorted(executors), *sorted(set(agents or ()) - executors.keys())][:_NODES]):
+        arrival, last = _newest_message(store, keys.WINDOWS, name)
         window = last.body if last is not None and isinstance(last.body, AgentWindow) else None
         if last is not None:
             clocks[last.sender] = last.time - arrival
-        newest = store.last(keys.WINDOWS, host, _WINDOWS) if last is not None and number < _NODES_READ else []
+        newest = store.last(keys.WINDOWS, name, _WINDOWS) if last is not None and number < _NODES_READ else []
         several = cluster.has_several_agents(newest)
-        nodes[host] = NodeFacts(frozenset(executors[host]), window, now - arrival, several)
+        nodes[name] = NodeFacts(frozenset(executors[name]), window, now - arrival, several)
     arrival, decision = _newest_message(store, keys.DECISIONS, "")
     if decision is not None:
         clocks[decision.sender] = decision.time - arrival
     leader = leading(store, now)
     return [
         cluster.check_memory(info, applications, len(executors)),
-        *node.check_clocks(clocks),
+        *host.check_clocks(clocks),
         cluster.check_controller(leader.state if leader is not None else None),
         *cluster.check_agents(nodes, max_window_age(settings), listed=agents is not None),
         *cluster.check_links(applications),
@@ -232,9 +232,8 @@ def _check_cluster(store: Store, settings: Settings, ahead: float, info: Mapping
 
 def _reporting_name(store: Store, executor: ExecutorInfo) -> str:
     """Return the name of an executor's agent: its host if one is in its pod, else its node."""
-    host = executor.host
-    in_pod = executor.node and keys.is_valid_name(host) and store.last(keys.WINDOWS, host, 1)
-    return host if in_pod else executor.node_name
+    in_pod = executor.node and keys.is_valid_name(executor.host) and store.last(keys.WINDOWS, executor.host, 1)
+    return executor.host if in_pod else executor.node_name
 
 
 def list_agents(store: Store) -> list[str] | None:

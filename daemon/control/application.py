@@ -188,7 +188,7 @@ class Application:
             return False
         decision = self.decide_automatically(Trigger.EXECUTORS)
         if decision is None or decision.reason in NO_ANSWER:
-            return False  # what holds one trigger back, such as its cool-down, must not hold back the next one
+            return False  # what refused this trigger, such as the budget, must not hold back the next one
         trigger.record(decision, report, self._clock.steady(), settings)
         return True
 

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from rechannel.daemon.doctor.finding import Finding, failed, ok, warning
-from rechannel.daemon.doctor.node import TIME_SERVICE
+from rechannel.daemon.doctor.host import TIME_SERVICE
 
 AGENT_UNIT = "rechannel-agent.service"
 FILES, WATCHES = "open files", "watched directories"
@@ -24,18 +24,18 @@ _AGAIN = "run this again while a query runs"
 
 
 @dataclass(frozen=True)
-class Machine:
+class MachineFacts:
     """Facts about this machine, as the user of this process sees them."""
 
     user: str
-    executors: Mapping[str, str] = field(default_factory=dict)  # of this node -> user
+    executors: Mapping[str, str] = field(default_factory=dict)  # executor of this node -> its user
     other_hosts: Sequence[str] = ()  # host names of all other executors here
-    reasons: Sequence[str] = ()  # what an agent of this user cannot read, as in its windows
+    unreadable: Sequence[str] = ()  # what an agent of this user cannot read, each as a sentence
     proc: Mapping[str, str] = field(default_factory=dict)  # mount options of /proc
-    sees_others: bool = True  # processes of other users
+    sees_others: bool = True  # whether processes of other users are visible
     missing: Sequence[str] = ()  # local directories of executors
     free: Mapping[str, tuple[float, float]] = field(default_factory=dict)  # directory -> shares of space and inodes
-    limits: Mapping[str, tuple[int, int]] = field(default_factory=dict)  # name -> what an agent needs, and has
+    limits: Mapping[str, tuple[int, int]] = field(default_factory=dict)  # name -> number needed, number allowed
     control_groups: int = 2  # their version; 0: none of the CPU
     in_time: bool | None = None  # whether something keeps the clock in time; None: unknown
     units: Mapping[str, bool | None] = field(default_factory=dict)  # file or drop-in -> whether changed; None: unknown
@@ -47,22 +47,22 @@ class Machine:
         return self.agent_unit.get("User") or self.user
 
     @property
-    def is_capable(self) -> bool:
+    def reads_any_user(self) -> bool:
         """Whether the unit lets the agent read executors of any user.
 
-        systemd drops what the bounding set lacks.
+        systemd drops capabilities that the bounding set does not have.
         """
         ambient = set(self.agent_unit.get("AmbientCapabilities", "").split())
         bounding_set = self.agent_unit.get("CapabilityBoundingSet", "~")  # ~: all capabilities but these
         return (ambient if "~" in bounding_set else ambient & set(bounding_set.split())) >= _CAPABILITIES
 
     @property
-    def owners(self) -> list[str]:
+    def executor_users(self) -> list[str]:
         """Users of the executors."""
         return sorted(set(self.executors.values()))
 
 
-def check_machine(machine: Machine) -> list[Finding]:
+def check_machine(machine: MachineFacts) -> list[Finding]:
     """Check what an agent needs of its machine."""
     return [
         _check_user(machine),
@@ -76,16 +76,16 @@ def check_machine(machine: Machine) -> list[Finding]:
     ]
 
 
-def _check_user(machine: Machine) -> Finding:
-    check, agent, owners = "agent-user", machine.agent_user, machine.owners
+def _check_user(machine: MachineFacts) -> Finding:
+    check, agent, owners = "agent-user", machine.agent_user, machine.executor_users
     runs = f"{AGENT_UNIT} runs the agent as {agent}" if machine.agent_unit else f"this runs as {agent}"
-    if machine.is_capable:
+    if machine.reads_any_user:
         return ok(check, f"{runs}, with the capabilities to read executors of any user")
     if set(owners) - {agent}:
         sentence = f"{runs}, but executors run as {', '.join(owners)}, and only their user can read all of them"
         cure = f"run the agent and this as {owners[0]}: `runuser -u {owners[0]} -- rechannel doctor --machine`"
         if len(owners) > 1:
-            cure = f"give the agent both capabilities in both settings that a comment in {AGENT_UNIT} names"
+            cure = f"give the agent both capabilities in the two settings that a comment in {AGENT_UNIT} names"
         elif machine.agent_unit:
             cure = f"`systemctl edit {AGENT_UNIT}`: [Service] User={owners[0]}"
         return (failed if machine.agent_unit else warning)(check, sentence, cure)
@@ -95,21 +95,21 @@ def _check_user(machine: Machine) -> Finding:
     return ok(check, f"{runs}; {'executors run as ' + ', '.join(owners) if owners else 'no executor runs here'}")
 
 
-def _check_executors(machine: Machine) -> Finding:
+def _check_executors(machine: MachineFacts) -> Finding:
     check, hosts, count = "executors", machine.other_hosts, len(machine.executors)
     if hosts and not count:
         sentence = f"executors here have other host names than the agent: {', '.join(hosts)}"
         return failed(check, sentence, f"set agent.node to {hosts[0]}; each host name needs an agent of its own")
-    sentence = "; ".join(machine.reasons[:_SHOWN]) + ("; …" if len(machine.reasons) > _SHOWN else "")
-    if any("rights missing" in reason for reason in machine.reasons):
-        report = failed if machine.user == machine.agent_user and not machine.is_capable else warning
+    sentence = "; ".join(machine.unreadable[:_SHOWN]) + ("; …" if len(machine.unreadable) > _SHOWN else "")
+    if any("rights missing" in reason for reason in machine.unreadable):
+        report = failed if machine.user == machine.agent_user and not machine.reads_any_user else warning
         return report(check, sentence, "run the agent as Spark's user, in its PID namespace")
     if sentence:
         return warning(check, sentence, "see the section on agents in docs/handbook.md")
     return ok(check, f"{count} can be read" if count else f"none runs here; {_AGAIN}")
 
 
-def _check_proc(machine: Machine) -> Finding:
+def _check_proc(machine: MachineFacts) -> Finding:
     check, options = "proc", ",".join(f"{name}={value}" for name, value in machine.proc.items())
     if "subset" in machine.proc:
         cure = "mount it without subset=; in a unit: no ProcSubset="
@@ -122,13 +122,13 @@ def _check_proc(machine: Machine) -> Finding:
     return warning(check, sentence, "run the agent and this as Spark's user, or mount /proc with gid= of their group")
 
 
-def _check_directories(machine: Machine) -> list[Finding]:
-    check, cure = "local-directories", "restart its executors, and exclude it from what removes old files there"
-    findings = [failed(check, "does not exist, but executors use it", cure, path) for path in machine.missing]
+def _check_directories(machine: MachineFacts) -> list[Finding]:
+    check, restart = "local-directories", "restart its executors, and exclude it from what removes old files there"
+    findings = [failed(check, "does not exist, but executors use it", restart, path) for path in machine.missing]
     for path, shares in machine.free.items():
         sentence = f"{shares[0]:.0%} of the space and {shares[1]:.0%} of the inodes are free"
-        cure = "remove what ended applications left, or use another disk: state that moves here needs room"
-        findings.append(warning(check, sentence, cure, path) if min(shares) < _LITTLE else ok(check, sentence, path))
+        remove = "remove what ended applications left, or use another disk: state that moves here needs room"
+        findings.append(warning(check, sentence, remove, path) if min(shares) < _LITTLE else ok(check, sentence, path))
     none = "not checked: the executors do not show theirs" if machine.executors else f"none is in use here; {_AGAIN}"
     return findings or [ok(check, none)]
 

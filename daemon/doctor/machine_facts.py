@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from rechannel.daemon.doctor.machine import AGENT_UNIT, FILES, WATCHES, Machine
+from rechannel.daemon.doctor.machine import AGENT_UNIT, FILES, WATCHES, MachineFacts
 from rechannel.monitors.node import files, shuffle, throttling
 from rechannel.monitors.node.executor_log import ClosedStoreReader
 from rechannel.monitors.node.inotify import DirectoryWatch
@@ -47,17 +47,17 @@ class _NoWatch(DirectoryWatch):
         return False
 
 
-def collect(node: str, sources: Sources) -> Machine:
+def collect(node: str, sources: Sources) -> MachineFacts:
     """Collect the facts; ``node``: agent.node."""
     proc, state = sources.root / "proc", sources.clock()
     executors, other_hosts, reasons, watches = _sample(node, sources)
     missing, free = _file_systems(path for executor in executors for path in executor.directories)
     agent_unit = "\n".join(_read(path) for path in _unit_files(sources.root, AGENT_UNIT))
-    return Machine(
+    return MachineFacts(
         user=_owner(proc / "self"),
         executors={f"{item.application}/{item.executor}": _owner(proc / str(item.pid)) for item in executors},
         other_hosts=other_hosts,
-        reasons=reasons,
+        unreadable=reasons,
         proc=_mount_options(_read(proc / "self/mounts")),
         sees_others=bool(_read(proc / "1/stat")),
         missing=missing,

@@ -2,7 +2,8 @@
 
 Durations are those of the cycle formula (:mod:`rechannel.policies.prediction.cycle`), each over the present one, so
 that a query with short batches counts as much as one with long ones. They are computed for a few targets of each
-partition, those that an estimate of all of them puts first.
+partition, those that an estimate of all of them puts first. Partitions of a lost executor are placed by count, by the
+link (`rechannel.migration.link.initial_placement`).
 """
 
 from __future__ import annotations

@@ -17,9 +17,9 @@ from click.testing import CliRunner
 
 from rechannel.conf.loader import read_settings
 from rechannel.daemon.cli.main import OVERVIEW, main
-from rechannel.daemon.doctor import node
+from rechannel.daemon.doctor import host
 from rechannel.daemon.doctor.finding import Severity
-from rechannel.daemon.doctor.node import HostFacts
+from rechannel.daemon.doctor.host import HostFacts
 from rechannel.wire import distribution
 from unit.daemon.cli.command import run
 
@@ -145,7 +145,7 @@ def test_two_distributions_in_one_environment_are_refused(monkeypatch: pytest.Mo
     for daemon in ("agent", "controller"):
         assert "both installed" in run(daemon, code=7).stderr
     facts = HostFacts((3, 12, 0), ["click>=8.1"], {"click": "8.1"}, "17", conflict=distribution.conflict())
-    (finding,) = [item for item in node.check_host(facts) if item.check == "packages"]
+    (finding,) = [item for item in host.check_host(facts) if item.check == "packages"]
     assert (finding.verdict, "pip uninstall" in finding.cure) == (Severity.FAILED, True)
 
 
@@ -161,6 +161,6 @@ def test_one_distribution_is_no_conflict(monkeypatch: pytest.MonkeyPatch):
 
 
 def test_without_the_file_of_keys_doctor_does_not_call_them_right():
-    findings = node.check_configuration(read_settings(None, {}), [], [], keys_unchecked="agents need none")
+    findings = host.check_configuration(read_settings(None, {}), [], [], keys_unchecked="agents need none")
     (finding,) = [item for item in findings if item.check == "signing-keys"]
     assert finding.sentence.startswith("not checked")

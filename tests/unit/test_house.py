@@ -353,7 +353,7 @@ UNTYPED = {
     },
     "the fields of INFO, which differ from server to server": {
         "daemon/doctor/cluster.py check_memory",
-        "daemon/doctor/node.py RedisFacts.info",
+        "daemon/doctor/host.py RedisFacts.info",
         "wire/redis/store.py Store.info",
     },
     "parameters of a policy, which may be a user's; the registry checks them against its class": {

@@ -13,7 +13,7 @@ import pytest
 from rechannel.daemon.cli import doctor
 from rechannel.daemon.doctor import machine, machine_facts
 from rechannel.daemon.doctor.finding import Severity
-from rechannel.daemon.doctor.machine import FILES, WATCHES, Machine, check_machine
+from rechannel.daemon.doctor.machine import FILES, WATCHES, MachineFacts, check_machine
 from rechannel.daemon.doctor.machine_facts import Sources, clock_state
 from unit.daemon.cli.command import run, write_config
 from unit.daemon.doctor.checks import FAILED, OK, ROOT, WARNING, of, verdicts
@@ -27,7 +27,7 @@ BOTH = {"User": "agent", "AmbientCapabilities": CAPABILITIES, "CapabilityBoundin
 DENIED = ("executor 0: rights missing to read its environment",)
 
 
-def one(facts: Machine, check: str) -> tuple[Severity, str]:
+def one(facts: MachineFacts, check: str) -> tuple[Severity, str]:
     (finding,) = of(check_machine(facts), check)
     return finding.verdict, f"{finding.subject}: {finding.sentence} {finding.cure}"
 
@@ -35,20 +35,24 @@ def one(facts: Machine, check: str) -> tuple[Severity, str]:
 @pytest.mark.parametrize(
     ("facts", "verdict", "phrase"),
     [
-        (Machine("spark"), OK, "no executor runs here"),
-        (Machine("spark", EXECUTORS), OK, "executors run as spark"),
-        (Machine("root", EXECUTORS), WARNING, "`runuser -u spark -- rechannel doctor --machine`"),
-        (Machine("root", EXECUTORS, agent_unit=AS_SPARK), WARNING, "the rights of spark are not checked"),
-        (Machine("spark", EXECUTORS, agent_unit=AS_SPARK), OK, f"{UNIT} runs the agent as spark"),
-        (Machine("spark", EXECUTORS, agent_unit={"User": "hadoop"}), FAILED, "[Service] User=spark"),
-        (Machine("root", EXECUTORS, agent_unit=BOTH), OK, "executors of any user"),
-        (Machine("root", EXECUTORS, agent_unit=BOTH | {"AmbientCapabilities": "CAP_SYS_PTRACE"}), FAILED, "User=spark"),
-        (Machine("root", EXECUTORS, agent_unit=BOTH | {"CapabilityBoundingSet": ""}), FAILED, "User=spark"),
-        (Machine("root", EXECUTORS, agent_unit={**BOTH, "User": "spark"}), OK, "executors of any user"),
-        (Machine("spark", EXECUTORS | {"app-2/0": "eve"}, agent_unit=AS_SPARK), FAILED, "both capabilities"),
+        (MachineFacts("spark"), OK, "no executor runs here"),
+        (MachineFacts("spark", EXECUTORS), OK, "executors run as spark"),
+        (MachineFacts("root", EXECUTORS), WARNING, "`runuser -u spark -- rechannel doctor --machine`"),
+        (MachineFacts("root", EXECUTORS, agent_unit=AS_SPARK), WARNING, "the rights of spark are not checked"),
+        (MachineFacts("spark", EXECUTORS, agent_unit=AS_SPARK), OK, f"{UNIT} runs the agent as spark"),
+        (MachineFacts("spark", EXECUTORS, agent_unit={"User": "hadoop"}), FAILED, "[Service] User=spark"),
+        (MachineFacts("root", EXECUTORS, agent_unit=BOTH), OK, "executors of any user"),
+        (
+            MachineFacts("root", EXECUTORS, agent_unit=BOTH | {"AmbientCapabilities": "CAP_SYS_PTRACE"}),
+            FAILED,
+            "User=spark",
+        ),
+        (MachineFacts("root", EXECUTORS, agent_unit=BOTH | {"CapabilityBoundingSet": ""}), FAILED, "User=spark"),
+        (MachineFacts("root", EXECUTORS, agent_unit={**BOTH, "User": "spark"}), OK, "executors of any user"),
+        (MachineFacts("spark", EXECUTORS | {"app-2/0": "eve"}, agent_unit=AS_SPARK), FAILED, "both capabilities"),
     ],
 )
-def test_the_user_of_the_agent(facts: Machine, verdict: Severity, phrase: str) -> None:
+def test_the_user_of_the_agent(facts: MachineFacts, verdict: Severity, phrase: str) -> None:
     result = one(facts, "agent-user")
     assert (result[0], phrase in result[1]) == (verdict, True), result
 
@@ -56,17 +60,17 @@ def test_the_user_of_the_agent(facts: Machine, verdict: Severity, phrase: str) -
 @pytest.mark.parametrize(
     ("facts", "verdict", "phrase"),
     [
-        (Machine("spark"), OK, "none runs here"),
-        (Machine("spark", EXECUTORS, other_hosts=["h2"]), OK, "2 can be read"),
-        (Machine("spark", other_hosts=["h2"]), FAILED, "set agent.node to h2"),
-        (Machine("eve", EXECUTORS, reasons=DENIED), FAILED, "as Spark's user"),
-        (Machine("eve", EXECUTORS, reasons=("odd",) * 3 + DENIED), FAILED, "as Spark's user"),
-        (Machine("eve", EXECUTORS, reasons=DENIED, agent_unit=AS_SPARK), WARNING, "as Spark's user"),
-        (Machine("agent", EXECUTORS, reasons=DENIED, agent_unit=BOTH), WARNING, "its environment"),
-        (Machine("spark", EXECUTORS, reasons=["local directory unreadable"]), WARNING, "handbook"),
+        (MachineFacts("spark"), OK, "none runs here"),
+        (MachineFacts("spark", EXECUTORS, other_hosts=["h2"]), OK, "2 can be read"),
+        (MachineFacts("spark", other_hosts=["h2"]), FAILED, "set agent.node to h2"),
+        (MachineFacts("eve", EXECUTORS, unreadable=DENIED), FAILED, "as Spark's user"),
+        (MachineFacts("eve", EXECUTORS, unreadable=("odd",) * 3 + DENIED), FAILED, "as Spark's user"),
+        (MachineFacts("eve", EXECUTORS, unreadable=DENIED, agent_unit=AS_SPARK), WARNING, "as Spark's user"),
+        (MachineFacts("agent", EXECUTORS, unreadable=DENIED, agent_unit=BOTH), WARNING, "its environment"),
+        (MachineFacts("spark", EXECUTORS, unreadable=["local directory unreadable"]), WARNING, "handbook"),
     ],
 )
-def test_what_can_be_read_of_executors(facts: Machine, verdict: Severity, phrase: str) -> None:
+def test_what_can_be_read_of_executors(facts: MachineFacts, verdict: Severity, phrase: str) -> None:
     result = one(facts, "executors")
     assert (result[0], phrase in result[1]) == (verdict, True), result
 
@@ -74,49 +78,53 @@ def test_what_can_be_read_of_executors(facts: Machine, verdict: Severity, phrase
 @pytest.mark.parametrize(
     ("facts", "verdict", "phrase"),
     [
-        (Machine("spark"), OK, "all users"),
-        (Machine("spark", proc={"hidepid": "2"}), OK, "all users"),
-        (Machine("spark", proc={"hidepid": "2"}, sees_others=False), WARNING, "hidepid=2: only processes of spark"),
-        (Machine("spark", EXECUTORS, proc={"hidepid": "2"}, sees_others=False), OK, "such as the executors"),
-        (Machine("root", proc={"subset": "pid"}), FAILED, "no agent can run"),
+        (MachineFacts("spark"), OK, "all users"),
+        (MachineFacts("spark", proc={"hidepid": "2"}), OK, "all users"),
+        (
+            MachineFacts("spark", proc={"hidepid": "2"}, sees_others=False),
+            WARNING,
+            "hidepid=2: only processes of spark",
+        ),
+        (MachineFacts("spark", EXECUTORS, proc={"hidepid": "2"}, sees_others=False), OK, "such as the executors"),
+        (MachineFacts("root", proc={"subset": "pid"}), FAILED, "no agent can run"),
     ],
 )
-def test_the_mount_options_of_proc(facts: Machine, verdict: Severity, phrase: str) -> None:
+def test_the_mount_options_of_proc(facts: MachineFacts, verdict: Severity, phrase: str) -> None:
     result = one(facts, "proc")
     assert (result[0], phrase in result[1]) == (verdict, True), result
 
 
 def test_local_directories() -> None:
-    assert one(Machine("spark"), "local-directories")[0] is OK
-    assert "do not show theirs" in one(Machine("spark", EXECUTORS), "local-directories")[1]
+    assert one(MachineFacts("spark"), "local-directories")[0] is OK
+    assert "do not show theirs" in one(MachineFacts("spark", EXECUTORS), "local-directories")[1]
     free = {"/a": (0.06, 0.06), "/b": (0.04, 0.9), "/c": (0.9, 0.04)}
-    findings = of(check_machine(Machine("spark", EXECUTORS, missing=["/d"], free=free)), "local-directories")
+    findings = of(check_machine(MachineFacts("spark", EXECUTORS, missing=["/d"], free=free)), "local-directories")
     assert {item.subject: item.verdict for item in findings} == {"/d": FAILED, "/a": OK, "/b": WARNING, "/c": WARNING}
 
 
 def test_limits() -> None:
     limits = {FILES: (66, 66), WATCHES: (128, 128)}
-    assert one(Machine("spark", limits=limits), "limits")[0] is OK
-    assert "LimitNOFILE=66" in one(Machine("spark", limits=limits | {FILES: (66, 65)}), "limits")[1]
-    verdict, text = one(Machine("spark", limits=limits | {WATCHES: (128, 127)}), "limits")
+    assert one(MachineFacts("spark", limits=limits), "limits")[0] is OK
+    assert "LimitNOFILE=66" in one(MachineFacts("spark", limits=limits | {FILES: (66, 65)}), "limits")[1]
+    verdict, text = one(MachineFacts("spark", limits=limits | {WATCHES: (128, 127)}), "limits")
     assert (verdict, "fs.inotify.max_user_watches=128" in text) == (WARNING, True)
 
 
 @pytest.mark.parametrize(("in_time", "verdict"), [(True, OK), (None, OK), (False, WARNING)])
 def test_the_time_service(in_time: bool | None, verdict: Severity) -> None:
-    assert verdicts(check_machine(Machine("spark", in_time=in_time)), "time-service") == [verdict]
+    assert verdicts(check_machine(MachineFacts("spark", in_time=in_time)), "time-service") == [verdict]
 
 
 @pytest.mark.parametrize(("version", "verdict"), [(0, WARNING), (1, OK), (2, OK)])
 def test_control_groups(version: int, verdict: Severity) -> None:
-    assert verdicts(check_machine(Machine("spark", control_groups=version)), "control-groups") == [verdict]
+    assert verdicts(check_machine(MachineFacts("spark", control_groups=version)), "control-groups") == [verdict]
 
 
 @pytest.mark.parametrize(("changed", "verdict"), [(None, OK), (False, OK), (True, WARNING)])
 def test_a_unit(changed: bool | None, verdict: Severity) -> None:
-    result = one(Machine("spark", units={f"/usr/lib/systemd/system/{UNIT}": changed}), "units")
+    result = one(MachineFacts("spark", units={f"/usr/lib/systemd/system/{UNIT}": changed}), "units")
     assert (result[0], f"systemctl edit {UNIT}" in result[1]) == (verdict, bool(changed))
-    assert verdicts(check_machine(Machine("spark")), "units") == [OK]
+    assert verdicts(check_machine(MachineFacts("spark")), "units") == [OK]
 
 
 # -- the facts --
@@ -157,7 +165,7 @@ def test_a_sample_of_an_executor(place: Path) -> None:
     facts = machine_facts.collect(NODE, sources(place, java(place)))
     owner = place.owner()
     assert (facts.user, facts.executors) == (owner, {"app-1/0": owner})
-    assert (facts.reasons, facts.missing, [*facts.free]) == ([], [], [str(place / "local")])
+    assert (facts.unreadable, facts.missing, [*facts.free]) == ([], [], [str(place / "local")])
     assert all(0 <= share <= 1 for shares in facts.free.values() for share in shares)
     assert facts.limits[WATCHES] == (3, 8192)
     assert facts.limits[FILES] == (machine_facts._SPARE_FILES + 1, resource.getrlimit(resource.RLIMIT_NOFILE)[0])
@@ -168,9 +176,9 @@ def test_an_executor_that_cannot_be_read(place: Path) -> None:
     facts = machine_facts.collect(NODE, sources(place, java(place, frozenset({"environment", "usage"}))))
     assert facts.executors == {}  # as for an agent: without its usage there is no sample
     facts = machine_facts.collect(NODE, sources(place, java(place, frozenset({"environment"}))))
-    assert facts.reasons == [*DENIED]
+    assert facts.unreadable == [*DENIED]
     (place / "stderr").unlink()
-    assert "no stderr" in machine_facts.collect(NODE, sources(place, java(place))).reasons[0]
+    assert "no stderr" in machine_facts.collect(NODE, sources(place, java(place))).unreadable[0]
 
 
 def test_a_local_directory_that_is_missing(place: Path) -> None:

@@ -12,10 +12,10 @@ import pytest
 from rechannel.conf.loader import LoadResult, load, read_settings
 from rechannel.conf.settings import AgentSettings, RedisSettings, Settings
 from rechannel.daemon.cli import config, doctor
-from rechannel.daemon.doctor import cluster, key_files, node, security
+from rechannel.daemon.doctor import cluster, host, key_files, security
 from rechannel.daemon.doctor.cluster import ApplicationFacts
 from rechannel.daemon.doctor.finding import Severity
-from rechannel.daemon.doctor.node import HostFacts, RedisFacts, RedisPermissions
+from rechannel.daemon.doctor.host import HostFacts, RedisFacts, RedisPermissions
 from rechannel.wire.keys import Role
 from rechannel.wire.redis import capacity
 from rechannel.wire.signing import make_keys
@@ -25,12 +25,12 @@ from unit.daemon.fakes import query, report
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 REQUIREMENTS = PROJECT["dependencies"]
-FITTING = {name: low for name, low, _ in map(node.parse_requirement, REQUIREMENTS)}
+FITTING = {name: low for name, low, _ in map(host.parse_requirement, REQUIREMENTS)}
 
 
 @pytest.mark.parametrize(("version", "verdict"), [((3, 11, 0), OK), ((3, 14, 1), OK), ((3, 10, 9), FAILED)])
 def test_python(version: tuple[int, int, int], verdict: Severity) -> None:
-    assert verdicts(node.check_host(HostFacts(version, REQUIREMENTS, FITTING, "17")), "python") == [verdict]
+    assert verdicts(host.check_host(HostFacts(version, REQUIREMENTS, FITTING, "17")), "python") == [verdict]
 
 
 @pytest.mark.parametrize(
@@ -47,14 +47,14 @@ def test_python(version: tuple[int, int, int], verdict: Severity) -> None:
 )
 def test_packages(change: dict[str, str], verdict: Severity) -> None:
     packages = {name: version for name, version in (FITTING | change).items() if version}
-    findings = node.check_host(HostFacts((3, 12, 0), REQUIREMENTS, packages, "17"))
+    findings = host.check_host(HostFacts((3, 12, 0), REQUIREMENTS, packages, "17"))
     assert verdicts(findings, "packages") == [verdict]
     assert [item.subject for item in of(findings, "packages")] == [*change] if verdict is not OK else [""]
 
 
 @pytest.mark.parametrize("requirement", REQUIREMENTS)
 def test_every_requirement_of_the_project_is_parsed(requirement: str) -> None:
-    name, low, high = node.parse_requirement(requirement)
+    name, low, high = host.parse_requirement(requirement)
     assert requirement == f"{name}>={low}{f',<{high}' if high else ''}"
 
 
@@ -64,9 +64,9 @@ def test_requirements_are_those_of_the_installed_package(monkeypatch: pytest.Mon
     facts = doctor.collect_host_facts()
     assert facts.requirements == installed[:2]
     assert facts.packages.keys() == {"apscheduler", "redis"}
-    assert node.parse_requirement(installed[0]) == ("apscheduler", "3.11", "4")
-    assert verdicts(node.check_host(dataclasses.replace(facts, requirements=[])), "packages") == [WARNING]
-    assert PROJECT["requires-python"] == f">={'.'.join(map(str, node.OLDEST_PYTHON))}"
+    assert host.parse_requirement(installed[0]) == ("apscheduler", "3.11", "4")
+    assert verdicts(host.check_host(dataclasses.replace(facts, requirements=[])), "packages") == [WARNING]
+    assert PROJECT["requires-python"] == f">={'.'.join(map(str, host.OLDEST_PYTHON))}"
 
 
 @pytest.mark.parametrize(
@@ -85,7 +85,7 @@ def test_requirements_are_those_of_the_installed_package(monkeypatch: pytest.Mon
 )
 def test_java(java: str, spark: str, verdict: Severity) -> None:
     packages = FITTING | {"pyspark": spark} if spark else {k: v for k, v in FITTING.items() if k != "pyspark"}
-    assert verdicts(node.check_host(HostFacts((3, 12, 0), REQUIREMENTS, packages, java)), "java") == [verdict]
+    assert verdicts(host.check_host(HostFacts((3, 12, 0), REQUIREMENTS, packages, java)), "java") == [verdict]
 
 
 def test_java_is_searched_like_spark_does(tmp_path: Path) -> None:
@@ -108,12 +108,12 @@ def loaded(*fields: str, user: str = "") -> LoadResult:
 
 
 def test_configuration_and_keys(tmp_path: Path) -> None:
-    fine = node.check_configuration(loaded(*KEYS), [], [])
+    fine = host.check_configuration(loaded(*KEYS), [], [])
     assert (verdicts(fine, "configuration"), verdicts(fine, "signing-keys")) == ([OK], [OK])
     path = write_config(tmp_path, "[gate]\nmin_gain = 7\n")
     mistakes = ["gate.min_gain: 7 is too much; use less", "signing.private_key_file: /k cannot be read"]
     notes = ["redis.password_file: /p can be read by everybody; `chmod o= /p`"]
-    bad = node.check_configuration(read_settings(path, {}), mistakes, notes)
+    bad = host.check_configuration(read_settings(path, {}), mistakes, notes)
     assert (verdicts(bad, "configuration"), verdicts(bad, "signing-keys")) == ([FAILED, WARNING], [FAILED])
     assert of(bad, "configuration")[0].sentence == f"{path}:2: gate.min_gain: 7 is too much"
     assert of(bad, "configuration")[1].cure == "`chmod o= /p`"
@@ -125,7 +125,7 @@ def test_the_used_configuration_file_is_named(tmp_path: Path) -> None:
         ({}, WARNING, "no configuration file: RECHANNEL_CONFIG is not set"),
         ({"RECHANNEL_CONFIG": str(path)}, OK, f"configuration: {path} (RECHANNEL_CONFIG); "),
     ):
-        (finding,) = of(node.check_configuration(read_settings(None, variables), [], []), "configuration")
+        (finding,) = of(host.check_configuration(read_settings(None, variables), [], []), "configuration")
         assert (finding.verdict, phrase in finding.sentence) == (verdict, True)
 
 
@@ -148,7 +148,7 @@ def test_the_used_configuration_file_is_named(tmp_path: Path) -> None:
 def test_missing_keys_by_role(user: str, fields: tuple[str, ...], verdict: Severity) -> None:
     result = loaded(*fields, user=user)
     _, notes = key_files.check_keys(loaded(user=user).settings)  # notes on missing keys, which are not repeated
-    findings = of(node.check_configuration(result, [], notes), "signing-keys")
+    findings = of(host.check_configuration(result, [], notes), "signing-keys")
     assert [item.verdict for item in findings] == [verdict], findings
     assert all("nobody" not in item.sentence for item in findings if item.verdict is OK)
 
@@ -158,12 +158,12 @@ def test_a_private_key_alone_is_a_warning(tmp_path: Path) -> None:
     result = read_settings(write_config(tmp_path, '[signing]\nprivate_key_file = "signing.key"\n'), {})
     mistakes, notes = key_files.check_keys(result.settings)
     assert mistakes == []
-    (finding,) = of(node.check_configuration(result, mistakes, notes), "signing-keys")
+    (finding,) = of(host.check_configuration(result, mistakes, notes), "signing-keys")
     assert (finding.verdict, finding.cure) == (WARNING, "name signing.pub there")
 
 
 def test_an_open_redis_is_reported_with_its_cure() -> None:
-    findings = node.check_configuration(loaded(*KEYS), [], [security.OPEN_REDIS])
+    findings = host.check_configuration(loaded(*KEYS), [], [security.OPEN_REDIS])
     (finding,) = of(findings, "redis-rights")
     assert (finding.verdict, "ACL SETUSER default off" in finding.cure) == (WARNING, True)
     assert verdicts(findings, "configuration") == [OK]
@@ -177,14 +177,14 @@ def test_every_note_has_a_cure_of_its_own(monkeypatch: pytest.MonkeyPatch) -> No
         *security.listen_notes({"controller.listen": "0.0.0.0:1"}),
         *config._unknown_variables({"RECHANNEL_ZZZ": "1", "RECHANNEL_CONFG": "1"}),
     ]
-    cures = [item.cure for item in node.check_configuration(loaded(*KEYS), [], notes) if item.verdict is WARNING]
+    cures = [item.cure for item in host.check_configuration(loaded(*KEYS), [], notes) if item.verdict is WARNING]
     assert len(cures) == len(notes)
     assert "change that setting, or its file" not in cures
 
 
 @pytest.mark.parametrize(("variables", "verdict"), [({}, OK), ({"RECHANNEL_RESCHEDULE__TIMEOUT": "10"}, WARNING)])
 def test_times(variables: dict[str, str], verdict: Severity) -> None:
-    assert verdicts(node.check_times(load(None, variables)), "times") == [verdict]
+    assert verdicts(host.check_times(load(None, variables)), "times") == [verdict]
 
 
 # -- Redis --
@@ -214,8 +214,8 @@ def test_times(variables: dict[str, str], verdict: Severity) -> None:
     ],
 )
 def test_redis(check: str, change: dict[str, Any], verdict: Severity) -> None:
-    assert verdicts(node.check_redis(RedisFacts(INFO | change, 0.001, 0.0), 2.0), check) == [verdict]
-    assert verdicts(node.check_redis(RedisFacts(INFO | change, 0.6, 0.0), 2.0), "redis") == [WARNING], "slow"
+    assert verdicts(host.check_redis(RedisFacts(INFO | change, 0.001, 0.0), 2.0), check) == [verdict]
+    assert verdicts(host.check_redis(RedisFacts(INFO | change, 0.6, 0.0), 2.0), "redis") == [WARNING], "slow"
 
 
 @pytest.mark.parametrize(
@@ -237,7 +237,7 @@ def test_redis_has_memory_for_the_whole_cluster(maxmemory: int, verdict: Severit
     [(0.2, 0.0, OK), (-2.0, 0.0, WARNING), (2.0, 1.5, OK), (30.0, 0.1, FAILED), (-30.0, 0.1, FAILED)],
 )
 def test_the_clock_of_this_machine(ahead: float, seconds: float, verdict: Severity) -> None:
-    finding = node.check_clock(RedisFacts(INFO, seconds, ahead))
+    finding = host.check_clock(RedisFacts(INFO, seconds, ahead))
     assert verdicts([finding], "clock") == [verdict]
     if verdict is not OK:
         assert ("behind" in finding.sentence) == (ahead > 0)
@@ -247,24 +247,24 @@ def test_the_clock_of_this_machine(ahead: float, seconds: float, verdict: Severi
     ("ahead", "verdict"), [({}, OK), ({"a": 0.5, "b": -1.5}, OK), ({"a": 1.5}, WARNING), ({"a": -8.0}, FAILED)]
 )
 def test_clocks_of_the_parts(ahead: dict[str, float], verdict: Severity) -> None:
-    assert verdicts(node.check_clocks(ahead), "clock-parts") == [verdict]
+    assert verdicts(host.check_clocks(ahead), "clock-parts") == [verdict]
 
 
 @pytest.mark.parametrize("role", Role)
 def test_rights_of_a_role(role: Role) -> None:
-    needed = node.permissions_of(role)
-    assert verdicts([node.check_permissions(RedisPermissions("u", None, needed, False))], "redis-rights") == [OK]
-    assert role in node.check_permissions(RedisPermissions("u", None, needed, False)).sentence
+    needed = host.permissions_of(role)
+    assert verdicts([host.check_permissions(RedisPermissions("u", None, needed, False))], "redis-rights") == [OK]
+    assert role in host.check_permissions(RedisPermissions("u", None, needed, False)).sentence
     more = needed | {("nothing-of-ours", "write")}
-    assert verdicts([node.check_permissions(RedisPermissions("u", role, more, False))], "redis-rights") == [WARNING]
+    assert verdicts([host.check_permissions(RedisPermissions("u", role, more, False))], "redis-rights") == [WARNING]
     for right in needed:
-        lacking = node.check_permissions(RedisPermissions("u", role, needed - {right}, False))
+        lacking = host.check_permissions(RedisPermissions("u", role, needed - {right}, False))
         assert (lacking.verdict, right[0] in lacking.sentence) == (FAILED, True)
 
 
 def test_users_without_a_role() -> None:
-    assert node.check_permissions(RedisPermissions("default", None, frozenset(), True)).verdict is WARNING
-    assert node.check_permissions(RedisPermissions("u", None, frozenset(), False)).verdict is FAILED
+    assert host.check_permissions(RedisPermissions("default", None, frozenset(), True)).verdict is WARNING
+    assert host.check_permissions(RedisPermissions("u", None, frozenset(), False)).verdict is FAILED
 
 
 @pytest.mark.parametrize(
@@ -279,4 +279,4 @@ def test_users_without_a_role() -> None:
 )
 def test_the_rights_of_an_agent_are_those_for_the_node_of_its_user(user: str, name: str) -> None:
     settings = Settings(agent=AgentSettings(node="host-name"), redis=RedisSettings(username=user))
-    assert node.node_of_user(settings) == name
+    assert host.node_of_user(settings) == name
