@@ -129,7 +129,7 @@ class Application:
         if report is None or not self._context.can_act:  # a rollback's plan may have taken minutes
             return
         self.executors.observe(usable_executors(report, self._services.standing_orders.nodes), self._clock.steady())
-        self.migrations.cooldown.observe(self.executors.executors)
+        self.migrations.cooldown_timer.observe(self.executors.executors)
         is_moving = self.migrations.running is not None or bool(moves_in_flight(report))
         self._observe_batches(is_moving=is_moving)
         if not is_moving:
@@ -429,7 +429,7 @@ class Application:
 
     def reopen(self) -> None:
         """Decide again as soon as the executors stay the same: a node may hold state again."""
-        self.migrations.cooldown.clear()
+        self.migrations.cooldown_timer.clear()
         self.executors.reopen()
 
     # -- description --

@@ -20,7 +20,7 @@ class CooldownTimer:
     rollback it ends when the executors change: until then the same figures would lead to the same plan.
     """
 
-    ended: float | None = None  # time of the end of the last migration
+    migration_ended: float | None = None  # time of the end of the last migration
     _last_decision: str = ""  # decision of the last migration, drains apart
     _confirmed: bool = False  # whether the outcome of the last migration, drains apart, was confirmed
     _undone: bool = False  # whether the last migration was a rollback, and that is confirmed
@@ -31,10 +31,17 @@ class CooldownTimer:
     _is_longer: bool = False  # whether the last migration was an automatic rollback
 
     def note_applied(self, decision: Decision) -> None:
-        """Note the last applied decision, of any leader: there is no cool-down after a drain."""
+        """Note the last applied decision, of any leader, and the length of its cool-down.
+
+        There is none after a drain.
+        """
         self._drain_decision = decision.decision if decision.trigger == Trigger.DRAIN else ""
-        if not self._drain_decision:
-            self._after_rollback = bool(decision.rollback_of)
+        if self._drain_decision:
+            return
+        self._after_rollback = bool(decision.rollback_of)
+        # An operator's rollback is not about what the controller did automatically.
+        self._is_longer = self._after_rollback and not decision.user
+        self._rollbacks_in_a_row += self._is_longer
 
     def restore(self, applied: Sequence[Decision], confirmed: Collection[str] = ()) -> None:
         """Learn from the applied decisions of all leaders, the last one first.
@@ -50,8 +57,7 @@ class CooldownTimer:
             if not (decision.rollback_of or self._after_rollback or decision.trigger == Trigger.DRAIN):
                 self._rollbacks_in_a_row = 0
             self.note_applied(decision)
-            self.schedule(decision)
-        if self.ended is None and self._after_rollback:
+        if self.migration_ended is None and self._after_rollback:
             self.start(applied[0].decision, applied[0].at)
         last = next((it.decision for it in applied if it.trigger != Trigger.DRAIN), "")
         if last in confirmed:
@@ -60,24 +66,16 @@ class CooldownTimer:
             if not (self._confirmed or self._undone):
                 self.confirm(last)
 
-    def schedule(self, decision: Decision) -> None:
-        """Set the length of the cool-down after the migration that a decision begins."""
-        if decision.trigger == Trigger.DRAIN:
-            return
-        # An operator's rollback is not about what the controller did automatically.
-        self._is_longer = bool(decision.rollback_of) and not decision.user
-        self._rollbacks_in_a_row += self._is_longer
-
     def start(self, decision: str, at: float) -> None:
         """Begin the cool-down at the end of a decision's migration; there is none after a drain."""
         if decision != self._drain_decision:
             same = decision == self._last_decision  # an earlier lead may have ended it
             self._confirmed, self._undone = self._confirmed and same, self._undone and same
-            self.ended, self._last_decision = at, decision
+            self.migration_ended, self._last_decision = at, decision
 
     def clear(self) -> None:
         """End the cool-down."""
-        self.ended = None
+        self.migration_ended = None
 
     def use_default(self) -> None:
         """Go back to the usual length: an operator ended the migration and watches it."""
@@ -101,22 +99,22 @@ class CooldownTimer:
             self._confirmed = True
         self._executors = executors
 
-    def length(self, cooldown: float) -> tuple[float, str]:
+    def length(self, usual_length: float) -> tuple[float, str]:
         """Return the seconds of the cool-down, and the reason where they are more than usual."""
         if not self._is_longer:
-            return cooldown, ""
-        seconds = max(cooldown, min(_LONGEST_COOLDOWN, cooldown * _AFTER_ROLLBACK**self._rollbacks_in_a_row))
+            return usual_length, ""
+        seconds = max(usual_length, min(_LONGEST_COOLDOWN, usual_length * _AFTER_ROLLBACK**self._rollbacks_in_a_row))
         row = f", {self._rollbacks_in_a_row} in a row" if self._rollbacks_in_a_row > 1 else ""
-        return seconds, f"{seconds / max(cooldown, 1e-9):g} times gate.cooldown, as it was rolled back{row}"
+        return seconds, f"{seconds / max(usual_length, 1e-9):g} times gate.cooldown, as it was rolled back{row}"
 
-    def time_left(self, now: float, cooldown: float) -> float:
+    def time_left(self, now: float, usual_length: float) -> float:
         """Return the seconds that are left; none after a migration that was confirmed."""
-        return 0.0 if self._confirmed else self.time_left_unconfirmed(now, cooldown)
+        return 0.0 if self._confirmed else self.time_left_unconfirmed(now, usual_length)
 
-    def time_left_unconfirmed(self, now: float, cooldown: float) -> float:
+    def time_left_unconfirmed(self, now: float, usual_length: float) -> float:
         """Return the seconds that are left, whether the last migration was confirmed or not."""
-        if self.ended is None:
+        if self.migration_ended is None:
             return 0.0
-        length, _ = self.length(cooldown)
+        length, _ = self.length(usual_length)
         # Never longer than the cool-down itself: the clock may have been set back.
-        return min(length, max(0.0, self.ended + length - now))
+        return min(length, max(0.0, self.migration_ended + length - now))

@@ -181,7 +181,7 @@ class MigrationTracker:
 
     def __init__(self, application: str, context: LeaderContext) -> None:
         self.running: RunningMigration | None = None
-        self.cooldown = CooldownTimer()
+        self.cooldown_timer = CooldownTimer()
         self.examined = False  # whether this leader has read the desired placement in Redis
         self._application = application
         self._context = context
@@ -196,8 +196,7 @@ class MigrationTracker:
         """
         settings = self._context.settings
         desired = DesiredPlacement(decision=decision.decision, runs=decision.runs, moves=decision.moves)
-        self.cooldown.note_applied(decision)
-        self.cooldown.schedule(decision)
+        self.cooldown_timer.note_applied(decision)
         self._plan_continuation(decision)
         self.running = RunningMigration(
             self._application, desired, self._context.clock.wall(), settings.controller.placement_ttl
@@ -211,7 +210,7 @@ class MigrationTracker:
         """End the running migration; returns its progress."""
         migration = self._require_running()
         sentence = migration.sentence()
-        self.cooldown.use_default()
+        self.cooldown_timer.use_default()
         self.cancel_continuation()
         if migration.ending:
             return sentence
@@ -246,7 +245,7 @@ class MigrationTracker:
 
     def confirm(self, decision: str) -> None:
         """Note that a decision's migration is confirmed: a plan that was cut continues."""
-        self.cooldown.confirm(decision)
+        self.cooldown_timer.confirm(decision)
         self._continues = self._moves_to_follow > 0
 
     def cancel_continuation(self) -> None:
@@ -262,16 +261,16 @@ class MigrationTracker:
 
     def rest(self, now: float) -> int:
         """Return how many moves may still follow on a plan that was cut, confirmed by now or not."""
-        is_over = self._continues and not self.cooldown.time_left_unconfirmed(now, self._cooldown)
+        is_over = self._continues and not self.cooldown_timer.time_left_unconfirmed(now, self._usual_cooldown)
         return 0 if is_over else self._moves_to_follow
 
     def cooldown_left(self, now: float) -> float:
         """Return the seconds of the cool-down that are left."""
-        return self.cooldown.time_left(now, self._cooldown)
+        return self.cooldown_timer.time_left(now, self._usual_cooldown)
 
     def cooldown_length(self) -> tuple[float, str]:
         """Return the seconds of the cool-down, and the reason where they are more than usual."""
-        return self.cooldown.length(self._cooldown)
+        return self.cooldown_timer.length(self._usual_cooldown)
 
     def extend_deadline(self, silence: float) -> None:
         """Do not count a time in which Redis was away as silence of the link."""
@@ -293,7 +292,7 @@ class MigrationTracker:
         kept; one that expired or is over only starts the cool-down; another leader's newer one is continued.
         """
         envelope = self._context.store.get(keys.DESIRED, self._application)
-        self.cooldown.restore(applied, confirmed)
+        self.cooldown_timer.restore(applied, confirmed)
         if envelope is not None:
             self._take_over(envelope, report)
         self.examined = True  # only now: as long as this fails, nothing is decided
@@ -314,7 +313,8 @@ class MigrationTracker:
         migration = RunningMigration(self._application, desired, envelope.time, settings.controller.placement_ttl)
         migration.update(report, now)
         if envelope.expires <= now or migration.end_reason(now):
-            self.cooldown.start(migration.decision, max(self.cooldown.ended or 0.0, envelope.time))
+            ended = max(self.cooldown_timer.migration_ended or 0.0, envelope.time)
+            self.cooldown_timer.start(migration.decision, ended)
             return
         self.running = migration
         self._log.info(
@@ -330,7 +330,7 @@ class MigrationTracker:
         return self.running
 
     @property
-    def _cooldown(self) -> float:
+    def _usual_cooldown(self) -> float:
         return self._context.settings.gate.cooldown
 
     def _plan_continuation(self, decision: Decision) -> None:
@@ -378,5 +378,5 @@ class MigrationTracker:
         if why != _SETTLED:
             self.cancel_continuation()
         if why != _NOT_TAKEN_UP:
-            self.cooldown.start(migration.decision, now)
+            self.cooldown_timer.start(migration.decision, now)
         return sentence

@@ -210,7 +210,7 @@ def test_a_link_that_never_takes_it_up_is_given_up_on(leader, store, world):
     leader.run_leader_cycle()
     assert "did not take it up within 120 s" in state(store).last_sentence
     assert app(leader).migrations.running is None
-    assert app(leader).migrations.cooldown.ended is None, "nothing moved, so there is no cool-down"
+    assert app(leader).migrations.cooldown_timer.migration_ended is None, "nothing moved, so there is no cool-down"
 
 
 def test_a_link_that_vanishes_is_given_up_on(leader, store, world):

@@ -16,7 +16,7 @@ from unit.daemon.fakes import CONFIG, app, cycle, decide, go_on, leading
 
 
 def test_a_cooldown_is_never_longer_than_planned_though_the_clock_was_set_back() -> None:
-    cooldown = CooldownTimer(ended=NOW + 3600)
+    cooldown = CooldownTimer(migration_ended=NOW + 3600)
     assert cooldown.time_left(NOW, 300.0) == 300.0
     assert cooldown.time_left(NOW + 3600 + 150.0, 300.0) == 150.0
 
@@ -24,7 +24,6 @@ def test_a_cooldown_is_never_longer_than_planned_though_the_clock_was_set_back()
 def test_the_cool_down_after_an_automatic_rollback_stays_until_the_executors_change(clock):
     cooldown, rollback = CooldownTimer(), sample_messages.decision(decision="d2", rollback_of="d1")
     cooldown.note_applied(rollback)
-    cooldown.schedule(rollback)
     cooldown.start("d2", clock())
     cooldown.observe(frozenset("01"))
     cooldown.observe(frozenset("012"))
@@ -36,7 +35,6 @@ def test_the_cool_down_after_an_automatic_rollback_stays_until_the_executors_cha
     assert cooldown.time_left(clock(), 300.0) == 0.0
     another = sample_messages.decision(decision="d3", rollback_of="d1")
     cooldown.note_applied(another)
-    cooldown.schedule(another)
     cooldown.start("d3", clock())
     cooldown.observe(frozenset("01"))
     assert cooldown.time_left(clock(), 300.0) == 4800.0, "the next rollback has one of its own"
@@ -47,7 +45,6 @@ def test_a_confirmed_drain_does_not_end_the_cool_down_of_the_migration_before_it
     for name, trigger in (("d1", "timeout"), ("d2", "drain")):
         made = sample_messages.decision(decision=name, trigger=trigger)
         cooldown.note_applied(made)
-        cooldown.schedule(made)
         cooldown.start(name, clock())
     cooldown.confirm("d2")
     assert cooldown.time_left(clock(), 300.0) == 300.0
@@ -95,7 +92,6 @@ def test_a_new_leader_learns_how_long_the_cooldown_after_rollbacks_is(
     same, new = CooldownTimer(), CooldownTimer()
     for decision in oldest_first:
         same.note_applied(decision)
-        same.schedule(decision)
         same.start(decision.decision, NOW)
         if decision is B and C in oldest_first:
             same.confirm(decision.decision)
@@ -129,7 +125,7 @@ def test_under_a_new_leader_changed_executors_end_the_cooldown_after_a_confirmed
     leader.close()
     other = leading(world, CONFIG, "b")
     other.follow()
-    cooldown = app(other).migrations.cooldown
+    cooldown = app(other).migrations.cooldown_timer
     assert cooldown.time_left(clock(), 300.0) > 300.0
     cooldown.observe(cooldown._executors | {"9"})
     assert cooldown.time_left(clock(), 300.0) == 0

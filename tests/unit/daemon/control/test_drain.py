@@ -325,14 +325,16 @@ def test_neither_a_drain_nor_what_was_before_it_holds_the_decision_after_undrain
     drain(leader)
     leader.follow()
     assert decisions(store)[-1].trigger == "drain"
-    before = app(leader).migrations.cooldown.ended
+    before = app(leader).migrations.cooldown_timer.migration_ended
     land(world, number=40)
     if stand_by:
         leader.close()
         leader = controller(store, clock, name="b")
     cycle(leader)
     if not stand_by:
-        assert app(leader).migrations.cooldown.ended == before, "the drain is followed by no cool-down of its own"
+        assert app(leader).migrations.cooldown_timer.migration_ended == before, (
+            "the drain is followed by no cool-down of its own"
+        )
     assert partitions_on(leader._services.collector.reports[APP], [NODE]) == {NODE: 0}
     order(leader, Undrain(nodes=[NODE]))
     assert app(leader).migrations.cooldown_left(clock()) == 0

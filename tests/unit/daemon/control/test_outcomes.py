@@ -417,7 +417,7 @@ def test_a_plan_that_was_cut_goes_on_for_no_more_moves_than_there_are_partitions
     for _ in range(50):
         migrations.begin(msgspec.structs.replace(decision, trigger="continuation"))
         begun += 1
-        migrations.running, migrations.cooldown.ended = None, clock()
+        migrations.running, migrations.cooldown_timer.migration_ended = None, clock()
         migrations.confirm(decision.decision)
         if not migrations.continuation(clock()):
             break

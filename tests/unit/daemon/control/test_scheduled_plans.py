@@ -113,8 +113,8 @@ def test_what_is_not_ready_is_tried_until_the_window_is_over(observing, store, c
 
 def begin_cooldown(leader: Controller) -> None:
     """A cool-down of a day begins: that after nine rollbacks in a row."""
-    cooldown = app(leader).migrations.cooldown
-    cooldown.ended, cooldown._is_longer, cooldown._rollbacks_in_a_row = leader._clock.wall(), True, 9
+    cooldown = app(leader).migrations.cooldown_timer
+    cooldown.migration_ended, cooldown._is_longer, cooldown._rollbacks_in_a_row = leader._clock.wall(), True, 9
 
 
 @pytest.mark.parametrize(
