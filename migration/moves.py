@@ -24,7 +24,7 @@ change of state is a *transition*; a *step* is a group of moves that are steered
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -170,6 +170,11 @@ class TrackedMove:
             batch=batch,
             at=at,
         )
+
+
+def units_steered_away(moves: Iterable[TrackedMove | MoveView], executors: Container[str]) -> set[Unit]:
+    """Return the partitions steered off while their query is idle: their state is durable."""
+    return {move.unit for move in moves if move.state == MoveState.RELEASED_IDLE and move.target in executors}
 
 
 class MoveSet:

@@ -12,8 +12,8 @@ import structlog
 
 from rechannel.conf.duration import TEN_YEARS
 from rechannel.daemon.control.leadership import LeaderContext
+from rechannel.migration.moves import units_steered_away
 from rechannel.wire import keys
-from rechannel.wire.codes import MoveState
 from rechannel.wire.commands import Drain
 from rechannel.wire.envelope import Envelope, MessageError, decode
 from rechannel.wire.exit_codes import CommandError, ExitCode
@@ -171,18 +171,15 @@ class StandingOrderStore:
 
 
 def partitions_on(report: LinkReport, nodes: Iterable[str]) -> dict[str, int]:
-    """Count an application's partitions on each of these nodes.
-
-    A partition that was steered away while its query is idle does not count: its state is durable.
-    """
+    """Count an application's partitions on each of these nodes."""
     hosts = {info.executor: info.node_name for info in report.executors}
-    gone = {view.unit for view in report.moves if view.state == MoveState.RELEASED_IDLE and view.target in hosts}
+    steered_away = units_steered_away(report.moves, hosts)
     count = dict.fromkeys(nodes, 0)
     for query in report.queries:
         for stage in query.stages if query.active else ():
             for partition, executor in enumerate(stage.placement):
                 node = hosts.get(executor, "")
-                if node in count and (query.query, stage.stage, partition) not in gone:
+                if node in count and (query.query, stage.stage, partition) not in steered_away:
                     count[node] += 1
     return count
 

@@ -60,7 +60,7 @@ class DriverState:
     known_stages: Collection[tuple[str, int]]  # (query, stage) whose state stores are known
     batches: Mapping[str, int]  # query -> last batch begun
     quiet: Collection[str] = ()  # queries that run no job now
-    leaving: Collection[str] = ()  # executors that must be given nothing, since they are to leave
+    unusable: Collection[str] = ()  # executors that are given no partition: on drained nodes, or being released
     # Partition to be steered next -> batches that its newest snapshot lies behind
     snapshot_lag: Mapping[Unit, int] = field(default_factory=dict)
 
@@ -79,5 +79,5 @@ class DriverState:
         return self.snapshot_lag.get(unit, UNKNOWN)
 
     def accepts_moves(self, executor: str) -> bool:
-        """Whether an executor is alive and not about to leave."""
-        return executor in self.executors and executor not in self.leaving
+        """Whether an executor is alive and may be given partitions."""
+        return executor in self.executors and executor not in self.unusable

@@ -32,11 +32,10 @@ from dataclasses import dataclass
 
 import structlog
 
-from rechannel.migration.moves import TrackedMove
+from rechannel.migration.moves import TrackedMove, units_steered_away
 from rechannel.migration.spark.executor_control import ExecutorControl
 from rechannel.migration.spark.gateway import LinkError
 from rechannel.monitors.spark.task_table import TaskTable
-from rechannel.wire.codes import MoveState
 from rechannel.wire.messages import DrainedNode, ExecutorInfo
 
 _LOG = structlog.get_logger("rechannel.link")
@@ -75,9 +74,7 @@ def collect_inputs(
 
     ``queries``: the running ones of the attached session by Spark; ``others``: those of other sessions.
     """
-    steered_away = {
-        move.unit for move in moves if move.state is MoveState.RELEASED_IDLE and move.target in table.executors
-    }
+    steered_away = units_steered_away(moves, table.executors)
     holders = {
         executor
         for (query, stage), executors in table.placement.items()
@@ -136,7 +133,7 @@ class ExecutorReleaser:
         self._next_target = 0.0
 
     @property
-    def cordoned(self) -> list[str]:
+    def releasing(self) -> list[str]:
         """Executors that get no task any more and are not gone yet."""
         return sorted(self._released.union(self._cordons))
 
@@ -221,7 +218,7 @@ class ExecutorReleaser:
             if (is_state_unseen or name in inputs.holders) and not overdue:
                 continue
             # Spark refuses to cordon twice: an earlier link did, or this one and had no answer.
-            if self._cordon_ends_executor or self._control.cordon(name) or name in self._control.retiring():
+            if self._cordon_ends_executor or self._control.cordon(name) or name in self._control.releasing():
                 self._cordons[name] = _Cordon(now, _running(inputs), inputs.between_batches)
                 _LOG.info("executor-cordoned", executor=name, node=info.node_name, overdue=overdue)
 

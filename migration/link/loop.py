@@ -363,12 +363,12 @@ class LinkCycle:
         return None if self._reconciler.paused or not self._settings.link.spread else self._usable_executors()
 
     def _usable_executors(self) -> dict[str, ExecutorInfo]:
-        """Return executors that may hold partitions: on no drained node, and not about to leave."""
-        leaving = self._check.retiring.union(self._releaser.cordoned)
+        """Return executors that may hold partitions: on no drained node, and not being released."""
+        releasing = self._check.releasing.union(self._releaser.releasing)
         return {
             name: info
             for name, info in dict(self._table.executors).items()
-            if name not in leaving and info.node_name not in self._drains
+            if name not in releasing and info.node_name not in self._drains
         }
 
     def _evidence_nodes(self) -> set[str]:
@@ -432,7 +432,7 @@ class LinkCycle:
             },
             batches=self._table.last_batch,
             quiet={query for query in runs if self._table.is_quiet(query)},
-            leaving=self._table.executors.keys() - self._usable_executors().keys(),
+            unusable=self._table.executors.keys() - self._usable_executors().keys(),
             snapshot_lag=self._snapshot_lag.unit_lags(self._reconciler.units_up_next, runs),
         )
 
@@ -472,7 +472,7 @@ class LinkCycle:
             standing_orders=encode(self._orders).decode() if self._orders is not None else "",
             environment=self._environment,
             releasing_executors=sorted(
-                (self._check.retiring & self._table.executors.keys()).union(self._releaser.cordoned)
+                (self._check.releasing & self._table.executors.keys()).union(self._releaser.releasing)
             ),
             rejected_messages=self._rejected + self._mailbox.rejected_messages,
             problems=problem_sentences(

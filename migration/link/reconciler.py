@@ -201,7 +201,7 @@ class Reconciler:
         last_batch = driver.batches.get(move.query, -1)
         if self._is_superseded(move):
             return [self._abandon(move, MoveReason.SUPERSEDED, now, batch=last_batch)], False
-        # Missed, and its target is gone or leaving.
+        # Missed, and its target is gone or unusable.
         if not driver.accepts_moves(move.target):
             return [self._abandon(move, MoveReason.TARGET_GONE, now, batch=last_batch)], False
         # Missed.

@@ -32,7 +32,7 @@ class StateCheck:
         self.by_run: dict[str, ActiveQuery | None] = {}  # the same by run, None for those of another session
         self.others: dict[str, str] = {}  # run -> query, of the running queries of other sessions
         self.compared = False  # whether Spark has answered yet: before, no running query is in here
-        self.retiring: set[str] = set()  # executors that Spark offers no task any more
+        self.releasing: set[str] = set()  # executors that Spark offers no task any more
         self.gaps = EventGaps(table)  # lost events that were reconstructed
         self._adapter, self._table, self._stages, self._clock = adapter, table, stages, clock
         self._next_confirmation = 0.0
@@ -53,7 +53,7 @@ class StateCheck:
         for query in set(state.runs.values()):
             if self._table.is_quiet(query) is None and self._adapter.is_idle(query):
                 self._table.assume_quiet(query)
-        self.retiring = self._adapter.executor_control.retiring()
+        self.releasing = self._adapter.executor_control.releasing()
         uncommitted = self._table.uncommitted(state.jobs).values()
         idle = frozenset(query for query in uncommitted if self._adapter.is_idle(query))
         gaps = self.gaps.confirmed_differences(replace(state, idle=idle), self._clock())

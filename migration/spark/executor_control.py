@@ -44,7 +44,7 @@ class ExecutorControl:
             info = self._jvm.org.apache.spark.scheduler.ExecutorDecommissionInfo("drained by rechannel", none)
             return bool(self._context.schedulerBackend().decommissionExecutor(executor, info, False, False))
 
-    def retiring(self) -> set[str]:
+    def releasing(self) -> set[str]:
         """Return executors that get no task any more: decommissioned, or cordoned by the link."""
         try:
             with translate_errors():

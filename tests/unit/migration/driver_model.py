@@ -140,7 +140,7 @@ class Link:
             known_stages={(query.name, stage) for query, stage in placed},
             batches={query.name: query.batch for query in met if query.batch >= 0},
             quiet={query.name for query in met if query.quiet and query.trusted},
-            leaving=self.world.leaving,
+            unusable=self.world.unusable,
             snapshot_lag=lags,
         )
 
@@ -187,7 +187,7 @@ class Link:
     def _spread_lost(self, query: Query) -> None:
         if not (fallen := self.fallen.pop(query.name, set())):
             return
-        names = [name for name in self.world.driver.executors if name not in self.world.leaving]
+        names = [name for name in self.world.driver.executors if name not in self.world.unusable]
         if self.reconciler.paused or not names:
             return
         moves = []
@@ -272,7 +272,7 @@ class World:
         self.slot: Envelope | None = None
         self.history: list[Envelope] = []
         self.paused = False
-        self.leaving: set[str] = set()
+        self.unusable: set[str] = set()
         self.racing = -1  # steers after which the next batch begins in the middle of a boundary; -1: it does not
         self.view: DriverState | None = None  # what the link knows, until one of the queries goes on
         self.slow = False  # whether the batch that is committed next lasted long

@@ -44,7 +44,7 @@ class FakeCluster:
             raise SparkCallError("no answer within 30 s")
         return True
 
-    def retiring(self):
+    def releasing(self):
         return set(self.cordoned)
 
     def release(self, executor, remaining, without_link):

@@ -236,7 +236,7 @@ def leaves(executor: str) -> Interruption:
     """An executor is to leave, and does."""
 
     def leaving(world: World) -> dict[int, Event]:
-        world.leaving.add(executor)
+        world.unusable.add(executor)
         return {40: lambda: world.lose(executor)}
 
     return leaving
@@ -332,7 +332,7 @@ INTERRUPTIONS: dict[str, Interruption] = {
     "executor 1 is lost": lose("1"),
     "executor 2 is lost": lose("2"),
     "executor 1 leaves": leaves("1"),
-    "executor 1 leaves while a batch strays": while_a_batch_strays(lambda world: world.leaving.add("1")),
+    "executor 1 leaves while a batch strays": while_a_batch_strays(lambda world: world.unusable.add("1")),
     "steers fail": failing_steers,
     "another decision": superseded,
     "another decision, and back": superseded_and_brought_back,

@@ -88,7 +88,7 @@ class Laws:
             return
         assert not _is_held(link, move), f"{name}: steered while held"
         assert not _is_expired(link, move), f"{name}: steered though expired"
-        assert desired.target not in world.leaving, f"{name}: steered to an executor that is to leave"
+        assert desired.target not in world.unusable, f"{name}: steered to an executor that is to leave"
         assert where != desired.target
         self.landed_on.pop(move.unit, None)
         self.steers[name] += 1

@@ -70,7 +70,7 @@ def test_a_drain_by_the_name_of_a_node_releases_its_pods():
 def test_where_a_cordoned_executor_would_end_by_itself_it_goes_between_two_batches_of_all():
     cluster, releaser = releasing("a", "b", cordon_ends_executor=True)
     releaser.advance(inputs(cluster, drained("b"), batches={"p": 5, "q": 5}, between_batches=["p"]), 20.0)
-    assert (cluster.cordoned, releaser.cordoned) == ([], ["1"]), "nothing is placed there any more all the same"
+    assert (cluster.cordoned, releaser.releasing) == ([], ["1"]), "nothing is placed there any more all the same"
     releaser.advance(inputs(cluster, drained("b"), batches={"p": 6, "q": 6}, between_batches=["q"]), 81.0)
     assert cluster.hosts() == ["a", "b"]
     assert "no query runs a batch" in releaser.problem
@@ -167,10 +167,10 @@ def test_an_executor_is_released_once_though_spark_reports_late_that_it_is_gone(
     cluster.reported = False
     steps(cluster, releaser, drained("c"), [20.0 + 0.1 * step for step in range(20)])
     assert (cluster.kills, cluster.limit, cluster.hosts()) == (1, 2, ["a", "b"])
-    assert releaser.cordoned == ["2"]
+    assert releaser.releasing == ["2"]
     cluster.unseen.clear()
     releaser.advance(inputs(cluster, drained("c")), 30.0)
-    assert releaser.cordoned == []
+    assert releaser.releasing == []
 
 
 def test_nodes_drained_one_after_the_other_leave_the_rest_alone():

@@ -71,8 +71,8 @@ def test_what_spark_runs_elsewhere_counts_as_drifted(before, after, drifted):
     infos = {name: ExecutorInfo(executor=name, host=host, cores=1, added=1.0) for name, host in hosts.items()}
     cycle._table = SimpleNamespace(executors=infos)
     cycle._reconciler = SimpleNamespace(was_steered_to=lambda _unit, executor: executor == "2")
-    cycle._releaser = SimpleNamespace(cordoned=set())
-    cycle._check, cycle._drains, cycle._drifted = SimpleNamespace(retiring=set()), {"b"}, 0
+    cycle._releaser = SimpleNamespace(releasing=set())
+    cycle._check, cycle._drains, cycle._drifted = SimpleNamespace(releasing=set()), {"b"}, 0
     cycle._count_drift(PartitionMoved("q", 0, 3, before, after))
     assert cycle._drifted == drifted
 

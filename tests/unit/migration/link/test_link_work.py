@@ -51,7 +51,7 @@ class IdleSpark:
         self.infos = [
             ExecutorInfo(executor=str(number), host=f"node-{number}", cores=1, added=NOW) for number in range(nodes)
         ]
-        self.executor_control = SimpleNamespace(retiring=partial(self._count, "retiring"))
+        self.executor_control = SimpleNamespace(releasing=partial(self._count, "releasing"))
         self.checkpoints = SimpleNamespace(store_names=lambda *_: ["default"])
         self.locality_wait = SimpleNamespace(is_short=False)
         self.coordinator = self
@@ -81,7 +81,7 @@ class IdleSpark:
     def _operators(self, name: str, run: str) -> list[PlannedOperator]:
         return [PlannedOperator(0, "stateStoreSave", PARTITIONS, f"file:/{name}/state", run, frozenset({1}))]
 
-    def _retiring(self) -> set[str]:
+    def _releasing(self) -> set[str]:
         return set()
 
     def _dropped_events(self) -> int:

@@ -295,8 +295,8 @@ def test_a_steer_is_remembered_even_if_superseded_since():
 
 def test_no_move_goes_to_an_executor_that_is_to_leave():
     driver, reconciler = accepted(["0", "0"], a_move(0, "0", "1"))
-    leaving = dataclasses.replace(driver.observed(), leaving={"1"})
-    lines, due = reconciler.advance_at_boundary("q", leaving, 2.0)
+    unusable = dataclasses.replace(driver.observed(), unusable={"1"})
+    lines, due = reconciler.advance_at_boundary("q", unusable, 2.0)
     assert ([line.reason for line in lines], due) == (["target-gone"], [])
 
 

@@ -170,7 +170,7 @@ def test_a_query_with_short_batches_is_not_idle() -> None:
 def test_no_steer_is_repeated_to_an_executor_that_is_to_leave() -> None:
     world = one_move()
     stray_back(world)
-    world.leaving.add("1")
+    world.unusable.add("1")
     batch(world)
     world.run_once()
 

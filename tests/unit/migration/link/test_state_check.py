@@ -171,7 +171,7 @@ class Spark:
         self.now += ANSWER * len(stores)
         return [self.places.get((run[:1], partition), "") for run, partition in stores]
 
-    executor_control = SimpleNamespace(retiring=set)
+    executor_control = SimpleNamespace(releasing=set)
 
     @property
     def coordinator(self) -> Spark:
