@@ -82,10 +82,10 @@ class ControllerClient:
         click.echo(json.dumps(_document(reply) | more) if self.as_json else plain(reply.sentence))
         return reply.code
 
-    def plan_drain(self, nodes: list[str]) -> dict[str, Any]:
-        """Print what a drain of these nodes would move; returns the plans for its document.
+    def preview_drain(self, nodes: list[str]) -> dict[str, Any]:
+        """Print what a drain that is about to be ordered will move; returns it for --json.
 
-        The drain does not depend on it: only a refusal raises CommandError.
+        The drain does not wait for it: only a refusal raises CommandError.
         """
         wait = min(self._wait or _PLANNING, _PLANNING)
         try:
@@ -100,8 +100,8 @@ class ControllerClient:
         _print_plans(plans)
         return {}
 
-    def try_drain(self, nodes: list[str]) -> int:
-        """Print what a drain of these nodes would move.
+    def dry_run_drain(self, nodes: list[str]) -> int:
+        """Print what a drain of these nodes would move, and order none.
 
         Returns the exit code of the first plan that could not begin.
         """

@@ -221,8 +221,9 @@ def drain(
     except ValueError as error:
         raise CommandError(ExitCode.REFUSED, f"--{error}") from error
     if dry_run:
-        return client.try_drain(command.nodes)
-    code = client.order(command, **client.plan_drain(command.nodes))
+        return client.dry_run_drain(command.nodes)
+    plans = client.preview_drain(command.nodes)
+    code = client.order(command, **plans)
     if follow:
         from rechannel.daemon.cli.status import follow_drain
 

@@ -231,7 +231,7 @@ class _Execution:
         reports = self._check_drain(nodes)
         services.standing_orders.drain(command, user=self._user, reason=self._reason)
         for app in self._cluster.applications():
-            app.retry_drain()
+            app.retry_drain()  # its next cycle decides (`Application._leave_drained_nodes`)
         partitions = sum(sum(partitions_on(report, nodes).values()) for report in reports.values())
         executors = sum(info.node_name in nodes for report in reports.values() for info in report.executors)
         self._log_order("drain", nodes=nodes, remove=command.remove, deadline=command.deadline)

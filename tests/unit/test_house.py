@@ -324,7 +324,7 @@ def test_a_method_may_be_handed_to_a_part() -> None:
 UNTYPED = {
     "a JSON document that is written": {
         "conf/render.py to_document",
-        "daemon/cli/client.py ControllerClient.plan_drain",
+        "daemon/cli/client.py ControllerClient.preview_drain",
         "daemon/key_change.py make",
         "daemon/key_change.py retire",
         "daemon/key_change.py rotate",
