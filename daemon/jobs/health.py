@@ -45,8 +45,8 @@ class JobMonitor:
             status, idle = job.status, now - job.alive_at
             if idle > _INTERVALS * status.every + self._grace:
                 return f"job {job.name} has not ended for {idle:.0f} s; it is to run every {status.every:g} s"
-            if status.failures >= _FAILURES and not status.redis:
-                return f"job {job.name} failed {status.failures} times in a row: {status.problem}"
+            if status.is_defect and status.failures_in_a_row >= _FAILURES:
+                return f"job {job.name} failed {status.failures_in_a_row} times in a row: {status.problem}"
         return self.running_plans.overdue()
 
     def staleness(self, name: str, within: float) -> str:

@@ -1,7 +1,7 @@
 """Job of the controller: its work, its back-off, and the record of its runs.
 
-A failing job is run again. Redis being away is expected and logged once, and again when it is back. After any
-other failure the job rests for a time that doubles with every failure in a row.
+A failing job is run again. Redis being away is expected and logged once, and again when it is back. After a refusal by
+Redis or a defect the job rests for a time that doubles with every such failure in a row.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ class FailureKind(StrEnum):
     DEFECT = "job-failed"
 
     @property
-    def is_redis(self) -> bool:
-        """Whether Redis caused the failure, and not a defect of this program."""
-        return self is not FailureKind.DEFECT
+    def is_defect(self) -> bool:
+        """Whether this program failed, and not Redis or the lead."""
+        return self is FailureKind.DEFECT
 
 
 def classify(error: BaseException) -> FailureKind:
@@ -54,11 +54,11 @@ def classify(error: BaseException) -> FailureKind:
 class JobStatus:
     """Record of one job, such as ``observe``, ``follow`` or ``decide``.
 
-    ``every``: seconds from start to start by the settings. ``began``, ``ended``: start of the last run and end of the
-    last one that ended, 0 before the first. ``duration``: seconds of the last run that ended. ``lag``: seconds by which
-    the last run began late. ``runs``: runs that ended. ``failures``: consecutive failures up to now. ``problem``:
-    sentence of the last failure, "" after a success. ``redis``: Redis caused that failure. Since the start: ``busy``
-    seconds in all runs, ``failed`` runs by a defect, ``redis_failed`` runs by Redis. ``since``: time of the start.
+    ``every``: seconds from start to start by the settings. ``began``: start of the last run; ``ended``: end of the last
+    run that has ended; 0 before the first. ``duration``: seconds of the last run that has ended. ``lag``: seconds by
+    which the last run began late. ``runs``: runs that have ended. ``problem``: sentence of the last failure, "" after a
+    success; ``is_defect``: whether a defect caused it. Since the start: ``busy`` seconds in all runs, runs that failed
+    by ``defects``, and all others (``redis_failures``). ``since``: time of the start.
     """
 
     job: str
@@ -68,12 +68,12 @@ class JobStatus:
     duration: float = 0.0
     lag: float = 0.0
     runs: int = 0
-    failures: int = 0
+    failures_in_a_row: int = 0
     problem: str = ""
-    redis: bool = False
+    is_defect: bool = False
     busy: float = 0.0
-    failed: int = 0
-    redis_failed: int = 0
+    defects: int = 0
+    redis_failures: int = 0
     since: float = 0.0
 
 
@@ -84,7 +84,7 @@ class Job:
     the end of that work. ``status`` is frozen and replaced as a whole, so readers take no lock.
 
     ``every``: interval in seconds. ``describe``: returns a sentence about the result of the work, "" for none.
-    ``sentence``: the last one. ``trouble``: why the last run failed, for the service manager, "" after a success.
+    ``sentence``: the last one. ``failure_status``: the last failure for the service manager, "" after a success.
     ``returns``, ``returned_at``: how often `run` came back, resting or not, and when it did last. ``alive_at``: when
     the job was made, or its last run ended.
     """
@@ -99,17 +99,16 @@ class Job:
     ) -> None:
         self.status = JobStatus(name, every, since=clock.wall())
         self.sentence = ""
-        self.trouble = ""
+        self.failure_status = ""
         self.returns = 0
         self.returned_at = self.alive_at = clock.monotonic()
         self._work = work
         self._describe = describe
         self._lock = threading.RLock()  # of the record: late work ends in another thread
-        self._under_way = self._ended_late = (
-            False  # work in the background; whether some ended since the last run began
-        )
+        self._under_way = False  # whether work goes on in the background
+        self._ended_late = False  # whether such work has ended since the last run began
         self._clock = clock
-        self._rests = 0  # since the last success
+        self._rests_in_a_row = 0
         self._rests_until = 0.0
         self._away = False
         self._began: float | None = None
@@ -120,7 +119,7 @@ class Job:
         """Name of the job."""
         return self.status.job
 
-    def expect(self, every: float) -> None:
+    def set_interval(self, every: float) -> None:
         """Note that the job is run every so many seconds from now on."""
         with self._lock:
             self.status = dataclasses.replace(self.status, every=every)
@@ -159,7 +158,7 @@ class Job:
             self._under_way = True
 
     def report_late(self, outcome: Future[Any]) -> None:
-        """Record the end of that work."""
+        """Record the end of work that went on after its run had returned."""
         with self._lock:
             self._under_way, self._ended_late = False, True
             if (error := outcome.exception()) is None:
@@ -168,45 +167,45 @@ class Job:
                 self._fail(error)
 
     def _succeed(self, result: object) -> None:
-        if self._away or self._rests:
+        if self._away or self._rests_in_a_row:
             self._log.info("job-works-again", job=self.name)
-        self._away, self._rests, self.trouble = False, 0, ""
+        self._away, self._rests_in_a_row, self.failure_status = False, 0, ""
         self.sentence = self._describe(result) or self.sentence
-        self.status = dataclasses.replace(self.status, failures=0, problem="", redis=False)
+        self.status = dataclasses.replace(self.status, failures_in_a_row=0, problem="", is_defect=False)
 
     def _fail(self, error: BaseException) -> None:
         kind, status = classify(error), self.status
-        problem = str(error) if kind.is_redis else f"{type(error).__name__} (see the log)"
+        problem = f"{type(error).__name__} (see the log)" if kind.is_defect else str(error)
         match kind:
             case FailureKind.REDIS_AWAY:
-                self.trouble = f"waits for Redis: {error}"
+                self.failure_status = f"waits for Redis: {error}"
                 if not self._away:
                     self._log.warning("redis-away", job=self.name, sentence=str(error))
                 self._away = True
             case FailureKind.LEAD_OVER:  # the next renewal shows who leads now
-                self.trouble = f"Redis refuses: {error}"
+                self.failure_status = f"Redis refuses: {error}"
                 self._log.warning("lead-over", job=self.name, sentence=str(error))
             case FailureKind.REDIS_REFUSES:
-                self.trouble = f"Redis refuses: {error}"
+                self.failure_status = f"Redis refuses: {error}"
                 rest = self._begin_rest()
                 self._log.error("redis-refuses", job=self.name, sentence=str(error), rest=rest)
             case FailureKind.DEFECT:
-                self.trouble = f"{self.name} failed ({type(error).__name__}), see the log; it is tried again"
+                self.failure_status = f"{self.name} failed ({type(error).__name__}), see the log; it is tried again"
                 rest = self._begin_rest()
                 self._log.error("job-failed", job=self.name, rest=rest, exc_info=error)
         self.status = dataclasses.replace(
             status,
-            failures=status.failures + 1,
+            failures_in_a_row=status.failures_in_a_row + 1,
             problem=problem,
-            redis=kind.is_redis,
-            failed=status.failed + (not kind.is_redis),
-            redis_failed=status.redis_failed + kind.is_redis,
+            is_defect=kind.is_defect,
+            defects=status.defects + kind.is_defect,
+            redis_failures=status.redis_failures + (not kind.is_defect),
         )
 
     def _begin_rest(self) -> float:
         """Begin a rest, twice as long as the one before; returns its seconds."""
-        rest: float = min(_LONGEST_REST, _FIRST_REST * 2**self._rests)
-        self._rests += 1
+        rest: float = min(_LONGEST_REST, _FIRST_REST * 2**self._rests_in_a_row)
+        self._rests_in_a_row += 1
         self._rests_until = self._clock.monotonic() + rest
         return rest
 

@@ -47,7 +47,7 @@ class JobRunner:
 
     def reschedule(self, name: str, every: float) -> None:
         """Run a job every so many seconds from now on."""
-        self._jobs[name].expect(every)
+        self._jobs[name].set_interval(every)
         self._scheduler.reschedule_job(name, trigger="interval", seconds=every)
 
     def follow_clock(self) -> None:

@@ -80,8 +80,8 @@ class Watchdog:
     def _status(self) -> str:
         """Return what the controller is doing; "" until it has spoken with Redis, or waits for it."""
         for job in self._supervised():
-            if job.trouble:
-                return job.trouble
+            if job.failure_status:
+                return job.failure_status
         sentences = {name: job.sentence for name, job in self._monitor.jobs.items() if job.sentence}
         observed = sentences.get("observe", "")
         if not observed.startswith("leading"):

@@ -301,8 +301,8 @@ def _add_controller(samples: MetricSamples, view: ControllerView) -> None:
 
 def _add_job(samples: MetricSamples, job: JobStatus) -> None:
     samples.set(JOB_RUNS, job.runs, job.job)
-    samples.set(JOB_FAILED, job.failed, job.job)
-    samples.set(REDIS_FAILED, job.redis_failed, job.job)
+    samples.set(JOB_FAILED, job.defects, job.job)
+    samples.set(REDIS_FAILED, job.redis_failures, job.job)
     samples.set(JOB_BUSY, job.busy, job.job)
     samples.set(JOB_INTERVAL, job.every, job.job)
     samples.set(JOB_ENDED, job.ended or job.since or None, job.job)  # a job that never ended may hang

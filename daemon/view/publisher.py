@@ -171,7 +171,7 @@ class Publisher:
             self._view = self._without_redis(str(error))
             raise
         self._not_before = began + work.rest
-        self._monitor.jobs["view"].expect(max(VIEW_EVERY, work.rest))
+        self._monitor.jobs["view"].set_interval(max(VIEW_EVERY, work.rest))
         self._view = dataclasses.replace(view, jobs=self._monitor.read())
         return f"{len(view.applications)} applications shown"
 

@@ -39,13 +39,13 @@ def test_a_failing_job_rests_longer_each_time(error: Exception) -> None:
             clock.sleep(1)
     assert started == [0, 1, 3, 7, 15, 31, 63, 123, 183]
     assert len(logs) == len(started)
-    assert job.status.failures == len(started)
+    assert job.status.failures_in_a_row == len(started)
     work.error = None
     clock.sleep(60)
     with capture_logs() as logs:
         job.run()
     assert [line["event"] for line in logs] == ["job-works-again"]
-    assert job.status.failures == 0
+    assert job.status.failures_in_a_row == 0
 
 
 def test_redis_away_is_logged_once_and_retried_each_time() -> None:

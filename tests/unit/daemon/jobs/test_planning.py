@@ -365,7 +365,7 @@ def test_work_that_goes_on_succeeds_at_its_end() -> None:
     late.go_on.set()
     assert late.ended.wait(10)
     status = late.job.status
-    assert (status.runs, status.failures, late.job.sentence) == (2, 0, "done")
+    assert (status.runs, status.failures_in_a_row, late.job.sentence) == (2, 0, "done")
 
 
 def test_late_failures_in_a_row_are_counted_and_rest_longer_each_time() -> None:
@@ -375,11 +375,11 @@ def test_late_failures_in_a_row_are_counted_and_rest_longer_each_time() -> None:
         with capture_logs() as logs:
             late.run(seconds=2.0)
         assert [(line["event"], line["rest"]) for line in logs] == [("job-failed", 2.0**number)]
-        assert (late.job.status.runs, late.job.status.failures) == (number + 1, number + 1)
+        assert (late.job.status.runs, late.job.status.failures_in_a_row) == (number + 1, number + 1)
         late.clock.sleep(2.0**number)
     assert "failed 3 times in a row" in late.monitor.stuck()
     late.run()
-    assert (late.job.status.failures, late.job.trouble, late.monitor.stuck()) == (0, "", "")
+    assert (late.job.status.failures_in_a_row, late.job.failure_status, late.monitor.stuck()) == (0, "", "")
 
 
 def test_a_late_answer_of_redis_is_no_defect() -> None:
@@ -387,4 +387,4 @@ def test_a_late_answer_of_redis_is_no_defect() -> None:
     late.errors = [StoreUnavailableError("gone")]
     with capture_logs():
         late.run()
-    assert (late.job.status.redis, late.job.trouble) == (True, "waits for Redis: gone")
+    assert (late.job.status.is_defect, late.job.failure_status) == (False, "waits for Redis: gone")
