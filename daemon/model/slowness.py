@@ -3,11 +3,11 @@
 The times of tasks show that an executor is slow (:mod:`rechannel.policies.analysis.service_rate`), its agent shows why:
 its CPU limit, the hypervisor, other processes on its node, or none of these.
 
-A throttled executor has the speed that its tasks show: a limit lasts, and this is its pace with the work that it has.
-Stolen or used-up CPU of a node can pass within seconds, and moves that follow it come too late and must be rolled back.
-So of such an executor only the slowness that its older batches show too counts: an executor that was slow before stays
-so, and a load that lasts counts once most of the stored batches ran under it. Slowness of a new executor does not count
-until `_WARM_UP` has passed; otherwise one that joins would get next to nothing until the next decision.
+A throttled executor has the speed that its tasks show, because a limit lasts: this is its real pace. Stolen or used-up
+CPU of a node can pass within seconds, and moves that follow it come too late and must be rolled back. So slowness from
+these causes counts only as far as older batches show it too: an executor that was slow before stays so, and a load that
+lasts counts once most of the stored batches ran under it. Slowness of a new executor does not count until `_WARM_UP`
+has passed; otherwise one that joins would get next to nothing until the next decision.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from rechannel.wire.codes import SlowCause
 from rechannel.wire.measurements import AgentWindow, BatchReport
 from rechannel.wire.messages import ExecutorInfo
 
-TAKEN = 0.05  # share of the time throttled, or of the node's CPU stolen, that counts as a cause
+LEAST_TAKEN = 0.05  # share of the time throttled, or of the node's CPU stolen, that counts as a cause
 USED_UP = 0.95  # share of the node's CPU in use
-OTHERS = 0.2  # share in use by others, who make tasks 1.25 times as long: the least that counts as slow by default
+LEAST_OTHERS = 0.2  # share in use by other processes: tasks take 1.25 times as long, the least slowness by default
 
 _WARM_UP = 120.0  # seconds for which an executor among older ones is new: its JVM compiles code
 
@@ -35,7 +35,7 @@ _WARM_UP = 120.0  # seconds for which an executor among older ones is new: its J
 class CpuShares:
     """Shares (0 to 1) of what took CPU from an executor; ``limit`` in cores, 0 for none.
 
-    ``throttled``: of the time, in which its CPU limit stopped it. Of the CPU of its node: ``stolen`` by the hypervisor,
+    ``throttled``: of the time for which its CPU limit stopped it. Of the CPU of its node: ``stolen`` by the hypervisor,
     ``busy`` in use by all processes, ``others`` in use by processes that are no executors of its application.
     """
 
@@ -69,8 +69,8 @@ def slow_executors(
 ) -> dict[str, Slowness]:
     """Return the slowness of each executor that is slow.
 
-    ``rates`` are in the order of ``infos``; ``recent``: query -> its batches that the decision averages, in whose time
-    the windows are read.
+    ``rates`` are in the order of ``infos``; ``recent``: query -> its batches that the decision averages. Only agent
+    windows that overlap these batches are read.
     """
     spans = [(batch.start, batch.end) for batches in recent.values() for batch in batches]
     warming_up = _warming_up(infos, rates, now)
@@ -83,12 +83,12 @@ def slow_executors(
             if any(start < window.end and window.start < end for start, end in spans)
         ]
         shares = cpu_shares(windows, messages.application, info.executor)
-        result[info.executor] = judge_slowness(rates, index, shares, new=bool(warming_up[index]))
+        result[info.executor] = judge_slowness(rates, index, shares, is_warming_up=bool(warming_up[index]))
     return result
 
 
-def judge_slowness(rates: ServiceRates, index: int, shares: CpuShares, *, new: bool) -> Slowness:
-    """Return the slowness of an executor that is slow; ``new``: it does not count yet."""
+def judge_slowness(rates: ServiceRates, index: int, shares: CpuShares, *, is_warming_up: bool) -> Slowness:
+    """Return the slowness of an executor that is slow; it does not count while it warms up."""
     cause = find_cause(shares)
     evidence = []
     if rates.by_peers[index]:
@@ -104,7 +104,7 @@ def judge_slowness(rates: ServiceRates, index: int, shares: CpuShares, *, new: b
     elif cause is SlowCause.BUSY:
         evidence.append(f"other processes use {shares.others:.0%} of its node's CPU")
     speed = float(rates.speed[index])
-    if new:
+    if is_warming_up:
         speed = 1.0
         evidence.append("which is ignored while the executor is new")
     elif cause in (SlowCause.STOLEN, SlowCause.BUSY) and rates.by_history[index]:
@@ -115,17 +115,20 @@ def judge_slowness(rates: ServiceRates, index: int, shares: CpuShares, *, new: b
 
 def find_cause(shares: CpuShares) -> SlowCause:
     """Return what made a slow executor slow; its own limit goes before its node."""
-    if shares.throttled >= TAKEN:
+    if shares.throttled >= LEAST_TAKEN:
         return SlowCause.THROTTLED
-    if shares.stolen >= TAKEN:
+    if shares.stolen >= LEAST_TAKEN:
         return SlowCause.STOLEN
-    if shares.busy >= USED_UP and shares.others >= OTHERS:
+    if shares.busy >= USED_UP and shares.others >= LEAST_OTHERS:
         return SlowCause.BUSY
     return SlowCause.SLOW
 
 
 def cpu_shares(windows: Iterable[AgentWindow], application: str, executor: str) -> CpuShares:
-    """Return the shares of an executor over the windows that have it; all 0 without any."""
+    """Return the shares of an executor over the windows that have it; all 0 without any.
+
+    The limit is that of the last window.
+    """
     seconds = throttled = capacity = stolen = busy = own = limit = 0.0
     for window in windows:
         usages = [usage for usage in window.executors if usage.application == application]
