@@ -128,7 +128,7 @@ def _decision(view: DecisionView) -> Row:
         ],
         "refusals_left_out": refusals_rest,
         "notes": [clip_sentence(note) for note in decision.notes[: limits.NOTES]],
-        "hot_streams": [clip_sentence(stream) for stream in decision.hot_streams[: limits.HOT]],
+        "hot_streams": [clip_sentence(stream) for stream in decision.hot_streams[: limits.TOP]],
         "verdict": clip_name(outcome.verdict) if outcome is not None else "",
         "outcome": clip_sentence(outcome.sentence) if outcome is not None else "",
     }

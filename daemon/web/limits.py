@@ -28,7 +28,7 @@ NOTES = 8
 MOVES = 150  # of all applications together
 DRAINS = 50
 SCHEDULED_PLANS = 20
-HOT = 10
+TOP = 10  # busiest partitions, and hot streams
 
 Item = TypeVar("Item")
 

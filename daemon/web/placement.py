@@ -25,9 +25,13 @@ class _Layout:
 
     status: ApplicationStatus
     executors: list[ExecutorStatus]
-    held: Mapping[str, Mapping[tuple[str, int], list[PartitionStatus]]]  # executor -> query and stage -> partitions
+    partitions: Mapping[str, Mapping[tuple[str, int], list[PartitionStatus]]]  # executor -> query and stage -> those
     loads: Mapping[Unit, float]
-    groups: int
+
+    @property
+    def group_count(self) -> int:
+        """Number of groups: stages on shown executors."""
+        return sum(map(len, self.partitions.values()))
 
 
 def application_rows(statuses: Sequence[ApplicationStatus]) -> tuple[list[Row], str]:
@@ -36,7 +40,7 @@ def application_rows(statuses: Sequence[ApplicationStatus]) -> tuple[list[Row], 
         return [], ""
     shown = statuses[: limits.APPLICATIONS]
     layouts = [_layout(status, max(limits.LEAST_CELLS, limits.EXECUTORS // len(shown))) for status in shown]
-    groups = max(1, sum(layout.groups for layout in layouts))
+    groups = max(1, sum(layout.group_count for layout in layouts))
     per_group = max(limits.LEAST_CELLS, limits.CELLS // groups)
     rows = [_application(layout, index, per_group, limits.GROUPS // len(shown)) for index, layout in enumerate(layouts)]
     counts = [
@@ -73,7 +77,7 @@ def busiest_partitions(statuses: Sequence[ApplicationStatus]) -> list[Row]:
             "load": load,
             "state_bytes": part.state_bytes,
         }
-        for load, part in loads[: limits.HOT]
+        for load, part in loads[: limits.TOP]
     ]
 
 
@@ -97,44 +101,44 @@ def _finite(value: float | None) -> float | None:
     return value if value is not None and math.isfinite(value) else None
 
 
-def _layout(status: ApplicationStatus, most: int) -> _Layout:
+def _layout(status: ApplicationStatus, max_executors: int) -> _Layout:
     rates = _rates(status.queries)
     busiest_first = sorted(
         status.executors,
         key=lambda item: (-(_finite(item.utilization) or 0.0), -item.partitions, natural_key(item.executor)),
     )
-    executors = busiest_first[:most]
+    executors = busiest_first[:max_executors]
     ids = {item.executor for item in executors}
-    held: dict[str, dict[tuple[str, int], list[PartitionStatus]]] = defaultdict(lambda: defaultdict(list))
+    partitions: dict[str, dict[tuple[str, int], list[PartitionStatus]]] = defaultdict(lambda: defaultdict(list))
     loads: dict[Unit, float] = {}
     for part in status.partitions:
         load = _load(part, rates)
         if load is not None:
             loads[part.query, part.stage, part.partition] = load
         if part.executor in ids:
-            held[part.executor][part.query, part.stage].append(part)
-    return _Layout(status, executors, held, loads, sum(len(groups) for groups in held.values()))
+            partitions[part.executor][part.query, part.stage].append(part)
+    return _Layout(status, executors, partitions, loads)
 
 
-def _application(layout: _Layout, index: int, per_group: int, most_groups: int) -> Row:
+def _application(layout: _Layout, index: int, per_group: int, max_groups: int) -> Row:
     status = layout.status
     moving: dict[Unit, str] = {move.unit: move.target for move in status.moves[: limits.MOVES]}
-    most = max(layout.loads.values(), default=0.0)
-    # Busiest executors first: the least busy ones are left without groups where the room ends.
+    max_load = max(layout.loads.values(), default=0.0)
+    # Busiest executors first: beyond the limit, the least busy ones are shown without groups.
     groups: dict[str, list[Row]] = {}
-    room = most_groups
+    room = max_groups
     for executor in layout.executors:
-        by_stage = layout.held.get(executor.executor, {})
+        by_stage = layout.partitions.get(executor.executor, {})
         stages = sorted(by_stage.items(), key=lambda item: (query_name(item[0][0], item[1][0].name), item[0]))
         shown = stages[: max(0, room)]
         room -= len(shown)
-        groups[executor.executor] = [_group(parts, layout.loads, most, moving, per_group) for _, parts in shown]
+        groups[executor.executor] = [_group(parts, layout.loads, max_load, moving, per_group) for _, parts in shown]
     by_node: dict[str, list[ExecutorStatus]] = defaultdict(list)
     for executor in layout.executors:
         by_node[executor.node].append(executor)
     nodes = [
-        _node(node, sorted(held, key=lambda item: natural_key(item.executor)), groups, f"a{index}n{number}")
-        for number, (node, held) in enumerate(sorted(by_node.items(), key=lambda item: natural_key(item[0])))
+        _node(node, sorted(executors, key=lambda item: natural_key(item.executor)), groups, f"a{index}n{number}")
+        for number, (node, executors) in enumerate(sorted(by_node.items(), key=lambda item: natural_key(item[0])))
     ]
     by_name = sorted(status.queries, key=lambda item: (not item.active, query_name(item.query, item.name)))
     queries, queries_left_out = cut(by_name, limits.QUERIES, "queries")
@@ -151,7 +155,7 @@ def _application(layout: _Layout, index: int, per_group: int, most_groups: int) 
         "queries": [_query(query, layout) for query in queries],
         "queries_left_out": queries_left_out,
         "nodes": nodes,
-        "partitions_shown": sum(len(group["cells"]) for held in groups.values() for group in held),
+        "partitions_shown": sum(len(group["cells"]) for rows in groups.values() for group in rows),
     }
 
 
@@ -201,11 +205,11 @@ def _executor(status: ExecutorStatus, groups: list[Row], key: str) -> Row:
 def _group(
     parts: Sequence[PartitionStatus],
     loads: Mapping[Unit, float],
-    most: float,
+    max_load: float,
     moving: Mapping[Unit, str],
     room: int,
 ) -> Row:
-    """The partitions of one stage on one executor, the busiest where the room ends, by number."""
+    """Return the ``room`` busiest partitions of one stage on one executor, by number."""
     first = parts[0]
     by_load = sorted(parts, key=lambda part: -loads.get((part.query, part.stage, part.partition), 0.0))
     shown = sorted(by_load[:room], key=lambda part: part.partition)
@@ -213,7 +217,7 @@ def _group(
         "query": clip_name(query_name(first.query, first.name)),
         "stage": first.stage,
         "cells": [
-            _cell(part.partition, loads.get(unit), most, moving.get(unit))
+            _cell(part.partition, loads.get(unit), max_load, moving.get(unit))
             for part in shown
             for unit in [(part.query, part.stage, part.partition)]
         ],
@@ -221,9 +225,9 @@ def _group(
     }
 
 
-def _cell(partition: int, load: float | None, most: float, target: str | None) -> Row:
+def _cell(partition: int, load: float | None, max_load: float, target: str | None) -> Row:
     shade = None
     if load is not None:
-        shade = min(SHADES - 1, int(SHADES * max(0.0, load / most))) if most > 0 else 0
+        shade = min(SHADES - 1, int(SHADES * max(0.0, load / max_load))) if max_load > 0 else 0
     row: Row = {"partition": partition, "load": load, "shade": shade}
     return row if target is None else {**row, "to": clip_name(target)}

@@ -141,7 +141,7 @@ def _hot_streams(view: ControllerView) -> list[Row]:
             "bytes_per_second": stream.bytes_per_second,
             "local": stream.local,
         }
-        for stream in streams[: limits.HOT]
+        for stream in streams[: limits.TOP]
     ]
 
 

@@ -289,6 +289,7 @@ def _decisions(now: float) -> tuple[DecisionView, ...]:
         gain=23.0,
         cost=11.0,
         notes=["asked by ada: clicks lags behind"],
+        hot_streams=["clicks 1/4 -> 2/7 (1.2 MB/s)"],
     )
     waiting = decision(
         decision="20260301-100500-0b17",

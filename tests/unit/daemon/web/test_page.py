@@ -145,6 +145,7 @@ def test_moves_decisions_refusals_and_drains_have_their_numbers():
         "4% gain, below gate.min_gain (10%)",
         "executor 3 would be 97% busy, the limit is 95%",
         "asked by ada: clicks lags behind",
+        "Hot stream: clicks 1/4 -> 2/7 (1.2 MB/s)",
         "3.2 s was predicted",
         "kernel update",
         "missed 1",
