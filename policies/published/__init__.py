@@ -1,5 +1,5 @@
 """Schedulers of the literature, one a module, faithful wherever their source is specific.
 
 Every deviation from a source is stated where it is made. Each scheduler has a ``FunctionPolicy`` that the registry
-lists; ``units``, ``slots``, ``pairing`` and ``closeness`` are what several of them share.
+lists; ``units`` and ``slots`` are what several of them share, ``closeness`` and ``pairing`` are parts of one.
 """

@@ -104,11 +104,11 @@ def _slots(units: Units, pairs: Pairs, alpha: float) -> IntArray:
         bins = Bins(units.load[members], np.zeros(count, np.int64), room, np.zeros((count, slots)), np.zeros(slots))
         bins.fill((index[low[inside]], index[high[inside]], volume[inside]))
         for empty in np.flatnonzero(room[0] == cap).tolist():
-            shared = room[0][bins.where] < cap - 1
+            shared = room[0][bins.bin_of] < cap - 1
             if shared.any():
-                local = bins.attraction[np.arange(count), bins.where]
+                local = bins.attraction[np.arange(count), bins.bin_of]
                 bins.move(int(np.where(shared, local, np.inf).argmin()), empty)
-        result[members] = query * slots + bins.where
+        result[members] = query * slots + bins.bin_of
     return result
 
 
@@ -132,7 +132,7 @@ def _nodes(units: Units, pairs: Pairs, slot: IntArray) -> IntArray:
     )
     bins.fill(merge_pairs(firsts[apart], seconds[apart], volume[apart], len(used)))
     result = np.full(int(slot.max()) + 1, UNPLACED, dtype=np.int64)
-    result[used] = bins.where
+    result[used] = bins.bin_of
     return result
 
 

@@ -14,7 +14,7 @@ from rechannel.policies.model.cluster import UNPLACED
 from rechannel.policies.published.units import ROUNDING, Links
 
 Pairs = tuple[IntArray, IntArray, FloatArray]
-"""Two items and their volume, of n pairs that each stand once, most volume first, (n,) each."""
+"""First items, second items and volumes of n distinct pairs, most volume first, (n,) each."""
 
 
 class Bins:
@@ -27,10 +27,10 @@ class Bins:
         room: IntArray,  # how many items of each kind a bin takes, (K, M)
         attraction: FloatArray,  # volume of each item to what is in a bin beforehand, (N, M)
         held: FloatArray,  # load of each bin beforehand, (M,)
-        capacity: FloatArray | None = None,  # load of a full bin, (M,); None: no bound, and loads count, not shares
+        capacity: FloatArray | None = None,  # load of a full bin, (M,); None: no bound, and bins compare by load
     ) -> None:
         self.load, self.kind, self.room, self.attraction, self.held = load, kind, room, attraction, held
-        self.where = np.full(len(load), UNPLACED, dtype=np.int64)
+        self.bin_of = np.full(len(load), UNPLACED, dtype=np.int64)
         self._links = Links.by(np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0), len(load))
         self._beforehand = attraction.copy()
         size = len(held)
@@ -43,13 +43,13 @@ class Bins:
         both = np.concatenate((firsts, seconds)), np.concatenate((seconds, firsts))
         self._links = Links.by(*both, np.tile(volume, 2), len(self.load))
         for first, second, amount in zip(firsts.tolist(), seconds.tolist(), volume.tolist(), strict=True):
-            if self.where[first] == self.where[second] == UNPLACED:
+            if self.bin_of[first] == self.bin_of[second] == UNPLACED:
                 self._start(first, second)
             else:
                 self._improve(first, second, amount)
         for item in np.argsort(-self.load, kind="stable").tolist():
-            if self.where[item] == UNPLACED:
-                self._add(item)
+            if self.bin_of[item] == UNPLACED:
+                self._place(item)
 
     def move(self, item: int, target: int) -> None:
         """Take an item to another bin."""
@@ -60,29 +60,29 @@ class Bins:
         target = self._first(first, second)
         for item in (first, second):
             if target == UNPLACED:
-                self._add(item)
+                self._place(item)
             else:
                 self._put(item, target)
 
     def _improve(self, first: int, second: int, volume: float) -> None:
-        """Try every way to put a pair, one of it placed, into its bins and the least loaded one."""
-        old = int(self.where[first]), int(self.where[second])
+        """Move a pair, one or both of it placed, to the best of its bins and the least loaded one."""
+        old = int(self.bin_of[first]), int(self.bin_of[second])
         best = self._best_bins(first, second, volume)
         changed = [
             (item, target) for item, was, target in zip((first, second), old, best, strict=True) if was != target
         ]
         for item, _ in changed:
-            if self.where[item] != UNPLACED:
+            if self.bin_of[item] != UNPLACED:
                 self._remove(item)
         for item, target in changed:
             self._put(item, target)
         for item in (first, second):
-            if self.where[item] == UNPLACED:
-                self._add(item)
+            if self.bin_of[item] == UNPLACED:
+                self._place(item)
 
     def _best_bins(self, first: int, second: int, volume: float) -> tuple[int, int]:
         """Return the bins of a pair that keep most volume inside; the old ones if none is better."""
-        old = int(self.where[first]), int(self.where[second])
+        old = int(self.bin_of[first]), int(self.bin_of[second])
         # The spare bin is the least loaded for the item that is not placed, else for the lighter one.
         if old[0] == UNPLACED:
             spare = self._least(first)
@@ -106,11 +106,11 @@ class Bins:
 
     def _put(self, item: int, target: int) -> None:
         self._count(item, target, 1)
-        self.where[item] = target
+        self.bin_of[item] = target
 
     def _remove(self, item: int) -> None:
-        self._count(item, int(self.where[item]), -1)
-        self.where[item] = UNPLACED
+        self._count(item, int(self.bin_of[item]), -1)
+        self.bin_of[item] = UNPLACED
 
     def _count(self, item: int, target: int, sign: int) -> None:
         others, volumes = self._links.of(item)
@@ -118,7 +118,7 @@ class Bins:
         self.room[self.kind[item], target] -= sign
         self.held[target] += sign * self.load[item]
 
-    def _add(self, item: int) -> None:
+    def _place(self, item: int) -> None:
         target = self._first(item)
         self._put(item, target if target != UNPLACED else self._emptiest(self.room[self.kind[item]] > 0))
 
