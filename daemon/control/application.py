@@ -307,6 +307,7 @@ class Application:
         return decision
 
     def _publish(self, decision: Decision) -> None:
+        """Publish a decision unless it repeats the one before; one that is applied begins."""
         self._services.last_sentence = f"{self.name}: {decision.sentence}"
         log_decision(self.name, decision)
         if self._published.repeats(decision):

@@ -94,6 +94,7 @@ def test_a_query_without_a_batch_since_the_queries_changed_is_awaited() -> None:
             draft_decision(TIMEOUT, PlanBasis(dataclasses.replace(received, queries_since=since), Settings()))
         assert isinstance(ended.value.reason, NotReady)
         assert ended.value.reason.code == code
+        assert (ended.value.reason.ready_in is not None) == (code == NotReadyReason.TOO_FEW_BATCHES)
 
 
 def test_forced_decisions_need_no_explanation() -> None:
