@@ -77,22 +77,22 @@ def check_machine(machine: MachineFacts) -> list[Finding]:
 
 
 def _check_user(machine: MachineFacts) -> Finding:
-    check, agent, owners = "agent-user", machine.agent_user, machine.executor_users
+    check, agent, users = "agent-user", machine.agent_user, machine.executor_users
     runs = f"{AGENT_UNIT} runs the agent as {agent}" if machine.agent_unit else f"this runs as {agent}"
     if machine.reads_any_user:
         return ok(check, f"{runs}, with the capabilities to read executors of any user")
-    if set(owners) - {agent}:
-        sentence = f"{runs}, but executors run as {', '.join(owners)}, and only their user can read all of them"
-        cure = f"run the agent and this as {owners[0]}: `runuser -u {owners[0]} -- rechannel doctor --machine`"
-        if len(owners) > 1:
+    if set(users) - {agent}:
+        sentence = f"{runs}, but executors run as {', '.join(users)}, and only their user can read all of them"
+        cure = f"run the agent and this as {users[0]}: `runuser -u {users[0]} -- rechannel doctor --machine`"
+        if len(users) > 1:
             cure = f"give the agent both capabilities in the two settings that a comment in {AGENT_UNIT} names"
         elif machine.agent_unit:
-            cure = f"`systemctl edit {AGENT_UNIT}`: [Service] User={owners[0]}"
+            cure = f"`systemctl edit {AGENT_UNIT}`: [Service] User={users[0]}"
         return (failed if machine.agent_unit else warning)(check, sentence, cure)
     if machine.user != agent:
         sentence = f"{runs}, and this as {machine.user}: the rights of {agent} are not checked"
         return warning(check, sentence, f"`runuser -u {agent} -- rechannel doctor --machine`")
-    return ok(check, f"{runs}; {'executors run as ' + ', '.join(owners) if owners else 'no executor runs here'}")
+    return ok(check, f"{runs}; {'executors run as ' + ', '.join(users) if users else 'no executor runs here'}")
 
 
 def _check_executors(machine: MachineFacts) -> Finding:
