@@ -26,7 +26,7 @@ from rechannel.daemon.decide.policy_settings import parameters_for
 from rechannel.daemon.decide.proposed_placement import ProposedPlacement
 from rechannel.daemon.model.application_messages import ApplicationMessages
 from rechannel.daemon.model.cold_start import cold_stages
-from rechannel.daemon.model.readiness import NotReady, readiness_problem
+from rechannel.daemon.model.readiness import NotReady, readiness_problem, without_idle
 from rechannel.daemon.model.snapshot import Snapshot, build_snapshot, take_snapshot
 from rechannel.migration.moves import AWAITING_BATCH
 from rechannel.migration.plan.cost import UNMEASURED, LoadRates
@@ -199,12 +199,14 @@ def with_verdict(draft: Draft, verdict: Refusal | None, warning: str = "") -> De
 
 
 def _snapshot(request: DecisionRequest, basis: PlanBasis) -> Snapshot:
-    arguments = basis.messages, basis.settings, request.at, basis.drained_nodes
+    messages, others = basis.messages, (basis.settings, request.at, basis.drained_nodes)
     snapshot: Snapshot | NotReady
     if request.trigger in (Trigger.DRAIN, Trigger.ROLLBACK):  # forced moves do not wait for measurements
-        snapshot = build_snapshot(*arguments, include_unmeasured=True) or _NO_STATE
+        snapshot = build_snapshot(messages, *others, include_unmeasured=True) or _NO_STATE
     else:
-        snapshot = take_snapshot(*arguments)
+        # A saved plan may have moves of any query.
+        present = messages if request.placement_source else without_idle(messages, basis.settings)
+        snapshot = take_snapshot(present, *others)
     if isinstance(snapshot, NotReady):
         raise NoPlan(snapshot)
     return snapshot

@@ -20,7 +20,7 @@ class ApplicationMessages:
     ``reported_at``: time of its report; ``windows``: by agent; ``queries_since``: time since which the same runs of
     queries are active, as far as it was seen; ``load_since``: time since which the load is the present one, 0 if it is
     not known to have changed; ``oversized``: queries whose batches have too many tasks to be stored as
-    often as a decision needs.
+    often as a decision needs; ``idle``: queries whose batches were left out, as they are of another load.
     """
 
     application: str
@@ -31,6 +31,7 @@ class ApplicationMessages:
     queries_since: float = 0.0
     oversized: frozenset[str] = frozenset()
     load_since: float = 0.0
+    idle: frozenset[str] = frozenset()
 
     def windows_of(self, info: ExecutorInfo) -> list[AgentWindow]:
         """Return the windows of the agents that may report an executor."""

@@ -266,10 +266,10 @@ def _seconds_per_row(batch: BatchReport) -> float:
 
 def _sampled(batches: Sequence[BatchReport], min_batches: int) -> list[BatchReport]:
     """Return those of a query's batches that work is estimated from, oldest first."""
-    ordered = batches[-_SAMPLED_BATCHES:]
+    ordered = batches[-max(_SAMPLED_BATCHES, min_batches) :]
     tasks = np.cumsum([batch.tasks for batch in reversed(ordered)])
     newest = max(min_batches, int((tasks <= _SAMPLED_TASKS).sum()))
-    return warm_batches(ordered[len(ordered) - newest :], min_batches)
+    return warm_batches(ordered[-newest:], min_batches)
 
 
 def batches_with_moves(batches: Sequence[BatchReport]) -> frozenset[int]:

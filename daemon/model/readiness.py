@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from rechannel.conf.settings import Settings
-from rechannel.daemon.model.application_messages import ApplicationMessages, last_batches
+from rechannel.daemon.model.application_messages import ApplicationMessages, batches_of, last_batches
 from rechannel.daemon.model.query_model import batch_period
 from rechannel.wire.codes import NotReadyReason
 from rechannel.wire.measurements import BatchReport
 from rechannel.wire.printable import query_name, with_noun
 
 _LONGEST_SILENCE = 10.0  # seconds, of reports that come every second; shorter pauses are those of a busy driver
+_IDLE_AFTER, _IDLE_PERIODS = 10.0, 3.0  # seconds, and usual periods, without a batch, after which a query is idle
 
 
 @dataclass(frozen=True)
@@ -41,6 +43,31 @@ def driver_silence(reported_at: float, now: float) -> NotReady | None:
         f"driver last heard {age:.0f} s ago: it has ended, hangs, or does not reach Redis; all figures are that old"
     )
     return NotReady(NotReadyReason.DRIVER_SILENT, sentence)
+
+
+def without_idle(messages: ApplicationMessages, settings: Settings) -> ApplicationMessages:
+    """Return messages without the batches of queries that are idle while others run batches.
+
+    Spark runs no batch of a query without input. Its old batches tell nothing of the present load, and those of the
+    others are not to be explained by it. A query is idle if none of its batches runs, and the last one ended long
+    before that of a query that is measured and can be moved.
+    """
+    need, own = settings.reschedule.batches, dict[str, list[BatchReport]]()
+    for batch in messages.batches:
+        own.setdefault(batch.query, []).append(batch)
+    last = {query: batches_of(batches, query)[-max(need, 2) :] for query, batches in own.items()}
+    states = [state for state in messages.report.queries if state.active and last.get(state.query)]
+    ends = {state.query: last[state.query][-1].end for state in states}
+    measured = [it.query for it in states if it.stages and not it.problem and len(last[it.query]) >= need]
+    newest = max((ends[query] for query in measured), default=-math.inf)
+
+    def is_idle(query: str) -> bool:
+        return newest - ends[query] > max(_IDLE_AFTER, _IDLE_PERIODS * batch_period(last[query], ends[query]))
+
+    idle = frozenset(it.query for it in states if not it.batch_started and is_idle(it.query))
+    if not idle:
+        return messages
+    return replace(messages, batches=tuple(it for it in messages.batches if it.query not in idle), idle=idle)
 
 
 def readiness_problem(messages: ApplicationMessages, settings: Settings, now: float) -> NotReady | None:
@@ -77,13 +104,17 @@ def unmeasured_queries(
     counted.sort(key=lambda item: (len(item[0]), item[1]), reverse=True)
     need = settings.reschedule.batches
     return [
-        _too_few_batches(last, name, need, now, oversized=query in messages.oversized)
+        _idle(name) if query in messages.idle else _too_few_batches(last, name, need, now, query in messages.oversized)
         for last, name, query in counted
         if len(last) < need
     ]
 
 
-def _too_few_batches(last: Sequence[BatchReport], name: str, need: int, now: float, *, oversized: bool) -> NotReady:
+def _idle(name: str) -> NotReady:
+    return NotReady(NotReadyReason.TOO_FEW_BATCHES, f"query {name} is idle: it runs no batches, while others do")
+
+
+def _too_few_batches(last: Sequence[BatchReport], name: str, need: int, now: float, oversized: bool) -> NotReady:
     if oversized:
         sentence = (
             f"query {name}: {with_noun(need, 'batch')} are needed (reschedule.batches), and have more tasks than the "

@@ -19,7 +19,7 @@ from rechannel.daemon.decide.decision_figures import stream_classes
 from rechannel.daemon.model.application_messages import ApplicationMessages, fresh_usage
 from rechannel.daemon.model.collector import Collector
 from rechannel.daemon.model.forecast import StageForecast
-from rechannel.daemon.model.readiness import NotReady, driver_silence
+from rechannel.daemon.model.readiness import NotReady, driver_silence, without_idle
 from rechannel.daemon.model.snapshot import Snapshot, build_snapshot, take_snapshot
 from rechannel.daemon.view.last_leader import Leadership, leading
 from rechannel.daemon.view.partitions import hot_streams, partition_statuses
@@ -122,9 +122,12 @@ def application_status(
     at = now if silent is None else item.reported_at
     drained = frozenset(drain.node for drain in messages.drains)
     # The model holds what was measured; forecasts are shown beside it.
-    arguments = item, settings, at, drained
-    snapshot = take_snapshot(*arguments, forecast=False)
-    model = build_snapshot(*arguments, forecast=False) if isinstance(snapshot, NotReady) else snapshot
+    present, others = without_idle(item, settings), (settings, at, drained)
+    snapshot = take_snapshot(present, *others, forecast=False)
+    if isinstance(snapshot, NotReady) or present.idle:
+        model = build_snapshot(item, *others, forecast=False)
+    else:
+        model = snapshot
     leader = messages.leader.state.applications if messages.leader is not None and silent is None else {}
     names = {query.query: query.name for query in report.queries}
     usage = fresh_usage(item, settings, at)

@@ -9,7 +9,8 @@ import pytest
 from rechannel.conf.settings import Settings
 from rechannel.daemon.cli.explain import lines
 from rechannel.daemon.decide.pipeline import DecisionRequest, Draft, NoPlan, PlanBasis, draft_decision
-from rechannel.daemon.model.readiness import NotReady
+from rechannel.daemon.model.application_messages import ApplicationMessages
+from rechannel.daemon.model.readiness import NotReady, without_idle
 from rechannel.migration.plan.cost import LoadRates
 from rechannel.policies.prediction.correction import GainShare
 from rechannel.wire.codes import NotReadyReason, PlanResult, Trigger
@@ -17,7 +18,7 @@ from rechannel.wire.measurements import BatchReport
 from rechannel.wire.messages import Decision
 from unit.daemon.fake_store import NOW
 from unit.daemon.fakes import QUERY, executors, query, report, window
-from unit.daemon.model.builders import batch, messages
+from unit.daemon.model.builders import batch, messages, with_tasks
 
 SKEWED, WORK = "000123", [1.0, 1.0, 1.0, 0.04, 0.04, 0.04]
 TIMEOUT = DecisionRequest(decision="d", at=NOW, trigger=Trigger.TIMEOUT, policy="adaptive")
@@ -95,6 +96,50 @@ def test_a_query_without_a_batch_since_the_queries_changed_is_awaited() -> None:
         assert isinstance(ended.value.reason, NotReady)
         assert ended.value.reason.code == code
         assert (ended.value.reason.ready_in is not None) == (code == NotReadyReason.TOO_FEW_BATCHES)
+
+
+def beside_a_silent_query(silent: float, *, running: bool = False) -> ApplicationMessages:
+    """Messages of a query beside one whose last batch ended so many seconds earlier; both have one each ten seconds."""
+
+    def earlier(report: BatchReport) -> BatchReport:
+        moved = with_tasks(
+            report, lambda row: msgspec.structs.replace(row, launch=row.launch - silent, finish=row.finish - silent)
+        )
+        stages = [msgspec.structs.replace(run, submitted=run.submitted - silent) for run in moved.stages]
+        span = {"start": report.start - silent, "end": report.end - silent}
+        return msgspec.structs.replace(moved, query="other", stages=stages, **span)
+
+    batches = [batch(number, SKEWED, WORK) for number in range(8, 20)]
+    other = msgspec.structs.replace(query(SKEWED, "other"), batch_started=NOW * running)
+    return messages(report([query(SKEWED), other]), [*batches, *map(earlier, batches)])
+
+
+@pytest.mark.parametrize(
+    ("silent", "running", "idle"),
+    [(25.0, False, False), (35.0, False, True), (3000.0, False, True), (35.0, True, False)],
+)
+def test_an_idle_query_is_not_decided_on_and_explains_no_batch_of_others(
+    silent: float, running: bool, idle: bool
+) -> None:
+    received = beside_a_silent_query(silent, running=running)
+    decision = draft_decision(TIMEOUT, PlanBasis(received, Settings())).decision
+    assert decision.reason == PlanResult.OK, decision.sentence
+    assert {*decision.residuals} == {move.query for move in decision.moves} == ({QUERY} if idle else {QUERY, "other"})
+    assert ("not moved: query name-of-other is idle: it runs no batches, while others do" in decision.notes) == idle
+
+
+def test_queries_are_not_idle_where_none_runs() -> None:
+    received = beside_a_silent_query(35.0)
+    alone = dataclasses.replace(received, batches=tuple(it for it in received.batches if it.query == "other"))
+    assert without_idle(alone, Settings()) is alone
+    stopped = dataclasses.replace(alone, report=report([query(SKEWED, "other")]))
+    assert draft_decision(TIMEOUT, PlanBasis(stopped, Settings())).decision.reason == PlanResult.OK
+
+
+def test_a_drain_moves_partitions_of_an_idle_query_too() -> None:
+    basis = PlanBasis(beside_a_silent_query(3000.0), Settings(), drained_nodes=frozenset({"127.0.0.5"}))
+    decision = draft_decision(dataclasses.replace(TIMEOUT, trigger=Trigger.DRAIN), basis).decision
+    assert {(move.query, move.partition) for move in decision.moves} == {(QUERY, 5), ("other", 5)}
 
 
 def test_forced_decisions_need_no_explanation() -> None:

@@ -104,6 +104,16 @@ def test_rows_that_take_longer_from_now_on_are_modeled_by_the_batches_that_show_
     assert abs(snapshot.residuals[QUERY].share) < 0.05
 
 
+def test_work_is_sampled_from_all_batches_that_are_averaged() -> None:
+    """A fast query has more in fifteen seconds than are sampled else."""
+    batches = [batch(number, "0123", WORK) for number in range(20 - 40, 20)]
+    fast = [msgspec.structs.replace(it, end=NOW, batch=it.batch + 20) for it in batches]
+    for count in (32, 33, 40):
+        snapshot = snapshot_of(fast[-count:], "0123")
+        assert len(snapshot.measured_queries.queries[QUERY].recent) == count
+        assert len(snapshot.measured_queries.queries[QUERY].samples) == count
+
+
 def test_messages_without_submission_times_take_the_first_launch() -> None:
     older = [
         msgspec.structs.replace(it, stages=[msgspec.structs.replace(run, submitted=0.0) for run in it.stages])
