@@ -71,7 +71,13 @@ class PlanResult(Code):
 
     OK = "ok", "The plan moves something, and the move pays."
     NOTHING_TO_DO = "nothing-to-do", "No better placement was found."
-    LAW = "law", "Hard laws refused every move of the plan; the refusals name them."
+    LAW = (
+        "law",
+        (
+            "Laws that `--force` does not skip (`query-problem`, `run-unknown`, `stores-unknown`, `partition`, `target`, "
+            "`in-flight`) refused every move; the refusals name them."
+        ),
+    )
 
 
 class OutcomeVerdict(Code):
@@ -79,7 +85,7 @@ class OutcomeVerdict(Code):
 
     CONFIRMED = (
         "confirmed",
-        "Within noise, batches are not longer than predicted, or than before, or than they would be without the moves.",
+        "Batches are, within noise, no longer than at least one of these: predicted, before, without the moves.",
     )
     REGRESSED = (
         "regressed",
@@ -106,8 +112,8 @@ class NotReadyReason(Code):
     UNEXPLAINED = (
         "unexplained",
         (
-            "The replay of the present placement differs from a query's measured batches by more than "
-            "`gate.max_residual`. A prediction for another placement would be wrong too."
+            "The model, applied to the present placement, predicts batches that differ from a query's measured ones by "
+            "more than `gate.max_residual`. A prediction for another placement would be wrong too."
         ),
         "The sentence names the query. Wait until its load is steady, or find out what else its executors do.",
     )
@@ -134,10 +140,13 @@ class NotReadyReason(Code):
     )
     TOO_FEW_BATCHES = (
         "too-few-batches",
-        "Fewer batches than `reschedule.batches` are measured, or none since queries began or ended, or moved.",
         (
-            "Wait for the time that the sentence gives. Where batches have too many tasks to be stored: fewer "
-            "partitions, or a lower `reschedule.batches`."
+            "Fewer batches than `reschedule.batches` are measured, or none since a query began or ended, or partitions "
+            "moved."
+        ),
+        (
+            "Wait for the next batches. Where batches have too many tasks to be stored: fewer partitions, or a lower "
+            "`reschedule.batches`."
         ),
     )
     DRIVER_SILENT = (
@@ -172,12 +181,18 @@ class SlowCause(Code):
     STOLEN = (
         "stolen",
         "The hypervisor gave 5 % or more of the CPU of its node to other machines.",
-        "Wait: it gets less work once its older batches are slow too. If it lasts, move the node to another host.",
+        (
+            "Wait: Rechannel gives it less work only once most of the stored batches were slow. If it lasts, move the "
+            "node to another host."
+        ),
     )
     BUSY = (
         "busy",
         "The CPU of its node is used up. Processes other than the application's executors use a fifth of it or more.",
-        "Wait: it gets less work once its older batches are slow too. If it lasts, stop the other processes.",
+        (
+            "Wait: Rechannel gives it less work only once most of the stored batches were slow. If it lasts, stop the "
+            "other processes."
+        ),
     )
     SLOW = (
         "slow",
@@ -230,7 +245,10 @@ class Law(Code):
     )
     UTILIZATION = (
         "utilization",
-        "Queries that must keep up would make an executor busier than `gate.max_utilization` and than any is now.",
+        (
+            "An executor would be busier than `gate.max_utilization` and than today's busiest one. Not counted: "
+            "queries that run back to back with a fixed number of rows."
+        ),
         "Add executors: moving partitions is not enough.",
     )
     GATE = (
@@ -318,7 +336,7 @@ class MoveState(Code):
     )
     DRAINED = "drained", "A batch that ran on the target is committed: the partition has moved.", "Nothing."
     KILLED = "killed", "The copy of the state on the old executor is closed.", "Nothing."
-    ABANDONED = "abandoned", "The move is given up; the partition stays where it is.", "See its reason."
+    ABANDONED = "abandoned", "The move has ended; the partition stays where it is.", "See its reason."
 
 
 class MoveReason(Code):
