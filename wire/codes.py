@@ -74,8 +74,8 @@ class PlanResult(Code):
     LAW = (
         "law",
         (
-            "Laws that `--force` does not skip (`query-problem`, `run-unknown`, `stores-unknown`, `partition`, `target`, "
-            "`in-flight`) refused every move; the refusals name them."
+            "Laws that `--force` does not skip (`query-problem`, `run-unknown`, `stores-unknown`, `partition`, "
+            "`target`, `in-flight`) refused every move; the refusals name them."
         ),
     )
 

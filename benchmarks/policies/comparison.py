@@ -23,6 +23,7 @@ CURRENT = "current"
 EAGER = "adaptive, min_step=0"
 """``adaptive`` as it is where moves need save nothing but some time."""
 
+_NEXT_PARAMETER = re.compile(r"(?<=\.) (?=(?:`\w+`(?:, | and )?)+: )")
 _DEVIATES = re.compile(r"(?i)deviation|choice|paper|storm|twister2")
 
 
@@ -89,9 +90,13 @@ def _plain(value: object) -> object:
 
 
 def _meaning(text: str | None) -> list[str]:
-    """Return the description of a class of parameters without its first words, which name the policy."""
+    """Return the description of a class of parameters without its first words, which name the policy.
+
+    With an item of a list for each parameter.
+    """
     first, *rest = _paragraphs(text)
     first = re.sub(r"^Settings of `[\w-]+`[.:;]? ?", "", first)
+    rest = ["* " + _NEXT_PARAMETER.sub("\n* ", part) if part.startswith("`") else part for part in rest]
     return [part for part in (first[:1].upper() + first[1:], *rest) if part]
 
 

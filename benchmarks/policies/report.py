@@ -12,6 +12,7 @@ from typing import Any
 from benchmarks.policies.comparison import CURRENT
 from benchmarks.report.numbers import amount, group_by, median_of, or_dash, rate, seconds
 from benchmarks.report.templates import render as render_template
+from rechannel.wire.printable import with_noun
 
 _GOAL_WARM, _GOAL_COLD = 1.0, 5.0
 _TIE = 5e-4  # paths that differ by less are equal
@@ -167,6 +168,7 @@ def _optimum(part: Row) -> dict[str, Any]:
     unproved = [
         100 * (row["policies"]["adaptive"] / row["optimum"] - 1) for row in part["instances"] if row not in rows
     ]
+    extremes = [f"{value:+.2f}%" for value in (min(unproved), max(unproved))] if unproved else []
     return {
         "instances": len(part["instances"]),
         "proved": len(rows),
@@ -175,7 +177,7 @@ def _optimum(part: Row) -> dict[str, Any]:
         "certified": (median(certified), max(certified)),
         "slack": (median(slack), max(slack)),
         "highs": (median(highs), max(highs)),
-        "unproved": (min(unproved), max(unproved)) if unproved else None,
+        "unproved": list(dict.fromkeys(extremes)),
         "graphs": [
             _graph(graph, policy, answers)
             for graph, group in group_by(part["graphs"], "generator").items()
@@ -199,19 +201,24 @@ def _graph(graph: str, policy: str, rows: Sequence[Row]) -> list[str]:
 
 def _scale(part: Row) -> dict[str, Any]:
     rows = part["rows"]
-    missed = [
-        f"{row['kind']} with {row['cores']} core(s)"
-        for row in rows
-        if "cold" not in row or row["classification"] + row["warm"] >= _GOAL_WARM or row["cold"] >= _GOAL_COLD
-    ]
     return {
         "large": max(row["tasks"] for row in rows) >= 90_000,
         "goals": (f"{_GOAL_WARM:g}", f"{_GOAL_COLD:g}"),
         "ran_on": _ran_on(part),
         "times": [_times(row) for row in rows],
         "answers": [_answer(row) for row in rows if "cold" in row],
-        "missed": missed,
+        "missed": [text for row in rows for text in _missed(row)],
     }
+
+
+def _missed(row: Row) -> list[str]:
+    """Return each goal that a situation missed, with its figure."""
+    name = f"{row['kind']} with {with_noun(row['cores'], 'core')}"
+    if "cold" not in row:
+        return [f"{name}: {_no_figure(row)}"]
+    warm = row["classification"] + row["warm"]
+    goals = [("classification + warm", warm, _GOAL_WARM), ("cold", row["cold"], _GOAL_COLD)]
+    return [f"{name}: {what} {seconds(value)}, goal {goal:g} s" for what, value, goal in goals if value >= goal]
 
 
 def _times(row: Row) -> list[str]:

@@ -15,11 +15,11 @@ MODES = ("full", "light")
 class AdaptiveParameters:
     """Settings of ``adaptive``.
 
-    ``mode``: full, or light. ``limit``: utilization above which an executor is relieved and beyond which nothing is
-    given to it. ``min_step``: the share of a stage's time, and of all, that moving must save to be done.
-    ``max_moves``: the most partitions it may move of its own accord, None for no bound; partitions that have to leave
-    an unavailable executor do not count. The cost of a move, which its gain has to exceed: ``move_seconds`` and
-    its state's bytes at ``load_rate`` (bytes per second), over ``horizon`` (seconds) in which that has to come back.
+    ``mode``: full, or light. ``limit``: utilization above which partitions leave an executor, and up to which it takes
+    some. ``min_step``: least share of a stage's time, and of the total, that a move must save. ``max_moves``: most
+    moves, None for no bound; partitions that have to leave an unavailable executor do not count. ``move_seconds``,
+    ``load_rate`` and ``horizon``: a move costs ``move_seconds`` and its state's bytes at ``load_rate`` (bytes per
+    second); its gain over ``horizon`` seconds has to exceed that.
     """
 
     mode: str = "full"

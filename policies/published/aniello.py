@@ -25,8 +25,9 @@ from rechannel.policies.published.units import ROUNDING, Units, best_of, flatten
 class AnielloParameters:
     """Settings of ``aniello-online``.
 
-    ``threshold``: the share by which the traffic between nodes must fall for anything to be proposed (0.05).
-    ``alpha``: from 0, slots are even by count, to 1, where one slot may take all but one for each other slot.
+    ``threshold``: the least share of the traffic between nodes that a proposal saves (0.05).
+    ``alpha``: with 0, every slot takes the same number of partitions; with 1, a slot may take all but one for each
+    other slot.
     """
 
     threshold: float = 0.05

@@ -60,10 +60,10 @@ def bottleneck(
     from where they are.
 
     Readings and deviations: units stand in the order of the stages, the largest first within one, since nothing links
-    the partitions of a stage. Transfers of all streams into an executor add up, as they share its link. Ways that are
-    equally slow are told apart by the sum of squares of all shares, else the rest would pile up on the first executor.
-    Places further back than the parameter ``lookback`` are fixed as they are in the best state, and states that differ
-    are dropped; this bounds the time. State memory and the current placement are not looked at.
+    the partitions of a stage. Transfers of all streams into an executor add up, as they share its link. Ties are
+    broken by the sum of squares of all shares; otherwise the rest would pile up on the first executor. Places further
+    back than ``lookback`` are fixed as they are in the best state, and states that differ are dropped; this bounds the
+    time. State memory and the current placement do not count.
     """
     units = flatten(cluster, workload, current)
     program = _DynamicProgram(units, units.size if parameters.lookback is None else parameters.lookback)

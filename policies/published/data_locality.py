@@ -34,13 +34,14 @@ class DataLocalityParameters:
     """Settings of ``data-locality``; bandwidths in megabits per second, latencies in seconds.
 
     ``instances_per_executor``: the most partitions an executor may hold, None for an equal share of all, rounded up.
-    ``worker_bandwidth`` stands in for an executor whose bandwidth the topology does not know; ``worker_latency`` is
-    that of every executor, ``data_bandwidth`` and ``data_latency`` are those of every data node.
-    ``cost``: "bandwidth_delay" is the code's distance, "transfer_time" the seconds it takes to fetch a stage's state.
-    ``data_nodes``: nodes that hold the data; an executor there is at distance 0 and goes before others that are too.
-    None: they are not known, and the distance alone decides.
-    ``strict``: as the code does, a stage is never divided, and one above the limit is an error; else what is above it
-    spills to the next executor, as the page says.
+    ``worker_bandwidth``: that of an executor whose bandwidth the topology does not know.
+    ``worker_latency``: that of every executor.
+    ``data_bandwidth`` and ``data_latency``: those of every data node.
+    ``cost``: "bandwidth_delay" is the distance of Twister2's code, "transfer_time" the seconds to fetch the state.
+    ``data_nodes``: nodes that hold the data; their executors have distance 0 and go before others of distance 0. None:
+    the nodes are not known, and the distance alone decides.
+    ``strict``: a stage is never divided, and one above the limit is an error, as in Twister2's code; otherwise the rest
+    of a stage goes to the next executor, as in Twister2's documentation.
     """
 
     instances_per_executor: int | None = None

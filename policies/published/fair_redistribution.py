@@ -28,10 +28,10 @@ INVERSE_DISTANCE = "inverse-distance"
 class FairRedistributionParameters:
     """Settings of ``fair-redistribution``.
 
-    ``limit``: the utilization above which an executor has to give partitions up (0.95). ``weight``: ``"none"``, or
-    ``"inverse-distance"`` for near executors to take more. ``sub_clusters``: ask the sub-cluster of the source first
-    and the next nearest for what is left, else all executors at once. ``max_moves``: the most partitions that
-    overloaded executors give up, None for no bound; what has to leave an unavailable executor does not count.
+    ``limit``: the utilization above which partitions leave an executor (0.95). ``weight``: "none", or
+    "inverse-distance" for near executors to take more. ``sub_clusters``: ask the sub-cluster of the source first, then
+    the next nearest; else ask all executors at once. ``max_moves``: the most partitions that leave overloaded
+    executors, None for no bound; partitions that have to leave an unavailable executor do not count.
     """
 
     limit: float = SATURATED
@@ -55,13 +55,14 @@ def fair_redistribution(
     is placed first, on the candidate of lowest utilization with it, where its state fits if possible. What the shares
     of one sub-cluster do not hold goes on to the next. Nothing else moves.
 
-    Readings and deviations. Utilization counts all work, floating stages too. Which partitions a source gives up is
-    not said: the lightest that alone is enough, else the heaviest, until it is down to the limit; none that no
-    candidate takes and stays within the limit. Candidates are all other executors, for a surplus those below the limit,
-    none of which it may take above. The free capacity is counted in tasks of no size, so it can be too small for a
-    single one: what no share held goes one by one to the lowest utilization, what has to leave even above the limit
-    (a note counts these), a surplus only within it, else it stays. Executors of the source's node are as near as the
-    nearest other. What is on no known executor has no neighbors, and asks all at once.
+    Readings and deviations: utilization counts all work, floating stages too. The paper does not say which partitions
+    leave an overloaded executor: here the lightest that alone is enough, else the heaviest ones until the limit is
+    kept. A partition stays if every candidate would exceed the limit with it. Candidates are all other executors; for
+    an overloaded executor, those below the limit. Free capacity is counted in tasks, whatever their size, so it can be
+    too small for one partition. What no share held goes one by one to the executor of lowest utilization: from an
+    unavailable executor even above the limit (a note counts these), from an overloaded one only within it. Executors of
+    the source's node are as near as the nearest other. A partition on no known executor has no neighbors, so all
+    executors are candidates at once.
 
     Raises ``ScaleOutError`` where no partition has to leave, an executor is above the limit and no other is below it.
     """

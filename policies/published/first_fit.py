@@ -27,9 +27,9 @@ _MEGABYTE = 2.0**20
 class FirstFitParameters:
     """Settings of ``first-fit``.
 
-    ``pad_mode``: "capacity_only" fills an executor up to its capacity; "source" asks for ``padding_percent`` megabytes
-    and cores on top for each partition, since Twister2 adds the percentage as if it were an amount. ``padding_percent``
-    is read in that mode only. ``utilization``: the busy share of an executor's cores up to which it is filled.
+    ``pad_mode``: "capacity_only" fills an executor up to its capacity; "source" adds ``padding_percent`` megabytes and
+    cores to the demand of each partition, as Twister2 adds the percentage as an amount. ``padding_percent``: only read
+    in that mode. ``utilization``: the busy share of an executor's cores up to which it is filled.
     """
 
     padding_percent: float = 1.0
@@ -45,11 +45,11 @@ class FirstFitParameters:
 def first_fit(cluster: Cluster, workload: Workload, current: Placement, parameters: FirstFitParameters) -> PolicyAnswer:
     """Place each partition, the largest state first, on the first executor that takes it.
 
-    Unlike Twister2, which has equal containers and fixed sizes, this goes by what is measured: a partition needs its
-    state in bytes and its busy seconds per second on a reference executor; an available executor has its memory, and
-    the allowed utilization of its cores at their speed. The work of floating stages and the current placement are not
-    looked at. There is no new container to open: what fits nowhere goes last, to the least utilized executor (among
-    those whose memory takes it, if there are any), and a note counts it.
+    Twister2 has equal containers and fixed sizes; here sizes are measured. A partition needs memory for its state, and
+    its busy seconds per second on a reference executor. An available executor has its memory, and the allowed
+    utilization of its cores at their speed. The work of floating stages and the current placement do not count. There
+    are no further containers: a partition that fits nowhere goes last, to the least utilized executor (of those with
+    enough memory, if there are any), and a note counts it.
     """
     units = flatten(cluster, workload, current)
     partial = PartialPlacement(units, floating=False)
