@@ -65,7 +65,7 @@ def main() -> None:
     if options.resume and (stored := read_results(options.json).get(PART)):
         quick |= stored.quick
         sessions += [session for session in stored.rows if session.get("figures") and "error" not in session]
-    measures = "batches under Spark as it is and under every policy, by turns"
+    measures = "batches under Spark as it is and under every policy, alternating"
     result = Result.of(measures, {"rows": sessions}, quick=quick, units=_UNITS)
     measured = {Plan.identity(session) for session in sessions}
 
@@ -97,10 +97,10 @@ def main() -> None:
 def _parser() -> argparse.ArgumentParser:
     parser = argument_parser("benchmarks.live", __doc__, "only even and adaptive, once, in shorter parts: 90 minutes")
     add = parser.add_argument
-    add("--repeats", type=int, metavar="N", help="how often each way goes through each situation")
+    add("--repeats", type=int, metavar="N", help="how often each variant goes through each situation")
     add("--situation", action="append", metavar="NAME", help=f"only this one: {', '.join(SITUATIONS)}")
     add("--workload", action="append", metavar="NAME", help=f"which to run [default: {WORKLOAD}]")
-    add("--way", action="append", metavar="NAME", help="only these ways; spark is always among them")
+    add("--variant", action="append", metavar="NAME", help="only these variants; spark is always among them")
     add("--link", type=float, default=Shape.link, metavar="MBIT", help="rate of each node's link")
     add("--quota", type=float, default=Shape.quota, metavar="CORES", help="CPU of each node")
     add("--speeds", type=float, nargs="+", metavar="S", default=(), help="of the nodes, as shares of the quota")
@@ -109,7 +109,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--rows", type=int, metavar="N", help="of a batch [default: the workload's]")
     add("--keys", type=int, metavar="N", help="different keys [default: the workload's]")
     add("--skew", type=float, metavar="S", help="exponent of Zipf's law over the keys")
-    add("--seed", type=int, default=0, metavar="N", help="of placements and of the order of ways")
+    add("--seed", type=int, default=0, metavar="N", help="of placements and of the order of variants")
     add("--resume", action="store_true", help="measure only the sessions that are not in FILE")
     add("--runs", type=Path, metavar="FILE", help="the runs that the simulation is calibrated with")
     return parser
@@ -124,7 +124,7 @@ def _checked(parser: argparse.ArgumentParser, options: argparse.Namespace) -> tu
         parser.error(f"--interval: from 0 to {LONGEST:g}")
     if options.speeds and (len(options.speeds) != NODES or min(options.speeds) <= 0):
         parser.error(f"--speeds: {NODES} of them, all above 0")
-    names = tuple(options.way or (QUICK if options.quick else ()))
+    names = tuple(options.variant or (QUICK if options.quick else ()))
     try:
         chosen = variants(tuple(dict.fromkeys((SPARK.name, *names))) if names else ())
     except ValueError as error:

@@ -68,7 +68,7 @@ SITUATIONS: dict[str, Situation] = {
         Situation(
             "steady", "Skewed keys that stay as they are, on a placement as Spark's first batch makes it.", "none"
         ),
-        Situation("drift", "Other keys become popular after every way has adapted to the first ones.", "drift", True),
+        Situation("drift", "Other keys become popular after all variants adapted to the first ones.", "drift", True),
         Situation("joined", "A fourth node joins three.", "join", nodes=NODES - 1, rest=_REST),
         Situation(
             "lost", "An executor is killed with SIGKILL; its worker starts another one.", "kill", True, rest=_REST

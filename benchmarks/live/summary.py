@@ -125,7 +125,7 @@ def left_out(sessions: Iterable[Mapping[str, Any]]) -> list[str]:
             flaws.append(f"{name}: {flaw}")
         for phase in session.get("phases", ()):
             if "error" in phase:
-                flaws.append(f"{name}, turn {phase['turn'] + 1}, {phase['way']}: {_first_line(phase['error'])}")
+                flaws.append(f"{name}, run {phase['turn'] + 1}, {phase['way']}: {_first_line(phase['error'])}")
     return flaws
 
 
@@ -186,7 +186,7 @@ def _flaw(session: Mapping[str, Any]) -> str:
     if "error" in session:
         return _first_line(session["error"])
     if not any(each["way"] == SPARK.name for each in session.get("figures", ())):
-        return f"no turn of {SPARK.name} was measured"
+        return f"no run of {SPARK.name} was measured"
     return "" if session.get("exact") else "its output was not exact"
 
 

@@ -30,5 +30,5 @@ def variants(names: tuple[str, ...] = ()) -> list[Variant]:
     by_name = {SPARK.name: SPARK, ADAPTIVE.name: ADAPTIVE}
     by_name |= {name: Variant(name, name, force=True) for name in POLICIES if name != ADAPTIVE.policy}
     if unknown := [name for name in names if name not in by_name]:
-        raise ValueError(f"no such way: {', '.join(unknown)}; there are {', '.join(by_name)}")
+        raise ValueError(f"no such variant: {', '.join(unknown)}; there are {', '.join(by_name)}")
     return [by_name[name] for name in (names or by_name)]

@@ -53,7 +53,7 @@ def headline(figures: Mapping[str, Any]) -> str:
         "rival": _RIVAL,
         "rows": rows,
         "reaches": [
-            f"{reach:.2f} of {'1 session' if count == 1 else f'{count} sessions'}"
+            f"{reach:.2f} ({'1 session' if count == 1 else f'{count} sessions'})"
             for count, reach in sorted(reaches.items())
             if math.isfinite(reach)
         ],
@@ -168,10 +168,11 @@ def _metrics(cells: Cells, *, after_rest: bool, paced: bool) -> list[str]:
 
 
 def _commands(sessions: Sequence[Session]) -> list[str]:
-    """Return the commands that measured the sessions, each once."""
+    """Return the commands that measured the sessions, each once, with the present name of an option."""
     lines = (
         " ".join(["python -m benchmarks.live", *session.get("command", ()), "--json FILE"]) for session in sessions
     )
+    lines = (line.replace(" --way ", " --variant ") for line in lines)
     return [f"`{line}`" for line in dict.fromkeys(lines)]
 
 
@@ -273,15 +274,12 @@ def _verdict(
         better = own[metric].middle > 1 if BETTER.get(metric) else own[metric].middle < 1
         (ahead if better else behind).append(METRICS[metric])
     text = (
-        f"Against Spark as it is, `{ADAPTIVE.name}` is ahead in {', '.join(ahead) or 'nothing'}, behind in "
-        f"{', '.join(behind) or 'nothing'}, and within chance, or 3 %, in the rest."
+        f"Against Spark as it is, `{ADAPTIVE.name}` is better in {', '.join(ahead) or 'nothing'}, and worse in "
+        f"{', '.join(behind) or 'nothing'}; other differences are within chance or 3 %."
     )
     others = [name for name in cells if name != ADAPTIVE.name]
     if "mean" not in own or not others:
         return text
     sentence = {name: _difference(name, sessions, chance) for name in others}
     differences = [f"it is {word} than `{name}`" for name, word in sentence.items() if word]
-    return (
-        f"{text} By the mean batch, in sessions in which both moved something, beyond chance: "
-        f"{', '.join(differences) or 'no other variant differs from it'}."
-    )
+    return f"{text} By the mean batch, beyond chance: {', '.join(differences) or 'no other variant differs from it'}."

@@ -51,14 +51,14 @@ def _calibration(part: Row) -> dict[str, Any]:
         guesses = [model, *(part[guess].get(name, {}) for guess in ("constant", "turn"))]
         pairs = (", ".join(or_dash(guess.get(key), "{:.1%}") for key in ("median", "p90")) for guess in guesses)
         rows.append([name, str(model["batches"]), *pairs, or_dash(model["bias"], "{:+.1%}")])
-    fits = [f"{workload}: {part['runs'][workload]} turns, {_fit(fit)}" for workload, fit in part["fits"].items()]
+    fits = [[workload, str(part["runs"][workload]), *_fit(fit)] for workload, fit in part["fits"].items()]
     return {"rows": rows, "fits": fits}
 
 
-def _fit(fit: Row) -> str:
+def _fit(fit: Row) -> list[str]:
     scale = f"{fit['scale']:.3f}" if fit["scale_known"] else "1 (paths are too alike to fit it)"
-    load = f"{seconds(fit['load_overhead'])} and {rate(fit['load_rate'])}" if fit["loads_known"] else "not known"
-    return f"overhead of a batch {seconds(fit['overhead'])}, service scale {scale}, loads {load}"
+    load = f"{seconds(fit['load_overhead'])} + bytes at {rate(fit['load_rate'])}" if fit["loads_known"] else "not known"
+    return [seconds(fit["overhead"]), scale, load]
 
 
 def _paper(part: Row) -> dict[str, Any]:

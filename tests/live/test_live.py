@@ -19,7 +19,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def compare(directory: Path, *options: str) -> dict[str, object]:
-    command = [sys.executable, "-m", "benchmarks.live", "--quick", "--rows", "50000", "--way", "even", *options]
+    command = [sys.executable, "-m", "benchmarks.live", "--quick", "--rows", "50000", "--variant", "even", *options]
     command += ["--json", str(directory / "live.json"), "--runs", str(directory / "runs.json")]
     done = subprocess.run(command, cwd=ROOT, check=False, capture_output=True, text=True, timeout=1500)
     assert not done.returncode, done.stdout + done.stderr

@@ -48,7 +48,7 @@ def test_every_policy_is_a_way_and_a_strange_name_is_refused() -> None:
     assert [way.name for way in variants() if not way.policy] == ["spark"]
     assert [way.name for way in variants() if way.policy and not way.force] == ["adaptive"]
     assert [way.name for way in variants(QUICK)] == list(QUICK)
-    with pytest.raises(ValueError, match="no such way: evn; there are spark, adaptive"):
+    with pytest.raises(ValueError, match="no such variant: evn; there are spark, adaptive"):
         variants(("evn",))
 
 
@@ -292,7 +292,7 @@ def test_a_turn_that_was_not_where_it_began_is_marked() -> None:
 def test_the_page_says_where_it_is_ahead_and_where_not() -> None:
     one = session([*SPARKS, ("adaptive", 0.7), ("even", 0.5), ("spark", 1.0)])
     text = live.section({"quick": True, "rows": [one]})
-    assert "`adaptive` is ahead in mean batch" in text
+    assert "`adaptive` is better in mean batch" in text
     assert "beyond chance: it is slower than `even`." in text
     assert "Rows of the outputs lost: 0, doubled: 0, with another value: 0;" in text
     assert "steady, word-count 1.01, 0.99" in text, "each turn that chance is known of"
@@ -305,14 +305,14 @@ def test_the_page_says_where_it_is_ahead_and_where_not() -> None:
     assert "Not measured for this page: drift, joined, lost, slowed, spike." in text
     slow = session([*SPARKS, ("adaptive", 1.01), ("even", 1.0), ("spark", 1.0)])
     text = live.section({"quick": True, "rows": [slow]})
-    assert "ahead in nothing, behind in nothing" in text
+    assert "better in nothing, and worse in nothing" in text
     assert "beyond chance: no other variant differs from it" in text
     certain = session([("spark", 1.0), ("spark", 1.0), ("spark", 1.0), ("adaptive", 0.98), ("spark", 1.0)])
-    assert "ahead in nothing" in live.section({"quick": True, "rows": [certain]}), "2 % is nothing worth the name"
+    assert "better in nothing" in live.section({"quick": True, "rows": [certain]}), "2 % is nothing worth the name"
     paced = session([*SPARKS, ("adaptive", 0.7), ("spark", 1.0)], shape=asdict(Shape(interval=2.0)))
     text = live.section({"quick": True, "rows": [paced]})
     assert "### steady, word-count, a batch every 2 s" in text
-    assert "behind in throughput" in text
+    assert "worse in throughput" in text
 
 
 def test_every_turn_stands_there_with_what_was_decided_last() -> None:
@@ -366,9 +366,9 @@ def test_only_equal_sessions_are_taken_together_and_what_is_left_out_is_told() -
         "steady, word-count, 5 rows": 1,
     }
     assert left_out(sessions) == [
-        "steady, word-count, seed 0, turn 4, even: the moves did not land",
+        "steady, word-count, seed 0, run 4, even: the moves did not land",
         "lost, w, seed 0: x",
-        "steady, word-count, seed 0: no turn of spark was measured",
+        "steady, word-count, seed 0: no run of spark was measured",
     ]
 
 
@@ -377,8 +377,8 @@ def test_the_headline_compares_the_variants_with_spark() -> None:
         {"quick": True, "rows": [session([*SPARKS, ("adaptive", 0.7), ("even", 0.5), ("spark", 1.0)])]}
     )
     assert "| steady, word-count | **0.70** | **0.50** | 1 |" in text
-    assert "of 1 session (95 %)" in text
-    assert "(as many partitions on each node), in 1 comparison: `adaptive` is slower in *steady, word-count*." in text
+    assert "(1 session), in 95 of 100 cases" in text
+    assert "(as many partitions on each node) once: it is slower in *steady, word-count*." in text
 
 
 def test_what_is_kept_makes_the_same_page_and_several_runs_make_one() -> None:
@@ -414,7 +414,7 @@ def test_every_test_bed_that_figures_come_from_is_stated() -> None:
     one, other = session(SPARKS), session(SPARKS)
     other["testbed"] = {**other["testbed"], "network": "loopback"}
     text = live.section({"rows": [one, other, one]})
-    assert "Network: n; in other sessions: loopback. CPU: c." in text
+    assert "| network | n |\n| network, other sessions | loopback |\n| CPU | c |\n" in text
     assert list(group([one, other])) == ["steady, word-count", "steady, word-count, others"]
 
 

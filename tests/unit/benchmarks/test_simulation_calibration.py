@@ -103,7 +103,7 @@ def test_each_workload_has_its_own_fit_and_situations_are_left_out_among_their_o
     assert logged["errors"]["unseen"]["batches"] == len(rows[0]["batches"]) + len(rows[1]["batches"])
     assert logged["errors"]["all"]["median"] < 0.05
     text = section({"calibration": {"quick": True, "machine": {}, **logged}})
-    assert "words: 2 turns, overhead of a batch 8" in text
+    assert "| words | 2 | 8" in text
     assert next(line for line in text.splitlines() if line.startswith("| unseen ")).split("|")[5].strip() == "-, -"
 
 
