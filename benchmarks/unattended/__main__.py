@@ -27,7 +27,7 @@ def main() -> int:
     options = _parser().parse_args()
     results = ResultFile(options.json)
     ended = []
-    for seed, way in product(options.seed, options.ways):
+    for seed, way in product(options.seed, options.variants):
         script = draw_script(seed, options.minutes)
         run = Run(script=script, way=way)
         if options.resume and (earlier := _finished(results.figures, run)):
@@ -58,8 +58,8 @@ def _parser() -> argparse.ArgumentParser:
     add = parser.add_argument
     add("--seed", type=int, nargs="+", default=[1], metavar="N", help="of case and events [default: 1]")
     add("--minutes", type=float, default=MINUTES, metavar="N", help=f"of a run, about [default: {MINUTES:g}]")
-    add("--ways", nargs="+", choices=WAYS, default=WAYS, help=f"[default: {' '.join(WAYS)}]")
-    add("--json", type=Path, metavar="FILE", help="file of the runs; those of other seeds and ways stay in it")
+    add("--variants", nargs="+", choices=WAYS, default=WAYS, help=f"[default: {' '.join(WAYS)}]")
+    add("--json", type=Path, metavar="FILE", help="file of the runs; those of other seeds and variants stay in it")
     add("--document", type=Path, metavar="FILE", help="page to write of all runs in FILE, as docs/unattended.md")
     add("--resume", action="store_true", help="measure only what FILE does not have from the same script")
     return parser

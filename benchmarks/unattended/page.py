@@ -50,7 +50,8 @@ def page(results: Mapping[str, Result], pictures: Path | None = None) -> str:
                 "picture": picture if usable else "",
             }
         )
-    commands = sorted({result.command for result in results.values()})
+    # With the present name of an option:
+    commands = sorted({result.command.replace(" --ways ", " --variants ") for result in results.values()})
     context: dict[str, Any] = {
         "scripts": scripts,
         "commands": commands,

@@ -422,7 +422,7 @@ def test_the_page_has_every_way_of_every_event(tmp_path: Path) -> None:
     assert "| drained | none |" not in text
     assert "* `even` was broken off: the cluster broke" in text
     picture = tmp_path / "unattended-3-1.svg"
-    assert "![Batches, events and moves of each way](figures/unattended-3-1.svg)" in text
+    assert "![Batches, events and moves of each variant](figures/unattended-3-1.svg)" in text
     assert picture.read_text().count("joined") == 2
     drawn = picture.read_text()
     assert page(results, tmp_path) == text
@@ -444,8 +444,8 @@ def test_the_page_compares_only_runs_of_the_same_script(tmp_path: Path) -> None:
         for section in text.split("\n## Seed ")[1:]
     ]
     assert ways == [["none", "adaptive"], ["even"], ["oracle"]]
-    assert text.count("rows 1.5 times as long\n\nAbout 1 minutes for each way as planned, 24 batches") == 1
-    assert text.count("rows 1.6 times as long\n\nAbout 1 minutes for each way as planned, 23 batches") == 1
+    assert text.count("rows 1.5 times as long\n\nAbout 1 minutes for each variant as planned, 24 batches") == 1
+    assert text.count("rows 1.6 times as long\n\nAbout 1 minutes for each variant as planned, 23 batches") == 1
     assert "| adaptive | 50 | - | 15 | 100% |" in text
     assert "| oracle | 50 | 1.00 | 15 | - |" in text
     assert sorted(path.name for path in tmp_path.iterdir()) == [f"unattended-3-1{end}.svg" for end in ("-2", "-3", "")]
@@ -467,6 +467,6 @@ def test_what_is_in_the_file_is_not_run_again(tmp_path: Path, monkeypatch: pytes
     assert call(error="it broke") == (1, list(WAYS))
     assert call("--resume") == (0, ["even"]), "the one that was broken off"
     assert call("--resume") == (0, [])
-    assert call("--resume", "--minutes", "20", "--ways", "none") == (0, ["none"]), "another script"
-    assert call("--ways", "none") == (0, ["none"])
+    assert call("--resume", "--minutes", "20", "--variants", "none") == (0, ["none"]), "another script"
+    assert call("--variants", "none") == (0, ["none"])
     assert len(read_results(tmp_path / "runs.json")) == 6
