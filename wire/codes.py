@@ -300,7 +300,7 @@ class Law(Code):
     )
     WINDOW_PASSED = (
         "window-passed",
-        "A scheduled plan could not begin within its window; the sentence gives the cause.",
+        "A scheduled plan could not begin within its period; the sentence gives the cause.",
         "Save a new plan, or choose a longer period.",
     )
     CANCELED = "canceled", "An operator canceled a scheduled plan or a rollback.", "Nothing."

@@ -202,15 +202,15 @@ class ControllerClient:
         leader, age = last.state.leader, now - last.sent
         if last.expires <= now:
             return (
-                f": none leads. {leader} was last heard {age:.0f} s ago, its lease has run out and no stand-by took "
+                f": none leads. {leader} last reported {age:.0f} s ago, its lease has run out and no stand-by took "
                 "over: start one with `rechannel controller`"
             )
         if age > _MISSED * lease_timing.OBSERVE + 1:
             return (
-                f": {leader} led and was last heard {age:.0f} s ago. Its lease runs out in {last.expires - now:.0f} s; "
+                f": {leader} led and last reported {age:.0f} s ago. Its lease runs out in {last.expires - now:.0f} s; "
                 "then a stand-by takes over, or start one with `rechannel controller`"
             )
-        state = f"{leader} leads and was heard {max(0.0, age):.0f} s ago"
+        state = f"{leader} leads and reported {max(0.0, age):.0f} s ago"
         return f", though {state}; its requests may be stuck, or the clocks differ"
 
 

@@ -121,7 +121,7 @@ def controller_line(leader: LeaderStatus | None, now: float) -> str:
         return "[yellow]no controller leads[/yellow]: start one with `rechannel controller`"
     parts = [
         f"controller {escape(leader.leader)} leads in epoch {leader.epoch}",
-        f"last heard {leader.last_heard:.0f} s ago" if leader.last_heard > _QUIET else "",
+        f"last reported {leader.last_heard:.0f} s ago" if leader.last_heard > _QUIET else "",
         f"mode {escape(leader.mode)}",
         "[yellow]paused[/yellow]" if leader.paused else "",
         f"next decision in {max(0.0, leader.next_decision - now):.0f} s",

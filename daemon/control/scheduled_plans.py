@@ -200,7 +200,7 @@ class ScheduledPlanStore:
 
     def _expire(self, plan: ScheduledPlan) -> Refusal:
         last = self._obstacles.get(plan.scheduled_plan, "")
-        detail = f"plan {plan.scheduled_plan} is expired: its window {plan.window} has passed"
+        detail = f"plan {plan.scheduled_plan} is expired: its period {plan.window} has passed"
         return Refusal(law=Law.WINDOW_PASSED, detail=f"{detail}; last: {last}" if last else detail, until=plan.end)
 
     def record(self, plan: ScheduledPlan, decision: Decision) -> None:

@@ -197,7 +197,7 @@ def _check_link(application: ApplicationFacts) -> list[Finding]:
         for query in report.queries
         if query.problem
     ]
-    sentence = f"its link was heard {application.age:.0f} s ago, on Spark {report.spark_version}"
+    sentence = f"its link reported {application.age:.0f} s ago, on Spark {report.spark_version}"
     return findings or [ok("links", sentence, name)]
 
 

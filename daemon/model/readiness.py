@@ -40,7 +40,7 @@ def driver_silence(reported_at: float, now: float) -> NotReady | None:
     if age <= _LONGEST_SILENCE:
         return None
     sentence = (
-        f"driver last heard {age:.0f} s ago: it has ended, hangs, or does not reach Redis; all figures are that old"
+        f"driver last reported {age:.0f} s ago: it has ended, hangs, or does not reach Redis; all figures are that old"
     )
     return NotReady(NotReadyReason.DRIVER_SILENT, sentence)
 

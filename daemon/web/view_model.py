@@ -98,7 +98,7 @@ def _banners(view: ControllerView, now: float) -> list[Row]:
         banners.append((text, True))
     elif not view.redis_up:
         reason = f": {problem}" if problem else ""
-        banners.append((f"This controller is starting and has not heard from Redis yet{reason}.", True))
+        banners.append((f"This controller is starting and has no answer from Redis yet{reason}.", True))
     if view.role is Role.STANDING_BY:
         name = f"{clip_name(leader.leader)} leads" if leader.leader else "no leader is known"
         text = f"This controller does not lead: {name}. Only the leader knows the progress of a migration."

@@ -395,7 +395,7 @@ class LinkCycle:
                 self._journal(self._reconciler.accept_desired(desired, self._driver_state(), now))
             except MessageError as error:
                 self._rejected += 1
-                _LOG.warning("desired placement refused", error=str(error))
+                _LOG.warning("desired placement rejected", error=str(error))
         for closing in self._mailbox.pop_closings():
             store = closing.store
             active = self._check.by_run.get(store.run)

@@ -361,7 +361,7 @@ class Mailbox:
                 raise MessageError(f"message is for application {envelope.application!r}")
         except MessageError as error:
             self._rejected += 1
-            _LOG.warning("desired placement refused", error=str(error))
+            _LOG.warning("desired placement rejected", error=str(error))
             return
         with self._lock:
             self._desired = envelope
@@ -381,7 +381,7 @@ class Mailbox:
             if envelope.signature != self._refused_signature:
                 self._refused_signature = envelope.signature
                 self._rejected += 1
-                _LOG.warning("standing orders refused", error=str(error))
+                _LOG.warning("standing orders rejected", error=str(error))
             return
         # Only now: orders are not renewed, so refused ones are checked again, as the trusted keys may change.
         self._orders_version = _version(envelope)

@@ -104,7 +104,7 @@ class Migrated:
         summary = f"{self.landed} of {self.moves} landed"
         if self.abandoned:
             why = ", ".join(f"{reason} {count}" for reason, count in sorted(self.reasons.items()))
-            summary += f", {self.abandoned} given up ({why})"
+            summary += f", {self.abandoned} abandoned ({why})"
         return f"{summary}, {len(self.unsettled)} ended with the run" if self.unsettled else summary
 
 

@@ -177,7 +177,7 @@ def _migrations(runs: Sequence[Mapping[str, Any]]) -> str:
             reasons[reason] = reasons.get(reason, 0) + count
     summary = f"{sum(run['landed'] for run in moving)} moves landed"
     if reasons:
-        summary += ", given up: " + ", ".join(f"{count} {reason}" for reason, count in sorted(reasons.items()))
+        summary += ", abandoned: " + ", ".join(f"{count} {reason}" for reason, count in sorted(reasons.items()))
     return summary
 
 
@@ -207,7 +207,7 @@ def load_table(load: Mapping[str, Any]) -> str:
 def chaos_table(runs: Iterable[Mapping[str, Any]]) -> str:
     """Return the chaos runs in Markdown."""
     head = (
-        "seed | minutes | provider | faults | batches audited | rows lost | rows doubled | moves landed / given up | "
+        "seed | minutes | provider | faults | batches audited | rows lost | rows doubled | moves landed / abandoned | "
         "recovered after the last mending"
     )
     rows = [

@@ -136,7 +136,7 @@ def _progress_problems(fault: Fault, before: dict[str, int], after: dict[str, in
 
 def _migration_problems(outcome: audit.Migrated, fault: Fault) -> list[str]:
     typed = {str(reason) for reason in MoveReason}
-    problems = [f"moves given up with no typed reason: {reason}" for reason in outcome.reasons if reason not in typed]
+    problems = [f"moves abandoned with no typed reason: {reason}" for reason in outcome.reasons if reason not in typed]
     # The moves of a driver that was killed end with its run; the next run has other ones.
     if outcome.unsettled and not fault.ends_run:
         problems.append(f"moves not settled: {outcome.unsettled}")

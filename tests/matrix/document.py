@@ -32,7 +32,7 @@ def table(result: dict[str, Any]) -> str:
     landed = total["busy"] + total["idle"]
     summary = (
         f"In all {landed:,} moves landed, {total['busy']:,} of them back to back and {total['idle']:,} while idle; "
-        f"{total['missed']:,} steers missed and were repeated, {total['abandoned']:,} moves were given up, "
+        f"{total['missed']:,} steers missed and were repeated, {total['abandoned']:,} moves were abandoned, "
         f"{failed} task attempts failed."
     )
     return f"{templates.table(head, rows)}\n\n{summary}"

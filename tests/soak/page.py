@@ -36,7 +36,7 @@ def _run(number: int, run: Mapping[str, Any]) -> list[str]:
     summary = (
         f"Run {number}: {run['hours']:g} hours on {run['cores']} cores, {run['batches']['with']:,} batches with "
         f"Rechannel and {run['batches']['without']:,} without, {run['compared']:,} of them compared; "
-        f"{counters.get('landed', 0):,} moves landed, {counters.get('abandoned', 0)} given up, "
+        f"{counters.get('landed', 0):,} moves landed, {counters.get('abandoned', 0)} abandoned, "
         f"{run['refused']} of {run['orders']} orders without an answer, "
         f"{counters.get('failed_tasks', 0)} failed tasks; "
         f"{'output exact' if not run['wrong'] else 'output NOT exact: ' + '; '.join(run['wrong'])}. "

@@ -101,7 +101,7 @@ def _summary(complete: list[dict[str, Any]]) -> str:
     }
     return (
         f"In all {total['busy'] + total['idle']:,} moves landed, {total['missed']:,} steers missed and were "
-        f"repeated, {total['abandoned']:,} moves were given up."
+        f"repeated, {total['abandoned']:,} moves were abandoned."
     )
 
 

@@ -84,7 +84,7 @@ def test_a_migration_is_followed_through_the_journal():
     ]
     result = audit.migrated(journal, "d", 3)
     assert (result.landed, result.abandoned, result.unsettled) == (1, 1, {"d.3": "planned"})
-    assert result.sentence() == "1 of 3 landed, 1 given up (target-gone 1), 1 ended with the run"
+    assert result.sentence() == "1 of 3 landed, 1 abandoned (target-gone 1), 1 ended with the run"
 
 
 def test_a_step_that_was_taken_twice_is_named_but_saying_a_steer_again_is_no_step():

@@ -87,7 +87,7 @@ def test_migrations_are_told_with_the_reasons_of_what_was_given_up():
         landed=9,
         abandoned={"run-ended": 3},
     )
-    assert rows(moving)[-1].endswith("| 9 moves landed, given up: 3 run-ended |")
+    assert rows(moving)[-1].endswith("| 9 moves landed, abandoned: 3 run-ended |")
     assert "not recovered" in rows(moving)[-1]
 
 

@@ -120,9 +120,9 @@ def test_a_plan_that_cannot_be_saved_is_one_document(monkeypatch: pytest.MonkeyP
 @pytest.mark.parametrize(
     ("silent", "leader_state"),
     [
-        (1.0, " leads and was heard 3 s ago; its requests may be stuck, or the clocks differ"),
-        (6.0, " led and was last heard 8 s ago. Its lease runs out in 7 s; then a stand-by takes over, or start one"),
-        (30.0, "was last heard 32 s ago, its lease has run out and no stand-by took over: start one with"),
+        (1.0, " leads and reported 3 s ago; its requests may be stuck, or the clocks differ"),
+        (6.0, " led and last reported 8 s ago. Its lease runs out in 7 s; then a stand-by takes over, or start one"),
+        (30.0, "last reported 32 s ago, its lease has run out and no stand-by took over: start one with"),
         (60.0, ": none leads; start one with `rechannel controller`"),
     ],
 )

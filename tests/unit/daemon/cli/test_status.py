@@ -58,10 +58,10 @@ def test_status_names_a_silent_driver_and_no_agent(
     (row,) = as_json(world)["applications"]
     assert (row["silent"], row["last_heard"], row["readiness"]["ready"]) == (True, 34.0, False)
     assert (row["readiness"]["code"], row["readiness"]["controller"]) == ("driver-silent", "")
-    assert row["readiness"]["sentence"].startswith("driver last heard 34 s ago: ")
+    assert row["readiness"]["sentence"].startswith("driver last reported 34 s ago: ")
     assert [item["utilization"] for item in row["executors"]] == before, "figures are of then, and change no more"
     shown = text(world, capsys)
-    assert "driver last heard 34 s ago" in shown
+    assert "driver last reported 34 s ago" in shown
     assert "5.00 s, 34 s ago" in shown, "a batch's time is of then"
     assert "ready: " not in shown
     assert "agent" not in shown
@@ -169,9 +169,9 @@ def test_observe_mode_is_explained_in_one_line(world: World, capsys: pytest.Capt
 
 def test_a_silent_leader_is_shown_before_its_lease_ends(world: World, capsys: pytest.CaptureFixture[str]) -> None:
     lead(world)
-    assert "last heard" not in text(world, capsys)
+    assert "last reported" not in text(world, capsys)
     world.clock.sleep(8)
-    assert "controller c/1 leads in epoch 1, last heard 8 s ago, mode observe" in text(world, capsys)
+    assert "controller c/1 leads in epoch 1, last reported 8 s ago, mode observe" in text(world, capsys)
 
 
 def test_the_web_view_names_stages_and_node_cpu_as_status_does(

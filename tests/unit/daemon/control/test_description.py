@@ -107,6 +107,6 @@ def test_a_silent_driver_is_named_and_not_its_agents(store, clock, world):
     made.run_leader_cycle()
     clock.sleep(20)
     made.run_leader_cycle()
-    assert state(store).applications[APP].startswith("not ready: driver last heard 20 s ago")
+    assert state(store).applications[APP].startswith("not ready: driver last reported 20 s ago")
     (decision,) = made.decide_all()
     assert (decision.result, decision.reason) == ("not-ready", "driver-silent")

@@ -265,7 +265,7 @@ def test_current_figures_have_no_banner():
         ),
         pytest.param(sample.sample(NOW), NOW + 30, "Stale: these figures are of", id="the view is not renewed"),
         pytest.param(
-            ControllerView(at=NOW, redis_problem="refused"), NOW, "has not heard from Redis yet", id="starting"
+            ControllerView(at=NOW, redis_problem="refused"), NOW, "has no answer from Redis yet", id="starting"
         ),
     ],
 )
