@@ -35,7 +35,7 @@ Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 COMMANDS: list[click.Command] = []
 _DECISION, _LOG, _ORDER = "Stored with the decision.", "Written to the controller's log.", "Stored with the order."
 _NODES = click.argument("nodes", metavar="NODE...", nargs=-1, required=True)
-_FORCE = click.option("--force", is_flag=True, help="Skip the laws `gate` and `cooldown`; all others hold.")
+_FORCE = click.option("--force", is_flag=True, help="Skip the laws `gate` and `cooldown`, and no others.")
 
 
 def _reason(text: str) -> Decorator:
@@ -75,7 +75,7 @@ def order_command(
 @order_command(
     application_option,
     policy_option,
-    click.option("--force", is_flag=True, help="Plan without the laws `gate` and `cooldown`; all others hold."),
+    click.option("--force", is_flag=True, help="Plan without the laws `gate` and `cooldown`."),
     click.option(
         "--save", metavar="FILE", type=click.Path(dir_okay=False), help="Save the plan to this file, for `apply`."
     ),

@@ -378,7 +378,7 @@ def test_the_headline_compares_the_variants_with_spark() -> None:
     )
     assert "| steady, word-count | **0.70** | **0.50** | 1 |" in text
     assert "(1 session), in 95 of 100 cases" in text
-    assert "(as many partitions on each node) once: it is slower in *steady, word-count*." in text
+    assert "(the same number of partitions on each node) once: it is slower in *steady, word-count*." in text
 
 
 def test_what_is_kept_makes_the_same_page_and_several_runs_make_one() -> None:
