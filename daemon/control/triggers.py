@@ -200,7 +200,9 @@ class ImbalanceTrigger(LoadTrigger):
         if queries != self._queries:
             self._reopen(steady_now)
         self._newest, self._queries = load.newest, queries
-        if start < math.inf:
+        if not settings.reschedule.trigger_windows:
+            self.interrupt()
+        elif start < math.inf:
             self._observe(load, start, settings)
 
     def _observe(self, load: NewestLoad, start: float, settings: Settings) -> None:
@@ -221,7 +223,7 @@ class ImbalanceTrigger(LoadTrigger):
         need = settings.reschedule.trigger_windows
         # Batches of before tell of another load.
         enough = bool(self._queries) and load.tells(self.load_since, need, averaging_time(settings))
-        if enough and 0 < need <= self._streak:
+        if enough and need <= self._streak:
             self._due = (
                 f"the busiest executor has {imbalance:.2f} times the mean load, {self._streak} times in a row; "
                 f"{self._accepted:.2f} times is accepted"

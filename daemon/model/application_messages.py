@@ -76,7 +76,7 @@ def of_present_load(batches: Sequence[BatchReport], load_since: float, least: in
     They alone tell the rows of each partition: one batch of before among three would be a third of the old load.
     """
     present = [batch for batch in batches if batch.start >= load_since]
-    return present if len(present) >= least else batches
+    return present if len(present) >= max(1, least) else batches
 
 
 def averaging_time(settings: Settings) -> float:

@@ -148,6 +148,7 @@ class InitialPlacement:
         """
         until = self._clock() + _BUDGET - max(0.0, waited)
         with self._lock:
+            self._start_reports.pop(query, None)  # that of an earlier run
             last, operators = self._last.get(query), self._operators.get(query, [])
         operators = operators or self._adapter.checkpoints.operators(checkpoint)
         with self._lock:
@@ -339,7 +340,7 @@ class InitialPlacement:
         """Report what came of a query's start; returns why its partitions are moved."""
         if reasons.restored is not None:
             with self._lock:
-                report = self._start_reports.get(query, "")
+                report = self._start_reports.get(query, "not placed before its first batch")
             result = f"; {moves} missed and are moved now" if moves else "; all landed"
             self._set_start_report(query, report + result)
             return "a restarted query's partitions that did not land where they ran last"

@@ -99,7 +99,11 @@ class Steering:
         """
         now = clock()
         steered = self._reconciler.steered_not_run(query, driver_state(), now)
-        for part in self._parts([move for move in steered if self._count_read_back(move, now)]):
+        due = [move for move in steered if self._is_read_back_due(move, now)]
+        if not due or not self._catch_up_with_events() or not self._is_quiet(query):
+            return  # nothing could be repaired, so it is not counted as read back
+        for part in self._parts(due):
+            self._read_backs |= {move.name: (self._read_backs[move.name][0] + 1, now) for move in part}
             try:
                 overwritten = self._not_in_effect(part)
             except LinkError as error:
@@ -109,13 +113,9 @@ class Steering:
             for moves, _ in self._due_parts(query, overwritten, driver_state):
                 self._steer_in_spark(moves)
 
-    def _count_read_back(self, move: TrackedMove, now: float) -> bool:
-        """Count that a move is read back now; False if it is not to be."""
+    def _is_read_back_due(self, move: TrackedMove, now: float) -> bool:
         count, at = self._read_backs.get(move.name, (_READ_BACKS, 0.0))
-        is_due = count < _READ_BACKS and now - at >= _READ_BACK_EVERY
-        if is_due:
-            self._read_backs[move.name] = (count + 1, now)
-        return is_due
+        return count < _READ_BACKS and now - at >= _READ_BACK_EVERY
 
     def _steer_in_spark(self, moves: Sequence[TrackedMove]) -> None:
         executors = self._table.executors

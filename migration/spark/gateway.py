@@ -169,10 +169,9 @@ def translate_errors() -> Iterator[None]:
             raise SparkCallError(f"a call into the driver's JVM took longer than {CALL_LIMIT:g} s") from error
         raise SparkCallError(f"the driver's JVM cannot be reached: {error}") from error
     except Py4JJavaError as error:
-        exception = error.java_exception
-        if str(exception).startswith(_WRAPPER):
-            exception = exception.getCause()
-        raise SparkCallError(str(exception).splitlines()[0]) from error
+        with translate_errors():  # the JVM is asked for the text, and may be gone by now
+            sentence = _first_line(error.java_exception)
+        raise SparkCallError(sentence) from error
     except Py4JError as error:
         if "does not exist" in str(error):
             method = str(error).splitlines()[0]
@@ -181,6 +180,13 @@ def translate_errors() -> Iterator[None]:
     except Exception as error:
         # py4j's sockets, PySpark's own exceptions, a session that was stopped meanwhile, an answer of another shape
         raise SparkCallError(f"a call into Spark failed: {error}") from error
+
+
+def _first_line(exception: Any) -> str:
+    """Return the first line of an exception of the JVM."""
+    if str(exception).startswith(_WRAPPER):
+        exception = exception.getCause()
+    return str(exception).splitlines()[0]
 
 
 def split_names(joined: str) -> frozenset[str]:

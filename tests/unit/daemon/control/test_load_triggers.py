@@ -241,6 +241,16 @@ def test_an_imbalance_is_decided_on_by_the_batches_that_show_it() -> None:
     assert (imbalance.due_reason(0.0), imbalance.load_since) == ("", 0.0), "moves are under way"
 
 
+def test_an_imbalance_that_is_due_is_none_once_the_trigger_is_turned_off() -> None:
+    imbalance = ImbalanceTrigger()
+    off = dataclasses.replace(SETTINGS, reschedule=dataclasses.replace(RULES, trigger_windows=0))
+    for value in (1.0, 1.5, 1.5, 1.5):
+        observe(imbalance, value)
+    assert imbalance.due_reason(0.0)
+    imbalance.observe_batches(load_of({}, 1.5), 0.0, off)
+    assert (imbalance.due_reason(0.0), imbalance.load_since) == ("", 0.0)
+
+
 def test_queries_that_come_and_go_do_not_shorten_the_pause() -> None:
     imbalance, due = ImbalanceTrigger(), []
     for number in range(600):

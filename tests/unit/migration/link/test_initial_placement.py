@@ -286,6 +286,18 @@ def steer_slowly(adapter, now):
     adapter.coordinator.steer = slow
 
 
+def test_a_start_that_failed_is_not_reported_as_that_of_an_earlier_run():
+    adapter = FakeAdapter()
+    starts = InitialPlacement(adapter, lambda: THREE, set, lambda query: last(["2", "1", "2", "1"], e1="b", e2="c"))
+    starts.place_before_first_batch("q", "run-1", "file:/c/state")
+    adapter.coordinator.steer = Mock(side_effect=LinkError("no"))
+    with pytest.raises(LinkError):
+        starts.place_before_first_batch("q", "run-2", "file:/c/state")
+    assert starts.start_reports(["q"]) == {}
+    starts.request_moves("q", "run-2", {0: [0]}, {("q", 0): ["2", "0", "2", "0"]}, [])
+    assert starts.start_reports(["q"])["q"] == "not placed before its first batch; 2 missed and are moved now"
+
+
 @pytest.mark.usefixtures("one_at_once")
 def test_a_start_that_takes_long_is_left_to_the_moves_after_the_first_batch():
     now, adapter = [0.0], FakeAdapter()

@@ -209,6 +209,19 @@ def test_steers_are_read_back_some_time_after_another_and_nothing_is_steered_tha
     assert boundary.steers == [[0, 1, 2]]
 
 
+def test_a_steer_that_could_not_be_repaired_yet_is_not_counted_as_read_back() -> None:
+    boundary = Boundary()
+    boundary.look()
+    boundary.locations[2, 0], boundary.spark_jobs = "0", {7}
+    for _ in range(5):
+        boundary.now += 0.03
+        boundary.look()
+    boundary.spark_jobs = set()
+    boundary.now += 0.03
+    boundary.look()
+    assert (boundary.steers, boundary.locations[2, 0]) == ([[0, 1, 2], [2]], "1")
+
+
 @pytest.mark.parametrize("happening", ["a batch begins", "a job begins that no event has reported yet", "the run ends"])
 def test_an_overwritten_steer_is_not_repeated_once_a_batch_may_run(happening: str) -> None:
     boundary = Boundary()

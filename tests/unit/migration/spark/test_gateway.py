@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 from py4j.java_gateway import GatewayParameters
-from py4j.protocol import Py4JJavaError
+from py4j.protocol import Py4JJavaError, Py4JNetworkError
 
 from rechannel.migration.spark import gateway
 from rechannel.migration.spark.gateway import Gateway, SparkCallError, translate_errors
@@ -79,6 +79,15 @@ def test_an_error_is_sparks_own_first_line_also_from_a_composed_function(excepti
     with pytest.raises(SparkCallError) as caught, translate_errors():
         raise Py4JJavaError("An error occurred", exception)
     assert str(caught.value) == sentence
+
+
+def test_an_error_of_a_jvm_that_ended_meanwhile_is_an_error_of_the_link_too(monkeypatch):
+    def gone(exception: Thrown) -> str:
+        raise Py4JNetworkError("gone")
+
+    monkeypatch.setattr(Thrown, "__str__", gone)
+    with pytest.raises(SparkCallError, match="cannot be reached: gone"), translate_errors():
+        raise Py4JJavaError("An error occurred", Thrown("a.B: one"))
 
 
 def test_a_release_that_failed_is_sent_again(monkeypatch):
