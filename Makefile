@@ -71,6 +71,7 @@ matrix: $(STAMP) ## Every minor version of Spark in a new environment (an hour);
 	$(BIN)/python -m tests.versions $(if $(VERSIONS),--versions "$(VERSIONS)") --json "$(or $(JSON),out/versions.json)" --document docs/compatibility.md $(ARGS)
 
 drills: $(STAMP) ## Every fault drill, load test and chaos (hours); writes docs/reliability.md; ARGS=... adds options
+	sh .ci/setup.sh $(VENV) drills
 	$(BIN)/python -m tests.drills --repeat $(or $(REPEAT),3) --json out/drills.json --document docs/reliability.md $(ARGS)
 
 chaos: $(STAMP) ## Random faults on a real cluster for MINUTES=10, audited; SEED=n has the same ones come again

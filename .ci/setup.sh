@@ -1,7 +1,7 @@
 #!/bin/sh
 # Makes the virtual environment named by $1 and sees to Java; with `tools` after it, sees to what only tests need and is
-# skipped without: systemd-analyze, systemd-nspawn, promtool, Chromium; with `machines`, to what boots machines. Called by
-# make; safe to call again.
+# skipped without: systemd-analyze, systemd-nspawn, promtool, Chromium; with `machines`, to what boots machines; with
+# `drills`, to what has clocks jump. Called by make; safe to call again.
 set -eu
 
 venv=${1:-.venv}
@@ -92,6 +92,11 @@ tools() {
 
 if [ "${2:-}" = machines ]; then # `python -m tests.machines` says what is missing after that
     ! can_install || apt_install systemd-container debootstrap iproute2 git || true
+    exit 0
+fi
+
+if [ "${2:-}" = drills ]; then # what is still missing is skipped, with the reason
+    ! can_install || apt_install libfaketime iproute2 || true
     exit 0
 fi
 
