@@ -195,6 +195,8 @@ class HistoryReader:
             after[stream], envelopes = read_new_entries(self._store, rule, name, before, first=first)
             read += self._after_first(stream, before, after[stream], envelopes)
         self._after = after  # only now: where Redis was lost in between, all of them are read again
+        judged = {it.body.decision: it for it in read if isinstance(it.body, MigrationOutcome)}  # the last one counts
+        read = [it for it in read if not isinstance(it.body, MigrationOutcome) or judged[it.body.decision] is it]
         for envelope in read:
             if isinstance(envelope.body, MigrationOutcome):
                 self._codes.add(envelope.body.verdict)
@@ -221,9 +223,9 @@ class HistoryReader:
 
     def _is_new(self, entry: Entry) -> bool:
         # What arrives while a stream is read for the first time is read a second time. What was stored again, as the
-        # answer was lost, is the same; an outcome is measured anew for that, at another time.
-        at = "" if entry["type"] == _TYPES[MigrationOutcome] else str(entry["at"])
-        key = (entry["type"], entry["decision"], entry.get("move", ""), entry.get("after", ""), at)
+        # answer was lost, is the same; an outcome is measured anew for that, at another time, and is new if it differs.
+        which = entry["verdict"] if entry["type"] == _TYPES[MigrationOutcome] else str(entry["at"])
+        key = (entry["type"], entry["decision"], entry.get("move", ""), entry.get("after", ""), which)
         is_new = key not in self._shown
         self._shown[key] = None
         return is_new

@@ -215,6 +215,15 @@ def test_a_followed_history_shows_what_was_stored_twice_once_and_remembers_a_bou
     assert len(reader._shown) == len(reader._matching) == 20
 
 
+def test_of_an_outcome_stored_twice_the_last_verdict_is_shown_and_filtered_by(store: FakeStore, world: World) -> None:
+    world._send(keys.DECISIONS, "", samples.decision(decision="d", result="applied"))
+    for verdict in ("not-judged", "regressed"):
+        world._send(keys.OUTCOMES, "", samples.outcome(decision="d", verdict=verdict))
+    for verdict, shown in (("", ["regressed"]), ("regressed", ["regressed"]), ("not-judged", [])):
+        entries = HistoryReader(store, world.clock, HistoryFilter(verdict=verdict)).first(10)  # type: ignore[arg-type]
+        assert [entry["verdict"] for entry in entries if entry["type"] == "outcome"] == shown
+
+
 @pytest.fixture
 def recorded(store: FakeStore, monkeypatch: pytest.MonkeyPatch) -> None:
     """The fakes' store is the one that `history` and `explain` read."""
