@@ -11,6 +11,7 @@ import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 
@@ -22,7 +23,7 @@ from rechannel.policies.model.arrays import BoolArray, FloatArray, IntArray, ran
 from rechannel.policies.model.cluster import Cluster
 from rechannel.policies.model.workload import Stage, Workload
 from rechannel.policies.prediction.model import FloatingTasks, PredictionModel, QueryTiming, StageSpread
-from rechannel.policies.prediction.work import TaskSamples, fit_stages, of_present_cost
+from rechannel.policies.prediction.work import TaskSamples, changed_partitions, fit_stages, of_present_cost
 from rechannel.wire.measurements import BatchReport, StageRun
 from rechannel.wire.messages import QueryState
 
@@ -66,9 +67,19 @@ class MeasuredQuery:
     @cached_property
     def of_present_cost(self) -> frozenset[int]:
         """Numbers of the samples in which rows took about as long as lately."""
-        seconds, rows = _by_partition(self.samples)
+        seconds, rows = self._by_partition.figures
         same = of_present_cost(seconds, rows, len(self.recent))
         return frozenset(batch.batch for batch, it in zip(self.samples, same, strict=True) if it)
+
+    @cached_property
+    def changed(self) -> frozenset[tuple[int, int]]:
+        """Partitions, with their stages, whose rows take longer or less long than before."""
+        (seconds, rows), keys = self._by_partition
+        return frozenset(keys[it] for it in changed_partitions(seconds, rows, len(self.recent)).tolist())
+
+    @cached_property
+    def _by_partition(self) -> _ByPartition:
+        return _ByPartition.of(self.samples)
 
 
 @dataclass(frozen=True, eq=False)
@@ -110,7 +121,7 @@ class MeasuredQueries:
     def _compared(self, query: MeasuredQuery) -> Sequence[BatchReport]:
         stayed = [batch for batch in query.recent if batch.batch not in query.moved] or query.recent
         since = [batch for batch in stayed if batch.start >= self.unchanged_since] or stayed
-        if self.slowed.any():  # older batches ran on faster executors
+        if self.slowed.any() or query.changed:  # older batches ran on faster executors, or had less work
             return since
         last = query.samples[-_COMPARED_BATCHES:]
         rows_of = {number: _rows(batch) for number, batch in {it.batch: it for it in [*query.recent, *last]}.items()}
@@ -165,7 +176,8 @@ def collect_evidence(cluster: Cluster, workload: Workload, measured: MeasuredQue
             own = [by_key[stage.key] for by_key in runs if stage.key in by_key]
             if stage.placeable:
                 own_recent = [it for by_key, it in zip(runs, is_recent, strict=True) if stage.key in by_key]
-                samples[stage.key] = _samples(own, own_recent, cluster, measured)
+                changed = [partition for it, partition in own_query.changed if stage.key == f"{query}/{it}"]
+                samples[stage.key] = _samples(own, own_recent, cluster, measured, changed)
             elif own and own[0].stateful_stage < 0:
                 floating[stage.key] = _floating_tasks(own[-len(recent) :])
     pools = (
@@ -235,28 +247,36 @@ def warm_batches(batches: Sequence[BatchReport], min_batches: int) -> list[Batch
     return list(batches[first:])
 
 
-def _by_partition(batches: Sequence[BatchReport]) -> FloatArray:
-    """Return seconds and rows of the tasks with state, (2, B, P).
+class _ByPartition(NamedTuple):
+    """Tasks with state by batch and partition; where there are many partitions, those of some.
 
-    Where there are many partitions, they are those of some.
+    ``figures``: seconds and rows of each, (2, B, P), NaN without a task; ``keys``: stage and partition of each column.
     """
-    runs = [
-        (number, run.stateful_stage, task_columns(run))
-        for number, batch in enumerate(batches)
-        for run in batch.stages
-        if run.stateful_stage >= 0
-    ]
-    sizes: dict[int, int] = {}
-    for _, stage, tasks in runs:
-        sizes[stage] = max(sizes.get(stage, 0), int(tasks.partition.max(initial=-1)) + 1)
-    begins = dict(zip(sizes, itertools.accumulate(sizes.values(), initial=0), strict=False))
-    step = 1 + sum(sizes.values()) // _COMPARED_PARTITIONS
-    table = np.full((2, len(batches), -(-sum(sizes.values()) // step)), np.nan)
-    for number, stage, tasks in runs:
-        place = begins[stage] + tasks.partition
-        chosen = place % step == 0
-        table[:, number, place[chosen] // step] = tasks.slot[chosen], tasks.rows[chosen]
-    return table
+
+    figures: FloatArray
+    keys: list[tuple[int, int]]
+
+    @classmethod
+    def of(cls, batches: Sequence[BatchReport]) -> _ByPartition:
+        """Lay out the tasks of batches, oldest first."""
+        runs = [
+            (number, run.stateful_stage, task_columns(run))
+            for number, batch in enumerate(batches)
+            for run in batch.stages
+            if run.stateful_stage >= 0
+        ]
+        sizes: dict[int, int] = {}
+        for _, stage, tasks in runs:
+            sizes[stage] = max(sizes.get(stage, 0), int(tasks.partition.max(initial=-1)) + 1)
+        begins = dict(zip(sizes, itertools.accumulate(sizes.values(), initial=0), strict=False))
+        keys = [(stage, partition) for stage, size in sizes.items() for partition in range(size)]
+        step = 1 + len(keys) // _COMPARED_PARTITIONS
+        table = np.full((2, len(batches), len(keys[::step])), np.nan)
+        for number, stage, tasks in runs:
+            place = begins[stage] + tasks.partition
+            chosen = place % step == 0
+            table[:, number, place[chosen] // step] = tasks.slot[chosen], tasks.rows[chosen]
+        return cls(table, keys[::step])
 
 
 def _seconds_per_row(batch: BatchReport) -> float:
@@ -308,11 +328,16 @@ class _LastExecutors:
 
 
 def _samples(
-    runs: Sequence[StageRun], recent: Sequence[bool], cluster: Cluster, measured: MeasuredQueries
+    runs: Sequence[StageRun],
+    recent: Sequence[bool],
+    cluster: Cluster,
+    measured: MeasuredQueries,
+    changed: Sequence[int],
 ) -> TaskSamples:
     """Return the tasks of one stage that loaded no state, in seconds of a reference executor.
 
-    Of an executor that became slow, those of recent batches only. ``recent``: whether each run is of such a batch.
+    Of an executor that became slow, and of partitions that ``changed``, those of recent batches only. ``recent``:
+    whether each run is of such a batch.
     """
     last, seen = _LastExecutors(), np.zeros(cluster.size, dtype=np.int64)
     sampled: list[FloatArray] = [np.empty((3, 0))]
@@ -321,7 +346,7 @@ def _samples(
         executor = tasks.executors_in(measured.executors)
         stayed = last.replace(tasks.partition, executor)
         counts = stayed & (executor >= 0) & (seen[executor] + ranks(executor) >= measured.cold_tasks[executor])
-        counts &= is_recent | ~measured.slowed[executor]
+        counts &= is_recent | ~(measured.slowed[executor] | np.isin(tasks.partition, changed))
         seen += np.bincount(executor[executor >= 0], minlength=cluster.size)
         seconds = tasks.slot * cluster.speed[executor]
         sampled.append(np.array([tasks.partition, seconds, tasks.rows])[:, counts])

@@ -40,6 +40,9 @@ _PRIOR_SHARE = 0.3  # standard deviation of the row share before anything was me
 _SHORTEST = 1e-4  # seconds; shorter tasks are clock ticks
 _OTHER_COST = 0.1  # logarithm of the least change of the work that tells of another kind of batch
 _SURE = 3.0  # standard deviations by which a batch has to differ
+_OTHER_PARTITION, _PARTITION_SURE = 0.2, 4.0  # the same of a single partition, of which there are many
+_LEAST_CHANGE = 0.05  # of a batch's work: smaller changes of all partitions together do not count
+_LEAST_BEFORE = 4  # tasks that tell what is usual of a partition
 
 
 @dataclass(frozen=True, eq=False)
@@ -190,6 +193,30 @@ def of_present_cost(seconds: FloatArray, rows: FloatArray, newest: int) -> BoolA
     same[same] = np.abs(change) <= max(_OTHER_COST, _SURE * deviation * math.sqrt(1 + 1 / newest))
     same[-newest:] = True
     return same
+
+
+def changed_partitions(seconds: FloatArray, rows: FloatArray, newest: int) -> IntArray:
+    """Return the partitions whose rows take longer, or less long, since the newest batches.
+
+    The older tasks of such a partition tell nothing of its present work. A slow executor with few partitions shows as
+    such changes at first, since heavy partitions look the same. Each of the newest tasks has to differ from the median
+    of the older ones, all in one direction, beyond what other rows explain. Arguments as in `of_present_cost`.
+    """
+    work, read = np.log(np.maximum(seconds, _SHORTEST)), np.log(np.maximum(rows, 1.0))
+    compared = np.flatnonzero(
+        ((~np.isnan(work[:-newest])).sum(axis=0) >= _LEAST_BEFORE) & ~np.isnan(work[-newest:]).any(axis=0)
+    )
+    if not len(compared):
+        return compared
+    usual, usual_rows = (np.nanmedian(it[:-newest, compared], axis=0) for it in (work, read))
+    more, larger = work[:, compared] - usual, read[:, compared] - usual_rows
+    change = (more - np.clip(more, np.minimum(larger, 0.0), np.maximum(larger, 0.0)))[-newest:]
+    steps = [np.nanmedian(np.abs(np.diff(it[:-newest], axis=0)), axis=0) for it in (more, more - larger)]
+    least = np.maximum(_OTHER_PARTITION, _PARTITION_SURE * 1.48 * np.minimum(*steps) / math.sqrt(2))
+    sure = (change > least).all(axis=0) | (change < -least).all(axis=0)
+    added = np.abs(np.exp(usual + np.median(change, axis=0)) - np.exp(usual))
+    is_much = added[sure].sum() >= _LEAST_CHANGE * np.exp(usual).sum()
+    return np.asarray(compared[sure & is_much])
 
 
 def _row_share(overhead: float, slope: float, rows: FloatArray, residual: FloatArray) -> float:

@@ -197,6 +197,19 @@ def test_older_batches_do_not_show_the_work_on_an_executor_that_became_slow() ->
     assert snapshot.residuals[QUERY].share == pytest.approx(0.0, abs=0.05)
 
 
+def test_rows_of_a_few_partitions_that_take_longer_are_modeled_by_the_batches_that_show_it() -> None:
+    recent, few = Settings().reschedule.batches, (14, 15)
+    longer = [seconds * (1.6 if partition in few else 1.0) for partition, seconds in enumerate(SECONDS)]
+    before = [with_tasks(batch(number, PLACES, SECONDS), rows_of_work) for number in range(20 - recent)]
+    since = [with_tasks(batch(number, PLACES, longer), rows_of_work) for number in range(20 - recent, 20)]
+    snapshot = snapshot_of([*before, *since], PLACES)
+    assert snapshot.measured_queries.queries[QUERY].changed == {(0, partition) for partition in few}
+    assert not snapshot.slow
+    assert snapshot.prediction.workload.stage(f"{QUERY}/0").busy == pytest.approx(np.array(longer), rel=0.1)
+    assert snapshot.measured[QUERY] == pytest.approx(np.full(recent, since[-1].seconds))
+    assert snapshot.residuals[QUERY].share == pytest.approx(0.0, abs=0.05)
+
+
 def test_batches_that_loaded_state_are_not_compared_where_an_executor_became_slow_either() -> None:
     """Partition 15 moved to executor 3 with the first of the recent batches, and took 5 s there."""
     recent = Settings().reschedule.batches

@@ -3,7 +3,14 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from rechannel.policies.prediction.work import FittedWork, TaskSamples, _mean_above_zero, fit_stages, of_present_cost
+from rechannel.policies.prediction.work import (
+    FittedWork,
+    TaskSamples,
+    _mean_above_zero,
+    changed_partitions,
+    fit_stages,
+    of_present_cost,
+)
 
 
 def samples(work: np.ndarray, rows: np.ndarray, batches: int, noise: float, seed: int = 0) -> TaskSamples:
@@ -148,6 +155,40 @@ def test_one_executor_of_several_and_a_long_batch_change_no_cost() -> None:
     assert of_present_cost(*changing(times, rows, 0.05, 0), 2).all()
     times[20] = 3.0
     assert np.flatnonzero(~of_present_cost(*changing(times, rows, 0.05, 0), 2)).tolist() == [20]
+
+
+@pytest.mark.parametrize("noise", [0.01, 0.03])
+@pytest.mark.parametrize("times", [1.6, 0.6])
+def test_partitions_whose_rows_take_longer_or_less_long_are_seen_in_two_batches(noise: float, times: float) -> None:
+    rows, cost = np.full(32, 500.0), np.ones((32, 16))
+    heavy = np.argsort(changing(np.ones(32), rows, 0.0, 0)[0][0])[-2:]
+    cost[-2:, heavy] = times
+    cost[-2:, np.setdiff1d(np.arange(16), heavy)[:2]] = 1.1  # less than counts
+    for seed in range(100):
+        assert sorted(changed_partitions(*changing(cost, rows, noise, seed), 2)) == sorted(heavy)
+
+
+@pytest.mark.parametrize("noise", [0.02, 0.1, 0.3])
+@pytest.mark.parametrize("vary", [False, True])
+@pytest.mark.parametrize("newest", [2, 5])
+def test_no_partition_changes_by_its_noise_or_its_rows(noise: float, vary: bool, newest: int) -> None:
+    rows = np.random.default_rng(1).uniform(100, 900, 32) if vary else np.full(32, 500.0)
+    count = [len(changed_partitions(*changing(np.ones(32), rows, noise, seed), newest)) for seed in range(300)]
+    assert sum(count) <= 1, "of 4,800"
+
+
+def test_a_change_of_a_partition_has_to_last_and_needs_older_tasks() -> None:
+    rows, cost = np.full(32, 500.0), np.ones((32, 16))
+    cost[-1] = 3.0
+    assert not len(changed_partitions(*changing(cost, rows, 0.05, 0), 2)), "one long batch"
+    cost[-2] = 0.3
+    assert not len(changed_partitions(*changing(cost, rows, 0.05, 0), 2)), "one short, one long"
+    cost = np.array([1.0, 1.0, 1.0, 1.0, 3.0])
+    seconds, rows = changing(cost, np.full(5, 500.0), 0.0, 0)
+    assert len(changed_partitions(seconds, rows, 1)) > 10
+    assert not len(changed_partitions(seconds[1:], rows[1:], 1)), "three older tasks"
+    for empty in (np.ones((1, 1)), np.ones((4, 0))):
+        assert not len(changed_partitions(empty, empty, 1)), "a query without older batches, or without state"
 
 
 def test_partitions_without_tasks_are_not_compared() -> None:
