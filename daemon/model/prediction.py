@@ -89,7 +89,7 @@ class MeasuredQueries:
     ``queries``: those of the report that are active and have batches. ``executors``: executor -> index. ``cold_tasks``:
     first tasks of a stage on each executor that do not count, (E,). ``fair``: the application has Spark's FAIR
     scheduler. ``slowed``: executors that are slower than in their older batches, which do not show their present speed,
-    (E,). ``queries_since``: time since which the same queries run.
+    (E,). ``present_since``: time since which the same queries run with the present load, as far as it is known.
     """
 
     queries: Mapping[str, MeasuredQuery]
@@ -97,13 +97,13 @@ class MeasuredQueries:
     cold_tasks: IntArray
     fair: bool
     slowed: BoolArray
-    queries_since: float
+    present_since: float
 
     @cached_property
     def unchanged_since(self) -> float:
-        """Time since which neither the queries nor any placement changed; 0 for always."""
+        """Time since which neither queries nor load nor any placement changed; 0 for always."""
         moved_until = (it.end for query in self.queries.values() for it in query.samples if it.batch in query.moved)
-        return max(self.queries_since, *moved_until, 0.0)
+        return max(self.present_since, *moved_until, 0.0)
 
     @cached_property
     def compared(self) -> Mapping[str, Sequence[BatchReport]]:

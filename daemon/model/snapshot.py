@@ -213,7 +213,7 @@ def build_snapshot(
             cold_tasks,
             fair,
             _slowed(infos, rates, slow),
-            messages.queries_since,
+            max(messages.queries_since, messages.load_since),
         ),
         shuffle_coverage=_shuffle_coverage(messages, settings, inputs) if coverage.fresh else None,
         notes=(

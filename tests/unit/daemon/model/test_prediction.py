@@ -68,11 +68,12 @@ def test_a_load_of_state_is_no_work() -> None:
     assert snapshot.prediction.timing[QUERY].overhead == pytest.approx(OVERHEAD)
 
 
-def test_batches_beside_other_queries_do_not_have_to_be_explained() -> None:
+@pytest.mark.parametrize("change", ["queries_since", "load_since"])
+def test_batches_beside_other_queries_or_their_other_load_do_not_have_to_be_explained(change: str) -> None:
     alone, beside = usual(10)[:-3], [batch(number, "0123", WORK, waiting=1.0) for number in (17, 18, 19)]
     link = report([query("0123")])
     for since, expected in ((0.0, 10), (beside[0].start, 3), (beside[-1].start, 1)):
-        inputs = replace(messages(link, [*alone, *beside]), queries_since=since)
+        inputs = replace(messages(link, [*alone, *beside]), **{change: since})
         snapshot = build_snapshot(inputs, Settings(), NOW)
         assert snapshot is not None
         assert len(snapshot.measured[QUERY]) == expected
