@@ -194,8 +194,8 @@ class Application:
 
     def _decide_on_load(self) -> None:
         is_stable = self.executors.is_stable(steady_now := self._clock.steady(), self._context.settings)
-        for due, reason in self.load_triggers.due(steady_now, is_stable=is_stable):
-            decision = self.decide_automatically(due.trigger, reason, due.load_since)
+        for trigger, reason, load_since in self.load_triggers.due(steady_now, is_stable=is_stable):
+            decision = self.decide_automatically(trigger, reason, load_since)
             if decision is not None and decision.reason not in NO_ANSWER:
                 break
 

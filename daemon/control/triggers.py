@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -367,11 +367,17 @@ class LoadTriggers:
     def __init__(self) -> None:
         self._triggers: tuple[LoadTrigger, ...] = (OverloadTrigger(), ImbalanceTrigger())
 
-    def due(self, steady_now: float, *, is_stable: bool) -> Iterator[tuple[LoadTrigger, str]]:
-        """Yield those that are due and why; ``is_stable``: the set of executors is the same."""
-        for one in self._triggers:
-            if (is_stable or one.trigger != Trigger.IMBALANCE) and (reason := one.due_reason(steady_now)):
-                yield one, reason
+    def due(self, steady_now: float, *, is_stable: bool) -> list[tuple[Trigger, str, float]]:
+        """Return those that are due, why, and the time since which the load is the present one.
+
+        An overload often comes with an imbalance, which tells that time to both. ``is_stable``: the set of executors is
+        the same.
+        """
+        reasons = [
+            (one, one.due_reason(steady_now)) for one in self._triggers if is_stable or one.trigger != Trigger.IMBALANCE
+        ]
+        since = max((one.load_since for one, reason in reasons if reason), default=0.0)
+        return [(one.trigger, reason, since) for one, reason in reasons if reason]
 
     def observe_window(self, snapshot: Snapshot, window: float, settings: Settings) -> None:
         """Show a snapshot to all."""

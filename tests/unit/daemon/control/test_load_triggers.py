@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rechannel.conf.settings import RescheduleSettings, Settings
-from rechannel.daemon.control.triggers import ImbalanceTrigger, LoadReading, OverloadTrigger
+from rechannel.daemon.control.triggers import ImbalanceTrigger, LoadReading, LoadTriggers, OverloadTrigger
 from rechannel.daemon.model.newest_load import NewestLoad
 from rechannel.wire.codes import Law
 from unit.daemon.control.test_guard import NOON, RULES, SETTINGS, decision
@@ -249,6 +249,20 @@ def test_an_imbalance_that_is_due_is_none_once_the_trigger_is_turned_off() -> No
     assert imbalance.due_reason(0.0)
     imbalance.observe_batches(load_of({}, 1.5), 0.0, off)
     assert (imbalance.due_reason(0.0), imbalance.load_since) == ("", 0.0)
+
+
+def test_an_overload_that_comes_with_an_imbalance_is_decided_on_by_the_batches_that_show_it() -> None:
+    triggers = LoadTriggers()
+    overload, imbalance = triggers._triggers
+    assert isinstance(overload, OverloadTrigger) and isinstance(imbalance, ImbalanceTrigger)
+    for _ in range(RULES.trigger_windows):
+        overload.observe([LoadReading("executor 1", 1.1, 1.0, "busy")], RULES)
+    for value in (1.0, 1.5, 1.5, 1.5):
+        observe(imbalance, value)
+    since = imbalance.load_since
+    assert since > 0
+    for is_stable, due in ((True, [("overload", since), ("imbalance", since)]), (False, [("overload", 0.0)])):
+        assert [(trigger, time) for trigger, _, time in triggers.due(0.0, is_stable=is_stable)] == due
 
 
 def test_queries_that_come_and_go_do_not_shorten_the_pause() -> None:
