@@ -157,6 +157,7 @@ class Application:
             self._decide_on_load()
 
     def _leave_drained_nodes(self, report: LinkReport, steady_now: float) -> bool:
+        """Move partitions off drained nodes, whatever the cool-down."""
         placed = any(partitions_on(report, self._services.standing_orders.nodes).values())
         if not placed or not self._drain_timer.allows(steady_now):
             return False

@@ -1,4 +1,4 @@
-"""Checks of this machine for its agent. Pure.
+"""Checks of this machine for its agent, by ``doctor --machine`` only. Pure.
 
 :mod:`rechannel.daemon.doctor.machine_facts` collects the facts.
 """

@@ -1,4 +1,4 @@
-"""Reasons why an application cannot be decided on now. Pure."""
+"""Reasons not to decide on an application now, and idle queries, which are left out. Pure."""
 
 from __future__ import annotations
 

@@ -29,9 +29,9 @@ import numpy as np
 from rechannel.conf.settings import Settings
 from rechannel.migration.moves import BYTES_PER_BATCH
 from rechannel.migration.plan.cost import BatchTimes, PlanCost, SteppedMoves, estimate_cost
-from rechannel.migration.plan.explain import explain_moves
 from rechannel.migration.plan.gate import JUDGED_DRAWS, GateResult, QueryGain, evaluate_gate
 from rechannel.migration.plan.inputs import PlanInputs, PlanOptions, ReviewedPlan
+from rechannel.migration.plan.move_reasons import explain_moves
 from rechannel.migration.plan.schedule import StepLimits, order_steps
 from rechannel.policies.analysis.placement_cost import executor_busy
 from rechannel.policies.analysis.queueing import executor_utilization, unit_rates

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from rechannel.migration.plan.explain import explain_moves
 from rechannel.migration.plan.inputs import PlanInputs
+from rechannel.migration.plan.move_reasons import explain_moves
 from rechannel.policies.model.placement import Move, Placement
 from rechannel.policies.model.workload import Stage, Workload
 from rechannel.policies.prediction.model import PredictionModel
