@@ -115,13 +115,13 @@ class MeasuredQueries:
         return {name: self._compared(query) for name, query in self.queries.items()}
 
     def has_settled(self, query: str) -> bool:
-        """Whether a batch of a query began since the queries or a placement changed."""
+        """Whether a batch of a query began since queries, load or a placement changed."""
         return self.queries[query].recent[-1].start >= self.unchanged_since
 
     def _compared(self, query: MeasuredQuery) -> Sequence[BatchReport]:
         stayed = [batch for batch in query.recent if batch.batch not in query.moved] or query.recent
         since = [batch for batch in stayed if batch.start >= self.unchanged_since] or stayed
-        if self.slowed.any() or query.changed:  # older batches ran on faster executors, or had less work
+        if self.slowed.any() or query.changed:  # older batches ran on faster executors, or had other work
             return since
         last = query.samples[-_COMPARED_BATCHES:]
         rows_of = {number: _rows(batch) for number, batch in {it.batch: it for it in [*query.recent, *last]}.items()}

@@ -42,7 +42,7 @@ _OTHER_COST = 0.1  # logarithm of the least change of the work that tells of ano
 _SURE = 3.0  # standard deviations by which a batch has to differ
 _OTHER_PARTITION, _PARTITION_SURE = 0.2, 4.0  # the same of a single partition, of which there are many
 _LEAST_CHANGE = 0.05  # of a batch's work: smaller changes of all partitions together do not count
-_LEAST_BEFORE = 4  # tasks that tell what is usual of a partition
+_LEAST_STEPS = 3  # from one task of a partition to the next, which tell what is usual of it
 
 
 @dataclass(frozen=True, eq=False)
@@ -203,9 +203,8 @@ def changed_partitions(seconds: FloatArray, rows: FloatArray, newest: int) -> In
     of the older ones, all in one direction, beyond what other rows explain. Arguments as in `of_present_cost`.
     """
     work, read = np.log(np.maximum(seconds, _SHORTEST)), np.log(np.maximum(rows, 1.0))
-    compared = np.flatnonzero(
-        ((~np.isnan(work[:-newest])).sum(axis=0) >= _LEAST_BEFORE) & ~np.isnan(work[-newest:]).any(axis=0)
-    )
+    steps_before = (~np.isnan(np.diff(work[:-newest], axis=0))).sum(axis=0)
+    compared = np.flatnonzero((steps_before >= _LEAST_STEPS) & ~np.isnan(work[-newest:]).any(axis=0))
     if not len(compared):
         return compared
     usual, usual_rows = (np.nanmedian(it[:-newest, compared], axis=0) for it in (work, read))

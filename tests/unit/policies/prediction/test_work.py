@@ -187,6 +187,9 @@ def test_a_change_of_a_partition_has_to_last_and_needs_older_tasks() -> None:
     seconds, rows = changing(cost, np.full(5, 500.0), 0.0, 0)
     assert len(changed_partitions(seconds, rows, 1)) > 10
     assert not len(changed_partitions(seconds[1:], rows[1:], 1)), "three older tasks"
+    seconds[0:5:2] = np.nan
+    for gaps in (seconds, np.vstack([seconds, np.full((1, 16), 1.0)])):
+        assert not len(changed_partitions(gaps, np.ones(gaps.shape), 1)), "no two tasks follow each other"
     for empty in (np.ones((1, 1)), np.ones((4, 0))):
         assert not len(changed_partitions(empty, empty, 1)), "a query without older batches, or without state"
 
