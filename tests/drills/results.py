@@ -102,11 +102,8 @@ def merge(document: Document, result: Result) -> Document:
 
 
 def is_done(document: Document, scenario: str, provider: str, repetition: int) -> bool:
-    """Whether a run is in the document and need not be made again: it held, or cannot be made on this machine."""
-    return any(
-        _key(item) == (scenario, provider, repetition) and (item["held"] or item["skipped"])
-        for item in document["runs"]
-    )
+    """Whether a run is in the document and held; what was skipped is tried again, on a machine that may have more."""
+    return any(_key(item) == (scenario, provider, repetition) and item["held"] for item in document["runs"])
 
 
 def _key(item: Mapping[str, Any]) -> tuple[str, str, int]:
