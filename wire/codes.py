@@ -141,8 +141,8 @@ class NotReadyReason(Code):
     TOO_FEW_BATCHES = (
         "too-few-batches",
         (
-            "Fewer batches than `reschedule.batches` are measured, or none since a query began or ended, or partitions "
-            "moved."
+            "Fewer batches than `reschedule.batches` are measured, or none since a query began or ended, a load "
+            "changed or partitions moved."
         ),
         (
             "Wait for the next batches. Where batches have too many tasks to be stored: fewer partitions, or a lower "

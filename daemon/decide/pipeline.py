@@ -225,7 +225,7 @@ def _check_explained(request: DecisionRequest, snapshot: Snapshot, settings: Set
         state = snapshot.queries.get(query)
         name, measured = query_name(query, state.name if state else ""), float(snapshot.measured[query].mean())
         if not snapshot.measured_queries.has_settled(query):
-            sentence = f"query {name} has had no batch since queries began or ended, or partitions moved"
+            sentence = f"query {name} has had no batch since queries began or ended, a load changed or partitions moved"
             raise NoPlan(NotReady(NotReadyReason.TOO_FEW_BATCHES, sentence, ready_in=snapshot.batch_period.get(query)))
         raise NoPlan(
             NotReady(

@@ -42,7 +42,7 @@ def cold_stages(snapshot: Snapshot, executors: Sequence[ExecutorInfo], rates: Lo
     runs: list[_Run] = []
     unknown: dict[str, FloatArray] = {}  # query -> infinite where executors may have run its tasks before, (E,)
     for name, query in measured.queries.items():
-        history = sorted((batch for batch in query.batches if batch.query == name), key=lambda it: it.batch)
+        history = sorted(query.batches, key=lambda it: it.batch)
         oldest = history[0]
         unknown[name] = np.array(
             [0.0 if oldest.batch == 0 or added_at[it] >= oldest.start else np.inf for it in cluster.executors]

@@ -42,7 +42,7 @@ _DEFAULT_POOL = "default"  # of Spark's FAIR scheduler
 class MeasuredQuery:
     """Measured side of one query.
 
-    ``recent``: the batches that a decision averages, oldest first, of ``batches``: all known ones of any query.
+    ``recent``: the batches that a decision averages, oldest first, of ``batches``: all known ones, in any order.
     """
 
     state: QueryState

@@ -208,7 +208,10 @@ def build_snapshot(
         coverage=coverage,
         bytes_to_load={key: query_model.load_bytes(stage, name, recent[name]) for key, (name, stage) in placed.items()},
         measured_queries=MeasuredQueries(
-            {name: MeasuredQuery(queries[name], last, messages.batches) for name, last in averaged.items()},
+            {
+                name: MeasuredQuery(queries[name], last, [it for it in messages.batches if it.query == name])
+                for name, last in averaged.items()
+            },
             executors,
             cold_tasks,
             fair,

@@ -39,6 +39,7 @@ _ROUNDS = 4  # of the fit of the noise
 _PRIOR_SHARE = 0.3  # standard deviation of the row share before anything was measured
 _SHORTEST = 1e-4  # seconds; shorter tasks are clock ticks
 _OTHER_COST = 0.1  # logarithm of the least change of the work that tells of another kind of batch
+_DEVIATION = 1.48 / math.sqrt(2)  # of normal noise, over the median difference of values that follow each other
 _SURE = 3.0  # standard deviations by which a batch has to differ
 _OTHER_PARTITION, _PARTITION_SURE = 0.2, 4.0  # the same of a single partition, of which there are many
 _LEAST_CHANGE = 0.05  # of a batch's work: smaller changes of all partitions together do not count
@@ -187,9 +188,9 @@ def of_present_cost(seconds: FloatArray, rows: FloatArray, newest: int) -> BoolA
     work, read = np.log(np.maximum(seconds[:, compared], _SHORTEST)), np.log(np.maximum(rows[:, compared], 1.0))
     same: BoolArray = np.asarray(~np.isnan(work).all(axis=1))
     more, larger = (it[same] - np.nanmedian(it[-newest:], axis=0) for it in (work, read))
-    change = np.nanmedian(more - np.clip(more, np.minimum(larger, 0.0), np.maximum(larger, 0.0)), axis=1)
+    change = np.nanmedian(_beyond_rows(more, larger), axis=1)
     steps = [np.abs(np.diff(np.nanmedian(it, axis=1))) for it in (more, more - larger)]
-    deviation = 1.48 * min(float(np.median(it)) if len(it) else 0.0 for it in steps) / math.sqrt(2)
+    deviation = _DEVIATION * min(float(np.median(it)) if len(it) else 0.0 for it in steps)
     same[same] = np.abs(change) <= max(_OTHER_COST, _SURE * deviation * math.sqrt(1 + 1 / newest))
     same[-newest:] = True
     return same
@@ -209,13 +210,21 @@ def changed_partitions(seconds: FloatArray, rows: FloatArray, newest: int) -> In
         return compared
     usual, usual_rows = (np.nanmedian(it[:-newest, compared], axis=0) for it in (work, read))
     more, larger = work[:, compared] - usual, read[:, compared] - usual_rows
-    change = (more - np.clip(more, np.minimum(larger, 0.0), np.maximum(larger, 0.0)))[-newest:]
+    change = _beyond_rows(more, larger)[-newest:]
     steps = [np.nanmedian(np.abs(np.diff(it[:-newest], axis=0)), axis=0) for it in (more, more - larger)]
-    least = np.maximum(_OTHER_PARTITION, _PARTITION_SURE * 1.48 * np.minimum(*steps) / math.sqrt(2))
+    least = np.maximum(_OTHER_PARTITION, _PARTITION_SURE * _DEVIATION * np.minimum(*steps))
     sure = (change > least).all(axis=0) | (change < -least).all(axis=0)
     added = np.abs(np.exp(usual + np.median(change, axis=0)) - np.exp(usual))
     is_much = added[sure].sum() >= _LEAST_CHANGE * np.exp(usual).sum()
     return np.asarray(compared[sure & is_much])
+
+
+def _beyond_rows(more: FloatArray, larger: FloatArray) -> FloatArray:
+    """Return the part of changes of work that other rows do not explain, in logarithms.
+
+    With other rows, work is between as much and in proportion.
+    """
+    return np.asarray(more - np.clip(more, np.minimum(larger, 0.0), np.maximum(larger, 0.0)))
 
 
 def _row_share(overhead: float, slope: float, rows: FloatArray, residual: FloatArray) -> float:
