@@ -48,6 +48,7 @@ from rechannel.daemon.model.collector import MAX_EXECUTORS, Collector
 from rechannel.daemon.model.readiness import NotReady
 from rechannel.daemon.model.snapshot import take_snapshot
 from rechannel.daemon.model.task_columns import MAX_PARTITIONS
+from rechannel.daemon.service import tune_garbage_collection
 from rechannel.monitors.node.output_share import choose_outputs
 from rechannel.policies.adaptive.lower_bounds import certified_bound
 from rechannel.policies.adaptive.policy import ADAPTIVE
@@ -166,6 +167,7 @@ def _fill(messages: Messages) -> int:
 
 def measure(shape: Shape) -> list[dict[str, Any]]:
     """Return the seconds of each part of a cold and a warm decision, by the wall and of the processor, as a row."""
+    tune_garbage_collection()  # as in a controller
     figures = _size_of(shape)
     with _open_messages(shape) as (stack, messages):
         newest = _fill(messages)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import socket
 import threading
@@ -36,6 +37,9 @@ if TYPE_CHECKING:
     from rechannel.daemon.view.http import HttpFrontend
 
 
+_OBJECTS_BETWEEN_COLLECTIONS = 50_000
+
+
 def log_standing_by(controller: Controller, log: Any) -> Callable[[], str]:
     """Return the job ``observe``, which also logs each new leader once."""
     logged = ""
@@ -50,6 +54,16 @@ def log_standing_by(controller: Controller, log: Any) -> Callable[[], str]:
         return sentence
 
     return observe
+
+
+def tune_garbage_collection() -> None:
+    """Collect garbage seldom, for a process that decides.
+
+    A decision on a large application makes a million objects and no cycles of them; the interpreter would look through
+    all objects again and again.
+    """
+    gc.freeze()
+    gc.set_threshold(_OBJECTS_BETWEEN_COLLECTIONS)
 
 
 def run_controller(

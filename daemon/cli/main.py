@@ -131,10 +131,11 @@ def controller(config: str | None) -> None:
     # Before numpy: its matrices are small here, and threads would spin for longer than they work.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     from rechannel.daemon import log
-    from rechannel.daemon.service import run_controller
+    from rechannel.daemon.service import run_controller, tune_garbage_collection
 
     refuse_conflict()
     settings = load_settings(config)
+    tune_garbage_collection()
     log.set_up()
     log_source(config)
     run_controller(settings, stop_on_signals(), reload_signal=reload_on_hangup(lambda: load_settings(config)))

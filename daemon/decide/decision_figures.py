@@ -106,7 +106,7 @@ def _finite(value: float) -> float:
 
 def stream_classes(snapshot: Snapshot) -> dict[str, int]:
     """Count the streams of each class, the largest class first; empty if no stream is known."""
-    return {kind.name.lower(): number for kind, number in count_classes(snapshot.workload).items()}
+    return {kind.name.lower(): number for kind, number in count_classes(snapshot.prediction.workload).items()}
 
 
 def name_hot_streams(snapshot: Snapshot) -> list[str]:
@@ -119,7 +119,7 @@ def name_hot_streams(snapshot: Snapshot) -> list[str]:
 
 def named_streams(snapshot: Snapshot) -> Iterator[tuple[HotStream, str, str]]:
     """Yield the largest streams of class high, largest first, with the names of their ends."""
-    for stream in largest_streams(snapshot.workload, snapshot.placement, snapshot.cluster, _HOT_STREAMS):
+    for stream in largest_streams(snapshot.prediction.workload, snapshot.placement, snapshot.cluster, _HOT_STREAMS):
         upstream = _end_name(snapshot, stream.upstream, stream.upstream_index)
         yield stream, upstream, _end_name(snapshot, stream.downstream, stream.downstream_partition)
 

@@ -132,7 +132,7 @@ def _scale_shuffle(shuffle: Shuffle, factors: Mapping[str, FloatArray]) -> Shuff
     if not isinstance(shuffle, DenseShuffle) or shuffle.downstream not in factors:
         return shuffle
     factor = factors[shuffle.downstream].astype(shuffle.volume.dtype)
-    return DenseShuffle(shuffle.upstream, shuffle.downstream, shuffle.volume * factor)
+    return replace(shuffle, volume=shuffle.volume * factor)
 
 
 def _slots(query: str, batches: Sequence[BatchReport], size: int) -> list[list[BatchReport]]:

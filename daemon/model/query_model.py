@@ -135,9 +135,9 @@ def build_query_model(
             for key, total in totals.items()
         ),
         shuffles=tuple(
-            DenseShuffle(up, down, volume)
-            for (up, down), volume in matrices.means(rate).items()
-            if position[up] < position[down] and volume.any()
+            shuffle
+            for shuffle in matrices.means(rate)
+            if position[shuffle.upstream] < position[shuffle.downstream] and shuffle.volume.any()
         ),
         placed={f"{query.query}/{stage.stage}": stage for stage in stages},
         skipped=matrices.skipped,
@@ -292,7 +292,7 @@ class _ShuffleMatrices:
         self._inputs = inputs
         self._totals = totals
         self._room = max_entries
-        self._sums: dict[Pair, FloatArray] = {}
+        self._sums: dict[Pair, _RowSums] = {}
         self._batches: set[tuple[str, str, int]] = set()  # a batch with several jobs can run a stage more than once
 
     def add(self, number: int, batch: Sequence[tuple[str, StageRun]]) -> None:
@@ -302,27 +302,25 @@ class _ShuffleMatrices:
             sent = np.flatnonzero(is_in(tasks, self._inputs.reported_tasks))
             outputs = [self._inputs.map_outputs[task] for task in tasks[sent].tolist()]
             for down, reader in batch if outputs else ():
-                if run.spark_stage in reader.parents and (matrix := self._matrix(up, down)) is not None:
+                if run.spark_stage in reader.parents and (sums := self._row_sums(up, down)) is not None:
                     targets = None if self._totals[down].by_partition else self._targets(reader)
-                    self._add_run(matrix, self._entries(up, run), sent, _rows_of(outputs, len(matrix.T), targets))
+                    blocks = _blocks_of(outputs, sums.values.shape[1], targets)
+                    self._add_run(sums, self._entries(up, run), sent, blocks)
                     self._batches.add((up, down, number))
 
-    def means(self, rate: float) -> Mapping[Pair, FloatArray]:
+    def means(self, rate: float) -> list[DenseShuffle]:
         """Return ``rate`` times the mean of each matrix over the batches that reported it."""
         count = Counter((up, down) for up, down, _ in self._batches)
-        for pair, matrix in self._sums.items():
-            matrix *= rate / count[pair]
-            matrix.setflags(write=False)  # so that it is not copied again
-        return self._sums
+        return [sums.scaled(*pair, rate / count[pair]) for pair, sums in self._sums.items()]
 
-    def _matrix(self, up: str, down: str) -> FloatArray | None:
+    def _row_sums(self, up: str, down: str) -> _RowSums | None:
         if (up, down) not in self._sums:
             shape = len(self._totals[up].busy), len(self._totals[down].busy)
             if shape[0] * shape[1] > self._room:
                 self.skipped["shuffle too large for a dense block"] += 1
                 return None
             self._room -= shape[0] * shape[1]
-            self._sums[up, down] = np.zeros(shape, dtype=np.float32)
+            self._sums[up, down] = _RowSums(*shape)
         return self._sums[up, down]
 
     def _targets(self, reader: StageRun) -> tuple[IntArray, IntArray]:
@@ -339,46 +337,100 @@ class _ShuffleMatrices:
         return np.where(inside, entries, -1), tasks.column("bytes_out") > 0
 
     def _add_run(
-        self, matrix: FloatArray, tasks: tuple[IntArray, BoolArray], sent: IntArray, rows: Iterator[FloatArray | None]
+        self,
+        sums: _RowSums,
+        tasks: tuple[IntArray, BoolArray],
+        sent: IntArray,
+        blocks: Iterator[tuple[IntArray, FloatArray]],
     ) -> None:
-        """Add what the tasks of a run have sent; ``rows``: by the tasks at the places ``sent``."""
+        """Add what the tasks of a run have sent.
+
+        ``blocks``: as `_blocks_of` yields them, of the tasks ``sent``.
+        """
         entries, wrote = tasks
-        total, count = np.zeros(matrix.shape[1]), 0
-        for entry, row in zip(entries[sent].tolist(), rows, strict=True):
-            if row is None or entry < 0:
-                self.skipped["map output that fits no stage"] += 1
-                continue
-            matrix[entry] += row
-            total += row
-            count += 1
+        total, count = np.zeros(sums.values.shape[1]), 0
+        for places, rows in blocks:
+            own = entries[sent[places]]
+            if (own < 0).any():
+                own, rows = own[own >= 0], rows[own >= 0]
+            total += rows.sum(axis=0)
+            count += len(own)
+            senders, sender = np.unique(own, return_inverse=True)
+            if len(senders) < len(own):
+                own, rows = senders, sum_rows_by_index(sender, rows, len(senders))
+            sums.add(own, rows)
+        if count < len(sent):
+            self.skipped["map output that fits no stage"] += len(sent) - count
         is_unknown = wrote & (entries >= 0)
         is_unknown[sent] = False
-        unknown, times = np.unique(entries[is_unknown], return_counts=True)
-        mean = total / max(count, 1)
-        for start in range(0, len(unknown), _ROWS_AT_ONCE):  # all together would take the memory of the matrix
-            part = slice(start, start + _ROWS_AT_ONCE)
-            matrix[unknown[part]] += np.outer(times[part], mean).astype(matrix.dtype)
+        times = np.bincount(entries[is_unknown], minlength=len(sums.row))
+        sums.add_to_all(times, total / max(count, 1))
 
 
-def _rows_of(
+class _RowSums:
+    """Sum of matrices over batches; entries of which nothing was reported share a row.
+
+    ``row`` (U,): row of each entry, 0 for the common one; ``values`` (U + 1, D): those that are not in use yet take no
+    memory.
+    """
+
+    def __init__(self, entries: int, width: int) -> None:
+        self.row = np.zeros(entries, dtype=np.int64)
+        self.values: FloatArray = np.zeros((entries + 1, width), dtype="float32")
+        self._used = 1
+
+    def add(self, entries: IntArray, rows: FloatArray) -> None:
+        """Add a row to each of some entries, which differ."""
+        self._separate(entries)
+        self.values[self.row[entries]] += rows
+
+    def add_to_all(self, times: IntArray, row: FloatArray) -> None:
+        """Add one row to each entry so many ``times``, (U,)."""
+        self._separate(np.flatnonzero(times != 1))
+        row = row.astype(self.values.dtype)
+        self.values[0] += row
+        own = np.flatnonzero((self.row > 0) & (times > 0))
+        for start in range(0, len(own), _ROWS_AT_ONCE):  # all together would take the memory of the matrix
+            part = own[start : start + _ROWS_AT_ONCE]
+            self.values[self.row[part]] += times[part, None].astype(row.dtype) * row
+
+    def scaled(self, upstream: str, downstream: str, factor: float) -> DenseShuffle:
+        """Return the shuffle of ``factor`` times these sums, which cannot grow any more."""
+        self.values.resize((self._used, self.values.shape[1]), refcheck=False)
+        self.values *= factor
+        if self.row.all():
+            self.values[0] = 0.0
+        self.values.setflags(write=False)  # so that it is not copied again
+        return DenseShuffle(upstream, downstream, self.values, self.row)
+
+    def _separate(self, entries: IntArray) -> None:
+        """Give entries rows of their own, which begin as the common one."""
+        new = entries[self.row[entries] == 0]
+        end = self._used + len(new)
+        self.values[self._used : end] = self.values[0]
+        self.row[new] = np.arange(self._used, end)
+        self._used = end
+
+
+def _blocks_of(
     outputs: Sequence[MapOutput], size: int, targets: tuple[IntArray, IntArray] | None
-) -> Iterator[FloatArray | None]:
-    """Yield the bytes of each map output for each entry downstream, (size,); None if unfit.
+) -> Iterator[tuple[IntArray, FloatArray]]:
+    """Yield the places of map outputs that fit, (n,), and their bytes, (n, size).
 
-    ``targets``: partitions that the readers read, and their executors, of a floating stage.
+    The bytes are those for each entry downstream. ``targets``: partitions that the readers of a floating stage read,
+    and their executors.
     """
     partitions = size
     if targets is not None:  # all map tasks of a shuffle write for the same number of partitions
         partitions = Counter(output.partitions for output in outputs).most_common(1)[0][0]
     for start in range(0, len(outputs), _ROWS_AT_ONCE):
         chunk = outputs[start : start + _ROWS_AT_ONCE]
-        fits = np.array([output.partitions == partitions for output in chunk])
-        sizes = np.array([output.read_sizes() for output in chunk if output.partitions == partitions])
-        sizes = sizes.reshape(int(fits.sum()), partitions)
+        places = np.flatnonzero([output.partitions == partitions for output in chunk])
+        sizes = np.array([chunk[place].read_sizes() for place in places.tolist()]).reshape(len(places), partitions)
         plausible = np.asarray(((sizes >= 0) & (sizes <= _LARGEST)).all(axis=1))  # not what is no number
+        sizes = sizes[plausible]
         if targets is not None:
             partition, executor = targets
             inside = partition < partitions
             sizes = sum_rows_by_index(executor[inside], sizes.T[partition[inside]], size).T
-        for fit, place in zip(fits.tolist(), (np.cumsum(fits) - 1).tolist(), strict=True):
-            yield sizes[place] if fit and plausible[place] else None
+        yield start + places[plausible], sizes

@@ -6,6 +6,7 @@ mean over all streams and with the mean absolute deviation from it (not the stan
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import NamedTuple
@@ -94,7 +95,10 @@ def count_classes(workload: Workload) -> dict[StreamClass, int]:
     }
 
 
-def high_edges(workload: Workload) -> tuple[Edges, ...]:
-    """Return the streams of class HIGH of each shuffle of ``workload.shuffles``."""
-    cut = high_cut(workload)
+def high_edges(workload: Workload, least: float = 0.0) -> tuple[Edges, ...]:
+    """Return the streams of class HIGH of each shuffle of ``workload.shuffles``.
+
+    Only those of ``least`` bytes per second or more.
+    """
+    cut = max(high_cut(workload), math.nextafter(least, -math.inf))
     return tuple(shuffle.above(cut) for shuffle in workload.shuffles)

@@ -8,36 +8,13 @@ from typing import NamedTuple
 
 import numpy as np
 
-from rechannel.policies.analysis.classification import high_edges
+from rechannel.policies.analysis.classification import high_cut, high_edges
 from rechannel.policies.analysis.placement_cost import unit_executors
 from rechannel.policies.model.arrays import FloatArray, IntArray, ModelError, sum_by_index
 from rechannel.policies.model.cluster import Cluster
 from rechannel.policies.model.placement import Placement
+from rechannel.policies.model.shuffles import Shuffle
 from rechannel.policies.model.workload import Stage, Workload
-
-
-class _Ends(NamedTuple):
-    """Hot streams of one shuffle, by the unit of one of its stages.
-
-    ``starts`` (n + 1,): where the streams of each unit begin; ``others``: units of the stage at the other end, or
-    executors where ``stage``, its key, is None; ``volumes``: bytes per batch; ``received``: whether the unit receives
-    them.
-    """
-
-    starts: IntArray
-    others: IntArray
-    volumes: FloatArray
-    stage: str | None
-    received: bool
-
-    @classmethod
-    def of(
-        cls, own: Stage, units: IntArray, others: IntArray, volumes: FloatArray, stage: str | None, received: bool
-    ) -> _Ends:
-        """Return the streams of a stage's units; ``volumes`` in bytes per second."""
-        order = np.argsort(units, kind="stable")
-        starts = np.searchsorted(units[order], np.arange(own.n + 1))
-        return cls(starts, others[order], volumes[order] / (own.batches_per_second or 1.0), stage, received)
 
 
 @dataclass(frozen=True)
@@ -66,10 +43,11 @@ def largest_streams(
         raise ModelError(f"limit: must not be negative, got {limit}")
     placement.validate(cluster, workload)
     ranked: list[tuple[float, int, int, int]] = []
-    for block, (ups, downs, volumes) in enumerate(high_edges(workload)):
-        if limit and len(volumes) > limit:  # only the largest are put in order: there may be millions
-            large = np.flatnonzero(volumes >= np.partition(volumes, -limit)[-limit])
-            ups, downs, volumes = ups[large], downs[large], volumes[large]
+    least = 0.0
+    if limit:  # the largest ones of that many entries are as many streams: smaller ones are not among them
+        peaks = np.concatenate([np.empty(0), *(shuffle.largest() for shuffle in workload.shuffles)])
+        least = float(np.partition(peaks, -limit)[-limit]) if len(peaks) > limit else 0.0
+    for block, (ups, downs, volumes) in enumerate(high_edges(workload, least)):
         best = np.argsort(-volumes, kind="stable")[:limit]
         ranked.extend((-float(volumes[i]), block, int(ups[i]), int(downs[i])) for i in best)
     ranked.sort()
@@ -83,24 +61,30 @@ def largest_streams(
     return tuple(result)
 
 
+class _End(NamedTuple):
+    """One end of a shuffle, at a placeable stage.
+
+    ``received``: whether the stage receives; ``stage``: key of the stage at the other end, None for a floating one.
+    """
+
+    shuffle: Shuffle
+    received: bool
+    stage: str | None
+
+
 class HotStreamEnds:
     """Ends of the hot streams of a workload, by placeable stage."""
 
     def __init__(self, workload: Workload) -> None:
-        # Own units, other ends, bytes per second, key of the stage there, whether they are received.
-        self._streams: dict[str, list[tuple[IntArray, IntArray, FloatArray, str | None, bool]]] = {}
-        self._ends: dict[str, list[_Ends]] = {}  # of the stages that were asked for
+        self._cut = high_cut(workload)
+        self._ends: dict[str, list[_End]] = {}
         placeable = {stage.key for stage in workload.placeable}
-        for shuffle, (ups, downs, volumes) in zip(workload.shuffles, high_edges(workload), strict=True):
-            if not len(volumes):
+        for shuffle in workload.shuffles:
+            if shuffle.largest().max(initial=0.0) <= self._cut:
                 continue
-            for own, other, units, others in (
-                (shuffle.upstream, shuffle.downstream, ups, downs),
-                (shuffle.downstream, shuffle.upstream, downs, ups),
-            ):
-                if own in placeable:
-                    key = other if other in placeable else None
-                    self._streams.setdefault(own, []).append((units, others, volumes, key, own == shuffle.downstream))
+            up, down = (key if key in placeable else None for key in (shuffle.upstream, shuffle.downstream))
+            self._ends.setdefault(shuffle.upstream, []).append(_End(shuffle, False, down))
+            self._ends.setdefault(shuffle.downstream, []).append(_End(shuffle, True, up))
 
     def local_bytes(
         self, stage: Stage, at: Mapping[str, IntArray], executors: int, *, received: bool = False
@@ -110,21 +94,20 @@ class HotStreamEnds:
         In bytes per batch, shape (E,). ``at``: executors of the units of every placeable stage. ``received``: only
         what the unit receives. None where the stage has no hot stream of the kind.
         """
-        if stage.key not in self._ends:
-            self._ends[stage.key] = [_Ends.of(stage, *streams) for streams in self._streams.pop(stage.key, ())]
-        ends = [it for it in self._ends[stage.key] if it.received or not received]
+        ends = [end for end in self._ends.get(stage.key, ()) if end.received or not received]
         if not ends:
             return None
         anywhere = np.arange(executors)  # what a floating stage ran on an executor is there
-        places = [anywhere if it.stage is None else at[it.stage] for it in ends]
+        places = [anywhere if end.stage is None else at[end.stage] for end in ends]
+        rate = stage.batches_per_second or 1.0
         rows: dict[int, FloatArray] = {}
 
         def local_to(unit: int) -> FloatArray:
             if unit not in rows:
                 row = np.zeros(executors)
-                for it, place in zip(ends, places, strict=True):
-                    own = slice(int(it.starts[unit]), int(it.starts[unit + 1]))
-                    row += sum_by_index(place[it.others[own]], it.volumes[own], executors)
+                for end, place in zip(ends, places, strict=True):
+                    others, volumes = end.shuffle.above_at(unit, self._cut, received=end.received)
+                    row += sum_by_index(place[others], volumes / rate, executors)
                 rows[unit] = row
             return rows[unit]
 

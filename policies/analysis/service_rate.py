@@ -111,6 +111,8 @@ def service_rates(observed: Observations, executors: int, ratio: float) -> Servi
         raise ModelError("executors: at least one is needed")
     if not ratio > 1:
         raise ModelError(f"ratio: must be greater than 1, got {ratio}")
+    order = np.argsort(observed.stage, kind="stable")  # once, and not in each fit
+    observed = Observations(**{name: column[order] for name, column in vars(observed).items()})
     valid = (observed.executor >= 0) & (observed.executor < executors) & (observed.busy > _SHORTEST)
     peers, valid = _number_peers(observed, valid, executors)
     stage, rows, busy = observed.stage[valid], np.maximum(observed.rows[valid], 0.0), observed.busy[valid]
@@ -234,8 +236,9 @@ def fit_lines(stage: IntArray, rows: FloatArray, busy: FloatArray) -> tuple[Floa
     -------
     overhead, cost of a row, and the least seconds that the line is trusted for, of each stage, (S,). None is negative.
     """
-    order = np.argsort(stage, kind="stable")
-    stage, rows, busy = stage[order], rows[order], busy[order]
+    if (np.diff(stage) < 0).any():
+        order = np.argsort(stage, kind="stable")
+        stage, rows, busy = stage[order], rows[order], busy[order]
     count = int(stage[-1]) + 1
     tasks = np.bincount(stage, minlength=count)
     mean = np.bincount(stage, busy, count) / np.maximum(tasks, 1)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from rechannel.policies.model.arrays import FloatArray, IntArray, ranks
+from rechannel.policies.model.arrays import FloatArray, IntArray, ranks, sum_by_index
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,12 +49,12 @@ class Blocks:
         all_values = []
         for index, rows in enumerate(self.rows):
             count, size = rows.shape
-            values = np.zeros((count, size, size))
-            values[:, np.arange(size), np.arange(size)] = diagonal[rows]
             inside = self.size[first] == index
             block, one, other = self.block[first[inside]], self.position[first[inside]], self.position[second[inside]]
-            np.add.at(values, (block, one, other), entries[inside])
-            np.add.at(values, (block, other, one), entries[inside])
+            places = (block * size + one) * size + other
+            half = sum_by_index(places, entries[inside], count * size * size).reshape(count, size, size)
+            values = half + half.transpose(0, 2, 1)
+            values[:, np.arange(size), np.arange(size)] += diagonal[rows]
             all_values.append(values)
         return BlockMatrix(self, tuple(all_values))
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -52,8 +53,11 @@ class _Shuffle(ABC):
     downstream: str
 
     @abstractmethod
-    def _values(self) -> FloatArray:
-        """Bytes per second of pairs, any shape; every pair that exchanges something is among them."""
+    def _values(self) -> tuple[FloatArray, IntArray]:
+        """Rows of bytes per second of pairs, (K, n), and how often each row counts, (K,).
+
+        Every pair that exchanges something is among them.
+        """
 
     @abstractmethod
     def above(self, level: float) -> Edges:
@@ -62,22 +66,38 @@ class _Shuffle(ABC):
         In the order of upstream, then downstream entries; ``level`` is 0 or more.
         """
 
+    @abstractmethod
+    def above_at(self, entry: int, level: float, *, received: bool) -> tuple[IntArray, FloatArray]:
+        """Return the pairs `above` a level that one entry is in.
+
+        Their other ends and bytes per second, (n,) each. ``received``: the entry is one downstream, else one upstream.
+        """
+
+    @abstractmethod
+    def largest(self) -> FloatArray:
+        """Return the most that each entry upstream sends to one entry, (U,) or fewer.
+
+        In bytes per second; entries that send nothing may be left out.
+        """
+
     def summary(self) -> tuple[int, float]:
         """Count the pairs that exchange something, and add up their volume."""
-        return int(np.count_nonzero(self._values())), float(self._values().sum(dtype=np.float64))
+        values, times = self._values()
+        return int(times @ np.count_nonzero(values, axis=1)), float(times @ values.sum(axis=1, dtype=np.float64))
 
     def count(self, level: float) -> int:
         """Count the pairs that exchange ``level`` bytes per second (above 0) or more."""
-        values = self._values()
-        return int(np.count_nonzero(values > _below(level, values.dtype, included=False)))
+        values, times = self._values()
+        return int(times @ np.count_nonzero(values > _below(level, values.dtype, included=False), axis=1))
 
     def beyond(self, level: float) -> float:
         """Add up what pairs exchange beyond ``level`` (above 0), over those that do."""
-        values, total = self._values(), 0.0
+        (values, times), total = self._values(), 0.0
         step = max(1, _AT_ONCE // max(1, values[:1].size))  # in 64 bits, so not all together
         for start in range(0, len(values), step):
-            more = values[start : start + step] - np.array([level])
-            total += float(np.maximum(more, 0.0, out=more).sum())
+            part = slice(start, start + step)
+            more = values[part] - np.array([level])
+            total += float(times[part] @ np.maximum(more, 0.0, out=more).sum(axis=1))
         return total
 
     @abstractmethod
@@ -107,39 +127,80 @@ class _Shuffle(ABC):
 class DenseShuffle(_Shuffle):
     """One shuffle as a block.
 
-    Entry u upstream sends ``volume[u, d]`` bytes per second to entry d downstream. A block of 32-bit floats stays one:
-    large ones take most of the memory of a model. Sums over it are of 64 bits.
+    Entry u upstream sends ``volume[row[u], d]`` bytes per second to entry d downstream; without ``row``, each entry has
+    the row of its number. Entries that send alike can share a row: large blocks take most of the memory of a model, and
+    one of 32-bit floats stays one. Sums over it are of 64 bits.
     """
 
     volume: FloatArray
+    row: IntArray | None = None
 
     def __post_init__(self) -> None:
-        name = f"shuffle {self.upstream!r} to {self.downstream!r}: volume"
-        object.__setattr__(self, "volume", float_array(name, self.volume, ndim=2, single=True))
+        name = f"shuffle {self.upstream!r} to {self.downstream!r}: "
+        object.__setattr__(self, "volume", float_array(name + "volume", self.volume, ndim=2, single=True))
+        if self.row is not None:
+            object.__setattr__(self, "row", read_only(_indices(name + "row", self.row, len(self.volume))))
 
     @property
     def shape(self) -> tuple[int, int]:
         """Entries upstream and downstream."""
-        return self.volume.shape[0], self.volume.shape[1]
+        return len(self.volume) if self.row is None else len(self.row), self.volume.shape[1]
 
-    def _values(self) -> FloatArray:
-        return self.volume
+    def matrix(self) -> FloatArray:
+        """Return the block with a row for each entry upstream, (U, D)."""
+        return self.volume if self.row is None else self.volume[self.row]
+
+    def _values(self) -> tuple[FloatArray, IntArray]:
+        return self.volume, self._times
+
+    @cached_property
+    def _times(self) -> IntArray:
+        """Entries upstream that each row stands for."""
+        if self.row is None:
+            return np.ones(len(self.volume), dtype=np.int64)
+        return np.bincount(self.row, minlength=len(self.volume))
+
+    def _of_entries(self, by_row: FloatArray) -> FloatArray:
+        return by_row if self.row is None else by_row[self.row]
 
     def above(self, level: float) -> Edges:
         """As in the base class."""
-        up, down = np.divmod(np.flatnonzero(self.volume > _below(level, self.volume.dtype)), max(self.shape[1], 1))
-        return up, down, self.volume[up, down]
+        row, down = np.divmod(np.flatnonzero(self.volume > _below(level, self.volume.dtype)), max(self.shape[1], 1))
+        if self.row is None:
+            return row, down, self.volume[row, down]
+        count = np.bincount(row, minlength=len(self.volume))
+        of_entry = count[self.row]
+        begin = (np.cumsum(count) - count)[self.row] - (np.cumsum(of_entry) - of_entry)
+        place = np.arange(of_entry.sum()) + np.repeat(begin, of_entry)
+        return np.repeat(np.arange(len(self.row)), of_entry), down[place], self.volume[row[place], down[place]]
+
+    def above_at(self, entry: int, level: float, *, received: bool) -> tuple[IntArray, FloatArray]:
+        """As in the base class."""
+        if received:
+            values = self._of_entries(self.volume[:, entry])
+        else:
+            values = self.volume[entry if self.row is None else self.row[entry]]
+        others = np.flatnonzero(values > _below(level, values.dtype))
+        return others, values[others]
+
+    def largest(self) -> FloatArray:
+        """As in the base class."""
+        return self._of_entries(np.asarray(self.volume.max(axis=1, initial=0.0), dtype=np.float64))
 
     def sent(self) -> FloatArray:
         """As in the base class."""
-        return np.asarray(self.volume.sum(axis=1, dtype=np.float64))
+        return self._of_entries(np.asarray(self.volume.sum(axis=1, dtype=np.float64)))
 
     def received(self) -> FloatArray:
         """As in the base class."""
-        return np.asarray(self.volume.sum(axis=0, dtype=np.float64))
+        shared = np.flatnonzero(self._times != 1)
+        more = (self._times[shared] - 1.0) @ self.volume[shared].astype(np.float64)
+        return np.asarray(self.volume.sum(axis=0, dtype=np.float64) + more)
 
     def forward(self, per_byte: FloatArray) -> FloatArray:
         """As in the base class."""
+        if self.row is not None:
+            per_byte = sum_by_index(self.row, per_byte, len(self.volume))
         largest = float(per_byte.max(initial=0.0)) or 1.0  # may be beyond 32 bits
         return np.asarray((per_byte / largest).astype(self.volume.dtype) @ self.volume, dtype=np.float64) * largest
 
@@ -149,7 +210,8 @@ class DenseShuffle(_Shuffle):
         for group in np.intersect1d(upstream, downstream).tolist():
             if group >= 0:
                 senders, receivers = np.flatnonzero(upstream == group), np.flatnonzero(downstream == group)
-                received[receivers] = self.volume[np.ix_(senders, receivers)].sum(axis=0, dtype=np.float64)
+                rows = senders if self.row is None else self.row[senders]
+                received[receivers] = self.volume[np.ix_(rows, receivers)].sum(axis=0, dtype=np.float64)
         return received
 
 
@@ -183,13 +245,32 @@ class SparseShuffle(_Shuffle):
             object.__setattr__(self, name, read_only(values))
         object.__setattr__(self, "bytes_per_second", read_only(volumes[order]))
 
-    def _values(self) -> FloatArray:
-        return self.bytes_per_second
+    def _values(self) -> tuple[FloatArray, IntArray]:
+        return self.bytes_per_second[None], np.ones(1, dtype=np.int64)
 
     def above(self, level: float) -> Edges:
         """As in the base class."""
         exchanging = np.flatnonzero(self.bytes_per_second > level)
         return self.sources[exchanging], self.targets[exchanging], self.bytes_per_second[exchanging]
+
+    def above_at(self, entry: int, level: float, *, received: bool) -> tuple[IntArray, FloatArray]:
+        """As in the base class."""
+        if received:
+            pairs = self._by_target[slice(*np.searchsorted(self.targets[self._by_target], (entry, entry + 1)))]
+        else:
+            pairs = np.arange(*np.searchsorted(self.sources, (entry, entry + 1)))
+        pairs = pairs[self.bytes_per_second[pairs] > level]
+        return (self.sources if received else self.targets)[pairs], self.bytes_per_second[pairs]
+
+    @cached_property
+    def _by_target(self) -> IntArray:
+        """Pairs in the order of their targets, then sources."""
+        return np.argsort(self.targets, kind="stable")
+
+    def largest(self) -> FloatArray:
+        """As in the base class."""
+        begins = np.flatnonzero(np.diff(self.sources, prepend=-1))
+        return np.maximum.reduceat(self.bytes_per_second, begins) if len(begins) else np.empty(0)
 
     def sent(self) -> FloatArray:
         """As in the base class."""

@@ -128,7 +128,7 @@ def _nullable(values: FloatArray) -> list[float | None]:
 def _shuffle_document(shuffle: Shuffle) -> dict[str, Any]:
     ends = {"upstream": shuffle.upstream, "downstream": shuffle.downstream}
     if isinstance(shuffle, DenseShuffle):
-        return {**ends, "volume": shuffle.volume.tolist()}
+        return {**ends, "volume": shuffle.matrix().tolist()}
     edges = zip(*(column.tolist() for column in shuffle.above(0.0)), strict=True)
     return {**ends, "edges": [list(edge) for edge in edges]}
 

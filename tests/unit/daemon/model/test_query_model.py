@@ -42,7 +42,7 @@ def test_map_outputs_are_joined_by_task_id() -> None:
     (shuffle,) = ready(windows=windows).workload.shuffles
     assert (shuffle.upstream, shuffle.downstream) == (f"{QUERY}/f0", f"{QUERY}/0")
     expected = np.array([[0, 10, 0, 0], [100, 10, 0, 0], [200, 10, 0, 0], [300, 10, 0, 0]])
-    np.testing.assert_allclose(shuffle.volume, expected * 0.2)
+    np.testing.assert_allclose(shuffle.matrix(), expected * 0.2)
 
 
 @pytest.mark.parametrize(
@@ -67,7 +67,17 @@ def test_map_outputs_that_fit_nothing_are_skipped(outputs: list[MapOutput], note
 def test_batches_seen_in_part_do_not_lessen_a_shuffle() -> None:
     windows = {**WINDOWS, "127.0.0.2": [window(0, map_outputs=map_outputs((9,)))]}
     (shuffle,) = ready(windows=windows).workload.shuffles
-    assert shuffle.volume[3].tolist() == pytest.approx([60, 2, 0, 0])
+    assert shuffle.matrix()[3].tolist() == pytest.approx([60, 2, 0, 0])
+
+
+def test_outputs_that_were_never_reported_share_a_row() -> None:
+    outputs = [it for it in map_outputs((7, 8)) if it.map_task in {7000, 7001, 8001, 8002}]
+    windows = {**WINDOWS, "127.0.0.2": [window(0, map_outputs=outputs)]}
+    batches = [with_tasks(it, lambda row: msgspec.structs.replace(row, bytes_out=9)) for it in BATCHES]
+    (shuffle,) = ready(batches=batches, windows=windows).workload.shuffles
+    of_two_batches = np.array([[0 + 150, 20], [100 + 100, 20], [50 + 200, 20], [50 + 150, 20]])
+    np.testing.assert_allclose(shuffle.matrix()[:, :2], of_two_batches / 2 * 0.2)
+    assert len(shuffle.volume) == 4, "three rows, and one for all others"
 
 
 def test_a_floating_readers_shuffle_goes_to_where_it_ran() -> None:
@@ -80,7 +90,7 @@ def test_a_floating_readers_shuffle_goes_to_where_it_ran() -> None:
     result = ready(batches=chained, windows={**WINDOWS, "127.0.0.2": [window(0, map_outputs=outputs)]})
     (shuffle,) = result.workload.shuffles
     assert (shuffle.upstream, shuffle.downstream) == (f"{QUERY}/0", f"{QUERY}/f1")
-    assert shuffle.volume[0].tolist() == pytest.approx([0, 0, 12, 8])
+    assert shuffle.matrix()[0].tolist() == pytest.approx([0, 0, 12, 8])
 
 
 def test_one_unfit_output_does_not_hide_the_others() -> None:
@@ -89,7 +99,7 @@ def test_one_unfit_output_does_not_hide_the_others() -> None:
     result = ready(windows={**WINDOWS, "127.0.0.2": [window(0, map_outputs=[*outputs, *unfit])]})
     (shuffle,) = result.workload.shuffles
     assert any("map output that fits no stage: 2" in note for note in result.notes)
-    np.testing.assert_allclose(shuffle.volume[1], np.array([100, 10, 0, 0]) * 0.2)
+    np.testing.assert_allclose(shuffle.matrix()[1], np.array([100, 10, 0, 0]) * 0.2)
 
 
 def test_an_output_without_sizes_for_a_floating_reader_is_no_error() -> None:
@@ -109,8 +119,9 @@ def test_an_output_that_was_not_reported_speaks_neither_for_nor_against_its_exec
     windows = {**WINDOWS, "127.0.0.2": [window(0, map_outputs=outputs)]}
     batches = [with_tasks(it, lambda row: msgspec.structs.replace(row, bytes_out=wrote)) for it in BATCHES]
     (shuffle,) = ready(batches=batches, windows=windows).workload.shuffles
-    assert shuffle.volume[0].sum() > 0
-    assert shuffle.volume[3].tolist() == pytest.approx((shuffle.volume[0] if wrote else shuffle.volume[3] * 0).tolist())
+    assert shuffle.matrix()[0].sum() > 0
+    rows = shuffle.matrix()
+    assert rows[3].tolist() == pytest.approx((rows[0] if wrote else rows[3] * 0).tolist())
 
 
 def test_tasks_of_executors_that_are_gone_are_no_first_tasks_of_the_newest() -> None:

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 
@@ -32,6 +34,19 @@ def test_order_of_the_largest_streams() -> None:
     )
     assert largest_streams(_chain(), placement_of(a=[0, 1, -1], b=[1, 0]), cluster_of(2), limit=2) == hot[:2]
     assert largest_streams(_chain(), placement_of(a=[0, 1, -1], b=[1, 0]), cluster_of(2), limit=0) == ()
+
+
+def test_the_largest_streams_are_the_first_of_all() -> None:
+    random = np.random.default_rng(3)
+    keys = ("a", "b", "c")
+    blocks = [random.integers(1, 9, size=(6, 6)).astype(float) for _ in keys[1:]]  # some are equal
+    shuffles = tuple(DenseShuffle(*pair, block) for pair, block in zip(pairwise(keys), blocks, strict=True))
+    workload = Workload(workload_of({key: [1.0] * 6 for key in keys}).stages, shuffles)
+    placement = placement_of(**{key: [0, 1, 0, 1, 0, 1] for key in keys})
+    hot = largest_streams(workload, placement, cluster_of(2))
+    assert len(hot) > 8
+    for limit in range(len(hot) + 1):
+        assert largest_streams(workload, placement, cluster_of(2), limit) == hot[:limit]
 
 
 def test_high_edges_of_each_shuffle() -> None:
