@@ -87,10 +87,14 @@ def main() -> None:
 
 def page(results: dict[str, Result]) -> str:
     """Return the page of the results."""
-    live = results["live"].figures() if "live" in results else None
+    live, before = (results[name].figures() if name in results else None for name in ("live", "live_before"))
     plot = PLOT if changes(results["predictions"]) else ""
     figures = results["predictions"].figures()
-    return render("predictions", figures | {"totals": totals(figures["rows"]), "live": live, "plot": plot}, wrap=False)
+    return render(
+        "predictions",
+        figures | {"totals": totals(figures["rows"]), "live": live, "before": before, "plot": plot},
+        wrap=False,
+    )
 
 
 def totals(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
@@ -143,9 +147,10 @@ def live_result(runs: Sequence[RunResult]) -> Result:
             "after_error": one.after_error,
             "predicted_before": one.predicted_before if math.isfinite(one.predicted_after) else None,
             "predicted_after": one.predicted_after if math.isfinite(one.predicted_after) else None,
+            "truth": _truth(run) if number == 0 else None,
         }
         for run in adaptive
-        for one in run.figures()
+        for number, one in enumerate(run.figures())
     ]
     figures = {"rows": rows, "summary": summary(adaptive), "commands": [" ".join(run.command) for run in runs]}
     return Result.of(
@@ -153,6 +158,16 @@ def live_result(runs: Sequence[RunResult]) -> Result:
         figures | {"beside_even": beside_even(adaptive, even)},
         units={"s": "before after predicted_before predicted_after", "1": "run_seed"},
     )
+
+
+def _truth(run: RunResult) -> dict[str, float]:
+    """Return the moves of a run, the fewest for the same load, and the busiest executor over the optimum."""
+    return {
+        "moves": sum(goal.moves for goal in run.truth),
+        "fewest": sum(goal.fewest_same or 0 for goal in run.truth),
+        "busiest_before": max(goal.busiest_before / goal.optimum for goal in run.truth),
+        "busiest_after": max(goal.busiest_after / goal.optimum for goal in run.truth),
+    }
 
 
 def beside_even(adaptive: Sequence[RunResult], even: Sequence[RunResult]) -> list[dict[str, Any]]:

@@ -2,7 +2,8 @@
 
 The fewest moves are chosen by the cycle formula and the mean over the queries. What one query gains may cost another
 one, and the gate refuses such a plan; often most of the gain is possible without the loss. And where stages wait for
-each other, more moves may gain more than the formula says. So plans are replayed, on other draws than the gate's.
+each other, more moves may gain more than the formula says, and fewer moves as much. So plans are replayed, on other
+draws than the gate's.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from rechannel.policies.prediction.model import PredictionModel
 _REPLAYED_TASKS = 640_000  # in all predictions together, about: two or three seconds
 _PREDICTIONS = 24  # at most
 _PLANS = 3  # replayed in any case
+_MIN_MOVE_GAIN = 0.006  # of the batches, mean over the queries: what a move has to bring
 _ROUNDING = 1e-9
 
 
@@ -38,11 +40,12 @@ def choose_by_replay(
 ) -> Placement:
     """Return the plan with the fewest moves that brings most of the gain without a loss.
 
-    If one could by each of them, moves of the first one are taken back: each time the one after which the queries lose
-    least beyond the share allowed, and gain most. Both the mean batch and the 95th percentile count, as for the gate:
-    one may not lose more, the other not certainly. Moves off unavailable executors stay, and those after which an
-    executor has no memory for the partition that left it. The first plan is returned where none gains without a loss,
-    or none was met in the number of predictions that there is time for.
+    Moves of it that bring too little are taken back. If a query could lose by each of the plans, moves of the first one
+    are taken back: each time the one after which the queries lose least beyond the share allowed, and gain most. Both
+    the mean batch and the 95th percentile count, as for the gate: one may not lose more, the other not certainly. Moves
+    off unavailable executors stay, and those after which an executor has no memory for the partition that left it. The
+    first plan is returned where none gains without a loss, or none was met in the number of predictions that there is
+    time for.
 
     ``plans``: the most important ones first; ``max_loss``: largest share that a query may lose.
     """
@@ -58,27 +61,49 @@ def choose_by_replay(
         return plans[0]
     enough = most_of(min(plan.ratio for plan in allowed))
     sufficient = [plan for plan in allowed if plan.ratio <= enough]
-    return min(sufficient, key=lambda plan: (len(plan.placement.moves_from(current)), plan.ratio)).placement
+    fewest = min(sufficient, key=lambda plan: (len(plan.placement.moves_from(current)), plan.ratio))
+    return _without_needless(predictor, fewest, model, predictions, enough, max_loss)
+
+
+def _without_needless(
+    predictor: ChangePredictor, plan: _Rated, model: PredictionModel, predictions: int, enough: float, max_loss: float
+) -> Placement:
+    """Take moves back that bring too little, the lightest first, while most of the gain stays."""
+    moves = _voluntary_moves(predictor, plan, model)
+    for move in reversed(moves[-predictions:] if len(moves) > 1 else ()):
+        if move in _reversible(predictor, plan, model, [move]):
+            without = _rate(predictor, plan.placement.with_moves([_reversed(move)]), max_loss)
+            if without.excess <= 0 and without.ratio <= min(plan.ratio + _MIN_MOVE_GAIN, enough):
+                plan = without
+    return plan.placement
+
+
+def _voluntary_moves(predictor: ChangePredictor, plan: _Rated, model: PredictionModel) -> list[Move]:
+    """Return the moves off available executors, the heaviest first."""
+    moves = [move for move in plan.placement.moves_from(predictor.current) if model.cluster.available[move.source]]
+    return sorted(moves, key=lambda move: -float(model.workload.stage(move.stage).busy[move.partition]))
+
+
+def _reversible(predictor: ChangePredictor, plan: _Rated, model: PredictionModel, moves: Sequence[Move]) -> list[Move]:
+    """Return the moves whose partitions can go back.
+
+    The executor then holds no more state than its memory, or than now, where that is more.
+    """
+    cluster, workload = model.cluster, model.workload
+    most = np.maximum(cluster.memory_bytes, state_bytes_held(cluster, workload, predictor.current))
+    free = most * (1 + _ROUNDING) - state_bytes_held(cluster, workload, plan.placement)
+    return [it for it in moves if workload.stage(it.stage).state_bytes[it.partition] <= free[it.source]]
 
 
 def _without_losses(
     predictor: ChangePredictor, plan: _Rated, model: PredictionModel, predictions: int, max_loss: float
 ) -> _Rated:
-    """Take moves back until no query could lose, or predictions are used up.
-
-    A partition goes back only where its state fits: on an executor that then holds no more than its memory, or than
-    now, where that is more.
-    """
-    cluster, workload = model.cluster, model.workload
-    most = np.maximum(cluster.memory_bytes, state_bytes_held(cluster, workload, predictor.current))
-    moves = [move for move in plan.placement.moves_from(predictor.current) if cluster.available[move.source]]
-    moves.sort(key=lambda move: -float(workload.stage(move.stage).busy[move.partition]))
+    """Take moves back until no query could lose, or predictions are used up."""
+    moves = _voluntary_moves(predictor, plan, model)
     while plan.excess > 0 and len(moves) > 1 and predictions > 0:
-        free = most * (1 + _ROUNDING) - state_bytes_held(cluster, workload, plan.placement)
-        fitting = [it for it in moves if workload.stage(it.stage).state_bytes[it.partition] <= free[it.source]]
         tried = [
             (move, _rate(predictor, plan.placement.with_moves([_reversed(move)]), max_loss))
-            for move in fitting[:predictions]
+            for move in _reversible(predictor, plan, model, moves)[:predictions]
         ]
         if not tried:
             break
