@@ -256,16 +256,18 @@ class SparseShuffle(_Shuffle):
     def above_at(self, entry: int, level: float, *, received: bool) -> tuple[IntArray, FloatArray]:
         """As in the base class."""
         if received:
-            pairs = self._by_target[slice(*np.searchsorted(self.targets[self._by_target], (entry, entry + 1)))]
+            order, targets = self._by_target
+            pairs = order[slice(*np.searchsorted(targets, (entry, entry + 1)))]
         else:
             pairs = np.arange(*np.searchsorted(self.sources, (entry, entry + 1)))
         pairs = pairs[self.bytes_per_second[pairs] > level]
         return (self.sources if received else self.targets)[pairs], self.bytes_per_second[pairs]
 
     @cached_property
-    def _by_target(self) -> IntArray:
-        """Pairs in the order of their targets, then sources."""
-        return np.argsort(self.targets, kind="stable")
+    def _by_target(self) -> tuple[IntArray, IntArray]:
+        """Pairs in the order of their targets, then sources, and these targets."""
+        order = np.argsort(self.targets, kind="stable")
+        return order, self.targets[order]
 
     def largest(self) -> FloatArray:
         """As in the base class."""

@@ -37,6 +37,15 @@ def test_every_representation_answers_alike(seed: int, level: float) -> None:
         assert other.beyond(level) == pytest.approx(first.beyond(level))
         for one, same in zip(first.above(level), other.above(level), strict=True):
             np.testing.assert_array_equal(one, same)
+        for received, entries in ((False, SENDERS), (True, RECEIVERS)):
+            for entry in range(entries):
+                pairs = zip(
+                    first.above_at(entry, level, received=received),
+                    other.above_at(entry, level, received=received),
+                    strict=True,
+                )
+                for one, same in pairs:
+                    np.testing.assert_array_equal(one, same)
         np.testing.assert_array_equal(np.sort(other.largest())[-3:], np.sort(first.largest())[-3:])
         for name, arguments in (
             ("sent", ()),
