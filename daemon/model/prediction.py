@@ -345,7 +345,9 @@ def _samples(
         tasks = task_columns(run)
         executor = tasks.executors_in(measured.executors)
         stayed = last.replace(tasks.partition, executor)
-        counts = stayed & (executor >= 0) & (seen[executor] + ranks(executor) >= measured.cold_tasks[executor])
+        counts = stayed & (executor >= 0)
+        if measured.cold_tasks.any():
+            counts &= seen[executor] + ranks(executor) >= measured.cold_tasks[executor]
         counts &= is_recent | ~(measured.slowed[executor] | np.isin(tasks.partition, changed))
         seen += np.bincount(executor[executor >= 0], minlength=cluster.size)
         seconds = tasks.slot * cluster.speed[executor]

@@ -97,6 +97,17 @@ def is_in(values: IntArray, ordered: IntArray) -> BoolArray:
     return np.asarray(ordered[place] == values)
 
 
+def median_of_numbers(values: FloatArray, axis: int) -> FloatArray:
+    """Return the median along an axis without NaN; NaN where there is nothing else.
+
+    As `numpy.nanmedian`, which takes many times as long for small arrays.
+    """
+    ordered, count = np.sort(values, axis=axis), np.count_nonzero(~np.isnan(values), axis=axis)  # NaN comes last
+    middle = [np.expand_dims(place, axis) for place in (np.maximum(count - 1, 0) // 2, count // 2)]
+    low, high = (np.take_along_axis(ordered, place, axis) for place in middle)
+    return np.asarray((low + high).squeeze(axis) / 2)
+
+
 def numbered(values: IntArray) -> IntArray:
     """Return the number of each value among the different ones, in their order, (n,).
 

@@ -27,7 +27,14 @@ from dataclasses import dataclass
 import numpy as np
 
 from rechannel.policies.analysis.service_rate import fit_lines, weighted_lines
-from rechannel.policies.model.arrays import BoolArray, FloatArray, IntArray, check_lengths, numbered
+from rechannel.policies.model.arrays import (
+    BoolArray,
+    FloatArray,
+    IntArray,
+    check_lengths,
+    median_of_numbers,
+    numbered,
+)
 
 _LEAST_NOISE = 0.02  # standard deviation of the logarithm of a task's seconds, and so of the next two
 _PRIOR_NOISE = 0.3  # standard deviation that counts where a stage has a single task a partition
@@ -187,9 +194,9 @@ def of_present_cost(seconds: FloatArray, rows: FloatArray, newest: int) -> BoolA
         return np.ones(len(seconds), dtype=np.bool_)
     work, read = np.log(np.maximum(seconds[:, compared], _SHORTEST)), np.log(np.maximum(rows[:, compared], 1.0))
     same: BoolArray = np.asarray(~np.isnan(work).all(axis=1))
-    more, larger = (it[same] - np.nanmedian(it[-newest:], axis=0) for it in (work, read))
-    change = np.nanmedian(_beyond_rows(more, larger), axis=1)
-    steps = [np.abs(np.diff(np.nanmedian(it, axis=1))) for it in (more, more - larger)]
+    more, larger = (it[same] - median_of_numbers(it[-newest:], 0) for it in (work, read))
+    change = median_of_numbers(_beyond_rows(more, larger), 1)
+    steps = [np.abs(np.diff(median_of_numbers(it, 1))) for it in (more, more - larger)]
     deviation = _DEVIATION * min(float(np.median(it)) if len(it) else 0.0 for it in steps)
     same[same] = np.abs(change) <= max(_OTHER_COST, _SURE * deviation * math.sqrt(1 + 1 / newest))
     same[-newest:] = True
@@ -208,10 +215,10 @@ def changed_partitions(seconds: FloatArray, rows: FloatArray, newest: int) -> In
     compared = np.flatnonzero((steps_before >= _LEAST_STEPS) & ~np.isnan(work[-newest:]).any(axis=0))
     if not len(compared):
         return compared
-    usual, usual_rows = (np.nanmedian(it[:-newest, compared], axis=0) for it in (work, read))
+    usual, usual_rows = (median_of_numbers(it[:-newest, compared], 0) for it in (work, read))
     more, larger = work[:, compared] - usual, read[:, compared] - usual_rows
     change = _beyond_rows(more, larger)[-newest:]
-    steps = [np.nanmedian(np.abs(np.diff(it[:-newest], axis=0)), axis=0) for it in (more, more - larger)]
+    steps = [median_of_numbers(np.abs(np.diff(it[:-newest], axis=0)), 0) for it in (more, more - larger)]
     least = np.maximum(_OTHER_PARTITION, _PARTITION_SURE * _DEVIATION * np.minimum(*steps))
     sure = (change > least).all(axis=0) | (change < -least).all(axis=0)
     added = np.abs(np.exp(usual + np.median(change, axis=0)) - np.exp(usual))
