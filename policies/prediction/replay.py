@@ -32,7 +32,7 @@ from rechannel.policies.prediction.cycle import PlacedQueries
 from rechannel.policies.prediction.model import PredictionModel, draw_factors
 
 MAX_REPLAYED = 4_000  # tasks of one batch of each query; beyond: the cycle formula predicts in place of the replay
-_FORMULA_BATCHES = 2  # batches by the cycle formula, for each draw of the work
+_FORMULA_BATCHES = 3  # batches by the cycle formula
 _LEAST_TASKS = 2_000  # tasks and batches that one replay may run in any case
 _ROUNDS = 4  # times the batches asked for that all queries' tasks may run; a query too slow for that has fewer batches
 _WARM_UP = 2  # batches of each query that are not counted
