@@ -36,7 +36,7 @@ from msgspec.structs import replace
 
 from benchmarks.monitors import fleet as agents
 from benchmarks.policies.measure import timed
-from benchmarks.policies.optimum import metis
+from benchmarks.policies.optimum import metis, optimal_seconds
 from benchmarks.report.results import Result, ResultFile, argument_parser, progress, write_page
 from benchmarks.report.templates import render
 from benchmarks.simulation.fleet import APPLICATION, Messages, Shape
@@ -70,6 +70,7 @@ LARGEST_STAGE = 4_000  # partitions: each window has the sizes of 20 map outputs
 SIZES, QUICK = (100, 1_000, 4_000), (100,)
 # Executors, cores and queries of the models whose placements are compared.
 COMPARED, QUICK_COMPARED = ((100, 1, 1), (100, 1, 25), (1_000, 1, 25)), ((100, 1, 1),)
+SMALL = Shape(4, 1, STAGES, 16, cores=1)  # HiGHS proves the optimum of such stages
 AGENTS, QUICK_AGENTS = (1_000, 4_000), (100,)
 PUSHES = 12  # windows that each agent pushes, of which the first ones are not counted
 CORES = (1, 4)
@@ -100,7 +101,7 @@ def _measure(options: argparse.Namespace, results: ResultFile) -> None:
         "placements": (
             "Placements of the same model: stage time over the least possible",
             measure_placements,
-            [_shape(*size) for size in compared],
+            [SMALL, *(_shape(*size) for size in compared)],
         ),
         "agents": (
             "Agents on one Redis, and the age of their windows in the controller",
@@ -198,9 +199,8 @@ def measure_placements(shape: Shape) -> list[dict[str, Any]]:
         answers[policy] = seconds, proposal.placement
     if importlib.util.find_spec("pymetis") is not None:
         answers["METIS"] = timed(lambda: metis(Scenario("scale", cluster, workload, current)))
-    return [
-        _size_of(shape)
-        | {
+    rows = [
+        {
             "policy": policy,
             "seconds": seconds,
             "stage_time": placement_cost(cluster, workload, placement).stage_time / least,
@@ -208,6 +208,12 @@ def measure_placements(shape: Shape) -> list[dict[str, Any]]:
         }
         for policy, (seconds, placement) in answers.items()
     ]
+    if shape == SMALL:
+        stages = workload.placeable
+        seconds, optima = timed(lambda: [optimal_seconds(stage.busy, cluster.speed) for stage in stages])
+        total = sum(stage.batches_per_second * best for stage, (best, _) in zip(stages, optima, strict=True))
+        rows.append({"policy": "HiGHS", "seconds": seconds, "stage_time": total / least, "crossing": None})
+    return [_size_of(shape) | row for row in rows]
 
 
 def measure_agents(count: int) -> list[dict[str, Any]]:
