@@ -16,15 +16,17 @@ _LONGEST_COOLDOWN = 86_400.0  # seconds
 class CooldownTimer:
     """Cool-down of one application after its migrations. It survives the loss of the lead.
 
-    It is there for the effect of a migration to show. So it ends once the migration is confirmed. After a confirmed
-    rollback it ends when the executors change: until then the same figures would lead to the same plan.
+    It is there for the effect of a migration to show. So it ends once the migration is confirmed, and when executors
+    come or go: then it no longer shows. After a rollback it ends when they change after it was confirmed: until then
+    the same figures would lead to the same plan.
     """
 
     migration_ended: float | None = None  # time of the end of the last migration
     _last_decision: str = ""  # decision of the last migration, drains apart
     _confirmed: bool = False  # whether the outcome of the last migration, drains apart, was confirmed
     _undone: bool = False  # whether the last migration was a rollback, and that is confirmed
-    _executors: frozenset[str] | None = None  # since then; None: not observed yet
+    _executors: frozenset[str] | None = None  # at the last observation, after a confirmed rollback since then
+    _decided_for: frozenset[str] | None = None  # executors at the last applied decision, drains apart
     _drain_decision: str = ""  # last applied decision, if it was a drain's
     _after_rollback: bool = False  # whether the last applied decision, drains apart, was a rollback
     _rollbacks_in_a_row: int = 0
@@ -38,7 +40,7 @@ class CooldownTimer:
         self._drain_decision = decision.decision if decision.trigger == Trigger.DRAIN else ""
         if self._drain_decision:
             return
-        self._after_rollback = bool(decision.rollback_of)
+        self._after_rollback, self._decided_for = bool(decision.rollback_of), self._executors
         # An operator's rollback is not about what the controller did automatically.
         self._is_longer = self._after_rollback and not decision.user
         self._rollbacks_in_a_row += self._is_longer
@@ -94,7 +96,7 @@ class CooldownTimer:
             self._confirmed, self._rollbacks_in_a_row = True, 0
 
     def observe(self, executors: frozenset[str]) -> None:
-        """Note the executors that may hold partitions now."""
+        """Note the executors that there are."""
         if self._undone and self._executors not in (None, executors):
             self._confirmed = True
         self._executors = executors
@@ -108,8 +110,10 @@ class CooldownTimer:
         return seconds, f"{seconds / max(usual_length, 1e-9):g} times gate.cooldown, as it was rolled back{row}"
 
     def time_left(self, now: float, usual_length: float) -> float:
-        """Return the seconds that are left; none after a migration that was confirmed."""
-        return 0.0 if self._confirmed else self.time_left_unconfirmed(now, usual_length)
+        """Return the seconds that are left; none once it is confirmed, or the executors changed."""
+        changed = None not in (self._executors, self._decided_for) and self._executors != self._decided_for
+        is_over = self._confirmed or (changed and not self._after_rollback)
+        return 0.0 if is_over else self.time_left_unconfirmed(now, usual_length)
 
     def time_left_unconfirmed(self, now: float, usual_length: float) -> float:
         """Return the seconds that are left, whether the last migration was confirmed or not."""

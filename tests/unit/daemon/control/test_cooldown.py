@@ -40,6 +40,21 @@ def test_the_cool_down_after_an_automatic_rollback_stays_until_the_executors_cha
     assert cooldown.time_left(clock(), 300.0) == 4800.0, "the next rollback has one of its own"
 
 
+def test_the_cool_down_ends_with_the_executors_that_the_migration_was_decided_for(clock):
+    cooldown = CooldownTimer()
+    cooldown.observe(frozenset("01"))
+    cooldown.note_applied(A)
+    cooldown.observe(frozenset("012"))  # while it runs
+    cooldown.start("a", clock())
+    assert cooldown.time_left(clock(), 300.0) == 0.0, "the executor that came waits for no effect"
+    cooldown.observe(frozenset("01"))
+    assert cooldown.time_left(clock(), 300.0) == 300.0, "it was away for a moment"
+    cooldown.observe(frozenset("02"))
+    cooldown.note_applied(B)
+    cooldown.start("b", clock())
+    assert cooldown.time_left(clock(), 300.0) == 300.0, "the next migration has one of its own"
+
+
 def test_a_confirmed_drain_does_not_end_the_cool_down_of_the_migration_before_it(clock):
     cooldown = CooldownTimer()
     for name, trigger in (("d1", "timeout"), ("d2", "drain")):
