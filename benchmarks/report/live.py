@@ -168,11 +168,10 @@ def _metrics(cells: Cells, *, after_rest: bool, paced: bool) -> list[str]:
 
 
 def _commands(sessions: Sequence[Session]) -> list[str]:
-    """Return the commands that measured the sessions, each once, with the present name of an option."""
+    """Return the commands that measured the sessions, each once."""
     lines = (
         " ".join(["python -m benchmarks.live", *session.get("command", ()), "--json FILE"]) for session in sessions
     )
-    lines = (line.replace(" --way ", " --variant ") for line in lines)
     return [f"`{line}`" for line in dict.fromkeys(lines)]
 
 

@@ -51,7 +51,7 @@ def page(results: Mapping[str, Result], pictures: Path | None = None) -> str:
             }
         )
     # With the present name of an option:
-    commands = sorted({result.command.replace(" --ways ", " --variants ") for result in results.values()})
+    commands = sorted({result.command for result in results.values()})
     context: dict[str, Any] = {
         "scripts": scripts,
         "commands": commands,
