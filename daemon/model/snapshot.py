@@ -307,7 +307,8 @@ def _model_queries(
         elif batches:
             placeable = not query.problem and enough
             models[name] = query_model.build_query_model(query, batches, inputs, placeable=placeable, max_entries=room)
-            room -= sum(shuffle.volume.size for shuffle in models[name].shuffles)
+            # Pairs, also of entries that share a row: some policies make a list of all of them.
+            room -= sum(math.prod(shuffle.shape) for shuffle in models[name].shuffles)
     return models
 
 

@@ -12,9 +12,9 @@ import pytest
 from rechannel.daemon.model import query_model
 from rechannel.policies.analysis.service_rate import Observations
 from rechannel.wire.measurements import MapOutput, StageRun
-from unit.daemon.fakes import APP, QUERY, batch, query, task, window
+from unit.daemon.fakes import APP, QUERY, batch, query, report, task, window
 from unit.daemon.model.builders import with_tasks
-from unit.daemon.model.test_snapshot import BATCHES, WINDOWS, outputs_of, ready
+from unit.daemon.model.test_snapshot import BATCHES, WHERE, WINDOWS, outputs_of, ready
 
 
 def test_what_another_executor_loads_is_the_state_and_what_came_after_its_snapshot() -> None:
@@ -78,6 +78,17 @@ def test_outputs_that_were_never_reported_share_a_row() -> None:
     of_two_batches = np.array([[0 + 150, 20], [100 + 100, 20], [50 + 200, 20], [50 + 150, 20]])
     np.testing.assert_allclose(shuffle.matrix()[:, :2], of_two_batches / 2 * 0.2)
     assert len(shuffle.volume) == 4, "three rows, and one for all others"
+
+
+def test_the_bound_of_all_shuffles_counts_pairs_that_share_a_row(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(query_model, "MAX_MATRIX_ENTRIES", 30)  # of 16 of each query
+    batches = [with_tasks(it, lambda row: msgspec.structs.replace(row, bytes_out=9)) for it in BATCHES]
+    batches += [msgspec.structs.replace(it, query="q2") for it in batches]
+    windows = {**WINDOWS, "127.0.0.2": [window(0, map_outputs=map_outputs((7,))[:1])]}
+    result = ready(link=report([query(WHERE), query(WHERE, "q2")]), batches=batches, windows=windows)
+    (shuffle,) = result.workload.shuffles
+    assert (shuffle.downstream, shuffle.volume.shape) == (f"{QUERY}/0", (2, 4))
+    assert any("shuffle too large for a dense block" in note for note in result.notes)
 
 
 def test_a_floating_readers_shuffle_goes_to_where_it_ran() -> None:
