@@ -21,6 +21,7 @@ import numpy as np
 from benchmarks.live.service.report import summary
 from benchmarks.live.service.results import RunResult, read
 from benchmarks.predictions.cases import REGIMES, Case, draw_case, observe, true_seconds
+from benchmarks.predictions.exact_loads import moves_with_exact_loads
 from benchmarks.report.plots import pyplot, save
 from benchmarks.report.results import Result, ResultFile, argument_parser, progress, write_page
 from benchmarks.report.templates import render
@@ -152,7 +153,17 @@ def live_result(runs: Sequence[RunResult]) -> Result:
         for run in adaptive
         for number, one in enumerate(run.figures())
     ]
-    figures = {"rows": rows, "summary": summary(adaptive), "commands": [" ".join(run.command) for run in runs]}
+    moved = [run for run in adaptive if run.first and not run.error]
+    exact = {
+        "moves": sum(moves_with_exact_loads(run) for run in moved),
+        "made": sum(goal.moves for run in moved for goal in run.truth),
+    }
+    figures = {
+        "rows": rows,
+        "exact_loads": exact,
+        "summary": summary(adaptive),
+        "commands": [" ".join(run.command) for run in runs],
+    }
     return Result.of(
         "Predicted batches against those of a real cluster whose rows take a known time",
         figures | {"beside_even": beside_even(adaptive, even)},

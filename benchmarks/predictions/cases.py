@@ -93,11 +93,12 @@ def draw_case(regime: str, seed: int) -> Case:
         arrivals = dict.fromkeys(timing, float(busiest) / random.uniform(0.5, 0.8))
     pools = {name: name for name in timing} if regime == "pools" else {}
     return Case(
-        _cluster(executors, cores), Workload(tuple(stages)), Placement(placed), timing, arrivals, floating, pools
+        cluster_of(executors, cores), Workload(tuple(stages)), Placement(placed), timing, arrivals, floating, pools
     )
 
 
-def _cluster(executors: int, cores: int) -> Cluster:
+def cluster_of(executors: int, cores: int) -> Cluster:
+    """Return executors of as many cores, alike and without a bound of memory."""
     names = tuple(str(number) for number in range(executors))
     return Cluster(
         names,
