@@ -59,8 +59,8 @@ def log_standing_by(controller: Controller, log: Any) -> Callable[[], str]:
 def tune_garbage_collection() -> None:
     """Collect garbage seldom, for a process that decides.
 
-    A decision on a large application makes a million objects and no cycles of them; the interpreter would look through
-    all objects again and again.
+    A decision on a large application makes a million objects and hardly any cycles of them; the interpreter would look
+    through all objects again and again.
     """
     gc.freeze()
     gc.set_threshold(_OBJECTS_BETWEEN_COLLECTIONS)

@@ -148,12 +148,12 @@ def live_result(runs: Sequence[RunResult]) -> Result:
             "after_error": one.after_error,
             "predicted_before": one.predicted_before if math.isfinite(one.predicted_after) else None,
             "predicted_after": one.predicted_after if math.isfinite(one.predicted_after) else None,
-            "truth": _truth(run) if number == 0 else None,
+            "truth": _truth(run) if number == 0 and run.truth else None,
         }
         for run in adaptive
         for number, one in enumerate(run.figures())
     ]
-    moved = [run for run in adaptive if run.first and not run.error]
+    moved = [run for run in adaptive if run.first and not run.error and len(run.figures()) == len(run.case.queries)]
     exact = {
         "moves": sum(moves_with_exact_loads(run) for run in moved),
         "made": sum(goal.moves for run in moved for goal in run.truth),

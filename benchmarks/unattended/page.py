@@ -50,7 +50,6 @@ def page(results: Mapping[str, Result], pictures: Path | None = None) -> str:
                 "picture": picture if usable else "",
             }
         )
-    # With the present name of an option:
     commands = sorted({result.command for result in results.values()})
     context: dict[str, Any] = {
         "scripts": scripts,

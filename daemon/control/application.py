@@ -129,7 +129,7 @@ class Application:
         if report is None or not self._context.can_act:  # a rollback's plan may have taken minutes
             return
         self.executors.observe(usable_executors(report, self._services.standing_orders.nodes), self._clock.steady())
-        self.migrations.cooldown_timer.observe(frozenset(info.executor for info in report.executors))
+        self.migrations.cooldown_timer.observe(usable_executors(report, ()))
         is_moving = self.migrations.running is not None or bool(moves_in_flight(report))
         self._observe_batches(is_moving=is_moving)
         if not is_moving:

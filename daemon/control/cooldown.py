@@ -17,16 +17,18 @@ class CooldownTimer:
     """Cool-down of one application after its migrations. It survives the loss of the lead.
 
     It is there for the effect of a migration to show. So it ends once the migration is confirmed, and when executors
-    come or go: then it no longer shows. After a rollback it ends when they change after it was confirmed: until then
-    the same figures would lead to the same plan.
+    come or go after the decision: their change hides the effect. After a rollback, only a change after the rollback was
+    confirmed counts: until then the same figures would lead to the same plan.
     """
 
     migration_ended: float | None = None  # time of the end of the last migration
     _last_decision: str = ""  # decision of the last migration, drains apart
     _confirmed: bool = False  # whether the outcome of the last migration, drains apart, was confirmed
     _undone: bool = False  # whether the last migration was a rollback, and that is confirmed
-    _executors: frozenset[str] | None = None  # at the last observation, after a confirmed rollback since then
-    _decided_for: frozenset[str] | None = None  # executors at the last applied decision, drains apart
+    _executors: frozenset[str] | None = None  # at the last observation; None again once a rollback is confirmed
+    # At the last applied decision, drains apart, or at the first observation after it by another leader.
+    _decided_for: frozenset[str] | None = None
+    _noted: str = ""  # that decision
     _drain_decision: str = ""  # last applied decision, if it was a drain's
     _after_rollback: bool = False  # whether the last applied decision, drains apart, was a rollback
     _rollbacks_in_a_row: int = 0
@@ -40,7 +42,8 @@ class CooldownTimer:
         self._drain_decision = decision.decision if decision.trigger == Trigger.DRAIN else ""
         if self._drain_decision:
             return
-        self._after_rollback, self._decided_for = bool(decision.rollback_of), self._executors
+        self._after_rollback = bool(decision.rollback_of)
+        self._noted, self._decided_for = decision.decision, self._executors
         # An operator's rollback is not about what the controller did automatically.
         self._is_longer = self._after_rollback and not decision.user
         self._rollbacks_in_a_row += self._is_longer
@@ -55,10 +58,12 @@ class CooldownTimer:
         if not applied:
             return
         self._rollbacks_in_a_row = 0
+        noted, decided_for = self._noted, self._decided_for
         for decision in reversed(applied):
             if not (decision.rollback_of or self._after_rollback or decision.trigger == Trigger.DRAIN):
                 self._rollbacks_in_a_row = 0
             self.note_applied(decision)
+        self._decided_for = decided_for if self._noted == noted else None  # of another leader's: not observed here
         if self.migration_ended is None and self._after_rollback:
             self.start(applied[0].decision, applied[0].at)
         last = next((it.decision for it in applied if it.trigger != Trigger.DRAIN), "")
@@ -100,6 +105,8 @@ class CooldownTimer:
         if self._undone and self._executors not in (None, executors):
             self._confirmed = True
         self._executors = executors
+        if self._decided_for is None:
+            self._decided_for = executors
 
     def length(self, usual_length: float) -> tuple[float, str]:
         """Return the seconds of the cool-down, and the reason where they are more than usual."""
@@ -110,7 +117,10 @@ class CooldownTimer:
         return seconds, f"{seconds / max(usual_length, 1e-9):g} times gate.cooldown, as it was rolled back{row}"
 
     def time_left(self, now: float, usual_length: float) -> float:
-        """Return the seconds that are left; none once it is confirmed, or the executors changed."""
+        """Return the seconds that are left; none once it is confirmed.
+
+        None either once executors came or went, unless the last migration is a rollback.
+        """
         changed = None not in (self._executors, self._decided_for) and self._executors != self._decided_for
         is_over = self._confirmed or (changed and not self._after_rollback)
         return 0.0 if is_over else self.time_left_unconfirmed(now, usual_length)

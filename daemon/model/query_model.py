@@ -370,8 +370,8 @@ class _ShuffleMatrices:
 class _RowSums:
     """Sum of matrices over batches; entries of which nothing was reported share a row.
 
-    ``row`` (U,): row of each entry, 0 for the common one; ``values`` (U + 1, D): those that are not in use yet take no
-    memory.
+    ``row`` (U,): row of each entry, 0 for the common one; ``values`` (U + 1, D): rows that are not in use yet take
+    no memory.
     """
 
     def __init__(self, entries: int, width: int) -> None:

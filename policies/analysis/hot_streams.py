@@ -83,8 +83,9 @@ class HotStreamEnds:
             if shuffle.largest().max(initial=0.0) <= self._cut:
                 continue
             up, down = (key if key in placeable else None for key in (shuffle.upstream, shuffle.downstream))
-            self._ends.setdefault(shuffle.upstream, []).append(_End(shuffle, False, down))
-            self._ends.setdefault(shuffle.downstream, []).append(_End(shuffle, True, up))
+            for own, end in ((up, _End(shuffle, False, down)), (down, _End(shuffle, True, up))):
+                if own is not None:
+                    self._ends.setdefault(own, []).append(end)
 
     def local_bytes(
         self, stage: Stage, at: Mapping[str, IntArray], executors: int, *, received: bool = False

@@ -14,25 +14,31 @@ from dataclasses import dataclass
 import numpy as np
 
 from rechannel.policies.analysis.placement_cost import state_bytes_held
+from rechannel.policies.model.arrays import FloatArray
 from rechannel.policies.model.placement import Move, Placement
 from rechannel.policies.prediction.fewest import most_of
 from rechannel.policies.prediction.gain import ChangePredictor
 from rechannel.policies.prediction.model import PredictionModel
 
-_REPLAYED_TASKS = 640_000  # in all predictions together, about: two or three seconds
-_PREDICTIONS = 24  # at most
+_REPLAYED_TASKS = 640_000  # in all predictions of the choice, and of taking moves back: one to three seconds each
+_PREDICTIONS = 24  # of each, at most
 _PLANS = 3  # replayed in any case
-_MIN_MOVE_GAIN = 0.006  # of the batches, mean over the queries: what a move has to bring
+_MIN_MOVE_GAIN = 0.006  # of the batches, mean over the queries: what a move has to bring,
+_MIN_QUERY_GAIN = 0.02  # or of the batches of one query
 _ROUNDING = 1e-9
 
 
 @dataclass(frozen=True, eq=False)
 class _Rated:
-    """A plan with its largest loss beyond the one allowed, and the mean ratio of batches."""
+    """A plan with its largest loss beyond the one allowed, and each query's ratio of batches."""
 
     placement: Placement
     excess: float
-    ratio: float
+    ratios: FloatArray
+
+    @property
+    def ratio(self) -> float:
+        return float(self.ratios.mean())
 
 
 def choose_by_replay(
@@ -40,12 +46,12 @@ def choose_by_replay(
 ) -> Placement:
     """Return the plan with the fewest moves that brings most of the gain without a loss.
 
-    Moves of it that bring too little are taken back. If a query could lose by each of the plans, moves of the first one
-    are taken back: each time the one after which the queries lose least beyond the share allowed, and gain most. Both
-    the mean batch and the 95th percentile count, as for the gate: one may not lose more, the other not certainly. Moves
-    off unavailable executors stay, and those after which an executor has no memory for the partition that left it. The
-    first plan is returned where none gains without a loss, or none was met in the number of predictions that there is
-    time for.
+    If a query could lose by each of the plans, moves of the first one are taken back: each time the one after which the
+    queries lose least beyond the share allowed, and gain most. Both the mean batch and the 95th percentile count, as
+    for the gate: one may not lose more, the other not certainly. The first plan is returned where none gains without a
+    loss, or none was met in the number of predictions that there is time for. Then moves are taken back that bring too
+    little. Moves off unavailable executors stay, and those after which an executor has no memory for the partition that
+    left it.
 
     ``plans``: the most important ones first; ``max_loss``: largest share that a query may lose.
     """
@@ -73,7 +79,8 @@ def _without_needless(
     for move in reversed(moves[-predictions:] if len(moves) > 1 else ()):
         if move in _reversible(predictor, plan, model, [move]):
             without = _rate(predictor, plan.placement.with_moves([_reversed(move)]), max_loss)
-            if without.excess <= 0 and without.ratio <= min(plan.ratio + _MIN_MOVE_GAIN, enough):
+            brings_little = without.ratio <= min(plan.ratio + _MIN_MOVE_GAIN, enough)
+            if without.excess <= 0 and brings_little and (without.ratios <= plan.ratios + _MIN_QUERY_GAIN).all():
                 plan = without
     return plan.placement
 
@@ -120,4 +127,4 @@ def _reversed(move: Move) -> Move:
 def _rate(predictor: ChangePredictor, placement: Placement, max_loss: float) -> _Rated:
     changes = predictor.changes(placement).values()
     worst = max((max(change.largest_loss, change.tail_loss) for change in changes), default=0.0)
-    return _Rated(placement, max(0.0, worst - max_loss), float(np.mean([change.ratio for change in changes])))
+    return _Rated(placement, max(0.0, worst - max_loss), np.array([change.ratio for change in changes]))

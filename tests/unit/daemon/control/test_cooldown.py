@@ -55,6 +55,22 @@ def test_the_cool_down_ends_with_the_executors_that_the_migration_was_decided_fo
     assert cooldown.time_left(clock(), 300.0) == 300.0, "the next migration has one of its own"
 
 
+def test_executors_end_the_cool_down_of_an_earlier_leader_only_if_they_change_after_it_is_over(clock):
+    regained, new = CooldownTimer(), CooldownTimer()
+    regained.observe(frozenset("01"))
+    regained.note_applied(A)
+    for cooldown in (regained, new):  # meanwhile another leader decided for one executor more
+        cooldown.restore([B, A])
+        cooldown.start("b", clock())
+        cooldown.observe(frozenset("012"))
+        assert cooldown.time_left(clock(), 300.0) == 300.0
+        cooldown.observe(frozenset("0123"))
+        assert cooldown.time_left(clock(), 300.0) == 0.0
+        cooldown.restore([B, A])  # the lead was lost for a moment
+        cooldown.observe(frozenset("0123"))
+        assert cooldown.time_left(clock(), 300.0) == 0.0, "it does not begin again"
+
+
 def test_a_confirmed_drain_does_not_end_the_cool_down_of_the_migration_before_it(clock):
     cooldown = CooldownTimer()
     for name, trigger in (("d1", "timeout"), ("d2", "drain")):

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from rechannel.policies.model.arrays import ModelError
@@ -26,6 +26,7 @@ def representations(seed: int) -> list[Shuffle]:
 
 
 @given(st.integers(0, 10_000), st.floats(0.001, 10.0))
+@example(1691, 1.0)  # some entries send nothing
 def test_every_representation_answers_alike(seed: int, level: float) -> None:
     first, *others = representations(seed)
     random = np.random.default_rng(seed)
@@ -46,7 +47,8 @@ def test_every_representation_answers_alike(seed: int, level: float) -> None:
                 )
                 for one, same in pairs:
                     np.testing.assert_array_equal(one, same)
-        np.testing.assert_array_equal(np.sort(other.largest())[-3:], np.sort(first.largest())[-3:])
+        largest, same = (np.sort(it.largest()[it.largest() > 0]) for it in (first, other))
+        np.testing.assert_array_equal(largest, same)
         for name, arguments in (
             ("sent", ()),
             ("received", ()),
