@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.live.service.report import summary
+from benchmarks.live.service.report import moves_and_fewest, summary
 from benchmarks.live.service.results import RunResult, read
 from benchmarks.predictions.cases import REGIMES, Case, draw_case, observe, true_seconds
 from benchmarks.predictions.exact_loads import moves_with_exact_loads
@@ -156,7 +156,7 @@ def live_result(runs: Sequence[RunResult]) -> Result:
     moved = [run for run in adaptive if run.first and not run.error and len(run.figures()) == len(run.case.queries)]
     exact = {
         "moves": sum(moves_with_exact_loads(run) for run in moved),
-        "made": sum(goal.moves for run in moved for goal in run.truth),
+        "made": sum(moves_and_fewest(run)[0] for run in moved),
     }
     figures = {
         "rows": rows,
@@ -173,9 +173,10 @@ def live_result(runs: Sequence[RunResult]) -> Result:
 
 def _truth(run: RunResult) -> dict[str, float]:
     """Return the moves of a run, the fewest for the same load, and the busiest executor over the optimum."""
+    moves, fewest = moves_and_fewest(run)
     return {
-        "moves": sum(goal.moves for goal in run.truth),
-        "fewest": sum(goal.fewest_same or 0 for goal in run.truth),
+        "moves": moves,
+        "fewest": fewest,
         "busiest_before": max(goal.busiest_before / goal.optimum for goal in run.truth),
         "busiest_after": max(goal.busiest_after / goal.optimum for goal in run.truth),
     }
@@ -193,7 +194,7 @@ def beside_even(adaptive: Sequence[RunResult], even: Sequence[RunResult]) -> lis
             row: dict[str, Any] = {"run_seed": ours.seed, "case": ours.case.summary()}
             for run, seconds in zip((ours, theirs), after, strict=True):
                 row[run.variant] = {
-                    "moves": sum(goal.moves for goal in run.truth),
+                    "moves": moves_and_fewest(run)[0],
                     "busiest": max(goal.busiest_after / goal.optimum for goal in run.truth),
                     "after": seconds,
                 }

@@ -12,6 +12,7 @@ from rechannel.migration.plan.inputs import ReviewedPlan
 from rechannel.policies.analysis.classification import count_classes
 from rechannel.policies.analysis.hot_streams import HotStream, largest_streams
 from rechannel.policies.model.placement import Placement
+from rechannel.policies.model.workload import Workload
 from rechannel.wire.messages import ExecutorLoad, MigrationCost
 from rechannel.wire.printable import query_name, with_noun
 
@@ -104,22 +105,25 @@ def _finite(value: float) -> float:
     return float(value) if math.isfinite(value) else 0.0
 
 
-def stream_classes(snapshot: Snapshot) -> dict[str, int]:
+def stream_classes(workload: Workload) -> dict[str, int]:
     """Count the streams of each class, the largest class first; empty if no stream is known."""
-    return {kind.name.lower(): number for kind, number in count_classes(snapshot.prediction.workload).items()}
+    return {kind.name.lower(): number for kind, number in count_classes(workload).items()}
 
 
-def name_hot_streams(snapshot: Snapshot) -> list[str]:
-    """Return a line for each of the largest streams."""
+def name_hot_streams(snapshot: Snapshot, workload: Workload) -> list[str]:
+    """Return a line for each of the largest streams; ``workload`` as in `named_streams`."""
     return [
         f"{upstream} → {downstream}: {stream.volume / 1e3:,.1f} kB/s, {'local' if stream.local else 'remote'}"
-        for stream, upstream, downstream in named_streams(snapshot)
+        for stream, upstream, downstream in named_streams(snapshot, workload)
     ]
 
 
-def named_streams(snapshot: Snapshot) -> Iterator[tuple[HotStream, str, str]]:
-    """Yield the largest streams of class high, largest first, with the names of their ends."""
-    for stream in largest_streams(snapshot.prediction.workload, snapshot.placement, snapshot.cluster, _HOT_STREAMS):
+def named_streams(snapshot: Snapshot, workload: Workload) -> Iterator[tuple[HotStream, str, str]]:
+    """Yield the largest streams of class high, largest first, with the names of their ends.
+
+    ``workload``: the snapshot's or that of its prediction, which have the same streams; each adds them up once.
+    """
+    for stream in largest_streams(workload, snapshot.placement, snapshot.cluster, _HOT_STREAMS):
         upstream = _end_name(snapshot, stream.upstream, stream.upstream_index)
         yield stream, upstream, _end_name(snapshot, stream.downstream, stream.downstream_partition)
 

@@ -34,7 +34,7 @@ def hot_streams(snapshot: Snapshot) -> tuple[HotStream, ...]:
             bytes_per_second=stream.volume,
             local=stream.local,
         )
-        for stream, upstream, downstream in named_streams(snapshot)
+        for stream, upstream, downstream in named_streams(snapshot, snapshot.workload)
     )
 
 

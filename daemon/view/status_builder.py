@@ -143,7 +143,7 @@ def application_status(
         executors=executors,
         queries=tuple(_query(query, model, residuals, report.initial_placements) for query in report.queries),
         shuffles_seen=model.shuffle_coverage if model is not None else None,
-        streams=stream_classes(model) if model is not None else {},
+        streams=stream_classes(model.workload) if model is not None else {},
         hot_streams=hot_streams(model) if model is not None else (),
         partitions=partition_statuses(item, model) if partitions else (),
         moves=tuple(

@@ -42,7 +42,7 @@ def summary(results: Sequence[RunResult]) -> list[str]:
     peaks = [abs(one.peak_predicted / one.peak - 1) for one in figures if math.isfinite(one.peak_predicted / one.peak)]
     over = _over_optimum(moved)
     unmoved = _over_optimum([result for result in usable if not result.first])
-    moves, fewest = (sum(column) for column in zip(*map(_moves, moved), strict=True)) if moved else (0, 0)
+    moves, fewest = (sum(column) for column in zip(*map(moves_and_fewest, moved), strict=True)) if moved else (0, 0)
     near = sum(error <= PEAK for error in peaks)
     losses = [f"seed {result.seed} {one.query}" for result in moved for one in result.figures() if one.ratio > LOSS]
     named = f" ({', '.join(losses)})" if losses else ""
@@ -78,6 +78,11 @@ def summary(results: Sequence[RunResult]) -> list[str]:
     return lines
 
 
+def moves_and_fewest(result: RunResult) -> tuple[int, int]:
+    """Return the moves of the first decision, and the fewest for the same load."""
+    return sum(goal.moves for goal in result.truth), sum(goal.fewest_same or 0 for goal in result.truth)
+
+
 def _over_optimum(results: Sequence[RunResult]) -> list[float]:
     return [max(goal.busiest_after / goal.optimum for goal in result.truth) for result in results if result.truth]
 
@@ -85,11 +90,6 @@ def _over_optimum(results: Sequence[RunResult]) -> list[float]:
 def _explained(figures: Sequence[QueryFigures]) -> str:
     within = sum(abs(one.error) <= max(GOAL, 2 * one.after_error) for one in figures)
     return f"{within} of {len(figures)}"
-
-
-def _moves(result: RunResult) -> tuple[int, int]:
-    """Return the moves of the first decision, and the fewest for the same load."""
-    return sum(goal.moves for goal in result.truth), sum(goal.fewest_same or 0 for goal in result.truth)
 
 
 def _cells(result: RunResult, figures: QueryFigures, *, first: bool) -> list[str]:
