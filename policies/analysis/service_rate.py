@@ -165,10 +165,11 @@ def _classify_rates(peers: Effects, history: Effects, task_counts: IntArray, mar
     grown, doubt = _compare_with_usual(*history, [(now, 1.0), (then, -1.0)], both)
     by_history = both & (grown > SURE * doubt) & (grown >= margin)
     # An executor that became slow counts as usual before, since the weights of its partitions are unknown, unless its
-    # peers show that it was slow or fast.
+    # peers show that it was slow or fast, or, as its older batches may be slow in part, is slower than that now.
     earlier, _ = _compare_with_usual(*peers, [(then, 1.0)], both)
     from_usual = by_history & (~certain | (np.abs(earlier) < margin))
-    slow = np.where(from_usual, grown, np.where(certain, times, 0.0))
+    slow = np.where(certain, times, 0.0)
+    slow = np.where(from_usual, np.maximum(slow, grown), slow)
     before = slow - np.where(by_history, grown, 0.0)
     lasting = np.where(by_history & (before < margin), np.minimum(slow, 0.0), before)
     speed, lasting_speed = np.exp(-slow), np.exp(-lasting)

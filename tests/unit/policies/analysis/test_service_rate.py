@@ -89,6 +89,13 @@ def test_slow_executor_by_its_history() -> None:
     assert (rates.lasting_speed == 1).all()
 
 
+def test_executor_that_was_slow_in_a_part_of_its_older_batches() -> None:
+    rates = _run(EVEN * 3, {1: 1.8}, before={1: 1.2})
+    assert rates.by_history[1]
+    assert rates.grown[1] == pytest.approx(1.5, rel=0.05)
+    assert rates.speed[1] == pytest.approx(1 / 1.8, rel=0.05), "against its peers, who show more than its own history"
+
+
 @pytest.mark.parametrize(
     ("drift", "grown", "slow"),
     [
