@@ -147,7 +147,7 @@ class LoadTrigger(ABC):
         as by the cool-down, is no answer. One because of this trigger begins a pause.
         """
         if decision.reason not in NO_ANSWER:
-            if (pause := pause_of(decision, settings)) is None:
+            if (pause := self._pause_of(decision, settings)) is None:
                 self._settle(decision)
             else:
                 self._next_try = max(self._next_try, steady_now + pause)
@@ -159,6 +159,9 @@ class LoadTrigger(ABC):
             self._pause = _FIRST_PAUSE
         self._next_try = max(self._next_try, steady_now + self._pause)
         self._last_decision, self._pause = steady_now, min(2 * self._pause, longest)
+
+    def _pause_of(self, decision: Decision, settings: Settings) -> float | None:
+        return pause_of(decision, settings)
 
     @abstractmethod
     def _reason(self) -> str: ...
@@ -174,6 +177,9 @@ class ImbalanceTrigger(LoadTrigger):
     the highest of the last three observations at the last decision that moved nothing, or after the last migration
     that was confirmed. It is 1 again when a query ends or has enough batches, and once the mode is ``apply``: what was
     accepted while nothing could move is open again.
+
+    The first decision has few batches with the new load. If the gate refuses it, there is another one when all averaged
+    batches have that load, and only then the imbalance is accepted.
     """
 
     trigger = Trigger.IMBALANCE
@@ -188,6 +194,7 @@ class ImbalanceTrigger(LoadTrigger):
         self._queries: set[str] = set()  # with enough batches for a decision, at the last observation
         self._reopened = -math.inf
         self._mode = Mode.APPLY
+        self._again = False  # to be decided on once more
 
     def observe_batches(self, load: NewestLoad | None, steady_now: float, settings: Settings) -> None:
         """Record the imbalance of the newest batches; each batch counts once."""
@@ -247,8 +254,16 @@ class ImbalanceTrigger(LoadTrigger):
         self.interrupt()
 
     def interrupt(self) -> None:
-        """Count the batches anew."""
+        """Count the batches anew; an imbalance that was refused is accepted."""
+        if self._again:
+            self._accepted, self._again = max(self._recent), False
         self._streak, self._due, self.load_since = 0, "", 0.0
+
+    def _pause_of(self, decision: Decision, settings: Settings) -> float | None:
+        if not self._again and decision.trigger == self.trigger and decision.reason == Law.GATE:
+            self._again = True
+            return averaging_time(settings)
+        return super()._pause_of(decision, settings)
 
     def _reason(self) -> str:
         return self._due

@@ -121,11 +121,12 @@ def windows_decided_on(values: list[float], result: str = "refused", reason: str
     ("values", "at"),
     [
         pytest.param([1.3] * 2, [], id="too short"),
-        pytest.param([1.3] * 20, [2], id="once, as long as it stays"),
+        pytest.param([1.3] * 20, [2, 5], id="twice, as long as it stays"),
+        pytest.param([1.3] * 3 + [1.0] * 9 + [1.3] * 9, [2], id="it was refused, and ended before the second decision"),
         pytest.param([1.3, 1.3, 1.0, 1.3, 1.3, 1.3], [5], id="three in a row"),
         pytest.param([1.1] * 9, [], id="less than what pays"),
-        pytest.param([1.3] * 5 + [1.4] * 5 + [1.5] * 5, [2, 12], id="more than the accepted one"),
-        pytest.param([1.2, 1.3, 1.2] + [1.35] * 9, [2], id="the highest of three windows is accepted"),
+        pytest.param([1.3] * 10 + [1.4] * 5 + [1.5] * 5, [2, 5, 17], id="more than the accepted one"),
+        pytest.param([1.2] * 3 + [1.2, 1.3, 1.2] + [1.35] * 9, [2, 5], id="the highest of three windows is accepted"),
         pytest.param([1.5] * 5 + [1.0] * 50 + [1.5] * 5, [2], id="the accepted one again"),
     ],
 )
@@ -194,14 +195,16 @@ def observed(imbalance: ImbalanceTrigger, at: float, counts: dict[str, int]) -> 
 
 def test_an_imbalance_is_open_again_when_a_query_ends_or_has_enough_batches() -> None:
     imbalance, least = ImbalanceTrigger(), SETTINGS.reschedule.batches
+    due = []
     for number in range(12):
-        window, counts = number * 5.0, {"q": 20 + number, "other": 20}
+        window, counts = number * 5.0, {"q": 20 + number, "other": 20 + number}
         if observed(imbalance, window, counts):
+            due.append(number)
             imbalance.record(decision(NOON, "refused", "gate", trigger="imbalance"), window, SETTINGS)
-            assert number == 2, "accepted from now on"
+    assert due == [2, 5], "accepted from now on"
     due = [number for number in range(12, 20) if observed(imbalance, number * 5.0, {"q": 20 + number})]
     assert due[0] == 14, "the other query has ended, and no pause is left"
-    imbalance.record(decision(NOON, "refused", "gate", trigger="imbalance"), 100.0, SETTINGS)
+    imbalance.record(decision(NOON, "refused", "gate", trigger="timeout"), 100.0, SETTINGS)
     due = []
     for number in range(20, 40):
         began = max(0, number - 30)
