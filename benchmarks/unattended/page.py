@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import statistics
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from itertools import groupby
@@ -15,8 +16,8 @@ from benchmarks.report.results import Result
 from benchmarks.report.templates import render
 from benchmarks.unattended.figures import LATE, SOON, SOON_BATCHES, PhaseFigures, RunFigures, best_batches, run_figures
 from benchmarks.unattended.oracle import SLACK
-from benchmarks.unattended.results import NONE, OBSERVED, ORACLE, RESTART, Run, runs
-from benchmarks.unattended.script import DRAINED, EVENTS, Script
+from benchmarks.unattended.results import NONE, OBSERVED, ORACLE, RESTART, WAYS, Run, runs
+from benchmarks.unattended.script import DRAINED, EVENTS, JOINED, Script
 
 _COLORS = ("#2166ac", "#b2182b", "#e08214")
 _MOVES = "#1b7837"
@@ -25,8 +26,10 @@ _MOVES = "#1b7837"
 def page(results: Mapping[str, Result], pictures: Path | None = None) -> str:
     """Return the page of the results, and draw a timeline for each script into a directory."""
     scripts: list[dict[str, Any]] = []
+    every: list[dict[str, RunFigures]] = []  # by script
     alike: Counter[str] = Counter()  # scripts by the name of their picture
-    for script, group in groupby(runs(results), key=lambda run: run.script):
+    measured = runs(results)
+    for script, group in groupby(measured, key=lambda run: run.script):
         ways = list(group)
         usable = [run for run in ways if not run.error]
         best = best_batches(script, usable)
@@ -36,6 +39,7 @@ def page(results: Mapping[str, Result], pictures: Path | None = None) -> str:
         if pictures is not None and usable:
             draw_timelines(usable, best, pictures / picture)
         drawn = {run.way: run_figures(run, best) for run in usable}
+        every.append(drawn)
         scripts.append(
             {
                 "seed": script.seed,
@@ -43,7 +47,10 @@ def page(results: Mapping[str, Result], pictures: Path | None = None) -> str:
                 "minutes": script.minutes,
                 "end": script.end,
                 "times": _longer_rows(script),
-                "runs": [[run.way, *_run_cells(run, drawn), results[run.name].revision] for run in usable],
+                "runs": [
+                    [run.way, *_run_cells(run, drawn), _beside(run, measured), results[run.name].revision]
+                    for run in usable
+                ],
                 "summaries": {way: _summary(figures) for way, figures in drawn.items() if way not in OBSERVED},
                 "events": list(_event_rows(drawn)),
                 "errors": {run.way: run.error.split("\n")[0] for run in ways if run.error},
@@ -53,6 +60,9 @@ def page(results: Mapping[str, Result], pictures: Path | None = None) -> str:
     commands = sorted({result.command for result in results.values()})
     context: dict[str, Any] = {
         "scripts": scripts,
+        "totals": [
+            [way, *_total_cells(way, every)] for way in WAYS if way not in OBSERVED and any(way in it for it in every)
+        ],
         "commands": commands,
         "events": EVENTS,
         "spark": NONE,
@@ -91,6 +101,39 @@ def _run_cells(run: Run, drawn: Mapping[str, RunFigures]) -> list[str]:
         f"{run.asleep:.0%}",
         "yes" if run.exact else "**no**",
     ]
+
+
+def _beside(run: Run, measured: Sequence[Run]) -> str:
+    """Return the runs that were under way on the machine at the same time."""
+    begun = run.phases[0].at
+    others = [other for other in measured if other.name != run.name and other.phases]
+    names = [f"{it.way} {it.script.seed}" for it in others if it.phases[0].at < run.ended and begun < it.ended]
+    return ", ".join(names) or "-"
+
+
+def _total_cells(way: str, every: Sequence[Mapping[str, RunFigures]]) -> list[str]:
+    """Return the figures of one way over all scripts; ``every``: figures of each script's ways by name."""
+    drawn = [one[way] for one in every if way in one]
+    pairs = [(one[way], one[NONE]) for one in every if way in one and NONE in one]
+    events = [phase for figures in drawn for phase in figures.events]
+    joined = [phase.longest for figures in drawn for phase in figures.phases if phase.kind == JOINED]
+    migrations = [sum(phase.migrations <= count for phase in events) for count in (1, 2)]
+    return [
+        str(len(drawn)),
+        _median([one.worked / spark.worked for one, spark in pairs], "{:.2f}"),
+        _median([one.regret / spark.regret for one, spark in pairs if spark.regret > 0], "{:.0%}"),
+        f"{sum(phase.in_time for phase in events)} of {len(events)}",
+        *(f"{count} of {len(events)}" for count in migrations),
+        str(sum(figures.needless for figures in drawn)),
+        _median(joined, "{:.2f}"),
+    ]
+
+
+def _median(values: Sequence[float], form: str) -> str:
+    """Return the median of some values, with the least and the largest one."""
+    if not values:
+        return "-"
+    return f"{form} ({form} to {form})".format(statistics.median(values), min(values), max(values))
 
 
 def _summary(figures: RunFigures) -> dict[str, Any]:
