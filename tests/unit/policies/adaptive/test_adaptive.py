@@ -10,6 +10,7 @@ from _pytest.mark import ParameterSet
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from rechannel.policies.adaptive.lower_bounds import certified_bound
 from rechannel.policies.adaptive.parameters import AdaptiveParameters
 from rechannel.policies.adaptive.policy import ADAPTIVE
 from rechannel.policies.analysis.placement_cost import placement_cost
@@ -224,3 +225,13 @@ def test_large_cluster_is_near_its_lower_bound() -> None:
     floor = sum(max(values.sum() / 20, values.max()) for values in busy.values())
     assert proposal.objective_before[2] / RATE > 1.5 * floor
     assert proposal.objective_after[2] / RATE < 1.02 * floor
+
+
+def test_queries_on_a_large_cluster_are_placed_again_beside_the_new_places_of_the_others() -> None:
+    random = np.random.default_rng(2)
+    cluster = cluster_of(40)
+    stages = [stage_of(f"q{i}", random.pareto(1.5, 80).clip(max=15), query=f"q{i}", rate=0.0125) for i in range(8)]
+    current = Placement({stage.key: random.integers(0, 30, stage.n) for stage in stages})
+    workload = Workload(tuple(stages))
+    answer = ADAPTIVE.place(cluster, workload, current, AdaptiveParameters())
+    assert placement_cost(cluster, workload, answer.placement)[2] < 1.1 * certified_bound(cluster, workload)
