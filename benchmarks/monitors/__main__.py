@@ -15,9 +15,9 @@ PARTS = {
     "accuracy": "Error of the CPU attributed to partitions of known cost, by cores of an executor",
     "fleet": "Load of many agents on one Redis",
 }
-# Partitions, phases with link and agents (each between two without), batches in each phase.
-WHOLE = ((10, 4, 25), (100, 3, 12), (400, 2, 6), (2_500, 1, 2))
-QUICK = ((10, 2, 15), (100, 2, 8), (400, 1, 5))
+# Partitions, phases with link and agents (each between two without), batches in each phase, whether they have state.
+WHOLE = ((10, 4, 25, True), (100, 3, 12, True), (400, 2, 6, True), (2_500, 1, 2, True), (10_000, 1, 3, False))
+QUICK = ((10, 2, 15, True), (100, 2, 8, True), (400, 1, 5, True), (10_000, 1, 2, False))
 
 TABLES = {
     "overhead": {
@@ -28,6 +28,9 @@ TABLES = {
         "largest / smallest without, with": "{off_spread:.3f}, {on_spread:.3f}",
         "driver Python CPU a batch": "{driver_python_cpu_off:.4f} → {driver_python_cpu_on:.4f} s",
         "link's threads": "{link_cores:.4f} cores, {link_us_per_task:.0f} µs a task",
+        "link's listener in the JVM": "{link_listener_us_per_task:.0f} µs a task",
+        "its calls of the JVM": "{py4j_us_per_task:.0f} µs a task",
+        "Spark's own event log": "{event_log_us_per_task:.0f} µs a task",
         "driver JVM CPU a batch": "{driver_jvm_cpu_off:.3f} → {driver_jvm_cpu_on:.3f} s",
         "agent, cores": "{agent_cores:.4f}",
         "agent, RSS": "{agent_rss:,.0f} B",
@@ -68,8 +71,9 @@ def main() -> None:
             results.figures[part] = Result.of(PARTS[part], {"rows": rows}, quick=quick)
             try:
                 if part == "overhead":
-                    for partitions, rounds, batches in QUICK if quick else WHOLE:
-                        rows.append(overhead.measure(root / f"overhead-{partitions}", partitions, rounds, batches))
+                    for partitions, rounds, batches, stateful in QUICK if quick else WHOLE:
+                        path = root / f"overhead-{partitions}"
+                        rows.append(overhead.measure(path, partitions, rounds, batches, stateful=stateful))
                 elif part == "accuracy":
                     for cores in (1, 2):
                         rows.append(accuracy.measure(root / f"accuracy-{cores}", cores, 3 if quick else 6))

@@ -5,6 +5,7 @@ It follows the orders of :mod:`benchmarks.orders`.
 
 from __future__ import annotations
 
+import re
 import threading
 import time
 from collections import Counter
@@ -25,6 +26,12 @@ from testbed.driver import open_session, read_plan
 from testbed.processes import cpu_seconds
 
 SETTLE = 3  # batches after a phase begins that do not count
+THREADS = {
+    "link_listener": re.compile("spark-listener-group-rechannel"),
+    "event_log": re.compile("spark-listener-group-eventLog"),
+    "py4j": re.compile(r"Thread-\d+"),  # those that answer the calls of Python
+}
+"""Groups of the driver's Java threads, by their names."""
 ROWS = 20_000
 KEYS = 4999
 
@@ -46,7 +53,8 @@ class Overhead:
 
     def __init__(self, spark: SparkSession, directory: Path) -> None:
         rows = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", ROWS).load()
-        counts = rows.groupBy((F.col("value") % KEYS).alias("k")).count()
+        stateful = spark.conf.get("spark.benchmark.stateful") == "true"
+        counts = rows.groupBy((F.col("value") % KEYS).alias("k")).count() if stateful else rows.repartition("value")
         writer = counts.writeStream.outputMode("update").format("noop").trigger(processingTime="0 seconds")
         own = psutil.Process()
         (java,) = [child for child in own.children() if child.name() == "java"]
@@ -72,12 +80,22 @@ class Overhead:
         return until
 
     def _driver_cpu(self) -> dict[str, float]:
-        """Return the CPU seconds of this process, of its JVM, and of each of our threads so far."""
-        cpu = {name: cpu_seconds(process) for name, process in self._processes.items()}
+        """Return the CPU seconds of this process, of its JVM, and of groups of their threads so far."""
+        cpu = {name: cpu_seconds(process) for name, process in self._processes.items()} | self._java_threads_cpu()
         names = {thread.native_id: thread.name for thread in threading.enumerate()}
         for thread in self._processes["python"].threads():
             if (name := names.get(thread.id, "")).startswith("rechannel"):
                 cpu[name] = cpu.get(name, 0.0) + thread.user_time + thread.system_time
+        return cpu
+
+    def _java_threads_cpu(self) -> dict[str, float]:
+        jvm: Any = self._spark.sparkContext._jvm
+        management = jvm.java.lang.management.ManagementFactory.getThreadMXBean()
+        cpu = dict.fromkeys(THREADS, 0.0)
+        for thread in jvm.java.lang.Thread.getAllStackTraces().keySet().toArray():
+            name = thread.getName()
+            for group in [group for group, pattern in THREADS.items() if pattern.fullmatch(name)]:
+                cpu[group] += max(0, management.getThreadCpuTime(thread.getId())) / 1e9  # -1: it has ended
         return cpu
 
     def phase(self, *, on: bool, batches: int) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from typing import Any
 
 import psutil
 
+from benchmarks.monitors.app import THREADS
 from benchmarks.monitors.session import MonitorSession
 from benchmarks.report.results import progress
 from testbed.processes import cpu_seconds
@@ -17,10 +18,10 @@ SOURCE_TASKS = 2  # of a batch, one for each core
 STARTING = 4.0  # seconds of an agent's start that are not measured: Python and its imports
 
 
-def measure(directory: Path, partitions: int, rounds: int, batches: int) -> dict[str, Any]:
+def measure(directory: Path, partitions: int, rounds: int, batches: int, *, stateful: bool) -> dict[str, Any]:
     """Return medians and ratios for one number of partitions, on two one-core executors."""
     with MonitorSession(directory, cores=1) as session:
-        orders = session.start_application("overhead", partitions)
+        orders = session.start_application("overhead", partitions, stateful=stateful)
         orders.send("phase", on=False, batches=batches)  # the warm-up
         agents: list[tuple[float, float]] = []
         phases = []
@@ -46,8 +47,9 @@ def measure(directory: Path, partitions: int, rounds: int, batches: int) -> dict
     )
     tasks = partitions + SOURCE_TASKS
     figures |= {"tasks": tasks, "link_cores": link / figures["period_on"], "link_us_per_task": link / tasks * 1e6}
+    figures |= {f"{name}_us_per_task": figures[f"{name}_cpu"] / tasks * 1e6 for name in THREADS}
     agent = {"agent_cores": max(cores for cores, _ in agents), "agent_rss": max(rss for _, rss in agents)}
-    return {"partitions": partitions, **figures, **agent}
+    return {"partitions": partitions, "stateful": stateful, **figures, **agent}
 
 
 class _Sample:
@@ -71,7 +73,7 @@ def _summed(phases: list[dict[str, Any]]) -> dict[str, Any]:
     cpu = {
         (state, part): statistics.mean(phase["cpu"][part] for phase in phases if phase["on"] is state)
         for state in (False, True)
-        for part in ("python", "jvm")
+        for part in ("python", "jvm", *THREADS)
     }
     # Each phase with them is compared with the mean of the phases before and after, so that drift cancels out.
     ratios = [2 * with_ / (before + after) for before, with_, after in zip(off, on, off[1:], strict=False)]
@@ -89,4 +91,7 @@ def _summed(phases: list[dict[str, Any]]) -> dict[str, Any]:
         "driver_python_cpu_on": cpu[True, "python"],
         "driver_jvm_cpu_off": cpu[False, "jvm"],
         "driver_jvm_cpu_on": cpu[True, "jvm"],
+        "link_listener_cpu": cpu[True, "link_listener"],
+        "event_log_cpu": (cpu[True, "event_log"] + cpu[False, "event_log"]) / 2,
+        "py4j_cpu": cpu[True, "py4j"] - cpu[False, "py4j"],  # the query's own calls are in both
     }

@@ -28,11 +28,18 @@ class MonitorSession(Stack):
         for node in NODES:
             self.group.stop(f"agent-{node}")
 
-    def start_application(self, kind: str, partitions: int) -> Orders:
+    def start_application(self, kind: str, partitions: int, *, stateful: bool = True) -> Orders:
         """Start the application of a kind of measurement; return the orders that it follows."""
         (self.directory / "inbox").mkdir()
         orders = Orders(self)
-        conf = {"spark.sql.streaming.numRecentProgressUpdates": "1000", "spark.sql.shuffle.partitions": str(partitions)}
+        (events := self.directory / "events").mkdir()
+        conf = {
+            "spark.sql.streaming.numRecentProgressUpdates": "1000",
+            "spark.sql.shuffle.partitions": str(partitions),
+            "spark.benchmark.stateful": str(stateful).lower(),
+            "spark.eventLog.enabled": "true",  # for its cost beside that of the link's own listener
+            "spark.eventLog.dir": events.as_uri(),
+        }
         conf = self.spark_conf(kind, self.cores, self.cores * len(NODES), **conf)
         self.start_module("benchmarks.monitors.app", self.directory, {"kind": kind, "conf": conf}, "application")
         return orders

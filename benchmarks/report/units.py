@@ -17,10 +17,12 @@ UNITS = by_name(
         "answered end asked begun quiet_from stopping stopped started price cold warm warm_with_checks "
         "classification highs_seconds over predicted recovered settled gap usual_gap ended healthy lasts "
         "batch_seconds_off batch_seconds_on period_off period_on driver_python_cpu_off driver_python_cpu_on "
-        "driver_jvm_cpu_off driver_jvm_cpu_on burned_seconds lightest heaviest",
+        "driver_jvm_cpu_off driver_jvm_cpu_on link_listener_cpu event_log_cpu py4j_cpu burned_seconds lightest "
+        "heaviest",
         "ms": "milliseconds",
+        "µs": "link_us_per_task link_listener_us_per_task event_log_us_per_task py4j_us_per_task",
         "%": "tuples_std load_std",
-        "1": "ratio scale p90 bias noise load share backlog utilization over_as_is batch_ratio batch_ratios "
+        "1": "ratio scale p90 bias noise burned load share backlog utilization over_as_is batch_ratio batch_ratios "
         "off_spread on_spread mean_error worst_error errors parts_over_used highest_utilization load_spread "
         "cohesion coupling cut path seconds_per_second told error_over_last uneven_by_last uneven_by_forecast",
         "bytes": "bytes bounds state_bytes loaded_bytes bytes_moved window_bytes memory_full memory_one_window_each "
@@ -39,7 +41,7 @@ UNITS = by_name(
         "writes": "late_writes",
         "events/s": "events_per_second",
         "commands/s": "commands_per_second",
-        "cores": "cores agent_cores redis_cores",
+        "cores": "cores agent_cores link_cores redis_cores",
         "repetitions": "repeat repeats repetition seed seeds trials runs",
         "pairs": "pairs holds",
         "count": "migrations events executors agents queries stages connections messages outputs",

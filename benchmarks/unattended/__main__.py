@@ -28,7 +28,7 @@ def main() -> int:
     results = ResultFile(options.json)
     ended = []
     for seed, way in product(options.seed, options.variants):
-        script = draw_script(seed, options.minutes)
+        script = draw_script(seed, options.minutes, options.burned)
         run = Run(script=script, way=way)
         if options.resume and (earlier := _finished(results.figures, run)):
             progress(f"{run.name}: in the file already")
@@ -58,6 +58,7 @@ def _parser() -> argparse.ArgumentParser:
     add = parser.add_argument
     add("--seed", type=int, nargs="+", default=[1], metavar="N", help="of case and events [default: 1]")
     add("--minutes", type=float, default=MINUTES, metavar="N", help=f"of a run, about [default: {MINUTES:g}]")
+    add("--burned", type=float, default=0.0, metavar="X", help="share of a row's time in which it works [default: 0]")
     add("--variants", nargs="+", choices=WAYS, default=WAYS, help=f"[default: {' '.join(WAYS)}]")
     add("--json", type=Path, metavar="FILE", help="file of the runs; those of other seeds and variants stay in it")
     add("--document", type=Path, metavar="FILE", help="page to write of all runs in FILE, as docs/unattended.md")

@@ -87,7 +87,8 @@ class Run(msgspec.Struct, kw_only=True):
     @property
     def name(self) -> str:
         """Name of its part of a result file."""
-        return f"seed {self.script.seed}, {self.script.minutes:g} minutes, {self.way}"
+        burned = f", {self.script.case.burned:.0%} burned" if self.script.case.burned else ""
+        return f"seed {self.script.seed}, {self.script.minutes:g} minutes{burned}, {self.way}"
 
 
 def stored(run: Run, machine: Mapping[str, Any]) -> Result:

@@ -75,8 +75,8 @@ class Script(msgspec.Struct, frozen=True, kw_only=True):
         return [*(phase.batch for phase in self.phases[1:]), self.end]
 
 
-def draw_script(seed: int, minutes: float = MINUTES) -> Script:
-    """Draw the script of a seed that lasts about so many minutes."""
+def draw_script(seed: int, minutes: float = MINUTES, burned: float = 0.0) -> Script:
+    """Draw the script of a seed that lasts about so many minutes; ``burned``: as of a `Case`."""
     chance = random.Random(seed)  # noqa: S311  not for secrets
     kinds = _kinds(chance, max(1, int(minutes / LEAST)))
     case = _case(chance, seed, joining=STARTED in kinds)
@@ -101,6 +101,7 @@ def draw_script(seed: int, minutes: float = MINUTES) -> Script:
         begin += length * minutes * 60 / sum(lengths) / seconds
     ends = [*(phase.batch for phase in phases[1:]), round(begin)]
     case = _changed(case, phases, ends, _permutation(chance, case.queries[0].rows))
+    case = msgspec.structs.replace(case, burned=burned)
     return Script(seed=seed, minutes=minutes, case=case, phases=phases, end=ends[-1])
 
 

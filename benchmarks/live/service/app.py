@@ -18,7 +18,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 import rechannel
 from benchmarks.live.app import Progress, run_to_finish
 from benchmarks.live.service.cases import Case
-from benchmarks.live.service.rows import keys_of, service_feed, service_workload
+from benchmarks.live.service.rows import hashed_per_ms, keys_of, service_feed, service_workload
 from benchmarks.workloads.run import audit, start
 from rechannel.conf.loader import load
 from testbed.driver import failed_attempts, open_session, read_plan, write_answer
@@ -34,10 +34,11 @@ def main() -> None:
     link = rechannel.attach(spark, load(), strict=True)
     checkpoint = Path(plan["checkpoint"])
     parts = {}
+    kilobytes = hashed_per_ms(spark) if case.burned else 0.0
     for query in case.queries:
         keys = keys_of(spark, query.partitions)
         feed = service_feed(spark, query.rows)
-        parts[query.name] = query, feed, service_workload(query, keys, case.service_ms, case.slow, plan["slow_host"])
+        parts[query.name] = query, feed, service_workload(query, keys, case, plan["slow_host"], kilobytes)
 
     def begin(name: str) -> StreamingQuery:
         query, feed, workload = parts[name]

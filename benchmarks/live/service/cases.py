@@ -86,8 +86,9 @@ class QueryCase(msgspec.Struct, frozen=True, kw_only=True):
 class Case(msgspec.Struct, frozen=True, kw_only=True):
     """A cluster and its queries.
 
-    ``cores`` are those of each executor. ``noise``: cores that a process beside the cluster burns, 0 for none.
-    ``spread``: links spread a new query, as they do by default. ``slow``: None where all nodes are alike.
+    ``cores`` are those of each executor. ``burned``: share of a row's time in which it works instead of sleeping.
+    ``noise``: cores that a process beside the cluster burns, 0 for none. ``spread``: links spread a new query, as they
+    do by default. ``slow``: None where all nodes are alike.
     """
 
     seed: int
@@ -100,6 +101,7 @@ class Case(msgspec.Struct, frozen=True, kw_only=True):
     noise: float = 0.0
     spread: bool = True
     slow: SlowNode | None = None
+    burned: float = 0.0
 
     @property
     def slots(self) -> int:
@@ -129,8 +131,9 @@ class Case(msgspec.Struct, frozen=True, kw_only=True):
         sizes = "/".join(str(query.partitions) for query in self.queries)
         kind = "triggers" if self.triggered else "back to back"
         noise = f", noise {self.noise:g}" if self.noise else ""
+        burned = f", {self.burned:.0%} burned" if self.burned else ""
         cluster = f"{self.executors}x{self.cores}"
-        return f"{len(self.queries)}q {sizes}p {cluster} {kind} {self.scheduler} z{self.zipf:g}{noise}"
+        return f"{len(self.queries)}q {sizes}p {cluster} {kind} {self.scheduler} z{self.zipf:g}{noise}{burned}"
 
 
 class Draw(msgspec.Struct, frozen=True, kw_only=True):
