@@ -13,9 +13,9 @@ state, such as their disk, may spare tasks that only read, and partitions on an 
 many rows are the better evidence. With source tasks counted in full, an executor whose tasks with state took 1.5 times
 as long was not slow after three batches where source tasks took a tenth of theirs, and never where a fifth (simulated).
 Weights and slownesses are random effects (normal, mean 0). So one heavy partition alone on an executor counts mostly as
-heavy, while an executor all of whose tasks take longer counts as slow. The weights are eliminated (Henderson's mixed
-model equations, Schur complement), which leaves a small system with an exact covariance: a block for each group of
-executors that partitions moved between.
+heavy, while an executor all of whose tasks take longer counts as slow, the more so the less the partitions of other
+executors differ. The weights are eliminated (Henderson's mixed model equations, Schur complement), which leaves a small
+system with an exact covariance: a block for each group of executors that partitions moved between.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ from rechannel.policies.model.arrays import BoolArray, FloatArray, IntArray, Mod
 from rechannel.policies.model.block_matrix import BlockMatrix, Blocks
 
 WEIGHT_SPREAD = 0.5  # prior deviation of log weights between the partitions of a stage
+WEIGHT_EVIDENCE = 4.0  # partitions that this is worth
 SPEED_SPREAD = 0.5  # prior deviation of log slowness between executors
 DRIFT = 0.2  # prior deviation of the log weight of a partition between two times, as its state and keys change
 DRIFT_EVIDENCE = 4.0  # changes of partitions that this is worth
@@ -335,14 +336,32 @@ def _solve_effects(
     chance = max(noise, LEAST_NOISE**2) / size + (FIXED_NOISE * size / np.bincount(cell, usual)) ** 2
     deviation = np.sqrt(chance + np.where(unit >= 0, _drift_variance(mean, chance, cells), peer_noise**2))
     weight = deviation**-2
-    slowness, precision = _solve_mixed_model(mean, weight, cells)
+    prior = 1 / _weight_variance(mean, chance, cells)
+    slowness, precision = _solve_mixed_model(mean, weight, prior, cells)
     for _ in range(_ROUNDS):
         left = mean - slowness[cells.state]
-        drawn = np.bincount(unit[placed], (weight * left)[placed]) / _total(unit[placed], weight[placed])
+        drawn = np.bincount(unit[placed], (weight * left)[placed]) / (np.bincount(unit[placed], weight[placed]) + prior)
         left[placed] -= drawn[unit[placed]]
         weight = deviation**-2 * np.minimum(1.0, OUTLIER * deviation / np.maximum(np.abs(left), 1e-12))
-        slowness, precision = _solve_mixed_model(mean, weight, cells)
+        slowness, precision = _solve_mixed_model(mean, weight, prior, cells)
     return slowness, precision
+
+
+def _weight_variance(mean: FloatArray, chance: FloatArray, cells: _Cells) -> float:
+    """Return the variance of the log weights of the partitions of a stage.
+
+    It is estimated from how much the partitions of one executor differ in the last batches, as `_drift_variance` is
+    from changes, with `WEIGHT_SPREAD` for a few more of them.
+    """
+    executors = cells.states // 2
+    now = cells.placed[cells.state[cells.placed] >= executors]
+    executor = cells.state[now] - executors
+    own = mean[now] - _group_medians(executor, mean[now], executors)[executor]
+    differ = np.minimum(own**2, OUTLIER**2 * (WEIGHT_SPREAD**2 + chance[now])).sum()
+    count = np.bincount(executor, minlength=executors)
+    expected = (chance[now] * (1 - 1 / count[executor])).sum()
+    free = float((count - 1).clip(0).sum())
+    return float((WEIGHT_EVIDENCE * WEIGHT_SPREAD**2 + max(differ - expected, 0.0)) / (WEIGHT_EVIDENCE + free))
 
 
 def _drift_variance(mean: FloatArray, chance: FloatArray, cells: _Cells) -> float:
@@ -380,21 +399,19 @@ def _group_medians(group: IntArray, values: FloatArray, count: int) -> FloatArra
     return medians
 
 
-def _total(unit: IntArray, weight: FloatArray) -> FloatArray:
-    return np.asarray(np.bincount(unit, weight) + WEIGHT_SPREAD**-2)
-
-
-def _solve_mixed_model(mean: FloatArray, weight: FloatArray, cells: _Cells) -> tuple[FloatArray, BlockMatrix]:
+def _solve_mixed_model(
+    mean: FloatArray, weight: FloatArray, prior: float, cells: _Cells
+) -> tuple[FloatArray, BlockMatrix]:
     """Solve the mixed model equations with the weights of the partitions eliminated.
 
-    Returns the precision too. A state without tasks has its prior.
+    Returns the precision too. A state without tasks has its prior; ``prior`` is the precision of the weights.
     """
     states = cells.states
     diagonal = np.asarray(np.bincount(cells.state, weight, states) + SPEED_SPREAD**-2, np.float64)
     right = np.asarray(np.bincount(cells.state, weight * mean, states), np.float64)
     unit, state = cells.unit[cells.placed], cells.state[cells.placed]
     weight, mean = weight[cells.placed], mean[cells.placed]
-    total = _total(unit, weight)[unit]
+    total = (np.bincount(unit, weight) + prior)[unit]
     right -= np.bincount(state, weight * np.bincount(unit, weight * mean)[unit] / total, states)
     diagonal -= np.bincount(state, weight * weight / total, states)
     one, other = cells.pairs

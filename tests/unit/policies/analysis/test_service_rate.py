@@ -80,6 +80,14 @@ def test_heavy_partition_alone_without_source_tasks() -> None:
     assert not _run([[0, 1, 2, 3]] * 12, {}, weights={2: 3.0}, floating=False).slow.any()
 
 
+@pytest.mark.parametrize(("spread", "slow"), [(0.0, True), (0.6, False)])
+def test_slow_executor_without_source_tasks_where_partitions_are_alike(spread: float, slow: bool) -> None:
+    weights = dict(enumerate(np.exp(np.random.default_rng(5).normal(0, spread, 24)).tolist()))
+    rates = _run([[0, 1, 2, 3] * 6] * 12, {2: 2.0}, weights=weights, floating=False)
+    assert list(rates.slow) == [False, False, slow, False]
+    assert rates.speed[2] == pytest.approx(0.5 if slow else 1.0, rel=0.1)
+
+
 def test_slow_executor_by_its_history() -> None:
     rates = _run(EVEN, {1: 2.5}, before={}, weights={5: 2.0}, floating=False)
     assert list(rates.slow) == [False, True, False, False]
