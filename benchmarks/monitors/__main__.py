@@ -16,8 +16,8 @@ PARTS = {
     "fleet": "Load of many agents on one Redis",
 }
 # Partitions, phases with link and agents (each between two without), batches in each phase, whether they have state.
-WHOLE = ((10, 4, 25, True), (100, 3, 12, True), (400, 2, 6, True), (2_500, 1, 2, True), (10_000, 1, 3, False))
-QUICK = ((10, 2, 15, True), (100, 2, 8, True), (400, 1, 5, True), (10_000, 1, 2, False))
+WHOLE = ((10, 4, 25, True), (100, 3, 12, True), (400, 2, 6, True), (2_500, 1, 2, True), (10_000, 1, 2, False))
+QUICK = ((10, 2, 15, True), (100, 2, 8, True), (400, 1, 5, True), (10_000, 1, 1, False))
 
 TABLES = {
     "overhead": {

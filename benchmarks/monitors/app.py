@@ -25,7 +25,6 @@ from benchmarks.orders import serve
 from testbed.driver import open_session, read_plan
 from testbed.processes import cpu_seconds
 
-SETTLE = 3  # batches after a phase begins that do not count
 THREADS = {
     "link_listener": re.compile("spark-listener-group-rechannel"),
     "event_log": re.compile("spark-listener-group-eventLog"),
@@ -54,7 +53,9 @@ class Overhead:
     def __init__(self, spark: SparkSession, directory: Path) -> None:
         rows = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", ROWS).load()
         stateful = spark.conf.get("spark.benchmark.stateful") == "true"
-        counts = rows.groupBy((F.col("value") % KEYS).alias("k")).count() if stateful else rows.repartition("value")
+        counts = rows.groupBy((F.col("value") % KEYS).alias("k")).count()
+        if not stateful:  # with a number, adaptive execution leaves the partitions as they are
+            counts = rows.repartition(int(spark.conf.get("spark.sql.shuffle.partitions")), "value")
         writer = counts.writeStream.outputMode("update").format("noop").trigger(processingTime="0 seconds")
         own = psutil.Process()
         (java,) = [child for child in own.children() if child.name() == "java"]
@@ -98,10 +99,10 @@ class Overhead:
                 cpu[group] += max(0, management.getThreadCpuTime(thread.getId())) / 1e9  # -1: it has ended
         return cpu
 
-    def phase(self, *, on: bool, batches: int) -> dict[str, Any]:
-        """Return seconds, CPU and period of so many batches, with a link if ``on``."""
+    def phase(self, *, on: bool, settle: int, batches: int) -> dict[str, Any]:
+        """Return seconds, CPU and period of so many batches, with a link if ``on``, after some that do not count."""
         link = rechannel.attach(self._spark, strict=True) if on else None
-        first = self._wait(SETTLE)
+        first = self._wait(settle)
         before, began = self._driver_cpu(), time.time()
         last = self._wait(batches)
         after, ended = self._driver_cpu(), time.time()

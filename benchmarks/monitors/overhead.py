@@ -14,6 +14,7 @@ from benchmarks.monitors.session import MonitorSession
 from benchmarks.report.results import progress
 from testbed.processes import cpu_seconds
 
+SETTLE, MANY = 3, 1_000  # batches after a phase begins that do not count; one, with so many partitions
 SOURCE_TASKS = 2  # of a batch, one for each core
 STARTING = 4.0  # seconds of an agent's start that are not measured: Python and its imports
 
@@ -22,7 +23,8 @@ def measure(directory: Path, partitions: int, rounds: int, batches: int, *, stat
     """Return medians and ratios for one number of partitions, on two one-core executors."""
     with MonitorSession(directory, cores=1) as session:
         orders = session.start_application("overhead", partitions, stateful=stateful)
-        orders.send("phase", on=False, batches=batches)  # the warm-up
+        settle = SETTLE if partitions < MANY else 1
+        orders.send("phase", on=False, settle=settle, batches=batches)  # the warm-up
         agents: list[tuple[float, float]] = []
         phases = []
         for number in range(2 * rounds + 1):
@@ -33,7 +35,7 @@ def measure(directory: Path, partitions: int, rounds: int, batches: int, *, stat
                 processes = session.start_agents()
                 time.sleep(STARTING)
                 samples = [_Sample(process.pid) for process in processes]
-            phases.append(orders.send("phase", on=on, batches=batches))
+            phases.append(orders.send("phase", on=on, settle=settle, batches=batches))
             if on:
                 agents += [sample.usage() for sample in samples]
                 session.stop_agents()

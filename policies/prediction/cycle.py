@@ -190,9 +190,9 @@ def batch_seconds(queries: QueryWork, timings: QueryTimings) -> FloatArray:
     seconds = own.copy()
     if len(own) < 2:
         return seconds
-    anywhere = ~uses.any(axis=1)
+    anywhere = ~uses.any(axis=1, keepdims=True)
     if anywhere.any():
-        queries = replace(queries, waits_for=uses | ((work > 0) & anywhere[:, None]))
+        queries = replace(queries, waits_for=uses | ((work > 0) & anywhere))
     waiting = _Waiting.of(queries, timings, own)
     for _ in range(_ROUNDS):
         alone = own if waiting is None else own + waiting.seconds(timings.period(seconds))
