@@ -24,7 +24,7 @@ from rechannel.policies.model.workload import Stage
 # Shares of the way from the time with fewest moves to the best time, at which options are tried where moves are costly.
 _LEVELS = (0.5, 0.8, 0.9, 0.95)
 _SAME = 1e-9
-_SWEEPS, _LARGE_SWEEPS = 4, 2  # over all stages, at most; the latter of large applications
+_SWEEPS, _LARGE_SWEEPS = 4, 2  # over all stages, at most; the latter of large applications with coupled stages
 _LOCAL_CHANGES = 20  # changes that the local search may evaluate for each partition
 _MIN_SWEEP_GAIN = 0.001  # the share that a sweep must gain for another one to follow
 _SMALL_APPLICATION = 20_000  # units times executors up to which there are several sweeps and starts
@@ -56,7 +56,8 @@ class PlacementSearch:
     def hill_climb(self) -> PlacementSearch:
         """Sweep over all stages until that gains little; return the best search."""
         best = self
-        for _ in range(_SWEEPS if self.is_small else _LARGE_SWEEPS):
+        large = _LARGE_SWEEPS if self.coupled else 1
+        for _ in range(_SWEEPS if self.is_small else large):
             search = PlacementSearch(self._context, best.placement())
             search.sweep(thorough=True)
             gains = search.score().improves(best.score(), _MIN_SWEEP_GAIN)
