@@ -350,42 +350,41 @@ def _solve_effects(
 def _weight_variance(mean: FloatArray, chance: FloatArray, cells: _Cells) -> float:
     """Return the variance of the log weights of the partitions of a stage.
 
-    It is estimated from how much the partitions of one executor differ in the last batches, as `_drift_variance` is
-    from changes, with `WEIGHT_SPREAD` for a few more of them.
+    It is estimated from how much the partitions of one executor differ in the last batches. ``mean`` and ``chance``:
+    mean logarithm of the excess of each cell, and its variance by chance.
     """
     executors = cells.states // 2
     now = cells.placed[cells.state[cells.placed] >= executors]
     executor = cells.state[now] - executors
-    own = mean[now] - _group_medians(executor, mean[now], executors)[executor]
-    differ = np.minimum(own**2, OUTLIER**2 * (WEIGHT_SPREAD**2 + chance[now])).sum()
-    count = np.bincount(executor, minlength=executors)
-    expected = (chance[now] * (1 - 1 / count[executor])).sum()
-    free = float((count - 1).clip(0).sum())
-    return float((WEIGHT_EVIDENCE * WEIGHT_SPREAD**2 + max(differ - expected, 0.0)) / (WEIGHT_EVIDENCE + free))
+    return _variance_within(executor, mean[now], chance[now], WEIGHT_SPREAD**2, WEIGHT_EVIDENCE)
 
 
 def _drift_variance(mean: FloatArray, chance: FloatArray, cells: _Cells) -> float:
     """Return the variance of the log weight of a partition between two times.
 
     It is estimated from partitions that were observed on one executor before and now, by how much their changes differ
-    from the median there: what they have in common is the executor's. One that changed far more than others is an
-    outlier and counts up to a bound. `DRIFT` counts as a few more of them. ``mean`` and ``chance``: mean logarithm of
-    the excess of each cell, and its variance by chance.
+    there: what they have in common is the executor's. ``mean`` and ``chance`` as in `_weight_variance`.
     """
-    executors = cells.states // 2
     before, now = cells.placed[cells.pairs]
-    stayed = cells.state[before] + executors == cells.state[now]
+    stayed = cells.state[before] + cells.states // 2 == cells.state[now]
     before, now = before[stayed], now[stayed]
-    executor = cells.state[before]
-    by_chance = chance[before] + chance[now]
-    changed = mean[now] - mean[before]
-    own = changed - _group_medians(executor, changed, executors)[executor]
+    changed, by_chance = mean[now] - mean[before], chance[before] + chance[now]
     # Two cells drift on their own, so a change has twice the variance.
-    drifted = np.minimum(own**2, OUTLIER**2 * (2 * DRIFT**2 + by_chance)).sum() / 2
-    count = np.bincount(executor, minlength=executors)
+    return _variance_within(cells.state[before], changed, by_chance, 2 * DRIFT**2, DRIFT_EVIDENCE) / 2
+
+
+def _variance_within(group: IntArray, values: FloatArray, chance: FloatArray, prior: float, evidence: float) -> float:
+    """Return the variance of values about the median of their group, beyond chance.
+
+    ``chance``: variance of each value by chance. One that differs far more than others is an outlier and counts up to a
+    bound. ``prior`` is the variance without any values, and counts as so many more of them as ``evidence`` says.
+    """
+    count = np.bincount(group)
+    own = values - _group_medians(group, values, len(count))[group]
+    differ = np.minimum(own**2, OUTLIER**2 * (prior + chance)).sum()
+    expected = (chance * (1 - 1 / count[group])).sum()
     free = float((count - 1).clip(0).sum())
-    expected = (by_chance * (1 - 1 / count[executor])).sum() / 2
-    return float((DRIFT_EVIDENCE * DRIFT**2 + max(drifted - expected, 0.0)) / (DRIFT_EVIDENCE + free))
+    return float((evidence * prior + max(differ - expected, 0.0)) / (evidence + free))
 
 
 def _group_medians(group: IntArray, values: FloatArray, count: int) -> FloatArray:

@@ -80,9 +80,9 @@ def _served(query: QueryCase, case: Case, slow_host: str, kilobytes: float) -> C
         times *= F.when(begun & (host == slow_host), F.lit(slow.times)).otherwise(F.lit(1.0))
     asleep = F.round(times * (case.service_ms * (1 - case.burned))).cast("long")
     slept = F.reflect(F.lit("java.lang.Thread"), F.lit("sleep"), asleep)
-    return (
-        F.concat(slept, _hash(F.round(times * (case.service_ms * case.burned * kilobytes)))) if case.burned else slept
-    )
+    if not case.burned:
+        return slept
+    return F.concat(slept, _hash(F.round(times * (case.service_ms * case.burned * kilobytes))))
 
 
 def service_workload(
