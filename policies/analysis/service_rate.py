@@ -12,10 +12,11 @@ or on one executor before and now, links those: *history*. There, source tasks c
 state, such as their disk, may spare tasks that only read, and partitions on an executor that all take longer for as
 many rows are the better evidence. With source tasks counted in full, an executor whose tasks with state took 1.5 times
 as long was not slow after three batches where source tasks took a tenth of theirs, and never where a fifth (simulated).
-Weights and slownesses are random effects (normal, mean 0). So one heavy partition alone on an executor counts mostly as
-heavy, while an executor all of whose tasks take longer counts as slow, the more so the less the partitions of other
-executors differ. The weights are eliminated (Henderson's mixed model equations, Schur complement), which leaves a small
-system with an exact covariance: a block for each group of executors that partitions moved between.
+Weights and slownesses are random effects (normal, mean 0). So an executor all of whose tasks take longer counts as
+slow, the more so the less the partitions of other executors differ. A heavy partition among usual ones is an outlier
+and counts for little, and a few partitions alone on an executor count mostly as heavy. The weights are eliminated
+(Henderson's mixed model equations, Schur complement), which leaves a small system with an exact covariance: a block for
+each group of executors that partitions moved between.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ from rechannel.policies.model.block_matrix import BlockMatrix, Blocks
 
 WEIGHT_SPREAD = 0.5  # prior deviation of log weights between the partitions of a stage
 WEIGHT_EVIDENCE = 4.0  # partitions that this is worth
+FEW = 4  # partitions of an executor, below which these may all be heavy ones
 SPEED_SPREAD = 0.5  # prior deviation of log slowness between executors
 DRIFT = 0.2  # prior deviation of the log weight of a partition between two times, as its state and keys change
 DRIFT_EVIDENCE = 4.0  # changes of partitions that this is worth
@@ -166,7 +168,7 @@ def _classify_rates(peers: Effects, history: Effects, task_counts: IntArray, mar
     grown, doubt = _compare_with_usual(*history, [(now, 1.0), (then, -1.0)], both)
     by_history = both & (grown > SURE * doubt) & (grown >= margin)
     # An executor that became slow counts as usual before, since the weights of its partitions are unknown, unless its
-    # peers show that it was slow or fast, or, as its older batches may be slow in part, is slower than that now.
+    # peers show that it was slow or fast. Where its older batches were slow in part, it grew by less than it is slow.
     earlier, _ = _compare_with_usual(*peers, [(then, 1.0)], both)
     from_usual = by_history & (~certain | (np.abs(earlier) < margin))
     slow = np.where(certain, times, 0.0)
@@ -336,34 +338,42 @@ def _solve_effects(
     chance = max(noise, LEAST_NOISE**2) / size + (FIXED_NOISE * size / np.bincount(cell, usual)) ** 2
     deviation = np.sqrt(chance + np.where(unit >= 0, _drift_variance(mean, chance, cells), peer_noise**2))
     weight = deviation**-2
-    prior = 1 / _weight_variance(mean, chance, cells)
+    spread = np.sqrt(_weight_variances(mean, chance, cells))
+    prior = spread**-2
     slowness, precision = _solve_mixed_model(mean, weight, prior, cells)
     for _ in range(_ROUNDS):
         left = mean - slowness[cells.state]
         drawn = np.bincount(unit[placed], (weight * left)[placed]) / (np.bincount(unit[placed], weight[placed]) + prior)
         left[placed] -= drawn[unit[placed]]
         weight = deviation**-2 * np.minimum(1.0, OUTLIER * deviation / np.maximum(np.abs(left), 1e-12))
+        prior = spread**-2 * np.minimum(1.0, OUTLIER * spread / np.maximum(np.abs(drawn), 1e-12))
         slowness, precision = _solve_mixed_model(mean, weight, prior, cells)
     return slowness, precision
 
 
-def _weight_variance(mean: FloatArray, chance: FloatArray, cells: _Cells) -> float:
-    """Return the variance of the log weights of the partitions of a stage.
+def _weight_variances(mean: FloatArray, chance: FloatArray, cells: _Cells) -> FloatArray:
+    """Return the variance of the log weight of each partition.
 
-    It is estimated from how much the partitions of one executor differ in the last batches. ``mean`` and ``chance``:
-    mean logarithm of the excess of each cell, and its variance by chance.
+    It is estimated from how much the partitions of one executor differ in the last batches. A few partitions that have
+    an executor of their own may be unlike all others, as policies spare the heaviest ones: they show nothing about the
+    executor beyond the prior. ``mean`` and ``chance``: mean logarithm of the excess of each cell, and its variance by
+    chance.
     """
     executors = cells.states // 2
     now = cells.placed[cells.state[cells.placed] >= executors]
     executor = cells.state[now] - executors
-    return _variance_within(executor, mean[now], chance[now], WEIGHT_SPREAD**2, WEIGHT_EVIDENCE)
+    usual = _variance_within(executor, mean[now], chance[now], WEIGHT_SPREAD**2, WEIGHT_EVIDENCE)
+    variances = np.full(int(cells.unit.max()) + 1, usual)
+    alone = np.bincount(executor)[executor] < FEW
+    variances[cells.unit[now][alone]] = max(usual, WEIGHT_SPREAD**2)
+    return variances
 
 
 def _drift_variance(mean: FloatArray, chance: FloatArray, cells: _Cells) -> float:
     """Return the variance of the log weight of a partition between two times.
 
     It is estimated from partitions that were observed on one executor before and now, by how much their changes differ
-    there: what they have in common is the executor's. ``mean`` and ``chance`` as in `_weight_variance`.
+    there: what they have in common is the executor's. ``mean`` and ``chance`` as in `_weight_variances`.
     """
     before, now = cells.placed[cells.pairs]
     stayed = cells.state[before] + cells.states // 2 == cells.state[now]
@@ -399,7 +409,7 @@ def _group_medians(group: IntArray, values: FloatArray, count: int) -> FloatArra
 
 
 def _solve_mixed_model(
-    mean: FloatArray, weight: FloatArray, prior: float, cells: _Cells
+    mean: FloatArray, weight: FloatArray, prior: FloatArray, cells: _Cells
 ) -> tuple[FloatArray, BlockMatrix]:
     """Solve the mixed model equations with the weights of the partitions eliminated.
 

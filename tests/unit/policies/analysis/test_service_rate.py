@@ -80,6 +80,15 @@ def test_heavy_partition_alone_without_source_tasks() -> None:
     assert not _run([[0, 1, 2, 3]] * 12, {}, weights={2: 3.0}, floating=False).slow.any()
 
 
+@pytest.mark.parametrize("floating", [False, True])
+@pytest.mark.parametrize(("beside", "times"), [(0, 3.0), (2, 5.0), (4, 5.0)])
+def test_heavy_partition_beside_few_where_all_others_are_alike(floating: bool, beside: int, times: float) -> None:
+    placement = [2] * (1 + beside) + [0] * 20 + [1] * 20 + [3] * 20
+    assert not _run([placement] * 12, {}, weights={0: times}, floating=floating).slow.any()
+    rates = _run([placement] * 12, {2: 2.0}, floating=floating)
+    assert rates.slow[2] == (floating or beside > 2), "a few partitions alone may all be heavy"
+
+
 @pytest.mark.parametrize(("spread", "slow"), [(0.0, True), (0.6, False)])
 def test_slow_executor_without_source_tasks_where_partitions_are_alike(spread: float, slow: bool) -> None:
     weights = dict(enumerate(np.exp(np.random.default_rng(5).normal(0, spread, 24)).tolist()))
