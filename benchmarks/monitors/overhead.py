@@ -14,7 +14,8 @@ from benchmarks.monitors.session import MonitorSession
 from benchmarks.report.results import progress
 from testbed.processes import cpu_seconds
 
-SETTLE, MANY = 3, 1_000  # batches after a phase begins that do not count; one, with so many partitions
+SETTLE = 3  # batches after a phase begins that do not count
+MANY = 1_000  # partitions from which one such batch is enough
 SOURCE_TASKS = 2  # of a batch, one for each core
 STARTING = 4.0  # seconds of an agent's start that are not measured: Python and its imports
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import msgspec
 import numpy as np
@@ -19,31 +20,47 @@ from benchmarks.live.service.results import BatchLine, DecisionLine
 from benchmarks.live.service.truth import PATIENCE, Goal, goals, optimum
 from benchmarks.policies.optimum import optimal_seconds
 from benchmarks.unattended.results import OBSERVED, MoveLine, Run
-from benchmarks.unattended.script import DRAINED, DRIFT, SPIKE, START, STEADY, Phase, Script
+from benchmarks.unattended.script import DRAINED, DRIFT, JOINED, SLOWED, SPIKE, START, STEADY, STOPPED, Phase, Script
+from rechannel.conf.settings import Settings
 from rechannel.wire.codes import DecisionResult, Law, OutcomeVerdict, Trigger
 
 _GAP = 0.005  # of the best placement, as a share: a smaller one costs minutes of solving
 _SAME = 0.1  # seconds: a batch that ends so soon after an event was not struck by it
 LATE = 2.0  # times the best batch: rows of a longer one are late
 SOON, SOON_BATCHES = 10.0, 3  # seconds, or usual batches where these take longer: a reaction within them is in time
+LEAST_GAIN = Settings().gate.min_gain  # share: where the best placement gains less, nothing has to be reacted to
 _UNPROMPTED = frozenset({Trigger.TIMEOUT, Trigger.CONTINUATION, Trigger.ROLLBACK})  # no event leads to these
+_IN_PLACE = frozenset({DRIFT, SPIKE, SLOWED, STOPPED})  # events that leave the placement as it is
+
+
+class Best(NamedTuple):
+    """The best possible batch of a phase: its seconds, those of the work of its busiest executor, those beside a task.
+
+    The last ones, ``overhead``, are those of a task beside its rows, and are in the other two.
+    """
+
+    batch: float
+    load: float
+    overhead: float
 
 
 class PhaseFigures(msgspec.Struct, kw_only=True):
     """Figures of one phase; seconds, None where there is nothing to measure.
 
-    ``reacted``: from the event to the first move of the link's own or decision that the event may have led to;
-    ``limit``: what is in time for that; ``first_move``: to the first move begun in the phase; ``settled``: to the last
-    landing of these. ``migrations``: of the controller; ``spreads``: sets of the link's own moves. ``stretch``: mean
-    batch of the second half; ``longest``: the longest batch over the stretch of the phase before. ``worked``: of all
-    batches, shared by the queries, which run at the same time; ``regret``: of these, over the ``best`` ones; ``cost``:
-    of those with moves under way, over the stretch of the phase before. ``late``: share of the rows whose batch takes
-    more than ``LATE`` times the best one.
+    ``to_gain``: share by which the best placement shortens the work of the busiest executor as the event found it, None
+    where the event changes the placement; ``reacted``: from the event to the first move of the link's own or decision
+    that the event may have led to; ``limit``: what is in time for that; ``first_move``: to the first move begun in the
+    phase; ``settled``: to the last landing of these. ``migrations``: of the controller; ``spreads``: sets of the link's
+    own moves. ``stretch``: mean batch of the second half; ``longest``: the longest batch over the stretch of the phase
+    before. ``worked``: of all batches, shared by the queries, which run at the same time; ``regret``: of these, over
+    the ``best`` ones; ``cost``: of those with moves under way, over the stretch of the phase before. ``late``: share of
+    the rows whose batch takes more than ``LATE`` times the best one.
     """
 
     kind: str
     seconds: float
     batches: int
+    to_gain: float | None
     reacted: float | None
     limit: float | None
     first_move: float | None
@@ -58,6 +75,11 @@ class PhaseFigures(msgspec.Struct, kw_only=True):
     regret: float
     cost: float
     late: float
+
+    @property
+    def asks(self) -> bool:
+        """Whether a reaction is due: a placement that is worth it exists, or partitions have no place."""
+        return self.to_gain is None or self.to_gain >= LEAST_GAIN
 
     @property
     def in_time(self) -> bool:
@@ -89,17 +111,17 @@ class RunFigures(msgspec.Struct, kw_only=True):
         return [phase for phase in self.phases if phase.limit is not None and phase.kind != DRAINED]
 
 
-def best_batches(script: Script, runs: Sequence[Run]) -> list[float]:
-    """Return the seconds of the best possible batch in each phase; ``runs``: of the script, in all ways."""
+def best_batches(script: Script, runs: Sequence[Run]) -> list[Best]:
+    """Return the best possible batch in each phase; ``runs``: of the script, in all ways."""
     overhead, beside = (
         min((getattr(run, name) for run in runs if not run.error), default=0.0) for name in ("task_overhead", "beside")
     )
-    return [_best_batch(script, phase, overhead, beside) for phase in script.phases]
-
-
-def _best_batch(script: Script, phase: Phase, overhead: float, beside: float) -> float:
+    loads = [best_load(script, phase, overhead) for phase in script.phases]
     # Of several queries, the tasks of one run while another one is planned: executors need not rest.
-    return best_load(script, phase, overhead) + (beside if len(phase.queries) == 1 else 0.0)
+    return [
+        Best(load + (beside if len(phase.queries) == 1 else 0.0), load, overhead)
+        for load, phase in zip(loads, script.phases, strict=True)
+    ]
 
 
 def best_load(script: Script, phase: Phase, overhead: float) -> float:
@@ -118,8 +140,8 @@ def goal_of(case: Case, overhead: float, homes: Sequence[Sequence[int]], executo
     return goal
 
 
-def run_figures(run: Run, best: Sequence[float]) -> RunFigures:
-    """Return the figures of a run; ``best``: seconds of the best batch in each phase."""
+def run_figures(run: Run, best: Sequence[Best]) -> RunFigures:
+    """Return the figures of a run; ``best``: of each phase."""
     phases: list[PhaseFigures] = []
     run = msgspec.structs.replace(run, batches=_back_to_back(run.batches))
     begins = [phase.at for phase in run.phases]
@@ -153,7 +175,7 @@ def _back_to_back(batches: Sequence[BatchLine]) -> list[BatchLine]:
     return result
 
 
-def _phase_figures(run: Run, number: int, span: tuple[float, float], before: float, best: float) -> PhaseFigures:
+def _phase_figures(run: Run, number: int, span: tuple[float, float], before: float, best: Best) -> PhaseFigures:
     """Return the figures of one phase.
 
     Parameters
@@ -165,9 +187,9 @@ def _phase_figures(run: Run, number: int, span: tuple[float, float], before: flo
     before
         Mean batch of the stretch before, NaN without one.
     best
-        Seconds of the best batch.
+        The best batch.
     """
-    begin, end = span
+    (begin, end), event = span, _event_time(run, number)
     phase = run.script.phases[number]
     kind, queries = phase.kind, len(phase.queries)
     rows = {query.name: sum(query.rows) for query in run.script.case.queries}
@@ -181,33 +203,68 @@ def _phase_figures(run: Run, number: int, span: tuple[float, float], before: flo
         kind=kind,
         seconds=end - begin,
         batches=len(batches),
-        reacted=_reacted(run, kind, span),
+        to_gain=_to_gain(run, number, best),
+        reacted=_reacted(run, kind, event, span),
         limit=_limit(run, number),
-        first_move=min((move.begun - begin for move in moves), default=None),
-        settled=max(landings) - begin if landings else None,
+        first_move=max(0.0, min(move.begun for move in moves) - event) if moves else None,
+        settled=max(0.0, max(landings) - event) if landings else None,
         migrations=len({move.decision for move in moves if not move.by_link}),
         spreads=len({move.decision for move in moves if move.by_link}),
         moves=len(moves),
         longest=_ratio(max((line.seconds for line in batches), default=math.nan), before),
         stretch=statistics.fmean(half) if half else math.nan,
-        best=best,
+        best=best.batch,
         worked=worked,
-        regret=worked - best * len(batches) / queries,
+        regret=worked - best.batch * len(batches) / queries,
         cost=sum(moving) / queries,
         late=_ratio(
-            sum(rows[line.query] for line in batches if line.seconds > LATE * best),
+            sum(rows[line.query] for line in batches if line.seconds > LATE * best.batch),
             sum(rows[line.query] for line in batches),
         ),
     )
 
 
-def _reacted(run: Run, kind: str, span: tuple[float, float]) -> float | None:
+def _event_time(run: Run, number: int) -> float:
+    """Return the time from which a reaction counts.
+
+    It is the phase's begin, except where a node joins, whose executor comes later, and where one becomes slow: each
+    query's rows take longer from a batch of its own on, and the last of these batches counts.
+    """
+    phase, record = run.script.phases[number], run.phases[number]
+    if phase.kind == JOINED:
+        return record.came or record.at
+    if phase.kind != SLOWED:
+        return record.at
+    begun = {query.name: query.begun for query in run.script.case.queries if query.name in phase.queries}
+    first: dict[str, float] = {}  # by query
+    for line in run.batches:
+        if line.query in begun and line.batch + begun[line.query] >= phase.batch:
+            first.setdefault(line.query, line.begin)
+    return max([record.at, *first.values()])
+
+
+def _to_gain(run: Run, number: int, best: Best) -> float | None:
+    """Return the share of the busiest executor's work that the best placement saves on the one at the event.
+
+    None where the event changes the placement, or that was not complete.
+    """
+    phase = run.script.phases[number]
+    if phase.kind not in _IN_PLACE or not run.phases[number - 1].placement:
+        return None
+    placed = zip(run.script.phases[number - 1].queries, run.phases[number - 1].placement, strict=True)
+    homes = [own for query, own in placed if query in phase.queries]
+    goal = goal_of(run.script.case_at(phase), best.overhead, homes, len(phase.speeds))
+    busiest = max(load / speed for load, speed in zip(goal.loads(), phase.speeds, strict=True))
+    return max(0.0, 1 - best.load / busiest)
+
+
+def _reacted(run: Run, kind: str, event: float, span: tuple[float, float]) -> float | None:
     """Return the seconds until the first reaction; None in a steady phase, and where Rechannel only observes."""
     if kind == STEADY or run.way in OBSERVED:
         return None
     times = [line.at for line in run.decisions if line.trigger not in _UNPROMPTED and _is_answer(line)]
     times += [move.begun for move in run.moves if move.by_link]
-    return min((at - span[0] for at in times if span[0] <= at < span[1]), default=None)
+    return min((max(0.0, at - event) for at in times if span[0] <= at < span[1]), default=None)
 
 
 def _is_answer(line: DecisionLine) -> bool:

@@ -14,7 +14,17 @@ from benchmarks.report.numbers import or_dash
 from benchmarks.report.plots import pyplot, save
 from benchmarks.report.results import Result
 from benchmarks.report.templates import render
-from benchmarks.unattended.figures import LATE, SOON, SOON_BATCHES, PhaseFigures, RunFigures, best_batches, run_figures
+from benchmarks.unattended.figures import (
+    LATE,
+    LEAST_GAIN,
+    SOON,
+    SOON_BATCHES,
+    Best,
+    PhaseFigures,
+    RunFigures,
+    best_batches,
+    run_figures,
+)
 from benchmarks.unattended.oracle import SLACK
 from benchmarks.unattended.results import NONE, OBSERVED, ORACLE, RESTART, WAYS, Run, runs
 from benchmarks.unattended.script import DRAINED, EVENTS, JOINED, Script
@@ -70,6 +80,7 @@ def page(results: Mapping[str, Result], pictures: Path | None = None) -> str:
         "oracle": ORACLE,
         "slack": SLACK,
         "late": LATE,
+        "least_gain": LEAST_GAIN,
         "soon": SOON,
         "soon_batches": SOON_BATCHES,
         "drained": DRAINED,
@@ -107,8 +118,8 @@ def _beside(run: Run, measured: Sequence[Run]) -> str:
     """Return the runs that were under way on the machine at the same time."""
     begun = run.phases[0].at
     others = [other for other in measured if other.name != run.name and other.phases]
-    names = [f"{it.way} {it.script.seed}" for it in others if it.phases[0].at < run.ended and begun < it.ended]
-    return ", ".join(names) or "-"
+    beside = [other for other in others if other.phases[0].at < run.ended and begun < other.ended]
+    return ", ".join(f"{it.way} {it.script.seed} of {it.script.minutes:g} min" for it in beside) or "-"
 
 
 def _total_cells(way: str, every: Sequence[Mapping[str, RunFigures]]) -> list[str]:
@@ -116,13 +127,14 @@ def _total_cells(way: str, every: Sequence[Mapping[str, RunFigures]]) -> list[st
     drawn = [one[way] for one in every if way in one]
     pairs = [(one[way], one[NONE]) for one in every if way in one and NONE in one]
     events = [phase for figures in drawn for phase in figures.events]
+    asking = [phase for phase in events if phase.asks]
     joined = [phase.longest for figures in drawn for phase in figures.phases if phase.kind == JOINED]
     migrations = [sum(phase.migrations <= count for phase in events) for count in (1, 2)]
     return [
-        str(len(drawn)),
+        f"{len(drawn)}, {len(pairs)}",
         _median([one.worked / spark.worked for one, spark in pairs], "{:.2f}"),
         _median([one.regret / spark.regret for one, spark in pairs if spark.regret > 0], "{:.0%}"),
-        f"{sum(phase.in_time for phase in events)} of {len(events)}",
+        f"{sum(phase.in_time for phase in asking)} of {len(asking)}",
         *(f"{count} of {len(events)}" for count in migrations),
         str(sum(figures.needless for figures in drawn)),
         _median(joined, "{:.2f}"),
@@ -137,12 +149,12 @@ def _median(values: Sequence[float], form: str) -> str:
 
 
 def _summary(figures: RunFigures) -> dict[str, Any]:
-    """Return the events of a run, those reacted to in time, and how many took 0, 1, 2 or more migrations."""
-    events = figures.events
-    needed = [min(phase.migrations, 3) for phase in events]
+    """Return events that ask for a reaction, those with one in time, and how many took 0, 1, 2 or more migrations."""
+    asking = [phase for phase in figures.events if phase.asks]
+    needed = [min(phase.migrations, 3) for phase in figures.events]
     return {
-        "events": len(events),
-        "in_time": sum(phase.in_time for phase in events),
+        "asking": len(asking),
+        "in_time": sum(phase.in_time for phase in asking),
         "migrations": [needed.count(count) for count in range(4)],
     }
 
@@ -165,6 +177,7 @@ def _event_rows(drawn: Mapping[str, RunFigures]) -> list[list[str]]:
 
 def _phase_cells(phase: PhaseFigures) -> list[str]:
     return [
+        or_dash(phase.to_gain, "{:.0%}"),
         or_dash(phase.reacted, "{:.0f}"),
         or_dash(phase.limit, "{:.0f}"),
         or_dash(phase.first_move, "{:.0f}"),
@@ -179,7 +192,7 @@ def _phase_cells(phase: PhaseFigures) -> list[str]:
     ]
 
 
-def draw_timelines(ways: Sequence[Run], best: Sequence[float], path: Path) -> None:
+def draw_timelines(ways: Sequence[Run], best: Sequence[Best], path: Path) -> None:
     """Draw the batches of all ways above each other, with their events, moves and best batch."""
     figure, every = pyplot(svg_text=True).subplots(
         len(ways), 1, figsize=(9, 2.1 * len(ways)), squeeze=False, sharex=True, sharey=True, layout="constrained"
@@ -193,7 +206,7 @@ def draw_timelines(ways: Sequence[Run], best: Sequence[float], path: Path) -> No
             axes.plot(times, [line.seconds for line in lines], color=color, linewidth=0.8)
         for kind, begin, end, least in zip(run.script.kinds, begins, [*begins[1:], ended], best, strict=False):
             axes.axvline(begin, color="black", linewidth=0.8)
-            axes.hlines(least, begin, end, colors="black", linestyles="dotted", linewidth=1.0)
+            axes.hlines(least.batch, begin, end, colors="black", linestyles="dotted", linewidth=1.0)
             axes.text(begin, 0.98, f" {kind}", transform=axes.get_xaxis_transform(), va="top", fontsize=8)
         moves = [move.begun - run.phases[0].at for move in run.moves]
         axes.plot(moves, [0.03] * len(moves), "|", color=_MOVES, transform=axes.get_xaxis_transform())

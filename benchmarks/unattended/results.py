@@ -19,7 +19,7 @@ OBSERVED = frozenset({NONE, RESTART})
 _LINK = "link-"  # before the number of moves that the link began
 # Where numbers have no name of their own, they have the unit of the list that they are in.
 _UNITS = {
-    "s": "batches moves at beside task_overhead batch_before batch_after peak ended begun",
+    "s": "batches moves at beside task_overhead batch_before batch_after peak ended begun came",
     "batches": "batch end",
     "partitions": "order placement",
     "rows": "rows",
@@ -54,10 +54,12 @@ class MoveLine(msgspec.Struct, frozen=True, array_like=True):
 class PhaseRecord(msgspec.Struct, kw_only=True):
     """The time of a phase's event, and the placement at the phase's end.
 
+    ``came``: time at which the executor of a node that joins was there, 0 of other events and if not recorded;
     ``placement``: number of the executor of each partition, by query; [] where it was not complete at that moment.
     """
 
     at: float
+    came: float = 0.0
     placement: list[list[int]] = []
 
 
@@ -65,8 +67,8 @@ class Run(msgspec.Struct, kw_only=True):
     """One run. Times are seconds since 1970; ``ended``: of the last phase.
 
     ``task_overhead``: median seconds of a stateful task beside its rows; ``beside``: median seconds of a batch beside
-    its stateful stage; ``asleep``: share of the stateful tasks' time that is slept; all in the last phase's second
-    half. ``failed_attempts``: of tasks, those of a killed executor too.
+    its stateful stage; ``asleep``: share of the stateful tasks' time that is their rows' own; all in the last phase's
+    second half. ``failed_attempts``: of tasks, those of a killed executor too.
     """
 
     script: Script

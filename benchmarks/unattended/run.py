@@ -69,7 +69,7 @@ def _run(session: ServiceSession, run: Run, oracle: Oracle | None) -> None:
         record = PhaseRecord(at=time.time())
         run.phases.append(record)
         progress(f"{record.at - run.phases[0].at:5.0f} s: {phase.kind}, {session.case.summary()}, {run.way}")
-        _strike(session, phase, run.way)
+        record.came = _strike(session, phase, run.way)
         if oracle is not None:
             oracle.react(session, phase)
         expected = (end - phase.batch) * batch_seconds(script.case_at(phase), phase)
@@ -99,9 +99,12 @@ def _usual_tasks(session: ServiceSession, names: Mapping[str, str]) -> dict[str,
     return {name: [task for task in every if task.executor not in left_out] for name, every in tasks.items()}
 
 
-def _strike(session: ServiceSession, phase: Phase, way: str) -> None:
-    """Have the event of a phase happen, and the operator of one way react; a change of rows comes with its batch."""
-    before = _executors(session)
+def _strike(session: ServiceSession, phase: Phase, way: str) -> float:
+    """Have the event of a phase happen, and the operator of one way react; a change of rows comes with its batch.
+
+    Returns the time at which the executor of a node that joins is there, 0 for other events.
+    """
+    before, came = _executors(session), 0.0
     if phase.kind == LOST:
         if not session.cluster.kill_executor(session.hosts[phase.executor]):
             raise StackError(f"there is no executor on {session.hosts[phase.executor]}")
@@ -111,10 +114,12 @@ def _strike(session: ServiceSession, phase: Phase, way: str) -> None:
         session.activate(phase.queries)
     elif phase.kind == DRAINED:
         session.order("drain", session.hosts[phase.executor])
-    if way in (RESTART, ORACLE) and phase.kind in (LOST, JOINED):
+    if phase.kind == JOINED or (phase.kind == LOST and way in (RESTART, ORACLE)):
         session.wait("an executor comes", lambda: _executors(session) - before, _STARTED_AGAIN, every=0.3)
+        came = time.time() if phase.kind == JOINED else 0.0
         if way == RESTART:
             session.activate(phase.queries, restart=True)
+    return came
 
 
 def _executors(session: ServiceSession) -> set[str]:

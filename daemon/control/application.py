@@ -379,7 +379,7 @@ class Application:
         outcome, target = measured
         if outcome.verdict == OutcomeVerdict.CONFIRMED:
             self.migrations.confirm(outcome.decision)
-            self.load_triggers.accept()
+            self.load_triggers.confirm()
         else:
             self.migrations.cancel_continuation()
         if target is not None:

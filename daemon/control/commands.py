@@ -207,7 +207,7 @@ class _Execution:
         parts = [app.migrations.stop() for app in running]
         parts += [app.cancel_rollback(user=self._user, reason=self._reason) for app in pending]
         for app in series:
-            app.migrations.cancel_continuation()
+            app.migrations.stop_continuation()
             parts.append(f"the rest of the last plan of {app.name} is canceled")
         sentence = "; ".join(parts)
         if nodes := self._services.standing_orders.nodes:

@@ -33,6 +33,7 @@ class CooldownTimer:
     _after_rollback: bool = False  # whether the last applied decision, drains apart, was a rollback
     _rollbacks_in_a_row: int = 0
     _is_longer: bool = False  # whether the last migration was an automatic rollback
+    _stopped: bool = False  # whether an operator stopped the last migration, or the rest of its plan
 
     def note_applied(self, decision: Decision) -> None:
         """Note the last applied decision, of any leader, and the length of its cool-down.
@@ -43,7 +44,7 @@ class CooldownTimer:
         if self._drain_decision:
             return
         self._after_rollback = bool(decision.rollback_of)
-        self._noted, self._decided_for = decision.decision, self._executors
+        self._noted, self._decided_for, self._stopped = decision.decision, self._executors, False
         # An operator's rollback is not about what the controller did automatically.
         self._is_longer = self._after_rollback and not decision.user
         self._rollbacks_in_a_row += self._is_longer
@@ -84,9 +85,9 @@ class CooldownTimer:
         """End the cool-down."""
         self.migration_ended = None
 
-    def use_default(self) -> None:
-        """Go back to the usual length: an operator ended the migration and watches it."""
-        self._is_longer = False
+    def stop(self) -> None:
+        """Last its usual length: an operator ended the migration."""
+        self._is_longer, self._stopped = False, True
 
     def confirm(self, decision: str) -> None:
         """Note that the outcome of a decision's migration is `confirmed`.
@@ -117,12 +118,12 @@ class CooldownTimer:
         return seconds, f"{seconds / max(usual_length, 1e-9):g} times gate.cooldown, as it was rolled back{row}"
 
     def time_left(self, now: float, usual_length: float) -> float:
-        """Return the seconds that are left; none once it is confirmed.
+        """Return the seconds that are left; none once it is confirmed, unless it was stopped.
 
         None either once executors came or went, unless the last migration is a rollback.
         """
         changed = None not in (self._executors, self._decided_for) and self._executors != self._decided_for
-        is_over = self._confirmed or (changed and not self._after_rollback)
+        is_over = (self._confirmed and not self._stopped) or (changed and not self._after_rollback)
         return 0.0 if is_over else self.time_left_unconfirmed(now, usual_length)
 
     def time_left_unconfirmed(self, now: float, usual_length: float) -> float:

@@ -210,8 +210,7 @@ class MigrationTracker:
         """End the running migration; returns its progress."""
         migration = self._require_running()
         sentence = migration.sentence()
-        self.cooldown_timer.use_default()
-        self.cancel_continuation()
+        self.stop_continuation()
         if migration.ending:
             return sentence
         self.running = migration.stopped(self._context.clock.wall())
@@ -247,6 +246,11 @@ class MigrationTracker:
         """Note that a decision's migration is confirmed: a plan that was cut continues."""
         self.cooldown_timer.confirm(decision)
         self._continues = self._moves_to_follow > 0
+
+    def stop_continuation(self) -> None:
+        """Cancel the rest of a plan that was cut, as an operator ordered."""
+        self.cooldown_timer.stop()
+        self.cancel_continuation()
 
     def cancel_continuation(self) -> None:
         """Do not continue a plan that was cut."""

@@ -109,8 +109,8 @@ def usable_executors(report: LinkReport, drained_nodes: Collection[str]) -> froz
 class LoadTrigger(ABC):
     """Trigger of one application by its measured load.
 
-    The pause between two decisions because of it grows, and is short again after a time without any. ``steady_now``:
-    seconds of a steady clock.
+    The pause between two decisions because of it grows. It is short again after a time without any, and is over once
+    the outcome of a migration is confirmed. ``steady_now``: seconds of a steady clock.
     """
 
     trigger: ClassVar[Trigger]
@@ -129,8 +129,9 @@ class LoadTrigger(ABC):
     def observe_batches(self, load: NewestLoad | None, steady_now: float, settings: Settings) -> None:  # noqa: B027
         """Record the load of the newest batches; None while moves are under way, as they show."""
 
-    def accept(self) -> None:  # noqa: B027 a migration does not make an overload acceptable
-        """Take the present load for the result of the last migration, whose outcome is confirmed."""
+    def confirm(self) -> None:
+        """End the pause: the last migration brought what was predicted."""
+        self._next_try, self._pause = 0.0, _FIRST_PAUSE
 
     @abstractmethod
     def interrupt(self) -> None:
@@ -174,12 +175,12 @@ class ImbalanceTrigger(LoadTrigger):
     """Trigger of one application whose executors are loaded more unevenly than before.
 
     The imbalance is the utilization of the busiest executor over the mean of all. It is compared with the accepted one:
-    the highest of the last three observations at the last decision that moved nothing, or after the last migration
-    that was confirmed. It is 1 again when a query ends or has enough batches, and once the mode is ``apply``: what was
-    accepted while nothing could move is open again.
+    the highest of the last three observations at the last decision that moved nothing. That is 1 again after a
+    migration, so that what it left is decided on by its batches; when a query ends or has enough batches; and once the
+    mode is ``apply``: what was accepted while nothing could move is open again.
 
-    The first decision has few batches with the new load. If the gate refuses it, there is another one when all averaged
-    batches have that load, and only then the imbalance is accepted.
+    The first decision has few batches with the new load. If the gate refuses it, whatever its trigger, there is another
+    one when all averaged batches have that load, and only then the imbalance is accepted.
     """
 
     trigger = Trigger.IMBALANCE
@@ -217,7 +218,7 @@ class ImbalanceTrigger(LoadTrigger):
         if self._mode != (mode := Mode(settings.reschedule.mode)):
             self._mode = mode
             if mode == Mode.APPLY:
-                self._accepted, self._next_try, self._pause = 1.0, 0.0, _FIRST_PAUSE
+                self._accepted, self._again, self._next_try, self._pause = 1.0, False, 0.0, _FIRST_PAUSE
         self._recent.append(imbalance)
         is_over = imbalance > self._accepted * (1 + settings.gate.min_gain)
         if not is_over:
@@ -245,13 +246,8 @@ class ImbalanceTrigger(LoadTrigger):
         if steady_now - self._reopened >= _REOPENED:
             self._next_try, self._pause = 0.0, _FIRST_PAUSE
             self.interrupt()
-        self._reopened = steady_now
+        self._reopened, self._again = steady_now, False
         self._accepted, self._recent = 1.0, deque([1.0], _ACCEPTED)
-
-    def accept(self) -> None:
-        """Compare with the present imbalance from now on."""
-        self._accepted = max(self._recent)
-        self.interrupt()
 
     def interrupt(self) -> None:
         """Count the batches anew; an imbalance that was refused is accepted."""
@@ -260,7 +256,7 @@ class ImbalanceTrigger(LoadTrigger):
         self._streak, self._due, self.load_since = 0, "", 0.0
 
     def _pause_of(self, decision: Decision, settings: Settings) -> float | None:
-        if not self._again and decision.trigger == self.trigger and decision.reason == Law.GATE:
+        if not self._again and self._due and decision.reason == Law.GATE:
             self._again = True
             return averaging_time(settings)
         return super()._pause_of(decision, settings)
@@ -271,7 +267,8 @@ class ImbalanceTrigger(LoadTrigger):
     def _settle(self, decision: Decision) -> None:
         if decision.result == DecisionResult.APPLIED:
             self._recent = deque([1.0], _ACCEPTED)
-        self.accept()
+        self._accepted = max(self._recent)
+        self.interrupt()
 
 
 @dataclass(frozen=True)
@@ -409,10 +406,10 @@ class LoadTriggers:
         for one in self._triggers:
             one.record(decision, steady_now, settings)
 
-    def accept(self) -> None:
-        """Have all take the present load for the result of the last migration."""
+    def confirm(self) -> None:
+        """End the pauses of all, after a migration whose outcome is confirmed."""
         for one in self._triggers:
-            one.accept()
+            one.confirm()
 
     def interrupt(self) -> None:
         """Have all forget what is under way."""

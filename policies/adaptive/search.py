@@ -27,7 +27,7 @@ _SAME = 1e-9
 _SWEEPS, _LARGE_SWEEPS = 4, 2  # over all stages, at most; the latter of large applications with coupled stages
 _LOCAL_CHANGES = 20  # changes that the local search may evaluate for each partition
 _MIN_SWEEP_GAIN = 0.001  # the share that a sweep must gain for another one to follow
-_SMALL_APPLICATION = 20_000  # units times executors up to which there are several sweeps and starts
+_SMALL_APPLICATION = 20_000  # units times executors up to which there are `_SWEEPS` sweeps and several starts
 _NEARLY_FULL = 0.7  # share of the limit above which a stage may have to wait until another one has moved
 _PLACED_FIRST = 1e9  # seconds per second, more than a stage can gain: stages without any place come before all others
 
@@ -105,7 +105,7 @@ class PlacementSearch:
 
     @property
     def is_small(self) -> bool:
-        """True if there is time for several sweeps and starts."""
+        """True if there is time for `_SWEEPS` sweeps and several starts."""
         return self._context.units * self._cluster.size <= _SMALL_APPLICATION
 
     def placement(self) -> Placement:

@@ -17,7 +17,7 @@ from benchmarks.live.service.cases import Case, Drift, QueryCase, SlowNode, Spik
 from benchmarks.live.service.results import BatchLine, DecisionLine
 from benchmarks.report.results import ResultFile, read_results
 from benchmarks.unattended import __main__ as unattended
-from benchmarks.unattended.figures import best_batches, run_figures
+from benchmarks.unattended.figures import Best, best_batches, run_figures
 from benchmarks.unattended.oracle import Oracle
 from benchmarks.unattended.page import page
 from benchmarks.unattended.results import WAYS, MoveLine, PhaseRecord, Run, runs, stored
@@ -197,16 +197,19 @@ def run(way: str = "adaptive", **other: Any) -> Run:
     return Run(**fields | other)
 
 
+BEST = [Best(1.5, 1.0, 0.0)] * 6  # of `run`
+
+
 def test_the_best_batch_is_the_optimum_of_the_phase() -> None:
     # Seconds of 1, 0.5 and 0.5: one on each of two executors, and no more on three since one partition has all of it.
-    assert best_batches(script(), [run()]) == pytest.approx([1.5] * 6)
+    assert [best.batch for best in best_batches(script(), [run()])] == pytest.approx([1.5] * 6)
     slow = run("none", task_overhead=0.1, beside=0.7)
-    assert best_batches(script(), [slow]) == pytest.approx([1.9, 1.9, 1.9, 1.9, 1.8, 1.9])
-    assert best_batches(script(), [slow, run(), run(error="it broke", beside=0.0)]) == pytest.approx([1.5] * 6)
+    assert [best.batch for best in best_batches(script(), [slow])] == pytest.approx([1.9, 1.9, 1.9, 1.9, 1.8, 1.9])
+    assert best_batches(script(), [slow, run(), run(error="it broke", beside=0.0)]) == BEST
 
 
 def test_a_way_reacts_to_an_event_and_settles() -> None:
-    figures = run_figures(run(), [1.5] * 6)
+    figures = run_figures(run(), BEST)
     start, drift, steady, lost, joined, drained = figures.phases
     assert (start.reacted, start.limit, start.first_move, start.settled) == (None, None, None, None)
     assert drift.reacted == 4.0
@@ -220,7 +223,7 @@ def test_a_way_reacts_to_an_event_and_settles() -> None:
     assert (joined.reacted, joined.first_move, joined.moves) == (None, None, 0)
     assert figures.events == [drift, lost, joined], "Spark as it is has no drain"
     assert [phase.in_time for phase in (drift, lost, joined, drained)] == [True, True, False, False]
-    assert all(phase.reacted is None for phase in run_figures(run("none", decisions=run().decisions), [1.5] * 6).phases)
+    assert all(phase.reacted is None for phase in run_figures(run("none", decisions=run().decisions), BEST).phases)
 
 
 @pytest.mark.parametrize(
@@ -239,25 +242,54 @@ def test_a_way_reacts_to_an_event_and_settles() -> None:
 )
 def test_decisions_that_are_reactions(reacted: float | None, line: dict[str, Any]) -> None:
     alone = run(decisions=[decision("d9", 1012.0, **line)], moves=[])
-    assert run_figures(alone, [1.5] * 6).phases[1].reacted == reacted
+    assert run_figures(alone, BEST).phases[1].reacted == reacted
+
+
+@pytest.mark.parametrize(("placement", "gain"), [([0, 0, 1], 1 / 3), ([1, 0, 1], 0.0), (None, None)])
+def test_a_reaction_is_due_where_another_placement_is_worth_it(placement: list[int] | None, gain: float | None) -> None:
+    # The drift's seconds are 0.5, 1 and 0.5.
+    records = run().phases
+    records[0].placement = [placement] if placement else []
+    drift = run_figures(run(phases=records), BEST).phases[1]
+    assert drift.to_gain == (gain if gain is None else pytest.approx(gain))
+    assert drift.asks == (gain != 0.0)
+
+
+def test_a_node_that_joins_is_there_once_its_executor_is() -> None:
+    records = run().phases
+    records[4].came = 1043.0
+    figures = run_figures(run(phases=records, decisions=[decision("d9", 1045.5, trigger="executors")]), BEST)
+    assert figures.phases[4].reacted == 2.5
+
+
+def test_a_node_is_slow_from_the_first_slow_batch_of_the_last_query() -> None:
+    replace, one = msgspec.structs.replace, script()
+    queries = [replace(one.case.queries[0], drift=None), QueryCase(name="r", rows=[40], begun=3)]
+    phases = [replace(phase, queries=["q", "r"]) for phase in one.phases]
+    phases[1] = replace(phases[1], kind="slowed", executor=1, speeds=[1.0, 0.5])
+    slow = SlowNode(batch=4, executor=1, times=2.0)
+    pair = replace(one, case=replace(one.case, queries=queries, slow=slow), phases=phases)
+    own = [BatchLine("r", number, 1000.0 + 13 * number, 13.0) for number in range(4)]
+    alone = run(script=pair, batches=[*run().batches, *own], decisions=[decision("d9", 1014.0, trigger="imbalance")])
+    assert run_figures(alone, BEST).phases[1].reacted == pytest.approx(1.0), "its batch 1 began at 1013"
 
 
 def test_the_limit_is_ten_seconds_or_three_batches_of_the_affected_queries() -> None:
-    assert [phase.limit for phase in run_figures(run(), [1.5] * 6).phases] == [None, 10.0, None, 10.0, 10.0, 10.0]
+    assert [phase.limit for phase in run_figures(run(), BEST).phases] == [None, 10.0, None, 10.0, 10.0, 10.0]
     one = script()
     queries = [*one.case.queries, QueryCase(name="r", rows=[40])]
     phases = [msgspec.structs.replace(phase, queries=["q", "r"]) for phase in one.phases]
     pair = msgspec.structs.replace(one, case=msgspec.structs.replace(one.case, queries=queries), phases=phases)
     slow = [BatchLine("r", number, 1000.0 + 5.0 * number, 5.0) for number in range(12)]
     lines = [*(line for line in run().batches if line.batch % 5 == 4), *slow]
-    limits = [phase.limit for phase in run_figures(run(script=pair, batches=lines), [1.5] * 6).phases]
+    limits = [phase.limit for phase in run_figures(run(script=pair, batches=lines), BEST).phases]
     assert limits[1] == pytest.approx(3 * 10.0), "the drift is the first query's: one batch of it, back to back"
     assert limits[3] == pytest.approx(3 * 5.0)
     assert limits[2] is limits[0] is None
 
 
 def test_regret_is_what_batches_take_over_the_best() -> None:
-    figures = run_figures(run(), [1.5] * 6)
+    figures = run_figures(run(), BEST)
     start, drift, steady, lost, *_ = figures.phases
     assert [phase.batches for phase in figures.phases] == [5, 4, 5, 4, 5, 5]
     assert [phase.regret for phase in (start, drift, steady)] == pytest.approx([2.5, 4.0, 2.5])
@@ -272,10 +304,10 @@ def test_regret_is_what_batches_take_over_the_best() -> None:
 
 
 def test_moves_in_a_steady_phase_are_mistakes() -> None:
-    figures = run_figures(run(), [1.5] * 6)
+    figures = run_figures(run(), BEST)
     assert (figures.needless, figures.regressed, figures.rolled_back) == (1, 1, 1)
     assert figures.cost == pytest.approx(2.0 - 2.5), "one batch, shorter than those before"
-    still = run_figures(run("none"), [1.5] * 6)
+    still = run_figures(run("none"), BEST)
     assert len(still.phases) == 5
     assert (still.needless, still.cost, still.regressed) == (0, 0, 0)
 
@@ -287,8 +319,8 @@ def test_two_queries_share_the_regret() -> None:
     phases = [replace(phase, queries=["q", "r"]) for phase in one.phases]
     twice = replace(one, case=replace(one.case, queries=queries), phases=phases)
     lines = [BatchLine(query, line.batch, line.begin, line.seconds) for line in run().batches for query in ("q", "r")]
-    pair = run_figures(run(script=twice, batches=lines), [1.5] * 6)
-    alone = run_figures(run(), [1.5] * 6).phases
+    pair = run_figures(run(script=twice, batches=lines), BEST)
+    alone = run_figures(run(), BEST).phases
     assert [phase.regret for phase in pair.phases] == pytest.approx([phase.regret for phase in alone])
     assert pair.phases[0].batches == 10
 

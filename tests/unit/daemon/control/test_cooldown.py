@@ -21,6 +21,17 @@ def test_a_cooldown_is_never_longer_than_planned_though_the_clock_was_set_back()
     assert cooldown.time_left(NOW + 3600 + 150.0, 300.0) == 150.0
 
 
+def test_an_operators_stop_leaves_the_whole_cool_down() -> None:
+    cooldown = CooldownTimer()
+    for decision, stops, left in (("d1", False, 0.0), ("d2", True, 250.0), ("d3", False, 0.0)):
+        cooldown.note_applied(sample_messages.decision(decision=decision))
+        cooldown.start(decision, NOW)
+        if stops:
+            cooldown.stop()
+        cooldown.confirm(decision)
+        assert cooldown.time_left(NOW + 50.0, 300.0) == left
+
+
 def test_the_cool_down_after_an_automatic_rollback_stays_until_the_executors_change(clock):
     cooldown, rollback = CooldownTimer(), sample_messages.decision(decision="d2", rollback_of="d1")
     cooldown.note_applied(rollback)

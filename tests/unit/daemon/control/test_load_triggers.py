@@ -138,6 +138,30 @@ def test_an_imbalance_that_stays_after_a_migration_is_decided_on_again() -> None
     assert windows_decided_on([1.3] * 7, "applied", "ok") == [2, 5]
 
 
+def test_an_imbalance_that_a_migration_left_is_decided_on_once_its_outcome_is_confirmed() -> None:
+    triggers, due = LoadTriggers(), []
+    imbalance = triggers._triggers[1]
+    assert isinstance(imbalance, ImbalanceTrigger)
+    for number in range(40):
+        observe(imbalance, 1.3)
+        if imbalance.due_reason(number * 5.0):
+            due.append(number)
+            triggers.record(decision(NOON, "applied", "ok", trigger="imbalance"), number * 5.0, SETTINGS)
+        if number == 10:
+            triggers.confirm()
+    assert due == [2, 5, 9, 12, 15, 19, 27], "every pause is twice as long, until the outcome is confirmed"
+
+
+def test_a_gate_that_refuses_on_an_overload_leaves_an_imbalance_its_second_decision() -> None:
+    imbalance = ImbalanceTrigger()
+    for _ in range(3):
+        observe(imbalance, 1.5)
+    for at, due in ((0.0, True), (15.0, False)):
+        imbalance.record(decision(NOON, "refused", Law.GATE, trigger="overload"), at, SETTINGS)
+        observe(imbalance, 1.5)
+        assert bool(imbalance.due_reason(at + 15.0)) is due
+
+
 def test_an_imbalance_that_was_not_ready_or_not_agreed_on_is_decided_on_again() -> None:
     assert windows_decided_on([1.3] * 9, "not-ready", "unexplained") == [2, 4, 6, 8]
     assert windows_decided_on([1.3] * 9, "not-ready", "too-few-batches") == [2, 3, 4, 5, 6, 7, 8]
@@ -171,6 +195,7 @@ def test_an_imbalance_accepted_while_nothing_could_move_is_open_once_decisions_a
     imbalance = ImbalanceTrigger()
     for _ in range(3):
         observe(imbalance, 1.5)
+    imbalance.record(decision(NOON, "refused", Law.GATE, trigger="imbalance"), 5.0, SETTINGS)
     imbalance.record(decision(NOON, "planned", trigger="imbalance"), 10.0, SETTINGS)
     applied = dataclasses.replace(SETTINGS, reschedule=dataclasses.replace(RULES, mode="apply"))
     for settings, due in ((SETTINGS, False), (applied, True)):
@@ -204,7 +229,8 @@ def test_an_imbalance_is_open_again_when_a_query_ends_or_has_enough_batches() ->
     assert due == [2, 5], "accepted from now on"
     due = [number for number in range(12, 20) if observed(imbalance, number * 5.0, {"q": 20 + number})]
     assert due[0] == 14, "the other query has ended, and no pause is left"
-    imbalance.record(decision(NOON, "refused", "gate", trigger="timeout"), 100.0, SETTINGS)
+    for _ in range(2):
+        imbalance.record(decision(NOON, "refused", "gate", trigger="timeout"), 100.0, SETTINGS)
     due = []
     for number in range(20, 40):
         began = max(0, number - 30)
