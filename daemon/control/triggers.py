@@ -1,7 +1,8 @@
 """Automatic triggers with state: changed executors, overloads, and imbalance.
 
 An overload has hysteresis. It begins after ``reschedule.trigger_windows`` windows over the limit and asks for one
-decision; it has to fall well below the limit before it can begin again. An imbalance is compared with an accepted one.
+decision; it has to fall well below the limit before it can begin again. An imbalance is compared with what can be
+reached.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ _LONGEST_PAUSE = 300.0  # seconds between two decisions by load
 RETRY_EVERY = 10.0  # seconds between two decisions that were not ready, or on the same order
 _RETRY_BATCHES = 5.0  # the same where only batches are missing, which is seen without a model
 _REOPENED = 60.0  # seconds without a change of the queries, after which one makes the pause short and counts anew
-_ACCEPTED = 3  # observations, of which the highest imbalance is accepted
+_RECENT = 3  # observations, of which the highest imbalance is that of a decision
 
 
 def pause_of(decision: Decision, settings: Settings) -> float | None:
@@ -172,23 +173,25 @@ class LoadTrigger(ABC):
 
 
 class ImbalanceTrigger(LoadTrigger):
-    """Trigger of one application whose executors are loaded more unevenly than before.
+    """Trigger of one application whose executors are loaded more unevenly than they need be.
 
-    The imbalance is the utilization of the busiest executor over the mean of all. It is compared with the accepted one:
-    the highest of the last three observations at the last decision that moved nothing. That is 1 again after a
+    The imbalance is the utilization of the busiest executor over the mean of all. A decision is due where that could
+    fall by ``gate.min_gain``, to what can be reached: what the last decision that moved nothing would have left, i.e.
+    the highest of the last three observations then, less the gain that the gate refused. That is 1 again after a
     migration, so that what it left is decided on by its batches; when a query ends or has enough batches; and once the
-    mode is ``apply``: what was accepted while nothing could move is open again.
+    mode is ``apply``: what nothing could be done about is open again.
 
     The first decision has few batches with the new load. If the gate refuses it, whatever its trigger, there is another
-    one when all averaged batches have that load, and only then the imbalance is accepted.
+    one when all averaged batches have that load.
     """
 
     trigger = Trigger.IMBALANCE
 
     def __init__(self) -> None:
         super().__init__()
-        self._accepted = 1.0
-        self._recent: deque[float] = deque([1.0], _ACCEPTED)
+        self._reachable = 1.0
+        self._recent: deque[float] = deque([1.0], _RECENT)
+        self._refused = 0.0  # share that the gate refused to gain
         self._due = ""
         self._streak = 0
         self._newest: dict[str, int] = {}  # query -> last batch observed
@@ -218,10 +221,9 @@ class ImbalanceTrigger(LoadTrigger):
         if self._mode != (mode := Mode(settings.reschedule.mode)):
             self._mode = mode
             if mode == Mode.APPLY:
-                self._accepted, self._again, self._next_try, self._pause = 1.0, False, 0.0, _FIRST_PAUSE
+                self._reachable, self._again, self._next_try, self._pause = 1.0, False, 0.0, _FIRST_PAUSE
         self._recent.append(imbalance)
-        is_over = imbalance > self._accepted * (1 + settings.gate.min_gain)
-        if not is_over:
+        if imbalance * (1 - settings.gate.min_gain) <= self._reachable:
             self.interrupt()
             return
         if not self._streak:
@@ -234,7 +236,7 @@ class ImbalanceTrigger(LoadTrigger):
         if enough and need <= self._streak:
             self._due = (
                 f"the busiest executor has {imbalance:.2f} times the mean load, {self._streak} times in a row; "
-                f"{self._accepted:.2f} times is accepted"
+                f"{self._reachable:.2f} times can be reached"
             )
 
     def _reopen(self, steady_now: float) -> None:
@@ -247,17 +249,17 @@ class ImbalanceTrigger(LoadTrigger):
             self._next_try, self._pause = 0.0, _FIRST_PAUSE
             self.interrupt()
         self._reopened, self._again = steady_now, False
-        self._accepted, self._recent = 1.0, deque([1.0], _ACCEPTED)
+        self._reachable, self._recent = 1.0, deque([1.0], _RECENT)
 
     def interrupt(self) -> None:
-        """Count the batches anew; an imbalance that was refused is accepted."""
+        """Count the batches anew; an imbalance that the gate refused is decided on."""
         if self._again:
-            self._accepted, self._again = max(self._recent), False
+            self._conclude()
         self._streak, self._due, self.load_since = 0, "", 0.0
 
     def _pause_of(self, decision: Decision, settings: Settings) -> float | None:
         if not self._again and self._due and decision.reason == Law.GATE:
-            self._again = True
+            self._again, self._refused = True, _largest_gain(decision)
             return averaging_time(settings)
         return super()._pause_of(decision, settings)
 
@@ -266,9 +268,20 @@ class ImbalanceTrigger(LoadTrigger):
 
     def _settle(self, decision: Decision) -> None:
         if decision.result == DecisionResult.APPLIED:
-            self._recent = deque([1.0], _ACCEPTED)
-        self._accepted = max(self._recent)
+            self._recent = deque([1.0], _RECENT)
+        self._refused = _largest_gain(decision) if decision.reason == Law.GATE else 0.0
+        self._conclude()
         self.interrupt()
+
+    def _conclude(self) -> None:
+        """Compare with what the decision would have left from now on."""
+        self._reachable, self._again = max(1.0, max(self._recent) * (1 - self._refused)), False
+
+
+def _largest_gain(decision: Decision) -> float:
+    """Return the share by which the batch of some query would shorten at most, by the prediction."""
+    before, after = decision.batch_time_before, decision.batch_time_after
+    return max((1 - after[query] / before[query] for query in after if before.get(query, 0.0) > 0), default=0.0)
 
 
 @dataclass(frozen=True)

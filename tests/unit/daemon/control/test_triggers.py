@@ -160,7 +160,7 @@ def test_an_imbalance_is_decided_on_without_waiting_for_the_timeout(store, world
         cycle(leader, world, 5)
     made = decisions(store)[0]
     assert (made.trigger, made.result) == ("imbalance", "applied")
-    assert "times in a row; 1.00 times is accepted" in made.operator_reason
+    assert "times in a row; 1.00 times can be reached" in made.operator_reason
     assert len(decisions(store)) == 1
 
 
