@@ -37,7 +37,7 @@ from msgspec.structs import replace
 from benchmarks.monitors import fleet as agents
 from benchmarks.policies.measure import timed
 from benchmarks.policies.optimum import metis, optimal_seconds
-from benchmarks.report.results import Result, ResultFile, argument_parser, progress, write_page
+from benchmarks.report.results import Result, ResultFile, argument_parser, progress, read_results, write_page
 from benchmarks.report.templates import render
 from benchmarks.simulation.fleet import APPLICATION, Messages, Shape
 from rechannel.conf.settings import Settings
@@ -84,11 +84,15 @@ def main() -> None:
     parser.add_argument("--executors", type=int, nargs="+", metavar="N", help=f"sizes [default: {SIZES}]")
     parser.add_argument("--queries", type=int, nargs="+", metavar="N", default=QUERIES, help=f"[default: {QUERIES}]")
     parser.add_argument("--no-run", action="store_true", help="measure nothing, write the page from the figures")
+    parser.add_argument("--earlier", type=Path, metavar="FILE", help="results of an earlier revision, for the page")
     parser.add_argument("--document", type=Path, metavar="FILE", help="page to write, as docs/scale.md")
     options = parser.parse_args()
     results = ResultFile(options.json)
     if not options.no_run:
         _measure(options, results)
+    if options.earlier:
+        results.figures["earlier"] = read_results(options.earlier)["scale"]
+        results.save()
     if options.document:
         write_page(options.document, page(results.figures))
 
@@ -124,8 +128,19 @@ def page(results: Mapping[str, Result]) -> str:
     scale = results["scale"].figures()
     bounds = {"executors": MAX_EXECUTORS, "partitions": MAX_PARTITIONS, "replayed": MAX_REPLAYED}
     bounds["cluster_sizes"] = MAX_CLUSTER_SIZES
-    others = {name: results[name].rows for name in ("placements", "agents")}
+    others: dict[str, Any] = {name: results[name].rows for name in ("placements", "agents")}
+    others["earlier"] = _earlier_rows(results)
+    others["earlier_revision"] = results["earlier"].revision if "earlier" in results else ""
     return render("scale", scale | others | {"growth": _growth(scale["rows"]), "bounds": bounds}, wrap=False)
+
+
+def _earlier_rows(results: Mapping[str, Result]) -> list[dict[str, Any]]:
+    """Return the rows of an earlier revision, each with today's of the same size as ``today``."""
+    if "earlier" not in results:
+        return []
+    sizes = "executors", "cores", "queries"
+    today = {tuple(row[name] for name in sizes): row for row in results["scale"].rows}
+    return [row | {"today": today[tuple(row[name] for name in sizes)]} for row in results["earlier"].rows]
 
 
 def _shapes(options: argparse.Namespace) -> Iterator[Shape]:
