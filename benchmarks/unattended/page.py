@@ -70,9 +70,7 @@ def page(results: Mapping[str, Result], pictures: Path | None = None) -> str:
     commands = sorted({result.command for result in results.values()})
     context: dict[str, Any] = {
         "scripts": scripts,
-        "totals": [
-            [way, *_total_cells(way, every)] for way in WAYS if way not in OBSERVED and any(way in it for it in every)
-        ],
+        "totals": [[way, *_total_cells(way, every)] for way in WAYS if way != NONE and any(way in it for it in every)],
         "commands": commands,
         "events": EVENTS,
         "spark": NONE,
@@ -126,18 +124,31 @@ def _total_cells(way: str, every: Sequence[Mapping[str, RunFigures]]) -> list[st
     """Return the figures of one way over all scripts; ``every``: figures of each script's ways by name."""
     drawn = [one[way] for one in every if way in one]
     pairs = [(one[way], one[NONE]) for one in every if way in one and NONE in one]
-    events = [phase for figures in drawn for phase in figures.events]
-    asking = [phase for phase in events if phase.asks]
     joined = [phase.longest for figures in drawn for phase in figures.phases if phase.kind == JOINED]
-    migrations = [sum(phase.migrations <= count for phase in events) for count in (1, 2)]
+    drained = [
+        last.longest * before.stretch / last.best
+        for figures in drawn
+        for before, last in [figures.phases[-2:]]
+        if last.kind == DRAINED
+    ]
     return [
         f"{len(drawn)}, {len(pairs)}",
         _median([one.worked / spark.worked for one, spark in pairs], "{:.2f}"),
         _median([one.regret / spark.regret for one, spark in pairs if spark.regret > 0], "{:.0%}"),
-        f"{sum(phase.in_time for phase in asking)} of {len(asking)}",
-        *(f"{count} of {len(events)}" for count in migrations),
+        *(["-"] * 3 if way in OBSERVED else _event_cells([phase for figures in drawn for phase in figures.events])),
         str(sum(figures.needless for figures in drawn)),
         _median(joined, "{:.2f}"),
+        _median(drained, "{:.2f}"),
+    ]
+
+
+def _event_cells(events: Sequence[PhaseFigures]) -> list[str]:
+    """Return how many events were reacted to in time, and how many needed one migration at most, and two."""
+    asking = [phase for phase in events if phase.asks]
+    migrations = (sum(phase.migrations <= count for phase in events) for count in (1, 2))
+    return [
+        f"{sum(phase.in_time for phase in asking)} of {len(asking)}",
+        *(f"{count} of {len(events)}" for count in migrations),
     ]
 
 
