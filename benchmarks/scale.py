@@ -130,7 +130,7 @@ def page(results: Mapping[str, Result]) -> str:
     bounds["cluster_sizes"] = MAX_CLUSTER_SIZES
     others: dict[str, Any] = {name: results[name].rows for name in ("placements", "agents")}
     others["earlier"] = _earlier_rows(results)
-    others["earlier_revision"] = results["earlier"].revision if "earlier" in results else ""
+    others["before"] = results.get("earlier")
     return render("scale", scale | others | {"growth": _growth(scale["rows"]), "bounds": bounds}, wrap=False)
 
 
@@ -140,7 +140,8 @@ def _earlier_rows(results: Mapping[str, Result]) -> list[dict[str, Any]]:
         return []
     sizes = "executors", "cores", "queries"
     today = {tuple(row[name] for name in sizes): row for row in results["scale"].rows}
-    return [row | {"today": today[tuple(row[name] for name in sizes)]} for row in results["earlier"].rows]
+    every = ((row, today.get(tuple(row[name] for name in sizes))) for row in results["earlier"].rows)
+    return [row | {"today": other} for row, other in every if other is not None]
 
 
 def _shapes(options: argparse.Namespace) -> Iterator[Shape]:

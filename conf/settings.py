@@ -190,7 +190,7 @@ class RescheduleSettings:
         "How long an overload or an imbalance lasts before it triggers a decision: in agent windows for overloads of "
         "an executor, otherwise in batches. An executor is overloaded above gate.max_utilization, a query if its "
         "batches last twice as long as usual or longer than the interval of its trigger. An imbalance is one that "
-        "grew by gate.min_gain. 0 turns both triggers off.",
+        "could fall by gate.min_gain. 0 turns both triggers off.",
         unit="windows or batches",
         bounds=(0, 1000),
     )

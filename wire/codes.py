@@ -39,7 +39,7 @@ class Trigger(Code):
         "Executors joined or left, and their set has been stable since then (`reschedule.settle`).",
     )
     OVERLOAD = "overload", "An executor (`gate.max_utilization`) or a query was overloaded."
-    IMBALANCE = "imbalance", "The executors were loaded more unevenly than at the last decision."
+    IMBALANCE = "imbalance", "The executors were loaded more unevenly than they need be, by `gate.min_gain`."
     CONTINUATION = (
         "continuation",
         "The previous plan was cut to `migration.max_moves`, and the outcome of its moves was `confirmed`.",

@@ -25,6 +25,7 @@ from rechannel.conf.settings import Settings
 from rechannel.wire.codes import DecisionResult, Law, OutcomeVerdict, Trigger
 
 _GAP = 0.005  # of the best placement, as a share: a smaller one costs minutes of solving
+_POLLED = 0.5  # seconds by which an executor may be seen late
 _SAME = 0.1  # seconds: a batch that ends so soon after an event was not struck by it
 LATE = 2.0  # times the best batch: rows of a longer one are late
 SOON, SOON_BATCHES = 10.0, 3  # seconds, or usual batches where these take longer: a reaction within them is in time
@@ -259,12 +260,16 @@ def _to_gain(run: Run, number: int, best: Best) -> float | None:
 
 
 def _reacted(run: Run, kind: str, event: float, span: tuple[float, float]) -> float | None:
-    """Return the seconds until the first reaction; None in a steady phase, and where Rechannel only observes."""
+    """Return the seconds until the first reaction; None in a steady phase, and where Rechannel only observes.
+
+    What happens before the executor of a node that joins is there is none, but any slow batch may be reacted to.
+    """
     if kind == STEADY or run.way in OBSERVED:
         return None
     times = [line.at for line in run.decisions if line.trigger not in _UNPROMPTED and _is_answer(line)]
     times += [move.begun for move in run.moves if move.by_link]
-    return min((max(0.0, at - event) for at in times if span[0] <= at < span[1]), default=None)
+    since = event - _POLLED if kind == JOINED else span[0]
+    return min((max(0.0, at - event) for at in times if since <= at < span[1]), default=None)
 
 
 def _is_answer(line: DecisionLine) -> bool:

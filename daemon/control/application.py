@@ -379,7 +379,7 @@ class Application:
         outcome, target = measured
         if outcome.verdict == OutcomeVerdict.CONFIRMED:
             self.migrations.confirm(outcome.decision)
-            self.load_triggers.confirm()
+            self.load_triggers.confirm(self._clock.steady())
         else:
             self.migrations.cancel_continuation()
         if target is not None:

@@ -18,7 +18,8 @@ class CooldownTimer:
 
     It is there for the effect of a migration to show. So it ends once the migration is confirmed, and when executors
     come or go after the decision: their change hides the effect. After a rollback, only a change after the rollback was
-    confirmed counts: until then the same figures would lead to the same plan.
+    confirmed counts: until then the same figures would lead to the same plan. After an operator's stop it lasts its
+    usual length whatever the outcome, so that what was stopped is not begun again at once; only this leader knows that.
     """
 
     migration_ended: float | None = None  # time of the end of the last migration
@@ -59,12 +60,13 @@ class CooldownTimer:
         if not applied:
             return
         self._rollbacks_in_a_row = 0
-        noted, decided_for = self._noted, self._decided_for
+        noted, decided_for, stopped = self._noted, self._decided_for, self._stopped
         for decision in reversed(applied):
             if not (decision.rollback_of or self._after_rollback or decision.trigger == Trigger.DRAIN):
                 self._rollbacks_in_a_row = 0
             self.note_applied(decision)
         self._decided_for = decided_for if self._noted == noted else None  # of another leader's: not observed here
+        self._stopped = stopped and self._noted == noted
         if self.migration_ended is None and self._after_rollback:
             self.start(applied[0].decision, applied[0].at)
         last = next((it.decision for it in applied if it.trigger != Trigger.DRAIN), "")
@@ -86,8 +88,11 @@ class CooldownTimer:
         self.migration_ended = None
 
     def stop(self) -> None:
-        """Last its usual length: an operator ended the migration."""
-        self._is_longer, self._stopped = False, True
+        """Last its usual length: an operator ended the migration.
+
+        There is still none after a drain.
+        """
+        self._is_longer, self._stopped = False, not self._drain_decision
 
     def confirm(self, decision: str) -> None:
         """Note that the outcome of a decision's migration is `confirmed`.

@@ -26,7 +26,7 @@ from rechannel.wire.printable import query_name
 _LONG_BATCH = 2.0  # times the usual length of a query's batches: it is overloaded
 _OVER = 0.85  # share of its limit below which an overload is over
 _FIRST_PAUSE = 10.0  # seconds until the next decision by changed executors, if refused, or by load; doubles each time
-_LONGEST_PAUSE = 300.0  # seconds between two decisions by load
+_LONGEST_PAUSE = 300.0  # seconds between two decisions by load, and between two pauses that an outcome ends
 RETRY_EVERY = 10.0  # seconds between two decisions that were not ready, or on the same order
 _RETRY_BATCHES = 5.0  # the same where only batches are missing, which is seen without a model
 _REOPENED = 60.0  # seconds without a change of the queries, after which one makes the pause short and counts anew
@@ -110,8 +110,8 @@ def usable_executors(report: LinkReport, drained_nodes: Collection[str]) -> froz
 class LoadTrigger(ABC):
     """Trigger of one application by its measured load.
 
-    The pause between two decisions because of it grows. It is short again after a time without any, and is over once
-    the outcome of a migration is confirmed. ``steady_now``: seconds of a steady clock.
+    The pause between two decisions because of it grows. It is short again after a time without any, and a confirmed
+    outcome of a migration ends it, once in five minutes. ``steady_now``: seconds of a steady clock.
     """
 
     trigger: ClassVar[Trigger]
@@ -119,6 +119,7 @@ class LoadTrigger(ABC):
     def __init__(self) -> None:
         self._next_try = 0.0
         self._last_decision, self._pause = -math.inf, _FIRST_PAUSE
+        self._ended_early = -math.inf  # when an outcome ended a pause
         self.load_since = 0.0  # seconds since the epoch since which the load is the present one, 0 if it did not change
 
     def observe_window(self, snapshot: Snapshot, window: float, settings: Settings) -> None:  # noqa: B027
@@ -130,9 +131,13 @@ class LoadTrigger(ABC):
     def observe_batches(self, load: NewestLoad | None, steady_now: float, settings: Settings) -> None:  # noqa: B027
         """Record the load of the newest batches; None while moves are under way, as they show."""
 
-    def confirm(self) -> None:
-        """End the pause: the last migration brought what was predicted."""
-        self._next_try, self._pause = 0.0, _FIRST_PAUSE
+    def confirm(self, steady_now: float) -> None:
+        """End the pause: the last migration brought what was predicted.
+
+        Once in a while: a load that alternates must not have partitions move with it.
+        """
+        if self._next_try > steady_now and steady_now - self._ended_early >= _LONGEST_PAUSE:
+            self._next_try, self._ended_early = 0.0, steady_now
 
     @abstractmethod
     def interrupt(self) -> None:
@@ -150,7 +155,7 @@ class LoadTrigger(ABC):
         """
         if decision.reason not in NO_ANSWER:
             if (pause := self._pause_of(decision, settings)) is None:
-                self._settle(decision)
+                self._settle(decision, settings)
             else:
                 self._next_try = max(self._next_try, steady_now + pause)
         if decision.trigger == self.trigger and decision.result != DecisionResult.NOT_READY:
@@ -169,17 +174,18 @@ class LoadTrigger(ABC):
     def _reason(self) -> str: ...
 
     @abstractmethod
-    def _settle(self, decision: Decision) -> None: ...
+    def _settle(self, decision: Decision, settings: Settings) -> None: ...
 
 
 class ImbalanceTrigger(LoadTrigger):
     """Trigger of one application whose executors are loaded more unevenly than they need be.
 
     The imbalance is the utilization of the busiest executor over the mean of all. A decision is due where that could
-    fall by ``gate.min_gain``, to what can be reached: what the last decision that moved nothing would have left, i.e.
-    the highest of the last three observations then, less the gain that the gate refused. That is 1 again after a
-    migration, so that what it left is decided on by its batches; when a query ends or has enough batches; and once the
-    mode is ``apply``: what nothing could be done about is open again.
+    fall by ``gate.min_gain``, to what can be reached: the highest of the last three observations at the last decision
+    that moved nothing, less half of a gain that was refused as too small. Half, because the next prediction may be
+    another one. What can be reached is 1 again after a migration, so that what it left is decided on by its batches;
+    when a query ends or has enough batches; and once the mode is ``apply``: what nothing could be done about is open
+    again.
 
     The first decision has few batches with the new load. If the gate refuses it, whatever its trigger, there is another
     one when all averaged batches have that load.
@@ -191,7 +197,7 @@ class ImbalanceTrigger(LoadTrigger):
         super().__init__()
         self._reachable = 1.0
         self._recent: deque[float] = deque([1.0], _RECENT)
-        self._refused = 0.0  # share that the gate refused to gain
+        self._refused = 0.0  # share that the gate refused to gain, as it is too small
         self._due = ""
         self._streak = 0
         self._newest: dict[str, int] = {}  # query -> last batch observed
@@ -259,29 +265,37 @@ class ImbalanceTrigger(LoadTrigger):
 
     def _pause_of(self, decision: Decision, settings: Settings) -> float | None:
         if not self._again and self._due and decision.reason == Law.GATE:
-            self._again, self._refused = True, _largest_gain(decision)
+            self._again, self._refused = True, _refused_gain(decision, settings)
             return averaging_time(settings)
         return super()._pause_of(decision, settings)
 
     def _reason(self) -> str:
         return self._due
 
-    def _settle(self, decision: Decision) -> None:
+    def confirm(self, steady_now: float) -> None:
+        """End the pause, except that before a second decision."""
+        if not self._again:
+            super().confirm(steady_now)
+
+    def _settle(self, decision: Decision, settings: Settings) -> None:
         if decision.result == DecisionResult.APPLIED:
             self._recent = deque([1.0], _RECENT)
-        self._refused = _largest_gain(decision) if decision.reason == Law.GATE else 0.0
+        self._refused = _refused_gain(decision, settings)
         self._conclude()
         self.interrupt()
 
     def _conclude(self) -> None:
-        """Compare with what the decision would have left from now on."""
-        self._reachable, self._again = max(1.0, max(self._recent) * (1 - self._refused)), False
+        """Compare with what can be reached after the decision from now on."""
+        self._reachable, self._again = max(1.0, max(self._recent) * (1 - self._refused / 2)), False
 
 
-def _largest_gain(decision: Decision) -> float:
-    """Return the share by which the batch of some query would shorten at most, by the prediction."""
+def _refused_gain(decision: Decision, settings: Settings) -> float:
+    """Return the share by which a batch would shorten, where the gate refused that as too small."""
+    if decision.reason != Law.GATE:
+        return 0.0
     before, after = decision.batch_time_before, decision.batch_time_after
-    return max((1 - after[query] / before[query] for query in after if before.get(query, 0.0) > 0), default=0.0)
+    gain = max((1 - after[query] / before[query] for query in after if before.get(query, 0.0) > 0), default=0.0)
+    return gain if 0 < gain < settings.gate.min_gain else 0.0
 
 
 @dataclass(frozen=True)
@@ -340,7 +354,7 @@ class OverloadTrigger(LoadTrigger):
     def _reason(self) -> str:
         return "; ".join(level.due for level in self._levels.values() if level.due)
 
-    def _settle(self, _decision: Decision) -> None:
+    def _settle(self, _decision: Decision, _settings: Settings) -> None:
         for level in self._levels.values():
             level.due = ""
 
@@ -419,10 +433,10 @@ class LoadTriggers:
         for one in self._triggers:
             one.record(decision, steady_now, settings)
 
-    def confirm(self) -> None:
+    def confirm(self, steady_now: float) -> None:
         """End the pauses of all, after a migration whose outcome is confirmed."""
         for one in self._triggers:
-            one.confirm()
+            one.confirm(steady_now)
 
     def interrupt(self) -> None:
         """Have all forget what is under way."""

@@ -188,29 +188,19 @@ def collect_evidence(cluster: Cluster, workload: Workload, measured: MeasuredQue
 
 def build_prediction(cluster: Cluster, workload: Workload, evidence: TaskEvidence) -> PredictionModel:
     """Return the model of a load, with the uncertainty of the partitions' work."""
-    stages: list[Stage] = []
-    spread: dict[str, StageSpread] = {}
-    by_rows: dict[str, float] = {}  # key of a stage -> share of its work that is proportional to rows
     own = [stage for stage in workload.stages if stage.key in evidence.samples]
     works = fit_stages(
         [evidence.samples[stage.key] for stage in own], [stage.rows for stage in own], [stage.busy for stage in own]
     )
-    by_key = {stage.key: work for stage, work in zip(own, works, strict=True)}
-    for stage in workload.stages:
-        if (fitted := by_key.get(stage.key)) is None:
-            stages.append(stage)
-            continue
-        stages.append(stage.with_busy(fitted.seconds))
-        spread[stage.key] = StageSpread(fitted.log_error, fitted.noise)
-        by_rows[stage.key] = fitted.row_share
-    of_query = _by_query(stages)
+    fitted = {stage.key: work for stage, work in zip(own, works, strict=True)}
+    workload = workload.with_busy({key: work.seconds for key, work in fitted.items()})
+    of_query, by_rows = _by_query(workload.stages), {key: work.row_share for key, work in fitted.items()}
     timing = {
         query: replace(timing, row_share=_row_share(of_query.get(query, ()), by_rows))
         for query, timing in evidence.timing.items()
     }
-    return PredictionModel(
-        cluster, Workload(tuple(stages), workload.shuffles), timing, spread, evidence.floating, evidence.pools
-    )
+    spread = {key: StageSpread(work.log_error, work.noise) for key, work in fitted.items()}
+    return PredictionModel(cluster, workload, timing, spread, evidence.floating, evidence.pools)
 
 
 def _by_query(stages: Iterable[Stage]) -> dict[str, list[Stage]]:

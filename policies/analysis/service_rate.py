@@ -32,7 +32,7 @@ from rechannel.policies.model.block_matrix import BlockMatrix, Blocks
 
 WEIGHT_SPREAD = 0.5  # prior deviation of log weights between the partitions of a stage
 WEIGHT_EVIDENCE = 4.0  # partitions that this is worth
-FEW = 4  # partitions of an executor, below which these may all be heavy ones
+FEW = 4  # partitions of an executor, below which these may all be heavy ones, if others have twice as many
 SPEED_SPREAD = 0.5  # prior deviation of log slowness between executors
 DRIFT = 0.2  # prior deviation of the log weight of a partition between two times, as its state and keys change
 DRIFT_EVIDENCE = 4.0  # changes of partitions that this is worth
@@ -354,18 +354,19 @@ def _solve_effects(
 def _weight_variances(mean: FloatArray, chance: FloatArray, cells: _Cells) -> FloatArray:
     """Return the variance of the log weight of each partition.
 
-    It is estimated from how much the partitions of one executor differ in the last batches. A few partitions that have
-    an executor of their own may be unlike all others, as policies spare the heaviest ones: they show nothing about the
-    executor beyond the prior. ``mean`` and ``chance``: mean logarithm of the excess of each cell, and its variance by
-    chance.
+    It is estimated from how much the partitions of one executor differ in the last batches. A few partitions, where
+    other executors have many, may be unlike all others, as policies spare the heaviest ones: they show nothing about
+    their executor beyond the prior. ``mean`` and ``chance``: mean logarithm of the excess of each cell, and its
+    variance by chance.
     """
     executors = cells.states // 2
     now = cells.placed[cells.state[cells.placed] >= executors]
     executor = cells.state[now] - executors
     usual = _variance_within(executor, mean[now], chance[now], WEIGHT_SPREAD**2, WEIGHT_EVIDENCE)
     variances = np.full(int(cells.unit.max()) + 1, usual)
-    alone = np.bincount(executor)[executor] < FEW
-    variances[cells.unit[now][alone]] = max(usual, WEIGHT_SPREAD**2)
+    held = np.bincount(executor)
+    alone = (held < FEW) & (2 * held <= (np.median(held[held > 0]) if len(now) else 0.0))
+    variances[cells.unit[now][alone[executor]]] = max(usual, WEIGHT_SPREAD**2)
     return variances
 
 

@@ -29,7 +29,18 @@ def test_an_operators_stop_leaves_the_whole_cool_down() -> None:
         if stops:
             cooldown.stop()
         cooldown.confirm(decision)
+        cooldown.restore([sample_messages.decision(decision=decision)], {decision})
         assert cooldown.time_left(NOW + 50.0, 300.0) == left
+
+
+def test_a_drain_that_is_stopped_begins_no_cool_down() -> None:
+    cooldown = CooldownTimer()
+    cooldown.note_applied(sample_messages.decision(decision="d1"))
+    cooldown.start("d1", NOW)
+    cooldown.confirm("d1")
+    cooldown.note_applied(sample_messages.decision(decision="d2", trigger=Trigger.DRAIN))
+    cooldown.stop()
+    assert cooldown.time_left(NOW + 50.0, 300.0) == 0.0
 
 
 def test_the_cool_down_after_an_automatic_rollback_stays_until_the_executors_change(clock):

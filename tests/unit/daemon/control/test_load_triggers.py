@@ -139,7 +139,7 @@ def test_an_imbalance_that_stays_after_a_migration_is_decided_on_again() -> None
     assert windows_decided_on([1.3] * 7, "applied", "ok") == [2, 5]
 
 
-@pytest.mark.parametrize(("gain", "due"), [(0.08, True), (0.0, False)])
+@pytest.mark.parametrize(("gain", "due"), [(0.08, True), (0.0, False), (-0.3, False), (0.3, False)])
 def test_a_gain_that_the_gate_refused_can_still_be_reached(gain: float, due: bool) -> None:
     imbalance, batches = (
         ImbalanceTrigger(),
@@ -151,8 +151,8 @@ def test_a_gain_that_the_gate_refused_can_still_be_reached(gain: float, due: boo
             observe(imbalance, 1.3)
         imbalance.record(refused, at, SETTINGS)
     for _ in range(3):
-        observe(imbalance, 1.35)
-    assert bool(imbalance.due_reason(1000.0)) is due, "1.2 or 1.3 times can be reached, less 10 %"
+        observe(imbalance, 1.4)
+    assert bool(imbalance.due_reason(1000.0)) is due, "0.9 * 1.4 is between 1.3 and that less half of the gain"
 
 
 def test_an_imbalance_that_a_migration_left_is_decided_on_once_its_outcome_is_confirmed() -> None:
@@ -164,9 +164,9 @@ def test_an_imbalance_that_a_migration_left_is_decided_on_once_its_outcome_is_co
         if imbalance.due_reason(number * 5.0):
             due.append(number)
             triggers.record(decision(NOON, "applied", "ok", trigger="imbalance"), number * 5.0, SETTINGS)
-        if number == 10:
-            triggers.confirm()
-    assert due == [2, 5, 9, 12, 15, 19, 27], "every pause is twice as long, until the outcome is confirmed"
+        if number in (10, 20):
+            triggers.confirm(number * 5.0)
+    assert due == [2, 5, 9, 12, 28], "every pause is twice as long; an outcome ends one in five minutes"
 
 
 def test_a_gate_that_refuses_on_an_overload_leaves_an_imbalance_its_second_decision() -> None:
@@ -243,7 +243,7 @@ def test_an_imbalance_is_open_again_when_a_query_ends_or_has_enough_batches() ->
         if observed(imbalance, window, counts):
             due.append(number)
             imbalance.record(decision(NOON, "refused", "gate", trigger="imbalance"), window, SETTINGS)
-    assert due == [2, 5], "accepted from now on"
+    assert due == [2, 5], "decided from now on"
     due = [number for number in range(12, 20) if observed(imbalance, number * 5.0, {"q": 20 + number})]
     assert due[0] == 14, "the other query has ended, and no pause is left"
     for _ in range(2):

@@ -89,6 +89,10 @@ def test_heavy_partition_beside_few_where_all_others_are_alike(floating: bool, b
     assert rates.slow[2] == (floating or beside > 2), "a few partitions alone may all be heavy"
 
 
+def test_slow_executor_where_all_have_few_partitions() -> None:
+    assert list(np.flatnonzero(_run([[*range(8)] * 3] * 12, {2: 2.0}, floating=False).slow)) == [2]
+
+
 @pytest.mark.parametrize(("spread", "slow"), [(0.0, True), (0.6, False)])
 def test_slow_executor_without_source_tasks_where_partitions_are_alike(spread: float, slow: bool) -> None:
     weights = dict(enumerate(np.exp(np.random.default_rng(5).normal(0, spread, 24)).tolist()))
