@@ -290,7 +290,7 @@ class ImbalanceTrigger(LoadTrigger):
 
 
 def _refused_gain(decision: Decision, settings: Settings) -> float:
-    """Return the share by which a batch would shorten, where the gate refused that as too small."""
+    """Return the share that a batch would gain, where the gate refused that as too small."""
     if decision.reason != Law.GATE:
         return 0.0
     before, after = decision.batch_time_before, decision.batch_time_after
