@@ -6,7 +6,7 @@ import math
 import statistics
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from itertools import groupby
+from itertools import groupby, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -128,7 +128,7 @@ def _total_cells(way: str, every: Sequence[Mapping[str, RunFigures]]) -> list[st
     drained = [
         last.longest * before.stretch / last.best
         for figures in drawn
-        for before, last in [figures.phases[-2:]]
+        for before, last in pairwise(figures.phases)
         if last.kind == DRAINED
     ]
     return [
@@ -144,12 +144,14 @@ def _total_cells(way: str, every: Sequence[Mapping[str, RunFigures]]) -> list[st
 
 def _event_cells(events: Sequence[PhaseFigures]) -> list[str]:
     """Return how many events were reacted to in time, and how many needed one migration at most, and two."""
-    asking = [phase for phase in events if phase.asks]
     migrations = (sum(phase.migrations <= count for phase in events) for count in (1, 2))
-    return [
-        f"{sum(phase.in_time for phase in asking)} of {len(asking)}",
-        *(f"{count} of {len(events)}" for count in migrations),
-    ]
+    return [_in_time(events), *(f"{count} of {len(events)}" for count in migrations)]
+
+
+def _in_time(events: Sequence[PhaseFigures]) -> str:
+    """Return how many of the events that ask for a reaction had one in time."""
+    asking = [phase for phase in events if phase.asks]
+    return f"{sum(phase.in_time for phase in asking)} of {len(asking)}"
 
 
 def _median(values: Sequence[float], form: str) -> str:
@@ -160,14 +162,9 @@ def _median(values: Sequence[float], form: str) -> str:
 
 
 def _summary(figures: RunFigures) -> dict[str, Any]:
-    """Return events that ask for a reaction, those with one in time, and how many took 0, 1, 2 or more migrations."""
-    asking = [phase for phase in figures.events if phase.asks]
+    """Return which events of a run were reacted to in time, and how many took 0, 1, 2 or more migrations."""
     needed = [min(phase.migrations, 3) for phase in figures.events]
-    return {
-        "asking": len(asking),
-        "in_time": sum(phase.in_time for phase in asking),
-        "migrations": [needed.count(count) for count in range(4)],
-    }
+    return {"in_time": _in_time(figures.events), "migrations": [needed.count(count) for count in range(4)]}
 
 
 def _sets(migrations: int, spreads: int) -> str:

@@ -293,8 +293,9 @@ def _refused_gain(decision: Decision, settings: Settings) -> float:
     """Return the share that a batch would gain, where the gate refused that as too small."""
     if decision.reason != Law.GATE:
         return 0.0
-    before, after = decision.batch_time_before, decision.batch_time_after
-    gain = max((1 - after[query] / before[query] for query in after if before.get(query, 0.0) > 0), default=0.0)
+    after = decision.batch_time_after
+    before = decision.batch_time_before.items()
+    gain = max((1 - after.get(query, seconds) / seconds for query, seconds in before if seconds > 0), default=0.0)
     return gain if 0 < gain < settings.gate.min_gain else 0.0
 
 

@@ -414,7 +414,7 @@ def _solve_mixed_model(
 ) -> tuple[FloatArray, BlockMatrix]:
     """Solve the mixed model equations with the weights of the partitions eliminated.
 
-    Returns the precision too. A state without tasks has its prior; ``prior`` is the precision of the weights.
+    Returns the precision too. A state without tasks has its prior; ``prior`` is the precision of each weight.
     """
     states = cells.states
     diagonal = np.asarray(np.bincount(cells.state, weight, states) + SPEED_SPREAD**-2, np.float64)

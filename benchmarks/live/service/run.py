@@ -156,7 +156,7 @@ def _measure_after(session: ServiceSession, plan: Plan, result: RunResult, resum
 def task_figures(
     case: Case, tasks: Mapping[str, Sequence[TaskRow]], begin: float = 0.0, end: float = math.inf
 ) -> tuple[float, float]:
-    """Return the median seconds of a stateful task beside its rows, and the share of all tasks' time that these take.
+    """Return the median seconds of a stateful task beside its rows, and the share of their time that the rows take.
 
     Parameters
     ----------

@@ -141,11 +141,12 @@ def test_an_imbalance_that_stays_after_a_migration_is_decided_on_again() -> None
 
 @pytest.mark.parametrize(("gain", "due"), [(0.08, True), (0.0, False), (-0.3, False), (0.3, False)])
 def test_a_gain_that_the_gate_refused_can_still_be_reached(gain: float, due: bool) -> None:
-    imbalance, batches = (
-        ImbalanceTrigger(),
-        {"batch_time_before": {"q": 9.0}, "batch_time_after": {"q": 9 * (1 - gain)}},
+    imbalance = ImbalanceTrigger()
+    refused = msgspec.structs.replace(
+        decision(NOON, "refused", Law.GATE, trigger="imbalance"),
+        batch_time_before={"q": 9.0},
+        batch_time_after={"q": 9.0 * (1 - gain)},
     )
-    refused = msgspec.structs.replace(decision(NOON, "refused", Law.GATE, trigger="imbalance"), **batches)
     for at in (0.0, 15.0):
         for _ in range(3):
             observe(imbalance, 1.3)
