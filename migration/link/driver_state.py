@@ -12,9 +12,9 @@ from rechannel.wire.messages import Unit
 _DEADLINE_BATCHES = 6
 # Batches since the last snapshot, whose changes a move's target replays; beyond: the move waits for the next snapshot.
 _MAX_LAG = 100
-# In place of the batches that a partition's newest snapshot lies behind:
-UNKNOWN = -1  # Spark knows of no snapshot, or does not tell: a move does not wait for one
-NOT_ASKED = 2**31  # Spark is still to be asked: above every limit, so that a move waits for the answer
+# In place of the batches that a partition's newest snapshot lies behind: Spark knows of no snapshot, or does not tell,
+# so that a move does not wait for one.
+UNKNOWN = -1
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ The controller takes no part in it.
 
 * A query with a checkpoint gets its partitions restored before its first batch, to the executors they last ran on; what
   cannot be restored (its node is gone, nothing is remembered) is spread evenly.
-* A query without one has no stores yet: it is spread at the boundary after its first batch, while its state is small.
+* A query without one has no stores yet: it is spread after the jobs of its first batch, while its state is small.
 * When an executor is lost, the partitions it held are spread anew at the next boundary, not left where they fell. Until
   then, stages wait less for executors (`LocalityWait`), since they would wait for the lost one too.
 
@@ -92,8 +92,11 @@ class _MoveReasons:
     """Reasons to move a query's partitions at its next quiet moment."""
 
     restored: ExecutorsByOperator | None  # the placement that was restored before the first batch
-    new: bool  # the query has no checkpoint
+    new: Collection[int]  # stages to be spread: the query has no checkpoint
     lost: Mapping[int, set[int]]  # stage -> partitions that a lost executor held
+
+    def __bool__(self) -> bool:
+        return self.restored is not None or bool(self.new or self.lost)
 
     def restored_stage(self, operators: Sequence[int], current: list[str]) -> list[str]:
         """Return the restored placement of a stage; the current one if none of its size is known."""
@@ -126,7 +129,8 @@ class InitialPlacement:
         # Of queries that ran in this driver before.
         self._operators = BoundedDict[str, list[CheckpointOperator]](_MAX_QUERIES)
         self._restored: dict[str, ExecutorsByOperator] = {}  # by run, until its first batch
-        self._new_runs: set[str] = set()  # to be spread after their first batch
+        # run -> stage -> moves that spread it, until the first batch is committed.
+        self._new_runs: dict[str, dict[int, int]] = {}
         self._ended_runs = deque[str](maxlen=_MAX_QUERIES)  # the last ones: a run may end while it is placed
         self._lost: dict[tuple[str, int], set[int]] = {}  # (query, stage) -> partitions
         self._gone: set[str] = set()  # lost executors for which the locality wait is short
@@ -153,7 +157,7 @@ class InitialPlacement:
         operators = operators or self._adapter.checkpoints.operators(checkpoint)
         with self._lock:
             if not operators and run not in self._ended_runs:
-                self._new_runs.add(run)
+                self._new_runs[run] = {}
             if last is not None and operators:  # after a whole batch, all stores are there, and remain the same
                 self._operators[query] = operators
         if not operators or self._usable_executors() is None:
@@ -269,7 +273,7 @@ class InitialPlacement:
         """Drop a run that is over; its last placement is kept for its restart."""
         with self._lock:
             self._restored.pop(run, None)
-            self._new_runs.discard(run)
+            self._new_runs.pop(run, None)
             self._ended_runs.append(run)
         for key in [key for key in self._lost if key[0] == query]:
             del self._lost[key]
@@ -290,21 +294,24 @@ class InitialPlacement:
         stages: Mapping[int, Sequence[int]],
         placement: Mapping[tuple[str, int], list[str]],
         moving: Iterable[Unit],
+        *,
+        committed: bool,
     ) -> OwnMoves | None:
         """Return the moves that a query needs at a quiet moment, None if it needs none.
 
-        Called when all stages of a finished batch are known. What may not be begun now is not made up for later: the
-        next decision sees it. ``stages``: the operators of each; ``placement``: where each partition of any query ran
-        last; ``moving``: what is moved already.
+        What may not be begun now is not made up for later: the next decision sees it. ``stages``: the operators of each
+        that is mapped; ``placement``: where each partition of any query ran last; ``moving``: what is moved already;
+        ``committed``: whether the run has committed a batch. Before, more jobs of its first batch may come.
         """
+        if not stages:
+            return None
         lost = {stage: self._lost[query, stage] for stage in stages if (query, stage) in self._lost}
         with self._lock:
-            reasons = _MoveReasons(self._restored.get(run), run in self._new_runs, lost)
+            restored, spread = self._restored.get(run) if committed else None, self._new_runs.get(run)
         executors = self._usable_executors()
-        if not (reasons.restored is not None or reasons.new or lost) or not stages:
-            return None
-        if not executors:
-            self._remove_pending(query, run, lost)
+        reasons = _MoveReasons(restored, stages.keys() - (stages if spread is None else spread).keys(), lost)
+        self._remove_pending(query, run, lost, whole=committed or not executors)
+        if not executors or not reasons:
             return None
         moves: list[DesiredMove] = []
         busy = set(moving)
@@ -316,23 +323,29 @@ class InitialPlacement:
                 goal = reasons.restored_stage(stages[stage], current)
             else:
                 fallen = [number for number in lost.get(stage, ()) if (query, stage, number) not in busy]
-                goal = spread_evenly(current, cores, movable=None if reasons.new else fallen, held=held)
+                goal = spread_evenly(current, cores, movable=None if stage in reasons.new else fallen, held=held)
             held.update(goal)
             self._number += 1
-            moves += [
+            own = [
                 move
                 for move in _moves_of(f"link-{run[:8]}-{self._token}-{self._number}", query, stage, current, goal)
                 if move.target in executors and (query, stage, move.partition) not in busy
             ]
-        self._remove_pending(query, run, lost)
-        why = self._report_moves(query, reasons, len(moves))
+            if spread is not None and stage in reasons.new:
+                spread[stage] = len(own)
+            moves += own
+        why = self._report_moves(query, reasons, sum(spread.values()) if spread else len(moves))
         return OwnMoves(moves[0].move.rpartition(".")[0], run, why, moves) if moves else None
 
-    def _remove_pending(self, query: str, run: str, lost: Iterable[int]) -> None:
-        """Drop what was to be moved; ``lost``: stages with partitions of a lost executor."""
-        with self._lock:
-            self._restored.pop(run, None)
-            self._new_runs.discard(run)
+    def _remove_pending(self, query: str, run: str, lost: Iterable[int], *, whole: bool) -> None:
+        """Drop what was to be moved.
+
+        ``lost``: stages with partitions of a lost executor; ``whole``: what is left of the run's start, too.
+        """
+        if whole:
+            with self._lock:
+                self._restored.pop(run, None)
+                self._new_runs.pop(run, None)
         for stage in lost:
             del self._lost[query, stage]
 

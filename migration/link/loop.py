@@ -229,8 +229,8 @@ class LinkCycle:
         return self._initial_placement.has_pending and any(map(self._is_placement_pending, in_batch))
 
     def _is_placement_pending(self, active: ActiveQuery) -> bool:
-        has_state = bool(self._table.stages.get(active.query))  # a query without any stays pending until it ends
-        return has_state and self._initial_placement.is_pending(active.query, active.run)
+        # A query without state stays pending until it ends.
+        return self._table.has_state(active.query) and self._initial_placement.is_pending(active.query, active.run)
 
     def run(self) -> None:
         """Run one cycle."""
@@ -438,11 +438,12 @@ class LinkCycle:
 
     def _add_own_moves(self, query: ActiveQuery) -> None:
         """Add the link's own moves for a query that is new, restarted, or has lost an executor."""
-        if query.problem or not operator_placement(query, self._table, self._stages):
+        table, run = self._table, query.run
+        if query.problem or not operator_placement(query, table, self._stages):
             return
-        stages = self._stages.operators_of_run(query.run, self._table.stages.get(query.query, ()))
+        stages = self._stages.operators_of_run(run, table.stages.get(query.query, ()))
         own = self._initial_placement.request_moves(
-            query.query, query.run, stages, self._table.placement, self._reconciler.moving
+            query.query, run, stages, table.placement, self._reconciler.moving, committed=run in table.committed
         )
         if own is not None:
             self._journal(self._reconciler.add_own_moves(own, time.time()))

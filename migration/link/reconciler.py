@@ -234,7 +234,7 @@ class Reconciler:
         if lag == UNKNOWN:
             return MoveReason.READY, "its snapshot's age is not known"
         if lag <= self.limits.max_lag:
-            return MoveReason.READY, f"its snapshot lies {lag} batches behind"
+            return MoveReason.READY, f"its snapshot lies at most {lag} batches behind"
         waited = now - move.current_since
         if move.current_since < 0 or waited < self.limits.snapshot_patience:
             return None

@@ -1,10 +1,10 @@
 """Lag of each partition's newest snapshot: the batches that a move's target has to replay.
 
 Spark's coordinator learns of every snapshot of a state store that reaches the checkpoint (4.1 and newer, both of
-Spark's providers; ``StateStoreCoordinator``). One partition is asked for at a time, so that no cycle of the link takes
-longer than a call, and once a second at most, as a call takes the driver milliseconds: of many partitions, a round has
-a sample, the next round another one. Partitions that are about to move come first, and more often; those of a query
-without a batch for some minutes are left out.
+Spark's providers; ``StateStoreCoordinator``). A cycle of the link makes one call at most, since a call takes the driver
+milliseconds. Partitions that are about to move come first, many by one call. Otherwise one partition is asked for each
+second: of many partitions, a round has a sample, the next round another one; those of a query without a batch for some
+minutes are left out.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import islice
 
-from rechannel.migration.link.driver_state import NOT_ASKED, UNKNOWN
+from rechannel.migration.link.driver_state import UNKNOWN
 from rechannel.migration.link.stages import RunStage, StageStores
 from rechannel.migration.moves import RunUnit
 from rechannel.migration.spark.coordinator import StoreId
@@ -20,7 +20,8 @@ from rechannel.migration.spark.gateway import LinkError, UnsupportedSparkError
 from rechannel.wire.messages import Unit
 
 SAMPLE = 60  # partitions that a round asks for
-_URGENT, _USUAL = 0.1, 1.0  # seconds between two calls: for partitions that are about to move, and for others
+_AT_ONCE = 32  # partitions that are about to move, by one call
+_EVERY = 1.0  # seconds between two calls, except where partitions are about to move that were not asked for yet
 _AFTER_ERROR = 60.0  # seconds to the next call after one that failed, which may have taken half of them
 _IDLE = 180.0  # seconds without a commit, after which Spark makes no snapshot any more
 
@@ -37,7 +38,7 @@ class SnapshotLag:
     ) -> None:
         self._latest_snapshots = latest_snapshots  # version of each store's newest snapshot, -1 if none is known
         self._committed = committed  # run -> last committed batch; batch b leaves version b + 1
-        self._next = 0.0
+        self._next = self._rest_until = 0.0
         self._round: Iterator[tuple[RunStage, int]] = iter(())
         self._rounds = 0
         self._versions: dict[RunStage, dict[int, int]] = {}  # of this round
@@ -52,41 +53,48 @@ class SnapshotLag:
         return [self._lag(run, versions.get(number, -1)) for number in range(partitions)] if versions else []
 
     def unit_lags(self, units: Sequence[RunUnit], runs: Mapping[str, str]) -> dict[Unit, int]:
-        """Return the lag of each of these partitions, `NOT_ASKED` where an answer is to come.
+        """Return the lag of each of these partitions; empty where this Spark does not tell.
 
-        ``runs``: query -> its run. Empty where this Spark does not tell.
+        It is the highest possible one where Spark was not asked yet. ``runs``: query -> its run.
         """
         if not self.supported or not units:
             return {}
         queries = {run: query for query, run in runs.items()}
         lags: dict[Unit, int] = {}
         for run, stage, partition in units:
-            rounds = self._versions.get((run, stage), {}), self._earlier.get((run, stage), {})
-            version = next((versions[partition] for versions in rounds if partition in versions), None)
             if run in queries:
-                lags[Unit(queries[run], stage, partition)] = NOT_ASKED if version is None else self._lag(run, version)
+                version = self._version((run, stage), partition)
+                lags[Unit(queries[run], stage, partition)] = self._lag(run, 0 if version is None else version)
         return lags
 
     def advance(self, stages: Mapping[RunStage, StageStores], now: float, first: Sequence[RunUnit] = ()) -> None:
-        """Ask for the next partition, if it is time; raises the error of the call.
+        """Ask for the next partitions, if it is time; raises the error of the call.
 
-        ``now``: seconds of a steady clock. ``first``: partitions that are asked for, by turns, before all others.
+        ``now``: seconds of a steady clock. ``first``: partitions that are asked for before all others: at once where
+        they were not asked for yet, then by turns.
         """
-        if not self.supported or now < self._next:
+        if not self.supported or now < self._rest_until:
             return
         urgent = [((run, stage), partition) for run, stage, partition in first if (run, stage) in stages]
-        if urgent:
-            self._index = (self._index + 1) % len(urgent)
-            self._next = now + _URGENT
-            self._ask(stages, *urgent[self._index], now)
-            return
-        self._next = now + _USUAL
+        units = [unit for unit in urgent if self._version(*unit) is None][:_AT_ONCE]
+        if not units:
+            if now < self._next:
+                return
+            self._next = now + _EVERY
+            units = self._next_turn(urgent) if urgent else self._next_of_round(stages, now)
+        if units:
+            self._ask(stages, units, now)
+
+    def _next_turn(self, urgent: list[tuple[RunStage, int]]) -> list[tuple[RunStage, int]]:
+        self._index = (self._index + _AT_ONCE) % len(urgent)
+        return [*urgent[self._index :], *urgent[: self._index]][:_AT_ONCE]
+
+    def _next_of_round(self, stages: Mapping[RunStage, StageStores], now: float) -> list[tuple[RunStage, int]]:
         unit = next(self._round, None)
         if unit is None:
             self._begin_round(stages, now)
             unit = next(self._round, None)
-        if unit is not None:
-            self._ask(stages, *unit, now)
+        return [unit] if unit is not None and unit[0] in stages else []
 
     def _begin_round(self, stages: Mapping[RunStage, StageStores], now: float) -> None:
         active = self._active_stages(stages, now)
@@ -110,21 +118,29 @@ class SnapshotLag:
         }
         return {key: stage for key, stage in stages.items() if now - self._commits[key[0]][1] < _IDLE}
 
-    def _ask(self, stages: Mapping[RunStage, StageStores], key: RunStage, partition: int, now: float) -> None:
+    def _ask(self, stages: Mapping[RunStage, StageStores], units: Sequence[tuple[RunStage, int]], now: float) -> None:
         """Ask for one store of each operator: snapshots of its stores are made together."""
-        stage = stages.get(key)
-        if stage is None:
-            return
         stores = [
-            StoreId(item.checkpoint, item.run, item.operator, partition, names[0]) for item, names in stage.operators
+            StoreId(item.checkpoint, item.run, item.operator, partition, names[0])
+            for stage, partition in units
+            for item, names in stages[stage].operators
         ]
         try:
-            self._versions.setdefault(key, {})[partition] = min(self._latest_snapshots(stores))
+            versions = iter(self._latest_snapshots(stores))
         except UnsupportedSparkError:
             self.supported = False
         except LinkError:
-            self._next = now + _AFTER_ERROR
+            self._rest_until = now + _AFTER_ERROR
             raise
+        else:
+            for stage, partition in units:
+                own = islice(versions, len(stages[stage].operators))
+                self._versions.setdefault(stage, {})[partition] = min(own)
+
+    def _version(self, stage: RunStage, partition: int) -> int | None:
+        """Return what Spark answered for a partition, None if it was not asked lately."""
+        rounds = self._versions.get(stage, {}), self._earlier.get(stage, {})
+        return next((versions[partition] for versions in rounds if partition in versions), None)
 
     def _versions_of(self, key: RunStage) -> dict[int, int]:
         return self._earlier.get(key, {}) | self._versions.get(key, {})

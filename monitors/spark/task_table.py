@@ -101,7 +101,7 @@ class TaskTable:
         self._running: dict[str, set[int]] = {}
         self._unnamed_jobs: set[int] = set()  # running jobs that open state stores and name no query
         self._unrelated_jobs: set[int] = set()  # running jobs that open no state store and name no query
-        self._complete: set[str] = set()  # queries all of whose running jobs are known: a batch's end was seen
+        self._complete: set[str] = set()  # queries of which a start or a batch's end was seen: so were all jobs since
         self._tasks: dict[int, dict[int, list[events.TaskEnded]]] = {}  # by stage and attempt, while its job runs
         self._batches: dict[str, dict[int, _Batch]] = {}  # by query and number, until they are committed
 
@@ -110,6 +110,10 @@ class TaskTable:
         if query not in self._complete:
             return None
         return not self._running.get(query) and not self._unnamed_jobs
+
+    def has_state(self, query: str) -> bool:
+        """Whether the query has a stateful stage: one that ran, or one of a running job."""
+        return query in self.stages or any(self._jobs[job].ordinals for job in self._running.get(query, ()))
 
     def in_batch(self, query: str) -> bool:
         """Whether the batch begun last is not committed yet; it may be between two of its jobs."""
@@ -183,6 +187,7 @@ class TaskTable:
             case events.QueryStarted():
                 self._current_runs[event.query] = event.run
                 self.surveyed.add(event.query)
+                self._complete.add(event.query)
             case events.QueryProgressed():
                 return self._progressed(event)
             case events.ExecutorAdded():

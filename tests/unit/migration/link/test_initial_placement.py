@@ -91,9 +91,9 @@ def test_a_restarted_query_is_steered_before_its_first_batch_all_stores():
     ]
     assert starts.start_reports(["q"])["q"] == "2 of 2 partitions placed before its first batch, as they ran last"
     placement = {("q", 0): ["2", "0"]}
-    request = starts.request_moves("q", "run", {0: [0]}, placement, [])
+    request = starts.request_moves("q", "run", {0: [0]}, placement, [], committed=True)
     assert [(move.partition, move.source, move.target) for move in request.moves] == [(1, "0", "1")], "one missed"
-    assert starts.request_moves("q", "run", {0: [0]}, placement, []) is None, "once"
+    assert starts.request_moves("q", "run", {0: [0]}, placement, [], committed=True) is None, "once"
 
 
 def test_many_partitions_are_steered_in_parts_all_their_stores_by_one_call():
@@ -130,11 +130,39 @@ def test_a_new_query_is_spread_after_its_first_batch():
     starts = InitialPlacement(FakeAdapter([]), lambda: THREE, set, lambda query: None)
     starts.place_before_first_batch("q", "run", "file:/c/state")
     placement = {("q", 0): ["0"] * 4, ("other", 0): ["1", "1"]}
-    assert starts.request_moves("q", "run", {}, placement, []) is None, "its stages are not known yet"
-    request = starts.request_moves("q", "run", {0: [0]}, placement, [])
+    assert starts.request_moves("q", "run", {}, placement, [], committed=True) is None, "its stages are not known yet"
+    request = starts.request_moves("q", "run", {0: [0]}, placement, [], committed=True)
     assert request.why == "a new query is spread evenly"
     assert Counter(move.target for move in request.moves) == {"1": 1, "2": 1} or len(request.moves) == 3
-    assert starts.request_moves("q", "run", {0: [0]}, placement, []) is None
+    assert starts.request_moves("q", "run", {0: [0]}, placement, [], committed=True) is None
+
+
+def test_a_new_query_is_spread_as_the_jobs_of_its_first_batch_end_each_stage_once():
+    starts = InitialPlacement(FakeAdapter([]), lambda: THREE, set, lambda query: None)
+    starts.place_before_first_batch("q", "run", "file:/c/state")
+    placement = {("q", 0): ["0"] * 3, ("q", 1): ["0"] * 6}
+    first, second = {0: [0]}, {0: [0], 1: [1]}
+    moves = []
+    for stages, committed in ((first, False), (first, False), (second, False), (second, True), (second, True)):
+        own = starts.request_moves("q", "run", stages, placement, [], committed=committed)
+        moves.append(Counter(move.stage for move in own.moves) if own is not None else None)
+    assert moves == [{0: 2}, None, {1: 4}, None, None]
+    assert starts.start_reports(["q"])["q"] == "6 partitions spread after its first batch"
+    assert not starts.has_pending
+
+
+def test_a_restarted_query_is_mended_after_its_whole_first_batch_lost_partitions_at_once():
+    adapter = FakeAdapter()
+    starts = InitialPlacement(adapter, lambda: THREE, set, lambda query: last(["2"] * 4, e2="c"))
+    starts.place_before_first_batch("q", "run", "file:/c/state")
+    placement = {("q", 0): ["0", "2", "2", "2"]}
+    assert starts.request_moves("q", "run", {0: [0]}, placement, [], committed=False) is None
+    starts.record_lost_executor("9", {("q", 0): ["2", "2", "2", "9"]})
+    own = starts.request_moves("q", "run", {0: [0]}, placement, [], committed=False)
+    assert (own.why, [move.partition for move in own.moves]) == ("their executor was lost", [3])
+    own = starts.request_moves("q", "run", {0: [0]}, placement, [Unit("q", 0, 3)], committed=True)
+    assert [(move.partition, move.target) for move in own.moves] == [(0, "2")]
+    assert not starts.has_pending
 
 
 @pytest.mark.parametrize("operators", [[OPERATOR], []], ids=["restarted", "new"])
@@ -157,7 +185,7 @@ def test_moves_of_the_next_link_of_an_application_have_other_names():
     for _ in range(2):
         starts = InitialPlacement(FakeAdapter([]), lambda: THREE, set, lambda query: None)
         starts.record_lost_executor("9", {("q", 0): ["9", "1", "2", "0"]})
-        own = starts.request_moves("q", "0123456789", {0: [0]}, {("q", 0): ["1"] * 4}, [])
+        own = starts.request_moves("q", "0123456789", {0: [0]}, {("q", 0): ["1"] * 4}, [], committed=True)
         assert own.decision.startswith("link-01234567-")
         assert {move.move.rpartition(".")[0] for move in own.moves} == {own.decision}
         names += [move.move for move in own.moves]
@@ -168,21 +196,23 @@ def test_partitions_that_move_already_are_left_out():
     starts = InitialPlacement(FakeAdapter([]), lambda: THREE, set, lambda query: None)
     starts.place_before_first_batch("q", "run", "file:/c/state")
     moving = [Unit("q", 0, partition) for partition in range(4)]
-    assert starts.request_moves("q", "run", {0: [0]}, {("q", 0): ["0"] * 4}, moving) is None
+    assert starts.request_moves("q", "run", {0: [0]}, {("q", 0): ["0"] * 4}, moving, committed=True) is None
 
 
 def test_a_query_that_was_there_before_us_is_left_as_it_is():
     starts = InitialPlacement(FakeAdapter([]), lambda: THREE, set, lambda query: None)
-    assert starts.request_moves("q", "run", {0: [0]}, {("q", 0): ["0"] * 4}, []) is None
+    assert starts.request_moves("q", "run", {0: [0]}, {("q", 0): ["0"] * 4}, [], committed=True) is None
 
 
 def test_partitions_of_a_lost_executor_are_spread_and_no_others():
     starts = InitialPlacement(FakeAdapter([]), lambda: executors(e0="a", e1="b"), set, lambda query: None)
     starts.record_lost_executor("2", {("q", 0): ["0", "0", "2", "2", "1", "2"]})
     # They fell on one executor in the batch that was running.
-    request = starts.request_moves("q", "run", {0: [0]}, {("q", 0): ["0", "0", "0", "0", "1", "0"]}, [Unit("q", 0, 5)])
+    request = starts.request_moves(
+        "q", "run", {0: [0]}, {("q", 0): ["0", "0", "0", "0", "1", "0"]}, [Unit("q", 0, 5)], committed=True
+    )
     assert {(move.partition, move.target) for move in request.moves} == {(2, "1"), (3, "1")}
-    assert starts.request_moves("q", "run", {0: [0]}, {("q", 0): ["0"] * 6}, []) is None
+    assert starts.request_moves("q", "run", {0: [0]}, {("q", 0): ["0"] * 6}, [], committed=True) is None
 
 
 @pytest.mark.parametrize("why", ["they ran elsewhere", "two minutes have passed"])
@@ -294,7 +324,7 @@ def test_a_start_that_failed_is_not_reported_as_that_of_an_earlier_run():
     with pytest.raises(LinkError):
         starts.place_before_first_batch("q", "run-2", "file:/c/state")
     assert starts.start_reports(["q"]) == {}
-    starts.request_moves("q", "run-2", {0: [0]}, {("q", 0): ["2", "0", "2", "0"]}, [])
+    starts.request_moves("q", "run-2", {0: [0]}, {("q", 0): ["2", "0", "2", "0"]}, [], committed=True)
     assert starts.start_reports(["q"])["q"] == "not placed before its first batch; 2 missed and are moved now"
 
 
@@ -316,7 +346,9 @@ def test_the_time_in_which_a_start_is_steered_counts_from_the_querys_start(waite
     starts = InitialPlacement(adapter, lambda: THREE, set, lambda query: last(["2"] * 4, e2="c"), lambda: now[0])
     starts.place_before_first_batch("q", "run", "file:/c/state", waited)
     assert len(adapter.steered) == steered
-    request = starts.request_moves("q", "run", {0: [0]}, {("q", 0): ["2"] * steered + ["0"] * (4 - steered)}, [])
+    request = starts.request_moves(
+        "q", "run", {0: [0]}, {("q", 0): ["2"] * steered + ["0"] * (4 - steered)}, [], committed=True
+    )
     assert len(request.moves) == 4 - steered, "the rest is moved after the first batch"
 
 
@@ -326,7 +358,7 @@ def test_moves_that_may_not_be_begun_are_not_made_up_for():
     starts = InitialPlacement(adapter, lambda: allowed, set, lambda query: None)
     starts.place_before_first_batch("q", "run", "file:/c/state")
     starts.record_lost_executor("2", {("q", 0): ["2"] * 4})
-    assert starts.request_moves("q", "run", {0: [0]}, {("q", 0): ["0"] * 4}, []) is None
+    assert starts.request_moves("q", "run", {0: [0]}, {("q", 0): ["0"] * 4}, [], committed=True) is None
     allowed = THREE
-    assert starts.request_moves("q", "run", {0: [0]}, {("q", 0): ["0"] * 4}, []) is None
+    assert starts.request_moves("q", "run", {0: [0]}, {("q", 0): ["0"] * 4}, [], committed=True) is None
     assert adapter.steered == []

@@ -210,18 +210,15 @@ def test_only_a_query_with_state_is_watched_closely_until_it_is_spread(
     stateless, stateful = spark.names
     pauses = []
     for number, (query, state) in enumerate(((stateless, False), (stateful, True))):
-        cycle._initial_placement._new_runs.add(f"run-{query}")
+        cycle._initial_placement._new_runs[f"run-{query}"] = {}
         job = events.JobStarted(number, query, f"run-{query}", 0, NOW, (events.StageInfo(number, (), 1, state),))
         row = fakes.task(number, 0, "0")
-        for event in (
-            job,
-            events.TaskEnded(number, 0, "", row, state),
-            events.StageEnded(number, 0, "", frozenset(), 1),
-        ):
+        ends = events.TaskEnded(number, 0, "", row, state), events.StageEnded(number, 0, "", frozenset(), 1)
+        for event in (job, *ends, events.QueryProgressed(query, f"run-{query}", 0, 10, 1.0)):
             cycle._fold_event(event, clock())
-        pauses.append(cycle._has_own_moves_due())
+            pauses.append(cycle._has_own_moves_due())
     cycle._feed.close()
-    assert pauses == [False, True]
+    assert pauses == [False] * 4 + [True] * 3 + [False], "from the begin of its first batch to the end"
 
 
 def test_queries_without_state_are_not_handled_as_long_as_they_run(
@@ -233,7 +230,7 @@ def test_queries_without_state_are_not_handled_as_long_as_they_run(
     spark: Any = IdleSpark(3, 1)
     cycle = LinkCycle(spark, Settings(link=LinkSettings(directory=str(tmp_path))), threading.Event())
     for number, query in enumerate(spark.names):
-        cycle._initial_placement._new_runs.add(f"run-{query}")
+        cycle._initial_placement._new_runs[f"run-{query}"] = {}
         for event in one_batch(number, query, 1):
             if query != "q0" and isinstance(event, events.JobStarted):
                 stateless = events.StageInfo(number, (), PARTITIONS, False)

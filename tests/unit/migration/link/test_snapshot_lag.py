@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from rechannel.migration.link.driver_state import NOT_ASKED, UNKNOWN
+from rechannel.migration.link.driver_state import UNKNOWN
 from rechannel.migration.link.snapshot_lag import SAMPLE, SnapshotLag
 from rechannel.migration.link.stages import StageStores
 from rechannel.migration.moves import RunUnit
@@ -110,13 +110,33 @@ def test_partitions_about_to_move_are_read_first_and_age_with_every_batch() -> N
         answer = snapshots.unit_lags([*units, RunUnit("gone", 0, 0)], runs)
         return [answer[Unit("query", 0, partition)] for partition in range(3)]
 
-    assert lags() == [NOT_ASKED] * 3
-    for tenth in range(4):
-        snapshots.advance(STAGES, tenth / 10, [*units[1:], RunUnit("gone", 0, 0)])
-    assert {store.partition for store in spark.requested} == {1, 2}
-    assert lags() == [NOT_ASKED, 3, UNKNOWN]
+    assert lags() == [10] * 3, "not asked for: as if there were no snapshot since the first batch"
+    snapshots.advance(STAGES, 0.0)  # the next one is due after a second
+    snapshots.advance(STAGES, 0.1, [*units[1:], RunUnit("gone", 0, 0)])
+    assert [store.partition for store in spark.requested] == [0, 0, 1, 1, 2, 2], "at once, by one call"
+    assert spark.calls == 2
+    assert lags() == [7, 3, UNKNOWN]
     committed["run"] += 4
-    assert lags() == [NOT_ASKED, 7, UNKNOWN]
+    assert lags() == [11, 7, UNKNOWN]
+    spark.versions |= {(0, 1): 12, (1, 1): 12}
+    snapshots.advance(STAGES, 0.9, units[1:])
+    assert (spark.calls, lags()) == (2, [11, 7, UNKNOWN])
+    snapshots.advance(STAGES, 1.1, units[1:])
+    assert (spark.calls, lags()) == (3, [11, 2, UNKNOWN])
+
+
+def test_many_partitions_about_to_move_are_read_in_parts_and_then_by_turns() -> None:
+    spark = _Spark()
+    snapshots, stages = SnapshotLag(spark, DONE), {("run", 0): _stage(0, partitions=100)}
+    units = [RunUnit("run", 0, partition) for partition in range(80)]
+    parts: list[list[int]] = []
+    for now in (0.0, 0.1, 0.2, 0.3, 1.3, 2.3, 3.3):
+        spark.requested.clear()
+        snapshots.advance(stages, now, units)
+        parts.append([store.partition for store in spark.requested])
+    assert parts[:3] == [list(range(32)), list(range(32, 64)), list(range(64, 80))]
+    assert all(len(part) == 32 for part in parts[3:])
+    assert {partition for part in parts[3:6] for partition in part} == set(range(80))
 
 
 def test_the_figures_of_a_query_that_ended_are_dropped() -> None:

@@ -106,6 +106,18 @@ def test_a_query_is_quiet_between_its_jobs_only(table):
     assert table.is_quiet("q") is True
 
 
+def test_a_query_whose_start_was_seen_is_quiet_as_soon_as_the_jobs_of_its_first_batch_are_over(table):
+    fold(table, lines.started())
+    assert not table.has_state("q")
+    batch = one_batch(0, "01", 0)
+    fold(table, batch[0])
+    assert (table.is_quiet("q"), table.has_state("q")) == (False, True), "by the job's stages"
+    fold(table, *batch[1:])
+    assert (table.is_quiet("q"), table.in_batch("q"), table.has_state("q")) == (True, True, True)
+    fold(table, lines.terminated())
+    assert (table.is_quiet("q"), table.has_state("q")) == (None, False)
+
+
 def test_no_query_is_quiet_while_a_job_without_a_query_opens_state(running):
     """foreachBatch from a thread of the user's own loses the query's name."""
     fold(running, lines.job_start(7, [(9, [], False)], query=""))
