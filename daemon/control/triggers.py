@@ -263,6 +263,11 @@ class ImbalanceTrigger(LoadTrigger):
             self._conclude()
         self._streak, self._due, self.load_since = 0, "", 0.0
 
+    def record(self, decision: Decision, steady_now: float, settings: Settings) -> None:
+        """Record a decision; one that moves nothing does not replace the second one, which is still to come."""
+        if not self._again or steady_now >= self._next_try or decision.result == DecisionResult.APPLIED:
+            super().record(decision, steady_now, settings)
+
     def _pause_of(self, decision: Decision, settings: Settings) -> float | None:
         if not self._again and self._due and decision.reason == Law.GATE:
             self._again, self._refused = True, _refused_gain(decision, settings)

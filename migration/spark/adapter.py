@@ -38,6 +38,8 @@ _STATEFUL_OPERATOR = (
 )
 # StreamExecution.toString, in the map of all active queries.
 _ACTIVE_QUERY = re.compile(r"\[id = ([0-9a-f-]{36}), runId = ([0-9a-f-]{36})\]")
+# AccumulatorV2.toString, in the map of an operator's metrics.
+_METRIC = re.compile(r"\(id: (\d+), name: ")
 _EVENT_LOG = {
     "spark.eventLog.rolling.enabled": "true",
     "spark.eventLog.compress": "false",
@@ -325,11 +327,10 @@ class SparkAdapter:
         stack = [root]
         while stack:
             node = stack.pop()
-            kind = str(node.getClass().getSimpleName())
+            kind = str(node.getClass().getSimpleName()) if self._is_stateful(node) else ""
             # StateStoreRestore only reads the store of the StateStoreSave above it.
-            if self._is_stateful(node) and node.stateInfo().isDefined() and "Restore" not in kind:
+            if kind and node.stateInfo().isDefined() and "Restore" not in kind:
                 info = node.stateInfo().get()
-                metrics = node.metrics().values().toSeq()
                 yield PlannedOperator(
                     operator=int(info.operatorId()),
                     name=kind.removesuffix("Exec"),
@@ -337,7 +338,7 @@ class SparkAdapter:
                     partitions=_partitions_in(node) or int(info.numPartitions()),
                     checkpoint=str(info.checkpointLocation()),
                     run=str(info.queryRunId()),
-                    metrics=frozenset(int(metrics.apply(index).id()) for index in range(metrics.size())),
+                    metrics=frozenset(map(int, _METRIC.findall(str(node.metrics().toString())))),
                 )
             children = node.children()
             stack += [children.apply(index) for index in range(children.size())]

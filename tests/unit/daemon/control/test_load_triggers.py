@@ -180,6 +180,17 @@ def test_a_gate_that_refuses_on_an_overload_leaves_an_imbalance_its_second_decis
         assert bool(imbalance.due_reason(at + 15.0)) is due
 
 
+@pytest.mark.parametrize(("result", "reason", "due"), [("refused", Law.GATE, True), ("applied", "", False)])
+def test_only_a_migration_replaces_the_second_decision_on_an_imbalance(result: str, reason: str, due: bool) -> None:
+    imbalance = ImbalanceTrigger()
+    for _ in range(3):
+        observe(imbalance, 1.5)
+    imbalance.record(decision(NOON, "refused", Law.GATE, trigger="imbalance"), 0.0, SETTINGS)
+    imbalance.record(decision(NOON, result, reason, trigger="executors"), 2.0, SETTINGS)
+    observe(imbalance, 1.5)
+    assert bool(imbalance.due_reason(15.0)) is due
+
+
 def test_an_imbalance_that_was_not_ready_or_not_agreed_on_is_decided_on_again() -> None:
     assert windows_decided_on([1.3] * 9, "not-ready", "unexplained") == [2, 4, 6, 8]
     assert windows_decided_on([1.3] * 9, "not-ready", "too-few-batches") == [2, 3, 4, 5, 6, 7, 8]
@@ -247,8 +258,8 @@ def test_an_imbalance_is_open_again_when_a_query_ends_or_has_enough_batches() ->
     assert due == [2, 5], "decided from now on"
     due = [number for number in range(12, 20) if observed(imbalance, number * 5.0, {"q": 20 + number})]
     assert due[0] == 14, "the other query has ended, and no pause is left"
-    for _ in range(2):
-        imbalance.record(decision(NOON, "refused", "gate", trigger="timeout"), 100.0, SETTINGS)
+    for at in (85.0, 100.0):
+        imbalance.record(decision(NOON, "refused", "gate", trigger="timeout"), at, SETTINGS)
     due = []
     for number in range(20, 40):
         began = max(0, number - 30)
