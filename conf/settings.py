@@ -261,7 +261,11 @@ class MigrationSettings:
     """Speed and safety of migrations."""
 
     moves_per_executor: int = live_setting(
-        1, "Partitions that an executor gives, and that it takes, in one step (batch).", unit="moves", bounds=(1, 1000)
+        1,
+        "Partitions that an executor gives, and that it takes, in one step (batch); those of a lost executor are one "
+        "step.",
+        unit="moves",
+        bounds=(1, 1000),
     )
     max_moves: int = live_setting(
         200,

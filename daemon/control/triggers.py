@@ -264,7 +264,7 @@ class ImbalanceTrigger(LoadTrigger):
         self._streak, self._due, self.load_since = 0, "", 0.0
 
     def record(self, decision: Decision, steady_now: float, settings: Settings) -> None:
-        """Record a decision; one that moves nothing does not replace the second one, which is still to come."""
+        """Record a decision; before the second one on an imbalance, only a migration."""
         if not self._again or steady_now >= self._next_try or decision.result == DecisionResult.APPLIED:
             super().record(decision, steady_now, settings)
 

@@ -1,8 +1,9 @@
 """Steps of a migration: the moves that may share a batch. Pure.
 
-A batch is stretched by at most one state load.
+All partitions on no known executor, as after the loss of one, make the first step: they load their state wherever they
+go, and stay where they fell until then. In the other steps a batch is stretched by at most one state load.
 
-The moves are the edges of a bipartite graph, from the executors that give to the executors that take, and a step is a
+These moves are the edges of a bipartite graph, from the executors that give to the executors that take, and a step is a
 color: an edge coloring in which every executor gives at most ``per_executor`` partitions and takes at most as many in
 one step. Three ways are tried. König's coloring has the fewest steps there can be, ceil(d / per_executor) for d moves
 that one executor gives or takes (:mod:`rechannel.migration.plan.edge_coloring`). The greedy one, heaviest move first,
@@ -52,20 +53,30 @@ def order_steps(
 
     Raises ValueError if a move has no target or the lengths differ.
 
-    A move whose source is unknown loads nobody but its target. ``weights``: what each move relieves, (M,): the heaviest
-    gets an early step, ties go by the moves' order. ``sizes``: bytes of state that each move costs, (M,), by default
-    the weights; ``queries``: that of each move, by default one.
+    ``weights``: what each move relieves, (M,): the heaviest gets an early step, ties go by the moves' order. ``sizes``:
+    bytes of state that each move costs, (M,), by default the weights; ``queries``: that of each move, by default one.
     """
     if not moves:
         return np.zeros(0, dtype=np.int64)
     sizes = weights if sizes is None else sizes
-    order = np.argsort(-weights, kind="stable")
-    colorings = [_color_greedily(moves, order, limits.per_executor), _color_fewest(moves, weights, limits.per_executor)]
-    if limits.per_executor == 1 and all(move.source != UNPLACED for move in moves):
-        colorings.append(_color_by_class(moves, order))
-    steps = min(colorings, key=lambda steps: _duration(steps, sizes))
     queries = queries or [""] * len(moves)
-    return _split(_take_turns(steps, weights, queries), order, sizes, queries, limits)
+    placed = [index for index, move in enumerate(moves) if move.source != UNPLACED]
+    steps = np.zeros(len(moves), dtype=np.int64)
+    if placed:
+        own, relief = [moves[index] for index in placed], weights[placed]
+        fewest = _color(own, relief, sizes[placed], limits.per_executor)
+        turns = _take_turns(fewest, relief, [queries[index] for index in placed])
+        steps[placed] = turns + (len(placed) < len(moves))
+    return _split(steps, np.argsort(-weights, kind="stable"), sizes, queries, limits)
+
+
+def _color(moves: Sequence[Move], weights: FloatArray, sizes: FloatArray, per_executor: int) -> IntArray:
+    """Return the step of each move by the way with the shortest sum of steps."""
+    order = np.argsort(-weights, kind="stable")
+    colorings = [_color_greedily(moves, order, per_executor), _color_fewest(moves, weights, per_executor)]
+    if per_executor == 1:
+        colorings.append(_color_by_class(moves, order))
+    return min(colorings, key=lambda steps: _duration(steps, sizes))
 
 
 def _duration(steps: IntArray, sizes: FloatArray) -> tuple[float, int]:
@@ -82,10 +93,7 @@ def _color_greedily(moves: Sequence[Move], order: IntArray, per_executor: int) -
     used: dict[tuple[str, int, int], int] = defaultdict(int)
     steps = np.zeros(len(moves), dtype=np.int64)
     for index in order.tolist():
-        move = moves[index]
-        ends = [("take", move.target)]
-        if move.source != UNPLACED:
-            ends.append(("give", move.source))
+        ends = ("take", moves[index].target), ("give", moves[index].source)
         occupied = 0
         for end in ends:
             occupied |= full[end]
@@ -103,13 +111,10 @@ def _color_fewest(moves: Sequence[Move], weights: FloatArray, per_executor: int)
     ends: list[list[int]] = [[], []]
     nodes: list[dict[tuple[int, int], int]] = [{}, {}]
     count: list[dict[int, int]] = [defaultdict(int), defaultdict(int)]
-    for number, move in enumerate(moves):
+    for move in moves:
         for side, executor in enumerate((move.source, move.target)):
-            if executor == UNPLACED:
-                part = (UNPLACED - number, 0)  # a node of its own: it holds nothing up
-            else:
-                part = (executor, count[side][executor] % per_executor)
-                count[side][executor] += 1
+            part = (executor, count[side][executor] % per_executor)
+            count[side][executor] += 1
             ends[side].append(nodes[side].setdefault(part, len(nodes[side])))
     return color_edges(np.array(ends[0]), np.array(ends[1]), weights)
 

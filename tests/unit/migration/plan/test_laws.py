@@ -326,9 +326,11 @@ def check_laws(proposed: Placement, at: PlanInputs, limits: Settings, force: boo
         assert proposed[key][move.partition] == target
         assert at.cluster.index_of(move.source) == at.current[key][move.partition] != target
         after[key][move.partition] = target
-        takes[move.target, move.step] += 1
         if move.source:
+            takes[move.target, move.step] += 1
             gives[move.source, move.step] += 1
+        else:
+            assert move.step == 0, "it loads its state wherever it goes"
     assert max([*gives.values(), *takes.values()], default=0) <= limits.migration.moves_per_executor
     assert len(plan.moves) <= limits.migration.max_moves
     assert len({move.move for move in plan.moves}) == len(plan.moves)
