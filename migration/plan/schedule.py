@@ -3,7 +3,7 @@
 All partitions on no known executor, as after the loss of one, make the first step: they load their state wherever they
 go, and stay where they fell until then. In the other steps a batch is stretched by at most one state load.
 
-These moves are the edges of a bipartite graph, from the executors that give to the executors that take, and a step is a
+Their moves are the edges of a bipartite graph, from the executors that give to the executors that take, and a step is a
 color: an edge coloring in which every executor gives at most ``per_executor`` partitions and takes at most as many in
 one step. Three ways are tried. König's coloring has the fewest steps there can be, ceil(d / per_executor) for d moves
 that one executor gives or takes (:mod:`rechannel.migration.plan.edge_coloring`). The greedy one, heaviest move first,
