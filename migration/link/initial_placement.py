@@ -308,8 +308,8 @@ class InitialPlacement:
         lost = {stage: self._lost[query, stage] for stage in stages if (query, stage) in self._lost}
         with self._lock:
             restored, spread = self._restored.get(run) if committed else None, self._new_runs.get(run)
-        executors = self._usable_executors()
-        reasons = _MoveReasons(restored, stages.keys() - (stages if spread is None else spread).keys(), lost)
+        new = () if spread is None else stages.keys() - spread.keys()
+        reasons, executors = _MoveReasons(restored, new, lost), self._usable_executors()
         self._remove_pending(query, run, lost, whole=committed or not executors)
         if not executors or not reasons:
             return None

@@ -9,7 +9,7 @@ minutes are left out.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 
 from rechannel.migration.link.driver_state import UNKNOWN
@@ -60,12 +60,12 @@ class SnapshotLag:
         if not self.supported or not units:
             return {}
         queries = {run: query for query, run in runs.items()}
-        lags: dict[Unit, int] = {}
-        for run, stage, partition in units:
-            if run in queries:
-                version = self._version((run, stage), partition)
-                lags[Unit(queries[run], stage, partition)] = self._lag(run, 0 if version is None else version)
-        return lags
+        answers = self._answers((run, stage) for run, stage, _ in units)
+        return {
+            Unit(queries[run], stage, partition): self._lag(run, answers[run, stage].get(partition, 0))
+            for run, stage, partition in units
+            if run in queries
+        }
 
     def advance(self, stages: Mapping[RunStage, StageStores], now: float, first: Sequence[RunUnit] = ()) -> None:
         """Ask for the next partitions, if it is time; raises the error of the call.
@@ -76,7 +76,8 @@ class SnapshotLag:
         if not self.supported or now < self._rest_until:
             return
         urgent = [((run, stage), partition) for run, stage, partition in first if (run, stage) in stages]
-        units = [unit for unit in urgent if self._version(*unit) is None][:_AT_ONCE]
+        answers = self._answers(stage for stage, _ in urgent)
+        units = [(stage, partition) for stage, partition in urgent if partition not in answers[stage]][:_AT_ONCE]
         if not units:
             if now < self._next:
                 return
@@ -137,10 +138,9 @@ class SnapshotLag:
                 own = islice(versions, len(stages[stage].operators))
                 self._versions.setdefault(stage, {})[partition] = min(own)
 
-    def _version(self, stage: RunStage, partition: int) -> int | None:
-        """Return what Spark answered for a partition, None if it was not asked lately."""
-        rounds = self._versions.get(stage, {}), self._earlier.get(stage, {})
-        return next((versions[partition] for versions in rounds if partition in versions), None)
+    def _answers(self, stages: Iterable[RunStage]) -> dict[RunStage, dict[int, int]]:
+        """Return stage -> partition -> what Spark answered, of those that were asked for lately."""
+        return {stage: self._versions_of(stage) for stage in set(stages)}
 
     def _versions_of(self, key: RunStage) -> dict[int, int]:
         return self._earlier.get(key, {}) | self._versions.get(key, {})

@@ -64,8 +64,8 @@ def order_steps(
     steps = np.zeros(len(moves), dtype=np.int64)
     if placed:
         own, relief = [moves[index] for index in placed], weights[placed]
-        fewest = _color(own, relief, sizes[placed], limits.per_executor)
-        turns = _take_turns(fewest, relief, [queries[index] for index in placed])
+        colors = _color(own, relief, sizes[placed], limits.per_executor)
+        turns = _take_turns(colors, relief, [queries[index] for index in placed])
         steps[placed] = turns + (len(placed) < len(moves))
     return _split(steps, np.argsort(-weights, kind="stable"), sizes, queries, limits)
 
