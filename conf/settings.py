@@ -222,9 +222,8 @@ class GateSettings:
     """Gate: a plan must gain more than it costs."""
 
     min_gain: float = live_share(
-        0.10,
-        "Minimum predicted reduction of a query's batch; half of it must hold at 95 % confidence. Smaller gains count "
-        "as noise.",
+        0.05,
+        "Minimum predicted reduction of a query's batch; half of it must hold at 95 % confidence.",
     )
     max_loss: float = live_setting(
         0.05,

@@ -21,7 +21,6 @@ from benchmarks.live.service.truth import PATIENCE, Goal, goals, optimum
 from benchmarks.policies.optimum import optimal_seconds
 from benchmarks.unattended.results import OBSERVED, MoveLine, Run
 from benchmarks.unattended.script import DRAINED, DRIFT, JOINED, SLOWED, SPIKE, START, STEADY, STOPPED, Phase, Script
-from rechannel.conf.settings import Settings
 from rechannel.wire.codes import DecisionResult, Law, OutcomeVerdict, Trigger
 
 _GAP = 0.005  # of the best placement, as a share: a smaller one costs minutes of solving
@@ -29,7 +28,7 @@ _POLLED = 0.5  # seconds by which an executor may be seen late
 _SAME = 0.1  # seconds: a batch that ends so soon after an event was not struck by it
 LATE = 2.0  # times the best batch: rows of a longer one are late
 SOON, SOON_BATCHES = 10.0, 3  # seconds, or usual batches where these take longer: a reaction within them is in time
-LEAST_GAIN = Settings().gate.min_gain  # share: where the best placement gains less, nothing has to be reacted to
+LEAST_GAIN = 0.10  # share: where the best placement gains less, no reaction is due
 _UNPROMPTED = frozenset({Trigger.TIMEOUT, Trigger.CONTINUATION, Trigger.ROLLBACK})  # no event leads to these
 _IN_PLACE = frozenset({DRIFT, SPIKE, SLOWED, STOPPED})  # events that leave the placement as it is
 

@@ -6,7 +6,7 @@ one on the target, compared with the partition's usual task there for as many ro
 target was predicted to add is taken away.
 
 A migration has *regressed* if a settled batch is longer than predicted by more than a quarter,
-longer than before by more than ``gate.min_gain`` (smaller differences are noise), and would be shorter by as much
+longer than before by more than a tenth (smaller differences are noise), and would be shorter by as much
 without the moves. The last is what the replay says of the present load under the earlier placement: batches may have
 become longer for another reason, which a rollback would not cure. It does not count where the replay does not explain
 the present batches. A migration that landed only in part is not compared with its prediction. A query is *not judged*
@@ -37,6 +37,7 @@ from rechannel.wire.messages import Decision, MigrationOutcome, MoveTransition
 from rechannel.wire.printable import query_name, with_noun
 
 _LEARNED_LOAD = 0.05  # share by which rows may differ where a prediction is to be learned from
+_NOISE = 0.10  # share by which the median of a few batches differs without a reason
 _REGRESSION = 0.25  # share by which a batch is longer than predicted: predictions are that exact
 OUTCOME_PATIENCE = 600.0  # seconds after the last landing in which enough batches and the journal's lines have to come
 
@@ -76,12 +77,12 @@ def measure_outcome(
     elif {load.executor for load in decision.executors} != executors:
         verdict, why = OutcomeVerdict.NOT_JUDGED, "the executors changed meanwhile"
     else:
-        longer, why = _longer_queries(decision, queries, settings, whole=not abandoned)
+        longer, why = _longer_queries(decision, queries, whole=not abandoned)
         verdict = OutcomeVerdict.NOT_JUDGED if why else OutcomeVerdict.CONFIRMED
         if longer:
             moving = [batch for query in queries for batch in query.moving if batch.start > 0]
             without = ratios_without_moves(decision, messages, settings, moving, now)
-            verdict, why = _judge(longer, without, settings)
+            verdict, why = _judge(longer, without)
     # Nothing else made batches longer:
     moved_alone = verdict == OutcomeVerdict.REGRESSED or (verdict == OutcomeVerdict.CONFIRMED and not why)
     whole = len(landings) == len(decision.moves)
@@ -194,9 +195,7 @@ def _tasks(batch: BatchReport) -> dict[tuple[int, int], TaskRow]:
     return {(stage, task.partition): task for stage, task in sorted(rows, key=lambda item: item[1].finish)}
 
 
-def _longer_queries(
-    decision: Decision, queries: Sequence[_Query], settings: Settings, *, whole: bool
-) -> tuple[dict[_Query, float], str]:
+def _longer_queries(decision: Decision, queries: Sequence[_Query], *, whole: bool) -> tuple[dict[_Query, float], str]:
     """Return queries whose batches are longer than before and than expected.
 
     With the expected seconds of each; where no query can be compared, the reason follows.
@@ -206,9 +205,8 @@ def _longer_queries(
     if not comparable:
         return {}, next(iter(reasons.values()))
     predicted = decision.migration_cost.batch_after if decision.migration_cost and whole else {}
-    noise = settings.gate.min_gain
     expected = {query: predicted.get(query.name, query.usual) for query in comparable}
-    longer = [it for it in comparable if it.after > max(expected[it] * (1 + _REGRESSION), it.usual * (1 + noise))]
+    longer = [it for it in comparable if it.after > max(expected[it] * (1 + _REGRESSION), it.usual * (1 + _NOISE))]
     return {query: expected[query] for query in longer}, ""
 
 
@@ -228,14 +226,14 @@ def _gain_shares(decision: Decision, queries: Sequence[_Query]) -> dict[str, flo
     return shares
 
 
-def _judge(longer: Mapping[_Query, float], without: Mapping[str, float], settings: Settings) -> Verdict:
+def _judge(longer: Mapping[_Query, float], without: Mapping[str, float]) -> Verdict:
     """Judge a migration by what its longer batches would last without it.
 
     ``longer``: query with longer batches -> the expected seconds; ``without``: query -> its batch without the moves
     over its batch now, where that is known.
     """
     for query, expected in longer.items():
-        if without.get(query.name, 0.0) <= 1 - settings.gate.min_gain:
+        if without.get(query.name, 0.0) <= 1 - _NOISE:
             why = f"batches of {query.shown} last {query.after / expected - 1:.0%} longer than predicted"
             return OutcomeVerdict.REGRESSED, why
     query = next(iter(longer))

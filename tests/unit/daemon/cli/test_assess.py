@@ -37,7 +37,7 @@ def test_the_table_has_what_was_asked_for(tmp_path: Path):
 
 def test_the_document_is_one_and_typed(tmp_path: Path):
     document = json.loads(run("assess", "--json", write_log(tmp_path)).output)
-    assert document["min_gain"] == 0.1
+    assert document["min_gain"] == 0.05
     (application,) = document["applications"]
     (query,) = application["queries"]
     assert query["verdict"] == "yes"
