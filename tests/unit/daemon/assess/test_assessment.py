@@ -91,7 +91,7 @@ def test_what_was_promised_comes_true(tmp_path: Path):
 def test_even_state_is_not(tmp_path: Path):
     one = query(ran(TURNS), tmp_path)
     assert one.verdict is Verdict.NO
-    assert one.sentence == "no: 0% shorter batches at best, by 2 moves; less than 10% is not worth moving"
+    assert one.sentence == "no: 0% shorter batches at best, by 2 moves; less than 5% is not worth moving"
 
 
 def test_a_small_gain_is_not_either(tmp_path: Path):

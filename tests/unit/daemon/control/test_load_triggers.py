@@ -12,11 +12,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rechannel.conf.settings import RescheduleSettings, Settings
+from rechannel.conf.settings import GateSettings, RescheduleSettings, Settings
 from rechannel.daemon.control.triggers import ImbalanceTrigger, LoadReading, LoadTriggers, OverloadTrigger
 from rechannel.daemon.model.newest_load import NewestLoad
 from rechannel.wire.codes import Law
-from unit.daemon.control.test_guard import NOON, RULES, SETTINGS, decision
+from unit.daemon.control.test_guard import NOON, RULES, decision
+
+SETTINGS = Settings(reschedule=RULES, gate=GateSettings(min_gain=0.1))
+
 
 # -- overload --
 
