@@ -54,7 +54,7 @@ bench-page: $(STAMP) ## docs/benchmarks.md again, from the figures in docs/figur
 test test-unit test-root test-full: export PATH := $(abspath $(VENV))/tools:$(PATH)
 
 test: $(TOOLS) test-unit ## Every test that fits CI's time, on real Redis and real Spark
-	$(BIN)/python -m pytest tests -m 'not slow and redis and not spark' -n logical --dist worksteal
+	$(BIN)/python -m pytest tests -m 'not slow and redis and not spark' -n $$(($$(nproc) * 2)) --dist worksteal # they wait more than they work
 	$(BIN)/python -m pytest tests -m 'not slow and spark' --durations 15
 
 test-unit: $(STAMP) ## Only the tests that need neither Redis nor Spark: a few minutes

@@ -94,8 +94,9 @@ class Loop(Stack):
         return batches, {output.map_task: output for output in outputs}
 
     def status(self, name: str) -> dict[str, Any]:
-        applications = self.document().get("applications", [])
-        return next((row for row in applications if row["name"] == name), {"queries": [], "executors": []})
+        """Return the state of the newest application of a name; one that was killed is listed for a minute."""
+        named = (row for row in self.document().get("applications", []) if row["name"] == name)
+        return max(named, key=lambda row: str(row["application"]), default={"queries": [], "executors": []})
 
     def entries(self, kind: str) -> list[dict[str, Any]]:
         entries = self.cli("history", "--limit", "1000")[1].get("entries", [])

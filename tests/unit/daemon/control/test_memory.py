@@ -15,7 +15,7 @@ from unit.daemon.control.test_outcomes import land, outcomes
 from unit.daemon.fake_store import FakeClock, FakeStore
 from unit.daemon.fakes import World, app, controller, cycle, decisions, order, request
 
-AT_ONCE = 20
+AT_ONCE = 10
 _SKIPPED = (type, types.ModuleType, types.CodeType, FakeStore, FakeClock)
 
 
@@ -66,7 +66,7 @@ def live(leader: Controller, store: FakeStore, clock: FakeClock, worlds: list[Wo
 
 
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("applications", [80, pytest.param(1000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("applications", [40, pytest.param(1000, marks=pytest.mark.slow)])
 def test_nothing_is_left_of_applications_that_ended(store, clock, applications):
     leader = controller(store, clock, lead=True)
     sizes = []

@@ -21,7 +21,7 @@ from unit.daemon.fake_store import NOW, FakeClock, FakeStore
 from unit.migration.link.test_link_work import PARTITIONS, IdleSpark
 from unit.monitors import spark_lines
 
-HOURS, PERIOD, EXECUTORS = 24, 10.0, 4  # a batch every ten seconds
+HOURS, PERIOD, EXECUTORS = 24, 20.0, 4  # a batch every twenty seconds
 BATCHES = int(3600 / PERIOD)  # of an hour
 FILES = 10  # of the event stream in an hour
 

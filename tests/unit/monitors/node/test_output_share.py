@@ -8,7 +8,8 @@ from rechannel.wire.measurements import MapOutput
 
 
 def outputs(count: int, sizes: int, first: int = 0) -> list[MapOutput]:
-    return [MapOutput("app", "1", 1, first + task, [task] * sizes) for task in range(count)]
+    same = [1] * sizes
+    return [MapOutput("app", "1", 1, first + task, same) for task in range(count)]
 
 
 def test_all_outputs_are_sent_while_they_are_few() -> None:
