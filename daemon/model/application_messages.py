@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 from rechannel.conf.settings import Settings
 from rechannel.wire.measurements import AgentWindow, BatchReport, ExecutorUsage
@@ -32,6 +33,18 @@ class ApplicationMessages:
     oversized: frozenset[str] = frozenset()
     load_since: float = 0.0
     idle: frozenset[str] = frozenset()
+
+    @cached_property
+    def batches_by_query(self) -> Mapping[str, list[BatchReport]]:
+        """Batches of each query in the order of ``batches``; without queries that have none."""
+        by_query: dict[str, list[BatchReport]] = {}
+        for batch in self.batches:
+            by_query.setdefault(batch.query, []).append(batch)
+        return by_query
+
+    def batches_of(self, query: str) -> list[BatchReport]:
+        """Return the batches of a query as `batches_of` does."""
+        return batches_of(self.batches_by_query.get(query, ()), query)
 
     def windows_of(self, info: ExecutorInfo) -> list[AgentWindow]:
         """Return the windows of the agents that may report an executor."""
@@ -64,7 +77,7 @@ def last_batches(messages: ApplicationMessages, query: str, settings: Settings, 
     as many: a slow query has few batches in fifteen seconds, a fast one enough to even out the noise. Batches before a
     change of the load only fill that number up.
     """
-    ordered = batches_of(messages.batches, query)
+    ordered = messages.batches_of(query)
     since = now - averaging_time(settings)
     recent = sum(batch.end >= since and batch.start >= messages.load_since for batch in ordered)
     return ordered[-max(recent, settings.reschedule.batches) :]

@@ -83,13 +83,14 @@ def forecast_stages(
     stages: Sequence[Stage],
     names: Mapping[str, tuple[str, int, str]],
     averaged: Mapping[str, int],
-    batches: Sequence[BatchReport],
+    batches: Mapping[str, Sequence[BatchReport]],
     horizon: float,
 ) -> dict[str, StageForecast]:
     """Forecast the load of every placeable stage.
 
     Floating ones are left out. ``names``: stage key -> (query, number in the link's report, name for people);
-    ``averaged``: query -> number of batches that the model averages, the length of a slot; ``horizon``: seconds.
+    ``averaged``: query -> number of batches that the model averages, the length of a slot; ``batches``: those of each
+    query, in any order; ``horizon``: seconds.
     """
     forecasts: dict[str, StageForecast] = {}
     slots_of: dict[str, list[list[BatchReport]]] = {}
@@ -98,7 +99,7 @@ def forecast_stages(
             continue
         query, number, name = names[stage.key]
         if query not in slots_of:
-            slots_of[query] = _slots(query, batches, averaged.get(query, 0))
+            slots_of[query] = _slots(query, batches.get(query, ()), averaged.get(query, 0))
         slots = slots_of[query]
         if len(slots) < MIN_SLOTS:
             forecasts[stage.key] = StageForecast(stage.key, name, len(slots), 0.0, None, np.ones(stage.n))

@@ -216,11 +216,7 @@ def _rows(batch: BatchReport) -> tuple[float, float]:
 
     The latter tell of keys that drift.
     """
-    busiest = 0.0
-    for run in (run for run in batch.stages if run.stateful_stage >= 0):
-        tasks = task_columns(run)
-        busiest += float(np.bincount(tasks.executor, tasks.rows).max(initial=0.0))
-    return batch.input_rows, busiest
+    return batch.input_rows, sum(task_columns(run).busiest_rows for run in batch.stages if run.stateful_stage >= 0)
 
 
 def warm_batches(batches: Sequence[BatchReport], min_batches: int) -> list[BatchReport]:
@@ -271,7 +267,7 @@ class _ByPartition(NamedTuple):
 
 def _seconds_per_row(batch: BatchReport) -> float:
     tasks = [task_columns(run) for run in batch.stages if run.stateful_stage >= 0]
-    return float(sum(it.slot.sum() for it in tasks) / max(1.0, sum(it.rows.sum() for it in tasks)))
+    return sum(it.slot_total for it in tasks) / max(1.0, sum(it.rows_total for it in tasks))
 
 
 def _sampled(batches: Sequence[BatchReport], min_batches: int) -> list[BatchReport]:
@@ -330,16 +326,18 @@ def _samples(
     whether each run is of such a batch.
     """
     last, seen = _LastExecutors(), np.zeros(cluster.size, dtype=np.int64)
+    has_cold, has_changes = measured.cold_tasks.any(), bool(changed) or measured.slowed.any()
     sampled: list[FloatArray] = [np.empty((3, 0))]
     for run, is_recent in zip(runs, recent, strict=True):
         tasks = task_columns(run)
         executor = tasks.executors_in(measured.executors)
         stayed = last.replace(tasks.partition, executor)
         counts = stayed & (executor >= 0)
-        if measured.cold_tasks.any():
+        if has_cold:
             counts &= seen[executor] + ranks(executor) >= measured.cold_tasks[executor]
-        counts &= is_recent | ~(measured.slowed[executor] | np.isin(tasks.partition, changed))
-        seen += np.bincount(executor[executor >= 0], minlength=cluster.size)
+            seen += np.bincount(executor[executor >= 0], minlength=cluster.size)
+        if has_changes and not is_recent:
+            counts &= ~(measured.slowed[executor] | np.isin(tasks.partition, changed))
         seconds = tasks.slot * cluster.speed[executor]
         sampled.append(np.array([tasks.partition, seconds, tasks.rows])[:, counts])
     partition, seconds, rows = np.concatenate(sampled, axis=1)
@@ -398,9 +396,7 @@ def _overhead_noise(overheads: FloatArray) -> float:
 def _stage_seconds(batch: BatchReport) -> float:
     """Return the time in which some stage of a batch had been submitted and was not finished."""
     spans = sorted(
-        (run.submitted or float(tasks.launch.min()), float(tasks.finish.max()))
-        for run in batch.stages
-        if len(tasks := task_columns(run))
+        (run.submitted or tasks.span[0], tasks.span[1]) for run in batch.stages if len(tasks := task_columns(run))
     )
     total, end = 0.0, float("-inf")
     for start, finish in spans:

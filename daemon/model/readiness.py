@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from rechannel.conf.settings import Settings
-from rechannel.daemon.model.application_messages import ApplicationMessages, batches_of, last_batches
+from rechannel.daemon.model.application_messages import ApplicationMessages, last_batches
 from rechannel.daemon.model.query_model import batch_period
 from rechannel.wire.codes import NotReadyReason
 from rechannel.wire.measurements import BatchReport
@@ -52,10 +52,8 @@ def without_idle(messages: ApplicationMessages, settings: Settings) -> Applicati
     others are not to be explained by it. A query is idle if none of its batches runs, and the last one ended long
     before that of a query that is measured and can be moved.
     """
-    need, own = settings.reschedule.batches, dict[str, list[BatchReport]]()
-    for batch in messages.batches:
-        own.setdefault(batch.query, []).append(batch)
-    last = {query: batches_of(batches, query)[-max(need, 2) :] for query, batches in own.items()}
+    need = settings.reschedule.batches
+    last = {query: messages.batches_of(query)[-max(need, 2) :] for query in messages.batches_by_query}
     states = [state for state in messages.report.queries if state.active and last.get(state.query)]
     ends = {state.query: last[state.query][-1].end for state in states}
     measured = [it.query for it in states if it.stages and not it.problem and len(last[it.query]) >= need]

@@ -28,7 +28,6 @@ from rechannel.daemon.model import query_model
 from rechannel.daemon.model.application_messages import (
     AgentCoverage,
     ApplicationMessages,
-    batches_of,
     describe_silent_agents,
     fresh_usage,
     last_batches,
@@ -188,7 +187,7 @@ def build_snapshot(
     placed = {key: (name, stage) for name, model in models.items() for key, stage in model.placed.items()}
     stage_ids = {key: (name, stage.stage) for key, (name, stage) in placed.items()}
     averaged = {name: recent[name] for name in models if recent[name]}
-    forecasts = _forecast(stages, stage_ids, queries, recent, messages.batches, settings)
+    forecasts = _forecast(stages, stage_ids, queries, recent, messages.batches_by_query, settings)
     applied = forecasts if forecast else {}
     coverage = measure_coverage(infos, fresh)
     fair = messages.report.environment.get("spark.scheduler.mode", "").upper() == "FAIR"
@@ -204,12 +203,12 @@ def build_snapshot(
             name: sum(batch.seconds for batch in last) / len(last) for name, last in averaged.items()
         },
         batch_period={name: query_model.batch_period(last, now) for name, last in averaged.items()},
-        median_batch={name: _median_batch(batches_of(messages.batches, name)) for name in averaged},
+        median_batch={name: _median_batch(messages.batches_of(name)) for name in averaged},
         coverage=coverage,
         bytes_to_load={key: query_model.load_bytes(stage, name, recent[name]) for key, (name, stage) in placed.items()},
         measured_queries=MeasuredQueries(
             {
-                name: MeasuredQuery(queries[name], last, [it for it in messages.batches if it.query == name])
+                name: MeasuredQuery(queries[name], last, messages.batches_by_query[name])
                 for name, last in averaged.items()
             },
             executors,
@@ -236,7 +235,7 @@ def _measure_rates(
 ) -> ServiceRates:
     """Return the executors' speeds by their tasks, without the first tasks of new executors."""
     first = {name: last[0].batch for name, last in recent.items() if last}
-    batches = [batch for name in first for batch in warm_batches(batches_of(messages.batches, name), len(recent[name]))]
+    batches = [batch for name in first for batch in warm_batches(messages.batches_of(name), len(recent[name]))]
     observed = query_model.task_observations(batches, first, executors)
     return service_rates(query_model.skip_first_tasks(observed, cold_tasks), len(executors), _SLOW_RATIO)
 
@@ -324,7 +323,7 @@ def _forecast(
     stage_ids: Mapping[str, tuple[str, int]],
     queries: Mapping[str, QueryState],
     recent: Mapping[str, Sequence[BatchReport]],
-    batches: Sequence[BatchReport],
+    batches: Mapping[str, Sequence[BatchReport]],
     settings: Settings,
 ) -> dict[str, StageForecast]:
     names = {

@@ -180,6 +180,28 @@ class TaskColumns:
         """Rows read."""
         return self.amount("rows_in")
 
+    # Each decision asks for these of every batch that is known.
+
+    @cached_property
+    def slot_total(self) -> float:
+        """Seconds for which all tasks took a core."""
+        return float(self.slot.sum())
+
+    @cached_property
+    def rows_total(self) -> float:
+        """Rows that all tasks read."""
+        return float(self.rows.sum())
+
+    @cached_property
+    def busiest_rows(self) -> float:
+        """Rows that the tasks of one executor read, at most."""
+        return float(np.bincount(self.executor, self.rows).max(initial=0.0))
+
+    @cached_property
+    def span(self) -> tuple[float, float]:
+        """First launch and last finish of the tasks, of which there must be one."""
+        return float(self.launch.min()), float(self.finish.max())
+
     def amount(self, name: str) -> FloatArray:
         """Return an amount as in `TaskRow`, 0 where it is negative."""
         return np.maximum(self._number(name), 0.0)
