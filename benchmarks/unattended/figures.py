@@ -7,6 +7,7 @@ phase, with what tasks and batches took beside their rows in the way of the same
 
 from __future__ import annotations
 
+import functools
 import math
 import statistics
 from collections.abc import Sequence
@@ -23,7 +24,7 @@ from benchmarks.unattended.results import OBSERVED, MoveLine, Run
 from benchmarks.unattended.script import DRAINED, DRIFT, JOINED, SLOWED, SPIKE, START, STEADY, STOPPED, Phase, Script
 from rechannel.wire.codes import DecisionResult, Law, OutcomeVerdict, Trigger
 
-_GAP = 0.005  # of the best placement, as a share: a smaller one costs minutes of solving
+GAP = 0.006  # of the best placement, as a share: a smaller one costs minutes of solving
 _POLLED = 0.5  # seconds by which an executor may be seen late
 _SAME = 0.1  # seconds: a batch that ends so soon after an event was not struck by it
 LATE = 2.0  # times the best batch: rows of a longer one are late
@@ -126,11 +127,18 @@ def best_batches(script: Script, runs: Sequence[Run]) -> list[Best]:
 
 def best_load(script: Script, phase: Phase, overhead: float) -> float:
     """Return the least seconds of work of the busiest executor; ``overhead``: seconds of a task beside its rows."""
-    case, speeds = script.case_at(phase), np.array(phase.speeds)
-    goal = goal_of(case, overhead, [[0] * query.partitions for query in case.queries], len(speeds))
-    if len(set(phase.speeds)) == 1:
-        return optimum(goal, _GAP).seconds
-    return optimal_seconds(goal.seconds, speeds, PATIENCE, _GAP)[0]  # a slow node's overhead is taken for slow too
+    case = script.case_at(phase)
+    goal = goal_of(case, overhead, [[0] * query.partitions for query in case.queries], len(phase.speeds))
+    return _least_load(tuple(sorted(goal.seconds.tolist(), reverse=True)), goal.cores, tuple(phase.speeds))
+
+
+@functools.cache  # a drift permutes the loads, and other events leave them as they are: solving takes seconds
+def _least_load(seconds: tuple[float, ...], cores: int, speeds: tuple[float, ...]) -> float:
+    work = np.array(seconds)
+    if len(set(speeds)) == 1:
+        home = np.zeros(len(seconds), dtype=np.int64)
+        return optimum(Goal(("all",), work, home, len(speeds), cores), GAP).seconds
+    return optimal_seconds(work, np.array(speeds), PATIENCE, GAP)[0]  # a slow node's overhead is taken for slow too
 
 
 def goal_of(case: Case, overhead: float, homes: Sequence[Sequence[int]], executors: int) -> Goal:

@@ -15,6 +15,7 @@ from benchmarks.report.plots import pyplot, save
 from benchmarks.report.results import Result
 from benchmarks.report.templates import render
 from benchmarks.unattended.figures import (
+    GAP,
     LATE,
     LEAST_GAIN,
     SOON,
@@ -78,6 +79,7 @@ def page(results: Mapping[str, Result], pictures: Path | None = None) -> str:
         "oracle": ORACLE,
         "slack": SLACK,
         "late": LATE,
+        "gap": GAP,
         "least_gain": LEAST_GAIN,
         "soon": SOON,
         "soon_batches": SOON_BATCHES,
