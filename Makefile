@@ -53,8 +53,9 @@ bench-page: $(STAMP) ## docs/benchmarks.md again, from the figures in docs/figur
 # What tests call beside Python and no package of the system brings: promtool.
 test test-unit test-root test-full: export PATH := $(abspath $(VENV))/tools:$(PATH)
 
+# Tests with Redis wait more than they work: twice as many processes as cores.
 test: $(TOOLS) test-unit ## Every test that fits CI's time, on real Redis and real Spark
-	$(BIN)/python -m pytest tests -m 'not slow and redis and not spark' -n $$(($$(nproc) * 2)) --dist worksteal # they wait more than they work
+	$(BIN)/python -m pytest tests -m 'not slow and redis and not spark' -n $$($(BIN)/python -c 'import os; print(2 * os.cpu_count())') --dist worksteal
 	$(BIN)/python -m pytest tests -m 'not slow and spark' --durations 15
 
 test-unit: $(STAMP) ## Only the tests that need neither Redis nor Spark: a few minutes

@@ -24,7 +24,7 @@ from benchmarks.unattended.results import OBSERVED, MoveLine, Run
 from benchmarks.unattended.script import DRAINED, DRIFT, JOINED, SLOWED, SPIKE, START, STEADY, STOPPED, Phase, Script
 from rechannel.wire.codes import DecisionResult, Law, OutcomeVerdict, Trigger
 
-GAP = 0.006  # of the best placement, as a share: a smaller one costs minutes of solving
+GAP = 0.006  # of the best placement, as a share: with a smaller one, a program is not solved in `PATIENCE`
 _POLLED = 0.5  # seconds by which an executor may be seen late
 _SAME = 0.1  # seconds: a batch that ends so soon after an event was not struck by it
 LATE = 2.0  # times the best batch: rows of a longer one are late
@@ -132,8 +132,9 @@ def best_load(script: Script, phase: Phase, overhead: float) -> float:
     return _least_load(tuple(sorted(goal.seconds.tolist(), reverse=True)), goal.cores, tuple(phase.speeds))
 
 
-@functools.cache  # a drift permutes the loads, and other events leave them as they are: solving takes seconds
+@functools.cache  # phases often have the same loads, or a drift permuted them, and solving takes seconds
 def _least_load(seconds: tuple[float, ...], cores: int, speeds: tuple[float, ...]) -> float:
+    """Return the least seconds of the busiest executor for loads in descending order."""
     work = np.array(seconds)
     if len(set(speeds)) == 1:
         home = np.zeros(len(seconds), dtype=np.int64)

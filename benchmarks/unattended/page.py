@@ -10,6 +10,7 @@ from itertools import groupby, pairwise
 from pathlib import Path
 from typing import Any
 
+from benchmarks.live.service.truth import PATIENCE
 from benchmarks.report.numbers import or_dash
 from benchmarks.report.plots import pyplot, save
 from benchmarks.report.results import Result
@@ -80,6 +81,7 @@ def page(results: Mapping[str, Result], pictures: Path | None = None) -> str:
         "slack": SLACK,
         "late": LATE,
         "gap": GAP,
+        "patience": PATIENCE,
         "least_gain": LEAST_GAIN,
         "soon": SOON,
         "soon_batches": SOON_BATCHES,

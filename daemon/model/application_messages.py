@@ -43,7 +43,7 @@ class ApplicationMessages:
         return by_query
 
     def batches_of(self, query: str) -> list[BatchReport]:
-        """Return the batches of a query as `batches_of` does."""
+        """Return the batches of a query that ran a stage, each number once, oldest first."""
         return batches_of(self.batches_by_query.get(query, ()), query)
 
     def windows_of(self, info: ExecutorInfo) -> list[AgentWindow]:

@@ -180,7 +180,7 @@ class TaskColumns:
         """Rows read."""
         return self.amount("rows_in")
 
-    # Each decision asks for these of every batch that is known.
+    # Held, because decisions ask again for those of the same batches.
 
     @cached_property
     def slot_total(self) -> float:

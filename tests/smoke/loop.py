@@ -95,6 +95,7 @@ class Loop(Stack):
 
     def status(self, name: str) -> dict[str, Any]:
         """Return the state of the newest application of a name; one that was killed is listed for a minute."""
+        # Ids of a standalone master sort by time.
         named = (row for row in self.document().get("applications", []) if row["name"] == name)
         return max(named, key=lambda row: str(row["application"]), default={"queries": [], "executors": []})
 
